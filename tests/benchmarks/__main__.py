@@ -1,0 +1,113 @@
+"""Measure: `python -m tests.benchmarks [CASE ...]`. See `--help`."""
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+import torch
+
+from tests.benchmarks.runner import Record, discover, fresh_cases, load, run
+from tests.benchmarks.source import ROOT
+
+LOCAL = ROOT / "docs" / "measurements" / "local"
+
+
+def main(arguments: list[str]) -> int:
+    """Run the cases that were asked for; returns the exit status."""
+    options = parse(arguments)
+    files = discover()
+    if options.list:
+        for name, path in files.items():
+            print(f"{name:32} {load(path).question}")
+        return 0
+    unknown = [name for name in options.cases if name not in files]
+    if unknown:
+        print(f"no such case: {', '.join(unknown)}; expected one of: {', '.join(files)}", file=sys.stderr)
+        return 2
+    device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if device.type == "cuda" and not torch.cuda.is_available():
+        print("--device cuda: this PyTorch sees no GPU; leave the option out to measure on the CPU", file=sys.stderr)
+        return 2
+    names = options.cases or list(files)
+    if options.skip_fresh:
+        fresh = fresh_cases(options.out, names, device)
+        names = [name for name in names if name not in fresh]
+        if not names:
+            print("every case was measured on this machine with this code and these versions: nothing to do")
+            return 0
+    record = Record(options.out, device, command(arguments), options.commit)
+    bar = Progress()
+    try:
+        run(names, device, record, bar.say, bar.over)
+    except KeyboardInterrupt:
+        bar.close()
+        done = f"finished cases are in {record.path}" if record.path.exists() else "no case was finished, nothing written"
+        print(f"interrupted: {done}", file=sys.stderr)
+        return 130
+    bar.close()
+    for failure in record.content["failures"]:
+        print(f"not timed: {failure['case']} {failure['variant']} {failure['direction']} {failure['shape']}: {failure['reason']}")
+    print(f"{len(record.content['rows'])} rows in {record.path}")
+    return 0
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description="Measure benchmark cases.")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="names as --list shows them; all if none is given")
+    parser.add_argument("--list", action="store_true", help="show the cases and what each asks, and stop")
+    parser.add_argument("--out", type=Path, default=LOCAL, help="folder for the record (default: %(default)s)")
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="default: the GPU where there is one")
+    parser.add_argument("--commit", help="the commit measured, where the folder is no git checkout")
+    parser.add_argument("--skip-fresh", action="store_true", help="leave out cases whose numbers are up to date here")
+    return parser.parse_args(arguments)
+
+
+def command(arguments: list[str]) -> str:
+    """The command line to publish: without the folder that the record went to."""
+    shown = []
+    skip = False
+    for argument in arguments:
+        if skip or argument.startswith("--out="):
+            skip = False
+        elif argument == "--out":
+            skip = True
+        else:
+            shown.append(shlex.quote(argument))
+    return " ".join(["python -m tests.benchmarks", *shown])
+
+
+class Progress:
+    """A progress bar where tqdm is installed and somebody looks, else a line for each point."""
+
+    def __init__(self) -> None:
+        try:
+            from tqdm import tqdm
+        except ImportError:
+            tqdm = None
+        self.tqdm = tqdm if sys.stderr.isatty() else None
+        self.bar = None
+
+    def over(self, points: list, name: str):
+        """Iterate over a case's points, showing how many are left."""
+        if self.tqdm:
+            self.bar = self.tqdm(points, desc=name, unit="point", leave=True, dynamic_ncols=True)
+            yield from self.bar
+            return
+        for index, point in enumerate(points, 1):
+            shape = "×".join(map(str, point.shape.values()))
+            print(f"{name}: {index}/{len(points)} {point.direction} {shape} {point.dtype}", file=sys.stderr, flush=True)
+            yield point
+
+    def say(self, step: str) -> None:
+        """Show what is being done now."""
+        if self.bar is not None:
+            self.bar.set_postfix_str(step.rpartition(": ")[2])
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

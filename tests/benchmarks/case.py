@@ -1,0 +1,95 @@
+"""What a benchmark case says: which points to measure, and how to run each variant at one of them.
+
+A case file `tests/benchmarks/<track>/<name>.py` holds one `CASE`. The runner builds each variant, checks it
+against float64, and only then times all of them side by side.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+Call = Callable[[], object]
+Results = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One place of the published grid.
+
+    Attributes:
+        shape: named sizes, in the order in which they are shown: {"rows": 32768, "columns": 4096}.
+        dtype: "bfloat16", "float16" or "float32".
+        direction: "forward", "backward" or "both" (a step: forward and backward in one call).
+        modes: how to time. On a GPU any of "device" (GPU time of one call, cold L2), "calls" (wall clock of
+            back-to-back calls), "graph" (GPU time of a CUDA graph's replay, cold L2; not for "backward" alone, which
+            runs on the forward's stream), "burst", "sustained"; a CPU has "calls" only.
+        variants: which variants to build here; all if None. For those that are slow to build.
+    """
+
+    shape: Mapping[str, int]
+    dtype: str
+    direction: str = "forward"
+    modes: tuple[str, ...] = ("device",)
+    variants: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to compute the case.
+
+    Attributes:
+        build: compiles what needs compiling and returns the call to time. It may raise: ImportError where a peer is not
+            installed, anything else where it does not support the point; either is recorded with its message.
+        results: what the call computes, by name ("output", "x.grad", ...), from what the call returned.
+        binaries: for kernels of ours: the compiled Triton kernels by function name, asked for after one call, for their
+            hashes, registers and spills.
+    """
+
+    build: Callable[[], Call]
+    results: Callable[[object], Results] = lambda returned: {"output": returned}  # type: ignore[dict-item]
+    binaries: Callable[[], Mapping[str, object]] | None = None
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A case at one point: inputs made, nothing compiled yet.
+
+    Attributes:
+        variants: by id; the ids are the keys of docs/theme/palette.json ("eager", "compile", "ours", ...).
+        baseline: id of the variant whose error sets the bound: the plain PyTorch op in the same dtype.
+        reference: the same results in float64, by name.
+        bytes_read, bytes_written: the fewest bytes that this direction must move, by formula.
+        flops: floating-point operations, by formula.
+        mix: the traffic mix whose ceiling applies: "read", "copy" or "triad" (two reads per write).
+        largest_summands: by result name, where a result is a sum whose terms cancel (see equivalence.compare).
+    """
+
+    variants: Mapping[str, Variant]
+    baseline: str
+    reference: Callable[[], Results]
+    bytes_read: int
+    bytes_written: int
+    flops: int
+    mix: str = "copy"
+    largest_summands: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is measured for one source file.
+
+    Attributes:
+        name: the page's path without its ending: "kernels/rms-norm".
+        question: one line, shown by `--list`.
+        sources: files whose code is timed, relative to the root. Their syntax trees, the case's and the timer's
+            make the hash that tells whether a recorded number is stale.
+        points: the grid for a device.
+        prepare: makes the inputs at a point.
+    """
+
+    name: str
+    question: str
+    sources: tuple[str, ...]
+    points: Callable[[torch.device], Iterable[Point]]
+    prepare: Callable[[Point, torch.device], Workload]

@@ -1,0 +1,108 @@
+"""Which machine is this, with which software, and in what state?"""
+
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+import torch
+
+PACKAGES = ("torch", "triton", "numpy", "liger-kernel", "quack-kernels", "nvidia-cutlass-dsl")
+
+
+def describe(device: torch.device) -> dict:
+    """The hardware, named by its model: {"slug", "name", "kind", "memory_bytes", "units", ...}."""
+    return _describe_gpu(device) if device.type == "cuda" else _describe_cpu()
+
+
+def _describe_gpu(device: torch.device) -> dict:
+    properties = torch.cuda.get_device_properties(device)
+    facts = _nvidia_smi(device, "driver_version", "power.limit")
+    return {
+        "slug": slug(properties.name),
+        "name": properties.name,
+        "kind": "gpu",
+        "memory_bytes": properties.total_memory,
+        "units": properties.multi_processor_count,
+        "l2_bytes": properties.L2_cache_size,
+        "driver": facts.get("driver_version"),
+        "power_limit_w": _number(facts.get("power.limit")),
+    }
+
+
+def _describe_cpu() -> dict:
+    name, cores = _cpu_name(), torch.get_num_threads()
+    plural = "core" if cores == 1 else "cores"
+    return {
+        "slug": slug(f"{name} {cores} {plural}"),
+        "name": f"{name}, {cores} {plural}",
+        "kind": "cpu",
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "units": cores,
+        "l2_bytes": None,
+        "driver": None,
+        "power_limit_w": None,
+    }
+
+
+def state(device: torch.device) -> dict:
+    """Clocks (MHz), temperature (degrees Celsius) and power (W) now; empty on a CPU."""
+    if device.type != "cuda":
+        return {}
+    names = {
+        "sm_clock_mhz": "clocks.sm",
+        "memory_clock_mhz": "clocks.mem",
+        "temperature_c": "temperature.gpu",
+        "power_w": "power.draw",
+    }
+    facts = _nvidia_smi(device, *names.values())
+    return {ours: _number(facts.get(theirs)) for ours, theirs in names.items()}
+
+
+def software() -> dict:
+    """Versions of everything that takes part; packages that are not installed are left out."""
+    versions = {"python": platform.python_version(), "os": f"{platform.system()} {platform.machine()}"}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    versions["torch"] = torch.__version__
+    if torch.version.cuda:
+        versions["cuda"] = torch.version.cuda
+        versions["cudnn"] = str(torch.backends.cudnn.version())
+    return versions
+
+
+def slug(name: str) -> str:
+    """A name for file names and addresses: "NVIDIA H200" becomes "nvidia-h200"."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def _nvidia_smi(device: torch.device, *queries: str) -> dict[str, str]:
+    """What the driver says of a GPU; empty where nvidia-smi is missing."""
+    uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+    command = ["nvidia-smi", f"--id={uuid}", f"--query-gpu={','.join(queries)}", "--format=csv,noheader,nounits"]
+    try:
+        line = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return dict(zip(queries, (value.strip() for value in line.strip().split(",")), strict=False))
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+
+
+def _cpu_name() -> str:
+    try:
+        found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
+    except OSError:
+        found = None
+    name = found.group(1) if found else platform.processor() or platform.machine()
+    return re.sub(r"\s+", " ", re.sub(r"\((R|TM)\)|CPU|@.*$", "", name)).strip()

@@ -1,0 +1,316 @@
+"""Runs benchmark cases and writes what they measured as a record.
+
+A record on disk is always whole: it is rewritten after every case, beside the file and then moved over it.
+"""
+
+import hashlib
+import importlib
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+
+import torch
+
+from snippets.validation.equivalence import Agreement, compare
+from snippets.validation.roofline import Ceiling, bandwidth, matrix_rate
+from snippets.validation.timing import Call, Timing, captured, measure
+from tests.benchmarks import machine
+from tests.benchmarks.case import Case, Point, Results, Variant, Workload
+from tests.benchmarks.source import ROOT, digest
+
+SCHEMA = 1
+NOT_CASES = {"__init__", "__main__", "case", "machine", "runner", "source"}
+Report = Callable[[str], None]
+
+
+def discover() -> dict[str, Path]:
+    """Case files by case name, sorted: {"kernels/rms-norm": tests/benchmarks/kernels/rms_norm.py, ...}."""
+    here = Path(__file__).parent
+    files = sorted(path for path in here.rglob("*.py") if path.stem not in NOT_CASES and not path.stem.startswith("test_"))
+    return {str(path.relative_to(here).with_suffix("")).replace("_", "-"): path for path in files}
+
+
+def load(path: Path) -> Case:
+    """The `CASE` of a case file."""
+    return importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts)).CASE
+
+
+def sources_of(case: Case, path: Path) -> dict:
+    """What a row measured: the files, and the hash of their syntax trees."""
+    case_file = path.relative_to(ROOT).as_posix()
+    return {"hash": digest(case_file, case.sources), "files": [*case.sources, case_file]}
+
+
+# ---- one point ------------------------------------------------------------------------------------------------------
+
+
+def measure_point(case: Case, point: Point, device: torch.device, sources: dict, report: Report) -> tuple[list, list]:
+    """Build, check and time every variant at one point. Returns (rows, failures)."""
+    torch.manual_seed(0)
+    workload = case.prepare(point, device)
+    wanted = {
+        name: variant
+        for name, variant in workload.variants.items()
+        if point.variants is None or name in point.variants or name == workload.baseline
+    }
+    ready, failures = {}, []
+    common = {"case": case.name, "direction": point.direction, "shape": dict(point.shape), "dtype": point.dtype}
+    reference = workload.reference()
+    baseline: Results = {}
+    for name in sorted(wanted, key=lambda name: name != workload.baseline):  # the baseline's error sets the bound
+        report(name)
+        try:
+            built, results = build(wanted[name])
+            baseline = baseline or results
+            built["agreement"] = check(results, baseline, reference, workload)
+        except Exception as error:  # noqa: BLE001  a peer may fail in any way; what it said is recorded
+            failures.append(common | {"variant": name, "reason": _one_line(error)})
+            continue
+        built["peak_memory"] = peak_memory(built["call"], device)
+        built["kernels"] = count_kernels(built["call"], device)
+        ready[name] = built
+    del reference, baseline
+    rows = []
+    for mode in point.modes:
+        report(f"{mode}: {len(ready)} variants side by side")
+        timings, refused = time_variants({name: built["call"] for name, built in ready.items()}, device, mode)
+        failures += [common | {"variant": name, "reason": f"{mode}: {reason}"} for name, reason in refused.items()]
+        for name, timing in timings.items():
+            rows.append(common | {"variant": name, "mode": mode} | row(workload, ready[name], timing, sources))
+    return rows, failures
+
+
+def build(variant: Variant) -> tuple[dict, Results]:
+    """Compile a variant and call it once; the seconds that took are its build time."""
+    _synchronize()
+    began = time.perf_counter()
+    call = variant.build()
+    returned = call()
+    _synchronize()
+    seconds = time.perf_counter() - began
+    results = {name: tensor.detach().clone() for name, tensor in variant.results(returned).items()}
+    return {"call": call, "build_seconds": seconds, "binaries": binaries(variant)}, results
+
+
+def check(results: Results, baseline: Results, reference: Results, workload: Workload) -> Agreement:
+    """The agreement of the result that comes closest to its bound.
+
+    Raises:
+        ArithmeticError: a result misses its bound, or is missing.
+    """
+    if set(results) != set(reference):
+        raise ArithmeticError(f"expected the results {sorted(reference)}, got {sorted(results)}")
+    agreements = {
+        name: compare(results[name], baseline[name], reference[name], workload.largest_summands.get(name))
+        for name in reference
+    }
+    for name, agreement in agreements.items():
+        if not agreement.holds:
+            why = agreement.problem or f"error {agreement.error:.3g} exceeds the bound {agreement.bound:.3g}"
+            raise ArithmeticError(f"wrong result, not timed: {name}: {why}")
+    return max(agreements.values(), key=lambda agreement: agreement.error / max(agreement.bound, 1e-300))
+
+
+def time_variants(calls: dict[str, Call], device: torch.device, mode: str) -> tuple[dict[str, Timing], dict[str, str]]:
+    """Time the calls side by side; those that cannot run in this mode are returned with the reason."""
+    refused = {}
+    if mode == "graph":
+        graphs = {}
+        for name, call in calls.items():
+            try:
+                graphs[name] = captured(call)
+            except Exception as error:  # noqa: BLE001  a call that cannot be captured is a fact worth recording
+                refused[name] = _one_line(error)
+        calls, mode = graphs, "device"
+    if not calls:
+        return {}, refused
+    rounds = {"device": 100, "calls": 30, "burst": 20, "sustained": 3}[mode]
+    return measure(calls, device, mode, rounds), refused
+
+
+def row(workload: Workload, built: dict, timing: Timing, sources: dict) -> dict:
+    """The measured half of a row; times in seconds, sizes in bytes."""
+    return {
+        "time": asdict(timing),
+        "bytes_read": workload.bytes_read,
+        "bytes_written": workload.bytes_written,
+        "flops": workload.flops,
+        "mix": workload.mix,
+        "peak_memory_bytes": built["peak_memory"],
+        "kernels": built["kernels"],
+        "error": {"value": built["agreement"].error, "bound": built["agreement"].bound},
+        "build_seconds": built["build_seconds"],
+        "binaries": built["binaries"],
+        "sources": sources,
+    }
+
+
+def binaries(variant: Variant) -> list[dict]:
+    """Hash, registers and spills of the compiled kernels that are ours."""
+    if variant.binaries is None:
+        return []
+    return [
+        {
+            "name": name,
+            "hash": hashlib.sha256(kernel.asm["cubin"]).hexdigest()[:16],
+            "registers": kernel.n_regs,
+            "spills": kernel.n_spills,
+            "shared_bytes": kernel.metadata.shared,
+            "warps": kernel.metadata.num_warps,
+        }
+        for name, kernel in variant.binaries().items()
+    ]
+
+
+def peak_memory(call: Call, device: torch.device) -> int | None:
+    """Bytes that a call allocates at its peak beyond what was there before; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    _synchronize()
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    call()
+    _synchronize()
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+def count_kernels(call: Call, device: torch.device) -> int | None:
+    """Kernels that one call launches on the GPU; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    from torch.profiler import ProfilerActivity, profile
+
+    call()
+    _synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as trace:
+        call()
+        _synchronize()
+    on_gpu = (event for event in trace.events() if event.device_type.name == "CUDA")
+    return sum(not event.name.startswith(("Memcpy", "Memset")) for event in on_gpu)
+
+
+# ---- one run --------------------------------------------------------------------------------------------------------
+
+
+class Record:
+    """A run's record, on disk from the first finished case on."""
+
+    def __init__(self, folder: Path, device: torch.device, command: str, commit: str | None):
+        now = datetime.now(timezone.utc)
+        described = machine.describe(device)
+        commit, dirty = (commit, False) if commit else commit_of_tree()
+        self.content: dict = {
+            "schema": SCHEMA,
+            "id": f"{now:%Y-%m-%dT%H-%M-%SZ}-{described['slug']}",
+            "date": f"{now:%Y-%m-%dT%H:%M:%SZ}",
+            "command": command,
+            "commit": commit,
+            "dirty": dirty,
+            "machine": described | {"before": machine.state(device), "after": {}},
+            "software": machine.software(),
+            "ceilings": {},
+            "rows": [],
+            "failures": [],
+        }
+        self.path = folder / f"{self.content['id']}.json"
+        self.device = device
+
+    def add(self, rows: list, failures: list) -> None:
+        """Append what a case measured and write the whole record."""
+        self.content["rows"] += rows
+        self.content["failures"] += failures
+        self.content["machine"]["after"] = machine.state(self.device)
+        write_whole(self.path, self.content)
+
+
+def run(names: Iterable[str], device: torch.device, record: Record, report: Report, progress: Callable) -> None:
+    """Measure the ceilings, then each named case; the record is written after each of them."""
+    files = discover()
+    report("ceilings")
+    record.content["ceilings"] = ceilings(device)
+    for name in names:
+        case = load(files[name])
+        sources = sources_of(case, files[name])
+        rows: list = []
+        failures: list = []
+        for point in progress(list(case.points(device)), name):
+            label = f"{name} {point.direction} {'×'.join(map(str, point.shape.values()))} {point.dtype}"
+            one, other = measure_point(case, point, device, sources, lambda step, at=label: report(f"{at}: {step}"))
+            rows += one
+            failures += other
+            torch._dynamo.reset()
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+        record.add(rows, failures)
+
+
+def ceilings(device: torch.device) -> dict:
+    """Bandwidth by traffic mix (bytes/s) and matrix rate by dtype and regime (FLOP/s), as the roofline page measures."""
+    on_gpu = device.type == "cuda"
+    matrix = {
+        str(dtype).removeprefix("torch."): matrix_rate(device, 8192 if on_gpu else 1024, dtype)
+        for dtype in ((torch.bfloat16, torch.float16) if on_gpu else (torch.float32,))
+    }
+    return {
+        "bandwidth": {mix: _ceiling(best) for mix, best in bandwidth(device, 2**29 if on_gpu else 2**25).items()},
+        "matrix": {dtype: {mode: _ceiling(best) for mode, best in rates.items()} for dtype, rates in matrix.items()},
+    }
+
+
+def _ceiling(best: Ceiling) -> dict:
+    return {"rate": best.rate, "by": best.by, "time": asdict(best.timing)}
+
+
+def fresh_cases(folder: Path, names: Iterable[str], device: torch.device) -> set[str]:
+    """Cases that this machine has measured already, with these sources and this software."""
+    here, versions = machine.describe(device)["slug"], machine.software()
+    files = discover()
+    current = {name: sources_of(load(files[name]), files[name])["hash"] for name in names}
+    fresh = set()
+    for path in folder.glob("*.json"):
+        try:
+            content = json.loads(path.read_text())
+            if content["machine"]["slug"] == here and content["software"] == versions:
+                hashes = {row["case"]: row["sources"]["hash"] for row in content["rows"]}
+                fresh |= {name for name, known in hashes.items() if current.get(name) == known}
+        except (ValueError, KeyError, TypeError):
+            continue  # not a record: the site's build says so, with the file's name
+    return fresh
+
+
+def commit_of_tree() -> tuple[str | None, bool]:
+    """The commit of the checkout and whether it has uncommitted changes; (None, True) outside a checkout."""
+    try:
+        commit = _git("rev-parse", "HEAD")
+        return commit, bool(_git("status", "--porcelain"))
+    except (OSError, subprocess.CalledProcessError):
+        return None, True
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def write_whole(path: Path, content: dict) -> None:
+    """Write JSON so that a reader, or an interruption, never meets half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(f".{os.getpid()}.partial")
+    try:
+        beside.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
