@@ -1,0 +1,93 @@
+"""The project's commands; `nox -l` lists them. All of them run in one environment, which the first one installs."""
+
+import hashlib
+import shutil
+import sys
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+nox.options.sessions = ["docs"]
+
+PINS = Path("constraints.txt")
+SITE = Path("site")
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+SETTINGS = {
+    "TORCHINDUCTOR_CACHE_DIR": str(Path(".cache/inductor").absolute()),  # a first torch.compile takes half a minute
+    "TRITON_CACHE_DIR": str(Path(".cache/triton").absolute()),
+    "NO_MKDOCS_2_WARNING": "1",
+}
+shared: dict[str, str] = {}  # "python": the environment's interpreter, known once `environment` has run
+
+
+@nox.session(reuse_venv=True)
+def environment(session: nox.Session) -> None:
+    """Install what the others share; instant while constraints.txt stays as it is."""
+    if not (3, 11) <= sys.version_info < (3, 15):
+        session.error(f"expected Python 3.11 to 3.14, got {sys.version.split()[0]}: start nox with another Python")
+    shared["python"] = f"{session.bin}/python"
+    stamp = Path(session.bin).parent / "installed"
+    wanted = hashlib.sha256(PINS.read_bytes()).hexdigest()
+    if stamp.exists() and stamp.read_text() == wanted:
+        session.log(f"{PINS} has not changed: nothing to install")
+        return
+    session.install("-r", str(PINS), silent=False)  # minutes and gigabytes for a CUDA build: show it
+    stamp.write_text(wanted)
+
+
+@nox.session(python=False, requires=["environment"])
+def docs(session: nox.Session) -> None:
+    """Measure here, then build the site. `-- CASE…` measures only those; `-- --release` nothing, and refuses stale."""
+    check(session)
+    release = "--release" in session.posargs
+    if not release:
+        run(session, "tests.benchmarks", "--skip-fresh", *session.posargs)
+    run(session, "mkdocs", "build", "--strict", "--quiet", **({"RIDGEPOINT_RELEASE": "1"} if release else {}))
+    session.log(f"the site is in {SITE.absolute()}; to look at it:")
+    session.log(f"  python3 -m http.server --directory {SITE} 8000   and open http://localhost:8000")
+
+
+@nox.session(python=False, requires=["environment"])
+def tests(session: nox.Session) -> None:
+    """Run every test. `-- ARGUMENTS` go to pytest."""
+    check(session)
+    if not any(map(shutil.which, CHROMIUM)):  # where this fails too, the browser tests say what to install
+        run(session, "playwright", "install", "chromium", success_codes=(0, 1))
+    run(session, "pytest", *session.posargs)
+
+
+@nox.session(python=False, requires=["environment"])
+def serve(session: nox.Session) -> None:
+    """Show the site at http://localhost:8000 and rebuild it on every change; measures nothing."""
+    run(session, "mkdocs", "serve", "--livereload", *session.posargs)
+
+
+@nox.session(python=False, requires=["environment"])
+def bench(session: nox.Session) -> None:
+    """Measure into docs/measurements/local. `-- --list` shows the cases, `-- CASE…` picks some."""
+    check(session)
+    run(session, "tests.benchmarks", *session.posargs)
+
+
+@nox.session(python=False, requires=["environment"])
+def lint(session: nox.Session) -> None:
+    """Check format, lint and types. `-- --fix` mends the first two."""
+    fix = "--fix" in session.posargs
+    run(session, "ruff", "format", *([] if fix else ["--check"]), ".")
+    run(session, "ruff", "check", *(["--fix"] if fix else []), ".")
+    run(session, "mypy")
+
+
+def run(session: nox.Session, module: str, *arguments: str, success_codes: tuple[int, ...] = (0,), **env: str) -> None:
+    """Run a module in the shared environment."""
+    command = [shared["python"], "-m", module, *arguments]
+    session.run(*command, env=SETTINGS | env, success_codes=success_codes, external=True)
+
+
+def check(session: nox.Session) -> None:
+    """Stop with one line where this machine cannot run the project."""
+    command = [shared["python"], "-m", "tests.benchmarks.environment"]
+    found = session.run(*command, silent=True, success_codes=(0, 1), log=False, external=True)
+    if problem := str(found or "").strip():
+        session.error(problem)
