@@ -1,0 +1,56 @@
+// Copy buttons that copy exactly the source, and keyboard scrolling where something is wider than its place.
+
+async function put(text) {
+  await navigator.clipboard.writeText(text)
+}
+
+function button(text, label) {
+  const made = document.createElement("button")
+  made.type = "button"
+  made.className = "rp-copy"
+  made.textContent = text
+  made.ariaLabel = label
+  return made
+}
+
+async function copy(pressed, text) {
+  const label = pressed.textContent
+  try {
+    await put(await text())
+    pressed.textContent = "Copied"
+  } catch {
+    pressed.textContent = "Not allowed here"
+  }
+  pressed.classList.add("rp-done")
+  setTimeout(() => {
+    pressed.textContent = label
+    pressed.classList.remove("rp-done")
+  }, 1600)
+}
+
+for (const code of document.querySelectorAll(".highlight pre > code")) {
+  const made = button("Copy", "Copy this code")
+  made.addEventListener("click", () => copy(made, () => code.textContent))
+  code.closest(".highlight").append(made)
+}
+
+// <button data-copy-url="…">: copies a whole file as it is served.
+for (const pressed of document.querySelectorAll("[data-copy-url]")) {
+  pressed.addEventListener("click", () => copy(pressed, async () => (await fetch(pressed.dataset.copyUrl)).text()))
+}
+
+// <button data-copy-text="…">: copies an address or a command.
+for (const pressed of document.querySelectorAll("[data-copy-text]")) {
+  pressed.addEventListener("click", () => copy(pressed, async () => pressed.dataset.copyText))
+}
+
+const SCROLLABLE = ".highlight pre > code, .md-typeset__scrollwrap, .rp-scroll"
+function reachable() {
+  for (const box of document.querySelectorAll(SCROLLABLE)) {
+    if (box.scrollWidth > box.clientWidth) box.tabIndex = 0
+    else box.removeAttribute("tabindex")
+  }
+}
+document.fonts.ready.then(reachable)
+addEventListener("resize", reachable)
+for (const details of document.querySelectorAll("details")) details.addEventListener("toggle", reachable)

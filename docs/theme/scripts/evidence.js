@@ -1,0 +1,84 @@
+// A number's evidence opens in one dialog; without scripts the number is a link to its row on the machine's page.
+
+const source = document.getElementById("rp-evidence")
+const evidence = source ? JSON.parse(source.textContent) : {}
+
+const FACTS = [
+  ["formula", "Formula"],
+  ["inputs", "Inputs"],
+  ["command", "Command"],
+  ["machine", "Machine"],
+  ["software", "Software"],
+  ["date", "Date"],
+  ["spread", "Spread"],
+  ["stale", "Stale"],
+]
+const CODE = new Set(["command", "formula"])
+
+function element(name, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(name), properties)
+  made.append(...children)
+  return made
+}
+
+function link(text, href) {
+  return element("a", { href }, text)
+}
+
+function input(given) {
+  if (typeof given === "string") return given
+  const { name, value, source, url } = given
+  const parts = [element("code", {}, name), ` = ${value}`]
+  if (source) parts.push(", ", url ? link(source, url) : source)
+  return element("li", {}, ...parts)
+}
+
+// What a fact holds, as nodes: text, code, a list, or names with values.
+function shown(key, value) {
+  if (key === "stale") return "The code that this number measured has changed since."
+  if (key === "inputs") {
+    const given = Array.isArray(value) ? value : Object.entries(value).map(([name, it]) => ({ name, ...(it?.value === undefined ? { value: it } : it) }))
+    return element("ul", {}, ...given.map(input))
+  }
+  if (CODE.has(key)) return element("code", {}, value)
+  if (Array.isArray(value)) return value.join(", ")
+  if (typeof value === "object") return Object.entries(value).map(([name, it]) => `${name} ${it}`).join(", ")
+  return String(value)
+}
+
+function fill(dialog, entry) {
+  const facts = FACTS.filter(([key]) => entry[key]).flatMap(([key, name]) => [element("dt", {}, name), element("dd", {}, shown(key, entry[key]))])
+  const links = [
+    entry.row_url && link("The row", entry.row_url),
+    entry.source_url && link("Source", entry.source_url),
+    entry.download_url && link("Download the record", entry.download_url),
+  ].filter(Boolean)
+  const close = element("button", { type: "button", className: "rp-evidence__close", ariaLabel: "Close" }, "×")
+  close.addEventListener("click", () => dialog.close())
+  dialog.firstChild.replaceChildren(
+    element("h2", { className: "rp-evidence__label", id: "rp-evidence-label" }, entry.label),
+    element("p", { className: "rp-evidence__value" }, entry.value),
+    element("dl", {}, ...facts),
+    element("p", { className: "rp-evidence__links" }, ...links),
+    close,
+  )
+}
+
+function makeDialog() {
+  const dialog = element("dialog", { className: "rp-evidence" }, element("div", { className: "rp-evidence__inner md-typeset" }))
+  dialog.setAttribute("aria-labelledby", "rp-evidence-label")
+  dialog.addEventListener("click", (event) => event.target === dialog && dialog.close()) // the backdrop
+  document.body.append(dialog)
+  return dialog
+}
+
+let dialog
+document.addEventListener("click", (event) => {
+  const number = event.target.closest?.("a.rp-number[data-evidence]")
+  const entry = number && evidence[number.dataset.evidence]
+  if (!entry || event.ctrlKey || event.metaKey || event.shiftKey) return
+  event.preventDefault()
+  dialog ??= makeDialog()
+  fill(dialog, { row_url: number.href, ...entry })
+  dialog.showModal() // focus comes back to the number when it closes
+})
