@@ -16,15 +16,16 @@ from pathlib import Path
 
 import torch
 
-from snippets.validation.equivalence import Agreement, compare
+from snippets.validation import equivalence
+from snippets.validation.equivalence import Agreement
 from snippets.validation.roofline import Ceiling, bandwidth, matrix_rate
-from snippets.validation.timing import Call, Timing, captured, measure
+from snippets.validation.timing import Call, Timing, captured, measure, sampler
 from tests.benchmarks import machine
 from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 from tests.benchmarks.source import ROOT, digest
 
 SCHEMA = 1
-NOT_CASES = {"__init__", "__main__", "case", "machine", "runner", "source"}
+NOT_CASES = {"__init__", "__main__", "captures", "case", "environment", "machine", "runner", "source"}
 Report = Callable[[str], None]
 
 
@@ -49,28 +50,36 @@ def sources_of(case: Case, path: Path) -> dict:
 # ---- one point ------------------------------------------------------------------------------------------------------
 
 
+class WrongResult(Exception):
+    """A variant computes something else than the reference; it gets no time."""
+
+
 def measure_point(case: Case, point: Point, device: torch.device, sources: dict, report: Report) -> tuple[list, list]:
     """Build, check and time every variant at one point. Returns (rows, failures)."""
     torch.manual_seed(0)
     workload = case.prepare(point, device)
-    wanted = {
-        name: variant
-        for name, variant in workload.variants.items()
-        if point.variants is None or name in point.variants or name == workload.baseline
-    }
-    ready, failures = {}, []
     common = {"case": case.name, "direction": point.direction, "shape": dict(point.shape), "dtype": point.dtype}
+    ready: dict[str, dict] = {}
+    failures: list[dict] = []
     reference = workload.reference()
-    baseline: Results = {}
-    for name in sorted(wanted, key=lambda name: name != workload.baseline):  # the baseline's error sets the bound
+    baseline: Results | None = None
+    for name in wanted(workload, point):
         report(name)
         try:
-            built, results = build(wanted[name])
-            baseline = baseline or results
-            built["agreement"] = check(results, baseline, reference, workload)
+            built, results = build(workload.variants[name])
+            if baseline is None and name != workload.baseline:
+                raise WrongResult(f"not timed: nothing to hold it against, since {workload.baseline} failed")
+            yardstick = results if baseline is None else baseline
+            built["agreement"] = check(results, yardstick, reference, workload)
+            baseline = yardstick
         except Exception as error:  # noqa: BLE001  a peer may fail in any way; what it said is recorded
-            failures.append(common | {"variant": name, "reason": _one_line(error)})
+            failures.append(common | {"variant": name, "reason": one_line(error)})
             continue
+        if "graph" in point.modes:
+            try:
+                built["replay"] = checked_replay(built["call"], workload.variants[name], baseline, reference, workload)
+            except Exception as error:  # noqa: BLE001  a call that cannot be captured is a fact worth recording
+                failures.append(common | {"variant": name, "reason": f"graph: {one_line(error)}"})
         built["peak_memory"] = peak_memory(built["call"], device)
         built["kernels"] = count_kernels(built["call"], device)
         ready[name] = built
@@ -78,59 +87,85 @@ def measure_point(case: Case, point: Point, device: torch.device, sources: dict,
     rows = []
     for mode in point.modes:
         report(f"{mode}: {len(ready)} variants side by side")
-        timings, refused = time_variants({name: built["call"] for name, built in ready.items()}, device, mode)
+        timings, refused = time_variants(ready, workload, device, mode)
         failures += [common | {"variant": name, "reason": f"{mode}: {reason}"} for name, reason in refused.items()]
         for name, timing in timings.items():
             rows.append(common | {"variant": name, "mode": mode} | row(workload, ready[name], timing, sources))
     return rows, failures
 
 
+def wanted(workload: Workload, point: Point) -> list[str]:
+    """The variants to build at a point: the baseline first, since its error sets the bound."""
+    others = [name for name in workload.variants if name != workload.baseline]
+    return [workload.baseline] + [name for name in others if point.variants is None or name in point.variants]
+
+
 def build(variant: Variant) -> tuple[dict, Results]:
-    """Compile a variant and call it once; the seconds that took are its build time."""
+    """Compile a variant and call it; the first call's seconds are its build time.
+
+    The results are those of the fourth call, on the same inputs: a call that changes them is found out, and what
+    torch.compile captures in a CUDA graph is replayed for the first time in the third.
+    """
     _synchronize()
     began = time.perf_counter()
     call = variant.build()
-    returned = call()
+    call()
     _synchronize()
     seconds = time.perf_counter() - began
-    results = {name: tensor.detach().clone() for name, tensor in variant.results(returned).items()}
+    for _ in range(2):
+        call()
+    results = copies(variant.results(call()))
     return {"call": call, "build_seconds": seconds, "binaries": binaries(variant)}, results
+
+
+def copies(results: Results) -> Results:
+    """The results as they are now: later calls may write to the same memory."""
+    return {name: tensor.detach().clone() for name, tensor in results.items()}
 
 
 def check(results: Results, baseline: Results, reference: Results, workload: Workload) -> Agreement:
     """The agreement of the result that comes closest to its bound.
 
     Raises:
-        ArithmeticError: a result misses its bound, or is missing.
+        WrongResult: a result misses its bound, or is missing.
     """
-    if set(results) != set(reference):
-        raise ArithmeticError(f"expected the results {sorted(reference)}, got {sorted(results)}")
-    agreements = {
-        name: compare(results[name], baseline[name], reference[name], workload.largest_summands.get(name))
-        for name in reference
-    }
-    for name, agreement in agreements.items():
-        if not agreement.holds:
-            why = agreement.problem or f"error {agreement.error:.3g} exceeds the bound {agreement.bound:.3g}"
-            raise ArithmeticError(f"wrong result, not timed: {name}: {why}")
+    try:
+        agreements = equivalence.check(results, baseline, reference, workload.largest_summands)
+    except AssertionError as error:
+        raise WrongResult(f"wrong result, not timed: {error}") from error
     return max(agreements.values(), key=lambda agreement: agreement.error / max(agreement.bound, 1e-300))
 
 
-def time_variants(calls: dict[str, Call], device: torch.device, mode: str) -> tuple[dict[str, Timing], dict[str, str]]:
-    """Time the calls side by side; those that cannot run in this mode are returned with the reason."""
-    refused = {}
-    if mode == "graph":
-        graphs = {}
-        for name, call in calls.items():
-            try:
-                graphs[name] = captured(call)
-            except Exception as error:  # noqa: BLE001  a call that cannot be captured is a fact worth recording
-                refused[name] = _one_line(error)
-        calls, mode = graphs, "device"
-    if not calls:
-        return {}, refused
-    rounds = {"device": 100, "calls": 30, "burst": 20, "sustained": 3}[mode]
-    return measure(calls, device, mode, rounds), refused
+def checked_replay(call: Call, variant: Variant, baseline: Results, reference: Results, workload: Workload) -> Call:
+    """The call in a CUDA graph, once it is seen that a replay computes: the outputs are spoilt before it."""
+    replay = captured(call)
+    with torch.no_grad():
+        for tensor in variant.results(replay()).values():
+            tensor.detach().fill_(float("nan"))
+    check(copies(variant.results(replay())), baseline, reference, workload)
+    return replay
+
+
+def time_variants(
+    ready: dict[str, dict], workload: Workload, device: torch.device, mode: str
+) -> tuple[dict[str, Timing], dict[str, str]]:
+    """Time the variants side by side; those that cannot be timed in this mode are returned with the reason."""
+    clock, kind = ("device", "replay") if mode == "graph" else (mode, "call")
+    calls = {name: built[kind] for name, built in ready.items() if kind in built}
+    timings, refused = {}, {}
+    sample = sampler(clock, device)
+    for name in list(calls):
+        own_timer = workload.variants[name].timer
+        try:
+            if own_timer:
+                timings[name] = own_timer(calls.pop(name), device)
+            elif clock == "device":
+                sample(calls[name])  # one that waits for the GPU has no device time: find out before the others run
+        except RuntimeError as error:
+            refused[name] = one_line(error)
+            calls.pop(name, None)
+    rounds = {"device": 100, "calls": 30, "burst": 20, "sustained": 3}[clock]
+    return timings | measure(calls, device, clock, rounds), refused
 
 
 def row(workload: Workload, built: dict, timing: Timing, sources: dict) -> dict:
@@ -180,7 +215,7 @@ def peak_memory(call: Call, device: torch.device) -> int | None:
 
 
 def count_kernels(call: Call, device: torch.device) -> int | None:
-    """Kernels that one call launches on the GPU; None on a CPU."""
+    """Kernels that one call launches on the GPU; None on a CPU, or where the profiler is refused."""
     if device.type != "cuda":
         return None
     from torch.profiler import ProfilerActivity, profile
@@ -190,8 +225,10 @@ def count_kernels(call: Call, device: torch.device) -> int | None:
     with profile(activities=[ProfilerActivity.CUDA]) as trace:
         call()
         _synchronize()
-    on_gpu = (event for event in trace.events() if event.device_type.name == "CUDA")
-    return sum(not event.name.startswith(("Memcpy", "Memset")) for event in on_gpu)
+    on_gpu = [event.name for event in trace.events() if event.device_type.name == "CUDA"]
+    if not on_gpu:
+        return None  # the profiler saw nothing
+    return sum(not name.startswith(("Memcpy", "Memset")) for name in on_gpu)
 
 
 # ---- one run --------------------------------------------------------------------------------------------------------
@@ -240,7 +277,11 @@ def run(names: Iterable[str], device: torch.device, record: Record, report: Repo
         failures: list = []
         for point in progress(list(case.points(device)), name):
             label = f"{name} {point.direction} {'×'.join(map(str, point.shape.values()))} {point.dtype}"
-            one, other = measure_point(case, point, device, sources, lambda step, at=label: report(f"{at}: {step}"))
+            try:
+                one, other = measure_point(case, point, device, sources, lambda step, at=label: report(f"{at}: {step}"))
+            except torch.OutOfMemoryError as error:  # the inputs or the float64 reference: too much for this GPU
+                shape = {"case": name, "direction": point.direction, "shape": dict(point.shape), "dtype": point.dtype}
+                one, other = [], [shape | {"variant": "*", "reason": one_line(error)}]
             rows += one
             failures += other
             torch._dynamo.reset()
@@ -312,5 +353,7 @@ def _synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
+def one_line(error: Exception) -> str:
+    """What an exception says, in at most 400 characters of one line."""
+    said = " ".join(str(error).split())
+    return (said if isinstance(error, WrongResult) else f"{type(error).__name__}: {said}")[:400]

@@ -1,0 +1,252 @@
+"""What programs printed, for pages to show: `python -m tests.benchmarks.captures [NAME ...]`. See `--help`.
+
+A capture is the output of `python -m MODULE`, or one section of it: from a line "==== SECTION" to the next such line.
+It is stored with its provenance as docs/measurements/captures/NAME.json, and a test runs it again.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+import torch
+
+from tests.benchmarks import machine
+from tests.benchmarks.runner import write_whole
+from tests.benchmarks.source import ROOT, digest_texts
+
+SCHEMA = 1
+PUBLISHED = ROOT / "docs" / "measurements" / "captures"
+WIDTH = 88  # columns that a page shows without scrolling sideways
+ENVIRONMENT = {  # the same generated code and the same rounding on every x86-64 machine
+    "cpu": {"CUDA_VISIBLE_DEVICES": "", "ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "2"},
+    "cuda": {},
+}
+MEASURED = r"\d[\d.,]*(e[+-]?\d+)? ?(ns|us|µs|ms|s|x|%|[GT]B/s|[GT]FLOP/s)(?![\w/])"
+
+
+@dataclass(frozen=True)
+class Output:
+    """What `python -m module` prints.
+
+    Attributes:
+        name: path of its file below docs/measurements/captures, without the ending.
+        module: the script, as `python -m` takes it. Its file is the capture's source.
+        section: the part under the line "==== section"; everything if empty.
+        language: for highlighting: "text", "python" or "cpp".
+        device: "cpu" (a GPU is hidden from the script) or "cuda".
+        varies: regular expression of what differs from run to run, beside `MEASURED` quantities with their unit.
+    """
+
+    name: str
+    module: str
+    section: str = ""
+    language: str = "text"
+    device: str = "cpu"
+    varies: str = r"(?!)"
+
+    @property
+    def source(self) -> str:
+        return self.module.replace(".", "/") + ".py"
+
+    def comparable(self, content: str) -> str:
+        """The content without what may differ from run to run: the rest must be equal."""
+        return re.sub(r"\s*#\s*", " # ", re.sub(f"{MEASURED}|{self.varies}", "#", content))
+
+
+_COMPILER = "snippets.compiler.what_compile_does"
+
+CAPTURES = (
+    Output("compiler/what-compile-does/eager", _COMPILER, "eager"),
+    Output("compiler/what-compile-does/dynamo", _COMPILER, "Dynamo", "python"),
+    Output("compiler/what-compile-does/guards", _COMPILER, "guards"),
+    Output("compiler/what-compile-does/forward", _COMPILER, "AOTAutograd, forward", "python"),
+    Output("compiler/what-compile-does/backward", _COMPILER, "AOTAutograd, backward", "python"),
+    Output("compiler/what-compile-does/cpp", _COMPILER, "Inductor", "cpp"),
+    Output("compiler/what-compile-does/triton", _COMPILER, "Inductor", "python", "cuda"),
+    Output("compiler/what-compile-does/triton-wide", _COMPILER, "Inductor, wide rows", "python", "cuda"),
+)
+
+
+# ---- running --------------------------------------------------------------------------------------------------------
+
+
+def run(module: str, device: str) -> str:
+    """What `python -m module` writes to its standard output.
+
+    Raises:
+        RuntimeError: the script failed; with the last line of its error.
+    """
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TORCH_LOGS", "TRITON_"))}
+    done = subprocess.run(
+        [sys.executable, "-m", module],
+        cwd=ROOT,
+        env=environment | ENVIRONMENT[device],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    if done.returncode:
+        raise RuntimeError(f"python -m {module}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+    return done.stdout
+
+
+def contents(captures: Iterable[Output]) -> Iterator[tuple[Output, str]]:
+    """Run what the captures need, each script once, and yield each capture with its content.
+
+    Raises:
+        RuntimeError: a script failed, or did not print a section.
+    """
+    printed: dict[tuple[str, str], str] = {}
+    for capture in captures:
+        key = capture.module, capture.device
+        if key not in printed:
+            printed[key] = run(*key)
+        yield capture, tidy(section_of(printed[key], capture), capture.language)
+
+
+def section_of(printed: str, capture: Output) -> str:
+    """The capture's part of what its script printed."""
+    if not capture.section:
+        return printed
+    sections = re.split(r"^==== (.+)\n", printed, flags=re.MULTILINE)
+    named = dict(zip(sections[1::2], sections[2::2], strict=True))
+    if capture.section not in named:
+        raise RuntimeError(f"{capture.name}: expected a section {capture.section!r}, got {sorted(named)}")
+    return named[capture.section]
+
+
+def tidy(text: str, language: str) -> str:
+    """Without what belongs to one machine (paths, addresses, hashes), and narrow enough for a page."""
+    text = text.replace(f"{ROOT}/", "")
+    text = re.sub(r"/\S*/(site|dist)-packages/", "", text)
+    text = re.sub(r"/tmp/\S*/", "/tmp/", text)
+    text = re.sub(r"\b0x[0-9a-f]{6,}\b", "0x…", text)
+    text = re.sub(r"\b[0-9a-f]{32,}\b", "…", text)
+    if language == "cpp":  # casts of indices and namespaces, which are half of each line
+        text = re.sub(r"static_cast<int64_t>\(([^()]*)\)", r"\1", text).replace("at::vec::", "")
+        text = re.sub(r"^( +)", lambda spaces: spaces[0][::2], text, flags=re.MULTILINE)
+    return "\n".join(line for long in text.strip("\n").splitlines() for line in fit(long.rstrip())) + "\n"
+
+
+def fit(line: str) -> list[str]:
+    """A line broken at spaces where it is wider than `WIDTH`."""
+    indent = line[: len(line) - len(line.lstrip())]
+    further = f"{indent}    "
+    wrapped = textwrap.wrap(line, WIDTH, subsequent_indent=further, break_long_words=False, break_on_hyphens=False)
+    return wrapped if len(line) > WIDTH else [line]
+
+
+# ---- storing --------------------------------------------------------------------------------------------------------
+
+
+def document(capture: Output, content: str, commit: str | None) -> dict:
+    """A capture as it is stored."""
+    return {
+        "schema": SCHEMA,
+        "name": capture.name,
+        "language": capture.language,
+        "content": content,
+        "command": f"python -m {capture.module}",
+        "environment": ENVIRONMENT[capture.device],
+        "section": capture.section,
+        "commit": commit,
+        "date": f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
+        "machine": machine.describe(torch.device(capture.device)),
+        "software": machine.software(),
+        "sources": {"hash": source_hash([capture.source]), "files": [capture.source]},
+    }
+
+
+def source_hash(files: Iterable[str], root: Path = ROOT) -> str:
+    """Hash of the syntax trees of a capture's sources."""
+    return digest_texts((name, (root / name).read_text()) for name in files)
+
+
+def is_stale(stored: dict, root: Path = ROOT) -> bool:
+    """Whether the code that printed a stored capture has changed since."""
+    return source_hash(stored["sources"]["files"], root) != stored["sources"]["hash"]
+
+
+def path_of(name: str, folder: Path = PUBLISHED) -> Path:
+    """The file of a capture."""
+    return folder / f"{name}.json"
+
+
+def same_software(stored: dict) -> bool:
+    """Whether this Python would generate what the stored capture shows: the same torch on the same architecture."""
+    here = machine.software()
+    return all(
+        stored["software"].get(name, "").partition("+")[0] == here.get(name, "").partition("+")[0]
+        for name in ("torch", "os")
+    )
+
+
+# ---- the command ----------------------------------------------------------------------------------------------------
+
+
+def main(arguments: list[str]) -> int:
+    """Run and store the captures that were asked for; returns the exit status."""
+    options = parse(arguments)
+    if options.list:
+        for capture in CAPTURES:
+            print(f"{capture.name:40} {capture.device:5} python -m {capture.module}  {capture.section}")
+        return 0
+    here = "cuda" if torch.cuda.is_available() else "cpu"
+    names = options.names or [capture.name for capture in CAPTURES if capture.device == here]
+    by_name = {capture.name: capture for capture in CAPTURES}
+    unknown = [name for name in names if name not in by_name]
+    if unknown:
+        print(f"no such capture: {', '.join(unknown)}; --list shows them", file=sys.stderr)
+        return 2
+    wanted = [by_name[name] for name in names]
+    if here == "cpu" and any(capture.device == "cuda" for capture in wanted):
+        print("this PyTorch sees no GPU, and a capture that was asked for needs one", file=sys.stderr)
+        return 2
+    try:
+        commit = options.commit or commit_of([capture.source for capture in wanted])
+        for capture, content in contents(wanted):
+            write_whole(path_of(capture.name, options.out), document(capture, content, commit))
+            print(path_of(capture.name, options.out))
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.captures", description="Capture what scripts print.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="as --list shows them; default: all for this device")
+    parser.add_argument("--list", action="store_true", help="show the captures and what prints each, and stop")
+    parser.add_argument("--out", type=Path, default=PUBLISHED, help="folder (default: %(default)s)")
+    parser.add_argument("--commit", help="the commit that runs, where the folder is no git checkout")
+    return parser.parse_args(arguments)
+
+
+def commit_of(files: Iterable[str]) -> str:
+    """The commit of the checkout, whose version of the files is the one that runs.
+
+    Raises:
+        RuntimeError: the files have changes that are not committed, or this is no checkout.
+    """
+    git = ["git", "-C", str(ROOT)]
+    try:
+        changed = subprocess.run(
+            [*git, "status", "--porcelain", "--", *sorted(set(files))], capture_output=True, text=True, check=True
+        )
+        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise RuntimeError("this is no git checkout: give the commit with --commit") from error
+    if changed.stdout:
+        raise RuntimeError(f"commit these first, a capture names the code that printed it:\n{changed.stdout.rstrip()}")
+    return commit.stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
