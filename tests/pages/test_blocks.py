@@ -1,0 +1,150 @@
+"""Runs the Python and shell typed into pages, through pytest-codeblocks.
+
+pytest-codeblocks collects a fence only if its info string is exactly `python`, `sh` or `bash`, does not expand
+includes, and runs code that is in no file (so `@triton.jit` fails). So it gets a page with plain info strings, where
+what needs no run is text, and each block runs from a file.
+"""
+
+import contextlib
+import io
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import markdown
+import pytest
+import torch
+from pytest_codeblocks.main import CodeBlock, extract_from_buffer
+
+from tests.pages import census
+
+ROOT = census.ROOT
+SECONDS = 300  # for a shell block; a page has no business starting anything longer
+
+
+def expand(code: str) -> str:
+    """Code with its includes expanded, by the extension that expands them on the page."""
+    settings = {"pymdownx.snippets": {"base_path": [str(ROOT)], "check_paths": True}}
+    extended = markdown.Markdown(extensions=["pymdownx.snippets"], extension_configs=settings)
+    return "\n".join(extended.preprocessors["snippet"].run(code.splitlines())) + "\n"
+
+
+def plain(text: str, page: str, run: list[census.Block]) -> str:
+    """The page as pytest-codeblocks wants it: blocks to run with a plain info string, the others as text."""
+    wanted = {block.line for block in run}
+    lines = text.splitlines()
+    for block in census.blocks_of(text, page):
+        indent = lines[block.line - 1].partition(block.fence)[0]
+        lines[block.line - 1] = indent + block.fence + (block.language if block.line in wanted else "text")
+    return "\n".join(lines) + "\n"
+
+
+def collect() -> list:
+    """The blocks that run, as test parameters named after page and line."""
+    found = []
+    run = census.by_kind()["run"]
+    for page, text in census.pages().items():
+        blocks = extract_from_buffer(io.StringIO(plain(text, page, [block for block in run if block.page == page])))
+        found += [pytest.param(block, id=f"{page}:{block.lineno}") for block in blocks if block.syntax in census.RUN]
+    return found
+
+
+BLOCKS = collect()
+
+
+def run_python(code: str, folder: Path) -> str:
+    """Run code from a file, as a script; returns what it printed."""
+    file = folder / "block.py"
+    file.write_text(code)
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            runpy.run_path(str(file), run_name="__main__")
+    finally:
+        torch._dynamo.reset()
+    return printed.getvalue()
+
+
+def run_shell(code: str, shell: str) -> str:
+    """Run code from the root with this environment's programs first; returns what it printed."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        [shell, "-eu", "-c", code],
+        cwd=ROOT,
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def run(block: CodeBlock, folder: Path) -> None:
+    """Run a block, and compare its output where the page states it."""
+    assert not block.marks and not block.importorskip, "no mark on a block: list it in unrunnable.toml, with its reason"
+    code = expand(block.code)
+    printed = run_python(code, folder) if block.syntax == "python" else run_shell(code, block.syntax)
+    if block.expected_output is not None:
+        assert printed == block.expected_output
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_block(block: CodeBlock, tmp_path: Path):
+    run(block, tmp_path)
+
+
+def test_no_block_is_missed():
+    """pytest-codeblocks sees what the census says is run."""
+    seen = [param.values[0].code for param in BLOCKS]
+    missed = [str(block) for block in census.by_kind()["run"] if not any(block.body in code for code in seen)]
+    assert not missed
+
+
+def blocks_in(text: str) -> list[CodeBlock]:
+    return extract_from_buffer(io.StringIO(plain(text, "page.md", census.blocks_of(text, "page.md"))))
+
+
+@pytest.mark.parametrize("info", ['python title="broken.py"', 'python hl_lines="1"', "{.python .annotate}", "py"])
+def test_broken_python_fails_whatever_its_options(info: str, tmp_path: Path):
+    (block,) = blocks_in(f"```{info}\nx = = 1\n```\n")
+    with pytest.raises(SyntaxError):
+        run(block, tmp_path)
+
+
+def test_broken_shell_fails(tmp_path: Path):
+    (block,) = blocks_in('```sh title="run"\nfalse\ntrue\n```\n')
+    with pytest.raises(AssertionError, match="exit status 1"):
+        run(block, tmp_path)
+
+
+def test_a_triton_kernel_on_a_page_runs(tmp_path: Path):
+    (block,) = blocks_in("""```python title="a kernel"
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def fill(x, BLOCK: tl.constexpr):
+    tl.store(x + tl.arange(0, BLOCK), 1.0)
+
+x = torch.zeros(8, device="cuda" if torch.cuda.is_available() else "cpu")
+fill[(1,)](x, 8)
+assert x.sum() == 8
+```
+""")
+    run(block, tmp_path)
+
+
+def test_includes_in_typed_code_are_expanded(tmp_path: Path):
+    (block,) = blocks_in('```python\n--8<-- "snippets/validation/timing.py:imports"\nassert Call and math\n```\n')
+    run(block, tmp_path)
+
+
+def test_a_mark_cannot_skip_a_block(tmp_path: Path):
+    (block,) = blocks_in("<!--pytest.mark.skip-->\n\n```python\nx = 1\n```\n")
+    with pytest.raises(AssertionError, match=r"unrunnable\.toml"):
+        run(block, tmp_path)

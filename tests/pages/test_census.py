@@ -1,0 +1,97 @@
+"""Every fenced block of every page is embedded from a tested file, run, or listed with its reason."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.pages import census
+from tests.pages.census import Block, blocks_of
+
+ROOT = census.ROOT
+
+
+def proof_of(path: str) -> Path | None:
+    """The test file of an embeddable source file, by the naming rule; None where pages may not embed from."""
+    source = Path(path)
+    if source.parts[0] in ("snippets", "kernels"):
+        return ROOT / "tests" / source.with_name(f"test_{source.name}")
+    if source.parts[:2] == ("tests", "benchmarks"):  # cases: tests/pages/test_house.py loads each
+        return ROOT / source
+    return None
+
+
+def test_every_block_is_accounted_for():
+    missing = census.by_kind()["unaccounted"]
+    assert not missing, (
+        "embed these from a tested file, show them with capture(), or list them in tests/pages/unrunnable.toml "
+        f"(`python -m tests.pages.census` prints the entries): {', '.join(map(str, missing))}"
+    )
+
+
+def test_every_listed_block_exists():
+    there = {(block.page, block.hash) for block in census.blocks()}
+    gone = [entry for entry in census.listed() if (entry["page"], entry["hash"]) not in there]
+    assert not gone, f"changed or gone from their pages; remove them from unrunnable.toml: {gone}"
+
+
+def test_every_listed_block_has_one_entry_with_a_reason():
+    entries = census.listed()
+    assert all(entry["reason"].strip() for entry in entries)
+    assert len({(entry["page"], entry["hash"]) for entry in entries}) == len(entries)
+
+
+@pytest.mark.parametrize("block", census.by_kind()["embedded"], ids=str)
+def test_embedded_code_is_tested(block: Block):
+    for path, section in block.includes:
+        proof = proof_of(path)
+        assert (ROOT / path).is_file(), f"{block}: {path} does not exist"
+        assert proof, f"{block}: pages embed from snippets/ and kernels/, not from {path}"
+        assert proof.is_file(), f"{block}: {path} has no test; expected {proof.relative_to(ROOT)}"
+        if section:
+            assert f"[start:{section}]" in (ROOT / path).read_text(), f"{block}: {path} has no section {section}"
+
+
+@pytest.mark.parametrize("page", census.pages())
+def test_fences_are_backticks(page: str):
+    tildes = [str(block) for block in blocks_of(census.pages()[page], page) if block.fence.startswith("~")]
+    assert not tildes, f"pytest-codeblocks does not see ~~~ fences: {tildes}"
+
+
+def test_the_census_finds_what_markdown_shows():
+    """Titles, options, nesting and fences inside fences."""
+    text = """
+```python title="kernel.py" hl_lines="1"
+x = 1
+```
+
+!!! note
+
+    ``` {.sh .annotate}
+    echo "```"
+    ```
+
+````text
+```python
+inner
+```
+````
+"""
+    found = blocks_of(text, "page.md")
+    assert [(block.line, block.language, block.body) for block in found] == [
+        (2, "python", "x = 1"),
+        (8, "sh", 'echo "```"'),
+        (12, "text", "```python\ninner\n```"),
+    ]
+
+
+def test_a_title_may_change_but_not_a_line():
+    plain, titled, other = (
+        blocks_of(text, "page.md")[0]
+        for text in ("```python\nx = 1\n```", '```python title="a"\nx = 1\n```', "```python\nx = 2\n```")
+    )
+    assert plain.hash == titled.hash != other.hash
+
+
+def test_an_open_fence_is_an_error():
+    with pytest.raises(ValueError, match=r"page\.md:1"):
+        blocks_of("```python\nx = 1\n", "page.md")
