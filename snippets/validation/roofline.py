@@ -4,6 +4,7 @@ Run `python -m snippets.validation.roofline` to print them for the machine at ha
 """
 # --8<-- [start:imports]
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,6 +22,18 @@ except ImportError:  # no Triton on this platform: PyTorch's own kernels remain
 # --8<-- [start:mixes]
 MIXES = {"read": (1, 0), "copy": (1, 1), "triad": (2, 1)}  # tensors read, tensors written
 # --8<-- [end:mixes]
+
+
+# --8<-- [start:attainable]
+def attainable(flops: float, moved: float, matrix: float, memory: float) -> float:
+    """The least seconds for `flops` FLOP and `moved` bytes, at `matrix` FLOP/s and `memory` bytes/s."""
+    return max(flops / matrix, moved / memory)
+
+
+def ridge(matrix: float, memory: float) -> float:
+    """FLOP per byte at which the two take equally long: below it memory rules, above it arithmetic."""
+    return matrix / memory
+# --8<-- [end:attainable]
 
 
 # --8<-- [start:ceiling]
@@ -54,38 +67,41 @@ if triton is not None:
             tl.store(out + at, value, inside)
         else:  # a read that nothing uses would be deleted: write one number a block
             tl.store(out + tl.program_id(0), tl.max(value, 0))
+
+
+def stream(mix: str, a: Tensor, b: Tensor, out: Tensor, block: int, warps: int) -> None:
+    """Move one traffic mix through the GPU: contiguous CUDA tensors of one dtype and size."""
+    reads, writes = MIXES[mix]
+    grid = (triton.cdiv(a.numel(), block),)
+    _stream[grid](a, b, out, a.numel(), READS=reads, WRITES=writes, BLOCK=block, num_warps=warps)
 # --8<-- [end:stream]
 
 
 # --8<-- [start:bandwidth]
 def ways_to_move(mix: str, a: Tensor, b: Tensor, out: Tensor) -> dict[str, Call]:
     """PyTorch's kernel for a traffic mix, and on a GPU plain Triton ones too."""
-    plain: dict[str, dict[str, Call]] = {
+    pytorch: dict[str, dict[str, Call]] = {
         "read": {"torch.sum": lambda: torch.sum(a, dtype=torch.float32)},
         "copy": {"Tensor.copy_": lambda: out.copy_(a)},
         "triad": {"torch.add": lambda: torch.add(a, b, out=out)},
     }
-    ways = dict(plain[mix])
+    ways = pytorch[mix]
     if a.is_cuda and triton is not None:
-        reads, writes = MIXES[mix]
         for block, warps in ((2048, 4), (4096, 8), (8192, 8)):
-            grid = (triton.cdiv(a.numel(), block),)
-            ways[f"Triton, {block} elements a block, {warps} warps"] = (
-                lambda grid=grid, block=block, warps=warps: _stream[grid](
-                    a, b, out, a.numel(), READS=reads, WRITES=writes, BLOCK=block, num_warps=warps
-                )
-            )
+            name = f"Triton, {block} elements a block, {warps} warps"
+            ways[name] = partial(stream, mix, a, b, out, block, warps)
     return ways
 
 
 def bandwidth(device: torch.device, elements: int) -> dict[str, Ceiling]:
     """Bytes per second for each traffic mix, on bf16 tensors of `elements` (fp32 on a CPU)."""
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    a, b, out = (torch.randn(elements, device=device).to(dtype) for _ in range(3))
-    mode = "device" if device.type == "cuda" else "calls"
-    return {
-        mix: best(measure(ways_to_move(mix, a, b, out), device, mode), sum(MIXES[mix]) * a.nbytes) for mix in MIXES
-    }
+    on_gpu = device.type == "cuda"
+    a, b, out = (torch.randn(elements, device=device).to(torch.bfloat16 if on_gpu else torch.float32) for _ in range(3))
+    ceilings = {}
+    for mix, tensors in MIXES.items():
+        timings = measure(ways_to_move(mix, a, b, out), device, "device" if on_gpu else "calls")
+        ceilings[mix] = best(timings, sum(tensors) * a.nbytes)
+    return ceilings
 # --8<-- [end:bandwidth]
 
 
@@ -93,29 +109,27 @@ def bandwidth(device: torch.device, elements: int) -> dict[str, Ceiling]:
 def matrix_rate(device: torch.device, size: int, dtype: torch.dtype) -> dict[str, Ceiling]:
     """FLOP per second of a square matrix product: in a burst and sustained (on a CPU, one number)."""
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    modes = {"burst": 10, "sustained": 3} if device.type == "cuda" else {"calls": 5}
+    rounds = {"burst": 10, "sustained": 3} if device.type == "cuda" else {"calls": 5}
     return {
-        mode: best(measure({"torch.mm": lambda: a @ b}, device, mode, rounds), 2 * size**3)
-        for mode, rounds in modes.items()
+        mode: best(measure({"torch.mm": lambda: a @ b}, device, mode, count), 2 * size**3)
+        for mode, count in rounds.items()
     }
 # --8<-- [end:matrix]
 
 
-# --8<-- [start:attainable]
-def attainable(flops: float, moved: float, matrix: float, memory: float) -> float:
-    """The roofline (Williams, Waterman, Patterson 2009): the least seconds for `flops` FLOP and `moved` bytes."""
-    return max(flops / matrix, moved / memory)
-# --8<-- [end:attainable]
-
-
+# --8<-- [start:main]
 def main() -> None:
-    """Print this machine's ceilings."""
+    """Print this machine's ceilings and its ridge point."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    for mix, ceiling in bandwidth(device, 2**29 if device.type == "cuda" else 2**25).items():
-        print(f"{mix:<6} {ceiling.rate / 1e9:10.1f} GB/s   by {ceiling.by}")
-    dtype, size = (torch.bfloat16, 8192) if device.type == "cuda" else (torch.float32, 1024)
-    for mode, ceiling in matrix_rate(device, size, dtype).items():
-        print(f"matrix {ceiling.rate / 1e12:10.3f} TFLOP/s {str(dtype).removeprefix('torch.')}, {mode}")
+    elements, size, dtype = (2**29, 8192, torch.bfloat16) if device.type == "cuda" else (2**25, 1024, torch.float32)
+    memory = bandwidth(device, elements)
+    matrix = matrix_rate(device, size, dtype)
+    for mix, ceiling in memory.items():
+        print(f"{mix:<10} {ceiling.rate / 1e9:8.1f} GB/s     by {ceiling.by}")
+    for mode, ceiling in matrix.items():
+        point = ridge(ceiling.rate, memory["copy"].rate)
+        print(f"{mode:<10} {ceiling.rate / 1e12:8.3f} TFLOP/s  in {str(dtype)[6:]}: ridge point {point:.0f} FLOP/byte")
+# --8<-- [end:main]
 
 
 if __name__ == "__main__":

@@ -1,14 +1,16 @@
 """How long does a call take? The timer behind every number on this site.
 
-Run `python -m snippets.validation.timing` to see the three mistakes that it avoids.
+Run `python -m snippets.validation.timing_mistakes` to see it beside the timers that mislead.
 """
 # --8<-- [start:imports]
 import gc
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -28,17 +30,21 @@ class Timing:
 
     @classmethod
     def of(cls, seconds: list[float]) -> "Timing":
-        """Summarise samples (seconds per call)."""
-        if len(seconds) < 2:
+        """Summarise samples (seconds per call, at least one)."""
+        if len(seconds) == 1:
             return cls(seconds[0], seconds[0], seconds[0], 1)
-        cuts = statistics.quantiles(seconds, n=10, method="inclusive")
-        return cls(cuts[1], cuts[4], cuts[7], len(seconds))
+        deciles = statistics.quantiles(seconds, n=10, method="inclusive")
+        return cls(deciles[1], deciles[4], deciles[7], len(seconds))
 # --8<-- [end:timing]
 
 
 # --8<-- [start:flush]
 class ColdCache:
-    """Evicts the L2 cache before a sample, so that inputs come from memory as they would in a model."""
+    """Fills the L2 cache with something else, so that the call's inputs come from memory.
+
+    It writes rather than reads. What a call leaves in the cache, not yet written to memory, is then paid
+    for by what it must push out first, as in a model, where the operation before has left its output there.
+    """
 
     def __init__(self, device: torch.device):
         l2 = torch.cuda.get_device_properties(device).L2_cache_size
@@ -51,32 +57,43 @@ class ColdCache:
 
 # --8<-- [start:device]
 class DeviceTimer:
-    """Times one call on the GPU, from its first kernel's start to its last kernel's end.
+    """Times one call on the GPU, from the moment its first kernel may start to its last kernel's end.
 
-    Two events around a call measure the host too, whenever the GPU waits for the next launch. So the
-    GPU gets something to do first (a spin): by the time it arrives at the first event, the host must
-    have queued the whole call. If it had not, the sample is thrown away and the head start doubled.
+    Two events around a call time the host too, whenever the GPU waits for the next launch. So the GPU
+    first gets something to do, a spin, and the host queues the whole call meanwhile. Had the GPU reached
+    the first event before the last one was queued, the sample is thrown away; the spin grows when that
+    happens twice in a row.
     """
 
-    def __init__(self, device: torch.device, head_start_cycles: int = 100_000):
-        self.cache = ColdCache(device)
-        self.head_start_cycles = head_start_cycles
+    def __init__(self, device: torch.device, cold: bool = True, spin_cycles: int = 100_000):
+        self.device = device
+        self.cache = ColdCache(device) if cold else None
+        self.spin_cycles = spin_cycles
 
     def sample(self, call: Call) -> float:
-        """Seconds that one call took on the GPU."""
-        for _ in range(12):
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            self.cache.flush()
-            torch.cuda._sleep(self.head_start_cycles)
-            start.record()
-            call()
-            end.record()
-            host_was_ahead = not start.query()
-            end.synchronize()
-            if host_was_ahead:
-                return start.elapsed_time(end) * 1e-3
-            self.head_start_cycles *= 2
-        raise RuntimeError("the call synchronises with the GPU: time it with mode='calls'")
+        """Seconds that one call took on the GPU.
+
+        Raises:
+            RuntimeError: the host never got ahead, even of a spin of a fifth of a second.
+        """
+        with torch.cuda.device(self.device):
+            for attempt in range(24):
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                if self.cache:
+                    self.cache.flush()
+                torch.cuda._sleep(self.spin_cycles)
+                start.record()
+                call()
+                end.record()
+                host_was_ahead = not start.query()  # asked after the last launch: the GPU is still before the first
+                end.synchronize()
+                if host_was_ahead:
+                    return start.elapsed_time(end) * 1e-3
+                self.spin_cycles *= 1 + attempt % 2
+        raise RuntimeError(
+            "the host never got ahead of the GPU: the call waits for the GPU (.item(), .cpu(), a synchronise) "
+            "or launches more kernels than the queue holds (about a thousand); time it with mode='calls'"
+        )
 # --8<-- [end:device]
 
 
@@ -94,6 +111,12 @@ def seconds_per_call(call: Call, device: torch.device, at_least: float = 0.01) -
         if elapsed >= at_least:
             return elapsed / calls
         calls = max(calls * 2, math.ceil(calls * at_least / max(elapsed, 1e-9)))
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has finished what was queued."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 # --8<-- [end:calls]
 
 
@@ -126,58 +149,70 @@ def measure(
         calls: what to time, by name. Each is called without arguments.
         device: where they run.
         mode: "device" (GPU time of one call, cold L2), "calls" (wall clock per back-to-back call, so that
-            launch overhead counts), "burst" or "sustained" (wall clock, see there). On a CPU only "calls" exists.
-        rounds: samples for each call; each round takes one sample of every call, in rotating order, so
-            that drift of clocks and temperature falls on all alike.
-        patience: seconds after which no new round begins (at least five rounds are taken).
+            launch overhead counts), "burst" or "sustained" (wall clock, see there). A CPU has "calls" only.
+        rounds: samples of each call, at least 1. Each round takes one sample of every call, in rotating
+            order, so that drift of clocks and temperature falls on all alike.
+        patience: seconds after which no new round begins (though five are always taken).
 
     Returns:
         Seconds per call for each name.
 
     Raises:
         ValueError: the mode is unknown, or needs a GPU and the device is a CPU.
+        RuntimeError: mode is "device" and a call waits for the GPU.
     """
-    device = torch.device(device)
-    if mode not in ("device", "calls", "burst", "sustained"):
-        raise ValueError(f"mode: expected device, calls, burst or sustained, got {mode!r}")
-    if device.type == "cpu" and mode != "calls":
-        raise ValueError(f"mode: a CPU has only 'calls', got {mode!r}")
-    sample = {
-        "device": lambda: DeviceTimer(device).sample,
-        "calls": lambda: lambda call: seconds_per_call(call, device),
-        "burst": lambda: lambda call: burst(call, device),
-        "sustained": lambda: lambda call: sustained(call, device),
-    }[mode]()
+    sample = sampler(mode, torch.device(device))
     names = list(calls)
     samples: dict[str, list[float]] = {name: [] for name in names}
     for name in names:  # warm up: compilation, allocation, clocks
         for _ in range(3):
             calls[name]()
-    gc.collect()
-    gc.disable()  # a collection in the middle of a sample is not the call's
-    try:
+    with no_garbage_collection():
         began = time.perf_counter()
         for turn in range(rounds):
             if turn >= 5 and time.perf_counter() - began > patience:
                 break
-            first = turn % len(names)
-            for name in names[first:] + names[:first]:
+            for step in range(len(names)):
+                name = names[(turn + step) % len(names)]
                 samples[name].append(sample(calls[name]))
-    finally:
-        gc.enable()
     return {name: Timing.of(seconds) for name, seconds in samples.items()}
 # --8<-- [end:measure]
+
+
+# --8<-- [start:sampler]
+def sampler(mode: str, device: torch.device) -> Callable[[Call], float]:
+    """What takes one sample of a call, in seconds; the modes are those of `measure`."""
+    wall_clocks = {"calls": seconds_per_call, "burst": burst, "sustained": sustained}
+    if mode != "device" and mode not in wall_clocks:
+        raise ValueError(f"mode: expected device, {', '.join(wall_clocks)}, got {mode!r}")
+    if device.type == "cpu" and mode != "calls":
+        raise ValueError(f"mode: a CPU has only 'calls', got {mode!r}")
+    return DeviceTimer(device).sample if mode == "device" else partial(wall_clocks[mode], device=device)
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """A collection in the middle of a sample is not the call's."""
+    was_on = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+# --8<-- [end:sampler]
 
 
 # --8<-- [start:graph]
 def captured(call: Call) -> Call:
     """Record a call's kernels in a CUDA graph; the result replays them with one launch.
 
-    The outputs that `call` made during capture are overwritten by each replay, and returned by it.
+    What `call` returned during capture is overwritten by each replay, and returned by it.
     """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # warm up off the capturing stream, as capture demands
+    with torch.cuda.stream(side):  # warm up off the default stream, as capture demands
         for _ in range(3):
             call()
     torch.cuda.current_stream().wait_stream(side)
@@ -191,9 +226,3 @@ def captured(call: Call) -> Call:
 
     return replay
 # --8<-- [end:graph]
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has finished what was queued."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

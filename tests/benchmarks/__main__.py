@@ -1,14 +1,21 @@
 """Measure: `python -m tests.benchmarks [CASE ...]`. See `--help`."""
 
 import argparse
+import difflib
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-
-from tests.benchmarks.runner import Record, discover, fresh_cases, load, run
+from tests.benchmarks import environment
 from tests.benchmarks.source import ROOT
+
+environment.require()  # before torch is imported
+
+import torch  # noqa: E402
+
+from tests.benchmarks.case import Point  # noqa: E402
+from tests.benchmarks.runner import Record, discover, fresh_cases, load, run  # noqa: E402
 
 LOCAL = ROOT / "docs" / "measurements" / "local"
 
@@ -22,20 +29,24 @@ def main(arguments: list[str]) -> int:
             print(f"{name:32} {load(path).question}")
         return 0
     unknown = [name for name in options.cases if name not in files]
+    for name in unknown:
+        close = difflib.get_close_matches(name, files) or files
+        print(f"no such case: {name}; expected one of: {', '.join(close)}", file=sys.stderr)
     if unknown:
-        print(f"no such case: {', '.join(unknown)}; expected one of: {', '.join(files)}", file=sys.stderr)
         return 2
     device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type == "cuda" and not torch.cuda.is_available():
         print("--device cuda: this PyTorch sees no GPU; leave the option out to measure on the CPU", file=sys.stderr)
         return 2
-    names = options.cases or list(files)
+    if problem := environment.compiler_problem():
+        print(f"{problem}; variants that need it will not be timed", file=sys.stderr)
+    names = [name for name in options.cases or files if any(True for _ in load(files[name]).points(device))]
     if options.skip_fresh:
         fresh = fresh_cases(options.out, names, device)
         names = [name for name in names if name not in fresh]
-        if not names:
-            print("every case was measured on this machine with this code and these versions: nothing to do")
-            return 0
+    if not names:
+        print(f"nothing to measure on this {device.type}: no case has points here, or all were measured with this code")
+        return 0
     record = Record(options.out, device, command(arguments), options.commit)
     bar = Progress()
     try:
@@ -88,7 +99,7 @@ class Progress:
         self.tqdm = tqdm if sys.stderr.isatty() else None
         self.bar = None
 
-    def over(self, points: list, name: str):
+    def over(self, points: list[Point], name: str) -> Iterator[Point]:
         """Iterate over a case's points, showing how many are left."""
         if self.tqdm:
             self.bar = self.tqdm(points, desc=name, unit="point", leave=True, dynamic_ncols=True)

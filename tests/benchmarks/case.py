@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-Call = Callable[[], object]
+from snippets.validation.timing import Call, Timing
+
 Results = Mapping[str, torch.Tensor]
 
 
@@ -41,14 +42,18 @@ class Variant:
     Attributes:
         build: compiles what needs compiling and returns the call to time. It may raise: ImportError where a peer is not
             installed, anything else where it does not support the point; either is recorded with its message.
-        results: what the call computes, by name ("output", "x.grad", ...), from what the call returned.
+        results: what the call computes, by name ("output", "x.grad", ...), from what the call returned. Every call writes
+            all of them anew: before a graph's replay is checked they are filled with NaN.
         binaries: for kernels of ours: the compiled Triton kernels by function name, asked for after one call, for their
             hashes, registers and spills.
+        timer: where the way of timing is the subject: times the call instead of `measure`, by itself and not interleaved,
+            in each of the point's modes. The workload then states no bytes, since a wrong time is no bandwidth.
     """
 
     build: Callable[[], Call]
     results: Callable[[object], Results] = lambda returned: {"output": returned}  # type: ignore[dict-item]
     binaries: Callable[[], Mapping[str, object]] | None = None
+    timer: Callable[[Call, torch.device], Timing] | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,8 @@ class Workload:
 
     Attributes:
         variants: by id; the ids are the keys of docs/theme/palette.json ("eager", "compile", "ours", ...).
-        baseline: id of the variant whose error sets the bound: the plain PyTorch op in the same dtype.
+        baseline: id of the variant whose error sets the bound: the plain PyTorch op in the same dtype. Where it fails,
+            nothing is timed at the point.
         reference: the same results in float64, by name.
         bytes_read, bytes_written: the fewest bytes that this direction must move, by formula.
         flops: floating-point operations, by formula.

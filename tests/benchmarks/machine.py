@@ -5,7 +5,6 @@ import os
 import platform
 import re
 import subprocess
-from pathlib import Path
 
 import torch
 
@@ -82,27 +81,31 @@ def slug(name: str) -> str:
 
 
 def _nvidia_smi(device: torch.device, *queries: str) -> dict[str, str]:
-    """What the driver says of a GPU; empty where nvidia-smi is missing."""
+    """What the driver says of a GPU; empty where nvidia-smi is missing or does not know it (a slice of a GPU)."""
     uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-    command = ["nvidia-smi", f"--id={uuid}", f"--query-gpu={','.join(queries)}", "--format=csv,noheader,nounits"]
+    said = _output_of("nvidia-smi", f"--id={uuid}", f"--query-gpu={','.join(queries)}", "--format=csv,noheader,nounits")
+    return dict(zip(queries, (value.strip() for value in said.strip().split(",")), strict=False)) if said else {}
+
+
+def _output_of(*command: str) -> str:
+    """What a command prints; empty where it is missing or fails."""
     try:
-        line = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
-        return {}
-    return dict(zip(queries, (value.strip() for value in line.strip().split(",")), strict=False))
+        return ""
 
 
 def _number(text: str | None) -> float | None:
     try:
         return float(text)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError):  # "[N/A]", or not asked
         return None
 
 
 def _cpu_name() -> str:
-    try:
-        found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
-    except OSError:
-        found = None
-    name = found.group(1) if found else platform.processor() or platform.machine()
-    return re.sub(r"\s+", " ", re.sub(r"\((R|TM)\)|CPU|@.*$", "", name)).strip()
+    """The processor's model as x86 Linux, ARM Linux or macOS tells it."""
+    for command in (("cat", "/proc/cpuinfo"), ("lscpu",), ("sysctl", "machdep.cpu.brand_string")):
+        found = re.search(r"(?im)^(?:model name|machdep\.cpu\.brand_string)\s*:\s*(.+)$", _output_of(*command))
+        if found:
+            return re.sub(r"\s+", " ", re.sub(r"\((R|TM)\)|CPU|@.*$", "", found.group(1))).strip()
+    return platform.machine()

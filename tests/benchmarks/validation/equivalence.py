@@ -1,0 +1,54 @@
+"""How far from float64 is each softmax, and what did the nearer one cost?"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from snippets.validation.equivalence import misses_columns, never_stores, plain, rounds_once
+from tests.benchmarks.case import Case, Point, Variant, Workload
+
+
+def points(device: torch.device) -> Iterator[Point]:
+    """Both dtypes at one shape: the bound is as sharp as the dtype."""
+    rows, modes = (8192, ("device",)) if device.type == "cuda" else (16, ("calls",))
+    for dtype in ("bfloat16", "float32"):
+        yield Point({"rows": rows, "columns": 32768}, dtype, modes=modes)
+
+
+def prepare(point: Point, device: torch.device) -> Workload:
+    """Softmax of normal numbers; the plain version in the same dtype sets the bound."""
+    x = torch.randn(*point.shape.values(), device=device).to(getattr(torch, point.dtype))
+
+    def of(function: Callable[[Tensor], Tensor]) -> Variant:
+        return Variant(lambda: lambda: function(x))
+
+    return Workload(
+        variants={
+            "eager": of(plain),
+            "softmax": of(lambda x: torch.softmax(x, -1)),
+            "rounds-once": of(rounds_once),
+            "compile": Variant(lambda: compiled(x)),
+            "misses-columns": of(misses_columns),
+            "never-stores": of(never_stores),
+        },
+        baseline="eager",
+        reference=lambda: {"output": plain(x.double())},
+        bytes_read=x.nbytes,
+        bytes_written=x.nbytes,
+        flops=0,
+    )
+
+
+def compiled(x: Tensor) -> Callable[[], Tensor]:
+    function = torch.compile(plain)
+    return lambda: function(x)
+
+
+CASE = Case(
+    name="validation/equivalence",
+    question="Is the fast version nearer to float64 than the slow one, or farther?",
+    sources=("snippets/validation/equivalence.py",),
+    points=points,
+    prepare=prepare,
+)

@@ -1,0 +1,62 @@
+"""Where each bound rules: a copy from kilobytes to a gigabyte, and a matrix product from one row to a square."""
+
+from collections.abc import Iterator
+
+import torch
+
+from tests.benchmarks.case import Case, Point, Variant, Workload
+
+
+def points(device: torch.device) -> Iterator[Point]:
+    """Sizes of the copy in elements, and rows of the product's left matrix: a power of two apart or more."""
+    if device.type == "cpu":
+        for elements in (2**12, 2**17, 2**24):
+            yield Point({"elements": elements}, "float32", modes=("calls",))
+        for rows in (1, 8, 64, 512):
+            yield Point({"rows": rows, "inner": 1024, "columns": 1024}, "float32", modes=("calls",))
+        return
+    for exponent in range(12, 30):
+        yield Point({"elements": 2**exponent}, "bfloat16")
+    for exponent in range(14):
+        yield Point({"rows": 2**exponent, "inner": 8192, "columns": 8192}, "bfloat16")
+
+
+def prepare(point: Point, device: torch.device) -> Workload:
+    """One op of PyTorch's; the question is the machine's."""
+    shape, dtype = point.shape, getattr(torch, point.dtype)
+    return (copy if "elements" in shape else product)(**shape, dtype=dtype, device=device)
+
+
+def copy(elements: int, dtype: torch.dtype, device: torch.device) -> Workload:
+    x = torch.randn(elements, device=device).to(dtype)
+    return Workload(
+        variants={"eager": Variant(lambda: lambda: -x)},  # a kernel; clone would be the copy engine's
+        baseline="eager",
+        reference=lambda: {"output": -x.double()},
+        bytes_read=x.nbytes,
+        bytes_written=x.nbytes,
+        flops=0,
+    )
+
+
+def product(rows: int, inner: int, columns: int, dtype: torch.dtype, device: torch.device) -> Workload:
+    a = torch.randn(rows, inner, device=device).to(dtype)
+    b = torch.randn(inner, columns, device=device).to(dtype)
+    return Workload(
+        variants={"eager": Variant(lambda: lambda: a @ b)},
+        baseline="eager",
+        reference=lambda: {"output": a.double() @ b.double()},
+        bytes_read=a.nbytes + b.nbytes,
+        bytes_written=rows * columns * dtype.itemsize,
+        flops=2 * rows * inner * columns,
+        mix="read",
+    )
+
+
+CASE = Case(
+    name="validation/roofline",
+    question="At which size and at which intensity does which bound rule?",
+    sources=(),
+    points=points,
+    prepare=prepare,
+)

@@ -1,0 +1,87 @@
+"""The same call, timed wrongly and rightly; and the same product with other numbers in it, under other power."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+
+from snippets.validation.timing import Call, Timing
+from snippets.validation.timing_mistakes import event_pair, host_clock, mean_of_ten, negate, warm_cache
+from tests.benchmarks.case import Case, Point, Variant, Workload
+
+LARGE = {"kernels": 1, "elements": 2**27}
+FITS_IN_CACHE = {"kernels": 1, "elements": 2**22}
+SMALL = {"kernels": 1, "elements": 2**14}
+MANY_SMALL = {"kernels": 64, "elements": 2**14}
+
+
+def points(device: torch.device) -> Iterator[Point]:
+    """On a GPU every mistake at the size where it shows; on a CPU there is nothing to be ahead of."""
+    if device.type == "cpu":
+        for shape in ({"kernels": 1, "elements": 2**22}, {"kernels": 64, "elements": 2**10}):
+            yield Point(shape, "float32", modes=("calls",), variants=("ours", "mean-of-ten"))
+        return
+    for shape in (LARGE, FITS_IN_CACHE, SMALL, MANY_SMALL):
+        yield Point(shape, "float32", modes=("device",))
+    yield Point(MANY_SMALL, "float32", modes=("calls", "graph"), variants=("ours",))
+    for random in (1, 0):
+        yield Point({"size": 8192, "random": random}, "bfloat16", modes=("burst", "sustained"))
+
+
+def prepare(point: Point, device: torch.device) -> Workload:
+    """A chain of negations, or a matrix product; no bytes are stated, since a wrong time is no bandwidth."""
+    return (product if "size" in point.shape else chain)(**point.shape, device=device)
+
+
+def chain(kernels: int, elements: int, device: torch.device) -> Workload:
+    x = torch.randn(elements, device=device)
+    call = partial(negate, x, kernels)
+
+    def timed_by(timer: Callable[[Call, torch.device], Timing] | None) -> Variant:
+        return Variant(lambda: call, timer=timer)
+
+    return Workload(
+        variants={
+            "ours": timed_by(None),
+            "compile": Variant(lambda: partial(torch.compile(negate), x, kernels)),
+            "host-clock": timed_by(host_clock),
+            "event-pair": timed_by(event_pair),
+            "warm-cache": timed_by(warm_cache),
+            "mean-of-ten": timed_by(mean_of_ten),
+            "do-bench": timed_by(do_bench),
+        },
+        baseline="ours",
+        reference=lambda: {"output": negate(x.double(), kernels)},
+        bytes_read=0,
+        bytes_written=0,
+        flops=0,
+    )
+
+
+def do_bench(call: Call, device: torch.device) -> Timing:
+    """Triton's timer: flushes the cache and records events, but does not ask whether the host kept up."""
+    from triton.testing import do_bench
+
+    return Timing.of([milliseconds * 1e-3 for milliseconds in do_bench(call, return_mode="all")])
+
+
+def product(size: int, random: int, device: torch.device) -> Workload:
+    """A square matrix product, of random numbers or of zeros: the same kernel, other power."""
+    a, b = (random * torch.randn(size, size, device=device).to(torch.bfloat16) for _ in range(2))
+    return Workload(
+        variants={"eager": Variant(lambda: lambda: a @ b)},
+        baseline="eager",
+        reference=lambda: {"output": a.double() @ b.double()},
+        bytes_read=0,
+        bytes_written=0,
+        flops=2 * size**3,
+    )
+
+
+CASE = Case(
+    name="validation/timing",
+    question="How far off are the usual ways to time a call?",
+    sources=("snippets/validation/timing_mistakes.py",),
+    points=points,
+    prepare=prepare,
+)
