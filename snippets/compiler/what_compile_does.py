@@ -149,7 +149,7 @@ def main() -> None:
     print("==== guards")
     calls = [(x[:few], y[:few], bias) for few in (8, 8, 16, 24)] + [(x[:8].double(), y[:8].double(), bias.double())]
     for (part, _, _), count in zip(calls, captures(unit_rows, calls), strict=True):
-        print(f"{str(tuple(part.shape)):<11} {str(part.dtype):<14} graphs so far: {count}")
+        print(f"{tuple(part.shape)!s:<11} {part.dtype!s:<14} graphs so far: {count}")
 
     for direction, graph in zip(("forward", "backward"), autograd_graphs(unit_rows, x, y, bias), strict=True):
         print(f"==== AOTAutograd, {direction}")

@@ -12,7 +12,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
@@ -71,6 +71,7 @@ CAPTURES = (
     Output("compiler/what-compile-does/cpp", _COMPILER, "Inductor", "cpp"),
     Output("compiler/what-compile-does/triton", _COMPILER, "Inductor", "python", "cuda"),
     Output("compiler/what-compile-does/triton-wide", _COMPILER, "Inductor, wide rows", "python", "cuda"),
+    Output("validation/equivalence", "snippets.validation.equivalence"),
 )
 
 
@@ -157,21 +158,21 @@ def document(capture: Output, content: str, commit: str | None) -> dict:
         "environment": ENVIRONMENT[capture.device],
         "section": capture.section,
         "commit": commit,
-        "date": f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
+        "date": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         "machine": machine.describe(torch.device(capture.device)),
         "software": machine.software(),
         "sources": {"hash": source_hash([capture.source]), "files": [capture.source]},
     }
 
 
-def source_hash(files: Iterable[str], root: Path = ROOT) -> str:
+def source_hash(files: Iterable[str]) -> str:
     """Hash of the syntax trees of a capture's sources."""
-    return digest_texts((name, (root / name).read_text()) for name in files)
+    return digest_texts((name, (ROOT / name).read_text()) for name in files)
 
 
-def is_stale(stored: dict, root: Path = ROOT) -> bool:
+def is_stale(stored: dict) -> bool:
     """Whether the code that printed a stored capture has changed since."""
-    return source_hash(stored["sources"]["files"], root) != stored["sources"]["hash"]
+    return source_hash(stored["sources"]["files"]) != stored["sources"]["hash"]
 
 
 def path_of(name: str, folder: Path = PUBLISHED) -> Path:
@@ -221,7 +222,7 @@ def main(arguments: list[str]) -> int:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.captures", description="Capture what scripts print.")
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.captures", description="Store what scripts print.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="as --list shows them; default: all for this device")
     parser.add_argument("--list", action="store_true", help="show the captures and what prints each, and stop")
     parser.add_argument("--out", type=Path, default=PUBLISHED, help="folder (default: %(default)s)")

@@ -1,0 +1,150 @@
+"""What pages show as captured output is what the scripts print today."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tests.benchmarks import captures, machine
+from tests.benchmarks.captures import CAPTURES, PUBLISHED, Output
+from tests.benchmarks.source import ROOT
+
+STORED = {path.relative_to(PUBLISHED).with_suffix("").as_posix(): path for path in PUBLISHED.rglob("*.json")}
+BY_NAME = {capture.name: capture for capture in CAPTURES}
+SCRIPTS = sorted({(capture.module, capture.device) for capture in CAPTURES})
+
+
+def stored(name: str) -> dict:
+    return json.loads(STORED[name].read_text())
+
+
+def test_every_stored_capture_can_be_made_again_and_every_capture_is_stored():
+    assert set(STORED) == set(BY_NAME)
+
+
+@pytest.mark.parametrize("name", sorted(STORED))
+def test_a_stored_capture_is_whole_and_belongs_to_todays_code(name):
+    content = stored(name)
+    assert content["schema"] == captures.SCHEMA and content["name"] == name and content["commit"]
+    assert not captures.is_stale(content), f"its source changed: python -m tests.benchmarks.captures {name}"
+
+
+@pytest.mark.parametrize(("module", "device"), SCRIPTS)
+def test_a_script_still_prints_what_the_pages_show(module, device):
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("captured on a GPU")
+    mine = [capture for capture in CAPTURES if (capture.module, capture.device) == (module, device)]
+    known = {capture.name: stored(capture.name) for capture in mine}
+    for content in known.values():
+        if not captures.same_software(content):
+            pytest.skip(f"captured with torch {content['software']['torch']} on {content['software']['os']}")
+        if device == "cuda" and machine.describe(torch.device("cuda"))["slug"] != content["machine"]["slug"]:
+            pytest.skip(f"captured on {content['machine']['name']}")
+    for capture, content in captures.contents(mine):
+        assert capture.comparable(content) == capture.comparable(known[capture.name]["content"]), capture.name
+
+
+# ---- the tool -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def snippet(tmp_path, monkeypatch):
+    """A checkout with one committed snippet that prints two sections, in place of ours."""
+    monkeypatch.setattr(captures, "ROOT", tmp_path)
+    file = tmp_path / "snippets" / "greeting.py"
+    file.parent.mkdir()
+    file.write_text('"""A greeting."""\nprint("==== first")\nprint("hello")\nprint("==== second")\nprint("3.25 ms")\n')
+    for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "a snippet"]):
+        who = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+        subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True)
+    monkeypatch.setattr(
+        captures,
+        "CAPTURES",
+        (
+            Output("greeting/first", "snippets.greeting", "first"),
+            Output("greeting/all", "snippets.greeting"),
+            Output("greeting/missing", "snippets.greeting", "third"),
+            Output("greeting/gpu", "snippets.greeting", device="cuda"),
+        ),
+    )
+    return file
+
+
+def test_a_capture_is_stored_with_its_provenance(snippet, tmp_path):
+    assert captures.main(["greeting/first", "--out", str(tmp_path / "out")]) == 0
+    content = json.loads((tmp_path / "out" / "greeting" / "first.json").read_text())
+    assert content["content"] == "hello\n"
+    assert content["command"] == "python -m snippets.greeting"
+    assert content["sources"]["files"] == ["snippets/greeting.py"]
+    assert len(content["commit"]) == 40 and content["machine"]["kind"] == "cpu" and content["software"]["torch"]
+
+
+def test_a_changed_snippet_makes_its_capture_stale_and_a_comment_does_not(snippet):
+    content = {"sources": {"files": ["snippets/greeting.py"]}}
+    content["sources"]["hash"] = captures.source_hash(content["sources"]["files"])
+    snippet.write_text("# a comment\n" + snippet.read_text())
+    assert not captures.is_stale(content)
+    snippet.write_text(snippet.read_text().replace("hello", "goodbye"))
+    assert captures.is_stale(content)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["nothing"], 2, "no such capture: nothing"),
+        (["greeting/missing"], 1, "greeting/missing: expected a section 'third', got ['first', 'second']"),
+        pytest.param(
+            ["greeting/gpu"], 2, "sees no GPU", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
+        ),
+    ],
+)
+def test_what_cannot_be_captured_is_said_in_one_line(snippet, tmp_path, capsys, arguments, status, message):
+    assert captures.main([*arguments, "--out", str(tmp_path / "out")]) == status
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_script_that_fails_is_said_in_one_line(snippet, tmp_path, capsys):
+    snippet.write_text("raise SystemExit('out of order')\n")
+    assert captures.main(["greeting/all", "--out", str(tmp_path / "out"), "--commit", "abc"]) == 1
+    assert capsys.readouterr().err == "python -m snippets.greeting: out of order\n"
+
+
+def test_uncommitted_code_is_not_captured(snippet, tmp_path, capsys):
+    snippet.write_text("print('not committed')\n")
+    assert captures.main(["greeting/all", "--out", str(tmp_path / "out")]) == 1
+    assert "commit these first" in capsys.readouterr().err
+    assert captures.main(["greeting/all", "--out", str(tmp_path / "out"), "--commit", "abc"]) == 0
+
+
+def test_outside_a_checkout_the_commit_must_be_given(snippet, tmp_path, capsys):
+    shutil.rmtree(tmp_path / ".git")
+    assert captures.main(["greeting/all", "--out", str(tmp_path / "out")]) == 1
+    assert "--commit" in capsys.readouterr().err
+
+
+def test_only_measured_quantities_may_differ():
+    capture = Output("a", "b", varies=r"after \d+ calls")
+    first, other = "add    3.25 ms 12% after 7 calls", "add  410.0 us   4% after 81 calls"
+    assert capture.comparable(first) == capture.comparable(other)
+    for changed in ("mul  410.0 us   4% after 81 calls", "add  410.0 us   4% after 81 times"):
+        assert capture.comparable(first) != capture.comparable(changed)
+    assert capture.comparable("4 kernels") != capture.comparable("5 kernels")
+    assert capture.comparable("16.777 MB") != capture.comparable("16.778 MB")
+
+
+def test_what_belongs_to_one_machine_is_removed():
+    raw = f"{ROOT}/snippets/a.py {sys.prefix}/lib/python3.12/site-packages/torch/fx.py at 0x7f00aa00bb00 {'ab' * 16}"
+    assert captures.tidy(raw, "text") == "snippets/a.py torch/fx.py at 0x… …\n"
+
+
+def test_long_lines_are_broken_and_cpp_loses_its_casts():
+    line = "    auto tmp0 = at::vec::Vectorized<float>::loadu(in + static_cast<int64_t>(x1 + 1024L*x0), 8);"
+    assert captures.tidy(line, "cpp") == "  auto tmp0 = Vectorized<float>::loadu(in + x1 + 1024L*x0, 8);\n"
+    broken = captures.tidy("    value = call(" + "argument, " * 12 + "last)", "python").splitlines()
+    assert len(broken) > 1 and all(len(part) <= captures.WIDTH for part in broken)
+    assert broken[1].startswith(" " * 8)
