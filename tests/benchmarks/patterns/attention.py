@@ -1,0 +1,80 @@
+"""Causal attention as a layer: from the formula to one kernel, as the sequence grows."""
+
+import math
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from snippets.patterns import attention
+from snippets.patterns.attention import Weights, make_weights, merge, split
+from tests.benchmarks.case import Case, Point, Variant, Workload
+
+WHERE_SCORES_DO_NOT_FIT = 65536  # 16 heads of 65536² bf16 scores are 128 GiB, and softmax needs them twice
+TILE = 2048  # few enough tiles that the launches of the longest sequence fit into the GPU's queue
+CHUNK = 2048  # queries at a time in the float64 reference
+
+
+def points(device: torch.device) -> Iterator[Point]:
+    """One sequence, heads of 128. The naive version is tried once where it cannot fit: that it fails is a result."""
+    if device.type == "cpu":
+        for tokens in (256, 1024):
+            yield Point({"tokens": tokens, "width": 512, "heads": 4}, "float32", modes=("calls",))
+        return
+    modes = {256: ("device", "calls"), 1024: ("device",), 4096: ("device",), 16384: ("device", "burst", "sustained")}
+    for tokens, how in modes.items():
+        yield Point({"tokens": tokens, "width": 2048, "heads": 16}, "bfloat16", modes=how)
+    longest = {"tokens": WHERE_SCORES_DO_NOT_FIT, "width": 2048, "heads": 16}
+    yield Point(longest, "bfloat16", variants=("naive", "tiled", "sdpa", "compile"))
+
+
+def prepare(point: Point, device: torch.device) -> Workload:
+    """One input (1, tokens, width) and one set of weights, shared by all variants."""
+    tokens, width, heads = point.shape.values()
+    dtype = getattr(torch, point.dtype)
+    weights = make_weights(width, heads, device, dtype)
+    x = torch.randn(1, tokens, width, device=device).to(dtype)
+    calls = {
+        "naive": lambda: partial(attention.naive, x, weights),
+        "fused-qkv": lambda: partial(attention.fused_qkv, x, weights),
+        "tiled": lambda: partial(attention.tiled, x, weights, TILE),
+        "sdpa": lambda: partial(attention.sdpa, x, weights),
+        "sdpa-mask": lambda: partial(attention.sdpa_with_mask, x, weights),
+        "compile": lambda: partial(torch.compile(attention.sdpa, dynamic=False), x, weights),
+        "compile-naive": lambda: partial(torch.compile(attention.naive, dynamic=False), x, weights),
+    }
+    return Workload(
+        variants={name: Variant(build) for name, build in calls.items()},
+        # where the naive version does not fit, the bound comes from the one that needs no whole score matrix
+        baseline="tiled" if tokens >= WHERE_SCORES_DO_NOT_FIT else "naive",
+        reference=lambda: {"output": in_float64(x, weights)},
+        bytes_read=(x.numel() + 4 * width**2) * dtype.itemsize,
+        bytes_written=x.numel() * dtype.itemsize,
+        # four projections; q k^T and weights v over the causal half
+        flops=8 * tokens * width**2 + 2 * tokens**2 * width,
+    )
+
+
+def in_float64(x: Tensor, weights: Weights) -> Tensor:
+    """The layer in float64, one head and one chunk of queries at a time, so that its scores fit into memory."""
+    exact = [weight.double() for weight in weights[:5]]
+    q, k, v = (split(F.linear(x.double(), weight), weights.heads) for weight in exact[:3])
+    mixed = torch.empty_like(q)
+    for head in range(weights.heads):
+        for start in range(0, x.shape[1], CHUNK):
+            end = min(start + CHUNK, x.shape[1])
+            scores = q[0, head, start:end] @ k[0, head, :end].T / math.sqrt(q.shape[-1])
+            scores.masked_fill_(torch.ones_like(scores, dtype=torch.bool).triu(1 + start), -math.inf)
+            mixed[0, head, start:end] = scores.softmax(-1) @ v[0, head, :end]
+    return F.linear(merge(mixed), exact[4])
+
+
+CASE = Case(
+    name="patterns/attention",
+    question="What does each step from the attention formula to one fused kernel remove?",
+    sources=("snippets/patterns/attention.py",),
+    points=points,
+    prepare=prepare,
+)
