@@ -77,14 +77,15 @@ def negate(x: torch.Tensor, kernels: int) -> torch.Tensor:
 # --8<-- [start:main]
 def main() -> None:
     """Time large work, work that fits in the cache, and many small launches, wrongly and rightly."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    mistakes = (host_clock, event_pair, warm_cache, mean_of_ten) if device.type == "cuda" else (mean_of_ten,)
-    if device.type == "cpu":
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda" if on_gpu else "cpu")
+    mistakes = (host_clock, event_pair, warm_cache, mean_of_ten) if on_gpu else (mean_of_ten,)
+    if not on_gpu:
         print("no GPU: a call returns when its work is done, so only the mean can mislead here")
-    for kernels, elements in ((1, 2**25), (1, 2**21), (32, 2**14)):
+    for kernels, elements in ((1, 2**27 if on_gpu else 2**22), (1, 2**21), (32, 2**14)):
         x = torch.randn(elements, device=device)
         call = partial(negate, x, kernels)
-        right = measure({"": call}, device, "device" if device.type == "cuda" else "calls")[""].p50
+        right = measure({"": call}, device, "device" if on_gpu else "calls")[""].p50
         print(f"{kernels} x {x.nbytes / 2**20:g} MiB: {right * 1e6:.1f} us")
         for mistake in mistakes:
             seconds = mistake(call, device).p50

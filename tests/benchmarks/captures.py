@@ -71,6 +71,8 @@ CAPTURES = (
     Output("compiler/what-compile-does/cpp", _COMPILER, "Inductor", "cpp"),
     Output("compiler/what-compile-does/triton", _COMPILER, "Inductor", "python", "cuda"),
     Output("compiler/what-compile-does/triton-wide", _COMPILER, "Inductor, wide rows", "python", "cuda"),
+    Output("patterns/attention", "snippets.patterns.attention"),
+    Output("patterns/attention-gpu", "snippets.patterns.attention", device="cuda"),
     Output("validation/equivalence", "snippets.validation.equivalence"),
 )
 
@@ -222,7 +224,7 @@ def main(arguments: list[str]) -> int:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.captures", description="Store what scripts print.")
+    parser = argparse.ArgumentParser("python -m tests.benchmarks.captures", description="Store what scripts print.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="as --list shows them; default: all for this device")
     parser.add_argument("--list", action="store_true", help="show the captures and what prints each, and stop")
     parser.add_argument("--out", type=Path, default=PUBLISHED, help="folder (default: %(default)s)")

@@ -1,0 +1,186 @@
+"""The equivalence check: what it must refuse, what it must let pass, and what it cannot see."""
+
+import math
+
+import pytest
+import torch
+
+from snippets.validation import equivalence
+from snippets.validation.equivalence import (
+    Agreement,
+    check,
+    compare,
+    distance,
+    misses_columns,
+    never_stores,
+    plain,
+    rounds_once,
+)
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+def judge(actual, baseline, reference, dtype=torch.float32, **options):
+    """Compare short lists of numbers."""
+    one, other = (torch.tensor(values, dtype=dtype) for values in (actual, baseline))
+    return compare(one, other, torch.tensor(reference, dtype=torch.float64), **options)
+
+
+# ---- the bound ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_bound_is_where_it_is_said_to_be(dtype, device):
+    """2 * error(baseline) + 2 eps * largest, and neither more nor less."""
+    reference = torch.linspace(-1, 1, 1001, dtype=torch.float64, device=device)
+    baseline = reference.to(dtype)
+    bound = 2 * (baseline.double() - reference).abs().max() + 2 * torch.finfo(dtype).eps
+    assert compare(baseline, baseline, reference).bound == pytest.approx(bound.item(), rel=1e-12)
+    for off, holds in ((0.5, True), (2.0, False)):
+        actual = baseline.clone()
+        actual[500] += off * bound  # one element of a thousand, the one whose value is 0
+        assert compare(actual, baseline, reference).holds == holds
+
+
+def test_the_error_is_the_largest_over_all_elements():
+    agreement = judge([1.0, 2.5, 3.0], [1.0, 2.0, 3.0], [1.0, 2.0, 3.0])
+    assert agreement.error == 0.5 and not agreement.holds
+
+
+def test_a_better_result_than_the_baselines_holds():
+    assert judge([1.0], [1.0001], [1.0]).error == 0.0
+    assert judge([1.0], [1.0001], [1.0]).holds
+
+
+def test_terms_that_cancel_need_the_largest_summand():
+    """1000 - 1000 in fp32 may well leave 1e-4: that is rounding of the summands, not an error."""
+    assert not judge([1e-4], [0.0], [0.0]).holds
+    assert judge([1e-4], [0.0], [0.0], largest_summand=1000.0).holds
+    assert not judge([1e-3], [0.0], [0.0], largest_summand=1000.0).holds
+
+
+def test_a_baseline_far_from_the_reference_is_no_yardstick():
+    """With the wrong reference every error would be within twice the baseline's."""
+    agreement = judge([7.0], [7.0], [3.0])
+    assert not agreement.holds
+    assert "no yardstick: the baseline is 4.0e+00 from the reference" in agreement.problem
+
+
+# ---- NaN, infinity, nothing -----------------------------------------------------------------------------------------
+
+NAN, INF = math.nan, math.inf
+
+
+@pytest.mark.parametrize("wrong", [NAN, INF, -INF, 1e6])
+def test_a_value_that_is_none_is_refused(wrong):
+    assert not judge([1.0, wrong], [1.0, 2.0], [1.0, 2.0]).holds
+
+
+@pytest.mark.parametrize("special", [NAN, INF, -INF])
+def test_nan_and_infinity_are_expected_where_the_reference_has_them(special):
+    assert judge([1.0, special], [1.0, special], [1.0, special]).holds
+    for wrong in {"nan": NAN, "inf": INF, "-inf": -INF, "one": 1.0, "two": 2.0, "three": 3.0}.values():
+        if repr(wrong) != repr(special):
+            assert not judge([1.0, wrong], [1.0, special], [1.0, special]).holds, f"{wrong} passed for {special}"
+
+
+def test_beyond_the_range_of_the_dtype():
+    """The reference is finite, fp16 is not: to overflow as PyTorch does is no error, nor to be right where it overflows."""
+    assert judge([1.0, INF], [1.0, INF], [1.0, 1e6], torch.float16).holds
+    assert not judge([1.0, -INF], [1.0, INF], [1.0, 1e6], torch.float16).holds
+    assert judge([1.0, 2.0], [1.0, INF], [1.0, 2.0], torch.float16).holds
+    assert not judge([1.0, 2.5], [1.0, INF], [1.0, 2.0], torch.float16).holds
+
+
+def test_what_overflows_does_not_widen_the_bound_of_the_rest():
+    assert not judge([1.5, INF], [1.0, INF], [1.0, 1e6], torch.float16).holds
+    assert not judge([1.5, INF], [1.0, INF], [1.0, INF]).holds
+
+
+def test_nothing_to_compare_agrees():
+    empty = torch.empty(0, 5)
+    assert compare(empty, empty, empty.double()) == Agreement(0.0, 0.0)
+
+
+def test_zeros_agree_and_nothing_else_agrees_with_them():
+    assert judge([0.0, -0.0], [0.0, 0.0], [0.0, 0.0]).holds
+    assert not judge([1e-30, 0.0], [0.0, 0.0], [0.0, 0.0]).holds
+
+
+def test_distance():
+    numbers = [1.0, NAN, INF, -INF]
+    table = [[distance(torch.tensor(a), torch.tensor(b).double()).item() for b in numbers] for a in numbers]
+    assert table == [[0.0 if row == column else INF for column in range(4)] for row in range(4)]
+    assert distance(torch.tensor(1.0), torch.tensor(3.0).double()) == 2.0
+
+
+# ---- what cannot be compared ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("actual", "baseline", "reference", "problem"),
+    [
+        (torch.ones(3), torch.ones(3), torch.ones(3), "expected a float64 reference, got torch.float32"),
+        (torch.ones(3), torch.ones(1), torch.ones(3).double(), r"expected a baseline of shape (3,), got (1,)"),
+        (torch.ones(1), torch.ones(3), torch.ones(3).double(), r"expected shape (3,), got (1,)"),
+        (torch.ones(3).half(), torch.ones(3), torch.ones(3).double(), "expected torch.float32, got torch.float16"),
+    ],
+)
+def test_mismatches_are_named(actual, baseline, reference, problem):
+    """Broadcasting would let some of these through."""
+    agreement = compare(actual, baseline, reference)
+    assert not agreement.holds
+    assert agreement.problem == problem
+
+
+# ---- several results ------------------------------------------------------------------------------------------------
+
+
+def test_check_names_the_result_that_is_wrong():
+    right = {"output": torch.ones(3), "x.grad": torch.ones(3)}
+    exact = {name: tensor.double() for name, tensor in right.items()}
+    assert set(check(right, right, exact)) == {"output", "x.grad"}
+    with pytest.raises(AssertionError, match=r"x\.grad: error 1\.0e\+00, bound 2\.4e-07"):
+        check(right | {"x.grad": torch.zeros(3)}, right, exact)
+    with pytest.raises(AssertionError, match=r"expected the results \['output', 'x.grad'\], got \['output'\]"):
+        check({"output": torch.ones(3)}, right, exact)
+
+
+def test_check_hands_on_the_largest_summands():
+    one, other = {"g": torch.tensor([1e-4])}, {"g": torch.tensor([0.0])}
+    exact = {"g": torch.tensor([0.0]).double()}
+    with pytest.raises(AssertionError):
+        check(one, other, exact)
+    check(one, other, exact, {"g": 1000.0})
+
+
+# ---- the page's three versions of softmax ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_softmax_by_the_bound(dtype, device):
+    torch.manual_seed(0)
+    x = torch.randn(16, 32768, device=device).to(dtype)
+    exact = plain(x.double())
+    assert torch.allclose(exact, torch.softmax(x.double(), -1))
+    assert compare(rounds_once(x), plain(x), exact).holds
+    assert not compare(never_stores(x), plain(x), exact).holds
+    assert compare(misses_columns(x), plain(x), exact).holds == (dtype == torch.bfloat16), "as sharp as the dtype"
+
+
+def test_the_script_prints_what_the_page_says(capsys):
+    """The wrong ones pass a loose allclose; the right one fails a tight one; the bound tells them apart in fp32."""
+    equivalence.main()
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    verdicts = {(name, dtype): tuple(words[:3]) for name, dtype, *words in lines}
+    assert verdicts == {
+        ("rounds_once", "bfloat16"): ("passes", "fails", "passes"),
+        ("misses_columns", "bfloat16"): ("passes", "fails", "passes"),
+        ("never_stores", "bfloat16"): ("passes", "fails", "fails"),
+        ("rounds_once", "float32"): ("passes", "passes", "passes"),
+        ("misses_columns", "float32"): ("passes", "fails", "fails"),
+        ("never_stores", "float32"): ("passes", "fails", "fails"),
+    }

@@ -1,0 +1,180 @@
+"""The site's timer: on a CPU by calls of known length, on a GPU by what it must see and what it must refuse."""
+
+import gc
+import itertools
+import time
+
+import pytest
+import torch
+
+from snippets.validation import timing
+from snippets.validation.timing import DeviceTimer, Timing, captured, measure, seconds_per_call
+
+CPU = torch.device("cpu")
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+# ---- anywhere -------------------------------------------------------------------------------------------------------
+
+
+def test_a_call_of_known_length():
+    timings = measure({"sleeps": lambda: time.sleep(0.005)}, "cpu", "calls", rounds=9)
+    assert 0.005 <= timings["sleeps"].p20 < 0.008
+    assert timings["sleeps"].samples == 9
+
+
+def test_a_short_call_is_batched():
+    """One reading of the clock costs about as much as this call: its time must come from many."""
+    calls = itertools.count()
+    seconds = seconds_per_call(lambda: next(calls), CPU, at_least=0.01)
+    assert next(calls) > 1000
+    assert seconds < 2e-6
+
+
+def test_every_sample_lasts_long_enough():
+    calls = itertools.count()
+    began = time.perf_counter()
+    seconds_per_call(lambda: (next(calls), time.sleep(0.001)), CPU, at_least=0.02)
+    assert time.perf_counter() - began >= 0.02
+
+
+def test_rounds_interleave_and_rotate(monkeypatch):
+    order = []
+    monkeypatch.setattr(timing, "seconds_per_call", lambda call, device: (call(), 1.0)[1])
+    measure({name: lambda name=name: order.append(name) for name in "abc"}, "cpu", "calls", rounds=4)
+    assert "".join(order) == "aaabbbccc" + "abc" + "bca" + "cab" + "abc"
+
+
+def test_no_new_round_when_patience_ends(monkeypatch):
+    monkeypatch.setattr(timing, "seconds_per_call", lambda call, device: 1.0)
+    assert measure({"a": int}, "cpu", "calls", rounds=30, patience=0.0)["a"].samples == 5
+
+
+def test_nothing_to_time():
+    assert measure({}, "cpu", "calls") == {}
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_garbage_collection_is_off_meanwhile_and_then_as_it_was(on):
+    seen = []
+    was_on = gc.isenabled()
+    try:
+        (gc.enable if on else gc.disable)()
+        measure({"a": lambda: seen.append(gc.isenabled()) or time.sleep(0.01)}, "cpu", "calls", rounds=2)
+        assert gc.isenabled() == on
+    finally:
+        (gc.enable if was_on else gc.disable)()
+    assert seen[3:] == [False] * 2  # the first three warm up
+
+
+def test_garbage_collection_comes_back_after_an_error(monkeypatch):
+    monkeypatch.setattr(timing, "seconds_per_call", lambda call, device: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        measure({"a": int}, "cpu", "calls")
+    assert gc.isenabled()
+
+
+@pytest.mark.parametrize("mode", ["wall", "graph", ""])
+def test_unknown_mode_is_refused(mode):
+    with pytest.raises(ValueError, match=f"expected device, calls, burst, sustained, got '{mode}'"):
+        measure({"a": int}, "cpu", mode)
+
+
+@pytest.mark.parametrize("mode", ["device", "burst", "sustained"])
+def test_a_cpu_has_one_mode(mode):
+    with pytest.raises(ValueError, match="a CPU has only 'calls'"):
+        measure({"a": int}, "cpu", mode)
+
+
+def test_quantiles():
+    assert Timing.of([float(n) for n in range(10, -1, -1)]) == Timing(p20=2.0, p50=5.0, p80=8.0, samples=11)
+    assert Timing.of([3.0]) == Timing(3.0, 3.0, 3.0, 1)
+    assert Timing.of([1.0, 1.0, 1.0, 100.0]).p50 == 1.0  # an outlier moves a mean
+
+
+# ---- on a GPU -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def device():
+    return torch.device("cuda")
+
+
+@gpu
+def test_a_copy_is_slower_than_the_datasheet_allows(device):
+    """A gigabyte in and out, at no more than 8 TB/s (a B200's figure, the fastest memory sold) and no less than 0.1."""
+    x = torch.empty(2**28, device=device).normal_()
+    rate = 2 * x.nbytes / measure({"copy": lambda: x.neg()}, device, "device", rounds=9)["copy"].p50
+    assert 0.1e12 < rate < 8e12
+
+
+@gpu
+def test_small_kernels_are_timed_without_the_host(device):
+    """Sixty-four launches take the host 200 us or more; the GPU, with the launches queued, far less."""
+    x = torch.zeros(1024, device=device)
+
+    def call():
+        for _ in range(64):
+            x.neg()
+
+    on_device, by_calls = (measure({"": call}, device, mode, rounds=9)[""].p50 for mode in ("device", "calls"))
+    launches = captured(call)
+    replayed = measure({"": launches}, device, "device", rounds=9)[""].p50
+    assert on_device < by_calls
+    assert replayed < by_calls
+
+
+@gpu
+def test_a_slow_host_is_waited_for(device):
+    """20 ms between two kernels on the host: the spin grows until the host is ahead, and the sleep is not counted."""
+    x = torch.zeros(1024, device=device)
+    timer = DeviceTimer(device)
+    spin = timer.spin_cycles
+    assert timer.sample(lambda: (x.neg(), time.sleep(0.02), x.neg())) < 0.001
+    assert timer.spin_cycles > spin
+
+
+@gpu
+@pytest.mark.parametrize("wait", [lambda x: x.sum().item(), lambda x: torch.cuda.synchronize(), lambda x: x.cpu()])
+def test_a_call_that_waits_for_the_gpu_is_refused(device, wait):
+    x = torch.zeros(1024, device=device)
+    with pytest.raises(RuntimeError, match="the host never got ahead of the GPU.*mode='calls'"):
+        DeviceTimer(device).sample(lambda: wait(x))
+
+
+@gpu
+def test_a_backward_is_timed_whole(device):
+    """The engine launches from a thread of its own: its kernels must lie between the events all the same."""
+    x = torch.randn(2**26, device=device, requires_grad=True)
+    y, gradient = x.sin(), torch.randn(2**26, device=device)
+    seconds = measure(
+        {"": lambda: torch.autograd.grad(y, x, gradient, retain_graph=True)}, device, "device", rounds=9
+    )[""].p50
+    assert 3 * x.nbytes / seconds < 8e12
+
+
+@gpu
+def test_cold_inputs_come_from_memory(device):
+    """Eight megabytes stay in the cache between calls, unless it is flushed."""
+    x = torch.randn(2**21, device=device)
+    call = x.sum
+    cold, warm = DeviceTimer(device), DeviceTimer(device, cold=False)
+    assert sorted(cold.sample(call) for _ in range(21))[10] > sorted(warm.sample(call) for _ in range(21))[10]
+
+
+@gpu
+def test_a_replay_computes_again(device):
+    x = torch.ones(1024, device=device)
+    replay = captured(lambda: x * 2)
+    output = replay()
+    x.fill_(3)
+    output.fill_(float("nan"))  # a replay that skipped the kernel would leave this
+    assert replay() is output
+    assert output.eq(6).all()
+
+
+@gpu
+def test_burst_and_sustained_agree_with_calls_on_light_work(device):
+    x = torch.randn(2**26, device=device)
+    times = {mode: measure({"": x.neg}, device, mode, rounds=3)[""].p50 for mode in ("calls", "burst", "sustained")}
+    assert max(times.values()) < 1.5 * min(times.values()), times

@@ -1,0 +1,64 @@
+"""The mistakes must be mistakes, and the work that shows them must be what it says."""
+
+import time
+
+import pytest
+import torch
+
+from snippets.validation import timing_mistakes
+from snippets.validation.timing import measure
+from snippets.validation.timing_mistakes import event_pair, host_clock, mean_of_ten, negate, warm_cache
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(("kernels", "sign"), [(0, 1), (1, -1), (2, 1), (5, -1)])
+def test_negate(kernels, sign):
+    x = torch.randn(7)
+    assert torch.equal(negate(x, kernels), sign * x)
+
+
+def test_on_a_cpu_the_host_clock_is_right():
+    """No queue: the call returns when the work is done."""
+    assert 0.002 <= host_clock(lambda: time.sleep(0.002), CPU).p50 < 0.005
+
+
+def test_one_slow_call_moves_the_mean():
+    calls = iter([0.1] + 9 * [0.001])
+    mean = mean_of_ten(lambda: time.sleep(next(calls)), CPU)
+    assert mean.samples == 1
+    assert mean.p50 > 0.01  # the median is a tenth of this
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="prints what a machine without a GPU prints")
+def test_the_script_says_what_a_cpu_cannot_show(capsys):
+    timing_mistakes.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("no GPU")
+    assert [line.split(":")[0] for line in lines if line.endswith("us")] == ["1 x 16 MiB", "1 x 8 MiB", "32 x 0.0625 MiB"]
+    assert sum("mean_of_ten" in line for line in lines) == 3
+
+
+@gpu
+def test_each_mistake_on_a_gpu():
+    device = torch.device("cuda")
+    large, cached, small = (torch.randn(2**exponent, device=device) for exponent in (28, 21, 10))
+
+    def right(call):
+        return measure({"": call}, device, "device", rounds=9)[""].p50
+
+    assert host_clock(large.neg, device).p50 < right(large.neg) / 5, "the host must not have waited"
+    assert warm_cache(cached.sum, device).p50 < right(cached.sum), "the inputs must have been in the cache"
+
+    def many():
+        return negate(small, 64)
+
+    assert event_pair(many, device).p50 > 1.1 * right(many), "the GPU must have waited for the host"
+
+
+@gpu
+def test_the_script_on_a_gpu(capsys):
+    timing_mistakes.main()
+    printed = capsys.readouterr().out
+    assert all(printed.count(name) == 3 for name in ("host_clock", "event_pair", "warm_cache", "mean_of_ten"))
