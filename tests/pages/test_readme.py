@@ -1,0 +1,131 @@
+"""What the README promises: its commands, its sessions, and one line where the machine lacks something."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+
+import noxfile
+from tests.pages.census import ROOT, blocks_of
+
+README = (ROOT / "README.md").read_text()
+PINS = (ROOT / "constraints.txt").read_text()
+COMMANDS = [block.body for block in blocks_of(README, "README.md") if block.language == "sh"]
+
+
+def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python from the root."""
+    return subprocess.run(
+        [sys.executable, *command], cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=120
+    )
+
+
+def sessions() -> dict[str, str]:
+    """The sessions and their lines, as `nox -l` shows them."""
+    listing = run("-m", "nox", "-l").stdout
+    return dict(re.findall(r"^[*-] (\w+)(?: -> (.+))?$", listing, re.M))
+
+
+def test_the_two_commands():
+    assert [command.rpartition("nox -s ")[2] for command in COMMANDS if "nox -s" in command] == ["docs", "tests"]
+
+
+def test_ci_runs_the_readme():
+    ci = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert next(command for command in COMMANDS if command.endswith("nox -s tests")) in ci
+    assert "bash .ci/run" in (ROOT / ".github" / "workflows" / "site.yml").read_text()
+
+
+def test_the_readme_installs_the_pinned_nox():
+    assert set(re.findall(r"nox==([\d.]+)", README)) == set(re.findall(r"^nox==([\d.]+)", PINS, re.M))
+
+
+def test_nox_lists_every_session_with_a_line():
+    listed = sessions()
+    assert {"docs", "tests", "serve", "bench", "lint"} <= listed.keys()
+    assert all(listed.values()), listed
+
+
+def test_the_readme_names_only_what_exists():
+    named = set(re.findall(r"`((?:docs|snippets|kernels|tests|\.ci|\.github)/?[\w./-]*)`", README))
+    missing = [name for name in named if not (ROOT / name).exists() and name not in sessions()]
+    assert not missing
+
+
+# ---- a machine that lacks something: one line, no traceback ---------------------------------------------------------
+
+
+def no_compiler(folder: Path) -> dict[str, str]:
+    return {"PATH": str(folder), "CXX": ""}
+
+
+def no_headers(folder: Path) -> dict[str, str]:
+    (folder / "sitecustomize.py").write_text(
+        "import sysconfig\n"
+        "real = sysconfig.get_path\n"
+        f"sysconfig.get_path = lambda name, *rest: {str(folder)!r} if name == 'include' else real(name, *rest)\n"
+    )
+    return {"PYTHONPATH": str(folder)}
+
+
+def old_torch(folder: Path) -> dict[str, str]:
+    info = folder / "torch-2.4.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.4.0\n")
+    return {"PYTHONPATH": str(folder)}
+
+
+FAULTS = [
+    (no_compiler, r"C\+\+ compiler.*found none"),
+    (no_headers, r"Python's headers.*Python\.h, found none"),
+    (old_torch, r"expected torch 2\.\d+ to 2\.\d+, found 2\.4\.0"),
+]
+
+
+@pytest.mark.parametrize(("fault", "line"), FAULTS)
+def test_the_check_says_in_one_line_what_is_missing(fault, line: str, tmp_path: Path):
+    done = run("-m", "tests.benchmarks.environment", **fault(tmp_path))
+    said = (done.stdout + done.stderr).strip().splitlines()
+    assert done.returncode != 0
+    assert len(said) == 1
+    assert re.search(line, said[0]), said
+
+
+@pytest.mark.parametrize(("fault", "line"), FAULTS)
+def test_the_sessions_end_with_that_line(fault, line: str, tmp_path: Path):
+    """nox prints a session's error as `Session docs aborted: …`."""
+    noxfile.shared["python"] = sys.executable
+    session = mock.Mock()
+    session.error.side_effect = SystemExit
+    with mock.patch.dict(os.environ, fault(tmp_path)), pytest.raises(SystemExit):
+        noxfile.check(session)
+    (said,) = session.error.call_args.args
+    assert re.search(line, said)
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("fault", "module"),
+    [(old_torch, "tests.benchmarks"), (old_torch, "snippets.first_speedup"), (no_compiler, "snippets.first_speedup")],
+)
+def test_what_is_run_by_hand_ends_with_one_line(fault, module: str, tmp_path: Path):
+    done = run("-m", module, **fault(tmp_path))
+    assert done.returncode != 0
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_gpu_that_is_not_there_is_one_line():
+    done = run("-m", "tests.benchmarks", "--device", "cuda")
+    assert done.returncode != 0
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+def test_a_machine_that_has_everything_passes():
+    done = run("-m", "tests.benchmarks.environment")
+    assert done.returncode == 0, done.stdout
