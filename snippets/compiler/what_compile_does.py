@@ -2,6 +2,7 @@
 
 Run `python -m snippets.compiler.what_compile_does`: the first compilation on a machine takes a while.
 """
+
 # --8<-- [start:imports]
 import re
 import textwrap
@@ -19,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from snippets.validation.timing import seconds_per_call, synchronize
+
 # --8<-- [end:imports]
 
 
@@ -30,6 +32,8 @@ def unit_rows(x: Tensor, y: Tensor, bias: Tensor) -> Tensor:
     """
     hidden = x + F.relu(y + bias).square()
     return hidden / hidden.norm(dim=-1, keepdim=True)
+
+
 # --8<-- [end:function]
 
 
@@ -50,6 +54,8 @@ class Traffic(TorchDispatchMode):
 def nbytes(tree: object) -> int:
     """Bytes of all tensors in a tree of arguments or results."""
     return sum(leaf.nbytes for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
+
+
 # --8<-- [end:traffic]
 
 
@@ -65,6 +71,8 @@ def dynamo_graph(function: Callable, *inputs: Tensor) -> torch.fx.GraphModule:
     torch.compiler.reset()
     torch.compile(function, backend=keep, fullgraph=True)(*inputs)
     return graphs[0]
+
+
 # --8<-- [end:dynamo]
 
 
@@ -78,6 +86,8 @@ def captures(function: Callable, calls: list[tuple[Tensor, ...]]) -> list[int]:
         compiled(*inputs)
         counts.append(len(graphs))
     return counts
+
+
 # --8<-- [end:guards]
 
 
@@ -98,6 +108,8 @@ def autograd_graphs(function: Callable, *inputs: Tensor) -> list[torch.fx.GraphM
     torch.compiler.reset()
     torch.compile(function, backend=backend)(*(tensor.detach().requires_grad_() for tensor in inputs)).sum().backward()
     return graphs
+
+
 # --8<-- [end:autograd]
 
 
@@ -107,6 +119,8 @@ def generated_kernels(function: Callable, *inputs: Tensor) -> list[str]:
     _, code = run_and_get_code(torch.compile(function), *inputs)
     kernels = re.findall(r"'''(.*?)'''", "".join(code), re.DOTALL)
     return [kernel[max(kernel.find("@triton.jit"), 0) :].strip() for kernel in kernels]  # without the launch settings
+
+
 # --8<-- [end:inductor]
 
 
@@ -119,6 +133,8 @@ def first_and_later(function: Callable, *inputs: Tensor) -> tuple[float, float]:
     compiled(*inputs)
     synchronize(device)
     return time.perf_counter() - began, seconds_per_call(lambda: compiled(*inputs), device)
+
+
 # --8<-- [end:pays]
 
 

@@ -25,7 +25,7 @@ SCHEMA = 1
 PUBLISHED = ROOT / "docs" / "measurements" / "captures"
 WIDTH = 88  # columns that a page shows without scrolling sideways
 ENVIRONMENT = {  # the same generated code and the same rounding on every x86-64 machine
-    "cpu": {"CUDA_VISIBLE_DEVICES": "", "ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "2"},
+    "cpu": {"CUDA_VISIBLE_DEVICES": "", "ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "2", "TRITON_INTERPRET": "1"},
     "cuda": {},
 }
 MEASURED = r"\d[\d.,]*(e[+-]?\d+)? ?(ns|us|µs|ms|s|x|%|[GT]B/s|[GT]FLOP/s)(?![\w/])"
@@ -86,11 +86,11 @@ def run(module: str, device: str) -> str:
     Raises:
         RuntimeError: the script failed; with the last line of its error.
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TORCH_LOGS", "TRITON_"))}
+    inherited = {name: value for name, value in os.environ.items() if name not in ("TORCH_LOGS", "TRITON_INTERPRET")}
     done = subprocess.run(
         [sys.executable, "-m", module],
         cwd=ROOT,
-        env=environment | ENVIRONMENT[device],
+        env=inherited | ENVIRONMENT[device],
         capture_output=True,
         text=True,
         timeout=600,

@@ -1,7 +1,7 @@
 """What torch.compile is worth for a chain of elementwise operations and a reduction, and from which size on."""
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
@@ -47,12 +47,12 @@ def prepare(point: Point, device: torch.device) -> Workload:
     )
 
 
-def call(function: Call, inputs: list[Tensor], upstream: Tensor, step: bool) -> Call:
+def call(function: Callable[..., object], inputs: list[Tensor], upstream: Tensor, step: bool) -> Call:
     """The forward, or a step: forward and backward."""
     if not step:
         return partial(function, *inputs)
 
-    def forward_and_backward() -> tuple[Tensor, ...]:
+    def forward_and_backward() -> tuple[object, ...]:
         output = function(*inputs)
         return output, *torch.autograd.grad(output, inputs, upstream)
 
