@@ -24,9 +24,15 @@ from tests.benchmarks.source import ROOT, digest_texts
 SCHEMA = 1
 PUBLISHED = ROOT / "docs" / "measurements" / "captures"
 WIDTH = 88  # columns that a page shows without scrolling sideways
-ENVIRONMENT = {  # the same generated code and the same rounding on every x86-64 machine
-    "cpu": {"CUDA_VISIBLE_DEVICES": "", "ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "2", "TRITON_INTERPRET": "1"},
-    "cuda": {},
+ENVIRONMENT = {  # code generated anew, not found in a cache; on a CPU, the same on every x86-64 machine
+    "cpu": {
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "2",
+        "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",
+        "TRITON_INTERPRET": "1",
+    },
+    "cuda": {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"},
 }
 MEASURED = r"\d[\d.,]*(e[+-]?\d+)? ?(ns|us|µs|ms|s|x|%|[GT]B/s|[GT]FLOP/s)(?![\w/])"
 
