@@ -31,7 +31,7 @@ Report = Callable[[str], None]
 
 def discover() -> dict[str, Path]:
     """Case files by case name, sorted: {"kernels/rms-norm": tests/benchmarks/kernels/rms_norm.py, ...}."""
-    here = Path(__file__).parent
+    here = ROOT / "tests" / "benchmarks"
     files = sorted(path for path in here.rglob("*.py") if path.stem not in NOT_CASES and not path.stem.startswith("test_"))
     return {str(path.relative_to(here).with_suffix("")).replace("_", "-"): path for path in files}
 
@@ -44,7 +44,7 @@ def load(path: Path) -> Case:
 def sources_of(case: Case, path: Path) -> dict:
     """What a row measured: the files, and the hash of their syntax trees."""
     case_file = path.relative_to(ROOT).as_posix()
-    return {"hash": digest(case_file, case.sources), "files": [*case.sources, case_file]}
+    return {"hash": digest(case_file, case.sources, ROOT), "files": [*case.sources, case_file]}
 
 
 # ---- one point ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,344 @@
+"""The runner, on cases of a few numbers: what gets a time, what is recorded of the rest, and when a record is whole."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+import tests.benchmarks
+from snippets.validation.timing import measure
+from tests.benchmarks import __main__ as command_line
+from tests.benchmarks import runner
+from tests.benchmarks.source import ROOT, TIMER
+
+FIRST = """
+    import torch
+    from tests.benchmarks.case import Case, Point, Variant, Workload
+
+    x = torch.arange(8.0)
+    calls = []
+
+
+    def peer():
+        raise ImportError("no such   peer\\n installed")
+
+
+    def grows():
+        x.add_(1)  # a kernel that works in place: right once
+        return x - 1
+
+
+    def prepare(point, device):
+        x.copy_(torch.arange(8.0))
+        wrong = lambda: 2.5 * x
+        return Workload(
+            variants={
+                "wrong": Variant(lambda: wrong),
+                "ours": Variant(lambda: lambda: x + x),
+                "peer": Variant(peer),
+                "two": Variant(lambda: lambda: (x + x, x), results=lambda pair: {"output": pair[0], "more": pair[1]}),
+                "eager": Variant(lambda: lambda: 2 * x),
+            },
+            baseline="eager",
+            reference=lambda: {"output": 2 * x.double()},
+            bytes_read=32,
+            bytes_written=32,
+            flops=8,
+        )
+
+
+    CASE = Case(
+        name="first",
+        question="Is two x the same as x and x?",
+        sources=("snippets/doubled.py",),
+        points=lambda device: [Point({"elements": 8}, "float32", modes=("calls",))],
+        prepare=prepare,
+    )
+"""
+SECOND = """
+    import dataclasses
+    import time
+    from tests.benchmarks import first
+
+    def wait():
+        print("waiting", flush=True)
+        time.sleep({seconds})
+        raise KeyboardInterrupt
+
+    def prepare(point, device):
+        workload = first.prepare(point, device)
+        ours = dataclasses.replace(workload.variants["ours"], build=wait)
+        return dataclasses.replace(workload, variants=dict(workload.variants) | {{"ours": ours}})
+
+    CASE = dataclasses.replace(first.CASE, name="second", prepare=prepare)
+"""
+
+
+@pytest.fixture
+def house(tmp_path, monkeypatch):
+    """A miniature of the project whose cases are `first` and whatever a test adds, measured in few rounds."""
+    root = tmp_path / "house"
+    write(root / "tests/benchmarks/first.py", FIRST)
+    write(root / "snippets/doubled.py", "def doubled(x):\n    return x + x\n")
+    write(root / TIMER, (ROOT / TIMER).read_text())
+    monkeypatch.setattr(runner, "ROOT", root)
+    monkeypatch.setattr(runner, "ceilings", lambda device: {})
+    monkeypatch.setattr(runner, "measure", lambda calls, device, mode, rounds: measure(calls, device, mode, rounds=5))
+    monkeypatch.setattr(tests.benchmarks, "__path__", [*tests.benchmarks.__path__, str(root / "tests/benchmarks")])
+    yield root
+    for name in ("first", "second"):
+        sys.modules.pop(f"tests.benchmarks.{name}", None)
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(text))
+
+
+def bench(house: Path, *arguments: str) -> int:
+    return command_line.main(["--device", "cpu", "--out", str(house / "out"), *arguments])
+
+
+def records(house: Path) -> list[dict]:
+    """Every record that was written; nothing else may lie beside them."""
+    files = sorted((house / "out").glob("*"))
+    assert all(path.suffix == ".json" for path in files), files
+    return [json.loads(path.read_text()) for path in files]
+
+
+def measured(house: Path) -> tuple[dict, dict]:
+    """Rows and reasons of failure of the first case's one record, by variant."""
+    assert bench(house, "first") == 0
+    (record,) = records(house)
+    rows = {row["variant"]: row for row in record["rows"]}
+    assert len(rows) == len(record["rows"])
+    return rows, {failure["variant"]: failure["reason"] for failure in record["failures"]}
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+# ---- what gets a time -----------------------------------------------------------------------------------------------
+
+
+def test_right_variants_are_timed_and_described(house):
+    rows, _ = measured(house)
+    assert set(rows) == {"eager", "ours"}
+    row = rows["ours"]
+    assert 0 < row["time"]["p20"] <= row["time"]["p50"] <= row["time"]["p80"] and row["time"]["samples"] >= 5
+    assert (row["case"], row["mode"], row["direction"], row["dtype"]) == ("first", "calls", "forward", "float32")
+    assert row["shape"] == {"elements": 8}
+    assert (row["bytes_read"], row["bytes_written"], row["flops"], row["mix"]) == (32, 32, 8, "copy")
+    assert row["error"]["value"] == 0.0 and row["error"]["bound"] == pytest.approx(2 * 2**-23 * 14)
+    assert row["build_seconds"] > 0
+    assert row["sources"]["files"] == ["snippets/doubled.py", "tests/benchmarks/first.py"]
+
+
+def test_a_wrong_variant_gets_no_time_but_a_reason(house):
+    rows, reasons = measured(house)
+    assert "wrong" not in rows
+    assert reasons["wrong"] == "wrong result, not timed: output: error 3.5e+00, bound 3.3e-06"
+    assert reasons["two"].startswith("wrong result, not timed: expected the results ['output']")
+
+
+def test_a_variant_that_raises_is_recorded_with_what_it_said(house):
+    _, reasons = measured(house)
+    assert reasons["peer"] == "ImportError: no such peer installed"
+
+
+def test_a_variant_that_changes_its_inputs_is_found_out(house):
+    edit(house / "tests/benchmarks/first.py", "lambda: lambda: x + x)", "lambda: lambda: 2 * grows())")
+    rows, reasons = measured(house)
+    assert "wrong result" in reasons["ours"]
+
+
+def test_without_a_baseline_nothing_is_timed(house):
+    """Otherwise the next variant would be held against itself, and pass."""
+    edit(house / "tests/benchmarks/first.py", '"eager": Variant(lambda: lambda: 2 * x)', '"eager": Variant(peer)')
+    rows, reasons = measured(house)
+    assert rows == {}
+    assert reasons["ours"] == "not timed: nothing to hold it against, since eager failed"
+    assert reasons["eager"] == "ImportError: no such peer installed"
+
+
+def test_a_baseline_that_is_wrong_itself_is_no_baseline(house):
+    edit(house / "tests/benchmarks/first.py", '"eager": Variant(lambda: lambda: 2 * x)', '"eager": Variant(lambda: wrong)')
+    rows, reasons = measured(house)
+    assert rows == {}
+    assert "no yardstick" in reasons["eager"]
+
+
+def test_a_variant_with_a_timer_of_its_own(house):
+    edit(
+        house / "tests/benchmarks/first.py",
+        "Variant(lambda: lambda: x + x)",
+        "Variant(lambda: lambda: x + x, timer=lambda call, device: __import__('snippets').validation.timing.Timing.of([7.0]))",
+    )
+    rows, _ = measured(house)
+    assert rows["ours"]["time"] == {"p20": 7.0, "p50": 7.0, "p80": 7.0, "samples": 1}
+    assert rows["eager"]["time"]["p50"] < 1
+
+
+def test_inputs_that_do_not_fit_are_recorded(house):
+    edit(house / "tests/benchmarks/first.py", "x.copy_(torch.arange(8.0))", "raise torch.OutOfMemoryError('2 TB')")
+    rows, reasons = measured(house)
+    assert (rows, reasons) == ({}, {"*": "OutOfMemoryError: 2 TB"})
+
+
+# ---- the record -----------------------------------------------------------------------------------------------------
+
+
+def test_a_record_says_what_ran_where(house):
+    assert bench(house, "first", "--commit", "c0ffee") == 0
+    (record,) = records(house)
+    assert record["schema"] == runner.SCHEMA
+    assert (record["commit"], record["dirty"]) == ("c0ffee", False)
+    assert record["command"] == "python -m tests.benchmarks --device cpu first --commit c0ffee"
+    assert record["machine"]["kind"] == "cpu" and record["machine"]["slug"] in record["id"]
+    assert record["software"]["torch"] == torch.__version__
+
+
+def test_outside_a_checkout_the_tree_counts_as_dirty(house):
+    bench(house, "first")
+    assert [(record["commit"], record["dirty"]) for record in records(house)] == [(None, True)]
+
+
+def test_uncommitted_changes_are_noted(house):
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@example.org"]
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "all"]):
+        subprocess.run([*git, *arguments], cwd=house, check=True)
+    commit, dirty = runner.commit_of_tree()
+    assert len(commit) == 40 and not dirty
+    edit(house / "snippets/doubled.py", "x + x", "2 * x")
+    assert runner.commit_of_tree() == (commit, True)
+
+
+def test_interrupted_in_the_second_case(house, capsys):
+    write(house / "tests/benchmarks/second.py", SECOND.format(seconds=0))
+    assert bench(house) == 130
+    (record,) = records(house)
+    assert {row["case"] for row in record["rows"]} == {"first"}
+    assert {failure["case"] for failure in record["failures"]} == {"first"}
+    assert "interrupted: finished cases are in" in capsys.readouterr().err
+
+
+def test_interrupted_in_the_first_case(house, capsys):
+    write(house / "tests/benchmarks/second.py", SECOND.format(seconds=0))
+    assert bench(house, "second") == 130
+    assert not (house / "out").exists()
+    assert "interrupted: no case was finished, nothing written" in capsys.readouterr().err
+
+
+def test_interrupted_while_writing(house, monkeypatch):
+    """The record before stays as it was, and no half of the next lies beside it."""
+    write(house / "tests/benchmarks/second.py", SECOND.format(seconds=0).replace("raise KeyboardInterrupt", "return lambda: x"))
+    written = []
+
+    def interrupted(self, target):
+        written.append(target)
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        return os.replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    assert bench(house) == 130
+    (record,) = records(house)
+    assert {row["case"] for row in record["rows"]} == {"first"}
+
+
+def test_a_real_interrupt(house):
+    """Ctrl-C at a process of its own, while its second case runs."""
+    write(house / "tests/benchmarks/second.py", SECOND.format(seconds=60))
+    script = f"""
+        import sys
+        from pathlib import Path
+        import tests.benchmarks
+        from tests.benchmarks import __main__, runner
+
+        runner.ROOT = Path({str(house)!r})
+        runner.ceilings = lambda device: {{}}
+        tests.benchmarks.__path__.append({str(house / "tests/benchmarks")!r})
+        sys.exit(__main__.main(["--device", "cpu", "--out", {str(house / "out")!r}]))
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "waiting\n"
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in said and "interrupted: finished cases are in" in said
+    (record,) = records(house)
+    assert {row["case"] for row in record["rows"]} == {"first"}
+
+
+# ---- the command line -----------------------------------------------------------------------------------------------
+
+
+def test_list_shows_every_case_with_its_question(house, capsys):
+    assert bench(house, "--list") == 0
+    assert capsys.readouterr().out.split(maxsplit=1) == ["first", "Is two x the same as x and x?\n"]
+    assert not (house / "out").exists()
+
+
+def test_an_unknown_case_is_met_with_close_names(house, capsys):
+    shutil.copy(house / "tests/benchmarks/first.py", house / "tests/benchmarks/other_thing.py")
+    assert bench(house, "frist") == 2
+    assert capsys.readouterr().err == "no such case: frist; expected one of: first\n"
+    assert bench(house, "first", "zzz") == 2
+    assert capsys.readouterr().err == "no such case: zzz; expected one of: first, other-thing\n"
+    assert not (house / "out").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there(house, capsys):
+    assert command_line.main(["--device", "cuda", "first"]) == 2
+    assert "this PyTorch sees no GPU" in capsys.readouterr().err
+
+
+def test_skip_fresh_measures_what_changed_and_only_that(house):
+    bench(house, "first")
+    assert bench(house, "--skip-fresh") == 0
+    assert len(records(house)) == 1, "nothing changed, nothing to measure"
+    edit(house / "snippets/doubled.py", "x + x", "2 * x")
+    make_old(house)
+    bench(house, "--skip-fresh")
+    assert len(records(house)) == 2
+
+
+@pytest.mark.parametrize("difference", ["machine", "software", "truncated"])
+def test_what_another_machine_or_version_measured_is_not_fresh(house, difference):
+    bench(house, "first")
+    make_old(house)
+    (path,) = (house / "out").glob("*.json")
+    text = path.read_text()
+    content = json.loads(text)
+    content["machine"]["slug"] = "other"
+    content["software"]["torch"] = "2.0"
+    keep = json.loads(text) | ({} if difference == "truncated" else {difference: content[difference]})
+    path.write_text(text[:100] if difference == "truncated" else json.dumps(keep))
+    bench(house, "--skip-fresh")
+    assert len(list((house / "out").glob("*.json"))) == 2
+
+
+def test_a_case_with_no_points_here_leaves_no_record(house, capsys):
+    edit(house / "tests/benchmarks/first.py", '[Point({"elements": 8}, "float32", modes=("calls",))]', "[]")
+    assert bench(house) == 0
+    assert "nothing to measure on this cpu" in capsys.readouterr().out
+    assert not (house / "out").exists()
+
+
+def make_old(house: Path) -> None:
+    """Two records of one second would share their file's name."""
+    for path in (house / "out").glob("*.json"):
+        path.rename(path.with_name(f"2020-{path.name}"))

@@ -1,0 +1,116 @@
+"""The hash that decides whether a number is stale, and whether every case names all the code that it measures."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.runner import discover, load
+from tests.benchmarks.source import ROOT, TIMER, digest, digest_texts
+
+CODE = '''
+"""A module."""
+import torch
+
+
+def double(x, times=1):
+    """Twice x."""
+    # a comment
+    return x + x if times == 1 else None
+'''
+
+
+def same(other: str) -> bool:
+    assert other != CODE, "the test changed nothing"
+    return digest_texts([("a.py", CODE)]) == digest_texts([("a.py", other)])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("    # a comment\n", ""),
+        ("# a comment", "# another"),
+        ('"""Twice x."""', '"""Something else."""'),
+        ('    """Twice x."""\n', ""),
+        ('"""A module."""\n', ""),
+        ("x + x if times == 1 else None", "(\n        x + x if times == 1\n        else None\n    )"),
+        ("times=1", "times = 1"),
+        ("\n\n\n", "\n\n\n\n\n"),
+    ],
+)
+def test_comments_formatting_and_docstrings_do_not_count(old, new):
+    assert same(CODE.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("x + x", "2 * x"),
+        ("x + x", "x - x"),
+        ("times=1", "times=True"),
+        ("times=1", "times=1.0"),
+        ("times == 1", "times == '1'"),
+        ("import torch", "import torch as t"),
+        ("def double", "def twice"),
+        ("else None", "else 0"),
+    ],
+)
+def test_code_counts(old, new):
+    assert not same(CODE.replace(old, new))
+
+
+def test_a_text_that_is_no_docstring_counts():
+    one, other = ('def f():\n    return "a"\n', 'def f():\n    return "b"\n')
+    assert digest_texts([("a.py", one)]) != digest_texts([("a.py", other)])
+
+
+def test_the_name_counts_and_the_order_does_not():
+    one, other = ("a.py", "x = 1"), ("b.py", "x = 2")
+    assert digest_texts([one, other]) == digest_texts([other, one])
+    assert digest_texts([one]) != digest_texts([("c.py", "x = 1")])
+
+
+@pytest.mark.parametrize("changed", ["case.py", "kernel.py", TIMER])
+def test_the_case_the_code_and_the_timer_count(tmp_path, changed):
+    for name in ("case.py", "kernel.py", TIMER):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x = 1\n")
+    before = digest("case.py", ["kernel.py"], tmp_path)
+    (tmp_path / changed).write_text("x = 1  # one\n")
+    assert digest("case.py", ["kernel.py"], tmp_path) == before
+    (tmp_path / changed).write_text("x = 2\n")
+    assert digest("case.py", ["kernel.py"], tmp_path) != before
+
+
+def test_a_missing_source_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"gone\.py"):
+        digest("gone.py", [], tmp_path)
+
+
+# ---- the project's own cases ----------------------------------------------------------------------------------------
+
+
+def imported(path: Path) -> set[Path]:
+    """Files under snippets/ and kernels/ that a file imports, at whatever level, and what those import."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        for module in modules:
+            file = (ROOT / module.replace(".", "/")).with_suffix(".py")
+            if module.split(".")[0] in ("snippets", "kernels") and file.is_file():
+                found |= {file} | imported(file)
+    return found
+
+
+@pytest.mark.parametrize("name", discover())
+def test_a_case_names_every_project_file_that_it_measures(name):
+    path = discover()[name]
+    case = load(path)
+    assert case.name == name
+    assert {file.relative_to(ROOT).as_posix() for file in imported(path)} - {TIMER} <= set(case.sources)
+    assert all((ROOT / source).is_file() for source in case.sources)
