@@ -3,7 +3,6 @@
 Run `python -m snippets.first_speedup` for the table of the machine at hand.
 """
 
-# --8<-- [start:imports]
 import math
 import sys
 from functools import partial
@@ -13,8 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snippets.validation.timing import Call, Timing, captured, measure
-
-# --8<-- [end:imports]
 
 VERSIONS = ("first-draft", "better", "compile", "graph")
 
@@ -102,17 +99,12 @@ def version(name: str, draft: FirstDraft, x: Tensor) -> Call:
 # --8<-- [end:version]
 
 
-# --8<-- [start:make]
 def make(width: int, heads: int, batch: int, tokens: int, device: torch.device, dtype: torch.dtype):
     """A block for inference, and an input (batch, tokens, width) for it."""
     draft = FirstDraft(width, heads).to(device, dtype).requires_grad_(False)
     return draft, torch.randn(batch, tokens, width, device=device).to(dtype)
 
 
-# --8<-- [end:make]
-
-
-# --8<-- [start:compare]
 def compare(draft: FirstDraft, x: Tensor) -> tuple[dict[str, Timing], dict[str, str]]:
     """Time the versions side by side. Returns seconds per call, and why a version was left out."""
     calls, left_out = {}, {}
@@ -126,9 +118,6 @@ def compare(draft: FirstDraft, x: Tensor) -> tuple[dict[str, Timing], dict[str, 
             left_out[name] = str(error).splitlines()[0] if str(error) else type(error).__name__
     progress(f"timing {len(calls)} versions side by side")
     return measure(calls, x.device, mode="calls", patience=10), left_out
-
-
-# --8<-- [end:compare]
 
 
 def progress(step: str) -> None:

@@ -3,7 +3,6 @@
 Run `python -m snippets.patterns.attention` to see, for the machine at hand, what each version makes in memory.
 """
 
-# --8<-- [start:imports]
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,10 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-# --8<-- [end:imports]
 
-
-# --8<-- [start:weights]
 class Weights(NamedTuple):
     """Of one attention layer: each (width, width), and q, k and v once more as one (3 width, width)."""
 
@@ -36,10 +32,6 @@ def make_weights(width: int, heads: int, device: torch.device, dtype: torch.dtyp
     return Weights(*(weight.to(dtype) for weight in (q, k, v, qkv, out)), heads)
 
 
-# --8<-- [end:weights]
-
-
-# --8<-- [start:heads]
 def split(x: Tensor, heads: int) -> Tensor:
     """(batch, tokens, width) as (batch, heads, tokens, width / heads): a view."""
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
@@ -48,9 +40,6 @@ def split(x: Tensor, heads: int) -> Tensor:
 def merge(x: Tensor) -> Tensor:
     """The way back; a copy, unless the memory already lies in that order."""
     return x.transpose(1, 2).flatten(2)
-
-
-# --8<-- [end:heads]
 
 
 # --8<-- [start:explicit]
@@ -131,7 +120,6 @@ def tiled(x: Tensor, w: Weights, tile: int = 256) -> Tensor:
 # --8<-- [end:tiled]
 
 
-# --8<-- [start:versions]
 VERSIONS: dict[str, Callable[[Tensor, Weights], Tensor]] = {
     "naive": naive,
     "fused-qkv": fused_qkv,
@@ -139,7 +127,6 @@ VERSIONS: dict[str, Callable[[Tensor, Weights], Tensor]] = {
     "sdpa": sdpa,
     "sdpa-mask": sdpa_with_mask,
 }
-# --8<-- [end:versions]
 
 
 # --8<-- [start:watch]
