@@ -8,10 +8,13 @@ import sys
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from snippets.first_speedup import VERSIONS, Better, FirstDraft, gelu, make, table, version
 from snippets.validation.equivalence import check
 from snippets.validation.timing import Timing
+from tests.benchmarks import first_speedup as case
+from tests.benchmarks.case import Point
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 # on a CPU fp32 only, as the snippet: where a virtual machine hides AMX, oneDNN's bf16 matmul ends the process
@@ -112,3 +115,14 @@ def test_the_command_prints_the_table_in_under_a_minute() -> None:
     for line in lines[2 : 2 + len(timed)]:
         assert re.search(r"[\d,.]+ us +[\d,]+ tokens/s +[\d.]+x$", line), line
     assert "building compile" in done.stderr  # progress, apart from the table
+
+
+def test_the_flops_of_the_benchmark_are_those_of_the_first_draft() -> None:
+    """Counted op by op, but for the half of the scores that lies behind the causal mask."""
+    point = Point({"width": 64, "heads": 4, "batch": 2, "tokens": 24}, "float32")
+    workload = case.prepare(point, DEVICE)
+    call = workload.variants["first-draft"].build()
+    with FlopCounterMode(display=False) as counter:
+        call()
+    hidden = 2 * 2 * 24 * 24 * 64  # batch, two products, tokens², width
+    assert workload.flops == counter.get_total_flops() - hidden

@@ -5,10 +5,12 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from snippets.patterns import attention
 from snippets.patterns.attention import VERSIONS, Watch, Weights, explicit, make_weights, naive, one_pass, sdpa
 from snippets.validation.equivalence import check
+from tests.benchmarks.case import Point
 from tests.benchmarks.patterns import attention as case
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -97,3 +99,12 @@ def test_the_script_shows_both_lengths(capsys: pytest.CaptureFixture[str]) -> No
     attention.main()
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["512", *VERSIONS, "2048", *VERSIONS]
+
+
+def test_the_flops_of_the_benchmark_are_those_of_the_formula() -> None:
+    """Counted op by op, but for the half of the scores that lies behind the causal mask."""
+    workload = case.prepare(Point({"tokens": 40, "width": 64, "heads": 4}, "float32"), DEVICE)
+    call = workload.variants["naive"].build()
+    with FlopCounterMode(display=False) as counter:
+        call()
+    assert workload.flops == counter.get_total_flops() - 2 * 40 * 40 * 64
