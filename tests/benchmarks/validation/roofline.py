@@ -1,4 +1,4 @@
-"""Where each bound rules: a copy from kilobytes to a gigabyte, and a matrix product from one row to a square."""
+"""Where each bound rules: a negation from kilobytes to a gigabyte, and a matrix product from one row to a square."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from tests.benchmarks.case import Case, Point, Variant, Workload
 
 
 def points(device: torch.device) -> Iterator[Point]:
-    """Sizes of the copy in elements, and rows of the product's left matrix: a power of two apart or more."""
+    """Elements of the negated tensor, and rows of the product's left matrix: a power of two apart or more."""
     if device.type == "cpu":
         for elements in (2**12, 2**17, 2**24):
             yield Point({"elements": elements}, "float32", modes=("calls",))
@@ -24,14 +24,14 @@ def points(device: torch.device) -> Iterator[Point]:
 def prepare(point: Point, device: torch.device) -> Workload:
     """One op of PyTorch's; the question is the machine's."""
     shape, dtype = point.shape, getattr(torch, point.dtype)
-    return (copy if "elements" in shape else product)(**shape, dtype=dtype, device=device)
+    return (negation if "elements" in shape else product)(**shape, dtype=dtype, device=device)
 
 
-def copy(elements: int, dtype: torch.dtype, device: torch.device) -> Workload:
+def negation(elements: int, dtype: torch.dtype, device: torch.device) -> Workload:
     x = torch.randn(elements, device=device).to(dtype)
     return Workload(
-        variants={"eager": Variant(lambda: lambda: -x)},  # a kernel; clone would be the copy engine's
-        baseline="eager",
+        variants={"negate": Variant(lambda: lambda: -x)},  # a kernel that reads and writes; clone may be the copy engine
+        baseline="negate",
         reference=lambda: {"output": -x.double()},
         bytes_read=x.nbytes,
         bytes_written=x.nbytes,
@@ -43,8 +43,8 @@ def product(rows: int, inner: int, columns: int, dtype: torch.dtype, device: tor
     a = torch.randn(rows, inner, device=device).to(dtype)
     b = torch.randn(inner, columns, device=device).to(dtype)
     return Workload(
-        variants={"eager": Variant(lambda: lambda: a @ b)},
-        baseline="eager",
+        variants={"product": Variant(lambda: lambda: a @ b)},
+        baseline="product",
         reference=lambda: {"output": a.double() @ b.double()},
         bytes_read=a.nbytes + b.nbytes,
         bytes_written=rows * columns * dtype.itemsize,
