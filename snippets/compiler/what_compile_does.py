@@ -3,7 +3,6 @@
 Run `python -m snippets.compiler.what_compile_does`: the first compilation on a machine takes a while.
 """
 
-# --8<-- [start:imports]
 import re
 import textwrap
 import time
@@ -20,8 +19,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from snippets.validation.timing import seconds_per_call, synchronize
-
-# --8<-- [end:imports]
 
 
 # --8<-- [start:function]
@@ -124,7 +121,6 @@ def generated_kernels(function: Callable, *inputs: Tensor) -> list[str]:
 # --8<-- [end:inductor]
 
 
-# --8<-- [start:pays]
 def first_and_later(function: Callable, *inputs: Tensor) -> tuple[float, float]:
     """Seconds of a compiled function's first call, and of a later one."""
     torch.compiler.reset()
@@ -133,9 +129,6 @@ def first_and_later(function: Callable, *inputs: Tensor) -> tuple[float, float]:
     compiled(*inputs)
     synchronize(device)
     return time.perf_counter() - began, seconds_per_call(lambda: compiled(*inputs), device)
-
-
-# --8<-- [end:pays]
 
 
 def readable(graph: torch.fx.GraphModule) -> str:

@@ -23,7 +23,7 @@ from tests.benchmarks.source import ROOT, digest_texts
 
 SCHEMA = 1
 PUBLISHED = ROOT / "docs" / "measurements" / "captures"
-WIDTH = 88  # columns that a page shows without scrolling sideways
+WIDTH = 112  # columns that a page shows without scrolling sideways
 ENVIRONMENT = {  # code generated anew, not found in a cache; on a CPU, the same on every x86-64 machine
     "cpu": {
         "ATEN_CPU_CAPABILITY": "avx2",
