@@ -8,108 +8,106 @@ phone; CSS shows the one that fits. What a machine has not measured is not drawn
 import hashlib
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import altair as alt
 import vl_convert
 
-from docs.publish import palette
+from docs.publish import evidence, palette, units
+from docs.publish.errors import PublishError, unknown
+from docs.publish.evidence import Evidence
+from docs.publish.records import METRICS, PUBLISHED_MACHINE, Measured, Store
+from docs.publish.site import Place
+from tests.benchmarks.source import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 CACHE = ROOT / ".cache" / "charts"
 VEGA_LITE = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
 
 INK, SOFT, LINE, CEILING = (palette.colour(name) for name in ("ink", "ink-soft", "line", "ceiling"))
 FONT, TEXT, SMALL = "Ridgepoint Serif", 14, 12.5
+SIZES = {"wide": 720, "narrow": 350}  # CSS pixels
 CHARACTER = 0.5  # width of an average character, in font sizes: reserves room for labels
-KEYS = {
-    "kind", "case", "metric", "variants", "shape", "direction", "dtype", "mode", "over", "x", "machine", "title", "note",
-}  # fmt: skip
+CHOICES = ("direction", "dtype", "mode", "shape")
+KEYS = {"kind", "case", "metric", "variants", "over", "x", "machine", "title", "note", *CHOICES}
 
 
-
-@dataclass(frozen=True)
-class Metric:
-    """How a metric is called, in which steps its unit grows, and whether less is better."""
-
-    name: str
-    units: tuple[tuple[float, str], ...] = ((1, ""),)
-    lower: bool = False
-
-
-SECONDS = ((1e-6, "µs"), (1e-3, "ms"), (1, "s"))
-METRICS = {
-    "time": Metric("Time of one call", SECONDS, lower=True),
-    "bandwidth": Metric("Bytes moved per second", ((1e6, "MB/s"), (1e9, "GB/s"), (1e12, "TB/s"))),
-    "share": Metric("Share of the measured bandwidth ceiling", ((1e-2, "%"),)),
-    "rate": Metric("Floating-point operations per second", ((1e9, "GFLOP/s"), (1e12, "TFLOP/s"))),
-    "rate_share": Metric("Share of the measured matrix ceiling", ((1e-2, "%"),)),
-    "speedup": Metric("Speedup", ((1, "×"),)),
-    "memory": Metric("Peak memory", ((1e3, "KB"), (1e6, "MB"), (1e9, "GB")), lower=True),
-    "kernels": Metric("Kernels launched", lower=True),
-    "build": Metric("Time to build", SECONDS, lower=True),
-    "error": Metric("Error against float64", lower=True),
-    "registers": Metric("Registers per thread", lower=True),
+MODES = {
+    "device": "GPU time with a cold cache",
+    "calls": "wall clock of back-to-back calls",
+    "graph": "replay of a CUDA graph with a cold cache",
+    "burst": "a burst after a pause",
+    "sustained": "sustained load",
 }
-SPREAD = {"time": -1, "bandwidth": 1, "share": 1, "rate": 1, "rate_share": 1, "speedup": 1}
+LOWER_IS_BETTER = {"time", "memory", "kernels", "build", "error", "registers"}
 
 
 @dataclass(frozen=True)
 class Mark:
-    """One drawn value, in SI units: a row's metric, and what it would be at the 20th and 80th percentile of the time."""
+    """One drawn value in base units, from its 20th to its 80th percentile (the value where the time has no part)."""
 
-    variant: str
     x: Any
     value: float
     low: float
     high: float
-    row: Any
+    row: Measured
 
     @property
-    def label(self) -> str:
-        return palette.label(self.variant) + (" (stale)" if self.row.stale else "")
+    def variant(self) -> str:
+        return self.row.variant
+
+    def label(self, short: bool = False) -> str:
+        return palette.label(self.variant, short) + (" (stale)" if self.row.stale else "")
 
 
 @dataclass(frozen=True)
 class Plot:
-    """What is drawn for one machine."""
+    """What is drawn for one machine: its marks, all in one unit, and the ceiling's height and name."""
 
     metric: str
     marks: list[Mark]
-    unit: tuple[float, str]
+    unit: str
     ceiling: tuple[float, str] | None
-    order: list[str]
+    variants: list[str]
+
+    @property
+    def scale(self) -> float:
+        return units.NAMED[self.unit][0]
 
     def show(self, value: float) -> str:
-        return _text(value, *self.unit)
+        return units.in_unit(value, self.unit)
 
 
-def render(spec: Mapping[str, Any], store: Any, page_evidence: object = None) -> str:
+def render(spec: Mapping[str, Any], store: Store, shown: Evidence, place: Place) -> str:
     """A chart as HTML: one panel a machine, each with title, static SVG (wide and narrow), source line and data table.
 
     Args:
         spec: kind ("bars", "lines" or "history"), case, metric, and as far as needed to name one row a mark: variants,
             shape, direction, dtype, mode, machine; over for "speedup"; x (a shape dimension) for "lines"; title with
             placeholders ({ours}, {ours@4096}, {eager/ours}, {ceiling}); note, a sentence below.
-        store: a docs.publish.records.Store.
+        store: the records.
+        shown: the page's evidence; the numbers of the data table are added to it.
+        place: the page.
 
     Raises:
-        ValueError: the spec names nothing, or more than one row a mark; the message says what was expected.
+        PublishError: the spec names nothing, or more than one row a mark; the message says what was expected.
     """
-    if unknown := set(spec) - KEYS:
-        raise ValueError(f"chart: expected the arguments {sorted(KEYS)}, got {sorted(unknown)}")
+    for key in spec:
+        if key not in KEYS:
+            raise unknown("chart", key, sorted(KEYS))
+    if "case" not in spec:
+        raise PublishError("chart: expected case=..., got none")
     for key, known in (("kind", KINDS), ("metric", METRICS)):
         if spec.get(key) not in known:
-            raise ValueError(f"chart: expected {key} to be one of {', '.join(known)}; got {spec.get(key)!r}")
-    plots = {machine: plot for machine in _machines(spec, store) if (plot := _plot(spec, store, machine))}
+            raise unknown(f"chart: {key}", spec.get(key), known)
+    plots = [plot for rows in _rows(spec, store) if (plot := _plot(spec, rows))]
     if not plots:
-        raise ValueError(f"chart: no machine has rows for {_asked(spec)}")
-    panels = [_panel(spec, machine, plot, shown=not index) for index, (machine, plot) in enumerate(plots.items())]
+        raise PublishError(f"chart: expected rows to draw, got none for {_asked(spec)}")
+    panels = [_panel(spec, plot, shown, place, first=not index) for index, plot in enumerate(plots)]
     return f'<div class="rp-chart" data-search-exclude>{"".join(panels)}</div>'
 
 
@@ -122,124 +120,132 @@ def bundle() -> str:
 # ---- from the record to marks ---------------------------------------------------------------------------------------
 
 
-def _machines(spec: Mapping[str, Any], store: Any) -> list[str]:
-    return [spec["machine"]] if spec.get("machine") else list(store.machines)
-
-
-def _plot(spec: Mapping[str, Any], store: Any, machine: str) -> Plot | None:
+def _plot(spec: Mapping[str, Any], rows: list[Measured]) -> Plot | None:
     """The marks of one machine; None where it has measured nothing of this."""
-    wanted = {key: spec[key] for key in ("direction", "dtype", "mode") if spec.get(key)}
-    if spec.get("shape") and spec["kind"] != "lines":
-        wanted["shape"] = spec["shape"]
-    history = {"history": True} if spec["kind"] == "history" else {}
-    rows = store.select(case=spec["case"], machine=machine, **wanted, **history)
-    variants = spec.get("variants") or [name for name in palette.variants() if any(row.variant == name for row in rows)]
-    marks = [mark for row in rows if row.variant in variants and (mark := _mark(spec, row)) is not None]
+    variants = spec.get("variants") or list(palette.variants())
+    marks = [mark for row in rows if row.variant in variants and (mark := _mark(spec, row))]
     if not marks:
         return None
     _one_row_each(spec, marks)
-    present = [name for name in variants if any(mark.variant == name for mark in marks)]
-    return Plot(spec["metric"], marks, _unit(spec["metric"], marks), _ceiling(spec["metric"], marks), present)
+    drawn = [name for name in variants if any(mark.variant == name for mark in marks)]
+    return Plot(spec["metric"], marks, _unit(spec["metric"], marks), _ceiling(spec["metric"], marks), drawn)
 
 
-def _mark(spec: Mapping[str, Any], row: Any) -> Mark | None:
+def _home(spec: Mapping[str, Any]) -> str:
+    """The machine that the page speaks of."""
+    return spec.get("machine") or PUBLISHED_MACHINE
+
+
+def _rows(spec: Mapping[str, Any], store: Store) -> list[list[Measured]]:
+    """The rows to draw, machine by machine, the page's own first."""
+    case, home = spec["case"], _home(spec)
+    wanted = {name: spec.get(name) for name in CHOICES if name != "shape" or spec["kind"] != "lines"}
+    chosen = store.choose(case, home, **wanted)
+    others = [] if spec.get("machine") else [machine for machine in store.machines if machine != home]
+    wanted["direction"] = chosen[0].direction
+    found = [chosen, *(store.nearest(case, machine, **wanted) for machine in others)]
+    return [_with_history(rows, store) for rows in found] if spec["kind"] == "history" else found
+
+
+def _with_history(rows: list[Measured], store: Store) -> list[Measured]:
+    """The same rows from all runs, oldest first."""
+    points = {(row.machine, row.variant, *(_choice(row, name) for name in CHOICES)) for row in rows}
+    every = store.select(case=rows[0].case, history=True) if rows else []
+    return [row for row in every if (row.machine, row.variant, *(_choice(row, name) for name in CHOICES)) in points]
+
+
+def _choice(row: Measured, name: str) -> str:
+    return row.size if name == "shape" else getattr(row, name)
+
+
+def _mark(spec: Mapping[str, Any], row: Measured) -> Mark | None:
     """A row as a mark; None where the row has no such metric (memory on a CPU)."""
-    if spec.get("over") == row.variant:
+    metric, over = spec["metric"], spec.get("over")
+    value = row.metric(metric, over)
+    if value is None or row.variant == over:
         return None
-    value = row.metric(spec["metric"], over=spec["over"]) if spec.get("over") else row.metric(spec["metric"])
-    if value is None:
-        return None
-    sign = SPREAD.get(spec["metric"])
-    slow, fast = row.time.p80 / row.time.p50, row.time.p20 / row.time.p50
-    ends = (value, value) if sign is None else sorted((value * slow**-sign, value * fast**-sign))
-    return Mark(row.variant, _x(spec, row), value, ends[0], ends[1], row)
+    low, high = row.spread(metric, over) or (value, value)
+    return Mark(_x(spec, row), value, low, high, row)
 
 
-def _x(spec: Mapping[str, Any], row: Any) -> Any:
+def _x(spec: Mapping[str, Any], row: Measured) -> Any:
     if spec["kind"] == "bars":
         return None
     if spec["kind"] == "history":
         return row.record.date
     if spec.get("x") not in row.shape:
-        raise ValueError(f"chart: expected x to be one of {', '.join(row.shape)}; got {spec.get('x')!r}")
+        raise unknown("chart: x", spec.get("x"), row.shape)
     return row.shape[spec["x"]]
 
 
 def _one_row_each(spec: Mapping[str, Any], marks: list[Mark]) -> None:
+    """Lines leave the shape open: each variant must have one row at each x."""
     seen: dict[tuple, Mark] = {}
     for mark in marks:
         other = seen.setdefault((mark.variant, mark.x), mark)
-        if other is not mark:
-            choices = {
-                key: sorted({_plain(getattr(each.row, key)) for each in (mark, other)})
-                for key in ("direction", "shape", "dtype", "mode")
-            }
-            open_choices = "; ".join(f"{key}: {' or '.join(values)}" for key, values in choices.items() if len(values) > 1)
-            raise ValueError(f"chart: {_asked(spec)} names several rows of {mark.variant!r}; say which {open_choices}")
+        if other is not mark and spec["kind"] == "lines":
+            raise PublishError(
+                f"chart: expected one shape for each {spec['x']}, got {other.row.size} and {mark.row.size}"
+            )
 
 
 def _ceiling(metric: str, marks: list[Mark]) -> tuple[float, str] | None:
-    """The height of the dashed line and what it is, from the newest row's own record."""
+    """The height of the dashed line and its name, from the newest row's own run."""
     row = marks[-1].row
-    ceilings = row.record.ceilings
-    if metric == "share":
-        return 1.0, f"measured {row.mix} ceiling"
-    if metric == "bandwidth":
-        return ceilings["bandwidth"][row.mix]["rate"], f"measured {row.mix} ceiling"
-    regime = "sustained" if row.mode == "sustained" else "burst"
-    if metric == "rate_share":
-        return 1.0, f"measured {regime} ceiling"
-    if metric == "rate" and row.dtype in ceilings["matrix"]:
-        return ceilings["matrix"][row.dtype][regime]["rate"], f"measured {regime} ceiling"
+    if metric in ("share", "bandwidth"):
+        rate = row.record.ceilings["bandwidth"][row.mix]["rate"]
+        return (1.0 if metric == "share" else rate), f"measured {row.mix} ceiling"
+    if metric in ("rate", "rate_share") and row.matrix_ceiling:
+        return (1.0 if metric == "rate_share" else row.matrix_ceiling), "measured matrix ceiling"
     return None
 
 
-def _unit(metric: str, marks: list[Mark]) -> tuple[float, str]:
+def _unit(metric: str, marks: list[Mark]) -> str:
     """One unit for the whole plot: the largest in which the middle value is at least one."""
+    family = METRICS[metric].unit
+    if family in units.FIXED:
+        return family
     middle = sorted(mark.value for mark in marks)[len(marks) // 2]
-    fitting = [step for step in METRICS[metric].units if step[0] <= middle]
-    return fitting[-1] if fitting else METRICS[metric].units[0]
-
-
-def _text(value: float, scale: float, unit: str) -> str:
-    """Three significant digits and a unit: "4.05 TB/s", "88%"."""
-    number = value / scale
-    if unit == "%":
-        return f"{number:.0f}%"
-    digits = 0 if number == 0 else max(0, 2 - math.floor(math.log10(abs(number))))
-    written = f"{number:.0f}" if float(number).is_integer() else f"{number:.{min(digits, 4)}f}"
-    return written + {"": "", "×": "×"}.get(unit, f" {unit}")
+    fitting = [name for scale, name in units.STEPS[family] if scale <= middle]
+    return (fitting or [units.STEPS[family][0][1]])[-1]
 
 
 # ---- what the title says --------------------------------------------------------------------------------------------
 
 
 def _title(spec: Mapping[str, Any], plot: Plot) -> str:
-    """The title with its placeholders filled: {ours}, {ours@4096}, {eager/ours} (a ratio of values), {ceiling}."""
-    return re.sub(r"\{([^{}]+)\}", lambda found: _filled(spec, plot, found.group(1)), spec.get("title", ""))
+    """The page's title with its placeholders filled. Of other machines the page claims nothing: there, who is ahead."""
+    row = plot.marks[-1].row
+    if row.machine == _home(spec):
+        return re.sub(r"\{([^{}]+)\}", lambda found: _filled(spec, plot, found.group(1)), spec.get("title", ""))
+    last = (
+        [mark for mark in plot.marks if mark.x == max(mark.x for mark in plot.marks)] if plot.marks[0].x else plot.marks
+    )
+    best = (min if plot.metric in LOWER_IS_BETTER else max)(last, key=lambda mark: mark.value)
+    where = f" at {best.x} {spec['x']}" if spec["kind"] == "lines" else ""
+    return f"{row.record.machine['name']}: {best.label()} is ahead{where} with {plot.show(best.value)}"
 
 
 def _filled(spec: Mapping[str, Any], plot: Plot, asked: str) -> str:
+    """A placeholder's text: {ours}, {ours@4096}, {eager/ours} (a ratio of values) or {ceiling}."""
     if asked == "ceiling" and plot.ceiling:
         return plot.show(plot.ceiling[0])
-    names = [part.strip() for part in asked.split("/")]
-    values = [_at(spec, plot, name) for name in names]
-    if None in values:  # this machine has not measured it
-        return "–"
-    return plot.show(values[0]) if len(values) == 1 else _text(values[0] / values[1], 1, "×")
+    values = [_at(spec, plot, name.strip()) for name in asked.split("/")]
+    return plot.show(values[0]) if len(values) == 1 else units.text(values[0] / values[1], "x")
 
 
-def _at(spec: Mapping[str, Any], plot: Plot, name: str) -> float | None:
-    """The value of a variant, on lines at the x after "@", else at the title's shape, else at the largest."""
+def _at(spec: Mapping[str, Any], plot: Plot, name: str) -> float:
+    """The value of a variant; on lines at the x after "@", else at the title's shape, else at the largest x."""
     variant, _, x = name.partition("@")
-    if variant not in palette.variants():
-        raise ValueError(f"chart: {{{name}}} in the title: expected one of {', '.join(plot.order)}")
     its = [mark for mark in plot.marks if mark.variant == variant]
-    if x:
-        its = [mark for mark in its if str(mark.x) == x]
-    elif spec.get("shape") and spec["kind"] == "lines":
-        its = [mark for mark in its if _plain(mark.row.shape) == spec["shape"]]
-    return max(its, key=lambda mark: (mark.x is not None, mark.x)).value if its else None
+    if not its:
+        raise unknown("chart: title", variant, [*plot.variants, "ceiling"])
+    if x or (spec.get("shape") and spec["kind"] == "lines"):
+        fitting = [mark for mark in its if str(mark.x) == x or mark.row.size == spec.get("shape")]
+        if not fitting:
+            raise unknown(f"chart: title: {spec.get('x')} of {variant}", x or spec["shape"], (mark.x for mark in its))
+        return fitting[-1].value
+    return its[0].value if its[0].x is None else max(its, key=lambda mark: mark.x).value
 
 
 # ---- drawings -------------------------------------------------------------------------------------------------------
@@ -248,13 +254,13 @@ def _at(spec: Mapping[str, Any], plot: Plot, name: str) -> float | None:
 def _bars(plot: Plot, width: int) -> dict:
     """Sorted bars, best first, each with its name and value; names stand above the bars on a phone."""
     narrow = width < 500
-    best_first = sorted(plot.marks, key=lambda mark: mark.value, reverse=not METRICS[plot.metric].lower)
-    left = 4 if narrow else _room(mark.label for mark in best_first) + 12
+    best_first = sorted(plot.marks, key=lambda mark: mark.value, reverse=plot.metric not in LOWER_IS_BETTER)
+    left = 4 if narrow else _room(mark.label() for mark in best_first) + 12
     right = _room((plot.show(mark.value) for mark in best_first), bold=True) + 22
     step, thickness = (46, 16) if narrow else (34, 20)
     drawn = width - left - right
     top = max([mark.high for mark in best_first] + ([plot.ceiling[0]] if plot.ceiling else []))
-    scale = alt.Scale(domain=[0, top / plot.unit[0]], nice=False)
+    scale = alt.Scale(domain=[0, top / plot.scale], nice=False)
 
     def x(field: str) -> alt.X:
         return alt.X(f"{field}:Q", axis=None, scale=scale)
@@ -272,18 +278,27 @@ def _bars(plot: Plot, width: int) -> dict:
         fontWeight=600,
     )
     layers = [
-        base.mark_bar(size=thickness, yOffset=middle).encode(
-            x=x("value"), color=_colour(), tooltip=_tooltip(plot)
-        ),
+        base.mark_bar(size=thickness, yOffset=middle).encode(x=x("value"), color=_colour(), tooltip=_tooltip(plot)),
         base.mark_rule(color=INK, strokeWidth=1.2, yOffset=middle).encode(x=x("low"), x2="high:Q"),
-        value.encode(x=alt.value(width - left - 4), text="text:N") if plot.ceiling else value.encode(x=x("high"), text="text:N"),
+        value.encode(x=alt.value(width - left - 4), text="text:N")
+        if plot.ceiling
+        else value.encode(x=x("high"), text="text:N"),
         base.mark_text(
-            align="left" if narrow else "right", dx=0 if narrow else -10, dy=-10 if narrow else 0, color=INK, fontSize=TEXT
+            align="left" if narrow else "right",
+            dx=0 if narrow else -10,
+            dy=-10 if narrow else 0,
+            color=INK,
+            fontSize=TEXT,
         ).encode(x=alt.value(0), text="label:N"),
     ]
     if plot.ceiling:
         layers[:0] = _ceiling_layers(plot, x("value"))
-    return _finished(layers, drawn, step * len(best_first), {"left": left, "right": right, "top": 24 if plot.ceiling else 4, "bottom": 4})
+    return _finished(
+        layers,
+        drawn,
+        step * len(best_first),
+        {"left": left, "right": right, "top": 24 if plot.ceiling else 4, "bottom": 4},
+    )
 
 
 def _lines(plot: Plot, width: int) -> dict:
@@ -292,7 +307,14 @@ def _lines(plot: Plot, width: int) -> dict:
     x = alt.X(
         "x:Q",
         scale=alt.Scale(type="log", base=2, domain=[sizes[0], sizes[-1]], nice=False),
-        axis=_axis(values=_ticks(sizes, width), labelExpr="datum.value", ticks=True, tickColor=LINE, domain=True, domainColor=INK),
+        axis=_axis(
+            values=_ticks(sizes, width),
+            labelExpr="datum.value",
+            ticks=True,
+            tickColor=LINE,
+            domain=True,
+            domainColor=INK,
+        ),
     )
     return _curves(plot, width, x, {size: size for size in sizes})
 
@@ -300,7 +322,10 @@ def _lines(plot: Plot, width: int) -> dict:
 def _history(plot: Plot, width: int) -> dict:
     """A metric over the dates of its runs."""
     dates = sorted({mark.x for mark in plot.marks})
-    x = alt.X("x:T", axis=_axis(format="%d %b %Y", values=dates[:: max(1, len(dates) // (2 if width < 500 else 5))], domain=True))
+    x = alt.X(
+        "x:T",
+        axis=_axis(format="%d %b %Y", values=dates[:: max(1, len(dates) // (2 if width < 500 else 5))], domain=True),
+    )
     return _curves(plot, width, x, {date: date for date in dates})
 
 
@@ -310,53 +335,64 @@ KINDS: dict[str, Callable[[Plot, int], dict]] = {"bars": _bars, "lines": _lines,
 def _curves(plot: Plot, width: int, x: alt.X, places: Mapping[Any, Any]) -> dict:
     narrow = width < 500
     height = 270 if narrow else 300
-    unit = plot.unit[0]
+    scaled = plot.scale
     values = [mark.value for mark in plot.marks] + ([plot.ceiling[0]] if plot.ceiling else [])
-    logarithmic = METRICS[plot.metric].lower and max(values) > 30 * max(min(values), 1e-30)
-    bottom, top = (min(values) / unit / 1.3 if logarithmic else 0), max(values) / unit * (1.3 if logarithmic else 1.06)
+    logarithmic = plot.metric in LOWER_IS_BETTER and max(values) > 30 * max(min(values), 1e-30)
+    bottom, top = (
+        (min(values) / scaled / 1.3 if logarithmic else 0),
+        max(values) / scaled * (1.3 if logarithmic else 1.06),
+    )
     scale = alt.Scale(type="log" if logarithmic else "linear", domain=[bottom, top], nice=False)
     axis = _axis(grid=True, gridColor=LINE, gridWidth=0.6, tickCount=5, format=",~r", domain=False)
 
     def y(field: str) -> alt.Y:
         return alt.Y(f"{field}:Q", scale=scale, axis=axis)
 
-    ends = _end_labels(plot, height, bottom, top, logarithmic)
+    ends = _end_labels(plot, height, (bottom, top), logarithmic, short=narrow)
     right = _room((end["label"] for end in ends), bold=True) + 16
-    left = _room([_text(top, 1, "")]) + 14
+    left = _room([units.digits(top)]) + 14
     drawn = width - left - right
     base = alt.Chart(_data(plot, plot.marks)).encode(x=x, color=_colour())
     layers = [
         base.mark_rule(strokeWidth=1.4).encode(y=y("low"), y2="high:Q"),
         base.mark_line(strokeWidth=2.2, interpolate="linear").encode(y=y("value"), detail="variant:N"),
         base.mark_point(filled=True, size=38, opacity=1).encode(y=y("value"), tooltip=_tooltip(plot)),
-        alt.Chart(alt.Data(values=ends)).mark_text(align="left", dx=10, fontSize=TEXT, fontWeight=600).encode(
-            x=alt.value(drawn), y=y("place"), text="label:N", color=_colour()
-        ),
-        alt.Chart(alt.Data(values=[{"unit": plot.unit[1]}])).mark_text(
-            align="left", dx=-left + 2, dy=-14, fontSize=SMALL, color=SOFT
-        ).encode(x=alt.value(0), y=alt.value(0), text="unit:N"),
+        alt.Chart(alt.Data(values=ends))
+        .mark_text(align="left", dx=10, fontSize=TEXT, fontWeight=600)
+        .encode(x=alt.value(drawn), y=y("place"), text="label:N", color=_colour()),
+        alt.Chart(alt.Data(values=[{"unit": plot.unit}]))
+        .mark_text(align="left", dx=-left + 2, dy=-14, fontSize=SMALL, color=SOFT)
+        .encode(x=alt.value(0), y=alt.value(0), text="unit:N"),
     ]
     if plot.ceiling:
         layers[:0] = _ceiling_layers(plot, y("value"))
     return _finished(layers, drawn, height, {"left": left, "right": right, "top": 24, "bottom": 24})
 
 
-def _end_labels(plot: Plot, height: int, bottom: float, top: float, logarithmic: bool) -> list[dict]:
+def _end_labels(plot: Plot, height: int, domain: tuple[float, float], logarithmic: bool, short: bool) -> list[dict]:
     """A label for each line at its last point, pushed apart where they would overlap; places are in display units."""
     warp, unwarp = (math.log, math.exp) if logarithmic else (float, float)
-    span = (warp(top) - warp(bottom)) or 1
-    last = [max((mark for mark in plot.marks if mark.variant == name), key=lambda mark: mark.x) for name in plot.order]
+    bottom, top = map(warp, domain)
+    span = (top - bottom) or 1
+    last = [
+        max((mark for mark in plot.marks if mark.variant == name), key=lambda mark: mark.x) for name in plot.variants
+    ]
     last.sort(key=lambda mark: mark.value, reverse=True)
-    pixels = [height * (1 - (warp(mark.value / plot.unit[0]) - warp(bottom)) / span) for mark in last]
+    pixels = [height * (1 - (warp(mark.value / plot.scale) - bottom) / span) for mark in last]
     apart = _apart(pixels, TEXT + 3, height)
     return [
         {
-            "label": f"{mark.label} {_text(mark.value, plot.unit[0], '%' if plot.unit[1] == '%' else '')}",
+            "label": f"{mark.label(short)} {_number(plot, mark.value)}",
             "colour": palette.colour(mark.variant),
-            "place": unwarp(warp(bottom) + span * (1 - pixel / height)),
+            "place": unwarp(bottom + span * (1 - pixel / height)),
         }
         for mark, pixel in zip(last, apart, strict=True)
     ]
+
+
+def _number(plot: Plot, value: float) -> str:
+    """A value without its unit, which stands at the axis; percent keep their sign."""
+    return plot.show(value) if plot.unit == "%" else units.digits(value / plot.scale)
 
 
 def _apart(pixels: list[float], gap: float, height: float) -> list[float]:
@@ -375,8 +411,8 @@ def _apart(pixels: list[float], gap: float, height: float) -> list[float]:
 def _ceiling_layers(plot: Plot, at: alt.X | alt.Y) -> list[alt.Chart]:
     """The dashed line with its name: upright at an x, level at a y."""
     assert plot.ceiling
-    value = plot.ceiling[0] / plot.unit[0]
-    text = plot.ceiling[1] if plot.unit[1] == "%" else f"{plot.ceiling[1]} {plot.show(plot.ceiling[0])}"
+    value = plot.ceiling[0] / plot.scale
+    text = plot.ceiling[1] if plot.unit == "%" else f"{plot.ceiling[1]} {plot.show(plot.ceiling[0])}"
     base = alt.Chart(alt.Data(values=[{"value": value, "text": text}]))
     upright = isinstance(at, alt.X)
     where: dict[str, Any] = {"x": at, "y": alt.value(0)} if upright else {"y": at, "x": alt.value(0)}
@@ -386,21 +422,21 @@ def _ceiling_layers(plot: Plot, at: alt.X | alt.Y) -> list[alt.Chart]:
 
 
 def _data(plot: Plot, marks: list[Mark]) -> alt.Data:
-    scale = plot.unit[0]
+    scale = plot.scale
     return alt.Data(
         values=[
             {
                 "key": str(index),
                 "variant": mark.variant,
-                "label": mark.label,
+                "label": mark.label(),
                 "colour": palette.colour(mark.variant),
                 "x": mark.x,
                 "value": mark.value / scale,
                 "low": mark.low / scale,
                 "high": mark.high / scale,
                 "text": plot.show(mark.value),
-                "spread": f"{plot.show(mark.low)} to {plot.show(mark.high)}",
-                "where": _plain(mark.row.shape),
+                "spread": _spread(plot, mark),
+                "where": mark.row.size.replace("x", "×"),
             }
             for index, mark in enumerate(marks)
         ]
@@ -409,7 +445,7 @@ def _data(plot: Plot, marks: list[Mark]) -> alt.Data:
 
 def _tooltip(plot: Plot) -> list[alt.Tooltip]:
     shown = {"label": "variant", "where": "shape", "text": "median"}
-    if plot.metric in SPREAD:
+    if METRICS[plot.metric].power:
         shown["spread"] = "p20 to p80"
     return [alt.Tooltip(f"{field}:N", title=title) for field, title in shown.items()]
 
@@ -419,7 +455,14 @@ def _colour() -> alt.Color:
 
 
 def _axis(**settings: Any) -> alt.Axis:
-    plain = {"title": None, "grid": False, "ticks": False, "domainColor": INK, "labelColor": SOFT, "labelFontSize": SMALL}
+    plain = {
+        "title": None,
+        "grid": False,
+        "ticks": False,
+        "domainColor": INK,
+        "labelColor": SOFT,
+        "labelFontSize": SMALL,
+    }
     return alt.Axis(**(plain | {"labelPadding": 6, "labelOverlap": False} | settings))
 
 
@@ -446,29 +489,30 @@ def _finished(layers: list[alt.Chart], width: int, height: int, padding: dict[st
 # ---- HTML -----------------------------------------------------------------------------------------------------------
 
 
-def _panel(spec: Mapping[str, Any], machine: str, plot: Plot, shown: bool) -> str:
+def _panel(spec: Mapping[str, Any], plot: Plot, shown: Evidence, place: Place, first: bool) -> str:
+    row = plot.marks[-1].row
+    machine = escape(row.record.machine["name"])
     title = _title(spec, plot)
-    record = plot.marks[-1].row.record
-    drawings = "".join(
-        _drawing(KINDS[spec["kind"]](plot, width), size, f"{title} {_spoken(plot)}")
-        for size, width in (("wide", 720), ("narrow", 350))
-    )
+    draw = KINDS[spec["kind"]]
+    drawings = "".join(_drawing(draw(plot, width), size, f"{title}. {_spoken(plot)}") for size, width in SIZES.items())
     note = f" {escape(spec['note'])}" if spec.get("note") else ""
+    shown_first = " rp-shown" if first else ""
     return (
-        f'<figure class="rp-chart__panel{" rp-shown" if shown else ""}" data-machine="{machine}" data-name="{escape(_name(record))}">'
+        f'<figure class="rp-chart__panel{shown_first}" data-machine="{row.machine}" data-name="{machine}">'
         f'<figcaption><div class="rp-chart__title">{escape(title)}</div>'
         f'<div class="rp-chart__what">{escape(_what(spec, plot))}</div></figcaption>'
         f"{drawings}"
-        f'<p class="rp-chart__source">{escape(_name(record))}, {record.date[:10]}.{note}</p>'
-        f"<details><summary>The numbers</summary>{_table(spec, plot)}</details></figure>"
+        f'<p class="rp-chart__source">{machine}, {row.record.date[:10]}.{note}</p>'
+        f"<details><summary>The numbers</summary>{_table(spec, plot, shown, place)}</details></figure>"
     )
 
 
 def _drawing(spec: dict, size: str, spoken: str) -> str:
-    data = json.dumps(spec, separators=(",", ":")).replace("<", "\\u003c")
+    data = json.dumps(spec, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+    drawn = f'role="img" aria-label="{escape(spoken)}">{_svg(spec)}'
     return (
-        f'<div class="rp-chart__plot rp-chart__plot--{size}"><div role="img" aria-label="{escape(spoken)}">{_svg(spec)}</div>'
-        f'<script type="application/json">{data}</script></div>'
+        f'<div class="rp-chart__plot rp-chart__plot--{size}" {drawn}</div>'
+        f'<script type="application/json" class="rp-chart__spec">{data}</script>'
     )
 
 
@@ -477,60 +521,63 @@ def _svg(spec: dict) -> str:
     text = json.dumps(spec, sort_keys=True)
     key = hashlib.sha256(f"{vl_convert.__version__}{text}".encode()).hexdigest()[:20]
     drawn = _cached(f"{key}.svg", lambda: vl_convert.vegalite_to_svg(text, vl_version=VEGA_LITE))
-    drawn = drawn[drawn.index("<svg") :]
-    return re.sub(r'(id="|url\(#)', rf"\g<1>c{key[:8]}-", drawn).replace("\n", " ")
+    drawn = drawn[drawn.index("<svg") :].replace("\n", " ")
+    return re.sub(r'(\bid="|url\(#)', rf"\g<1>c{key[:8]}-", drawn)
 
 
 def _cached(name: str, make: Callable[[], str]) -> str:
     path = CACHE / name
     if not path.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
+        partial = path.with_suffix(f".{os.getpid()}.partial")
         partial.write_text(make(), encoding="utf-8")
         partial.replace(path)
     return path.read_text(encoding="utf-8")
 
 
-def _table(spec: Mapping[str, Any], plot: Plot) -> str:
-    """The drawn numbers, one row each."""
-    heads = ["variant", *([] if spec["kind"] == "bars" else [spec.get("x") or "date"]), METRICS[plot.metric].name.lower()]
-    spread = plot.metric in SPREAD
-    rows = [
-        [mark.label, *([] if mark.x is None else [str(mark.x)]), plot.show(mark.value)]
-        + ([f"{plot.show(mark.low)} to {plot.show(mark.high)}"] if spread else [])
-        for mark in plot.marks
-    ]
-    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads + (["p20 to p80"] if spread else []))
-    body = "".join(
-        f'<tr><th scope="row">{escape(row[0])}</th>' + "".join(f"<td>{escape(text)}</td>" for text in row[1:]) + "</tr>"
-        for row in rows
-    )
-    return f'<div class="rp-scroll"><table class="rp-table"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+def _table(spec: Mapping[str, Any], plot: Plot, shown: Evidence, place: Place) -> str:
+    """The drawn numbers, each opening its evidence."""
+    along = [] if spec["kind"] == "bars" else [spec.get("x", "date")]
+    spread = ["p20 to p80"] if METRICS[plot.metric].power else []
+    heads = ["variant", *along, METRICS[plot.metric].label, *spread]
+    rows = []
+    for mark in plot.marks:
+        quantity = evidence.of_row(mark.row, plot.metric, spec.get("over"), place)
+        assert quantity is not None  # a mark has a value
+        cells = [*([_date(mark.x)] if along else []), shown.show(quantity), *([_spread(plot, mark)] if spread else [])]
+        rows.append(
+            f'<th scope="row">{escape(palette.label(mark.variant))}</th>'
+            + "".join(f"<td>{cell}</td>" for cell in cells)
+        )
+    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    table = f'<table class="rp-table"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return f'<div class="rp-scroll">{table}</div>'
+
+
+def _spread(plot: Plot, mark: Mark) -> str:
+    return f"{plot.show(mark.low)} to {plot.show(mark.high)}"
+
+
+def _date(x: Any) -> str:
+    return x[:10] if isinstance(x, str) else str(x)
 
 
 def _what(spec: Mapping[str, Any], plot: Plot) -> str:
     """One line under the title: what is drawn, and where it was measured."""
-    metric, row = METRICS[plot.metric], plot.marks[-1].row
-    better = "less is better" if metric.lower else "more is better"
+    row = plot.marks[-1].row
+    name = METRICS[plot.metric].label
     over = f" over {palette.label(spec['over'])}" if spec.get("over") else ""
-    along = f", by {spec['x']}" if spec["kind"] == "lines" else ""
-    shape = f", {_plain(row.shape).replace('x', '×')}" if spec["kind"] != "lines" else ""
-    return f"{metric.name}{over}{along}; {better}. {row.direction.capitalize()}, {row.dtype}{shape}"
+    better = "less is better" if plot.metric in LOWER_IS_BETTER else "more is better"
+    shape = f"by {spec['x']}" if spec["kind"] == "lines" else row.size.replace("x", "×")
+    where = f"{row.direction.capitalize()}, {row.dtype}, {shape}, {MODES[row.mode]}."
+    return f"{name[0].upper()}{name[1:]}{over}, {better}. {where}"
 
 
 def _spoken(plot: Plot) -> str:
     """The drawing in words, for those who cannot see it."""
-    return "; ".join(
-        f"{mark.label}{'' if mark.x is None else f' at {mark.x}'} {plot.show(mark.value)}" for mark in plot.marks
-    )
-
-
-def _name(record: Any) -> str:
-    return record.machine["name"]
-
-
-def _plain(value: Any) -> str:
-    return "x".join(map(str, value.values())) if isinstance(value, Mapping) else str(value)
+    at = {mark: "" if mark.x is None else f" at {_date(mark.x)}" for mark in plot.marks}
+    return "; ".join(f"{mark.label()}{at[mark]} {plot.show(mark.value)}" for mark in plot.marks)
 
 
 def _asked(spec: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """One colour for a variant, everywhere: what docs/theme/palette.json says, for charts and for CSS.
 
-Colours are used through CSS variables (`var(--rp-ours)`), so that one drawing follows light and dark mode. The hook writes
-`css()` to the site as stylesheets/palette.css, which docs/theme/main.html links.
+Colours are used through CSS variables (`var(--rp-ours)`), so that one drawing follows light and dark mode. The hook
+writes `css()` to the site as stylesheets/palette.css, which docs/theme/main.html links.
 """
 
 import json
@@ -16,7 +16,7 @@ SCHEMES = {"light": ":root, [data-md-color-scheme=default]", "dark": "[data-md-c
 
 @cache
 def load() -> dict[str, Any]:
-    """The palette: {"variants": {id: {label, light, dark, order}}, "surfaces": {name: {light, dark}}, "aliases"}."""
+    """The palette: variants (id: label, short, light, dark, order), surfaces (name: light, dark) and aliases."""
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 
@@ -25,8 +25,8 @@ def variants() -> dict[str, dict[str, Any]]:
     return dict(sorted(load()["variants"].items(), key=lambda item: item[1]["order"]))
 
 
-def label(variant: str) -> str:
-    """How prose, tables and charts call a variant.
+def label(variant: str, short: bool = False) -> str:
+    """How prose, tables and charts call a variant; a short one where room is scarce.
 
     Raises:
         KeyError: the palette does not know it.
@@ -34,7 +34,8 @@ def label(variant: str) -> str:
     known = load()["variants"]
     if variant not in known:
         raise KeyError(f"no variant {variant!r} in {FILE.name}: expected one of {', '.join(known)}")
-    return known[variant]["label"]
+    entry = known[variant]
+    return entry.get("short", entry["label"]) if short else entry["label"]
 
 
 def colour(name: str) -> str:

@@ -1,8 +1,8 @@
 """Make the site's fonts from their sources: pinned, subset, renamed (the licence reserves the name "Source").
 
-    npm install source-serif@4.5.1 @fontsource/iosevka@5.3.0
-    pip install fonttools brotli
-    python docs/theme/fonts/make.py node_modules
+npm install source-serif@4.5.1 @fontsource/iosevka@5.3.0
+pip install fonttools brotli
+python docs/theme/fonts/make.py node_modules
 """
 
 import sys
@@ -15,7 +15,10 @@ from fontTools.varLib.instancer import instantiateVariableFont
 HERE = Path(__file__).parent
 SERIF = "source-serif/VAR/SourceSerif4Variable-{}.ttf"
 MONO = "@fontsource/iosevka/files/iosevka-latin-{}-normal.woff2"
-LATIN = "20-7E,A0-FF,391-3A9,3B1-3C9,2010-2015,2018-201D,2022,2026,2070-2079,207B,2080-2089,2190-2193,2202,2211-2212,221A,221E,2248,2260,2264-2265"
+LATIN = (
+    "20-7E,A0-FF,391-3A9,3B1-3C9,2010-2015,2018-201D,2022,2026,2070-2079,207B,2080-2089,"
+    "2190-2193,2202,2211-2212,221A,221E,2248,2260,2264-2265"
+)
 TEXT = LATIN + ",131,152-153,2020-2021,2030,2032-2033,20AC,2122,2206,220F"
 CODE = LATIN + ",2194-2195,21D2,2208,2500-257F,2580-2593,25A0-25A1,25B2,25B6,25BC,25CF,2713,2717"
 DISPLAY = "20-7E,A0,D7,2013-2014,2018-201D,2026"

@@ -10,12 +10,10 @@ let vega
 const library = () => (vega ??= import(new URL("../assets/vega.js", import.meta.url)))
 
 async function enliven(plot) {
-  const spec = JSON.parse(plot.querySelector("script").textContent)
-  const { vegaEmbed } = await library()
+  const spec = JSON.parse(plot.nextElementSibling.textContent)
+  await library() // sets window.vegaEmbed
   const stage = document.createElement("div")
-  await vegaEmbed(stage, spec, { renderer: "svg", actions: false, tooltip: { theme: "rp-theme", disableDefaultStyle: true } })
-  const drawn = stage.querySelector("svg")
-  drawn.setAttribute("aria-hidden", "true") // the plot itself is the named image
+  await window.vegaEmbed(stage, spec, { renderer: "svg", actions: false, defaultStyle: false, tooltip: { theme: "rp", disableDefaultStyle: true } })
   plot.querySelector("svg").replaceWith(stage)
   plot.dataset.live = ""
 }

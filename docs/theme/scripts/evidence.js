@@ -11,6 +11,7 @@ const FACTS = [
   ["software", "Software"],
   ["date", "Date"],
   ["spread", "Spread"],
+  ["note", "Note"],
   ["stale", "Stale"],
 ]
 const CODE = new Set(["command", "formula"])
@@ -49,8 +50,8 @@ function shown(key, value) {
 function fill(dialog, entry) {
   const facts = FACTS.filter(([key]) => entry[key]).flatMap(([key, name]) => [element("dt", {}, name), element("dd", {}, shown(key, entry[key]))])
   const links = [
-    entry.row_url && link("The row", entry.row_url),
-    entry.source_url && link("Source", entry.source_url),
+    entry.row_url && link("All its numbers", entry.row_url),
+    entry.source_url && link("Source code", entry.source_url),
     entry.download_url && link("Download the record", entry.download_url),
   ].filter(Boolean)
   const close = element("button", { type: "button", className: "rp-evidence__close", ariaLabel: "Close" }, "×")
