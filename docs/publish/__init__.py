@@ -1,0 +1,1 @@
+"""Turns records into pages: plain Python that MkDocs' hook (hooks.py) merely calls."""

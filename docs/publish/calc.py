@@ -1,0 +1,96 @@
+"""Worked arithmetic: an expression over named inputs, each of which says where it comes from."""
+
+import ast
+import math
+import operator
+from collections.abc import Callable
+
+from docs.publish import units
+from docs.publish.errors import PublishError, unknown
+from docs.publish.evidence import Quantity
+from docs.publish.site import Place
+
+OPERATORS: dict[type[ast.AST], Callable] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.USub: operator.neg,
+}
+FUNCTIONS: dict[str, Callable] = {"min": min, "max": max, "ceil": math.ceil, "log2": math.log2, "sqrt": math.sqrt}
+Input = int | Quantity
+
+
+def calc(place: Place, expression: str, unit: str, inputs: dict[str, Input]) -> Quantity:
+    """The value of an expression, in base units, to be shown in `unit` (see units.NAMED).
+
+    Raises:
+        PublishError: the expression uses an input that is not given, or not all of them, or is no plain arithmetic; an
+            input is neither a whole number nor a quantity; the unit is unknown.
+    """
+    if unit not in units.NAMED:
+        raise unknown("calc: unit", unit, units.NAMED)
+    for name, given in inputs.items():
+        if not isinstance(given, (int, Quantity)) or isinstance(given, bool):
+            raise PublishError(
+                f"calc: {name}: expected a whole number, value(), ceiling_value() or datasheet_value(); got {given!r}"
+            )
+    tree = _parsed(expression)
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - FUNCTIONS.keys()
+    for name in sorted(used - inputs.keys()):
+        raise unknown(f"calc: input in {expression!r}", name, inputs)
+    for name in sorted(inputs.keys() - used):
+        raise PublishError(f"calc: expected {expression!r} to use every input, got {name!r} besides")
+    if not used:
+        raise PublishError(f"calc: expected an expression over named inputs, got {expression!r}")
+    values = {name: given.value if isinstance(given, Quantity) else given for name, given in inputs.items()}
+    try:
+        value = _evaluate(tree.body, values)
+    except (ArithmeticError, ValueError) as error:
+        raise PublishError(f"calc: {expression!r}: {error}") from error
+    measured = any(isinstance(given, Quantity) for given in inputs.values())
+    entry = {
+        "label": "Worked out from what is below",
+        "value": units.in_unit(value, unit, exact=not measured or unit in ("", "x")),
+        "formula": expression,
+        "inputs": [_input(name, given) for name, given in inputs.items()],
+        "stale": any(isinstance(given, Quantity) and given.stale for given in inputs.values()),
+    }
+    href = next((given.href for given in inputs.values() if isinstance(given, Quantity)), "")
+    method = place.to("results/methodology/#worked-arithmetic")
+    return Quantity(
+        value, unit, {key: fact for key, fact in entry.items() if fact}, href or method, bool(entry["stale"])
+    )
+
+
+def _parsed(expression: str) -> ast.Expression:
+    try:
+        return ast.parse(expression, mode="eval")
+    except SyntaxError as error:
+        raise PublishError(f"calc: expected arithmetic, got {expression!r}: {error.msg}") from error
+
+
+def _evaluate(node: ast.expr, values: dict[str, float]) -> float:
+    match node:
+        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+            return number
+        case ast.Name(id=name) if name in values:
+            return values[name]
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+            return OPERATORS[type(op)](_evaluate(left, values), _evaluate(right, values))
+        case ast.UnaryOp(op=op, operand=operand) if type(op) in OPERATORS:
+            return OPERATORS[type(op)](_evaluate(operand, values))
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in FUNCTIONS:
+            return FUNCTIONS[name](*(_evaluate(argument, values) for argument in arguments))
+    raise PublishError(f"calc: expected + - * / // % ** and {', '.join(FUNCTIONS)}; got {ast.unparse(node)!r}")
+
+
+def _input(name: str, given: Input) -> dict[str, str]:
+    """An input as the evidence lists it."""
+    if not isinstance(given, Quantity):
+        return {"name": name, "value": f"{given:,}"}
+    url = given.entry["source_url"] if given.href.startswith("https://") else given.href
+    return {"name": name, "value": given.text, "source": given.entry["label"], "url": url}

@@ -1,0 +1,99 @@
+"""What scripts printed, as fenced blocks with a line that says where they come from."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from docs.publish import staleness
+from docs.publish.errors import PublishError, unknown
+from docs.publish.evidence import Evidence
+from docs.publish.records import MEASUREMENTS
+from docs.publish.schema import Capture, read
+from docs.publish.site import Place
+from tests.benchmarks.source import ROOT
+
+
+@dataclass(frozen=True)
+class Captures:
+    """The stored captures by name."""
+
+    by_name: dict[str, Capture]
+    root: Path = ROOT
+
+    @classmethod
+    def load(cls, folder: Path = MEASUREMENTS / "captures", root: Path = ROOT) -> "Captures":
+        """Every capture below a folder.
+
+        Raises:
+            PublishError: a file is no capture; the message names it.
+        """
+        found = [read(path, Capture, root) for path in sorted(folder.rglob("*.json"))]
+        return cls({capture.name: capture for capture in found}, root)
+
+    def named(self, name: str) -> Capture:
+        """Raises: PublishError: there is none of that name."""
+        if name not in self.by_name:
+            raise unknown("capture", name, self.by_name)
+        return self.by_name[name]
+
+    def of_script(self, path: str) -> Capture:
+        """All that a script printed, by the script's path.
+
+        Raises:
+            PublishError: it was not captured whole.
+        """
+        whole = {capture.sources.files[0]: capture for capture in self.by_name.values() if not capture.section}
+        if path not in whole:
+            raise unknown("output of", path, whole)
+        return whole[path]
+
+    def is_stale(self, capture: Capture) -> bool:
+        """Whether the code that printed it has changed since."""
+        return staleness.capture_is_stale(capture.sources, self.root)
+
+
+def show(captures: Captures, capture: Capture, place: Place, page: Evidence, lines: str = "", title: str = "") -> str:
+    """A capture as Markdown: a fenced block, and a line with its provenance.
+
+    Args:
+        lines: "1-20": only these lines; "1-20,30-40": both.
+
+    Raises:
+        PublishError: the capture does not have these lines.
+    """
+    content = picked(capture, lines)
+    fence = "`" * max(3, 1 + max((len(line) - len(line.lstrip("`")) for line in content.splitlines()), default=0))
+    stale = captures.is_stale(capture)
+    if stale:
+        page.stale.append(f"capture {capture.name}")
+    options = f' title="{title}"' if title else ""
+    version = ", ".join(f"{name} {capture.software[name]}" for name in ("torch", "triton") if name in capture.software)
+    record = place.source(f"docs/measurements/captures/{capture.name}.json")
+    source = place.source(capture.sources.files[0], capture.commit)
+    badge = ' <small class="rp-badge">stale</small>' if stale else ""
+    return (
+        f"{fence}{capture.language}{options}\n{content}\n{fence}\n\n"
+        f'<p class="rp-provenance">Printed by <a href="{source}"><code>{capture.command}</code></a> on {capture.machine["name"]}, '
+        f'{version}, {capture.date[:10]} (<a href="{record}">record</a>).{badge}</p>\n'
+    )
+
+
+def picked(capture: Capture, lines: str) -> str:
+    """The lines that are asked for, all if none."""
+    every = capture.content.rstrip("\n").splitlines()
+    if not lines:
+        return "\n".join(every)
+    chosen: list[str] = []
+    for part in lines.split(","):
+        first, _, last = part.strip().partition("-")
+        try:
+            begin, end = int(first), int(last or first)
+        except ValueError as error:
+            raise PublishError(
+                f'capture {capture.name}: lines: expected "1-20" or "1-20,30-40", got {lines!r}'
+            ) from error
+        if not 1 <= begin <= end <= len(every):
+            raise PublishError(
+                f"capture {capture.name}: lines: expected between 1 and {len(every)}, got {part.strip()!r}"
+            )
+        chosen += every[begin - 1 : end]
+    return "\n".join(chosen)

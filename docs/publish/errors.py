@@ -1,0 +1,17 @@
+"""What stops a build: one line that says what was expected and what came."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class PublishError(ValueError):
+    """Something that may not be published. Its message is one line."""
+
+
+def unknown(what: str, got: object, known: Iterable[object]) -> PublishError:
+    """The error for a name that is not known, with the closest ones that are."""
+    names = [str(name) for name in known]
+    close = difflib.get_close_matches(str(got), names, n=3, cutoff=0.5)
+    expected = f"one of {', '.join(names)}" if names else "nothing: there is none"
+    meant = f"; did you mean {' or '.join(close)}?" if close else ""
+    return PublishError(f"{what}: expected {expected}; got {str(got)!r}{meant}")

@@ -1,0 +1,112 @@
+"""MkDocs' side of publishing, and all of it: the generators are plain Python that another engine could call as well."""
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page as MkDocsPage
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # `mkdocs build` has no reason to know our root
+
+from docs.publish import (
+    markers,
+    palette,
+    reading,
+    results,
+)
+from docs.publish.captures import Captures
+from docs.publish.errors import PublishError
+from docs.publish.kernel_files import files as kernel_files
+from docs.publish.macros import Macros, Page, render
+from docs.publish.records import Store
+from docs.publish.site import Place
+
+
+@dataclass
+class Build:
+    """What one build knows; everything is found from the folder of mkdocs.yml."""
+
+    root: Path
+    store: Store
+    captures: Captures
+    pages: dict[str, Page] = field(default_factory=dict)
+
+
+current: Build
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Load the records; put the machines' pages into the navigation."""
+    global current
+    root = Path(config.config_file_path).parent
+    measurements = root / "docs" / "measurements"
+    try:
+        current = Build(root, Store.load(measurements, root), Captures.load(measurements / "captures", root))
+    except PublishError as error:
+        raise PluginError(str(error)) from error
+    if wrong := markers.problems(root):
+        raise PluginError("\n".join(wrong))
+    for section in config.nav or []:
+        if isinstance(section, dict) and "Results" in section:
+            section["Results"] += results.navigation(current.store)
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add what is generated: result pages, exports, kernel files, the palette and the charts' script."""
+    for path, content in generated(config):
+        files.append(File.generated(config, path, content=content))
+    return files
+
+
+def generated(config: MkDocsConfig) -> Iterator[tuple[str, str]]:
+    """Paths below the site's pages, with their content."""
+    from docs.publish import charts
+
+    yield "stylesheets/palette.css", palette.css()
+    yield "assets/vega.js", charts.bundle()
+    for path in kernel_files(current.root).values():
+        yield f"kernels/{path.name}", path.read_text(encoding="utf-8")
+    yield from results.files(current.store, lambda path, url: place(config, path, url))
+
+
+def place(config: MkDocsConfig, path: str, url: str) -> Place:
+    """A page's place on this site."""
+    given = {"site_url": config.site_url, "repository": (config.repo_url or "").rstrip("/")}
+    return Place(path, url, **{name: value for name, value in given.items() if value})
+
+
+def on_page_markdown(markdown: str, *, page: MkDocsPage, config: MkDocsConfig, files: Files) -> str:
+    """Render the macros of a page of ours; generated pages have none."""
+    if page.file.generated_by:
+        return markdown
+    ours = Page(place(config, page.file.src_uri, page.url))
+    current.pages[page.file.src_uri] = ours
+    macros = Macros(current.store, current.captures, ours, current.root)
+    front_matter = page.file.content_string.removesuffix("\n").rpartition(markdown.rstrip("\n"))[0]
+    try:
+        reading.check(page.meta)
+        rendered = render(markdown, macros, ours, line=front_matter.count("\n") + 1)
+    except PublishError as error:
+        raise PluginError(str(error)) from error
+    page.meta.setdefault("reading_time", reading.minutes(rendered))
+    return rendered
+
+
+def on_page_content(html: str, *, page: MkDocsPage, config: MkDocsConfig, files: Files) -> str:
+    """Put charts and tables in their places, and the evidence at the page's end."""
+    ours = current.pages.get(page.file.src_uri)
+    return ours.finish(html) if ours else html
+
+
+def on_env(env: Any, *, config: MkDocsConfig, files: Files) -> None:
+    """Refuse to release what is stale, before anything is written."""
+    stale = [f"{path}: stale: {what}" for path, page in current.pages.items() for what in page.evidence.stale]
+    if stale and os.environ.get("RIDGEPOINT_RELEASE") == "1":
+        raise PluginError("a release shows nothing stale; measure these again:\n" + "\n".join(stale))

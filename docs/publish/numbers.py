@@ -1,0 +1,93 @@
+"""Numbers from records and datasheets, as quantities with their evidence."""
+
+from docs.publish import datasheets, evidence, units
+from docs.publish.errors import PublishError, unknown
+from docs.publish.evidence import Quantity
+from docs.publish.records import PUBLISHED_MACHINE, Store
+from docs.publish.schema import Ceiling, Record, describe
+from docs.publish.site import Place, machine_page
+
+
+def measured(
+    store: Store,
+    place: Place,
+    case: str,
+    variant: str,
+    metric: str,
+    shape: str | None = None,
+    direction: str | None = None,
+    dtype: str | None = None,
+    mode: str | None = None,
+    machine: str = PUBLISHED_MACHINE,
+    over: str | None = None,
+) -> Quantity:
+    """A metric of one current row.
+
+    Raises:
+        PublishError: there is no such row or more than one, or the row has no such metric.
+    """
+    row = store.find(case, variant, direction, shape, dtype, mode, machine)
+    quantity = evidence.of_row(row, metric, over, place)
+    if quantity is None:
+        raise PublishError(f"metric {metric!r}: expected one that was measured, got none for {describe(row.row)}")
+    return quantity
+
+
+def ceiling(
+    store: Store,
+    place: Place,
+    name: str,
+    mode: str | None = None,
+    machine: str = PUBLISHED_MACHINE,
+    case: str | None = None,
+) -> Quantity:
+    """A measured ceiling: a traffic mix ("copy"), or a dtype and a regime ("bfloat16", "burst").
+
+    Args:
+        case: take it from the run that measured this case, instead of from the newest.
+
+    Raises:
+        PublishError: it was not measured.
+    """
+    record = store.newest_record(machine, case)
+    found, unit, label = _ceiling(record, name, mode)
+    entry = {
+        "label": label,
+        "value": units.text(found["rate"], unit),
+        "spread": f"the best of several ways, reached by {found['by']} in {found['time'].samples} samples",
+        **evidence.of_record(record, place),
+        "source_url": place.source("snippets/validation/roofline.py", record.commit),
+    }
+    return Quantity(found["rate"], unit, entry, place.to(machine_page(machine, "ceilings")))
+
+
+def _ceiling(record: Record, name: str, mode: str | None) -> tuple[Ceiling, str, str]:
+    """The ceiling, its unit and what to call it."""
+    bandwidth, matrix = record.ceilings["bandwidth"], record.ceilings["matrix"]
+    if name in bandwidth:
+        if mode is not None:
+            raise PublishError(f"ceiling {name!r}: expected no mode, since it is a traffic mix; got {mode!r}")
+        return bandwidth[name], "B/s", f"Measured ceiling of the traffic mix {name}"
+    if name not in matrix:
+        raise unknown("ceiling", name, [*bandwidth, *matrix])
+    if mode not in matrix[name]:
+        raise unknown(f"ceiling {name!r}: mode", mode, matrix[name])
+    return matrix[name][mode], "FLOP/s", f"Measured ceiling of {name} matrix products, {mode}"
+
+
+def datasheet(device: str, figure: str) -> Quantity:
+    """A figure of the vendor's datasheet.
+
+    Raises:
+        PublishError: the device or the figure is not known.
+    """
+    value = datasheets.figure(device, figure)
+    sheet = datasheets.load()[device]
+    unit = datasheets.UNITS[figure]
+    entry = {
+        "label": f"{sheet['label']}, {figure}, as its vendor states it",
+        "value": datasheets.show(value, unit),
+        "note": sheet.get("note", ""),
+        "source_url": sheet["source"],
+    }
+    return Quantity(value, unit, entry, sheet["source"])

@@ -1,0 +1,279 @@
+"""What a record must look like: the run record that tests/benchmarks/runner.py writes, captures and test reports.
+
+Reading never changes a file. What is wrong with one is said in a line that names it.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator, with_config
+from typing_extensions import TypedDict
+
+from docs.publish.errors import PublishError
+
+SCHEMA = 1
+STRICT = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Bytes = Annotated[int, Field(ge=0)]
+Text = Annotated[str, Field(min_length=1)]
+Date = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
+Shape = Annotated[dict[str, Annotated[int, Field(ge=0)]], Field(min_length=1)]
+Versions = dict[str, str]
+
+
+class Model(BaseModel):
+    """Strict, closed, frozen."""
+
+    model_config = STRICT
+
+
+class Timing(Model):
+    """Seconds per call."""
+
+    p20: Positive
+    p50: Positive
+    p80: Positive
+    samples: Annotated[int, Field(ge=1)]
+
+    @model_validator(mode="after")
+    def ordered(self) -> "Timing":
+        if not self.p20 <= self.p50 <= self.p80:
+            raise ValueError(f"p20 <= p50 <= p80 expected, got {self.p20}, {self.p50}, {self.p80}")
+        return self
+
+
+@with_config(STRICT)
+class Ceiling(TypedDict):
+    """The best rate reached (bytes/s or FLOP/s), and by what."""
+
+    rate: Positive
+    by: Text
+    time: Timing
+
+
+@with_config(STRICT)
+class Ceilings(TypedDict):
+    """Bandwidth by traffic mix; matrix rate by dtype and regime."""
+
+    bandwidth: dict[str, Ceiling]
+    matrix: dict[str, dict[str, Ceiling]]
+
+
+@with_config(STRICT)
+class Machine(TypedDict):
+    """The hardware, and on a GPU its clocks, temperature and power before and after the run."""
+
+    slug: Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+    name: Text
+    kind: Text
+    memory_bytes: Bytes
+    units: int
+    l2_bytes: int | None
+    driver: str | None
+    power_limit_w: float | None
+    before: dict[str, float | None]
+    after: dict[str, float | None]
+
+
+class Binary(Model):
+    """A compiled kernel of ours."""
+
+    name: Text
+    hash: Text
+    registers: int
+    spills: int
+    shared_bytes: int
+    warps: int
+
+
+class Sources(Model):
+    """What was measured: the files (the case last) and the hash of their syntax trees."""
+
+    hash: Text
+    files: Annotated[list[Text], Field(min_length=1)]
+
+
+class Agreement(Model):
+    """The largest difference from float64, and what it may be."""
+
+    value: Annotated[float, Field(ge=0)]
+    bound: Annotated[float, Field(ge=0)]
+
+
+class Row(Model):
+    """One variant at one point in one mode."""
+
+    case: Text
+    direction: Text
+    shape: Shape
+    dtype: Text
+    variant: Text
+    mode: Text
+    time: Timing
+    bytes_read: Bytes
+    bytes_written: Bytes
+    flops: Annotated[int, Field(ge=0)]
+    mix: Text
+    peak_memory_bytes: int | None
+    kernels: int | None
+    error: Agreement
+    build_seconds: Annotated[float, Field(ge=0)]
+    binaries: list[Binary]
+    sources: Sources
+    _record: "Record" = PrivateAttr()
+
+    @property
+    def record(self) -> "Record":
+        """The run that measured this row."""
+        return self._record
+
+    def belongs_to(self, record: "Record") -> None:
+        """Tell the row which run measured it."""
+        self._record = record
+
+    @property
+    def size(self) -> str:
+        """The shape as macros take it: "32768x4096"."""
+        return "x".join(map(str, self.shape.values()))
+
+    @property
+    def regime(self) -> str:
+        """Which matrix ceiling applies: sustained load has its own; a CPU has "calls" only."""
+        if self.record.machine["kind"] == "cpu":
+            return "calls"
+        return "sustained" if self.mode == "sustained" else "burst"
+
+    @property
+    def moved(self) -> int:
+        """The fewest bytes that it must read and write."""
+        return self.bytes_read + self.bytes_written
+
+
+class Failure(Model):
+    """A variant that was not timed at a point, and why. The variant is "*" where none was."""
+
+    case: Text
+    direction: Text
+    shape: Shape
+    dtype: Text
+    variant: Text
+    reason: Text
+
+
+class Record(Model):
+    """One run of the benchmarks on one machine."""
+
+    schema_: Annotated[int, Field(alias="schema")]
+    id: Text
+    date: Date
+    command: Text
+    commit: str | None
+    dirty: bool
+    machine: Machine
+    software: Versions
+    ceilings: Ceilings
+    rows: list[Row]
+    failures: list[Failure]
+
+    def model_post_init(self, context: Any) -> None:
+        for row in self.rows:
+            row.belongs_to(self)
+
+    @model_validator(mode="after")
+    def held_against_ceilings(self) -> "Record":
+        for row in self.rows:
+            if row.moved and row.mix not in self.ceilings["bandwidth"]:
+                expected = f"expected a measured bandwidth ceiling for the mix {row.mix!r}"
+                raise ValueError(f"{describe(row)}: {expected}, got {sorted(self.ceilings['bandwidth']) or 'none'}")
+        return self
+
+
+class Capture(Model):
+    """What a script printed (tests/benchmarks/captures.py)."""
+
+    schema_: Annotated[int, Field(alias="schema")]
+    name: Text
+    language: Text
+    content: str
+    command: Text
+    environment: dict[str, str] = {}
+    section: str = ""
+    commit: str | None
+    date: Date
+    machine: dict[str, Any]
+    software: Versions
+    sources: Sources
+
+
+class Outcome(Model):
+    """How one test ended: passed, failed, error, skipped, xfailed or xpassed."""
+
+    id: Text
+    outcome: Annotated[str, Field(pattern="^(passed|failed|error|skipped|xfailed|xpassed)$")]
+    seconds: Annotated[float, Field(ge=0)]
+    reason: str = ""
+
+
+class TestReport(Model):
+    """One run of the tests on one machine (tests/report.py)."""
+
+    __test__ = False  # not a test, whatever pytest makes of its name
+    schema_: Annotated[int, Field(alias="schema")]
+    id: Text
+    date: Date
+    command: Text
+    commit: str | None
+    dirty: bool
+    machine: dict[str, Any]
+    software: Versions
+    tests: list[Outcome]
+
+
+Kind = TypeVar("Kind", bound=Model)
+
+
+def read(path: Path, kind: type[Kind], root: Path) -> Kind:
+    """A file as a record of a kind.
+
+    Raises:
+        PublishError: it is no whole JSON, has an unknown schema version, or something that is not as expected.
+    """
+    name = path.relative_to(root) if path.is_relative_to(root) else path
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise PublishError(
+            f"{name}: expected a whole JSON file, got one that breaks off or is damaged: {error}"
+        ) from error
+    version = content.get("schema") if isinstance(content, dict) else None
+    if version != SCHEMA or isinstance(version, bool):
+        raise PublishError(f"{name}: expected schema version {SCHEMA}, got {version!r}")
+    try:
+        return kind.model_validate_json(json.dumps(content))
+    except ValidationError as error:
+        raise PublishError(f"{name}: {'; '.join(_lines(error))}") from error
+
+
+def _lines(error: ValidationError) -> Iterator[str]:
+    """The first three things that are wrong, where and how."""
+    for problem in error.errors(include_url=False, include_context=False)[:3]:
+        where = ".".join(map(str, problem["loc"]))
+        came = "" if problem["type"] in ("missing", "value_error") else f", got {_short(problem['input'])}"
+        yield f"{where}{': ' if where else ''}{problem['msg'].removeprefix('Value error, ')}{came}"
+    if error.error_count() > 3:
+        yield f"and {error.error_count() - 3} more"
+
+
+def _short(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
+def describe(row: Row | Failure) -> str:
+    """A row in words: "kernels/rms-norm ours backward 32768×4096 bfloat16 device"."""
+    shape = "×".join(map(str, row.shape.values()))
+    mode = f" {row.mode}" if isinstance(row, Row) else ""
+    return f"{row.case} {row.variant} {row.direction} {shape} {row.dtype}{mode}"

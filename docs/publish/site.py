@@ -1,0 +1,56 @@
+"""Where things are: addresses on the site, relative to a page, and in the repository."""
+
+import os
+import posixpath
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+
+from tests.benchmarks.source import ROOT
+
+REPOSITORY = "https://github.com/ridgepoint-guide/ridgepoint"
+SITE = "https://ridgepoint-guide.github.io/ridgepoint/"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A page, from which links are relative.
+
+    Attributes:
+        path: the page's source below docs/pages: "kernels/rms-norm.md".
+        url: its address below the site's: "kernels/rms-norm/".
+        site_url: the site's address, with a slash at its end.
+        repository: the repository's address.
+    """
+
+    path: str
+    url: str
+    site_url: str = SITE
+    repository: str = REPOSITORY
+
+    def to(self, target: str) -> str:
+        """A relative link to an address below the site's: "results/nvidia-h200.json"."""
+        path, hash_, anchor = target.partition("#")
+        relative = posixpath.relpath(path or ".", self.url or ".")
+        return relative + ("/" if path.endswith("/") else "") + hash_ + anchor
+
+    def source(self, file: str, commit: str | None = None) -> str:
+        """A file in the repository, at a commit if one is given."""
+        return f"{self.repository}/blob/{commit or head()}/{file}"
+
+
+@cache
+def head() -> str:
+    """The commit that is built: SOURCE_COMMIT, else that of the checkout, else the main branch."""
+    if given := os.environ.get("SOURCE_COMMIT"):
+        return given
+    git = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "main"
+
+
+def machine_page(slug: str, anchor: str = "") -> str:
+    """The address of a machine's page below the site's."""
+    return f"results/machines/{slug}/{'#' if anchor else ''}{anchor}"

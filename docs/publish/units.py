@@ -1,0 +1,52 @@
+"""Quantities as text: three significant digits and a unit that fits."""
+
+import math
+
+STEPS: dict[str, tuple[tuple[float, str], ...]] = {
+    "s": ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s")),
+    "B": ((1.0, "B"), (1e3, "KB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB")),
+    "B/s": ((1e6, "MB/s"), (1e9, "GB/s"), (1e12, "TB/s")),
+    "FLOP": ((1.0, "FLOP"), (1e6, "MFLOP"), (1e9, "GFLOP"), (1e12, "TFLOP")),
+    "FLOP/s": ((1e9, "GFLOP/s"), (1e12, "TFLOP/s")),
+}
+FIXED = {"%": (1e-2, "%"), "x": (1.0, "×"), "": (1.0, ""), "FLOP/byte": (1.0, "FLOP/byte"), "W": (1.0, "W")}
+NAMED: dict[str, tuple[float, str]] = (
+    {name: (scale, name) for steps in STEPS.values() for scale, name in steps} | {"us": (1e-6, "µs")} | FIXED
+)
+
+
+def text(value: float, unit: str, exact: bool = False) -> str:
+    """A value in base units (seconds, bytes, FLOP, a fraction for "%") as text: text(4.05e12, "B/s") is "4.05 TB/s".
+
+    Args:
+        value: what to show.
+        unit: a family ("s", "B", "B/s", "FLOP", "FLOP/s"), whose largest unit that fits is taken, or a unit of `FIXED`.
+        exact: leave out digits after the point that are zero, as for a figure that is not measured.
+    """
+    if unit in FIXED:
+        return in_unit(value, unit, exact)
+    fitting = [step for step in STEPS[unit] if rounded(abs(value) / step[0]) >= 1]
+    return in_unit(value, (fitting or STEPS[unit][:1])[-1][1], exact)
+
+
+def in_unit(value: float, unit: str, exact: bool = False) -> str:
+    """A value in base units as text in one unit of `NAMED`: in_unit(3e-5, "us") is "30.0 µs"."""
+    scale, name = NAMED[unit]
+    number = digits(value / scale, exact)
+    return number + name if name in ("%", "×", "") else f"{number} {name}"
+
+
+def digits(value: float, exact: bool = False) -> str:
+    """Three significant digits, thousands separated; whole numbers whole, the very small with an exponent."""
+    if value == 0 or (float(value).is_integer() and (exact or isinstance(value, int))):
+        return f"{value:,.0f}"
+    if abs(value) < 1e-3:
+        return f"{value:.2e}".replace("e-0", "e-")
+    value = rounded(value)
+    shown = f"{value:,.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
+    return shown.rstrip("0").rstrip(".") if exact and "." in shown else shown
+
+
+def rounded(value: float) -> float:
+    """To three significant digits."""
+    return 0.0 if value == 0 else round(value, 2 - math.floor(math.log10(abs(value))))
