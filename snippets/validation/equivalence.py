@@ -2,17 +2,15 @@
 
 Run `python -m snippets.validation.equivalence` to see wrong kernels that `allclose` lets pass.
 """
-# --8<-- [start:imports]
+
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-# --8<-- [end:imports]
 
 
-# --8<-- [start:agreement]
 @dataclass(frozen=True)
 class Agreement:
     """The largest error against float64, and the largest that the bound allows (both absolute)."""
@@ -27,7 +25,6 @@ class Agreement:
 
     def __str__(self) -> str:
         return self.problem or f"error {self.error:.1e}, bound {self.bound:.1e}"
-# --8<-- [end:agreement]
 
 
 # --8<-- [start:compare]
@@ -57,6 +54,8 @@ def compare(actual: Tensor, baseline: Tensor, reference: Tensor, largest_summand
         why = f"the baseline is {allowed:.1e} from the reference, whose largest summand is {scale:.1e}"
         return Agreement(float("inf"), 0.0, f"no yardstick: {why}; one of the three is wrong")
     return Agreement(ours.max().item(), 2 * allowed + 2 * eps * scale)
+
+
 # --8<-- [end:compare]
 
 
@@ -73,6 +72,9 @@ def largest(values: Tensor) -> float:
     return values.abs().nan_to_num(nan=0.0, posinf=0.0).max().item()
 
 
+# --8<-- [end:distance]
+
+
 def mismatch(actual: Tensor, baseline: Tensor, reference: Tensor) -> str:
     """Why the three cannot be compared; empty if they can."""
     if reference.dtype != torch.float64:
@@ -84,10 +86,8 @@ def mismatch(actual: Tensor, baseline: Tensor, reference: Tensor) -> str:
     if actual.dtype != baseline.dtype:
         return f"expected {baseline.dtype}, got {actual.dtype}"
     return ""
-# --8<-- [end:distance]
 
 
-# --8<-- [start:check]
 def check(
     actual: Mapping[str, Tensor],
     baseline: Mapping[str, Tensor],
@@ -109,7 +109,6 @@ def check(
         if not agreement.holds:
             raise AssertionError(f"{name}: {agreement}")
     return agreements
-# --8<-- [end:check]
 
 
 # --8<-- [start:candidates]
@@ -133,10 +132,11 @@ def misses_columns(x: Tensor) -> Tensor:
 def never_stores(x: Tensor) -> Tensor:
     """A kernel that was skipped: the output is what the allocator handed out."""
     return torch.zeros_like(x)
+
+
 # --8<-- [end:candidates]
 
 
-# --8<-- [start:main]
 def main() -> None:
     """Judge three versions of softmax by allclose, loose and by default, and by the bound."""
     torch.manual_seed(0)
@@ -157,7 +157,6 @@ def main() -> None:
 
 def said(passes: bool) -> str:
     return "passes" if passes else "fails"
-# --8<-- [end:main]
 
 
 if __name__ == "__main__":

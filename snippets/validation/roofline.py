@@ -2,7 +2,7 @@
 
 Run `python -m snippets.validation.roofline` to print them for the machine at hand.
 """
-# --8<-- [start:imports]
+
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,7 +16,6 @@ try:
     import triton.language as tl
 except ImportError:  # no Triton on this platform: PyTorch's own kernels remain
     triton = None
-# --8<-- [end:imports]
 
 
 # --8<-- [start:mixes]
@@ -33,10 +32,11 @@ def attainable(flops: float, moved: float, matrix: float, memory: float) -> floa
 def ridge(matrix: float, memory: float) -> float:
     """FLOP per byte at which the two take equally long: below it memory rules, above it arithmetic."""
     return matrix / memory
+
+
 # --8<-- [end:attainable]
 
 
-# --8<-- [start:ceiling]
 @dataclass(frozen=True)
 class Ceiling:
     """The best rate that was reached (bytes/s or FLOP/s), and by what."""
@@ -50,7 +50,6 @@ def best(timings: dict[str, Timing], work: float) -> Ceiling:
     """The fastest of several ways to do the same work (bytes or FLOP)."""
     name = min(timings, key=lambda name: timings[name].p50)
     return Ceiling(work / timings[name].p50, name, timings[name])
-# --8<-- [end:ceiling]
 
 
 # --8<-- [start:stream]
@@ -74,10 +73,11 @@ def stream(mix: str, a: Tensor, b: Tensor, out: Tensor, block: int, warps: int) 
     reads, writes = MIXES[mix]
     grid = (triton.cdiv(a.numel(), block),)
     _stream[grid](a, b, out, a.numel(), READS=reads, WRITES=writes, BLOCK=block, num_warps=warps)
+
+
 # --8<-- [end:stream]
 
 
-# --8<-- [start:bandwidth]
 def ways_to_move(mix: str, a: Tensor, b: Tensor, out: Tensor) -> dict[str, Call]:
     """PyTorch's kernel for a traffic mix, and on a GPU plain Triton ones too."""
     pytorch: dict[str, dict[str, Call]] = {
@@ -102,7 +102,6 @@ def bandwidth(device: torch.device, elements: int) -> dict[str, Ceiling]:
         timings = measure(ways_to_move(mix, a, b, out), device, "device" if on_gpu else "calls")
         ceilings[mix] = best(timings, sum(tensors) * a.nbytes)
     return ceilings
-# --8<-- [end:bandwidth]
 
 
 # --8<-- [start:matrix]
@@ -114,10 +113,11 @@ def matrix_rate(device: torch.device, size: int, dtype: torch.dtype) -> dict[str
         mode: best(measure({"torch.mm": lambda: a @ b}, device, mode, count), 2 * size**3)
         for mode, count in rounds.items()
     }
+
+
 # --8<-- [end:matrix]
 
 
-# --8<-- [start:main]
 def main() -> None:
     """Print this machine's ceilings and its ridge point."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -129,7 +129,6 @@ def main() -> None:
     for mode, ceiling in matrix.items():
         point = ridge(ceiling.rate, memory["copy"].rate)
         print(f"{mode:<10} {ceiling.rate / 1e12:8.3f} TFLOP/s  in {str(dtype)[6:]}: ridge point {point:.0f} FLOP/byte")
-# --8<-- [end:main]
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Run `python -m snippets.validation.timing_mistakes` to see it beside the timers that mislead.
 """
-# --8<-- [start:imports]
+
 import gc
 import math
 import statistics
@@ -15,10 +15,8 @@ from functools import partial
 import torch
 
 Call = Callable[[], object]
-# --8<-- [end:imports]
 
 
-# --8<-- [start:timing]
 @dataclass(frozen=True)
 class Timing:
     """Seconds per call: the 20th, 50th and 80th percentile over `samples` samples."""
@@ -35,7 +33,6 @@ class Timing:
             return cls(seconds[0], seconds[0], seconds[0], 1)
         deciles = statistics.quantiles(seconds, n=10, method="inclusive")
         return cls(deciles[1], deciles[4], deciles[7], len(seconds))
-# --8<-- [end:timing]
 
 
 # --8<-- [start:flush]
@@ -52,6 +49,8 @@ class ColdCache:
 
     def flush(self) -> None:
         self.filler.fill_(1)
+
+
 # --8<-- [end:flush]
 
 
@@ -94,6 +93,8 @@ class DeviceTimer:
             "the host never got ahead of the GPU: the call waits for the GPU (.item(), .cpu(), a synchronise) "
             "or launches more kernels than the queue holds (about a thousand); time it with mode='calls'"
         )
+
+
 # --8<-- [end:device]
 
 
@@ -117,6 +118,8 @@ def synchronize(device: torch.device) -> None:
     """Wait until the device has finished what was queued."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
 # --8<-- [end:calls]
 
 
@@ -132,10 +135,11 @@ def sustained(call: Call, device: torch.device) -> float:
     """Seconds per call over the second half of a second of uninterrupted work: the power limit rules."""
     seconds_per_call(call, device, at_least=0.5)
     return seconds_per_call(call, device, at_least=0.5)
+
+
 # --8<-- [end:power]
 
 
-# --8<-- [start:measure]
 def measure(
     calls: Mapping[str, Call],
     device: torch.device | str,
@@ -167,6 +171,7 @@ def measure(
     for name in names:  # warm up: compilation, allocation, clocks
         for _ in range(3):
             calls[name]()
+    # --8<-- [start:rounds]
     with no_garbage_collection():
         began = time.perf_counter()
         for turn in range(rounds):
@@ -175,11 +180,10 @@ def measure(
             for step in range(len(names)):
                 name = names[(turn + step) % len(names)]
                 samples[name].append(sample(calls[name]))
+    # --8<-- [end:rounds]
     return {name: Timing.of(seconds) for name, seconds in samples.items()}
-# --8<-- [end:measure]
 
 
-# --8<-- [start:sampler]
 def sampler(mode: str, device: torch.device) -> Callable[[Call], float]:
     """What takes one sample of a call, in seconds; the modes are those of `measure`."""
     wall_clocks = {"calls": seconds_per_call, "burst": burst, "sustained": sustained}
@@ -201,7 +205,6 @@ def no_garbage_collection() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-# --8<-- [end:sampler]
 
 
 # --8<-- [start:graph]
@@ -225,4 +228,6 @@ def captured(call: Call) -> Call:
         return outputs
 
     return replay
+
+
 # --8<-- [end:graph]

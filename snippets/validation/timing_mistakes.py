@@ -2,7 +2,7 @@
 
 Run `python -m snippets.validation.timing_mistakes` to see how far each of them is off on the machine at hand.
 """
-# --8<-- [start:imports]
+
 import statistics
 import time
 from functools import partial
@@ -10,7 +10,6 @@ from functools import partial
 import torch
 
 from snippets.validation.timing import Call, DeviceTimer, Timing, measure, synchronize
-# --8<-- [end:imports]
 
 
 # --8<-- [start:host-clock]
@@ -23,6 +22,8 @@ def host_clock(call: Call, device: torch.device) -> Timing:
         call()
         samples.append(time.perf_counter() - begin)
     return Timing.of(samples)
+
+
 # --8<-- [end:host-clock]
 
 
@@ -39,6 +40,8 @@ def event_pair(call: Call, device: torch.device) -> Timing:
         end.synchronize()
         samples.append(start.elapsed_time(end) * 1e-3)
     return Timing.of(samples)
+
+
 # --8<-- [end:event-pair]
 
 
@@ -47,6 +50,8 @@ def warm_cache(call: Call, device: torch.device) -> Timing:
     """Wrong for memory-bound work that fits in the L2 cache: the last call left its inputs there."""
     timer = DeviceTimer(device, cold=False)
     return Timing.of([timer.sample(call) for _ in range(100)])
+
+
 # --8<-- [end:warm-cache]
 
 
@@ -62,6 +67,8 @@ def mean_of_ten(call: Call, device: torch.device) -> Timing:
         synchronize(device)
         samples.append(time.perf_counter() - begin)
     return Timing.of([statistics.fmean(samples)])
+
+
 # --8<-- [end:mean]
 
 
@@ -71,10 +78,11 @@ def negate(x: torch.Tensor, kernels: int) -> torch.Tensor:
     for _ in range(kernels):
         x = -x
     return x
+
+
 # --8<-- [end:work]
 
 
-# --8<-- [start:main]
 def main() -> None:
     """Time large work, work that fits in the cache, and many small launches, wrongly and rightly."""
     on_gpu = torch.cuda.is_available()
@@ -90,7 +98,6 @@ def main() -> None:
         for mistake in mistakes:
             seconds = mistake(call, device).p50
             print(f"    {mistake.__name__:12}{seconds * 1e6:10.1f} us{seconds / right:9.2f} x")
-# --8<-- [end:main]
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
 """Measure: `python -m tests.benchmarks [CASE ...]`. See `--help`."""
 
 import argparse
+import contextlib
 import difflib
+import importlib
 import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.benchmarks import environment
 from tests.benchmarks.source import ROOT
@@ -53,12 +56,15 @@ def main(arguments: list[str]) -> int:
         run(names, device, record, bar.say, bar.over)
     except KeyboardInterrupt:
         bar.close()
-        done = f"finished cases are in {record.path}" if record.path.exists() else "no case was finished, nothing written"
+        done = (
+            f"finished cases are in {record.path}" if record.path.exists() else "no case was finished, nothing written"
+        )
         print(f"interrupted: {done}", file=sys.stderr)
         return 130
     bar.close()
     for failure in record.content["failures"]:
-        print(f"not timed: {failure['case']} {failure['variant']} {failure['direction']} {failure['shape']}: {failure['reason']}")
+        shape = "×".join(map(str, failure["shape"].values()))
+        print(f"not timed: {failure['case']} {failure['variant']} {failure['direction']} {shape}: {failure['reason']}")
     print(f"{len(record.content['rows'])} rows in {record.path}")
     return 0
 
@@ -92,12 +98,11 @@ class Progress:
     """A progress bar where tqdm is installed and somebody looks, else a line for each point."""
 
     def __init__(self) -> None:
-        try:
-            from tqdm import tqdm
-        except ImportError:
-            tqdm = None
-        self.tqdm = tqdm if sys.stderr.isatty() else None
-        self.bar = None
+        self.bar: Any = None
+        self.tqdm: Any = None
+        if sys.stderr.isatty():
+            with contextlib.suppress(ImportError):
+                self.tqdm = importlib.import_module("tqdm").tqdm
 
     def over(self, points: list[Point], name: str) -> Iterator[Point]:
         """Iterate over a case's points, showing how many are left."""
@@ -113,7 +118,7 @@ class Progress:
     def say(self, step: str) -> None:
         """Show what is being done now."""
         if self.bar is not None:
-            self.bar.set_postfix_str(step.rpartition(": ")[2])
+            self.bar.set_postfix_str(step)
 
     def close(self) -> None:
         if self.bar is not None:

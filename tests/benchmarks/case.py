@@ -6,6 +6,7 @@ against float64, and only then times all of them side by side.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -42,17 +43,17 @@ class Variant:
     Attributes:
         build: compiles what needs compiling and returns the call to time. It may raise: ImportError where a peer is not
             installed, anything else where it does not support the point; either is recorded with its message.
-        results: what the call computes, by name ("output", "x.grad", ...), from what the call returned. Every call writes
-            all of them anew: before a graph's replay is checked they are filled with NaN.
+        results: what the call computes, by name ("output", "x.grad", ...), from what the call returned. Every call
+            writes all of them anew: before a graph's replay is checked they are filled with NaN.
         binaries: for kernels of ours: the compiled Triton kernels by function name, asked for after one call, for their
             hashes, registers and spills.
-        timer: where the way of timing is the subject: times the call instead of `measure`, by itself and not interleaved,
-            in each of the point's modes. The workload then states no bytes, since a wrong time is no bandwidth.
+        timer: where the way of timing is the subject: times the call instead of `measure`, by itself and not
+            interleaved, in each of the point's modes. The workload then states no bytes: a wrong time is no bandwidth.
     """
 
     build: Callable[[], Call]
     results: Callable[[object], Results] = lambda returned: {"output": returned}  # type: ignore[dict-item]
-    binaries: Callable[[], Mapping[str, object]] | None = None
+    binaries: Callable[[], Mapping[str, Any]] | None = None
     timer: Callable[[Call, torch.device], Timing] | None = None
 
 

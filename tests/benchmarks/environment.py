@@ -34,7 +34,8 @@ def compiler_problem() -> str | None:
         return f"torch.compile needs a C++ compiler: expected {compiler}, found none (on Debian: apt-get install g++)"
     header = Path(sysconfig.get_path("include")) / "Python.h"
     if not header.is_file():
-        return f"torch.compile needs Python's headers: expected {header}, found none (on Debian: apt-get install python3-dev)"
+        remedy = "on Debian: apt-get install python3-dev"
+        return f"torch.compile needs Python's headers: expected {header}, found none ({remedy})"
     return None
 
 

@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
@@ -32,7 +32,9 @@ Report = Callable[[str], None]
 def discover() -> dict[str, Path]:
     """Case files by case name, sorted: {"kernels/rms-norm": tests/benchmarks/kernels/rms_norm.py, ...}."""
     here = ROOT / "tests" / "benchmarks"
-    files = sorted(path for path in here.rglob("*.py") if path.stem not in NOT_CASES and not path.stem.startswith("test_"))
+    files = sorted(
+        path for path in here.rglob("*.py") if path.stem not in NOT_CASES and not path.stem.startswith("test_")
+    )
     return {str(path.relative_to(here).with_suffix("")).replace("_", "-"): path for path in files}
 
 
@@ -238,7 +240,7 @@ class Record:
     """A run's record, on disk from the first finished case on."""
 
     def __init__(self, folder: Path, device: torch.device, command: str, commit: str | None):
-        now = datetime.now(timezone.utc)
+        now = datetime.now(UTC)
         described = machine.describe(device)
         commit, dirty = (commit, False) if commit else commit_of_tree()
         self.content: dict = {
@@ -276,9 +278,8 @@ def run(names: Iterable[str], device: torch.device, record: Record, report: Repo
         rows: list = []
         failures: list = []
         for point in progress(list(case.points(device)), name):
-            label = f"{name} {point.direction} {'×'.join(map(str, point.shape.values()))} {point.dtype}"
             try:
-                one, other = measure_point(case, point, device, sources, lambda step, at=label: report(f"{at}: {step}"))
+                one, other = measure_point(case, point, device, sources, report)
             except torch.OutOfMemoryError as error:  # the inputs or the float64 reference: too much for this GPU
                 shape = {"case": name, "direction": point.direction, "shape": dict(point.shape), "dtype": point.dtype}
                 one, other = [], [shape | {"variant": "*", "reason": one_line(error)}]
@@ -291,7 +292,7 @@ def run(names: Iterable[str], device: torch.device, record: Record, report: Repo
 
 
 def ceilings(device: torch.device) -> dict:
-    """Bandwidth by traffic mix (bytes/s) and matrix rate by dtype and regime (FLOP/s), as the roofline page measures."""
+    """Bandwidth by traffic mix (bytes/s) and matrix rate by dtype and regime (FLOP/s), as the roofline page does."""
     on_gpu = device.type == "cuda"
     matrix = {
         str(dtype).removeprefix("torch."): matrix_rate(device, 8192 if on_gpu else 1024, dtype)

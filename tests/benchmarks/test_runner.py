@@ -20,7 +20,7 @@ from tests.benchmarks.source import ROOT, TIMER
 
 FIRST = """
     import torch
-    from tests.benchmarks.case import Case, Point, Variant, Workload
+    from tests.benchmarks.case import Case, Point, Timing, Variant, Workload
 
     x = torch.arange(8.0)
     calls = []
@@ -158,7 +158,7 @@ def test_a_variant_that_raises_is_recorded_with_what_it_said(house):
 
 def test_a_variant_that_changes_its_inputs_is_found_out(house):
     edit(house / "tests/benchmarks/first.py", "lambda: lambda: x + x)", "lambda: lambda: 2 * grows())")
-    rows, reasons = measured(house)
+    _, reasons = measured(house)
     assert "wrong result" in reasons["ours"]
 
 
@@ -172,7 +172,11 @@ def test_without_a_baseline_nothing_is_timed(house):
 
 
 def test_a_baseline_that_is_wrong_itself_is_no_baseline(house):
-    edit(house / "tests/benchmarks/first.py", '"eager": Variant(lambda: lambda: 2 * x)', '"eager": Variant(lambda: wrong)')
+    edit(
+        house / "tests/benchmarks/first.py",
+        '"eager": Variant(lambda: lambda: 2 * x)',
+        '"eager": Variant(lambda: wrong)',
+    )
     rows, reasons = measured(house)
     assert rows == {}
     assert "no yardstick" in reasons["eager"]
@@ -182,7 +186,7 @@ def test_a_variant_with_a_timer_of_its_own(house):
     edit(
         house / "tests/benchmarks/first.py",
         "Variant(lambda: lambda: x + x)",
-        "Variant(lambda: lambda: x + x, timer=lambda call, device: __import__('snippets').validation.timing.Timing.of([7.0]))",
+        "Variant(lambda: lambda: x + x, timer=lambda call, device: Timing.of([7.0]))",
     )
     rows, _ = measured(house)
     assert rows["ours"]["time"] == {"p20": 7.0, "p50": 7.0, "p80": 7.0, "samples": 1}
@@ -241,7 +245,10 @@ def test_interrupted_in_the_first_case(house, capsys):
 
 def test_interrupted_while_writing(house, monkeypatch):
     """The record before stays as it was, and no half of the next lies beside it."""
-    write(house / "tests/benchmarks/second.py", SECOND.format(seconds=0).replace("raise KeyboardInterrupt", "return lambda: x"))
+    write(
+        house / "tests/benchmarks/second.py",
+        SECOND.format(seconds=0).replace("raise KeyboardInterrupt", "return lambda: x"),
+    )
     written = []
 
     def interrupted(self, target):
@@ -271,7 +278,11 @@ def test_a_real_interrupt(house):
         sys.exit(__main__.main(["--device", "cpu", "--out", {str(house / "out")!r}]))
     """
     process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", textwrap.dedent(script)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout.readline() == "waiting\n"
     process.send_signal(signal.SIGINT)

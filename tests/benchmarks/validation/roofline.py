@@ -30,7 +30,9 @@ def prepare(point: Point, device: torch.device) -> Workload:
 def negation(elements: int, dtype: torch.dtype, device: torch.device) -> Workload:
     x = torch.randn(elements, device=device).to(dtype)
     return Workload(
-        variants={"negate": Variant(lambda: lambda: -x)},  # a kernel that reads and writes; clone may be the copy engine
+        variants={
+            "negate": Variant(lambda: lambda: -x)
+        },  # a kernel that reads and writes; clone may be the copy engine
         baseline="negate",
         reference=lambda: {"output": -x.double()},
         bytes_read=x.nbytes,

@@ -138,7 +138,7 @@ def test_a_slow_host_is_waited_for(device):
 @pytest.mark.parametrize("wait", [lambda x: x.sum().item(), lambda x: torch.cuda.synchronize(), lambda x: x.cpu()])
 def test_a_call_that_waits_for_the_gpu_is_refused(device, wait):
     x = torch.zeros(1024, device=device)
-    with pytest.raises(RuntimeError, match="the host never got ahead of the GPU.*mode='calls'"):
+    with pytest.raises(RuntimeError, match=r"the host never got ahead of the GPU.*mode='calls'"):
         DeviceTimer(device).sample(lambda: wait(x))
 
 
@@ -147,9 +147,9 @@ def test_a_backward_is_timed_whole(device):
     """The engine launches from a thread of its own: its kernels must lie between the events all the same."""
     x = torch.randn(2**26, device=device, requires_grad=True)
     y, gradient = x.sin(), torch.randn(2**26, device=device)
-    seconds = measure(
-        {"": lambda: torch.autograd.grad(y, x, gradient, retain_graph=True)}, device, "device", rounds=9
-    )[""].p50
+    seconds = measure({"": lambda: torch.autograd.grad(y, x, gradient, retain_graph=True)}, device, "device", rounds=9)[
+        ""
+    ].p50
     assert 3 * x.nbytes / seconds < 8e12
 
 

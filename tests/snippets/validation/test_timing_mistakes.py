@@ -36,7 +36,11 @@ def test_the_script_says_what_a_cpu_cannot_show(capsys):
     timing_mistakes.main()
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("no GPU")
-    assert [line.split(":")[0] for line in lines if line.endswith("us")] == ["1 x 16 MiB", "1 x 8 MiB", "32 x 0.0625 MiB"]
+    assert [line.split(":")[0] for line in lines if line.endswith("us")] == [
+        "1 x 16 MiB",
+        "1 x 8 MiB",
+        "32 x 0.0625 MiB",
+    ]
     assert sum("mean_of_ten" in line for line in lines) == 3
 
 
