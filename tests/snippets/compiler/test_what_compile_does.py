@@ -1,5 +1,7 @@
 """The compiler's stages, on the page's function: what each makes of it, and that the result stays the same."""
 
+import re
+
 import pytest
 import torch
 
@@ -92,6 +94,9 @@ def test_autograd_decomposes_and_keeps_inputs_and_one_number_a_row():
 def test_inductor_writes_one_kernel():
     (kernel,) = generated_kernels(unit_rows, *make_inputs(columns=1024))
     assert kernel.startswith("@triton.jit" if DEVICE == "cuda" else "#include")
+    pointers = set(re.findall(r"\b\w*_ptr\d+\b", kernel))
+    assert {"in_ptr0", "in_ptr1", "in_ptr2"} <= pointers  # x, y and bias
+    assert len(pointers) <= 5, "besides the result and one number a row, something is written"
 
 
 def test_a_listing_shows_source_lines_without_paths():
