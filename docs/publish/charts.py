@@ -11,7 +11,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
@@ -22,7 +22,7 @@ from docs.publish import evidence, palette, units
 from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Evidence
 from docs.publish.records import METRICS, PUBLISHED_MACHINE, Measured, Store
-from docs.publish.site import Place
+from docs.publish.site import Place, machine_page
 from tests.benchmarks.source import ROOT
 
 CACHE = ROOT / ".cache" / "charts"
@@ -61,7 +61,7 @@ class Mark:
         return self.row.variant
 
     def label(self, short: bool = False) -> str:
-        return palette.label(self.variant, short) + (" (stale)" if self.row.stale else "")
+        return palette.label(self.variant, short)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,12 @@ class Plot:
         return units.NAMED[self.unit][0]
 
     def show(self, value: float) -> str:
+        """In the plot's unit."""
         return units.in_unit(value, self.unit)
+
+    def best(self, value: float) -> str:
+        """In the unit that fits it best, as prose has it."""
+        return units.text(value, METRICS[self.metric].unit)
 
 
 def render(spec: Mapping[str, Any], store: Store, shown: Evidence, place: Place) -> str:
@@ -223,15 +228,15 @@ def _title(spec: Mapping[str, Any], plot: Plot) -> str:
     )
     best = (min if plot.metric in LOWER_IS_BETTER else max)(last, key=lambda mark: mark.value)
     where = f" at {best.x} {spec['x']}" if spec["kind"] == "lines" else ""
-    return f"{row.record.machine['name']}: {best.label()} is ahead{where} with {plot.show(best.value)}"
+    return f"{row.record.machine['name']}: {best.label()} is ahead{where} with {plot.best(best.value)}"
 
 
 def _filled(spec: Mapping[str, Any], plot: Plot, asked: str) -> str:
     """A placeholder's text: {ours}, {ours@4096}, {eager/ours} (a ratio of values) or {ceiling}."""
     if asked == "ceiling" and plot.ceiling:
-        return plot.show(plot.ceiling[0])
+        return plot.best(plot.ceiling[0])
     values = [_at(spec, plot, name.strip()) for name in asked.split("/")]
-    return plot.show(values[0]) if len(values) == 1 else units.text(values[0] / values[1], "x")
+    return plot.best(values[0]) if len(values) == 1 else units.text(values[0] / values[1], "x")
 
 
 def _at(spec: Mapping[str, Any], plot: Plot, name: str) -> float:
@@ -301,97 +306,141 @@ def _bars(plot: Plot, width: int) -> dict:
     )
 
 
+@dataclass(frozen=True)
+class Rise:
+    """The vertical scale of a plot of lines, in the plot's unit: from zero, or logarithmic where the values need it."""
+
+    bottom: float
+    top: float
+    logarithmic: bool
+    pixels: int
+
+    @classmethod
+    def of(cls, plot: Plot, pixels: int) -> "Rise":
+        values = [value / plot.scale for mark in plot.marks for value in (mark.low, mark.high)]
+        values += [plot.ceiling[0] / plot.scale] if plot.ceiling else []
+        low, high = min(values), max(values)
+        if plot.metric in LOWER_IS_BETTER and high > 30 * low > 0:
+            return cls(low / 1.3, high * 1.3, True, pixels)
+        return cls(0, high * 1.06 or 1, False, pixels)
+
+    def pixel(self, value: float) -> float:
+        """From the top."""
+        warp = math.log if self.logarithmic else float
+        return self.pixels * (warp(self.top) - warp(value)) / (warp(self.top) - warp(self.bottom))
+
+    def value(self, pixel: float) -> float:
+        part = pixel / self.pixels
+        if self.logarithmic:
+            return self.top * (self.bottom / self.top) ** part
+        return self.top + (self.bottom - self.top) * part
+
+    def ticks(self) -> list[float]:
+        """Round values, about five: powers of ten where logarithmic."""
+        if self.logarithmic:
+            powers = range(math.ceil(math.log10(self.bottom)), math.floor(math.log10(self.top)) + 1)
+            return [10.0**power for power in powers][:: max(1, len(powers) // 5)]
+        step = 10 ** math.floor(math.log10(self.top / 4))
+        step *= max(factor for factor in (1, 2, 5, 10) if factor * step <= self.top / 3 or factor == 1)
+        return [index * step for index in range(math.floor(self.top / step) + 1)]
+
+
 def _lines(plot: Plot, width: int) -> dict:
     """Lines over a size that doubles, each with its name and last value at its end."""
     sizes = sorted({mark.x for mark in plot.marks})
-    x = alt.X(
-        "x:Q",
-        scale=alt.Scale(type="log", base=2, domain=[sizes[0], sizes[-1]], nice=False),
-        axis=_axis(
-            values=_ticks(sizes, width),
-            labelExpr="datum.value",
-            ticks=True,
-            tickColor=LINE,
-            domain=True,
-            domainColor=INK,
-        ),
+    scale = alt.Scale(type="log", base=2, domain=[sizes[0], sizes[-1]], nice=False)
+    axis = _axis(
+        values=_ticks(sizes, width), labelExpr="datum.value", ticks=True, tickColor=LINE, domain=True, domainColor=INK
     )
-    return _curves(plot, width, x, {size: size for size in sizes})
+    return _curves(plot, width, alt.X("x:Q", scale=scale, axis=axis))
 
 
 def _history(plot: Plot, width: int) -> dict:
     """A metric over the dates of its runs."""
     dates = sorted({mark.x for mark in plot.marks})
-    x = alt.X(
-        "x:T",
-        axis=_axis(format="%d %b %Y", values=dates[:: max(1, len(dates) // (2 if width < 500 else 5))], domain=True),
-    )
-    return _curves(plot, width, x, {date: date for date in dates})
+    labelled = dates[:: math.ceil(len(dates) / (2 if width < 500 else 5))]
+    return _curves(plot, width, alt.X("x:T", axis=_axis(format="%-d %b %Y", values=labelled, domain=True)))
 
 
 KINDS: dict[str, Callable[[Plot, int], dict]] = {"bars": _bars, "lines": _lines, "history": _history}
 
 
-def _curves(plot: Plot, width: int, x: alt.X, places: Mapping[Any, Any]) -> dict:
+def _curves(plot: Plot, width: int, x: alt.X) -> dict:
     narrow = width < 500
-    height = 270 if narrow else 300
-    scaled = plot.scale
-    values = [mark.value for mark in plot.marks] + ([plot.ceiling[0]] if plot.ceiling else [])
-    logarithmic = plot.metric in LOWER_IS_BETTER and max(values) > 30 * max(min(values), 1e-30)
-    bottom, top = (
-        (min(values) / scaled / 1.3 if logarithmic else 0),
-        max(values) / scaled * (1.3 if logarithmic else 1.06),
+    rise = Rise.of(plot, pixels=270 if narrow else 300)
+    ends = _end_labels(plot, rise, short=narrow)
+    ticks = {value: _tick(plot, rise, value) for value in rise.ticks()}
+    left = _room(ticks.values()) + 12
+    right = _room((end["label"] for end in ends if end["last"]), bold=True) + 14
+    drawn = width - left - right
+    scale = alt.Scale(
+        type="log" if rise.logarithmic else "linear", domain=[rise.bottom, rise.top], nice=False, zero=False
     )
-    scale = alt.Scale(type="log" if logarithmic else "linear", domain=[bottom, top], nice=False)
-    axis = _axis(grid=True, gridColor=LINE, gridWidth=0.6, tickCount=5, format=",~r", domain=False)
+    names = json.dumps(list(ticks.values()), ensure_ascii=False)
+    axis = _axis(
+        grid=True,
+        gridColor=LINE,
+        gridWidth=0.6,
+        values=list(ticks),
+        labelExpr=f"{names}[indexof({list(ticks)}, datum.value)]",
+        domain=False,
+    )
 
     def y(field: str) -> alt.Y:
         return alt.Y(f"{field}:Q", scale=scale, axis=axis)
 
-    ends = _end_labels(plot, height, (bottom, top), logarithmic, short=narrow)
-    right = _room((end["label"] for end in ends), bold=True) + 16
-    left = _room([units.digits(top)]) + 14
-    drawn = width - left - right
     base = alt.Chart(_data(plot, plot.marks)).encode(x=x, color=_colour())
     layers = [
         base.mark_rule(strokeWidth=1.4).encode(y=y("low"), y2="high:Q"),
-        base.mark_line(strokeWidth=2.2, interpolate="linear").encode(y=y("value"), detail="variant:N"),
+        base.mark_line(strokeWidth=2.2).encode(y=y("value"), detail="variant:N"),
         base.mark_point(filled=True, size=38, opacity=1).encode(y=y("value"), tooltip=_tooltip(plot)),
         alt.Chart(alt.Data(values=ends))
         .mark_text(align="left", dx=10, fontSize=TEXT, fontWeight=600)
-        .encode(x=alt.value(drawn), y=y("place"), text="label:N", color=_colour()),
-        alt.Chart(alt.Data(values=[{"unit": plot.unit}]))
-        .mark_text(align="left", dx=-left + 2, dy=-14, fontSize=SMALL, color=SOFT)
-        .encode(x=alt.value(0), y=alt.value(0), text="unit:N"),
+        .encode(x=x, y=y("place"), text="label:N", color=_colour()),
     ]
+    if not rise.logarithmic:
+        unit = alt.Chart(alt.Data(values=[{"unit": plot.unit}]))
+        unit = unit.mark_text(align="left", dx=2 - left, dy=-14, fontSize=SMALL, color=SOFT)
+        layers.append(unit.encode(x=alt.value(0), y=alt.value(0), text="unit:N"))
     if plot.ceiling:
         layers[:0] = _ceiling_layers(plot, y("value"))
-    return _finished(layers, drawn, height, {"left": left, "right": right, "top": 24, "bottom": 24})
+    top = 12 if rise.logarithmic and not plot.ceiling else 24
+    return _finished(layers, drawn, rise.pixels, {"left": left, "right": right, "top": top, "bottom": 24})
 
 
-def _end_labels(plot: Plot, height: int, domain: tuple[float, float], logarithmic: bool, short: bool) -> list[dict]:
-    """A label for each line at its last point, pushed apart where they would overlap; places are in display units."""
-    warp, unwarp = (math.log, math.exp) if logarithmic else (float, float)
-    bottom, top = map(warp, domain)
-    span = (top - bottom) or 1
-    last = [
-        max((mark for mark in plot.marks if mark.variant == name), key=lambda mark: mark.x) for name in plot.variants
-    ]
-    last.sort(key=lambda mark: mark.value, reverse=True)
-    pixels = [height * (1 - (warp(mark.value / plot.scale) - bottom) / span) for mark in last]
-    apart = _apart(pixels, TEXT + 3, height)
-    return [
-        {
-            "label": f"{mark.label(short)} {_number(plot, mark.value)}",
-            "colour": palette.colour(mark.variant),
-            "place": unwarp(bottom + span * (1 - pixel / height)),
-        }
-        for mark, pixel in zip(last, apart, strict=True)
-    ]
+def _end_labels(plot: Plot, rise: Rise, short: bool) -> list[dict]:
+    """A label for each line at its last point. Those that would overlap are pushed apart."""
+    ends = [max((m for m in plot.marks if m.variant == name), key=lambda mark: mark.x) for name in plot.variants]
+    ends.sort(key=lambda mark: mark.value, reverse=True)
+    last = max(mark.x for mark in ends)
+    labels = []
+    for x in dict.fromkeys(mark.x for mark in ends):
+        there = [mark for mark in ends if mark.x == x]
+        pixels = _apart([rise.pixel(mark.value / plot.scale) for mark in there], TEXT + 3, rise.pixels)
+        labels += [
+            {
+                "label": f"{mark.label(short)} {_number(plot, rise, mark.value)}",
+                "colour": palette.colour(mark.variant),
+                "x": x,
+                "place": rise.value(pixel),
+                "last": x == last,
+            }
+            for mark, pixel in zip(there, pixels, strict=True)
+        ]
+    return labels
 
 
-def _number(plot: Plot, value: float) -> str:
-    """A value without its unit, which stands at the axis; percent keep their sign."""
+def _tick(plot: Plot, rise: Rise, value: float) -> str:
+    """The axis' label at a value: with its unit where the axis spans several."""
+    if rise.logarithmic:
+        return units.text(value * plot.scale, METRICS[plot.metric].unit, exact=True)
+    return f"{value:,g}"
+
+
+def _number(plot: Plot, rise: Rise, value: float) -> str:
+    """A value as its line's label has it: without a unit where that stands at the axis."""
+    if rise.logarithmic:
+        return plot.best(value)
     return plot.show(value) if plot.unit == "%" else units.digits(value / plot.scale)
 
 
@@ -497,14 +546,22 @@ def _panel(spec: Mapping[str, Any], plot: Plot, shown: Evidence, place: Place, f
     drawings = "".join(_drawing(draw(plot, width), size, f"{title}. {_spoken(plot)}") for size, width in SIZES.items())
     note = f" {escape(spec['note'])}" if spec.get("note") else ""
     shown_first = " rp-shown" if first else ""
+    link = place.to(machine_page(row.machine))
     return (
         f'<figure class="rp-chart__panel{shown_first}" data-machine="{row.machine}" data-name="{machine}">'
         f'<figcaption><div class="rp-chart__title">{escape(title)}</div>'
         f'<div class="rp-chart__what">{escape(_what(spec, plot))}</div></figcaption>'
         f"{drawings}"
-        f'<p class="rp-chart__source">{machine}, {row.record.date[:10]}.{note}</p>'
+        f'<p class="rp-chart__source"><a href="{link}">{machine}</a>, {row.record.date[:10]}.{note}{_stale(plot)}</p>'
         f"<details><summary>The numbers</summary>{_table(spec, plot, shown, place)}</details></figure>"
     )
+
+
+def _stale(plot: Plot) -> str:
+    """Which of the drawn variants have changed since they were measured."""
+    newest = {mark.variant: mark for mark in plot.marks}
+    names = [mark.label() for mark in newest.values() if mark.row.stale]
+    return f' <span class="rp-badge">stale</span> {escape(", ".join(names))}: changed since.' if names else ""
 
 
 def _drawing(spec: dict, size: str, spoken: str) -> str:
@@ -544,11 +601,10 @@ def _table(spec: Mapping[str, Any], plot: Plot, shown: Evidence, place: Place) -
     for mark in plot.marks:
         quantity = evidence.of_row(mark.row, plot.metric, spec.get("over"), place)
         assert quantity is not None  # a mark has a value
+        if spec["kind"] == "history":  # an old run measured old code: no fault of the page
+            quantity = replace(quantity, stale=False)
         cells = [*([_date(mark.x)] if along else []), shown.show(quantity), *([_spread(plot, mark)] if spread else [])]
-        rows.append(
-            f'<th scope="row">{escape(palette.label(mark.variant))}</th>'
-            + "".join(f"<td>{cell}</td>" for cell in cells)
-        )
+        rows.append(f'<th scope="row">{escape(mark.label())}</th>' + "".join(f"<td>{cell}</td>" for cell in cells))
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     table = f'<table class="rp-table"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
@@ -556,7 +612,7 @@ def _table(spec: Mapping[str, Any], plot: Plot, shown: Evidence, place: Place) -
 
 
 def _spread(plot: Plot, mark: Mark) -> str:
-    return f"{plot.show(mark.low)} to {plot.show(mark.high)}"
+    return f"{plot.best(mark.low)} to {plot.best(mark.high)}"
 
 
 def _date(x: Any) -> str:
@@ -570,14 +626,15 @@ def _what(spec: Mapping[str, Any], plot: Plot) -> str:
     over = f" over {palette.label(spec['over'])}" if spec.get("over") else ""
     better = "less is better" if plot.metric in LOWER_IS_BETTER else "more is better"
     shape = f"by {spec['x']}" if spec["kind"] == "lines" else row.size.replace("x", "×")
-    where = f"{row.direction.capitalize()}, {row.dtype}, {shape}, {MODES[row.mode]}."
+    timed = f", {MODES[row.mode]}" if METRICS[plot.metric].power else ""
+    where = f"{row.direction.capitalize()}, {row.dtype}, {shape}{timed}."
     return f"{name[0].upper()}{name[1:]}{over}, {better}. {where}"
 
 
 def _spoken(plot: Plot) -> str:
     """The drawing in words, for those who cannot see it."""
     at = {mark: "" if mark.x is None else f" at {_date(mark.x)}" for mark in plot.marks}
-    return "; ".join(f"{mark.label()}{at[mark]} {plot.show(mark.value)}" for mark in plot.marks)
+    return "; ".join(f"{mark.label()}{at[mark]} {plot.best(mark.value)}" for mark in plot.marks)
 
 
 def _asked(spec: Mapping[str, Any]) -> str:
