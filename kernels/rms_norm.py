@@ -16,7 +16,6 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 # --8<-- [end:imports]
 
 
@@ -209,7 +208,7 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> tuple[int, dict
 
 @functools.cache
 def _sum_launch(N: int, device: torch.device) -> dict[str, int]:
-    block = min(64, max(8, triton.next_power_of_2(N // (4 * _device(device)[0]))))  # some programs for everyone
+    block = min(256, max(8, triton.next_power_of_2(N // (4 * _device(device)[0]))))  # some programs for everyone
     return _options(device, 128, ROWS=2048 // block, BLOCK=block)
 # --8<-- [end:launch]
 
@@ -298,8 +297,10 @@ class _RMSNorm(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable  # refuses double backward; without it the second gradient would be silently wrong
     def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        if torch.is_grad_enabled():  # not once_differentiable, which lets a dy that needs no gradient pass
+            raise RuntimeError("rms_norm: expected a backward without create_graph=True, got one with: it would lose "
+                               "the second derivative, which this kernel does not have")  # fmt: skip
         dx, dweight = _backward_op(dy, *ctx.saved_tensors)
         return dx, dweight, None, None
 # --8<-- [end:autograd]
@@ -329,18 +330,19 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
 
     Raises:
         TypeError: x or weight is not a tensor of one of these dtypes.
-        ValueError: weight is not [N], or on another device than x; or x is on a CPU while
+        ValueError: x has no dimension; weight is not [N], or on another device than x; or x is on a CPU while
             Triton's interpreter (TRITON_INTERPRET=1) is off.
-        RuntimeError: on double backward.
+        RuntimeError: in a backward with create_graph=True, since there is no double backward.
 
     Source: Zhang & Sennrich, "Root Mean Square Layer Normalization", 2019 (https://arxiv.org/abs/1910.07467).
     """
     for name, t in (("x", x), ("weight", weight)):
         if not isinstance(t, Tensor) or t.dtype not in _DTYPES:
             raise TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {getattr(t, 'dtype', type(t))}")
-    if x.dim() == 0 or weight.shape != x.shape[-1:]:
-        expected = list(x.shape[-1:]) or "x with at least one dimension"
-        raise ValueError(f"weight: expected shape {expected}, got {list(weight.shape)} for x of shape {list(x.shape)}")
+    if x.dim() == 0:
+        raise ValueError("x: expected at least one dimension, got none")
+    if weight.shape != x.shape[-1:]:
+        raise ValueError(f"weight: expected shape {list(x.shape[-1:])}, got {list(weight.shape)}")
     if weight.device != x.device:
         raise ValueError(f"weight: expected on {x.device}, where x is, got {weight.device}")
     if x.device.type == "cpu" and not _INTERPRETED:

@@ -1,0 +1,31 @@
+"""Where the kernels under test come from, and on which device they run."""
+
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
+
+
+def load(name: str) -> ModuleType:
+    """The kernel file `name`: from kernels/, or from the folder that RIDGEPOINT_KERNELS names, and from it alone."""
+    folder = os.environ.get("RIDGEPOINT_KERNELS")
+    if folder is None:
+        return importlib.import_module(f"kernels.{name}")
+    spec = importlib.util.spec_from_file_location(name, Path(folder) / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
