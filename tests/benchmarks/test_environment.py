@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+from pathlib import Path
 
 import pytest
 
@@ -18,13 +19,13 @@ def pretend(monkeypatch, version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["2.11.0", "2.13.0+cpu", "2.15.3", "2.12.0a0+git1234"])
-def test_supported_torch(monkeypatch, version):
+def test_supported_torch(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     pretend(monkeypatch, version)
     assert environment.torch_problem() is None
 
 
 @pytest.mark.parametrize("version", ["2.10.1", "1.13.0", "2.16.0.dev20261101", "3.0.0", "2.9"])
-def test_unsupported_torch(monkeypatch, capsys, version):
+def test_unsupported_torch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], version: str) -> None:
     pretend(monkeypatch, version)
     with pytest.raises(SystemExit) as caught:
         environment.require()
@@ -32,19 +33,19 @@ def test_unsupported_torch(monkeypatch, capsys, version):
     assert capsys.readouterr().err == f"expected torch 2.11 to 2.15, found {version}\n"
 
 
-def test_no_torch(monkeypatch):
-    def absent(name):
+def test_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", absent)
     assert environment.torch_problem() == "expected torch 2.11 to 2.15, found none: install it as the README says"
 
 
-def test_a_compiler_and_headers_are_here():
+def test_a_compiler_and_headers_are_here() -> None:
     assert environment.compiler_problem() is None
 
 
-def test_no_python_headers(monkeypatch, tmp_path):
+def test_no_python_headers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     problem = environment.compiler_problem()
     assert problem.startswith(f"torch.compile needs Python's headers: expected {tmp_path}/Python.h, found none")
@@ -55,7 +56,7 @@ def run(module: str, *arguments: str, **changed: str) -> subprocess.CompletedPro
     return subprocess.run(command, cwd=ROOT, env=os.environ | changed, capture_output=True, text=True, timeout=120)
 
 
-def test_no_compiler_where_a_snippet_compiles():
+def test_no_compiler_where_a_snippet_compiles() -> None:
     """One line and no traceback; a snippet that compiles nothing runs all the same."""
     done = run("snippets.first_speedup", CXX="no-such-compiler")
     assert (done.returncode, done.stdout) == (2, "")
@@ -64,14 +65,14 @@ def test_no_compiler_where_a_snippet_compiles():
     assert run("snippets.validation.equivalence", CXX="no-such-compiler").returncode == 0
 
 
-def test_the_check_as_a_command():
+def test_the_check_as_a_command() -> None:
     assert run("tests.benchmarks.environment").returncode == 0
     done = run("tests.benchmarks.environment", CXX="no-such-compiler")
     assert done.returncode == 1
     assert done.stdout.startswith("torch.compile needs a C++ compiler")
 
 
-def test_an_unsupported_torch_stops_the_runner_and_a_snippet(tmp_path):
+def test_an_unsupported_torch_stops_the_runner_and_a_snippet(tmp_path: Path) -> None:
     """A torch of another version, first on the path, that must not even be imported."""
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise RuntimeError('imported')")

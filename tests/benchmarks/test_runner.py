@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,7 @@ SECOND = """
 
 
 @pytest.fixture
-def house(tmp_path, monkeypatch):
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A miniature of the project whose cases are `first` and whatever a test adds, measured in few rounds."""
     root = tmp_path / "house"
     write(root / "tests/benchmarks/first.py", FIRST)
@@ -131,7 +132,7 @@ def edit(path: Path, old: str, new: str) -> None:
 # ---- what gets a time -----------------------------------------------------------------------------------------------
 
 
-def test_right_variants_are_timed_and_described(house):
+def test_right_variants_are_timed_and_described(house: Path) -> None:
     rows, _ = measured(house)
     assert set(rows) == {"eager", "ours"}
     row = rows["ours"]
@@ -144,25 +145,25 @@ def test_right_variants_are_timed_and_described(house):
     assert row["sources"]["files"] == ["snippets/doubled.py", "tests/benchmarks/first.py"]
 
 
-def test_a_wrong_variant_gets_no_time_but_a_reason(house):
+def test_a_wrong_variant_gets_no_time_but_a_reason(house: Path) -> None:
     rows, reasons = measured(house)
     assert "wrong" not in rows
     assert reasons["wrong"] == "wrong result, not timed: output: error 3.5e+00, bound 3.3e-06"
     assert reasons["two"].startswith("wrong result, not timed: expected the results ['output']")
 
 
-def test_a_variant_that_raises_is_recorded_with_what_it_said(house):
+def test_a_variant_that_raises_is_recorded_with_what_it_said(house: Path) -> None:
     _, reasons = measured(house)
     assert reasons["peer"] == "ImportError: no such peer installed"
 
 
-def test_a_variant_that_changes_its_inputs_is_found_out(house):
+def test_a_variant_that_changes_its_inputs_is_found_out(house: Path) -> None:
     edit(house / "tests/benchmarks/first.py", "lambda: lambda: x + x)", "lambda: lambda: 2 * grows())")
     _, reasons = measured(house)
     assert "wrong result" in reasons["ours"]
 
 
-def test_without_a_baseline_nothing_is_timed(house):
+def test_without_a_baseline_nothing_is_timed(house: Path) -> None:
     """Otherwise the next variant would be held against itself, and pass."""
     edit(house / "tests/benchmarks/first.py", '"eager": Variant(lambda: lambda: 2 * x)', '"eager": Variant(peer)')
     rows, reasons = measured(house)
@@ -171,7 +172,7 @@ def test_without_a_baseline_nothing_is_timed(house):
     assert reasons["eager"] == "ImportError: no such peer installed"
 
 
-def test_a_baseline_that_is_wrong_itself_is_no_baseline(house):
+def test_a_baseline_that_is_wrong_itself_is_no_baseline(house: Path) -> None:
     edit(
         house / "tests/benchmarks/first.py",
         '"eager": Variant(lambda: lambda: 2 * x)',
@@ -182,7 +183,7 @@ def test_a_baseline_that_is_wrong_itself_is_no_baseline(house):
     assert "no yardstick" in reasons["eager"]
 
 
-def test_a_variant_with_a_timer_of_its_own(house):
+def test_a_variant_with_a_timer_of_its_own(house: Path) -> None:
     edit(
         house / "tests/benchmarks/first.py",
         "Variant(lambda: lambda: x + x)",
@@ -193,7 +194,7 @@ def test_a_variant_with_a_timer_of_its_own(house):
     assert rows["eager"]["time"]["p50"] < 1
 
 
-def test_inputs_that_do_not_fit_are_recorded(house):
+def test_inputs_that_do_not_fit_are_recorded(house: Path) -> None:
     edit(house / "tests/benchmarks/first.py", "x.copy_(torch.arange(8.0))", "raise torch.OutOfMemoryError('2 TB')")
     rows, reasons = measured(house)
     assert (rows, reasons) == ({}, {"*": "OutOfMemoryError: 2 TB"})
@@ -202,7 +203,7 @@ def test_inputs_that_do_not_fit_are_recorded(house):
 # ---- the record -----------------------------------------------------------------------------------------------------
 
 
-def test_a_record_says_what_ran_where(house):
+def test_a_record_says_what_ran_where(house: Path) -> None:
     assert bench(house, "first", "--commit", "c0ffee") == 0
     (record,) = records(house)
     assert record["schema"] == runner.SCHEMA
@@ -212,12 +213,12 @@ def test_a_record_says_what_ran_where(house):
     assert record["software"]["torch"] == torch.__version__
 
 
-def test_outside_a_checkout_the_tree_counts_as_dirty(house):
+def test_outside_a_checkout_the_tree_counts_as_dirty(house: Path) -> None:
     bench(house, "first")
     assert [(record["commit"], record["dirty"]) for record in records(house)] == [(None, True)]
 
 
-def test_uncommitted_changes_are_noted(house):
+def test_uncommitted_changes_are_noted(house: Path) -> None:
     git = ["git", "-c", "user.name=x", "-c", "user.email=x@example.org"]
     for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "all"]):
         subprocess.run([*git, *arguments], cwd=house, check=True)
@@ -227,7 +228,7 @@ def test_uncommitted_changes_are_noted(house):
     assert runner.commit_of_tree() == (commit, True)
 
 
-def test_interrupted_in_the_second_case(house, capsys):
+def test_interrupted_in_the_second_case(house: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(house / "tests/benchmarks/second.py", SECOND.format(seconds=0))
     assert bench(house) == 130
     (record,) = records(house)
@@ -236,14 +237,14 @@ def test_interrupted_in_the_second_case(house, capsys):
     assert "interrupted: finished cases are in" in capsys.readouterr().err
 
 
-def test_interrupted_in_the_first_case(house, capsys):
+def test_interrupted_in_the_first_case(house: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(house / "tests/benchmarks/second.py", SECOND.format(seconds=0))
     assert bench(house, "second") == 130
     assert not (house / "out").exists()
     assert "interrupted: no case was finished, nothing written" in capsys.readouterr().err
 
 
-def test_interrupted_while_writing(house, monkeypatch):
+def test_interrupted_while_writing(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The record before stays as it was, and no half of the next lies beside it."""
     write(
         house / "tests/benchmarks/second.py",
@@ -251,11 +252,11 @@ def test_interrupted_while_writing(house, monkeypatch):
     )
     written = []
 
-    def interrupted(self, target):
+    def interrupted(self: Path, target: Path) -> None:
         written.append(target)
         if len(written) == 2:
             raise KeyboardInterrupt
-        return os.replace(self, target)
+        os.replace(self, target)
 
     monkeypatch.setattr(Path, "replace", interrupted)
     assert bench(house) == 130
@@ -263,7 +264,7 @@ def test_interrupted_while_writing(house, monkeypatch):
     assert {row["case"] for row in record["rows"]} == {"first"}
 
 
-def test_a_real_interrupt(house):
+def test_a_real_interrupt(house: Path) -> None:
     """Ctrl-C at a process of its own, while its second case runs."""
     write(house / "tests/benchmarks/second.py", SECOND.format(seconds=60))
     script = f"""
@@ -296,13 +297,13 @@ def test_a_real_interrupt(house):
 # ---- the command line -----------------------------------------------------------------------------------------------
 
 
-def test_list_shows_every_case_with_its_question(house, capsys):
+def test_list_shows_every_case_with_its_question(house: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench(house, "--list") == 0
     assert capsys.readouterr().out.split(maxsplit=1) == ["first", "Is two x the same as x and x?\n"]
     assert not (house / "out").exists()
 
 
-def test_an_unknown_case_is_met_with_close_names(house, capsys):
+def test_an_unknown_case_is_met_with_close_names(house: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copy(house / "tests/benchmarks/first.py", house / "tests/benchmarks/other_thing.py")
     assert bench(house, "frist") == 2
     assert capsys.readouterr().err == "no such case: frist; expected one of: first\n"
@@ -312,12 +313,12 @@ def test_an_unknown_case_is_met_with_close_names(house, capsys):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there(house, capsys):
+def test_a_gpu_that_is_not_there(house: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main(["--device", "cuda", "first"]) == 2
     assert "this PyTorch sees no GPU" in capsys.readouterr().err
 
 
-def test_skip_fresh_measures_what_changed_and_only_that(house):
+def test_skip_fresh_measures_what_changed_and_only_that(house: Path) -> None:
     bench(house, "first")
     assert bench(house, "--skip-fresh") == 0
     assert len(records(house)) == 1, "nothing changed, nothing to measure"
@@ -328,7 +329,7 @@ def test_skip_fresh_measures_what_changed_and_only_that(house):
 
 
 @pytest.mark.parametrize("difference", ["machine", "software", "truncated"])
-def test_what_another_machine_or_version_measured_is_not_fresh(house, difference):
+def test_what_another_machine_or_version_measured_is_not_fresh(house: Path, difference: str) -> None:
     bench(house, "first")
     make_old(house)
     (path,) = (house / "out").glob("*.json")
@@ -342,7 +343,7 @@ def test_what_another_machine_or_version_measured_is_not_fresh(house, difference
     assert len(list((house / "out").glob("*.json"))) == 2
 
 
-def test_a_case_with_no_points_here_leaves_no_record(house, capsys):
+def test_a_case_with_no_points_here_leaves_no_record(house: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edit(house / "tests/benchmarks/first.py", '[Point({"elements": 8}, "float32", modes=("calls",))]', "[]")
     assert bench(house) == 0
     assert "nothing to measure on this cpu" in capsys.readouterr().out

@@ -38,7 +38,7 @@ def same(other: str) -> bool:
         ("\n\n\n", "\n\n\n\n\n"),
     ],
 )
-def test_comments_formatting_and_docstrings_do_not_count(old, new):
+def test_comments_formatting_and_docstrings_do_not_count(old: str, new: str) -> None:
     assert same(CODE.replace(old, new))
 
 
@@ -55,23 +55,23 @@ def test_comments_formatting_and_docstrings_do_not_count(old, new):
         ("else None", "else 0"),
     ],
 )
-def test_code_counts(old, new):
+def test_code_counts(old: str, new: str) -> None:
     assert not same(CODE.replace(old, new))
 
 
-def test_a_text_that_is_no_docstring_counts():
+def test_a_text_that_is_no_docstring_counts() -> None:
     one, other = ('def f():\n    return "a"\n', 'def f():\n    return "b"\n')
     assert digest_texts([("a.py", one)]) != digest_texts([("a.py", other)])
 
 
-def test_the_name_counts_and_the_order_does_not():
+def test_the_name_counts_and_the_order_does_not() -> None:
     one, other = ("a.py", "x = 1"), ("b.py", "x = 2")
     assert digest_texts([one, other]) == digest_texts([other, one])
     assert digest_texts([one]) != digest_texts([("c.py", "x = 1")])
 
 
 @pytest.mark.parametrize("changed", ["case.py", "kernel.py", TIMER])
-def test_the_case_the_code_and_the_timer_count(tmp_path, changed):
+def test_the_case_the_code_and_the_timer_count(tmp_path: Path, changed: str) -> None:
     for name in ("case.py", "kernel.py", TIMER):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x = 1\n")
@@ -82,7 +82,7 @@ def test_the_case_the_code_and_the_timer_count(tmp_path, changed):
     assert digest("case.py", ["kernel.py"], tmp_path) != before
 
 
-def test_a_missing_source_is_named(tmp_path):
+def test_a_missing_source_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"gone\.py"):
         digest("gone.py", [], tmp_path)
 
@@ -108,7 +108,7 @@ def imported(path: Path) -> set[Path]:
 
 
 @pytest.mark.parametrize("name", discover())
-def test_a_case_names_every_project_file_that_it_measures(name):
+def test_a_case_names_every_project_file_that_it_measures(name: str) -> None:
     path = discover()[name]
     case = load(path)
     assert case.name == name

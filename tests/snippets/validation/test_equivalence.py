@@ -87,7 +87,7 @@ def test_nan_and_infinity_are_expected_where_the_reference_has_them(special):
 
 
 def test_beyond_the_range_of_the_dtype():
-    """A finite reference that fp16 cannot hold: to overflow as PyTorch does is no error, nor to be right where it does."""
+    """Finite in float64, not in fp16: to overflow as PyTorch does is no error, nor to be right where it does."""
     assert judge([1.0, INF], [1.0, INF], [1.0, 1e6], torch.float16).holds
     assert not judge([1.0, -INF], [1.0, INF], [1.0, 1e6], torch.float16).holds
     assert judge([1.0, 2.0], [1.0, INF], [1.0, 2.0], torch.float16).holds
