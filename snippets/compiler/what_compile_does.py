@@ -42,7 +42,7 @@ class Traffic(TorchDispatchMode):
         super().__init__()
         self.operations: list[tuple[str, int, int]] = []  # name, bytes read, bytes written
 
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         result = operation(*args, **(kwargs or {}))
         self.operations.append((str(operation), nbytes(args), nbytes(result)))
         return result
