@@ -20,7 +20,8 @@ LISTED = Path(__file__).with_name("unrunnable.toml")
 FENCE = re.compile(r"^(?P<indent>[ \t>]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<info>.*?)[ \t]*$")
 INCLUDE = re.compile(r'^-+8<-+ +"(?P<path>[^":]+)(?::(?P<section>[\w-]+))?"$')
 ALIASES = {"py": "python", "shell": "sh"}
-RUN = {"python", "sh", "bash"}  # what pytest-codeblocks runs
+SHELLS = {"sh", "bash"}
+SCRIPT = re.compile(r"(?:\w+=\S* )*python (?:-m snippets\.|-c )")
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,14 @@ class Block:
         """Whether all of the block is included from files."""
         lines = [line.strip() for line in self.body.splitlines() if line.strip()]
         return bool(lines) and all(INCLUDE.match(line) for line in lines)
+
+    @property
+    def runnable(self) -> bool:
+        """Whether a test may run it: Python, or shell that starts snippets. The rest measures, installs or commits."""
+        if self.language not in SHELLS:
+            return self.language == "python"
+        lines = [line for line in self.body.splitlines() if line.strip() and not line.startswith("#")]
+        return all(SCRIPT.match(line) for line in lines)
 
 
 def blocks_of(text: str, page: str) -> list[Block]:
@@ -109,7 +118,7 @@ def by_kind() -> dict[str, list[Block]]:
         elif block.embedded:
             found["embedded"].append(block)
         else:
-            found["run" if block.language in RUN else "unaccounted"].append(block)
+            found["run" if block.runnable else "unaccounted"].append(block)
     return found
 
 

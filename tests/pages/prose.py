@@ -8,6 +8,8 @@ definitions from calc(). What stays allowed is what is no result: shapes (8192×
 import re
 from collections.abc import Iterator
 
+from docs.publish.macros import FENCED, SPAN
+
 _WORDS = "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty|thirty|forty|fifty|hundred|thousand"
 _NUMBER = rf"(?:(?<![\w.,×])\d[\d,]*(?:\.\d+)?(?:[ \u00a0](?:hundred|thousand|million|billion))?|\b(?:{_WORDS}))"
 _GAP = r"\*{0,2}(?:[ \u00a0\u202f\u2009-]|&nbsp;)*"  # "**63** us", "5-second"
@@ -57,7 +59,7 @@ def prose_of(text: str) -> str:
     A chart's title and note are prose although they stand in a macro; so are the title and description of a page.
     """
     text = _front_matter(text)
-    for pattern in (_COMMENT, _FENCED, _CODE):
+    for pattern in (_COMMENT, FENCED, SPAN):
         text = pattern.sub(_blank, text)
     text = _MACRO.sub(_macro_prose, text)
     for pattern in (_STYLE, _TAG, _TARGET, _ATTRIBUTES):

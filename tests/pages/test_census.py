@@ -92,6 +92,20 @@ def test_a_title_may_change_but_not_a_line():
     assert plain.hash == titled.hash != other.hash
 
 
+@pytest.mark.parametrize(
+    ("body", "runs"),
+    [
+        ("python -m snippets.first_speedup", True),
+        ("# on a GPU\nTORCH_LOGS=output_code python -m snippets.first_speedup", True),
+        ("nox -s docs", False),
+        ("python -m snippets.first_speedup\ngit commit", False),
+        ("python -m tests.benchmarks", False),
+    ],
+)
+def test_shell_runs_only_if_it_starts_snippets(body: str, runs: bool):
+    assert blocks_of(f"```sh\n{body}\n```", "page.md")[0].runnable == runs
+
+
 def test_an_open_fence_is_an_error():
     with pytest.raises(ValueError, match=r"page\.md:1"):
         blocks_of("```python\nx = 1\n", "page.md")
