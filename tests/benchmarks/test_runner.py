@@ -223,7 +223,7 @@ def test_uncommitted_changes_are_noted(house: Path) -> None:
     for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "all"]):
         subprocess.run([*git, *arguments], cwd=house, check=True)
     commit, dirty = runner.commit_of_tree()
-    assert len(commit) == 40 and not dirty
+    assert commit and len(commit) == 40 and not dirty
     edit(house / "snippets/doubled.py", "x + x", "2 * x")
     assert runner.commit_of_tree() == (commit, True)
 
@@ -285,7 +285,7 @@ def test_a_real_interrupt(house: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout.readline() == "waiting\n"
+    assert process.stdout and process.stdout.readline() == "waiting\n"
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130
