@@ -14,18 +14,16 @@ from mkdocs.structure.pages import Page as MkDocsPage
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # `mkdocs build` has no reason to know our root
 
-from docs.publish import (
-    markers,
-    palette,
-    reading,
-    results,
-)
+from docs.publish import markers, palette, reading, results
 from docs.publish.captures import Captures
 from docs.publish.errors import PublishError
 from docs.publish.kernel_files import files as kernel_files
 from docs.publish.macros import Macros, Page, render
 from docs.publish.records import Store
+from docs.publish.results import verification
+from docs.publish.schema import TestReport
 from docs.publish.site import Place
+from tests.pages import census
 
 
 @dataclass
@@ -35,6 +33,7 @@ class Build:
     root: Path
     store: Store
     captures: Captures
+    reports: list[TestReport]
     pages: dict[str, Page] = field(default_factory=dict)
 
 
@@ -47,7 +46,12 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     root = Path(config.config_file_path).parent
     measurements = root / "docs" / "measurements"
     try:
-        current = Build(root, Store.load(measurements, root), Captures.load(measurements / "captures", root))
+        current = Build(
+            root,
+            Store.load(measurements, root, local=not releasing()),
+            Captures.load(measurements / "captures", root),
+            verification.load(measurements / "tests", root),
+        )
     except PublishError as error:
         raise PluginError(str(error)) from error
     if wrong := markers.problems(root):
@@ -73,7 +77,8 @@ def generated(config: MkDocsConfig) -> Iterator[tuple[str, str]]:
     yield "assets/vega.js", charts.bundle()
     for path in kernel_files(current.root).values():
         yield f"kernels/{path.name}", path.read_text(encoding="utf-8")
-    yield from results.files(current.store, lambda path, url: place(config, path, url))
+    blocks = census.count()
+    yield from results.files(current.store, current.reports, blocks, lambda path, url: place(config, path, url))
 
 
 def place(config: MkDocsConfig, path: str, url: str) -> Place:
@@ -107,6 +112,15 @@ def on_page_content(html: str, *, page: MkDocsPage, config: MkDocsConfig, files:
 
 def on_env(env: Any, *, config: MkDocsConfig, files: Files) -> None:
     """Refuse to release what is stale, before anything is written."""
-    stale = [f"{path}: stale: {what}" for path, page in current.pages.items() for what in page.evidence.stale]
-    if stale and os.environ.get("RIDGEPOINT_RELEASE") == "1":
-        raise PluginError("a release shows nothing stale; measure these again:\n" + "\n".join(stale))
+    if not releasing():
+        return
+    shown = [f"{path}: {what}" for path, page in current.pages.items() for what in page.evidence.stale]
+    rows = {(row.machine, row.case) for row in current.store.select() if row.stale}
+    shown += [f"results/machines/{machine}.md: {case}" for machine, case in sorted(rows)]
+    if shown:
+        raise PluginError("a release shows nothing stale; measure or capture these again:\n" + "\n".join(shown))
+
+
+def releasing() -> bool:
+    """Whether this build is to be released: committed numbers only, none of them stale."""
+    return os.environ.get("RIDGEPOINT_RELEASE") == "1"

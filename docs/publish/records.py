@@ -143,8 +143,10 @@ class Store:
     """
 
     def __init__(self, published: Iterable[Record], local: Iterable[Record] = (), root: Path = ROOT):
-        here = [_as_local(record) for record in local]
-        self.records = [*sorted(published, key=_age), *sorted(here, key=_age)]
+        known = sorted(published, key=_age)
+        taken = {record.machine["slug"] for record in known}
+        here = [_as_local(record, taken) for record in sorted(local, key=_age)]
+        self.records = [*known, *here]
         self.local = {record.machine["slug"] for record in here}
         names = {record.machine["slug"]: record.machine["name"] for record in self.records}
         self.machines = dict(
@@ -153,21 +155,25 @@ class Store:
         self._rows = [
             Measured(row, staleness.row_is_stale(row.sources, root)) for record in self.records for row in record.rows
         ]
-        newest = {(row.machine, row.case): row.record.id for row in self._rows}
-        self._current = [row for row in self._rows if newest[row.machine, row.case] == row.record.id]
-        self._newest = newest
+        self._newest = {(row.machine, row.case): row.record.id for row in self._rows}
+        self._current = [
+            row
+            for row in self._rows
+            if self._newest[row.machine, row.case] == row.record.id
+            and (root / row.sources.files[-1]).exists()  # a case that was removed is history
+        ]
 
     @classmethod
-    def load(cls, measurements: Path = MEASUREMENTS, root: Path = ROOT) -> "Store":
-        """The records below a folder with runs/ and local/.
+    def load(cls, measurements: Path = MEASUREMENTS, root: Path = ROOT, local: bool = True) -> "Store":
+        """The records below a folder with runs/ and, if wanted, local/.
 
         Raises:
             PublishError: a file is no record, or may not be published; the message names it.
         """
         staleness.forget()
         published = [publishable(path, root) for path in sorted((measurements / "runs").glob("*.json"))]
-        local = [checked(path, root) for path in sorted((measurements / "local").glob("*.json"))]
-        return cls(published, local, root)
+        here = [checked(path, root) for path in sorted((measurements / "local").glob("*.json"))] if local else []
+        return cls(published, here, root)
 
     def select(
         self,
@@ -301,10 +307,11 @@ def _age(record: Record) -> tuple[str, str]:
     return record.date, record.id
 
 
-def _as_local(record: Record) -> Record:
+def _as_local(record: Record, taken: set[str]) -> Record:
     """A record of this machine, told apart from published ones of the same model."""
+    slug = record.machine["slug"]
     machine = record.machine | {
-        "slug": f"{record.machine['slug']}-here",
+        "slug": f"{slug}-here" if slug in taken else slug,
         "name": f"{record.machine['name']} (this machine)",
     }
     copy = record.model_copy(update={"machine": machine})

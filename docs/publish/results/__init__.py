@@ -1,8 +1,10 @@
-"""The pages and files under results/: what all records say."""
+"""The pages and files under results/: what all records say, for readers and for other programs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from docs.publish.records import Store
+from docs.publish.results import exports, history, machines, verification
+from docs.publish.schema import TestReport
 from docs.publish.site import Place
 
 
@@ -11,9 +13,20 @@ def navigation(store: Store) -> list[dict[str, str]]:
     return [{name: f"results/machines/{slug}.md"} for slug, name in store.machines.items()]
 
 
-def files(store: Store, place: Callable[[str, str], Place]) -> Iterator[tuple[str, str]]:
-    """Paths below the site's pages, with their content: a page and two exports for each machine, history, verification."""
-    for slug, name in store.machines.items():
-        yield f"results/machines/{slug}.md", f"---\nsearch:\n  exclude: true\n---\n# {name}\n"
-    yield "results/history.md", "# History\n"
-    yield "results/verification.md", "# Verification\n"
+def files(
+    store: Store, reports: list[TestReport], blocks: Mapping[str, int], place: Callable[[str, str], Place]
+) -> Iterator[tuple[str, str]]:
+    """Paths below the site's pages, with their content: a page and two exports a machine, history, verification.
+
+    Args:
+        blocks: how many fenced blocks there are of each kind (tests/pages/census.py).
+        place: makes a page's place from its path and its address.
+    """
+    for slug in store.machines:
+        path = f"results/machines/{slug}"
+        yield f"{path}.md", machines.page(store, slug, place(f"{path}.md", f"{path}/"))
+        yield f"results/{slug}.json", exports.as_json(store, slug)
+        yield f"results/{slug}.csv", exports.as_csv(store, slug)
+    yield "results/history.md", history.page(store, place("results/history.md", "results/history/"))
+    there = place("results/verification.md", "results/verification/")
+    yield "results/verification.md", verification.page(reports, blocks, there)

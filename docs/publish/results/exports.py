@@ -1,0 +1,64 @@
+"""A machine's current numbers as files to download."""
+
+import csv
+import io
+import json
+from typing import Any
+
+from docs.publish.records import Measured, Store
+
+METRICS = ("bandwidth", "share", "rate", "rate_share", "registers")
+
+
+def as_json(store: Store, machine: str) -> str:
+    """Runs (machine, software, ceilings), rows that name their run, and what could not be timed."""
+    rows = store.select(machine=machine)
+    runs = {row.record.id: row.record for row in rows}
+    content = {
+        "schema": 1,
+        "machine": machine,
+        "runs": [run.model_dump(mode="json", by_alias=True, exclude={"rows", "failures"}) for run in runs.values()],
+        "rows": [{"run": row.record.id, "stale": row.stale} | row.row.model_dump(mode="json") for row in rows],
+        "failures": [failure.model_dump(mode="json") for failure in store.failures(machine)],
+    }
+    return json.dumps(content, indent=1) + "\n"
+
+
+def as_csv(store: Store, machine: str) -> str:
+    """A line for each row, in base units: seconds, bytes, bytes/s, FLOP/s; empty where a row has no such thing."""
+    lines = [_flat(row) for row in store.select(machine=machine)]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(lines[0]) if lines else ["case"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+def _flat(row: Measured) -> dict[str, Any]:
+    one = row.row
+    return {
+        "case": one.case,
+        "variant": one.variant,
+        "direction": one.direction,
+        "dimensions": "x".join(one.shape),
+        "shape": one.size,
+        "dtype": one.dtype,
+        "mode": one.mode,
+        "p20": one.time.p20,
+        "p50": one.time.p50,
+        "p80": one.time.p80,
+        "samples": one.time.samples,
+        "bytes_read": one.bytes_read,
+        "bytes_written": one.bytes_written,
+        "flops": one.flops,
+        "mix": one.mix,
+        "peak_memory_bytes": one.peak_memory_bytes,
+        "kernels": one.kernels,
+        "error": one.error.value,
+        "error_bound": one.error.bound,
+        "build_seconds": one.build_seconds,
+        **{name: row.metric(name) for name in METRICS},
+        "run": one.record.id,
+        "commit": one.record.commit,
+        "stale": row.stale,
+    }

@@ -1,0 +1,72 @@
+"""What the runs of each case have said over time."""
+
+from itertools import groupby
+
+from docs.publish import units
+from docs.publish.records import Measured, Store
+from docs.publish.results.markup import code, front_matter, link, table
+from docs.publish.site import Place, machine_page
+
+SHOWN = 8  # the newest runs; older ones are in the records
+WIDTH, HEIGHT = 96, 22
+
+
+def page(store: Store, place: Place) -> str:
+    """The history page as Markdown: for each machine and case, the time of every variant at the case's largest point."""
+    said = (
+        "Records are never replaced: a newer run of a case stands before the older ones, which stay here. Shown is the "
+        "median time of a call at the largest shape of each case, run by run, oldest first. A stale time was measured with "
+        "code, a case or a timer that has changed since.\n\n"
+    )
+    parts = [front_matter("History", "What each run of a case measured, run by run"), said]
+    for machine, name in store.machines.items():
+        parts.append(f"## {name} {{ #{machine} }}\n\n")
+        rows = sorted(store.select(machine=machine, history=True), key=_case)
+        for (case, direction, mode), its in groupby(rows, _case):
+            parts.append(_table(f"{case}, {direction}, timed as {mode}", list(its), place))
+    return "".join(parts)
+
+
+def _case(row: Measured) -> tuple[str, str, str]:
+    return row.case, row.direction, row.mode
+
+
+def _table(title: str, rows: list[Measured], place: Place) -> str:
+    """Variants down, runs across."""
+    point = max(rows, key=lambda row: (row.bytes_read + row.flops, row.time.p50))
+    its = [row for row in rows if (row.size, row.dtype) == (point.size, point.dtype)]
+    runs = list({row.record.id: row.record for row in its}.values())[-SHOWN:]
+    by_place = {(row.variant, row.record.id): row for row in its}
+    lines = []
+    for variant in dict.fromkeys(row.variant for row in its):
+        times = [by_place.get((variant, run.id)) for run in runs]
+        cells = [_cell(row) for row in times]
+        lines.append(("", [code(variant), *cells, sparkline([row.time.p50 for row in times if row])]))
+    head = [
+        f"{point.size.replace('x', ' × ')} {point.dtype}",
+        *(link(run.date[:10], f"{place.to(machine_page(run.machine['slug']))}") for run in runs),
+        "course" if len(runs) > 1 else "",
+    ]
+    return f"### {title}\n\n" + table(head, lines)
+
+
+def _cell(row: Measured | None) -> str:
+    if row is None:
+        return "–"
+    return units.text(row.time.p50, "s") + (' <small class="rp-badge">stale</small>' if row.stale else "")
+
+
+def sparkline(values: list[float]) -> str:
+    """A line over the runs, from zero, as SVG; nothing to draw for a single run."""
+    if len(values) < 2:
+        return ""
+    step, top = WIDTH / (len(values) - 1), max(values)
+    points = " ".join(
+        f"{index * step:.1f},{HEIGHT - 2 - value / top * (HEIGHT - 4):.1f}" for index, value in enumerate(values)
+    )
+    change = units.text(values[-1] / values[0], "x")
+    return (
+        f'<svg class="rp-sparkline" role="img" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}">'
+        f"<title>The newest time is {change} the oldest</title>"
+        f'<polyline points="{points}" fill="none" stroke="var(--rp-ink)" stroke-width="1.5"/></svg>'
+    )

@@ -1,0 +1,165 @@
+"""The page of a machine: every current number, with all that its evidence says."""
+
+from html import escape
+from itertools import groupby
+
+from docs.publish import units
+from docs.publish.evidence import above_ceiling
+from docs.publish.records import METRICS, Measured, Store
+from docs.publish.results.markup import NONE, code, facts, front_matter, link, table
+from docs.publish.schema import Ceiling, Failure, Record
+from docs.publish.site import Place
+
+COLUMNS = (
+    "shape", "variant", "p50", "p20", "p80", "samples", "read", "written", "bandwidth", "of its ceiling", "FLOP/s",
+    "of its ceiling", "peak memory", "kernels", "error", "its bound", "build", "registers", "spills",
+)  # fmt: skip
+STATES = {
+    "sm_clock_mhz": "{:.0f} MHz",
+    "memory_clock_mhz": "memory {:.0f} MHz",
+    "temperature_c": "{:.0f} °C",
+    "power_w": "{:.0f} W",
+}
+
+
+def page(store: Store, machine: str, place: Place) -> str:
+    """The page of a machine as Markdown."""
+    rows = store.select(machine=machine)
+    runs = list({row.record.id: row.record for row in rows}.values())
+    newest = store.newest_record(machine)
+    parts = [
+        front_matter(store.machines[machine], "Every number of this machine, with its evidence"),
+        _machine(newest, place),
+    ]
+    parts += ["## Runs\n\n", *(_run(record, place) for record in runs)]
+    parts += ["## Ceilings\n\n", _ceilings(newest)]
+    for case, its in groupby(sorted(rows, key=lambda row: row.case), lambda row: row.case):
+        parts.append(_case(case, list(its), place))
+    if failures := store.failures(machine):
+        parts += ["## Not timed\n\n", "What these runs tried and could not time, and why.\n\n", _failures(failures)]
+    return "".join(parts)
+
+
+def _machine(record: Record, place: Place) -> str:
+    machine = record.machine
+    slug = machine["slug"]
+    downloads = f"{link('JSON', place.to(f'results/{slug}.json'))}, {link('CSV', place.to(f'results/{slug}.csv'))}"
+    gpu = machine["kind"] == "gpu"
+    return facts(
+        [
+            ("Memory", units.text(machine["memory_bytes"], "B")),
+            ("Multiprocessors" if gpu else "Cores", str(machine["units"])),
+            ("L2 cache", units.text(machine["l2_bytes"], "B") if machine["l2_bytes"] else ""),
+            ("Driver", escape(machine["driver"] or "")),
+            ("Power limit", f"{machine['power_limit_w']:.0f} W" if machine["power_limit_w"] else ""),
+            ("Every number below", downloads),
+        ]
+    )
+
+
+def _run(record: Record, place: Place) -> str:
+    machine = record.machine
+    commit = record.commit or ""
+    where = link(commit[:10], f"{place.repository}/tree/{commit}") if commit else "no commit"
+    return f"### {record.date[:10]}, {record.date[11:16]} UTC {{ #{record.id} }}\n\n" + facts(
+        [
+            ("Command", code(record.command)),
+            ("Commit", where + (", with uncommitted changes" if record.dirty else "")),
+            ("Software", escape(", ".join(f"{name} {version}" for name, version in record.software.items()))),
+            ("Before", _state(machine["before"])),
+            ("After", _state(machine["after"])),
+        ]
+    )
+
+
+def _state(state: dict[str, float | None]) -> str:
+    return ", ".join(
+        STATES[name].format(value) for name, value in state.items() if value is not None and name in STATES
+    )
+
+
+def _ceilings(record: Record) -> str:
+    """The ceilings of the newest run; a row is held against those of its own run."""
+    lines = [_ceiling(f"traffic mix {mix}", best, "B/s") for mix, best in record.ceilings["bandwidth"].items()]
+    lines += [
+        _ceiling(f"{dtype} matrix product, {regime}", best, "FLOP/s")
+        for dtype, regimes in record.ceilings["matrix"].items()
+        for regime, best in regimes.items()
+    ]
+    said = (
+        f"Measured in the newest run ({record.date[:10]}). Each number is held against the ceilings of its own run.\n\n"
+    )
+    return said + table(("ceiling", "rate", "p50", "p20", "p80", "samples", "reached by"), lines)
+
+
+def _ceiling(name: str, best: Ceiling, unit: str) -> tuple[str, list[str]]:
+    time = best["time"]
+    times = [units.text(seconds, "s") for seconds in (time.p50, time.p20, time.p80)]
+    return "", [name, units.text(best["rate"], unit), *times, str(time.samples), escape(best["by"])]
+
+
+def _case(case: str, rows: list[Measured], place: Place) -> str:
+    """The tables of a case, one for each direction, dtype and mode."""
+    first = rows[0]
+    record = first.record
+    files = ", ".join(link(file, place.source(file, record.commit)) for file in first.sources.files)
+    stale = ' <small class="rp-badge">stale</small> The code has changed since.' if first.stale else ""
+    parts = [
+        f"## {case} {{ #case-{case.replace('/', '-')} }}\n\n",
+        f"<p>From the run of {link(record.date[:10], f'#{record.id}')}, of {files}.{stale}</p>\n\n",
+    ]
+    above = sum(bool(above_ceiling(row, metric)) for row in rows for metric in ("share", "rate_share"))
+    if above:
+        method = place.to("results/methodology/#above-the-ceiling")
+        parts.append(f"<p>{above} of these are above a measured ceiling: {link('why that can be', method)}.</p>\n\n")
+
+    def group(row: Measured) -> tuple[str, str, str]:
+        return row.direction, row.dtype, row.mode
+
+    for (direction, dtype, mode), its in groupby(sorted(rows, key=group), group):
+        dimensions = " × ".join(first.shape)
+        parts.append(f"<p><strong>{direction}</strong>, {dtype}, timed as {mode}; shape: {dimensions}</p>\n\n")
+        parts.append(table(COLUMNS, [(row.anchor, _cells(row)) for row in its]))
+    return "".join(parts)
+
+
+def _cells(row: Measured) -> list[str]:
+    one, time = row.row, row.row.time
+    spills = max((binary.spills for binary in one.binaries), default=None)
+    return [
+        one.size.replace("x", " × "),
+        code(one.variant),
+        *(units.text(seconds, "s") for seconds in (time.p50, time.p20, time.p80)),
+        str(time.samples),
+        units.text(one.bytes_read, "B") if one.moved else NONE,
+        units.text(one.bytes_written, "B") if one.moved else NONE,
+        *(_metric(row, name) for name in ("bandwidth", "share", "rate", "rate_share", "memory", "kernels")),
+        units.text(one.error.value, ""),
+        units.text(one.error.bound, ""),
+        _metric(row, "build"),
+        _metric(row, "registers"),
+        NONE if spills is None else str(spills),
+    ]
+
+
+def _metric(row: Measured, name: str) -> str:
+    value = row.metric(name)
+    return NONE if value is None else units.text(value, METRICS[name].unit)
+
+
+def _failures(failures: list[Failure]) -> str:
+    lines = [
+        (
+            "",
+            [
+                escape(failure.case),
+                code(failure.variant),
+                failure.direction,
+                " × ".join(map(str, failure.shape.values())),
+                failure.dtype,
+                escape(failure.reason),
+            ],
+        )
+        for failure in failures
+    ]
+    return table(("case", "variant", "direction", "shape", "dtype", "reason"), lines)

@@ -1,0 +1,95 @@
+"""Which tests ran where, at which commit, and what did not run, as counts."""
+
+from collections import Counter
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+
+from docs.publish.results.markup import code, facts, front_matter, link, table
+from docs.publish.schema import TestReport, read
+from docs.publish.site import Place
+
+OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
+KINDS = {
+    "embedded": "embedded from files that tests run",
+    "run": "run by the tests as they stand on the page",
+    "captured": "captured output, put there by a macro, of scripts that a test runs again",
+    "listed": "listed as not runnable, each with its reason",
+    "unaccounted": "not accounted for",
+}
+
+
+def load(folder: Path, root: Path) -> list[TestReport]:
+    """The committed test reports, newest first.
+
+    Raises:
+        PublishError: a file is no test report; the message names it.
+    """
+    reports = [read(path, TestReport, root) for path in folder.glob("*.json")]
+    return sorted(reports, key=lambda report: report.date, reverse=True)
+
+
+def page(reports: list[TestReport], blocks: Mapping[str, int], place: Place) -> str:
+    """The verification page as Markdown: the newest report of each machine, and the census of fenced blocks."""
+    parts = [
+        front_matter("Verification", "Which tests ran where, at which commit, and what is skipped"),
+        "Every test runs on every push on a machine without a GPU: Triton kernels in Triton's interpreter, compiled code "
+        "through Inductor's C++ backend. What that cannot show is run natively on a GPU, and the report of that run is "
+        "committed with the records.\n\n",
+    ]
+    newest: dict[str, TestReport] = {}
+    for report in reports:
+        newest.setdefault(report.machine["slug"], report)
+    if not newest:
+        parts.append("No report of a native run has been committed yet.\n\n")
+    parts += [_report(report, place) for report in newest.values()]
+    parts += [
+        "## Code blocks on the pages\n\n",
+        "A census accounts for every fenced block. Those that cannot run stand in one reviewed file with their reasons, "
+        f"{link('tests/pages/unrunnable.toml', place.source('tests/pages/unrunnable.toml'))}, whose length should only fall.\n\n",
+        facts([(what, str(blocks[kind])) for kind, what in KINDS.items() if kind in blocks]),
+    ]
+    return "".join(parts)
+
+
+def _report(report: TestReport, place: Place) -> str:
+    counts = Counter(test.outcome for test in report.tests)
+    versions = ", ".join(f"{name} {version}" for name, version in report.software.items())
+    commit = link(report.commit[:10], f"{place.repository}/tree/{report.commit}") if report.commit else "no commit"
+    parts = [
+        f"## {report.machine['name']} {{ #{report.machine['slug']} }}\n\n",
+        facts(
+            [
+                ("Tests", ", ".join(f"{counts[name]} {name}" for name in OUTCOMES if counts[name])),
+                ("Commit", commit + (", with uncommitted changes" if report.dirty else "")),
+                ("Date", f"{report.date[:10]}, {report.date[11:16]} UTC"),
+                ("Command", code(report.command)),
+                ("Software", escape(versions)),
+            ]
+        ),
+        "### By file\n\n",
+        _by_file(report),
+    ]
+    wrong = [test for test in report.tests if test.outcome in ("failed", "error", "xpassed")]
+    if wrong:
+        parts += [
+            "### Failed\n\n",
+            table(("test", "why"), [("", [code(test.id), escape(test.reason)]) for test in wrong]),
+        ]
+    skipped = Counter(
+        test.reason or "no reason given" for test in report.tests if test.outcome in ("skipped", "xfailed")
+    )
+    if skipped:
+        lines = [("", [escape(reason), str(count)]) for reason, count in skipped.most_common()]
+        parts += ["### Skipped\n\n", table(("reason", "tests"), lines)]
+    return "".join(parts)
+
+
+def _by_file(report: TestReport) -> str:
+    """How the tests of each file ended."""
+    files: dict[str, Counter[str]] = {}
+    for test in report.tests:
+        files.setdefault(test.id.partition("::")[0], Counter())[test.outcome] += 1
+    present = [name for name in OUTCOMES if any(counts[name] for counts in files.values())]
+    lines = [("", [code(file), *(str(counts[name]) for name in present)]) for file, counts in sorted(files.items())]
+    return table(("file", *present), lines)
