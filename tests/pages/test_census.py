@@ -1,8 +1,12 @@
 """Every fenced block of every page is embedded from a tested file, run, or listed with its reason."""
 
+import re
 from pathlib import Path
 
+import markdown
 import pytest
+from mkdocs.config import load_config
+from mkdocs.config.defaults import MkDocsConfig
 
 from tests.pages import census
 from tests.pages.census import Block, blocks_of
@@ -49,6 +53,20 @@ def test_embedded_code_is_tested(block: Block):
         assert proof.is_file(), f"{block}: {path} has no test; expected {proof.relative_to(ROOT)}"
         if section:
             assert f"[start:{section}]" in (ROOT / path).read_text(), f"{block}: {path} has no section {section}"
+
+
+@pytest.fixture(scope="module")
+def site() -> MkDocsConfig:
+    return load_config(str(ROOT / "mkdocs.yml"))
+
+
+@pytest.mark.parametrize("page", census.pages())
+def test_markdown_shows_no_other_block(page: str, site: MkDocsConfig):
+    """Indented code and raw HTML would escape the census."""
+    text = census.pages()[page]
+    body = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)
+    html = markdown.markdown(body, extensions=site.markdown_extensions, extension_configs=site.mdx_configs)
+    assert html.count("<pre") == len(blocks_of(text, page))
 
 
 @pytest.mark.parametrize("page", census.pages())

@@ -8,7 +8,6 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-import torch
 
 import noxfile
 from tests.pages.census import ROOT, blocks_of
@@ -107,10 +106,3 @@ def test_an_unsupported_python_ends_with_one_line():
         noxfile.environment(session)
     (said,) = session.error.call_args.args
     assert said.startswith("expected Python 3.11 to 3.14, got ")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_a_gpu_that_is_not_there_is_one_line():
-    done = run("-m", "tests.benchmarks", "--device", "cuda")
-    assert done.returncode != 0
-    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
