@@ -72,15 +72,11 @@ def mean_of_ten(call: Call, device: torch.device) -> Timing:
 # --8<-- [end:mean]
 
 
-# --8<-- [start:work]
 def negate(x: torch.Tensor, kernels: int) -> torch.Tensor:
     """Work of a known size: `kernels` launches, each of which reads x's bytes once and writes as many."""
     for _ in range(kernels):
         x = -x
     return x
-
-
-# --8<-- [end:work]
 
 
 def main() -> None:
