@@ -56,7 +56,8 @@ def check_against_float64(x, weight, dy):
     mean = (g * x_hat).mean(-1, keepdim=True)
     summands = {
         "x.grad": (torch.maximum(g.abs(), (x_hat * mean).abs()) * rstd).max().item(),
-        "weight.grad": (exact[2] * x_hat).abs().max().item(),
+        # a partial sum is a summand too; the last one is the result
+        "weight.grad": max((exact[2] * x_hat).abs().max().item(), reference[2].abs().max().item()),
     }
     ours, baseline = run(rms_norm, x, weight, dy), run(plain, x, weight, dy)
     check(*(dict(zip(NAMES, results, strict=True)) for results in (ours, baseline, reference)), summands)
@@ -415,8 +416,8 @@ def test_machine_code_at_the_published_shapes():
         assert any(kind.startswith("LDG") and kind.endswith("128") for kind in accesses), where
         assert any(kind.startswith("STG") and kind.endswith("128") for kind in accesses), where
         narrow = {kind: count for kind, count in accesses.items() if not kind.endswith("128")}
-        rstd_ahead = narrow.pop("LDGSTS.E", 0)  # rstd has one number a row; once a stage where loads are pipelined
-        assert rstd_ahead <= 3 and sum(narrow.values()) <= 2, where  # rstd, and weight under several short rows
+        ahead = sum(narrow.pop(kind) for kind in list(narrow) if kind.startswith("LDGSTS"))
+        assert ahead <= 3 and sum(narrow.values()) <= 2, where  # rstd, one number a row; weight under several short rows
 
 
 @pytest.mark.parametrize("target, shared", (("sm_80", 99 * 1024), ("sm_100", 99 * 1024), ("gfx942", 64 * 1024)))
