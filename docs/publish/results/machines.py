@@ -31,7 +31,8 @@ def page(store: Store, machine: str, place: Place) -> str:
         front_matter(store.machines[machine], "Every number of this machine, with its evidence"),
         _machine(newest, place),
     ]
-    parts += ["## Runs\n\n", *(_run(record, place) for record in runs)]
+    head = ("date", "commit", "command", "before", "after", "software")
+    parts += ["## Runs\n\n", table(head, (_run(record, place) for record in runs), words=True)]
     parts += ["## Ceilings\n\n", _ceilings(newest)]
     for case, its in groupby(sorted(rows, key=lambda row: row.case), lambda row: row.case):
         parts.append(_case(case, list(its), place))
@@ -57,19 +58,18 @@ def _machine(record: Record, place: Place) -> str:
     )
 
 
-def _run(record: Record, place: Place) -> str:
-    machine = record.machine
+def _run(record: Record, place: Place) -> tuple[str, list[str]]:
+    """A line of the table of runs; its id is the run's."""
     commit = record.commit or ""
-    where = link(commit[:10], f"{place.repository}/tree/{commit}") if commit else "no commit"
-    return f"### {record.date[:10]}, {record.date[11:16]} UTC {{ #{record.id} }}\n\n" + facts(
-        [
-            ("Command", code(record.command)),
-            ("Commit", where + (", with uncommitted changes" if record.dirty else "")),
-            ("Software", escape(", ".join(f"{name} {version}" for name, version in record.software.items()))),
-            ("Before", _state(machine["before"])),
-            ("After", _state(machine["after"])),
-        ]
-    )
+    where = link(commit[:10], f"{place.repository}/tree/{commit}") if commit else "none"
+    return record.id, [
+        f"{record.date[:10]}, {record.date[11:16]} UTC",
+        where + (" and uncommitted changes" if record.dirty else ""),
+        code(record.command),
+        _state(record.machine["before"]) or NONE,
+        _state(record.machine["after"]) or NONE,
+        escape(", ".join(f"{name} {version}" for name, version in record.software.items())),
+    ]
 
 
 def _state(state: dict[str, float | None]) -> str:
@@ -162,4 +162,4 @@ def _failures(failures: list[Failure]) -> str:
         )
         for failure in failures
     ]
-    return table(("case", "variant", "direction", "shape", "dtype", "reason"), lines)
+    return table(("case", "variant", "direction", "shape", "dtype", "reason"), lines, words=True)

@@ -12,8 +12,13 @@ def front_matter(title: str, description: str) -> str:
     return FRONT_MATTER.format(title=title, description=description)
 
 
-def table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str:
-    """A table in a box that scrolls sideways by itself. Cells are HTML; each row comes with the id of its line, or ""."""
+def table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], words: bool = False) -> str:
+    """A table in a box that scrolls sideways by itself.
+
+    Args:
+        rows: the id of each line, or "", and its cells as HTML.
+        words: the cells are words rather than numbers, and stand on the left.
+    """
     heads = "".join(f'<th scope="col">{cell}</th>' for cell in head)
     lines = "".join(
         f'<tr{f" id={chr(34)}{anchor}{chr(34)}" if anchor else ""}><th scope="row">{cells[0]}</th>'
@@ -22,7 +27,7 @@ def table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str
         for anchor, cells in rows
     )
     return (
-        '<div class="rp-scroll"><table class="rp-table">'
+        f'<div class="rp-scroll"><table class="rp-table{" rp-words" if words else ""}">'
         f"<thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>\n\n"
     )
 
@@ -30,7 +35,7 @@ def table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
     """A table of names and values (HTML); pairs without a value are left out."""
     lines = "".join(f'<tr><th scope="row">{name}</th><td>{value}</td></tr>' for name, value in pairs if value)
-    return f'<div class="rp-scroll"><table class="rp-table rp-facts"><tbody>{lines}</tbody></table></div>\n\n'
+    return f'<div class="rp-scroll"><table class="rp-table rp-words"><tbody>{lines}</tbody></table></div>\n\n'
 
 
 def link(text: str, href: str) -> str:

@@ -74,7 +74,7 @@ def _report(report: TestReport, place: Place) -> str:
     if wrong:
         parts += [
             "### Failed\n\n",
-            table(("test", "why"), [("", [code(test.id), escape(test.reason)]) for test in wrong]),
+            table(("test", "why"), [("", [code(test.id), escape(test.reason)]) for test in wrong], words=True),
         ]
     skipped = Counter(
         test.reason or "no reason given" for test in report.tests if test.outcome in ("skipped", "xfailed")

@@ -1,0 +1,83 @@
+"""Publish what a machine measured: `python -m docs.publish.admit RECORD.json ...`.
+
+Checks that each record is whole, of committed code that this checkout knows, and possible on its hardware; then copies it,
+as it is, to docs/measurements/runs.
+"""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from docs.publish.errors import PublishError
+from docs.publish.records import MEASUREMENTS, publishable
+from docs.publish.schema import Record, Sources
+from tests.benchmarks.source import ROOT, TIMER, digest_texts
+
+RUNS = MEASUREMENTS / "runs"
+
+
+def admit(path: Path, runs: Path = RUNS, root: Path = ROOT) -> Path:
+    """Check a record and copy it to the published runs; returns where it is now.
+
+    Raises:
+        PublishError: it may not be published, in one line that names the file; nothing was written then.
+    """
+    if not path.is_file():
+        raise PublishError(f"{path}: expected a record, found no such file")
+    record = publishable(path, root)
+    if not record.rows:
+        raise PublishError(f"{path}: expected rows, got none")
+    try:
+        of_its_commit(record, root)
+    except PublishError as error:
+        raise PublishError(f"{path}: {error}") from error
+    target = runs / f"{record.id}.json"
+    if target.exists():
+        raise PublishError(f"{path}: expected a new record, got one that is in {target} already")
+    runs.mkdir(parents=True, exist_ok=True)
+    with target.open("xb") as copy:
+        copy.write(path.read_bytes())
+    return target
+
+
+def of_its_commit(record: Record, root: Path = ROOT) -> None:
+    """Hold the record's source hashes against the sources at its commit.
+
+    Raises:
+        PublishError: the commit is not known here, or what was measured is not what it holds.
+    """
+    commit = str(record.commit)
+    if _git(root, "cat-file", "-e", f"{commit}^{{commit}}") is None:
+        raise PublishError(f"expected a commit that this checkout knows, got {commit}: fetch it, or push it first")
+    measured: dict[str, Sources] = {row.case: row.sources for row in record.rows}
+    for case, sources in measured.items():
+        texts = [(file, _git(root, "show", f"{commit}:{file}")) for file in {*sources.files, TIMER}]
+        missing = [file for file, text in texts if text is None]
+        if missing:
+            raise PublishError(f"{case}: expected {missing[0]} in commit {commit[:10]}, found none")
+        if digest_texts((file, str(text)) for file, text in texts) != sources.hash:
+            raise PublishError(f"{case}: expected the sources of commit {commit[:10]}, got a run of other code")
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    """What git says; None where it fails."""
+    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else None
+
+
+def main(arguments: list[str]) -> int:
+    """Admit the records that were named; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m docs.publish.admit", description="Publish local records.")
+    parser.add_argument("records", nargs="+", type=Path, metavar="RECORD", help="files of docs/measurements/local")
+    for path in parser.parse_args(arguments).records:
+        try:
+            print(f"{admit(path.resolve())}: add and commit this file")
+        except PublishError as error:
+            print(error, file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,104 @@
+"""Writes how every test ended, and on what: `pytest -p tests.report --report=FILE`.
+
+The site's verification page shows the reports in docs/measurements/tests. This runs where only torch and pytest are
+installed. FILE is written when the run ends, whole or not at all.
+"""
+
+import shlex
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.benchmarks import machine
+from tests.benchmarks.runner import commit_of_tree, write_whole
+
+SCHEMA = 1
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("report")
+    group.addoption("--report", type=Path, metavar="FILE", help="write how every test ended to FILE")
+    group.addoption("--report-commit", metavar="SHA", help="the commit tested, where the folder is no git checkout")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--report"):
+        config.pluginmanager.register(Report(config), "report-writer")
+
+
+class Report:
+    """Collects outcomes, and writes them at the end."""
+
+    def __init__(self, config: pytest.Config):
+        self.path: Path = config.getoption("--report")
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        given = config.getoption("--report-commit")
+        commit, dirty = (given, False) if given else commit_of_tree()
+        now = datetime.now(UTC)
+        described = machine.describe(device)
+        self.content: dict = {
+            "schema": SCHEMA,
+            "id": f"{now:%Y-%m-%dT%H-%M-%SZ}-{described['slug']}",
+            "date": f"{now:%Y-%m-%dT%H:%M:%SZ}",
+            "command": command(config.invocation_params.args),
+            "commit": commit,
+            "dirty": dirty,
+            "machine": described,
+            "software": machine.software() | {"pytest": pytest.__version__},
+        }
+        self.tests: dict[str, dict] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """One phase of a test: what went wrong in setup or teardown counts as an error."""
+        test = self.tests.setdefault(report.nodeid, {"id": report.nodeid, "outcome": "passed", "seconds": 0.0})
+        test["seconds"] = round(test["seconds"] + report.duration, 3)
+        outcome = outcome_of(report)
+        if outcome != "passed":
+            test["outcome"] = outcome
+            test["reason"] = reason_of(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A file that cannot be collected, or skips itself whole, is not passed over."""
+        if report.outcome != "passed":
+            outcome = "error" if report.failed else "skipped"
+            self.tests[report.nodeid] = {
+                "id": report.nodeid, "outcome": outcome, "seconds": 0.0, "reason": reason_of(report)
+            }  # fmt: skip
+
+    def pytest_sessionfinish(self) -> None:
+        write_whole(self.path, self.content | {"tests": list(self.tests.values())})
+
+
+def outcome_of(report: pytest.TestReport) -> str:
+    """passed, failed, error, skipped, xfailed or xpassed."""
+    if hasattr(report, "wasxfail"):
+        return "xfailed" if report.skipped else "xpassed" if report.passed and report.when == "call" else report.outcome
+    return "error" if report.failed and report.when != "call" else report.outcome
+
+
+def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Why a test was skipped or failed, in one line."""
+    if getattr(report, "wasxfail", ""):
+        return str(report.wasxfail).removeprefix("reason: ")
+    if isinstance(report.longrepr, tuple):
+        return str(report.longrepr[2]).removeprefix("Skipped: ")
+    crash = getattr(report.longrepr, "reprcrash", None)
+    said = crash.message if crash else str(report.longrepr or "")
+    return " ".join(said.split())[:300]
+
+
+def command(arguments: tuple[str, ...] | list[str]) -> str:
+    """The command line to publish, without where the report goes and who handed in the commit."""
+    own = ("--report", "--report-commit")
+    shown: list[str] = []
+    skip = False
+    for argument in arguments:
+        if skip:
+            skip = False
+        elif argument in own:
+            skip = True
+        elif not argument.startswith(tuple(f"{name}=" for name in own)):
+            shown.append(shlex.quote(argument))
+    return " ".join(["python -m pytest", *shown])
