@@ -55,9 +55,25 @@ def warm_cache(call: Call, device: torch.device) -> Timing:
 # --8<-- [end:warm-cache]
 
 
+# --8<-- [start:one-by-one]
+def one_by_one(call: Call, device: torch.device) -> Timing:
+    """Wrong for small work: every sample ends with a wait, and holds a launch and a wake-up besides the work."""
+    samples = []
+    for _ in range(100):
+        synchronize(device)
+        begin = time.perf_counter()
+        call()
+        synchronize(device)
+        samples.append(time.perf_counter() - begin)
+    return Timing.of(samples)
+
+
+# --8<-- [end:one-by-one]
+
+
 # --8<-- [start:mean]
 def mean_of_ten(call: Call, device: torch.device) -> Timing:
-    """Wrong anywhere: a mean of few calls, the first after a pause; one slow call moves it, and no median shows it."""
+    """Wrong anywhere: the same clock after a pause, and a mean, which one slow call of ten moves."""
     samples = []
     time.sleep(0.2)
     for _ in range(10):
@@ -83,9 +99,10 @@ def main() -> None:
     """Time large work, work that fits in the cache, and many small launches, wrongly and rightly."""
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda" if on_gpu else "cpu")
-    mistakes = (host_clock, event_pair, warm_cache, mean_of_ten) if on_gpu else (mean_of_ten,)
+    anywhere = (one_by_one, mean_of_ten)
+    mistakes = (host_clock, event_pair, warm_cache, *anywhere) if on_gpu else anywhere
     if not on_gpu:
-        print("no GPU: a call returns when its work is done, so only the mean can mislead here")
+        print("no GPU: a call returns when its work is done, so only the last two can mislead here")
     for kernels, elements in ((1, 2**27 if on_gpu else 2**22), (1, 2**21), (32, 2**14)):
         x = torch.randn(elements, device=device)
         call = partial(negate, x, kernels)

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 
 from snippets.validation.timing import Call, Timing
-from snippets.validation.timing_mistakes import event_pair, host_clock, mean_of_ten, negate, warm_cache
+from snippets.validation.timing_mistakes import event_pair, host_clock, mean_of_ten, negate, one_by_one, warm_cache
 from tests.benchmarks.case import Case, Point, Variant, Workload
 
 LARGE = {"kernels": 1, "elements": 2**27}
@@ -19,7 +19,7 @@ def points(device: torch.device) -> Iterator[Point]:
     """On a GPU every mistake at the size where it shows; on a CPU there is nothing to be ahead of."""
     if device.type == "cpu":
         for shape in ({"kernels": 1, "elements": 2**22}, {"kernels": 64, "elements": 2**10}):
-            yield Point(shape, "float32", modes=("calls",), variants=("ours", "mean-of-ten"))
+            yield Point(shape, "float32", modes=("calls",), variants=("ours", "one-by-one", "mean-of-ten"))
         return
     for shape in (LARGE, FITS_IN_CACHE, SMALL, MANY_SMALL):
         yield Point(shape, "float32", modes=("device",))
@@ -47,6 +47,7 @@ def chain(kernels: int, elements: int, device: torch.device) -> Workload:
             "host-clock": timed_by(host_clock),
             "event-pair": timed_by(event_pair),
             "warm-cache": timed_by(warm_cache),
+            "one-by-one": timed_by(one_by_one),
             "mean-of-ten": timed_by(mean_of_ten),
             "do-bench": timed_by(do_bench),
         },

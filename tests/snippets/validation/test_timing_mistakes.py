@@ -7,7 +7,7 @@ import torch
 
 from snippets.validation import timing_mistakes
 from snippets.validation.timing import measure
-from snippets.validation.timing_mistakes import event_pair, host_clock, mean_of_ten, negate, warm_cache
+from snippets.validation.timing_mistakes import event_pair, host_clock, mean_of_ten, negate, one_by_one, warm_cache
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 CPU = torch.device("cpu")
@@ -22,6 +22,10 @@ def test_negate(kernels, sign):
 def test_on_a_cpu_the_host_clock_is_right():
     """No queue: the call returns when the work is done."""
     assert 0.002 <= host_clock(lambda: time.sleep(0.002), CPU).p50 < 0.005
+
+
+def test_one_by_one_times_whole_calls():
+    assert 0.002 <= one_by_one(lambda: time.sleep(0.002), CPU).p50 < 0.005
 
 
 def test_one_slow_call_moves_the_mean():
@@ -41,7 +45,7 @@ def test_the_script_says_what_a_cpu_cannot_show(capsys):
         "1 x 8 MiB",
         "32 x 0.0625 MiB",
     ]
-    assert sum("mean_of_ten" in line for line in lines) == 3
+    assert all(sum(name in line for line in lines) == 3 for name in ("one_by_one", "mean_of_ten"))
 
 
 @gpu
@@ -59,10 +63,13 @@ def test_each_mistake_on_a_gpu():
         return negate(small, 64)
 
     assert event_pair(many, device).p50 > 1.1 * right(many), "the GPU must have waited for the host"
+    assert one_by_one(small.neg, device).p50 > 2 * right(small.neg), "launch and wake-up must be in it"
 
 
 @gpu
 def test_the_script_on_a_gpu(capsys):
     timing_mistakes.main()
     printed = capsys.readouterr().out
-    assert all(printed.count(name) == 3 for name in ("host_clock", "event_pair", "warm_cache", "mean_of_ten"))
+    assert all(
+        printed.count(name) == 3 for name in ("host_clock", "event_pair", "warm_cache", "one_by_one", "mean_of_ten")
+    )
