@@ -137,17 +137,14 @@ def test_what_runs_on_a_gpu_machine_needs_little(source: str):
 # ---- snippets as scripts --------------------------------------------------------------------------------------------
 
 
-SHOWN = {line for block in census.by_kind()["run"] for line in block.body.splitlines()}  # test_blocks.py runs these
+def scripts() -> list[str]:
+    """The snippets as modules, without those whose page shows the command: tests/pages/test_blocks.py runs these."""
+    shown = {line for block in census.by_kind()["run"] for line in block.body.splitlines()}
+    modules = [source.removesuffix(".py").replace("/", ".") for source in sources("snippets")]
+    return [module for module in modules if f"python -m {module}" not in shown]
 
 
-def module_of(source: str) -> str:
-    """ "snippets/first_speedup.py" is snippets.first_speedup."""
-    return source.removesuffix(".py").replace("/", ".")
-
-
-@pytest.mark.parametrize("module", map(module_of, sources("snippets")))
+@pytest.mark.parametrize("module", scripts())
 def test_a_snippet_runs_as_a_script(module: str):
-    if f"python -m {module}" in SHOWN:
-        return
     done = subprocess.run([sys.executable, "-m", module], cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stderr
