@@ -218,6 +218,7 @@ def test_outside_a_checkout_the_tree_counts_as_dirty(house: Path) -> None:
     assert [(record["commit"], record["dirty"]) for record in records(house)] == [(None, True)]
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def test_uncommitted_changes_are_noted(house: Path) -> None:
     git = ["git", "-c", "user.name=x", "-c", "user.email=x@example.org"]
     for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "all"]):
