@@ -578,7 +578,8 @@ def _svg(spec: dict) -> str:
     text = json.dumps(spec, sort_keys=True)
     key = hashlib.sha256(f"{vl_convert.__version__}{text}".encode()).hexdigest()[:20]
     drawn = _cached(f"{key}.svg", lambda: vl_convert.vegalite_to_svg(text, vl_version=VEGA_LITE))
-    drawn = drawn[drawn.index("<svg") :].replace("\n", " ")
+    drawn = drawn[drawn.index("<svg") :].replace("<svg", '<svg aria-hidden="true"', 1).replace("\n", " ")
+    drawn = re.sub(r' (role|aria-roledescription)="[^"]*"', "", drawn)  # the plot around it is the named image
     return re.sub(r'(\bid="|url\(#)', rf"\g<1>c{key[:8]}-", drawn)
 
 

@@ -13,6 +13,7 @@ async function enliven(plot) {
   const spec = JSON.parse(plot.nextElementSibling.textContent)
   await library() // sets window.vegaEmbed
   const stage = document.createElement("div")
+  stage.ariaHidden = "true" // the plot around it is the named image
   await window.vegaEmbed(stage, spec, { renderer: "svg", actions: false, defaultStyle: false, tooltip: { theme: "rp", disableDefaultStyle: true } })
   plot.querySelector("svg").replaceWith(stage)
   plot.dataset.live = ""

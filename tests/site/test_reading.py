@@ -1,0 +1,209 @@
+"""What a reader does: searches, asks a number for its evidence, touches a chart, chooses a machine, copies code."""
+
+import json
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from docs.publish import charts
+from docs.publish.evidence import Evidence
+from docs.publish.records import Store
+from docs.publish.schema import Record
+from docs.publish.site import Place
+from tests.site.conftest import ROOT, Site
+
+PATIENCE = 15_000  # ms: two cores, and a megabyte of Vega to compile
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser) -> Iterator[Page]:
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    context.set_default_timeout(PATIENCE)
+    yield context.new_page()
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def sample(site: Site) -> str:
+    """A page of the site with the chart of made-up records of two machines in its place: its address."""
+    store = Store([record("nvidia-h200", "NVIDIA H200", 1.0), record("laptop", "A laptop", 40.0)], root=ROOT)
+    evidence = Evidence()
+    spec = {"kind": "bars", "case": "sample", "metric": "time", "title": "Ours takes {ours}, eager {eager}"}
+    drawn = "".join(charts.render(each, store, evidence, Place("sample.md", "sample/")) for each in (spec, spec))
+    stock = site.pages["404.html"]
+    article = f'<article class="md-content__inner md-typeset"><h1>Sample</h1>{drawn}{evidence.script()}</article>'
+    site.added["sample/"] = re.sub(r"<article.*</article>", lambda _: article, stock, flags=re.S)
+    return site.address + "sample/"
+
+
+def record(slug: str, name: str, factor: float) -> Record:
+    """Two variants at one point: ours in 1 ms, eager in 2 ms, times the factor."""
+    timing = {"p20": 0.9e-3 * factor, "p50": 1e-3 * factor, "p80": 1.2e-3 * factor, "samples": 9}
+    slower = {key: value * 2 if key != "samples" else value for key, value in timing.items()}
+    common = {
+        "case": "sample", "direction": "forward", "shape": {"rows": 8}, "dtype": "float32", "mode": "calls",
+        "bytes_read": 4, "bytes_written": 4, "flops": 4, "mix": "copy", "peak_memory_bytes": None, "kernels": None,
+        "error": {"value": 0.0, "bound": 1.0}, "build_seconds": 1.0, "binaries": [],
+        "sources": {"hash": "none", "files": ["tests/site/test_reading.py"]},
+    }  # fmt: skip
+    machine = {
+        "slug": slug, "name": name, "kind": "cpu", "memory_bytes": 1, "units": 1, "l2_bytes": None, "driver": None,
+        "power_limit_w": None, "before": {}, "after": {},
+    }  # fmt: skip
+    content = {
+        "schema": 1, "id": slug, "date": "2026-01-01T00:00:00Z", "command": "none", "commit": "0" * 40, "dirty": False,
+        "machine": machine, "software": {"torch": "2"}, "failures": [],
+        "ceilings": {"bandwidth": {"copy": {"rate": 1e12, "by": "copy", "time": timing}}, "matrix": {}},
+        "rows": [common | {"variant": "ours", "time": timing}, common | {"variant": "eager", "time": slower}],
+    }  # fmt: skip
+    return Record.model_validate_json(json.dumps(content))
+
+
+# ---- search ---------------------------------------------------------------------------------------------------------
+
+
+def test_search_finds_a_page(site: Site, page: Page) -> None:
+    page.goto(site.address)
+    page.locator(".md-search__input").click()
+    page.keyboard.type("RMSNorm Triton", delay=20)
+    expect(page.locator(".md-search-result__link[href*='kernels/rms-norm/']").first).to_be_visible(timeout=PATIENCE)
+
+
+# ---- evidence -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["click", "Enter"])
+def test_a_number_opens_its_evidence_and_gets_the_focus_back(site: Site, page: Page, how: str) -> None:
+    page.goto(site.address + site.having('class="rp-number"', 'id="rp-evidence"'))
+    number = page.locator("a.rp-number:visible").first
+    entry = json.loads(page.locator("#rp-evidence").text_content() or "")[number.get_attribute("data-evidence")]
+    number.focus()
+    number.click() if how == "click" else page.keyboard.press(how)
+    dialog = page.get_by_role("dialog", name=entry["label"])
+    expect(dialog).to_be_visible()
+    for fact in ("value", "command", "machine", "software"):
+        expect(dialog).to_contain_text(entry[fact])
+    for link in ("source_url", "download_url"):
+        expect(dialog.locator(f'a[href="{entry[link]}"]')).to_have_count(1)
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    expect(number).to_be_focused()
+
+
+# ---- charts ---------------------------------------------------------------------------------------------------------
+
+
+def test_charts_of_the_site_are_drawn(site: Site, page: Page) -> None:
+    page.goto(site.address + site.having("rp-chart__plot"))
+    for chart in page.locator(".rp-chart:has(.rp-chart__plot)").all():
+        plot = chart.locator(".rp-chart__plot:visible")
+        expect(plot).to_have_count(1)
+        assert plot.get_attribute("aria-label")
+        assert plot.locator("svg path").count() > 1, "a chart without marks"
+        assert plot.locator("svg text").count() > 1, "a chart without labels"
+        assert chart.locator("table tbody tr").count() > 1, "a chart without its numbers"
+
+
+def test_a_touch_makes_a_chart_interactive_in_its_place(sample: str, page: Page) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(sample, wait_until="networkidle")
+    assert not any("vega" in url for url in asked), "Vega was loaded before anybody touched a chart"
+    plot = page.locator(".rp-chart__plot:visible").first
+    before = plot.bounding_box()
+    plot.hover()
+    expect(page.locator(".rp-chart__plot[data-live]")).to_have_count(1)
+    assert plot.bounding_box() == before, "the page moved"
+    bar = plot.locator(".mark-rect path").first
+    bar.hover()
+    tooltip = page.locator("#vg-tooltip-element")
+    expect(tooltip).to_be_visible()
+    expect(tooltip).to_contain_text("1.00 ms")
+    expect(tooltip).to_contain_text("900 µs to 1.20 ms")
+
+
+def test_a_chart_follows_the_mode(sample: str, page: Page) -> None:
+    def bar() -> str:
+        return page.locator(".rp-chart__plot:visible .mark-rect path").first.evaluate(
+            "(bar) => getComputedStyle(bar).fill"
+        )
+
+    toggle = page.locator("[data-md-component=palette] label:visible")
+    page.goto(sample)
+    light = bar()
+    toggle.click()
+    expect(page.locator("body[data-md-color-scheme=slate]")).to_be_visible()
+    dark = bar()
+    toggle.click()
+    assert light != dark
+
+
+def test_the_machine_is_chosen_for_all_charts_and_remembered(sample: str, page: Page) -> None:
+    page.goto(sample)
+    expect(page.locator(".rp-chart__title:visible").first).to_have_text("Ours takes 1.00 ms, eager 2.00 ms")
+    page.get_by_label("Machine").first.select_option("A laptop")
+    for again in (False, True):
+        if again:
+            page.reload()
+        titles = page.locator(".rp-chart__title:visible")
+        expect(titles).to_have_text(["A laptop: ours is ahead with 40.0 ms"] * 2)
+    page.evaluate("localStorage.clear()")
+
+
+def test_without_scripts_numbers_charts_and_code_are_there(site: Site, browser: Browser) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(site.address + site.having("rp-chart__plot", "rp-number", '<div class="language-python'))
+    expect(page.locator(".rp-chart__plot--wide svg").first).to_be_visible()
+    expect(page.locator(".highlight code").first).to_be_visible()
+    page.locator("a.rp-number:visible").first.click()
+    assert "#" in page.url, "the number leads nowhere"
+    context.close()
+
+
+# ---- copy -----------------------------------------------------------------------------------------------------------
+
+
+def copied(page: Page) -> str:
+    return page.evaluate("navigator.clipboard.readText()")
+
+
+def section(path: str, name: str) -> str:
+    """The text between a section's markers, as pymdownx.snippets embeds it."""
+    text = (ROOT / path).read_text()
+    found = re.search(rf"^[^\n]*--8<-- \[start:{name}\]\n(.*?)^[^\n]*--8<-- \[end:{name}\]", text, re.S | re.M)
+    assert found, f"{path} has no section {name}"
+    lines = [line for line in found[1].splitlines() if "--8<-- [" not in line]
+    return textwrap.dedent("\n".join(lines)).strip("\n")
+
+
+def test_the_copy_button_copies_exactly_the_embedded_source(site: Site, page: Page) -> None:
+    source = (ROOT / "docs" / "pages" / "patterns" / "attention.md").read_text()
+    embedded = re.findall(r'^--8<-- "([^":]+\.py):([^"]+)"', source, re.M)
+    assert embedded
+    page.goto(site.address + "patterns/attention/")
+    page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true })")
+    texts = []
+    for button in page.locator(".highlight .rp-copy").all():
+        page.evaluate("navigator.clipboard.writeText('')")
+        button.click()
+        expect(button).to_have_text("Copied")
+        texts.append(copied(page))
+    for path, name in embedded:
+        assert section(path, name) + "\n" in texts, f"{path}:{name} was not copied exactly"
+
+
+def test_the_kernel_panel_copies_the_file_byte_for_byte(site: Site, page: Page) -> None:
+    page.goto(site.address + "kernels/rms-norm/")
+    page.locator("[data-copy-url]").first.click()
+    expect(page.locator("[data-copy-url]").first).to_have_text("Copied")
+    file = (ROOT / "kernels" / "rms_norm.py").read_text()
+    assert copied(page) == file
+    with page.expect_download() as download:
+        page.locator("a[download]").first.click()
+    assert Path(download.value.path()).read_text() == file
