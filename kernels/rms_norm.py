@@ -163,16 +163,16 @@ def _sum_shares_kernel(share_ptr, dweight_ptr, P, N, ROWS: tl.constexpr, BLOCK: 
 
 
 # --8<-- [start:launch]
-# Chosen by row length from a sweep on an H200. Threads, not warps, since an AMD warp has 64; every tile leaves each
-# thread accesses of 16 bytes. Nothing is tuned at the first call.
-_SHORT = 2048  # columns up to which the forward holds whole rows in registers
+# Chosen by row length from sweeps on an H200; nothing is tuned at a user's first call. Threads, not warps, since an AMD
+# warp has 64. A thread has 8 elements of a tile or a multiple: accesses of 16 bytes in bf16.
+_SHORT = 1024  # columns up to which the forward holds whole rows in registers
 _ONE_LOOK = 8192  # columns up to which the backward does, beside its share of dweight
-_TWO_LOOKS = 32768  # columns up to which a share of dweight alone fits into registers
+_TWO_LOOKS = 32768  # columns up to which registers hold at least the share of dweight
 
 
 @functools.cache
 def _device(device: torch.device) -> tuple[int, int]:
-    """Multiprocessors and threads a warp."""
+    """Multiprocessors, and threads a warp."""
     if device.type == "cpu":  # the interpreter
         return 2, 32
     properties = torch.cuda.get_device_properties(device)
@@ -187,8 +187,11 @@ def _options(device: torch.device, threads: int, **constants: int) -> dict[str, 
 def _forward_launch(N: int, device: torch.device) -> dict[str, int]:
     if N <= _SHORT:
         block = triton.next_power_of_2(N)
-        return _options(device, 256, ROWS=8192 // block, BLOCK=block)
-    block = 2048 if N <= 4096 else 4096 if N <= 16384 else 8192
+        return _options(device, 128, ROWS=2048 // block, BLOCK=block)
+    if N >= 32768:
+        return _options(device, 1024, BLOCK=8192)
+    # two tiles at least, as wide as they go without much of the last one hanging over the row's end
+    block = next(b for b in (4096, 2048, 1024) if b == 1024 or (2 * b <= N and -N % b <= N // 6))
     return _options(device, block // 8, BLOCK=block)
 
 
@@ -197,13 +200,12 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> tuple[int, dict
     """Programs a multiprocessor, and the options."""
     if _ONE_LOOK < N <= _TWO_LOOKS:
         return 1, _options(device, 1024, TILES=-(-N // 8192), BLOCK=8192)
-    # the loads in flight wait in shared memory: 64 KiB, which wider dtypes and AMD's get with a stage less
+    # few programs mean few shares to add; as long as what they have in flight, in shared memory, keeps the memory busy
+    tile, threads, programs = (2048, 128, 4) if N <= 2048 else (4096, 128, 2) if N <= 3072 else (8192, 256, 1)
+    block = min(triton.next_power_of_2(N), tile)
+    # 64 KiB of it at most for bf16: wider dtypes and AMD's smaller memory get a stage less
     stages = 3 if bits == 16 and _device(device)[1] == 32 else 2
-    if N <= _SHORT:
-        block = triton.next_power_of_2(N)
-        return 4, _options(device, 128, ROWS=2048 // block, BLOCK=block, STAGES=stages)
-    block = min(triton.next_power_of_2(N), _ONE_LOOK)
-    return 1, _options(device, 256, ROWS=_ONE_LOOK // block, BLOCK=block, STAGES=stages)
+    return programs, _options(device, threads, ROWS=tile // block, BLOCK=block, STAGES=stages)
 
 
 @functools.cache
