@@ -224,7 +224,7 @@ def count_kernels(call: Call, device: torch.device) -> int | None:
 
     call()
     _synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as trace:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as trace:  # without, it warns
         call()
         _synchronize()
     on_gpu = [event.name for event in trace.events() if event.device_type.name == "CUDA"]
