@@ -171,6 +171,17 @@ def test_softmax_by_the_bound(dtype, device):
     assert compare(misses_columns(x), plain(x), exact).holds == (dtype == torch.bfloat16), "as sharp as the dtype"
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_allclose_refuses_what_is_nearer_to_the_truth(device):
+    """The page's opening: PyTorch's own fused softmax against the formula, in bf16."""
+    torch.manual_seed(0)
+    x = torch.randn(16, 32768, device=device).bfloat16()
+    fused, formula, exact = torch.softmax(x, -1), plain(x), plain(x.double())
+    assert not torch.allclose(fused, formula)
+    assert distance(fused, exact).max() < distance(formula, exact).max()
+    assert compare(fused, formula, exact).holds
+
+
 def test_the_script_prints_what_the_page_says(capsys):
     """The wrong ones pass a loose allclose; the right one fails a tight one; the bound tells them apart in fp32."""
     equivalence.main()
