@@ -1,7 +1,7 @@
 """Publish what a machine measured: `python -m docs.publish.admit RECORD.json ...`.
 
-Checks that each record is whole, of committed code that this checkout knows, and possible on its hardware; then copies it,
-as it is, to docs/measurements/runs.
+Checks that each record is whole, of committed code that this checkout knows, and possible on its hardware. Then
+copies it, as it is, to docs/measurements/runs.
 """
 
 import argparse

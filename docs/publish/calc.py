@@ -51,10 +51,10 @@ def calc(place: Place, expression: str, unit: str, inputs: dict[str, Input]) -> 
         value = _evaluate(tree.body, values)
     except (ArithmeticError, ValueError) as error:
         raise PublishError(f"calc: {expression!r}: {error}") from error
-    measured = any(isinstance(given, Quantity) for given in inputs.values())
+    measured = any(isinstance(given, Quantity) and "command" in given.entry for given in inputs.values())
     entry = {
         "label": "Worked out from what is below",
-        "value": units.in_unit(value, unit, exact=not measured or unit in ("", "x")),
+        "value": units.in_unit(value, unit, exact=not measured),
         "formula": expression,
         "inputs": [_input(name, given) for name, given in inputs.items()],
         "stale": any(isinstance(given, Quantity) and given.stale for given in inputs.values()),

@@ -72,7 +72,8 @@ def show(captures: Captures, capture: Capture, place: Place, page: Evidence, lin
     badge = ' <small class="rp-badge">stale</small>' if stale else ""
     return (
         f"{fence}{capture.language}{options}\n{content}\n{fence}\n\n"
-        f'<p class="rp-provenance">Printed by <a href="{source}"><code>{capture.command}</code></a> on {capture.machine["name"]}, '
+        f'<p class="rp-provenance">Printed by <a href="{source}"><code>{capture.command}</code></a> '
+        f"on {capture.machine['name']}, "
         f'{version}, {capture.date[:10]} (<a href="{record}">record</a>).{badge}</p>\n'
     )
 

@@ -1,4 +1,4 @@
-"""What the vendors state for their GPUs (datasheets.json), each with its source, and the check that no record claims more."""
+"""What the vendors state for their GPUs (datasheets.json), each with its source; and no record may claim more."""
 
 import json
 from functools import cache
@@ -70,7 +70,7 @@ def _peak(sheet: dict[str, Any], dtype: str) -> float:
 
 def _refuse(what: str, claimed: float, peak: float, unit: str, sheet: dict[str, Any]) -> None:
     if claimed > peak:
-        limit = f"at most {units.text(peak, unit, exact=True)} ({sheet['label']} datasheet)"
+        limit = f"at most {show(peak, unit)} ({sheet['label']} datasheet)"
         raise PublishError(f"{what}: expected {limit}, got {units.text(claimed, unit)}")
 
 

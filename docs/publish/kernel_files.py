@@ -32,11 +32,11 @@ def panel(name: str, place: Place, root: Path = ROOT) -> str:
     shown = "\n".join(f"    {line}".rstrip() for line in markers.without(text).rstrip("\n").splitlines())
     versions = " to ".join(".".join(map(str, version)) for version in (OLDEST, NEWEST))
     return f"""<div class="rp-kernel-file" markdown="1">
-<p><strong><code>{file}</code></strong>: one file, {lines} lines, {licence(text)} licence. It needs torch {versions} and the
-Triton of that torch, and nothing else.</p>
+<p><strong><code>{file}</code></strong>: one file, {lines} lines, {licence(text)} licence. It needs torch {versions}
+and the Triton of that torch, and nothing else.</p>
 <p><button type="button" class="rp-button" data-copy-url="{link}">Copy the file</button>
 <a class="rp-button" href="{link}" download>Download</a>
-<button type="button" class="rp-button" data-copy-text="{escape(f"curl -O {address}")}">Copy the curl command</button></p>
+<button type="button" class="rp-button" data-copy-text="curl -O {escape(address)}">Copy the curl command</button></p>
 <p>Its address stays: <a href="{link}"><code>{address}</code></a></p>
 
 ??? example "The whole file"

@@ -90,7 +90,7 @@ class Macros:
         return self._page.evidence.show(self.datasheet_value(device, figure))
 
     def calc(self, expression: str, unit: str, **inputs: Input) -> str:
-        """Worked arithmetic: calc("2 * rows * width / hbm", unit="us", rows=4096, width=2, hbm=datasheet_value(...))."""
+        """Worked arithmetic: calc("2 * rows * width / copy", unit="us", rows=8, width=2, copy=ceiling_value(...))."""
         return self._page.evidence.show(calc(self._page.place, expression, unit, inputs))
 
     def value(self, case: str, variant: str, metric: str, **where: Any) -> Quantity:

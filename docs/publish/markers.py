@@ -1,4 +1,7 @@
-"""The markers of embedded sections: each start has one end. An include whose end is missing silently runs to the file's end."""
+"""The markers of embedded sections: each start has one end.
+
+An include whose end marker is missing silently runs to the end of the file.
+"""
 
 import re
 from collections.abc import Iterable, Iterator

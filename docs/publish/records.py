@@ -123,7 +123,7 @@ class Measured:
         raise unknown(f"over, beside {describe(self.row)}", variant, (row.variant for row in rows))
 
     def spread(self, name: str, over: str | None = None) -> tuple[float, float] | None:
-        """The metric at the 20th and 80th percentile of the time, smaller first; None where the time has no part in it."""
+        """The metric at the 20th and 80th percentile of the time, smaller first; None where time has no part in it."""
         value, power, time = self.metric(name, over), METRICS[name].power, self.row.time
         if value is None or not power:
             return None
@@ -205,7 +205,7 @@ class Store:
         mode: str | None = None,
         machine: str = PUBLISHED_MACHINE,
     ) -> Measured:
-        """The one current row that is meant. What is left out must have one choice only; the direction may be "forward".
+        """The one current row that is meant. What is left out has one choice only, or is the forward direction.
 
         Raises:
             PublishError: there is no such row, or more than one.
@@ -238,7 +238,7 @@ class Store:
         return rows
 
     def nearest(self, case: str, machine: str, direction: str | None = None, **wanted: str | None) -> list[Measured]:
-        """The rows that a machine other than the published one has for the same question; none if it has not measured it.
+        """The rows that another machine than the published one has for the same question, if it has any.
 
         Where it lacks what is wanted (shape, dtype, mode) its own choice is taken: a CPU has other shapes and modes.
         """

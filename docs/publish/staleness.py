@@ -1,4 +1,4 @@
-"""Does a recorded number still belong to the code? Its hash is computed again and compared (tests/benchmarks/source.py)."""
+"""Does a recorded number still belong to the code? Its hash is computed again (tests/benchmarks/source.py)."""
 
 from collections.abc import Iterable
 from functools import cache

@@ -28,8 +28,10 @@ def table(
     machine: str | None = None,
     title: str = "",
 ) -> str:
-    """A table as HTML. One metric: a row for each shape, a column for each variant. Several metrics, or one shape: a row for
-    each variant (and shape), a column for each metric. Machines beside the published one follow in panels of their own.
+    """A table as HTML, with a panel for each machine, the published one first.
+
+    One metric at several shapes: a row for each shape, a column for each variant. Else: a row for each variant (and
+    shape), a column for each metric.
 
     Raises:
         PublishError: nothing fits, or a choice is open.
@@ -111,10 +113,12 @@ def _panel(
     name = escape(record.machine["name"])
     caption = f'<div class="rp-chart__title">{escape(title)}</div>' if title else ""
     link = f'<a href="{place.to(machine_page(rows[0].machine))}">{name}</a>'
+    classes = "rp-chart__panel rp-shown" if shown else "rp-chart__panel"
     return (
-        f'<figure class="rp-chart__panel{" rp-shown" if shown else ""}" data-machine="{rows[0].machine}" data-name="{name}">'
+        f'<figure class="{classes}" data-machine="{rows[0].machine}" data-name="{name}">'
         f'<figcaption>{caption}<div class="rp-chart__what">{escape(_what(rows[0], metrics, over))}</div></figcaption>'
-        f'<div class="rp-scroll"><table class="rp-table"><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>'
+        '<div class="rp-scroll"><table class="rp-table">'
+        f"<thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>"
         f'<p class="rp-chart__source">{link}, {record.date[:10]}.{_missing(store, rows)}</p></figure>'
     )
 

@@ -24,7 +24,7 @@ def text(value: float, unit: str, exact: bool = False) -> str:
         exact: leave out digits after the point that are zero, as for a figure that is not measured.
     """
     if unit in FIXED:
-        return in_unit(value, unit, exact or unit == "")
+        return in_unit(value, unit, exact or (unit == "" and float(value).is_integer()))
     fitting = [step for step in STEPS[unit] if rounded(abs(value) / step[0]) >= 1]
     return in_unit(value, (fitting or STEPS[unit][:1])[-1][1], exact)
 

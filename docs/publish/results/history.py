@@ -12,11 +12,11 @@ WIDTH, HEIGHT = 96, 22
 
 
 def page(store: Store, place: Place) -> str:
-    """The history page as Markdown: for each machine and case, the time of every variant at the case's largest point."""
+    """The history page as Markdown: for each machine and case, the time of every variant at the largest point."""
     said = (
         "Records are never replaced: a newer run of a case stands before the older ones, which stay here. Shown is the "
-        "median time of a call at the largest shape of each case, run by run, oldest first. A stale time was measured with "
-        "code, a case or a timer that has changed since.\n\n"
+        "median time of a call at the largest shape of each case, run by run, oldest first. A stale time was measured "
+        "with code, a case or a timer that has changed since.\n\n"
     )
     parts = [front_matter("History", "What each run of a case measured, run by run"), said]
     for machine, name in store.machines.items():

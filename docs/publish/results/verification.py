@@ -9,6 +9,7 @@ from docs.publish.results.markup import code, facts, front_matter, link, table
 from docs.publish.schema import TestReport, read
 from docs.publish.site import Place
 
+UNRUNNABLE = "tests/pages/unrunnable.toml"
 OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
 KINDS = {
     "embedded": "embedded from files that tests run",
@@ -33,9 +34,9 @@ def page(reports: list[TestReport], blocks: Mapping[str, int], place: Place) -> 
     """The verification page as Markdown: the newest report of each machine, and the census of fenced blocks."""
     parts = [
         front_matter("Verification", "Which tests ran where, at which commit, and what is skipped"),
-        "Every test runs on every push on a machine without a GPU: Triton kernels in Triton's interpreter, compiled code "
-        "through Inductor's C++ backend. What that cannot show is run natively on a GPU, and the report of that run is "
-        "committed with the records.\n\n",
+        "Every test runs on every push, on a machine without a GPU: Triton kernels in Triton's interpreter, compiled "
+        "code through Inductor's C++ backend. What that cannot show is run natively on a GPU, and the report of that "
+        "run is committed with the records.\n\n",
     ]
     newest: dict[str, TestReport] = {}
     for report in reports:
@@ -45,8 +46,9 @@ def page(reports: list[TestReport], blocks: Mapping[str, int], place: Place) -> 
     parts += [_report(report, place) for report in newest.values()]
     parts += [
         "## Code blocks on the pages\n\n",
-        "A census accounts for every fenced block. Those that cannot run stand in one reviewed file with their reasons, "
-        f"{link('tests/pages/unrunnable.toml', place.source('tests/pages/unrunnable.toml'))}, whose length should only fall.\n\n",
+        "A census accounts for every fenced block. Those that cannot run stand in one reviewed file with their "
+        "reasons, "
+        f"{link(UNRUNNABLE, place.source(UNRUNNABLE))}, whose length should only fall.\n\n",
         facts([(what, str(blocks[kind])) for kind, what in KINDS.items() if kind in blocks]),
     ]
     return "".join(parts)

@@ -1,0 +1,306 @@
+"""Macros show what a record says, with its evidence; or the build stops and says where, and what was expected."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mkdocs.exceptions import Abort
+
+from docs.publish.captures import Captures
+from docs.publish.errors import PublishError
+from docs.publish.macros import Macros, Page, render
+from docs.publish.records import Store
+from docs.publish.site import Place
+from tests.pages import tiny
+
+CAPTURE = {
+    "schema": 1,
+    "name": "kernels/add/output",
+    "language": "text",
+    "content": "one\n```\nthree\n",
+    "command": "python -m kernels.add",
+    "environment": {},
+    "section": "",
+    "commit": "c" * 40,
+    "date": "2026-01-01T00:00:00Z",
+    "machine": {"name": "NVIDIA H200"},
+    "software": {"torch": "2.11.0"},
+    "sources": {"hash": "0" * 16, "files": [tiny.KERNEL]},
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tiny.project(tmp_path)
+    wide = {"rows": 8, "columns": 8}
+    rows = [
+        tiny.row(root),
+        tiny.row(root, variant="eager", time={"p20": 2e-3, "p50": 2e-3, "p80": 2e-3, "samples": 5}),
+        tiny.row(root, direction="backward", shape=wide),
+        tiny.row(root, direction="backward", peak_memory_bytes=None),
+        tiny.row(root, variant="eager", mode="calls"),
+    ]
+    tiny.write(root, tiny.record(root, rows))
+    tiny.write(root, CAPTURE, "captures", "output")
+    return root
+
+
+def rendered(text: str, root: Path, line: int = 1) -> tuple[str, Page]:
+    measurements = root / "docs" / "measurements"
+    page = Page(Place("kernels/add.md", "kernels/add/"))
+    store, captures = Store.load(measurements, root), Captures.load(measurements / "captures", root)
+    return render(text, Macros(store, captures, page, root), page, line), page
+
+
+@pytest.mark.parametrize(
+    ("macro", "shown"),
+    [
+        ('number("kernels/add", "ours", "time")', "1.00 ms"),
+        ('number("kernels/add", "ours", "bandwidth")', "2.00 TB/s"),
+        ('number("kernels/add", "ours", "share")', "50.0%"),
+        ('number("kernels/add", "ours", "speedup", over="eager")', "2.00×"),
+        ('number("kernels/add", "ours", "kernels", direction="backward", shape="8x8")', "1"),
+        ('number("kernels/add", "ours", "memory")', "1.00 MB"),
+        ('number("kernels/add", "ours", "build")', "2.50 s"),
+        ('ceiling("copy")', "4.00 TB/s"),
+        ('ceiling("bfloat16", "burst", machine="nvidia-h200")', "800 TFLOP/s"),
+        ('datasheet("NVIDIA H200", "bandwidth")', "4.8 TB/s"),
+        ('datasheet("NVIDIA H200", "bfloat16")', "989.5 TFLOP/s"),
+        (
+            'calc("2 * n * w / hbm", unit="us", n=24000000, w=2, hbm=datasheet_value("NVIDIA H200", "bandwidth"))',
+            "20 µs",
+        ),
+        ('calc("rows * columns", unit="", rows=32768, columns=4096)', "134,217,728"),
+        (
+            'calc("b / a", unit="x", a=value("kernels/add", "ours", "time"), b=value("kernels/add", "ours", "build"))',
+            "2,500×",
+        ),
+    ],
+)
+def test_a_number_is_what_the_record_says(macro: str, shown: str, root: Path):
+    html, page = rendered(f"It is {{{{ {macro} }}}}.", root)
+    assert re.fullmatch(rf'It is <a class="rp-number" href="[^"]+" data-evidence="e1">{re.escape(shown)}</a>\.', html)
+    assert page.evidence.entries["e1"]["value"] == shown
+
+
+def test_evidence_says_where_a_number_comes_from(root: Path):
+    html, page = rendered('{{ number("kernels/add", "ours", "bandwidth") }}', root)
+    entry = page.evidence.entries["e1"]
+    assert entry["label"] == "Bandwidth: kernels/add ours forward 8×4 bfloat16 device"
+    assert entry["command"] == "python -m tests.benchmarks kernels/add"
+    assert entry["machine"] == "NVIDIA H200"
+    assert entry["software"] == "python 3.12.3, torch 2.11.0"
+    assert entry["date"] == "2026-01-01T00:00:00Z"
+    assert entry["spread"] == "1.67 TB/s to 2.22 TB/s (p20 to p80 of 100 samples of its time)"
+    assert entry["source_url"].endswith(f"/blob/{'c' * 40}/kernels/add.py")
+    assert entry["download_url"] == "../../results/nvidia-h200.json"
+    assert 'href="../../results/machines/nvidia-h200/#kernels-add-ours-forward-8x4-bfloat16-device"' in html
+    assert json.loads(re.sub(r"</?script[^>]*>", "", page.evidence.script())) == page.evidence.entries
+
+
+def test_worked_arithmetic_shows_its_inputs(root: Path):
+    text = '{{ calc("rows * w / copy", unit="us", rows=1000, w=4, copy=ceiling_value("copy")) }}'
+    entry = rendered(text, root)[1].evidence.entries["e1"]
+    assert entry["formula"] == "rows * w / copy"
+    assert [(one["name"], one["value"], one.get("source")) for one in entry["inputs"]] == [
+        ("rows", "1,000", None),
+        ("w", "4", None),
+        ("copy", "4.00 TB/s", "Measured ceiling of the traffic mix copy"),
+    ]
+
+
+def test_a_number_above_its_ceiling_is_explained(root: Path):
+    tiny.write(root, tiny.record(root, [tiny.row(root, bytes_read=3_500_000_000)], day=5))
+    entry = rendered('{{ number("kernels/add", "ours", "bandwidth") }}', root)[1].evidence.entries["e1"]
+    assert entry["value"] == "4.50 TB/s"
+    assert entry["note"].startswith("Above the ceiling measured in the same run, at 112% of it.")
+
+
+MISUSE = [
+    (
+        'number("kernels/ad", "ours", "time")',
+        "case on nvidia-h200: expected one of kernels/add; got 'kernels/ad'; did you mean kernels/add?",
+    ),
+    (
+        'number("kernels/add", "our", "time")',
+        "variant of kernels/add: expected one of ours, eager; got 'our'; did you mean ours?",
+    ),
+    (
+        'number("kernels/add", "ours", "tme")',
+        "metric: expected one of time, rate and 9 more; got 'tme'; did you mean time?",
+    ),
+    (
+        'number("kernels/add", "ours", "time", direction="backward")',
+        "shape of kernels/add: expected one of 8x8, 8x4, got none; say shape=...",
+    ),
+    (
+        'number("kernels/add", "ours", "time", shape="8x5")',
+        "shape of kernels/add: expected one of 8x4; got '8x5'; did you mean 8x4?",
+    ),
+    (
+        'number("kernels/add", "eager", "time")',
+        "mode of kernels/add: expected one of device, calls, got none; say mode=...",
+    ),
+    (
+        'number("kernels/add", "ours", "time", dtype="float32")',
+        "dtype of kernels/add: expected one of bfloat16; got 'float32'",
+    ),
+    (
+        'number("kernels/add", "ours", "time", machine="nvidia-h100")',
+        "machine: expected one of nvidia-h200; got 'nvidia-h100'; did you mean nvidia-h200?",
+    ),
+    (
+        'number("kernels/add", "ours", "memory", direction="backward", shape="8x4")',
+        "metric 'memory': expected one that was measured, got none",
+    ),
+    ('number("kernels/add", "ours", "speedup")', "metric 'speedup': expected over=<variant> with the metric 'speedup'"),
+    ('number("kernels/add", "ours", "time", over="eager")', "metric 'time': expected over=... only with 'speedup'"),
+    ('number("kernels/add", "ours", "time", shap="8x4")', "unexpected keyword argument 'shap'"),
+    ('numbr("kernels/add", "ours", "time")', "'numbr' is undefined"),
+    ('number("kernels/add", "ours", "time"', "unexpected '}', expected ')'"),
+    ('ceiling("cpy")', "ceiling: expected one of copy, bfloat16; got 'cpy'; did you mean copy?"),
+    ('ceiling("bfloat16")', "ceiling 'bfloat16': mode: expected one of burst, sustained; got 'None'"),
+    ('datasheet("NVIDIA H2OO", "bandwidth")', "datasheet: device: expected one of NVIDIA H200, "),
+    ('datasheet("NVIDIA H200", "bandwith")', "did you mean bandwidth?"),
+    ('calc("rows * width", unit="B", rows=2)', "calc: input in 'rows * width': expected one of rows; got 'width'"),
+    ('calc("rows", unit="B", rows=2, width=2)', "expected 'rows' to use every input, got 'width' besides"),
+    ('calc("2 * 3", unit="x")', "calc: expected an expression over named inputs, got '2 * 3'"),
+    (
+        'calc("share", unit="%", share=0.93)',
+        "share: expected a whole number, value(), ceiling_value() or datasheet_value(); got 0.93",
+    ),
+    ('calc("rows", unit="parsec", rows=1)', "calc: unit: expected one of"),
+    ('calc("rows.real", unit="", rows=1)', "calc: expected + - * /"),
+    ('calc("1 / rows", unit="", rows=0)', "division by zero"),
+    ('capture("kernels/add/outputs")', "capture: expected one of kernels/add/output; got 'kernels/add/outputs'"),
+    ('capture("kernels/add/output", lines="2-9")', "lines: expected between 1 and 3, got '2-9'"),
+    ('output("kernels/sub.py")', "output of: expected one of kernels/add.py"),
+    ('kernel_file("ad")', "kernel_file: expected one of add; got 'ad'; did you mean add?"),
+    ('table("kernels/add", "tme")', "metric: expected one of time"),
+    (
+        'table("kernels/add", "time", direction="sideways")',
+        "direction of kernels/add: expected one of forward, backward",
+    ),
+    (
+        'table("kernels/add", "time", direction="backward", shape="9x9")',
+        "shape of kernels/add: expected one of 8x8, 8x4; got '9x9'",
+    ),
+    ('chart(kind="pie", case="kernels/add", metric="time")', "chart: kind: expected one of"),
+]
+
+
+@pytest.mark.parametrize(("macro", "said"), MISUSE)
+def test_misuse_names_page_and_line_and_what_was_expected(macro: str, said: str, root: Path):
+    with pytest.raises(PublishError) as refusal:
+        rendered(f"A line.\n\n{{{{ {macro} }}}}\n", root, line=5)
+    assert str(refusal.value).startswith("kernels/add.md:7: ")
+    assert said in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_block_needs_a_line_of_its_own(root: Path):
+    with pytest.raises(
+        PublishError, match=r"kernels/add\.md:1: expected a chart, table, capture or kernel_file on a line"
+    ):
+        rendered('See {{ capture("kernels/add/output") }}', root)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "```python\nx = {{1, 2}}\ny = f'{{{x}}}' # {% raw %} {# no comment #}\n```\n",
+        '    ```sh title="{{ nothing }}"\n    echo {{ 1\n    ```\n',
+        "````text\n```\n{{ inner }}\n```\n````\n",
+        "Write `{{ number(...) }}` or ``{% a ` b %}``.\n",
+        "## A title {#anchor}\n",
+        "Not closed: `{{ 1 + 1 }}` and then ` alone.\n",
+    ],
+)
+def test_braces_in_code_survive(code: str, root: Path):
+    assert rendered(f"Before {{{{ 1 + 1 }}}}.\n\n{code}\nAfter {{{{ 2 + 2 }}}}.\n", root)[0] == (
+        f"Before 2.\n\n{code}\nAfter 4.\n"
+    )
+
+
+def test_a_capture_is_a_fence_with_its_provenance_where_it_stands(root: Path):
+    text, page = rendered('??? note "Output"\n\n    {{ capture("kernels/add/output", lines="1-2") }}\n', root)
+    assert text.startswith(
+        '??? note "Output"\n\n    ````text\n    one\n    ```\n    ````\n\n    <p class="rp-provenance">'
+    )
+    assert f"/blob/{'c' * 40}/kernels/add.py" in text
+    assert "on NVIDIA H200, torch 2.11.0, 2026-01-01" in text
+    assert page.evidence.stale == ["capture kernels/add/output"], "its hash is not that of the code"
+
+
+def test_a_table_has_the_evidence_of_each_cell(root: Path):
+    markdown, page = rendered('{{ table("kernels/add", ["time", "memory"], direction="backward") }}\n', root)
+    html = page.finish(markdown)
+    assert html.count("<tr>") == 3
+    assert html.count("data-evidence=") == 3, "one of the four is not measured"
+    assert "ours, 8 × 8" in html
+
+
+def test_a_machine_without_the_shape_shows_its_own(root: Path):
+    mine = [tiny.row(root, mode="calls", dtype="float32", shape={"rows": 2, "columns": 2})]
+    tiny.write(root, tiny.record(root, mine, machine=tiny.LAPTOP), "local")
+    markdown, page = rendered('{{ table("kernels/add", "time", shape="8x4", mode="device", title="Times") }}\n', root)
+    html = page.finish(markdown)
+    assert re.findall('data-machine="([^"]+)"', html) == ["nvidia-h200", "laptop"]
+    assert "A laptop (this machine)" in html
+
+
+# ---- in a site ------------------------------------------------------------------------------------------------------
+
+
+def test_a_site_shows_numbers_code_and_kernel_files(tmp_path: Path):
+    page = (
+        "---\ntitle: Add\n---\n\n# Add\n\n!!! note\n\n"
+        '    Ours takes {{ number("kernels/add", "ours", "time") }}.\n\n'
+        '```python\n--8<-- "kernels/add.py:add"\n```\n\n{{ kernel_file("add") }}\n'
+    )
+    root = tiny.project(tmp_path, page)
+    tiny.write(root, tiny.record(root))
+    site = tiny.build(root)
+    assert 'data-evidence="e1">1.00 ms</a>' in site["index.html"]
+    assert '<script type="application/json" id="rp-evidence">{"e1":' in site["index.html"]
+    assert site["kernels/add.py"] == tiny.FILES[tiny.KERNEL], "the file to copy is exactly the source"
+    assert 'data-copy-url="kernels/add.py"' in site["index.html"]
+    assert "https://example.org/tiny/kernels/add.py" in site["index.html"]
+    assert "[start:add]" not in site["index.html"]
+    assert 'id="kernels-add-ours-forward-8x4-bfloat16-device"' in site["results/machines/nvidia-h200/index.html"]
+
+
+def test_misuse_stops_the_build_with_one_line(tmp_path: Path):
+    page = '---\ntitle: Add\n---\n\n# Add\n\nOurs takes {{ number("kernels/add", "ous", "time") }}.\n'
+    root = tiny.project(tmp_path, page)
+    tiny.write(root, tiny.record(root))
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--quiet"],
+        cwd=root,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    said = done.stdout + done.stderr
+    assert "index.md:7: variant of kernels/add: expected one of ours, eager; got 'ous'; did you mean ours?" in said
+    assert "Traceback" not in said
+
+
+def test_a_broken_record_stops_the_build(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    root = tiny.project(tmp_path)
+    tiny.write(root, tiny.record(root, schema=9))
+    with pytest.raises(Abort):
+        tiny.build(root)
+    assert "runs/2026-01-01T00-00-00Z-nvidia-h200.json: expected schema version 1, got 9" in caplog.text
+
+
+def test_an_unknown_level_stops_the_build(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    root = tiny.project(tmp_path, "---\nlevel: easy\n---\n\n# Page\n")
+    with pytest.raises(Abort):
+        tiny.build(root)
+    assert "level: expected one of beginner, intermediate, advanced; got 'easy'" in caplog.text

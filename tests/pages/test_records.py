@@ -1,0 +1,196 @@
+"""Records are read whole, refused with one clear line, never changed, and merged by the rules of the design."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from docs.publish.admit import admit, main
+from docs.publish.errors import PublishError
+from docs.publish.records import Store
+from tests.pages import tiny
+
+Change = Callable[[dict], object]
+
+
+def load(root: Path) -> Store:
+    return Store.load(root / "docs" / "measurements", root)
+
+
+def faster(content: dict, row: int, **changed: object) -> None:
+    content["rows"][row] |= changed
+
+
+FAULTS: dict[str, tuple[Change, str]] = {
+    "schema": (lambda record: record.update(schema=2), "expected schema version 1, got 2"),
+    "no schema": (lambda record: record.pop("schema"), "expected schema version 1, got None"),
+    "dirty": (lambda record: record.update(dirty=True), "expected a run of a commit, got one with uncommitted changes"),
+    "no commit": (lambda record: record.update(commit=None), "expected a run of a commit, got none"),
+    "unknown field": (lambda record: record.update(mood="good"), "mood: Extra inputs are not permitted"),
+    "text for a number": (
+        lambda record: faster(record, 0, kernels="3"),
+        "rows.0.kernels: Input should be a valid integer, got '3'",
+    ),
+    "missing": (lambda record: record["rows"][1].pop("time"), "rows.1.time: Field required"),
+    "no ceilings": (
+        lambda record: record["ceilings"].update(bandwidth={}),
+        "ours forward 8×4 bfloat16 device: expected a measured bandwidth ceiling for the mix 'copy', got none",
+    ),
+    "percentiles": (lambda record: faster(record, 0, time=tiny.TIMING | {"p20": 1.0}), "p20 <= p50 <= p80 expected"),
+    "bandwidth above the datasheet": (
+        lambda record: faster(record, 0, bytes_read=4 * 10**9),
+        "ours forward 8×4 bfloat16 device: expected at most 4.8 TB/s (NVIDIA H200 SXM datasheet), got 5.00 TB/s",
+    ),
+    "rate above the datasheet": (
+        lambda record: faster(record, 1, flops=2 * 10**12),
+        "eager forward 8×4 bfloat16 device: expected at most 989.5 TFLOP/s (NVIDIA H200 SXM datasheet), got 1,000",
+    ),
+    "ceiling above the datasheet": (
+        lambda record: record["ceilings"]["bandwidth"].update(copy=tiny.CEILING | {"rate": 5e12}),
+        "copy ceiling: expected at most 4.8 TB/s (NVIDIA H200 SXM datasheet), got 5.00 TB/s",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_faulty_record_is_refused_in_one_line_and_left_alone(fault: str, tmp_path: Path):
+    change, said = FAULTS[fault]
+    root = tiny.project(tmp_path)
+    content = json.loads(json.dumps(tiny.record(root)))
+    change(content)
+    path = tiny.write(root, content)
+    before = path.read_bytes()
+    with pytest.raises(PublishError) as refusal:
+        load(root)
+    message = str(refusal.value)
+    assert message.startswith(f"docs/measurements/runs/{path.name}: ")
+    assert said in message
+    assert "\n" not in message
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("keep", [0, 1, 400, -2])
+def test_a_truncated_record_is_refused(keep: int, tmp_path: Path):
+    root = tiny.project(tmp_path)
+    path = tiny.write(root, tiny.record(root))
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(PublishError, match=rf"runs/{path.name}: expected a whole JSON file"):
+        load(root)
+
+
+def test_a_sound_record_is_read(tmp_path: Path):
+    root = tiny.project(tmp_path)
+    tiny.write(root, tiny.record(root))
+    row = load(root).find("kernels/add", "ours")
+    assert row.metric("bandwidth") == pytest.approx(2e12)
+    assert row.metric("share") == pytest.approx(0.5)
+    assert row.metric("rate_share") == pytest.approx(1e12 / 8e14)
+    assert row.metric("speedup", over="eager") == pytest.approx(2)
+    assert row.spread("time") == pytest.approx((0.9e-3, 1.2e-3))
+    assert row.spread("bandwidth") == pytest.approx((2e12 / 1.2, 2e12 / 0.9))
+    assert row.metric("registers") is None
+    assert not row.stale
+
+
+def test_local_runs_may_be_of_uncommitted_code(tmp_path: Path):
+    root = tiny.project(tmp_path)
+    tiny.write(root, tiny.record(root, dirty=True, machine=tiny.LAPTOP), "local")
+    assert load(root).machines == {"laptop": "A laptop (this machine)"}
+
+
+def test_what_this_machine_measured_never_replaces_a_published_number(tmp_path: Path):
+    root = tiny.project(tmp_path)
+    fast = tiny.TIMING | {"p20": 0.5e-3, "p50": 0.5e-3}
+    tiny.write(root, tiny.record(root))
+    tiny.write(root, tiny.record(root, [tiny.row(root, time=fast)], day=9), "local")
+    store = load(root)
+    assert list(store.machines) == ["nvidia-h200", "nvidia-h200-here"]
+    assert store.find("kernels/add", "ours").time.p50 == 1e-3
+    assert store.find("kernels/add", "ours", machine="nvidia-h200-here").time.p50 == 0.5e-3
+
+
+def test_the_newest_run_of_a_case_wins_and_older_ones_are_history(tmp_path: Path):
+    root = tiny.project(tmp_path)
+    other = root / "tests/benchmarks/kernels/other.py"
+    other.write_text("CASE = 'kernels/other'\n")
+    elsewhere = tiny.row(
+        root, case="kernels/other", sources={"hash": "x", "files": [other.relative_to(root).as_posix()]}
+    )
+    tiny.write(root, tiny.record(root, [tiny.row(root), elsewhere], day=1))
+    tiny.write(root, tiny.record(root, [tiny.row(root, kernels=7)], day=2))
+    store = load(root)
+    assert store.find("kernels/add", "ours").kernels == 7
+    assert [row.kernels for row in store.select(case="kernels/add", history=True)] == [1, 7]
+    assert store.find("kernels/other", "ours").record.date.startswith("2026-01-01"), "records of a machine merge"
+
+
+def test_a_speedup_compares_what_ran_side_by_side(tmp_path: Path):
+    root = tiny.project(tmp_path)
+    tiny.write(root, tiny.record(root, [tiny.row(root, variant="eager")], day=1))
+    tiny.write(root, tiny.record(root, [tiny.row(root)], day=2))
+    row = load(root).find("kernels/add", "ours")
+    with pytest.raises(PublishError, match=r"over, beside kernels/add ours .* expected one of ours; got 'eager'"):
+        row.metric("speedup", over="eager")
+
+
+def test_a_removed_case_is_history(tmp_path: Path):
+    root = tiny.project(tmp_path)
+    tiny.write(root, tiny.record(root))
+    (root / tiny.CASE).unlink()
+    store = load(root)
+    assert store.select() == []
+    assert len(store.select(history=True)) == 2
+
+
+# ---- admit ----------------------------------------------------------------------------------------------------------
+
+
+def committed(root: Path) -> str:
+    """Commit the project; returns the commit."""
+    git = ["git", "-C", str(root), "-c", "user.name=Test", "-c", "user.email=test@example.org"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "A case"]):
+        subprocess.run([*git, *command], check=True)
+    return subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_a_local_run_of_a_commit_is_admitted_as_it_is(tmp_path: Path):
+    root = tiny.project(tmp_path)
+    path = tiny.write(root, tiny.record(root, commit=committed(root)), "local", name="mine")
+    target = admit(path, root / "docs/measurements/runs", root)
+    assert target.name == "2026-01-01T00-00-00Z-nvidia-h200.json"
+    assert target.read_bytes() == path.read_bytes()
+    with pytest.raises(PublishError, match="expected a new record"):
+        admit(path, root / "docs/measurements/runs", root)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda record: record.update(commit="d" * 40), "expected a commit that this checkout knows"),
+        (lambda record: record.update(dirty=True), "got one with uncommitted changes"),
+        (lambda record: record.update(rows=[]), "expected rows, got none"),
+        (lambda record: record["rows"][0]["sources"].update(hash="0" * 16), "expected the sources of commit"),
+        (
+            lambda record: record["rows"][0]["sources"]["files"].insert(0, "kernels/gone.py"),
+            "expected kernels/gone.py in commit",
+        ),
+        (lambda record: record["rows"][0].update(bytes_read=10**11), "NVIDIA H200 SXM datasheet"),
+    ],
+)
+def test_what_may_not_be_published_is_not_admitted(change: Change, said: str, tmp_path: Path):
+    root = tiny.project(tmp_path)
+    content = json.loads(json.dumps(tiny.record(root, [tiny.row(root)], commit=committed(root))))
+    change(content)
+    path = tiny.write(root, content, "local")
+    before = path.read_bytes()
+    with pytest.raises(PublishError, match=said):
+        admit(path, root / "docs/measurements/runs", root)
+    assert path.read_bytes() == before
+    assert not (root / "docs/measurements/runs").exists()
+
+
+def test_the_command_says_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main([str(tmp_path / "no.json")]) == 1
+    assert capsys.readouterr().err == f"{tmp_path}/no.json: expected a record, found no such file\n"

@@ -1,0 +1,54 @@
+"""The report of a test run says how every test ended, why some did not run, and on what."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from docs.publish.schema import TestReport, read
+from tests.benchmarks.source import ROOT
+
+TESTS = """
+import pytest
+
+def test_passes(): pass
+def test_fails(): assert 1 < 0, "one is not"
+@pytest.mark.skipif(True, reason="needs two GPUs")
+def test_skipped(): pass
+@pytest.mark.xfail(reason="known")
+def test_xfails(): assert False
+@pytest.fixture
+def broken(): raise RuntimeError("no luck")
+def test_errors(broken): pass
+"""
+
+
+def report_of(folder: Path, *arguments: str) -> TestReport:
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "tests.report",
+        f"--report={folder / 'report.json'}",
+        *arguments,
+    ]
+    subprocess.run([*command, "--rootdir", str(folder), "-c", "/dev/null", str(folder)], cwd=ROOT, capture_output=True)
+    return read(folder / "report.json", TestReport, folder)
+
+
+def test_every_outcome_is_reported_with_its_reason(tmp_path: Path):
+    (tmp_path / "test_some.py").write_text(TESTS)
+    (tmp_path / "test_broken.py").write_text("import nothing_of_this_name\n")
+    report = report_of(tmp_path, "--report-commit", "c" * 40, "--continue-on-collection-errors")
+    ended = {test.id.rpartition("::")[2]: (test.outcome, test.reason) for test in report.tests}
+    assert ended["test_passes"] == ("passed", "")
+    assert ended["test_skipped"] == ("skipped", "needs two GPUs")
+    assert ended["test_xfails"] == ("xfailed", "known")
+    assert ended["test_errors"] == ("error", "RuntimeError: no luck")
+    assert ended["test_fails"][0] == "failed"
+    assert "one is not" in ended["test_fails"][1]
+    assert any(test.id.endswith("test_broken.py") and test.outcome == "error" for test in report.tests)
+    assert (report.commit, report.dirty) == ("c" * 40, False)
+    assert "torch" in report.software
+    assert report.command.startswith("python -m pytest -q -p tests.report --continue-on-collection-errors")

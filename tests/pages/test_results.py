@@ -1,0 +1,143 @@
+"""The results pages hold every current number with its anchor, their exports agree, and search leaves them out."""
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from docs.publish.evidence import of_row
+from docs.publish.records import Store
+from docs.publish.results import exports, history, machines, verification
+from docs.publish.site import Place
+from tests.pages import tiny
+
+PLACE = Place("results/machines/nvidia-h200.md", "results/machines/nvidia-h200/")
+REPORT = {
+    "schema": 1,
+    "id": "2026-01-01T00-00-00Z-nvidia-h200",
+    "date": "2026-01-01T00:00:00Z",
+    "command": "python -m pytest tests/kernels",
+    "commit": "c" * 40,
+    "dirty": False,
+    "machine": {"slug": "nvidia-h200", "name": "NVIDIA H200"},
+    "software": {"torch": "2.11.0"},
+    "tests": [
+        {"id": "tests/kernels/test_add.py::test_one", "outcome": "passed", "seconds": 0.1},
+        {"id": "tests/kernels/test_add.py::test_two", "outcome": "passed", "seconds": 0.1},
+        {
+            "id": "tests/kernels/test_add.py::test_three",
+            "outcome": "skipped",
+            "seconds": 0.0,
+            "reason": "needs two GPUs",
+        },
+        {"id": "tests/kernels/test_sub.py::test_four", "outcome": "failed", "seconds": 0.1, "reason": "assert 1 < 0"},
+    ],
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    root = tiny.project(tmp_path)
+    failure = {
+        "case": "kernels/add",
+        "direction": "forward",
+        "shape": {"rows": 8, "columns": 4},
+        "dtype": "bfloat16",
+        "variant": "liger",
+        "reason": "ImportError: no <module>",
+    }
+    rows = [
+        tiny.row(root),
+        tiny.row(root, variant="eager"),
+        tiny.row(root, direction="backward", bytes_read=0, bytes_written=0),
+    ]
+    tiny.write(root, tiny.record(root, [tiny.row(root, time=tiny.TIMING | {"p80": 4e-3, "p50": 2e-3})], day=1))
+    tiny.write(root, tiny.record(root, rows, day=2, failures=[failure]))
+    return Store.load(root / "docs" / "measurements", root)
+
+
+def test_each_number_leads_to_its_row_on_the_machines_page(store: Store):
+    page = machines.page(store, "nvidia-h200", PLACE)
+    rows = store.select()
+    anchors = re.findall(r'<tr id="(kernels[^"]+)">', page)
+    assert sorted(anchors) == sorted(row.anchor for row in rows)
+    for row in rows:
+        quantity = of_row(row, "time", None, Place("kernels/add.md", "kernels/add/"))
+        assert quantity and quantity.href == f"../../results/machines/nvidia-h200/#{row.anchor}"
+
+
+def test_a_machines_page_says_all_that_evidence_needs(store: Store):
+    page = machines.page(store, "nvidia-h200", PLACE)
+    row = page[page.index('id="kernels-add-ours-forward') :].partition("</tr>")[0]
+    cells = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)
+    assert cells == [
+        "8 × 4",
+        "<code>ours</code>",
+        "1.00 ms",
+        "900 µs",
+        "1.20 ms",
+        "100",
+        "1.00 GB",
+        "1.00 GB",
+        "2.00 TB/s",
+        "50.0%",
+        "1.00 TFLOP/s",
+        "0.125%",
+        "1.00 MB",
+        "1",
+        "0.00100",
+        "0.00200",
+        "2.50 s",
+        "–",
+        "–",
+    ]
+    assert 'href="../../nvidia-h200.json"' in page
+    assert 'href="../../nvidia-h200.csv"' in page
+    assert "ImportError: no &lt;module&gt;" in page, "what could not be timed is said, and escaped"
+    assert "31 °C" in page
+
+
+def test_result_pages_stay_out_of_search(store: Store):
+    pages = [machines.page(store, "nvidia-h200", PLACE), history.page(store, PLACE), verification.page([], {}, PLACE)]
+    assert all("search:\n  exclude: true" in page.partition("\n---\n")[0] for page in pages)
+
+
+def test_exports_hold_every_current_row(store: Store):
+    content = json.loads(exports.as_json(store, "nvidia-h200"))
+    lines = list(csv.DictReader(io.StringIO(exports.as_csv(store, "nvidia-h200"))))
+    assert len(content["rows"]) == len(lines) == len(store.select()) == 3
+    assert [run["id"] for run in content["runs"]] == ["2026-01-02T00-00-00Z-nvidia-h200"]
+    assert content["failures"][0]["variant"] == "liger"
+    ours = next(line for line in lines if line["variant"] == "ours" and line["direction"] == "forward")
+    assert (float(ours["p50"]), float(ours["bandwidth"]), ours["shape"], ours["stale"]) == (1e-3, 2e12, "8x4", "False")
+    nothing = next(line for line in lines if line["direction"] == "backward")
+    assert nothing["bandwidth"] == "", "no bytes, no bandwidth"
+
+
+def test_history_shows_run_after_run(store: Store):
+    page = history.page(store, Place("results/history.md", "results/history/"))
+    forward = page[page.index("kernels/add, forward") :].partition("</table>")[0]
+    assert re.search(r"<code>ours</code></th><td>2\.00 ms</td><td>1\.00 ms</td>", forward)
+    assert re.search(r"<code>eager</code></th><td>–</td><td>1\.00 ms</td>", forward)
+    assert "The newest time is 0.500× the oldest" in forward
+
+
+def test_one_run_draws_no_line():
+    assert history.sparkline([1.0]) == ""
+
+
+def test_verification_counts_what_ran_and_what_did_not(tmp_path: Path):
+    older = REPORT | {"id": "older", "date": "2025-01-01T00:00:00Z", "tests": REPORT["tests"][:1]}
+    for report in (older, REPORT):
+        tiny.write(tmp_path, report, "tests")
+    reports = verification.load(tmp_path / "docs/measurements/tests", tmp_path)
+    page = verification.page(reports, {"run": 5, "listed": 2}, PLACE)
+    assert page.count("## NVIDIA H200") == 1, "the newest report of a machine"
+    assert "2 passed, 1 failed, 1 skipped" in page
+    assert "needs two GPUs</th><td>1</td>" in page
+    assert "<code>tests/kernels/test_sub.py::test_four</code></th><td>assert 1 &lt; 0</td>" in page
+    assert re.search(r"test_add\.py</code></th><td>2</td><td>0</td><td>1</td>", page)
+    assert "listed as not runnable, each with its reason</th><td>2</td>" in page

@@ -1,0 +1,103 @@
+"""A number is stale when the code timed, its case or the timer changes, and not when comments or formatting do."""
+
+from pathlib import Path
+
+import pytest
+from mkdocs.exceptions import Abort
+
+from docs.publish.captures import Captures
+from docs.publish.records import Store
+from tests.benchmarks.source import TIMER, digest_texts
+from tests.pages import tiny
+from tests.pages.test_macros import CAPTURE
+
+PAGE = '# Add\n\nOurs takes {{ number("kernels/add", "ours", "time") }}.\n'
+CHANGES = {
+    "kernel": (tiny.KERNEL, "return a + b", "return a - b", True),
+    "kernel's comment": (tiny.KERNEL, "def add", "# why\ndef add", False),
+    "kernel's docstring": (tiny.KERNEL, "return a + b", '"""Add."""\n    return a + b', False),
+    "kernel's formatting": (tiny.KERNEL, "return a + b", "return (\n        a + b\n    )", False),
+    "case": (tiny.CASE, "'kernels/add'", "'kernels/Add'", True),
+    "case's comment": (tiny.CASE, "CASE", "# a case\nCASE", False),
+    "timer": (TIMER, "return 1", "return 2", True),
+    "timer's comment": (TIMER, "return 1", "return 1  # second", False),
+    "kernel, so that it is broken": (tiny.KERNEL, "def add", "def def", True),
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("RIDGEPOINT_RELEASE", raising=False)
+    root = tiny.project(tmp_path, PAGE)
+    tiny.write(root, tiny.record(root))
+    return root
+
+
+def change(root: Path, what: str) -> bool:
+    """Make a change; returns whether numbers should be stale then."""
+    file, old, new, stale = CHANGES[what]
+    text = (root / file).read_text()
+    assert old in text
+    (root / file).write_text(text.replace(old, new))
+    return stale
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_only_changes_that_count_make_a_number_stale(what: str, root: Path):
+    assert not Store.load(root / "docs/measurements", root).find("kernels/add", "ours").stale
+    stale = change(root, what)
+    assert Store.load(root / "docs/measurements", root).find("kernels/add", "ours").stale is stale
+
+
+def test_a_stale_number_has_a_badge(root: Path):
+    assert "stale" not in tiny.build(root)["index.html"]
+    change(root, "kernel")
+    html = tiny.build(root)["index.html"]
+    assert 'class="rp-number rp-stale"' in html
+    assert "1.00 ms <small>stale</small>" in html
+    assert '"stale":true' in html
+
+
+def test_a_release_refuses_stale_numbers(root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    monkeypatch.setenv("RIDGEPOINT_RELEASE", "1")
+    change(root, "kernel's comment")
+    tiny.build(root)
+    change(root, "kernel")
+    with pytest.raises(Abort):
+        tiny.build(root)
+    assert "index.md: Time: kernels/add ours forward 8×4 bfloat16 device" in caplog.text
+    assert "results/machines/nvidia-h200.md: kernels/add" in caplog.text
+
+
+def test_a_release_refuses_stale_captures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setenv("RIDGEPOINT_RELEASE", "1")
+    root = tiny.project(tmp_path, '# Add\n\n{{ capture("kernels/add/output") }}\n')
+    fresh = digest_texts([(tiny.KERNEL, tiny.FILES[tiny.KERNEL])])
+    tiny.write(root, CAPTURE | {"sources": {"hash": fresh, "files": [tiny.KERNEL]}}, "captures", "output")
+    tiny.build(root)
+    change(root, "kernel")
+    with pytest.raises(Abort):
+        tiny.build(root)
+    assert "index.md: capture kernels/add/output" in caplog.text
+
+
+def test_a_release_shows_committed_numbers_only(root: Path, monkeypatch: pytest.MonkeyPatch):
+    tiny.write(root, tiny.record(root, machine=tiny.LAPTOP), "local")
+    assert "results/laptop.json" in tiny.build(root)
+    monkeypatch.setenv("RIDGEPOINT_RELEASE", "1")
+    site = tiny.build(root)
+    assert "results/laptop.json" not in site
+    assert "results/nvidia-h200.json" in site
+
+
+def test_a_capture_is_stale_when_its_script_changes(root: Path):
+    fresh = digest_texts([(tiny.KERNEL, tiny.FILES[tiny.KERNEL])])
+    path = tiny.write(root, CAPTURE | {"sources": {"hash": fresh, "files": [tiny.KERNEL]}}, "captures", "output")
+    captures = Captures.load(path.parent, root)
+    capture = captures.named("kernels/add/output")
+    change(root, "kernel's comment")
+    assert not captures.is_stale(capture)
+    change(root, "kernel")
+    assert captures.is_stale(capture)

@@ -1,0 +1,120 @@
+"""A tiny project in a temporary folder: one case with its sources, records of it, and a site of a page or two."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.source import ROOT, TIMER, digest
+
+KERNEL, CASE = "kernels/add.py", "tests/benchmarks/kernels/add.py"
+ADD = "def add(a, b):\n    return a + b\n"
+FILES = {
+    TIMER: "def measure():\n    return 1\n",
+    KERNEL: "# SPDX-License-Identifier: MIT\n" + f"# --8<-- [start:add]\n{ADD}# --8<-- [end:add]\n",
+    CASE: "CASE = 'kernels/add'\n",
+}
+TIMING = {"p20": 0.9e-3, "p50": 1e-3, "p80": 1.2e-3, "samples": 100}
+CEILING = {"rate": 4e12, "by": "Tensor.copy_", "time": TIMING}
+H200 = {
+    "slug": "nvidia-h200",
+    "name": "NVIDIA H200",
+    "kind": "gpu",
+    "memory_bytes": 150_000_000_000,
+    "units": 132,
+    "l2_bytes": 60_000_000,
+    "driver": "580",
+    "power_limit_w": 700.0,
+    "before": {"temperature_c": 31.0},
+    "after": {},
+}
+LAPTOP = H200 | {"slug": "laptop", "name": "A laptop", "kind": "cpu"}
+MKDOCS = """site_name: tiny
+site_url: https://example.org/tiny/
+docs_dir: docs/pages
+hooks: [{hooks}]
+theme: {{name: null, custom_dir: theme}}
+markdown_extensions:
+  - md_in_html
+  - admonition
+  - pymdownx.details
+  - pymdownx.superfences
+  - pymdownx.snippets: {{base_path: ["{root}"], check_paths: true}}
+"""
+
+
+def project(root: Path, page: str = "# Page\n") -> Path:
+    """Write the project: sources, settings, a theme that shows the content alone, and one page."""
+    settings = MKDOCS.format(hooks=ROOT / "docs" / "publish" / "hooks.py", root=root)
+    pages = {"mkdocs.yml": settings, "theme/main.html": "{{ page.content }}", "docs/pages/index.md": page}
+    for name, text in (FILES | pages).items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def row(root: Path, **changed: Any) -> dict[str, Any]:
+    """A row of the case: 1 GB read and 1 GB written in a millisecond, so 2 TB/s and half of the ceiling."""
+    return {
+        "case": "kernels/add",
+        "direction": "forward",
+        "shape": {"rows": 8, "columns": 4},
+        "dtype": "bfloat16",
+        "variant": "ours",
+        "mode": "device",
+        "time": TIMING,
+        "bytes_read": 10**9,
+        "bytes_written": 10**9,
+        "flops": 10**9,
+        "mix": "copy",
+        "peak_memory_bytes": 10**6,
+        "kernels": 1,
+        "error": {"value": 1e-3, "bound": 2e-3},
+        "build_seconds": 2.5,
+        "binaries": [],
+        "sources": {"hash": digest(CASE, [KERNEL], root), "files": [KERNEL, CASE]},
+    } | changed
+
+
+def record(root: Path, rows: list[dict] | None = None, day: int = 1, **changed: Any) -> dict[str, Any]:
+    """A run of the case on an H200: two variants at one shape."""
+    slow = {name: 2 * value if name != "samples" else value for name, value in TIMING.items()}
+    return {
+        "schema": 1,
+        "id": f"2026-01-{day:02}T00-00-00Z-nvidia-h200",
+        "date": f"2026-01-{day:02}T00:00:00Z",
+        "command": "python -m tests.benchmarks kernels/add",
+        "commit": "c" * 40,
+        "dirty": False,
+        "machine": H200,
+        "software": {"python": "3.12.3", "torch": "2.11.0"},
+        "ceilings": {
+            "bandwidth": {"copy": CEILING},
+            "matrix": {"bfloat16": {"burst": CEILING | {"rate": 8e14}, "sustained": CEILING | {"rate": 6e14}}},
+        },
+        "rows": [row(root), row(root, variant="eager", time=slow)] if rows is None else rows,
+        "failures": [],
+    } | changed
+
+
+def write(root: Path, content: Mapping[str, Any], folder: str = "runs", name: str | None = None) -> Path:
+    """Write a record below docs/measurements; returns its file."""
+    path = root / "docs" / "measurements" / folder / f"{name or content['id']}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+    return path
+
+
+def build(root: Path) -> dict[str, str]:
+    """Build the site; returns its pages, kernel files and exports by path.
+
+    Raises:
+        mkdocs.exceptions.Abort: the build failed; what it said is in the log.
+    """
+    from mkdocs.commands.build import build as build_site
+    from mkdocs.config import load_config
+
+    build_site(load_config(str(root / "mkdocs.yml"), site_dir=str(root / "site")))
+    site = root / "site"
+    shown = {".html", ".py", ".json", ".csv"}
+    return {path.relative_to(site).as_posix(): path.read_text() for path in site.rglob("*") if path.suffix in shown}
