@@ -1,7 +1,8 @@
-"""The four versions of the block are one function, and the table says what this machine can and cannot do."""
+"""The versions of the block are one function, and the table says what this machine can and cannot do."""
 
 import copy
 import re
+import resource
 import subprocess
 import sys
 
@@ -97,24 +98,33 @@ def test_the_graph_computes_and_does_not_remember() -> None:
 
 def test_table_arithmetic() -> None:
     timings = {"first-draft": Timing(1e-3, 2e-3, 3e-3, 9), "better": Timing(1e-3, 1e-3, 1e-3, 9)}
-    shown = table(timings, {"compile": "no compiler", "graph": "no GPU"}, tokens=512).splitlines()
+    left_out = {"compile-draft": "no compiler", "compile": "no compiler", "graph": "no GPU"}
+    shown = table(timings, left_out, tokens=512).splitlines()
     assert shown[0].split() == ["implementation", "time", "throughput", "speedup"]
     assert shown[1].split() == ["first-draft", "2,000.0", "us", "256,000", "tokens/s", "1.00x"]
-    assert shown[2].split() == ["better", "1,000.0", "us", "512,000", "tokens/s", "2.00x"]
-    assert shown[3:] == ["compile           not timed: no compiler", "graph             not timed: no GPU"]
+    assert shown[2] == "compile-draft     not timed: no compiler"
+    assert shown[3].split() == ["better", "1,000.0", "us", "512,000", "tokens/s", "2.00x"]
+    assert shown[4:] == ["compile           not timed: no compiler", "graph             not timed: no GPU"]
 
 
 def test_the_command_prints_the_table_in_under_a_minute() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "snippets.first_speedup"], capture_output=True, text=True, timeout=60, check=True
-    )
+    """A minute of processor time, which is what a busy machine leaves comparable."""
+    before = processor_seconds()
+    done = subprocess.run([sys.executable, "-m", "snippets.first_speedup"], capture_output=True, text=True, check=True)
+    assert processor_seconds() - before < 60
     lines = done.stdout.strip().splitlines()
     assert "float32: width 512" in lines[0] or "bfloat16: width 512" in lines[0]
-    assert [line.split()[0] for line in lines[2:6]] == list(VERSIONS)
-    timed = VERSIONS[:3] if DEVICE.type == "cpu" else VERSIONS
+    assert [line.split()[0] for line in lines[2:7]] == list(VERSIONS)
+    timed = VERSIONS[:-1] if DEVICE.type == "cpu" else VERSIONS
     for line in lines[2 : 2 + len(timed)]:
         assert re.search(r"[\d,.]+ us +[\d,]+ tokens/s +[\d.]+x$", line), line
     assert "building compile" in done.stderr  # progress, apart from the table
+
+
+def processor_seconds() -> float:
+    """What finished child processes have used so far."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def test_the_flops_of_the_benchmark_are_those_of_the_first_draft() -> None:
