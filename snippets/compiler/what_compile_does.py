@@ -7,6 +7,7 @@ import re
 import textwrap
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -41,10 +42,12 @@ class Traffic(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.operations: list[tuple[str, int, int]] = []  # name, bytes read, bytes written
+        self.calls: list[Callable] = []  # to time each by itself
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         result = operation(*args, **(kwargs or {}))
         self.operations.append((str(operation), nbytes(args), nbytes(result)))
+        self.calls.append(partial(operation, *args, **(kwargs or {})))
         return result
 
 
@@ -151,6 +154,11 @@ def main() -> None:
     once = ("every tensor once", nbytes((x, y, bias)), nbytes(result))
     for name, read, written in [*traffic.operations, once]:
         print(f"{name:<32} reads {read / 1e6:8.3f} MB   writes {written / 1e6:8.3f} MB")
+
+    print("==== eager, timed")
+    for (name, read, written), call in zip(traffic.operations, traffic.calls, strict=True):
+        seconds = seconds_per_call(call, device)
+        print(f"{name:<32} {seconds * 1e6:8.1f} us {(read + written) / seconds / 1e9:8.1f} GB/s")
 
     print("==== Dynamo")
     print(readable(dynamo_graph(unit_rows, x, y, bias)))

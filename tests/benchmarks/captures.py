@@ -70,6 +70,7 @@ _COMPILER = "snippets.compiler.what_compile_does"
 
 CAPTURES = (
     Output("compiler/what-compile-does/eager", _COMPILER, "eager"),
+    Output("compiler/what-compile-does/eager-timed", _COMPILER, "eager, timed", device="cuda"),
     Output("compiler/what-compile-does/dynamo", _COMPILER, "Dynamo", "python"),
     Output("compiler/what-compile-does/guards", _COMPILER, "guards"),
     Output("compiler/what-compile-does/forward", _COMPILER, "AOTAutograd, forward", "python"),

@@ -11,40 +11,59 @@ from snippets.compiler.what_compile_does import unit_rows
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 
 
+def add_bias(x: Tensor, y: Tensor, bias: Tensor) -> Tensor:
+    """The first operation alone: with nothing to fuse, compiling can only cost."""
+    return y + bias
+
+
+FUNCTIONS = {6: unit_rows, 1: add_bias}  # by number of operations
+
+
 def points(device: torch.device) -> Iterable[Point]:
     """From sizes that launching rules to sizes that memory rules; 16384 columns no longer fit in one tile."""
     if device.type == "cpu":
-        for rows in (16, 4096):
-            yield Point({"rows": rows, "columns": 1024}, "float32", "forward", ("calls",))
+        for operations, rows in ((6, 16), (6, 4096), (1, 16)):
+            yield Point({"operations": operations, "rows": rows, "columns": 1024}, "float32", "forward", ("calls",))
         return
     for direction in ("forward", "both"):
         for rows, columns in ((64, 1024), (1024, 1024), (8192, 1024), (65536, 1024), (4096, 16384)):
-            yield Point({"rows": rows, "columns": columns}, "bfloat16", direction, ("device", "calls"))
+            shape = {"operations": 6, "rows": rows, "columns": columns}
+            yield Point(shape, "bfloat16", direction, ("device", "calls"))
+    yield Point({"operations": 1, "rows": 64, "columns": 1024}, "bfloat16", "forward", ("device", "calls"))
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
     """Inputs x, y (rows, columns) and bias (columns,), and for a training step the output's gradient."""
-    rows, columns = point.shape.values()
+    operations, rows, columns = point.shape.values()
+    function = FUNCTIONS[operations]
     dtype = getattr(torch, point.dtype)
     x, y, upstream = (torch.randn(rows, columns, device=device).to(dtype) for _ in range(3))
     bias = torch.randn(columns, device=device).to(dtype)
     step = point.direction == "both"
     inputs = [tensor.requires_grad_(step) for tensor in (x, y, bias)]
-    forward_reads, forward_writes = 2 * x.nbytes + bias.nbytes, x.nbytes
-    # Backward is called when forward has long finished: it reads x, y and the gradient, and writes those of x and y.
-    backward_reads, backward_writes = 3 * x.nbytes + bias.nbytes, 2 * x.nbytes + bias.nbytes
+    read, written, flops = cost(operations, step, x.numel())
     return Workload(
         variants={
-            "eager": Variant(lambda: call(unit_rows, inputs, upstream, step), results),
-            "compile": Variant(lambda: compiled(inputs, upstream, step), results),
+            "eager": Variant(lambda: call(function, inputs, upstream, step), results),
+            "compile": Variant(lambda: compiled(function, inputs, upstream, step), results),
         },
         baseline="eager",
-        reference=lambda: in_float64(inputs, upstream, step),
-        bytes_read=forward_reads + step * backward_reads,
-        bytes_written=forward_writes + step * backward_writes,
-        flops=(7 + 14 * step) * x.numel(),  # add, relu, square, add; the norm's square and add; divide
-        mix="triad",
+        reference=lambda: in_float64(function, inputs, upstream, step),
+        bytes_read=read * x.nbytes + (1 + step) * bias.nbytes,
+        bytes_written=written * x.nbytes + step * bias.nbytes,
+        flops=flops,
+        mix="triad" if operations == 6 else "copy",
     )
+
+
+def cost(operations: int, step: bool, elements: int) -> tuple[int, int, int]:
+    """Tensors read, tensors written, FLOPs."""
+    if operations == 1:
+        return 1, 1, elements
+    if not step:  # x and y, the result; add, relu, square, add, the norm's square and add, divide
+        return 2, 1, 7 * elements
+    # Backward begins when forward is over: it reads x, y and the gradient, and writes those of x and y.
+    return 2 + 3, 1 + 2, (7 + 14) * elements
 
 
 def call(function: Callable[..., object], inputs: list[Tensor], upstream: Tensor, step: bool) -> Call:
@@ -59,9 +78,9 @@ def call(function: Callable[..., object], inputs: list[Tensor], upstream: Tensor
     return forward_and_backward
 
 
-def compiled(inputs: list[Tensor], upstream: Tensor, step: bool) -> Call:
+def compiled(function: Callable[..., object], inputs: list[Tensor], upstream: Tensor, step: bool) -> Call:
     """Compiled and called once, without Inductor's caches: as on a machine that has never seen this function."""
-    run = call(torch.compile(unit_rows), inputs, upstream, step)
+    run = call(torch.compile(function), inputs, upstream, step)
     with torch._inductor.config.patch(force_disable_caches=True), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*force disabled")
         run()
@@ -73,9 +92,9 @@ def results(returned: object) -> Results:
     return dict(zip(("output", "x.grad", "y.grad", "bias.grad"), tensors, strict=False))
 
 
-def in_float64(inputs: list[Tensor], upstream: Tensor, step: bool) -> Results:
+def in_float64(function: Callable[..., object], inputs: list[Tensor], upstream: Tensor, step: bool) -> Results:
     exact = [tensor.detach().double().requires_grad_(step) for tensor in inputs]
-    return results(call(unit_rows, exact, upstream.double(), step)())
+    return results(call(function, exact, upstream.double(), step)())
 
 
 CASE = Case(
