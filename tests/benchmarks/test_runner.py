@@ -27,6 +27,11 @@ FIRST = """
     calls = []
 
 
+    def tires():
+        calls.append(x)
+        return 2 * x if len(calls) < 4 else x  # what is captured in the second call is first replayed in the third
+
+
     def peer():
         raise ImportError("no such   peer\\n installed")
 
@@ -159,6 +164,12 @@ def test_a_variant_that_raises_is_recorded_with_what_it_said(house: Path) -> Non
 
 def test_a_variant_that_changes_its_inputs_is_found_out(house: Path) -> None:
     edit(house / "tests/benchmarks/first.py", "lambda: lambda: x + x)", "lambda: lambda: 2 * grows())")
+    _, reasons = measured(house)
+    assert "wrong result" in reasons["ours"]
+
+
+def test_a_variant_that_is_wrong_from_the_fourth_call_on_is_found_out(house: Path) -> None:
+    edit(house / "tests/benchmarks/first.py", "lambda: lambda: x + x)", "lambda: tires)")
     _, reasons = measured(house)
     assert "wrong result" in reasons["ours"]
 
