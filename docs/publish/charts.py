@@ -33,7 +33,7 @@ FONT, TEXT, SMALL = "Ridgepoint Serif", 14, 12.5
 SIZES = {"wide": 720, "narrow": 350}  # CSS pixels
 CHARACTER = 0.5  # width of an average character, in font sizes: reserves room for labels
 CHOICES = ("direction", "dtype", "mode", "shape")
-KEYS = {"kind", "case", "metric", "variants", "over", "x", "machine", "title", "note", *CHOICES}
+KEYS = {"kind", "case", "metric", "variants", "over", "x", "machine", "title", "note", "better", *CHOICES}
 
 
 MODES = {
@@ -93,7 +93,8 @@ def render(spec: Mapping[str, Any], store: Store, shown: Evidence, place: Place)
     Args:
         spec: kind ("bars", "lines" or "history"), case, metric, and as far as needed to name one row a mark: variants,
             shape, direction, dtype, mode, machine; over for "speedup"; x (a shape dimension) for "lines"; title with
-            placeholders ({ours}, {ours@4096}, {eager/ours}, {ceiling}); note, a sentence below.
+            placeholders ({ours}, {ours@4096}, {eager/ours}, {ceiling}); note, a sentence below; better=False where the
+            values are no contest (two ways to time the same call).
         store: the records.
         shown: the page's evidence; the numbers of the data table are added to it.
         place: the page.
@@ -625,11 +626,12 @@ def _what(spec: Mapping[str, Any], plot: Plot) -> str:
     row = plot.marks[-1].row
     name = METRICS[plot.metric].label
     over = f" over {palette.label(spec['over'])}" if spec.get("over") else ""
-    better = "less is better" if plot.metric in LOWER_IS_BETTER else "more is better"
+    better = ", less is better" if plot.metric in LOWER_IS_BETTER else ", more is better"
+    better = better if spec.get("better", True) else ""
     shape = f"by {spec['x']}" if spec["kind"] == "lines" else row.size.replace("x", "×")
     timed = f", {MODES[row.mode]}" if METRICS[plot.metric].power else ""
     where = f"{row.direction.capitalize()}, {row.dtype}, {shape}{timed}."
-    return f"{name[0].upper()}{name[1:]}{over}, {better}. {where}"
+    return f"{name[0].upper()}{name[1:]}{over}{better}. {where}"
 
 
 def _spoken(plot: Plot) -> str:

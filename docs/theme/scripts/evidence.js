@@ -26,32 +26,24 @@ function link(text, href) {
   return element("a", { href }, text)
 }
 
-function input(given) {
-  if (typeof given === "string") return given
-  const { name, value, source, url } = given
-  const parts = [element("code", {}, name), ` = ${value}`]
-  if (source) parts.push(", ", url ? link(source, url) : source)
-  return element("li", {}, ...parts)
+function input({ name, value, source, url }) {
+  const from = source ? [", ", url ? link(source, url) : source] : []
+  return element("li", {}, element("code", {}, name), ` = ${value}`, ...from)
 }
 
-// What a fact holds, as nodes: text, code, a list, or names with values.
+// What a fact holds, as a node or text.
 function shown(key, value) {
   if (key === "stale") return "The code that this number measured has changed since."
-  if (key === "inputs") {
-    const given = Array.isArray(value) ? value : Object.entries(value).map(([name, it]) => ({ name, ...(it?.value === undefined ? { value: it } : it) }))
-    return element("ul", {}, ...given.map(input))
-  }
-  if (CODE.has(key)) return element("code", {}, value)
-  if (Array.isArray(value)) return value.join(", ")
-  if (typeof value === "object") return Object.entries(value).map(([name, it]) => `${name} ${it}`).join(", ")
-  return String(value)
+  if (key === "inputs") return element("ul", {}, ...value.map(input))
+  if (key === "date") return value.replace("T", " ").replace(/:\d\dZ$/, " UTC")
+  return CODE.has(key) ? element("code", {}, value) : value
 }
 
-function fill(dialog, entry) {
+function fill(dialog, entry, href) {
   const facts = FACTS.filter(([key]) => entry[key]).flatMap(([key, name]) => [element("dt", {}, name), element("dd", {}, shown(key, entry[key]))])
   const links = [
-    entry.row_url && link("All its numbers", entry.row_url),
-    entry.source_url && link("Source code", entry.source_url),
+    entry.machine && link("Its row", href),
+    entry.source_url && link("Source", entry.source_url),
     entry.download_url && link("Download the record", entry.download_url),
   ].filter(Boolean)
   const close = element("button", { type: "button", className: "rp-evidence__close", ariaLabel: "Close" }, "×")
@@ -80,6 +72,6 @@ document.addEventListener("click", (event) => {
   if (!entry || event.ctrlKey || event.metaKey || event.shiftKey) return
   event.preventDefault()
   dialog ??= makeDialog()
-  fill(dialog, { row_url: number.href, ...entry })
+  fill(dialog, entry, number.href)
   dialog.showModal() // focus comes back to the number when it closes
 })

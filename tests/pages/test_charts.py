@@ -1,0 +1,172 @@
+"""Charts say and draw what the records hold; a spec that means nothing, or too much, is refused."""
+
+import json
+import re
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from docs.publish import charts
+from docs.publish.errors import PublishError
+from docs.publish.evidence import Evidence
+from docs.publish.records import Store
+from docs.publish.schema import Record
+from docs.publish.site import Place
+from tests.benchmarks.source import ROOT
+from tests.pages import tiny
+from tests.pages.tiny import LAPTOP, TIMING, record, row
+
+BARS = {"kind": "bars", "case": "kernels/add", "metric": "bandwidth"}
+LINES = {"kind": "lines", "case": "kernels/add", "metric": "time", "x": "columns"}
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A root whose case exists; drawings stay in the repository's cache."""
+    return tiny.project(tmp_path)
+
+
+def timing(factor: float) -> dict[str, Any]:
+    return {name: value * (factor if name != "samples" else 1) for name, value in TIMING.items()}
+
+
+def store(root, *records: dict) -> Store:
+    return Store([Record.model_validate_json(json.dumps(each)) for each in records or [record(root)]], root=root)
+
+
+def drawn(root, spec: dict, *records: dict) -> str:
+    return charts.render(spec, store(root, *records), Evidence(), Place("kernels/add.md", "kernels/add/"))
+
+
+def titles(html: str) -> list[str]:
+    return re.findall(r'class="rp-chart__title">(.*?)</div>', html)
+
+
+def spec_of(html: str, size: str) -> dict:
+    found = re.search(rf'rp-chart__plot--{size}".*?class="rp-chart__spec">(.*?)</script>', html)
+    assert found
+    return json.loads(found[1])
+
+
+def scaling(root, *variants: str) -> dict:
+    """Times over three widths: of each variant its place in the list times the width, in milliseconds."""
+    return record(
+        root,
+        [
+            row(root, variant=name, shape={"rows": 8, "columns": columns}, time=timing(place * columns))
+            for place, name in enumerate(variants, 1)
+            for columns in (1, 4, 16)
+        ],
+    )
+
+
+def test_the_title_is_computed_from_the_record(project):
+    title = "Ours moves {ours}, {ours/eager} of eager; the ceiling is {ceiling}"
+    assert titles(drawn(project, BARS | {"title": title})) == [
+        "Ours moves 2.00 TB/s, 2.00× of eager; the ceiling is 4.00 TB/s"
+    ]
+
+
+def test_a_title_of_lines_names_its_place(project):
+    html = drawn(project, LINES | {"title": "{ours@4}, at last {ours}"}, scaling(project, "ours", "eager"))
+    assert titles(html) == ["4.00 ms, at last 16.0 ms"]
+
+
+def test_bars_are_sorted_best_first_whichever_way_is_better(project):
+    for metric, first in (("bandwidth", "ours"), ("time", "ours"), ("error", "eager")):
+        rows = [row(project), row(project, variant="eager", time=timing(2), error={"value": 1e-4, "bound": 1})]
+        data = spec_of(drawn(project, BARS | {"metric": metric}, record(project, rows)), "wide")
+        marks = (layer["data"]["values"] for layer in data["layer"] if "data" in layer)
+        values = next(each for each in [*marks, data.get("data", {}).get("values")] if each and "variant" in each[0])
+        assert values[0]["variant"] == first, metric
+
+
+def test_every_machine_has_its_own_panel_and_only_the_pages_machine_its_title(project):
+    laptop = record(project, machine=LAPTOP, id="laptop", rows=[row(project, mode="calls", time=timing(3))])
+    html = drawn(project, BARS | {"title": "Ours moves {ours}", "mode": "device"}, record(project), laptop)
+    assert re.findall(r'data-machine="([^"]+)"', html) == ["nvidia-h200", "laptop"]
+    assert titles(html) == ["Ours moves 2.00 TB/s", "A laptop: ours is ahead with 667 GB/s"]
+
+
+def test_a_line_that_ends_early_is_named_where_it_ends(project):
+    content = scaling(project, "ours", "eager")
+    content["rows"] = [each for each in content["rows"] if (each["variant"], each["shape"]["columns"]) != ("eager", 16)]
+    ends = [
+        value
+        for layer in spec_of(drawn(project, LINES, content), "wide")["layer"]
+        for value in layer.get("data", {}).get("values", [])
+        if "place" in value
+    ]
+    assert {end["label"].split()[0]: end["x"] for end in ends} == {"ours": 16, "eager": 4}
+
+
+def test_labels_are_pushed_apart_and_stay_inside():
+    places = charts._apart([10, 11, 12, 299], 17, 300)
+    assert all(two - one >= 16.5 for one, two in pairwise(places))
+    assert places[0] >= 0 and places[-1] <= 300
+
+
+def test_colours_are_variables_and_nothing_else(project):
+    html = drawn(project, BARS | {"title": "{ours}"})
+    assert "var(--rp-ours)" in html and "var(--rp-ceiling)" in html
+    assert not re.findall(r'(?:fill|stroke)="#[0-9a-f]+"', html), "a colour that does not follow the mode"
+
+
+def test_the_table_has_every_number_with_its_evidence(project):
+    evidence = Evidence()
+    html = charts.render(BARS, store(project), evidence, Place("kernels/add.md", "kernels/add/"))
+    assert [entry["value"] for entry in evidence.entries.values()] == ["2.00 TB/s", "1.00 TB/s"]
+    assert html.count('class="rp-number"') == 2
+
+
+def test_what_is_stale_is_said_and_told_to_the_release(project):
+    (project / "kernels" / "add.py").write_text("def add(a, b):\n    return b + a\n")
+    evidence = Evidence()
+    old = record(
+        project, [row(project, sources={"hash": "old", "files": ["kernels/add.py", "tests/benchmarks/kernels/add.py"]})]
+    )
+    html = charts.render(BARS, store(project, old), evidence, Place("kernels/add.md", "kernels/add/"))
+    assert '<span class="rp-badge">stale</span> ours' in html
+    assert evidence.stale
+
+
+def test_history_draws_old_runs_without_calling_the_page_stale(project):
+    evidence = Evidence()
+    rows = [row(project, sources={"hash": "old", "files": ["kernels/add.py", "tests/benchmarks/kernels/add.py"]})]
+    runs = store(project, record(project, rows, day=1), record(project, day=2))
+    html = charts.render(BARS | {"kind": "history"}, runs, evidence, Place("kernels/add.md", "kernels/add/"))
+    assert "2026-01-01" in html and "2026-01-02" in html
+    assert not evidence.stale
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        ({"kind": "pie"}, "chart: kind: expected one of bars, lines, history"),
+        ({"metric": "speed"}, "chart: metric: expected one of"),
+        ({"case": "kernels/ad"}, "did you mean kernels/add"),
+        ({"colour": "red"}, "chart: expected one of"),
+        ({"title": "{theirs}"}, "chart: title: expected one of eager, ours, ceiling"),
+        ({"variants": ["liger"]}, "chart: expected rows to draw, got none"),
+        ({"shape": "1x1"}, "shape of kernels/add: expected one of 8x4"),
+        (LINES | {"x": "width"}, "chart: x: expected one of rows, columns"),
+        (LINES | {"title": "{ours@5}"}, "chart: title: columns of ours: expected one of 4"),
+    ],
+)
+def test_misuse_is_refused(project, wrong, said):
+    with pytest.raises(PublishError, match=re.escape(said)):
+        drawn(project, BARS | wrong)
+
+
+def test_lines_refuse_two_shapes_at_one_x(project):
+    rows = [row(project, shape={"rows": rows, "columns": 4}) for rows in (8, 16)]
+    with pytest.raises(PublishError, match="expected one shape for each columns, got 8x4 and 16x4"):
+        drawn(project, LINES, record(project, rows))
+
+
+def test_the_bundle_asks_no_other_host():
+    """Its own addresses are links of menus that we turn off."""
+    asked = set(re.findall(r"""(?:fetch|import|src=)\(?["'](https?://[^"']+)""", charts.bundle()))
+    assert not asked
+    assert (ROOT / ".cache" / "charts").is_dir()
