@@ -110,6 +110,6 @@ def above_ceiling(row: Measured, metric: str) -> str:
         return ""
     return (
         f"Above the ceiling measured in the same run, at {units.text(reached, '%')} of it. The ceiling is the best of "
-        "a few plain kernels on large tensors. A kernel whose reads and writes interleave better, or whose output stays "
-        "in the cache, can pass it. It stays below the datasheet's peak, or the record would have been refused."
+        "a few plain kernels on large tensors. A kernel whose reads and writes interleave better, or whose output "
+        "stays in the cache, can pass it. It stays below the datasheet's peak, or the record would have been refused."
     )

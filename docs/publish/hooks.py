@@ -100,7 +100,7 @@ def on_page_markdown(markdown: str, *, page: MkDocsPage, config: MkDocsConfig, f
         rendered = render(markdown, macros, ours, line=front_matter.count("\n") + 1)
     except PublishError as error:
         raise PluginError(str(error)) from error
-    page.meta.setdefault("reading_time", reading.minutes(rendered))
+    page.meta.setdefault("reading_time", reading.minutes(markdown))
     return rendered
 
 

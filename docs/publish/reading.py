@@ -12,8 +12,8 @@ WORDS_A_MINUTE = 200
 
 
 def minutes(markdown: str) -> int:
-    """Minutes to read a page: its words, code included."""
-    words = re.findall(r"\b[A-Za-z]{2,}\b", re.sub(r"<[^>]*>", "", markdown))
+    """Minutes to read a page's prose; macros and tags don't count, nor does embedded code."""
+    words = re.findall(r"\b[A-Za-z]{2,}\b", re.sub(r"<[^>]*>|\{\{.*?\}\}", "", markdown, flags=re.DOTALL))
     return max(1, math.ceil(len(words) / WORDS_A_MINUTE))
 
 
