@@ -11,7 +11,7 @@ from tests.benchmarks.case import Case, Point, Variant, Workload
 
 def points(device: torch.device) -> Iterator[Point]:
     """Both dtypes at one shape: the bound is as sharp as the dtype."""
-    rows, modes = (8192, ("device",)) if device.type == "cuda" else (16, ("calls",))
+    rows, modes = (8192, ("device",)) if device.type == "cuda" else (8, ("calls",))
     for dtype in ("bfloat16", "float32"):
         yield Point({"rows": rows, "columns": 32768}, dtype, modes=modes)
 
