@@ -33,7 +33,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
     width, tokens, rows = point.shape["width"], point.shape["tokens"], x.shape[0] * x.shape[1]
     weights = 12 * width**2 + 2 * width
     return Workload(
-        variants={name: Variant(lambda name=name: version(name, draft, x)) for name in VERSIONS},
+        variants={name: Variant(lambda name=name: version(name, draft, x)) for name in VERSIONS},  # type: ignore[misc]
         baseline="first-draft",
         reference=reference,
         bytes_read=(weights + x.numel()) * dtype.itemsize,

@@ -48,7 +48,9 @@ def test_a_compiler_and_headers_are_here() -> None:
 def test_no_python_headers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     problem = environment.compiler_problem()
-    assert problem and problem.startswith(f"torch.compile needs Python's headers: expected {tmp_path}/Python.h, found none")
+    assert problem and problem.startswith(
+        f"torch.compile needs Python's headers: expected {tmp_path}/Python.h, found none"
+    )
 
 
 def run(module: str, *arguments: str, **changed: str) -> subprocess.CompletedProcess:

@@ -351,7 +351,9 @@ def test_launches_fit_any_gpu(monkeypatch):
 
 def in_a_process_of_its_own(code: str, *arguments: str, cwd: Path = ROOT, isolated: bool = False) -> str:
     command = [sys.executable, *(["-I"] if isolated else []), "-c", code, *arguments]
-    done = subprocess.run(command, cwd=cwd, env={**os.environ, "TRITON_INTERPRET": "0"}, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, cwd=cwd, env={**os.environ, "TRITON_INTERPRET": "0"}, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -420,7 +422,9 @@ def test_machine_code_at_the_published_shapes():
         assert any(kind.startswith("STG") and kind.endswith("128") for kind in accesses), where
         narrow = {kind: count for kind, count in accesses.items() if not kind.endswith("128")}
         ahead = sum(narrow.pop(kind) for kind in list(narrow) if kind.startswith("LDGSTS"))
-        assert ahead <= 3 and sum(narrow.values()) <= 2, where  # rstd, one number a row; weight under several short rows
+        assert ahead <= 3 and sum(narrow.values()) <= 2, (
+            where
+        )  # rstd, one number a row; weight under several short rows
 
 
 @pytest.mark.parametrize("target, shared", (("sm_80", 99 * 1024), ("sm_100", 99 * 1024), ("gfx942", 64 * 1024)))

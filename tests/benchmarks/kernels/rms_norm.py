@@ -46,7 +46,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
 
     def results(returned: object) -> Results:
         outputs = (returned,) if isinstance(returned, Tensor) else returned
-        return dict(zip(names[point.direction], outputs, strict=True))  # type: ignore[arg-type]
+        return dict(zip(names[point.direction], outputs, strict=True))  # type: ignore[call-overload]
 
     def variant(find: Callable[[], Function], ours: bool = False) -> Variant:
         def build() -> Call:
@@ -67,7 +67,9 @@ def prepare(point: Point, device: torch.device) -> Workload:
             "quack": variant(quack),
         },
         baseline="eager",
-        reference=lambda: results(step(eager, *(t.detach().double().requires_grad_() for t in (x, weight)), dy.double())()),
+        reference=lambda: results(
+            step(eager, *(t.detach().double().requires_grad_() for t in (x, weight)), dy.double())()  # type: ignore
+        ),
         bytes_read=reads * x.nbytes,
         bytes_written=writes * x.nbytes,
         flops={"forward": 4, "backward": 10, "both": 14}[point.direction] * x.numel(),
