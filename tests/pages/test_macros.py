@@ -160,6 +160,7 @@ MISUSE = [
     ('number("kernels/add", "ours", "speedup")', "metric 'speedup': expected over=<variant> with the metric 'speedup'"),
     ('number("kernels/add", "ours", "time", over="eager")', "metric 'time': expected over=... only with 'speedup'"),
     ('number("kernels/add", "ours", "time", shap="8x4")', "unexpected keyword argument 'shap'"),
+    ("nothing", "'nothing' is undefined"),
     ('numbr("kernels/add", "ours", "time")', "'numbr' is undefined"),
     ('number("kernels/add", "ours", "time"', "unexpected '}', expected ')'"),
     ('ceiling("cpy")', "ceiling: expected one of copy, bfloat16; got 'cpy'; did you mean copy?"),
@@ -212,7 +213,7 @@ def test_a_block_needs_a_line_of_its_own(root: Path):
 @pytest.mark.parametrize(
     "code",
     [
-        "```python\nx = {{1, 2}}\ny = f'{{{x}}}' # {% raw %} {# no comment #}\n```\n",
+        "```python\nx = {{1, 2}}\n\ny = f'{{{x}}}' # {% raw %} {# no comment #}\n```\n",
         '    ```sh title="{{ nothing }}"\n    echo {{ 1\n    ```\n',
         "````text\n```\n{{ inner }}\n```\n````\n",
         "Write `{{ number(...) }}` or ``{% a ` b %}``.\n",

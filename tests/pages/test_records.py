@@ -118,7 +118,7 @@ def test_the_newest_run_of_a_case_wins_and_older_ones_are_history(tmp_path: Path
     elsewhere = tiny.row(
         root, case="kernels/other", sources={"hash": "x", "files": [other.relative_to(root).as_posix()]}
     )
-    tiny.write(root, tiny.record(root, [tiny.row(root), elsewhere], day=1))
+    tiny.write(root, tiny.record(root, [tiny.row(root), elsewhere], day=1), name="z")
     tiny.write(root, tiny.record(root, [tiny.row(root, kernels=7)], day=2))
     store = load(root)
     assert store.find("kernels/add", "ours").kernels == 7
