@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The Ridgepoint authors
-"""RMSNorm in Triton, forward and backward: one file to copy. It needs torch 2.11 or newer, and the triton of that torch.
+"""RMSNorm in Triton, forward and backward: one file to copy. It needs torch 2.11 or newer, and its triton.
 
     y = x * rstd * weight    with rstd = 1 / sqrt(mean(x^2) + eps) over the last dimension
 
@@ -16,6 +16,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
 # --8<-- [end:imports]
 
 
@@ -35,6 +36,8 @@ def _forward_kernel(
     tl.store(y_ptr + rows[:, None] * N + cols[None, :], x * rstd[:, None] * weight[None, :], mask=inside)
     if rstd_ptr is not None:  # a hundredth of the time at 1024 columns
         tl.store(rstd_ptr + rows, rstd, mask=rows < M)
+
+
 # --8<-- [end:forward]
 
 
@@ -46,7 +49,7 @@ def _load(ptr, cols, N, POLICY: tl.constexpr):
 
 @triton.jit
 def _forward_wide_kernel(x_ptr, weight_ptr, y_ptr, rstd_ptr, x_stride, N, eps, BLOCK: tl.constexpr):
-    """A row of any length, looked at twice. The second look comes from cache, and few registers mean more rows at once."""
+    """A row of any length, looked at twice. The second look comes from cache, and few registers let more rows run."""
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * x_stride
     squares = tl.zeros([BLOCK], tl.float32)
@@ -60,6 +63,8 @@ def _forward_wide_kernel(x_ptr, weight_ptr, y_ptr, rstd_ptr, x_stride, N, eps, B
         cols = start + tl.arange(0, BLOCK)
         y = _load(x_ptr, cols, N, "evict_first") * rstd * _load(weight_ptr, cols, N, "")
         tl.store(y_ptr + row * N + cols, y, mask=cols < N)
+
+
 # --8<-- [end:forward-wide]
 
 
@@ -100,6 +105,8 @@ def _backward_kernel(
         tl.store(dx_ptr + rows[:, None] * N + cols[None, :], dx, mask=inside)
         dweight += dy * x_hat
     tl.store(share_ptr + tl.program_id(0).to(tl.int64) * N + cols, tl.sum(dweight, axis=0), mask=cols < N)
+
+
 # --8<-- [end:backward]
 
 
@@ -109,7 +116,7 @@ def _backward_wide_kernel(
     dy_ptr, x_ptr, weight_ptr, rstd_ptr, dx_ptr, share_ptr, dy_stride, x_stride, M, N,
     TILES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One row at a time, in tiles: registers have room for dweight only, so the row is looked at twice, then from cache."""
+    """One row at a time, in tiles: registers have room for dweight only, so the row is looked at twice."""
     # one policy in both looks makes them one load, kept in registers; with more tiles there is no room
     WEIGHT: tl.constexpr = "" if TILES <= 2 else "evict_last"
     dweight = (tl.zeros([BLOCK], tl.float32),) * TILES
@@ -135,6 +142,8 @@ def _backward_wide_kernel(
     for tile in tl.static_range(TILES):
         cols = tile * BLOCK + tl.arange(0, BLOCK)
         tl.store(share_ptr + tl.program_id(0).to(tl.int64) * N + cols, dweight[tile], mask=cols < N)
+
+
 # --8<-- [end:backward-wide]
 
 
@@ -161,6 +170,8 @@ def _sum_shares_kernel(share_ptr, dweight_ptr, P, N, ROWS: tl.constexpr, BLOCK: 
         inside = (rows < P) & (cols < N)[None, :]
         total += tl.load(share_ptr + rows.to(tl.int64) * N + cols[None, :], mask=inside, other=0.0)
     tl.store(dweight_ptr + cols, tl.sum(total, axis=0), mask=cols < N)
+
+
 # --8<-- [end:sums]
 
 
@@ -214,6 +225,8 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> tuple[int, dict
 def _sum_launch(N: int, device: torch.device) -> dict[str, int]:
     block = min(256, max(8, triton.next_power_of_2(N // (4 * _device(device)[0]))))  # some programs for everyone
     return _options(device, 128, ROWS=2048 // block, BLOCK=block)
+
+
 # --8<-- [end:launch]
 
 
@@ -263,9 +276,7 @@ def _backward(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor) -> tuple[Tens
     strides = dy.stride(0), x.stride(0)
     with torch.cuda.device_of(x):
         if N <= _ONE_LOOK:
-            _backward_kernel[programs, 1](
-                dy, x, weight, rstd, None, dx, shares, *strides, M, N, **options, WHOLE=True
-            )
+            _backward_kernel[programs, 1](dy, x, weight, rstd, None, dx, shares, *strides, M, N, **options, WHOLE=True)
         elif N <= _TWO_LOOKS:
             _backward_wide_kernel[(programs,)](dy, x, weight, rstd, dx, shares, *strides, M, N, **options)
         else:
@@ -308,6 +319,8 @@ class _RMSNorm(torch.autograd.Function):
                                "the second derivative, which this kernel does not have")  # fmt: skip
         dx, dweight = _backward_op(dy, *ctx.saved_tensors)
         return dx, dweight, None, None
+
+
 # --8<-- [end:autograd]
 
 
@@ -356,4 +369,6 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
         return _RMSNorm.apply(x, weight, eps, dtype)
     return _forward_op(x, weight, eps, dtype, False)[0]
+
+
 # --8<-- [end:public]

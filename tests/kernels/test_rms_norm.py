@@ -146,13 +146,13 @@ def test_strided_weight_and_leading_dimensions_that_no_view_joins(device):
     check_against_float64(x.transpose(0, 1), weight, dy.transpose(0, 1))
 
 
+@pytest.mark.parametrize("rows, apart", ((2, 2**31 + 16), (3, 2**30 + 16)))  # the second: strides of int32, offsets not
 @pytest.mark.parametrize("columns", (64, 4096, 16384))
-def test_rows_more_than_2_to_the_31_elements_apart(columns, device):
-    apart = 2**31 + 16
-    x, weight, dy = make((2, columns), torch.bfloat16, device)
+def test_rows_more_than_2_to_the_31_elements_apart(columns, rows, apart, device):
+    x, weight, dy = make((rows, columns), torch.bfloat16, device)
     far = []
     for t in (x, dy):
-        memory = torch.empty(apart + columns, dtype=t.dtype, device=device)  # untouched pages cost nothing on a CPU
+        memory = torch.empty((rows - 1) * apart + columns, dtype=t.dtype, device=device)  # untouched pages cost nothing
         far.append(memory.as_strided(t.shape, (apart, 1)).copy_(t))
     for ours, expected in zip(run(rms_norm, far[0], weight, far[1]), run(rms_norm, x, weight, dy), strict=True):
         assert torch.equal(ours, expected)
@@ -260,7 +260,7 @@ def test_bitwise_the_same_in_every_run(columns, device):
 
 @pytest.mark.parametrize("loss", (torch.sum, lambda y: y.square().sum()), ids=("linear", "square"))
 def test_double_backward_is_refused(loss, device):
-    """Also where dy needs no gradient: torch's once_differentiable lets that pass, and the penalty's gradient is lost."""
+    """Also where dy needs no gradient: torch's once_differentiable lets that pass, and its gradient is lost."""
     x, weight, _ = make((3, 100), torch.float32, device)
     x.requires_grad_()
     with pytest.raises(RuntimeError, match="rms_norm: expected a backward without create_graph=True, got one with"):
@@ -385,9 +385,9 @@ def test_copied_alone_it_passes_its_tests(tmp_path):
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout
 
 
-TYPES = {name: "*bf16" for name in ("x_ptr", "dy_ptr", "weight_ptr", "y_ptr", "dx_ptr", "dweight_ptr")}
-TYPES |= {name: "*fp32" for name in ("rstd_ptr", "share_ptr")} | {"mean_ptr": None, "eps": "fp32"}
-TYPES |= {name: "i32" for name in ("x_stride", "dy_stride", "M", "N", "P")}
+TYPES = dict.fromkeys(("x_ptr", "dy_ptr", "weight_ptr", "y_ptr", "dx_ptr", "dweight_ptr"), "*bf16")
+TYPES |= dict.fromkeys(("rstd_ptr", "share_ptr"), "*fp32") | {"mean_ptr": None, "eps": "fp32"}
+TYPES |= dict.fromkeys(("x_stride", "dy_stride", "M", "N", "P"), "i32")
 COMPILE = """
 import json, sys, torch
 from tests.kernels.compiled import binary
@@ -401,7 +401,8 @@ for target, columns in jobs:
         if way == "forward":
             name, options = "" if columns <= kernel._SHORT else "_wide", kernel._forward_launch(columns, device)
         else:
-            name, options = "" if columns <= kernel._ONE_LOOK else "_wide", kernel._backward_launch(columns, 16, device)[1]
+            name = "" if columns <= kernel._ONE_LOOK else "_wide"
+            options = kernel._backward_launch(columns, 16, device)[1]
             options = options | ({} if name else {"WHOLE": True})
         facts.append((target, columns, way, binary(getattr(kernel, f"_{way}{name}_kernel"), types, options, target)))
 print(json.dumps(facts))
