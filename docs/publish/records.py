@@ -221,7 +221,7 @@ class Store:
         """
         rows = self.rows_of(case, machine)
         for name, wanted in choices.items():
-            rows = self._narrowed(rows, name, wanted)
+            rows = self.settle(rows, name, wanted)
         return rows
 
     def rows_of(self, case: str, machine: str = PUBLISHED_MACHINE) -> list[Measured]:
@@ -251,8 +251,12 @@ class Store:
             rows = [row for row in rows if _choice(row, name) == (value if value in its else own)]
         return rows
 
-    def _narrowed(self, rows: list[Measured], name: str, wanted: str | None) -> list[Measured]:
-        """The rows with a value of one choice."""
+    def settle(self, rows: list[Measured], name: str, wanted: str | None) -> list[Measured]:
+        """The rows (at least one is given) with one value of a choice: the wanted one, or the only one.
+
+        Raises:
+            PublishError: no row has the wanted value, or none is wanted and there are several.
+        """
         found = list(dict.fromkeys(_choice(row, name) for row in rows))
         if wanted is None and name == "direction" and "forward" in found:
             wanted = "forward"

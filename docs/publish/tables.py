@@ -43,9 +43,11 @@ def table(
     if not metrics:
         raise PublishError(f"table: expected metric=..., one of {', '.join(METRICS)}")
     main = machine or PUBLISHED_MACHINE
-    wanted = {"direction": direction, "dtype": dtype, "mode": mode}
-    found = {main: _of_shapes(store.choose(case, main, **wanted), shapes)}
-    direction = found[main][0].direction
+    rows = _of_shapes(store.choose(case, main, direction=direction), shapes)
+    for name, wanted in (("dtype", dtype), ("mode", mode)):
+        rows = store.settle(rows, name, wanted)
+    found = {main: rows}
+    direction = rows[0].direction
     for other in store.machines if machine is None else ():
         if other != main and (rows := store.nearest(case, other, direction=direction, dtype=dtype, mode=mode)):
             fitting = [row for row in rows if row.size in shapes]

@@ -245,6 +245,14 @@ def test_a_table_has_the_evidence_of_each_cell(root: Path):
     assert "ours, 8 × 8" in html
 
 
+def test_a_table_has_a_choice_only_where_its_shapes_have_one(root: Path):
+    other = tiny.row(root, mode="calls", shape={"rows": 1, "columns": 1})
+    tiny.write(root, tiny.record(root, [tiny.row(root), other], day=3))
+    rendered('{{ table("kernels/add", "time", shape="8x4") }}\n', root)
+    with pytest.raises(PublishError, match="mode of kernels/add: expected one of device, calls, got none"):
+        rendered('{{ table("kernels/add", "time") }}\n', root)
+
+
 def test_a_machine_without_the_shape_shows_its_own(root: Path):
     mine = [tiny.row(root, mode="calls", dtype="float32", shape={"rows": 2, "columns": 2})]
     tiny.write(root, tiny.record(root, mine, machine=tiny.LAPTOP), "local")
