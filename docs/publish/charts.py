@@ -32,10 +32,11 @@ INK, SOFT, LINE, CEILING = (palette.colour(name) for name in ("ink", "ink-soft",
 FONT, TEXT, SMALL = "Ridgepoint Serif", 14, 12.5
 SIZES = {"wide": 720, "narrow": 350}  # CSS pixels
 CHARACTER = 0.5  # width of an average character, in font sizes: reserves room for labels
-CHOICES = ("direction", "dtype", "mode", "shape")
+CHOICES = ("direction", "shape", "dtype", "mode")  # settled in this order: a shape may have one mode only
 KEYS = {"kind", "case", "metric", "variants", "over", "x", "machine", "title", "note", "better", *CHOICES}
 
 
+MIXES = {"triad": "measured ceiling of two reads per write"}
 MODES = {
     "device": "GPU time with a cold cache",
     "calls": "wall clock of back-to-back calls",
@@ -200,7 +201,7 @@ def _ceiling(metric: str, marks: list[Mark]) -> tuple[float, str] | None:
     row = marks[-1].row
     if metric in ("share", "bandwidth"):
         rate = row.record.ceilings["bandwidth"][row.mix]["rate"]
-        return (1.0 if metric == "share" else rate), f"measured {row.mix} ceiling"
+        return (1.0 if metric == "share" else rate), MIXES.get(row.mix, f"measured {row.mix} ceiling")
     if metric in ("rate", "rate_share") and row.matrix_ceiling:
         return (1.0 if metric == "rate_share" else row.matrix_ceiling), "measured matrix ceiling"
     return None

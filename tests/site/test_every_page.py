@@ -43,8 +43,10 @@ def visit(site: Site, browser: Browser, url: str) -> Visit:
     page = context.new_page()
     said: list[str] = []
     responses: list[Response] = []
+    hosts: set[str] = set()
     page.on("console", lambda message: message.type in ("error", "warning") and said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
     page.on("response", lambda response: responses.append(response))
     page.goto(site.address + url, wait_until="networkidle")
     sent = {response.url: int(response.headers.get("content-length", 0)) for response in responses}
@@ -61,7 +63,7 @@ def visit(site: Site, browser: Browser, url: str) -> Visit:
     page.wait_for_selector("body[data-md-color-scheme=slate]")
     problems += violations(page, "dark", COLOURS)
     context.close()
-    return Visit(said, {urlsplit(each).netloc for each in sent}, sent, wide, widths, problems)
+    return Visit(said, hosts - {""}, sent, wide, widths, problems)
 
 
 def violations(page: Page, mode: str, options: dict) -> list[str]:
