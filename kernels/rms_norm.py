@@ -90,7 +90,7 @@ def _backward_kernel(
     dweight = tl.zeros([ROWS, BLOCK], tl.float32)
     first = tl.program_id(0).to(tl.int64) * ROWS
     for start in tl.range(first, M, tl.num_programs(0) * ROWS, num_stages=STAGES):
-        rows = start + tl.arange(0, ROWS)
+        rows = tl.cast(start, tl.int64) + tl.arange(0, ROWS)  # the interpreter's start is a Python int
         inside = (rows < M)[:, None] & (cols < N)[None, :]
         x = tl.load(x_ptr + rows[:, None] * x_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
         dy = tl.load(dy_ptr + rows[:, None] * dy_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
@@ -121,7 +121,8 @@ def _backward_wide_kernel(
     WEIGHT: tl.constexpr = "" if TILES <= 2 else "evict_last"
     dweight = (tl.zeros([BLOCK], tl.float32),) * TILES
     # disable_licm: the masks and addresses of all tiles, hoisted out of the loop, would spill
-    for row in tl.range(tl.program_id(0).to(tl.int64), M, tl.num_programs(0), disable_licm=True):
+    for index in tl.range(tl.program_id(0).to(tl.int64), M, tl.num_programs(0), disable_licm=True):
+        row = tl.cast(index, tl.int64)
         dy_row, x_row, dx_row = dy_ptr + row * dy_stride, x_ptr + row * x_stride, dx_ptr + row * N
         rstd = tl.load(rstd_ptr + row)
         products = tl.zeros([BLOCK // 8], tl.float32)
