@@ -9,15 +9,12 @@ Source: Zhang & Sennrich, "Root Mean Square Layer Normalization", 2019 (https://
 Names: M rows (all leading dimensions together) of N columns. Row indices are int64: offsets pass 2^31.
 """
 
-# --8<-- [start:imports]
 import functools
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-
-# --8<-- [end:imports]
 
 
 # --8<-- [start:forward]
