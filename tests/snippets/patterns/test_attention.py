@@ -67,8 +67,9 @@ def test_the_running_maximum_is_needed_and_kept() -> None:
 
 
 def watched(version, tokens: int) -> Watch:
+    x, w = layer(tokens)
     with Watch() as watch:
-        version(*layer(tokens))
+        version(x, w)
     return watch
 
 
