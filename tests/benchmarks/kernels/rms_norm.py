@@ -14,6 +14,7 @@ from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 EPS = 1e-6
 LARGE = ((65536, 1024), (32768, 4096), (8192, 16384), (4096, 32768))  # 128 and 256 MiB in bf16: far beyond the L2
 VERY_WIDE = (1024, 131072)  # no row of it fits into registers: the worst of the large shapes
+UNEVEN = (16384, 9000)  # Triton widens accesses where 16 divides the row length: here it does not
 SMALL = (256, 4096)  # as in decoding: launches rule
 Function = Callable[[Tensor, Tensor], Tensor]
 
@@ -25,7 +26,7 @@ def points(device: torch.device) -> Iterator[Point]:
             shape = {"rows": 256, "columns": 1024}
             yield Point(shape, "float32", direction, modes=("calls",), variants=("eager", "compile"))
         return
-    for rows, columns in (*LARGE, VERY_WIDE):
+    for rows, columns in (*LARGE, VERY_WIDE, UNEVEN):
         for direction in ("forward", "backward"):
             yield Point({"rows": rows, "columns": columns}, "bfloat16", direction)
     for direction in ("forward", "both"):
