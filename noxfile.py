@@ -61,7 +61,7 @@ def tests(session: nox.Session) -> None:
 @nox.session(python=False, requires=["environment"])
 def serve(session: nox.Session) -> None:
     """Show the site at http://localhost:8000 and rebuild it on every change; measures nothing."""
-    run(session, "mkdocs", "serve", "--livereload", *session.posargs)
+    run(session, "mkdocs", "serve", "--livereload", *session.posargs, SITE_URL="http://localhost:8000/")
 
 
 @nox.session(python=False, requires=["environment"])
