@@ -115,7 +115,8 @@ def render(spec: Mapping[str, Any], store: Store, shown: Evidence, place: Place)
     if not plots:
         raise PublishError(f"chart: expected rows to draw, got none for {_asked(spec)}")
     panels = [_panel(spec, plot, shown, place, first=not index) for index, plot in enumerate(plots)]
-    return f'<div class="rp-chart" data-search-exclude>{"".join(panels)}</div>'
+    # a section, since the search's index takes the first </div> inside for the end of what it was to leave out
+    return f'<section class="rp-chart" data-search-exclude>{"".join(panels)}</section>'
 
 
 def bundle() -> str:

@@ -56,7 +56,7 @@ def table(
         _panel(store, place, page, _of_variants(rows, _list(variants)), metrics, over, title, shown=slug == main)
         for slug, rows in found.items()
     ]
-    return f'<div class="rp-chart rp-chart--table" data-search-exclude>{"".join(filter(None, panels))}</div>'
+    return f'<section class="rp-chart rp-chart--table" data-search-exclude>{"".join(filter(None, panels))}</section>'
 
 
 def _list(names: Names) -> list[str]:

@@ -39,7 +39,7 @@ def visits(site: Site, browser: Browser) -> dict[str, Visit]:
 
 
 def visit(site: Site, browser: Browser, url: str) -> Visit:
-    context = browser.new_context(viewport=DESKTOP, color_scheme="light")
+    context = browser.new_context(viewport=DESKTOP, color_scheme="light", reduced_motion="reduce")
     page = context.new_page()
     said: list[str] = []
     responses: list[Response] = []

@@ -74,6 +74,12 @@ def test_search_finds_a_page(site: Site, page: Page) -> None:
     expect(page.locator(".md-search-result__link[href*='kernels/rms-norm/']").first).to_be_visible(timeout=PATIENCE)
 
 
+def test_search_leaves_tables_of_numbers_out(site: Site) -> None:
+    index = json.loads((site.folder / "search" / "search_index.json").read_text())
+    assert index["docs"]
+    assert not [entry["location"] for entry in index["docs"] if "p20 to p80" in entry["text"]]
+
+
 # ---- evidence -------------------------------------------------------------------------------------------------------
 
 
