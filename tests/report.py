@@ -4,7 +4,6 @@ The site's verification page shows the reports in docs/measurements/tests. This 
 installed. FILE is written when the run ends, whole or not at all.
 """
 
-import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 import torch
 
 from tests.benchmarks import machine
-from tests.benchmarks.runner import commit_of_tree, write_whole
+from tests.benchmarks.runner import commit_of_tree, published_command, write_whole
 
 SCHEMA = 1
 
@@ -42,7 +41,9 @@ class Report:
             "schema": SCHEMA,
             "id": f"{now:%Y-%m-%dT%H-%M-%SZ}-{described['slug']}",
             "date": f"{now:%Y-%m-%dT%H:%M:%SZ}",
-            "command": command(config.invocation_params.args),
+            "command": published_command(
+                "python -m pytest", config.invocation_params.args, own=("--report", "--report-commit")
+            ),
             "commit": commit,
             "dirty": dirty,
             "machine": described,
@@ -87,18 +88,3 @@ def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
     said = crash.message if crash else str(report.longrepr or "")
     return " ".join(said.split())[:300]
-
-
-def command(arguments: tuple[str, ...] | list[str]) -> str:
-    """The command line to publish, without where the report goes and who handed in the commit."""
-    own = ("--report", "--report-commit")
-    shown: list[str] = []
-    skip = False
-    for argument in arguments:
-        if skip:
-            skip = False
-        elif argument in own:
-            skip = True
-        elif not argument.startswith(tuple(f"{name}=" for name in own)):
-            shown.append(shlex.quote(argument))
-    return " ".join(["python -m pytest", *shown])

@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import difflib
 import importlib
-import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ environment.require()  # before torch is imported
 import torch  # noqa: E402
 
 from tests.benchmarks.case import Point  # noqa: E402
-from tests.benchmarks.runner import Record, discover, fresh_cases, load, run  # noqa: E402
+from tests.benchmarks.runner import Record, discover, fresh_cases, load, published_command, run  # noqa: E402
 
 LOCAL = ROOT / "docs" / "measurements" / "local"
 
@@ -50,7 +49,8 @@ def main(arguments: list[str]) -> int:
     if not names:
         print(f"nothing to measure on this {device.type}: no case has points here, or all were measured with this code")
         return 0
-    record = Record(options.out, device, command(arguments), options.commit)
+    command = published_command("python -m tests.benchmarks", arguments, own=("--out", "--commit"))
+    record = Record(options.out, device, command, options.commit)
     bar = Progress()
     try:
         run(names, device, record, bar.say, bar.over)
@@ -78,20 +78,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--commit", help="the commit measured, where the folder is no git checkout")
     parser.add_argument("--skip-fresh", action="store_true", help="leave out cases whose numbers are up to date here")
     return parser.parse_args(arguments)
-
-
-def command(arguments: list[str]) -> str:
-    """The command line to publish: without the folder that the record went to."""
-    shown = []
-    skip = False
-    for argument in arguments:
-        if skip or argument.startswith("--out="):
-            skip = False
-        elif argument == "--out":
-            skip = True
-        else:
-            shown.append(shlex.quote(argument))
-    return " ".join(["python -m tests.benchmarks", *shown])
 
 
 class Progress:

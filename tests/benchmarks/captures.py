@@ -134,8 +134,8 @@ def section_of(printed: str, capture: Output) -> str:
 
 def tidy(text: str, language: str) -> str:
     """Without what belongs to one machine (paths, addresses, hashes), and narrow enough for a page."""
+    text = re.sub(r"/\S*/(site|dist)-packages/", "", text)  # first: an environment may lie below the root
     text = text.replace(f"{ROOT}/", "")
-    text = re.sub(r"/\S*/(site|dist)-packages/", "", text)
     text = re.sub(r"/tmp/\S*/", "/tmp/", text)
     text = re.sub(r"\b0x[0-9a-f]{6,}\b", "0x…", text)
     text = re.sub(r"\b[0-9a-f]{32,}\b", "…", text)

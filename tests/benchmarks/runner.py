@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import json
 import os
+import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterable
@@ -323,6 +324,17 @@ def fresh_cases(folder: Path, names: Iterable[str], device: torch.device) -> set
         except (ValueError, KeyError, TypeError):
             continue  # not a record: the site's build says so, with the file's name
     return fresh
+
+
+def published_command(program: str, arguments: Iterable[str], own: tuple[str, ...]) -> str:
+    """The command line as others would type it: without our `own` options, each of which takes a value."""
+    shown, skip = [program], False
+    for argument in arguments:
+        if skip or argument in own:
+            skip = not skip
+        elif not argument.startswith(tuple(f"{option}=" for option in own)):
+            shown.append(shlex.quote(argument))
+    return " ".join(shown)
 
 
 def commit_of_tree() -> tuple[str | None, bool]:

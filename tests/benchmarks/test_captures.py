@@ -138,7 +138,7 @@ def test_only_measured_quantities_may_differ():
 
 
 def test_what_belongs_to_one_machine_is_removed():
-    raw = f"{ROOT}/snippets/a.py {sys.prefix}/lib/python3.12/site-packages/torch/fx.py at 0x7f00aa00bb00 {'ab' * 16}"
+    raw = f"{ROOT}/snippets/a.py {ROOT}/.nox/lib/python3.12/site-packages/torch/fx.py at 0x7f00aa00bb00 {'ab' * 16}"
     assert captures.tidy(raw, "text") == "snippets/a.py torch/fx.py at 0x… …\n"
 
 
