@@ -15,15 +15,17 @@ def page(store: Store, place: Place) -> str:
     """The history page as Markdown: for each machine and case, the time of every variant at the largest point."""
     said = (
         "Records are never replaced: a newer run of a case stands before the older ones, which stay here. Shown is the "
-        "median time of a call at the largest shape of each case, run by run, oldest first. A stale time was measured "
-        "with code, a case or a timer that has changed since.\n\n"
+        "median time of a call at the largest shape that most runs of the case have, oldest run first. A stale time "
+        "was measured with code, a case or a timer that has changed since.\n\n"
     )
     parts = [front_matter("History", "What each run of a case measured, run by run"), said]
     for machine, name in store.machines.items():
         parts.append(f"## {name} {{ #{machine} }}\n\n")
         rows = sorted(store.select(machine=machine, history=True), key=_case)
-        for (case, direction, mode), its in groupby(rows, _case):
-            parts.append(_table(f"{case}, {direction}, timed as {mode}", list(its), place))
+        for case, ways in groupby(rows, lambda row: row.case):
+            parts.append(f"### {case} {{ #{machine}-{case.replace('/', '-')} }}\n\n")
+            for (_, direction, mode), its in groupby(ways, _case):
+                parts.append(f"**{direction}**, timed as {mode}\n\n{_table(list(its), place)}")
     return "".join(parts)
 
 
@@ -31,9 +33,10 @@ def _case(row: Measured) -> tuple[str, str, str]:
     return row.case, row.direction, row.mode
 
 
-def _table(title: str, rows: list[Measured], place: Place) -> str:
+def _table(rows: list[Measured], place: Place) -> str:
     """Variants down, runs across."""
-    point = max(rows, key=lambda row: (row.bytes_read + row.flops, row.time.p50))
+    runs_with = {size: {row.record.id for row in rows if row.size == size} for size in {row.size for row in rows}}
+    point = max(rows, key=lambda row: (len(runs_with[row.size]), row.bytes_read + row.flops, row.time.p50))
     its = [row for row in rows if (row.size, row.dtype) == (point.size, point.dtype)]
     runs = list({row.record.id: row.record for row in its}.values())[-SHOWN:]
     by_place = {(row.variant, row.record.id): row for row in its}
@@ -44,10 +47,10 @@ def _table(title: str, rows: list[Measured], place: Place) -> str:
         lines.append(("", [code(variant), *cells, sparkline([row.time.p50 for row in times if row])]))
     head = [
         f"{point.size.replace('x', ' × ')} {point.dtype}",
-        *(link(run.date[:10], f"{place.to(machine_page(run.machine['slug']))}") for run in runs),
+        *(link(run.date[:16].replace("T", " "), f"{place.to(machine_page(run.machine['slug']))}") for run in runs),
         "course" if len(runs) > 1 else "",
     ]
-    return f"### {title}\n\n" + table(head, lines)
+    return table(head, lines)
 
 
 def _cell(row: Measured | None) -> str:
