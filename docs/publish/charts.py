@@ -222,7 +222,10 @@ def _unit(metric: str, marks: list[Mark]) -> str:
 
 
 def _title(spec: Mapping[str, Any], plot: Plot) -> str:
-    """The page's title with its placeholders filled. Of other machines the page claims nothing: there, who is ahead."""
+    """The page's title with its placeholders filled. Of other machines the page claims nothing: there, who is ahead.
+
+    Where nobody can be, because there is one variant or no better direction, it is what the mark says.
+    """
     row = plot.marks[-1].row
     if row.machine == _home(spec):
         return re.sub(r"\{([^{}]+)\}", lambda found: _filled(spec, plot, found.group(1)), spec.get("title", ""))
@@ -231,7 +234,9 @@ def _title(spec: Mapping[str, Any], plot: Plot) -> str:
     )
     best = (min if plot.metric in LOWER_IS_BETTER else max)(last, key=lambda mark: mark.value)
     where = f" at {best.x} {spec['x']}" if spec["kind"] == "lines" else ""
-    return f"{row.record.machine['name']}: {best.label()} is ahead{where} with {plot.best(best.value)}"
+    if spec.get("better", True) and len(plot.variants) > 1:
+        return f"{row.record.machine['name']}: {best.label()} is ahead{where} with {plot.best(best.value)}"
+    return f"{row.record.machine['name']}: {best.label()}{where}, {plot.best(best.value)}"
 
 
 def _filled(spec: Mapping[str, Any], plot: Plot, asked: str) -> str:
