@@ -13,9 +13,7 @@ FILE = Path(__file__).with_name("datasheets.json")
 UNITS = {
     "bandwidth": "B/s",
     "memory": "B",
-    "l2": "B",
     "power": "W",
-    "units": "",
     "bfloat16": "FLOP/s",
     "float16": "FLOP/s",
     "tfloat32": "FLOP/s",
