@@ -48,14 +48,20 @@ def _machine(record: Record, place: Place) -> str:
     gpu = machine["kind"] == "gpu"
     return facts(
         [
-            ("Memory", units.text(machine["memory_bytes"], "B")),
+            ("Memory", _binary(machine["memory_bytes"])),
             ("Multiprocessors" if gpu else "Cores", str(machine["units"])),
-            ("L2 cache", units.text(machine["l2_bytes"], "B") if machine["l2_bytes"] else ""),
+            ("L2 cache", _binary(machine["l2_bytes"]) if machine["l2_bytes"] else ""),
             ("Driver", escape(machine["driver"] or "")),
             ("Power limit", f"{machine['power_limit_w']:.0f} W" if machine["power_limit_w"] else ""),
             ("Every number below", downloads),
         ]
     )
+
+
+def _binary(size: int) -> str:
+    """A size in both counts: vendors print 141 GB for what a driver reports as 150e9 bytes."""
+    scale, unit = (2**30, "GiB") if size >= 2**30 else (2**20, "MiB")
+    return f"{units.text(size, 'B')} ({size / scale:.4g} {unit}), as the system reports it"
 
 
 def _run(record: Record, place: Place) -> tuple[str, list[str]]:
@@ -89,7 +95,7 @@ def _ceilings(record: Record) -> str:
     said = (
         f"Measured in the newest run ({record.date[:10]}). Each number is held against the ceilings of its own run.\n\n"
     )
-    return said + table(("ceiling", "rate", "p50", "p20", "p80", "samples", "reached by"), lines)
+    return said + table(("ceiling", "rate", "p50", "p20", "p80", "samples", "reached by"), lines, remark=True)
 
 
 def _ceiling(name: str, best: Ceiling, unit: str) -> tuple[str, list[str]]:
@@ -99,7 +105,7 @@ def _ceiling(name: str, best: Ceiling, unit: str) -> tuple[str, list[str]]:
 
 
 def _case(case: str, rows: list[Measured], place: Place) -> str:
-    """The tables of a case, one for each direction, dtype and mode."""
+    """The tables of a case, one for each direction, dtype, mode and kind of shape."""
     first = rows[0]
     record = first.record
     files = ", ".join(link(file, place.source(file, record.commit)) for file in first.sources.files)
@@ -113,11 +119,10 @@ def _case(case: str, rows: list[Measured], place: Place) -> str:
         method = place.to("results/methodology/#above-the-ceiling")
         parts.append(f"<p>{above} of these are above a measured ceiling: {link('why that can be', method)}.</p>\n\n")
 
-    def group(row: Measured) -> tuple[str, str, str]:
-        return row.direction, row.dtype, row.mode
+    def group(row: Measured) -> tuple[str, str, str, str]:
+        return row.direction, row.dtype, row.mode, " × ".join(row.shape)
 
-    for (direction, dtype, mode), its in groupby(sorted(rows, key=group), group):
-        dimensions = " × ".join(first.shape)
+    for (direction, dtype, mode, dimensions), its in groupby(sorted(rows, key=group), group):
         parts.append(f"<p><strong>{direction}</strong>, {dtype}, timed as {mode}; shape: {dimensions}</p>\n\n")
         parts.append(table(COLUMNS, [(row.anchor, _cells(row)) for row in its]))
     return "".join(parts)

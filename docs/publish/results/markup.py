@@ -12,13 +12,17 @@ def front_matter(title: str, description: str) -> str:
     return FRONT_MATTER.format(title=title, description=description)
 
 
-def table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], words: bool = False) -> str:
+def table(
+    head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], words: bool = False, remark: bool = False
+) -> str:
     """A table in a box that scrolls sideways by itself.
 
     Args:
         rows: the id of each line, or "", and its cells as HTML.
         words: the cells are words rather than numbers, and stand on the left.
+        remark: the last cell of each line is words, and may wrap.
     """
+    kinds = "rp-table" + " rp-words" * words + " rp-remark" * remark
     heads = "".join(f'<th scope="col">{cell}</th>' for cell in head)
     lines = "".join(
         f'<tr{f" id={chr(34)}{anchor}{chr(34)}" if anchor else ""}><th scope="row">{cells[0]}</th>'
@@ -27,7 +31,7 @@ def table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], words:
         for anchor, cells in rows
     )
     return (
-        f'<div class="rp-scroll"><table class="rp-table{" rp-words" if words else ""}">'
+        f'<div class="rp-scroll"><table class="{kinds}">'
         f"<thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>\n\n"
     )
 
