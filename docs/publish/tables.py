@@ -160,7 +160,7 @@ def _missing(store: Store, rows: list[Measured]) -> str:
     """Which variants could not be timed at these points, and why."""
     points = {(row.case, row.direction, row.size, row.dtype) for row in rows}
     said = dict.fromkeys(
-        f"{failure.variant}: {failure.reason}"
+        f"{failure.variant}: {failure.reason.removesuffix('.')}"
         for failure in store.failures(rows[0].machine)
         if (failure.case, failure.direction, "x".join(map(str, failure.shape.values())), failure.dtype) in points
     )
