@@ -305,7 +305,7 @@ def _bars(plot: Plot, width: int) -> dict:
         ).encode(x=alt.value(0), text="label:N"),
     ]
     if plot.ceiling:
-        layers[:0] = _ceiling_layers(plot, x("value"))
+        layers[:0] = _ceiling_layers(plot, x("value"), left + drawn * plot.ceiling[0] / top)
     return _finished(
         layers,
         drawn,
@@ -465,15 +465,19 @@ def _apart(pixels: list[float], gap: float, height: float) -> list[float]:
     return places
 
 
-def _ceiling_layers(plot: Plot, at: alt.X | alt.Y) -> list[alt.Chart]:
-    """The dashed line with its name: upright at an x, level at a y."""
+def _ceiling_layers(plot: Plot, at: alt.X | alt.Y, before: float = 0) -> list[alt.Chart]:
+    """The dashed line with its name: upright at an x, level at a y.
+
+    The name ends at an upright line, or begins at the left where the pixels before the line are too few for it.
+    """
     assert plot.ceiling
     value = plot.ceiling[0] / plot.scale
     text = plot.ceiling[1] if plot.unit == "%" else f"{plot.ceiling[1]} {plot.show(plot.ceiling[0])}"
     base = alt.Chart(alt.Data(values=[{"value": value, "text": text}]))
     upright = isinstance(at, alt.X)
-    where: dict[str, Any] = {"x": at, "y": alt.value(0)} if upright else {"y": at, "x": alt.value(0)}
-    name = base.mark_text(color=SOFT, fontSize=SMALL, dy=-9, align="right" if upright else "left")
+    ends = upright and _room([text]) * SMALL / TEXT <= before
+    where: dict[str, Any] = {"x": at if ends else alt.value(0), "y": alt.value(0) if upright else at}
+    name = base.mark_text(color=SOFT, fontSize=SMALL, dy=-9, align="right" if ends else "left")
     dashed = base.mark_rule(color=CEILING, strokeWidth=1.3, strokeDash=[5, 4])
     return [dashed.encode(at), name.encode(text="text:N", **where)]
 

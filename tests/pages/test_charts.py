@@ -107,6 +107,14 @@ def test_labels_are_pushed_apart_and_stay_inside():
     assert places[0] >= 0 and places[-1] <= 300
 
 
+def test_the_name_of_a_ceiling_begins_at_the_left_where_it_does_not_fit_before_the_line(project, monkeypatch):
+    monkeypatch.setitem(charts.MIXES, "copy", "measured ceiling of one read per write")
+    html = drawn(project, BARS)
+    names = {size: spec_of(html, size)["layer"][1] for size in ("wide", "narrow")}
+    assert {size: name["mark"]["align"] for size, name in names.items()} == {"wide": "right", "narrow": "left"}
+    assert names["narrow"]["encoding"]["x"] == {"value": 0}
+
+
 def test_colours_are_variables_and_nothing_else(project):
     html = drawn(project, BARS | {"title": "{ours}"})
     assert "var(--rp-ours)" in html and "var(--rp-ceiling)" in html
