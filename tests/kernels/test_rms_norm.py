@@ -1,5 +1,6 @@
 """kernels/rms_norm.py: the same function as F.rms_norm, wherever and however it is called."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -332,6 +333,35 @@ def test_on_a_device_that_is_not_the_current_one(columns):
     assert torch.cuda.current_device() == 0
     check_against_float64(*make((300, columns), torch.bfloat16, torch.device("cuda:1")))
     assert torch.cuda.current_device() == 0
+
+
+@pytest.mark.parametrize("columns", (100, 2048, 9000, 40000))
+def test_every_launch_is_on_the_device_of_x(columns, device, monkeypatch):
+    """Triton launches on the current device, so a guard for x's must be there: seen with one device, too."""
+    guards, launches = [], []
+
+    @contextlib.contextmanager
+    def device_of(tensor):
+        guards.append(tensor.device)
+        with real(tensor):
+            yield
+        guards.pop()
+
+    class Launcher:
+        def __init__(self, function):
+            self.function = function
+
+        def __getitem__(self, grid):
+            launches.append(guards[-1:])
+            return self.function[grid]
+
+    real = torch.cuda.device_of
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    for name in [name for name in vars(kernel) if name.endswith("_kernel")]:
+        monkeypatch.setattr(kernel, name, Launcher(getattr(kernel, name)))
+    x, weight, dy = make((2, columns), torch.float32, device)
+    run(rms_norm, x, weight, dy)
+    assert len(launches) >= 3 and all(guard == [x.device] for guard in launches)
 
 
 def test_launches_fit_any_gpu(monkeypatch):
