@@ -44,6 +44,8 @@ MODES = {
     "burst": "a burst after a pause",
     "sustained": "sustained load",
 }
+# sizes that are whole multiples of 2^20 in words that fit below an axis: 536870912 is 512 Mi
+BINARY = "datum.value % 1048576 == 0 ? datum.value / 1048576 + ' Mi' : datum.value"
 LOWER_IS_BETTER = {"time", "memory", "kernels", "build", "error", "registers"}
 
 
@@ -94,8 +96,9 @@ def render(spec: Mapping[str, Any], store: Store, shown: Evidence, place: Place)
     Args:
         spec: kind ("bars", "lines" or "history"), case, metric, and as far as needed to name one row a mark: variants,
             shape, direction, dtype, mode, machine; over for "speedup"; x (a shape dimension) for "lines"; title with
-            placeholders ({ours}, {ours@4096}, {eager/ours}, {ceiling}); note, a sentence below; better=False where the
-            values are no contest (two ways to time the same call).
+            placeholders ({ours}, {ours@4096}, {eager/ours}, {ceiling}); note, a sentence below, which
+            like the title is of the page's machine; better=False where the values are no contest (two ways to time the
+            same call).
         store: the records.
         shown: the page's evidence; the numbers of the data table are added to it.
         place: the page.
@@ -358,7 +361,7 @@ def _lines(plot: Plot, width: int) -> dict:
     sizes = sorted({mark.x for mark in plot.marks})
     scale = alt.Scale(type="log", base=2, domain=[sizes[0], sizes[-1]], nice=False)
     axis = _axis(
-        values=_ticks(sizes, width), labelExpr="datum.value", ticks=True, tickColor=LINE, domain=True, domainColor=INK
+        values=_ticks(sizes, width), labelExpr=BINARY, ticks=True, tickColor=LINE, domain=True, domainColor=INK
     )
     return _curves(plot, width, alt.X("x:Q", scale=scale, axis=axis))
 
@@ -556,7 +559,7 @@ def _panel(spec: Mapping[str, Any], plot: Plot, shown: Evidence, place: Place, f
     title = _title(spec, plot)
     draw = KINDS[spec["kind"]]
     drawings = "".join(_drawing(draw(plot, width), size, f"{title}. {_spoken(plot)}") for size, width in SIZES.items())
-    note = f" {escape(spec['note'])}" if spec.get("note") else ""
+    note = f" {escape(spec['note'])}" if first and spec.get("note") else ""  # as the title: of the page's machine only
     shown_first = " rp-shown" if first else ""
     link = place.to(machine_page(row.machine))
     return (

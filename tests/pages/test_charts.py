@@ -82,11 +82,13 @@ def test_bars_are_sorted_best_first_whichever_way_is_better(project):
         assert values[0]["variant"] == first, metric
 
 
-def test_every_machine_has_its_own_panel_and_only_the_pages_machine_its_title(project):
+def test_every_machine_has_its_own_panel_and_only_the_pages_machine_its_title_and_note(project):
     laptop = record(project, machine=LAPTOP, id="laptop", rows=[row(project, mode="calls", time=timing(3))])
-    html = drawn(project, BARS | {"title": "Ours moves {ours}", "mode": "device"}, record(project), laptop)
+    spec = BARS | {"title": "Ours moves {ours}", "mode": "device", "note": "Eight rows."}
+    html = drawn(project, spec, record(project), laptop)
     assert re.findall(r'data-machine="([^"]+)"', html) == ["nvidia-h200", "laptop"]
     assert titles(html) == ["Ours moves 2.00 TB/s", "A laptop: ours, 667 GB/s"]
+    assert html.count("Eight rows.") == 1 and html.index("Eight rows.") < html.index('data-machine="laptop"')
 
 
 def test_a_line_that_ends_early_is_named_where_it_ends(project):
