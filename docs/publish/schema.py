@@ -103,14 +103,24 @@ class Agreement(Model):
     bound: Annotated[float, Field(ge=0)]
 
 
-class Row(Model):
-    """One variant at one point in one mode."""
+class Point(Model):
+    """One variant of a case at one place of its grid."""
 
     case: Text
     direction: Text
     shape: Shape
     dtype: Text
     variant: Text
+
+    @property
+    def size(self) -> str:
+        """The shape as macros take it: "32768x4096"."""
+        return "x".join(map(str, self.shape.values()))
+
+
+class Row(Point):
+    """What one variant took at one point in one mode."""
+
     mode: Text
     time: Timing
     bytes_read: Bytes
@@ -135,11 +145,6 @@ class Row(Model):
         self._record = record
 
     @property
-    def size(self) -> str:
-        """The shape as macros take it: "32768x4096"."""
-        return "x".join(map(str, self.shape.values()))
-
-    @property
     def regime(self) -> str:
         """Which matrix ceiling applies: sustained load has its own; a CPU has "calls" only."""
         if self.record.machine["kind"] == "cpu":
@@ -152,28 +157,28 @@ class Row(Model):
         return self.bytes_read + self.bytes_written
 
 
-class Failure(Model):
+class Failure(Point):
     """A variant that was not timed at a point, and why. The variant is "*" where none was."""
 
-    case: Text
-    direction: Text
-    shape: Shape
-    dtype: Text
-    variant: Text
     reason: Text
 
 
-class Record(Model):
-    """One run of the benchmarks on one machine."""
+class Provenance(Model):
+    """What ran when, at which commit, with which software."""
 
     schema_: Annotated[int, Field(alias="schema")]
-    id: Text
     date: Date
     command: Text
     commit: str | None
+    software: Versions
+
+
+class Record(Provenance):
+    """One run of the benchmarks on one machine."""
+
+    id: Text
     dirty: bool
     machine: Machine
-    software: Versions
     ceilings: Ceilings
     rows: list[Row]
     failures: list[Failure]
@@ -191,20 +196,15 @@ class Record(Model):
         return self
 
 
-class Capture(Model):
+class Capture(Provenance):
     """What a script printed (tests/benchmarks/captures.py)."""
 
-    schema_: Annotated[int, Field(alias="schema")]
     name: Text
     language: Text
     content: str
-    command: Text
     environment: dict[str, str] = {}
     section: str = ""
-    commit: str | None
-    date: Date
     machine: dict[str, Any]
-    software: Versions
     sources: Sources
 
 
@@ -217,18 +217,13 @@ class Outcome(Model):
     reason: str = ""
 
 
-class TestReport(Model):
+class TestReport(Provenance):
     """One run of the tests on one machine (tests/report.py)."""
 
     __test__ = False  # not a test, whatever pytest makes of its name
-    schema_: Annotated[int, Field(alias="schema")]
     id: Text
-    date: Date
-    command: Text
-    commit: str | None
     dirty: bool
     machine: dict[str, Any]
-    software: Versions
     tests: list[Outcome]
 
 
@@ -274,6 +269,6 @@ def _short(value: object) -> str:
 
 def describe(row: Row | Failure) -> str:
     """A row in words: "kernels/rms-norm ours backward 32768×4096 bfloat16 device"."""
-    shape = "×".join(map(str, row.shape.values()))
+    shape = row.size.replace("x", "×")
     mode = f" {row.mode}" if isinstance(row, Row) else ""
     return f"{row.case} {row.variant} {row.direction} {shape} {row.dtype}{mode}"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from docs.publish import evidence, palette
+from docs.publish import evidence, palette, units
 from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Evidence
 from docs.publish.records import METRICS, PUBLISHED_MACHINE, Measured, Store
@@ -136,13 +136,13 @@ def _by_shape(rows: list[Measured], metric: str) -> Grid:
     )
     at = {(row.size, row.variant): row for row in rows}
     head = [_dimensions(rows[0]), *map(palette.label, variants)]
-    return head, [(_times(size), [(at.get((size, name)), metric) for name in variants]) for size in sizes]
+    return head, [(units.size(size), [(at.get((size, name)), metric) for name in variants]) for size in sizes]
 
 
 def _by_variant(rows: list[Measured], metrics: list[str]) -> Grid:
     """Variants down (with their shape, if there are several), metrics across."""
     several = len({row.size for row in rows}) > 1
-    names = [palette.label(row.variant) + (f", {_times(row.size)}" if several else "") for row in rows]
+    names = [palette.label(row.variant) + (f", {units.size(row.size)}" if several else "") for row in rows]
     body: list[tuple[str, list[tuple[Measured | None, str]]]] = [
         (name, [(row, metric) for metric in metrics]) for name, row in zip(names, rows, strict=True)
     ]
@@ -162,14 +162,10 @@ def _missing(store: Store, rows: list[Measured]) -> str:
     said = dict.fromkeys(
         f"{failure.variant}: {failure.reason.removesuffix('.')}"
         for failure in store.failures(rows[0].machine)
-        if (failure.case, failure.direction, "x".join(map(str, failure.shape.values())), failure.dtype) in points
+        if (failure.case, failure.direction, failure.size, failure.dtype) in points
     )
     return f" Not timed: {escape('; '.join(said))}." if said else ""
 
 
 def _dimensions(row: Measured) -> str:
     return " × ".join(row.shape)
-
-
-def _times(size: str) -> str:
-    return size.replace("x", " × ")

@@ -50,3 +50,8 @@ def digits(value: float, exact: bool = False) -> str:
 def rounded(value: float) -> float:
     """To three significant digits."""
     return 0.0 if value == 0 else round(value, 2 - math.floor(math.log10(abs(value))))
+
+
+def size(shape: str) -> str:
+    """A shape as readers see it: "32768x4096" becomes "32768 × 4096"."""
+    return shape.replace("x", " × ")

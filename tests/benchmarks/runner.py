@@ -61,7 +61,7 @@ def measure_point(case: Case, point: Point, device: torch.device, sources: dict,
     """Build, check and time every variant at one point. Returns (rows, failures)."""
     torch.manual_seed(0)
     workload = case.prepare(point, device)
-    common = {"case": case.name, "direction": point.direction, "shape": dict(point.shape), "dtype": point.dtype}
+    common = where(case, point)
     ready: dict[str, dict] = {}
     failures: list[dict] = []
     reference = workload.reference()
@@ -95,6 +95,11 @@ def measure_point(case: Case, point: Point, device: torch.device, sources: dict,
         for name, timing in timings.items():
             rows.append(common | {"variant": name, "mode": mode} | row(workload, ready[name], timing, sources))
     return rows, failures
+
+
+def where(case: Case, point: Point) -> dict:
+    """What the rows and failures of a point share."""
+    return {"case": case.name, "direction": point.direction, "shape": dict(point.shape), "dtype": point.dtype}
 
 
 def wanted(workload: Workload, point: Point) -> list[str]:
@@ -282,8 +287,7 @@ def run(names: Iterable[str], device: torch.device, record: Record, report: Repo
             try:
                 one, other = measure_point(case, point, device, sources, report)
             except torch.OutOfMemoryError as error:  # the inputs or the float64 reference: too much for this GPU
-                shape = {"case": name, "direction": point.direction, "shape": dict(point.shape), "dtype": point.dtype}
-                one, other = [], [shape | {"variant": "*", "reason": one_line(error)}]
+                one, other = [], [where(case, point) | {"variant": "*", "reason": one_line(error)}]
             rows += one
             failures += other
             torch._dynamo.reset()

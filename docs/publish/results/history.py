@@ -46,7 +46,7 @@ def _table(rows: list[Measured], place: Place) -> str:
         cells = [_cell(row) for row in times]
         lines.append(("", [code(variant), *cells, sparkline([row.time.p50 for row in times if row])]))
     head = [
-        f"{point.size.replace('x', ' × ')} {point.dtype}",
+        f"{units.size(point.size)} {point.dtype}",
         *(link(run.date[:16].replace("T", " "), f"{place.to(machine_page(run.machine['slug']))}") for run in runs),
         "course" if len(runs) > 1 else "",
     ]

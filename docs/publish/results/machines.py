@@ -132,7 +132,7 @@ def _cells(row: Measured) -> list[str]:
     one, time = row.row, row.row.time
     spills = max((binary.spills for binary in one.binaries), default=None)
     return [
-        one.size.replace("x", " × "),
+        units.size(one.size),
         code(one.variant),
         *(units.text(seconds, "s") for seconds in (time.p50, time.p20, time.p80)),
         str(time.samples),
@@ -160,7 +160,7 @@ def _failures(failures: list[Failure]) -> str:
                 escape(failure.case),
                 code(failure.variant),
                 failure.direction,
-                " × ".join(map(str, failure.shape.values())),
+                units.size(failure.size),
                 failure.dtype,
                 escape(failure.reason),
             ],
