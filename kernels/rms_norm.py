@@ -6,7 +6,9 @@
 
 Source: Zhang & Sennrich, "Root Mean Square Layer Normalization", 2019 (https://arxiv.org/abs/1910.07467).
 
-Names: M rows (all leading dimensions together) of N columns. Row indices are int64: offsets pass 2^31.
+Names: M rows (all leading dimensions together) of N columns. Row indices are int64: offsets pass 2^31. Triton makes
+accesses of 16 bytes only where it knows that every row begins at one, and of a size or a stride it asks just one thing,
+whether 16 divides it. Hence the UNIT: sizes and strides are counted in eights where 8 divides them all.
 """
 
 import functools
@@ -21,9 +23,10 @@ from torch import Tensor
 @triton.jit
 def _forward_kernel(
     x_ptr, weight_ptr, y_ptr, rstd_ptr, x_stride, M, N, eps,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """ROWS short rows at a time, held in registers. Reads MN, writes MN."""
+    x_stride, N = tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     cols = tl.arange(0, BLOCK)
     inside = (rows < M)[:, None] & (cols < N)[None, :]
@@ -45,8 +48,12 @@ def _load(ptr, cols, N, POLICY: tl.constexpr):
 
 
 @triton.jit
-def _forward_wide_kernel(x_ptr, weight_ptr, y_ptr, rstd_ptr, x_stride, N, eps, BLOCK: tl.constexpr):
+def _forward_wide_kernel(
+    x_ptr, weight_ptr, y_ptr, rstd_ptr, x_stride, N, eps,
+    UNIT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """A row of any length, looked at twice. The second look comes from cache, and few registers let more rows run."""
+    x_stride, N = tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * x_stride
     squares = tl.zeros([BLOCK], tl.float32)
@@ -76,12 +83,13 @@ def _forward_wide_kernel(x_ptr, weight_ptr, y_ptr, rstd_ptr, x_stride, N, eps, B
 @triton.jit
 def _backward_kernel(
     dy_ptr, x_ptr, weight_ptr, rstd_ptr, mean_ptr, dx_ptr, share_ptr, dy_stride, x_stride, M, N,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, WHOLE: tl.constexpr,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows at a time while the next ones are on their way. Reads 2MN, writes MN.
 
     Of a row the program has BLOCK columns: if that is not the WHOLE row, the mean is read.
     """
+    dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)
     dweight = tl.zeros([ROWS, BLOCK], tl.float32)
@@ -111,9 +119,10 @@ def _backward_kernel(
 @triton.jit
 def _backward_wide_kernel(
     dy_ptr, x_ptr, weight_ptr, rstd_ptr, dx_ptr, share_ptr, dy_stride, x_stride, M, N,
-    TILES: tl.constexpr, BLOCK: tl.constexpr,
+    UNIT: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One row at a time, in tiles: registers have room for dweight only, so the row is looked at twice."""
+    dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     # one policy in both looks makes them one load, kept in registers; with more tiles there is no room
     WEIGHT: tl.constexpr = "" if TILES <= 2 else "evict_last"
     dweight = (tl.zeros([BLOCK], tl.float32),) * TILES
@@ -147,8 +156,12 @@ def _backward_wide_kernel(
 
 # --8<-- [start:sums]
 @triton.jit
-def _row_mean_kernel(dy_ptr, x_ptr, weight_ptr, rstd_ptr, mean_ptr, dy_stride, x_stride, N, BLOCK: tl.constexpr):
+def _row_mean_kernel(
+    dy_ptr, x_ptr, weight_ptr, rstd_ptr, mean_ptr, dy_stride, x_stride, N,
+    UNIT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """mean(g * x_hat) of one row of any length. Reads 2MN."""
+    dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     row = tl.program_id(0).to(tl.int64)
     products = tl.zeros([BLOCK], tl.float32)
     for start in range(0, N, BLOCK):
@@ -176,9 +189,6 @@ def _sum_shares_kernel(share_ptr, dweight_ptr, P, N, ROWS: tl.constexpr, BLOCK: 
 # --8<-- [start:launch]
 # Chosen by row length from sweeps on an H200; nothing is tuned at a user's first call. Threads, not warps, since an AMD
 # warp has 64. A thread has 8 elements of a tile or a multiple: accesses of 16 bytes in bf16.
-_SHORT = 1024  # columns up to which the forward holds whole rows in registers
-_ONE_LOOK = 8192  # columns up to which the backward does, beside its share of dweight
-_TWO_LOOKS = 32768  # columns up to which registers hold at least the share of dweight
 
 
 @functools.cache
@@ -195,8 +205,9 @@ def _options(device: torch.device, threads: int, **constants: int) -> dict[str, 
 
 
 @functools.cache
-def _forward_launch(N: int, device: torch.device) -> dict[str, int]:
-    if N <= _SHORT:
+def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
+    """With ROWS: whole rows in registers. Without: two looks."""
+    if N <= 1024:
         block = triton.next_power_of_2(N)
         return _options(device, 128, ROWS=2048 // block, BLOCK=block)
     if N >= 32768:
@@ -207,16 +218,24 @@ def _forward_launch(N: int, device: torch.device) -> dict[str, int]:
 
 
 @functools.cache
-def _backward_launch(N: int, bits: int, device: torch.device) -> tuple[int, dict[str, int]]:
-    """Programs a multiprocessor, and the options."""
-    if _ONE_LOOK < N <= _TWO_LOOKS:
-        return 1, _options(device, 1024, TILES=-(-N // 8192), BLOCK=8192)
+def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
+    """PROGRAMS a multiprocessor. With TILES: two looks at rows of which registers hold the share of dweight at least.
+
+    Without: one look, at WHOLE rows as long as registers hold them beside that share.
+    """
+    if 8192 < N <= 32768:
+        return _options(device, 1024, PROGRAMS=1, TILES=-(-N // 8192), BLOCK=8192)
     # few programs mean few shares to add; as long as what they have in flight, in shared memory, keeps the memory busy
     tile, threads, programs = (2048, 128, 4) if N <= 2048 else (4096, 128, 2) if N <= 3072 else (8192, 256, 1)
     block = min(triton.next_power_of_2(N), tile)
     # 64 KiB of it at most for bf16: wider dtypes and AMD's smaller memory get a stage less
     stages = 3 if bits == 16 and _device(device)[1] == 32 else 2
-    return programs, _options(device, threads, ROWS=tile // block, BLOCK=block, STAGES=stages)
+    return _options(device, threads, PROGRAMS=programs, ROWS=tile // block, BLOCK=block, STAGES=stages, WHOLE=N <= 8192)
+
+
+@functools.cache
+def _mean_launch(device: torch.device) -> dict[str, int]:
+    return _options(device, 1024, BLOCK=8192)
 
 
 @functools.cache
@@ -229,10 +248,14 @@ def _sum_launch(N: int, device: torch.device) -> dict[str, int]:
 
 
 # --8<-- [start:op]
-def _rows(t: Tensor) -> Tensor:
-    """As M x N with neighbouring columns: a view where the strides allow one."""
+def _rows(t: Tensor) -> tuple[Tensor, int]:
+    """Rows of neighbouring columns, and how far apart they are: no copy where the strides allow that."""
+    if t.is_contiguous():
+        return t, t.shape[-1]
     rows = t.reshape(-1, t.shape[-1])
-    return rows if rows.stride(1) == 1 else rows.contiguous()
+    if rows.stride(1) != 1:
+        rows = rows.contiguous()
+    return rows, rows.stride(0)
 
 
 def _forward_fake(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, save: bool) -> tuple[Tensor, Tensor]:
@@ -245,15 +268,18 @@ def _forward(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, save: bo
     y, rstd = _forward_fake(x, weight, eps, dtype, save)
     if x.numel() == 0:
         return y, rstd
-    x, weight = _rows(x), weight.contiguous()
-    M, N = x.shape
-    options, saved = _forward_launch(N, x.device), rstd if save else None
+    N = x.shape[-1]
+    M = x.numel() // N
+    (x, x_stride), weight = _rows(x), weight.contiguous()
+    unit = 8 if N % 8 == 0 == x_stride % 8 else 1
+    sizes = x_stride // unit, N // unit
+    options, saved = _forward_launch(N, 8 * x.element_size(), x.device), rstd if save else None
     with torch.cuda.device_of(x):  # triton launches on the current device
-        if N <= _SHORT:
+        if "ROWS" in options:
             grid = (-(-M // options["ROWS"]),)
-            _forward_kernel[grid](x, weight, y, saved, x.stride(0), M, N, eps, **options)
+            _forward_kernel[grid](x, weight, y, saved, sizes[0], M, sizes[1], eps, UNIT=unit, **options)
         else:
-            _forward_wide_kernel[(M,)](x, weight, y, saved, x.stride(0), N, eps, **options)
+            _forward_wide_kernel[(M,)](x, weight, y, saved, *sizes, eps, UNIT=unit, **options)
     return y, rstd
 
 
@@ -266,23 +292,24 @@ def _backward(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor) -> tuple[Tens
     dx, dweight = _backward_fake(dy, x, weight, rstd)
     if x.numel() == 0:
         return dx, dweight.zero_()
-    dy, x, weight = _rows(dy), _rows(x), weight.contiguous()
-    M, N = x.shape
-    per_processor, options = _backward_launch(N, 8 * x.element_size(), x.device)
-    programs = min(_device(x.device)[0] * per_processor, -(-M // options.get("ROWS", 1)))
+    N = x.shape[-1]
+    M = x.numel() // N
+    (dy, dy_stride), (x, x_stride), weight = _rows(dy), _rows(x), weight.contiguous()
+    unit = 8 if N % 8 == dy_stride % 8 == x_stride % 8 == 0 else 1
+    sizes = dy_stride // unit, x_stride // unit, M, N // unit
+    options = {"UNIT": unit, **_backward_launch(N, 8 * x.element_size(), x.device)}
+    programs = min(_device(x.device)[0] * options.pop("PROGRAMS"), -(-M // options.get("ROWS", 1)))
     shares = x.new_empty((programs, N), dtype=torch.float32)
-    strides = dy.stride(0), x.stride(0)
     with torch.cuda.device_of(x):
-        if N <= _ONE_LOOK:
-            _backward_kernel[programs, 1](dy, x, weight, rstd, None, dx, shares, *strides, M, N, **options, WHOLE=True)
-        elif N <= _TWO_LOOKS:
-            _backward_wide_kernel[(programs,)](dy, x, weight, rstd, dx, shares, *strides, M, N, **options)
+        if "TILES" in options:
+            _backward_wide_kernel[(programs,)](dy, x, weight, rstd, dx, shares, *sizes, **options)
         else:
-            mean = torch.empty_like(rstd)
-            _row_mean_kernel[(M,)](dy, x, weight, rstd, mean, *strides, N, **_forward_launch(N, x.device))
-            _backward_kernel[programs, -(-N // options["BLOCK"])](
-                dy, x, weight, rstd, mean, dx, shares, *strides, M, N, **options, WHOLE=False
-            )
+            mean = None if options["WHOLE"] else torch.empty_like(rstd)
+            if mean is not None:
+                strides, n = sizes[:2], sizes[3]
+                _row_mean_kernel[(M,)](dy, x, weight, rstd, mean, *strides, n, UNIT=unit, **_mean_launch(x.device))
+            grid = programs, -(-N // options["BLOCK"])
+            _backward_kernel[grid](dy, x, weight, rstd, mean, dx, shares, *sizes, **options)
         options = _sum_launch(N, x.device)
         _sum_shares_kernel[(-(-N // options["BLOCK"]),)](shares, dweight, programs, N, **options)
     return dx, dweight
