@@ -1,0 +1,499 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The Ridgepoint authors
+"""LayerNorm in Triton, forward and backward: one file to copy. It needs torch 2.11 or newer, and its triton.
+
+    y = (x - mean) * rstd * weight + bias    with rstd = 1 / sqrt(variance + eps), over the last dimension
+
+Sources: Ba, Kiros & Hinton, "Layer Normalization", 2016 (https://arxiv.org/abs/1607.06450);
+Welford, "Note on a Method for Calculating Corrected Sums of Squares and Products", Technometrics 4(3), 1962.
+
+Names: M rows (all leading dimensions together) of N columns. Row indices are int64: offsets pass 2^31. N and the rows'
+strides come in units of UNIT elements: 8 where it divides them all, so that Triton sees where 16 bytes may be accessed.
+"""
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+# --8<-- [start:forward]
+@triton.jit
+def _forward_kernel(
+    x_ptr, weight_ptr, bias_ptr, y_ptr, stats_ptr, x_stride, M, N, eps,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """ROWS short rows at a time, held in registers: the mean first, then what is left. Reads MN, writes MN."""
+    N, x_stride = N * UNIT, x_stride * UNIT
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    cols = tl.arange(0, BLOCK)
+    inside = (rows < M)[:, None] & (cols < N)[None, :]
+    x = tl.load(x_ptr + rows[:, None] * x_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)
+    bias = tl.load(bias_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)
+    mean = tl.sum(x, axis=1) / N
+    centered = tl.where(inside, x - mean[:, None], 0.0)
+    rstd = tl.rsqrt(tl.sum(centered * centered, axis=1) / N + tl.cast(eps, tl.float32))
+    y = centered * rstd[:, None] * weight[None, :] + bias[None, :]
+    tl.store(y_ptr + rows[:, None] * N + cols[None, :], y, mask=inside)
+    if stats_ptr is not None:
+        tl.store(stats_ptr + rows, mean, mask=rows < M)
+        tl.store(stats_ptr + M + rows, rstd, mask=rows < M)
+
+
+# --8<-- [end:forward]
+
+
+# --8<-- [start:welford]
+@triton.jit
+def _welford(x, inside, mean, squares, seen):
+    """One more number into each lane's mean and its sum of squared distances from that mean; `seen`, with this one."""
+    distance = tl.where(inside, x - mean, 0.0)
+    mean += distance * (1.0 / seen)
+    return mean, squares + distance * (x - mean)
+
+
+@triton.jit
+def _combine(mean, squares, seen, N, eps):
+    """Mean and rstd of a row, from those of its lanes, which saw `seen` numbers each."""
+    row_mean = tl.sum(seen * mean) / N
+    distance = mean - row_mean
+    return row_mean, tl.rsqrt(tl.sum(squares + seen * distance * distance) / N + tl.cast(eps, tl.float32))
+
+
+# --8<-- [end:welford]
+
+
+# --8<-- [start:forward-wide]
+@triton.jit
+def _normalized(x, mean, rstd, weight, bias):
+    return (x.to(tl.float32) - mean) * rstd * weight.to(tl.float32) + bias.to(tl.float32)
+
+
+@triton.jit
+def _forward_wide_kernel(
+    x_ptr, weight_ptr, bias_ptr, y_ptr, stats_ptr, x_stride, M, N, eps,
+    UNIT: tl.constexpr, KEEP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A row of any length, in tiles: KEEP of them stay in registers as they are, the others are looked at twice."""
+    N = N * UNIT
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * x_stride * UNIT
+    y_ptr += row * N
+    lanes = tl.arange(0, BLOCK)
+    mean, squares = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    kept = ()
+    for tile in tl.static_range(KEEP):
+        kept = kept + (tl.load(x_ptr + tile * BLOCK + lanes),)
+    for tile in tl.static_range(KEEP):
+        mean, squares = _welford(kept[tile].to(tl.float32), True, mean, squares, tile + 1.0)
+    full = N // BLOCK  # tiles that need no mask
+    for tile in range(KEEP, full):
+        x = tl.load(x_ptr + tile * BLOCK + lanes, eviction_policy="evict_last").to(tl.float32)
+        mean, squares = _welford(x, True, mean, squares, tile + 1.0)
+    cols = full * BLOCK + lanes
+    rest = cols < N
+    if full * BLOCK < N:
+        x = tl.load(x_ptr + cols, mask=rest, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        mean, squares = _welford(x, rest, mean, squares, full + 1.0)
+    mean, rstd = _combine(mean, squares, full + rest.to(tl.float32), N, eps)
+    if stats_ptr is not None:
+        tl.store(stats_ptr + row, mean)
+        tl.store(stats_ptr + M + row, rstd)
+    for tile in tl.static_range(KEEP):
+        at = tile * BLOCK + lanes
+        tl.store(y_ptr + at, _normalized(kept[tile], mean, rstd, tl.load(weight_ptr + at), tl.load(bias_ptr + at)))
+    for tile in range(KEEP, full):
+        at = tile * BLOCK + lanes
+        x = tl.load(x_ptr + at, eviction_policy="evict_first")
+        tl.store(y_ptr + at, _normalized(x, mean, rstd, tl.load(weight_ptr + at), tl.load(bias_ptr + at)))
+    if full * BLOCK < N:
+        x = tl.load(x_ptr + cols, mask=rest, other=0.0, eviction_policy="evict_first")
+        weight = tl.load(weight_ptr + cols, mask=rest, other=0.0)
+        bias = tl.load(bias_ptr + cols, mask=rest, other=0.0)
+        tl.store(y_ptr + cols, _normalized(x, mean, rstd, weight, bias), mask=rest)
+
+
+# --8<-- [end:forward-wide]
+
+
+# The backward, with x_hat = (x - mean) * rstd and g = dy * weight:
+#     dx      = rstd * (g - mean(g) - x_hat * mean(g * x_hat))    the means over the row
+#     dweight = sum(dy * x_hat)                                   the sums over all rows
+#     dbias   = sum(dy)
+# A program takes every P-th row (P programs) and keeps its shares of dweight and dbias in registers. A second kernel
+# adds the shares in a fixed order: no atomics, so both are bitwise the same in every run.
+
+
+# --8<-- [start:backward]
+@triton.jit
+def _backward_kernel(
+    dy_ptr, x_ptr, weight_ptr, stats_ptr, means_ptr, dx_ptr, shares_ptr, dy_stride, x_stride, M, N,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, FOLD: tl.constexpr, STAGES: tl.constexpr,
+    WHOLE: tl.constexpr,
+):  # fmt: skip
+    """ROWS rows at a time while the next ones are on their way. Reads 2MN, writes MN.
+
+    Of a row the program has BLOCK columns: if that is not the WHOLE row, the row's means are read. FOLD adds the rows
+    up before they go into the shares: free where a thread has the same columns of all of them.
+    """
+    N, x_stride, dy_stride = N * UNIT, x_stride * UNIT, dy_stride * UNIT
+    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)
+    dweight = tl.zeros([1 if FOLD else ROWS, BLOCK], tl.float32)
+    dbias = tl.zeros([1 if FOLD else ROWS, BLOCK], tl.float32)
+    first = tl.program_id(0).to(tl.int64) * ROWS
+    for start in tl.range(first, M, tl.num_programs(0) * ROWS, num_stages=STAGES):
+        rows = tl.cast(start, tl.int64) + tl.arange(0, ROWS)  # the interpreter's start is a Python int
+        inside = (rows < M)[:, None] & (cols < N)[None, :]
+        x = tl.load(x_ptr + rows[:, None] * x_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + rows[:, None] * dy_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
+        mean = tl.load(stats_ptr + rows, mask=rows < M, other=0.0)[:, None]
+        rstd = tl.load(stats_ptr + M + rows, mask=rows < M, other=0.0)[:, None]
+        x_hat = (x - mean) * rstd
+        g = dy * weight[None, :]
+        if WHOLE:
+            g_mean = tl.sum(g, axis=1) / N
+            product_mean = tl.sum(g * x_hat, axis=1) / N
+        else:
+            g_mean = tl.load(means_ptr + rows, mask=rows < M, other=0.0)
+            product_mean = tl.load(means_ptr + M + rows, mask=rows < M, other=0.0)
+        dx = (g - g_mean[:, None] - x_hat * product_mean[:, None]) * rstd
+        tl.store(dx_ptr + rows[:, None] * N + cols[None, :], dx, mask=inside)
+        dweight += tl.sum(dy * x_hat, axis=0, keep_dims=True) if FOLD else dy * x_hat
+        dbias += tl.sum(dy, axis=0, keep_dims=True) if FOLD else dy
+    shares_ptr += tl.program_id(0).to(tl.int64) * 2 * N
+    tl.store(shares_ptr + cols, tl.sum(dweight, axis=0), mask=cols < N)
+    tl.store(shares_ptr + N + cols, tl.sum(dbias, axis=0), mask=cols < N)
+
+
+# --8<-- [end:backward]
+
+
+# --8<-- [start:backward-wide]
+@triton.jit
+def _load(ptr, cols, N, POLICY: tl.constexpr):
+    return tl.load(ptr + cols, mask=cols < N, other=0.0, eviction_policy=POLICY).to(tl.float32)
+
+
+@triton.jit
+def _in_thread(x):
+    """The sums of eight neighbours, which one thread has."""
+    return tl.sum(tl.reshape(x, [x.shape[0] // 8, 8]), axis=1)
+
+
+@triton.jit
+def _backward_wide_kernel(
+    dy_ptr, x_ptr, weight_ptr, stats_ptr, dx_ptr, shares_ptr, dy_stride, x_stride, M, N,
+    UNIT: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One row at a time, in tiles: registers have room for the shares only, so the row is looked at twice.
+
+    And for TILES tiles of the shares: of a longer row, program_id(1) has that part. For the row's means it reads all.
+    """
+    N, x_stride, dy_stride = N * UNIT, x_stride * UNIT, dy_stride * UNIT
+    part = tl.program_id(1) * TILES
+    dweight = (tl.zeros([BLOCK], tl.float32),) * TILES
+    dbias = (tl.zeros([BLOCK], tl.float32),) * TILES
+    # disable_licm: the masks and addresses of all tiles, hoisted out of the loop, would spill
+    for index in tl.range(tl.program_id(0).to(tl.int64), M, tl.num_programs(0), disable_licm=True):
+        row = tl.cast(index, tl.int64)
+        dy_row, x_row, dx_row = dy_ptr + row * dy_stride, x_ptr + row * x_stride, dx_ptr + row * N
+        mean, rstd = tl.load(stats_ptr + row), tl.load(stats_ptr + M + row)
+        g_sums, product_sums = tl.zeros([BLOCK // 8], tl.float32), tl.zeros([BLOCK // 8], tl.float32)
+        for other in range(tl.num_programs(1) * TILES - TILES):
+            tile = other + TILES * (other >= part).to(tl.int32)
+            cols = tile * BLOCK + tl.arange(0, BLOCK)
+            g = _load(dy_row, cols, N, "evict_last") * _load(weight_ptr, cols, N, "evict_last")
+            g_sums += _in_thread(g)
+            product_sums += _in_thread(g * ((_load(x_row, cols, N, "evict_last") - mean) * rstd))
+        dweight_added, dbias_added = (), ()
+        for tile in tl.static_range(TILES):
+            cols = (part + tile) * BLOCK + tl.arange(0, BLOCK)
+            dy = _load(dy_row, cols, N, "evict_last")
+            x_hat = (_load(x_row, cols, N, "evict_last") - mean) * rstd
+            dweight_added = dweight_added + (dweight[tile] + dy * x_hat,)
+            dbias_added = dbias_added + (dbias[tile] + dy,)
+            g = dy * _load(weight_ptr, cols, N, "evict_last")
+            g_sums += _in_thread(g)
+            product_sums += _in_thread(g * x_hat)
+        dweight, dbias = dweight_added, dbias_added
+        g_mean, product_mean = tl.sum(g_sums) / N, tl.sum(product_sums) / N
+        for tile in tl.static_range(TILES):
+            cols = (part + tile) * BLOCK + tl.arange(0, BLOCK)
+            x_hat = (_load(x_row, cols, N, "evict_first") - mean) * rstd
+            g = _load(dy_row, cols, N, "evict_first") * _load(weight_ptr, cols, N, "")
+            tl.store(dx_row + cols, (g - g_mean - x_hat * product_mean) * rstd, mask=cols < N)
+    shares_ptr += tl.program_id(0).to(tl.int64) * 2 * N
+    for tile in tl.static_range(TILES):
+        cols = (part + tile) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(shares_ptr + cols, dweight[tile], mask=cols < N)
+        tl.store(shares_ptr + N + cols, dbias[tile], mask=cols < N)
+
+
+# --8<-- [end:backward-wide]
+
+
+# --8<-- [start:sums]
+@triton.jit
+def _means_kernel(
+    dy_ptr, x_ptr, weight_ptr, stats_ptr, means_ptr, dy_stride, x_stride, M, N,
+    UNIT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """mean(g) and mean(g * x_hat) of one row of any length. Reads 2MN."""
+    N, x_stride, dy_stride = N * UNIT, x_stride * UNIT, dy_stride * UNIT
+    row = tl.program_id(0).to(tl.int64)
+    mean, rstd = tl.load(stats_ptr + row), tl.load(stats_ptr + M + row)
+    g_sums, product_sums = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    for start in range(0, N, BLOCK):
+        cols = start + tl.arange(0, BLOCK)
+        g = _load(dy_ptr + row * dy_stride, cols, N, "") * _load(weight_ptr, cols, N, "")
+        g_sums += g
+        product_sums += g * (_load(x_ptr + row * x_stride, cols, N, "") - mean)
+    tl.store(means_ptr + row, tl.sum(g_sums) / N)
+    tl.store(means_ptr + M + row, tl.sum(product_sums) * rstd / N)
+
+
+@triton.jit
+def _sum_shares_kernel(
+    shares_ptr, dweight_ptr, dbias_ptr, P, N, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """dweight and dbias: the sums of P programs' shares. Reads 2PN, and P is small."""
+    N = N * UNIT
+    which = tl.program_id(1)
+    cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros([ROWS, BLOCK], tl.float32)
+    for start in range(0, P, ROWS):
+        rows = (start + tl.arange(0, ROWS))[:, None]
+        inside = (rows < P) & (cols < N)[None, :]
+        total += tl.load(shares_ptr + (2 * rows.to(tl.int64) + which) * N + cols[None, :], mask=inside, other=0.0)
+    if which == 0:
+        tl.store(dweight_ptr + cols, tl.sum(total, axis=0), mask=cols < N)
+    else:
+        tl.store(dbias_ptr + cols, tl.sum(total, axis=0), mask=cols < N)
+
+
+# --8<-- [end:sums]
+
+
+# --8<-- [start:launch]
+# Chosen by row length from sweeps on an H200; nothing is tuned at a user's first call. Threads, not warps, since an AMD
+# warp has 64. A thread has 8 elements of a tile or a multiple: accesses of 16 bytes in bf16.
+@functools.cache
+def _device(device: torch.device) -> tuple[int, int]:
+    """Multiprocessors, and threads a warp."""
+    if device.type == "cpu":  # the interpreter
+        return 2, 32
+    properties = torch.cuda.get_device_properties(device)
+    return properties.multi_processor_count, properties.warp_size
+
+
+def _options(device: torch.device, threads: int, **constants: int) -> dict[str, int]:
+    return {**constants, "num_warps": threads // _device(device)[1]}
+
+
+@functools.cache
+def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
+    """With ROWS: whole rows in registers. With KEEP: one row in tiles."""
+    if N <= 1024:
+        block = triton.next_power_of_2(N)
+        return _options(device, 128, ROWS=2048 // block, BLOCK=block)
+    if N > 65536:  # so many rows of this length as run at one time are more than the L2 cache holds
+        return _options(device, 512, KEEP=16 if bits == 16 else 8, BLOCK=4096)
+    if N >= 32768:
+        return _options(device, 1024, KEEP=0, BLOCK=8192)
+    # two tiles at least, as wide as they go without much of the last one hanging over the row's end
+    block = next(b for b in (4096, 2048, 1024) if b == 1024 or (2 * b <= N and -N % b <= N // 6))
+    return _options(device, block // 8, KEEP=0, BLOCK=block)
+
+
+@functools.cache
+def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
+    """With TILES: one row in tiles, two looks. Else BLOCK columns, of the whole row if it fits. PROGRAMS run at once
+    on a multiprocessor."""
+    if 8192 < N <= 32768:
+        return _options(device, 1024, PROGRAMS=1, TILES=2, BLOCK=8192)
+    # 16 elements of each tensor a thread: the shares, the weight, x_hat and g fit into 128 registers
+    threads, programs = (128, 4) if N <= 2048 else (512, 1)
+    tile = 16 * threads
+    block = min(triton.next_power_of_2(N), tile)
+    # 96 KiB at most for bf16 on a multiprocessor: wider dtypes and AMD's smaller memory get a stage less
+    stages = 3 if bits == 16 and _device(device)[1] == 32 else 2
+    fold = int(block >= 8 * threads)
+    return _options(device, threads, PROGRAMS=programs, ROWS=tile // block, BLOCK=block, FOLD=fold, STAGES=stages)
+
+
+@functools.cache
+def _means_launch(device: torch.device) -> dict[str, int]:
+    return _options(device, 512, BLOCK=4096)
+
+
+@functools.cache
+def _sum_launch(N: int, device: torch.device) -> dict[str, int]:
+    block = min(256, max(8, triton.next_power_of_2(N // (2 * _device(device)[0]))))  # some programs for everyone
+    return _options(device, 128, ROWS=2048 // block, BLOCK=block)
+
+
+# --8<-- [end:launch]
+
+
+# --8<-- [start:op]
+def _rows(t: Tensor) -> Tensor:
+    """As M x N with neighbouring columns: a view where the strides allow one."""
+    rows = t.reshape(-1, t.shape[-1])
+    return rows if rows.stride(1) == 1 else rows.contiguous()
+
+
+def _forward_fake(
+    x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, save: bool
+) -> tuple[Tensor, Tensor]:
+    y = torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
+    return y, x.new_empty((2, *x.shape[:-1]) if save else 0, dtype=torch.float32)
+
+
+def _forward(
+    x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, save: bool
+) -> tuple[Tensor, Tensor]:
+    """y, and where a backward is to come the rows' mean and rstd."""
+    y, stats = _forward_fake(x, weight, bias, eps, dtype, save)
+    if x.numel() == 0:
+        return y, stats
+    x, weight, bias = _rows(x), weight.contiguous(), bias.contiguous()
+    M, N = x.shape
+    x_stride, saved = x.stride(0), stats if save else None
+    unit = 1 if (N | x_stride) % 8 else 8
+    options = _forward_launch(N, 8 * x.element_size(), x.device)
+    arguments = (x, weight, bias, y, saved, x_stride // unit, M, N // unit, eps, unit)
+    with torch.cuda.device_of(x):  # triton launches on the current device
+        if "ROWS" in options:
+            _forward_kernel[(-(-M // options["ROWS"]),)](*arguments, **options)
+        else:
+            _forward_wide_kernel[(M,)](*arguments, **options)
+    return y, stats
+
+
+def _backward_fake(dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, stats: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return tuple(torch.empty_like(t, memory_format=torch.contiguous_format) for t in (x, weight, bias))
+
+
+def _backward(dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, stats: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    dx, dweight, dbias = _backward_fake(dy, x, weight, bias, stats)
+    if x.numel() == 0:
+        return dx, dweight.zero_(), dbias.zero_()
+    dy, x, weight = _rows(dy), _rows(x), weight.contiguous()
+    M, N = x.shape
+    dy_stride, x_stride = dy.stride(0), x.stride(0)
+    unit = 1 if (N | dy_stride | x_stride) % 8 else 8
+    options = dict(_backward_launch(N, 8 * x.element_size(), x.device))
+    parts = -(-N // (options["BLOCK"] * options.get("TILES", 1)))
+    programs = min(max(1, _device(x.device)[0] * options.pop("PROGRAMS") // parts), -(-M // options.get("ROWS", 1)))
+    shares = x.new_empty((programs, 2, N), dtype=torch.float32)
+    layout = (dy_stride // unit, x_stride // unit, M, N // unit, unit)
+    with torch.cuda.device_of(x):
+        if "TILES" in options:
+            _backward_wide_kernel[programs, parts](dy, x, weight, stats, dx, shares, *layout, **options)
+        else:
+            means = None if parts == 1 else torch.empty_like(stats)
+            if means is not None:
+                _means_kernel[(M,)](dy, x, weight, stats, means, *layout, **_means_launch(x.device))
+            _backward_kernel[programs, parts](
+                dy, x, weight, stats, means, dx, shares, *layout, **options, WHOLE=means is None
+            )
+        options = _sum_launch(N, x.device)
+        _sum_shares_kernel[-(-N // options["BLOCK"]), 2](shares, dweight, dbias, programs, N // unit, unit, **options)
+    return dx, dweight, dbias
+
+
+# define and impl cost the host less per call than custom_op; fake tensors, torch.compile and opcheck work as well
+_library = torch.library.Library("ridgepoint", "FRAGMENT")
+_library.define(
+    "layer_norm_forward(Tensor x, Tensor weight, Tensor bias, float eps, ScalarType dtype, bool save) "
+    "-> (Tensor, Tensor)"
+)
+_library.define(
+    "layer_norm_backward(Tensor dy, Tensor x, Tensor weight, Tensor bias, Tensor stats) -> (Tensor, Tensor, Tensor)"
+)
+for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
+    _library.impl("layer_norm_forward", _forward, _key)
+    _library.impl("layer_norm_backward", _backward, _key)
+torch.library.register_fake("ridgepoint::layer_norm_forward", _forward_fake, lib=_library)
+torch.library.register_fake("ridgepoint::layer_norm_backward", _backward_fake, lib=_library)
+_forward_op = torch.ops.ridgepoint.layer_norm_forward.default
+_backward_op = torch.ops.ridgepoint.layer_norm_backward.default
+# --8<-- [end:op]
+
+
+# --8<-- [start:autograd]
+class _LayerNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+        y, stats = _forward_op(x, weight, bias, eps, dtype, True)
+        ctx.save_for_backward(x, weight, bias, stats)
+        return y
+
+    @staticmethod
+    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        if torch.is_grad_enabled():  # not once_differentiable, which lets a dy that needs no gradient pass
+            raise RuntimeError("layer_norm: expected a backward without create_graph=True, got one with: it would lose "
+                               "the second derivative, which this kernel does not have")  # fmt: skip
+        return *_backward_op(dy, *ctx.saved_tensors), None, None
+
+
+# --8<-- [end:autograd]
+
+
+# --8<-- [start:public]
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
+# torch autocasts layer_norm to fp32 on a GPU; we do as the installed one does
+_AUTOCAST = torch._C._dispatch_has_kernel_for_dispatch_key("aten::layer_norm", "AutocastCUDA")
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
+    """LayerNorm over the last dimension: (x - mean) / sqrt(variance + eps) * weight + bias.
+
+    The function, and the dtype of the result, of `torch.nn.functional.layer_norm(x, (N,), weight, bias, eps)`: computed
+    in fp32 and rounded once, to the dtype of x (under CUDA autocast to fp32). The variance is that of the row (divided
+    by N), and is right where the mean is large beside it.
+
+    Args:
+        x: [..., N], fp32, fp16 or bf16, with any strides. Rows without unit stride are copied first.
+        weight: [N], fp32, fp16 or bf16; its dtype may differ from that of x.
+        bias: [N], likewise.
+        eps: added to the variance.
+
+    Returns:
+        A new contiguous tensor of the shape of x. Gradients flow to x, to weight and to bias, each in its own dtype;
+        those of weight and bias are bitwise the same in every run.
+
+    Raises:
+        TypeError: x, weight or bias is not a tensor of one of these dtypes.
+        ValueError: x has no dimension; weight or bias is not [N], or on another device than x; or x is on a CPU while
+            Triton's interpreter (TRITON_INTERPRET=1) is off.
+        RuntimeError: in a backward with create_graph=True, since there is no double backward.
+
+    Sources: Ba, Kiros & Hinton, "Layer Normalization", 2016 (https://arxiv.org/abs/1607.06450); for the variance,
+    Welford, "Note on a Method for Calculating Corrected Sums of Squares and Products", Technometrics 4(3), 1962.
+    """
+    parameters = (("weight", weight), ("bias", bias))
+    for name, t in (("x", x), *parameters):
+        if not isinstance(t, Tensor) or t.dtype not in _DTYPES:
+            raise TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {getattr(t, 'dtype', type(t))}")
+    if x.dim() == 0:
+        raise ValueError("x: expected at least one dimension, got none")
+    for name, t in parameters:
+        if t.shape != x.shape[-1:]:
+            raise ValueError(f"{name}: expected shape {list(x.shape[-1:])}, got {list(t.shape)}")
+        if t.device != x.device:
+            raise ValueError(f"{name}: expected on {x.device}, where x is, got {t.device}")
+    if x.device.type == "cpu" and not _INTERPRETED:
+        raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
+    dtype = torch.float32 if _AUTOCAST and x.is_cuda and torch.is_autocast_enabled("cuda") else x.dtype
+    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or bias.requires_grad):
+        return _LayerNorm.apply(x, weight, bias, eps, dtype)
+    return _forward_op(x, weight, bias, eps, dtype, False)[0]
+
+
+# --8<-- [end:public]
