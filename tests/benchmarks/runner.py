@@ -26,7 +26,9 @@ from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 from tests.benchmarks.source import ROOT, digest
 
 SCHEMA = 1
-NOT_CASES = {"__init__", "__main__", "captures", "case", "environment", "machine", "runner", "source"}
+NOT_CASES = {
+    "__init__", "__main__", "blocks", "captures", "case", "environment", "machine", "runner", "sides", "source",
+}  # fmt: skip
 Report = Callable[[str], None]
 
 
@@ -34,7 +36,9 @@ def discover() -> dict[str, Path]:
     """Case files by case name, sorted: {"kernels/rms-norm": tests/benchmarks/kernels/rms_norm.py, ...}."""
     here = ROOT / "tests" / "benchmarks"
     files = sorted(
-        path for path in here.rglob("*.py") if path.stem not in NOT_CASES and not path.stem.startswith("test_")
+        path
+        for path in here.rglob("*.py")
+        if path.stem not in NOT_CASES and path.parent.name != "sweeps" and not path.stem.startswith("test_")
     )
     return {str(path.relative_to(here).with_suffix("")).replace("_", "-"): path for path in files}
 

@@ -14,6 +14,9 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
 
 
+pytest.register_assert_rewrite("tests.kernels.promises")
+
+
 def load(name: str) -> ModuleType:
     """The kernel file `name`: from kernels/, or from the folder that RIDGEPOINT_KERNELS names, and from it alone."""
     folder = os.environ.get("RIDGEPOINT_KERNELS")
@@ -24,6 +27,13 @@ def load(name: str) -> ModuleType:
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The row lengths that a class of promises names."""
+    for argument, attribute in (("columns", "GRID"), ("path", "PATHS")):
+        if argument in metafunc.fixturenames and hasattr(metafunc.cls, attribute):
+            metafunc.parametrize(argument, getattr(metafunc.cls, attribute))
 
 
 @pytest.fixture

@@ -1,0 +1,493 @@
+"""What every kernel in kernels/ promises. A test file states its function in a subclass and inherits the tests.
+
+The conftest beside it gives `columns` the values of the class's GRID, and `path` those of its PATHS.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+import torch._dynamo.testing
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from snippets.validation.equivalence import check
+from tests.kernels import compiled
+
+ROOT = Path(__file__).parents[2]
+GPU = torch.cuda.is_available()
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+STRIDES = ("rows of a wider tensor", "every other row", "every other column", "transposed", "one row expanded",
+           "one number expanded")  # fmt: skip
+needs_gpu = pytest.mark.skipif(not GPU, reason="needs a GPU")
+
+
+def randn(shape, dtype, device, seed=0, offset=0.0) -> Tensor:
+    """Normal numbers, the same on every device."""
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randn(shape, generator=generator) + offset).to(device, dtype)
+
+
+def strided(name: str, shape, dtype, device) -> Tensor:
+    """A tensor of this shape (rows, columns) with these strides."""
+    rows, columns = shape
+    base = randn((2 * rows, 2 * columns), dtype, device, seed=1)
+    return {
+        "rows of a wider tensor": lambda: base[:rows, columns // 2 : columns // 2 + columns],
+        "every other row": lambda: base[::2, :columns],
+        "every other column": lambda: base[:rows, ::2],
+        "transposed": lambda: base.view(2 * columns, 2 * rows)[:columns, :rows].t(),
+        "one row expanded": lambda: base[:1, :columns].expand(rows, columns),
+        "one number expanded": lambda: base[0, 0].expand(rows, columns),
+    }[name]()
+
+
+def in_a_process_of_its_own(code: str, *arguments: str, cwd: Path = ROOT, isolated: bool = False) -> str:
+    """What a program prints that compiles, not interprets, its kernels."""
+    command = [sys.executable, *(["-I"] if isolated else []), "-c", code, *arguments]
+    done = subprocess.run(
+        command, cwd=cwd, env={**os.environ, "TRITON_INTERPRET": "0"}, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+class Promises:
+    """Subclass as TestNAME and state what the kernel is.
+
+    Attributes:
+        kernel: the module, from `conftest.load`.
+        name: of the public function.
+        inputs: names of the arguments that get a gradient: the first ones, in order. Others follow them.
+        outputs: names of what is returned.
+        GRID: row lengths at which errors are held against the bound.
+        PATHS: a row length for each way that the launch table can go; small ones, for they are used often.
+        PUBLISHED: row lengths of the published grid, at which the machine code is looked at.
+        LARGEST: magnitude up to which the formula stays in the range of fp32.
+        OTHER_DTYPES: whether the arguments after the first may have another dtype than the first.
+        LAUNCHES: fewest kernels that forward and backward launch.
+        NARROW: narrow accesses allowed in the machine code of one kernel (one number a row).
+    """
+
+    kernel: ModuleType
+    name: str
+    inputs: tuple[str, ...] = ("x",)
+    outputs: tuple[str, ...] = ("output",)
+    GRID: tuple[int, ...] = (1, 2, 3, 127, 192, 760, 1000, 1128, 4097, 9000, 16384, 32000, 65537, 128256, 262144)
+    PATHS: tuple[int, ...] = (100, 4096, 9000)
+    PUBLISHED: tuple[int, ...] = (1024, 4096, 16384, 32768)
+    LARGEST = 1e17
+    OTHER_DTYPES = True
+    LAUNCHES = 2
+    NARROW = 3
+
+    # ---- what a subclass states ---------------------------------------------------------------------------------
+
+    def function(self, *arguments):
+        """Ours."""
+        return getattr(self.kernel, self.name)(*arguments)
+
+    def plain(self, *arguments):
+        """PyTorch's, in any dtype."""
+        raise NotImplementedError
+
+    def make(self, shape, dtype, device, other=None, seed=0) -> tuple[Tensor, ...]:
+        """The arguments, seeded: the first of `shape` and `dtype`, the others of dtype `other` or else `dtype`."""
+        raise NotImplementedError
+
+    def summands(self, arguments, grads, reference) -> Mapping[str, float]:
+        """The largest summand of results whose terms cancel, by result name ("x.grad"); all given in float64.
+
+        `grads` are the incoming gradients, `reference` the exact results by name.
+        """
+        return {}
+
+    def opchecks(self, device) -> Iterable[tuple[object, tuple]]:
+        """(op, arguments) for `torch.library.opcheck`: each op of the file, in each of its ways."""
+        raise NotImplementedError
+
+    # ---- running ------------------------------------------------------------------------------------------------
+
+    def incoming(self, outputs, seed=100) -> tuple[Tensor, ...]:
+        """Incoming gradients for these outputs."""
+        return tuple(randn(y.shape, y.dtype, y.device, seed + index) for index, y in enumerate(outputs))
+
+    def run(self, function, arguments, grads=None) -> dict[str, Tensor]:
+        """Outputs and gradients by name; the arguments keep their strides and stay free of graphs."""
+        leaves = [t.detach().requires_grad_() for t in arguments[: len(self.inputs)]]
+        returned = function(*leaves, *arguments[len(self.inputs) :])
+        outputs = (returned,) if isinstance(returned, Tensor) else tuple(returned)
+        grads = self.incoming(outputs) if grads is None else grads
+        gradients = torch.autograd.grad(outputs, leaves, grads)
+        names = (*self.outputs, *(f"{name}.grad" for name in self.inputs))
+        return dict(zip(names, (*(y.detach() for y in outputs), *gradients), strict=True))
+
+    def check(self, arguments, grads=None) -> dict[str, Tensor]:
+        """Hold ours against the bound of snippets/validation/equivalence.py; returns ours."""
+        baseline = self.run(self.plain, arguments, grads)
+        if grads is None:
+            grads = self.incoming([baseline[name] for name in self.outputs])
+        exact = [t.double() if t.is_floating_point() else t for t in arguments]
+        exact_grads = [t.double() for t in grads]
+        reference = self.run(self.plain, exact, exact_grads)
+        ours = self.run(self.function, arguments, grads)
+        check(ours, baseline, reference, self.summands(exact, exact_grads, reference))
+        return ours
+
+    def assert_equal(self, ours, expected) -> None:
+        """To the bit."""
+        for name in expected:
+            assert torch.equal(ours[name], expected[name]), name
+
+    def rows_of(self, arguments) -> list[int]:
+        """Indices of the differentiable arguments that have a row for each row of the first."""
+        return [i for i, t in enumerate(arguments[: len(self.inputs)]) if t.shape == arguments[0].shape]
+
+    # ---- correct ------------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    def test_error_within_the_bound(self, columns, dtype, device):
+        if not GPU and columns > 2048 and dtype != torch.bfloat16:
+            pytest.skip("interpreted, wide rows are slow: one dtype")
+        rows = 1021 if GPU else 37 if columns < 2048 else 3 if columns < 65536 else 2
+        self.check(self.make((rows, columns), dtype, device))
+
+    def test_every_row_is_written_whatever_the_number_of_rows(self, path, device):
+        for rows in (1, 2, 5, 2049) if GPU else (1, 2, 5):
+            self.check(self.make((rows, path), torch.bfloat16, device, seed=rows))
+
+    @pytest.mark.parametrize("shape", ((8,), (1, 8), (2, 3, 8), (2, 1, 3, 2, 8)), ids=str)
+    def test_any_leading_shape(self, shape, device):
+        arguments = self.make(shape, torch.float32, device)
+        ours, plain = self.check(arguments), self.run(self.plain, arguments)
+        assert {name: t.shape for name, t in ours.items()} == {name: t.shape for name, t in plain.items()}
+
+    @pytest.mark.parametrize("shape", ((0, 8), (2, 0, 8), (3, 0)), ids=str)
+    def test_empty_input(self, shape, device):
+        arguments = self.make(shape, torch.float32, device)
+        ours, plain = self.run(self.function, arguments), self.run(self.plain, arguments)
+        for name, t in plain.items():
+            assert torch.equal(ours[name], t), name
+
+    @pytest.mark.parametrize("other", DTYPES, ids=str)
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    @pytest.mark.filterwarnings("ignore:Mismatch dtype")  # F.rms_norm's, on its own speed
+    def test_mixed_dtypes_and_autocast_as_pytorch(self, dtype, other, device):
+        if other != dtype and not self.OTHER_DTYPES:
+            pytest.skip("one dtype for all arguments")
+        arguments = self.make((5, 48), dtype, device, other)
+        self.check(arguments)
+        for enabled in (False, True):
+            with torch.autocast(device.type, torch.bfloat16, enabled=enabled):
+                ours, plain = self.run(self.function, arguments), self.run(self.plain, arguments)
+            assert {n: t.dtype for n, t in ours.items()} == {n: t.dtype for n, t in plain.items()}, f"{enabled=}"
+
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    def test_extreme_values(self, path, dtype, device):
+        """Rows of zeros, tiny, huge, all equal, and far from zero."""
+        first, *others = self.make((6, path), dtype, device)
+        largest = min(torch.finfo(dtype).max / 8, self.LARGEST)
+        first[0], first[1], first[2] = 0, first[1] * 1e-4, first[2].clamp(-1, 1) * largest
+        first[3], first[4] = 3, first[4] + 1000
+        self.check((first, *others))
+
+    @pytest.mark.parametrize("value", (float("nan"), float("inf"), -float("inf")), ids=str)
+    def test_nan_and_inf_as_pytorch_and_in_their_row(self, value, path, device):
+        first, *others = self.make((3, path), torch.bfloat16, device)
+        clean = self.run(self.function, (first.clone(), *others))
+        first[1, 5] = value
+        ours, plain = self.run(self.function, (first, *others)), self.run(self.plain, (first, *others))
+        for name, t in plain.items():
+            assert torch.equal(ours[name].isnan(), t.isnan()), name
+            if t.shape == first.shape:
+                assert torch.equal(ours[name][::2], clean[name][::2]), name
+
+    # ---- memory -------------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("columns_, strides", [(n, s) for s in STRIDES for n in (40, 2500)] + [(8200, STRIDES[0])])
+    def test_any_strides_of_inputs_and_of_incoming_gradients(self, strides, columns_, device):
+        shape, dtype = (4, columns_), torch.bfloat16
+        arguments = self.make(shape, dtype, device)
+        odd = strided(strides, shape, dtype, device)
+        assert not odd.is_contiguous()
+        for index in self.rows_of(arguments):
+            self.check((*arguments[:index], odd, *arguments[index + 1 :]))
+        outputs = [self.run(self.plain, arguments)[name] for name in self.outputs]
+        if all(y.shape == shape for y in outputs):
+            self.check(arguments, tuple(odd for _ in outputs))
+
+    def test_leading_dimensions_that_no_view_joins(self, device):
+        first, *others = self.make((3, 4, 40), torch.float32, device)
+        turned = [t.transpose(0, 1) if t.shape == first.shape else t for t in (first, *others)]
+        self.check(turned)
+
+    @pytest.mark.parametrize("rows, apart", ((2, 2**31 + 16), (3, 2**30 + 16)))  # the second: strides of int32 only
+    def test_rows_more_than_2_to_the_31_elements_apart(self, path, rows, apart, device):
+        arguments = self.make((rows, path), torch.bfloat16, device)
+        near = self.run(self.function, arguments)
+        grads = self.incoming([near[name] for name in self.outputs])
+
+        def far(t):
+            if t.shape != arguments[0].shape:
+                return t
+            memory = torch.empty(
+                (rows - 1) * apart + path, dtype=t.dtype, device=device
+            )  # untouched pages cost nothing
+            return memory.as_strided(t.shape, (apart, 1)).copy_(t)
+
+        self.assert_equal(self.run(self.function, [far(t) for t in arguments], [far(t) for t in grads]), near)
+
+    @needs_gpu
+    @pytest.mark.parametrize("wide", (1000, 131072))
+    def test_more_than_2_to_the_31_elements(self, wide, device):
+        rows = 2**31 // wide + 3
+        few = self.make((7, wide), torch.bfloat16, device)
+        many = [t.repeat(rows // 7 + 1, 1)[:rows] if t.shape == few[0].shape else t for t in few]
+        assert many[0].numel() > 2**31
+        expected = self.run(self.function, few)
+        grads = [expected[name] for name in self.outputs]
+        expected = self.run(self.function, few, grads)
+        ours = self.run(self.function, many, [t.repeat(rows // 7 + 1, 1)[:rows] for t in grads])
+        for name, t in expected.items():
+            if t.shape == few[0].shape:
+                last = (rows - 7) % 7
+                assert torch.equal(ours[name][:7], t), name
+                assert torch.equal(ours[name][rows - 7 :], t.roll(-last, 0)), name
+
+    def test_inputs_are_not_touched(self, path, device):
+        arguments = self.make((4, path), torch.bfloat16, device)
+        before = [t.clone() for t in arguments]
+        ours = self.run(self.function, arguments)
+        grads = self.incoming([ours[name] for name in self.outputs])
+        kept = [t.clone() for t in grads]
+        self.run(self.function, arguments, grads)
+        for t, copy in zip((*arguments, *grads), (*before, *kept), strict=True):
+            assert torch.equal(t, copy) and t._version == 0
+
+    # ---- autograd -----------------------------------------------------------------------------------------------
+
+    def test_gradient_only_where_it_is_asked_for(self, path, device):
+        arguments = self.make((4, path), torch.float32, device)
+        expected = self.run(self.function, arguments)
+        grads = self.incoming([expected[name] for name in self.outputs])
+        for index, name in enumerate(self.inputs):
+            leaf = arguments[index].detach().requires_grad_()
+            returned = self.function(*arguments[:index], leaf, *arguments[index + 1 :])
+            outputs = (returned,) if isinstance(returned, Tensor) else returned
+            assert torch.equal(torch.autograd.grad(outputs, leaf, grads)[0], expected[f"{name}.grad"]), name
+        for returned in (self.function(*arguments), self.without_gradients(arguments)):
+            outputs = (returned,) if isinstance(returned, Tensor) else returned
+            for name, y in zip(self.outputs, outputs, strict=True):
+                assert not y.requires_grad and torch.equal(y, expected[name]), name
+
+    def without_gradients(self, arguments):
+        with torch.no_grad():
+            return self.function(arguments[0].detach().requires_grad_(), *arguments[1:])
+
+    def test_bitwise_the_same_in_every_run(self, path, device):
+        arguments = self.make((5000 if GPU else 40, path), torch.bfloat16, device)
+        first = self.run(self.function, arguments)
+        for _ in range(20 if GPU else 1):
+            self.assert_equal(self.run(self.function, arguments), first)
+
+    @pytest.mark.parametrize("loss", (torch.sum, lambda y: y.square().sum()), ids=("linear", "square"))
+    def test_double_backward_is_refused(self, loss, device):
+        """Also where dy needs no gradient: torch's once_differentiable lets that pass, and its gradient is lost."""
+        arguments = self.make((3, 100), torch.float32, device)
+        leaf = arguments[0].requires_grad_()
+        returned = self.function(*arguments)
+        outputs = (returned,) if isinstance(returned, Tensor) else returned
+        with pytest.raises(RuntimeError, match=f"{self.name}: expected a backward without create_graph=True, got one"):
+            torch.autograd.grad(sum(loss(y) for y in outputs), leaf, create_graph=True)
+
+    def test_backward_twice_through_one_graph(self, path, device):
+        arguments = self.make((4, path), torch.float32, device)
+        leaves = [t.detach().requires_grad_() for t in arguments[: len(self.inputs)]]
+        returned = self.function(*leaves, *arguments[len(self.inputs) :])
+        outputs = (returned,) if isinstance(returned, Tensor) else tuple(returned)
+        grads = self.incoming(outputs)
+        first = [t.clone() for t in torch.autograd.grad(outputs, leaves, grads, retain_graph=True)]
+        for once, again in zip(first, torch.autograd.grad(outputs, leaves, grads), strict=True):
+            assert torch.equal(once, again)
+
+    def test_gradients_do_not_share_memory(self, device):
+        arguments = self.make((3, 100), torch.float32, device)
+        leaves = [t.detach().requires_grad_() for t in arguments[: len(self.inputs)]]
+        returned = self.function(*leaves, *arguments[len(self.inputs) :])
+        outputs = (returned,) if isinstance(returned, Tensor) else tuple(returned)
+        torch.autograd.backward(outputs, self.incoming(outputs))
+        assert len({t.grad.data_ptr() for t in leaves}) == len(leaves)
+
+    def test_activation_checkpointing(self, device):
+        arguments = self.make((3, 100), torch.bfloat16, device)
+        checkpointed = self.run(lambda *a: checkpoint(self.function, *a, use_reentrant=False), arguments)
+        self.assert_equal(checkpointed, self.run(self.function, arguments))
+
+    # ---- compiled and captured ----------------------------------------------------------------------------------
+
+    def test_opcheck(self, device):
+        for op, arguments in self.opchecks(device):
+            torch.library.opcheck(op, arguments)
+
+    @pytest.mark.parametrize("dynamic", (False, True))
+    def test_compiles_as_one_graph(self, dynamic, device):
+        torch._dynamo.reset()
+        counter = torch._dynamo.testing.CompileCounterWithBackend("inductor" if GPU else "aot_eager")
+
+        def step(first, *others):
+            returned = self.function(first * 2, *others)
+            return returned + 1 if isinstance(returned, Tensor) else tuple(y + 1 for y in returned)
+
+        compiled_step = torch.compile(step, fullgraph=True, dynamic=dynamic, backend=counter)
+        graphs = None
+        for shape in ((3, 100), (5, 100), (3, 200)) if dynamic else ((3, 100),):
+            arguments = self.make(shape, torch.float32, device)
+            ours, expected = self.run(compiled_step, arguments), self.run(step, arguments)
+            for name, t in expected.items():
+                torch.testing.assert_close(ours[name], t, msg=lambda text, name=name: f"{name}: {text}")
+            assert counter.frame_count == (graphs or counter.frame_count), "one graph for all sizes"
+            graphs = counter.frame_count
+        with torch.autocast(device.type, torch.bfloat16):
+            arguments = self.make((3, 100), torch.bfloat16, device)
+            ours = torch.compile(self.function, fullgraph=True, backend="eager")(*arguments)
+            plain = self.plain(*arguments)
+            assert (ours[0] if isinstance(ours, tuple) else ours).dtype == (
+                plain[0] if isinstance(plain, tuple) else plain
+            ).dtype
+
+    @needs_gpu
+    def test_cuda_graph_replays_on_new_inputs(self, path, device):
+        arguments = self.make((300, path), torch.bfloat16, device)
+        grads = self.incoming([t for n, t in self.run(self.function, arguments).items() if n in self.outputs])
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # forward too: autograd runs a backward on its forward's stream
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream):
+                results = self.run(self.function, arguments, grads)
+        torch.cuda.current_stream().wait_stream(stream)
+        for seed in (1, 2):
+            for t, new in zip(arguments, self.make((300, path), torch.bfloat16, device, seed=seed), strict=True):
+                t.copy_(new)
+            for t in results.values():
+                t.fill_(float("nan"))  # a replay that does nothing must not pass
+            graph.replay()
+            self.assert_equal(results, self.run(self.function, arguments, grads))
+
+    # ---- devices ------------------------------------------------------------------------------------------------
+
+    @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+    def test_on_a_device_that_is_not_the_current_one(self, path):
+        assert torch.cuda.current_device() == 0
+        self.check(self.make((300, path), torch.bfloat16, torch.device("cuda:1")))
+        assert torch.cuda.current_device() == 0
+
+    def test_every_launch_is_on_the_device_of_x(self, path, device, monkeypatch):
+        """Triton launches on the current device, so a guard for x's must be there: seen with one device, too."""
+        guards, launches = [], []
+
+        @contextlib.contextmanager
+        def device_of(tensor):
+            guards.append(tensor.device)
+            with real(tensor):
+                yield
+            guards.pop()
+
+        class Launcher:
+            def __init__(self, function):
+                self.function = function
+
+            def __getitem__(self, grid):
+                launches.append(guards[-1:])
+                return self.function[grid]
+
+        real = torch.cuda.device_of
+        monkeypatch.setattr(torch.cuda, "device_of", device_of)
+        for name in [name for name in vars(self.kernel) if name.endswith("_kernel")]:
+            monkeypatch.setattr(self.kernel, name, Launcher(getattr(self.kernel, name)))
+        arguments = self.make((2, path), torch.float32, device)
+        self.run(self.function, arguments)
+        assert len(launches) >= self.LAUNCHES and all(guard == [arguments[0].device] for guard in launches)
+
+    def test_launches_fit_any_gpu(self, monkeypatch):
+        for warp_size in (32, 64):
+            monkeypatch.setattr(self.kernel, "_device", lambda device, warp_size=warp_size: (132, warp_size))
+            for columns in (1, 3, 100, 2048, 2049, 5120, 8192, 8193, 20000, 32768, 32769, 262144):
+                for bits in (16, 32):
+                    device = torch.device("cuda", warp_size + columns + bits)  # a key of its own in the caches
+                    for launch in (self.kernel._forward_launch, self.kernel._backward_launch):
+                        options = launch(columns, bits, device)
+                        warps = options["num_warps"]
+                        assert 1 <= warps * warp_size <= 1024 and warps & (warps - 1) == 0, (columns, options)
+
+    # ---- what only a process of its own can show ----------------------------------------------------------------
+
+    def test_stands_alone_and_reloads_and_refuses_a_cpu(self, tmp_path):
+        file = Path(self.kernel.__file__)
+        shutil.copy(file, tmp_path / file.name)
+        shapes = [tuple(t.shape) for t in self.make((2, 8), torch.float32, torch.device("cpu"))]
+        code = f"""
+import importlib, sys, torch
+sys.path.insert(0, sys.argv[1])
+import {file.stem} as kernel
+importlib.reload(kernel)
+try:
+    kernel.{self.name}(*(torch.ones(shape) for shape in {shapes}))
+except ValueError as error:
+    print(error)
+"""
+        said = in_a_process_of_its_own(code, str(tmp_path), cwd=tmp_path, isolated=True)
+        assert said.strip().endswith(": expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
+
+    @pytest.mark.skipif("RIDGEPOINT_KERNELS" in os.environ, reason="is that run")
+    def test_copied_alone_it_passes_its_tests(self, tmp_path):
+        file = Path(self.kernel.__file__)
+        shutil.copy(file, tmp_path / file.name)
+        subset = "leading or empty or touched or refused or checkpointing or opcheck or wrong_input"
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", sys.modules[type(self).__module__].__file__, "-k", subset],
+            cwd=ROOT, env={**os.environ, "RIDGEPOINT_KERNELS": str(tmp_path)}, capture_output=True, text=True,
+            timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0 and " passed" in done.stdout, done.stdout
+
+    # ---- machine code, with no GPU ------------------------------------------------------------------------------
+
+    def launches(self, columns: int, warp_size: int) -> list[compiled.Launch]:
+        """What forward and backward launch at a row length, in bf16; nothing runs."""
+        arguments = self.make((160, columns), torch.bfloat16, torch.device("cpu"))
+        return compiled.recorded(self.kernel, lambda: self.run(self.function, arguments), warp_size)
+
+    def facts(self, target: str, columns: Iterable[int]) -> list[dict]:
+        """Of every kernel that forward and backward launch at these row lengths."""
+        return compiled.ahead(type(self), target, columns)
+
+    def test_machine_code_at_the_published_shapes(self):
+        for facts in self.facts("sm_90", self.PUBLISHED):
+            assert facts["stack"] == 0, facts
+            accesses = facts["accesses"]
+            assert not any(kind.startswith(("LDL", "STL")) for kind in accesses), facts  # to local memory: a spill
+            if facts["kernel"] in self.SMALL_KERNELS:
+                continue
+            assert any(kind.startswith("LDG") and kind.endswith("128") for kind in accesses), facts
+            narrow = {kind: count for kind, count in accesses.items() if not kind.endswith("128")}
+            assert sum(narrow.values()) <= self.NARROW, facts
+
+    SMALL_KERNELS: tuple[str, ...] = ()  # that move next to nothing
+
+    def test_rows_that_8_divides_and_16_does_not_are_read_in_16_bytes(self):
+        for facts in self.facts("sm_90", (9000,)):
+            if facts["kernel"] not in self.SMALL_KERNELS:
+                assert any(kind.startswith("LDG") and kind.endswith("128") for kind in facts["accesses"]), facts
+
+    @pytest.mark.parametrize("target, shared", (("sm_80", 99 * 1024), ("sm_100", 99 * 1024), ("gfx942", 64 * 1024)))
+    def test_compiles_for_other_gpus_within_their_shared_memory(self, target, shared):
+        for facts in self.facts(target, (1000, 8192)):
+            assert facts["shared"] <= shared and facts.get("stack", 0) == 0, facts
