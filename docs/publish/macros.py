@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 
 from docs.publish import captures as capture_blocks
-from docs.publish import kernel_files, numbers, tables
+from docs.publish import kernel_files, losses, numbers, tables
 from docs.publish.calc import Input, calc
 from docs.publish.captures import Captures
 from docs.publish.errors import PublishError
@@ -116,6 +116,10 @@ class Macros:
         from docs.publish import charts  # brings Altair, which pages without charts do not need
 
         return self._page.put_html(charts.render(spec, self._store, self._page.evidence, self._page.place))
+
+    def losses(self, case: str) -> str:
+        """Every point of a case's grid at which ours is behind, see docs.publish.losses."""
+        return self._page.put_html(losses.losses(self._store, self._page.place, self._page.evidence, case))
 
     def capture(self, name: str, lines: str = "", title: str = "") -> str:
         """What a script printed, by the capture's name."""

@@ -262,6 +262,26 @@ def test_a_machine_without_the_shape_shows_its_own(root: Path):
     assert "A laptop (this machine)" in html
 
 
+def test_losses_lists_each_point_at_which_another_is_faster(root: Path):
+    def took(milliseconds: float) -> dict:
+        return {"time": {"p20": 5e-4, "p50": milliseconds * 2e-3, "p80": 1.0, "samples": 5}}
+
+    wide, small = {"rows": 8, "columns": 8}, {"rows": 1, "columns": 1}
+    rows = [
+        *(tiny.row(root, variant=v, **took(t)) for v, t in (("ours", 1.0), ("eager", 2.0), ("quack", 0.98))),
+        *(tiny.row(root, shape=wide, variant=v, **took(t)) for v, t in (("ours", 2.0), ("eager", 1.0), ("liger", 0.8))),
+        tiny.row(root, shape=small),
+    ]
+    tiny.write(root, tiny.record(root, rows, day=3))
+    markdown, page = rendered('{{ losses("kernels/add") }}\n', root)
+    html = page.finish(markdown)
+    assert "timed beside others at 2 points; at 1 is the best of them over 3.00% faster" in html
+    assert html.count("<tr>") == 2 and "8 × 8" in html and "Liger" in html and "2.50×" in html
+    tiny.write(root, tiny.record(root, rows[:3], day=4))
+    markdown, page = rendered('{{ losses("kernels/add") }}\n', root)
+    assert "at 1 point; at none" in page.finish(markdown) and "<table" not in page.finish(markdown)
+
+
 # ---- in a site ------------------------------------------------------------------------------------------------------
 
 

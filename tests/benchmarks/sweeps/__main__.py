@@ -11,11 +11,12 @@ import fcntl
 import importlib
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -139,8 +140,8 @@ def tables(kernel: ModuleType) -> Iterator[dict[str, Options]]:
     answers: dict[str, Options] = {}
     saved = {name: getattr(kernel, name) for name in ("_forward_launch", "_backward_launch")}
 
-    def noting(name: str):
-        def launch(*arguments):
+    def noting(name: str) -> Callable[..., Options]:
+        def launch(*arguments: Any) -> Options:
             answers[name] = saved[name](*arguments)
             return answers[name]
 
