@@ -7,8 +7,9 @@
 Sources: Ba, Kiros & Hinton, "Layer Normalization", 2016 (https://arxiv.org/abs/1607.06450);
 Welford, "Note on a Method for Calculating Corrected Sums of Squares and Products", Technometrics 4(3), 1962.
 
-Names: M rows (all leading dimensions together) of N columns. Row indices are int64: offsets pass 2^31. N and the rows'
-strides come in units of UNIT elements: 8 where it divides them all, so that Triton sees where 16 bytes may be accessed.
+Names: M rows (all leading dimensions together) of N columns. Row indices are int64: offsets pass 2^31. Triton makes
+accesses of 16 bytes only where it knows that every row begins at one, and of a size or a stride it asks just one thing,
+whether 16 divides it. Hence the UNIT: sizes and strides are counted in eights where 8 divides them all.
 """
 
 import functools
@@ -26,7 +27,7 @@ def _forward_kernel(
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """ROWS short rows at a time, held in registers: the mean first, then what is left. Reads MN, writes MN."""
-    N, x_stride = N * UNIT, x_stride * UNIT
+    x_stride, N = tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     cols = tl.arange(0, BLOCK)
     inside = (rows < M)[:, None] & (cols < N)[None, :]
@@ -78,9 +79,9 @@ def _forward_wide_kernel(
     UNIT: tl.constexpr, KEEP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A row of any length, in tiles: KEEP of them stay in registers as they are, the others are looked at twice."""
-    N = N * UNIT
+    x_stride, N = tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     row = tl.program_id(0).to(tl.int64)
-    x_ptr += row * x_stride * UNIT
+    x_ptr += row * x_stride
     y_ptr += row * N
     lanes = tl.arange(0, BLOCK)
     mean, squares = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
@@ -139,7 +140,7 @@ def _backward_kernel(
     Of a row the program has BLOCK columns: if that is not the WHOLE row, the row's means are read. FOLD adds the rows
     up before they go into the shares: free where a thread has the same columns of all of them.
     """
-    N, x_stride, dy_stride = N * UNIT, x_stride * UNIT, dy_stride * UNIT
+    dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)
     dweight = tl.zeros([1 if FOLD else ROWS, BLOCK], tl.float32)
@@ -193,7 +194,7 @@ def _backward_wide_kernel(
 
     And for TILES tiles of the shares: of a longer row, program_id(1) has that part. For the row's means it reads all.
     """
-    N, x_stride, dy_stride = N * UNIT, x_stride * UNIT, dy_stride * UNIT
+    dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     part = tl.program_id(1) * TILES
     dweight = (tl.zeros([BLOCK], tl.float32),) * TILES
     dbias = (tl.zeros([BLOCK], tl.float32),) * TILES
@@ -243,7 +244,7 @@ def _means_kernel(
     UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """mean(g) and mean(g * x_hat) of one row of any length. Reads 2MN."""
-    N, x_stride, dy_stride = N * UNIT, x_stride * UNIT, dy_stride * UNIT
+    dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     row = tl.program_id(0).to(tl.int64)
     mean, rstd = tl.load(stats_ptr + row), tl.load(stats_ptr + M + row)
     g_sums, product_sums = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
@@ -301,7 +302,7 @@ def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
         block = triton.next_power_of_2(N)
         return _options(device, 128, ROWS=2048 // block, BLOCK=block)
     if N > 65536:  # so many rows of this length as run at one time are more than the L2 cache holds
-        return _options(device, 512, KEEP=16 if bits == 16 else 8, BLOCK=4096)
+        return _options(device, 512, KEEP=12 if bits == 16 else 6, BLOCK=4096)
     if N >= 32768:
         return _options(device, 1024, KEEP=0, BLOCK=8192)
     # two tiles at least, as wide as they go without much of the last one hanging over the row's end
@@ -340,10 +341,14 @@ def _sum_launch(N: int, device: torch.device) -> dict[str, int]:
 
 
 # --8<-- [start:op]
-def _rows(t: Tensor) -> Tensor:
-    """As M x N with neighbouring columns: a view where the strides allow one."""
+def _rows(t: Tensor) -> tuple[Tensor, int]:
+    """Rows of neighbouring columns, and how far apart they are: no copy where the strides allow that."""
+    if t.is_contiguous():
+        return t, t.shape[-1]
     rows = t.reshape(-1, t.shape[-1])
-    return rows if rows.stride(1) == 1 else rows.contiguous()
+    if rows.stride(1) != 1:
+        rows = rows.contiguous()
+    return rows, rows.stride(0)
 
 
 def _forward_fake(
@@ -360,12 +365,12 @@ def _forward(
     y, stats = _forward_fake(x, weight, bias, eps, dtype, save)
     if x.numel() == 0:
         return y, stats
-    x, weight, bias = _rows(x), weight.contiguous(), bias.contiguous()
-    M, N = x.shape
-    x_stride, saved = x.stride(0), stats if save else None
-    unit = 1 if (N | x_stride) % 8 else 8
+    N = x.shape[-1]
+    M = x.numel() // N
+    (x, x_stride), weight, bias = _rows(x), weight.contiguous(), bias.contiguous()
+    unit = 8 if N % 8 == 0 == x_stride % 8 else 1
+    arguments = x, weight, bias, y, stats if save else None, x_stride // unit, M, N // unit, eps, unit
     options = _forward_launch(N, 8 * x.element_size(), x.device)
-    arguments = (x, weight, bias, y, saved, x_stride // unit, M, N // unit, eps, unit)
     with torch.cuda.device_of(x):  # triton launches on the current device
         if "ROWS" in options:
             _forward_kernel[(-(-M // options["ROWS"]),)](*arguments, **options)
@@ -382,25 +387,25 @@ def _backward(dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, stats: Tensor
     dx, dweight, dbias = _backward_fake(dy, x, weight, bias, stats)
     if x.numel() == 0:
         return dx, dweight.zero_(), dbias.zero_()
-    dy, x, weight = _rows(dy), _rows(x), weight.contiguous()
-    M, N = x.shape
-    dy_stride, x_stride = dy.stride(0), x.stride(0)
-    unit = 1 if (N | dy_stride | x_stride) % 8 else 8
+    N = x.shape[-1]
+    M = x.numel() // N
+    (dy, dy_stride), (x, x_stride), weight = _rows(dy), _rows(x), weight.contiguous()
+    unit = 8 if N % 8 == dy_stride % 8 == x_stride % 8 == 0 else 1
+    sizes = dy_stride // unit, x_stride // unit, M, N // unit, unit
     options = dict(_backward_launch(N, 8 * x.element_size(), x.device))
     parts = -(-N // (options["BLOCK"] * options.get("TILES", 1)))
-    programs = min(max(1, _device(x.device)[0] * options.pop("PROGRAMS") // parts), -(-M // options.get("ROWS", 1)))
+    at_once = _device(x.device)[0] * options.pop("PROGRAMS")
+    programs = max(1, min(at_once // parts, -(-M // options.get("ROWS", 1))))
     shares = x.new_empty((programs, 2, N), dtype=torch.float32)
-    layout = (dy_stride // unit, x_stride // unit, M, N // unit, unit)
     with torch.cuda.device_of(x):
         if "TILES" in options:
-            _backward_wide_kernel[programs, parts](dy, x, weight, stats, dx, shares, *layout, **options)
+            _backward_wide_kernel[programs, parts](dy, x, weight, stats, dx, shares, *sizes, **options)
         else:
             means = None if parts == 1 else torch.empty_like(stats)
             if means is not None:
-                _means_kernel[(M,)](dy, x, weight, stats, means, *layout, **_means_launch(x.device))
-            _backward_kernel[programs, parts](
-                dy, x, weight, stats, means, dx, shares, *layout, **options, WHOLE=means is None
-            )
+                _means_kernel[(M,)](dy, x, weight, stats, means, *sizes, **_means_launch(x.device))
+            arguments = dy, x, weight, stats, means, dx, shares, *sizes
+            _backward_kernel[programs, parts](*arguments, WHOLE=parts == 1, **options)
         options = _sum_launch(N, x.device)
         _sum_shares_kernel[-(-N // options["BLOCK"]), 2](shares, dweight, dbias, programs, N // unit, unit, **options)
     return dx, dweight, dbias
