@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The Ridgepoint authors
+"""Rotary position embedding in Triton, forward and backward: one file to copy. It needs torch 2.11 or newer, and its
+triton.
+
+    out = t * cos + rotate_half(t) * sin    with rotate_half([t1, t2]) = [-t2, t1], for t = q and t = k
+
+Source: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021
+(https://arxiv.org/abs/2104.09864), with the pairs half a head apart, as LLaMA's weights have them.
+
+Names: B * S tokens; H heads of q and K of k, each of D = 2 * HALF elements. A chunk is VEC neighbours of a half: what
+one access moves. Offsets are int64: they pass 2^31.
+"""
+
+import functools
+import itertools
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+# --8<-- [start:heads]
+@triton.jit
+def _heads(
+    t_ptr, out_ptr, t_stride, out_stride, inside, cos_1, cos_2, sin_1, sin_2, first, last,
+    HALF: tl.constexpr, HEADS: tl.constexpr,
+):  # fmt: skip
+    """Heads first to last of some chunks. A thread has both halves of a pair, and cos and sin for all of its heads."""
+    for start in range(first, last, HEADS):
+        head = start + tl.arange(0, HEADS)[:, None, None]
+        here = inside & (head < last)
+        t, out = t_ptr + head.to(tl.int64) * t_stride, out_ptr + head.to(tl.int64) * out_stride
+        t_1 = tl.load(t, mask=here, other=0.0).to(tl.float32)
+        t_2 = tl.load(t + HALF, mask=here, other=0.0).to(tl.float32)
+        tl.store(out, t_1 * cos_1 - t_2 * sin_1, mask=here)
+        tl.store(out + HALF, t_2 * cos_2 + t_1 * sin_2, mask=here)
+
+
+# --8<-- [end:heads]
+
+
+# --8<-- [start:kernel]
+_STRIDES = [f"{t}_{dim}" for t in ("q", "k", "q_out", "k_out") for dim in "bhs"]
+_STRIDES += [f"{t}_{dim}" for t in ("cos", "sin") for dim in "bs"]
+
+
+@triton.jit(do_not_specialize=[*_STRIDES, "chunks", "S", "H", "K", "STEPS"])  # VEC says all that there is to know
+def _rope_kernel(
+    q_ptr, k_ptr, cos_ptr, sin_ptr, q_out_ptr, k_out_ptr,
+    q_b, q_h, q_s, k_b, k_h, k_s, q_out_b, q_out_h, q_out_s, k_out_b, k_out_h, k_out_s, cos_b, cos_s, sin_b, sin_s,
+    chunks, S, H, K, STEPS,
+    BACKWARD: tl.constexpr, HALF: tl.constexpr, VEC: tl.constexpr, CHUNKS: tl.constexpr, HEADS: tl.constexpr,
+):  # fmt: skip
+    """CHUNKS chunks of a group of heads of q or k, HEADS at a time. Reads q and k, writes q_out and k_out.
+
+    Strides count VECs, so that whatever they are, every address is known to be a multiple of one.
+    """
+    a_group = HEADS * STEPS
+    groups_of_q = tl.cdiv(H, a_group)
+    groups = groups_of_q + tl.cdiv(K, a_group)
+    group = tl.program_id(0) % groups
+    start = (tl.program_id(0) // groups).to(tl.int64) * CHUNKS
+
+    # where they are: vectors are divided as int32, and by a constant where possible
+    A_HALF: tl.constexpr = HALF // VEC  # chunks
+    index = (start % A_HALF).to(tl.int32) + tl.arange(0, CHUNKS)
+    token = (start // A_HALF % S).to(S.dtype) + index // A_HALF
+    b = (start // A_HALF // S + token // S)[None, :, None] * VEC
+    s = (token % S).to(tl.int64)[None, :, None] * VEC
+    column = (index % A_HALF * VEC)[None, :, None] + tl.arange(0, VEC)[None, None, :]
+    inside = (start + tl.arange(0, CHUNKS) < chunks)[None, :, None]
+
+    cos = cos_ptr + b * cos_b + s * cos_s + column
+    sin = sin_ptr + b * sin_b + s * sin_s + column
+    cos_1 = tl.load(cos, mask=inside, other=0.0).to(tl.float32)
+    cos_2 = tl.load(cos + HALF, mask=inside, other=0.0).to(tl.float32)
+    sin_1 = tl.load(sin, mask=inside, other=0.0).to(tl.float32)
+    sin_2 = tl.load(sin + HALF, mask=inside, other=0.0).to(tl.float32)
+    if BACKWARD:  # the transposed matrix; where both halves of sin are the same, the rotation by the negative angle
+        sin_1, sin_2 = -sin_2, -sin_1
+
+    if group < groups_of_q:
+        first = group * a_group
+        _heads(
+            q_ptr + b * q_b + s * q_s + column, q_out_ptr + b * q_out_b + s * q_out_s + column,
+            tl.cast(q_h, tl.int64) * VEC, tl.cast(q_out_h, tl.int64) * VEC,
+            inside, cos_1, cos_2, sin_1, sin_2, first, tl.minimum(first + a_group, H), HALF, HEADS,
+        )  # fmt: skip
+    else:
+        first = (group - groups_of_q) * a_group
+        _heads(
+            k_ptr + b * k_b + s * k_s + column, k_out_ptr + b * k_out_b + s * k_out_s + column,
+            tl.cast(k_h, tl.int64) * VEC, tl.cast(k_out_h, tl.int64) * VEC,
+            inside, cos_1, cos_2, sin_1, sin_2, first, tl.minimum(first + a_group, K), HALF, HEADS,
+        )  # fmt: skip
+
+
+# --8<-- [end:kernel]
+
+
+# --8<-- [start:launch]
+# Chosen by head dimension from sweeps on an H200; nothing is tuned at a user's first call. Threads, not warps, since an
+# AMD warp has 64. A thread has one chunk of HEADS heads, and of 2-byte numbers 8 in a chunk: accesses of 16 bytes.
+@functools.cache
+def _device(device: torch.device) -> tuple[int, int]:
+    """Multiprocessors, and threads a warp."""
+    if device.type == "cpu":  # the interpreter
+        return 2, 32
+    properties = torch.cuda.get_device_properties(device)
+    return properties.multi_processor_count, properties.warp_size
+
+
+def _options(device: torch.device, threads: int, **constants: int) -> dict[str, int]:
+    return {**constants, "num_warps": threads // _device(device)[1]}
+
+
+@functools.cache
+def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
+    return _options(device, 128, VEC=128 // bits, CHUNKS=128, HEADS=4, STEPS=2)
+
+
+@functools.cache
+def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
+    return _forward_launch(N, bits, device)
+
+
+# --8<-- [end:launch]
+
+
+# --8<-- [start:layout]
+# How batch, heads and tokens (0, 1, 2) follow each other in memory; the head's elements always stand side by side.
+_ORDERS = tuple(itertools.permutations(range(3)))
+
+
+def _order(t: Tensor) -> int:
+    """The place in _ORDERS of the order that the strides have."""
+    strides = t.stride()
+    b, h, s = strides[:3]
+    if b >= s > h:
+        return 1  # a projection's (B, S, H, D), transposed
+    if b >= h >= s:
+        return 0  # contiguous
+    return _ORDERS.index(tuple(sorted(range(3), key=lambda dim: -strides[dim])))
+
+
+def _empty(t: Tensor, dtype: torch.dtype, order: int) -> Tensor:
+    """Memory of the shape of t, without gaps, in this order. Not empty_like: fake tensors must agree on the strides."""
+    _, H, S, D = t.shape
+    if order == 0:
+        strides = (H * S * D, S * D, D, 1)
+    elif order == 1:
+        strides = (S * H * D, D, H * D, 1)
+    else:
+        sizes, strides, step = t.shape, [0, 0, 0, 1], D
+        for dim in reversed(_ORDERS[order]):
+            strides[dim], step = step, step * sizes[dim]
+    return torch.empty_strided(t.shape, strides, dtype=dtype, device=t.device)
+
+
+# --8<-- [end:layout]
+
+
+# --8<-- [start:op]
+def _fake(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor,
+    q_dtype: torch.dtype, k_dtype: torch.dtype, q_order: int, k_order: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    return _empty(q, q_dtype, q_order), _empty(k, k_dtype, k_order)
+
+
+def _forward(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor,
+    q_dtype: torch.dtype, k_dtype: torch.dtype, q_order: int, k_order: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    options = _forward_launch(q.shape[3], 8 * q.element_size(), q.device)
+    return _launch(q, k, cos, sin, *_fake(q, k, cos, sin, q_dtype, k_dtype, q_order, k_order), False, **options)
+
+
+def _backward(
+    dq: Tensor, dk: Tensor, cos: Tensor, sin: Tensor,
+    q_dtype: torch.dtype, k_dtype: torch.dtype, q_order: int, k_order: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """From the gradients of the results to those of q and k."""
+    options = _backward_launch(dq.shape[3], 8 * dq.element_size(), dq.device)
+    return _launch(dq, dk, cos, sin, *_fake(dq, dk, cos, sin, q_dtype, k_dtype, q_order, k_order), True, **options)
+
+
+def _launch(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_out: Tensor, k_out: Tensor, backward: bool,
+    VEC: int, CHUNKS: int, HEADS: int, STEPS: int, num_warps: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    B, H, S, D = q.shape
+    K = k.shape[1]
+    if B * S * D * (H + K) == 0:
+        return q_out, k_out
+    # transposed views run as they are: only the elements of a head must stand side by side
+    q, k, cos, sin = (t if t.stride(3 - (t.dim() == 3)) == 1 else t.contiguous() for t in (q, k, cos, sin))
+    cos_b, sin_b = (t.stride(0) if t.shape[0] > 1 else 0 for t in (cos, sin))
+    strides = (
+        *q.stride()[:3], *k.stride()[:3], *q_out.stride()[:3], *k_out.stride()[:3],
+        cos_b, cos.stride(1), sin_b, sin.stride(1),
+    )  # fmt: skip
+    VEC = math.gcd(VEC, D // 2, *strides)  # neighbours that stay neighbours, and aligned, whatever is added to them
+    chunks = B * S * (D // 2 // VEC)
+    HEADS = min(HEADS, 1 << (max(H, K) - 1).bit_length())
+    tiles = -(-chunks // CHUNKS)
+    if tiles * (H + K) < HEADS * STEPS * 4 * _device(q.device)[0]:  # too few to go round
+        STEPS = 1
+    programs = tiles * (-(-H // (HEADS * STEPS)) - (-K // (HEADS * STEPS)))
+    with torch.cuda.device_of(q):  # triton launches on the current device
+        _rope_kernel[(programs,)](
+            q, k, cos, sin, q_out, k_out, *(stride // VEC for stride in strides), chunks, S, H, K, STEPS,
+            BACKWARD=backward, HALF=D // 2, VEC=VEC, CHUNKS=CHUNKS, HEADS=HEADS, num_warps=num_warps,
+        )  # fmt: skip
+    return q_out, k_out
+
+
+# define and impl cost the host less per call than custom_op; fake tensors, torch.compile and opcheck work as well
+_library = torch.library.Library("ridgepoint", "FRAGMENT")
+for _name, _function in (("rope_forward", _forward), ("rope_backward", _backward)):
+    _library.define(f"{_name}(Tensor q, Tensor k, Tensor cos, Tensor sin, ScalarType q_dtype, ScalarType k_dtype, "
+                    "int q_order, int k_order) -> (Tensor, Tensor)")  # fmt: skip
+    for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
+        _library.impl(_name, _function, _key)
+    torch.library.register_fake(f"ridgepoint::{_name}", _fake, lib=_library)
+_forward_op = torch.ops.ridgepoint.rope_forward.default
+_backward_op = torch.ops.ridgepoint.rope_backward.default
+# --8<-- [end:op]
+
+
+# --8<-- [start:autograd]
+class _Rope(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_dtype: torch.dtype, k_dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(cos, sin)  # not q and not k: the gradient does not depend on them
+        ctx.to = q.dtype, k.dtype, _order(q), _order(k)
+        return _forward_op(q, k, cos, sin, q_dtype, k_dtype, *ctx.to[2:])
+
+    @staticmethod
+    def backward(ctx, dq: Tensor, dk: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # not once_differentiable, which lets a dq that needs no gradient pass
+            raise RuntimeError("rope: expected a backward without create_graph=True, got one with: it would lose "
+                               "the second derivative, which this kernel does not have")  # fmt: skip
+        return *_backward_op(dq, dk, *ctx.saved_tensors, *ctx.to), None, None, None, None
+
+
+# --8<-- [end:autograd]
+
+
+# --8<-- [start:public]
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_INTERPRETED = not isinstance(_rope_kernel, triton.runtime.JITFunction)
+
+
+def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotary position embedding of queries and keys: t * cos + rotate_half(t) * sin, where t is q, then k.
+
+    rotate_half([t1, t2]) = [-t2, t1], for the halves of each head. The function, and the dtypes, of those operators in
+    PyTorch with cos and sin unsqueezed to (1 or B, 1, S, D), under autocast too: computed in fp32 and rounded once, to
+    the dtype that PyTorch promotes t, cos and sin to.
+
+    Args:
+        q: (B, H, S, D) with D even, fp32, fp16 or bf16, with any strides. If those of D are not 1, it is copied first.
+        k: (B, K, S, D), likewise; K and the dtype may differ from those of q.
+        cos: (1 or B, S, D), fp32, fp16 or bf16, full width: its two halves may differ.
+        sin: likewise. Neither gets a gradient.
+
+    Returns:
+        New tensors of the shapes of q and k, without gaps, in the order of dimensions that q and k have in memory: a
+        transposed view of (B, S, H, D) comes back as one. Gradients flow to q and to k, in the dtype and order of each.
+
+    Raises:
+        TypeError: q, k, cos or sin is not a tensor of one of these dtypes.
+        ValueError: a shape is not as above; k, cos or sin is on another device than q; cos or sin requires a gradient;
+            or q is on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
+        RuntimeError: in a backward with create_graph=True, since there is no double backward.
+
+    Source: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021
+    (https://arxiv.org/abs/2104.09864).
+    """
+    for name, t in (("q", q), ("k", k), ("cos", cos), ("sin", sin)):
+        if not isinstance(t, Tensor) or t.dtype not in _DTYPES:
+            raise TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {getattr(t, 'dtype', type(t))}")
+    if q.dim() != 4 or q.shape[3] % 2:
+        raise ValueError(f"q: expected shape (B, H, S, D) with D even, got {list(q.shape)}")
+    B, _, S, D = q.shape
+    if k.dim() != 4 or k.shape[0] != B or k.shape[2] != S or k.shape[3] != D:
+        raise ValueError(f"k: expected shape ({B}, K, {S}, {D}), since q has {list(q.shape)}, got {list(k.shape)}")
+    for name, t in (("cos", cos), ("sin", sin)):
+        if t.dim() != 3 or t.shape[0] not in (1, B) or t.shape[1] != S or t.shape[2] != D:
+            raise ValueError(f"{name}: expected shape (1 or {B}, {S}, {D}), got {list(t.shape)}")
+    for name, t in (("k", k), ("cos", cos), ("sin", sin)):
+        if t.device != q.device:
+            raise ValueError(f"{name}: expected on {q.device}, where q is, got {t.device}")
+    if q.device.type == "cpu" and not _INTERPRETED:
+        raise ValueError("q: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
+    q_dtype, k_dtype = q.dtype, k.dtype
+    if not q_dtype == k_dtype == cos.dtype == sin.dtype:
+        table = torch.promote_types(cos.dtype, sin.dtype)
+        q_dtype, k_dtype = torch.promote_types(q_dtype, table), torch.promote_types(k_dtype, table)
+    if torch.is_grad_enabled():
+        for name, t in (("cos", cos), ("sin", sin)):
+            if t.requires_grad:
+                raise ValueError(f"{name}: expected a tensor that does not require a gradient, got one that does: rope "
+                                 "has none for it; pass it detached")  # fmt: skip
+        if q.requires_grad or k.requires_grad:
+            return _Rope.apply(q, k, cos, sin, q_dtype, k_dtype)
+    return _forward_op(q, k, cos, sin, q_dtype, k_dtype, _order(q), _order(k))
+
+
+# --8<-- [end:public]
