@@ -102,6 +102,10 @@ class Promises:
         """The arguments, seeded: the first of `shape` and `dtype`, the others of dtype `other` or else `dtype`."""
         raise NotImplementedError
 
+    def public(self, arguments) -> tuple[Tensor, ...]:
+        """The arguments as the public function takes them, where that is not how `make` makes them."""
+        return arguments
+
     def summands(self, arguments, grads, reference) -> Mapping[str, float]:
         """The largest summand of results whose terms cancel, by result name ("x.grad"); all given in float64.
 
@@ -432,7 +436,7 @@ class Promises:
     def test_stands_alone_and_reloads_and_refuses_a_cpu(self, tmp_path):
         file = Path(self.kernel.__file__)
         shutil.copy(file, tmp_path / file.name)
-        shapes = [tuple(t.shape) for t in self.make((2, 8), torch.float32, torch.device("cpu"))]
+        shapes = [tuple(t.shape) for t in self.public(self.make((2, 8), torch.float32, torch.device("cpu")))]
         code = f"""
 import importlib, sys, torch
 sys.path.insert(0, sys.argv[1])
