@@ -1,0 +1,406 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The Ridgepoint authors
+"""Softmax with dropout in Triton, forward and backward: one file to copy. It needs torch 2.11 or newer, and its triton.
+
+    y = softmax(x) * mask / (1 - p)    over the last dimension; mask is 0 with probability p, else 1
+
+The mask is never stored: each bit of it is a function of a seed, the row and the column, and the backward asks again.
+
+Sources: Salmon, Moraes, Dror & Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", 2011
+(https://doi.org/10.1145/2063384.2063405), for the random bits; Srivastava et al., "Dropout", 2014
+(https://jmlr.org/papers/v15/srivastava14a.html).
+
+Names: M rows (all leading dimensions together) of N columns. Row indices are int64: offsets pass 2^31. Triton makes
+accesses of 16 bytes only where it knows that every row begins at one, and of a size or a stride it asks just one thing,
+whether 16 divides it. Hence the UNIT: sizes and strides are counted in eights where 8 divides them all.
+"""
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+# --8<-- [start:mask]
+@triton.jit
+def _philox(seed, c0, c1, c2, c3):
+    """128 random bits a counter: Philox4x32 with 7 rounds, the fewest that pass BigCrush (Salmon et al., table 2).
+
+    tl.philox does the same, with two multiplications where one has both halves of a product.
+    """
+    key0, key1 = seed.to(tl.uint32), (seed >> 32).to(tl.uint32)
+    for _ in tl.static_range(7):
+        a, b = c0.to(tl.uint64) * 0xD2511F53, c2.to(tl.uint64) * 0xCD9E8D57
+        c0, c1 = (b >> 32).to(tl.uint32) ^ c1 ^ key0, b.to(tl.uint32)
+        c2, c3 = (a >> 32).to(tl.uint32) ^ c3 ^ key1, a.to(tl.uint32)
+        key0, key1 = key0 + 0x9E3779B9, key1 + 0xBB67AE85
+    return c0, c1, c2, c3
+
+
+@triton.jit
+def _keep(seed, row, group, threshold):
+    """Which elements stay: 16 of the 128 bits for each of the eight of a group.
+
+    It takes seed, row and column, and nothing else, so that every tile of every kernel finds the same mask.
+    """
+    row = row.to(tl.uint64)
+    a, b, c, d = _philox(seed, group.to(tl.uint32), row.to(tl.uint32), (row >> 32).to(tl.uint32), row.to(tl.uint32) * 0)
+    words = tl.join(tl.join(a, b), tl.join(c, d))
+    numbers = tl.join(words, words << 16)  # the upper half of each is compared: the lower one can stay where it is
+    return numbers >= tl.cast(threshold, tl.uint32) << 16
+
+
+# --8<-- [end:mask]
+
+
+# --8<-- [start:forward]
+@triton.jit
+def _exp(x):
+    return tl.exp2(x * 1.4426950408889634)  # half the instructions of tl.exp, which looks after subnormal results
+
+
+@triton.jit(do_not_specialize=["threshold"])
+def _forward_kernel(
+    x_ptr, seed_ptr, y_ptr, stats_ptr, x_stride, M, N, threshold, scale,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """ROWS rows at a time, held in registers. Reads MN, writes MN."""
+    x_stride, N = tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    cols = tl.arange(0, BLOCK)
+    inside = (rows < M)[:, None] & (cols < N)[None, :]
+    x = tl.load(x_ptr + rows[:, None] * x_stride + cols[None, :], mask=inside, other=float("-inf")).to(tl.float32)
+    top = tl.max(x, axis=1)
+    e = _exp(x - top[:, None])
+    inverse = 1.0 / tl.sum(e, axis=1)
+    factor = (inverse * tl.cast(scale, tl.float32))[:, None]
+    if seed_ptr is not None:
+        keep = _keep(tl.load(seed_ptr), rows[:, None], tl.arange(0, BLOCK // 8)[None, :], threshold)
+        factor = tl.where(tl.reshape(keep, [ROWS, BLOCK]), factor, factor * 0.0)  # NaN stays NaN, as in PyTorch
+    tl.store(y_ptr + rows[:, None] * N + cols[None, :], e * factor, mask=inside)
+    if stats_ptr is not None:
+        tl.store(stats_ptr + rows, top, mask=rows < M)
+        tl.store(stats_ptr + M + rows, inverse, mask=rows < M)
+
+
+# --8<-- [end:forward]
+
+
+# --8<-- [start:forward-wide]
+@triton.jit
+def _load(ptr, cols, N, OTHER: tl.constexpr, POLICY: tl.constexpr):
+    return tl.load(ptr + cols, mask=cols < N, other=OTHER, eviction_policy=POLICY).to(tl.float32)
+
+
+@triton.jit(do_not_specialize=["threshold"])
+def _forward_wide_kernel(
+    x_ptr, seed_ptr, y_ptr, stats_ptr, x_stride, M, N, threshold, scale,
+    UNIT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Rows of any length, looked at twice: for the largest element and the sum, then for the output."""
+    x_stride, N = tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
+    seed = tl.load(seed_ptr) if seed_ptr is not None else None
+    for index in tl.range(tl.program_id(0).to(tl.int64), M, tl.num_programs(0)):
+        row = tl.cast(index, tl.int64)  # the interpreter's index is a Python int
+        x_row, y_row = x_ptr + row * x_stride, y_ptr + row * N
+        # of each eight elements a maximum, and a sum that is relative to it; finite at first, since inf - inf is NaN
+        highest = tl.full([BLOCK // 8], -3.4028234663852886e38, tl.float32)
+        sums = tl.zeros([BLOCK // 8], tl.float32)
+        for start in range(0, N, BLOCK):
+            x = _load(x_row, start + tl.arange(0, BLOCK), N, float("-inf"), "evict_last")
+            eights = tl.reshape(x, [BLOCK // 8, 8])
+            higher = tl.maximum(highest, tl.max(eights, axis=1))
+            sums = sums * _exp(highest - higher) + tl.sum(_exp(eights - higher[:, None]), axis=1)
+            highest = higher
+        top = tl.max(highest)
+        inverse = 1.0 / tl.sum(sums * _exp(highest - top))
+        factor = inverse * tl.cast(scale, tl.float32)
+        for start in range(0, N, BLOCK):
+            cols = start + tl.arange(0, BLOCK)
+            y = _exp(_load(x_row, cols, N, float("-inf"), "evict_first") - top)
+            if seed is not None:
+                keep = _keep(seed, row, start // 8 + tl.arange(0, BLOCK // 8), threshold)
+                y *= tl.where(tl.reshape(keep, [BLOCK]), factor, factor * 0.0)
+            else:
+                y *= factor
+            tl.store(y_row + cols, y, mask=cols < N)
+        if stats_ptr is not None:
+            tl.store(stats_ptr + row, top)
+            tl.store(stats_ptr + M + row, inverse)
+
+
+# --8<-- [end:forward-wide]
+
+
+# The backward, with s = softmax(x) and g = dy * mask / (1 - p):
+#     dx = s * (g - sum(g * s))    the sum over the row
+# It has x and the row's maximum and sum, from which s is made again, as the mask is from the seed.
+
+
+# --8<-- [start:backward]
+@triton.jit(do_not_specialize=["threshold"])
+def _backward_kernel(
+    dy_ptr, x_ptr, seed_ptr, stats_ptr, dx_ptr, dy_stride, x_stride, M, N, threshold, scale,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """ROWS rows at a time, held in registers. Reads 2MN, writes MN."""
+    dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    cols = tl.arange(0, BLOCK)
+    inside = (rows < M)[:, None] & (cols < N)[None, :]
+    x = tl.load(x_ptr + rows[:, None] * x_stride + cols[None, :], mask=inside, other=float("-inf")).to(tl.float32)
+    dy = tl.load(dy_ptr + rows[:, None] * dy_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
+    top = tl.load(stats_ptr + rows, mask=rows < M, other=0.0)
+    inverse = tl.load(stats_ptr + M + rows, mask=rows < M, other=0.0)
+    s = _exp(x - top[:, None]) * inverse[:, None]
+    factor = tl.cast(scale, tl.float32)
+    if seed_ptr is not None:
+        keep = _keep(tl.load(seed_ptr), rows[:, None], tl.arange(0, BLOCK // 8)[None, :], threshold)
+        factor = tl.where(tl.reshape(keep, [ROWS, BLOCK]), factor, 0.0)
+    g = dy * factor
+    dx = s * (g - tl.sum(g * s, axis=1)[:, None])
+    tl.store(dx_ptr + rows[:, None] * N + cols[None, :], dx, mask=inside)
+
+
+# --8<-- [end:backward]
+
+
+# --8<-- [start:backward-wide]
+@triton.jit
+def _tile(dy_row, x_row, seed, row, start, N, top, threshold, scale, BLOCK: tl.constexpr, POLICY: tl.constexpr):
+    """exp(x - top) and g of one tile."""
+    cols = start + tl.arange(0, BLOCK)
+    e = _exp(_load(x_row, cols, N, float("-inf"), POLICY) - top)
+    factor = tl.cast(scale, tl.float32)
+    if seed is not None:
+        keep = _keep(seed, row, start // 8 + tl.arange(0, BLOCK // 8), threshold)
+        factor = tl.where(tl.reshape(keep, [BLOCK]), factor, 0.0)
+    return e, _load(dy_row, cols, N, 0.0, POLICY) * factor
+
+
+@triton.jit(do_not_specialize=["threshold"])
+def _backward_wide_kernel(
+    dy_ptr, x_ptr, seed_ptr, stats_ptr, dx_ptr, dy_stride, x_stride, M, N, threshold, scale,
+    UNIT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Rows of any length, looked at twice. The mask is made twice, too."""
+    dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
+    seed = tl.load(seed_ptr) if seed_ptr is not None else None
+    for index in tl.range(tl.program_id(0).to(tl.int64), M, tl.num_programs(0)):
+        row = tl.cast(index, tl.int64)
+        dy_row, x_row, dx_row = dy_ptr + row * dy_stride, x_ptr + row * x_stride, dx_ptr + row * N
+        top, inverse = tl.load(stats_ptr + row), tl.load(stats_ptr + M + row)
+        products = tl.zeros([BLOCK // 8], tl.float32)
+        for start in range(0, N, BLOCK):
+            e, g = _tile(dy_row, x_row, seed, row, start, N, top, threshold, scale, BLOCK, "evict_last")
+            products += tl.sum(tl.reshape(e * g, [BLOCK // 8, 8]), axis=1)  # the eight that one thread has
+        mean = tl.sum(products) * inverse
+        for start in range(0, N, BLOCK):
+            e, g = _tile(dy_row, x_row, seed, row, start, N, top, threshold, scale, BLOCK, "evict_first")
+            cols = start + tl.arange(0, BLOCK)
+            tl.store(dx_row + cols, e * inverse * (g - mean), mask=cols < N)
+
+
+# --8<-- [end:backward-wide]
+
+
+# --8<-- [start:launch]
+# Chosen by row length from sweeps on an H200; nothing is tuned at a user's first call. Threads, not warps, since an AMD
+# warp has 64. A thread has 8 elements of a tile or a multiple: accesses of 16 bytes in bf16, and one call of Philox.
+
+
+@functools.cache
+def _device(device: torch.device) -> tuple[int, int]:
+    """Multiprocessors, and threads a warp."""
+    if device.type == "cpu":  # the interpreter
+        return 2, 32
+    properties = torch.cuda.get_device_properties(device)
+    return properties.multi_processor_count, properties.warp_size
+
+
+def _options(device: torch.device, threads: int, **constants: int) -> dict[str, int]:
+    return {**constants, "num_warps": threads // _device(device)[1]}
+
+
+@functools.cache
+def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
+    """With ROWS: whole rows in registers. Without: two looks, and PROGRAMS a multiprocessor; 0 is one a row."""
+    if N <= 1024:
+        block = max(8, triton.next_power_of_2(N))
+        return _options(device, 128, ROWS=2048 // block, BLOCK=block)
+    if N <= 8192:
+        block = triton.next_power_of_2(N)
+        return _options(device, block // 16, ROWS=1, BLOCK=block)
+    return _options(device, 512, PROGRAMS=0, BLOCK=4096)
+
+
+@functools.cache
+def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
+    if N <= 1024:
+        block = max(8, triton.next_power_of_2(N))
+        return _options(device, 128, ROWS=2048 // block, BLOCK=block)
+    if N <= 8192:
+        block = triton.next_power_of_2(N)
+        return _options(device, block // 16, ROWS=1, BLOCK=block)
+    return _options(device, 512, PROGRAMS=0, BLOCK=4096)
+
+
+# --8<-- [end:launch]
+
+
+# --8<-- [start:op]
+def _rows(t: Tensor) -> tuple[Tensor, int]:
+    """Rows of neighbouring columns, and how far apart they are: no copy where the strides allow that."""
+    if t.is_contiguous():
+        return t, t.shape[-1]
+    rows = t.reshape(-1, t.shape[-1])
+    if rows.stride(1) != 1:
+        rows = rows.contiguous()
+    return rows, rows.stride(0)
+
+
+def _odds(p: float) -> tuple[int, float]:
+    """16 bits below the threshold drop an element; the scale is for that rate, so that the mean stays what it was."""
+    threshold = min(round(p * 65536), 65535)
+    return threshold, 65536 / (65536 - threshold) if p < 1 else 0.0
+
+
+def _forward_fake(x: Tensor, seed: Tensor | None, p: float, dtype: torch.dtype, save: bool) -> tuple[Tensor, Tensor]:
+    y = torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
+    return y, x.new_empty((2, *x.shape[:-1]) if save else 0, dtype=torch.float32)
+
+
+def _forward(x: Tensor, seed: Tensor | None, p: float, dtype: torch.dtype, save: bool) -> tuple[Tensor, Tensor]:
+    """y, and where a backward is to come each row's maximum and the inverse of its sum."""
+    y, stats = _forward_fake(x, seed, p, dtype, save)
+    if x.numel() == 0:
+        return y, stats
+    N = x.shape[-1]
+    M = x.numel() // N
+    x, x_stride = _rows(x)
+    unit = 8 if N % 8 == 0 == x_stride % 8 else 1
+    arguments = x, seed, y, stats if save else None, x_stride // unit, M, N // unit, *_odds(p)
+    options = {"UNIT": unit, **_forward_launch(N, 8 * x.element_size(), x.device)}
+    with torch.cuda.device_of(x):  # triton launches on the current device
+        if "ROWS" in options:
+            _forward_kernel[(-(-M // options["ROWS"]),)](*arguments, **options)
+        else:
+            programs = options.pop("PROGRAMS") * _device(x.device)[0] or M
+            _forward_wide_kernel[(min(programs, M),)](*arguments, **options)
+    return y, stats
+
+
+def _backward_fake(dy: Tensor, x: Tensor, stats: Tensor, seed: Tensor | None, p: float) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _backward(dy: Tensor, x: Tensor, stats: Tensor, seed: Tensor | None, p: float) -> Tensor:
+    dx = _backward_fake(dy, x, stats, seed, p)
+    if x.numel() == 0:
+        return dx
+    N = x.shape[-1]
+    M = x.numel() // N
+    (dy, dy_stride), (x, x_stride) = _rows(dy), _rows(x)
+    unit = 8 if N % 8 == dy_stride % 8 == x_stride % 8 == 0 else 1
+    arguments = dy, x, seed, stats, dx, dy_stride // unit, x_stride // unit, M, N // unit, *_odds(p)
+    options = {"UNIT": unit, **_backward_launch(N, 8 * x.element_size(), x.device)}
+    with torch.cuda.device_of(x):
+        if "ROWS" in options:
+            _backward_kernel[(-(-M // options["ROWS"]),)](*arguments, **options)
+        else:
+            programs = options.pop("PROGRAMS") * _device(x.device)[0] or M
+            _backward_wide_kernel[(min(programs, M),)](*arguments, **options)
+    return dx
+
+
+# define and impl cost the host less per call than custom_op; fake tensors, torch.compile and opcheck work as well
+_library = torch.library.Library("ridgepoint", "FRAGMENT")
+_library.define(
+    "softmax_dropout_forward(Tensor x, Tensor? seed, float p, ScalarType dtype, bool save) -> (Tensor, Tensor)"
+)
+_library.define("softmax_dropout_backward(Tensor dy, Tensor x, Tensor stats, Tensor? seed, float p) -> Tensor")
+for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
+    _library.impl("softmax_dropout_forward", _forward, _key)
+    _library.impl("softmax_dropout_backward", _backward, _key)
+torch.library.register_fake("ridgepoint::softmax_dropout_forward", _forward_fake, lib=_library)
+torch.library.register_fake("ridgepoint::softmax_dropout_backward", _backward_fake, lib=_library)
+_forward_op = torch.ops.ridgepoint.softmax_dropout_forward.default
+_backward_op = torch.ops.ridgepoint.softmax_dropout_backward.default
+# --8<-- [end:op]
+
+
+# --8<-- [start:autograd]
+class _SoftmaxDropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, seed: Tensor | None, p: float, dtype: torch.dtype) -> Tensor:
+        y, stats = _forward_op(x, seed, p, dtype, True)
+        ctx.save_for_backward(x, stats, seed)
+        ctx.p = p
+        return y
+
+    @staticmethod
+    def backward(ctx, dy: Tensor) -> tuple[Tensor, None, None, None]:
+        if torch.is_grad_enabled():  # not once_differentiable, which lets a dy that needs no gradient pass
+            raise RuntimeError("softmax_dropout: expected a backward without create_graph=True, got one with: it would "
+                               "lose the second derivative, which this kernel does not have")  # fmt: skip
+        return _backward_op(dy, *ctx.saved_tensors, ctx.p), None, None, None
+
+
+# --8<-- [end:autograd]
+
+
+# --8<-- [start:public]
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
+# torch autocasts softmax to fp32 on a GPU; we do as the installed one does
+_AUTOCAST = torch._C._dispatch_has_kernel_for_dispatch_key("aten::softmax.int", "AutocastCUDA")
+
+
+def softmax_dropout(x: Tensor, p: float = 0.1, training: bool = True) -> Tensor:
+    """Softmax over the last dimension, then dropout: every element is zero with probability p, else divided by 1 - p.
+
+    The function, and the dtypes, of `torch.nn.functional.dropout(torch.nn.functional.softmax(x, -1), p, training)`:
+    computed in fp32 and rounded once, to the dtype of x (under CUDA autocast to fp32, as softmax is). The mask is
+    another one than PyTorch's. It follows `torch.manual_seed` and the generator of x's device: a call draws one seed
+    there, on the device, so every replay of a captured CUDA graph has a mask of its own, and activation checkpointing
+    meets the same one twice.
+
+    Args:
+        x: [..., N], fp32, fp16 or bf16, with any strides. Rows without unit stride are copied first.
+        p: the probability of zero, between 0 and 1, rounded to a multiple of 2^-16; what stays is divided by 1 - p of
+            the rounded p, so that the mean is right.
+        training: without it nothing is dropped: the softmax alone.
+
+    Returns:
+        A new contiguous tensor of the shape of x. Gradients flow to x, in its dtype. For them x is kept, and two
+        numbers a row; neither the softmax nor the mask.
+
+    Raises:
+        TypeError: x is not a tensor of one of these dtypes.
+        ValueError: x has no dimension; p is not between 0 and 1; or x is on a CPU while Triton's interpreter
+            (TRITON_INTERPRET=1) is off.
+        RuntimeError: in a backward with create_graph=True, since there is no double backward.
+
+    Sources: Srivastava et al., "Dropout", 2014; Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011.
+    """
+    if not isinstance(x, Tensor) or x.dtype not in _DTYPES:
+        raise TypeError(f"x: expected an fp32, fp16 or bf16 tensor, got {getattr(x, 'dtype', type(x))}")
+    if x.dim() == 0:
+        raise ValueError("x: expected at least one dimension, got none")
+    if not 0 <= p <= 1:
+        raise ValueError(f"p: expected a probability, between 0 and 1, got {p}")
+    if x.device.type == "cpu" and not _INTERPRETED:
+        raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
+    if not training:
+        p = 0.0
+    # not in the op: the compiler never merges two calls of randint, as it does two calls of an op with equal arguments
+    seed = torch.randint(2**63 - 1, (1,), device=x.device) if 0 < p < 1 else None
+    dtype = torch.float32 if _AUTOCAST and x.is_cuda and torch.is_autocast_enabled("cuda") else x.dtype
+    if torch.is_grad_enabled() and x.requires_grad:
+        return _SoftmaxDropout.apply(x, seed, p, dtype)
+    return _forward_op(x, seed, p, dtype, False)[0]
+
+
+# --8<-- [end:public]
