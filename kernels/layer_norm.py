@@ -333,7 +333,7 @@ def _means_launch(device: torch.device) -> dict[str, int]:
 
 @functools.cache
 def _sum_launch(N: int, device: torch.device) -> dict[str, int]:
-    block = min(256, max(8, triton.next_power_of_2(N // (2 * _device(device)[0]))))  # some programs for everyone
+    block = min(2048, max(8, triton.next_power_of_2(N // (2 * _device(device)[0]))))  # some programs for everyone
     return _options(device, 128, ROWS=2048 // block, BLOCK=block)
 
 

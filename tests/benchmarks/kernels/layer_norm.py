@@ -1,0 +1,80 @@
+"""LayerNorm, forward and backward: what each implementation makes of the memory's bandwidth."""
+
+from collections.abc import Iterator, Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernels import layer_norm as kernel
+from tests.benchmarks import blocks, sides
+from tests.benchmarks.case import Case, Point, Workload
+
+EPS = 1e-5
+LARGE = sides.shapes((65536, 1024), (32768, 4096), (8192, 16384), (4096, 32768), (1024, 131072), (16384, 9000))
+SMALL = sides.shapes((256, 1024), (256, 4096), (256, 16384), (256, 32768), (256, 131072))  # as in decoding
+
+
+def points(device: torch.device) -> Iterator[Point]:
+    on_a_cpu = {"rows": 256, "columns": 1024}
+    yield from sides.grid(device, LARGE, SMALL, knobs=LARGE[1:3], on_a_cpu=on_a_cpu)
+    yield from blocks.points(device)
+
+
+def prepare(point: Point, device: torch.device) -> Workload:
+    if "batch" in point.shape:
+        plain = lambda x, w, b: F.layer_norm(x, w.shape, w, b, EPS)  # noqa: E731
+        ours = lambda x, w, b: kernel.layer_norm(x, w, b, EPS)  # noqa: E731
+        return blocks.block_workload(point, device, blocks.Operations(norm=plain), blocks.Operations(norm=ours))
+    rows, columns = point.shape.values()
+    dtype = getattr(torch, point.dtype)
+    x = torch.randn(rows, columns, device=device).to(dtype)
+    weight = (torch.randn(columns, device=device) + 1).to(dtype)
+    bias = torch.randn(columns, device=device).to(dtype)
+    dy = torch.randn(rows, columns, device=device).to(dtype)
+    # x and dy once, dx or y once; the parameters, their gradients and the rows' statistics are under a thousandth
+    return sides.workload(
+        point,
+        kernel,
+        {"x": x, "weight": weight, "bias": bias},
+        {"eager": lambda: eager, "ours": lambda: kernel.layer_norm, "liger": liger},
+        bytes_read={"forward": 1, "backward": 2, "both": 3}[point.direction] * x.nbytes,
+        bytes_written={"forward": 1, "backward": 1, "both": 2}[point.direction] * x.nbytes,
+        flops={"forward": 8, "backward": 14, "both": 22}[point.direction] * x.numel(),
+        mix="copy" if point.direction == "forward" else "triad",
+        grads=(dy,),
+        largest_summands=largest_summands(x, weight, dy),
+    )
+
+
+def eager(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], weight, bias, EPS)
+
+
+def liger() -> sides.Function:
+    from liger_kernel.ops.layer_norm import LigerLayerNormFunction
+
+    return lambda x, weight, bias: LigerLayerNormFunction.apply(x, weight, bias, EPS)
+
+
+def largest_summands(x: Tensor, weight: Tensor, dy: Tensor) -> Mapping[str, float]:
+    """Of the gradients' sums, from the formulas in the kernel file, in fp32: x_hat, g and their means."""
+    x_hat, g = F.layer_norm(x.float(), x.shape[-1:], None, None, EPS), dy.float() * weight.float()
+    rstd = (x.float().var(-1, correction=0, keepdim=True) + EPS).rsqrt()
+    mean = (g * x_hat).mean(-1, keepdim=True)
+    products = dy.float() * x_hat
+    return {
+        "x.grad": (torch.maximum(g.abs(), (x_hat * mean).abs()) * rstd).max().item(),
+        # a partial sum is a summand too; the last one is the result
+        "weight.grad": max(products.abs().max().item(), products.sum(0).abs().max().item()),
+        "bias.grad": max(dy.abs().max().item(), dy.float().sum(0).abs().max().item()),
+    }
+
+
+CASE = Case(
+    name="kernels/layer-norm",
+    question="How close does LayerNorm come to the memory's bandwidth, with two column sums in its backward?",
+    sources=("kernels/layer_norm.py", *sides.SOURCES, *blocks.SOURCES),
+    points=points,
+    prepare=prepare,
+)

@@ -1,0 +1,123 @@
+"""kernels/layer_norm.py: the same function as F.layer_norm, wherever and however it is called."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.kernels.conftest import load
+from tests.kernels.promises import Promises, randn
+
+EPS = 1e-5
+
+
+class TestLayerNorm(Promises):
+    kernel = load("layer_norm")
+    name = "layer_norm"
+    inputs = ("x", "weight", "bias")
+    PATHS = (100, 2056, 9000, 40000)
+    LAUNCHES = 3
+    NARROW = 10  # mean and rstd of a row, and its two means; each also where the pipeline begins
+    SMALL_KERNELS = ("_sum_shares_kernel",)
+
+    def plain(self, x, weight, bias, eps=EPS):
+        """F.layer_norm; for a mix of dtypes, which it may refuse, the same in fp32 and rounded to the dtype of x."""
+        autocast = x.is_cuda and torch.is_autocast_enabled("cuda")
+        if autocast or x.dtype == weight.dtype == bias.dtype:
+            return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+        return F.layer_norm(x.float(), x.shape[-1:], weight.float(), bias.float(), eps).to(x.dtype)
+
+    def make(self, shape, dtype, device, other=None, seed=0):
+        weight = randn(shape[-1], other or dtype, device, seed + 10, offset=1)
+        return randn(shape, dtype, device, seed), weight, randn(shape[-1], other or dtype, device, seed + 20)
+
+    def summands(self, arguments, grads, reference):
+        """Of the formulas in the kernel file, where x_hat = x * rstd - mean * rstd."""
+        (x, weight, _), (dy,) = arguments, grads
+        rstd = (x.var(-1, correction=0, keepdim=True) + EPS).rsqrt()
+        far, g = (x * rstd).abs(), dy * weight
+        x_hat = (x - x.mean(-1, keepdim=True)) * rstd
+        mean = (g * x_hat).mean(-1, keepdim=True).abs()
+        return {
+            "output": (far * weight.abs()).max().item(),
+            "x.grad": (torch.maximum(g.abs(), torch.maximum(far * mean, g.mean(-1, keepdim=True).abs())) * rstd)
+            .max()
+            .item(),
+            # a partial sum is a summand too; the last one is the result
+            "weight.grad": max((dy * far).abs().max().item(), reference["weight.grad"].abs().max().item()),
+            "bias.grad": max(dy.abs().max().item(), reference["bias.grad"].abs().max().item()),
+        }
+
+    def opchecks(self, device):
+        x, weight, bias = self.make((3, 100), torch.bfloat16, device)
+        dy = randn((3, 100), torch.bfloat16, device)
+        forward, backward = self.kernel._forward_op, self.kernel._backward_op
+        stats = forward(x, weight, bias, EPS, x.dtype, True)[1]
+        return (
+            (forward, (x, weight, bias, EPS, x.dtype, False)),
+            (forward, (x[:, :50], weight[:50], bias[:50], EPS, torch.float32, True)),
+            (backward, (dy, x, weight, bias, stats)),
+        )
+
+    def test_strided_weight_and_bias(self, device):
+        x, _, _ = self.make((3, 40), torch.float32, device)
+        parameters = randn((2, 80), torch.float32, device)[:, ::2]
+        self.check((x, *parameters))
+
+    def test_rows_far_from_zero(self, path, device):
+        """Where the mean square less the squared mean has no digit left, the outputs still have a spread of 1."""
+        x, weight, bias = self.make((4, path), torch.float32, device)
+        x += 1e4
+        self.check((x, weight, bias))
+        spread = self.function(x, torch.ones_like(weight), torch.zeros_like(bias), 0.0).std(-1, correction=0)
+        torch.testing.assert_close(spread, torch.ones_like(spread), rtol=1e-3, atol=0)
+
+    def test_one_outlier_far_from_the_others(self, path, device):
+        """In the first tile, in the last, and in the tile that hangs over the row's end."""
+        for at in (0, path // 2, path - 1):
+            x, weight, bias = self.make((2, path), torch.float32, device)
+            x[:, at] = 1e4
+            self.check((x, weight, bias))
+
+    def test_mean_and_rstd_are_those_of_the_row(self, path, device):
+        x, weight, bias = self.make((3, path), torch.float32, device)
+        mean, rstd = self.kernel._forward_op(x, weight, bias, EPS, x.dtype, True)[1]
+        exact = x.double()
+        torch.testing.assert_close(mean.double(), exact.mean(-1), rtol=0, atol=1e-6)
+        torch.testing.assert_close(rstd.double(), (exact.var(-1, correction=0) + EPS).rsqrt(), rtol=1e-6, atol=0)
+
+    def test_one_column_is_the_bias(self, device):
+        x, weight, bias = self.make((5, 1), torch.float32, device)
+        ours = self.run(self.function, (x, weight, bias))
+        assert torch.equal(ours["output"], bias.expand(5, 1)) and not ours["x.grad"].any()
+
+    def test_scale_of_the_row_does_not_matter(self, path, device):
+        x, weight, bias = self.make((5, path), torch.float32, device)
+        assert torch.equal(self.function(x, weight, bias, 0.0), self.function(x * 2.0**20, weight, bias, 0.0))
+
+    def test_eps(self, path, device):
+        x, weight, bias = self.make((5, path), torch.float32, device)
+        for eps in (1e-5, 1, 0.5):
+            torch.testing.assert_close(self.function(x, weight, bias, eps), self.plain(x, weight, bias, eps))
+        torch.testing.assert_close(self.function(x, weight, bias), self.plain(x, weight, bias, 1e-5))
+
+    @pytest.mark.parametrize(
+        "x, weight, bias, error, message",
+        (
+            (torch.ones(2, 8).int(), torch.ones(8), torch.ones(8), TypeError, "x: expected .*fp32.* got torch.int32"),
+            (torch.ones(2, 8), torch.ones(8).double(), torch.ones(8), TypeError, "weight: .* got torch.float64"),
+            (torch.ones(2, 8), torch.ones(8), torch.ones(8).int(), TypeError, "bias: .* got torch.int32"),
+            (torch.ones(2, 8), None, torch.ones(8), TypeError, "weight: expected .*tensor, got <class 'NoneType'>"),
+            (torch.ones(2, 8), torch.ones(8), None, TypeError, "bias: expected .*tensor, got <class 'NoneType'>"),
+            ([1.0], torch.ones(1), torch.ones(1), TypeError, "x: expected .*tensor, got <class 'list'>"),
+            (torch.ones(2, 8), torch.ones(7), torch.ones(8), ValueError, r"weight: expected shape \[8\], got \[7\]"),
+            (torch.ones(2, 8), torch.ones(8), torch.ones(2, 8), ValueError, r"bias: expected shape \[8\], got \[2, 8"),
+            (torch.ones(()), torch.ones(()), torch.ones(()), ValueError, "x: expected at least one dimension, got no"),
+            (torch.ones(2, 8), torch.ones(8), torch.ones(8, device="meta"), ValueError, "bias: expected on .*, where "),
+        ),
+    )  # fmt: skip
+    def test_wrong_input_is_named(self, x, weight, bias, error, message, device):
+        def there(t):
+            return t.to(device) if isinstance(t, torch.Tensor) and t.device.type != "meta" else t
+
+        with pytest.raises(error, match=message):
+            self.function(there(x), there(weight), there(bias))
