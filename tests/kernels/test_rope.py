@@ -1,13 +1,14 @@
 """kernels/rope.py: the same function as the rotary embedding written out in PyTorch, in every layout."""
 
 import itertools
+import math
 
 import pytest
 import torch
 
 from tests.kernels import compiled
 from tests.kernels.conftest import load
-from tests.kernels.promises import GPU, Promises, needs_gpu, randn
+from tests.kernels.promises import DTYPES, GPU, Promises, needs_gpu, randn
 
 kernel = load("rope")
 ORDERS = tuple(itertools.permutations(range(3)))  # of batch, heads and tokens in memory, outermost first
@@ -19,10 +20,7 @@ def plain(q, k, cos, sin):
 
     def rotate_half(t):
         first, second = t.chunk(2, -1)
-        with torch.autocast(
-            t.device.type, enabled=False
-        ):  # its cat refuses fp16 in a region of bf16, and casts nothing
-            return torch.cat((-second, first), -1)
+        return torch.cat((-second, first), -1)
 
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     return q * cos + rotate_half(q) * sin, k * cos + rotate_half(k) * sin
@@ -45,13 +43,14 @@ class TestRope(Promises):
     name = "rope"
     inputs = ("q", "k")
     outputs = ("q_out", "k_out")
-    GRID = (2, 6, 64, 80, 96, 128, 256, 512, 760, 1000, 1128, 9000, 32000, 128256, 262144)
+    GRID = (2, 6, 64, 80, 96, 128, 256, 760, 1000, 1128, 65538)  # D is even
+    GRID += (192, 512, 4098, 9000, 32000, 128256, 262144) if GPU else ()  # interpreted, these take long
     PATHS = (100, 128)
     PUBLISHED = (64, 80, 96, 128, 256)
     NARROW = 0
 
     def public(self, arguments):
-        q, k, cos, sin = (t.reshape(-1, t.shape[-1]) for t in arguments)
+        q, k, cos, sin = (t.reshape(math.prod(t.shape[:-1]), t.shape[-1]) for t in arguments)
         return q[None, None], k[None, None], cos[None], sin[None]
 
     def function(self, q, *others):
@@ -93,6 +92,18 @@ class TestRope(Promises):
         """Tokens 8 * 17 elements apart; a half whose length 8 does not divide has every second one elsewhere."""
         for facts in compiled.ahead(Uneven, "sm_90", (128,)):
             assert facts["accesses"] and all(kind.endswith("128") for kind in facts["accesses"]), facts
+
+    @pytest.mark.parametrize("other", DTYPES, ids=str)
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    def test_mixed_dtypes_and_autocast_as_pytorch(self, dtype, other, device):
+        """Nothing in it is autocast. But in a region of bf16 PyTorch's cat refuses fp16."""
+        arguments = self.make((5, 48), dtype, device, other)
+        self.check(arguments)
+        expected = {name: t.dtype for name, t in self.run(self.plain, arguments).items()}
+        with torch.autocast(device.type, torch.bfloat16):
+            assert {name: t.dtype for name, t in self.run(self.function, arguments).items()} == expected
+            if torch.float16 not in (dtype, other):
+                assert {name: t.dtype for name, t in self.run(self.plain, arguments).items()} == expected
 
     # ---- heads --------------------------------------------------------------------------------------------------
 
