@@ -1,0 +1,79 @@
+"""Softmax, forward and backward: what each implementation makes of the memory's bandwidth."""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernels import softmax as kernel
+from tests.benchmarks import blocks, sides
+from tests.benchmarks.case import Case, Point, Workload
+
+LARGE = sides.shapes((65536, 1024), (32768, 4096), (8192, 16384), (4096, 32768), (1024, 131072), (16384, 9000))
+SMALL = sides.shapes((256, 1024), (256, 4096), (256, 16384), (256, 32768), (256, 131072))  # as in decoding
+
+
+def points(device: torch.device) -> Iterator[Point]:
+    on_a_cpu = {"rows": 256, "columns": 1024}
+    yield from sides.grid(device, LARGE, SMALL, knobs=LARGE[1:4:2], on_a_cpu=on_a_cpu)
+    yield from blocks.points(device)
+
+
+def prepare(point: Point, device: torch.device) -> Workload:
+    if "batch" in point.shape:  # attention with its scores in memory
+        return blocks.block_workload(
+            point,
+            device,
+            blocks.Operations(attention=blocks.written_out(eager)),
+            blocks.Operations(attention=blocks.written_out(kernel.softmax)),
+        )
+    rows, columns = point.shape.values()
+    dtype = getattr(torch, point.dtype)
+    x = torch.randn(rows, columns, device=device).to(dtype)
+    dy = torch.randn(rows, columns, device=device).to(dtype)
+    # x once, y written; y and dy once, dx written; a step does both
+    return sides.workload(
+        point,
+        kernel,
+        {"x": x},
+        {"eager": lambda: eager, "ours": lambda: kernel.softmax, "liger": liger, "quack": quack},
+        bytes_read={"forward": 1, "backward": 2, "both": 3}[point.direction] * x.nbytes,
+        bytes_written={"forward": 1, "backward": 1, "both": 2}[point.direction] * x.nbytes,
+        flops={"forward": 5, "backward": 4, "both": 9}[point.direction] * x.numel(),
+        mix="copy" if point.direction == "forward" else "triad",
+        grads=(dy,),
+        largest_summands={"x.grad": largest_summand(x, dy)},
+    )
+
+
+def eager(x: Tensor) -> Tensor:
+    return F.softmax(x, -1)
+
+
+def liger() -> sides.Function:
+    from liger_kernel.ops.softmax import LigerSoftmaxFunction
+
+    return LigerSoftmaxFunction.apply
+
+
+def quack() -> sides.Function:
+    from quack.softmax import softmax
+
+    return softmax
+
+
+def largest_summand(x: Tensor, dy: Tensor) -> float:
+    """Of the gradient y * dy - y * sum(y * dy), in fp32."""
+    y = F.softmax(x.float(), -1)
+    product = y * dy.float()
+    return torch.maximum(product.abs(), (y * product.sum(-1, keepdim=True)).abs()).max().item()
+
+
+CASE = Case(
+    name="kernels/softmax",
+    question="How close does softmax come to the memory's bandwidth, forward and backward, as rows outgrow the cache?",
+    sources=("kernels/softmax.py", *sides.SOURCES, *blocks.SOURCES),
+    points=points,
+    prepare=prepare,
+)
