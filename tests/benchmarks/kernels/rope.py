@@ -1,0 +1,109 @@
+"""Rotary position embedding, forward and backward: what each implementation makes of the memory's bandwidth."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from kernels import rope as kernel
+from tests.benchmarks import blocks, sides
+from tests.benchmarks.case import Case, Point, Workload
+
+NAMES = ("batch", "tokens", "heads", "kv_heads", "head_dim")
+
+
+def shapes(*sizes: tuple[int, ...]) -> list[dict[str, int]]:
+    return [dict(zip(NAMES, size, strict=True)) for size in sizes]
+
+
+# heads as in Llama 3 (8B and 1B), StableLM 3B, Phi-3 mini and Gemma 2 (9B); the last of the large ones is one long text
+LARGE = shapes((4, 4096, 32, 8, 128), (4, 8192, 32, 8, 64), (4, 4096, 32, 32, 80), (4, 4096, 32, 32, 96),
+               (4, 8192, 16, 8, 256), (1, 65536, 8, 1, 128))  # fmt: skip
+SMALL = shapes((8, 1, 32, 8, 128), (8, 1, 32, 8, 64), (8, 1, 32, 32, 80), (8, 1, 32, 32, 96),
+               (8, 1, 16, 8, 256))  # decoding: one token of each of 8 texts  # fmt: skip
+
+
+def points(device: torch.device) -> Iterator[Point]:
+    on_a_cpu = shapes((1, 512, 8, 2, 64))[0]
+    yield from sides.grid(device, LARGE, SMALL, knobs=(LARGE[0], LARGE[2]), on_a_cpu=on_a_cpu)
+    yield from blocks.points(device)
+
+
+def prepare(point: Point, device: torch.device) -> Workload:
+    if "width" in point.shape:
+        return blocks.block_workload(point, device, blocks.Operations(), blocks.Operations(rotate=kernel.rope))
+    batch, tokens, heads, kv_heads, head_dim = point.shape.values()
+    dtype = getattr(torch, point.dtype)
+
+    def projected(heads: int) -> Tensor:
+        """As a projection leaves them: (batch, tokens, heads, head_dim), seen transposed."""
+        return torch.randn(batch, tokens, heads, head_dim, device=device).to(dtype).transpose(1, 2)
+
+    q, k, dq, dk = (projected(h) for h in (heads, kv_heads, heads, kv_heads))
+    angles = torch.arange(tokens, device=device)[:, None] * 10000.0 ** (
+        -torch.arange(0, head_dim, 2, device=device) / head_dim
+    )
+    cos, sin = (torch.cat((t, t), -1)[None].to(dtype) for t in (angles.cos(), angles.sin()))
+    calls = 2 if point.direction == "both" else 1  # the backward moves what the forward moves: the inputs are not in it
+    moved = q.nbytes + k.nbytes
+    return sides.workload(
+        point,
+        kernel,
+        {"q": q, "k": k},
+        {"eager": lambda: eager, "ours": lambda: kernel.rope, "liger": liger, "quack": quack},
+        bytes_read=calls * (moved + cos.nbytes + sin.nbytes),
+        bytes_written=calls * moved,
+        flops=calls * 3 * (q.numel() + k.numel()),
+        mix="copy",
+        rest=(cos, sin),
+        outputs=("q_out", "k_out"),
+        grads=(dq, dk),
+    )
+
+
+def eager(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """As the code of LLaMA has it."""
+
+    def rotate_half(t: Tensor) -> Tensor:
+        first, second = t.chunk(2, -1)
+        return torch.cat((-second, first), -1)
+
+    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+    return q * cos + rotate_half(q) * sin, k * cos + rotate_half(k) * sin
+
+
+def liger() -> sides.Function:
+    """In place in both directions, so it gets copies, which its time includes: nothing else here loses its inputs."""
+    from liger_kernel.transformers.rope import liger_rotary_pos_emb
+
+    def copied(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
+        outputs = liger_rotary_pos_emb(q.clone(), k.clone(), cos, sin)
+        for t in outputs:
+            if t.requires_grad:
+                t.register_hook(torch.clone)
+        return outputs
+
+    return copied
+
+
+def quack() -> sides.Function:
+    """One call for q and one for k, with the tables at half width, which are cut once."""
+    from quack.rotary import apply_rotary_emb
+
+    halves: list[Tensor] = []
+
+    def rotated(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
+        if not halves:
+            halves.extend(t[0, :, : t.shape[2] // 2].contiguous() for t in (cos, sin))
+        return tuple(apply_rotary_emb(t.transpose(1, 2), *halves).transpose(1, 2) for t in (q, k))
+
+    return rotated
+
+
+CASE = Case(
+    name="kernels/rope",
+    question="How close does rotary embedding come to the memory's bandwidth, forward and backward?",
+    sources=("kernels/rope.py", *sides.SOURCES, *blocks.SOURCES),
+    points=points,
+    prepare=prepare,
+)
