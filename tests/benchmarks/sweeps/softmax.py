@@ -29,8 +29,8 @@ def alternatives(point: Point) -> list[Options]:
         return [row for row in whole if row["num_warps"] in (4, 8, 16, 32)] + [looks(size, bits) for size in sizes]
     tiles = [looks(size, bits) for size in (2048, 4096, 8192)]
     if columns == 32768:
-        whole = [keeping(4, 1, bits), keeping(2, 2, bits)] if forward else [keeping(4, 1, bits), keeping(2, 1, bits)]
-        return [*tiles, *whole]
+        whole = [{"ROWS": 1, "BLOCK": columns, "num_warps": 32}] if forward else []
+        return [*tiles, *whole, keeping(4, 1, bits), keeping(2, 2 if forward else 1, bits)]
     if forward:
         return [
             *tiles[1:],
