@@ -48,25 +48,50 @@ def _load(ptr, cols, N, POLICY: tl.constexpr):
 
 
 @triton.jit
-def _forward_wide_kernel(
-    x_ptr, weight_ptr, y_ptr, rstd_ptr, x_stride, N, eps,
-    UNIT: tl.constexpr, BLOCK: tl.constexpr,
+def _two_looks(
+    x_ptr, weight_ptr, y_ptr, rstd_ptr, row, x_stride, N, eps,
+    BLOCK: tl.constexpr, KEPT: tl.constexpr, STORE: tl.constexpr,
 ):  # fmt: skip
-    """A row of any length, looked at twice. The second look comes from cache, and few registers let more rows run."""
-    x_stride, N = tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
-    row = tl.program_id(0).to(tl.int64)
-    x_ptr += row * x_stride
+    x_ptr, y_ptr = x_ptr + row * x_stride, y_ptr + row * N
     squares = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, N, BLOCK):
+    kept = ()
+    for tile in tl.static_range(KEPT):
+        x = _load(x_ptr, tile * BLOCK + tl.arange(0, BLOCK), N, "evict_first")
+        kept = kept + (x,)
+        squares += x * x
+    for start in range(KEPT * BLOCK, N, BLOCK):
         x = _load(x_ptr, start + tl.arange(0, BLOCK), N, "evict_last")
         squares += x * x
     rstd = tl.rsqrt(tl.sum(squares) / N + tl.cast(eps, tl.float32))
     if rstd_ptr is not None:
         tl.store(rstd_ptr + row, rstd)
-    for start in range(0, N, BLOCK):
+    for start in range(KEPT * BLOCK, N, BLOCK):
         cols = start + tl.arange(0, BLOCK)
         y = _load(x_ptr, cols, N, "evict_first") * rstd * _load(weight_ptr, cols, N, "")
-        tl.store(y_ptr + row * N + cols, y, mask=cols < N)
+        tl.store(y_ptr + cols, y, mask=cols < N, cache_modifier=STORE)
+    for tile in tl.static_range(KEPT):
+        cols = tile * BLOCK + tl.arange(0, BLOCK)
+        tl.store(y_ptr + cols, kept[tile] * rstd * _load(weight_ptr, cols, N, ""), mask=cols < N, cache_modifier=STORE)
+
+
+@triton.jit
+def _forward_wide_kernel(
+    x_ptr, weight_ptr, y_ptr, rstd_ptr, x_stride, M, N, eps,
+    UNIT: tl.constexpr, BLOCK: tl.constexpr, KEPT: tl.constexpr, PROGRAMS: tl.constexpr, STORE: tl.constexpr,
+):  # fmt: skip
+    """A row of any length, looked at twice. The second look comes from cache, and few registers let more rows run.
+
+    Of the widest rows the cache has room for few: then PROGRAMS a multiprocessor take them one by one, and keep KEPT
+    tiles of the row in registers. With PROGRAMS = 0, each program has one row.
+    """
+    x_stride, N = tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
+    row = tl.program_id(0).to(tl.int64)
+    if PROGRAMS == 0:
+        _two_looks(x_ptr, weight_ptr, y_ptr, rstd_ptr, row, x_stride, N, eps, BLOCK, KEPT, STORE)
+    else:
+        for index in tl.range(row, M, tl.num_programs(0)):
+            row = tl.cast(index, tl.int64)
+            _two_looks(x_ptr, weight_ptr, y_ptr, rstd_ptr, row, x_stride, N, eps, BLOCK, KEPT, STORE)
 
 
 # --8<-- [end:forward-wide]
@@ -210,11 +235,12 @@ def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
     if N <= 1024:
         block = triton.next_power_of_2(N)
         return _options(device, 128, ROWS=2048 // block, BLOCK=block)
+    two_looks = {"KEPT": 0, "PROGRAMS": 0, "STORE": ""}
     if N >= 32768:
-        return _options(device, 1024, BLOCK=8192)
+        return _options(device, 1024, BLOCK=8192, **two_looks)
     # two tiles at least, as wide as they go without much of the last one hanging over the row's end
     block = next(b for b in (4096, 2048, 1024) if b == 1024 or (2 * b <= N and -N % b <= N // 6))
-    return _options(device, block // 8, BLOCK=block)
+    return _options(device, block // 8, BLOCK=block, **two_looks)
 
 
 @functools.cache
@@ -279,7 +305,8 @@ def _forward(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, save: bo
             grid = (-(-M // options["ROWS"]),)
             _forward_kernel[grid](x, weight, y, saved, sizes[0], M, sizes[1], eps, UNIT=unit, **options)
         else:
-            _forward_wide_kernel[(M,)](x, weight, y, saved, *sizes, eps, UNIT=unit, **options)
+            programs = min(M, _device(x.device)[0] * options["PROGRAMS"] or M)
+            _forward_wide_kernel[(programs,)](x, weight, y, saved, sizes[0], M, sizes[1], eps, UNIT=unit, **options)
     return y, rstd
 
 
