@@ -49,19 +49,31 @@ def _forward_kernel(
 
 # --8<-- [start:welford]
 @triton.jit
-def _welford(x, inside, mean, squares, seen):
-    """One more number into each lane's mean and its sum of squared distances from that mean; `seen`, with this one."""
-    distance = tl.where(inside, x - mean, 0.0)
-    mean += distance * (1.0 / seen)
-    return mean, squares + distance * (x - mean)
+def _add(x, first, sums, squares, seen, WELFORD: tl.constexpr):
+    """One more number into each lane's statistics; `seen`, with this one."""
+    if WELFORD:
+        distance = x - sums
+        sums += distance * (1.0 / seen)
+        squares += distance * (x - sums)
+    else:
+        distance = x - first
+        sums += distance
+        squares += distance * distance
+    return sums, squares
 
 
 @triton.jit
-def _combine(mean, squares, seen, N, eps):
+def _combine(first, sums, squares, seen, N, eps, WELFORD: tl.constexpr):
     """Mean and rstd of a row, from those of its lanes, which saw `seen` numbers each."""
-    row_mean = tl.sum(seen * mean) / N
-    distance = mean - row_mean
-    return row_mean, tl.rsqrt(tl.sum(squares + seen * distance * distance) / N + tl.cast(eps, tl.float32))
+    if WELFORD:
+        mean = tl.sum(seen * sums) / N
+        distance = sums - mean
+        squares += seen * distance * distance
+    else:
+        mean = tl.sum(seen * first + sums) / N
+        distance = first - mean
+        squares += distance * (2 * sums + seen * distance)
+    return mean, tl.rsqrt(tl.sum(squares) / N + tl.cast(eps, tl.float32))
 
 
 # --8<-- [end:welford]
@@ -76,7 +88,7 @@ def _normalized(x, mean, rstd, weight, bias):
 @triton.jit
 def _forward_wide_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, stats_ptr, x_stride, M, N, eps,
-    UNIT: tl.constexpr, KEEP: tl.constexpr, BLOCK: tl.constexpr,
+    UNIT: tl.constexpr, KEEP: tl.constexpr, BLOCK: tl.constexpr, WELFORD: tl.constexpr = False,
 ):  # fmt: skip
     """A row of any length, in tiles: KEEP of them stay in registers as they are, the others are looked at twice."""
     x_stride, N = tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
@@ -84,22 +96,27 @@ def _forward_wide_kernel(
     x_ptr += row * x_stride
     y_ptr += row * N
     lanes = tl.arange(0, BLOCK)
-    mean, squares = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
     kept = ()
     for tile in tl.static_range(KEEP):
         kept = kept + (tl.load(x_ptr + tile * BLOCK + lanes),)
-    for tile in tl.static_range(KEEP):
-        mean, squares = _welford(kept[tile].to(tl.float32), True, mean, squares, tile + 1.0)
+    if KEEP:
+        first = kept[0].to(tl.float32)
+    else:
+        first = tl.load(x_ptr + lanes, mask=lanes < N, other=0.0, eviction_policy="evict_last").to(tl.float32)
+    sums, squares = first if WELFORD else tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    for tile in tl.static_range(1, KEEP):
+        sums, squares = _add(kept[tile].to(tl.float32), first, sums, squares, tile + 1.0, WELFORD)
     full = N // BLOCK  # tiles that need no mask
-    for tile in range(KEEP, full):
+    for tile in range(max(KEEP, 1), full):
         x = tl.load(x_ptr + tile * BLOCK + lanes, eviction_policy="evict_last").to(tl.float32)
-        mean, squares = _welford(x, True, mean, squares, tile + 1.0)
+        sums, squares = _add(x, first, sums, squares, tile + 1.0, WELFORD)
     cols = full * BLOCK + lanes
     rest = cols < N
-    if full * BLOCK < N:
+    if (full > 0) & (full * BLOCK < N):
         x = tl.load(x_ptr + cols, mask=rest, other=0.0, eviction_policy="evict_last").to(tl.float32)
-        mean, squares = _welford(x, rest, mean, squares, full + 1.0)
-    mean, rstd = _combine(mean, squares, full + rest.to(tl.float32), N, eps)
+        more_sums, more_squares = _add(x, first, sums, squares, full + 1.0, WELFORD)
+        sums, squares = tl.where(rest, more_sums, sums), tl.where(rest, more_squares, squares)
+    mean, rstd = _combine(first, sums, squares, full + rest.to(tl.float32), N, eps, WELFORD)
     if stats_ptr is not None:
         tl.store(stats_ptr + row, mean)
         tl.store(stats_ptr + M + row, rstd)
@@ -302,7 +319,7 @@ def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
         block = triton.next_power_of_2(N)
         return _options(device, 128, ROWS=2048 // block, BLOCK=block)
     if N > 65536:  # so many rows of this length as run at one time are more than the L2 cache holds
-        return _options(device, 512, KEEP=12 if bits == 16 else 6, BLOCK=4096)
+        return _options(device, 512, KEEP=8 if bits == 16 else 4, BLOCK=4096)
     if N >= 32768:
         return _options(device, 1024, KEEP=0, BLOCK=8192)
     # two tiles at least, as wide as they go without much of the last one hanging over the row's end

@@ -18,16 +18,24 @@ FORWARD_TILES = {
     8192: ((128, 1024, 0), (256, 2048, 0), (512, 4096, 0), (256, 2048, 4), (512, 4096, 2)),
     9000: ((128, 1024, 0), (256, 2048, 0), (512, 4096, 0), (128, 1024, 8), (256, 2048, 4), (512, 4096, 2)),
     16384: ((256, 2048, 0), (512, 4096, 0), (1024, 8192, 0), (512, 4096, 2), (512, 4096, 4), (1024, 8192, 2)),
-    32768: ((512, 4096, 0), (1024, 8192, 0), (512, 4096, 4), (512, 4096, 8), (1024, 8192, 2), (1024, 8192, 4)),
-    65536: ((512, 4096, 0), (1024, 8192, 0), (512, 4096, 4), (512, 4096, 8), (512, 4096, 12), (1024, 8192, 4)),
-    131072: ((512, 4096, 0), (1024, 8192, 0), (512, 4096, 4), (512, 4096, 8), (512, 4096, 12), (1024, 8192, 4)),
+    32768: (
+        (256, 2048, 0),
+        (512, 4096, 0),
+        (1024, 8192, 0),
+        (512, 4096, 4),
+        (512, 4096, 8),
+        (1024, 8192, 2),
+        (1024, 8192, 4),
+    ),
+    65536: ((512, 4096, 0), (1024, 8192, 0), (512, 4096, 4), (512, 4096, 8), (512, 4096, 10), (1024, 8192, 4)),
+    131072: ((512, 4096, 0), (1024, 8192, 0), (512, 4096, 4), (512, 4096, 8), (512, 4096, 10), (1024, 8192, 4)),
 }
 # (threads, tile): the elements of the whole rows that a program has at one time
 FORWARD_WHOLE = {
     256: ((128, 1024), (128, 2048), (128, 4096), (256, 4096)),
     1024: ((128, 1024), (128, 2048), (256, 2048), (128, 4096), (256, 4096)),
     2048: ((128, 2048), (256, 2048), (256, 4096)),
-    4096: ((256, 4096), (512, 4096)),
+    4096: ((128, 4096), (256, 4096), (512, 4096), (256, 8192)),
     8192: ((512, 8192), (1024, 8192)),
 }
 # (threads, tile, stages, programs a multiprocessor)
@@ -65,14 +73,22 @@ def points() -> Iterator[Point]:
 def alternatives(point: Point) -> list[dict[str, int]]:
     columns, narrow = point.shape["columns"], point.dtype == "bfloat16"
     if point.direction == "forward":
-        return [
-            {"ROWS": tile // columns, "BLOCK": columns, "num_warps": threads // 32}
-            for threads, tile in FORWARD_WHOLE.get(columns, ())
-        ] + [
-            {"KEEP": kept, "BLOCK": tile, "num_warps": threads // 32}
-            for threads, tile, kept in FORWARD_TILES.get(columns, ())
-            if narrow or kept * tile <= 64 * threads
-        ]
+        return (
+            [
+                {"ROWS": tile // columns, "BLOCK": columns, "num_warps": threads // 32}
+                for threads, tile in FORWARD_WHOLE.get(columns, ())
+            ]
+            + [
+                {"KEEP": kept, "BLOCK": tile, "num_warps": threads // 32}
+                for threads, tile, kept in FORWARD_TILES.get(columns, ())
+                if narrow or kept * tile <= 64 * threads
+            ]
+            + [
+                {"KEEP": kept, "BLOCK": tile, "WELFORD": True, "num_warps": threads // 32}
+                for threads, tile, kept in FORWARD_TILES.get(columns, ())[1:5:2]
+                if narrow
+            ]
+        )
     return [
         {
             "PROGRAMS": programs, "ROWS": max(1, tile // columns), "BLOCK": min(tile, columns),
