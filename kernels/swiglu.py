@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The Ridgepoint authors
+"""SwiGLU and GeGLU in Triton, forward and backward: one file to copy. It needs torch 2.11 or newer, and its triton.
+
+    y = silu(gate) * up    with silu(x) = x * sigmoid(x)
+    y = gelu(gate) * up    with gelu(x) = x * Phi(x), Phi the normal distribution function, or its tanh approximation
+
+Source: Shazeer, "GLU Variants Improve Transformer", 2020 (https://arxiv.org/abs/2002.05202).
+
+Names: rows (all leading dimensions together) of N columns, `total` elements. Offsets are int64: they pass 2^31.
+"""
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+# --8<-- [start:activation]
+@triton.jit
+def _activate(x, ACTIVATION: tl.constexpr):
+    """f(x) = x * share(x), and its slope f'(x), which costs nothing where it is not used: the compiler drops it."""
+    if ACTIVATION == "gelu":
+        bell = tl.exp2(x * x * -0.7213475204444817)  # exp(-x^2 / 2)
+        tail = bell * _mills(x)
+        share = tl.where(x < 0, tail, 1 - tail)
+        slope = share + x * bell * 0.3989422804014327
+    else:
+        u, du = x, 1.0
+        if ACTIVATION == "gelu-tanh":  # (1 + tanh(v)) / 2 is sigmoid(2 v)
+            u, du = x * (1.5957691216057308 + 0.07135481282553304 * x * x), 1.5957691216057308 + 0.2140644384766 * x * x
+        share = 1 / (1 + tl.exp2(u * -1.4426950408889634))
+        slope = share + x * share * (1 - share) * du
+    return x * share, slope
+
+
+@triton.jit
+def _mills(x):
+    """Phi(-|x|) / exp(-x^2 / 2), to 1e-7 at 0 and to 1e-6 at 13, where the exponential leaves fp32."""
+    t = 1 / (1 + 0.25 * tl.abs(x))
+    p = 0.3623279929161072 - 0.09568291902542114 * t
+    p = -0.31067103147506714 + p * t
+    p = 0.33054032921791077 + p * t
+    p = -0.00735325925052166 + p * t
+    p = 0.12418360263109207 + p * t
+    p = 0.09647118300199509 + p * t
+    return 0.00018415650993119925 + p * t
+
+
+# --8<-- [end:activation]
+
+
+# --8<-- [start:flat]
+@triton.jit
+def _load(ptr, places, inside):
+    return tl.load(ptr + places, mask=inside).to(tl.float32)
+
+
+@triton.jit
+def _forward_at(gate_ptr, up_ptr, y_ptr, places, inside, ACTIVATION: tl.constexpr):
+    gate, up = _load(gate_ptr, places, inside), _load(up_ptr, places, inside)
+    tl.store(y_ptr + places, _activate(gate, ACTIVATION)[0] * up, mask=inside)
+
+
+@triton.jit
+def _forward_kernel(gate_ptr, up_ptr, y_ptr, total, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr):
+    """Contiguous tensors are one long vector. Reads 2, writes 1."""
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    places = start + tl.arange(0, BLOCK)
+    if start + BLOCK <= total:  # without a mask an access is wide whatever the total
+        _forward_at(gate_ptr, up_ptr, y_ptr, places, None, ACTIVATION)
+    else:
+        _forward_at(gate_ptr, up_ptr, y_ptr, places, places < total, ACTIVATION)
+
+
+@triton.jit
+def _backward_at(dy_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, places, inside, ACTIVATION: tl.constexpr):
+    dy, gate, up = _load(dy_ptr, places, inside), _load(gate_ptr, places, inside), _load(up_ptr, places, inside)
+    value, slope = _activate(gate, ACTIVATION)
+    tl.store(dgate_ptr + places, dy * up * slope, mask=inside)
+    tl.store(dup_ptr + places, dy * value, mask=inside)
+
+
+@triton.jit
+def _backward_kernel(
+    dy_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, total, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """The activation is computed again: reading it would be one read more. Reads 3, writes 2."""
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    places = start + tl.arange(0, BLOCK)
+    if start + BLOCK <= total:
+        _backward_at(dy_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, places, None, ACTIVATION)
+    else:
+        _backward_at(dy_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, places, places < total, ACTIVATION)
+
+
+# --8<-- [end:flat]
+
+
+# --8<-- [start:rows]
+@triton.jit
+def _places(N, total, UNIT: tl.constexpr, BLOCK: tl.constexpr):
+    """Rows, columns and mask of BLOCK elements when all rows are laid end to end. N and total count UNITs of elements.
+
+    Triton asks whether 16 divides a number, and accesses are 16 bytes wide only if it knows; here 8 is enough.
+    """
+    UNITS: tl.constexpr = BLOCK // UNIT
+    start = tl.program_id(0).to(tl.int64) * UNITS
+    row = start // N
+    unit = (start - row * N).to(tl.int32) + tl.arange(0, UNITS)  # 32 bits: a division of 64 is a long program
+    cols = (unit % N)[:, None] * UNIT + tl.arange(0, UNIT)[None, :]
+    return (row + unit // N)[:, None] * UNIT, cols, (start + tl.arange(0, UNITS) < total)[:, None]
+
+
+@triton.jit
+def _forward_rows_kernel(
+    gate_ptr, up_ptr, y_ptr, gate_stride, up_stride, N, total,
+    ACTIVATION: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Rows that lie apart, as halves of a fused projection do. Strides count UNITs too."""
+    rows, cols, inside = _places(N, total, UNIT, BLOCK)
+    gate = _load(gate_ptr, rows * gate_stride + cols, inside)
+    up = _load(up_ptr, rows * up_stride + cols, inside)
+    tl.store(y_ptr + rows * N + cols, _activate(gate, ACTIVATION)[0] * up, mask=inside)
+
+
+@triton.jit
+def _backward_rows_kernel(
+    dy_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, dy_stride, gate_stride, up_stride, grad_stride, N, total,
+    ACTIVATION: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    rows, cols, inside = _places(N, total, UNIT, BLOCK)
+    dy = _load(dy_ptr, rows * dy_stride + cols, inside)
+    gate = _load(gate_ptr, rows * gate_stride + cols, inside)
+    up = _load(up_ptr, rows * up_stride + cols, inside)
+    value, slope = _activate(gate, ACTIVATION)
+    grads = rows * grad_stride + cols
+    tl.store(dgate_ptr + grads, dy * up * slope, mask=inside)
+    tl.store(dup_ptr + grads, dy * value, mask=inside)
+
+
+# --8<-- [end:rows]
+
+
+# --8<-- [start:launch]
+# Chosen from sweeps on an H200; nothing is tuned at a user's first call. Threads, not warps, since an AMD warp has 64.
+# A thread has 8 elements of a tile or a multiple: accesses of 16 bytes in bf16.
+@functools.cache
+def _device(device: torch.device) -> tuple[int, int]:
+    """Multiprocessors, and threads a warp."""
+    if device.type == "cpu":  # the interpreter
+        return 2, 32
+    properties = torch.cuda.get_device_properties(device)
+    return properties.multi_processor_count, properties.warp_size
+
+
+def _options(device: torch.device, threads: int, **constants: int) -> dict[str, int]:
+    return {**constants, "num_warps": threads // _device(device)[1]}
+
+
+@functools.cache
+def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
+    return _options(device, 128, BLOCK=1024)
+
+
+@functools.cache
+def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
+    return _options(device, 128, BLOCK=1024)
+
+
+# --8<-- [end:launch]
+
+
+# --8<-- [start:op]
+def _rows(t: Tensor) -> tuple[Tensor, int]:
+    """Rows of neighbouring columns, and how far apart they are: no copy where the strides allow that."""
+    if t.is_contiguous():
+        return t, t.shape[-1]
+    rows = t.reshape(-1, t.shape[-1])
+    if rows.stride(1) != 1 or rows.shape[1] >= 2**30:  # a row's places are 32 bits wide
+        rows = rows.contiguous()
+    return rows, rows.stride(0)
+
+
+def _forward_fake(gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
+    if up is None:
+        return gate.new_empty((*gate.shape[:-1], gate.shape[-1] // 2))
+    dtype = torch.promote_types(gate.dtype, up.dtype)
+    return torch.empty_like(gate, dtype=dtype, memory_format=torch.contiguous_format)
+
+
+def _forward(gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
+    """Without up, gate is both: halves of its rows."""
+    y = _forward_fake(gate, up, activation)
+    total = y.numel()
+    if total == 0:
+        return y
+    if up is None:
+        gate, up = gate.chunk(2, -1)
+    N = y.shape[-1:].numel()
+    options = _forward_launch(N, 8 * gate.element_size(), gate.device)
+    grid = (-(-total // options["BLOCK"]),)
+    with torch.cuda.device_of(gate):  # triton launches on the current device
+        if gate.is_contiguous() and up.is_contiguous():
+            _forward_kernel[grid](gate, up, y, total, activation, **options)
+        else:
+            (gate, gate_stride), (up, up_stride) = _rows(gate), _rows(up)
+            unit = 8 if N % 8 == gate_stride % 8 == up_stride % 8 == 0 else 1
+            sizes = gate_stride // unit, up_stride // unit, N // unit, total // unit
+            _forward_rows_kernel[grid](gate, up, y, *sizes, activation, UNIT=unit, **options)
+    return y
+
+
+def _backward_fake(dy: Tensor, gate: Tensor, up: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
+    dgate = torch.empty_like(gate, memory_format=torch.contiguous_format)
+    return dgate, gate.new_empty(0) if up is None else torch.empty_like(up, memory_format=torch.contiguous_format)
+
+
+def _backward(dy: Tensor, gate: Tensor, up: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
+    """dgate and dup; without up, one gradient for both, of which the kernel fills the halves."""
+    grads = dgate, dup = _backward_fake(dy, gate, up, activation)
+    total = dy.numel()
+    if total == 0:
+        return grads
+    if up is None:
+        (gate, up), (dgate, dup) = gate.chunk(2, -1), dgate.chunk(2, -1)
+    N = dy.shape[-1:].numel()
+    options = _backward_launch(N, 8 * gate.element_size(), gate.device)
+    grid = (-(-total // options["BLOCK"]),)
+    with torch.cuda.device_of(gate):
+        if dy.is_contiguous() and gate.is_contiguous() and up.is_contiguous() and dgate.is_contiguous():
+            _backward_kernel[grid](dy, gate, up, dgate, dup, total, activation, **options)
+        else:
+            (dy, dy_stride), (gate, gate_stride), (up, up_stride) = _rows(dy), _rows(gate), _rows(up)
+            strides = dy_stride, gate_stride, up_stride, _rows(dgate)[1]
+            unit = 8 if N % 8 == 0 and all(stride % 8 == 0 for stride in strides) else 1
+            sizes = *(stride // unit for stride in strides), N // unit, total // unit
+            _backward_rows_kernel[grid](dy, gate, up, dgate, dup, *sizes, activation, UNIT=unit, **options)
+    return grads
+
+
+# define and impl cost the host less per call than custom_op; fake tensors, torch.compile and opcheck work as well
+_library = torch.library.Library("ridgepoint", "FRAGMENT")
+_library.define("swiglu_forward(Tensor gate, Tensor? up, str activation) -> Tensor")
+_library.define("swiglu_backward(Tensor dy, Tensor gate, Tensor? up, str activation) -> (Tensor, Tensor)")
+for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
+    _library.impl("swiglu_forward", _forward, _key)
+    _library.impl("swiglu_backward", _backward, _key)
+torch.library.register_fake("ridgepoint::swiglu_forward", _forward_fake, lib=_library)
+torch.library.register_fake("ridgepoint::swiglu_backward", _backward_fake, lib=_library)
+_forward_op = torch.ops.ridgepoint.swiglu_forward.default
+_backward_op = torch.ops.ridgepoint.swiglu_backward.default
+# --8<-- [end:op]
+
+
+# --8<-- [start:autograd]
+class _Gated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
+        ctx.save_for_backward(gate, up)  # what is there already; the activation is not kept
+        ctx.activation = activation
+        return _forward_op(gate, up, activation)
+
+    @staticmethod
+    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        if torch.is_grad_enabled():  # not once_differentiable, which lets a dy that needs no gradient pass
+            name = "swiglu" if ctx.activation == "silu" else "geglu"
+            raise RuntimeError(f"{name}: expected a backward without create_graph=True, got one with: it would lose "
+                               "the second derivative, which this kernel does not have")  # fmt: skip
+        gate, up = ctx.saved_tensors
+        dgate, dup = _backward_op(dy, gate, up, ctx.activation)
+        return dgate, None if up is None else dup, None
+
+
+# --8<-- [end:autograd]
+
+
+# --8<-- [start:public]
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
+
+
+def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
+    """SwiGLU: silu(gate) * up, element by element.
+
+    The function, and the dtypes, of `torch.nn.functional.silu(gate) * up`: computed in fp32 and rounded once.
+
+    Args:
+        gate: any shape, fp32, fp16 or bf16, with any strides. Rows without unit stride are copied first.
+        up: the shape of gate; its dtype may differ. None where gate holds both, as a fused projection's output does:
+            [..., 2 N], gate before up. Then the gradient is one tensor too, and nobody concatenates its halves.
+
+    Returns:
+        A new contiguous tensor of that shape ([..., N] without up), of the dtype to which torch promotes both.
+        Gradients flow to gate and to up, each in its own dtype.
+
+    Raises:
+        TypeError: gate or up is not a tensor of one of these dtypes.
+        ValueError: up has another shape than gate, or is on another device; there is no up, and gate has no even
+            last dimension; or gate is on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
+        RuntimeError: in a backward with create_graph=True, since there is no double backward.
+
+    Source: Shazeer, "GLU Variants Improve Transformer", 2020 (https://arxiv.org/abs/2002.05202).
+    """
+    return _gated(gate, up, "silu")
+
+
+def geglu(gate: Tensor, up: Tensor | None = None, approximate: str = "none") -> Tensor:
+    """GeGLU: gelu(gate) * up, element by element.
+
+    The function of `torch.nn.functional.gelu(gate, approximate=approximate) * up`. All else is as in `swiglu`.
+
+    Args:
+        gate, up: as in `swiglu`.
+        approximate: "none" for x * Phi(x), or "tanh" for its approximation.
+
+    Raises:
+        ValueError: approximate is neither; and what `swiglu` raises.
+    """
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f'approximate: expected "none" or "tanh", got {approximate!r}')
+    return _gated(gate, up, "gelu" if approximate == "none" else "gelu-tanh")
+
+
+def _gated(gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
+    for name, t in (("gate", gate), ("up", gate if up is None else up)):
+        if not isinstance(t, Tensor) or t.dtype not in _DTYPES:
+            raise TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {getattr(t, 'dtype', type(t))}")
+    if up is None:
+        if gate.dim() == 0 or gate.shape[-1] % 2:
+            raise ValueError(f"gate: expected an even last dimension, for gate and up, got shape {list(gate.shape)}")
+    elif up.shape != gate.shape:
+        raise ValueError(f"up: expected shape {list(gate.shape)}, as gate has, got {list(up.shape)}")
+    elif up.device != gate.device:
+        raise ValueError(f"up: expected on {gate.device}, where gate is, got {up.device}")
+    if gate.device.type == "cpu" and not _INTERPRETED:
+        raise ValueError("gate: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
+    if torch.is_grad_enabled() and (gate.requires_grad or (up is not None and up.requires_grad)):
+        return _Gated.apply(gate, up, activation)
+    return _forward_op(gate, up, activation)
+
+
+# --8<-- [end:public]

@@ -1,0 +1,147 @@
+"""SwiGLU and GeGLU, forward and backward: what each implementation makes of the memory's bandwidth.
+
+Shapes say what is measured. (rows, columns): SwiGLU of two tensors. (rows, halves, columns): SwiGLU of the two halves
+of one, as a fused projection leaves them. (rows, columns, tanh): GeGLU, with tanh = 1 for approximate="tanh", else 0.
+(batch, tokens, width) and (tokens, width, hidden): inside a compiled block and a compiled MLP.
+"""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kernels import swiglu as kernel
+from tests.benchmarks import blocks, sides
+from tests.benchmarks.case import Case, Point, Workload
+
+LARGE = sides.shapes((65536, 1024), (32768, 4096), (16384, 11008), (16384, 14336), (8192, 28672))
+SMALL = sides.shapes((256, 1024), (256, 4096), (256, 11008), (256, 14336), (256, 28672))  # as in decoding
+GELU = [{"rows": r, "columns": n, "tanh": t} for r, n, t in ((32768, 4096, 0), (16384, 14336, 0), (16384, 14336, 1))]
+GELU_SMALL = [{"rows": 256, "columns": 14336, "tanh": 0}]
+HALVES, HALVES_SMALL = ([{"rows": rows, "halves": 2, "columns": 14336}] for rows in (16384, 256))
+MLP = {"tokens": 8192, "width": 4096, "hidden": 14336}  # as in Llama 3 8B
+FLOPS = {
+    "silu": (5, 11),
+    "none": (25, 31),
+    "tanh": (9, 17),
+}  # forward and backward, an element, by the kernel's formulas
+
+
+def points(device: torch.device) -> Iterator[Point]:
+    on_a_cpu = {"rows": 256, "columns": 1024}
+    large, small = (*LARGE, *GELU, *HALVES), (*SMALL, *GELU_SMALL, *HALVES_SMALL)
+    yield from sides.grid(device, large, small, knobs=(LARGE[3], GELU[1]), on_a_cpu=on_a_cpu)
+    yield from blocks.points(device)
+    if device.type == "cuda":
+        yield Point(MLP, "bfloat16", "both", variants=("eager", "compile", "ours"))
+
+
+def prepare(point: Point, device: torch.device) -> Workload:
+    if "batch" in point.shape:
+        ours = blocks.Operations(activation=lambda gate, up, weight, bias: kernel.swiglu(gate, up))
+        return blocks.block_workload(point, device, blocks.Operations(), ours)
+    dtype = getattr(torch, point.dtype)
+    if "hidden" in point.shape:
+        tokens, width, hidden = point.shape.values()
+        plain = MultiLayer(width, hidden).to(device, dtype)
+        x = torch.randn(tokens, width, device=device).to(dtype)
+        return blocks.module_workload(point, plain, Ours.of(plain), x)
+    size = point.shape["rows"], point.shape["columns"]
+    if "halves" in point.shape:
+        inputs = {"x": torch.randn(size[0], 2 * size[1], device=device).to(dtype)}
+    else:
+        inputs = {name: torch.randn(size, device=device).to(dtype) for name in ("gate", "up")}
+    gelu = {0: "none", 1: "tanh"}.get(point.shape.get("tanh", -1))
+    plain, ours, theirs = (side(gelu) for side in (eager, our, liger))
+    forward, backward = FLOPS[gelu or "silu"]
+    elements = size[0] * size[1]
+    width = elements * dtype.itemsize
+    return sides.workload(
+        point,
+        kernel,
+        inputs,
+        {"eager": lambda: plain, "ours": lambda: ours, "liger": theirs},
+        # gate and up, and y or its gradient; y or the gradients of gate and up
+        bytes_read={"forward": 2, "backward": 3, "both": 5}[point.direction] * width,
+        bytes_written={"forward": 1, "backward": 2, "both": 3}[point.direction] * width,
+        flops={"forward": forward, "backward": backward, "both": forward + backward}[point.direction] * elements,
+        mix="triad",
+    )
+
+
+def halved(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """gate and up, of one tensor or two."""
+    return inputs if len(inputs) == 2 else inputs[0].chunk(2, -1)
+
+
+def eager(gelu: str | None) -> sides.Function:
+    def function(*inputs: Tensor) -> Tensor:
+        gate, up = halved(inputs)
+        return (F.gelu(gate, approximate=gelu) if gelu else F.silu(gate)) * up
+
+    return function
+
+
+def our(gelu: str | None) -> sides.Function:
+    if gelu is None:
+        return kernel.swiglu
+    return lambda gate, up: kernel.geglu(gate, up, gelu)
+
+
+def liger(gelu: str | None) -> sides.Find:
+    """Its backward writes over what the forward kept: it gets copies, once and before the timing, so that the others'
+    inputs stay. What it computes from the second call on is then its own matter, and the check's."""
+
+    def find() -> sides.Function:
+        from liger_kernel.ops.geglu import LigerGELUMulFunction
+        from liger_kernel.ops.swiglu import LigerSiLUMulFunction
+
+        if gelu == "none":
+            raise NotImplementedError("Liger-Kernel has GeGLU with the tanh approximation only")
+        function = LigerGELUMulFunction if gelu else LigerSiLUMulFunction
+        copies: list[Tensor] = []
+
+        def call(*inputs: Tensor) -> Tensor:
+            if inputs[0].requires_grad and not copies:
+                copies.extend(t.clone() for t in inputs)
+            return function.apply(*halved(tuple(copies or inputs)))
+
+        return call
+
+    return find
+
+
+class MultiLayer(nn.Module):
+    """The MLP of a Llama block, gate and up in one projection: x (tokens, width) to the same shape."""
+
+    def __init__(self, width: int, hidden: int):
+        super().__init__()
+        self.up = nn.Linear(width, 2 * hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.up(x).chunk(2, -1)
+        return self.down(F.silu(gate) * up)
+
+
+class Ours(MultiLayer):
+    """The same parameters; gate and up stay in one tensor, and so do their gradients."""
+
+    @classmethod
+    def of(cls, other: MultiLayer) -> "Ours":
+        made = cls.__new__(cls)
+        made.__dict__ = other.__dict__
+        return made
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(kernel.swiglu(self.up(x)))
+
+
+CASE = Case(
+    name="kernels/swiglu",
+    question="What is left to win where the compiler is at the roofline: SwiGLU, GeGLU, and halves of one projection?",
+    sources=("kernels/swiglu.py", *sides.SOURCES, *blocks.SOURCES),
+    points=points,
+    prepare=prepare,
+)
