@@ -43,21 +43,24 @@ def _heads(
 
 
 # --8<-- [start:kernel]
+@triton.jit
+def _in_chunks(stride, VEC: tl.constexpr):
+    """The stride, in a form that shows the compiler what the host has made sure of: VEC divides it."""
+    return tl.cast(stride, tl.int64) // VEC * VEC
+
+
 _STRIDES = [f"{t}_{dim}" for t in ("q", "k", "q_out", "k_out") for dim in "bhs"]
 _STRIDES += [f"{t}_{dim}" for t in ("cos", "sin") for dim in "bs"]
 
 
-@triton.jit(do_not_specialize=[*_STRIDES, "chunks", "S", "H", "K", "STEPS"])  # VEC says all that there is to know
+@triton.jit(do_not_specialize=[*_STRIDES, "chunks", "S", "H", "K", "STEPS"])  # VEC says what there is to know
 def _rope_kernel(
     q_ptr, k_ptr, cos_ptr, sin_ptr, q_out_ptr, k_out_ptr,
     q_b, q_h, q_s, k_b, k_h, k_s, q_out_b, q_out_h, q_out_s, k_out_b, k_out_h, k_out_s, cos_b, cos_s, sin_b, sin_s,
     chunks, S, H, K, STEPS,
     BACKWARD: tl.constexpr, HALF: tl.constexpr, VEC: tl.constexpr, CHUNKS: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
-    """CHUNKS chunks of a group of heads of q or k, HEADS at a time. Reads q and k, writes q_out and k_out.
-
-    Strides count VECs, so that whatever they are, every address is known to be a multiple of one.
-    """
+    """CHUNKS chunks of a group of heads of q or k, HEADS at a time. Reads q and k, writes q_out and k_out."""
     a_group = HEADS * STEPS
     groups_of_q = tl.cdiv(H, a_group)
     groups = groups_of_q + tl.cdiv(K, a_group)
@@ -68,13 +71,13 @@ def _rope_kernel(
     A_HALF: tl.constexpr = HALF // VEC  # chunks
     index = (start % A_HALF).to(tl.int32) + tl.arange(0, CHUNKS)
     token = (start // A_HALF % S).to(S.dtype) + index // A_HALF
-    b = (start // A_HALF // S + token // S)[None, :, None] * VEC
-    s = (token % S).to(tl.int64)[None, :, None] * VEC
+    b = (start // A_HALF // S + token // S)[None, :, None]
+    s = (token % S).to(tl.int64)[None, :, None]
     column = (index % A_HALF * VEC)[None, :, None] + tl.arange(0, VEC)[None, None, :]
     inside = (start + tl.arange(0, CHUNKS) < chunks)[None, :, None]
 
-    cos = cos_ptr + b * cos_b + s * cos_s + column
-    sin = sin_ptr + b * sin_b + s * sin_s + column
+    cos = cos_ptr + b * _in_chunks(cos_b, VEC) + s * _in_chunks(cos_s, VEC) + column
+    sin = sin_ptr + b * _in_chunks(sin_b, VEC) + s * _in_chunks(sin_s, VEC) + column
     cos_1 = tl.load(cos, mask=inside, other=0.0).to(tl.float32)
     cos_2 = tl.load(cos + HALF, mask=inside, other=0.0).to(tl.float32)
     sin_1 = tl.load(sin, mask=inside, other=0.0).to(tl.float32)
@@ -85,15 +88,17 @@ def _rope_kernel(
     if group < groups_of_q:
         first = group * a_group
         _heads(
-            q_ptr + b * q_b + s * q_s + column, q_out_ptr + b * q_out_b + s * q_out_s + column,
-            tl.cast(q_h, tl.int64) * VEC, tl.cast(q_out_h, tl.int64) * VEC,
+            q_ptr + b * _in_chunks(q_b, VEC) + s * _in_chunks(q_s, VEC) + column,
+            q_out_ptr + b * _in_chunks(q_out_b, VEC) + s * _in_chunks(q_out_s, VEC) + column,
+            _in_chunks(q_h, VEC), _in_chunks(q_out_h, VEC),
             inside, cos_1, cos_2, sin_1, sin_2, first, tl.minimum(first + a_group, H), HALF, HEADS,
         )  # fmt: skip
     else:
         first = (group - groups_of_q) * a_group
         _heads(
-            k_ptr + b * k_b + s * k_s + column, k_out_ptr + b * k_out_b + s * k_out_s + column,
-            tl.cast(k_h, tl.int64) * VEC, tl.cast(k_out_h, tl.int64) * VEC,
+            k_ptr + b * _in_chunks(k_b, VEC) + s * _in_chunks(k_s, VEC) + column,
+            k_out_ptr + b * _in_chunks(k_out_b, VEC) + s * _in_chunks(k_out_s, VEC) + column,
+            _in_chunks(k_h, VEC), _in_chunks(k_out_h, VEC),
             inside, cos_1, cos_2, sin_1, sin_2, first, tl.minimum(first + a_group, K), HALF, HEADS,
         )  # fmt: skip
 
@@ -157,7 +162,7 @@ def _empty(t: Tensor, dtype: torch.dtype, order: int) -> Tensor:
         sizes, strides, step = t.shape, [0, 0, 0, 1], D
         for dim in reversed(_ORDERS[order]):
             strides[dim], step = step, step * sizes[dim]
-    return torch.empty_strided(t.shape, strides, dtype=dtype, device=t.device)
+    return t.new_empty_strided(t.shape, strides, dtype=dtype)
 
 
 # --8<-- [end:layout]
@@ -188,6 +193,15 @@ def _backward(
     return _launch(dq, dk, cos, sin, *_fake(dq, dk, cos, sin, q_dtype, k_dtype, q_order, k_order), True, **options)
 
 
+def _side_by_side(t: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+    """t with the elements of a head side by side, and its other strides: transposed views run as they are."""
+    strides = t.stride()
+    if strides[-1] == 1:
+        return t, strides[:-1]
+    t = t.contiguous()
+    return t, t.stride()[:-1]
+
+
 def _launch(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_out: Tensor, k_out: Tensor, backward: bool,
     VEC: int, CHUNKS: int, HEADS: int, STEPS: int, num_warps: int,
@@ -196,13 +210,10 @@ def _launch(
     K = k.shape[1]
     if B * S * D * (H + K) == 0:
         return q_out, k_out
-    # transposed views run as they are: only the elements of a head must stand side by side
-    q, k, cos, sin = (t if t.stride(3 - (t.dim() == 3)) == 1 else t.contiguous() for t in (q, k, cos, sin))
-    cos_b, sin_b = (t.stride(0) if t.shape[0] > 1 else 0 for t in (cos, sin))
-    strides = (
-        *q.stride()[:3], *k.stride()[:3], *q_out.stride()[:3], *k_out.stride()[:3],
-        cos_b, cos.stride(1), sin_b, sin.stride(1),
-    )  # fmt: skip
+    (q, q_strides), (k, k_strides), (cos, cos_strides), (sin, sin_strides) = map(_side_by_side, (q, k, cos, sin))
+    cos_b, sin_b = cos_strides[0] if cos.shape[0] > 1 else 0, sin_strides[0] if sin.shape[0] > 1 else 0
+    out_strides = *q_out.stride()[:3], *k_out.stride()[:3]
+    strides = (*q_strides, *k_strides, *out_strides, cos_b, cos_strides[1], sin_b, sin_strides[1])
     VEC = math.gcd(VEC, D // 2, *strides)  # neighbours that stay neighbours, and aligned, whatever is added to them
     chunks = B * S * (D // 2 // VEC)
     HEADS = min(HEADS, 1 << (max(H, K) - 1).bit_length())
@@ -212,7 +223,7 @@ def _launch(
     programs = tiles * (-(-H // (HEADS * STEPS)) - (-K // (HEADS * STEPS)))
     with torch.cuda.device_of(q):  # triton launches on the current device
         _rope_kernel[(programs,)](
-            q, k, cos, sin, q_out, k_out, *(stride // VEC for stride in strides), chunks, S, H, K, STEPS,
+            q, k, cos, sin, q_out, k_out, *strides, chunks, S, H, K, STEPS,
             BACKWARD=backward, HALF=D // 2, VEC=VEC, CHUNKS=CHUNKS, HEADS=HEADS, num_warps=num_warps,
         )  # fmt: skip
     return q_out, k_out
@@ -286,18 +297,22 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor
     for name, t in (("q", q), ("k", k), ("cos", cos), ("sin", sin)):
         if not isinstance(t, Tensor) or t.dtype not in _DTYPES:
             raise TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {getattr(t, 'dtype', type(t))}")
-    if q.dim() != 4 or q.shape[3] % 2:
-        raise ValueError(f"q: expected shape (B, H, S, D) with D even, got {list(q.shape)}")
-    B, _, S, D = q.shape
-    if k.dim() != 4 or k.shape[0] != B or k.shape[2] != S or k.shape[3] != D:
-        raise ValueError(f"k: expected shape ({B}, K, {S}, {D}), since q has {list(q.shape)}, got {list(k.shape)}")
+    shape = q.shape
+    if len(shape) != 4 or shape[3] % 2:
+        raise ValueError(f"q: expected shape (B, H, S, D) with D even, got {list(shape)}")
+    B, H, S, D = shape
+    shape = k.shape
+    if len(shape) != 4 or shape != (B, shape[1], S, D):
+        raise ValueError(f"k: expected shape ({B}, K, {S}, {D}), where q has ({B}, {H}, {S}, {D}), got {list(shape)}")
+    device = q.device
     for name, t in (("cos", cos), ("sin", sin)):
-        if t.dim() != 3 or t.shape[0] not in (1, B) or t.shape[1] != S or t.shape[2] != D:
-            raise ValueError(f"{name}: expected shape (1 or {B}, {S}, {D}), got {list(t.shape)}")
+        shape = t.shape
+        if shape != (1, S, D) and shape != (B, S, D):
+            raise ValueError(f"{name}: expected shape (1 or {B}, {S}, {D}), got {list(shape)}")
     for name, t in (("k", k), ("cos", cos), ("sin", sin)):
-        if t.device != q.device:
-            raise ValueError(f"{name}: expected on {q.device}, where q is, got {t.device}")
-    if q.device.type == "cpu" and not _INTERPRETED:
+        if t.device != device:
+            raise ValueError(f"{name}: expected on {device}, where q is, got {t.device}")
+    if not _INTERPRETED and device.type == "cpu":
         raise ValueError("q: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
     q_dtype, k_dtype = q.dtype, k.dtype
     if not q_dtype == k_dtype == cos.dtype == sin.dtype:
