@@ -20,6 +20,6 @@ def alternatives(point: Point) -> list[dict[str, int]]:
     return [
         {"VEC": vec, "CHUNKS": threads, "HEADS": heads, "STEPS": steps, "num_warps": threads // 32}
         for heads, steps, threads in (
-            (8, 1, 128), (4, 1, 128), (4, 2, 128), (4, 8, 128), (2, 2, 128), (2, 4, 128), (2, 16, 128), (4, 1, 256),
+            (1, 1, 128), (8, 1, 128), (4, 1, 128), (4, 2, 128), (4, 8, 128), (2, 4, 128), (2, 16, 128), (4, 1, 256),
         )
     ]  # fmt: skip
