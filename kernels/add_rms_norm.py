@@ -1,0 +1,475 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The Ridgepoint authors
+"""Residual add and RMSNorm in one kernel, forward and backward: one file to copy. It needs torch 2.11 or newer, and its
+triton.
+
+    h = x + residual          rounded to its dtype, as the add alone would do it
+    y = h * rstd * weight     with rstd = 1 / sqrt(mean(h^2) + eps) over the last dimension
+
+Both are returned: y goes into the next layer, h is the residual stream after it. Source of the norm: Zhang & Sennrich,
+"Root Mean Square Layer Normalization", 2019 (https://arxiv.org/abs/1910.07467).
+
+Names: M rows (all leading dimensions together) of N columns. Row indices are int64: offsets pass 2^31. Triton makes
+accesses of 16 bytes only where it knows that every row begins at one, and of a size or a stride it asks just one thing,
+whether 16 divides it. Hence the UNIT: sizes and strides are counted in eights where 8 divides them all.
+"""
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+# --8<-- [start:forward]
+@triton.jit
+def _forward_kernel(
+    x_ptr, residual_ptr, weight_ptr, y_ptr, h_ptr, rstd_ptr, x_stride, residual_stride, M, N, eps,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """ROWS rows at a time, held in registers. Reads 2MN, writes 2MN."""
+    x_stride, residual_stride = tl.cast(x_stride, tl.int64) * UNIT, tl.cast(residual_stride, tl.int64) * UNIT
+    N = N * UNIT
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    cols = tl.arange(0, BLOCK)
+    inside = (rows < M)[:, None] & (cols < N)[None, :]
+    x = tl.load(x_ptr + rows[:, None] * x_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
+    residual = tl.load(residual_ptr + rows[:, None] * residual_stride + cols[None, :], mask=inside, other=0.0)
+    rounded = (x + residual.to(tl.float32)).to(h_ptr.dtype.element_ty)
+    tl.store(h_ptr + rows[:, None] * N + cols[None, :], rounded, mask=inside)
+    h = rounded.to(tl.float32)  # what the next layer's add, and the backward, will read
+    rstd = tl.rsqrt(tl.sum(h * h, axis=1) / N + tl.cast(eps, tl.float32))
+    weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)
+    tl.store(y_ptr + rows[:, None] * N + cols[None, :], h * rstd[:, None] * weight[None, :], mask=inside)
+    if rstd_ptr is not None:
+        tl.store(rstd_ptr + rows, rstd, mask=rows < M)
+
+
+# --8<-- [end:forward]
+
+
+# --8<-- [start:forward-wide]
+@triton.jit
+def _load(ptr, cols, N, POLICY: tl.constexpr):
+    return tl.load(ptr + cols, mask=cols < N, other=0.0, eviction_policy=POLICY).to(tl.float32)
+
+
+@triton.jit
+def _add(x_ptr, residual_ptr, h_ptr, cols, N):
+    """h, rounded and stored."""
+    h = (_load(x_ptr, cols, N, "evict_first") + _load(residual_ptr, cols, N, "evict_first")).to(h_ptr.dtype.element_ty)
+    tl.store(h_ptr + cols, h, mask=cols < N, eviction_policy="evict_last")
+    return h
+
+
+@triton.jit
+def _forward_wide_kernel(
+    x_ptr, residual_ptr, weight_ptr, y_ptr, h_ptr, rstd_ptr, x_stride, residual_stride, N, eps,
+    UNIT: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A row of any length. Of h, registers keep KEPT tiles; the program reads the others again, from cache."""
+    x_stride, residual_stride = tl.cast(x_stride, tl.int64) * UNIT, tl.cast(residual_stride, tl.int64) * UNIT
+    N = N * UNIT
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr, residual_ptr = x_ptr + row * x_stride, residual_ptr + row * residual_stride
+    y_ptr, h_ptr = y_ptr + row * N, h_ptr + row * N
+    squares = tl.zeros([BLOCK], tl.float32)
+    kept = ()
+    for tile in tl.static_range(KEPT):
+        rounded = _add(x_ptr, residual_ptr, h_ptr, tile * BLOCK + tl.arange(0, BLOCK), N)
+        kept = kept + (rounded,)
+        h = rounded.to(tl.float32)
+        squares += h * h
+    for start in range(KEPT * BLOCK, N, BLOCK):
+        h = _add(x_ptr, residual_ptr, h_ptr, start + tl.arange(0, BLOCK), N).to(tl.float32)
+        squares += h * h
+    rstd = tl.rsqrt(tl.sum(squares) / N + tl.cast(eps, tl.float32))
+    if rstd_ptr is not None:
+        tl.store(rstd_ptr + row, rstd)
+    tl.debug_barrier()  # what one thread stored, another may load
+    for start in range(KEPT * BLOCK, N, BLOCK):
+        cols = start + tl.arange(0, BLOCK)
+        y = _load(h_ptr, cols, N, "evict_first") * rstd * _load(weight_ptr, cols, N, "")
+        tl.store(y_ptr + cols, y, mask=cols < N)
+    for tile in tl.static_range(KEPT):
+        cols = tile * BLOCK + tl.arange(0, BLOCK)
+        tl.store(y_ptr + cols, kept[tile].to(tl.float32) * rstd * _load(weight_ptr, cols, N, ""), mask=cols < N)
+
+
+# --8<-- [end:forward-wide]
+
+
+# The backward. h goes two ways, into the norm and on as the residual stream, so its gradient comes from two sides. With
+# h_hat = h * rstd and g = dy * weight:
+#     dh + rstd * (g - h_hat * mean(g * h_hat))    of h, and so of x and of residual; the mean over the row
+#     dweight = sum(dy * h_hat)                    the sum over all rows
+# A program takes every P-th row (P programs) and keeps its share of dweight in registers. A second kernel adds the
+# shares in a fixed order: no atomics, so dweight is bitwise the same in every run.
+
+
+# --8<-- [start:backward]
+@triton.jit
+def _backward_kernel(
+    dy_ptr, dh_ptr, h_ptr, weight_ptr, rstd_ptr, mean_ptr, dx_ptr, dresidual_ptr, share_ptr,
+    dy_stride, dh_stride, h_stride, M, N,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """ROWS rows at a time while the next ones are on their way. Reads 3MN, writes MN.
+
+    Of a row the program has BLOCK columns: if that is not the WHOLE row, the mean is read.
+    """
+    dy_stride, dh_stride = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(dh_stride, tl.int64) * UNIT
+    h_stride, N = tl.cast(h_stride, tl.int64) * UNIT, N * UNIT
+    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)
+    dweight = tl.zeros([ROWS, BLOCK], tl.float32)
+    first = tl.program_id(0).to(tl.int64) * ROWS
+    for start in tl.range(first, M, tl.num_programs(0) * ROWS, num_stages=STAGES):
+        rows = tl.cast(start, tl.int64) + tl.arange(0, ROWS)  # the interpreter's start is a Python int
+        inside = (rows < M)[:, None] & (cols < N)[None, :]
+        h = tl.load(h_ptr + rows[:, None] * h_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + rows[:, None] * dy_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
+        rstd = tl.load(rstd_ptr + rows, mask=rows < M, other=0.0)[:, None]
+        h_hat = h * rstd
+        g = dy * weight[None, :]
+        if WHOLE:
+            mean = tl.sum(g * h_hat, axis=1) / N
+        else:
+            mean = tl.load(mean_ptr + rows, mask=rows < M, other=0.0)
+        dx = (g - h_hat * mean[:, None]) * rstd
+        if dh_ptr is not None:
+            dx += tl.load(dh_ptr + rows[:, None] * dh_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
+        tl.store(dx_ptr + rows[:, None] * N + cols[None, :], dx, mask=inside)
+        if dresidual_ptr is not None:
+            tl.store(dresidual_ptr + rows[:, None] * N + cols[None, :], dx, mask=inside)
+        dweight += dy * h_hat
+    tl.store(share_ptr + tl.program_id(0).to(tl.int64) * N + cols, tl.sum(dweight, axis=0), mask=cols < N)
+
+
+# --8<-- [end:backward]
+
+
+# --8<-- [start:backward-wide]
+@triton.jit
+def _backward_wide_kernel(
+    dy_ptr, dh_ptr, h_ptr, weight_ptr, rstd_ptr, dx_ptr, dresidual_ptr, share_ptr,
+    dy_stride, dh_stride, h_stride, M, N,
+    UNIT: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One row at a time, in tiles: registers have room for dweight only, so dy and h are looked at twice, dh once."""
+    dy_stride, dh_stride = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(dh_stride, tl.int64) * UNIT
+    h_stride, N = tl.cast(h_stride, tl.int64) * UNIT, N * UNIT
+    # one policy in both looks makes them one load, kept in registers; with more tiles there is no room
+    WEIGHT: tl.constexpr = "" if TILES <= 2 else "evict_last"
+    dweight = (tl.zeros([BLOCK], tl.float32),) * TILES
+    # disable_licm: the masks and addresses of all tiles, hoisted out of the loop, would spill
+    for index in tl.range(tl.program_id(0).to(tl.int64), M, tl.num_programs(0), disable_licm=True):
+        row = tl.cast(index, tl.int64)
+        dy_row, h_row = dy_ptr + row * dy_stride, h_ptr + row * h_stride
+        rstd = tl.load(rstd_ptr + row)
+        products = tl.zeros([BLOCK // 8], tl.float32)
+        added = ()
+        for tile in tl.static_range(TILES):
+            cols = tile * BLOCK + tl.arange(0, BLOCK)
+            dy_h_hat = _load(dy_row, cols, N, "evict_last") * (_load(h_row, cols, N, "evict_last") * rstd)
+            added = added + (dweight[tile] + dy_h_hat,)
+            product = dy_h_hat * _load(weight_ptr, cols, N, WEIGHT)
+            products += tl.sum(tl.reshape(product, [BLOCK // 8, 8]), axis=1)  # the eight that one thread has
+        dweight = added
+        mean = tl.sum(products) / N
+        for tile in tl.static_range(TILES):
+            cols = tile * BLOCK + tl.arange(0, BLOCK)
+            h_hat = _load(h_row, cols, N, "evict_first") * rstd
+            g = _load(dy_row, cols, N, "evict_first") * _load(weight_ptr, cols, N, "")
+            dx = (g - h_hat * mean) * rstd
+            if dh_ptr is not None:
+                dx += _load(dh_ptr + row * dh_stride, cols, N, "evict_first")
+            tl.store(dx_ptr + row * N + cols, dx, mask=cols < N)
+            if dresidual_ptr is not None:
+                tl.store(dresidual_ptr + row * N + cols, dx, mask=cols < N)
+    for tile in tl.static_range(TILES):
+        cols = tile * BLOCK + tl.arange(0, BLOCK)
+        tl.store(share_ptr + tl.program_id(0).to(tl.int64) * N + cols, dweight[tile], mask=cols < N)
+
+
+# --8<-- [end:backward-wide]
+
+
+# --8<-- [start:sums]
+@triton.jit
+def _row_mean_kernel(
+    dy_ptr, h_ptr, weight_ptr, rstd_ptr, mean_ptr, dy_stride, h_stride, N,
+    UNIT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """mean(g * h_hat) of one row of any length. Reads 2MN."""
+    dy_stride, h_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(h_stride, tl.int64) * UNIT, N * UNIT
+    row = tl.program_id(0).to(tl.int64)
+    products = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, N, BLOCK):
+        cols = start + tl.arange(0, BLOCK)
+        g = _load(dy_ptr + row * dy_stride, cols, N, "") * _load(weight_ptr, cols, N, "")
+        products += g * _load(h_ptr + row * h_stride, cols, N, "")
+    tl.store(mean_ptr + row, tl.sum(products) * tl.load(rstd_ptr + row) / N)
+
+
+@triton.jit
+def _sum_shares_kernel(share_ptr, dweight_ptr, P, N, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """dweight: the sum of P programs' shares. Reads PN, and P is small."""
+    cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros([ROWS, BLOCK], tl.float32)
+    for start in range(0, P, ROWS):
+        rows = (start + tl.arange(0, ROWS))[:, None]
+        inside = (rows < P) & (cols < N)[None, :]
+        total += tl.load(share_ptr + rows.to(tl.int64) * N + cols[None, :], mask=inside, other=0.0)
+    tl.store(dweight_ptr + cols, tl.sum(total, axis=0), mask=cols < N)
+
+
+# --8<-- [end:sums]
+
+
+# --8<-- [start:launch]
+# Chosen by row length from sweeps on an H200; nothing is tuned at a user's first call. Threads, not warps, since an AMD
+# warp has 64. A thread has 8 elements of a tile or a multiple: accesses of 16 bytes in bf16.
+
+
+@functools.cache
+def _device(device: torch.device) -> tuple[int, int]:
+    """Multiprocessors, and threads a warp."""
+    if device.type == "cpu":  # the interpreter
+        return 2, 32
+    properties = torch.cuda.get_device_properties(device)
+    return properties.multi_processor_count, properties.warp_size
+
+
+def _options(device: torch.device, threads: int, **constants: int) -> dict[str, int]:
+    return {**constants, "num_warps": threads // _device(device)[1]}
+
+
+@functools.cache
+def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
+    """With ROWS: that many whole rows in registers. Without: one row, in tiles."""
+    if N <= 1024:
+        block = triton.next_power_of_2(N)
+        return _options(device, 128, ROWS=2048 // block, BLOCK=block)
+    if N >= 32768:
+        return _options(device, 1024, KEPT=0, BLOCK=8192)
+    # two tiles at least, as wide as they go without much of the last one hanging over the row's end
+    block = next(b for b in (4096, 2048, 1024) if b == 1024 or (2 * b <= N and -N % b <= N // 6))
+    return _options(device, block // 8, KEPT=0, BLOCK=block)
+
+
+@functools.cache
+def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
+    """PROGRAMS a multiprocessor. With TILES: two looks at rows of which registers hold the share of dweight at least.
+
+    Without: one look, at WHOLE rows as long as registers hold them beside that share.
+    """
+    if 8192 < N <= 32768:
+        return _options(device, 1024, PROGRAMS=1, TILES=-(-N // 8192), BLOCK=8192)
+    # few programs mean few shares to add; as long as what they have in flight, in shared memory, keeps the memory busy
+    tile, threads, programs = (2048, 128, 4) if N <= 2048 else (4096, 128, 2) if N <= 3072 else (8192, 256, 1)
+    block = min(triton.next_power_of_2(N), tile)
+    # 96 KiB of it at most for bf16: wider dtypes and AMD's smaller memory get a stage less
+    stages = 3 if bits == 16 and _device(device)[1] == 32 else 2
+    return _options(device, threads, PROGRAMS=programs, ROWS=tile // block, BLOCK=block, STAGES=stages, WHOLE=N <= 8192)
+
+
+@functools.cache
+def _mean_launch(device: torch.device) -> dict[str, int]:
+    return _options(device, 1024, BLOCK=8192)
+
+
+@functools.cache
+def _sum_launch(N: int, device: torch.device) -> dict[str, int]:
+    block = min(256, max(8, triton.next_power_of_2(N // (4 * _device(device)[0]))))  # some programs for everyone
+    return _options(device, 128, ROWS=2048 // block, BLOCK=block)
+
+
+# --8<-- [end:launch]
+
+
+# --8<-- [start:op]
+def _rows(t: Tensor) -> tuple[Tensor, int]:
+    """Rows of neighbouring columns, and how far apart they are: no copy where the strides allow that."""
+    if t.is_contiguous():
+        return t, t.shape[-1]
+    rows = t.reshape(-1, t.shape[-1])
+    if rows.stride(1) != 1:
+        rows = rows.contiguous()
+    return rows, rows.stride(0)
+
+
+def _forward_fake(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, save: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    y = torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
+    h = torch.empty_like(x, dtype=torch.promote_types(x.dtype, residual.dtype), memory_format=torch.contiguous_format)
+    return y, h, x.new_empty(x.shape[:-1] if save else 0, dtype=torch.float32)
+
+
+def _forward(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, save: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """y, h, and rstd where a backward is to come."""
+    y, h, rstd = _forward_fake(x, residual, weight, eps, dtype, save)
+    if x.numel() == 0:
+        return y, h, rstd
+    N = x.shape[-1]
+    M = x.numel() // N
+    (x, x_stride), (residual, residual_stride), weight = _rows(x), _rows(residual), weight.contiguous()
+    unit = 8 if N % 8 == x_stride % 8 == residual_stride % 8 == 0 else 1
+    tensors = x, residual, weight, y, h, rstd if save else None
+    strides, n = (x_stride // unit, residual_stride // unit), N // unit
+    options = _forward_launch(N, 8 * x.element_size(), x.device)
+    with torch.cuda.device_of(x):  # triton launches on the current device
+        if "ROWS" in options:
+            _forward_kernel[(-(-M // options["ROWS"]),)](*tensors, *strides, M, n, eps, UNIT=unit, **options)
+        else:
+            _forward_wide_kernel[(M,)](*tensors, *strides, n, eps, UNIT=unit, **options)
+    return y, h, rstd
+
+
+def _backward_fake(
+    dy: Tensor, dh: Tensor | None, h: Tensor, weight: Tensor, rstd: Tensor, x: torch.dtype, residual: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    dx = torch.empty_like(h, dtype=x, memory_format=torch.contiguous_format)
+    dresidual = h.new_empty(0 if residual == x else h.shape, dtype=residual)
+    return dx, dresidual, torch.empty_like(weight, memory_format=torch.contiguous_format)
+
+
+def _backward(
+    dy: Tensor, dh: Tensor | None, h: Tensor, weight: Tensor, rstd: Tensor, x: torch.dtype, residual: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """dx; dresidual, empty where dx is it, too; dweight. No dh: nothing came from the residual stream."""
+    dx, dresidual, dweight = _backward_fake(dy, dh, h, weight, rstd, x, residual)
+    if h.numel() == 0:
+        return dx, dresidual, dweight.zero_()
+    N = h.shape[-1]
+    M = h.numel() // N
+    (dy, dy_stride), (h, h_stride), weight = _rows(dy), _rows(h), weight.contiguous()
+    dh, dh_stride = (None, N) if dh is None else _rows(dh)
+    unit = 8 if N % 8 == dy_stride % 8 == dh_stride % 8 == h_stride % 8 == 0 else 1
+    strides, n = (dy_stride // unit, dh_stride // unit, h_stride // unit), N // unit
+    options = {"UNIT": unit, **_backward_launch(N, 8 * h.element_size(), h.device)}
+    programs = min(_device(h.device)[0] * options.pop("PROGRAMS"), -(-M // options.get("ROWS", 1)))
+    shares = h.new_empty((programs, N), dtype=torch.float32)
+    outputs = dx, None if residual == x else dresidual, shares
+    with torch.cuda.device_of(h):
+        if "TILES" in options:
+            _backward_wide_kernel[(programs,)](dy, dh, h, weight, rstd, *outputs, *strides, M, n, **options)
+        else:
+            mean = None if options["WHOLE"] else torch.empty_like(rstd)
+            if mean is not None:
+                sizes = strides[0], strides[2], n
+                _row_mean_kernel[(M,)](dy, h, weight, rstd, mean, *sizes, UNIT=unit, **_mean_launch(h.device))
+            grid = programs, -(-N // options["BLOCK"])
+            _backward_kernel[grid](dy, dh, h, weight, rstd, mean, *outputs, *strides, M, n, **options)
+        options = _sum_launch(N, h.device)
+        _sum_shares_kernel[(-(-N // options["BLOCK"]),)](shares, dweight, programs, N, **options)
+    return dx, dresidual, dweight
+
+
+# define and impl cost the host less per call than custom_op; fake tensors, torch.compile and opcheck work as well
+_library = torch.library.Library("ridgepoint", "FRAGMENT")
+_library.define(
+    "add_rms_norm_forward(Tensor x, Tensor residual, Tensor weight, float eps, ScalarType dtype, bool save)"
+    " -> (Tensor, Tensor, Tensor)"
+)
+_library.define(
+    "add_rms_norm_backward(Tensor dy, Tensor? dh, Tensor h, Tensor weight, Tensor rstd, ScalarType x,"
+    " ScalarType residual) -> (Tensor, Tensor, Tensor)"
+)
+for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
+    _library.impl("add_rms_norm_forward", _forward, _key)
+    _library.impl("add_rms_norm_backward", _backward, _key)
+torch.library.register_fake("ridgepoint::add_rms_norm_forward", _forward_fake, lib=_library)
+torch.library.register_fake("ridgepoint::add_rms_norm_backward", _backward_fake, lib=_library)
+_forward_op = torch.ops.ridgepoint.add_rms_norm_forward.default
+_backward_op = torch.ops.ridgepoint.add_rms_norm_backward.default
+# --8<-- [end:op]
+
+
+# --8<-- [start:autograd]
+class _AddRMSNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx, x: Tensor, residual: Tensor, weight: Tensor, eps: float, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        y, h, rstd = _forward_op(x, residual, weight, eps, dtype, True)
+        ctx.set_materialize_grads(False)  # an output that the loss does not use has None: no zeros to write and read
+        ctx.save_for_backward(h, weight, rstd)
+        ctx.dtypes = x.dtype, residual.dtype
+        return y, h
+
+    @staticmethod
+    def backward(ctx, dy: Tensor | None, dh: Tensor | None) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # not once_differentiable, which lets a dy that needs no gradient pass
+            raise RuntimeError("add_rms_norm: expected a backward without create_graph=True, got one with: it would "
+                               "lose the second derivative, which this kernel does not have")  # fmt: skip
+        x, residual = ctx.dtypes
+        if dy is None:  # what is left is an add
+            dx, dresidual = (None, None) if dh is None else (dh.to(x), dh.to(residual))
+            return dx, dresidual, None, None, None
+        dx, dresidual, dweight = _backward_op(dy, dh, *ctx.saved_tensors, x, residual)
+        # one tensor twice, as an add's backward does it: autograd sees that it is shared, and copies where it must
+        return dx, dx if residual == x else dresidual, dweight, None, None
+
+
+# --8<-- [end:autograd]
+
+
+# --8<-- [start:public]
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
+# newer torch autocasts rms_norm to fp32 on a GPU; we do as the installed one does
+_AUTOCAST = torch._C._dispatch_has_kernel_for_dispatch_key("aten::rms_norm", "AutocastCUDA")
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6) -> tuple[Tensor, Tensor]:
+    """A residual add and RMSNorm over the last dimension: h = x + residual, and h / sqrt(mean(h^2) + eps) * weight.
+
+    The functions, and the dtypes, of `h = x + residual` and `torch.nn.functional.rms_norm(h, (N,), weight, eps)`: h is
+    rounded to its dtype before the norm is taken of it, and the norm is computed in fp32 and rounded once, to the dtype
+    of h (under CUDA autocast to fp32, where the installed torch does so).
+
+    Args:
+        x: [..., N], fp32, fp16 or bf16, with any strides. Rows without unit stride are copied first.
+        residual: of the shape of x, likewise; its dtype may differ, and h then has the dtype that PyTorch promotes to.
+        weight: [N], fp32, fp16 or bf16; its dtype may differ, too.
+        eps: added to the mean square.
+
+    Returns:
+        (normed, new_residual): the norm, and h. New contiguous tensors of the shape of x. Gradients flow to x, residual
+        and weight, each in its own dtype; the weight's is bitwise the same in every run.
+
+    Raises:
+        TypeError: x, residual or weight is not a tensor of one of these dtypes.
+        ValueError: x has no dimension; residual is not of the shape of x, or weight not [N]; one of them is on another
+            device than x; or x is on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
+        RuntimeError: in a backward with create_graph=True, since there is no double backward.
+
+    Source: Zhang & Sennrich, "Root Mean Square Layer Normalization", 2019 (https://arxiv.org/abs/1910.07467).
+    """
+    for name, t in (("x", x), ("residual", residual), ("weight", weight)):
+        if not isinstance(t, Tensor) or t.dtype not in _DTYPES:
+            raise TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {getattr(t, 'dtype', type(t))}")
+    if x.dim() == 0:
+        raise ValueError("x: expected at least one dimension, got none")
+    if residual.shape != x.shape:
+        raise ValueError(f"residual: expected the shape of x, {list(x.shape)}, got {list(residual.shape)}")
+    if weight.shape != x.shape[-1:]:
+        raise ValueError(f"weight: expected shape {list(x.shape[-1:])}, got {list(weight.shape)}")
+    for name, t in (("residual", residual), ("weight", weight)):
+        if t.device != x.device:
+            raise ValueError(f"{name}: expected on {x.device}, where x is, got {t.device}")
+    if x.device.type == "cpu" and not _INTERPRETED:
+        raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
+    autocast = _AUTOCAST and x.is_cuda and torch.is_autocast_enabled("cuda")
+    dtype = torch.float32 if autocast else torch.promote_types(x.dtype, residual.dtype)
+    if torch.is_grad_enabled() and (x.requires_grad or residual.requires_grad or weight.requires_grad):
+        return _AddRMSNorm.apply(x, residual, weight, eps, dtype)
+    return _forward_op(x, residual, weight, eps, dtype, False)[:2]
+
+
+# --8<-- [end:public]

@@ -1,0 +1,92 @@
+"""Residual add and RMSNorm, forward and backward: what one kernel for both makes of the memory's bandwidth."""
+
+from collections.abc import Iterator, Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernels import add_rms_norm as kernel
+from tests.benchmarks import blocks, sides
+from tests.benchmarks.case import Case, Point, Workload
+
+EPS = 1e-6
+LARGE = sides.shapes((65536, 1024), (32768, 4096), (16384, 8192), (8192, 16384), (4096, 32768), (16384, 9000))
+SMALL = sides.shapes((256, 1024), (256, 4096), (256, 8192), (256, 16384), (256, 32768))  # as in decoding
+Pair = tuple[Tensor, Tensor]
+
+
+def points(device: torch.device) -> Iterator[Point]:
+    on_a_cpu = {"rows": 256, "columns": 1024}
+    yield from sides.grid(device, LARGE, SMALL, knobs=(LARGE[1], LARGE[3]), on_a_cpu=on_a_cpu)
+    yield from blocks.points(device)
+
+
+def prepare(point: Point, device: torch.device) -> Workload:
+    if "batch" in point.shape:
+
+        def add_norm(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> Pair:
+            return kernel.add_rms_norm(x, residual, weight, EPS)
+
+        return blocks.block_workload(point, device, blocks.Operations(), blocks.Operations(add_norm=add_norm))
+    rows, columns = point.shape.values()
+    dtype = getattr(torch, point.dtype)
+    x, residual, dy, dh = (torch.randn(rows, columns, device=device).to(dtype) for _ in range(4))
+    weight = (torch.randn(columns, device=device) + 1).to(dtype)
+    # forward: x and residual, y and h. Backward: dy, dh and h, and one gradient for x and for residual
+    return sides.workload(
+        point,
+        kernel,
+        {"x": x, "residual": residual, "weight": weight},
+        {"eager": lambda: eager, "ours": lambda: kernel.add_rms_norm, "liger": liger, "quack": quack},
+        bytes_read={"forward": 2, "backward": 3, "both": 5}[point.direction] * x.nbytes,
+        bytes_written={"forward": 2, "backward": 1, "both": 3}[point.direction] * x.nbytes,
+        flops={"forward": 5, "backward": 11, "both": 16}[point.direction] * x.numel(),
+        mix="copy" if point.direction == "forward" else "triad",
+        outputs=("output", "new_residual"),
+        grads=(dy, dh),
+        largest_summands=largest_summands(x, residual, weight, dy, dh),
+    )
+
+
+def eager(x: Tensor, residual: Tensor, weight: Tensor) -> Pair:
+    h = x + residual
+    return F.rms_norm(h, h.shape[-1:], weight, EPS), h
+
+
+def liger() -> sides.Function:
+    """Computing in fp32 throughout, as F.rms_norm does, and leaving dy alone."""
+    from liger_kernel.ops.fused_add_rms_norm import LigerFusedAddRMSNormFunction
+
+    return lambda x, residual, weight: LigerFusedAddRMSNormFunction.apply(x, residual, weight, EPS, 0.0, "gemma", False)
+
+
+def quack() -> sides.Function:
+    from quack import rmsnorm
+
+    return lambda x, residual, weight: rmsnorm(x, weight, residual=residual, eps=EPS, prenorm=True)
+
+
+def largest_summands(x: Tensor, residual: Tensor, weight: Tensor, dy: Tensor, dh: Tensor) -> Mapping[str, float]:
+    """Of the sums, from the formulas in the kernel file, in fp32: h_hat, g and their mean."""
+    h, g = x.float() + residual.float(), dy.float() * weight.float()
+    h_hat = F.rms_norm(h, h.shape[-1:], None, EPS)
+    rstd = (h.square().mean(-1, keepdim=True) + EPS).rsqrt()
+    mean = (g * h_hat).mean(-1, keepdim=True)
+    of_h = max((torch.maximum(g.abs(), (h_hat * mean).abs()) * rstd).max().item(), dh.float().abs().max().item())
+    return {
+        "new_residual": max(x.float().abs().max().item(), residual.float().abs().max().item()),
+        "x.grad": of_h,
+        "residual.grad": of_h,
+        # a partial sum is a summand too; the last one is the result
+        "weight.grad": max((dy.float() * h_hat).abs().max().item(), (dy.float() * h_hat).sum(0).abs().max().item()),
+    }
+
+
+CASE = Case(
+    name="kernels/add-rms-norm",
+    question="How close does a residual add with RMSNorm come to the memory's bandwidth, forward and backward?",
+    sources=("kernels/add_rms_norm.py", *sides.SOURCES, *blocks.SOURCES),
+    points=points,
+    prepare=prepare,
+)

@@ -1,0 +1,73 @@
+"""Residual add and RMSNorm: alternatives to its launch table."""
+
+from collections.abc import Iterator
+
+from tests.benchmarks.case import Point
+
+COLUMNS = (1024, 2048, 4096, 8192, 9000, 16384, 32768, 65536)
+FP32 = (4096, 16384)
+
+
+def points() -> Iterator[Point]:
+    for columns, dtype in [(n, "bfloat16") for n in COLUMNS] + [(n, "float32") for n in FP32]:
+        for direction in ("forward", "backward"):
+            yield Point({"rows": max(1024, 2**27 // columns), "columns": columns}, dtype, direction)
+
+
+def alternatives(point: Point) -> list[dict[str, object]]:
+    columns = point.shape["columns"]
+    return forward(columns) if point.direction == "forward" else backward(columns)
+
+
+def forward(columns: int) -> list[dict[str, object]]:
+    tried = {  # rows and warps
+        1024: ((1, 4), (2, 4), (2, 8), (4, 8), (4, 16)),
+        2048: ((1, 4), (1, 8), (2, 8), (4, 16)),
+        4096: ((1, 8), (1, 16), (2, 16)),
+        8192: ((1, 16), (1, 32)),
+        9000: ((1, 32),),
+        16384: ((1, 32),),
+    }.get(columns, ())
+    block = max(16384, columns) if columns == 9000 else columns
+    whole = [{"ROWS": rows, "BLOCK": block, "num_warps": warps} for rows, warps in tried]
+    tiles = {
+        1024: (),
+        2048: ((0, 1024), (2, 1024)),
+        4096: ((0, 1024), (0, 2048), (2, 2048), (0, 4096)),
+        8192: ((0, 2048), (0, 4096), (2, 4096), (0, 8192)),
+        9000: ((0, 1024), (0, 2048), (0, 4096), (3, 4096), (2, 8192)),
+        16384: ((0, 2048), (0, 4096), (4, 4096), (0, 8192), (2, 8192)),
+        32768: ((0, 4096), (0, 8192), (4, 8192), (2, 8192), (8, 4096)),
+        65536: ((0, 4096), (0, 8192), (2, 8192), (4, 8192), (8, 4096)),
+    }[columns]
+    return whole + [{"KEPT": kept, "BLOCK": block, "num_warps": block // 256} for kept, block in tiles]
+
+
+def backward(columns: int) -> list[dict[str, object]]:
+    whole = {  # tile, warps, programs, stages
+        1024: ((2048, 4, 4, 3), (2048, 4, 3, 3), (4096, 8, 2, 3), (2048, 8, 4, 3), (1024, 4, 8, 3), (2048, 4, 4, 2)),
+        2048: ((2048, 4, 4, 3), (4096, 4, 2, 3), (4096, 8, 2, 3), (8192, 8, 1, 3)),
+        4096: ((4096, 4, 2, 3), (4096, 8, 2, 3), (8192, 8, 1, 3), (8192, 16, 1, 3), (8192, 8, 1, 2), (4096, 8, 2, 4)),
+        8192: ((8192, 8, 1, 3), (8192, 16, 1, 3), (8192, 16, 1, 2), (8192, 16, 1, 4)),
+        9000: ((16384, 16, 1, 2), (16384, 16, 1, 3)),
+        16384: ((16384, 16, 1, 2), (16384, 32, 1, 3)),
+    }.get(columns, ())
+    tiled = {  # tile, warps, programs
+        8192: ((8192, 32, 1), (4096, 16, 1), (4096, 16, 2)),
+        9000: ((8192, 32, 1), (8192, 16, 1), (4096, 16, 1), (2048, 8, 1), (2048, 8, 2)),
+        16384: ((8192, 32, 1), (8192, 16, 1), (4096, 16, 1), (4096, 32, 1)),
+        32768: ((8192, 32, 1), (8192, 16, 1), (4096, 16, 1), (4096, 32, 1), (2048, 8, 1)),
+    }.get(columns, ())
+    blocks = {  # of columns, the mean coming from another kernel: tile, warps, programs
+        32768: ((8192, 8, 1), (4096, 8, 2)),
+        65536: ((8192, 8, 1), (4096, 8, 1), (4096, 8, 2), (2048, 4, 4)),
+    }.get(columns, ())
+    return [
+        *({"PROGRAMS": programs, "ROWS": tile // min(columns, tile), "BLOCK": min(columns, tile) if columns != 9000
+           else tile, "STAGES": stages, "WHOLE": True, "num_warps": warps}
+          for tile, warps, programs, stages in whole),
+        *({"PROGRAMS": programs, "TILES": -(-columns // tile), "BLOCK": tile, "num_warps": warps}
+          for tile, warps, programs in tiled),
+        *({"PROGRAMS": programs, "ROWS": 1, "BLOCK": tile, "STAGES": 3, "WHOLE": False, "num_warps": warps}
+          for tile, warps, programs in blocks),
+    ]  # fmt: skip

@@ -1,0 +1,167 @@
+"""kernels/add_rms_norm.py: the same functions as x + residual and F.rms_norm, wherever and however it is called."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.kernels.conftest import load
+from tests.kernels.promises import DTYPES, GPU, Promises, randn
+
+EPS = 1e-6
+
+
+class TestAddRMSNorm(Promises):
+    kernel = load("add_rms_norm")
+    name = "add_rms_norm"
+    inputs = ("x", "residual", "weight")
+    outputs = ("output", "new_residual")
+    PATHS = (100, 2048, 9000, 40000)
+    PUBLISHED = (1024, 4096, 8192, 16384)
+    LAUNCHES = 3
+    SMALL_KERNELS = ("_sum_shares_kernel",)
+
+    def plain(self, x, residual, weight, eps=EPS):
+        h = x + residual
+        return F.rms_norm(h, h.shape[-1:], weight, eps), h
+
+    def make(self, shape, dtype, device, other=None, seed=0):
+        weight = randn(shape[-1], other or dtype, device, seed + 20, offset=1)
+        return randn(shape, dtype, device, seed), randn(shape, other or dtype, device, seed + 10), weight
+
+    def summands(self, arguments, grads, reference):
+        x, residual, weight, dy, dh = *arguments, *grads
+        h = x + residual
+        rstd = (h.square().mean(-1, keepdim=True) + EPS).rsqrt()
+        h_hat, g = h * rstd, dy * weight
+        mean = (g * h_hat).mean(-1, keepdim=True)
+        of_h = max((torch.maximum(g.abs(), (h_hat * mean).abs()) * rstd).max().item(), dh.abs().max().item())
+        return {
+            "new_residual": max(x.abs().max().item(), residual.abs().max().item()),
+            "x.grad": of_h,
+            "residual.grad": of_h,
+            # a partial sum is a summand too; the last one is the result
+            "weight.grad": max((dy * h_hat).abs().max().item(), reference["weight.grad"].abs().max().item()),
+        }
+
+    def opchecks(self, device):
+        x, residual, weight = self.make((3, 100), torch.bfloat16, device)
+        dy, dh = randn((3, 100), torch.bfloat16, device, 1), randn((3, 100), torch.bfloat16, device, 2)
+        forward, backward = self.kernel._forward_op, self.kernel._backward_op
+        _, h, rstd = forward(x, residual, weight, EPS, x.dtype, True)
+        half = x[:, :50], residual[:, 50:].float(), weight[:50]
+        same, mixed = (torch.bfloat16, torch.bfloat16), (torch.bfloat16, torch.float32)
+        return (
+            (forward, (x, residual, weight, EPS, x.dtype, False)),
+            (forward, (*half, EPS, torch.float32, True)),
+            (backward, (dy, dh, h, weight, rstd, *same)),
+            (backward, (dy, None, h, weight, rstd, *mixed)),
+        )
+
+    # ---- the sum ------------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    def test_new_residual_is_the_add_to_the_bit_and_the_norm_is_of_it(self, dtype, path, device):
+        if not GPU and dtype == torch.bfloat16:
+            pytest.skip("the interpreter cuts fp32 off to bf16 instead of rounding it")
+        x, residual, weight = self.make((3, path), dtype, device)
+        y, h = self.function(x, residual, weight)
+        assert torch.equal(h, x + residual)
+        twice = self.function(h, torch.zeros_like(h), weight)  # h + 0 rounds nothing
+        assert torch.equal(twice[0], y) and torch.equal(twice[1], h)
+
+    def test_one_tensor_as_both_addends(self, device):
+        x, _, weight = self.make((3, 100), torch.float32, device)
+        dy, dh = randn((3, 100), torch.float32, device, 1), randn((3, 100), torch.float32, device, 2)
+        for function in (self.function, self.plain):
+            x.grad = None
+            outputs = function(x.requires_grad_(), x, weight)
+            torch.autograd.backward(outputs, (dy, dh))
+            if function == self.function:
+                ours = x.grad
+        torch.testing.assert_close(ours, x.grad)
+
+    # ---- gradients from two sides -------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("used", ((0,), (1,)), ids=("norm", "new_residual"))
+    @pytest.mark.parametrize("dtypes", ((torch.float32,) * 2, (torch.float16, torch.float32)), ids=str)
+    def test_gradient_that_comes_from_one_side_only(self, used, dtypes, path, device):
+        x, residual, weight = self.make((3, path), dtypes[0], device, dtypes[1])
+        leaves = [t.requires_grad_() for t in (x, residual, weight)]
+        grads = self.incoming([t.detach() for t in self.plain(*leaves)])
+        gradients = {}
+        for function in (self.function, self.plain):
+            outputs = function(*leaves)
+            gradients[function] = torch.autograd.grad(
+                [outputs[i] for i in used], leaves, [grads[i] for i in used], allow_unused=True
+            )
+        for name, ours, plain in zip(self.inputs, gradients[self.function], gradients[self.plain], strict=True):
+            assert (ours is None) == (plain is None), name
+            if plain is not None:
+                assert ours.dtype == plain.dtype, name
+                torch.testing.assert_close(ours, plain, rtol=1e-2, atol=1e-2, msg=lambda text, n=name: f"{n}: {text}")
+
+    def test_the_stream_is_not_read_where_no_gradient_comes_from_it(self, device, monkeypatch):
+        x, residual, weight = self.make((3, 100), torch.float32, device)
+        seen = []
+        real = self.kernel._backward_op
+        monkeypatch.setattr(
+            self.kernel, "_backward_op", lambda dy, dh, *rest: (seen.append(dh), real(dy, dh, *rest))[1]
+        )
+        y, _ = self.function(x.requires_grad_(), residual, weight)
+        y.sum().backward()
+        assert seen == [None]
+
+    @pytest.mark.parametrize("dtypes", ((torch.float32,) * 2, (torch.float32, torch.float16)), ids=str)
+    @pytest.mark.parametrize("used", ((0, 1), (0,), (1,)), ids=("both", "norm", "new_residual"))
+    def test_leaves_never_share_a_gradient(self, used, dtypes, device):
+        """One tensor is the gradient of both addends; what is accumulated into one must not show in the other."""
+        x, residual, weight = self.make((3, 100), dtypes[0], device, dtypes[1])
+        leaves = [t.requires_grad_() for t in (x, residual, weight)]
+        outputs = self.function(*leaves)
+        grads = self.incoming([y.detach() for y in outputs])
+        kept = [t.clone() for t in grads]
+        torch.autograd.backward([outputs[i] for i in used], [grads[i] for i in used])
+        before = residual.grad.clone()
+        x.grad.add_(1)
+        assert torch.equal(residual.grad, before)
+        assert all(torch.equal(t, copy) for t, copy in zip(grads, kept, strict=True))
+
+    # ---- as rms_norm --------------------------------------------------------------------------------------------
+
+    def test_strided_weight(self, device):
+        x, residual, _ = self.make((3, 40), torch.float32, device)
+        self.check((x, residual, randn(80, torch.float32, device)[::2]))
+
+    def test_eps(self, device):
+        x, residual, weight = self.make((5, 1000), torch.float32, device)
+        for eps in (1e-6, 1, 0.5):
+            torch.testing.assert_close(self.function(x, residual, weight, eps), self.plain(x, residual, weight, eps))
+        torch.testing.assert_close(self.function(x, residual, weight), self.plain(x, residual, weight, 1e-6))
+        wide = x.repeat(1, 9), residual.repeat(1, 9), weight.repeat(9)
+        torch.testing.assert_close(self.function(*wide, 0.5), self.plain(*wide, 0.5))
+
+    @pytest.mark.parametrize(
+        "x, residual, weight, error, message",
+        (
+            (torch.ones(2, 8, dtype=torch.int32), torch.ones(2, 8), torch.ones(8), TypeError, "x: expected .*fp32.*32"),
+            (torch.ones(2, 8), torch.ones(2, 8).double(), torch.ones(8), TypeError, "residual: expected .*float64"),
+            (torch.ones(2, 8), torch.ones(2, 8), None, TypeError, "weight: expected .*tensor, got <class 'NoneType'>"),
+            (torch.ones(2, 8), 1.0, torch.ones(8), TypeError, "residual: expected .*tensor, got <class 'float'>"),
+            (torch.ones(()), torch.ones(()), torch.ones(()), ValueError, "x: expected at least one dimension, "),
+            (torch.ones(2, 8), torch.ones(8), torch.ones(8), ValueError,
+             r"residual: expected the shape of x, \[2, 8\], got \[8\]"),
+            (torch.ones(1, 8), torch.ones(2, 8), torch.ones(8), ValueError,
+             r"residual: expected the shape of x, \[1, 8\], got \[2, 8\]"),
+            (torch.ones(2, 8), torch.ones(2, 8), torch.ones(7), ValueError, r"weight: expected shape \[8\], got \[7\]"),
+            (torch.ones(2, 8), torch.ones(2, 8, device="meta"), torch.ones(8), ValueError,
+             "residual: expected on .*, where x is, got meta"),
+            (torch.ones(2, 8), torch.ones(2, 8), torch.ones(8, device="meta"), ValueError,
+             "weight: expected on .*, where x is, got meta"),
+        ),
+    )  # fmt: skip
+    def test_wrong_input_is_named(self, x, residual, weight, error, message, device):
+        def there(t):
+            return t.to(device) if isinstance(t, torch.Tensor) and t.device.type != "meta" else t
+
+        with pytest.raises(error, match=message):
+            self.function(there(x), there(residual), there(weight))
