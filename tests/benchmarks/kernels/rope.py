@@ -16,7 +16,7 @@ def shapes(*sizes: tuple[int, ...]) -> list[dict[str, int]]:
     return [dict(zip(NAMES, size, strict=True)) for size in sizes]
 
 
-# heads as in Llama 3.1 8B and 3.2 1B, StableLM 3B, Phi-3 mini and Gemma 2 9B; the last of the large ones is one long text
+# heads as in Llama 3.1 8B and 3.2 1B, StableLM 3B, Phi-3 mini and Gemma 2 9B; the last large one is one long text
 LARGE = shapes((4, 4096, 32, 8, 128), (4, 8192, 32, 8, 64), (4, 4096, 32, 32, 80), (4, 4096, 32, 32, 96),
                (4, 8192, 16, 8, 256), (1, 65536, 8, 1, 128))  # fmt: skip
 SMALL = shapes((8, 1, 32, 8, 128), (8, 1, 32, 8, 64), (8, 1, 32, 32, 80), (8, 1, 32, 32, 96),
