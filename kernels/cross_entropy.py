@@ -1,0 +1,668 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The Ridgepoint authors
+"""Cross-entropy in Triton, forward and backward: one file to copy. It needs torch 2.11 or newer, and its triton.
+
+    loss = log(sum(exp(x))) - (1 - s) * x[target] - s * mean(x)             of a row x of logits; s: label smoothing
+    dx   = (softmax(x) - (1 - s) * [column is target] - s / N) * factor     factor: of the row, from the loss's gradient
+
+The forward writes dx too, while the row is in cache. It does not know the loss's gradient yet and takes the one seen
+last; the backward writes the rows anew for which that was wrong. No result depends on the guess, only the time does.
+
+Source: Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018 (https://arxiv.org/abs/1805.02867).
+
+Names: M rows of N logits. Row indices are int64: offsets pass 2^31. N and the stride come in units of UNIT elements,
+since Triton widens accesses where 16 divides a number, and 8 elements would do.
+"""
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_LOWEST = tl.constexpr(-3.4028234663852886e38)  # where a maximum begins: finite, so that -inf less it is no NaN
+_COUNTED = tl.constexpr(1024)  # targets counted at a time
+_SHARES = tl.constexpr(32)  # programs that count them, at most
+_ADDED = tl.constexpr(1024)  # losses added at a time
+
+
+# --8<-- [start:prepare]
+# The notes of a call, int32: the bits of its guess, how many programs are done, how many targets count (in shares).
+@triton.jit
+def _prepare_kernel(target_ptr, guess_ptr, notes_ptr, target_stride, M, ignore_index):
+    """Reads the guess, once for all rows, and counts targets: a mean's gradient divides by their number."""
+    program = tl.program_id(0)
+    counted = tl.zeros([_COUNTED], tl.int32)
+    for start in range(program * _COUNTED, M, _SHARES * _COUNTED):
+        rows = tl.cast(start, tl.int64) + tl.arange(0, _COUNTED)
+        target = tl.load(target_ptr + rows * target_stride, mask=rows < M, other=ignore_index)
+        counted += (target != ignore_index).to(tl.int32)
+    tl.store(notes_ptr + 2 + program, tl.sum(counted))
+    if program == 0:
+        tl.store(notes_ptr + 1, 0)
+        if guess_ptr is not None:
+            tl.store(notes_ptr, tl.load(guess_ptr).to(tl.int32, bitcast=True))
+
+
+@triton.jit
+def _count(notes_ptr, M):
+    share = tl.arange(0, _SHARES)
+    return tl.sum(tl.load(notes_ptr + 2 + share, mask=share * _COUNTED < M, other=0)).to(tl.float32)
+
+
+# --8<-- [end:prepare]
+
+
+# --8<-- [start:gradient]
+@triton.jit
+def _exp(x):
+    """One instruction and a product; tl.exp takes three more, for results below the smallest normal number."""
+    return tl.exp2(x * 1.4426950408889634)
+
+
+# Every gradient comes from these lines, so that it has the same bits whether it was guessed or not.
+@triton.jit
+def _factor(dloss, notes_ptr, known, M, MEAN: tl.constexpr):
+    factor = dloss / _count(notes_ptr, M) if MEAN else dloss
+    return tl.where(known, factor, float("nan"))  # no such class
+
+
+@triton.jit
+def _gradient(x, top, total, factor, N, smoothing):
+    """Of all columns but the target's."""
+    less = tl.where(smoothing == 0, 0.0, smoothing / N * factor)  # 0 * inf would be NaN
+    return _exp(x - top) * (factor / total) - less
+
+
+@triton.jit
+def _gradient_at_target(x, top, total, factor, N, smoothing):
+    return (_exp(x - top) / total - (1.0 - smoothing + smoothing / N)) * factor
+
+
+# --8<-- [end:gradient]
+
+
+# --8<-- [start:loss]
+@triton.jit
+def _loss(x_target, base, top, total, above, N, smoothing, SMOOTH: tl.constexpr):
+    """`above` is the sum of x - base: numbers that stay small where all logits are large."""
+    loss = top - x_target + tl.log(total)
+    if SMOOTH:
+        loss = top - base + tl.log(total) - (1.0 - smoothing) * (x_target - base) - smoothing / N * above
+    return loss
+
+
+@triton.jit
+def _finish(loss, share_ptr, notes_ptr, loss_ptr, M, MEAN: tl.constexpr):
+    """The program that comes last adds what all have left, in a fixed order: the same bits in every run."""
+    programs = tl.num_programs(0)
+    tl.store(share_ptr + tl.program_id(0), loss)
+    tl.debug_barrier()
+    if tl.atomic_add(notes_ptr + 1, 1) == programs - 1:
+        losses = tl.zeros([_ADDED], tl.float32)
+        for start in range(0, programs, _ADDED):
+            index = start + tl.arange(0, _ADDED)
+            losses += tl.load(share_ptr + index, mask=index < programs, other=0.0, cache_modifier=".cg")
+        total = tl.sum(losses)
+        tl.store(loss_ptr, total / _count(notes_ptr, M) if MEAN else total)
+
+
+# --8<-- [end:loss]
+
+
+# --8<-- [start:short]
+@triton.jit
+def _load_rows(
+    logits_ptr, target_ptr, rows, cols, x_stride, target_stride, M, N, ignore_index, UNIT: tl.constexpr,
+):  # fmt: skip
+    """A row that does not count is not read."""
+    target = tl.load(target_ptr + rows * target_stride, mask=rows < M, other=ignore_index)
+    counts, known = target != ignore_index, (target >= 0) & (target < N)
+    x_ptr = logits_ptr + rows * x_stride * UNIT
+    x = tl.load(x_ptr[:, None] + cols[None, :], mask=counts[:, None] & (cols < N)[None, :], other=float("-inf"))
+    x_target = tl.load(x_ptr + target, mask=counts & known, other=float("nan"))
+    return target, counts, known, x.to(tl.float32), x_target.to(tl.float32)
+
+
+@triton.jit
+def _write_rows(x, dx_ptr, rows, cols, target, counts, x_target, top, total, factor, M, N, smoothing):
+    dx = _gradient(x, top[:, None], total[:, None], factor[:, None], N, smoothing)
+    at_target = _gradient_at_target(x_target, top, total, factor, N, smoothing)
+    dx = tl.where(cols[None, :] == target[:, None], at_target[:, None], dx)
+    inside = (rows < M)[:, None] & (cols < N)[None, :]
+    tl.store(dx_ptr + rows[:, None] * N + cols[None, :], tl.where(counts[:, None], dx, 0.0), mask=inside)
+
+
+@triton.jit
+def _forward_kernel(
+    logits_ptr, target_ptr, notes_ptr, state_ptr, share_ptr, loss_ptr, dx_ptr,
+    x_stride, target_stride, M, N, ignore_index, smoothing,
+    MEAN: tl.constexpr, SMOOTH: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """ROWS short rows at a time, held in registers. Reads MN, writes MN."""
+    N *= UNIT
+    smoothing = tl.cast(smoothing, tl.float32)
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    cols = tl.arange(0, BLOCK)
+    target, counts, known, x, x_target = _load_rows(
+        logits_ptr, target_ptr, rows, cols, x_stride, target_stride, M, N, ignore_index, UNIT
+    )
+    top = tl.maximum(tl.max(x, axis=1), _LOWEST)
+    total = tl.sum(_exp(x - top[:, None]), axis=1)
+    base = tl.where(tl.abs(x_target) < float("inf"), x_target, 0.0)
+    above = tl.sum(tl.where((cols < N)[None, :], x - base[:, None], 0.0), axis=1) if SMOOTH else total
+    loss = tl.where(counts, _loss(x_target, base, top, total, above, N, smoothing, SMOOTH), 0.0)
+    if state_ptr is not None:
+        tl.store(state_ptr + rows, top, mask=rows < M)
+        tl.store(state_ptr + M + rows, total, mask=rows < M)
+    if dx_ptr is not None:
+        factor = _factor(tl.load(notes_ptr).to(tl.float32, bitcast=True), notes_ptr, known, M, MEAN)
+        _write_rows(x, dx_ptr, rows, cols, target, counts, x_target, top, total, factor, M, N, smoothing)
+    if share_ptr is None:
+        tl.store(loss_ptr + rows, loss, mask=rows < M)
+    else:
+        _finish(tl.sum(loss), share_ptr, notes_ptr, loss_ptr, M, MEAN)
+
+
+# --8<-- [end:short]
+
+
+# A wide row is worked on in tiles, from place 0 on. Where 8 does not divide N, a row may begin anywhere. Then place 0
+# is the multiple of 8 before it, column 0 is at place `first`, and the tiles have the places from 8 to `high`, also a
+# multiple of 8: their accesses are 16 bytes wide. The few columns at either end are `edges`, in a tile of their own.
+
+
+# --8<-- [start:tiles]
+@triton.jit
+def _places(row, N, UNIT: tl.constexpr):
+    """Where place 0 of a dense row is; first and high."""
+    if UNIT > 1:
+        return row * N, 0, N
+    begin = row * N // 8 * 8
+    first = (row * N - begin).to(tl.int32)
+    return begin, first, (first + N) // 8 * 8
+
+
+@triton.jit
+def _inside(place, high, UNIT: tl.constexpr):
+    return place < high if UNIT > 1 else (place >= 8) & (place < high)
+
+
+@triton.jit
+def _edges(first, high, N):
+    """The places, and which of them are columns."""
+    lane = tl.arange(0, 16)
+    place = tl.where(lane < 8, lane, high - 8 + lane)
+    return place, (place >= first) & (place < first + N)
+
+
+@triton.jit
+def _look(
+    x_ptr, place, high, counts, base, top, total, above,
+    POLICY: tl.constexpr, SMOOTH: tl.constexpr, UNIT: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """One more tile: a maximum, and the sum of exponentials below it, for every GROUP columns (one thread's)."""
+    inside = _inside(place, high, UNIT)
+    x = tl.load(x_ptr + place, mask=inside & counts, other=float("-inf"), eviction_policy=POLICY)
+    SHAPE: tl.constexpr = [x.shape[0] // GROUP, GROUP]
+    groups = tl.reshape(x.to(tl.float32), SHAPE)
+    higher = tl.maximum(top, tl.max(groups, axis=1))
+    total = total * _exp(top - higher) + tl.sum(_exp(groups - higher[:, None]), axis=1)
+    if SMOOTH:
+        above += tl.sum(tl.reshape(tl.where(inside, x.to(tl.float32) - base, 0.0), SHAPE), axis=1)
+    return x, higher, total, above
+
+
+@triton.jit
+def _write(x, dx_ptr, start, first, high, target, x_target, top, total, factor, N, smoothing, UNIT: tl.constexpr):
+    BLOCK: tl.constexpr = x.shape[0]
+    lanes = tl.arange(0, BLOCK)
+    inside = _inside(start + lanes, high, UNIT)
+    dx = _gradient(x.to(tl.float32), top, total, factor, N, smoothing)
+    at = target + first - start
+    if (at >= 0) & (at < BLOCK):  # a store for each case: with one for both, every tile would compare its columns
+        at_target = _gradient_at_target(x_target, top, total, factor, N, smoothing)
+        tl.store(dx_ptr + start + lanes, tl.where(lanes == at, at_target, dx), mask=inside)
+    else:
+        tl.store(dx_ptr + start + lanes, dx, mask=inside)
+
+
+@triton.jit
+def _write_row(
+    x_ptr, dx_ptr, first, high, stop, counts, target, x_target, top, total, factor, N, smoothing,
+    BLOCK: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
+    """The tiles before `stop`, the last one first: of all tiles it is the likeliest to be in cache still."""
+    for done in range(BLOCK, stop + 1, BLOCK):
+        start = stop - done
+        place = start + tl.arange(0, BLOCK)
+        inside = _inside(place, high, UNIT) & counts
+        x = tl.load(x_ptr + place, mask=inside, other=float("-inf"), eviction_policy="evict_first")
+        _write(x, dx_ptr, start, first, high, target, x_target, top, total, factor, N, smoothing, UNIT)
+    if UNIT == 1:
+        place, inside = _edges(first, high, N)
+        x = tl.load(x_ptr + place, mask=inside & counts, other=float("-inf")).to(tl.float32)
+        dx = _gradient(x, top, total, factor, N, smoothing)
+        at_target = _gradient_at_target(x_target, top, total, factor, N, smoothing)
+        tl.store(dx_ptr + place, tl.where(place == target + first, at_target, dx), mask=inside)
+
+
+@triton.jit
+def _settled(target, counts, x_target, top, total, factor):
+    """Numbers that make the gradient zero in a row that does not count: its logits are not read, but taken as -inf."""
+    return (
+        tl.where(counts, target, -1), tl.where(counts, x_target, 0.0), tl.where(counts, top, 0.0),
+        tl.where(counts, total, 1.0), tl.where(counts, factor, 0.0),
+    )  # fmt: skip
+
+
+# --8<-- [end:tiles]
+
+
+# --8<-- [start:forward]
+@triton.jit
+def _forward_wide_kernel(
+    logits_ptr, target_ptr, notes_ptr, state_ptr, share_ptr, loss_ptr, dx_ptr,
+    x_stride, target_stride, M, N, ignore_index, smoothing,
+    MEAN: tl.constexpr, SMOOTH: tl.constexpr, UNIT: tl.constexpr, DENSE: tl.constexpr, GROUP: tl.constexpr,
+    BLOCK: tl.constexpr, KEEP: tl.constexpr,
+):  # fmt: skip
+    """A row of any length, looked at twice; its last KEEP tiles stay in registers, the others come from cache."""
+    N *= UNIT
+    smoothing = tl.cast(smoothing, tl.float32)
+    row = tl.program_id(0).to(tl.int64)
+    target = tl.load(target_ptr + row * target_stride)
+    counts, known = target != ignore_index, (target >= 0) & (target < N)
+    begin, first, high = _places(row, N, UNIT)
+    x_ptr = logits_ptr + (begin if DENSE else row * x_stride * UNIT - first)
+    x_target = tl.load(x_ptr + first + target, mask=counts & known, other=float("nan")).to(tl.float32)
+    base = tl.where(tl.abs(x_target) < float("inf"), x_target, 0.0)
+    tops = tl.full([BLOCK // GROUP], _LOWEST, tl.float32)
+    totals = tl.zeros([BLOCK // GROUP], tl.float32)
+    aboves = tl.zeros([BLOCK // GROUP], tl.float32)
+    lanes = tl.arange(0, BLOCK)
+    stop = tl.maximum(tl.cdiv(high, BLOCK) - KEEP, 0) * BLOCK
+    for start in range(0, tl.where(counts, stop, 0), BLOCK):
+        _, tops, totals, aboves = _look(
+            x_ptr, start + lanes, high, counts, base, tops, totals, aboves, "evict_last", SMOOTH, UNIT, GROUP
+        )
+    kept = ()
+    for tile in tl.static_range(KEEP):
+        x, tops, totals, aboves = _look(
+            x_ptr, stop + tile * BLOCK + lanes, high, counts, base, tops, totals, aboves, "evict_first",
+            SMOOTH, UNIT, GROUP,
+        )  # fmt: skip
+        kept = kept + (x,)
+    top, above = tl.max(tops), tl.sum(aboves)
+    if UNIT == 1:
+        place, inside = _edges(first, high, N)
+        x = tl.load(x_ptr + place, mask=inside & counts, other=float("-inf")).to(tl.float32)
+        top = tl.maximum(top, tl.max(x))
+        above += tl.sum(tl.where(inside, x - base, 0.0))
+        total = tl.sum(totals * _exp(tops - top)) + tl.sum(_exp(x - top))
+    else:
+        total = tl.sum(totals * _exp(tops - top))
+    loss = tl.where(counts, _loss(x_target, base, top, total, above, N, smoothing, SMOOTH), 0.0)
+    if state_ptr is not None:
+        tl.store(state_ptr + row, top)
+        tl.store(state_ptr + M + row, total)
+    if dx_ptr is not None:
+        dx_ptr += begin
+        factor = _factor(tl.load(notes_ptr).to(tl.float32, bitcast=True), notes_ptr, known, M, MEAN)
+        target, x_target, top, total, factor = _settled(target, counts, x_target, top, total, factor)
+        for tile in tl.static_range(KEEP):
+            start = stop + tile * BLOCK
+            _write(kept[tile], dx_ptr, start, first, high, target, x_target, top, total, factor, N, smoothing, UNIT)
+        _write_row(
+            x_ptr, dx_ptr, first, high, stop, counts, target, x_target, top, total, factor, N, smoothing, BLOCK, UNIT
+        )
+    if share_ptr is None:
+        tl.store(loss_ptr + row, loss)
+    else:
+        _finish(loss, share_ptr, notes_ptr, loss_ptr, M, MEAN)
+
+
+# --8<-- [end:forward]
+
+
+# --8<-- [start:backward]
+@triton.jit
+def _rows_to_write(dloss_ptr, notes_ptr, guess_ptr, M, EACH: tl.constexpr):
+    """None where one factor is for all rows and was guessed. A new guess is left for the next call."""
+    rows = M
+    if guess_ptr is not None:
+        dloss = tl.load(dloss_ptr).to(tl.float32)
+        if not EACH:
+            rows = tl.where(dloss.to(tl.int32, bitcast=True) == tl.load(notes_ptr), 0, M)
+        if tl.program_id(0) == 0:
+            tl.store(guess_ptr, dloss)
+    return rows
+
+
+@triton.jit
+def _backward_kernel(
+    dloss_ptr, logits_ptr, target_ptr, notes_ptr, state_ptr, guess_ptr, dx_ptr,
+    dloss_stride, x_stride, target_stride, M, N, ignore_index, smoothing,
+    MEAN: tl.constexpr, EACH: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Short rows: all, or with a guess those for which it was wrong."""
+    N *= UNIT
+    smoothing = tl.cast(smoothing, tl.float32)
+    cols = tl.arange(0, BLOCK)
+    end = _rows_to_write(dloss_ptr, notes_ptr, guess_ptr, M, EACH)
+    for start in range(tl.program_id(0) * ROWS, end, tl.num_programs(0) * ROWS):
+        rows = tl.cast(start, tl.int64) + tl.arange(0, ROWS)
+        dloss = tl.load(dloss_ptr + rows * dloss_stride, mask=rows < M, other=0.0).to(tl.float32)
+        wrong = rows < M
+        if guess_ptr is not None:
+            wrong &= dloss.to(tl.int32, bitcast=True) != tl.load(notes_ptr)
+        if tl.max(wrong.to(tl.int32)) > 0:
+            target, counts, known, x, x_target = _load_rows(
+                logits_ptr, target_ptr, rows, cols, x_stride, target_stride, M, N, ignore_index, UNIT
+            )
+            top = tl.load(state_ptr + rows, mask=rows < M, other=0.0)
+            total = tl.load(state_ptr + M + rows, mask=rows < M, other=1.0)
+            factor = _factor(dloss, notes_ptr, known, M, MEAN)
+            _write_rows(x, dx_ptr, rows, cols, target, counts, x_target, top, total, factor, M, N, smoothing)
+
+
+@triton.jit
+def _backward_wide_kernel(
+    dloss_ptr, logits_ptr, target_ptr, notes_ptr, state_ptr, guess_ptr, dx_ptr,
+    dloss_stride, x_stride, target_stride, M, N, ignore_index, smoothing,
+    MEAN: tl.constexpr, EACH: tl.constexpr, UNIT: tl.constexpr, DENSE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The same of wide rows: one look, since the sums are known."""
+    N *= UNIT
+    smoothing = tl.cast(smoothing, tl.float32)
+    end = _rows_to_write(dloss_ptr, notes_ptr, guess_ptr, M, EACH)
+    for index in range(tl.program_id(0), end, tl.num_programs(0)):
+        row = tl.cast(index, tl.int64)
+        dloss = tl.load(dloss_ptr + row * dloss_stride).to(tl.float32)
+        wrong = True
+        if guess_ptr is not None:
+            wrong = dloss.to(tl.int32, bitcast=True) != tl.load(notes_ptr)
+        if wrong:
+            target = tl.load(target_ptr + row * target_stride)
+            counts, known = target != ignore_index, (target >= 0) & (target < N)
+            begin, first, high = _places(row, N, UNIT)
+            x_ptr = logits_ptr + (begin if DENSE else row * x_stride * UNIT - first)
+            x_target = tl.load(x_ptr + first + target, mask=counts & known, other=float("nan")).to(tl.float32)
+            factor = _factor(dloss, notes_ptr, known, M, MEAN)
+            target, x_target, top, total, factor = _settled(
+                target, counts, x_target, tl.load(state_ptr + row), tl.load(state_ptr + M + row), factor
+            )
+            _write_row(
+                x_ptr, dx_ptr + begin, first, high, tl.cdiv(high, BLOCK) * BLOCK, counts, target, x_target, top, total,
+                factor, N, smoothing, BLOCK, UNIT,
+            )  # fmt: skip
+
+
+# --8<-- [end:backward]
+
+
+# --8<-- [start:launch]
+# Chosen by row length from sweeps on an H200; nothing is tuned at a user's first call. Threads, not warps, since an AMD
+# warp has 64. A thread has 16 bytes of a tile, or a multiple. An entry with ROWS is for the kernels of short rows.
+@functools.cache
+def _device(device: torch.device) -> tuple[int, int]:
+    """Multiprocessors, and threads a warp."""
+    if device.type == "cpu":  # the interpreter
+        return 2, 32
+    properties = torch.cuda.get_device_properties(device)
+    return properties.multi_processor_count, properties.warp_size
+
+
+def _options(device: torch.device, threads: int, **constants: int) -> dict[str, int]:
+    return {**constants, "num_warps": threads // _device(device)[1]}
+
+
+@functools.cache
+def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
+    if N <= 1024:
+        block = max(triton.next_power_of_2(N), 8)
+        return _options(device, 128, ROWS=2048 // block, BLOCK=block)
+    group = 128 // bits
+    if N <= 8192:  # one look
+        block = triton.next_power_of_2(N)
+        return _options(device, block // 8, BLOCK=block, KEEP=1)
+    if N <= 65536:
+        block = 4096
+        return _options(device, block // group, BLOCK=block, KEEP=0)
+    return _options(device, 1024, BLOCK=1024 * group, KEEP=5 if bits == 16 else 0)
+
+
+@functools.cache
+def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
+    """PROGRAMS a multiprocessor where most rows are expected to be left as they are."""
+    if N <= 1024:
+        block = max(triton.next_power_of_2(N), 8)
+        return _options(device, 128, ROWS=2048 // block, BLOCK=block, PROGRAMS=8)
+    block = 1024 if N <= 8192 else 4096
+    threads = block * bits // 128
+    return _options(device, threads, BLOCK=block, PROGRAMS=2048 // threads)
+
+
+# --8<-- [end:launch]
+
+
+# --8<-- [start:op]
+_REDUCTIONS = ("none", "mean", "sum")
+_guesses: dict[torch.device, Tensor] = globals().get("_guesses", {})  # kept by a reload: captured graphs use them
+
+
+def _guess(device: torch.device) -> Tensor:
+    """The incoming gradient seen last on a device, fp32. Any value would do, were it garbage: it only saves time."""
+    if device not in _guesses:
+        _guesses[device] = torch.ones((), device=device)
+    return _guesses[device]
+
+
+def _rows(t: Tensor) -> Tensor:
+    """As M x N with neighbouring columns: a view where the strides allow one."""
+    rows = t.reshape(-1, t.shape[-1])
+    return rows if rows.stride(1) == 1 else rows.contiguous()
+
+
+def _shape(x: Tensor, options: dict[str, int]) -> tuple[tuple[int, int, int], dict[str, int]]:
+    """Row stride, M and N, in units of 8 where that divides, and the constants that tell."""
+    (M, N), stride = x.shape, x.stride(0)
+    unit = 8 if N and N % 8 == 0 and stride % 8 == 0 else 1
+    constants = {"UNIT": unit} if "ROWS" in options else {"UNIT": unit, "DENSE": stride == N}
+    return (stride // unit, M, N // unit), constants
+
+
+def _forward_fake(
+    logits: Tensor, target: Tensor, ignore_index: int, smoothing: float, reduction: str, dtype: torch.dtype,
+    save: bool, ahead: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    M = logits.shape[0] if logits.dim() == 2 else 1
+    loss = logits.new_empty(logits.shape[:-1] if reduction == "none" else (), dtype=dtype)
+    notes = logits.new_empty(2 + _SHARES.value, dtype=torch.int32)
+    state = logits.new_empty((2, M) if save else 0, dtype=torch.float32)
+    dx = logits.new_empty(logits.shape if ahead else 0)
+    return loss, notes, state, dx
+
+
+def _forward(
+    logits: Tensor, target: Tensor, ignore_index: int, smoothing: float, reduction: str, dtype: torch.dtype,
+    save: bool, ahead: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The loss, and where a backward is to come what it needs; `ahead`: and the gradient, if the guess is right."""
+    outputs = _forward_fake(logits, target, ignore_index, smoothing, reduction, dtype, save, ahead)
+    loss, notes, state, dx = outputs
+    if target.numel() == 0:
+        loss.fill_(float("nan") if reduction == "mean" else 0.0)
+        notes.zero_()
+        return outputs
+    x, target = _rows(logits), target.reshape(-1)
+    launch = _forward_launch(x.shape[1], 8 * x.element_size(), x.device)
+    (stride, M, N), constants = _shape(x, launch)
+    programs = -(-M // launch.get("ROWS", 1))
+    if "ROWS" not in launch:
+        constants["GROUP"] = 16 // x.element_size()
+    shares = None if reduction == "none" else x.new_empty(programs, dtype=torch.float32)
+    kernel = _forward_kernel if "ROWS" in launch else _forward_wide_kernel
+    with torch.cuda.device_of(x):  # triton launches on the current device
+        _prepare_kernel[(min(-(-M // _COUNTED.value), _SHARES.value),)](
+            target, _guess(x.device) if ahead else None, notes, target.stride(0), M, ignore_index
+        )
+        kernel[(programs,)](
+            x, target, notes, state if save else None, shares, loss, dx if ahead else None,
+            stride, target.stride(0), M, N, ignore_index, smoothing,
+            MEAN=reduction == "mean", SMOOTH=smoothing != 0, **constants, **launch,
+        )  # fmt: skip
+    return outputs
+
+
+def _write_gradient(dx, dloss, logits, target, notes, state, ignore_index, smoothing, reduction, guess) -> None:
+    if dx.numel() == 0:
+        return
+    x, target, dloss = _rows(logits), target.reshape(-1), dloss.reshape(-1)
+    launch = dict(_backward_launch(x.shape[1], 8 * x.element_size(), x.device))
+    (stride, M, N), constants = _shape(x, launch)
+    programs, most = -(-M // launch.get("ROWS", 1)), launch.pop("PROGRAMS") * _device(x.device)[0]
+    kernel = _backward_kernel if "ROWS" in launch else _backward_wide_kernel
+    each = reduction == "none"
+    with torch.cuda.device_of(x):
+        kernel[(programs if guess is None else min(programs, most),)](
+            dloss, x, target, notes, state, guess, dx, dloss.stride(0) if each else 0, stride, target.stride(0), M, N,
+            ignore_index, smoothing, MEAN=reduction == "mean", EACH=each, **constants, **launch,
+        )  # fmt: skip
+
+
+def _backward_fake(
+    dloss: Tensor, logits: Tensor, target: Tensor, notes: Tensor, state: Tensor,
+    ignore_index: int, smoothing: float, reduction: str,
+) -> Tensor:  # fmt: skip
+    return torch.empty_like(logits, memory_format=torch.contiguous_format)
+
+
+def _backward(dloss: Tensor, logits: Tensor, *rest: object) -> Tensor:
+    """The gradient, in memory of its own."""
+    dx = _backward_fake(dloss, logits, *rest)  # type: ignore[arg-type]
+    _write_gradient(dx, dloss, logits, *rest, None)
+    return dx
+
+
+def _correct(dx: Tensor, dloss: Tensor, logits: Tensor, *rest: object) -> None:
+    """Makes of the gradient that was written ahead the one for dloss, and dloss the next guess."""
+    _write_gradient(dx, dloss, logits, *rest, _guess(logits.device))
+
+
+# define and impl cost the host less per call than custom_op; fake tensors, torch.compile and opcheck work as well
+_library = torch.library.Library("ridgepoint", "FRAGMENT")
+_OPTIONS = "int ignore_index, float smoothing, str reduction"
+_SAVED = f"Tensor dloss, Tensor logits, Tensor target, Tensor notes, Tensor state, {_OPTIONS}"
+_library.define(
+    f"cross_entropy_forward(Tensor logits, Tensor target, {_OPTIONS}, ScalarType dtype, bool save, bool ahead)"
+    " -> (Tensor, Tensor, Tensor, Tensor)"
+)
+_library.define(f"cross_entropy_backward({_SAVED}) -> Tensor")
+_library.define(f"cross_entropy_correct(Tensor(a!) dx, {_SAVED}) -> ()")
+for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
+    _library.impl("cross_entropy_forward", _forward, _key)
+    _library.impl("cross_entropy_backward", _backward, _key)
+    _library.impl("cross_entropy_correct", _correct, _key)
+torch.library.register_fake("ridgepoint::cross_entropy_forward", _forward_fake, lib=_library)
+torch.library.register_fake("ridgepoint::cross_entropy_backward", _backward_fake, lib=_library)
+torch.library.register_fake("ridgepoint::cross_entropy_correct", lambda *_: None, lib=_library)
+_forward_op = torch.ops.ridgepoint.cross_entropy_forward.default
+_backward_op = torch.ops.ridgepoint.cross_entropy_backward.default
+_correct_op = torch.ops.ridgepoint.cross_entropy_correct.default
+# --8<-- [end:op]
+
+
+# --8<-- [start:autograd]
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits: Tensor, target: Tensor, options: tuple[int, float, str], dtype: torch.dtype) -> Tensor:
+        # compiled code would copy the gradient before it lets an op write into it: there, none is written ahead
+        ctx.ahead = not torch.compiler.is_compiling()
+        ctx.options = options
+        loss, *saved = _forward_op(logits, target, *options, dtype, True, ctx.ahead)
+        ctx.save_for_backward(logits, target, *saved)
+        return loss
+
+    @staticmethod
+    def backward(ctx, dloss: Tensor) -> tuple[Tensor, None, None, None]:
+        if torch.is_grad_enabled():  # not once_differentiable, which lets a dloss that needs no gradient pass
+            raise RuntimeError("cross_entropy: expected a backward without create_graph=True, got one with: it would "
+                               "lose the second derivative, which this kernel does not have")  # fmt: skip
+        logits, target, notes, state, dx = ctx.saved_tensors
+        if not ctx.ahead:
+            return _backward_op(dloss, logits, target, notes, state, *ctx.options), None, None, None
+        ctx.ahead = False  # the memory is the caller's from now on: a second backward takes its own
+        dx = dx.data  # with a version of its own, so that what the caller does to it does not make the saved one stale
+        _correct_op(dx, dloss, logits, target, notes, state, *ctx.options)
+        return dx, None, None, None
+
+
+# --8<-- [end:autograd]
+
+
+# --8<-- [start:public]
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
+
+
+def cross_entropy(
+    logits: Tensor,
+    target: Tensor,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+) -> Tensor:
+    """Cross-entropy of rows of logits and the class that each should have.
+
+    The function, and the dtypes, of `torch.nn.functional.cross_entropy` with class indices: computed in fp32 and
+    rounded once, to the dtype of the logits (the loss under autocast to fp32). Where a gradient is needed, and
+    outside of torch.compile, the forward computes it too.
+
+    Args:
+        logits: [M, N] or [N], fp32, fp16 or bf16, with any strides. Rows without unit stride are copied first.
+        target: [M] or [], int64, with classes from 0 to N - 1 or ignore_index. On a GPU nobody looks at them before
+            the kernel does: the loss and the gradient of a row with another target are NaN.
+        ignore_index: rows with this target count nowhere: no loss, a gradient of zero, whatever their logits are.
+        label_smoothing: from 0 to 1, how much of the target's probability is spread over all classes.
+        reduction: "mean" (over the rows that count: NaN if none does), "sum" or "none".
+
+    Returns:
+        The loss: of the shape of target for "none", else of shape []. A gradient flows to the logits. Both are bitwise
+        the same in every run.
+
+    Raises:
+        TypeError: logits is not a tensor of one of these dtypes, or target not one of int64.
+        ValueError: a shape, label_smoothing or reduction other than these; target on another device than logits; or
+            logits on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
+        RuntimeError: in a backward with create_graph=True, since there is no double backward.
+
+    Source: Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018 (https://arxiv.org/abs/1805.02867).
+    """
+    if not isinstance(logits, Tensor) or logits.dtype not in _DTYPES:
+        got = getattr(logits, "dtype", type(logits))
+        raise TypeError(f"logits: expected an fp32, fp16 or bf16 tensor, got {got}")
+    if not isinstance(target, Tensor) or target.dtype != torch.int64:
+        got = getattr(target, "dtype", type(target))
+        raise TypeError(f"target: expected an int64 tensor of classes (not of probabilities), got {got}")
+    if logits.dim() not in (1, 2):
+        raise ValueError(f"logits: expected one or two dimensions, got {logits.dim()}")
+    if target.shape != logits.shape[:-1] and not (logits.dim() == 1 and target.shape == (1,)):
+        raise ValueError(f"target: expected shape {list(logits.shape[:-1])}, got {list(target.shape)}")
+    if target.device != logits.device:
+        raise ValueError(f"target: expected on {logits.device}, where logits is, got {target.device}")
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing: expected from 0 to 1, got {label_smoothing}")
+    if reduction not in _REDUCTIONS:
+        raise ValueError(f"reduction: expected one of {', '.join(_REDUCTIONS)}, got {reduction}")
+    if logits.device.type == "cpu" and not _INTERPRETED:
+        raise ValueError("logits: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
+    dtype = torch.float32 if torch.is_autocast_enabled(logits.device.type) else logits.dtype
+    options = (ignore_index, label_smoothing, reduction)
+    if torch.is_grad_enabled() and logits.requires_grad:
+        return _CrossEntropy.apply(logits, target, options, dtype)
+    return _forward_op(logits, target, *options, dtype, False, False)[0]
+
+
+# --8<-- [end:public]
