@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 
 import torch
+import torch._functorch.config
+import torch._inductor
 import triton
 from torch import Tensor
 

@@ -39,3 +39,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.fixture(autouse=True)
+def memory_back():
+    """A GPU's memory is free for the next test, in this process or another."""
+    yield
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
