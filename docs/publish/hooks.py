@@ -9,12 +9,13 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
+from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page as MkDocsPage
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # `mkdocs build` has no reason to know our root
 
-from docs.publish import markers, palette, reading, results
+from docs.publish import markers, notebooks, palette, reading, results
 from docs.publish.captures import Captures
 from docs.publish.errors import PublishError
 from docs.publish.kernel_files import files as kernel_files
@@ -62,10 +63,15 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     return config
 
 
+@event_priority(50)  # before mkdocs-jupyter, which looks for notebooks among the files
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add what is generated: result pages, exports, kernel files, the palette and the charts' script."""
+    """Add what is generated: result pages, exports, kernel files, notebooks, the palette and the charts' script."""
     for path, content in generated(config):
         files.append(File.generated(config, path, content=content))
+    for _, notebook in notebooks.for_the_site(current.root):
+        folder = current.root / notebooks.CACHE
+        path = notebook.relative_to(folder).as_posix()
+        files.append(File(path, str(folder), config.site_dir, config.use_directory_urls))
     return files
 
 
@@ -88,8 +94,12 @@ def place(config: MkDocsConfig, path: str, url: str) -> Place:
 
 
 def on_page_markdown(markdown: str, *, page: MkDocsPage, config: MkDocsConfig, files: Files) -> str:
-    """Render the macros of a page of ours; generated pages have none."""
+    """Render the macros of a page of ours; generated pages and notebooks have none."""
     if page.file.generated_by:
+        return markdown
+    if page.file.src_uri.endswith(".ipynb"):
+        script = current.root / notebooks.FOLDER / f"{Path(page.file.src_uri).stem}.py"
+        page.meta.update(notebooks.front_matter(script), search={"exclude": True})
         return markdown
     ours = Page(place(config, page.file.src_uri, page.url))
     current.pages[page.file.src_uri] = ours

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.publish import notebooks
 from tests.benchmarks.runner import discover, load
 from tests.pages import census
 from tests.pages.census import PAGES, ROOT
@@ -59,12 +60,14 @@ def test_every_test_has_its_source(test: str):
 
 
 def includes() -> set[tuple[str, str | None]]:
-    """(path, section) of everything that pages include, in a block or outside, and in macros that take a path."""
+    """(path, section) of everything that pages include, in a block or a macro, and that notebooks import."""
     found: set[tuple[str, str | None]] = set()
     for text in census.pages().values():
         lines = (census.INCLUDE.match(line.strip().removeprefix("> ")) for line in text.splitlines())
         found |= {(match["path"], match["section"]) for match in lines if match}
         found |= {(f"kernels/{name}.py", None) for name in re.findall(r"kernel_file\(\s*[\"']([^\"']+)", text)}
+    for notebook in notebooks.sources():
+        found |= {(path.relative_to(ROOT).as_posix(), None) for path in notebooks.imports(notebook)}
     return found
 
 

@@ -1,0 +1,277 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   ridgepoint:
+#     title: Four fusions
+#     description: Four fusions, each checked, timed, and kept with the code that the compiler made of it.
+#     level: intermediate
+# ---
+
+# %% [markdown]
+# # Four fusions
+#
+# A chain of small operations on a GPU is slow for one reason: each of them reads its input from memory and writes its
+# output back. Fusing them removes that traffic. `torch.compile` does it by itself, and a kernel written by hand does
+# what the compiler's rules don't reach. This notebook lays the two beside the plain operations, four times.
+#
+# The outputs below are those of the machine that built this page. Run the notebook on your own, from the root of a
+# clone: it takes the GPU where there is one. On a CPU the compiler's kernels are C++ and are timed as such. Triton
+# kernels are interpreted there, so they are checked and not timed.
+
+# %%
+import os
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+GPU = torch.cuda.is_available()
+if not GPU:
+    os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
+
+import triton
+import triton.language as tl
+
+from kernels.layer_norm_gelu import layer_norm_gelu
+from kernels.rms_norm import rms_norm
+from kernels.softmax_dropout import softmax_dropout
+from snippets.notebooks.triton_optimization import Experiment, run
+
+device = torch.device("cuda" if GPU else "cpu")
+dtype = torch.bfloat16 if GPU else torch.float32
+rows, columns = (32768, 4096) if GPU else (512, 1024)
+folder = Path("docs/measurements/local/experiments")
+torch.manual_seed(0)
+
+
+def randn(*shape):
+    return torch.randn(*shape, device=device).to(dtype)
+
+
+print(torch.__version__, torch.cuda.get_device_name() if GPU else f"CPU, {torch.get_num_threads()} threads")
+
+# %% [markdown]
+# Times are drawn as bars, shortest first. What is not there was not timed.
+
+# %%
+import altair
+import vl_convert
+from IPython.display import HTML
+
+INK = "#123456"  # stands for the colour of text in whatever theme shows the picture
+
+
+def show(report):
+    """Milliseconds of each variant as bars."""
+    values = [{"variant": name, "ms": timing.p50 * 1e3} for name, timing in report.timings.items()]
+    bars = altair.Chart(altair.Data(values=values)).encode(
+        x=altair.X("ms:Q", title="milliseconds a call", axis=altair.Axis(grid=False)),
+        y=altair.Y("variant:N", sort="x", title=None, axis=altair.Axis(domain=False, ticks=False, labelLimit=200)),
+    )
+    labels = bars.mark_text(align="left", dx=4, color=INK).encode(text=altair.Text("ms:Q", format=".3~r"))
+    chart = (bars.mark_bar(color="#b5460f", height=14) + labels).properties(width=420, height=altair.Step(24))
+    chart = chart.configure(background="transparent", font="inherit").configure_view(stroke=None)
+    chart = chart.configure_axis(labelColor=INK, titleColor=INK, domainColor=INK, tickColor=INK, labelFontSize=13)
+    svg = vl_convert.vegalite_to_svg(chart.to_json())
+    return HTML(svg.replace(INK, "var(--md-default-fg-color, currentColor)"))
+
+
+def first_lines(report, variant, marks, count=24):
+    """The generated code of a variant, from the first line that has one of these marks."""
+    text = report.generated[variant][0].read_text().splitlines()
+    start = next(number for number, line in enumerate(text) if any(mark in line for mark in marks))
+    print(f"{report.generated[variant][0]}, from line {start + 1}:\n")
+    print("\n".join(line[:110] for line in text[start : start + count]))
+
+
+KERNELS = ("@triton.jit", 'extern "C"')
+
+# %% [markdown]
+# ## LayerNorm and GELU
+#
+# Two operations. Eager writes the normalised tensor to memory and reads it again to apply the GELU: two passes where
+# one would do. The compiler fuses them. The Triton kernel is [a page of its own](../kernels/layer-norm-gelu.md).
+
+# %%
+x, weight, bias = randn(rows, columns), randn(columns), randn(columns)
+
+
+def layer_norm_then_gelu(x, weight, bias):
+    return F.gelu(F.layer_norm(x, weight.shape, weight, bias))
+
+
+fused_norm = run(
+    Experiment(
+        "layer-norm-gelu",
+        {"x": x, "weight": weight, "bias": bias},
+        {"eager": layer_norm_then_gelu, "compiled": layer_norm_then_gelu, "triton": layer_norm_gelu},
+        compiled=("compiled",),
+        ours=("triton",),
+    ),
+    folder,
+)
+show(fused_norm)
+
+# %% [markdown]
+# What the compiler generated, from its first kernel on:
+
+# %%
+first_lines(fused_norm, "compiled", KERNELS)
+
+# %% [markdown]
+# Every variant was held against float64 before it was timed: its error may be at most twice that of the first one, plus
+# a few units in the last place.
+
+# %%
+for name, agreement in fused_norm.agreements.items():
+    print(f"{name:10} {agreement}")
+
+# %% [markdown]
+# ## Softmax and dropout
+#
+# Dropout needs random numbers, and eager keeps a mask in memory for the backward. A fused kernel draws the numbers
+# where it needs them, from a seed and the position of the element, so that the backward can draw the same ones again.
+# Random results can't be compared with each other. What can be checked is that each element is either dropped or the
+# softmax divided by the chance to be kept, and that the right share was kept.
+
+# %%
+p = 0.1
+
+
+def softmax_then_dropout(x):
+    return F.dropout(F.softmax(x, -1), p)
+
+
+def is_a_dropped_softmax(result, inputs):
+    expected = F.softmax(inputs["x"].double(), -1) / (1 - p)
+    kept = result != 0
+    torch.testing.assert_close(result.double()[kept], expected[kept], rtol=2e-2, atol=1e-6)
+    share, spread = kept.double().mean().item(), (p * (1 - p) / kept.numel()) ** 0.5
+    assert abs(share - (1 - p)) < 6 * spread + 1e-4, f"expected {1 - p} of the elements to be kept, got {share}"
+
+
+dropped = run(
+    Experiment(
+        "softmax-dropout",
+        {"x": x},
+        {"eager": softmax_then_dropout, "compiled": softmax_then_dropout, "triton": lambda x: softmax_dropout(x, p)},
+        compiled=("compiled",),
+        ours=("triton",),
+        check=is_a_dropped_softmax,
+    ),
+    folder,
+)
+show(dropped)
+
+# %%
+first_lines(dropped, "compiled", KERNELS)
+
+# %% [markdown]
+# ## RMSNorm
+#
+# Written out, it is four operations, and without a compiler four passes over memory or more. `F.rms_norm` is one call.
+# Compiled, both become the same kernel. [The page on RMSNorm](../kernels/rms-norm.md) has the backward, where a kernel
+# by hand wins.
+
+
+# %%
+def written_out(x, weight):
+    wide = x.double() if x.dtype == torch.float64 else x.float()
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6) * weight).to(x.dtype)
+
+
+def plain(x, weight):
+    return F.rms_norm(x, weight.shape, weight, 1e-6)
+
+
+normed = run(
+    Experiment(
+        "rms-norm",
+        {"x": x, "weight": weight},
+        {
+            "F.rms_norm": plain,
+            "written out": written_out,
+            "written out, compiled": written_out,
+            "F.rms_norm, compiled": plain,
+            "triton": rms_norm,
+        },
+        compiled=("written out, compiled", "F.rms_norm, compiled"),
+        ours=("triton",),
+    ),
+    folder,
+)
+show(normed)
+
+# %%
+first_lines(normed, "F.rms_norm, compiled", KERNELS)
+
+# %% [markdown]
+# ## SiLU, five ways
+#
+# x · sigmoid(x), element by element. Written out it is two operations. `F.silu` is one. In place, it saves the
+# allocation of an output, not traffic: a read and a write an element, as before. The compiler makes one kernel of the
+# two operations, and there is nothing left for a kernel by hand to win. It is here because it is the shortest one that
+# shows how such a kernel looks.
+
+
+# %%
+@triton.jit
+def _silu_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n, other=0.0).to(tl.float32)
+    tl.store(y_ptr + at, x * tl.sigmoid(x), mask=at < n)
+
+
+def silu(x):
+    y = torch.empty_like(x)
+    _silu_kernel[(triton.cdiv(x.numel(), 4096),)](x, y, x.numel(), BLOCK=4096, num_warps=8)
+    return y
+
+
+def silu_written_out(x):
+    return x * torch.sigmoid(x)
+
+
+silus = run(
+    Experiment(
+        "silu",
+        {"x": x},
+        {
+            "written out": silu_written_out,
+            "F.silu": F.silu,
+            "in place, on a copy": lambda x: F.silu(x.clone(), inplace=True),
+            "written out, compiled": silu_written_out,
+            "triton": silu,
+        },
+        compiled=("written out, compiled",),
+        ours=("triton",),
+    ),
+    folder,
+)
+show(silus)
+
+# %%
+first_lines(silus, "written out, compiled", KERNELS)
+
+# %% [markdown]
+# The copy is part of the in-place variant's time, since a call that destroys its input cannot be timed twice on it.
+# Where the input is not needed again, the copy goes, and what remains is the traffic of `F.silu`.
+#
+# ## What is left
+#
+# Each experiment left a folder: the generated code of its compiled variants, and `metadata.json` with the machine, the
+# versions, the shapes, the errors and the times. Running the notebook again replaces it.
+
+# %%
+for file in sorted(folder.rglob("*")):
+    if file.is_file():
+        print(file)
+print()
+print((folder / "silu" / "metadata.json").read_text())

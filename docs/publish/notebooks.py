@@ -1,0 +1,129 @@
+"""Notebooks: percent scripts in docs/pages/notebooks, executed before the build: `python -m docs.publish.notebooks`.
+
+What was executed is kept. A notebook runs again when its text, a file of ours that it imports, a version or the device
+has changed.
+"""
+
+import ast
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+from docs.publish.errors import PublishError
+from tests.benchmarks.source import ROOT
+
+FOLDER = Path("docs/pages/notebooks")
+CACHE = Path(".cache/notebooks")
+SECONDS = 600  # for one cell, on a slow machine
+
+
+def sources(root: Path = ROOT) -> list[Path]:
+    """The notebooks' scripts."""
+    return sorted((root / FOLDER).glob("*.py"))
+
+
+def executed(source: Path, root: Path = ROOT) -> Path:
+    """Where the executed notebook lies, if it was executed: at the page's path below the cache."""
+    return root / CACHE / "notebooks" / f"{source.stem}.ipynb"
+
+
+def front_matter(source: Path) -> dict[str, Any]:
+    """The page's front matter: what the script's header has under `ridgepoint`."""
+    return dict(jupytext.read(source).metadata.get("ridgepoint", {}))
+
+
+def imports(source: Path, root: Path = ROOT) -> list[Path]:
+    """The files of ours that a script or a module imports, with those that these import."""
+    found: dict[Path, None] = {}
+    waiting = [source]
+    while waiting:
+        for node in ast.walk(ast.parse(waiting.pop().read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                file = root / f"{node.module.replace('.', '/')}.py"
+                if file.is_file() and file not in found:
+                    found[file] = None
+                    waiting.append(file)
+    return sorted(found)
+
+
+def key(source: Path, root: Path = ROOT) -> str:
+    """What the outputs depend on: the notebook, the code that it imports, the versions and the device."""
+    import torch
+    import triton
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    parts = [path.read_bytes() for path in (source, *imports(source, root))]
+    versions = f"{sys.version} {torch.__version__} {triton.__version__} {device}".encode()
+    return hashlib.sha256(b"\0".join([*parts, versions])).hexdigest()[:16]
+
+
+def is_fresh(source: Path, root: Path = ROOT) -> bool:
+    """Whether the executed notebook is what an execution would give now."""
+    path = executed(source, root)
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))["metadata"]["ridgepoint"]["key"] == key(source, root)
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def execute(source: Path, root: Path = ROOT) -> Path:
+    """Execute a notebook from the root of the checkout, showing how far it is; returns the file.
+
+    Raises:
+        PublishError: a cell fails; names the notebook, the cell's first line and the error.
+    """
+    notebook = jupytext.read(source)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    client = NotebookClient(notebook, timeout=SECONDS, kernel_name="python3", resources={"metadata": {"path": root}})
+    with client.setup_kernel(env=os.environ | {"PYTHONPATH": str(root)}):
+        for number, cell in enumerate(cells, 1):
+            first = next(iter(cell.source.splitlines()), "")
+            print(f"{source.name}: cell {number}/{len(cells)}: {first}", file=sys.stderr, flush=True)
+            try:
+                client.execute_cell(cell, notebook.cells.index(cell))
+            except CellExecutionError as error:
+                raise PublishError(f"{source.name}: cell {number}, {first!r}: {error.ename}: {error.evalue}") from error
+    notebook.metadata.setdefault("ridgepoint", {})["key"] = key(source, root)
+    path = executed(source, root)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".partial")
+    nbformat.write(notebook, beside)
+    beside.replace(path)
+    return path
+
+
+def for_the_site(root: Path = ROOT) -> Iterator[tuple[Path, Path]]:
+    """(script, notebook) of each: executed, as it was last executed, or else without outputs."""
+    for source in sources(root):
+        path = executed(source, root)
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            nbformat.write(jupytext.read(source), path)
+        yield source, path
+
+
+def main() -> int:
+    """Execute the notebooks that have changed; returns the exit status."""
+    for source in sources():
+        if is_fresh(source):
+            print(f"{source.name}: nothing has changed since it was executed", file=sys.stderr)
+            continue
+        try:
+            execute(source)
+        except PublishError as error:
+            print(error, file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""An experiment: several ways to compute one thing, each checked, timed, and kept with the code that was generated.
+
+Each experiment has a folder of its own:
+
+    <folder>/<experiment>/metadata.json             machine, versions, shapes, errors, times
+    <folder>/<experiment>/generated/<variant>.py    what the compiler made of it (C++ inside on a CPU)
+
+Run `python -m snippets.notebooks.triton_optimization` for a small one.
+"""
+
+import json
+import platform
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+import torch._functorch.config
+import torch._inductor.config
+import torch.nn.functional as F
+import triton
+from torch import Tensor
+from torch._inductor.utils import run_and_get_code
+
+from snippets.validation.equivalence import Agreement, compare
+from snippets.validation.timing import Timing, measure
+
+Function = Callable[..., Tensor]
+Check = Callable[[Tensor, Mapping[str, Tensor]], None]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Several ways to compute one thing from the same tensors.
+
+    Attributes:
+        name: of the experiment's folder.
+        inputs: the tensors, all on one device.
+        variants: by name; the first one is plain PyTorch and sets the error bound.
+        compiled: names of the variants that `torch.compile` is to compile.
+        ours: names of those that launch Triton kernels of their own: on a CPU these are interpreted, so they are
+            checked and not timed.
+        check: for random results, which cannot be held against the first variant's: is called with a variant's result
+            and the inputs, and raises AssertionError.
+    """
+
+    name: str
+    inputs: Mapping[str, Tensor]
+    variants: Mapping[str, Function]
+    compiled: tuple[str, ...] = ()
+    ours: tuple[str, ...] = ()
+    check: Check | None = None
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.inputs.values())).device
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an experiment found, by variant: errors where they can be stated, seconds where they mean something."""
+
+    folder: Path
+    agreements: Mapping[str, Agreement]
+    timings: Mapping[str, Timing]
+    generated: Mapping[str, list[Path]]
+
+
+def run(experiment: Experiment, into: Path) -> Report:
+    """Check every variant, time them side by side, and write the experiment's folder anew.
+
+    The folder appears when all of it is there: an interruption leaves the one of the last run.
+
+    Raises:
+        AssertionError: a variant computes something else; names it.
+    """
+    arguments = tuple(experiment.inputs.values())
+    with tempfile.TemporaryDirectory(prefix=f"{experiment.name}-", dir=_made(into)) as building:
+        beside = Path(building) / experiment.name
+        ready = {name: _prepare(experiment, name, arguments, beside) for name in experiment.variants}
+        agreements = _checked(experiment, ready, arguments)
+        mode = "device" if experiment.device.type == "cuda" else "calls"
+        timed = {
+            name: (lambda function=function: function(*arguments))
+            for name, function in ready.items()
+            if mode == "device" or name not in experiment.ours
+        }
+        timings = measure(timed, experiment.device, mode, rounds=20, patience=2.0)
+        metadata = _metadata(experiment, mode, agreements, timings)
+        (_made(beside) / "metadata.json").write_text(json.dumps(metadata, indent=1))
+        target = into / experiment.name
+        if target.exists():
+            shutil.rmtree(target)
+        beside.rename(target)
+    files = {name: sorted((target / "generated").glob(f"{_slug(name)}.*")) for name in experiment.variants}
+    return Report(target, agreements, timings, files)
+
+
+def _prepare(experiment: Experiment, name: str, arguments: tuple[Tensor, ...], folder: Path) -> Function:
+    """The function to call; what the compiler generates for it is written down."""
+    function = experiment.variants[name]
+    if name not in experiment.compiled:
+        return function
+    torch._dynamo.reset()
+    compiled = torch.compile(function, dynamic=False)
+    fresh = (
+        torch._functorch.config.patch(enable_autograd_cache=False),
+        torch._inductor.config.patch(fx_graph_cache=False),
+    )
+    with fresh[0], fresh[1]:  # a cached result would come without its code
+        _, sources = run_and_get_code(compiled, *arguments)
+    for index, source in enumerate(sources):
+        number = f".{index + 1}" if len(sources) > 1 else ""
+        (_made(folder / "generated") / f"{_slug(name)}{number}.py").write_text(source)
+    return compiled
+
+
+def _checked(
+    experiment: Experiment, ready: Mapping[str, Function], arguments: tuple[Tensor, ...]
+) -> dict[str, Agreement]:
+    """Errors against float64, under the bound that the first variant sets; random results by the experiment's check."""
+    results = {name: function(*arguments) for name, function in ready.items()}
+    if experiment.check:
+        for name, result in results.items():
+            try:
+                experiment.check(result, experiment.inputs)
+            except AssertionError as error:
+                raise AssertionError(f"{experiment.name}, {name}: {error}") from error
+        return {}
+    plain = next(iter(results))
+    reference = experiment.variants[plain](*(t.double() for t in arguments))
+    agreements = {name: compare(result, results[plain], reference) for name, result in results.items()}
+    for name, agreement in agreements.items():
+        if not agreement.holds:
+            raise AssertionError(f"{experiment.name}, {name}: {agreement}")
+    return agreements
+
+
+def _metadata(experiment: Experiment, mode: str, agreements: Mapping, timings: Mapping) -> dict:
+    """What is needed to know what the times mean."""
+    device = experiment.device
+    machine = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
+    return {
+        "experiment": experiment.name,
+        "date": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "machine": machine or platform.machine(),
+        "device": device.type,
+        "threads": torch.get_num_threads(),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "triton": triton.__version__},
+        "inputs": {name: {"shape": list(t.shape), "dtype": str(t.dtype)[6:]} for name, t in experiment.inputs.items()},
+        "timed_as": mode,
+        "seconds": {name: asdict(timing) for name, timing in timings.items()},
+        "errors": {name: {"error": one.error, "bound": one.bound} for name, one in agreements.items()},
+        "not_timed": [] if mode == "device" else list(experiment.ours),
+    }
+
+
+def _slug(name: str) -> str:
+    """A variant's name as a file's: "F.silu, compiled" is "f-silu-compiled"."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def main() -> None:
+    """A small experiment, and the folder that it leaves."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    x = torch.randn(1024, 1024, generator=torch.Generator().manual_seed(0)).to(device)
+    silu = Experiment("silu", {"x": x}, {"written out": lambda x: x * torch.sigmoid(x), "F.silu": F.silu})
+    with tempfile.TemporaryDirectory() as folder:
+        report = run(silu, Path(folder))
+        for name, timing in report.timings.items():
+            print(f"{name:12} {timing.p50 * 1e6:8.0f} us  {report.agreements[name]}")
+        print("files:", *sorted(path.name for path in report.folder.rglob("*") if path.is_file()))
+
+
+if __name__ == "__main__":
+    main()
