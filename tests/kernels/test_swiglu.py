@@ -1,11 +1,10 @@
 """kernels/swiglu.py: the same functions as F.silu(gate) * up and F.gelu(gate) * up, wherever and however called."""
 
-import math
-
 import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.kernels import compiled
 from tests.kernels.conftest import load
 from tests.kernels.promises import DTYPES, Promises, randn
 
@@ -17,7 +16,8 @@ class Gated(Promises):
 
     kernel = kernel
     inputs = ("gate", "up")
-    PATHS = (100, 3000)
+    PATHS = (100, 1500)
+    PUBLISHED = (4096,)  # the row length does not matter to a long vector
 
     def make(self, shape, dtype, device, other=None, seed=0):
         return randn(shape, dtype, device, seed), randn(shape, other or dtype, device, seed + 10)
@@ -34,6 +34,17 @@ class Gated(Promises):
         yield backward, (dy[:, :50], gate, None, "silu")
         yield backward, (dy[:, :50], gate[:, :50], up[:, 50:], "silu")
 
+    @pytest.mark.parametrize("value", (float("nan"), float("inf"), -float("inf")), ids=str)
+    def test_nan_and_inf_as_pytorch_and_in_their_row(self, value, path, device, monkeypatch):
+        """As PyTorch in float64, or on a GPU: its fp32 GELU on a CPU makes a NaN of inf."""
+        exact = self.plain
+        monkeypatch.setattr(self, "plain", lambda *inputs: exact(*(t.double() for t in inputs)), raising=False)
+        super().test_nan_and_inf_as_pytorch_and_in_their_row(value, path, device)
+
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    def test_no_dimension_as_pytorch(self, dtype, device):
+        self.check(self.make((), dtype, device))
+
     @pytest.mark.parametrize("other", DTYPES, ids=str)
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     def test_mixed_dtypes_and_autocast_as_pytorch(self, dtype, other, device, monkeypatch):
@@ -48,9 +59,74 @@ class Gated(Promises):
         self.check(arguments)
 
 
+def phi(x):
+    """The normal distribution function, to the last digit in its lower tail."""
+    return torch.special.erfc(-x / 2**0.5) / 2
+
+
 def promoted(gate, up):
     dtype = torch.promote_types(gate.dtype, up.dtype)
     return gate.to(dtype), up.to(dtype)
+
+
+class Halves(Promises):
+    """Without up: gate and up are halves of one tensor, and so are their gradients."""
+
+    kernel = kernel
+    name = "swiglu"
+    inputs = ("x",)
+
+    def plain(self, x):
+        gate, up = x.chunk(2, -1)
+        return F.silu(gate) * up
+
+    def make(self, shape, dtype, device, other=None, seed=0):
+        return (randn(shape, dtype, device, seed),)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("columns", (2, 6, 254, 1000, 2256, 8194))
+def test_halves_of_one_tensor(columns, dtype, device):
+    Halves().check(Halves().make((5, columns), dtype, device))
+
+
+@pytest.mark.parametrize(
+    "promise, arguments",
+    (
+        ("test_any_leading_shape", ((2, 3, 8),)),
+        ("test_empty_input", ((2, 0, 8),)),
+        ("test_empty_input", ((3, 0),)),
+        ("test_any_strides_of_inputs_and_of_incoming_gradients", ("every other column", 40)),
+        ("test_any_strides_of_inputs_and_of_incoming_gradients", ("rows of a wider tensor", 2500)),
+        ("test_leading_dimensions_that_no_view_joins", ()),
+        ("test_rows_more_than_2_to_the_31_elements_apart", (96, 3, 2**30 + 16)),
+        ("test_inputs_are_not_touched", (100,)),
+        ("test_double_backward_is_refused", (torch.sum,)),
+        ("test_backward_twice_through_one_graph", (100,)),
+        ("test_activation_checkpointing", ()),
+        ("test_compiles_as_one_graph", (False,)),
+        ("test_compiles_as_one_graph", (True,)),
+    ),
+)
+def test_halves_of_one_tensor_promise_the_same(promise, arguments, device):
+    getattr(Halves(), promise)(*arguments, device)
+
+
+class Odd(Gated):
+    """Rows of which not even 2 divides the length, end to end."""
+
+    name = "swiglu"
+
+    def launches(self, columns, warp_size):
+        arguments = self.make((3, columns), torch.bfloat16, torch.device("cpu"))
+        return compiled.recorded(kernel, lambda: self.run(self.function, arguments), warp_size)
+
+
+def test_contiguous_input_of_any_length_is_read_and_written_in_16_bytes():
+    for facts in compiled.ahead(Odd, "sm_90", (12345,)):
+        assert facts["kernel"] in ("_forward_kernel", "_backward_kernel")
+        wide = {kind[:3] for kind in facts["accesses"] if kind.endswith("128")}
+        assert wide == {"LDG", "STG"}, facts  # beside the narrow ones of the last program
 
 
 class TestSwiGLU(Gated):
@@ -58,6 +134,12 @@ class TestSwiGLU(Gated):
 
     def plain(self, gate, up):
         return F.silu(gate) * up
+
+    def launches(self, columns, warp_size):
+        """Of two tensors, and of halves of one: the vector and the rows."""
+        halves = self.make((160, 2 * columns), torch.bfloat16, torch.device("cpu"))[0]
+        packed = lambda: torch.autograd.grad(self.function(halves.requires_grad_()).sum(), halves)  # noqa: E731
+        return super().launches(columns, warp_size) + compiled.recorded(kernel, packed, warp_size)
 
     @pytest.mark.parametrize(
         "gate, up, error, message",
@@ -68,9 +150,9 @@ class TestSwiGLU(Gated):
             (torch.ones(2, 8), [1.0], TypeError, "up: expected .*tensor, got <class 'list'>"),
             (torch.ones(2, 8), torch.ones(8), ValueError, r"up: expected shape \[2, 8\], as gate has, got \[8\]"),
             (torch.ones(2, 8), torch.ones(()), ValueError, r"up: expected shape \[2, 8\], as gate has, got \[\]"),
-            (torch.ones(2, 7), None, ValueError, r"gate: expected an even last .*, for gate and up, got shape \[2, 7\]"),
+            (torch.ones(2, 7), None, ValueError, r"gate: expected an even last .*, for gate and up, got shape \[2, "),
             (torch.ones(()), None, ValueError, r"gate: expected an even last dimension.* got shape \[\]"),
-            (torch.ones(2, 8), torch.ones(2, 8, device="meta"), ValueError, "up: expected on .*, where gate is, got me"),
+            (torch.ones(2, 8), torch.ones(2, 8, device="meta"), ValueError, "up: expected on .*, where gate is, got m"),
         ),
     )  # fmt: skip
     def test_wrong_input_is_named(self, gate, up, error, message, device):
@@ -83,10 +165,26 @@ class TestSwiGLU(Gated):
 
 class TestGeGLU(Gated):
     name = "geglu"
+    GRID = (1, 3, 127, 1000, 4097, 32000)
 
     def plain(self, gate, up, approximate="none"):
         return F.gelu(gate, approximate=approximate) * up
 
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    def test_tanh_approximation(self, dtype, device, monkeypatch):
+        for name in ("function", "plain"):
+            exact = getattr(self, name)
+            monkeypatch.setattr(self, name, lambda *t, exact=exact: exact(*t, "tanh"), raising=False)
+        self.check(self.make((7, 1000), dtype, device))
+        gate = torch.linspace(-60, 60, 2001).to(device, dtype)
+        self.check((gate, torch.ones_like(gate)))
+
+    def test_tail_keeps_its_digits(self, device):
+        """1 + erf(x) has none left at x = -4; torch's own result is off by more than a tenth at -5."""
+        gate = torch.linspace(-12, 0, 5001, device=device)
+        exact = gate.double() * phi(gate.double())
+        assert ((self.function(gate, torch.ones_like(gate)) - exact).abs() <= 2e-5 * exact.abs()).all()
+
     def test_wrong_input_is_named(self, device):
         with pytest.raises(ValueError, match='approximate: expected "none" or "tanh", got \'erf\''):
-            self.function(*self.make((2, 8), torch.float32, device), "erf")
+            kernel.geglu(*self.make((2, 8), torch.float32, device), "erf")

@@ -5,6 +5,7 @@ of one, as a fused projection leaves them. (rows, columns, tanh): GeGLU, with ta
 (batch, tokens, width) and (tokens, width, hidden): inside a compiled block and a compiled MLP.
 """
 
+import copy
 from collections.abc import Iterator
 
 import torch
@@ -21,11 +22,8 @@ GELU = [{"rows": r, "columns": n, "tanh": t} for r, n, t in ((32768, 4096, 0), (
 GELU_SMALL = [{"rows": 256, "columns": 14336, "tanh": 0}]
 HALVES, HALVES_SMALL = ([{"rows": rows, "halves": 2, "columns": 14336}] for rows in (16384, 256))
 MLP = {"tokens": 8192, "width": 4096, "hidden": 14336}  # as in Llama 3 8B
-FLOPS = {
-    "silu": (5, 11),
-    "none": (25, 31),
-    "tanh": (9, 17),
-}  # forward and backward, an element, by the kernel's formulas
+# forward and backward, an element, by the kernel's formulas
+FLOPS = {"silu": (5, 11), "none": (25, 31), "tanh": (9, 17)}
 
 
 def points(device: torch.device) -> Iterator[Point]:
@@ -44,9 +42,10 @@ def prepare(point: Point, device: torch.device) -> Workload:
     dtype = getattr(torch, point.dtype)
     if "hidden" in point.shape:
         tokens, width, hidden = point.shape.values()
-        plain = MultiLayer(width, hidden).to(device, dtype)
-        x = torch.randn(tokens, width, device=device).to(dtype)
-        return blocks.module_workload(point, plain, Ours.of(plain), x)
+        plain = Llama(width, hidden, eager(None)).to(device, dtype)
+        with_ours = copy.copy(plain)
+        with_ours.activation = kernel.swiglu  # gate and up stay in one tensor, and so do their gradients
+        return blocks.module_workload(point, plain, with_ours, torch.randn(tokens, width, device=device).to(dtype))
     size = point.shape["rows"], point.shape["columns"]
     if "halves" in point.shape:
         inputs = {"x": torch.randn(size[0], 2 * size[1], device=device).to(dtype)}
@@ -112,30 +111,17 @@ def liger(gelu: str | None) -> sides.Find:
     return find
 
 
-class MultiLayer(nn.Module):
+class Llama(nn.Module):
     """The MLP of a Llama block, gate and up in one projection: x (tokens, width) to the same shape."""
 
-    def __init__(self, width: int, hidden: int):
+    def __init__(self, width: int, hidden: int, activation: sides.Function):
         super().__init__()
         self.up = nn.Linear(width, 2 * hidden, bias=False)
         self.down = nn.Linear(hidden, width, bias=False)
+        self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.up(x).chunk(2, -1)
-        return self.down(F.silu(gate) * up)
-
-
-class Ours(MultiLayer):
-    """The same parameters; gate and up stay in one tensor, and so do their gradients."""
-
-    @classmethod
-    def of(cls, other: MultiLayer) -> "Ours":
-        made = cls.__new__(cls)
-        made.__dict__ = other.__dict__
-        return made
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down(kernel.swiglu(self.up(x)))
+        return self.down(self.activation(self.up(x)))
 
 
 CASE = Case(
