@@ -52,11 +52,11 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(python=False, requires=["environment"])
 def tests(session: nox.Session) -> None:
-    """Run every test. `-- ARGUMENTS` go to pytest."""
+    """Run every test, in two processes. `-- ARGUMENTS` go to pytest."""
     check(session)
     if not any(map(shutil.which, CHROMIUM)):  # where this fails too, the browser tests say what to install
         run(session, "playwright", "install", "chromium", success_codes=(0, 1))
-    run(session, "pytest", *session.posargs)
+    run(session, "pytest", "--numprocesses=2", "--dist=loadfile", *session.posargs)
 
 
 @nox.session(python=False, requires=["environment"])

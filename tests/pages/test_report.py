@@ -23,16 +23,8 @@ def test_errors(broken): pass
 
 
 def report_of(folder: Path, *arguments: str) -> TestReport:
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "tests.report",
-        f"--report={folder / 'report.json'}",
-        *arguments,
-    ]
+    target = f"--report={folder / 'report.json'}"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.report", target, *arguments]
     subprocess.run([*command, "--rootdir", str(folder), "-c", "/dev/null", str(folder)], cwd=ROOT, capture_output=True)
     return read(folder / "report.json", TestReport, folder)
 
@@ -52,3 +44,10 @@ def test_every_outcome_is_reported_with_its_reason(tmp_path: Path):
     assert (report.commit, report.dirty) == ("c" * 40, False)
     assert "torch" in report.software
     assert report.command.startswith("python -m pytest -q -p tests.report --continue-on-collection-errors")
+
+
+def test_several_processes_write_one_report(tmp_path: Path):
+    (tmp_path / "test_some.py").write_text(TESTS)
+    report = report_of(tmp_path, "--report-commit", "c" * 40, "--numprocesses=2")
+    assert {test.outcome for test in report.tests} == {"passed", "failed", "skipped", "xfailed", "error"}
+    assert len(report.tests) == 5
