@@ -40,15 +40,16 @@ def _prepare_kernel(target_ptr, guess_ptr, notes_ptr, target_stride, M, ignore_i
         counted += (target != ignore_index).to(tl.int32)
     tl.store(notes_ptr + 2 + program, tl.sum(counted))
     if program == 0:
+        share = tl.arange(0, _SHARES)
+        tl.store(notes_ptr + 2 + share, 0, mask=share >= tl.num_programs(0))
         tl.store(notes_ptr + 1, 0)
-        if guess_ptr is not None:
-            tl.store(notes_ptr, tl.load(guess_ptr).to(tl.int32, bitcast=True))
+        guess = 0.0 if guess_ptr is None else tl.load(guess_ptr)
+        tl.store(notes_ptr, tl.cast(guess, tl.float32).to(tl.int32, bitcast=True))
 
 
 @triton.jit
-def _count(notes_ptr, M):
-    share = tl.arange(0, _SHARES)
-    return tl.sum(tl.load(notes_ptr + 2 + share, mask=share * _COUNTED < M, other=0)).to(tl.float32)
+def _count(notes_ptr):
+    return tl.sum(tl.load(notes_ptr + 2 + tl.arange(0, _SHARES))).to(tl.float32)
 
 
 # --8<-- [end:prepare]
@@ -63,8 +64,8 @@ def _exp(x):
 
 # Every gradient comes from these lines, so that it has the same bits whether it was guessed or not.
 @triton.jit
-def _factor(dloss, notes_ptr, known, M, MEAN: tl.constexpr):
-    factor = dloss / _count(notes_ptr, M) if MEAN else dloss
+def _factor(dloss, notes_ptr, known, MEAN: tl.constexpr):
+    factor = dloss / _count(notes_ptr) if MEAN else dloss
     return tl.where(known, factor, float("nan"))  # no such class
 
 
@@ -94,7 +95,7 @@ def _loss(x_target, base, top, total, above, N, smoothing, SMOOTH: tl.constexpr)
 
 
 @triton.jit
-def _finish(loss, share_ptr, notes_ptr, loss_ptr, M, MEAN: tl.constexpr):
+def _finish(loss, share_ptr, notes_ptr, loss_ptr, MEAN: tl.constexpr):
     """The program that comes last adds what all have left, in a fixed order: the same bits in every run."""
     programs = tl.num_programs(0)
     tl.store(share_ptr + tl.program_id(0), loss)
@@ -105,7 +106,7 @@ def _finish(loss, share_ptr, notes_ptr, loss_ptr, M, MEAN: tl.constexpr):
             index = start + tl.arange(0, _ADDED)
             losses += tl.load(share_ptr + index, mask=index < programs, other=0.0, cache_modifier=".cg")
         total = tl.sum(losses)
-        tl.store(loss_ptr, total / _count(notes_ptr, M) if MEAN else total)
+        tl.store(loss_ptr, total / _count(notes_ptr) if MEAN else total)
 
 
 # --8<-- [end:loss]
@@ -157,12 +158,12 @@ def _forward_kernel(
         tl.store(state_ptr + rows, top, mask=rows < M)
         tl.store(state_ptr + M + rows, total, mask=rows < M)
     if dx_ptr is not None:
-        factor = _factor(tl.load(notes_ptr).to(tl.float32, bitcast=True), notes_ptr, known, M, MEAN)
+        factor = _factor(tl.load(notes_ptr).to(tl.float32, bitcast=True), notes_ptr, known, MEAN)
         _write_rows(x, dx_ptr, rows, cols, target, counts, x_target, top, total, factor, M, N, smoothing)
     if share_ptr is None:
         tl.store(loss_ptr + rows, loss, mask=rows < M)
     else:
-        _finish(tl.sum(loss), share_ptr, notes_ptr, loss_ptr, M, MEAN)
+        _finish(tl.sum(loss), share_ptr, notes_ptr, loss_ptr, MEAN)
 
 
 # --8<-- [end:short]
@@ -309,7 +310,7 @@ def _forward_wide_kernel(
         tl.store(state_ptr + M + row, total)
     if dx_ptr is not None:
         dx_ptr += begin
-        factor = _factor(tl.load(notes_ptr).to(tl.float32, bitcast=True), notes_ptr, known, M, MEAN)
+        factor = _factor(tl.load(notes_ptr).to(tl.float32, bitcast=True), notes_ptr, known, MEAN)
         target, x_target, top, total, factor = _settled(target, counts, x_target, top, total, factor)
         for tile in tl.static_range(KEEP):
             start = stop + tile * BLOCK
@@ -320,7 +321,7 @@ def _forward_wide_kernel(
     if share_ptr is None:
         tl.store(loss_ptr + row, loss)
     else:
-        _finish(loss, share_ptr, notes_ptr, loss_ptr, M, MEAN)
+        _finish(loss, share_ptr, notes_ptr, loss_ptr, MEAN)
 
 
 # --8<-- [end:forward]
@@ -363,7 +364,7 @@ def _backward_kernel(
             )
             top = tl.load(state_ptr + rows, mask=rows < M, other=0.0)
             total = tl.load(state_ptr + M + rows, mask=rows < M, other=1.0)
-            factor = _factor(dloss, notes_ptr, known, M, MEAN)
+            factor = _factor(dloss, notes_ptr, known, MEAN)
             _write_rows(x, dx_ptr, rows, cols, target, counts, x_target, top, total, factor, M, N, smoothing)
 
 
@@ -389,7 +390,7 @@ def _backward_wide_kernel(
             begin, first, high = _places(row, N, UNIT)
             x_ptr = logits_ptr + (begin if DENSE else row * x_stride * UNIT - first)
             x_target = tl.load(x_ptr + first + target, mask=counts & known, other=float("nan")).to(tl.float32)
-            factor = _factor(dloss, notes_ptr, known, M, MEAN)
+            factor = _factor(dloss, notes_ptr, known, MEAN)
             target, x_target, top, total, factor = _settled(
                 target, counts, x_target, tl.load(state_ptr + row), tl.load(state_ptr + M + row), factor
             )
@@ -461,7 +462,7 @@ def _guess(device: torch.device) -> Tensor:
 
 def _rows(t: Tensor) -> Tensor:
     """As M x N with neighbouring columns: a view where the strides allow one."""
-    rows = t.reshape(-1, t.shape[-1])
+    rows = t if t.dim() == 2 else t[None]
     return rows if rows.stride(1) == 1 else rows.contiguous()
 
 
@@ -643,6 +644,8 @@ def cross_entropy(
     if not isinstance(logits, Tensor) or logits.dtype not in _DTYPES:
         got = getattr(logits, "dtype", type(logits))
         raise TypeError(f"logits: expected an fp32, fp16 or bf16 tensor, got {got}")
+    if logits.device.type == "cpu" and not _INTERPRETED:
+        raise ValueError("logits: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
     if not isinstance(target, Tensor) or target.dtype != torch.int64:
         got = getattr(target, "dtype", type(target))
         raise TypeError(f"target: expected an int64 tensor of classes (not of probabilities), got {got}")
@@ -656,8 +659,6 @@ def cross_entropy(
         raise ValueError(f"label_smoothing: expected from 0 to 1, got {label_smoothing}")
     if reduction not in _REDUCTIONS:
         raise ValueError(f"reduction: expected one of {', '.join(_REDUCTIONS)}, got {reduction}")
-    if logits.device.type == "cpu" and not _INTERPRETED:
-        raise ValueError("logits: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
     dtype = torch.float32 if torch.is_autocast_enabled(logits.device.type) else logits.dtype
     options = (ignore_index, label_smoothing, reduction)
     if torch.is_grad_enabled() and logits.requires_grad:

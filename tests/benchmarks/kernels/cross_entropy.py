@@ -1,0 +1,152 @@
+"""Cross-entropy, forward and a step: how close to reading the logits once and writing their gradient once."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kernels import cross_entropy as kernel
+from snippets.validation.timing import Call
+from tests.benchmarks import blocks, sides
+from tests.benchmarks.case import Case, Point, Results, Variant, Workload
+
+# vocabularies of Llama 2, GPT-2 (16 does not divide it), Llama 3 and Gemma, and a short row
+LARGE = sides.shapes((32768, 4096), (8192, 32000), (8192, 50257), (8192, 128256), (4096, 262144))
+SMALL = sides.shapes((256, 4096), (256, 32000), (256, 50257), (256, 128256), (256, 262144))
+KNOBS = (LARGE[1], LARGE[3])
+IN_8_PARTS = [shape | {"parts": 8} for shape in KNOBS]  # gradient accumulation: an incoming gradient of 1/8
+TWO_LOSSES = [shape | {"losses": 2} for shape in KNOBS]  # in turns, with incoming gradients of 1 and 1/2
+HEAD = {"batch": 4, "tokens": 2048, "width": 2048, "vocabulary": 32000}
+
+
+def points(device: torch.device) -> Iterator[Point]:
+    """The forward without gradients, and steps: there is no backward alone to time, since the forward does its work."""
+    if device.type == "cpu":
+        for direction in ("forward", "both"):
+            shape = {"rows": 256, "columns": 4096}
+            yield Point(shape, "float32", direction, modes=("calls",), variants=("eager", "compile"))
+        return
+    for shape in LARGE:
+        for direction in ("forward", "both"):
+            yield Point(shape, "bfloat16", direction, variants=None if shape in KNOBS else sides.SMALL)
+    for shape in (*IN_8_PARTS, *TWO_LOSSES):
+        yield Point(shape, "bfloat16", "both", variants=sides.SMALL)
+    for shape in SMALL:
+        for direction in ("forward", "both"):
+            yield Point(shape, "bfloat16", direction, modes=("calls", "graph"), variants=sides.SMALL)
+    yield from blocks.points(device, HEAD)
+
+
+def prepare(point: Point, device: torch.device) -> Workload:
+    """Shapes with "parts" have an incoming gradient of 1 / parts, those with "losses" two steps in a call.
+
+    A sweep times forwards that compute the gradient too: as a step, at a shape with "step".
+    """
+    dtype, shape = getattr(torch, point.dtype), point.shape
+    if "batch" in shape:
+        return head(point, device, dtype)
+    rows, columns = shape["rows"], shape["columns"]
+    logits = torch.randn(rows, columns, device=device).to(dtype)
+    target = torch.randint(0, columns, (rows,), device=device)
+    if "step" in shape or "losses" in shape:
+        point = replace(point, direction="both")
+    if "losses" in shape:
+        one, other = (step(point, logits, target, weight) for weight in (1.0, 0.5))
+        return in_turns(one, other)
+    return step(point, logits, target, 1.0 / shape.get("parts", 1))
+
+
+def step(point: Point, logits: Tensor, target: Tensor, incoming: float) -> Workload:
+    training = point.direction != "forward"
+    dloss = torch.tensor(incoming, device=logits.device, dtype=logits.dtype)
+    return sides.workload(
+        point,
+        kernel,
+        {"logits": logits},
+        {
+            "eager": lambda: F.cross_entropy,
+            "ours": lambda: kernel.cross_entropy,
+            "liger": lambda: liger(training),
+            "quack": quack,
+        },
+        rest=(target,),
+        # the logits once, and once their gradient; targets and sums are under a thousandth
+        bytes_read=logits.nbytes,
+        bytes_written=logits.nbytes if training else 0,
+        flops=(9 if training else 4) * logits.numel(),
+        mix="copy" if training else "read",
+        grads=(dloss,),
+    )
+
+
+def in_turns(one: Workload, other: Workload) -> Workload:
+    """Two steps a call, each with its own incoming gradient: what the forward then guesses is always wrong."""
+
+    def merged(first: Results, second: Results) -> Results:
+        return dict(first) | {f"{name}, second": t for name, t in second.items()}
+
+    def both(first: Variant, second: Variant) -> Variant:
+        def build() -> Call:
+            calls = first.build(), second.build()
+            return lambda: tuple(call() for call in calls)
+
+        return replace(
+            first, build=build, results=lambda returned: merged(first.results(returned[0]), second.results(returned[1]))
+        )
+
+    return replace(
+        one,
+        variants={name: both(variant, other.variants[name]) for name, variant in one.variants.items()},
+        reference=lambda: merged(one.reference(), other.reference()),
+        bytes_read=2 * one.bytes_read,
+        bytes_written=2 * one.bytes_written,
+        flops=2 * one.flops,
+    )
+
+
+def liger(training: bool) -> sides.Function:
+    from liger_kernel.ops.cross_entropy import LigerCrossEntropyFunction
+
+    if training:
+        raise RuntimeError("writes the gradient over the logits: a second step with them is another function")
+    return lambda logits, target: LigerCrossEntropyFunction.apply(logits, target, None)[0].to(logits.dtype)
+
+
+def quack() -> sides.Function:
+    from quack import cross_entropy
+
+    return lambda logits, target: cross_entropy(logits, target).to(logits.dtype)
+
+
+# ---- inside -----------------------------------------------------------------------------------------------------
+
+
+class Head(nn.Module):
+    """The end of a language model: hidden states to logits to loss."""
+
+    def __init__(self, loss: sides.Function, width: int, vocabulary: int):
+        super().__init__()
+        self.projection, self.loss = nn.Linear(width, vocabulary, bias=False), loss
+
+    def forward(self, hidden: Tensor, target: Tensor) -> Tensor:
+        return self.loss(self.projection(hidden).flatten(0, 1), target)
+
+
+def head(point: Point, device: torch.device, dtype: torch.dtype) -> Workload:
+    batch, tokens, width, vocabulary = point.shape.values()
+    plain, ours = (Head(loss, width, vocabulary).to(device, dtype) for loss in (F.cross_entropy, kernel.cross_entropy))
+    ours.projection = plain.projection
+    hidden = torch.randn(batch, tokens, width, device=device).to(dtype)
+    target = torch.randint(0, vocabulary, (batch * tokens,), device=device)
+    return blocks.module_workload(point, plain, ours, hidden, target)
+
+
+CASE = Case(
+    name="kernels/cross-entropy",
+    question="What does a loss cost, beside reading its logits once and writing their gradient once?",
+    sources=("kernels/cross_entropy.py", *sides.SOURCES, *blocks.SOURCES),
+    points=points,
+    prepare=prepare,
+)
