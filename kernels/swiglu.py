@@ -20,9 +20,12 @@ from torch import Tensor
 
 # --8<-- [start:activation]
 @triton.jit
-def _activate(x, ACTIVATION: tl.constexpr):
+def _activate(x, ACTIVATION: tl.constexpr, PHI: tl.constexpr):
     """f(x) = x * share(x), and its slope f'(x), which costs nothing where it is not used: the compiler drops it."""
-    if ACTIVATION == "gelu":
+    if ACTIVATION == "gelu" and PHI == "erf":
+        share = 0.5 * (1 + tl.erf(x * 0.7071067811865476))
+        slope = share + x * tl.exp(-0.5 * x * x) * 0.3989422804014327
+    elif ACTIVATION == "gelu":
         bell = tl.exp2(x * x * -0.7213475204444817)  # exp(-x^2 / 2)
         tail = bell * _mills(x)
         share = tl.where(x < 0, tail, 1 - tail)
@@ -59,41 +62,63 @@ def _load(ptr, places, inside):
 
 
 @triton.jit
-def _forward_at(gate_ptr, up_ptr, y_ptr, places, inside, ACTIVATION: tl.constexpr):
+def _forward_at(
+    gate_ptr, up_ptr, y_ptr, places, inside, ACTIVATION: tl.constexpr, PHI: tl.constexpr, STORE: tl.constexpr
+):
     gate, up = _load(gate_ptr, places, inside), _load(up_ptr, places, inside)
-    tl.store(y_ptr + places, _activate(gate, ACTIVATION)[0] * up, mask=inside)
+    tl.store(y_ptr + places, _activate(gate, ACTIVATION, PHI)[0] * up, mask=inside, cache_modifier=STORE)
 
 
 @triton.jit
-def _forward_kernel(gate_ptr, up_ptr, y_ptr, total, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr):
+def _forward_kernel(
+    gate_ptr,
+    up_ptr,
+    y_ptr,
+    total,
+    ACTIVATION: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PHI: tl.constexpr,
+    STORE: tl.constexpr,
+):
     """Contiguous tensors are one long vector. Reads 2, writes 1."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     places = start + tl.arange(0, BLOCK)
     if start + BLOCK <= total:  # without a mask an access is wide whatever the total
-        _forward_at(gate_ptr, up_ptr, y_ptr, places, None, ACTIVATION)
+        _forward_at(gate_ptr, up_ptr, y_ptr, places, None, ACTIVATION, PHI, STORE)
     else:
-        _forward_at(gate_ptr, up_ptr, y_ptr, places, places < total, ACTIVATION)
+        _forward_at(gate_ptr, up_ptr, y_ptr, places, places < total, ACTIVATION, PHI, STORE)
 
 
 @triton.jit
-def _backward_at(dy_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, places, inside, ACTIVATION: tl.constexpr):
+def _backward_at(
+    dy_ptr,
+    gate_ptr,
+    up_ptr,
+    dgate_ptr,
+    dup_ptr,
+    places,
+    inside,
+    ACTIVATION: tl.constexpr,
+    PHI: tl.constexpr,
+    STORE: tl.constexpr,
+):
     dy, gate, up = _load(dy_ptr, places, inside), _load(gate_ptr, places, inside), _load(up_ptr, places, inside)
-    value, slope = _activate(gate, ACTIVATION)
-    tl.store(dgate_ptr + places, dy * up * slope, mask=inside)
-    tl.store(dup_ptr + places, dy * value, mask=inside)
+    value, slope = _activate(gate, ACTIVATION, PHI)
+    tl.store(dgate_ptr + places, dy * up * slope, mask=inside, cache_modifier=STORE)
+    tl.store(dup_ptr + places, dy * value, mask=inside, cache_modifier=STORE)
 
 
 @triton.jit
 def _backward_kernel(
-    dy_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, total, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr
+    dy_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, total, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr, PHI: tl.constexpr, STORE: tl.constexpr
 ):  # fmt: skip
     """The activation is computed again: reading it would be one read more. Reads 3, writes 2."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     places = start + tl.arange(0, BLOCK)
     if start + BLOCK <= total:
-        _backward_at(dy_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, places, None, ACTIVATION)
+        _backward_at(dy_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, places, None, ACTIVATION, PHI, STORE)
     else:
-        _backward_at(dy_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, places, places < total, ACTIVATION)
+        _backward_at(dy_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, places, places < total, ACTIVATION, PHI, STORE)
 
 
 # --8<-- [end:flat]
@@ -101,44 +126,42 @@ def _backward_kernel(
 
 # --8<-- [start:rows]
 @triton.jit
-def _places(N, total, UNIT: tl.constexpr, BLOCK: tl.constexpr):
+def _places(N, total, UNIT: tl.constexpr, LONG: tl.constexpr, BLOCK: tl.constexpr):
     """Rows, columns and mask of BLOCK elements when all rows are laid end to end. N and total count UNITs of elements.
 
     Triton asks whether 16 divides a number, and accesses are 16 bytes wide only if it knows; here 8 is enough.
     """
-    UNITS: tl.constexpr = BLOCK // UNIT
-    start = tl.program_id(0).to(tl.int64) * UNITS
-    row = start // N
-    unit = (start - row * N).to(tl.int32) + tl.arange(0, UNITS)  # 32 bits: a division of 64 is a long program
-    cols = (unit % N)[:, None] * UNIT + tl.arange(0, UNIT)[None, :]
-    return (row + unit // N)[:, None] * UNIT, cols, (start + tl.arange(0, UNITS) < total)[:, None]
+    units = tl.program_id(0).to(tl.int64 if LONG else tl.int32) * (BLOCK // UNIT) + tl.arange(0, BLOCK // UNIT)
+    rows = units // N  # one division for UNIT elements; LONG ones are five times as long
+    cols = (units - rows * N)[:, None] * UNIT + tl.arange(0, UNIT)[None, :]
+    return rows.to(tl.int64)[:, None] * UNIT, cols, (units < total)[:, None]
 
 
 @triton.jit
 def _forward_rows_kernel(
     gate_ptr, up_ptr, y_ptr, gate_stride, up_stride, N, total,
-    ACTIVATION: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
+    ACTIVATION: tl.constexpr, UNIT: tl.constexpr, LONG: tl.constexpr, BLOCK: tl.constexpr, PHI: tl.constexpr, STORE: tl.constexpr,
 ):  # fmt: skip
     """Rows that lie apart, as halves of a fused projection do. Strides count UNITs too."""
-    rows, cols, inside = _places(N, total, UNIT, BLOCK)
+    rows, cols, inside = _places(N, total, UNIT, LONG, BLOCK)
     gate = _load(gate_ptr, rows * gate_stride + cols, inside)
     up = _load(up_ptr, rows * up_stride + cols, inside)
-    tl.store(y_ptr + rows * N + cols, _activate(gate, ACTIVATION)[0] * up, mask=inside)
+    tl.store(y_ptr + rows * N + cols, _activate(gate, ACTIVATION, PHI)[0] * up, mask=inside, cache_modifier=STORE)
 
 
 @triton.jit
 def _backward_rows_kernel(
     dy_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, dy_stride, gate_stride, up_stride, grad_stride, N, total,
-    ACTIVATION: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
+    ACTIVATION: tl.constexpr, UNIT: tl.constexpr, LONG: tl.constexpr, BLOCK: tl.constexpr, PHI: tl.constexpr, STORE: tl.constexpr,
 ):  # fmt: skip
-    rows, cols, inside = _places(N, total, UNIT, BLOCK)
+    rows, cols, inside = _places(N, total, UNIT, LONG, BLOCK)
     dy = _load(dy_ptr, rows * dy_stride + cols, inside)
     gate = _load(gate_ptr, rows * gate_stride + cols, inside)
     up = _load(up_ptr, rows * up_stride + cols, inside)
-    value, slope = _activate(gate, ACTIVATION)
+    value, slope = _activate(gate, ACTIVATION, PHI)
     grads = rows * grad_stride + cols
-    tl.store(dgate_ptr + grads, dy * up * slope, mask=inside)
-    tl.store(dup_ptr + grads, dy * value, mask=inside)
+    tl.store(dgate_ptr + grads, dy * up * slope, mask=inside, cache_modifier=STORE)
+    tl.store(dup_ptr + grads, dy * value, mask=inside, cache_modifier=STORE)
 
 
 # --8<-- [end:rows]
@@ -162,12 +185,12 @@ def _options(device: torch.device, threads: int, **constants: int) -> dict[str, 
 
 @functools.cache
 def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
-    return _options(device, 128, BLOCK=1024)
+    return _options(device, 128, BLOCK=1024, PHI="mills", STORE="")
 
 
 @functools.cache
 def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
-    return _options(device, 128, BLOCK=1024)
+    return _options(device, 128, BLOCK=1024, PHI="mills", STORE="")
 
 
 # --8<-- [end:launch]
@@ -179,7 +202,7 @@ def _rows(t: Tensor) -> tuple[Tensor, int]:
     if t.is_contiguous():
         return t, t.shape[-1]
     rows = t.reshape(-1, t.shape[-1])
-    if rows.stride(1) != 1 or rows.shape[1] >= 2**30:  # a row's places are 32 bits wide
+    if rows.stride(1) != 1:
         rows = rows.contiguous()
     return rows, rows.stride(0)
 
@@ -209,7 +232,8 @@ def _forward(gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
             (gate, gate_stride), (up, up_stride) = _rows(gate), _rows(up)
             unit = 8 if N % 8 == gate_stride % 8 == up_stride % 8 == 0 else 1
             sizes = gate_stride // unit, up_stride // unit, N // unit, total // unit
-            _forward_rows_kernel[grid](gate, up, y, *sizes, activation, UNIT=unit, **options)
+            long = sizes[-1] > 2**31 - options["BLOCK"]
+            _forward_rows_kernel[grid](gate, up, y, *sizes, activation, UNIT=unit, LONG=long, **options)
     return y
 
 
@@ -237,7 +261,8 @@ def _backward(dy: Tensor, gate: Tensor, up: Tensor | None, activation: str) -> t
             strides = dy_stride, gate_stride, up_stride, _rows(dgate)[1]
             unit = 8 if N % 8 == 0 and all(stride % 8 == 0 for stride in strides) else 1
             sizes = *(stride // unit for stride in strides), N // unit, total // unit
-            _backward_rows_kernel[grid](dy, gate, up, dgate, dup, *sizes, activation, UNIT=unit, **options)
+            long = sizes[-1] > 2**31 - options["BLOCK"]
+            _backward_rows_kernel[grid](dy, gate, up, dgate, dup, *sizes, activation, UNIT=unit, LONG=long, **options)
     return grads
 
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from tests.kernels import compiled
 from tests.kernels.conftest import load
-from tests.kernels.promises import DTYPES, Promises, randn
+from tests.kernels.promises import DTYPES, Promises, needs_gpu, randn
 
 kernel = load("swiglu")
 
@@ -110,6 +110,19 @@ def test_halves_of_one_tensor(columns, dtype, device):
 )
 def test_halves_of_one_tensor_promise_the_same(promise, arguments, device):
     getattr(Halves(), promise)(*arguments, device)
+
+
+@needs_gpu
+def test_halves_of_more_than_2_to_the_31_elements_each(device):
+    """Rows whose length 8 does not divide, so that not even their eights would fit into 32 bits."""
+    rows = 2**31 // 1001 + 3
+    few = randn((7, 2002), torch.bfloat16, device)
+    ours = Halves()
+    expected = ours.run(ours.function, (few,), (few[:, :1001],))
+    many = few.repeat(rows // 7 + 1, 1)[:rows]
+    for name, t in ours.run(ours.function, (many,), (many[:, :1001],)).items():
+        assert torch.equal(t[:7], expected[name]), name
+        assert torch.equal(t[rows - 7 :], expected[name].roll(-(rows % 7), 0)), name
 
 
 class Odd(Gated):
