@@ -1,0 +1,207 @@
+"""Softmax with dropout: what each implementation makes of the memory's bandwidth, with the mask stored or not.
+
+Every implementation draws a mask of its own, so no two results are alike, and none is held against another. Each is
+held against float64 under its own mask, which its output shows: the results that are checked are the *errors*, whose
+reference is zero, and the share that was kept, whose reference is 1 - p. The scale of the errors is the largest
+summand, so a wrong softmax, a gradient with another mask than the output's, and a wrong rate all fail.
+
+Inside a block no output shows the mask. There the results say how far dropout moves what the block adds to its
+residual stream, forward and backward, from what a block without dropout adds: by how much (the spread), and by how much
+along its own direction (the drift, which is small, since dropout keeps the mean). Both are sums over millions of
+elements, of which chance leaves next to nothing: a block without dropout, one with another rate or without the scale
+is off by far more. The projections are scaled up, so that dropout moves more than bf16 rounds.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kernels import softmax_dropout as kernel
+from snippets.validation.timing import Call
+from tests.benchmarks import blocks, sides
+from tests.benchmarks.case import Case, Point, Results, Variant, Workload
+
+P = 0.1
+LARGE = sides.shapes((65536, 1024), (65536, 2048), (32768, 4096), (8192, 16384), (4096, 32768), (16384, 9000))
+SMALL = sides.shapes((256, 1024), (256, 2048), (256, 4096), (256, 16384), (256, 32768))
+CAP = 30  # of Gemma 2's scores
+
+
+def points(device: torch.device) -> Iterator[Point]:
+    on_a_cpu = {"rows": 256, "columns": 1024}
+    yield from sides.grid(device, LARGE, SMALL, knobs=(LARGE[2], LARGE[3]), on_a_cpu=on_a_cpu)
+    if device.type == "cuda":  # dropout is for training: whole steps
+        for shape in (blocks.SHAPE, blocks.SHAPE | {"cap": CAP}):
+            yield Point(shape, "bfloat16", "both", variants=("eager", "compile", "ours"))
+
+
+def prepare(point: Point, device: torch.device) -> Workload:
+    return inside(point, device) if "batch" in point.shape else alone(point, device)
+
+
+def eager(x: Tensor) -> Tensor:
+    return F.dropout(F.softmax(x, -1), P)
+
+
+def ours(x: Tensor) -> Tensor:
+    return kernel.softmax_dropout(x, P)
+
+
+# ---- the op alone ---------------------------------------------------------------------------------------------------
+
+
+def alone(point: Point, device: torch.device) -> Workload:
+    rows, columns = point.shape.values()
+    dtype = getattr(torch, point.dtype)
+    x = torch.randn(rows, columns, device=device).to(dtype)
+    dy = torch.randn(rows, columns, device=device).to(dtype)
+    step = {"forward": sides.forward, "backward": backward, "both": sides.both}[point.direction]
+    finders: dict[str, sides.Find] = {
+        "eager": lambda: eager,
+        "compile": lambda: sides.compiled(eager),
+        "compile-max": lambda: sides.compiled_with_every_knob(eager),
+        "ours": lambda: ours,
+    }
+
+    def variant(name: str, find: sides.Find) -> Variant:
+        def build() -> Call:
+            return step(find(), (x.detach().requires_grad_(point.direction != "forward"),), (), (dy,))
+
+        def results(returned: object) -> Results:
+            exact = kernel._odds(P)[1] if name == "ours" else 1 / (1 - P)  # ours is for P in 16 bits
+            return errors(point.direction, exact, x, dy, *sides.tupled(returned))  # type: ignore[arg-type]
+
+        return Variant(build, results, (lambda: sides.binaries(kernel, build())) if name == "ours" else None)
+
+    names = {"forward": ("output", "kept"), "backward": ("x.grad",), "both": ("output", "kept", "x.grad")}
+
+    def reference() -> Results:
+        zero = torch.zeros(x.shape, dtype=torch.float64, device=device)
+        exact = {"output": zero, "kept": zero.new_tensor(1 - P), "x.grad": zero}
+        return {name: exact[name] for name in names[point.direction]}
+
+    s = F.softmax(x, -1, dtype=torch.float32)
+    g_s = dy * s / (1 - P)
+    return Workload(
+        variants={name: variant(name, find) for name, find in finders.items()},
+        baseline="eager",
+        reference=reference,
+        # x once, y once; x and dy once, dx once. No mask: it can be made from a number
+        bytes_read={"forward": 1, "backward": 2, "both": 3}[point.direction] * x.nbytes,
+        bytes_written={"forward": 1, "backward": 1, "both": 2}[point.direction] * x.nbytes,
+        flops={"forward": 5, "backward": 8, "both": 13}[point.direction] * x.numel(),
+        mix="copy" if point.direction == "forward" else "triad",
+        largest_summands={
+            "output": s.max().item() / (1 - P),
+            "x.grad": max(g_s.abs().max().item(), (s * g_s.sum(-1, keepdim=True)).abs().max().item()),
+        },
+    )
+
+
+def backward(function: sides.Function, leaves: tuple, rest: tuple, grads: tuple | None) -> Call:
+    """The backward alone, again and again on one graph; it returns that graph's output, too, which shows the mask."""
+    outputs: list[Tensor] = []
+
+    def noting(x: Tensor) -> Tensor:
+        outputs.append(function(x))  # type: ignore[arg-type]
+        return outputs[0]
+
+    call = sides.backward(noting, leaves, rest, grads)
+    return lambda: (outputs[0], *call())  # type: ignore[misc]
+
+
+@torch.no_grad()
+def errors(direction: str, scale: float, x: Tensor, dy: Tensor, y: Tensor, *gradients: Tensor) -> Results:
+    """Of the output and the gradient, each under the output's mask; and the share that was kept.
+
+    What the call computed is spoilt after the look, so that a replay that does nothing leaves nothing right behind.
+    """
+    found: dict[str, Tensor] = {}
+    factor = (y != 0) * scale
+    s = F.softmax(x.double(), -1)
+    if direction != "backward":
+        found["output"] = (y - s * factor).to(x.dtype)
+        found["kept"] = (y != 0).double().mean().bfloat16()  # its eps is the allowance for chance
+        y.detach().fill_(float("nan"))
+    for dx in gradients:
+        g_s = dy * factor * s
+        found["x.grad"] = (dx - (g_s - s * g_s.sum(-1, keepdim=True))).to(x.dtype)
+        dx.fill_(float("nan"))
+    return found
+
+
+# ---- inside a block -------------------------------------------------------------------------------------------------
+
+
+def attention(op: Callable[[Tensor], Tensor], cap: int | None = None) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Attention with dropout; with a cap the scores are squashed first, and no fused attention of PyTorch fits."""
+    return blocks.written_out(op if cap is None else lambda scores: op(cap * torch.tanh(scores / cap)))
+
+
+def inside(point: Point, device: torch.device) -> Workload:
+    batch, tokens, width, *cap = point.shape.values()
+    dtype = getattr(torch, point.dtype)
+    plain, own, without = (
+        blocks.Operations(attention=attention(op, *cap)) for op in (eager, ours, lambda x: F.softmax(x, -1))
+    )
+    block = blocks.Block(plain, width, tokens).to(device, dtype)
+    with torch.no_grad():
+        block.qkv.weight.mul_(3)
+    x = torch.randn(batch, tokens, width, device=device).to(dtype)
+    dy = torch.randn(batch, tokens, width, device=device).to(dtype)
+
+    def step(module: nn.Module, x: Tensor, dy: Tensor, compile_it: bool = False) -> Call:
+        called = torch.compile(module, dynamic=False) if compile_it else module
+        leaf, parameters = x.detach().requires_grad_(), list(module.parameters())
+
+        def call() -> tuple[Tensor, ...]:
+            y = called(leaf)
+            return y, torch.autograd.grad(y, (leaf, *parameters), dy, allow_unused=True)[0]
+
+        return call
+
+    exact = copy.deepcopy(block).double()
+    still = tuple(t.detach() for t in step(blocks.with_operations(exact, without), x.double(), dy.double())())
+
+    def exactly(returned: object) -> Results:
+        y, dx = returned  # type: ignore[misc]
+        return moved("output", y, still[0], x) | moved("x.grad", dx, still[1], dy)
+
+    def results(returned: object) -> Results:
+        return {name: t.bfloat16() for name, t in exactly(returned).items()}
+
+    return Workload(
+        variants={
+            "eager": Variant(lambda: step(block, x, dy), results),
+            "compile": Variant(lambda: step(block, x, dy, True), results),
+            "ours": Variant(lambda: step(blocks.with_operations(block, own), x, dy, True), results),
+        },
+        baseline="eager",
+        reference=lambda: exactly(step(exact, x.double(), dy.double())()),
+        bytes_read=0,  # no bound is drawn: matrix products take most of the time
+        bytes_written=0,
+        flops=0,
+        # an allowance for chance of two eps, where no dropout or the wrong rate is off by a tenth and more
+        largest_summands={f"{name} {what}": 1.0 for name in ("output", "x.grad") for what in ("spread", "drift")},
+    )
+
+
+@torch.no_grad()
+def moved(name: str, t: Tensor, still: Tensor, past: Tensor) -> Results:
+    """How far dropout moves what the block adds to its residual stream: its length, and its share along the way."""
+    added, change = still - past, t - still
+    spread = change.square().mean().sqrt() / added.square().mean().sqrt()
+    drift = (change * added).sum() / added.square().sum()
+    return {f"{name} spread": spread, f"{name} drift": drift}
+
+
+CASE = Case(
+    name="kernels/softmax-dropout",
+    question="What does dropout cost after a softmax, if its mask is never stored?",
+    sources=("kernels/softmax_dropout.py", *sides.SOURCES, *blocks.SOURCES),
+    points=points,
+    prepare=prepare,
+)

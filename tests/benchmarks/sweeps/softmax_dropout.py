@@ -1,0 +1,45 @@
+"""Softmax with dropout: alternatives to its launch table."""
+
+from collections.abc import Iterator
+
+from tests.benchmarks.case import Point
+
+COLUMNS = {"bfloat16": (1024, 2048, 4096, 8192, 9000, 16384, 32768, 65536, 131072), "float32": (4096, 32768)}
+# (rows, warps) of a program that holds whole rows in registers: 16, 32 or 64 elements a thread, where they are few 8
+WHOLE = {
+    1024: ((1, 1), (1, 2), (2, 2), (2, 4), (4, 4), (8, 4), (8, 8)),
+    2048: ((1, 2), (1, 4), (1, 8), (2, 4), (2, 8), (4, 8)),
+    4096: ((1, 4), (1, 8), (1, 16), (2, 8), (1, 2)),
+    8192: ((1, 4), (1, 8), (1, 16), (1, 32)),
+    9000: ((1, 16), (1, 32)),
+    16384: ((1, 16), (1, 32)),
+    32768: ((1, 32),),
+}
+# (columns of a tile, warps, programs a multiprocessor; 0: one a row) of two looks: 8, 16 or 32 elements a thread
+LOOKS = {
+    2048: ((1024, 4, 0),),
+    4096: ((2048, 4, 0), (2048, 8, 0)),
+    8192: ((2048, 8, 0), (4096, 8, 0), (4096, 16, 0)),
+    9000: ((1024, 4, 0), (2048, 4, 0), (2048, 8, 0), (4096, 8, 0), (4096, 16, 0)),
+    16384: ((2048, 4, 0), (2048, 8, 0), (4096, 8, 0), (4096, 16, 0), (8192, 16, 0), (8192, 32, 0)),
+    32768: ((4096, 8, 0), (4096, 16, 0), (8192, 8, 0), (8192, 16, 0), (8192, 32, 0), (16384, 32, 0)),
+    65536: ((4096, 8, 0), (4096, 16, 0), (8192, 16, 0), (8192, 32, 0), (16384, 32, 0), (16384, 32, 1), (8192, 32, 2)),
+    131072: ((4096, 16, 0), (8192, 32, 0), (16384, 32, 0), (8192, 16, 2), (8192, 32, 1), (16384, 32, 1), (8192, 32, 2)),
+}
+
+
+def points() -> Iterator[Point]:
+    for dtype, lengths in COLUMNS.items():
+        for columns in lengths:
+            for direction in ("forward", "backward"):
+                yield Point({"rows": max(1024, 2**27 // columns), "columns": columns}, dtype, direction)
+
+
+def alternatives(point: Point) -> list[dict[str, int]]:
+    columns = point.shape["columns"]
+    block = 1 << (columns - 1).bit_length()
+    whole = [{"ROWS": rows, "BLOCK": block, "num_warps": warps} for rows, warps in WHOLE.get(columns, ())]
+    looks = [
+        {"PROGRAMS": programs, "BLOCK": tile, "num_warps": warps} for tile, warps, programs in LOOKS.get(columns, ())
+    ]
+    return whole + looks

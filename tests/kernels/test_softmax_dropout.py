@@ -1,0 +1,361 @@
+"""kernels/softmax_dropout.py: F.dropout of F.softmax, but for the mask, which is as random and is never stored."""
+
+import math
+
+import pytest
+import torch
+import torch._inductor.config
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch.utils.checkpoint import checkpoint
+
+from tests.kernels.conftest import load
+from tests.kernels.promises import GPU, Promises, needs_gpu, randn
+
+kernel = load("softmax_dropout")
+philox = kernel._philox
+P = 0.3
+ELEMENTS = 10_000_000 if GPU else 200_000  # of a mask whose statistics are looked at
+SIGMAS = 5.5  # one chance in 26 million for each comparison, were the seeds not fixed
+
+
+def scale(p):
+    """By what the kernel multiplies what stays."""
+    return kernel._odds(p)[1]
+
+
+def masks(shape, device, p=P, calls=1, **options):
+    """What stays, in calls one after the other: softmax(0) is positive everywhere."""
+    zeros = torch.zeros(shape, device=device)
+    kept = [kernel.softmax_dropout(zeros, p, **options) != 0 for _ in range(calls)]
+    return kept[0] if calls == 1 else kept
+
+
+def independent(a, b, p=P):
+    """Whether two masks agree as often as independent ones do."""
+    rate = 1 - kernel._odds(p)[0] / 65536
+    both, n = (a & b).double().mean().item(), a.numel()
+    return abs(both - rate**2) < SIGMAS * math.sqrt(rate**2 * (1 - rate**2) / n)
+
+
+class TestSoftmaxDropout(Promises):
+    """Seeded alike before each call, ours has one mask, and with that mask PyTorch's softmax is the reference."""
+
+    kernel = kernel
+    name = "softmax_dropout"
+    OTHER_DTYPES = False
+    PATHS = (100, 2500, 9000)
+
+    def function(self, x):
+        if not torch.compiler.is_compiling():
+            torch.manual_seed(0)
+        return kernel.softmax_dropout(x, P)
+
+    def plain(self, x):
+        torch.manual_seed(0)
+        factor = masks(x.shape, x.device) * scale(P)
+        s = F.softmax(x, -1)
+        return (s * (factor.double() if x.dtype == torch.float64 else factor)).to(s.dtype)
+
+    def make(self, shape, dtype, device, other=None, seed=0):
+        return (randn(shape, dtype, device, seed),)
+
+    def run(self, function, arguments, grads=None):
+        torch.manual_seed(0)  # for what is compiled, in which no seed can be set
+        return super().run(function, arguments, grads)
+
+    def summands(self, arguments, grads, reference):
+        g_s = self.plain(*arguments) * grads[0]
+        return {
+            "x.grad": max(g_s.abs().max().item(), (F.softmax(arguments[0], -1) * g_s.sum(-1, True)).abs().max().item())
+        }
+
+    def opchecks(self, device):
+        x, dy = (randn((3, 100), torch.bfloat16, device, seed) for seed in (0, 1))
+        forward, backward = kernel._forward_op, kernel._backward_op
+        for p in (0.0, P, 1.0):
+            seed = torch.tensor([1], device=device) if 0 < p < 1 else None
+            yield forward, (x, seed, p, x.dtype, False)
+            yield forward, (x[:, :50], seed, p, torch.float32, True)
+            yield backward, (dy, x, forward(x, seed, p, x.dtype, True)[1], seed, p)
+
+    # ---- the same promises, where the mask of every row or call is another ----------------------------------------
+
+    def test_more_than_2_to_the_31_elements(self, device):
+        pytest.skip("below")
+
+    @pytest.mark.parametrize("dynamic", (False, True))
+    def test_compiles_as_one_graph(self, dynamic, device):
+        with torch._inductor.config.patch(fallback_random=True):  # so that the compiler draws the seed as torch does
+            super().test_compiles_as_one_graph(dynamic, device)
+
+    # ---- the function --------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("p", (0, 1e-9, 0.1, 0.5, 0.9, 0.999999, 1), ids=str)
+    def test_any_probability(self, p, path, device):
+        x = randn((7, path), torch.float32, device).requires_grad_()
+        dy = randn((7, path), torch.float32, device, 1)
+        y = kernel.softmax_dropout(x, p)
+        (dx,) = torch.autograd.grad(y, x, dy)
+        exact = x.detach().double().requires_grad_()
+        expected = F.softmax(exact, -1) * (y != 0) * scale(p)
+        torch.testing.assert_close(y, expected.float())
+        torch.testing.assert_close(
+            dx, torch.autograd.grad(expected, exact, dy.double())[0].float(), atol=1e-7, rtol=1e-5
+        )
+        assert (p not in (0, 1e-9) or (y != 0).all()) and (p != 1 or (y == 0).all())
+
+    @pytest.mark.parametrize("options", ({"training": False}, {"p": 0.0}), ids=str)
+    def test_without_dropout_it_is_softmax_and_draws_nothing(self, options, path, device):
+        x = randn((5, path), torch.float32, device)
+        before = torch.get_rng_state() if device.type == "cpu" else torch.cuda.get_rng_state(device)
+        torch.testing.assert_close(kernel.softmax_dropout(x, **options), F.softmax(x, -1))
+        after = torch.get_rng_state() if device.type == "cpu" else torch.cuda.get_rng_state(device)
+        assert torch.equal(before, after)
+
+    def test_defaults(self, device):
+        x = randn((64, 1000), torch.float32, device)
+        torch.manual_seed(1)
+        expected = kernel.softmax_dropout(x, 0.1, True)
+        torch.manual_seed(1)
+        assert torch.equal(kernel.softmax_dropout(x), expected)
+
+    @pytest.mark.parametrize("p", (0.0, P, 1.0))
+    def test_rows_that_pytorch_makes_nan_are_nan_where_dropped_too(self, p, path, device):
+        x = randn((4, path), torch.float32, device)
+        x[0], x[1, 3], x[2, : path // 2] = -float("inf"), float("nan"), -float("inf")
+        x.requires_grad_()
+        y = kernel.softmax_dropout(x, p)
+        (dx,) = torch.autograd.grad(y, x, torch.ones_like(y))
+        for t in (y, dx):
+            assert t[:2].isnan().all() and not t[2:].isnan().any()
+        assert (y[2, : path // 2] == 0).all()
+
+    def test_an_infinite_gradient_of_a_dropped_element_spoils_its_row_as_in_pytorch(self, path, device):
+        x = randn((2, path), torch.float32, device).requires_grad_()
+        y = kernel.softmax_dropout(x, 0.5)
+        dy = torch.ones_like(y)
+        dy[0, (y[0] == 0).nonzero()[0]] = float("inf")
+        (dx,) = torch.autograd.grad(y, x, dy)
+        assert dx[0].isnan().all() and not dx[1].isnan().any()
+
+    @pytest.mark.parametrize("p", (-0.1, 1.1, float("nan"), float("inf")), ids=str)
+    def test_p_outside_0_to_1_is_refused(self, p, device):
+        for training in (True, False):
+            with pytest.raises(ValueError, match="p: expected a probability, between 0 and 1, got"):
+                kernel.softmax_dropout(torch.ones(2, 8, device=device), p, training)
+
+    @pytest.mark.parametrize(
+        "x, error, message",
+        (
+            (torch.ones(2, 8, dtype=torch.int32), TypeError, "x: expected .*fp32.* got torch.int32"),
+            (torch.ones(2, 8).double(), TypeError, "x: expected .*fp32.* got torch.float64"),
+            ([1.0], TypeError, "x: expected .*tensor, got <class 'list'>"),
+            (torch.ones(()), ValueError, "x: expected at least one dimension, got none"),
+        ),
+    )  # fmt: skip
+    def test_wrong_input_is_named(self, x, error, message, device):
+        with pytest.raises(error, match=message):
+            kernel.softmax_dropout(x.to(device) if isinstance(x, torch.Tensor) else x)
+
+    # ---- the mask ------------------------------------------------------------------------------------------------
+
+    def test_philox_gives_the_known_answers(self, device):
+        """Those of Random123, kat_vectors, philox4x32 with 7 rounds."""
+        ones = 0xFFFFFFFF
+        known = {
+            ((0, 0, 0, 0), 0): (0x5F6FB709, 0x0D893F64, 0x4F121F81, 0x4F730A48),
+            ((ones, ones, ones, ones), -1): (0x5207DDC2, 0x45165E59, 0x4D8EE751, 0x8C52F662),
+            ((0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), 0x299F31D0A4093822): (
+                0x4DFCCABA, 0x190A87F0, 0xC47362BA, 0xB6B5242A),
+        }  # fmt: skip
+        for (counter, seed), answer in known.items():
+            counters, words = torch.tensor(counter, device=device), torch.empty(4, dtype=torch.int64, device=device)
+            _answer_kernel[(1,)](torch.tensor([seed], device=device), counters, words)
+            assert tuple(words.tolist()) == answer
+
+    @pytest.mark.parametrize("p", (0.1, 0.5, 0.9))
+    def test_keep_rate_overall_and_at_each_of_the_eight_places(self, p, path, device):
+        torch.manual_seed(2)
+        kept, rate = masks((ELEMENTS // path, path // 8 * 8), device, p), 1 - kernel._odds(p)[0] / 65536
+        for part in (kept, *(kept[:, place::8] for place in range(8))):
+            assert abs(part.double().mean().item() - rate) < SIGMAS * math.sqrt(rate * (1 - rate) / part.numel())
+
+    def test_calls_rows_and_neighbours_are_independent(self, path, device):
+        torch.manual_seed(3)
+        shape = (ELEMENTS // path, path)
+        first, second = masks(shape, device, calls=2)
+        assert independent(first, second)
+        for rows in (1, 2, 3, 8):
+            assert independent(first[rows:], first[:-rows])
+        for columns in range(1, 33):  # of one group of eight, then of groups side by side
+            assert independent(first[:, columns:], first[:, :-columns])
+
+    def test_seeds_side_by_side_give_independent_masks(self, device):
+        x = torch.zeros(400, 1000, device=device)
+        first, second, other_half = (
+            kernel._forward_op(x, torch.tensor([seed], device=device), P, x.dtype, False)[0] != 0
+            for seed in (5, 6, 5 + 2**32)
+        )
+        assert independent(first, second) and independent(first, other_half)
+
+    def test_a_seed_reproduces_the_mask_and_the_next_call_has_another(self, path, device):
+        torch.manual_seed(7)
+        first = masks((20, path), device, calls=2)
+        torch.manual_seed(7)
+        again = masks((20, path), device, calls=2)
+        assert torch.equal(first[0], again[0]) and torch.equal(first[1], again[1])
+        assert not torch.equal(first[0], first[1])
+
+    def test_the_gradients_mask_is_the_outputs(self, path, device):
+        """With dy = 1 at one element and 0 elsewhere, dx is 0 everywhere if it was dropped, and only then."""
+        x = randn((300 if GPU else 30, path), torch.float32, device).requires_grad_()
+        y = kernel.softmax_dropout(x, 0.5)
+        for column in (0, 7, path - 1):
+            dy = torch.zeros_like(y)
+            dy[:, column] = 1
+            (dx,) = torch.autograd.grad(y, x, dy, retain_graph=True)
+            assert torch.equal(dx.abs().amax(-1) != 0, y[:, column] != 0)
+
+    @pytest.mark.parametrize("columns_", (1, 24, 2048, 9000))
+    def test_the_mask_depends_on_row_and_column_alone(self, columns_, device, monkeypatch):
+        """Any tile of any kernel, any strides, any number of rows, any dtype."""
+        x, seed = torch.zeros(9, columns_, device=device), torch.tensor([11], device=device)
+
+        def mask(x, rows=9):
+            return kernel._forward_op(x[:rows], seed, P, x.dtype, False)[0] != 0
+
+        expected = mask(x)
+        assert torch.equal(mask(x.half()), expected) and torch.equal(mask(x, rows=4), expected[:4])
+        assert torch.equal(mask(x.repeat(1, 2)[:, :columns_]), expected)
+        block = max(8, triton.next_power_of_2(columns_))
+        for options in (
+            {"ROWS": 1, "BLOCK": block, "num_warps": 8},
+            {"ROWS": 4, "BLOCK": block, "num_warps": 4},
+            {"PROGRAMS": 0, "BLOCK": 512, "num_warps": 2},
+            {"PROGRAMS": 1, "BLOCK": 1024, "num_warps": 4},
+        ):
+            if options.get("ROWS", 1) * options["BLOCK"] > 65536:
+                continue
+            monkeypatch.setattr(kernel, "_forward_launch", lambda *a, options=options: options)
+            assert torch.equal(mask(x), expected), options
+
+    def test_narrower_rows_have_the_same_mask(self, device):
+        """Of two matrices with one seed the one is no part of the other, but nothing hangs on the width."""
+        seed = torch.tensor([11], device=device)
+        wide, narrow = (
+            kernel._forward_op(torch.zeros(5, n, device=device), seed, P, torch.float32, False)[0] != 0
+            for n in (9000, 100)
+        )
+        assert torch.equal(wide[:, :100], narrow)
+
+    @needs_gpu
+    @pytest.mark.parametrize("wide", (1000, 131072))
+    def test_more_than_2_to_the_31_elements_each_with_its_own_bits(self, wide, device):
+        rows = 2**31 // wide + 300
+        x = randn((300, wide), torch.bfloat16, device).repeat(rows // 300 + 1, 1)[:rows].requires_grad_()
+        y = kernel.softmax_dropout(x, P)
+        (dx,) = torch.autograd.grad(y, x, x.detach())
+        assert x.numel() > 2**31 and independent(y[:300] != 0, y[rows - 300 :] != 0)
+        for part in (slice(0, 7), slice(rows - 7, rows)):
+            exact = x[part].detach().double().requires_grad_()
+            expected = F.softmax(exact, -1) * (y[part] != 0) * scale(P)
+            torch.testing.assert_close(y[part].double(), expected, rtol=1e-2, atol=1e-9)
+            gradient = torch.autograd.grad(expected, exact, exact.detach())[0]
+            torch.testing.assert_close(dx[part].double(), gradient, rtol=1e-2, atol=1e-2 * gradient.abs().max().item())
+
+    # ---- the seed ------------------------------------------------------------------------------------------------
+
+    def test_checkpointing_meets_the_same_mask_twice(self, path, device):
+        x = randn((6, path), torch.float32, device).requires_grad_()
+        torch.manual_seed(4)
+        y = checkpoint(kernel.softmax_dropout, x, P, use_reentrant=False)
+        torch.manual_seed(4)
+        expected = kernel.softmax_dropout(x, P)
+        dy = torch.ones_like(y)
+        assert torch.equal(y, expected)
+        assert torch.equal(torch.autograd.grad(y, x, dy)[0], torch.autograd.grad(expected, x, dy)[0])
+
+    @pytest.mark.parametrize("dynamic", (False, True))
+    @torch._functorch.config.patch(donated_buffer=False)  # for retain_graph
+    def test_compiled_it_draws_anew_for_every_call_in_a_graph_and_for_every_run(self, dynamic, device):
+        """Two calls with the same arguments look like one to a compiler."""
+        torch._dynamo.reset()
+
+        @torch.compile(fullgraph=True, dynamic=dynamic)
+        def twice(x):
+            return kernel.softmax_dropout(x, P), kernel.softmax_dropout(x, P)
+
+        x = torch.zeros(300, 200, device=device, requires_grad=True)
+        torch.manual_seed(5)
+        outputs = [y for _ in range(2) for y in twice(x)]
+        kept = [y.detach() != 0 for y in outputs]
+        assert all(independent(kept[i], kept[j]) for i in range(4) for j in range(i))
+        for y, mask in zip(outputs, kept, strict=True):
+            dy = torch.zeros_like(y)
+            dy[:, 0] = 1
+            (dx,) = torch.autograd.grad(y, x, dy, retain_graph=True)
+            assert torch.equal(dx.abs().amax(-1) != 0, mask[:, 0])
+        torch.manual_seed(5)
+        assert torch.equal(twice(x)[0] != 0, kept[0])
+
+    def test_compiled_checkpointing_meets_the_same_mask_twice(self, device):
+        torch._dynamo.reset()
+
+        @torch.compile(fullgraph=True, backend="inductor" if GPU else "aot_eager")
+        def step(x):
+            return checkpoint(kernel.softmax_dropout, x, 0.5, use_reentrant=False)
+
+        x = torch.zeros(50, 64, device=device, requires_grad=True)
+        y = step(x)
+        dy = torch.zeros_like(y)
+        dy[:, 0] = 1
+        (dx,) = torch.autograd.grad(y, x, dy)
+        assert torch.equal(dx.abs().amax(-1) != 0, y[:, 0] != 0)
+
+    @needs_gpu
+    def test_cuda_graph_replays_on_new_inputs(self, path, device):
+        """Every replay has a mask of its own, for output and gradient alike, and the seed decides which."""
+        x, dy = (randn((300, path), torch.bfloat16, device, seed) for seed in (0, 1))
+        leaf = x.requires_grad_()
+
+        def step():
+            y = kernel.softmax_dropout(leaf, P)
+            return y, torch.autograd.grad(y, leaf, dy)[0]
+
+        step()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream):
+                results = step()
+        torch.cuda.current_stream().wait_stream(stream)
+        kept = []
+        for seed in (8, None, 8):
+            if seed is not None:
+                torch.manual_seed(seed)
+            with torch.no_grad():
+                leaf.copy_(randn((300, path), torch.bfloat16, device, seed=len(kept)))
+                for t in results:
+                    t.fill_(float("nan"))  # a replay that does nothing must not pass
+            graph.replay()
+            kept.append(results[0] != 0)
+            exact = leaf.detach().double().requires_grad_()
+            expected = F.softmax(exact, -1) * kept[-1] * scale(P)
+            gradient = torch.autograd.grad(expected, exact, dy.double())[0]
+            for ours, theirs in zip(results, (expected.detach(), gradient), strict=True):
+                torch.testing.assert_close(ours.double(), theirs, rtol=1e-2, atol=1e-2 * theirs.abs().max().item())
+        assert independent(kept[0], kept[1]) and torch.equal(kept[0], kept[2])
+
+
+@triton.jit
+def _answer_kernel(seed_ptr, counter_ptr, words_ptr):
+    c0, c1 = tl.load(counter_ptr).to(tl.uint32), tl.load(counter_ptr + 1).to(tl.uint32)
+    c2, c3 = tl.load(counter_ptr + 2).to(tl.uint32), tl.load(counter_ptr + 3).to(tl.uint32)
+    a, b, c, d = philox(tl.load(seed_ptr), c0, c1, c2, c3)
+    tl.store(words_ptr, a.to(tl.int64))
+    tl.store(words_ptr + 1, b.to(tl.int64))
+    tl.store(words_ptr + 2, c.to(tl.int64))
+    tl.store(words_ptr + 3, d.to(tl.int64))
