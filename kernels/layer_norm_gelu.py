@@ -1,0 +1,603 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The Ridgepoint authors
+"""LayerNorm and GELU as one kernel in Triton, forward and backward: one file to copy. It needs torch 2.11 or newer,
+and its triton.
+
+    z = (x - mean) * rstd * weight + bias    with rstd = 1 / sqrt(variance + eps), over the last dimension
+    y = z * Phi(z)                           Phi is the normal distribution's, or approximated with tanh
+
+Sources: Ba, Kiros & Hinton, "Layer Normalization", 2016 (https://arxiv.org/abs/1607.06450);
+Hendrycks & Gimpel, "Gaussian Error Linear Units (GELUs)", 2016 (https://arxiv.org/abs/1606.08415);
+for the sums of shifted numbers: Chan, Golub & LeVeque, "Algorithms for Computing the Sample Variance", 1983;
+for the form of Phi: Hastings, "Approximations for Digital Computers", 1955.
+
+Names: M rows (all leading dimensions together) of N columns. Row indices are int64: offsets pass 2^31. Triton makes
+accesses of 16 bytes only where it knows that every row begins at one, and of a size or a stride it asks just one thing,
+whether 16 divides it. Hence the UNIT: sizes and strides are counted in eights where 8 divides them all.
+"""
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+# --8<-- [start:gelu]
+@triton.jit
+def _normal(z, FINE: tl.constexpr):
+    """Phi(z) and exp(-z^2 / 2). FINE: with erf, to the last bits of fp32. Else within 1/30000 of Phi itself, be it ever
+    so small: a fifteenth of what rounding to fp16 changes at most, for a third of the instructions."""
+    bell = tl.exp2(z * z * -0.7213475204444817)  # log2(e) / 2
+    if FINE:
+        return 0.5 + 0.5 * tl.erf(z * 0.7071067811865476), bell
+    # the tail 1 - Phi(|z|) is the bell times a polynomial in 1 / (1 + 0.58 |z|); a root squared is two instructions,
+    # a division eight
+    root = tl.rsqrt(1.0 + 0.58 * tl.abs(z))
+    t = root * root
+    series = ((0.100065637 * t - 0.349296963) * t + 0.322138277) * t + 0.191286789
+    series = (series * t + 0.235997119) * t - 0.000202430998
+    return tl.abs((z > 0.0).to(tl.float32) - bell * series), bell
+
+
+@triton.jit
+def _sigmoid(z):
+    """s = (1 + tanh(u)) / 2 with GELU's u = sqrt(2 / pi) * (z + 0.044715 z^3), as 1 / (1 + exp(-2u)); and 1 - s, as
+    exp(-2u) * s: nothing cancels."""
+    e = tl.exp2(z * (z * z * -0.10294323958 - 2.30220819814))
+    root = tl.rsqrt(1.0 + e)
+    s = root * root
+    return s, tl.minimum(e, 1e38) * s  # where exp overflows, s is 0
+
+
+@triton.jit
+def _gelu(z, TANH: tl.constexpr, FINE: tl.constexpr):
+    if TANH:
+        phi, _ = _sigmoid(z)
+    else:
+        phi, _ = _normal(z, FINE)
+    return z * phi
+
+
+@triton.jit
+def _slope(z, TANH: tl.constexpr, FINE: tl.constexpr):
+    """The derivative of _gelu."""
+    if TANH:
+        s, rest = _sigmoid(z)
+        slope = s * (1.0 + rest * z * (z * z * 0.214064448798 + 1.59576912161))
+    else:
+        phi, bell = _normal(z, FINE)
+        slope = phi + z * 0.3989422804014327 * bell  # 1 / sqrt(2 pi)
+    return slope
+
+
+# --8<-- [end:gelu]
+
+
+# --8<-- [start:forward]
+@triton.jit
+def _forward_kernel(
+    x_ptr, weight_ptr, bias_ptr, y_ptr, stats_ptr, x_stride, M, N, eps,
+    UNIT: tl.constexpr, TANH: tl.constexpr, FULL: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    """ROWS rows at a time, held in registers: the mean first, then what is left. Reads MN, writes MN.
+
+    A program that gets more than one turn keeps weight and bias, and has the next rows on their way. FULL: a row fills
+    BLOCK columns, and none needs a mask.
+    """
+    x_stride, N = tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
+    FINE: tl.constexpr = y_ptr.dtype.element_ty == tl.float32
+    cols = tl.arange(0, BLOCK)
+    weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)[None, :]
+    bias = tl.load(bias_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)[None, :]
+    first = tl.program_id(0).to(tl.int64) * ROWS
+    for start in tl.range(first, M, tl.num_programs(0) * ROWS, num_stages=STAGES):
+        rows = tl.cast(start, tl.int64) + tl.arange(0, ROWS)  # the interpreter's start is a Python int
+        inside = (rows < M)[:, None] if FULL else (rows < M)[:, None] & (cols < N)[None, :]
+        x = tl.load(x_ptr + rows[:, None] * x_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
+        mean = tl.sum(x, axis=1) / N
+        centered = x - mean[:, None] if FULL else tl.where(inside, x - mean[:, None], 0.0)
+        rstd = tl.rsqrt(tl.sum(centered * centered, axis=1) / N + tl.cast(eps, tl.float32))
+        y = _gelu(centered * rstd[:, None] * weight + bias, TANH, FINE)
+        tl.store(y_ptr + rows[:, None] * N + cols[None, :], y, mask=inside)
+        if stats_ptr is not None:
+            tl.store(stats_ptr + rows, mean, mask=rows < M)
+            tl.store(stats_ptr + M + rows, rstd, mask=rows < M)
+
+
+# --8<-- [end:forward]
+
+
+# --8<-- [start:statistics]
+@triton.jit
+def _add(x, first, sums, squares):
+    """One more number to each lane's sums, which count from the lane's own first number: three instructions. What the
+    shift leaves to cancel in the end is no larger than that number's own share of the variance, times a lane's length.
+    """
+    distance = x - first
+    return sums + distance, squares + distance * distance
+
+
+@triton.jit
+def _combine(first, sums, squares, seen, N, eps):
+    """Mean and rstd of a row, from those of its lanes, which saw `seen` numbers each."""
+    mean = tl.sum(seen * first + sums) / N
+    distance = first - mean
+    squares += distance * (2 * sums + seen * distance)
+    return mean, tl.rsqrt(tl.sum(squares) / N + tl.cast(eps, tl.float32))
+
+
+# --8<-- [end:statistics]
+
+
+# --8<-- [start:forward-wide]
+@triton.jit
+def _normalized(x, mean, rstd, weight, bias):
+    return (x.to(tl.float32) - mean) * rstd * weight.to(tl.float32) + bias.to(tl.float32)
+
+
+@triton.jit
+def _forward_wide_kernel(
+    x_ptr, weight_ptr, bias_ptr, y_ptr, stats_ptr, x_stride, M, N, eps,
+    UNIT: tl.constexpr, TANH: tl.constexpr, KEEP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A row of any length, in tiles: KEEP of them stay in registers as they are, the others are looked at twice."""
+    x_stride, N = tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
+    FINE: tl.constexpr = y_ptr.dtype.element_ty == tl.float32
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * x_stride
+    y_ptr += row * N
+    lanes = tl.arange(0, BLOCK)
+    kept = ()
+    for tile in tl.static_range(KEEP):
+        kept = kept + (tl.load(x_ptr + tile * BLOCK + lanes),)
+    if KEEP:
+        first = kept[0].to(tl.float32)
+    else:
+        first = tl.load(x_ptr + lanes, mask=lanes < N, other=0.0, eviction_policy="evict_last").to(tl.float32)
+    sums, squares = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    for tile in tl.static_range(1, KEEP):
+        sums, squares = _add(kept[tile].to(tl.float32), first, sums, squares)
+    full = N // BLOCK  # tiles that need no mask
+    for tile in range(max(KEEP, 1), full):
+        x = tl.load(x_ptr + tile * BLOCK + lanes, eviction_policy="evict_last").to(tl.float32)
+        sums, squares = _add(x, first, sums, squares)
+    cols = full * BLOCK + lanes
+    rest = cols < N
+    if (full > 0) & (full * BLOCK < N):
+        x = tl.load(x_ptr + cols, mask=rest, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        sums, squares = _add(tl.where(rest, x, first), first, sums, squares)
+    mean, rstd = _combine(first, sums, squares, full + rest.to(tl.float32), N, eps)
+    if stats_ptr is not None:
+        tl.store(stats_ptr + row, mean)
+        tl.store(stats_ptr + M + row, rstd)
+    for tile in tl.static_range(KEEP):
+        at = tile * BLOCK + lanes
+        z = _normalized(kept[tile], mean, rstd, tl.load(weight_ptr + at), tl.load(bias_ptr + at))
+        tl.store(y_ptr + at, _gelu(z, TANH, FINE))
+    for tile in range(KEEP, full):
+        at = tile * BLOCK + lanes
+        x = tl.load(x_ptr + at, eviction_policy="evict_first")
+        z = _normalized(x, mean, rstd, tl.load(weight_ptr + at), tl.load(bias_ptr + at))
+        tl.store(y_ptr + at, _gelu(z, TANH, FINE))
+    if full * BLOCK < N:
+        x = tl.load(x_ptr + cols, mask=rest, other=0.0, eviction_policy="evict_first")
+        weight = tl.load(weight_ptr + cols, mask=rest, other=0.0)
+        bias = tl.load(bias_ptr + cols, mask=rest, other=0.0)
+        tl.store(y_ptr + cols, _gelu(_normalized(x, mean, rstd, weight, bias), TANH, FINE), mask=rest)
+
+
+# --8<-- [end:forward-wide]
+
+
+# The backward, with x_hat = (x - mean) * rstd, dz = dy * gelu'(x_hat * weight + bias) and g = dz * weight:
+#     dx      = rstd * (g - mean(g) - x_hat * mean(g * x_hat))    the means over the row
+#     dweight = sum(dz * x_hat)                                   the sums over all rows
+#     dbias   = sum(dz)
+# z is computed again, since storing it would cost a quarter more traffic. A program takes every P-th row (P programs)
+# and keeps its shares of dweight and dbias in registers. A second kernel adds the shares in a fixed order: no atomics,
+# so both are bitwise the same in every run.
+
+
+# --8<-- [start:backward]
+@triton.jit
+def _backward_kernel(
+    dy_ptr, x_ptr, weight_ptr, bias_ptr, stats_ptr, means_ptr, dx_ptr, shares_ptr, dy_stride, x_stride, M, N,
+    UNIT: tl.constexpr, TANH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, FOLD: tl.constexpr,
+    STAGES: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """ROWS rows at a time while the next ones are on their way. Reads 2MN, writes MN.
+
+    Of a row the program has BLOCK columns: if that is not the WHOLE row, the row's means are read. FOLD adds the rows
+    up before they go into the shares: free where a thread has the same columns of all of them.
+    """
+    dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
+    FINE: tl.constexpr = (dy_ptr.dtype.element_ty == tl.float32) or (weight_ptr.dtype.element_ty == tl.float32)
+    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    # kept as they are, and turned into fp32 in every turn: half the registers. disable_licm, or it would be done before
+    weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0)[None, :]
+    bias = tl.load(bias_ptr + cols, mask=cols < N, other=0.0)[None, :]
+    dweight = tl.zeros([1 if FOLD else ROWS, BLOCK], tl.float32)
+    dbias = tl.zeros([1 if FOLD else ROWS, BLOCK], tl.float32)
+    first = tl.program_id(0).to(tl.int64) * ROWS
+    for start in tl.range(first, M, tl.num_programs(0) * ROWS, num_stages=STAGES, disable_licm=True):
+        rows = tl.cast(start, tl.int64) + tl.arange(0, ROWS)  # the interpreter's start is a Python int
+        inside = (rows < M)[:, None] & (cols < N)[None, :]
+        x = tl.load(x_ptr + rows[:, None] * x_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + rows[:, None] * dy_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
+        mean = tl.load(stats_ptr + rows, mask=rows < M, other=0.0)[:, None]
+        rstd = tl.load(stats_ptr + M + rows, mask=rows < M, other=0.0)[:, None]
+        x_hat = (x - mean) * rstd
+        dz = dy * _slope(x_hat * weight.to(tl.float32) + bias.to(tl.float32), TANH, FINE)
+        dweight += tl.sum(dz * x_hat, axis=0, keep_dims=True) if FOLD else dz * x_hat
+        dbias += tl.sum(dz, axis=0, keep_dims=True) if FOLD else dz
+        g = dz * weight.to(tl.float32)
+        if WHOLE:
+            g_mean = tl.sum(g, axis=1) / N
+            product_mean = tl.sum(g * x_hat, axis=1) / N
+        else:
+            g_mean = tl.load(means_ptr + rows, mask=rows < M, other=0.0)
+            product_mean = tl.load(means_ptr + M + rows, mask=rows < M, other=0.0)
+        dx = (g - g_mean[:, None] - x_hat * product_mean[:, None]) * rstd
+        tl.store(dx_ptr + rows[:, None] * N + cols[None, :], dx, mask=inside)
+    shares_ptr += tl.program_id(0).to(tl.int64) * 2 * N
+    tl.store(shares_ptr + cols, tl.sum(dweight, axis=0), mask=cols < N)
+    tl.store(shares_ptr + N + cols, tl.sum(dbias, axis=0), mask=cols < N)
+
+
+# --8<-- [end:backward]
+
+
+# --8<-- [start:backward-wide]
+@triton.jit
+def _load(ptr, cols, N, POLICY: tl.constexpr):
+    return tl.load(ptr + cols, mask=cols < N, other=0.0, eviction_policy=POLICY).to(tl.float32)
+
+
+@triton.jit
+def _in_thread(x):
+    """The sums of eight neighbours, which one thread has."""
+    return tl.sum(tl.reshape(x, [x.shape[0] // 8, 8]), axis=1)
+
+
+@triton.jit
+def _x_hat_and_dz(
+    dy_row, x_row, weight_ptr, bias_ptr, mean, rstd, cols, N,
+    TANH: tl.constexpr, FINE: tl.constexpr, POLICY: tl.constexpr,
+):  # fmt: skip
+    """Of a tile, with the weight; dz is zero beyond the row's end, where dy is."""
+    # one policy for both looks would make them one load, kept in registers
+    KEPT: tl.constexpr = "evict_last" if POLICY == "evict_last" else ""
+    x_hat = (_load(x_row, cols, N, POLICY) - mean) * rstd
+    weight = _load(weight_ptr, cols, N, KEPT)
+    z = x_hat * weight + _load(bias_ptr, cols, N, KEPT)
+    return x_hat, _load(dy_row, cols, N, POLICY) * _slope(z, TANH, FINE), weight
+
+
+@triton.jit
+def _backward_wide_kernel(
+    dy_ptr, x_ptr, weight_ptr, bias_ptr, stats_ptr, dx_ptr, shares_ptr, dy_stride, x_stride, M, N,
+    UNIT: tl.constexpr, TANH: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One row at a time, in tiles: registers have room for the shares only. So the row is looked at twice, and the
+    slope of the GELU is computed twice."""
+    dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
+    FINE: tl.constexpr = (dy_ptr.dtype.element_ty == tl.float32) or (weight_ptr.dtype.element_ty == tl.float32)
+    dweight = (tl.zeros([BLOCK], tl.float32),) * TILES
+    dbias = (tl.zeros([BLOCK], tl.float32),) * TILES
+    # disable_licm: the masks and addresses of all tiles, hoisted out of the loop, would spill
+    for index in tl.range(tl.program_id(0).to(tl.int64), M, tl.num_programs(0), disable_licm=True):
+        row = tl.cast(index, tl.int64)
+        dy_row, x_row, dx_row = dy_ptr + row * dy_stride, x_ptr + row * x_stride, dx_ptr + row * N
+        mean, rstd = tl.load(stats_ptr + row), tl.load(stats_ptr + M + row)
+        g_sums, product_sums = tl.zeros([BLOCK // 8], tl.float32), tl.zeros([BLOCK // 8], tl.float32)
+        dweight_added, dbias_added = (), ()
+        for tile in tl.static_range(TILES):
+            cols = tile * BLOCK + tl.arange(0, BLOCK)
+            x_hat, dz, weight = _x_hat_and_dz(
+                dy_row, x_row, weight_ptr, bias_ptr, mean, rstd, cols, N, TANH, FINE, "evict_last"
+            )
+            dweight_added = dweight_added + (dweight[tile] + dz * x_hat,)
+            dbias_added = dbias_added + (dbias[tile] + dz,)
+            g_sums += _in_thread(dz * weight)
+            product_sums += _in_thread(dz * weight * x_hat)
+        dweight, dbias = dweight_added, dbias_added
+        g_mean, product_mean = tl.sum(g_sums) / N, tl.sum(product_sums) / N
+        for tile in tl.static_range(TILES):
+            cols = tile * BLOCK + tl.arange(0, BLOCK)
+            x_hat, dz, weight = _x_hat_and_dz(
+                dy_row, x_row, weight_ptr, bias_ptr, mean, rstd, cols, N, TANH, FINE, "evict_first"
+            )
+            tl.store(dx_row + cols, (dz * weight - g_mean - x_hat * product_mean) * rstd, mask=cols < N)
+    shares_ptr += tl.program_id(0).to(tl.int64) * 2 * N
+    for tile in tl.static_range(TILES):
+        cols = tile * BLOCK + tl.arange(0, BLOCK)
+        tl.store(shares_ptr + cols, dweight[tile], mask=cols < N)
+        tl.store(shares_ptr + N + cols, dbias[tile], mask=cols < N)
+
+
+# --8<-- [end:backward-wide]
+
+
+# --8<-- [start:sums]
+@triton.jit
+def _means_kernel(
+    dy_ptr, x_ptr, weight_ptr, bias_ptr, stats_ptr, means_ptr, dy_stride, x_stride, M, N,
+    UNIT: tl.constexpr, TANH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """mean(g) and mean(g * x_hat) of one row of any length. Reads 2MN."""
+    dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
+    FINE: tl.constexpr = (dy_ptr.dtype.element_ty == tl.float32) or (weight_ptr.dtype.element_ty == tl.float32)
+    row = tl.program_id(0).to(tl.int64)
+    dy_ptr += row * dy_stride
+    x_ptr += row * x_stride
+    mean, rstd = tl.load(stats_ptr + row), tl.load(stats_ptr + M + row)
+    g_sums, product_sums = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    for start in range(0, N, BLOCK):
+        cols = start + tl.arange(0, BLOCK)
+        x_hat, dz, weight = _x_hat_and_dz(
+            dy_ptr, x_ptr, weight_ptr, bias_ptr, mean, rstd, cols, N, TANH, FINE, "evict_first"
+        )
+        g_sums += dz * weight
+        product_sums += dz * weight * x_hat
+    tl.store(means_ptr + row, tl.sum(g_sums) / N)
+    tl.store(means_ptr + M + row, tl.sum(product_sums) / N)
+
+
+@triton.jit
+def _sum_shares_kernel(
+    shares_ptr, dweight_ptr, dbias_ptr, P, N, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """dweight and dbias: the sums of P programs' shares. Reads 2PN, and P is small."""
+    N = N * UNIT
+    which = tl.program_id(1)
+    cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros([ROWS, BLOCK], tl.float32)
+    for start in range(0, P, ROWS):
+        rows = (start + tl.arange(0, ROWS))[:, None]
+        inside = (rows < P) & (cols < N)[None, :]
+        total += tl.load(shares_ptr + (2 * rows.to(tl.int64) + which) * N + cols[None, :], mask=inside, other=0.0)
+    if which == 0:
+        tl.store(dweight_ptr + cols, tl.sum(total, axis=0), mask=cols < N)
+    else:
+        tl.store(dbias_ptr + cols, tl.sum(total, axis=0), mask=cols < N)
+
+
+# --8<-- [end:sums]
+
+
+# --8<-- [start:launch]
+# Chosen by row length from sweeps on an H200; nothing is tuned at a user's first call. Threads, not warps, since an AMD
+# warp has 64. A thread has 8 elements of a tile or a multiple: accesses of 16 bytes in bf16.
+@functools.cache
+def _device(device: torch.device) -> tuple[int, int]:
+    """Multiprocessors, and threads a warp."""
+    if device.type == "cpu":  # the interpreter
+        return 2, 32
+    properties = torch.cuda.get_device_properties(device)
+    return properties.multi_processor_count, properties.warp_size
+
+
+def _options(device: torch.device, threads: int, **constants: int) -> dict[str, int]:
+    return {**constants, "num_warps": threads // _device(device)[1]}
+
+
+@functools.cache
+def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
+    """With ROWS: whole rows in registers; PROGRAMS on a multiprocessor, or as many as there are rows if that is 0.
+    With KEEP: one row in tiles."""
+    if N <= 4096:
+        block = triton.next_power_of_2(N)
+        threads = 128 if N <= 2048 else 256
+        return _options(device, threads, PROGRAMS=0, ROWS=max(1, 2048 // block), BLOCK=block, STAGES=1)
+    if N > 65536:  # so many rows of this length as run at one time are more than the L2 cache holds
+        return _options(device, 512, KEEP=8 if bits == 16 else 4, BLOCK=4096)
+    if N >= 32768:
+        return _options(device, 1024, KEEP=0, BLOCK=8192)
+    # two tiles at least, as wide as they go without much of the last one hanging over the row's end
+    block = next(b for b in (4096, 2048) if b == 2048 or (2 * b <= N and -N % b <= N // 6))
+    return _options(device, block // 8, KEEP=0, BLOCK=block)
+
+
+@functools.cache
+def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
+    """With TILES: one row in tiles, two looks. Else BLOCK columns, of the whole row if it fits. PROGRAMS run at once
+    on a multiprocessor."""
+    threads, programs = (128, 4) if N <= 2048 else (512, 1)
+    tile = 16 * threads
+    block = min(triton.next_power_of_2(N), tile)
+    # 96 KiB at most for bf16 on a multiprocessor: wider dtypes and AMD's smaller memory get a stage less
+    stages = 3 if bits == 16 and _device(device)[1] == 32 else 2
+    fold = int(block >= 8 * threads)
+    return _options(device, threads, PROGRAMS=programs, ROWS=tile // block, BLOCK=block, FOLD=fold, STAGES=stages)
+
+
+@functools.cache
+def _means_launch(device: torch.device) -> dict[str, int]:
+    return _options(device, 512, BLOCK=4096)
+
+
+@functools.cache
+def _sum_launch(N: int, device: torch.device) -> dict[str, int]:
+    block = min(256, max(8, triton.next_power_of_2(N // (2 * _device(device)[0]))))  # some programs for everyone
+    return _options(device, 128, ROWS=2048 // block, BLOCK=block)
+
+
+# --8<-- [end:launch]
+
+
+# --8<-- [start:op]
+def _rows(t: Tensor) -> tuple[Tensor, int]:
+    """Rows of neighbouring columns, and how far apart they are: no copy where the strides allow that."""
+    if t.is_contiguous():
+        return t, t.shape[-1]
+    rows = t.reshape(-1, t.shape[-1])
+    if rows.stride(1) != 1:
+        rows = rows.contiguous()
+    return rows, rows.stride(0)
+
+
+def _forward_fake(
+    x: Tensor, weight: Tensor, bias: Tensor, eps: float, tanh: bool, dtype: torch.dtype, save: bool
+) -> tuple[Tensor, Tensor]:
+    y = torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
+    return y, x.new_empty((2, *x.shape[:-1]) if save else 0, dtype=torch.float32)
+
+
+def _forward(
+    x: Tensor, weight: Tensor, bias: Tensor, eps: float, tanh: bool, dtype: torch.dtype, save: bool
+) -> tuple[Tensor, Tensor]:
+    """y, and where a backward is to come the rows' mean and rstd."""
+    y, stats = _forward_fake(x, weight, bias, eps, tanh, dtype, save)
+    if x.numel() == 0:
+        return y, stats
+    N = x.shape[-1]
+    M = x.numel() // N
+    (x, x_stride), weight, bias = _rows(x), weight.contiguous(), bias.contiguous()
+    unit = 8 if N % 8 == 0 == x_stride % 8 else 1
+    arguments = x, weight, bias, y, stats if save else None, x_stride // unit, M, N // unit, eps, unit, tanh
+    options = dict(_forward_launch(N, 8 * x.element_size(), x.device))
+    with torch.cuda.device_of(x):  # triton launches on the current device
+        if "ROWS" in options:
+            at_once, turns = options.pop("PROGRAMS") * _device(x.device)[0], -(-M // options["ROWS"])
+            _forward_kernel[(min(at_once or turns, turns),)](*arguments, FULL=options["BLOCK"] == N, **options)
+        else:
+            _forward_wide_kernel[(M,)](*arguments, **options)
+    return y, stats
+
+
+def _backward_fake(
+    dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, stats: Tensor, tanh: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    return tuple(torch.empty_like(t, memory_format=torch.contiguous_format) for t in (x, weight, bias))
+
+
+def _backward(
+    dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, stats: Tensor, tanh: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    dx, dweight, dbias = _backward_fake(dy, x, weight, bias, stats, tanh)
+    if x.numel() == 0:
+        return dx, dweight.zero_(), dbias.zero_()
+    N = x.shape[-1]
+    M = x.numel() // N
+    (dy, dy_stride), (x, x_stride), weight, bias = _rows(dy), _rows(x), weight.contiguous(), bias.contiguous()
+    unit = 8 if N % 8 == dy_stride % 8 == x_stride % 8 == 0 else 1
+    sizes = dy_stride // unit, x_stride // unit, M, N // unit, unit, tanh
+    options = dict(_backward_launch(N, 8 * x.element_size(), x.device))
+    parts = -(-N // (options["BLOCK"] * options.get("TILES", 1)))
+    at_once = _device(x.device)[0] * options.pop("PROGRAMS")
+    programs = max(1, min(at_once // parts, -(-M // options.get("ROWS", 1))))
+    shares = x.new_empty((programs, 2, N), dtype=torch.float32)
+    given = dy, x, weight, bias, stats
+    with torch.cuda.device_of(x):
+        if "TILES" in options:
+            _backward_wide_kernel[(programs,)](*given, dx, shares, *sizes, **options)
+        else:
+            means = None if parts == 1 else torch.empty_like(stats)
+            if means is not None:
+                _means_kernel[(M,)](*given, means, *sizes, **_means_launch(x.device))
+            _backward_kernel[programs, parts](*given, means, dx, shares, *sizes, WHOLE=parts == 1, **options)
+        options = _sum_launch(N, x.device)
+        _sum_shares_kernel[-(-N // options["BLOCK"]), 2](shares, dweight, dbias, programs, N // unit, unit, **options)
+    return dx, dweight, dbias
+
+
+# define and impl cost the host less per call than custom_op; fake tensors, torch.compile and opcheck work as well
+_library = torch.library.Library("ridgepoint", "FRAGMENT")
+_library.define(
+    "layer_norm_gelu_forward(Tensor x, Tensor weight, Tensor bias, float eps, bool tanh, ScalarType dtype, bool save) "
+    "-> (Tensor, Tensor)"
+)
+_library.define(
+    "layer_norm_gelu_backward(Tensor dy, Tensor x, Tensor weight, Tensor bias, Tensor stats, bool tanh) "
+    "-> (Tensor, Tensor, Tensor)"
+)
+for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
+    _library.impl("layer_norm_gelu_forward", _forward, _key)
+    _library.impl("layer_norm_gelu_backward", _backward, _key)
+torch.library.register_fake("ridgepoint::layer_norm_gelu_forward", _forward_fake, lib=_library)
+torch.library.register_fake("ridgepoint::layer_norm_gelu_backward", _backward_fake, lib=_library)
+_forward_op = torch.ops.ridgepoint.layer_norm_gelu_forward.default
+_backward_op = torch.ops.ridgepoint.layer_norm_gelu_backward.default
+# --8<-- [end:op]
+
+
+# --8<-- [start:autograd]
+class _LayerNormGELU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor, eps: float, tanh: bool, dtype: torch.dtype) -> Tensor:
+        y, stats = _forward_op(x, weight, bias, eps, tanh, dtype, True)
+        ctx.save_for_backward(x, weight, bias, stats)
+        ctx.tanh = tanh
+        return y
+
+    @staticmethod
+    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
+        if torch.is_grad_enabled():  # not once_differentiable, which lets a dy that needs no gradient pass
+            raise RuntimeError("layer_norm_gelu: expected a backward without create_graph=True, got one with: it would "
+                               "lose the second derivative, which this kernel does not have")  # fmt: skip
+        return *_backward_op(dy, *ctx.saved_tensors, ctx.tanh), None, None, None
+
+
+# --8<-- [end:autograd]
+
+
+# --8<-- [start:public]
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
+# torch autocasts layer_norm to fp32 on a GPU, and gelu takes what it gets; we do as the installed torch does
+_AUTOCAST = torch._C._dispatch_has_kernel_for_dispatch_key("aten::layer_norm", "AutocastCUDA")
+
+
+def layer_norm_gelu(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5, approximate: str = "none") -> Tensor:
+    """GELU of a LayerNorm over the last dimension: gelu((x - mean) / sqrt(variance + eps) * weight + bias).
+
+    The function, and the dtype of the result, of `F.gelu(F.layer_norm(x, (N,), weight, bias, eps), approximate=...)`:
+    computed in fp32 and rounded once, to the dtype of x (under CUDA autocast to fp32). Where that is fp16 or bf16, the
+    normal distribution of the exact GELU is good to 1/30000 of itself, in fp32 to fp32's last bits.
+
+    Args:
+        x: [..., N], fp32, fp16 or bf16, with any strides. Rows without unit stride are copied first.
+        weight: [N], fp32, fp16 or bf16; its dtype may differ from that of x.
+        bias: [N], likewise.
+        eps: added to the variance.
+        approximate: "none" for the normal distribution, "tanh" for its approximation with tanh.
+
+    Returns:
+        A new contiguous tensor of the shape of x. Gradients flow to x, to weight and to bias, each in its own dtype;
+        those of weight and bias are bitwise the same in every run. For them x is kept, and two numbers a row.
+
+    Raises:
+        TypeError: x, weight or bias is not a tensor of one of these dtypes.
+        ValueError: x has no dimension; weight or bias is not [N], or on another device than x; approximate is neither
+            "none" nor "tanh"; or x is on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
+        RuntimeError: in a backward with create_graph=True, since there is no double backward.
+
+    Sources: Ba, Kiros & Hinton, "Layer Normalization", 2016 (https://arxiv.org/abs/1607.06450);
+    Hendrycks & Gimpel, "Gaussian Error Linear Units (GELUs)", 2016 (https://arxiv.org/abs/1606.08415).
+    """
+    parameters = (("weight", weight), ("bias", bias))
+    for name, t in (("x", x), *parameters):
+        if not isinstance(t, Tensor) or t.dtype not in _DTYPES:
+            raise TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {getattr(t, 'dtype', type(t))}")
+    if x.dim() == 0:
+        raise ValueError("x: expected at least one dimension, got none")
+    for name, t in parameters:
+        if t.shape != x.shape[-1:]:
+            raise ValueError(f"{name}: expected shape {list(x.shape[-1:])}, got {list(t.shape)}")
+        if t.device != x.device:
+            raise ValueError(f"{name}: expected on {x.device}, where x is, got {t.device}")
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f'approximate: expected "none" or "tanh", got {approximate!r}')
+    if x.device.type == "cpu" and not _INTERPRETED:
+        raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
+    tanh = approximate == "tanh"
+    dtype = torch.float32 if _AUTOCAST and x.is_cuda and torch.is_autocast_enabled("cuda") else x.dtype
+    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or bias.requires_grad):
+        return _LayerNormGELU.apply(x, weight, bias, eps, tanh, dtype)
+    return _forward_op(x, weight, bias, eps, tanh, dtype, False)[0]
+
+
+# --8<-- [end:public]

@@ -1,0 +1,93 @@
+"""LayerNorm and GELU, forward and backward: what arithmetic on the way costs a kernel that memory bounds."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kernels import layer_norm_gelu as kernel
+from tests.benchmarks import blocks, sides
+from tests.benchmarks.case import Case, Point, Workload
+
+EPS = 1e-5
+LARGE = sides.shapes((65536, 1024), (32768, 4096), (8192, 16384), (4096, 32768), (1024, 131072), (16384, 9000))
+SMALL = sides.shapes((256, 1024), (256, 4096), (256, 16384), (256, 32768), (256, 131072))  # as in decoding
+STEEPEST = 1.13  # the slope of the GELU at its steepest
+
+
+def points(device: torch.device) -> Iterator[Point]:
+    on_a_cpu = {"rows": 256, "columns": 1024}
+    yield from sides.grid(device, LARGE, SMALL, knobs=LARGE[1:3], on_a_cpu=on_a_cpu)
+    yield from blocks.points(device)
+
+
+def prepare(point: Point, device: torch.device) -> Workload:
+    dtype = getattr(torch, point.dtype)
+    if "batch" in point.shape:
+        batch, tokens, width = point.shape.values()
+        plain, ours = (MLP(function, width).to(device, dtype) for function in (eager, kernel.layer_norm_gelu))
+        ours.load_state_dict(plain.state_dict())
+        return blocks.module_workload(point, plain, ours, torch.randn(batch, tokens, width, device=device).to(dtype))
+    rows, columns = point.shape.values()
+    x = torch.randn(rows, columns, device=device).to(dtype)
+    weight = (torch.randn(columns, device=device) + 1).to(dtype)
+    bias = torch.randn(columns, device=device).to(dtype)
+    dy = torch.randn(rows, columns, device=device).to(dtype)
+    # x and dy once, dx or y once; the parameters, their gradients and the rows' statistics are under a thousandth
+    return sides.workload(
+        point,
+        kernel,
+        {"x": x, "weight": weight, "bias": bias},
+        {"eager": lambda: eager, "ours": lambda: kernel.layer_norm_gelu},
+        bytes_read={"forward": 1, "backward": 2, "both": 3}[point.direction] * x.nbytes,
+        bytes_written={"forward": 1, "backward": 1, "both": 2}[point.direction] * x.nbytes,
+        # the norm's 8 and 14, and of the GELU what the kernel file writes: 18 forward, 20 backward
+        flops={"forward": 26, "backward": 34, "both": 60}[point.direction] * x.numel(),
+        mix="copy" if point.direction == "forward" else "triad",
+        grads=(dy,),
+        largest_summands=largest_summands(x, weight, dy),
+    )
+
+
+def eager(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.gelu(F.layer_norm(x, x.shape[-1:], weight, bias, EPS))
+
+
+class MLP(nn.Module):
+    """Two matrix products with a norm and a GELU between them, at four times the width: x (..., width) to the same."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor, Tensor], Tensor], width: int):
+        super().__init__()
+        self.function = function
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.weight = nn.Parameter(torch.ones(4 * width))
+        self.bias = nn.Parameter(torch.zeros(4 * width))
+        self.down = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.function(self.up(x), self.weight, self.bias))
+
+
+def largest_summands(x: Tensor, weight: Tensor, dy: Tensor) -> Mapping[str, float]:
+    """Of the gradients' sums, from the formulas in the kernel file, in fp32, with the GELU at its steepest."""
+    x_hat, dz = F.layer_norm(x.float(), x.shape[-1:], None, None, EPS), dy.float() * STEEPEST
+    g = dz * weight.float()
+    rstd = (x.float().var(-1, correction=0, keepdim=True) + EPS).rsqrt()
+    mean = (g * x_hat).mean(-1, keepdim=True)
+    products = dz * x_hat
+    return {
+        "x.grad": (torch.maximum(g.abs(), (x_hat * mean).abs()) * rstd).max().item(),
+        # a partial sum is a summand too
+        "weight.grad": max(products.abs().max().item(), products.sum(0).abs().max().item()),
+        "bias.grad": max(dz.abs().max().item(), dz.sum(0).abs().max().item()),
+    }
+
+
+CASE = Case(
+    name="kernels/layer-norm-gelu",
+    question="How much arithmetic can a LayerNorm take on, here a GELU, before memory is no longer the bound?",
+    sources=("kernels/layer_norm_gelu.py", *sides.SOURCES, *blocks.SOURCES),
+    points=points,
+    prepare=prepare,
+)

@@ -1,0 +1,194 @@
+"""kernels/layer_norm_gelu.py: the same function as F.gelu of F.layer_norm, wherever and however it is called."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+
+from tests.kernels.conftest import load
+from tests.kernels.promises import Promises, randn
+
+EPS = 1e-5
+APPROXIMATE = ("none", "tanh")
+kernel = load("layer_norm_gelu")
+
+
+class TestLayerNormGELU(Promises):
+    kernel = kernel
+    name = "layer_norm_gelu"
+    inputs = ("x", "weight", "bias")
+    PATHS = (100, 4100, 9000, 40000)
+    LAUNCHES = 3
+    NARROW = 12  # mean and rstd of a row, and its two means; each also where the pipeline begins
+    SMALL_KERNELS = ("_sum_shares_kernel",)
+
+    def plain(self, x, weight, bias, eps=EPS, approximate="none"):
+        """The two ops; where F.layer_norm refuses the mix of dtypes, both in fp32, and rounded to that of x."""
+        autocast = x.is_cuda and torch.is_autocast_enabled("cuda")  # on a CPU, to other ops
+        if autocast or x.dtype == weight.dtype == bias.dtype:
+            return F.gelu(F.layer_norm(x, x.shape[-1:], weight, bias, eps), approximate=approximate)
+        return self.plain(x.float(), weight.float(), bias.float(), eps, approximate).to(x.dtype)
+
+    def make(self, shape, dtype, device, other=None, seed=0):
+        weight = randn(shape[-1], other or dtype, device, seed + 10, offset=1)
+        return randn(shape, dtype, device, seed), weight, randn(shape[-1], other or dtype, device, seed + 20)
+
+    def summands(self, arguments, grads, reference):
+        """Of the formulas with x_hat = x * rstd - mean * rstd; what that loses where the mean is far from zero in units
+        of the spread reaches every gradient through the slope of the GELU, which is 1.13 at most and changes by 0.8."""
+        x, weight, bias, dy = *arguments, *grads
+        rstd = (x.var(-1, correction=0, keepdim=True) + EPS).rsqrt()
+        far, offset = (x * rstd).abs(), (x.mean(-1, keepdim=True) * rstd).abs()
+        x_hat = (x - x.mean(-1, keepdim=True)) * rstd
+        dz = dy.abs() * (1.13 + 0.8 * offset * weight.abs())
+        g = dz * weight.abs()
+        mean = (g * x_hat).mean(-1, keepdim=True).abs()
+        return {
+            "output": (far * weight.abs() + bias.abs()).max().item(),
+            "x.grad": (torch.maximum(g, torch.maximum(far * mean, g.mean(-1, keepdim=True))) * rstd).max().item(),
+            # a partial sum is a summand too; the last one is the result
+            "weight.grad": max((dz * far).max().item(), reference["weight.grad"].abs().max().item()),
+            "bias.grad": max(dz.max().item(), reference["bias.grad"].abs().max().item()),
+        }
+
+    def opchecks(self, device):
+        x, weight, bias = self.make((3, 100), torch.bfloat16, device)
+        dy = randn((3, 100), torch.bfloat16, device)
+        forward, backward = self.kernel._forward_op, self.kernel._backward_op
+        stats = forward(x, weight, bias, EPS, False, x.dtype, True)[1]
+        return (
+            (forward, (x, weight, bias, EPS, False, x.dtype, False)),
+            (forward, (x[:, :50], weight[:50], bias[:50], EPS, True, torch.float32, True)),
+            (backward, (dy, x, weight, bias, stats, False)),
+            (backward, (dy, x, weight, bias, stats, True)),
+        )
+
+    def test_strided_weight_and_bias(self, device):
+        x, _, _ = self.make((3, 40), torch.float32, device)
+        parameters = randn((2, 80), torch.float32, device)[:, ::2]
+        self.check((x, *parameters))
+
+    @pytest.mark.parametrize("dtype", (torch.float32, torch.float16), ids=str)
+    def test_rows_far_from_zero(self, path, dtype, device):
+        """Where the mean square less the squared mean has no digit left."""
+        x, weight, bias = self.make((4, path), torch.float32, device)
+        x = (x + (1e4 if dtype == torch.float32 else 1e3)).to(dtype)
+        self.check((x, weight.to(dtype), bias.to(dtype)))
+        far = self.function(x, torch.ones_like(weight), torch.full_like(bias, 20.0), 0.0)  # gelu(20 + z) = 20 + z
+        spread = far.float().std(-1, correction=0)
+        torch.testing.assert_close(
+            spread, torch.ones_like(spread), rtol=1e-3 if dtype == torch.float32 else 1e-2, atol=0
+        )
+
+    def test_one_outlier_far_from_the_others(self, path, device):
+        """In the first tile, in the last, and in the tile that hangs over the row's end."""
+        for at in (0, path // 2, path - 1):
+            x, weight, bias = self.make((2, path), torch.float32, device)
+            x[:, at] = 1e4
+            self.check((x, weight, bias))
+
+    def test_mean_and_rstd_are_those_of_the_row(self, path, device):
+        x, weight, bias = self.make((3, path), torch.float32, device)
+        mean, rstd = self.kernel._forward_op(x, weight, bias, EPS, False, x.dtype, True)[1]
+        exact = x.double()
+        torch.testing.assert_close(mean.double(), exact.mean(-1), rtol=0, atol=1e-6)
+        torch.testing.assert_close(rstd.double(), (exact.var(-1, correction=0) + EPS).rsqrt(), rtol=1e-6, atol=0)
+
+    def test_one_column_is_gelu_of_the_bias(self, device):
+        x, weight, bias = self.make((5, 1), torch.float32, device)
+        ours = self.run(self.function, (x, weight, bias))
+        torch.testing.assert_close(ours["output"], F.gelu(bias).expand(5, 1))
+        assert not ours["x.grad"].any()
+
+    def test_eps(self, path, device):
+        x, weight, bias = self.make((5, path), torch.float32, device)
+        for eps in (1e-5, 1, 0.5):
+            torch.testing.assert_close(self.function(x, weight, bias, eps), self.plain(x, weight, bias, eps))
+        torch.testing.assert_close(self.function(x, weight, bias), self.plain(x, weight, bias, 1e-5))
+
+    @pytest.mark.filterwarnings("ignore:.* encountered in")  # the interpreter's: meant
+    @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
+    def test_far_out_on_the_gelu(self, dtype, device):
+        """Beyond the range of exp(-z^2 / 2), of exp(-2u), of z^2, and at infinity, where -inf * 0 is NaN in PyTorch."""
+        inf = float("inf")
+        z = torch.tensor((9.0, 30.0, 1e4, 1e15, 1e30, inf, -9.0, -30.0, -1e4, -1e15, -1e30, -inf))
+        expected = torch.where(z > 0, z, 0.0).masked_fill(z == -inf, torch.nan).to(device, dtype)
+        x, bias = torch.ones(1, z.numel(), device=device, dtype=dtype), z.to(device, dtype)
+        for approximate in APPROXIMATE:
+            y = self.function(x, torch.ones_like(bias), bias, EPS, approximate)
+            torch.testing.assert_close(y[0], expected, equal_nan=True)
+        finite = bias.abs() < 1e18  # beyond, the slope of "tanh" is inf * 0, in PyTorch too
+        ours = self.run(self.function, (x[:, finite], torch.ones_like(bias[finite]), bias[finite]))
+        dy = self.incoming((ours["output"],))[0][0]
+        torch.testing.assert_close(ours["bias.grad"], torch.where(bias[finite] > 0, dy, 0.0))
+
+    @pytest.mark.parametrize(
+        "x, weight, bias, error, message",
+        (
+            (torch.ones(2, 8).int(), torch.ones(8), torch.ones(8), TypeError, "x: expected .*fp32.* got torch.int32"),
+            (torch.ones(2, 8), torch.ones(8).double(), torch.ones(8), TypeError, "weight: .* got torch.float64"),
+            (torch.ones(2, 8), torch.ones(8), torch.ones(8).int(), TypeError, "bias: .* got torch.int32"),
+            (torch.ones(2, 8), None, torch.ones(8), TypeError, "weight: expected .*tensor, got <class 'NoneType'>"),
+            (torch.ones(2, 8), torch.ones(8), None, TypeError, "bias: expected .*tensor, got <class 'NoneType'>"),
+            ([1.0], torch.ones(1), torch.ones(1), TypeError, "x: expected .*tensor, got <class 'list'>"),
+            (torch.ones(2, 8), torch.ones(7), torch.ones(8), ValueError, r"weight: expected shape \[8\], got \[7\]"),
+            (torch.ones(2, 8), torch.ones(8), torch.ones(2, 8), ValueError, r"bias: expected shape \[8\], got \[2, 8"),
+            (torch.ones(()), torch.ones(()), torch.ones(()), ValueError, "x: expected at least one dimension, got no"),
+            (torch.ones(2, 8), torch.ones(8), torch.ones(8, device="meta"), ValueError, "bias: expected on .*, where "),
+        ),
+    )  # fmt: skip
+    def test_wrong_input_is_named(self, x, weight, bias, error, message, device):
+        def there(t):
+            return t.to(device) if isinstance(t, torch.Tensor) and t.device.type != "meta" else t
+
+        with pytest.raises(error, match=message):
+            self.function(there(x), there(weight), there(bias))
+
+    def test_wrong_input_approximate_is_named(self, device):
+        x, weight, bias = self.make((2, 8), torch.float32, device)
+        with pytest.raises(ValueError, match='approximate: expected "none" or "tanh", got \'erf\''):
+            self.function(x, weight, bias, EPS, "erf")
+
+
+class TestLayerNormGELUTanh(TestLayerNormGELU):
+    """What the other GELU changes: the errors, and the machine code."""
+
+    GRID = (3, 127, 1128, 9000, 32000)
+    PATHS = (100, 9000)
+
+    def function(self, x, weight, bias, eps=EPS, approximate="tanh"):
+        return self.kernel.layer_norm_gelu(x, weight, bias, eps, approximate)
+
+    def plain(self, x, weight, bias, eps=EPS, approximate="tanh"):
+        return super().plain(x, weight, bias, eps, approximate)
+
+
+@triton.jit
+def _gelu_kernel(z_ptr, y_ptr, slope_ptr, TANH: tl.constexpr, FINE: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    z = tl.load(z_ptr + at)
+    tl.store(y_ptr + at, kernel._gelu(z, TANH, FINE))
+    tl.store(slope_ptr + at, kernel._slope(z, TANH, FINE))
+
+
+@pytest.mark.parametrize("fine", (False, True))
+@pytest.mark.parametrize("approximate", APPROXIMATE)
+def test_gelu_and_its_slope_at_every_z(approximate, fine, device):
+    """The GELU alone, before any rounding to 16 bits: relative to itself, so that its tail counts, too."""
+    z = torch.linspace(-9, 9, 2**17, device=device)
+    y, slope = torch.empty_like(z), torch.empty_like(z)
+    _gelu_kernel[(z.numel() // 4096,)](z, y, slope, approximate == "tanh", fine, BLOCK=4096)
+    exact = z.double().requires_grad_()
+    if approximate == "none":
+        reference = exact * torch.special.erfc(-exact / 2**0.5) / 2
+    else:
+        reference = exact * torch.sigmoid(2 * (2 / torch.pi) ** 0.5 * (exact + 0.044715 * exact**3))
+    slope_reference = torch.autograd.grad(reference.sum(), exact)[0]
+    error, slope_error = (y - reference.detach()).abs(), (slope - slope_reference).abs()
+    if approximate == "none" and fine:  # 1 + erf cancels, as in PyTorch
+        assert (error / z.abs()).max() < 3e-7 and slope_error.max() < 6e-7
+    elif approximate == "none":
+        assert (error / reference.detach().abs()).max() < 1 / 30000 and slope_error.max() < 3e-5
+    else:
+        assert (error / reference.detach().abs()).max() < 1e-5 and slope_error.max() < 1e-6
