@@ -142,7 +142,9 @@ def _forward_rows_kernel(
     gate_ptr, up_ptr, y_ptr, gate_stride, up_stride, N, total,
     ACTIVATION: tl.constexpr, UNIT: tl.constexpr, LONG: tl.constexpr, BLOCK: tl.constexpr, PHI: tl.constexpr, STORE: tl.constexpr,
 ):  # fmt: skip
-    """Rows that lie apart, as halves of a fused projection do. Strides count UNITs too."""
+    """Rows that lie apart, as halves of a fused projection do. Strides count UNITs too. No up: it follows gate."""
+    if up_ptr is None:
+        up_ptr = gate_ptr + N * UNIT
     rows, cols, inside = _places(N, total, UNIT, LONG, BLOCK)
     gate = _load(gate_ptr, rows * gate_stride + cols, inside)
     up = _load(up_ptr, rows * up_stride + cols, inside)
@@ -154,6 +156,8 @@ def _backward_rows_kernel(
     dy_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, dy_stride, gate_stride, up_stride, grad_stride, N, total,
     ACTIVATION: tl.constexpr, UNIT: tl.constexpr, LONG: tl.constexpr, BLOCK: tl.constexpr, PHI: tl.constexpr, STORE: tl.constexpr,
 ):  # fmt: skip
+    if up_ptr is None:
+        up_ptr, dup_ptr = gate_ptr + N * UNIT, dgate_ptr + N * UNIT
     rows, cols, inside = _places(N, total, UNIT, LONG, BLOCK)
     dy = _load(dy_ptr, rows * dy_stride + cols, inside)
     gate = _load(gate_ptr, rows * gate_stride + cols, inside)
@@ -220,16 +224,15 @@ def _forward(gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
     total = y.numel()
     if total == 0:
         return y
-    if up is None:
-        gate, up = gate.chunk(2, -1)
     N = y.shape[-1:].numel()
     options = _forward_launch(N, 8 * gate.element_size(), gate.device)
     grid = (-(-total // options["BLOCK"]),)
     with torch.cuda.device_of(gate):  # triton launches on the current device
-        if gate.is_contiguous() and up.is_contiguous():
+        if up is not None and gate.is_contiguous() and up.is_contiguous():
             _forward_kernel[grid](gate, up, y, total, activation, **options)
         else:
-            (gate, gate_stride), (up, up_stride) = _rows(gate), _rows(up)
+            gate, gate_stride = _rows(gate)
+            up, up_stride = (None, gate_stride) if up is None else _rows(up)
             unit = 8 if N % 8 == gate_stride % 8 == up_stride % 8 == 0 else 1
             sizes = gate_stride // unit, up_stride // unit, N // unit, total // unit
             long = sizes[-1] > 2**31 - options["BLOCK"]
@@ -244,26 +247,25 @@ def _backward_fake(dy: Tensor, gate: Tensor, up: Tensor | None, activation: str)
 
 def _backward(dy: Tensor, gate: Tensor, up: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
     """dgate and dup; without up, one gradient for both, of which the kernel fills the halves."""
-    grads = dgate, dup = _backward_fake(dy, gate, up, activation)
+    dgate, dup = _backward_fake(dy, gate, up, activation)
     total = dy.numel()
     if total == 0:
-        return grads
-    if up is None:
-        (gate, up), (dgate, dup) = gate.chunk(2, -1), dgate.chunk(2, -1)
+        return dgate, dup
     N = dy.shape[-1:].numel()
     options = _backward_launch(N, 8 * gate.element_size(), gate.device)
     grid = (-(-total // options["BLOCK"]),)
     with torch.cuda.device_of(gate):
-        if dy.is_contiguous() and gate.is_contiguous() and up.is_contiguous() and dgate.is_contiguous():
+        if up is not None and dy.is_contiguous() and gate.is_contiguous() and up.is_contiguous():
             _backward_kernel[grid](dy, gate, up, dgate, dup, total, activation, **options)
         else:
-            (dy, dy_stride), (gate, gate_stride), (up, up_stride) = _rows(dy), _rows(gate), _rows(up)
-            strides = dy_stride, gate_stride, up_stride, _rows(dgate)[1]
+            (dy, dy_stride), (gate, gate_stride) = _rows(dy), _rows(gate)
+            up, up_stride = (None, gate_stride) if up is None else _rows(up)
+            strides = dy_stride, gate_stride, up_stride, dgate.shape[-1]
             unit = 8 if N % 8 == 0 and all(stride % 8 == 0 for stride in strides) else 1
             sizes = *(stride // unit for stride in strides), N // unit, total // unit
             long = sizes[-1] > 2**31 - options["BLOCK"]
             _backward_rows_kernel[grid](dy, gate, up, dgate, dup, *sizes, activation, UNIT=unit, LONG=long, **options)
-    return grads
+    return dgate, dup
 
 
 # define and impl cost the host less per call than custom_op; fake tensors, torch.compile and opcheck work as well
