@@ -80,15 +80,15 @@ def _slope(z, TANH: tl.constexpr, FINE: tl.constexpr):
 def _forward_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, stats_ptr, x_stride, M, N, eps,
     UNIT: tl.constexpr, TANH: tl.constexpr, FULL: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-    STAGES: tl.constexpr,
+    STAGES: tl.constexpr, ERF: tl.constexpr = False,
 ):  # fmt: skip
     """ROWS rows at a time, held in registers: the mean first, then what is left. Reads MN, writes MN.
 
     A program that gets more than one turn keeps weight and bias, and has the next rows on their way. FULL: a row fills
-    BLOCK columns, and none needs a mask.
+    BLOCK columns, and none needs a mask. ERF, in 16 bits too: for the sweep, which tells what that costs.
     """
     x_stride, N = tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
-    FINE: tl.constexpr = y_ptr.dtype.element_ty == tl.float32
+    FINE: tl.constexpr = ERF or y_ptr.dtype.element_ty == tl.float32
     cols = tl.arange(0, BLOCK)
     weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)[None, :]
     bias = tl.load(bias_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)[None, :]
@@ -206,15 +206,15 @@ def _forward_wide_kernel(
 def _backward_kernel(
     dy_ptr, x_ptr, weight_ptr, bias_ptr, stats_ptr, means_ptr, dx_ptr, shares_ptr, dy_stride, x_stride, M, N,
     UNIT: tl.constexpr, TANH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, FOLD: tl.constexpr,
-    STAGES: tl.constexpr, WHOLE: tl.constexpr,
+    STAGES: tl.constexpr, WHOLE: tl.constexpr, ERF: tl.constexpr = False,
 ):  # fmt: skip
     """ROWS rows at a time while the next ones are on their way. Reads 2MN, writes MN.
 
     Of a row the program has BLOCK columns: if that is not the WHOLE row, the row's means are read. FOLD adds the rows
-    up before they go into the shares: free where a thread has the same columns of all of them.
+    up before they go into the shares: free where a thread has the same columns of all of them. ERF as in the forward.
     """
     dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
-    FINE: tl.constexpr = (dy_ptr.dtype.element_ty == tl.float32) or (weight_ptr.dtype.element_ty == tl.float32)
+    FINE: tl.constexpr = ERF or (dy_ptr.dtype.element_ty == tl.float32 or weight_ptr.dtype.element_ty == tl.float32)
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     # kept as they are, and turned into fp32 in every turn: half the registers. disable_licm, or it would be done before
     weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0)[None, :]
@@ -284,7 +284,7 @@ def _backward_wide_kernel(
     """One row at a time, in tiles: registers have room for the shares only. So the row is looked at twice, and the
     slope of the GELU is computed twice."""
     dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
-    FINE: tl.constexpr = (dy_ptr.dtype.element_ty == tl.float32) or (weight_ptr.dtype.element_ty == tl.float32)
+    FINE: tl.constexpr = dy_ptr.dtype.element_ty == tl.float32 or weight_ptr.dtype.element_ty == tl.float32
     dweight = (tl.zeros([BLOCK], tl.float32),) * TILES
     dbias = (tl.zeros([BLOCK], tl.float32),) * TILES
     # disable_licm: the masks and addresses of all tiles, hoisted out of the loop, would spill
@@ -329,7 +329,7 @@ def _means_kernel(
 ):  # fmt: skip
     """mean(g) and mean(g * x_hat) of one row of any length. Reads 2MN."""
     dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
-    FINE: tl.constexpr = (dy_ptr.dtype.element_ty == tl.float32) or (weight_ptr.dtype.element_ty == tl.float32)
+    FINE: tl.constexpr = dy_ptr.dtype.element_ty == tl.float32 or weight_ptr.dtype.element_ty == tl.float32
     row = tl.program_id(0).to(tl.int64)
     dy_ptr += row * dy_stride
     x_ptr += row * x_stride
