@@ -56,10 +56,18 @@ def _load(ptr, cols, N, POLICY: tl.constexpr):
 
 
 @triton.jit
-def _add(x_ptr, residual_ptr, h_ptr, cols, N):
+def _unpacked(kept, zero):
+    """As fp32, but made anew: if it knew that zero is one, the compiler would keep the fp32 of the first look."""
+    if kept.dtype.primitive_bitwidth == 16:
+        kept = (kept.to(tl.int16, bitcast=True) ^ zero).to(kept.dtype, bitcast=True)
+    return kept.to(tl.float32)
+
+
+@triton.jit
+def _add(x_ptr, residual_ptr, h_ptr, cols, N, POLICY: tl.constexpr):
     """h, rounded and stored."""
     h = (_load(x_ptr, cols, N, "evict_first") + _load(residual_ptr, cols, N, "evict_first")).to(h_ptr.dtype.element_ty)
-    tl.store(h_ptr + cols, h, mask=cols < N, eviction_policy="evict_last")
+    tl.store(h_ptr + cols, h, mask=cols < N, eviction_policy=POLICY)
     return h
 
 
@@ -77,12 +85,12 @@ def _forward_wide_kernel(
     squares = tl.zeros([BLOCK], tl.float32)
     kept = ()
     for tile in tl.static_range(KEPT):
-        rounded = _add(x_ptr, residual_ptr, h_ptr, tile * BLOCK + tl.arange(0, BLOCK), N)
+        rounded = _add(x_ptr, residual_ptr, h_ptr, tile * BLOCK + tl.arange(0, BLOCK), N, "")
         kept = kept + (rounded,)
         h = rounded.to(tl.float32)
         squares += h * h
     for start in range(KEPT * BLOCK, N, BLOCK):
-        h = _add(x_ptr, residual_ptr, h_ptr, start + tl.arange(0, BLOCK), N).to(tl.float32)
+        h = _add(x_ptr, residual_ptr, h_ptr, start + tl.arange(0, BLOCK), N, "evict_last").to(tl.float32)
         squares += h * h
     rstd = tl.rsqrt(tl.sum(squares) / N + tl.cast(eps, tl.float32))
     if rstd_ptr is not None:
@@ -92,9 +100,10 @@ def _forward_wide_kernel(
         cols = start + tl.arange(0, BLOCK)
         y = _load(h_ptr, cols, N, "evict_first") * rstd * _load(weight_ptr, cols, N, "")
         tl.store(y_ptr + cols, y, mask=cols < N)
+    zero = (rstd < 0).to(tl.int16)
     for tile in tl.static_range(KEPT):
         cols = tile * BLOCK + tl.arange(0, BLOCK)
-        tl.store(y_ptr + cols, kept[tile].to(tl.float32) * rstd * _load(weight_ptr, cols, N, ""), mask=cols < N)
+        tl.store(y_ptr + cols, _unpacked(kept[tile], zero) * rstd * _load(weight_ptr, cols, N, ""), mask=cols < N)
 
 
 # --8<-- [end:forward-wide]
@@ -110,10 +119,17 @@ def _forward_wide_kernel(
 
 # --8<-- [start:backward]
 @triton.jit
+def _sum_by_eights(t):
+    """Along the rows; first the eight neighbours that one thread has."""
+    return tl.sum(tl.sum(tl.reshape(t, [t.shape[0], t.shape[1] // 8, 8]), axis=2), axis=1)
+
+
+@triton.jit
 def _backward_kernel(
     dy_ptr, dh_ptr, h_ptr, weight_ptr, rstd_ptr, mean_ptr, dx_ptr, dresidual_ptr, share_ptr,
     dy_stride, dh_stride, h_stride, M, N,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, WHOLE: tl.constexpr,
+    PACKED: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows at a time while the next ones are on their way. Reads 3MN, writes MN.
 
@@ -122,28 +138,35 @@ def _backward_kernel(
     dy_stride, dh_stride = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(dh_stride, tl.int64) * UNIT
     h_stride, N = tl.cast(h_stride, tl.int64) * UNIT, N * UNIT
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0)[None, :]
     dweight = tl.zeros([ROWS, BLOCK], tl.float32)
     first = tl.program_id(0).to(tl.int64) * ROWS
     for start in tl.range(first, M, tl.num_programs(0) * ROWS, num_stages=STAGES):
         rows = tl.cast(start, tl.int64) + tl.arange(0, ROWS)  # the interpreter's start is a Python int
         inside = (rows < M)[:, None] & (cols < N)[None, :]
-        h = tl.load(h_ptr + rows[:, None] * h_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
-        dy = tl.load(dy_ptr + rows[:, None] * dy_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
+        h = tl.load(h_ptr + rows[:, None] * h_stride + cols[None, :], mask=inside, other=0.0)
+        dy = tl.load(dy_ptr + rows[:, None] * dy_stride + cols[None, :], mask=inside, other=0.0)
         rstd = tl.load(rstd_ptr + rows, mask=rows < M, other=0.0)[:, None]
-        h_hat = h * rstd
-        g = dy * weight[None, :]
-        if WHOLE:
-            mean = tl.sum(g * h_hat, axis=1) / N
+        if PACKED:
+            dy_h_hat, zero = dy.to(tl.float32) * (h.to(tl.float32) * rstd), (rstd < 0).to(tl.int16)
+            dweight += dy_h_hat
+            mean = _sum_by_eights(dy_h_hat * _unpacked(weight, zero)) / N
+            h_hat, g = _unpacked(h, zero) * rstd, _unpacked(dy, zero) * _unpacked(weight, zero)
         else:
-            mean = tl.load(mean_ptr + rows, mask=rows < M, other=0.0)
+            h_hat = h.to(tl.float32) * rstd
+            g = dy.to(tl.float32) * weight.to(tl.float32)
+            if WHOLE:
+                mean = tl.sum(g * h_hat, axis=1) / N
+            else:
+                mean = tl.load(mean_ptr + rows, mask=rows < M, other=0.0)
         dx = (g - h_hat * mean[:, None]) * rstd
         if dh_ptr is not None:
             dx += tl.load(dh_ptr + rows[:, None] * dh_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
         tl.store(dx_ptr + rows[:, None] * N + cols[None, :], dx, mask=inside)
         if dresidual_ptr is not None:
             tl.store(dresidual_ptr + rows[:, None] * N + cols[None, :], dx, mask=inside)
-        dweight += dy * h_hat
+        if not PACKED:
+            dweight += dy.to(tl.float32) * h_hat
     tl.store(share_ptr + tl.program_id(0).to(tl.int64) * N + cols, tl.sum(dweight, axis=0), mask=cols < N)
 
 
@@ -155,9 +178,9 @@ def _backward_kernel(
 def _backward_wide_kernel(
     dy_ptr, dh_ptr, h_ptr, weight_ptr, rstd_ptr, dx_ptr, dresidual_ptr, share_ptr,
     dy_stride, dh_stride, h_stride, M, N,
-    UNIT: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
+    UNIT: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, KEPT: tl.constexpr,
 ):  # fmt: skip
-    """One row at a time, in tiles: registers have room for dweight only, so dy and h are looked at twice, dh once."""
+    """One row at a time, in tiles. Beside dweight, registers have room for KEPT of them; the others are read again."""
     dy_stride, dh_stride = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(dh_stride, tl.int64) * UNIT
     h_stride, N = tl.cast(h_stride, tl.int64) * UNIT, N * UNIT
     # one policy in both looks makes them one load, kept in registers; with more tiles there is no room
@@ -169,19 +192,30 @@ def _backward_wide_kernel(
         dy_row, h_row = dy_ptr + row * dy_stride, h_ptr + row * h_stride
         rstd = tl.load(rstd_ptr + row)
         products = tl.zeros([BLOCK // 8], tl.float32)
-        added = ()
+        added, kept = (), ()
         for tile in tl.static_range(TILES):
             cols = tile * BLOCK + tl.arange(0, BLOCK)
-            dy_h_hat = _load(dy_row, cols, N, "evict_last") * (_load(h_row, cols, N, "evict_last") * rstd)
+            if tile < KEPT:
+                dy = tl.load(dy_row + cols, mask=cols < N, other=0.0, cache_modifier=".cg")
+                h = tl.load(h_row + cols, mask=cols < N, other=0.0, cache_modifier=".cg")
+                kept = kept + (dy, h)
+                dy_h_hat = dy.to(tl.float32) * (h.to(tl.float32) * rstd)
+            else:
+                dy_h_hat = _load(dy_row, cols, N, "evict_last") * (_load(h_row, cols, N, "evict_last") * rstd)
             added = added + (dweight[tile] + dy_h_hat,)
             product = dy_h_hat * _load(weight_ptr, cols, N, WEIGHT)
             products += tl.sum(tl.reshape(product, [BLOCK // 8, 8]), axis=1)  # the eight that one thread has
         dweight = added
         mean = tl.sum(products) / N
+        zero = (rstd < 0).to(tl.int16)
         for tile in tl.static_range(TILES):
             cols = tile * BLOCK + tl.arange(0, BLOCK)
-            h_hat = _load(h_row, cols, N, "evict_first") * rstd
-            g = _load(dy_row, cols, N, "evict_first") * _load(weight_ptr, cols, N, "")
+            if tile < KEPT:
+                h_hat = _unpacked(kept[2 * tile + 1], zero) * rstd
+                g = _unpacked(kept[2 * tile], zero) * _load(weight_ptr, cols, N, "")
+            else:
+                h_hat = _load(h_row, cols, N, "evict_first") * rstd
+                g = _load(dy_row, cols, N, "evict_first") * _load(weight_ptr, cols, N, "")
             dx = (g - h_hat * mean) * rstd
             if dh_ptr is not None:
                 dx += _load(dh_ptr + row * dh_stride, cols, N, "evict_first")
@@ -252,10 +286,11 @@ def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
     if N <= 1024:
         block = triton.next_power_of_2(N)
         return _options(device, 128, ROWS=2048 // block, BLOCK=block)
-    if N >= 32768:
+    size = N * bits // 16
+    if size >= 32768:
         return _options(device, 1024, KEPT=0, BLOCK=8192)
     # two tiles at least, as wide as they go without much of the last one hanging over the row's end
-    block = next(b for b in (4096, 2048, 1024) if b == 1024 or (2 * b <= N and -N % b <= N // 6))
+    block = next(b for b in (4096, 2048, 1024) if b == 1024 or (2 * b <= size and b <= N and -N % b <= N // 6))
     return _options(device, block // 8, KEPT=0, BLOCK=block)
 
 
@@ -266,13 +301,22 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
     Without: one look, at WHOLE rows as long as registers hold them beside that share.
     """
     if 8192 < N <= 32768:
-        return _options(device, 1024, PROGRAMS=1, TILES=-(-N // 8192), BLOCK=8192)
+        return _options(device, 1024, PROGRAMS=1, TILES=-(-N // 8192), BLOCK=8192, KEPT=0)
     # few programs mean few shares to add; as long as what they have in flight, in shared memory, keeps the memory busy
     tile, threads, programs = (2048, 128, 4) if N <= 2048 else (4096, 128, 2) if N <= 3072 else (8192, 256, 1)
     block = min(triton.next_power_of_2(N), tile)
     # 96 KiB of it at most for bf16: wider dtypes and AMD's smaller memory get a stage less
     stages = 3 if bits == 16 and _device(device)[1] == 32 else 2
-    return _options(device, threads, PROGRAMS=programs, ROWS=tile // block, BLOCK=block, STAGES=stages, WHOLE=N <= 8192)
+    return _options(
+        device,
+        threads,
+        PROGRAMS=programs,
+        ROWS=tile // block,
+        BLOCK=block,
+        STAGES=stages,
+        WHOLE=N <= 8192,
+        PACKED=False,
+    )
 
 
 @functools.cache

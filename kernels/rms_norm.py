@@ -48,16 +48,26 @@ def _load(ptr, cols, N, POLICY: tl.constexpr):
 
 
 @triton.jit
+def _unpacked(kept, zero):
+    """As fp32, but made anew: if it knew that zero is one, the compiler would keep the fp32 of the first look."""
+    if kept.dtype.primitive_bitwidth == 16:
+        kept = (kept.to(tl.int16, bitcast=True) ^ zero).to(kept.dtype, bitcast=True)
+    return kept.to(tl.float32)
+
+
+@triton.jit
 def _two_looks(
     x_ptr, weight_ptr, y_ptr, rstd_ptr, row, x_stride, N, eps,
     BLOCK: tl.constexpr, KEPT: tl.constexpr, STORE: tl.constexpr,
 ):  # fmt: skip
+    CACHE: tl.constexpr = ".cg" if KEPT > 0 else ""  # past L1, which is for the tiles that are looked at again
     x_ptr, y_ptr = x_ptr + row * x_stride, y_ptr + row * N
     squares = tl.zeros([BLOCK], tl.float32)
     kept = ()
     for tile in tl.static_range(KEPT):
-        x = _load(x_ptr, tile * BLOCK + tl.arange(0, BLOCK), N, "evict_first")
-        kept = kept + (x,)
+        cols = tile * BLOCK + tl.arange(0, BLOCK)
+        kept = kept + (tl.load(x_ptr + cols, mask=cols < N, other=0.0, cache_modifier=CACHE),)
+        x = kept[tile].to(tl.float32)
         squares += x * x
     for start in range(KEPT * BLOCK, N, BLOCK):
         x = _load(x_ptr, start + tl.arange(0, BLOCK), N, "evict_last")
@@ -67,11 +77,14 @@ def _two_looks(
         tl.store(rstd_ptr + row, rstd)
     for start in range(KEPT * BLOCK, N, BLOCK):
         cols = start + tl.arange(0, BLOCK)
-        y = _load(x_ptr, cols, N, "evict_first") * rstd * _load(weight_ptr, cols, N, "")
+        weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0, cache_modifier=CACHE).to(tl.float32)
+        y = _load(x_ptr, cols, N, "evict_first") * rstd * weight
         tl.store(y_ptr + cols, y, mask=cols < N, cache_modifier=STORE)
+    zero = (rstd < 0).to(tl.int16)
     for tile in tl.static_range(KEPT):
         cols = tile * BLOCK + tl.arange(0, BLOCK)
-        tl.store(y_ptr + cols, kept[tile] * rstd * _load(weight_ptr, cols, N, ""), mask=cols < N, cache_modifier=STORE)
+        weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0, cache_modifier=CACHE).to(tl.float32)
+        tl.store(y_ptr + cols, _unpacked(kept[tile], zero) * rstd * weight, mask=cols < N, cache_modifier=STORE)
 
 
 @triton.jit
@@ -106,9 +119,16 @@ def _forward_wide_kernel(
 
 # --8<-- [start:backward]
 @triton.jit
+def _sum_by_eights(t):
+    """Along the rows; first the eight neighbours that one thread has."""
+    return tl.sum(tl.sum(tl.reshape(t, [t.shape[0], t.shape[1] // 8, 8]), axis=2), axis=1)
+
+
+@triton.jit
 def _backward_kernel(
     dy_ptr, x_ptr, weight_ptr, rstd_ptr, mean_ptr, dx_ptr, share_ptr, dy_stride, x_stride, M, N,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, WHOLE: tl.constexpr,
+    PACKED: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows at a time while the next ones are on their way. Reads 2MN, writes MN.
 
@@ -116,24 +136,32 @@ def _backward_kernel(
     """
     dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0)[None, :]
     dweight = tl.zeros([ROWS, BLOCK], tl.float32)
     first = tl.program_id(0).to(tl.int64) * ROWS
     for start in tl.range(first, M, tl.num_programs(0) * ROWS, num_stages=STAGES):
         rows = tl.cast(start, tl.int64) + tl.arange(0, ROWS)  # the interpreter's start is a Python int
         inside = (rows < M)[:, None] & (cols < N)[None, :]
-        x = tl.load(x_ptr + rows[:, None] * x_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
-        dy = tl.load(dy_ptr + rows[:, None] * dy_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + rows[:, None] * x_stride + cols[None, :], mask=inside, other=0.0)
+        dy = tl.load(dy_ptr + rows[:, None] * dy_stride + cols[None, :], mask=inside, other=0.0)
         rstd = tl.load(rstd_ptr + rows, mask=rows < M, other=0.0)[:, None]
-        x_hat = x * rstd
-        g = dy * weight[None, :]
-        if WHOLE:
-            mean = tl.sum(g * x_hat, axis=1) / N
+        if PACKED:
+            dy_x_hat, zero = dy.to(tl.float32) * (x.to(tl.float32) * rstd), (rstd < 0).to(tl.int16)
+            dweight += dy_x_hat
+            mean = _sum_by_eights(dy_x_hat * _unpacked(weight, zero)) / N
+            x_hat, g = _unpacked(x, zero) * rstd, _unpacked(dy, zero) * _unpacked(weight, zero)
+            dx = (g - x_hat * mean[:, None]) * rstd
+            tl.store(dx_ptr + rows[:, None] * N + cols[None, :], dx, mask=inside)
         else:
-            mean = tl.load(mean_ptr + rows, mask=rows < M, other=0.0)
-        dx = (g - x_hat * mean[:, None]) * rstd
-        tl.store(dx_ptr + rows[:, None] * N + cols[None, :], dx, mask=inside)
-        dweight += dy * x_hat
+            x_hat = x.to(tl.float32) * rstd
+            g = dy.to(tl.float32) * weight.to(tl.float32)
+            if WHOLE:
+                mean = tl.sum(g * x_hat, axis=1) / N
+            else:
+                mean = tl.load(mean_ptr + rows, mask=rows < M, other=0.0)
+            dx = (g - x_hat * mean[:, None]) * rstd
+            tl.store(dx_ptr + rows[:, None] * N + cols[None, :], dx, mask=inside)
+            dweight += dy.to(tl.float32) * x_hat
     tl.store(share_ptr + tl.program_id(0).to(tl.int64) * N + cols, tl.sum(dweight, axis=0), mask=cols < N)
 
 
@@ -144,9 +172,9 @@ def _backward_kernel(
 @triton.jit
 def _backward_wide_kernel(
     dy_ptr, x_ptr, weight_ptr, rstd_ptr, dx_ptr, share_ptr, dy_stride, x_stride, M, N,
-    UNIT: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
+    UNIT: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, KEPT: tl.constexpr,
 ):  # fmt: skip
-    """One row at a time, in tiles: registers have room for dweight only, so the row is looked at twice."""
+    """One row at a time, in tiles. Beside dweight, registers have room for KEPT of them; the others are read again."""
     dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     # one policy in both looks makes them one load, kept in registers; with more tiles there is no room
     WEIGHT: tl.constexpr = "" if TILES <= 2 else "evict_last"
@@ -157,19 +185,30 @@ def _backward_wide_kernel(
         dy_row, x_row, dx_row = dy_ptr + row * dy_stride, x_ptr + row * x_stride, dx_ptr + row * N
         rstd = tl.load(rstd_ptr + row)
         products = tl.zeros([BLOCK // 8], tl.float32)
-        added = ()
+        added, kept = (), ()
         for tile in tl.static_range(TILES):
             cols = tile * BLOCK + tl.arange(0, BLOCK)
-            dy_x_hat = _load(dy_row, cols, N, "evict_last") * (_load(x_row, cols, N, "evict_last") * rstd)
+            if tile < KEPT:
+                dy = tl.load(dy_row + cols, mask=cols < N, other=0.0, cache_modifier=".cg")
+                x = tl.load(x_row + cols, mask=cols < N, other=0.0, cache_modifier=".cg")
+                kept = kept + (dy, x)
+                dy_x_hat = dy.to(tl.float32) * (x.to(tl.float32) * rstd)
+            else:
+                dy_x_hat = _load(dy_row, cols, N, "evict_last") * (_load(x_row, cols, N, "evict_last") * rstd)
             added = added + (dweight[tile] + dy_x_hat,)
             product = dy_x_hat * _load(weight_ptr, cols, N, WEIGHT)
             products += tl.sum(tl.reshape(product, [BLOCK // 8, 8]), axis=1)  # the eight that one thread has
         dweight = added
         mean = tl.sum(products) / N
+        zero = (rstd < 0).to(tl.int16)
         for tile in tl.static_range(TILES):
             cols = tile * BLOCK + tl.arange(0, BLOCK)
-            x_hat = _load(x_row, cols, N, "evict_first") * rstd
-            g = _load(dy_row, cols, N, "evict_first") * _load(weight_ptr, cols, N, "")
+            if tile < KEPT:
+                x_hat = _unpacked(kept[2 * tile + 1], zero) * rstd
+                g = _unpacked(kept[2 * tile], zero) * _load(weight_ptr, cols, N, "")
+            else:
+                x_hat = _load(x_row, cols, N, "evict_first") * rstd
+                g = _load(dy_row, cols, N, "evict_first") * _load(weight_ptr, cols, N, "")
             tl.store(dx_row + cols, (g - x_hat * mean) * rstd, mask=cols < N)
     for tile in tl.static_range(TILES):
         cols = tile * BLOCK + tl.arange(0, BLOCK)
@@ -236,10 +275,12 @@ def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
         block = triton.next_power_of_2(N)
         return _options(device, 128, ROWS=2048 // block, BLOCK=block)
     two_looks = {"KEPT": 0, "PROGRAMS": 0, "STORE": ""}
-    if N >= 32768:
+    # tiles by the bytes of a row: what runs at one time should find its second look in L1
+    size = N * bits // 16
+    if size >= 32768:
         return _options(device, 1024, BLOCK=8192, **two_looks)
     # two tiles at least, as wide as they go without much of the last one hanging over the row's end
-    block = next(b for b in (4096, 2048, 1024) if b == 1024 or (2 * b <= N and -N % b <= N // 6))
+    block = next(b for b in (4096, 2048, 1024) if b == 1024 or (2 * b <= size and b <= N and -N % b <= N // 6))
     return _options(device, block // 8, BLOCK=block, **two_looks)
 
 
@@ -250,13 +291,22 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
     Without: one look, at WHOLE rows as long as registers hold them beside that share.
     """
     if 8192 < N <= 32768:
-        return _options(device, 1024, PROGRAMS=1, TILES=-(-N // 8192), BLOCK=8192)
+        return _options(device, 1024, PROGRAMS=1, TILES=-(-N // 8192), BLOCK=8192, KEPT=0)
     # few programs mean few shares to add; as long as what they have in flight, in shared memory, keeps the memory busy
     tile, threads, programs = (2048, 128, 4) if N <= 2048 else (4096, 128, 2) if N <= 3072 else (8192, 256, 1)
     block = min(triton.next_power_of_2(N), tile)
     # 64 KiB of it at most for bf16: wider dtypes and AMD's smaller memory get a stage less
     stages = 3 if bits == 16 and _device(device)[1] == 32 else 2
-    return _options(device, threads, PROGRAMS=programs, ROWS=tile // block, BLOCK=block, STAGES=stages, WHOLE=N <= 8192)
+    return _options(
+        device,
+        threads,
+        PROGRAMS=programs,
+        ROWS=tile // block,
+        BLOCK=block,
+        STAGES=stages,
+        WHOLE=N <= 8192,
+        PACKED=False,
+    )
 
 
 @functools.cache

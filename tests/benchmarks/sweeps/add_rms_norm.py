@@ -30,44 +30,47 @@ def forward(columns: int) -> list[dict[str, object]]:
     }.get(columns, ())
     block = max(16384, columns) if columns == 9000 else columns
     whole = [{"ROWS": rows, "BLOCK": block, "num_warps": warps} for rows, warps in tried]
-    tiles = {
+    tiles = {  # kept in registers, and their size
         1024: (),
         2048: ((0, 1024), (2, 1024)),
         4096: ((0, 1024), (0, 2048), (2, 2048), (0, 4096)),
         8192: ((0, 2048), (0, 4096), (2, 4096), (0, 8192)),
-        9000: ((0, 1024), (0, 2048), (0, 4096), (3, 4096), (2, 8192)),
+        9000: ((0, 1024), (0, 2048), (0, 4096), (5, 2048), (3, 4096), (2, 8192)),
         16384: ((0, 2048), (0, 4096), (4, 4096), (0, 8192), (2, 8192)),
         32768: ((0, 4096), (0, 8192), (4, 8192), (2, 8192), (8, 4096)),
-        65536: ((0, 4096), (0, 8192), (2, 8192), (4, 8192), (8, 4096)),
+        65536: ((0, 4096), (0, 8192), (2, 8192), (4, 8192), (6, 8192), (8, 8192), (8, 4096), (16, 4096)),
     }[columns]
     return whole + [{"KEPT": kept, "BLOCK": block, "num_warps": block // 256} for kept, block in tiles]
 
 
 def backward(columns: int) -> list[dict[str, object]]:
-    whole = {  # tile, warps, programs, stages
-        1024: ((2048, 4, 4, 3), (2048, 4, 3, 3), (4096, 8, 2, 3), (2048, 8, 4, 3), (1024, 4, 8, 3), (2048, 4, 4, 2)),
-        2048: ((2048, 4, 4, 3), (4096, 4, 2, 3), (4096, 8, 2, 3), (8192, 8, 1, 3)),
-        4096: ((4096, 4, 2, 3), (4096, 8, 2, 3), (8192, 8, 1, 3), (8192, 16, 1, 3), (8192, 8, 1, 2), (4096, 8, 2, 4)),
-        8192: ((8192, 8, 1, 3), (8192, 16, 1, 3), (8192, 16, 1, 2), (8192, 16, 1, 4)),
-        9000: ((16384, 16, 1, 2), (16384, 16, 1, 3)),
-        16384: ((16384, 16, 1, 2), (16384, 32, 1, 3)),
-    }.get(columns, ())
-    tiled = {  # tile, warps, programs
-        8192: ((8192, 32, 1), (4096, 16, 1), (4096, 16, 2)),
-        9000: ((8192, 32, 1), (8192, 16, 1), (4096, 16, 1), (2048, 8, 1), (2048, 8, 2)),
-        16384: ((8192, 32, 1), (8192, 16, 1), (4096, 16, 1), (4096, 32, 1)),
-        32768: ((8192, 32, 1), (8192, 16, 1), (4096, 16, 1), (4096, 32, 1), (2048, 8, 1)),
+    whole = {  # tile, warps, programs, stages, packed
+        1024: ((2048, 4, 3, 3, False), (4096, 8, 2, 3, False), (2048, 8, 4, 3, False), (1024, 4, 8, 3, False),
+               (2048, 4, 4, 2, False), (8192, 8, 1, 3, False)),
+        2048: ((2048, 4, 4, 3, False), (4096, 4, 2, 3, False), (4096, 8, 2, 3, False), (8192, 8, 1, 3, False)),
+        4096: ((4096, 4, 2, 3, False), (4096, 8, 2, 3, False), (8192, 16, 1, 3, False), (8192, 8, 1, 2, False),
+               (8192, 16, 1, 3, True), (4096, 8, 2, 4, True)),
+        8192: ((8192, 16, 1, 3, False), (8192, 16, 1, 2, False), (8192, 16, 1, 4, False), (8192, 16, 1, 3, True),
+               (8192, 16, 1, 4, True)),
+        9000: ((16384, 32, 1, 2, True), (16384, 32, 1, 3, True)),
+        16384: ((16384, 32, 1, 2, True), (16384, 32, 1, 3, True)),
+    }.get(columns, ())  # fmt: skip
+    tiled = {  # tile, warps, programs, tiles kept
+        8192: ((8192, 32, 1, 0), (8192, 32, 1, 1), (4096, 16, 2, 0), (4096, 16, 2, 2)),
+        9000: ((8192, 32, 1, 0), (8192, 32, 1, 2), (4096, 16, 1, 0), (4096, 16, 1, 3), (2048, 8, 2, 5)),
+        16384: ((8192, 32, 1, 0), (8192, 32, 1, 1), (8192, 32, 1, 2), (4096, 16, 1, 4)),
+        32768: ((8192, 32, 1, 0), (4096, 16, 1, 0), (8192, 16, 1, 0), (2048, 8, 1, 0)),
     }.get(columns, ())
     blocks = {  # of columns, the mean coming from another kernel: tile, warps, programs
         32768: ((8192, 8, 1), (4096, 8, 2)),
         65536: ((8192, 8, 1), (4096, 8, 1), (4096, 8, 2), (2048, 4, 4)),
     }.get(columns, ())
     return [
-        *({"PROGRAMS": programs, "ROWS": tile // min(columns, tile), "BLOCK": min(columns, tile) if columns != 9000
-           else tile, "STAGES": stages, "WHOLE": True, "num_warps": warps}
-          for tile, warps, programs, stages in whole),
-        *({"PROGRAMS": programs, "TILES": -(-columns // tile), "BLOCK": tile, "num_warps": warps}
-          for tile, warps, programs in tiled),
-        *({"PROGRAMS": programs, "ROWS": 1, "BLOCK": tile, "STAGES": 3, "WHOLE": False, "num_warps": warps}
-          for tile, warps, programs in blocks),
+        *({"PROGRAMS": programs, "ROWS": max(1, tile // columns), "BLOCK": min(tile, 1 << (columns - 1).bit_length()),
+           "STAGES": stages, "WHOLE": True, "PACKED": packed, "num_warps": warps}
+          for tile, warps, programs, stages, packed in whole),
+        *({"PROGRAMS": programs, "TILES": -(-columns // tile), "BLOCK": tile, "KEPT": kept, "num_warps": warps}
+          for tile, warps, programs, kept in tiled),
+        *({"PROGRAMS": programs, "ROWS": 1, "BLOCK": tile, "STAGES": 3, "WHOLE": False, "PACKED": False,
+           "num_warps": warps} for tile, warps, programs in blocks),
     ]  # fmt: skip

@@ -25,18 +25,23 @@ def forward(columns: int) -> list[dict[str, object]]:
         tiled = [two_looks(1024)] if columns == 2048 else []
         return [{"ROWS": rows, "BLOCK": columns, "num_warps": warps} for rows, warps in whole] + tiled
     if columns <= 32768:
-        whole = [{"ROWS": 1, "BLOCK": columns, "num_warps": columns // 512}] if columns in (4096, 8192) else []
-        return whole + [two_looks(block) for block in (1024, 2048, 4096, 8192)]
-    # fewer rows at a time, so that the second look finds them in L2; stores that leave it alone; tiles in registers
-    one = {"PROGRAMS": 1}
+        # whole rows in registers; two looks; one look, the tiles as they came in registers
+        warps = {4096: (8, 16), 8192: (16, 32), 9000: (16, 32), 16384: (32,), 32768: (32,)}[columns]
+        whole = [{"ROWS": 1, "BLOCK": 1 << (columns - 1).bit_length(), "num_warps": count} for count in warps]
+        kept = {4096: ((2, 2048),), 8192: ((2, 4096),), 9000: ((5, 2048), (3, 4096), (2, 8192)),
+                16384: ((4, 4096), (2, 8192)), 32768: ((8, 4096), (4, 8192), (2, 8192))}[columns]  # fmt: skip
+        plain = [two_looks(block) for block in (1024, 2048, 4096, 8192)]
+        return whole + plain + [two_looks(block, KEPT=tiles) for tiles, block in kept]
+    # fewer rows at a time, so that the second look finds them in a cache; stores that leave it alone
+    kept = (4, 6, 8)
     return [
         two_looks(8192, STORE=".cs"),
-        two_looks(8192, **one),
-        two_looks(8192, STORE=".cs", **one),
-        two_looks(8192, KEPT=3, **one),
-        two_looks(8192, KEPT=4, STORE=".cs", **one),
-        two_looks(4096, KEPT=10, **one),
-        two_looks(4096, KEPT=10),
+        *(two_looks(8192, KEPT=tiles, STORE=".cs") for tiles in kept),
+        *(two_looks(8192, KEPT=tiles, STORE=".cs", PROGRAMS=1) for tiles in kept),
+        two_looks(8192, KEPT=8, PROGRAMS=1),
+        two_looks(4096, KEPT=16, STORE=".cs"),
+        two_looks(4096, KEPT=16, STORE=".cs", PROGRAMS=1),
+        two_looks(4096, KEPT=8, STORE=".cs"),
     ]
 
 
@@ -45,34 +50,30 @@ def two_looks(block: int, **others: object) -> dict[str, object]:
 
 
 def backward(columns: int) -> list[dict[str, object]]:
-    if columns <= 8192:
-        tried = {
-            1024: ((1024, 1, 4), (2048, 4, 4), (2048, 2, 4), (4096, 8, 2), (8192, 8, 1)),
-            2048: ((2048, 4, 4), (4096, 4, 2), (4096, 8, 2), (8192, 8, 1)),
-            4096: ((4096, 4, 2), (4096, 8, 2), (8192, 8, 1), (8192, 16, 1)),
-            8192: ((8192, 8, 1), (8192, 16, 1)),
-        }[columns]
-        return [
-            {"PROGRAMS": programs, "ROWS": tile // columns, "BLOCK": columns, "STAGES": 3, "WHOLE": True} | warps(count)
-            for tile, count, programs in tried
-        ]
-    if columns <= 32768:
-        tried = {
-            9000: ((8192, 16, 1), (4096, 16, 1), (2048, 8, 1), (2048, 8, 2)),
-            16384: ((8192, 16, 1), (4096, 16, 1)),
-            32768: ((8192, 16, 1), (4096, 16, 1)),
-        }[columns]
-        tiled = [
-            {"PROGRAMS": programs, "TILES": -(-columns // block), "BLOCK": block} | warps(count)
-            for block, count, programs in tried
-        ]
-        whole = {"PROGRAMS": 1, "ROWS": 1, "BLOCK": 16384, "STAGES": 2, "WHOLE": True} | warps(16)
-        return [*tiled, whole] if columns <= 16384 else tiled
+    whole = {  # tile, warps, programs, stages, packed
+        1024: ((1024, 1, 4, 3, False), (2048, 4, 4, 3, False), (2048, 2, 4, 3, False), (8192, 8, 1, 3, False)),
+        2048: ((2048, 4, 4, 3, False), (4096, 4, 2, 3, False), (4096, 8, 2, 3, False), (8192, 8, 1, 3, False)),
+        4096: ((4096, 4, 2, 3, False), (4096, 8, 2, 3, False), (8192, 16, 1, 3, False), (8192, 16, 1, 3, True)),
+        8192: ((8192, 16, 1, 3, False), (8192, 16, 1, 3, True), (8192, 16, 1, 4, True), (8192, 32, 1, 3, True)),
+        9000: ((16384, 32, 1, 2, True), (16384, 32, 1, 3, True)),
+        16384: ((16384, 32, 1, 2, True), (16384, 32, 1, 3, True)),
+    }.get(columns, ())
+    tiled = {  # tile, warps, programs, tiles kept
+        9000: ((8192, 32, 1, 0), (8192, 32, 1, 2), (4096, 16, 1, 0), (4096, 16, 1, 3), (2048, 8, 2, 5)),
+        16384: ((8192, 32, 1, 0), (8192, 32, 1, 1), (8192, 32, 1, 2), (4096, 16, 1, 4)),
+        32768: ((8192, 32, 1, 0), (8192, 32, 1, 1), (4096, 16, 1, 0), (4096, 16, 1, 2)),
+    }.get(columns, ())
+    blocks = {  # of columns, the mean coming from another kernel: tile, warps, programs
+        32768: ((8192, 8, 1),),
+        65536: ((8192, 8, 1), (4096, 8, 1), (4096, 8, 2), (2048, 4, 2)),
+        131072: ((8192, 8, 1), (4096, 8, 1), (4096, 8, 2), (2048, 4, 2)),
+    }.get(columns, ())
     return [
-        {"PROGRAMS": programs, "ROWS": 1, "BLOCK": block, "STAGES": 3, "WHOLE": False} | warps(count)
-        for block, count, programs in ((4096, 8, 1), (4096, 8, 2), (2048, 4, 2))
-    ]
-
-
-def warps(count: int) -> dict[str, int]:
-    return {"num_warps": count}
+        *({"PROGRAMS": programs, "ROWS": max(1, tile // columns), "BLOCK": min(tile, 1 << (columns - 1).bit_length()),
+           "STAGES": stages, "WHOLE": True, "PACKED": packed, "num_warps": warps}
+          for tile, warps, programs, stages, packed in whole),
+        *({"PROGRAMS": programs, "TILES": -(-columns // tile), "BLOCK": tile, "KEPT": kept, "num_warps": warps}
+          for tile, warps, programs, kept in tiled),
+        *({"PROGRAMS": programs, "ROWS": 1, "BLOCK": tile, "STAGES": 3, "WHOLE": False, "PACKED": False,
+           "num_warps": warps} for tile, warps, programs in blocks),
+    ]  # fmt: skip
