@@ -201,11 +201,14 @@ def _edges(first, high, N):
 @triton.jit
 def _look(
     x_ptr, place, high, counts, base, top, total, above,
-    POLICY: tl.constexpr, SMOOTH: tl.constexpr, UNIT: tl.constexpr, GROUP: tl.constexpr,
+    ONCE: tl.constexpr, SMOOTH: tl.constexpr, UNIT: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """One more tile: a maximum, and the sum of exponentials below it, for every GROUP columns (one thread's)."""
     inside = _inside(place, high, UNIT)
-    x = tl.load(x_ptr + place, mask=inside & counts, other=float("-inf"), eviction_policy=POLICY)
+    if ONCE:  # past L1, which is for the tiles that will be looked at again
+        x = tl.load(x_ptr + place, mask=inside & counts, other=float("-inf"), cache_modifier=".cg")
+    else:
+        x = tl.load(x_ptr + place, mask=inside & counts, other=float("-inf"), eviction_policy="evict_last")
     SHAPE: tl.constexpr = [x.shape[0] // GROUP, GROUP]
     groups = tl.reshape(x.to(tl.float32), SHAPE)
     higher = tl.maximum(top, tl.max(groups, axis=1))
@@ -284,17 +287,18 @@ def _forward_wide_kernel(
     aboves = tl.zeros([BLOCK // GROUP], tl.float32)
     lanes = tl.arange(0, BLOCK)
     stop = tl.maximum(tl.cdiv(high, BLOCK) - KEEP, 0) * BLOCK
-    for start in range(0, tl.where(counts, stop, 0), BLOCK):
-        _, tops, totals, aboves = _look(
-            x_ptr, start + lanes, high, counts, base, tops, totals, aboves, "evict_last", SMOOTH, UNIT, GROUP
-        )
     kept = ()
     for tile in tl.static_range(KEEP):
+        place = stop + tile * BLOCK + lanes
         x, tops, totals, aboves = _look(
-            x_ptr, stop + tile * BLOCK + lanes, high, counts, base, tops, totals, aboves, "evict_first",
-            SMOOTH, UNIT, GROUP,
-        )  # fmt: skip
+            x_ptr, place, high, counts, base, tops, totals, aboves, True, SMOOTH, UNIT, GROUP
+        )
         kept = kept + (x,)
+    for start in range(0, tl.where(counts, stop, 0), BLOCK):
+        place = start + lanes
+        _, tops, totals, aboves = _look(
+            x_ptr, place, high, counts, base, tops, totals, aboves, False, SMOOTH, UNIT, GROUP
+        )
     top, above = tl.max(tops), tl.sum(aboves)
     if UNIT == 1:
         place, inside = _edges(first, high, N)
@@ -312,12 +316,12 @@ def _forward_wide_kernel(
         dx_ptr += begin
         factor = _factor(tl.load(notes_ptr).to(tl.float32, bitcast=True), notes_ptr, known, MEAN)
         target, x_target, top, total, factor = _settled(target, counts, x_target, top, total, factor)
-        for tile in tl.static_range(KEEP):
-            start = stop + tile * BLOCK
-            _write(kept[tile], dx_ptr, start, first, high, target, x_target, top, total, factor, N, smoothing, UNIT)
         _write_row(
             x_ptr, dx_ptr, first, high, stop, counts, target, x_target, top, total, factor, N, smoothing, BLOCK, UNIT
         )
+        for tile in tl.static_range(KEEP):
+            start = stop + tile * BLOCK
+            _write(kept[tile], dx_ptr, start, first, high, target, x_target, top, total, factor, N, smoothing, UNIT)
     if share_ptr is None:
         tl.store(loss_ptr + row, loss)
     else:
@@ -431,7 +435,7 @@ def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
     if N <= 65536:
         block = 4096
         return _options(device, block // group, BLOCK=block, KEEP=0)
-    return _options(device, 1024, BLOCK=1024 * group, KEEP=5 if bits == 16 else 0)
+    return _options(device, 1024, BLOCK=1024 * group, KEEP=4 if bits == 16 else 0)
 
 
 @functools.cache

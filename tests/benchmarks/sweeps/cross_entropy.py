@@ -30,16 +30,19 @@ def alternatives(point: Point) -> list[dict[str, int]]:
                 {"ROWS": tile // 1024, "BLOCK": 1024, "num_warps": warps}
                 for tile, warps in ((1024, 4), (2048, 4), (2048, 8), (4096, 8))
             ]
-        kept = {4096: ((512, 1), (256, 2), (256, 0)), 8192: ((1024, 1), (512, 2), (256, 4), (512, 0))}
-        kept |= {16384: ((512, 0), (256, 0), (1024, 2), (512, 4), (512, 2), (1024, 0))}
-        if columns in (32000, 50257):
-            kept[columns] = ((512, 0), (256, 0), (1024, 0), (512, 2), (1024, 4), (1024, 2), (512, 4))
-        if columns >= 65536:
-            kept[columns] = ((1024, 0), (512, 0), (1024, 2), (1024, 4), (1024, 5), (1024, 6), (1024, 7), (512, 5))
+        # threads, how many 16 bytes a thread has of a tile, tiles kept
+        some = {
+            4096: ((512, 1, 1), (256, 2, 1), (256, 1, 2), (256, 1, 0)),
+            8192: ((1024, 1, 1), (512, 2, 1), (512, 1, 2), (256, 1, 4), (512, 1, 0)),
+            16384: ((512, 1, 0), (256, 1, 0), (1024, 1, 2), (512, 1, 4), (512, 2, 2), (1024, 2, 1), (1024, 1, 0)),
+        }
+        row = ((512, 1, 0), (256, 1, 0), (1024, 1, 0), (1024, 2, 0), (512, 2, 0), (1024, 1, 2), (512, 1, 4))
+        some |= {32000: (*row, (1024, 1, 4), (1024, 2, 2), (512, 1, 8)), 50257: (*row, (1024, 1, 4), (1024, 2, 1))}
+        wide = (*row[:5], (512, 2, 4), *((1024, 1, keep) for keep in (2, 3, 4, 5)), (1024, 2, 1))
         return [
-            {"BLOCK": threads * group, "KEEP": keep, "num_warps": threads // 32}
-            for threads, keep in kept[columns]
-        ]  # fmt: skip
+            {"BLOCK": threads * pieces * group, "KEEP": keep, "num_warps": threads // 32}
+            for threads, pieces, keep in some.get(columns, wide)
+        ]
     if "losses" in point.shape:
         if columns <= 1024:
             return [{"ROWS": 2, "BLOCK": 1024, "PROGRAMS": p, "num_warps": 4} for p in (4, 8, 16)]
