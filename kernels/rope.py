@@ -22,84 +22,90 @@ import triton.language as tl
 from torch import Tensor
 
 
-# --8<-- [start:heads]
+# --8<-- [start:tile]
 @triton.jit
-def _heads(
-    t_ptr, out_ptr, t_stride, out_stride, inside, cos_1, cos_2, sin_1, sin_2, first, last,
-    HALF: tl.constexpr, HEADS: tl.constexpr,
+def _known(stride, VEC: tl.constexpr):
+    """The stride, in a form that shows the compiler what the host has made sure of: VEC divides it."""
+    return (stride // VEC * VEC).to(tl.int64)
+
+
+@triton.jit
+def _tile(
+    t_ptr, out_ptr, cos_ptr, sin_ptr,
+    t_b, t_h, t_s, out_b, out_h, out_s, cos_b, cos_s, sin_b, sin_s, program, chunks, S,
+    H: tl.constexpr, BACKWARD: tl.constexpr, HALF: tl.constexpr, VEC: tl.constexpr,
+    CHUNKS: tl.constexpr, HEADS: tl.constexpr, STEPS: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
-    """Heads first to last of some chunks. A thread has both halves of a pair, and cos and sin for all of its heads."""
-    for start in range(first, last, HEADS):
-        head = start + tl.arange(0, HEADS)[:, None, None]
-        here = inside & (head < last)
-        t, out = t_ptr + head.to(tl.int64) * t_stride, out_ptr + head.to(tl.int64) * out_stride
-        t_1 = tl.load(t, mask=here, other=0.0).to(tl.float32)
-        t_2 = tl.load(t + HALF, mask=here, other=0.0).to(tl.float32)
-        tl.store(out, t_1 * cos_1 - t_2 * sin_1, mask=here)
-        tl.store(out + HALF, t_2 * cos_2 + t_1 * sin_2, mask=here)
+    """CHUNKS chunks of HEADS * STEPS heads. A thread has one chunk of STEPS heads: both halves, cos and sin."""
+    LOAD: tl.constexpr = "evict_first" if STREAM else ""
+    STORE: tl.constexpr = ".cs" if STREAM else ""
+    GROUPS: tl.constexpr = (H + HEADS * STEPS - 1) // (HEADS * STEPS)
+    A_HALF: tl.constexpr = HALF // VEC  # in chunks
+    head = (program % GROUPS * (HEADS * STEPS) + tl.arange(0, HEADS))[:, None, None]
+    start = (program // GROUPS).to(chunks.dtype) * CHUNKS
+    index = tl.arange(0, CHUNKS)
+    inside = (index < chunks - start)[None, :, None]
+    index += (start % A_HALF).to(tl.int32)
+    token = (start // A_HALF + index // A_HALF)[None, :, None]
+    b, s = (token // S).to(tl.int64), (token % S).to(tl.int64)
+    column = (index % A_HALF * VEC)[None, :, None] + tl.arange(0, VEC)[None, None, :]
+
+    here = inside & (head < H)
+    cos = cos_ptr + (b * _known(cos_b, VEC) + s * _known(cos_s, VEC) + column + head * 0)
+    sin = sin_ptr + (b * _known(sin_b, VEC) + s * _known(sin_s, VEC) + column + head * 0)
+    cos_1, cos_2 = tl.load(cos, mask=here), tl.load(cos + HALF, mask=here)
+    sin_1, sin_2 = tl.load(sin, mask=here), tl.load(sin + HALF, mask=here)
+    t_h, out_h = _known(t_h, VEC), _known(out_h, VEC)
+    t = t_ptr + (b * _known(t_b, VEC) + s * _known(t_s, VEC) + column + head.to(tl.int64) * t_h)
+    out = out_ptr + (b * _known(out_b, VEC) + s * _known(out_s, VEC) + column + head.to(tl.int64) * out_h)
+    t_1s, t_2s = (), ()
+    for step in tl.static_range(STEPS):  # all loads are under way before the first result is needed
+        here = inside & (head + step * HEADS < H)
+        t_step = t + step * HEADS * t_h
+        t_1s = t_1s + (tl.load(t_step, mask=here, eviction_policy=LOAD),)
+        t_2s = t_2s + (tl.load(t_step + HALF, mask=here, eviction_policy=LOAD),)
+
+    cos_1, cos_2 = cos_1.to(tl.float32), cos_2.to(tl.float32)
+    sin_1, sin_2 = sin_1.to(tl.float32), sin_2.to(tl.float32)
+    if BACKWARD:  # the transposed matrix; where both halves of sin are the same, the rotation by the negative angle
+        sin_1, sin_2 = -sin_2, -sin_1
+    for step in tl.static_range(STEPS):
+        here = inside & (head + step * HEADS < H)
+        out_step = out + step * HEADS * out_h
+        t_1, t_2 = t_1s[step].to(tl.float32), t_2s[step].to(tl.float32)
+        tl.store(out_step, t_1 * cos_1 - t_2 * sin_1, mask=here, cache_modifier=STORE)
+        tl.store(out_step + HALF, t_2 * cos_2 + t_1 * sin_2, mask=here, cache_modifier=STORE)
 
 
-# --8<-- [end:heads]
+# --8<-- [end:tile]
 
 
 # --8<-- [start:kernel]
-@triton.jit
-def _in_chunks(stride, VEC: tl.constexpr):
-    """The stride, in a form that shows the compiler what the host has made sure of: VEC divides it."""
-    return tl.cast(stride, tl.int64) // VEC * VEC
-
-
 _STRIDES = [f"{t}_{dim}" for t in ("q", "k", "q_out", "k_out") for dim in "bhs"]
 _STRIDES += [f"{t}_{dim}" for t in ("cos", "sin") for dim in "bs"]
 
 
-@triton.jit(do_not_specialize=[*_STRIDES, "chunks", "S", "H", "K", "STEPS"])  # VEC says what there is to know
+@triton.jit(do_not_specialize=[*_STRIDES, "chunks", "S", "q_programs"])  # VEC says what there is to know
 def _rope_kernel(
     q_ptr, k_ptr, cos_ptr, sin_ptr, q_out_ptr, k_out_ptr,
     q_b, q_h, q_s, k_b, k_h, k_s, q_out_b, q_out_h, q_out_s, k_out_b, k_out_h, k_out_s, cos_b, cos_s, sin_b, sin_s,
-    chunks, S, H, K, STEPS,
-    BACKWARD: tl.constexpr, HALF: tl.constexpr, VEC: tl.constexpr, CHUNKS: tl.constexpr, HEADS: tl.constexpr,
+    chunks, S, q_programs,
+    H: tl.constexpr, K: tl.constexpr, BACKWARD: tl.constexpr, HALF: tl.constexpr, VEC: tl.constexpr,
+    TILE: tl.constexpr, Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr, STEPS: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
-    """CHUNKS chunks of a group of heads of q or k, HEADS at a time. Reads q and k, writes q_out and k_out."""
-    a_group = HEADS * STEPS
-    groups_of_q = tl.cdiv(H, a_group)
-    groups = groups_of_q + tl.cdiv(K, a_group)
-    group = tl.program_id(0) % groups
-    start = (tl.program_id(0) // groups).to(tl.int64) * CHUNKS
-
-    # where they are: vectors are divided as int32, and by a constant where possible
-    A_HALF: tl.constexpr = HALF // VEC  # chunks
-    index = (start % A_HALF).to(tl.int32) + tl.arange(0, CHUNKS)
-    token = (start // A_HALF % S).to(S.dtype) + index // A_HALF
-    b = (start // A_HALF // S + token // S)[None, :, None]
-    s = (token % S).to(tl.int64)[None, :, None]
-    column = (index % A_HALF * VEC)[None, :, None] + tl.arange(0, VEC)[None, None, :]
-    inside = (start + tl.arange(0, CHUNKS) < chunks)[None, :, None]
-
-    cos = cos_ptr + b * _in_chunks(cos_b, VEC) + s * _in_chunks(cos_s, VEC) + column
-    sin = sin_ptr + b * _in_chunks(sin_b, VEC) + s * _in_chunks(sin_s, VEC) + column
-    cos_1 = tl.load(cos, mask=inside, other=0.0).to(tl.float32)
-    cos_2 = tl.load(cos + HALF, mask=inside, other=0.0).to(tl.float32)
-    sin_1 = tl.load(sin, mask=inside, other=0.0).to(tl.float32)
-    sin_2 = tl.load(sin + HALF, mask=inside, other=0.0).to(tl.float32)
-    if BACKWARD:  # the transposed matrix; where both halves of sin are the same, the rotation by the negative angle
-        sin_1, sin_2 = -sin_2, -sin_1
-
-    if group < groups_of_q:
-        first = group * a_group
-        _heads(
-            q_ptr + b * _in_chunks(q_b, VEC) + s * _in_chunks(q_s, VEC) + column,
-            q_out_ptr + b * _in_chunks(q_out_b, VEC) + s * _in_chunks(q_out_s, VEC) + column,
-            _in_chunks(q_h, VEC), _in_chunks(q_out_h, VEC),
-            inside, cos_1, cos_2, sin_1, sin_2, first, tl.minimum(first + a_group, H), HALF, HEADS,
+    """The first programs rotate q, the others k. Reads q and k, writes q_out and k_out."""
+    program = tl.program_id(0)
+    if program < q_programs:
+        _tile(
+            q_ptr, q_out_ptr, cos_ptr, sin_ptr,
+            q_b, q_h, q_s, q_out_b, q_out_h, q_out_s, cos_b, cos_s, sin_b, sin_s, program, chunks, S,
+            H, BACKWARD, HALF, VEC, TILE // Q_HEADS, Q_HEADS, STEPS, STREAM,
         )  # fmt: skip
     else:
-        first = (group - groups_of_q) * a_group
-        _heads(
-            k_ptr + b * _in_chunks(k_b, VEC) + s * _in_chunks(k_s, VEC) + column,
-            k_out_ptr + b * _in_chunks(k_out_b, VEC) + s * _in_chunks(k_out_s, VEC) + column,
-            _in_chunks(k_h, VEC), _in_chunks(k_out_h, VEC),
-            inside, cos_1, cos_2, sin_1, sin_2, first, tl.minimum(first + a_group, K), HALF, HEADS,
+        _tile(
+            k_ptr, k_out_ptr, cos_ptr, sin_ptr,
+            k_b, k_h, k_s, k_out_b, k_out_h, k_out_s, cos_b, cos_s, sin_b, sin_s, program - q_programs, chunks, S,
+            K, BACKWARD, HALF, VEC, TILE // K_HEADS, K_HEADS, STEPS, STREAM,
         )  # fmt: skip
 
 
@@ -124,12 +130,20 @@ def _options(device: torch.device, threads: int, **constants: int) -> dict[str, 
 
 @functools.cache
 def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
-    return _options(device, 128, VEC=128 // bits, CHUNKS=128, HEADS=4, STEPS=2)
+    return _options(device, 128, VEC=128 // bits, TILE=128, HEADS=8, STEPS=2, STREAM=0)
 
 
 @functools.cache
 def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
     return _forward_launch(N, bits, device)
+
+
+@functools.cache
+def _across(H: int, HEADS: int, STEPS: int) -> tuple[int, int]:
+    """Heads next to each other in a tile, so that tiles end where the heads do, and tiles above each other."""
+    while HEADS > 1 and H % (HEADS * STEPS):
+        HEADS //= 2
+    return HEADS, -(-H // (HEADS * STEPS))
 
 
 # --8<-- [end:launch]
@@ -204,7 +218,7 @@ def _side_by_side(t: Tensor) -> tuple[Tensor, tuple[int, ...]]:
 
 def _launch(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_out: Tensor, k_out: Tensor, backward: bool,
-    VEC: int, CHUNKS: int, HEADS: int, STEPS: int, num_warps: int,
+    VEC: int, TILE: int, HEADS: int, STEPS: int, **options: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     B, H, S, D = q.shape
     K = k.shape[1]
@@ -216,15 +230,15 @@ def _launch(
     strides = (*q_strides, *k_strides, *out_strides, cos_b, cos_strides[1], sin_b, sin_strides[1])
     VEC = math.gcd(VEC, D // 2, *strides)  # neighbours that stay neighbours, and aligned, whatever is added to them
     chunks = B * S * (D // 2 // VEC)
-    HEADS = min(HEADS, 1 << (max(H, K) - 1).bit_length())
-    tiles = -(-chunks // CHUNKS)
-    if tiles * (H + K) < HEADS * STEPS * 4 * _device(q.device)[0]:  # too few to go round
-        STEPS = 1
-    programs = tiles * (-(-H // (HEADS * STEPS)) - (-K // (HEADS * STEPS)))
+    # a tile's threads go along what is side by side in memory: the heads of a token, or else the tokens of a head
+    inside = HEADS if q_strides[1] < q_strides[2] else 1
+    (q_heads, q_groups), (k_heads, k_groups) = _across(H, inside, STEPS), _across(K, inside, STEPS)
+    q_programs = -(-chunks * q_heads // TILE) * q_groups
+    k_programs = -(-chunks * k_heads // TILE) * k_groups
     with torch.cuda.device_of(q):  # triton launches on the current device
-        _rope_kernel[(programs,)](
-            q, k, cos, sin, q_out, k_out, *strides, chunks, S, H, K, STEPS,
-            BACKWARD=backward, HALF=D // 2, VEC=VEC, CHUNKS=CHUNKS, HEADS=HEADS, num_warps=num_warps,
+        _rope_kernel[(q_programs + k_programs,)](
+            q, k, cos, sin, q_out, k_out, *strides, chunks, S, q_programs, H=H or 1, K=K or 1, BACKWARD=backward,
+            HALF=D // 2, VEC=VEC, TILE=TILE, Q_HEADS=q_heads, K_HEADS=k_heads, STEPS=STEPS, **options,
         )  # fmt: skip
     return q_out, k_out
 

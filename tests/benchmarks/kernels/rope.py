@@ -9,16 +9,17 @@ from kernels import rope as kernel
 from tests.benchmarks import blocks, sides
 from tests.benchmarks.case import Case, Point, Workload
 
-NAMES = ("batch", "tokens", "heads", "kv_heads", "head_dim")
+NAMES = ("batch", "tokens", "heads", "kv_heads", "head_dim", "contiguous")
 
 
 def shapes(*sizes: tuple[int, ...]) -> list[dict[str, int]]:
-    return [dict(zip(NAMES, size, strict=True)) for size in sizes]
+    return [dict(zip(NAMES, size, strict=False)) for size in sizes]
 
 
-# heads as in Llama 3.1 8B and 3.2 1B, StableLM 3B, Phi-3 mini and Gemma 2 9B; the last large one is one long text
+# heads as in Llama 3.1 8B and 3.2 1B, StableLM 3B, Phi-3 mini and Gemma 2 9B; the last large one is the first again in
+# another layout, in which the tokens of a head follow each other
 LARGE = shapes((4, 4096, 32, 8, 128), (4, 8192, 32, 8, 64), (4, 4096, 32, 32, 80), (4, 4096, 32, 32, 96),
-               (4, 8192, 16, 8, 256), (1, 65536, 8, 1, 128))  # fmt: skip
+               (4, 8192, 16, 8, 256), (4, 4096, 32, 8, 128, 1))  # fmt: skip
 SMALL = shapes((8, 1, 32, 8, 128), (8, 1, 32, 8, 64), (8, 1, 32, 32, 80), (8, 1, 32, 32, 96),
                (8, 1, 16, 8, 256))  # decoding: one token of each of 8 texts  # fmt: skip
 
@@ -32,12 +33,13 @@ def points(device: torch.device) -> Iterator[Point]:
 def prepare(point: Point, device: torch.device) -> Workload:
     if "width" in point.shape:
         return blocks.block_workload(point, device, blocks.Operations(), blocks.Operations(rotate=kernel.rope))
-    batch, tokens, heads, kv_heads, head_dim = point.shape.values()
+    batch, tokens, heads, kv_heads, head_dim, *contiguous = point.shape.values()
     dtype = getattr(torch, point.dtype)
 
     def projected(heads: int) -> Tensor:
-        """As a projection leaves them: (batch, tokens, heads, head_dim), seen transposed."""
-        return torch.randn(batch, tokens, heads, head_dim, device=device).to(dtype).transpose(1, 2)
+        """As a projection leaves them: (batch, tokens, heads, head_dim), seen transposed. Or a contiguous copy."""
+        t = torch.randn(batch, tokens, heads, head_dim, device=device).to(dtype).transpose(1, 2)
+        return t.contiguous() if contiguous else t
 
     q, k, dq, dk = (projected(h) for h in (heads, kv_heads, heads, kv_heads))
     angles = torch.arange(tokens, device=device)[:, None] * 10000.0 ** (

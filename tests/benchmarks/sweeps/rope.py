@@ -15,11 +15,12 @@ def points() -> Iterator[Point]:
 
 
 def alternatives(point: Point) -> list[dict[str, int]]:
-    """Heads in registers at one time, how many times, and the threads that have a chunk of each."""
+    """Threads in a tile, of those how many along the heads, and heads a thread."""
     vec = 4 if point.dtype == "float32" else 8
     return [
-        {"VEC": vec, "CHUNKS": threads, "HEADS": heads, "STEPS": steps, "num_warps": threads // 32}
-        for heads, steps, threads in (
-            (1, 1, 128), (8, 1, 128), (4, 1, 128), (4, 2, 128), (4, 8, 128), (2, 4, 128), (2, 16, 128), (4, 1, 256),
+        {"VEC": vec, "TILE": threads, "HEADS": heads, "STEPS": steps, "STREAM": stream, "num_warps": threads // 32}
+        for threads, heads, steps, stream in (
+            (128, 1, 1, 0), (128, 8, 1, 0), (128, 16, 1, 0), (128, 2, 2, 0), (128, 8, 2, 0), (128, 16, 2, 0),
+            (128, 2, 4, 0), (128, 8, 4, 0), (64, 8, 2, 0), (256, 16, 2, 0), (128, 8, 2, 1), (128, 8, 4, 1),
         )
     ]  # fmt: skip
