@@ -46,6 +46,7 @@ class TestSoftmaxDropout(Promises):
     name = "softmax_dropout"
     OTHER_DTYPES = False
     PATHS = (100, 2500, 9000)
+    PUBLISHED = (1024, 2048, 4096, 9000, 16384, 32768)
 
     def function(self, x):
         if not torch.compiler.is_compiling():
