@@ -20,6 +20,7 @@ from torch import Tensor
 
 _LOG2E = tl.constexpr(1.4426950408889634)
 _LOWEST = tl.constexpr(torch.finfo(torch.float32).min)
+_NOTHING = tl.constexpr(-36028801313931264)  # the word of a part without columns: _LOWEST and 0
 
 
 # --8<-- [start:forward]
@@ -49,13 +50,74 @@ def _forward_kernel(
 # --8<-- [end:forward]
 
 
-# --8<-- [start:online]
+# --8<-- [start:exchange]
 @triton.jit
-def _nothing(LANES: tl.constexpr):
-    """A maximum and a sum of nothing yet. The maximum is finite, for -inf - -inf would be NaN."""
-    return tl.full([LANES], _LOWEST, tl.float32), tl.zeros([LANES], tl.float32)
+def _load(ptr, cols, N, OTHER: tl.constexpr, POLICY: tl.constexpr = ""):
+    return tl.load(ptr + cols, mask=cols < N, other=OTHER, eviction_policy=POLICY)
 
 
+@triton.jit
+def _exchange(high, total, words_ptr, row, part, PARTS: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.constexpr):
+    """The maxima and sums of all programs that work at a row.
+
+    The two make one word of 64 bits, written and read at once: no order between writes is needed. No word is 0, and 0
+    is what is there until it is written. A thread has a slot of its own, so that all leave the loop together.
+    """
+    words_ptr += row * PARTS
+    word = (high.to(tl.uint32, bitcast=True).to(tl.int64) << 32) | total.to(tl.uint32, bitcast=True).to(tl.int64)
+    tl.atomic_xchg(words_ptr + part, word, sem="relaxed")
+    slots = tl.arange(0, SLOTS)
+    words = tl.load(words_ptr + slots, mask=slots < PARTS, other=_NOTHING, volatile=True)
+    if WAIT:
+        while tl.min((words != 0).to(tl.int32)) == 0:
+            words = tl.load(words_ptr + slots, mask=slots < PARTS, other=_NOTHING, volatile=True)
+    return (words >> 32).to(tl.uint32).to(tl.float32, bitcast=True), words.to(tl.uint32).to(tl.float32, bitcast=True)
+
+
+# --8<-- [end:exchange]
+
+
+# --8<-- [start:forward-wide]
+@triton.jit
+def _forward_wide_kernel(
+    x_ptr, y_ptr, words_ptr, x_stride, N,
+    PARTS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.constexpr,
+    UNIT: tl.constexpr,
+):  # fmt: skip
+    """One of the PARTS of a row, held in registers as TILES of fp32. Reads MN, writes MN."""
+    N *= UNIT
+    row = tl.program_id(0).to(tl.int64) // PARTS
+    part = tl.program_id(0) % PARTS
+    x_ptr += row * x_stride * UNIT
+    y_ptr += row * N
+    cols = part * (TILES * BLOCK) + tl.arange(0, BLOCK)
+    tiles = ()
+    for tile in tl.static_range(TILES):
+        tiles = tiles + (_load(x_ptr, cols + tile * BLOCK, N, float("-inf")).to(tl.float32),)
+    peak = tiles[0]
+    for tile in tl.static_range(1, TILES):
+        peak = tl.maximum(peak, tiles[tile])
+    high = tl.maximum(tl.max(peak), _LOWEST)  # finite, for -inf - -inf would be NaN
+    exps = ()
+    sums = tl.zeros([BLOCK], tl.float32)
+    for tile in tl.static_range(TILES):
+        exps = exps + (_exp(tiles[tile] - high),)
+        sums += exps[tile]
+    total = tl.sum(sums)
+    if PARTS > 1:
+        highs, totals = _exchange(high, total, words_ptr, row, part, PARTS, SLOTS, WAIT)
+        top = tl.max(highs)
+        scale = _exp(high - top) / tl.sum(totals * _exp(highs - top))
+    else:
+        scale = 1 / total
+    for tile in tl.static_range(TILES):
+        tl.store(y_ptr + cols + tile * BLOCK, exps[tile] * scale, mask=cols + tile * BLOCK < N)
+
+
+# --8<-- [end:forward-wide]
+
+
+# --8<-- [start:forward-widest]
 @triton.jit
 def _take_in(x, high, total):
     """The tile x into each lane's maximum and its sum of exp(x - maximum); a lane takes neighbours, one thread's."""
@@ -65,23 +127,7 @@ def _take_in(x, high, total):
 
 
 @triton.jit
-def _combined(high, total):
-    """The row's maximum, and 1 / its sum: the one exchange between threads."""
-    top = tl.max(high)
-    return top, 1 / tl.sum(total * _exp(high - top))
-
-
-# --8<-- [end:online]
-
-
-# --8<-- [start:forward-wide]
-@triton.jit
-def _load(ptr, cols, N, OTHER: tl.constexpr, POLICY: tl.constexpr):
-    return tl.load(ptr + cols, mask=cols < N, other=OTHER, eviction_policy=POLICY)
-
-
-@triton.jit
-def _forward_wide_kernel(
+def _forward_widest_kernel(
     x_ptr, y_ptr, x_stride, N,
     BLOCK: tl.constexpr, LANES: tl.constexpr, UNIT: tl.constexpr,
 ):  # fmt: skip
@@ -90,75 +136,17 @@ def _forward_wide_kernel(
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * x_stride * UNIT
     y_ptr += row * N
-    high, total = _nothing(LANES)
+    high, total = tl.full([LANES], _LOWEST, tl.float32), tl.zeros([LANES], tl.float32)
     for start in range(0, N, BLOCK):
         x = _load(x_ptr, start + tl.arange(0, BLOCK), N, float("-inf"), "evict_last")
         high, total = _take_in(x, high, total)
-    top, scale = _combined(high, total)
+    top = tl.max(high)  # the one exchange between threads
+    scale = 1 / tl.sum(total * _exp(high - top))
     last = (N - 1) // BLOCK * BLOCK
     for start in range(0, N, BLOCK):
         cols = last - start + tl.arange(0, BLOCK)
         x = _load(x_ptr, cols, N, float("-inf"), "evict_first").to(tl.float32)
         tl.store(y_ptr + cols, _exp(x - top) * scale, mask=cols < N)
-
-
-# --8<-- [end:forward-wide]
-
-
-# --8<-- [start:forward-widest]
-@triton.jit
-def _kept(ptr, there, TILES: tl.constexpr, BLOCK: tl.constexpr):
-    """A row's first tiles, in registers, in the dtype of memory."""
-    tiles = ()
-    for tile in tl.static_range(TILES):
-        offsets = tile * BLOCK + tl.arange(0, BLOCK)
-        tiles = tiles + (tl.load(ptr + offsets, mask=there & (offsets >= 0), eviction_policy="evict_first"),)
-    return tiles
-
-
-@triton.jit
-def _forward_widest_kernel(
-    x_ptr, y_ptr, x_stride, M, N,
-    KEEP: tl.constexpr, BATCH: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, PROGRAMS: tl.constexpr,
-    AHEAD: tl.constexpr, STORE: tl.constexpr, UNIT: tl.constexpr,
-):  # fmt: skip
-    """Rows too wide for the cache: KEEP tiles of one stay in registers, the others are looked at twice."""
-    N *= UNIT
-    first = tl.program_id(0).to(tl.int64)
-    if AHEAD:
-        kept = _kept(x_ptr + first * x_stride * UNIT, first < M, KEEP, BLOCK)
-    batches = tl.cdiv(N - KEEP * BLOCK, BATCH * BLOCK)
-    for index in tl.range(first, M, PROGRAMS, disable_licm=True):
-        row = tl.cast(index, tl.int64)
-        x_row, y_row = x_ptr + row * x_stride * UNIT, y_ptr + row * N
-        if not AHEAD:
-            kept = _kept(x_row, row < M, KEEP, BLOCK)
-        high, total = _nothing(LANES)
-        for tile in tl.static_range(KEEP):
-            high, total = _take_in(kept[tile], high, total)
-        for batch in range(batches):
-            cols = KEEP * BLOCK + batch * (BATCH * BLOCK) + tl.arange(0, BLOCK)
-            tiles = ()
-            for tile in tl.static_range(BATCH):
-                tiles = tiles + (_load(x_row, cols + tile * BLOCK, N, float("-inf"), "evict_last"),)
-            for tile in tl.static_range(BATCH):
-                high, total = _take_in(tiles[tile], high, total)
-        top, scale = _combined(high, total)
-        for batch in range(batches):
-            cols = KEEP * BLOCK + (batches - 1 - batch) * (BATCH * BLOCK) + tl.arange(0, BLOCK)
-            tiles = ()
-            for tile in tl.static_range(BATCH):
-                tiles = tiles + (_load(x_row, cols + tile * BLOCK, N, float("-inf"), "evict_first"),)
-            for tile in tl.static_range(BATCH):
-                y = _exp(tiles[tile].to(tl.float32) - top) * scale
-                tl.store(y_row + cols + tile * BLOCK, y, mask=cols + tile * BLOCK < N, cache_modifier=STORE)
-        for tile in tl.static_range(KEEP):
-            # + 0.0: converted by the same expression as above, the tile would be kept as fp32, in twice the registers
-            y = _exp((kept[tile] + 0.0).to(tl.float32) - top) * scale
-            tl.store(y_row + tile * BLOCK + tl.arange(0, BLOCK), y, cache_modifier=STORE)
-        if AHEAD:
-            row += PROGRAMS
-            kept = _kept(x_ptr + row * x_stride * UNIT, row < M, KEEP, BLOCK)
 
 
 # --8<-- [end:forward-widest]
@@ -189,14 +177,42 @@ def _backward_kernel(
 
 # --8<-- [start:backward-wide]
 @triton.jit
-def _add(dy, y, total):
-    """dy * y of a tile into each lane's sum."""
-    product = dy.to(tl.float32) * y.to(tl.float32)
-    return total + tl.sum(tl.reshape(product, [total.shape[0], y.shape[0] // total.shape[0]]), axis=1)
-
-
-@triton.jit
 def _backward_wide_kernel(
+    dy_ptr, y_ptr, dx_ptr, words_ptr, dy_stride, N,
+    PARTS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.constexpr,
+    UNIT: tl.constexpr,
+):  # fmt: skip
+    """One of the PARTS of a row, held in registers. Reads 2MN, writes MN."""
+    N *= UNIT
+    row = tl.program_id(0).to(tl.int64) // PARTS
+    part = tl.program_id(0) % PARTS
+    dy_ptr += row * dy_stride * UNIT
+    y_ptr += row * N
+    dx_ptr += row * N
+    cols = part * (TILES * BLOCK) + tl.arange(0, BLOCK)
+    dys, ys = (), ()
+    for tile in tl.static_range(TILES):
+        dys = dys + (_load(dy_ptr, cols + tile * BLOCK, N, 0.0),)
+        ys = ys + (_load(y_ptr, cols + tile * BLOCK, N, 0.0),)
+    products = tl.zeros([BLOCK], tl.float32)
+    for tile in tl.static_range(TILES):
+        products += dys[tile].to(tl.float32) * ys[tile].to(tl.float32)
+    total = tl.sum(products)
+    if PARTS > 1:
+        none = tl.full([], _LOWEST, tl.float32)
+        total = tl.sum(_exchange(none, total, words_ptr, row, part, PARTS, SLOTS, WAIT)[1])
+    for tile in tl.static_range(TILES):
+        # + 0.0: converted by the same expression as above, a tile would be kept as fp32, in twice the registers
+        dx = (ys[tile] + 0.0).to(tl.float32) * ((dys[tile] + 0.0).to(tl.float32) - total)
+        tl.store(dx_ptr + cols + tile * BLOCK, dx, mask=cols + tile * BLOCK < N)
+
+
+# --8<-- [end:backward-wide]
+
+
+# --8<-- [start:backward-widest]
+@triton.jit
+def _backward_widest_kernel(
     dy_ptr, y_ptr, dx_ptr, dy_stride, N,
     BLOCK: tl.constexpr, LANES: tl.constexpr, UNIT: tl.constexpr,
 ):  # fmt: skip
@@ -209,67 +225,16 @@ def _backward_wide_kernel(
     total = tl.zeros([LANES], tl.float32)
     for start in range(0, N, BLOCK):
         cols = start + tl.arange(0, BLOCK)
-        total = _add(_load(dy_ptr, cols, N, 0.0, "evict_last"), _load(y_ptr, cols, N, 0.0, "evict_last"), total)
-    mean = tl.sum(total)
+        dy = _load(dy_ptr, cols, N, 0.0, "evict_last").to(tl.float32)
+        product = dy * _load(y_ptr, cols, N, 0.0, "evict_last").to(tl.float32)
+        total += tl.sum(tl.reshape(product, [LANES, BLOCK // LANES]), axis=1)
+    total = tl.sum(total)
     last = (N - 1) // BLOCK * BLOCK
     for start in range(0, N, BLOCK):
         cols = last - start + tl.arange(0, BLOCK)
         dy = _load(dy_ptr, cols, N, 0.0, "evict_first").to(tl.float32)
         y = _load(y_ptr, cols, N, 0.0, "evict_first").to(tl.float32)
-        tl.store(dx_ptr + cols, y * (dy - mean), mask=cols < N)
-
-
-# --8<-- [end:backward-wide]
-
-
-# --8<-- [start:backward-widest]
-@triton.jit
-def _backward_widest_kernel(
-    dy_ptr, y_ptr, dx_ptr, dy_stride, M, N,
-    KEEP: tl.constexpr, BATCH: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, PROGRAMS: tl.constexpr,
-    AHEAD: tl.constexpr, STORE: tl.constexpr, UNIT: tl.constexpr,
-):  # fmt: skip
-    """Rows too wide for the cache, as in the forward."""
-    N *= UNIT
-    first = tl.program_id(0).to(tl.int64)
-    if AHEAD:
-        kept_dy = _kept(dy_ptr + first * dy_stride * UNIT, first < M, KEEP, BLOCK)
-        kept_y = _kept(y_ptr + first * N, first < M, KEEP, BLOCK)
-    batches = tl.cdiv(N - KEEP * BLOCK, BATCH * BLOCK)
-    for index in tl.range(first, M, PROGRAMS, disable_licm=True):
-        row = tl.cast(index, tl.int64)
-        dy_row, y_row, dx_row = dy_ptr + row * dy_stride * UNIT, y_ptr + row * N, dx_ptr + row * N
-        if not AHEAD:
-            kept_dy = _kept(dy_row, row < M, KEEP, BLOCK)
-            kept_y = _kept(y_row, row < M, KEEP, BLOCK)
-        total = tl.zeros([LANES], tl.float32)
-        for tile in tl.static_range(KEEP):
-            total = _add(kept_dy[tile], kept_y[tile], total)
-        for batch in range(batches):
-            cols = KEEP * BLOCK + batch * (BATCH * BLOCK) + tl.arange(0, BLOCK)
-            dys, ys = (), ()
-            for tile in tl.static_range(BATCH):
-                dys = dys + (_load(dy_row, cols + tile * BLOCK, N, 0.0, "evict_last"),)
-                ys = ys + (_load(y_row, cols + tile * BLOCK, N, 0.0, "evict_last"),)
-            for tile in tl.static_range(BATCH):
-                total = _add(dys[tile], ys[tile], total)
-        mean = tl.sum(total)
-        for batch in range(batches):
-            cols = KEEP * BLOCK + (batches - 1 - batch) * (BATCH * BLOCK) + tl.arange(0, BLOCK)
-            dys, ys = (), ()
-            for tile in tl.static_range(BATCH):
-                dys = dys + (_load(dy_row, cols + tile * BLOCK, N, 0.0, "evict_first"),)
-                ys = ys + (_load(y_row, cols + tile * BLOCK, N, 0.0, "evict_first"),)
-            for tile in tl.static_range(BATCH):
-                dx = ys[tile].to(tl.float32) * (dys[tile].to(tl.float32) - mean)
-                tl.store(dx_row + cols + tile * BLOCK, dx, mask=cols + tile * BLOCK < N, cache_modifier=STORE)
-        for tile in tl.static_range(KEEP):
-            dx = (kept_y[tile] + 0.0).to(tl.float32) * ((kept_dy[tile] + 0.0).to(tl.float32) - mean)
-            tl.store(dx_row + tile * BLOCK + tl.arange(0, BLOCK), dx, cache_modifier=STORE)
-        if AHEAD:
-            row += PROGRAMS
-            kept_dy = _kept(dy_ptr + row * dy_stride * UNIT, row < M, KEEP, BLOCK)
-            kept_y = _kept(y_ptr + row * N, row < M, KEEP, BLOCK)
+        tl.store(dx_ptr + cols, y * (dy - total), mask=cols < N)
 
 
 # --8<-- [end:backward-widest]
@@ -291,53 +256,49 @@ def _options(device: torch.device, threads: int, **constants: int | str) -> dict
     return {**constants, "num_warps": threads // _device(device)[1]}
 
 
-def _rows_at_a_time(N: int, device: torch.device, tile: int, threads: int) -> dict[str, int | str]:
+def _short(N: int, device: torch.device) -> dict[str, int]:
     block = triton.next_power_of_2(N)
-    return _options(device, threads, ROWS=max(1, tile // block), BLOCK=block)
+    return _options(device, 128, ROWS=2048 // block, BLOCK=block)
 
 
-def _two_looks(N: int, bits: int, device: torch.device, widest: int) -> dict[str, int | str]:
-    # two tiles at least, as wide as they go without much of the last one hanging over the row's end
-    sizes = [size for size in (8192, 4096, 2048, 1024) if size <= widest]
-    block = next(b for b in sizes if b == 1024 or (2 * b <= N and -N % b <= N // 6))
-    return _options(device, block // 8, BLOCK=block, LANES=block * bits // 128)
+def _parts(N: int, device: torch.device, tiles: int, block: int, threads: int) -> dict[str, int]:
+    """A row in parts of `tiles` times `block` columns. A thread has a slot for another part's word."""
+    return _options(device, threads, PARTS=-(-N // (tiles * block)), TILES=tiles, BLOCK=block, SLOTS=threads)
 
 
-def _keeping(
-    N: int,
-    bits: int,
-    device: torch.device,
-    keep: int,
-    batch: int,
-    ahead: int = 0,
-    store: str = "",
-    block: int = 8192,
-    share: float = 1.0,
-) -> dict[str, int | str]:
-    """A program a multiprocessor, or fewer, or a program a row."""
-    keep, lanes = min(keep * 16 // bits, N // block), block * bits // 128
-    programs = int(_device(device)[0] * share) or 1 << 30
-    constants = {"KEEP": keep, "BATCH": batch, "BLOCK": block, "LANES": lanes}
-    return _options(device, block // 8, **constants, PROGRAMS=programs, AHEAD=ahead, STORE=store)
+def _looks(bits: int, device: torch.device) -> dict[str, int]:
+    return _options(device, 1024, BLOCK=8192, LANES=8192 * bits // 128)
+
+
+def _at_once(N: int, device: torch.device) -> bool:
+    """Whether the parts of a row are few enough to be at work at the same time, which they must: they wait."""
+    parts = -(-N // 8192)
+    return parts <= min(32, _device(device)[0])
 
 
 @functools.cache
-def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int | str]:
-    """With ROWS: rows in registers; with KEEP: a part of a row; else two looks."""
+def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
+    """With ROWS: several rows a program; with PARTS: a row or a part of it; with neither: two looks at a row."""
     if N <= 1024:
-        return _rows_at_a_time(N, device, 2048, 128)
-    if N <= 32768:
-        return _two_looks(N, bits, device, 4096 if N < 32768 else 8192)
-    return _keeping(N, bits, device, 8, 2, share=0)
+        return _short(N, device)
+    if N <= 8192:
+        block = triton.next_power_of_2(N)
+        return _parts(N, device, 1, block, block // 16)
+    if _at_once(N, device):
+        return _parts(N, device, 1, 8192, 512)
+    return _looks(bits, device)
 
 
 @functools.cache
-def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int | str]:
+def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
     if N <= 1024:
-        return _rows_at_a_time(N, device, 2048, 128)
-    if N <= 32768:
-        return _two_looks(N, bits, device, 4096)
-    return _keeping(N, bits, device, 4, 1, share=0)
+        return _short(N, device)
+    if N <= 8192:
+        block = triton.next_power_of_2(N)
+        return _parts(N, device, 1, block, block // 16)
+    if _at_once(N, device):
+        return _parts(N, device, 1, 8192, 512)
+    return _looks(bits, device)
 
 
 # --8<-- [end:launch]
@@ -348,6 +309,20 @@ def _rows(t: Tensor) -> Tensor:
     """As M x N with neighbouring columns: a view where the strides allow one."""
     rows = t.reshape(-1, t.shape[-1])
     return rows if rows.stride(1) == 1 else rows.contiguous()
+
+
+_WAIT = isinstance(_forward_kernel, triton.runtime.JITFunction)
+
+
+def _launches(M: int, parts: int, x: Tensor) -> list[tuple[bool, Tensor | None]]:
+    """Whether to wait for the others' words, and where these are, for each launch.
+
+    The interpreter runs one program after the other: none waits there, and a second launch finds all words.
+    """
+    if parts == 1:
+        return [(False, None)]
+    words = torch.zeros((M, parts), dtype=torch.int64, device=x.device)
+    return [(True, words)] if _WAIT else [(False, words)] * 2
 
 
 def _forward_fake(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -362,15 +337,16 @@ def _forward(x: Tensor, dtype: torch.dtype) -> Tensor:
     M, N = x.shape
     stride = x.stride(0)
     unit = 1 if N % 8 or stride % 8 else 8
-    options = _forward_launch(N, 8 * x.element_size(), x.device)
+    options = {"UNIT": unit, **_forward_launch(N, 8 * x.element_size(), x.device)}
     with torch.cuda.device_of(x):  # triton launches on the current device
         if "ROWS" in options:
-            _forward_kernel[(-(-M // options["ROWS"]),)](x, y, stride // unit, M, N // unit, UNIT=unit, **options)
-        elif "KEEP" in options:
-            programs = min(M, options["PROGRAMS"])
-            _forward_widest_kernel[(programs,)](x, y, stride // unit, M, N // unit, UNIT=unit, **options)
+            _forward_kernel[(-(-M // options["ROWS"]),)](x, y, stride // unit, M, N // unit, **options)
+        elif "PARTS" in options:
+            for wait, words in _launches(M, options["PARTS"], x):
+                grid = (M * options["PARTS"],)
+                _forward_wide_kernel[grid](x, y, words, stride // unit, N // unit, **options, WAIT=wait)
         else:
-            _forward_wide_kernel[(M,)](x, y, stride // unit, N // unit, UNIT=unit, **options)
+            _forward_widest_kernel[(M,)](x, y, stride // unit, N // unit, **options)
     return y
 
 
@@ -386,15 +362,16 @@ def _backward(dy: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
     M, N = dy.shape
     stride = dy.stride(0)
     unit = 1 if N % 8 or stride % 8 else 8
-    options = _backward_launch(N, 8 * y.element_size(), y.device)
+    options = {"UNIT": unit, **_backward_launch(N, 8 * y.element_size(), y.device)}
     with torch.cuda.device_of(y):
         if "ROWS" in options:
-            _backward_kernel[(-(-M // options["ROWS"]),)](dy, y, dx, stride // unit, M, N // unit, UNIT=unit, **options)
-        elif "KEEP" in options:
-            programs = min(M, options["PROGRAMS"])
-            _backward_widest_kernel[(programs,)](dy, y, dx, stride // unit, M, N // unit, UNIT=unit, **options)
+            _backward_kernel[(-(-M // options["ROWS"]),)](dy, y, dx, stride // unit, M, N // unit, **options)
+        elif "PARTS" in options:
+            for wait, words in _launches(M, options["PARTS"], y):
+                grid = (M * options["PARTS"],)
+                _backward_wide_kernel[grid](dy, y, dx, words, stride // unit, N // unit, **options, WAIT=wait)
         else:
-            _backward_wide_kernel[(M,)](dy, y, dx, stride // unit, N // unit, UNIT=unit, **options)
+            _backward_widest_kernel[(M,)](dy, y, dx, stride // unit, N // unit, **options)
     return dx
 
 
