@@ -22,14 +22,7 @@ def points() -> Iterator[Point]:
             yield Point(shape, dtype, direction)
 
 
-def alternatives(point: Point) -> list[dict]:
-    """Elements a program and threads: 8 to 32 elements a thread; the other Phi; streaming stores."""
+def alternatives(point: Point) -> list[dict[str, int]]:
+    """Elements a program and threads: 8 to 32 elements a thread."""
     sizes = ((512, 64), (1024, 128), (1024, 64), (2048, 256), (2048, 128), (4096, 512), (4096, 256), (8192, 1024))
-    tried = [options(block, threads) for block, threads in sizes]
-    if point.shape.get("tanh") == 0:
-        tried += [options(block, threads, phi="erf") for block, threads in ((1024, 128), (2048, 256), (2048, 128))]
-    return tried + [options(1024, 128, store=".cs")]
-
-
-def options(block: int, threads: int, phi: str = "mills", store: str = "") -> dict:
-    return {"BLOCK": block, "PHI": phi, "STORE": store, "num_warps": threads // 32}
+    return [{"BLOCK": block, "num_warps": threads // 32} for block, threads in sizes]
