@@ -283,15 +283,12 @@ def _options(device: torch.device, threads: int, **constants: int) -> dict[str, 
 @functools.cache
 def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
     """With ROWS: that many whole rows in registers. Without: one row, in tiles."""
-    if N <= 1024:
-        block = triton.next_power_of_2(N)
-        return _options(device, 128, ROWS=2048 // block, BLOCK=block)
-    size = N * bits // 16
-    if size >= 32768:
+    if N > 16384:
         return _options(device, 1024, KEPT=0, BLOCK=8192)
-    # two tiles at least, as wide as they go without much of the last one hanging over the row's end
-    block = next(b for b in (4096, 2048, 1024) if b == 1024 or (2 * b <= size and b <= N and -N % b <= N // 6))
-    return _options(device, block // 8, KEPT=0, BLOCK=block)
+    block = triton.next_power_of_2(N)
+    if N <= 1024:
+        return _options(device, 128, ROWS=2048 // block, BLOCK=block)
+    return _options(device, min(block // 8, 1024), ROWS=1, BLOCK=block)
 
 
 @functools.cache
