@@ -28,6 +28,7 @@ from tests.benchmarks.source import ROOT
 SCHEMA = 1
 OUT = ROOT / "docs" / "measurements" / "sweeps"
 Options = dict[str, int]
+Question = tuple[int, int]
 
 
 def main(arguments: list[str]) -> int:
@@ -60,10 +61,10 @@ def sweep(name: str, device: torch.device, commit: str | None) -> dict:
     rows, sound = [], []
     for index, point in enumerate(plan.points(), 1):
         say(f"{name}: {index} {point.direction} {dict(point.shape)} {point.dtype}")
-        sound.append((point, checked(case, kernel, point, plan.alternatives(point), device)))
+        sound.append((point, *checked(case, kernel, point, plan.alternatives(point), device)))
     with alone():
-        for point, alternatives in sound:
-            rows.append(timed(case, kernel, point, alternatives, device))
+        for point, question, alternatives in sound:
+            rows.append(timed(case, kernel, point, question, alternatives, device))
     return {
         "schema": SCHEMA,
         "id": f"{now:%Y-%m-%dT%H-%M-%SZ}-{described['slug']}",
@@ -78,8 +79,13 @@ def sweep(name: str, device: torch.device, commit: str | None) -> dict:
     }
 
 
-def checked(case: Case, kernel: ModuleType, point: Point, alternatives: list[Options], device: torch.device) -> list:
-    """(options, problem) of each alternative, the launch table's own first; the problem is empty where it is right."""
+def checked(
+    case: Case, kernel: ModuleType, point: Point, alternatives: list[Options], device: torch.device
+) -> tuple[Question, list]:
+    """What the table was asked, and (options, problem) of each alternative, its own answer first.
+
+    The problem is empty where an alternative is right.
+    """
     torch.manual_seed(0)
     workload = case.prepare(point, device)
     reference = workload.reference()
@@ -88,7 +94,7 @@ def checked(case: Case, kernel: ModuleType, point: Point, alternatives: list[Opt
     with tables(kernel) as asked:  # what the table itself says here
         call = ours.build()
         call()
-        own = dict(asked[f"_{point.direction}_launch"])
+        question, own = asked[f"_{point.direction}_launch"]
     verdicts = []
     for options in [own, *(other for other in alternatives if other != own)]:
         problem = ""
@@ -101,10 +107,12 @@ def checked(case: Case, kernel: ModuleType, point: Point, alternatives: list[Opt
         verdicts.append((options, problem))
     del reference, baseline, results
     torch.cuda.empty_cache()
-    return verdicts
+    return question, verdicts
 
 
-def timed(case: Case, kernel: ModuleType, point: Point, alternatives: list, device: torch.device) -> dict:
+def timed(
+    case: Case, kernel: ModuleType, point: Point, question: Question, alternatives: list, device: torch.device
+) -> dict:
     """The times of the alternatives that are right, fastest first, and why the others are not."""
     torch.manual_seed(0)
     workload = case.prepare(point, device)
@@ -128,6 +136,7 @@ def timed(case: Case, kernel: ModuleType, point: Point, alternatives: list, devi
         "shape": dict(point.shape),
         "dtype": point.dtype,
         "direction": point.direction,
+        "asked": {"row_length": question[0], "bits": question[1]},
         "bytes": moved,
         "tried": sorted(tried, key=lambda row: row["time"]["p50"]),
         "failed": [{"options": options, "reason": problem} for options, problem in alternatives if problem],
@@ -135,15 +144,16 @@ def timed(case: Case, kernel: ModuleType, point: Point, alternatives: list, devi
 
 
 @contextlib.contextmanager
-def tables(kernel: ModuleType) -> Iterator[dict[str, Options]]:
-    """Notes what the launch table answers."""
-    answers: dict[str, Options] = {}
+def tables(kernel: ModuleType) -> Iterator[dict[str, tuple[Question, Options]]]:
+    """Notes what the launch table is asked (row length, bits of the dtype) and answers."""
+    answers: dict[str, tuple[Question, Options]] = {}
     saved = {name: getattr(kernel, name) for name in ("_forward_launch", "_backward_launch")}
 
     def noting(name: str) -> Callable[..., Options]:
         def launch(*arguments: Any) -> Options:
-            answers[name] = saved[name](*arguments)
-            return answers[name]
+            options = saved[name](*arguments)
+            answers[name] = arguments[:2], dict(options)
+            return options
 
         return launch
 

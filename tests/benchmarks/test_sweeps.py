@@ -1,0 +1,45 @@
+"""Every entry of a launch table is backed: it was timed beside its alternatives, and none of them was much faster."""
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.benchmarks.source import ROOT
+from tests.benchmarks.sweeps.__main__ import OUT
+
+KERNELS = sorted(path.stem for path in (ROOT / "kernels").glob("[a-z]*.py"))
+SLOWER = 1.05  # a table with few entries gives up this much at most
+
+
+def newest(kernel: str) -> Path:
+    records = sorted((OUT / kernel).glob("*.json"))
+    assert records, f"expected a sweep of {kernel} in {OUT}, found none: python -m tests.benchmarks.sweeps {kernel}"
+    return records[-1]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_launch_table_is_backed_by_the_newest_sweep(name: str, monkeypatch: pytest.MonkeyPatch):
+    kernel = importlib.import_module(f"kernels.{name}")
+    record = json.loads(newest(name).read_text())
+    monkeypatch.setattr(kernel, "_device", lambda device: (132, 32))  # an H200's
+    for point in record["points"]:
+        where = f"{name} {point['direction']} {point['shape']} {point['dtype']}"
+        launch = getattr(kernel, f"_{point['direction']}_launch")
+        device = torch.device("cuda", 100)  # a key of its own in the tables' caches
+        chosen = launch(point["asked"]["row_length"], point["asked"]["bits"], device)
+        seconds = [row["time"]["p50"] for row in point["tried"] if row["options"] == chosen]
+        assert seconds, f"{where}: {chosen} was not tried"
+        assert len(point["tried"]) > 1, f"{where}: no alternative was tried"
+        best = point["tried"][0]
+        assert seconds[0] <= SLOWER * best["time"]["p50"], f"{where}: {chosen} is slower than {best['options']}"
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_sweep_can_be_run_again(name: str):
+    plan = importlib.import_module(f"tests.benchmarks.sweeps.{name}")
+    points = list(plan.points())
+    assert {point.direction for point in points} == {"forward", "backward"}
+    assert all(isinstance(options, dict) for point in points for options in plan.alternatives(point))
