@@ -47,36 +47,24 @@ def _forward_kernel(
 # --8<-- [end:forward]
 
 
-# --8<-- [start:welford]
+# --8<-- [start:statistics]
 @triton.jit
-def _add(x, first, sums, squares, seen, WELFORD: tl.constexpr):
-    """One more number into each lane's statistics; `seen`, with this one."""
-    if WELFORD:
-        distance = x - sums
-        sums += distance * (1.0 / seen)
-        squares += distance * (x - sums)
-    else:
-        distance = x - first
-        sums += distance
-        squares += distance * distance
-    return sums, squares
+def _add(x, origin, sums, squares):
+    """Eight more numbers into each thread's sums of distances, and of their squares, from its origin."""
+    distance = x.to(tl.float32) - origin[:, None]
+    return sums + tl.sum(distance, axis=1), squares + tl.sum(distance * distance, axis=1)
 
 
 @triton.jit
-def _combine(first, sums, squares, seen, N, eps, WELFORD: tl.constexpr):
-    """Mean and rstd of a row, from those of its lanes, which saw `seen` numbers each."""
-    if WELFORD:
-        mean = tl.sum(seen * sums) / N
-        distance = sums - mean
-        squares += seen * distance * distance
-    else:
-        mean = tl.sum(seen * first + sums) / N
-        distance = first - mean
-        squares += distance * (2 * sums + seen * distance)
+def _combine(origin, sums, squares, seen, N, eps):
+    """Mean and rstd of the row, from what its threads saw: `seen` numbers each."""
+    mean = tl.sum(seen * origin + sums) / N
+    distance = origin - mean
+    squares += distance * (2 * sums + seen * distance)
     return mean, tl.rsqrt(tl.sum(squares) / N + tl.cast(eps, tl.float32))
 
 
-# --8<-- [end:welford]
+# --8<-- [end:statistics]
 
 
 # --8<-- [start:forward-wide]
@@ -88,50 +76,59 @@ def _normalized(x, mean, rstd, weight, bias):
 @triton.jit
 def _forward_wide_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, stats_ptr, x_stride, M, N, eps,
-    UNIT: tl.constexpr, KEEP: tl.constexpr, BLOCK: tl.constexpr, WELFORD: tl.constexpr = False,
+    UNIT: tl.constexpr, KEEP: tl.constexpr, BLOCK: tl.constexpr,
+    CG: tl.constexpr = "", WCG: tl.constexpr = "", CS: tl.constexpr = "",
 ):  # fmt: skip
-    """A row of any length, in tiles: KEEP of them stay in registers as they are, the others are looked at twice."""
+    """A row of any length, in tiles: KEEP of them stay in registers as they are, the others are looked at twice.
+
+    A tile has eight neighbours for each thread.
+    """
     x_stride, N = tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * x_stride
     y_ptr += row * N
-    lanes = tl.arange(0, BLOCK)
+    lanes = tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
     kept = ()
     for tile in tl.static_range(KEEP):
-        kept = kept + (tl.load(x_ptr + tile * BLOCK + lanes),)
+        kept = kept + (tl.load(x_ptr + tile * BLOCK + lanes, cache_modifier=CG),)
     if KEEP:
-        first = kept[0].to(tl.float32)
+        first = kept[0]
     else:
-        first = tl.load(x_ptr + lanes, mask=lanes < N, other=0.0, eviction_policy="evict_last").to(tl.float32)
-    sums, squares = first if WELFORD else tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
-    for tile in tl.static_range(1, KEEP):
-        sums, squares = _add(kept[tile].to(tl.float32), first, sums, squares, tile + 1.0, WELFORD)
+        first = tl.load(x_ptr + lanes, mask=lanes < N, other=0.0, eviction_policy="evict_last")
+    # of numbers of the row: no farther from the mean than they, so little is lost when that distance is taken out again
+    seen = tl.sum((lanes < N).to(tl.float32), axis=1)
+    origin = tl.sum(first.to(tl.float32), axis=1) / tl.maximum(seen, 1.0)
+    sums, squares = tl.zeros([BLOCK // 8], tl.float32), tl.zeros([BLOCK // 8], tl.float32)
+    for tile in tl.static_range(KEEP):
+        sums, squares = _add(kept[tile], origin, sums, squares)
     full = N // BLOCK  # tiles that need no mask
-    for tile in range(max(KEEP, 1), full):
-        x = tl.load(x_ptr + tile * BLOCK + lanes, eviction_policy="evict_last").to(tl.float32)
-        sums, squares = _add(x, first, sums, squares, tile + 1.0, WELFORD)
+    for tile in range(KEEP, full):
+        x = tl.load(x_ptr + tile * BLOCK + lanes, eviction_policy="evict_last")
+        sums, squares = _add(x, origin, sums, squares)
     cols = full * BLOCK + lanes
     rest = cols < N
-    if (full > 0) & (full * BLOCK < N):
-        x = tl.load(x_ptr + cols, mask=rest, other=0.0, eviction_policy="evict_last").to(tl.float32)
-        more_sums, more_squares = _add(x, first, sums, squares, full + 1.0, WELFORD)
-        sums, squares = tl.where(rest, more_sums, sums), tl.where(rest, more_squares, squares)
-    mean, rstd = _combine(first, sums, squares, full + rest.to(tl.float32), N, eps, WELFORD)
+    if full * BLOCK < N:
+        x = tl.load(x_ptr + cols, mask=rest, other=0.0, eviction_policy="evict_last")
+        sums, squares = _add(tl.where(rest, x.to(tl.float32), origin[:, None]), origin, sums, squares)
+    seen = 8.0 * full + tl.sum(rest.to(tl.float32), axis=1)
+    mean, rstd = _combine(origin, sums, squares, seen, N, eps)
     if stats_ptr is not None:
         tl.store(stats_ptr + row, mean)
         tl.store(stats_ptr + M + row, rstd)
     for tile in tl.static_range(KEEP):
         at = tile * BLOCK + lanes
-        tl.store(y_ptr + at, _normalized(kept[tile], mean, rstd, tl.load(weight_ptr + at), tl.load(bias_ptr + at)))
+        weight, bias = tl.load(weight_ptr + at, cache_modifier=WCG), tl.load(bias_ptr + at, cache_modifier=WCG)
+        tl.store(y_ptr + at, _normalized(kept[tile], mean, rstd, weight, bias), cache_modifier=CS)
     for tile in range(KEEP, full):
         at = tile * BLOCK + lanes
         x = tl.load(x_ptr + at, eviction_policy="evict_first")
-        tl.store(y_ptr + at, _normalized(x, mean, rstd, tl.load(weight_ptr + at), tl.load(bias_ptr + at)))
+        weight, bias = tl.load(weight_ptr + at, cache_modifier=WCG), tl.load(bias_ptr + at, cache_modifier=WCG)
+        tl.store(y_ptr + at, _normalized(x, mean, rstd, weight, bias), cache_modifier=CS)
     if full * BLOCK < N:
         x = tl.load(x_ptr + cols, mask=rest, other=0.0, eviction_policy="evict_first")
         weight = tl.load(weight_ptr + cols, mask=rest, other=0.0)
         bias = tl.load(bias_ptr + cols, mask=rest, other=0.0)
-        tl.store(y_ptr + cols, _normalized(x, mean, rstd, weight, bias), mask=rest)
+        tl.store(y_ptr + cols, _normalized(x, mean, rstd, weight, bias), mask=rest, cache_modifier=CS)
 
 
 # --8<-- [end:forward-wide]
@@ -149,42 +146,67 @@ def _forward_wide_kernel(
 @triton.jit
 def _backward_kernel(
     dy_ptr, x_ptr, weight_ptr, stats_ptr, means_ptr, dx_ptr, shares_ptr, dy_stride, x_stride, M, N,
-    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, FOLD: tl.constexpr, STAGES: tl.constexpr,
-    WHOLE: tl.constexpr,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, FOLD: tl.constexpr,
+    STAGES: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows at a time while the next ones are on their way. Reads 2MN, writes MN.
 
-    Of a row the program has BLOCK columns: if that is not the WHOLE row, the row's means are read. FOLD adds the rows
-    up before they go into the shares: free where a thread has the same columns of all of them.
+    Of a row the program has TILES tiles of BLOCK columns: if that is not the WHOLE row, the row's means are read. FOLD
+    adds the rows up before they go into the shares: free where a thread has the same columns of all of them.
     """
     dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
-    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)
-    dweight = tl.zeros([1 if FOLD else ROWS, BLOCK], tl.float32)
-    dbias = tl.zeros([1 if FOLD else ROWS, BLOCK], tl.float32)
+    first_col = tl.program_id(1) * BLOCK * TILES
+    weight, dweight, dbias = (), (), ()
+    for tile in tl.static_range(TILES):
+        cols = first_col + tile * BLOCK + tl.arange(0, BLOCK)
+        weight = weight + (tl.load(weight_ptr + cols, mask=cols < N, other=0.0),)
+        dweight = dweight + (tl.zeros([1 if FOLD else ROWS, BLOCK], tl.float32),)
+        dbias = dbias + (tl.zeros([1 if FOLD else ROWS, BLOCK], tl.float32),)
     first = tl.program_id(0).to(tl.int64) * ROWS
-    for start in tl.range(first, M, tl.num_programs(0) * ROWS, num_stages=STAGES):
+    for start in tl.range(first, M, tl.num_programs(0) * ROWS, num_stages=STAGES, disable_licm=TILES > 1):
         rows = tl.cast(start, tl.int64) + tl.arange(0, ROWS)  # the interpreter's start is a Python int
-        inside = (rows < M)[:, None] & (cols < N)[None, :]
-        x = tl.load(x_ptr + rows[:, None] * x_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
-        dy = tl.load(dy_ptr + rows[:, None] * dy_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
-        mean = tl.load(stats_ptr + rows, mask=rows < M, other=0.0)[:, None]
-        rstd = tl.load(stats_ptr + M + rows, mask=rows < M, other=0.0)[:, None]
-        x_hat = (x - mean) * rstd
-        g = dy * weight[None, :]
+        live = rows < M
+        x, dy = (), ()
+        for tile in tl.static_range(TILES):
+            cols = first_col + tile * BLOCK + tl.arange(0, BLOCK)
+            inside = live[:, None] & (cols < N)[None, :]
+            x = x + (tl.load(x_ptr + rows[:, None] * x_stride + cols[None, :], mask=inside, other=0.0),)
+            dy = dy + (tl.load(dy_ptr + rows[:, None] * dy_stride + cols[None, :], mask=inside, other=0.0),)
+        rstd = tl.load(stats_ptr + M + rows, mask=live, other=0.0)
+        shift = tl.load(stats_ptr + rows, mask=live, other=0.0) * rstd
+        g_mean, product_mean = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)
+        dweight_added, dbias_added = (), ()
+        for tile in tl.static_range(TILES):
+            this_dy = dy[tile].to(tl.float32)
+            x_hat = x[tile].to(tl.float32) * rstd[:, None] - shift[:, None]
+            product = this_dy * x_hat
+            dweight_added = dweight_added + (
+                dweight[tile] + (tl.sum(product, axis=0, keep_dims=True) if FOLD else product),
+            )
+            dbias_added = dbias_added + (dbias[tile] + (tl.sum(this_dy, axis=0, keep_dims=True) if FOLD else this_dy),)
+            if WHOLE:
+                this_weight = weight[tile].to(tl.float32)[None, :]
+                g_mean += tl.sum(this_dy * this_weight, axis=1)
+                product_mean += tl.sum(product * this_weight, axis=1)
+        dweight, dbias = dweight_added, dbias_added
         if WHOLE:
-            g_mean = tl.sum(g, axis=1) / N
-            product_mean = tl.sum(g * x_hat, axis=1) / N
+            g_mean, product_mean = g_mean / N, product_mean / N
         else:
-            g_mean = tl.load(means_ptr + rows, mask=rows < M, other=0.0)
-            product_mean = tl.load(means_ptr + M + rows, mask=rows < M, other=0.0)
-        dx = (g - g_mean[:, None] - x_hat * product_mean[:, None]) * rstd
-        tl.store(dx_ptr + rows[:, None] * N + cols[None, :], dx, mask=inside)
-        dweight += tl.sum(dy * x_hat, axis=0, keep_dims=True) if FOLD else dy * x_hat
-        dbias += tl.sum(dy, axis=0, keep_dims=True) if FOLD else dy
+            g_mean = tl.load(means_ptr + rows, mask=live, other=0.0)
+            product_mean = tl.load(means_ptr + M + rows, mask=live, other=0.0)
+        scale = -product_mean * rstd * rstd
+        offset = (shift * product_mean - g_mean) * rstd
+        for tile in tl.static_range(TILES):
+            cols = first_col + tile * BLOCK + tl.arange(0, BLOCK)
+            dx = x[tile].to(tl.float32) * scale[:, None] + offset[:, None]
+            dx += dy[tile].to(tl.float32) * rstd[:, None] * weight[tile].to(tl.float32)[None, :]
+            inside = live[:, None] & (cols < N)[None, :]
+            tl.store(dx_ptr + rows[:, None] * N + cols[None, :], dx, mask=inside)
     shares_ptr += tl.program_id(0).to(tl.int64) * 2 * N
-    tl.store(shares_ptr + cols, tl.sum(dweight, axis=0), mask=cols < N)
-    tl.store(shares_ptr + N + cols, tl.sum(dbias, axis=0), mask=cols < N)
+    for tile in tl.static_range(TILES):
+        cols = first_col + tile * BLOCK + tl.arange(0, BLOCK)
+        tl.store(shares_ptr + cols, tl.sum(dweight[tile], axis=0), mask=cols < N)
+        tl.store(shares_ptr + N + cols, tl.sum(dbias[tile], axis=0), mask=cols < N)
 
 
 # --8<-- [end:backward]
@@ -197,58 +219,65 @@ def _load(ptr, cols, N, POLICY: tl.constexpr):
 
 
 @triton.jit
-def _in_thread(x):
-    """The sums of eight neighbours, which one thread has."""
-    return tl.sum(tl.reshape(x, [x.shape[0] // 8, 8]), axis=1)
+def _tile(ptr, start, N, BLOCK: tl.constexpr, FULL: tl.constexpr, POLICY: tl.constexpr):
+    """Eight neighbours for each thread; a full tile needs no mask."""
+    lanes = tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    if FULL:
+        return tl.load(ptr + start + lanes, eviction_policy=POLICY).to(tl.float32)
+    return tl.load(ptr + start + lanes, mask=start + lanes < N, other=0.0, eviction_policy=POLICY).to(tl.float32)
 
 
 @triton.jit
 def _backward_wide_kernel(
     dy_ptr, x_ptr, weight_ptr, stats_ptr, dx_ptr, shares_ptr, dy_stride, x_stride, M, N,
-    UNIT: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
+    UNIT: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
+    W1: tl.constexpr = "evict_last", W2: tl.constexpr = "",
 ):  # fmt: skip
-    """One row at a time, in tiles: registers have room for the shares only, so the row is looked at twice.
+    """One row at a time, in TILES tiles: registers have room for the shares only, so the row is looked at twice.
 
-    And for TILES tiles of the shares: of a longer row, program_id(1) has that part. For the row's means it reads all.
+    Only the last tile may hang over the row's end, if it is not FULL.
     """
     dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
-    part = tl.program_id(1) * TILES
-    dweight = (tl.zeros([BLOCK], tl.float32),) * TILES
-    dbias = (tl.zeros([BLOCK], tl.float32),) * TILES
+    dweight = (tl.zeros([BLOCK // 8, 8], tl.float32),) * TILES
+    dbias = (tl.zeros([BLOCK // 8, 8], tl.float32),) * TILES
     # disable_licm: the masks and addresses of all tiles, hoisted out of the loop, would spill
-    for index in tl.range(tl.program_id(0).to(tl.int64), M, tl.num_programs(0), disable_licm=True):
+    for index in tl.range(tl.program_id(0), M, tl.num_programs(0), disable_licm=True):
         row = tl.cast(index, tl.int64)
         dy_row, x_row, dx_row = dy_ptr + row * dy_stride, x_ptr + row * x_stride, dx_ptr + row * N
-        mean, rstd = tl.load(stats_ptr + row), tl.load(stats_ptr + M + row)
+        rstd = tl.load(stats_ptr + M + row)
+        shift = tl.load(stats_ptr + row) * rstd
         g_sums, product_sums = tl.zeros([BLOCK // 8], tl.float32), tl.zeros([BLOCK // 8], tl.float32)
-        for other in range(tl.num_programs(1) * TILES - TILES):
-            tile = other + TILES * (other >= part).to(tl.int32)
-            cols = tile * BLOCK + tl.arange(0, BLOCK)
-            g = _load(dy_row, cols, N, "evict_last") * _load(weight_ptr, cols, N, "evict_last")
-            g_sums += _in_thread(g)
-            product_sums += _in_thread(g * ((_load(x_row, cols, N, "evict_last") - mean) * rstd))
         dweight_added, dbias_added = (), ()
         for tile in tl.static_range(TILES):
-            cols = (part + tile) * BLOCK + tl.arange(0, BLOCK)
-            dy = _load(dy_row, cols, N, "evict_last")
-            x_hat = (_load(x_row, cols, N, "evict_last") - mean) * rstd
+            dy = _tile(dy_row, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "evict_last")
+            x_hat = _tile(x_row, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "evict_last") * rstd - shift
+            g = dy * _tile(weight_ptr, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, W1)
             dweight_added = dweight_added + (dweight[tile] + dy * x_hat,)
             dbias_added = dbias_added + (dbias[tile] + dy,)
-            g = dy * _load(weight_ptr, cols, N, "evict_last")
-            g_sums += _in_thread(g)
-            product_sums += _in_thread(g * x_hat)
+            g_sums += tl.sum(g, axis=1)
+            product_sums += tl.sum(g * x_hat, axis=1)
         dweight, dbias = dweight_added, dbias_added
-        g_mean, product_mean = tl.sum(g_sums) / N, tl.sum(product_sums) / N
+        g_mean, product_mean = tl.split(tl.sum(tl.join(g_sums, product_sums), axis=0) / N)
+        scale = -product_mean * rstd * rstd
+        offset = (shift * product_mean - g_mean) * rstd
         for tile in tl.static_range(TILES):
-            cols = (part + tile) * BLOCK + tl.arange(0, BLOCK)
-            x_hat = (_load(x_row, cols, N, "evict_first") - mean) * rstd
-            g = _load(dy_row, cols, N, "evict_first") * _load(weight_ptr, cols, N, "")
-            tl.store(dx_row + cols, (g - g_mean - x_hat * product_mean) * rstd, mask=cols < N)
+            dx = _tile(x_row, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "evict_first") * scale + offset
+            dy = _tile(dy_row, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "evict_first")
+            dx += dy * rstd * _tile(weight_ptr, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, W2)
+            _store(dx_row, tile * BLOCK, dx, N, BLOCK, FULL or tile < TILES - 1)
     shares_ptr += tl.program_id(0).to(tl.int64) * 2 * N
     for tile in tl.static_range(TILES):
-        cols = (part + tile) * BLOCK + tl.arange(0, BLOCK)
-        tl.store(shares_ptr + cols, dweight[tile], mask=cols < N)
-        tl.store(shares_ptr + N + cols, dbias[tile], mask=cols < N)
+        _store(shares_ptr, tile * BLOCK, dweight[tile], N, BLOCK, FULL or tile < TILES - 1)
+        _store(shares_ptr + N, tile * BLOCK, dbias[tile], N, BLOCK, FULL or tile < TILES - 1)
+
+
+@triton.jit
+def _store(ptr, start, value, N, BLOCK: tl.constexpr, FULL: tl.constexpr):
+    lanes = tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    if FULL:
+        tl.store(ptr + start + lanes, value)
+    else:
+        tl.store(ptr + start + lanes, value, mask=start + lanes < N)
 
 
 # --8<-- [end:backward-wide]
@@ -318,29 +347,27 @@ def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
     if N <= 1024:
         block = triton.next_power_of_2(N)
         return _options(device, 128, ROWS=2048 // block, BLOCK=block)
-    if N > 65536:  # so many rows of this length as run at one time are more than the L2 cache holds
-        return _options(device, 512, KEEP=8 if bits == 16 else 4, BLOCK=4096)
-    if N >= 32768:
-        return _options(device, 1024, KEEP=0, BLOCK=8192)
-    # two tiles at least, as wide as they go without much of the last one hanging over the row's end
-    block = next(b for b in (4096, 2048, 1024) if b == 1024 or (2 * b <= N and -N % b <= N // 6))
-    return _options(device, block // 8, KEEP=0, BLOCK=block)
+    threads = 128 if N < 8192 else 256 if N < 16384 else 512 if N < 32768 else 1024
+    tile = 8 * threads
+    return _options(device, threads, KEEP=min(N // tile, 7 if N < 32768 else 4), BLOCK=tile, CG=".cg", CS=".cs")
 
 
 @functools.cache
 def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
-    """With TILES: one row in tiles, two looks. Else BLOCK columns, of the whole row if it fits. PROGRAMS run at once
-    on a multiprocessor."""
-    if 8192 < N <= 32768:
+    """With ROWS: whole rows if they fit, or else blocks of columns. Without: one row in tiles, two looks. PROGRAMS run
+    at once on a multiprocessor."""
+    if 8192 < N <= 16384:
         return _options(device, 1024, PROGRAMS=1, TILES=2, BLOCK=8192)
-    # 16 elements of each tensor a thread: the shares, the weight, x_hat and g fit into 128 registers
-    threads, programs = (128, 4) if N <= 2048 else (512, 1)
-    tile = 16 * threads
+    threads, tile, programs = (128, 2048, 4) if N <= 2048 else (256, 8192, 1)
+    if bits == 32 and tile == 8192:
+        threads = 512
     block = min(triton.next_power_of_2(N), tile)
-    # 96 KiB at most for bf16 on a multiprocessor: wider dtypes and AMD's smaller memory get a stage less
+    # 64 KiB at most for bf16 on a multiprocessor: wider dtypes and AMD's smaller memory get a stage less
     stages = 3 if bits == 16 and _device(device)[1] == 32 else 2
     fold = int(block >= 8 * threads)
-    return _options(device, threads, PROGRAMS=programs, ROWS=tile // block, BLOCK=block, FOLD=fold, STAGES=stages)
+    return _options(
+        device, threads, PROGRAMS=programs, ROWS=tile // block, TILES=1, BLOCK=block, FOLD=fold, STAGES=stages
+    )
 
 
 @functools.cache
@@ -410,13 +437,14 @@ def _backward(dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, stats: Tensor
     unit = 8 if N % 8 == dy_stride % 8 == x_stride % 8 == 0 else 1
     sizes = dy_stride // unit, x_stride // unit, M, N // unit, unit
     options = dict(_backward_launch(N, 8 * x.element_size(), x.device))
-    parts = -(-N // (options["BLOCK"] * options.get("TILES", 1)))
+    parts = -(-N // (options["BLOCK"] * options["TILES"]))
     at_once = _device(x.device)[0] * options.pop("PROGRAMS")
     programs = max(1, min(at_once // parts, -(-M // options.get("ROWS", 1))))
     shares = x.new_empty((programs, 2, N), dtype=torch.float32)
     with torch.cuda.device_of(x):
-        if "TILES" in options:
-            _backward_wide_kernel[programs, parts](dy, x, weight, stats, dx, shares, *sizes, **options)
+        if "ROWS" not in options:
+            full = N % options["BLOCK"] == 0
+            _backward_wide_kernel[(programs,)](dy, x, weight, stats, dx, shares, *sizes, FULL=full, **options)
         else:
             means = None if parts == 1 else torch.empty_like(stats)
             if means is not None:
