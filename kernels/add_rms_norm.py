@@ -129,7 +129,7 @@ def _backward_kernel(
     dy_ptr, dh_ptr, h_ptr, weight_ptr, rstd_ptr, mean_ptr, dx_ptr, dresidual_ptr, share_ptr,
     dy_stride, dh_stride, h_stride, M, N,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, WHOLE: tl.constexpr,
-    PACKED: tl.constexpr,
+    PACKED: tl.constexpr, AGAIN: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows at a time while the next ones are on their way. Reads 3MN, writes MN.
 
@@ -138,18 +138,21 @@ def _backward_kernel(
     dy_stride, dh_stride = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(dh_stride, tl.int64) * UNIT
     h_stride, N = tl.cast(h_stride, tl.int64) * UNIT, N * UNIT
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0)[None, :]
+    if not AGAIN:
+        weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0)[None, :]
     dweight = tl.zeros([ROWS, BLOCK], tl.float32)
     first = tl.program_id(0).to(tl.int64) * ROWS
     for start in tl.range(first, M, tl.num_programs(0) * ROWS, num_stages=STAGES):
         rows = tl.cast(start, tl.int64) + tl.arange(0, ROWS)  # the interpreter's start is a Python int
-        inside = (rows < M)[:, None] & (cols < N)[None, :]
+        inside = (cols < N)[None, :] if ROWS == 1 else (rows < M)[:, None] & (cols < N)[None, :]
         h = tl.load(h_ptr + rows[:, None] * h_stride + cols[None, :], mask=inside, other=0.0)
         dy = tl.load(dy_ptr + rows[:, None] * dy_stride + cols[None, :], mask=inside, other=0.0)
-        rstd = tl.load(rstd_ptr + rows, mask=rows < M, other=0.0)[:, None]
+        rstd = tl.load(rstd_ptr + rows, mask=None if ROWS == 1 else rows < M)[:, None]
         if PACKED:
             dy_h_hat, zero = dy.to(tl.float32) * (h.to(tl.float32) * rstd), (rstd < 0).to(tl.int16)
             dweight += dy_h_hat
+            if AGAIN:
+                weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0, volatile=True)[None, :]
             mean = _sum_by_eights(dy_h_hat * _unpacked(weight, zero)) / N
             h_hat, g = _unpacked(h, zero) * rstd, _unpacked(dy, zero) * _unpacked(weight, zero)
         else:
@@ -313,6 +316,7 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
         STAGES=stages,
         WHOLE=N <= 8192,
         PACKED=False,
+        AGAIN=False,
     )
 
 

@@ -128,7 +128,7 @@ def _sum_by_eights(t):
 def _backward_kernel(
     dy_ptr, x_ptr, weight_ptr, rstd_ptr, mean_ptr, dx_ptr, share_ptr, dy_stride, x_stride, M, N,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, WHOLE: tl.constexpr,
-    PACKED: tl.constexpr,
+    PACKED: tl.constexpr, AGAIN: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows at a time while the next ones are on their way. Reads 2MN, writes MN.
 
@@ -136,18 +136,21 @@ def _backward_kernel(
     """
     dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0)[None, :]
+    if not AGAIN:
+        weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0)[None, :]
     dweight = tl.zeros([ROWS, BLOCK], tl.float32)
     first = tl.program_id(0).to(tl.int64) * ROWS
     for start in tl.range(first, M, tl.num_programs(0) * ROWS, num_stages=STAGES):
         rows = tl.cast(start, tl.int64) + tl.arange(0, ROWS)  # the interpreter's start is a Python int
-        inside = (rows < M)[:, None] & (cols < N)[None, :]
+        inside = (cols < N)[None, :] if ROWS == 1 else (rows < M)[:, None] & (cols < N)[None, :]
         x = tl.load(x_ptr + rows[:, None] * x_stride + cols[None, :], mask=inside, other=0.0)
         dy = tl.load(dy_ptr + rows[:, None] * dy_stride + cols[None, :], mask=inside, other=0.0)
-        rstd = tl.load(rstd_ptr + rows, mask=rows < M, other=0.0)[:, None]
+        rstd = tl.load(rstd_ptr + rows, mask=None if ROWS == 1 else rows < M)[:, None]
         if PACKED:
             dy_x_hat, zero = dy.to(tl.float32) * (x.to(tl.float32) * rstd), (rstd < 0).to(tl.int16)
             dweight += dy_x_hat
+            if AGAIN:
+                weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0, volatile=True)[None, :]
             mean = _sum_by_eights(dy_x_hat * _unpacked(weight, zero)) / N
             x_hat, g = _unpacked(x, zero) * rstd, _unpacked(dy, zero) * _unpacked(weight, zero)
             dx = (g - x_hat * mean[:, None]) * rstd
@@ -306,6 +309,7 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
         STAGES=stages,
         WHOLE=N <= 8192,
         PACKED=False,
+        AGAIN=False,
     )
 
 

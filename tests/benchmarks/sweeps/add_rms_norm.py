@@ -47,17 +47,17 @@ def forward(columns: int) -> list[dict[str, object]]:
 
 
 def backward(columns: int) -> list[dict[str, object]]:
-    whole = {  # tile, warps, programs, stages, packed
-        1024: ((2048, 4, 3, 3, False), (4096, 8, 2, 3, False), (2048, 8, 4, 3, False), (1024, 4, 8, 3, False),
-               (2048, 4, 4, 2, False), (8192, 8, 1, 3, False)),
-        2048: ((2048, 4, 4, 3, False), (4096, 4, 2, 3, False), (4096, 8, 2, 3, False), (8192, 8, 1, 3, False)),
-        4096: ((4096, 4, 2, 3, False), (4096, 8, 2, 3, False), (8192, 16, 1, 3, False), (8192, 8, 1, 2, False),
-               (8192, 16, 1, 3, True), (4096, 8, 2, 4, True)),
-        5120: ((8192, 8, 1, 3, False), (8192, 16, 1, 3, False), (8192, 16, 1, 3, True)),
-        8192: ((8192, 16, 1, 3, False), (8192, 16, 1, 2, False), (8192, 16, 1, 4, False), (8192, 16, 1, 3, True),
-               (8192, 16, 1, 4, True)),
-        9000: ((16384, 32, 1, 2, True), (16384, 32, 1, 3, True)),
-        16384: ((16384, 32, 1, 2, True), (16384, 32, 1, 3, True)),
+    whole = {  # tile, warps, programs, stages, packed (2: and weight read again)
+        1024: ((2048, 4, 3, 3, 0), (4096, 8, 2, 3, 0), (2048, 8, 4, 3, 0), (1024, 4, 8, 3, 0),
+               (2048, 4, 4, 2, 0), (8192, 8, 1, 3, 0)),
+        2048: ((2048, 4, 4, 3, 0), (4096, 4, 2, 3, 0), (4096, 8, 2, 3, 0), (8192, 8, 1, 3, 0)),
+        4096: ((4096, 4, 2, 3, 0), (4096, 8, 2, 3, 0), (8192, 16, 1, 3, 0), (8192, 8, 1, 2, 0),
+               (8192, 16, 1, 3, 1), (4096, 8, 2, 4, 1)),
+        5120: ((8192, 8, 1, 3, 0), (8192, 16, 1, 3, 0), (8192, 16, 1, 3, 1)),
+        8192: ((8192, 16, 1, 3, 0), (8192, 16, 1, 2, 0), (8192, 16, 1, 4, 0), (8192, 16, 1, 3, 1),
+               (8192, 16, 1, 4, 1)),
+        9000: ((16384, 32, 1, 3, 1), (16384, 32, 1, 2, 2)),
+        16384: ((16384, 32, 1, 2, 1), (16384, 32, 1, 3, 1), (16384, 32, 1, 2, 2)),
     }.get(columns, ())  # fmt: skip
     tiled = {  # tile, warps, programs, tiles kept
         8192: ((8192, 32, 1, 0), (8192, 32, 1, 1), (4096, 16, 2, 0), (4096, 16, 2, 2)),
@@ -71,10 +71,10 @@ def backward(columns: int) -> list[dict[str, object]]:
     }.get(columns, ())
     return [
         *({"PROGRAMS": programs, "ROWS": max(1, tile // columns), "BLOCK": min(tile, 1 << (columns - 1).bit_length()),
-           "STAGES": stages, "WHOLE": True, "PACKED": packed, "num_warps": warps}
+           "STAGES": stages, "WHOLE": True, "PACKED": packed > 0, "AGAIN": packed > 1, "num_warps": warps}
           for tile, warps, programs, stages, packed in whole),
         *({"PROGRAMS": programs, "TILES": -(-columns // tile), "BLOCK": tile, "KEPT": kept, "num_warps": warps}
           for tile, warps, programs, kept in tiled),
-        *({"PROGRAMS": programs, "ROWS": 1, "BLOCK": tile, "STAGES": 3, "WHOLE": False, "PACKED": False,
+        *({"PROGRAMS": programs, "ROWS": 1, "BLOCK": tile, "STAGES": 3, "WHOLE": False, "PACKED": False, "AGAIN": False,
            "num_warps": warps} for tile, warps, programs in blocks),
     ]  # fmt: skip
