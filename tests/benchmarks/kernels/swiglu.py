@@ -7,9 +7,12 @@ of one, as a fused projection leaves them. (rows, columns, tanh): GeGLU, with ta
 
 import copy
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+import triton
+import triton.language as tl
 from torch import Tensor, nn
 
 from kernels import swiglu as kernel
@@ -37,8 +40,8 @@ def points(device: torch.device) -> Iterator[Point]:
 
 def prepare(point: Point, device: torch.device) -> Workload:
     if "batch" in point.shape:
-        ours = blocks.Operations(activation=lambda gate, up, weight, bias: kernel.swiglu(gate, up))
-        return blocks.block_workload(point, device, blocks.Operations(), ours)
+        with_views = blocks.Operations(activation=lambda gate, up, weight, bias: kernel.swiglu(gate, up))
+        return blocks.block_workload(point, device, blocks.Operations(), with_views)
     dtype = getattr(torch, point.dtype)
     if "hidden" in point.shape:
         tokens, width, hidden = point.shape.values()
@@ -52,7 +55,13 @@ def prepare(point: Point, device: torch.device) -> Workload:
     else:
         inputs = {name: torch.randn(size, device=device).to(dtype) for name in ("gate", "up")}
     gelu = {0: "none", 1: "tanh"}.get(point.shape.get("tanh", -1))
-    plain, ours, theirs = (side(gelu) for side in (eager, our, liger))
+    functions: dict[str, sides.Find] = {
+        "eager": lambda: eager(gelu),
+        "ours": lambda: our(gelu),
+        "liger": liger(gelu),
+    }
+    if gelu == "none":
+        functions["first-draft"] = lambda: FirstDraft.apply
     forward, backward = FLOPS[gelu or "silu"]
     elements = size[0] * size[1]
     width = elements * dtype.itemsize
@@ -60,7 +69,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
         point,
         kernel,
         inputs,
-        {"eager": lambda: plain, "ours": lambda: ours, "liger": theirs},
+        functions,
         # gate and up, and y or its gradient; y or the gradients of gate and up
         bytes_read={"forward": 2, "backward": 3, "both": 5}[point.direction] * width,
         bytes_written={"forward": 1, "backward": 2, "both": 3}[point.direction] * width,
@@ -109,6 +118,45 @@ def liger(gelu: str | None) -> sides.Find:
         return call
 
     return find
+
+
+# ---- the first version of GeGLU, with the library's erf; for sizes that BLOCK divides -------------------------------
+
+
+@triton.jit
+def _draft_forward_kernel(gate_ptr, up_ptr, y_ptr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    gate, up = tl.load(gate_ptr + places).to(tl.float32), tl.load(up_ptr + places).to(tl.float32)
+    tl.store(y_ptr + places, 0.5 * gate * (1 + tl.erf(gate * 0.7071067811865476)) * up)
+
+
+@triton.jit
+def _draft_backward_kernel(dy_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, BLOCK: tl.constexpr):  # type: ignore
+    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    dy = tl.load(dy_ptr + places).to(tl.float32)
+    gate, up = tl.load(gate_ptr + places).to(tl.float32), tl.load(up_ptr + places).to(tl.float32)
+    phi = 0.5 * (1 + tl.erf(gate * 0.7071067811865476))
+    tl.store(dgate_ptr + places, dy * up * (phi + gate * tl.exp(-0.5 * gate * gate) * 0.3989422804014327))
+    tl.store(dup_ptr + places, dy * gate * phi)
+
+
+class FirstDraft(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate, up)
+        y = torch.empty_like(gate)
+        _draft_forward_kernel[(y.numel() // 1024,)](gate, up, y, BLOCK=1024)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
+        gate, up = ctx.saved_tensors
+        dgate, dup = torch.empty_like(gate), torch.empty_like(up)
+        _draft_backward_kernel[(dy.numel() // 1024,)](dy, gate, up, dgate, dup, BLOCK=1024)
+        return dgate, dup
+
+
+# ---- inside a model -------------------------------------------------------------------------------------------------
 
 
 class Llama(nn.Module):
