@@ -52,6 +52,15 @@ def _keep(seed, row, group, threshold):
     return numbers >= tl.cast(threshold, tl.uint32) << 16
 
 
+@triton.jit
+def _masked(factor, seed, row, start, threshold, BLOCK: tl.constexpr):
+    """The factor where an element stays, 0 where not, for the columns from start; without a seed all stay."""
+    if seed is None:
+        return factor
+    keep = _keep(seed, row, start // 8 + tl.arange(0, BLOCK // 8), threshold)
+    return tl.where(tl.reshape(keep, [BLOCK]), factor, factor * 0.0)  # NaN stays NaN, as in PyTorch
+
+
 # --8<-- [end:mask]
 
 
@@ -90,17 +99,56 @@ def _forward_kernel(
 
 # --8<-- [start:forward-wide]
 @triton.jit
-def _load(ptr, cols, N, OTHER: tl.constexpr, POLICY: tl.constexpr):
-    return tl.load(ptr + cols, mask=cols < N, other=OTHER, eviction_policy=POLICY).to(tl.float32)
+def _load(ptr, cols, N, OTHER: tl.constexpr, POLICY: tl.constexpr = ""):
+    return tl.load(ptr + cols, mask=cols < N, other=OTHER, eviction_policy=POLICY)
 
 
 @triton.jit(do_not_specialize=["threshold"])
 def _forward_wide_kernel(
     x_ptr, seed_ptr, y_ptr, stats_ptr, x_stride, M, N, threshold, scale,
+    UNIT: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One row, held in registers in TILES that hardly hang over its end: bits for what is no element are lost work."""
+    x_stride, N = tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * x_stride
+    y_ptr += row * N
+    cols = tl.arange(0, BLOCK)
+    tiles = ()
+    for tile in tl.static_range(TILES):
+        tiles = tiles + (_load(x_ptr, tile * BLOCK + cols, N, float("-inf")).to(tl.float32),)
+    peaks = tiles[0]
+    for tile in tl.static_range(1, TILES):
+        peaks = tl.maximum(peaks, tiles[tile])
+    top = tl.max(peaks)
+    sums = tl.zeros([BLOCK], tl.float32)
+    exps = ()
+    for tile in tl.static_range(TILES):
+        exps = exps + (_exp(tiles[tile] - top),)
+        sums += exps[tile]
+    inverse = 1.0 / tl.sum(sums)
+    factor = inverse * tl.cast(scale, tl.float32)
+    seed = tl.load(seed_ptr) if seed_ptr is not None else None
+    for tile in tl.static_range(TILES):
+        y = exps[tile] * _masked(factor, seed, row, tile * BLOCK, threshold, BLOCK)
+        tl.store(y_ptr + tile * BLOCK + cols, y, mask=tile * BLOCK + cols < N)
+    if stats_ptr is not None:
+        tl.store(stats_ptr + row, top)
+        tl.store(stats_ptr + M + row, inverse)
+
+
+# --8<-- [end:forward-wide]
+
+
+# --8<-- [start:forward-widest]
+@triton.jit(do_not_specialize=["threshold"])
+def _forward_widest_kernel(
+    x_ptr, seed_ptr, y_ptr, stats_ptr, x_stride, M, N, threshold, scale,
     UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Rows of any length, looked at twice: for the largest element and the sum, then for the output."""
+    """Rows of any length, looked at twice; the second look, from the end, meets what the cache has last seen."""
     x_stride, N = tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
+    last = (N - 1) // BLOCK * BLOCK
     seed = tl.load(seed_ptr) if seed_ptr is not None else None
     for index in tl.range(tl.program_id(0).to(tl.int64), M, tl.num_programs(0)):
         row = tl.cast(index, tl.int64)  # the interpreter's index is a Python int
@@ -109,7 +157,7 @@ def _forward_wide_kernel(
         highest = tl.full([BLOCK // 8], -3.4028234663852886e38, tl.float32)
         sums = tl.zeros([BLOCK // 8], tl.float32)
         for start in range(0, N, BLOCK):
-            x = _load(x_row, start + tl.arange(0, BLOCK), N, float("-inf"), "evict_last")
+            x = _load(x_row, start + tl.arange(0, BLOCK), N, float("-inf"), "evict_last").to(tl.float32)
             eights = tl.reshape(x, [BLOCK // 8, 8])
             higher = tl.maximum(highest, tl.max(eights, axis=1))
             sums = sums * _exp(highest - higher) + tl.sum(_exp(eights - higher[:, None]), axis=1)
@@ -118,20 +166,16 @@ def _forward_wide_kernel(
         inverse = 1.0 / tl.sum(sums * _exp(highest - top))
         factor = inverse * tl.cast(scale, tl.float32)
         for start in range(0, N, BLOCK):
-            cols = start + tl.arange(0, BLOCK)
-            y = _exp(_load(x_row, cols, N, float("-inf"), "evict_first") - top)
-            if seed is not None:
-                keep = _keep(seed, row, start // 8 + tl.arange(0, BLOCK // 8), threshold)
-                y *= tl.where(tl.reshape(keep, [BLOCK]), factor, factor * 0.0)
-            else:
-                y *= factor
+            cols = last - start + tl.arange(0, BLOCK)
+            e = _exp(_load(x_row, cols, N, float("-inf"), "evict_first").to(tl.float32) - top)
+            y = e * _masked(factor, seed, row, last - start, threshold, BLOCK)
             tl.store(y_row + cols, y, mask=cols < N)
         if stats_ptr is not None:
             tl.store(stats_ptr + row, top)
             tl.store(stats_ptr + M + row, inverse)
 
 
-# --8<-- [end:forward-wide]
+# --8<-- [end:forward-widest]
 
 
 # The backward, with s = softmax(x) and g = dy * mask / (1 - p):
@@ -168,25 +212,61 @@ def _backward_kernel(
 
 
 # --8<-- [start:backward-wide]
+@triton.jit(do_not_specialize=["threshold"])
+def _backward_wide_kernel(
+    dy_ptr, x_ptr, seed_ptr, stats_ptr, dx_ptr, dy_stride, x_stride, M, N, threshold, scale,
+    UNIT: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One row, of which registers hold x and dy as they came, dy with the mask on it: the mask is made once."""
+    dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
+    row = tl.program_id(0).to(tl.int64)
+    dy_ptr += row * dy_stride
+    x_ptr += row * x_stride
+    dx_ptr += row * N
+    cols = tl.arange(0, BLOCK)
+    top, inverse = tl.load(stats_ptr + row), tl.load(stats_ptr + M + row)
+    seed = tl.load(seed_ptr) if seed_ptr is not None else None
+    dys, xs = (), ()
+    for tile in tl.static_range(TILES):
+        dys = dys + (_load(dy_ptr, tile * BLOCK + cols, N, 0.0),)
+        xs = xs + (_load(x_ptr, tile * BLOCK + cols, N, float("-inf")),)
+    products = tl.zeros([BLOCK], tl.float32)
+    gs = ()
+    for tile in tl.static_range(TILES):
+        g = dys[tile].to(tl.float32) * _masked(1.0, seed, row, tile * BLOCK, threshold, BLOCK)
+        products += g * _exp(xs[tile].to(tl.float32) - top)
+        gs = gs + (g.to(dys[tile].dtype),)  # exact
+    inverse_scaled = inverse * tl.cast(scale, tl.float32)
+    mean = tl.sum(products) * inverse
+    for tile in tl.static_range(TILES):
+        # + 0.0: converted by the same expression as above, a tile would be kept as fp32, in twice the registers
+        e = _exp((xs[tile] + 0.0).to(tl.float32) - top)
+        dx = e * inverse_scaled * (gs[tile].to(tl.float32) - mean)
+        tl.store(dx_ptr + tile * BLOCK + cols, dx, mask=tile * BLOCK + cols < N)
+
+
+# --8<-- [end:backward-wide]
+
+
+# --8<-- [start:backward-widest]
 @triton.jit
 def _tile(dy_row, x_row, seed, row, start, N, top, threshold, scale, BLOCK: tl.constexpr, POLICY: tl.constexpr):
     """exp(x - top) and g of one tile."""
     cols = start + tl.arange(0, BLOCK)
-    e = _exp(_load(x_row, cols, N, float("-inf"), POLICY) - top)
-    factor = tl.cast(scale, tl.float32)
-    if seed is not None:
-        keep = _keep(seed, row, start // 8 + tl.arange(0, BLOCK // 8), threshold)
-        factor = tl.where(tl.reshape(keep, [BLOCK]), factor, 0.0)
-    return e, _load(dy_row, cols, N, 0.0, POLICY) * factor
+    e = _exp(_load(x_row, cols, N, float("-inf"), POLICY).to(tl.float32) - top)
+    g = _load(dy_row, cols, N, 0.0, POLICY).to(tl.float32) * _masked(scale, seed, row, start, threshold, BLOCK)
+    return e, g
 
 
 @triton.jit(do_not_specialize=["threshold"])
-def _backward_wide_kernel(
+def _backward_widest_kernel(
     dy_ptr, x_ptr, seed_ptr, stats_ptr, dx_ptr, dy_stride, x_stride, M, N, threshold, scale,
     UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Rows of any length, looked at twice. The mask is made twice, too."""
     dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
+    last = (N - 1) // BLOCK * BLOCK
+    scale = tl.cast(scale, tl.float32)
     seed = tl.load(seed_ptr) if seed_ptr is not None else None
     for index in tl.range(tl.program_id(0).to(tl.int64), M, tl.num_programs(0)):
         row = tl.cast(index, tl.int64)
@@ -198,12 +278,12 @@ def _backward_wide_kernel(
             products += tl.sum(tl.reshape(e * g, [BLOCK // 8, 8]), axis=1)  # the eight that one thread has
         mean = tl.sum(products) * inverse
         for start in range(0, N, BLOCK):
-            e, g = _tile(dy_row, x_row, seed, row, start, N, top, threshold, scale, BLOCK, "evict_first")
-            cols = start + tl.arange(0, BLOCK)
+            e, g = _tile(dy_row, x_row, seed, row, last - start, N, top, threshold, scale, BLOCK, "evict_first")
+            cols = last - start + tl.arange(0, BLOCK)
             tl.store(dx_row + cols, e * inverse * (g - mean), mask=cols < N)
 
 
-# --8<-- [end:backward-wide]
+# --8<-- [end:backward-widest]
 
 
 # --8<-- [start:launch]
@@ -224,27 +304,34 @@ def _options(device: torch.device, threads: int, **constants: int) -> dict[str, 
     return {**constants, "num_warps": threads // _device(device)[1]}
 
 
+def _short(N: int, device: torch.device) -> dict[str, int]:
+    block = max(8, triton.next_power_of_2(N))
+    return _options(device, 128, ROWS=2048 // block, BLOCK=block)
+
+
+def _tiled(N: int, device: torch.device) -> dict[str, int]:
+    """Tiles of 8 columns a thread, 9 at most, that hang over the row's end as little as they can; else about 4."""
+    block = min((b for b in (1024, 2048, 4096, 8192) if 9 * b >= N), key=lambda b: (-N % b, abs(N - 4 * b)))
+    return _options(device, block // 8, TILES=-(-N // block), BLOCK=block)
+
+
 @functools.cache
 def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
-    """With ROWS: whole rows in registers. Without: two looks, and PROGRAMS a multiprocessor; 0 is one a row."""
+    """With ROWS: several whole rows in registers. With TILES: one. Else two looks, PROGRAMS a multiprocessor (0: M)."""
     if N <= 1024:
-        block = max(8, triton.next_power_of_2(N))
-        return _options(device, 128, ROWS=2048 // block, BLOCK=block)
-    if N <= 8192:
-        block = triton.next_power_of_2(N)
-        return _options(device, block // 16, ROWS=1, BLOCK=block)
-    return _options(device, 512, PROGRAMS=0, BLOCK=4096)
+        return _short(N, device)
+    if N <= 32768:
+        return _tiled(N, device)
+    return _options(device, 1024, PROGRAMS=0, BLOCK=8192)
 
 
 @functools.cache
 def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
     if N <= 1024:
-        block = max(8, triton.next_power_of_2(N))
-        return _options(device, 128, ROWS=2048 // block, BLOCK=block)
-    if N <= 8192:
-        block = triton.next_power_of_2(N)
-        return _options(device, block // 16, ROWS=1, BLOCK=block)
-    return _options(device, 512, PROGRAMS=0, BLOCK=4096)
+        return _short(N, device)
+    if N <= (32768 if bits == 16 else 16384):  # two tensors are held
+        return _tiled(N, device)
+    return _options(device, 1024, PROGRAMS=0, BLOCK=8192)
 
 
 # --8<-- [end:launch]
@@ -286,9 +373,11 @@ def _forward(x: Tensor, seed: Tensor | None, p: float, dtype: torch.dtype, save:
     with torch.cuda.device_of(x):  # triton launches on the current device
         if "ROWS" in options:
             _forward_kernel[(-(-M // options["ROWS"]),)](*arguments, **options)
+        elif "TILES" in options:
+            _forward_wide_kernel[(M,)](*arguments, **options)
         else:
             programs = options.pop("PROGRAMS") * _device(x.device)[0] or M
-            _forward_wide_kernel[(min(programs, M),)](*arguments, **options)
+            _forward_widest_kernel[(min(programs, M),)](*arguments, **options)
     return y, stats
 
 
@@ -309,9 +398,11 @@ def _backward(dy: Tensor, x: Tensor, stats: Tensor, seed: Tensor | None, p: floa
     with torch.cuda.device_of(x):
         if "ROWS" in options:
             _backward_kernel[(-(-M // options["ROWS"]),)](*arguments, **options)
+        elif "TILES" in options:
+            _backward_wide_kernel[(M,)](*arguments, **options)
         else:
             programs = options.pop("PROGRAMS") * _device(x.device)[0] or M
-            _backward_wide_kernel[(min(programs, M),)](*arguments, **options)
+            _backward_widest_kernel[(min(programs, M),)](*arguments, **options)
     return dx
 
 

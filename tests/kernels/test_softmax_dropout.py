@@ -45,7 +45,7 @@ class TestSoftmaxDropout(Promises):
     kernel = kernel
     name = "softmax_dropout"
     OTHER_DTYPES = False
-    PATHS = (100, 2500, 9000)
+    PATHS = (100, 2500, 40000)
     PUBLISHED = (1024, 2048, 4096, 9000, 16384, 32768)
 
     def function(self, x):
@@ -234,6 +234,7 @@ class TestSoftmaxDropout(Promises):
         for options in (
             {"ROWS": 1, "BLOCK": block, "num_warps": 8},
             {"ROWS": 4, "BLOCK": block, "num_warps": 4},
+            {"TILES": -(-columns_ // 1024), "BLOCK": 1024, "num_warps": 4},
             {"PROGRAMS": 0, "BLOCK": 512, "num_warps": 2},
             {"PROGRAMS": 1, "BLOCK": 1024, "num_warps": 4},
         ):
