@@ -64,21 +64,20 @@ def _exp(x):
 
 # Every gradient comes from these lines, so that it has the same bits whether it was guessed or not.
 @triton.jit
-def _factor(dloss, notes_ptr, known, MEAN: tl.constexpr):
-    factor = dloss / _count(notes_ptr) if MEAN else dloss
-    return tl.where(known, factor, float("nan"))  # no such class
+def _factor(dloss, notes_ptr, MEAN: tl.constexpr):
+    return dloss / _count(notes_ptr) if MEAN else dloss
 
 
 @triton.jit
-def _gradient(x, top, total, factor, N, smoothing):
-    """Of all columns but the target's."""
+def _gradient(e, total, factor, N, smoothing):
+    """Of all columns but the target's, from exponentials below the maximum."""
     less = tl.where(smoothing == 0, 0.0, smoothing / N * factor)  # 0 * inf would be NaN
-    return _exp(x - top) * (factor / total) - less
+    return e * (factor / total) - less
 
 
 @triton.jit
-def _gradient_at_target(x, top, total, factor, N, smoothing):
-    return (_exp(x - top) / total - (1.0 - smoothing + smoothing / N)) * factor
+def _gradient_at_target(e, total, factor, N, smoothing):
+    return (e / total - (1.0 - smoothing + smoothing / N)) * factor
 
 
 # --8<-- [end:gradient]
@@ -115,21 +114,21 @@ def _finish(loss, share_ptr, notes_ptr, loss_ptr, MEAN: tl.constexpr):
 # --8<-- [start:short]
 @triton.jit
 def _load_rows(
-    logits_ptr, target_ptr, rows, cols, x_stride, target_stride, M, N, ignore_index, UNIT: tl.constexpr,
+    logits_ptr, target_ptr, rows, cols, x_stride, target_stride, M, N, ignore_index, UNIT: tl.constexpr
 ):  # fmt: skip
-    """A row that does not count is not read."""
     target = tl.load(target_ptr + rows * target_stride, mask=rows < M, other=ignore_index)
-    counts, known = target != ignore_index, (target >= 0) & (target < N)
     x_ptr = logits_ptr + rows * x_stride * UNIT
-    x = tl.load(x_ptr[:, None] + cols[None, :], mask=counts[:, None] & (cols < N)[None, :], other=float("-inf"))
+    x = tl.load(x_ptr[:, None] + cols[None, :], mask=(rows < M)[:, None] & (cols < N)[None, :], other=float("-inf"))
+    counts, known = target != ignore_index, (target >= 0) & (target < N)
     x_target = tl.load(x_ptr + target, mask=counts & known, other=float("nan"))
     return target, counts, known, x.to(tl.float32), x_target.to(tl.float32)
 
 
 @triton.jit
-def _write_rows(x, dx_ptr, rows, cols, target, counts, x_target, top, total, factor, M, N, smoothing):
-    dx = _gradient(x, top[:, None], total[:, None], factor[:, None], N, smoothing)
-    at_target = _gradient_at_target(x_target, top, total, factor, N, smoothing)
+def _write_rows(e, dx_ptr, rows, cols, target, counts, known, e_target, total, factor, M, N, smoothing):
+    factor = tl.where(known, factor, float("nan"))  # no such class
+    dx = _gradient(e, total[:, None], factor[:, None], N, smoothing)
+    at_target = _gradient_at_target(e_target, total, factor, N, smoothing)
     dx = tl.where(cols[None, :] == target[:, None], at_target[:, None], dx)
     inside = (rows < M)[:, None] & (cols < N)[None, :]
     tl.store(dx_ptr + rows[:, None] * N + cols[None, :], tl.where(counts[:, None], dx, 0.0), mask=inside)
@@ -140,30 +139,36 @@ def _forward_kernel(
     logits_ptr, target_ptr, notes_ptr, state_ptr, share_ptr, loss_ptr, dx_ptr,
     x_stride, target_stride, M, N, ignore_index, smoothing,
     MEAN: tl.constexpr, SMOOTH: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """ROWS short rows at a time, held in registers. Reads MN, writes MN."""
     N *= UNIT
     smoothing = tl.cast(smoothing, tl.float32)
-    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     cols = tl.arange(0, BLOCK)
-    target, counts, known, x, x_target = _load_rows(
-        logits_ptr, target_ptr, rows, cols, x_stride, target_stride, M, N, ignore_index, UNIT
-    )
-    top = tl.maximum(tl.max(x, axis=1), _LOWEST)
-    total = tl.sum(_exp(x - top[:, None]), axis=1)
-    base = tl.where(tl.abs(x_target) < float("inf"), x_target, 0.0)
-    above = tl.sum(tl.where((cols < N)[None, :], x - base[:, None], 0.0), axis=1) if SMOOTH else total
-    loss = tl.where(counts, _loss(x_target, base, top, total, above, N, smoothing, SMOOTH), 0.0)
-    if state_ptr is not None:
-        tl.store(state_ptr + rows, top, mask=rows < M)
-        tl.store(state_ptr + M + rows, total, mask=rows < M)
-    if dx_ptr is not None:
-        factor = _factor(tl.load(notes_ptr).to(tl.float32, bitcast=True), notes_ptr, known, MEAN)
-        _write_rows(x, dx_ptr, rows, cols, target, counts, x_target, top, total, factor, M, N, smoothing)
-    if share_ptr is None:
-        tl.store(loss_ptr + rows, loss, mask=rows < M)
-    else:
-        _finish(tl.sum(loss), share_ptr, notes_ptr, loss_ptr, MEAN)
+    losses = tl.zeros([ROWS], tl.float32)
+    factor = _factor(tl.load(notes_ptr).to(tl.float32, bitcast=True), notes_ptr, MEAN)
+    for start in tl.range(tl.program_id(0) * ROWS, M, tl.num_programs(0) * ROWS, num_stages=STAGES):
+        rows = tl.cast(start, tl.int64) + tl.arange(0, ROWS)
+        target, counts, known, x, x_target = _load_rows(
+            logits_ptr, target_ptr, rows, cols, x_stride, target_stride, M, N, ignore_index, UNIT
+        )
+        top = tl.maximum(tl.max(x, axis=1), _LOWEST)
+        e = _exp(x - top[:, None])
+        total = tl.sum(e, axis=1)
+        base = tl.where(tl.abs(x_target) < float("inf"), x_target, 0.0)
+        above = tl.sum(tl.where((cols < N)[None, :], x - base[:, None], 0.0), axis=1) if SMOOTH else total
+        loss = tl.where(counts, _loss(x_target, base, top, total, above, N, smoothing, SMOOTH), 0.0)
+        if state_ptr is not None:
+            tl.store(state_ptr + rows, top, mask=rows < M)
+            tl.store(state_ptr + M + rows, total, mask=rows < M)
+        if dx_ptr is not None:
+            e_target, factors = _exp(x_target - top), tl.zeros([ROWS], tl.float32) + factor
+            _write_rows(e, dx_ptr, rows, cols, target, counts, known, e_target, total, factors, M, N, smoothing)
+        if share_ptr is None:
+            tl.store(loss_ptr + rows, loss, mask=rows < M)
+        losses += loss
+    if share_ptr is not None:
+        _finish(tl.sum(losses), share_ptr, notes_ptr, loss_ptr, MEAN)
 
 
 # --8<-- [end:short]
@@ -200,22 +205,18 @@ def _edges(first, high, N):
 
 @triton.jit
 def _look(
-    x_ptr, place, high, counts, base, top, total, above,
-    ONCE: tl.constexpr, SMOOTH: tl.constexpr, UNIT: tl.constexpr, GROUP: tl.constexpr,
+    x, place, high, base, top, total, above,
+    SMOOTH: tl.constexpr, UNIT: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """One more tile: a maximum, and the sum of exponentials below it, for every GROUP columns (one thread's)."""
-    inside = _inside(place, high, UNIT)
-    if ONCE:  # past L1, which is for the tiles that will be looked at again
-        x = tl.load(x_ptr + place, mask=inside & counts, other=float("-inf"), cache_modifier=".cg")
-    else:
-        x = tl.load(x_ptr + place, mask=inside & counts, other=float("-inf"), eviction_policy="evict_last")
     SHAPE: tl.constexpr = [x.shape[0] // GROUP, GROUP]
-    groups = tl.reshape(x.to(tl.float32), SHAPE)
+    x = x.to(tl.float32)
+    groups = tl.reshape(x, SHAPE)
     higher = tl.maximum(top, tl.max(groups, axis=1))
     total = total * _exp(top - higher) + tl.sum(_exp(groups - higher[:, None]), axis=1)
     if SMOOTH:
-        above += tl.sum(tl.reshape(tl.where(inside, x.to(tl.float32) - base, 0.0), SHAPE), axis=1)
-    return x, higher, total, above
+        above += tl.sum(tl.reshape(tl.where(_inside(place, high, UNIT), x - base, 0.0), SHAPE), axis=1)
+    return higher, total, above
 
 
 @triton.jit
@@ -223,10 +224,10 @@ def _write(x, dx_ptr, start, first, high, target, x_target, top, total, factor, 
     BLOCK: tl.constexpr = x.shape[0]
     lanes = tl.arange(0, BLOCK)
     inside = _inside(start + lanes, high, UNIT)
-    dx = _gradient(x.to(tl.float32), top, total, factor, N, smoothing)
+    dx = _gradient(_exp(x.to(tl.float32) - top), total, factor, N, smoothing)
     at = target + first - start
     if (at >= 0) & (at < BLOCK):  # a store for each case: with one for both, every tile would compare its columns
-        at_target = _gradient_at_target(x_target, top, total, factor, N, smoothing)
+        at_target = _gradient_at_target(_exp(x_target - top), total, factor, N, smoothing)
         tl.store(dx_ptr + start + lanes, tl.where(lanes == at, at_target, dx), mask=inside)
     else:
         tl.store(dx_ptr + start + lanes, dx, mask=inside)
@@ -235,29 +236,40 @@ def _write(x, dx_ptr, start, first, high, target, x_target, top, total, factor, 
 @triton.jit
 def _write_row(
     x_ptr, dx_ptr, first, high, stop, counts, target, x_target, top, total, factor, N, smoothing,
-    BLOCK: tl.constexpr, UNIT: tl.constexpr,
+    BLOCK: tl.constexpr, UNIT: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """The tiles before `stop`, the last one first: of all tiles it is the likeliest to be in cache still."""
-    for done in range(BLOCK, stop + 1, BLOCK):
-        start = stop - done
-        place = start + tl.arange(0, BLOCK)
-        inside = _inside(place, high, UNIT) & counts
+    lanes = tl.arange(0, BLOCK)
+    if STAGES == 0:
+        place = stop - BLOCK + lanes
+        inside = _inside(place, high, UNIT) & (place >= 0) & counts
         x = tl.load(x_ptr + place, mask=inside, other=float("-inf"), eviction_policy="evict_first")
-        _write(x, dx_ptr, start, first, high, target, x_target, top, total, factor, N, smoothing, UNIT)
+        for done in range(BLOCK, stop + 1, BLOCK):
+            place -= BLOCK
+            inside = _inside(place, high, UNIT) & (place >= 0) & counts
+            ahead = tl.load(x_ptr + place, mask=inside, other=float("-inf"), eviction_policy="evict_first")
+            _write(x, dx_ptr, stop - done, first, high, target, x_target, top, total, factor, N, smoothing, UNIT)
+            x = ahead
+    else:
+        for done in tl.range(BLOCK, stop + 1, BLOCK, num_stages=STAGES):
+            place = stop - done + lanes
+            inside = _inside(place, high, UNIT) & counts
+            x = tl.load(x_ptr + place, mask=inside, other=float("-inf"), eviction_policy="evict_first")
+            _write(x, dx_ptr, stop - done, first, high, target, x_target, top, total, factor, N, smoothing, UNIT)
     if UNIT == 1:
         place, inside = _edges(first, high, N)
         x = tl.load(x_ptr + place, mask=inside & counts, other=float("-inf")).to(tl.float32)
-        dx = _gradient(x, top, total, factor, N, smoothing)
-        at_target = _gradient_at_target(x_target, top, total, factor, N, smoothing)
+        dx = _gradient(_exp(x - top), total, factor, N, smoothing)
+        at_target = _gradient_at_target(_exp(x_target - top), total, factor, N, smoothing)
         tl.store(dx_ptr + place, tl.where(place == target + first, at_target, dx), mask=inside)
 
 
 @triton.jit
-def _settled(target, counts, x_target, top, total, factor):
-    """Numbers that make the gradient zero in a row that does not count: its logits are not read, but taken as -inf."""
+def _settled(target, counts, known, x_target, top, total, factor):
+    """With numbers that make the gradient zero in a row that does not count: its logits are not read, but -inf."""
     return (
         tl.where(counts, target, -1), tl.where(counts, x_target, 0.0), tl.where(counts, top, 0.0),
-        tl.where(counts, total, 1.0), tl.where(counts, factor, 0.0),
+        tl.where(counts, total, 1.0), tl.where(counts, tl.where(known, factor, float("nan")), 0.0),
     )  # fmt: skip
 
 
@@ -270,62 +282,82 @@ def _forward_wide_kernel(
     logits_ptr, target_ptr, notes_ptr, state_ptr, share_ptr, loss_ptr, dx_ptr,
     x_stride, target_stride, M, N, ignore_index, smoothing,
     MEAN: tl.constexpr, SMOOTH: tl.constexpr, UNIT: tl.constexpr, DENSE: tl.constexpr, GROUP: tl.constexpr,
-    BLOCK: tl.constexpr, KEEP: tl.constexpr,
+    BLOCK: tl.constexpr, KEEP: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """A row of any length, looked at twice; its last KEEP tiles stay in registers, the others come from cache."""
+    """Rows of any length, looked at twice; the last KEEP tiles stay in registers, the others come from cache."""
     N *= UNIT
     smoothing = tl.cast(smoothing, tl.float32)
-    row = tl.program_id(0).to(tl.int64)
-    target = tl.load(target_ptr + row * target_stride)
-    counts, known = target != ignore_index, (target >= 0) & (target < N)
-    begin, first, high = _places(row, N, UNIT)
-    x_ptr = logits_ptr + (begin if DENSE else row * x_stride * UNIT - first)
-    x_target = tl.load(x_ptr + first + target, mask=counts & known, other=float("nan")).to(tl.float32)
-    base = tl.where(tl.abs(x_target) < float("inf"), x_target, 0.0)
-    tops = tl.full([BLOCK // GROUP], _LOWEST, tl.float32)
-    totals = tl.zeros([BLOCK // GROUP], tl.float32)
-    aboves = tl.zeros([BLOCK // GROUP], tl.float32)
     lanes = tl.arange(0, BLOCK)
-    stop = tl.maximum(tl.cdiv(high, BLOCK) - KEEP, 0) * BLOCK
-    kept = ()
-    for tile in tl.static_range(KEEP):
-        place = stop + tile * BLOCK + lanes
-        x, tops, totals, aboves = _look(
-            x_ptr, place, high, counts, base, tops, totals, aboves, True, SMOOTH, UNIT, GROUP
-        )
-        kept = kept + (x,)
-    for start in range(0, tl.where(counts, stop, 0), BLOCK):
-        place = start + lanes
-        _, tops, totals, aboves = _look(
-            x_ptr, place, high, counts, base, tops, totals, aboves, False, SMOOTH, UNIT, GROUP
-        )
-    top, above = tl.max(tops), tl.sum(aboves)
-    if UNIT == 1:
-        place, inside = _edges(first, high, N)
-        x = tl.load(x_ptr + place, mask=inside & counts, other=float("-inf")).to(tl.float32)
-        top = tl.maximum(top, tl.max(x))
-        above += tl.sum(tl.where(inside, x - base, 0.0))
-        total = tl.sum(totals * _exp(tops - top)) + tl.sum(_exp(x - top))
-    else:
-        total = tl.sum(totals * _exp(tops - top))
-    loss = tl.where(counts, _loss(x_target, base, top, total, above, N, smoothing, SMOOTH), 0.0)
-    if state_ptr is not None:
-        tl.store(state_ptr + row, top)
-        tl.store(state_ptr + M + row, total)
-    if dx_ptr is not None:
-        dx_ptr += begin
-        factor = _factor(tl.load(notes_ptr).to(tl.float32, bitcast=True), notes_ptr, known, MEAN)
-        target, x_target, top, total, factor = _settled(target, counts, x_target, top, total, factor)
-        _write_row(
-            x_ptr, dx_ptr, first, high, stop, counts, target, x_target, top, total, factor, N, smoothing, BLOCK, UNIT
-        )
+    losses = tl.cast(0.0, tl.float32)
+    factor = _factor(tl.load(notes_ptr).to(tl.float32, bitcast=True), notes_ptr, MEAN)
+    for index in tl.range(tl.program_id(0), M, tl.num_programs(0), disable_licm=True):
+        row = tl.cast(index, tl.int64)
+        target = tl.load(target_ptr + row * target_stride)
+        begin, first, high = _places(row, N, UNIT)
+        x_ptr = logits_ptr + (begin if DENSE else row * x_stride * UNIT - first)
+        stop = tl.maximum(tl.cdiv(high, BLOCK) - KEEP, 0) * BLOCK
+        end = high if KEEP == 0 else stop
+        if STAGES == 0:  # the target is on its way
+            x = tl.load(
+                x_ptr + lanes, mask=_inside(lanes, end, UNIT), other=float("-inf"), eviction_policy="evict_last"
+            )
+        counts, known = target != ignore_index, (target >= 0) & (target < N)
+        x_target = tl.load(x_ptr + first + target, mask=counts & known, other=float("nan")).to(tl.float32)
+        base = tl.where(tl.abs(x_target) < float("inf"), x_target, 0.0)
+        tops = tl.full([BLOCK // GROUP], _LOWEST, tl.float32)
+        totals = tl.zeros([BLOCK // GROUP], tl.float32)
+        aboves = tl.zeros([BLOCK // GROUP], tl.float32)
+        kept = ()
+        for tile in tl.static_range(KEEP):  # past L1, which is for the tiles that will be looked at again
+            place = stop + tile * BLOCK + lanes
+            inside = _inside(place, high, UNIT) & counts
+            kept = kept + (tl.load(x_ptr + place, mask=inside, other=float("-inf"), cache_modifier=".cg"),)
         for tile in tl.static_range(KEEP):
-            start = stop + tile * BLOCK
-            _write(kept[tile], dx_ptr, start, first, high, target, x_target, top, total, factor, N, smoothing, UNIT)
-    if share_ptr is None:
-        tl.store(loss_ptr + row, loss)
-    else:
-        _finish(loss, share_ptr, notes_ptr, loss_ptr, MEAN)
+            place = stop + tile * BLOCK + lanes
+            tops, totals, aboves = _look(kept[tile], place, high, base, tops, totals, aboves, SMOOTH, UNIT, GROUP)
+        if STAGES == 0:
+            for start in range(0, tl.where(counts, stop, 0), BLOCK):
+                place = start + lanes
+                inside = _inside(place + BLOCK, end, UNIT)
+                ahead = tl.load(x_ptr + place + BLOCK, mask=inside, other=float("-inf"), eviction_policy="evict_last")
+                tops, totals, aboves = _look(x, place, high, base, tops, totals, aboves, SMOOTH, UNIT, GROUP)
+                x = ahead
+        else:
+            for start in tl.range(0, tl.where(counts, stop, 0), BLOCK, num_stages=STAGES):
+                place = start + lanes
+                inside = _inside(place, high, UNIT)
+                x = tl.load(x_ptr + place, mask=inside, other=float("-inf"), eviction_policy="evict_last")
+                tops, totals, aboves = _look(x, place, high, base, tops, totals, aboves, SMOOTH, UNIT, GROUP)
+        top, above = tl.max(tops), tl.sum(aboves)
+        if UNIT == 1:
+            place, inside = _edges(first, high, N)
+            x_edge = tl.load(x_ptr + place, mask=inside & counts, other=float("-inf")).to(tl.float32)
+            top = tl.maximum(top, tl.max(x_edge))
+            above += tl.sum(tl.where(inside, x_edge - base, 0.0))
+            total = tl.sum(totals * _exp(tops - top)) + tl.sum(_exp(x_edge - top))
+        else:
+            total = tl.sum(totals * _exp(tops - top))
+        loss = tl.where(counts, _loss(x_target, base, top, total, above, N, smoothing, SMOOTH), 0.0)
+        losses += loss
+        if state_ptr is not None:
+            tl.store(state_ptr + row, top)
+            tl.store(state_ptr + M + row, total)
+        if share_ptr is None:
+            tl.store(loss_ptr + row, loss)
+        if dx_ptr is not None:
+            target, x_target, top, total, scale = _settled(target, counts, known, x_target, top, total, factor)
+            _write_row(
+                x_ptr, dx_ptr + begin, first, high, stop, counts, target, x_target, top, total, scale, N, smoothing,
+                BLOCK, UNIT, STAGES,
+            )  # fmt: skip
+            for tile in tl.static_range(KEEP):
+                start = stop + tile * BLOCK
+                _write(
+                    kept[tile], dx_ptr + begin, start, first, high, target, x_target, top, total, scale, N, smoothing,
+                    UNIT,
+                )  # fmt: skip
+    if share_ptr is not None:
+        _finish(losses, share_ptr, notes_ptr, loss_ptr, MEAN)
 
 
 # --8<-- [end:forward]
@@ -333,16 +365,19 @@ def _forward_wide_kernel(
 
 # --8<-- [start:backward]
 @triton.jit
-def _rows_to_write(dloss_ptr, notes_ptr, guess_ptr, M, EACH: tl.constexpr):
-    """None where one factor is for all rows and was guessed. A new guess is left for the next call."""
-    rows = M
+def _begin_backward(dloss_ptr, notes_ptr, guess_ptr, M, MEAN: tl.constexpr, EACH: tl.constexpr):
+    """One factor for all rows, and up to where they are to be written: nowhere, if that factor was guessed.
+
+    What is seen is left as the next call's guess.
+    """
+    dloss = tl.load(dloss_ptr).to(tl.float32)
+    end = M
     if guess_ptr is not None:
-        dloss = tl.load(dloss_ptr).to(tl.float32)
         if not EACH:
-            rows = tl.where(dloss.to(tl.int32, bitcast=True) == tl.load(notes_ptr), 0, M)
+            end = tl.where(dloss.to(tl.int32, bitcast=True) == tl.load(notes_ptr), 0, M)
         if tl.program_id(0) == 0:
             tl.store(guess_ptr, dloss)
-    return rows
+    return _factor(dloss, notes_ptr, MEAN), end
 
 
 @triton.jit
@@ -355,21 +390,23 @@ def _backward_kernel(
     N *= UNIT
     smoothing = tl.cast(smoothing, tl.float32)
     cols = tl.arange(0, BLOCK)
-    end = _rows_to_write(dloss_ptr, notes_ptr, guess_ptr, M, EACH)
+    factor, end = _begin_backward(dloss_ptr, notes_ptr, guess_ptr, M, MEAN, EACH)
     for start in range(tl.program_id(0) * ROWS, end, tl.num_programs(0) * ROWS):
         rows = tl.cast(start, tl.int64) + tl.arange(0, ROWS)
-        dloss = tl.load(dloss_ptr + rows * dloss_stride, mask=rows < M, other=0.0).to(tl.float32)
+        factors = tl.zeros([ROWS], tl.float32) + factor
         wrong = rows < M
-        if guess_ptr is not None:
-            wrong &= dloss.to(tl.int32, bitcast=True) != tl.load(notes_ptr)
+        if EACH:
+            factors = tl.load(dloss_ptr + rows * dloss_stride, mask=rows < M, other=0.0).to(tl.float32)
+            if guess_ptr is not None:
+                wrong &= factors.to(tl.int32, bitcast=True) != tl.load(notes_ptr)
         if tl.max(wrong.to(tl.int32)) > 0:
             target, counts, known, x, x_target = _load_rows(
                 logits_ptr, target_ptr, rows, cols, x_stride, target_stride, M, N, ignore_index, UNIT
             )
             top = tl.load(state_ptr + rows, mask=rows < M, other=0.0)
             total = tl.load(state_ptr + M + rows, mask=rows < M, other=1.0)
-            factor = _factor(dloss, notes_ptr, known, MEAN)
-            _write_rows(x, dx_ptr, rows, cols, target, counts, x_target, top, total, factor, M, N, smoothing)
+            e, e_target = _exp(x - top[:, None]), _exp(x_target - top)
+            _write_rows(e, dx_ptr, rows, cols, target, counts, known, e_target, total, factors, M, N, smoothing)
 
 
 @triton.jit
@@ -377,30 +414,31 @@ def _backward_wide_kernel(
     dloss_ptr, logits_ptr, target_ptr, notes_ptr, state_ptr, guess_ptr, dx_ptr,
     dloss_stride, x_stride, target_stride, M, N, ignore_index, smoothing,
     MEAN: tl.constexpr, EACH: tl.constexpr, UNIT: tl.constexpr, DENSE: tl.constexpr, BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """The same of wide rows: one look, since the sums are known."""
     N *= UNIT
     smoothing = tl.cast(smoothing, tl.float32)
-    end = _rows_to_write(dloss_ptr, notes_ptr, guess_ptr, M, EACH)
-    for index in range(tl.program_id(0), end, tl.num_programs(0)):
+    factor, end = _begin_backward(dloss_ptr, notes_ptr, guess_ptr, M, MEAN, EACH)
+    for index in tl.range(tl.program_id(0), end, tl.num_programs(0), disable_licm=True):
         row = tl.cast(index, tl.int64)
-        dloss = tl.load(dloss_ptr + row * dloss_stride).to(tl.float32)
         wrong = True
-        if guess_ptr is not None:
-            wrong = dloss.to(tl.int32, bitcast=True) != tl.load(notes_ptr)
+        if EACH:
+            factor = tl.load(dloss_ptr + row * dloss_stride).to(tl.float32)
+            if guess_ptr is not None:
+                wrong = factor.to(tl.int32, bitcast=True) != tl.load(notes_ptr)
         if wrong:
             target = tl.load(target_ptr + row * target_stride)
             counts, known = target != ignore_index, (target >= 0) & (target < N)
             begin, first, high = _places(row, N, UNIT)
             x_ptr = logits_ptr + (begin if DENSE else row * x_stride * UNIT - first)
             x_target = tl.load(x_ptr + first + target, mask=counts & known, other=float("nan")).to(tl.float32)
-            factor = _factor(dloss, notes_ptr, known, MEAN)
-            target, x_target, top, total, factor = _settled(
-                target, counts, x_target, tl.load(state_ptr + row), tl.load(state_ptr + M + row), factor
+            target, x_target, top, total, scale = _settled(
+                target, counts, known, x_target, tl.load(state_ptr + row), tl.load(state_ptr + M + row), factor
             )
             _write_row(
                 x_ptr, dx_ptr + begin, first, high, tl.cdiv(high, BLOCK) * BLOCK, counts, target, x_target, top, total,
-                factor, N, smoothing, BLOCK, UNIT,
+                scale, N, smoothing, BLOCK, UNIT, STAGES,
             )  # fmt: skip
 
 
@@ -425,17 +463,12 @@ def _options(device: torch.device, threads: int, **constants: int) -> dict[str, 
 
 @functools.cache
 def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
+    """PROGRAMS a multiprocessor, each for some rows; 0: one for each row."""
     if N <= 1024:
         block = max(triton.next_power_of_2(N), 8)
-        return _options(device, 128, ROWS=2048 // block, BLOCK=block)
-    group = 128 // bits
-    if N <= 8192:  # one look
-        block = triton.next_power_of_2(N)
-        return _options(device, block // 8, BLOCK=block, KEEP=1)
-    if N <= 65536:
-        block = 4096
-        return _options(device, block // group, BLOCK=block, KEEP=0)
-    return _options(device, 1024, BLOCK=1024 * group, KEEP=4 if bits == 16 else 0)
+        return _options(device, 128, ROWS=2048 // block, BLOCK=block, STAGES=1, PROGRAMS=0)
+    threads = 256 if N <= 8192 else 512
+    return _options(device, threads, BLOCK=threads * 128 // bits, KEEP=0, STAGES=0, PROGRAMS=0)
 
 
 @functools.cache
@@ -446,7 +479,7 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
         return _options(device, 128, ROWS=2048 // block, BLOCK=block, PROGRAMS=8)
     block = 1024 if N <= 8192 else 4096
     threads = block * bits // 128
-    return _options(device, threads, BLOCK=block, PROGRAMS=2048 // threads)
+    return _options(device, threads, BLOCK=block, STAGES=1, PROGRAMS=2048 // threads)
 
 
 # --8<-- [end:launch]
@@ -502,9 +535,9 @@ def _forward(
         notes.zero_()
         return outputs
     x, target = _rows(logits), target.reshape(-1)
-    launch = _forward_launch(x.shape[1], 8 * x.element_size(), x.device)
+    launch = dict(_forward_launch(x.shape[1], 8 * x.element_size(), x.device))
     (stride, M, N), constants = _shape(x, launch)
-    programs = -(-M // launch.get("ROWS", 1))
+    programs = min(-(-M // launch.get("ROWS", 1)), launch.pop("PROGRAMS") * _device(x.device)[0] or M)
     if "ROWS" not in launch:
         constants["GROUP"] = 16 // x.element_size()
     shares = None if reduction == "none" else x.new_empty(programs, dtype=torch.float32)

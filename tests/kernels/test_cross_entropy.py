@@ -204,7 +204,7 @@ class TestCrossEntropy(Promises):
                 dloss[1] = values[index - 1]
             results = []
             for guess in (value, values[index - 1]):
-                self.kernel._guess(device).fill_(guess)
+                self.kernel._guess(x.device).fill_(guess)
                 ours = self.run(partial(self.function, reduction=reduction), (x, target), (dloss,))
                 results.append(ours["x.grad"].nan_to_num(7).view(torch.int16))
             assert torch.equal(*results), value
@@ -214,13 +214,13 @@ class TestCrossEntropy(Promises):
         for value in (0.25, 3.0, 3.0):
             dloss = torch.tensor(value, device=device)
             self.run(self.function, (x, target), (dloss,))
-            assert self.kernel._guess(device).item() == value
+            assert self.kernel._guess(x.device).item() == value
 
     def test_a_right_guess_writes_nothing(self, path, device):
         """Seen by what is put into the gradient between forward and backward: it must still be there."""
         x, target = self.make((3, path), torch.float32, device)
         for value, kept in ((0.5, True), (0.25, False)):
-            self.kernel._guess(device).fill_(0.5)
+            self.kernel._guess(x.device).fill_(0.5)
             loss = self.function(x.requires_grad_(), target)
             loss.grad_fn.saved_tensors[-1].data.fill_(7)
             (dx,) = torch.autograd.grad(loss, x, torch.tensor(value, device=device))
@@ -327,11 +327,11 @@ class TestCrossEntropy(Promises):
         torch._dynamo.reset()
         x, target = self.make((3, 100), torch.float32, device)
         expected = self.run(self.function, (x, target), (torch.tensor(0.5, device=device),))
-        self.kernel._guess(device).fill_(7)
+        self.kernel._guess(x.device).fill_(7)
         compiled = torch.compile(self.function, fullgraph=True, backend="aot_eager")
         ours = self.run(compiled, (x, target), (torch.tensor(0.5, device=device),))
         self.assert_equal(ours, expected)
-        assert self.kernel._guess(device).item() == 7
+        assert self.kernel._guess(x.device).item() == 7
 
     @pytest.mark.parametrize(
         "x, target, options, error, message",
