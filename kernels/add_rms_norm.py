@@ -56,54 +56,36 @@ def _load(ptr, cols, N, POLICY: tl.constexpr):
 
 
 @triton.jit
-def _unpacked(kept, zero):
-    """As fp32, but made anew: if it knew that zero is one, the compiler would keep the fp32 of the first look."""
-    if kept.dtype.primitive_bitwidth == 16:
-        kept = (kept.to(tl.int16, bitcast=True) ^ zero).to(kept.dtype, bitcast=True)
-    return kept.to(tl.float32)
-
-
-@triton.jit
-def _add(x_ptr, residual_ptr, h_ptr, cols, N, POLICY: tl.constexpr):
+def _add(x_ptr, residual_ptr, h_ptr, cols, N):
     """h, rounded and stored."""
     h = (_load(x_ptr, cols, N, "evict_first") + _load(residual_ptr, cols, N, "evict_first")).to(h_ptr.dtype.element_ty)
-    tl.store(h_ptr + cols, h, mask=cols < N, eviction_policy=POLICY)
-    return h
+    tl.store(h_ptr + cols, h, mask=cols < N, eviction_policy="evict_last")
+    return h.to(tl.float32)
 
 
 @triton.jit
 def _forward_wide_kernel(
     x_ptr, residual_ptr, weight_ptr, y_ptr, h_ptr, rstd_ptr, x_stride, residual_stride, N, eps,
-    UNIT: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr,
+    UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A row of any length. Of h, registers keep KEPT tiles; the program reads the others again, from cache."""
+    """A row of any length, looked at twice. The second look is for h, which the program has just stored: in cache."""
     x_stride, residual_stride = tl.cast(x_stride, tl.int64) * UNIT, tl.cast(residual_stride, tl.int64) * UNIT
     N = N * UNIT
     row = tl.program_id(0).to(tl.int64)
     x_ptr, residual_ptr = x_ptr + row * x_stride, residual_ptr + row * residual_stride
     y_ptr, h_ptr = y_ptr + row * N, h_ptr + row * N
     squares = tl.zeros([BLOCK], tl.float32)
-    kept = ()
-    for tile in tl.static_range(KEPT):
-        rounded = _add(x_ptr, residual_ptr, h_ptr, tile * BLOCK + tl.arange(0, BLOCK), N, "")
-        kept = kept + (rounded,)
-        h = rounded.to(tl.float32)
-        squares += h * h
-    for start in range(KEPT * BLOCK, N, BLOCK):
-        h = _add(x_ptr, residual_ptr, h_ptr, start + tl.arange(0, BLOCK), N, "evict_last").to(tl.float32)
+    for start in range(0, N, BLOCK):
+        h = _add(x_ptr, residual_ptr, h_ptr, start + tl.arange(0, BLOCK), N)
         squares += h * h
     rstd = tl.rsqrt(tl.sum(squares) / N + tl.cast(eps, tl.float32))
     if rstd_ptr is not None:
         tl.store(rstd_ptr + row, rstd)
     tl.debug_barrier()  # what one thread stored, another may load
-    for start in range(KEPT * BLOCK, N, BLOCK):
+    for start in range(0, N, BLOCK):
         cols = start + tl.arange(0, BLOCK)
         y = _load(h_ptr, cols, N, "evict_first") * rstd * _load(weight_ptr, cols, N, "")
         tl.store(y_ptr + cols, y, mask=cols < N)
-    zero = (rstd < 0).to(tl.int16)
-    for tile in tl.static_range(KEPT):
-        cols = tile * BLOCK + tl.arange(0, BLOCK)
-        tl.store(y_ptr + cols, _unpacked(kept[tile], zero) * rstd * _load(weight_ptr, cols, N, ""), mask=cols < N)
 
 
 # --8<-- [end:forward-wide]
@@ -119,17 +101,10 @@ def _forward_wide_kernel(
 
 # --8<-- [start:backward]
 @triton.jit
-def _sum_by_eights(t):
-    """Along the rows; first the eight neighbours that one thread has."""
-    return tl.sum(tl.sum(tl.reshape(t, [t.shape[0], t.shape[1] // 8, 8]), axis=2), axis=1)
-
-
-@triton.jit
 def _backward_kernel(
     dy_ptr, dh_ptr, h_ptr, weight_ptr, rstd_ptr, mean_ptr, dx_ptr, dresidual_ptr, share_ptr,
     dy_stride, dh_stride, h_stride, M, N,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, WHOLE: tl.constexpr,
-    PACKED: tl.constexpr, AGAIN: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows at a time while the next ones are on their way. Reads 3MN, writes MN.
 
@@ -138,38 +113,28 @@ def _backward_kernel(
     dy_stride, dh_stride = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(dh_stride, tl.int64) * UNIT
     h_stride, N = tl.cast(h_stride, tl.int64) * UNIT, N * UNIT
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    if not AGAIN:
-        weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0)[None, :]
+    weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)
     dweight = tl.zeros([ROWS, BLOCK], tl.float32)
     first = tl.program_id(0).to(tl.int64) * ROWS
     for start in tl.range(first, M, tl.num_programs(0) * ROWS, num_stages=STAGES):
         rows = tl.cast(start, tl.int64) + tl.arange(0, ROWS)  # the interpreter's start is a Python int
-        inside = (cols < N)[None, :] if ROWS == 1 else (rows < M)[:, None] & (cols < N)[None, :]
-        h = tl.load(h_ptr + rows[:, None] * h_stride + cols[None, :], mask=inside, other=0.0)
-        dy = tl.load(dy_ptr + rows[:, None] * dy_stride + cols[None, :], mask=inside, other=0.0)
-        rstd = tl.load(rstd_ptr + rows, mask=None if ROWS == 1 else rows < M)[:, None]
-        if PACKED:
-            dy_h_hat, zero = dy.to(tl.float32) * (h.to(tl.float32) * rstd), (rstd < 0).to(tl.int16)
-            dweight += dy_h_hat
-            if AGAIN:
-                weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0, volatile=True)[None, :]
-            mean = _sum_by_eights(dy_h_hat * _unpacked(weight, zero)) / N
-            h_hat, g = _unpacked(h, zero) * rstd, _unpacked(dy, zero) * _unpacked(weight, zero)
+        inside = (rows < M)[:, None] & (cols < N)[None, :]
+        h = tl.load(h_ptr + rows[:, None] * h_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + rows[:, None] * dy_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
+        rstd = tl.load(rstd_ptr + rows, mask=rows < M, other=0.0)[:, None]
+        h_hat = h * rstd
+        g = dy * weight[None, :]
+        if WHOLE:
+            mean = tl.sum(g * h_hat, axis=1) / N
         else:
-            h_hat = h.to(tl.float32) * rstd
-            g = dy.to(tl.float32) * weight.to(tl.float32)
-            if WHOLE:
-                mean = tl.sum(g * h_hat, axis=1) / N
-            else:
-                mean = tl.load(mean_ptr + rows, mask=rows < M, other=0.0)
+            mean = tl.load(mean_ptr + rows, mask=rows < M, other=0.0)
         dx = (g - h_hat * mean[:, None]) * rstd
         if dh_ptr is not None:
             dx += tl.load(dh_ptr + rows[:, None] * dh_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
         tl.store(dx_ptr + rows[:, None] * N + cols[None, :], dx, mask=inside)
         if dresidual_ptr is not None:
             tl.store(dresidual_ptr + rows[:, None] * N + cols[None, :], dx, mask=inside)
-        if not PACKED:
-            dweight += dy.to(tl.float32) * h_hat
+        dweight += dy * h_hat
     tl.store(share_ptr + tl.program_id(0).to(tl.int64) * N + cols, tl.sum(dweight, axis=0), mask=cols < N)
 
 
@@ -178,12 +143,23 @@ def _backward_kernel(
 
 # --8<-- [start:backward-wide]
 @triton.jit
+def _unpacked(kept, zero):
+    """As fp32, but made anew: if it knew that zero is one, the compiler would keep the fp32 of the first look."""
+    if kept.dtype.primitive_bitwidth == 16:
+        kept = (kept.to(tl.int16, bitcast=True) ^ zero).to(kept.dtype, bitcast=True)
+    return kept.to(tl.float32)
+
+
+@triton.jit
 def _backward_wide_kernel(
     dy_ptr, dh_ptr, h_ptr, weight_ptr, rstd_ptr, dx_ptr, dresidual_ptr, share_ptr,
     dy_stride, dh_stride, h_stride, M, N,
     UNIT: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, KEPT: tl.constexpr,
 ):  # fmt: skip
-    """One row at a time, in tiles. Beside dweight, registers have room for KEPT of them; the others are read again."""
+    """One row at a time, in tiles, beside the share of dweight in registers.
+
+    They are KEPT in registers, too, or looked at twice.
+    """
     dy_stride, dh_stride = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(dh_stride, tl.int64) * UNIT
     h_stride, N = tl.cast(h_stride, tl.int64) * UNIT, N * UNIT
     # one policy in both looks makes them one load, kept in registers; with more tiles there is no room
@@ -198,7 +174,7 @@ def _backward_wide_kernel(
         added, kept = (), ()
         for tile in tl.static_range(TILES):
             cols = tile * BLOCK + tl.arange(0, BLOCK)
-            if tile < KEPT:
+            if KEPT:
                 dy = tl.load(dy_row + cols, mask=cols < N, other=0.0, cache_modifier=".cg")
                 h = tl.load(h_row + cols, mask=cols < N, other=0.0, cache_modifier=".cg")
                 kept = kept + (dy, h)
@@ -213,7 +189,7 @@ def _backward_wide_kernel(
         zero = (rstd < 0).to(tl.int16)
         for tile in tl.static_range(TILES):
             cols = tile * BLOCK + tl.arange(0, BLOCK)
-            if tile < KEPT:
+            if KEPT:
                 h_hat = _unpacked(kept[2 * tile + 1], zero) * rstd
                 g = _unpacked(kept[2 * tile], zero) * _load(weight_ptr, cols, N, "")
             else:
@@ -285,39 +261,27 @@ def _options(device: torch.device, threads: int, **constants: int) -> dict[str, 
 
 @functools.cache
 def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
-    """With ROWS: that many whole rows in registers. Without: one row, in tiles."""
-    if N > 16384:
-        return _options(device, 1024, KEPT=0, BLOCK=8192)
+    """With ROWS: that many whole rows in registers. Without: one row, looked at twice."""
+    if N * bits > 32768 * 16:
+        return _options(device, 1024, BLOCK=8192)
     block = triton.next_power_of_2(N)
-    if N <= 1024:
-        return _options(device, 128, ROWS=2048 // block, BLOCK=block)
-    return _options(device, min(block // 8, 1024), ROWS=1, BLOCK=block)
+    rows = max(1, 2048 // block)
+    return _options(device, min(rows * block // 16, 1024), ROWS=rows, BLOCK=block)  # 16 elements a thread, or 32
 
 
 @functools.cache
 def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
-    """PROGRAMS a multiprocessor. With TILES: two looks at rows of which registers hold the share of dweight at least.
-
-    Without: one look, at WHOLE rows as long as registers hold them beside that share.
-    """
-    if 8192 < N <= 32768:
-        return _options(device, 1024, PROGRAMS=1, TILES=-(-N // 8192), BLOCK=8192, KEPT=0)
+    """PROGRAMS a multiprocessor. With TILES: rows in tiles. Without: one look, at WHOLE rows or at blocks of them."""
+    if 8192 < N <= 10240 and bits == 16:  # two programs have room for all of a row: one loads while the other stores
+        return _options(device, 256, PROGRAMS=2, TILES=5, BLOCK=2048, KEPT=True)
+    if 8192 < N <= 32768:  # room for the share of dweight
+        return _options(device, 1024, PROGRAMS=1, TILES=-(-N // 8192), BLOCK=8192, KEPT=False)
     # few programs mean few shares to add; as long as what they have in flight, in shared memory, keeps the memory busy
     tile, threads, programs = (2048, 128, 4) if N <= 2048 else (4096, 128, 2) if N <= 3072 else (8192, 256, 1)
     block = min(triton.next_power_of_2(N), tile)
     # 96 KiB of it at most for bf16: wider dtypes and AMD's smaller memory get a stage less
     stages = 3 if bits == 16 and _device(device)[1] == 32 else 2
-    return _options(
-        device,
-        threads,
-        PROGRAMS=programs,
-        ROWS=tile // block,
-        BLOCK=block,
-        STAGES=stages,
-        WHOLE=N <= 8192,
-        PACKED=False,
-        AGAIN=False,
-    )
+    return _options(device, threads, PROGRAMS=programs, ROWS=tile // block, BLOCK=block, STAGES=stages, WHOLE=N <= 8192)
 
 
 @functools.cache

@@ -119,16 +119,9 @@ def _forward_wide_kernel(
 
 # --8<-- [start:backward]
 @triton.jit
-def _sum_by_eights(t):
-    """Along the rows; first the eight neighbours that one thread has."""
-    return tl.sum(tl.sum(tl.reshape(t, [t.shape[0], t.shape[1] // 8, 8]), axis=2), axis=1)
-
-
-@triton.jit
 def _backward_kernel(
     dy_ptr, x_ptr, weight_ptr, rstd_ptr, mean_ptr, dx_ptr, share_ptr, dy_stride, x_stride, M, N,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, WHOLE: tl.constexpr,
-    PACKED: tl.constexpr, AGAIN: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows at a time while the next ones are on their way. Reads 2MN, writes MN.
 
@@ -136,35 +129,24 @@ def _backward_kernel(
     """
     dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    if not AGAIN:
-        weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0)[None, :]
+    weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)
     dweight = tl.zeros([ROWS, BLOCK], tl.float32)
     first = tl.program_id(0).to(tl.int64) * ROWS
     for start in tl.range(first, M, tl.num_programs(0) * ROWS, num_stages=STAGES):
         rows = tl.cast(start, tl.int64) + tl.arange(0, ROWS)  # the interpreter's start is a Python int
-        inside = (cols < N)[None, :] if ROWS == 1 else (rows < M)[:, None] & (cols < N)[None, :]
-        x = tl.load(x_ptr + rows[:, None] * x_stride + cols[None, :], mask=inside, other=0.0)
-        dy = tl.load(dy_ptr + rows[:, None] * dy_stride + cols[None, :], mask=inside, other=0.0)
-        rstd = tl.load(rstd_ptr + rows, mask=None if ROWS == 1 else rows < M)[:, None]
-        if PACKED:
-            dy_x_hat, zero = dy.to(tl.float32) * (x.to(tl.float32) * rstd), (rstd < 0).to(tl.int16)
-            dweight += dy_x_hat
-            if AGAIN:
-                weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0, volatile=True)[None, :]
-            mean = _sum_by_eights(dy_x_hat * _unpacked(weight, zero)) / N
-            x_hat, g = _unpacked(x, zero) * rstd, _unpacked(dy, zero) * _unpacked(weight, zero)
-            dx = (g - x_hat * mean[:, None]) * rstd
-            tl.store(dx_ptr + rows[:, None] * N + cols[None, :], dx, mask=inside)
+        inside = (rows < M)[:, None] & (cols < N)[None, :]
+        x = tl.load(x_ptr + rows[:, None] * x_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + rows[:, None] * dy_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
+        rstd = tl.load(rstd_ptr + rows, mask=rows < M, other=0.0)[:, None]
+        x_hat = x * rstd
+        g = dy * weight[None, :]
+        if WHOLE:
+            mean = tl.sum(g * x_hat, axis=1) / N
         else:
-            x_hat = x.to(tl.float32) * rstd
-            g = dy.to(tl.float32) * weight.to(tl.float32)
-            if WHOLE:
-                mean = tl.sum(g * x_hat, axis=1) / N
-            else:
-                mean = tl.load(mean_ptr + rows, mask=rows < M, other=0.0)
-            dx = (g - x_hat * mean[:, None]) * rstd
-            tl.store(dx_ptr + rows[:, None] * N + cols[None, :], dx, mask=inside)
-            dweight += dy.to(tl.float32) * x_hat
+            mean = tl.load(mean_ptr + rows, mask=rows < M, other=0.0)
+        dx = (g - x_hat * mean[:, None]) * rstd
+        tl.store(dx_ptr + rows[:, None] * N + cols[None, :], dx, mask=inside)
+        dweight += dy * x_hat
     tl.store(share_ptr + tl.program_id(0).to(tl.int64) * N + cols, tl.sum(dweight, axis=0), mask=cols < N)
 
 
@@ -177,7 +159,10 @@ def _backward_wide_kernel(
     dy_ptr, x_ptr, weight_ptr, rstd_ptr, dx_ptr, share_ptr, dy_stride, x_stride, M, N,
     UNIT: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, KEPT: tl.constexpr,
 ):  # fmt: skip
-    """One row at a time, in tiles. Beside dweight, registers have room for KEPT of them; the others are read again."""
+    """One row at a time, in tiles, beside the share of dweight in registers.
+
+    They are KEPT in registers, too, or looked at twice.
+    """
     dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     # one policy in both looks makes them one load, kept in registers; with more tiles there is no room
     WEIGHT: tl.constexpr = "" if TILES <= 2 else "evict_last"
@@ -191,7 +176,7 @@ def _backward_wide_kernel(
         added, kept = (), ()
         for tile in tl.static_range(TILES):
             cols = tile * BLOCK + tl.arange(0, BLOCK)
-            if tile < KEPT:
+            if KEPT:
                 dy = tl.load(dy_row + cols, mask=cols < N, other=0.0, cache_modifier=".cg")
                 x = tl.load(x_row + cols, mask=cols < N, other=0.0, cache_modifier=".cg")
                 kept = kept + (dy, x)
@@ -206,7 +191,7 @@ def _backward_wide_kernel(
         zero = (rstd < 0).to(tl.int16)
         for tile in tl.static_range(TILES):
             cols = tile * BLOCK + tl.arange(0, BLOCK)
-            if tile < KEPT:
+            if KEPT:
                 x_hat = _unpacked(kept[2 * tile + 1], zero) * rstd
                 g = _unpacked(kept[2 * tile], zero) * _load(weight_ptr, cols, N, "")
             else:
@@ -277,40 +262,30 @@ def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
     if N <= 1024:
         block = triton.next_power_of_2(N)
         return _options(device, 128, ROWS=2048 // block, BLOCK=block)
-    two_looks = {"KEPT": 0, "PROGRAMS": 0, "STORE": ""}
-    # tiles by the bytes of a row: what runs at one time should find its second look in L1
+    if N > 32768:  # one row a multiprocessor at a time, part of it in registers, and stores that pass the cache by
+        return _options(device, 1024, BLOCK=8192, KEPT=4, PROGRAMS=1, STORE=".cs")
+    # tiles by the bytes of a row; two at least, as wide as they go without much of the last hanging over the row's end
     size = N * bits // 16
-    if size >= 32768:
-        return _options(device, 1024, BLOCK=8192, **two_looks)
-    # two tiles at least, as wide as they go without much of the last one hanging over the row's end
-    block = next(b for b in (4096, 2048, 1024) if b == 1024 or (2 * b <= size and b <= N and -N % b <= N // 6))
-    return _options(device, block // 8, BLOCK=block, **two_looks)
+    block = next(
+        b for b in (8192, 4096, 2048, 1024)
+        if b == 1024 or ((2 if b < 8192 else 4) * b <= size and b <= N and -N % b <= N // 6)
+    )  # fmt: skip
+    return _options(device, block // 8, BLOCK=block, KEPT=0, PROGRAMS=0, STORE="")
 
 
 @functools.cache
 def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
-    """PROGRAMS a multiprocessor. With TILES: two looks at rows of which registers hold the share of dweight at least.
-
-    Without: one look, at WHOLE rows as long as registers hold them beside that share.
-    """
-    if 8192 < N <= 32768:
-        return _options(device, 1024, PROGRAMS=1, TILES=-(-N // 8192), BLOCK=8192, KEPT=0)
+    """PROGRAMS a multiprocessor. With TILES: rows in tiles. Without: one look, at WHOLE rows or at blocks of them."""
+    if 8192 < N <= 10240 and bits == 16:  # two programs have room for all of a row: one loads while the other stores
+        return _options(device, 256, PROGRAMS=2, TILES=5, BLOCK=2048, KEPT=True)
+    if 8192 < N <= 32768:  # room for the share of dweight
+        return _options(device, 1024, PROGRAMS=1, TILES=-(-N // 8192), BLOCK=8192, KEPT=False)
     # few programs mean few shares to add; as long as what they have in flight, in shared memory, keeps the memory busy
     tile, threads, programs = (2048, 128, 4) if N <= 2048 else (4096, 128, 2) if N <= 3072 else (8192, 256, 1)
     block = min(triton.next_power_of_2(N), tile)
     # 64 KiB of it at most for bf16: wider dtypes and AMD's smaller memory get a stage less
     stages = 3 if bits == 16 and _device(device)[1] == 32 else 2
-    return _options(
-        device,
-        threads,
-        PROGRAMS=programs,
-        ROWS=tile // block,
-        BLOCK=block,
-        STAGES=stages,
-        WHOLE=N <= 8192,
-        PACKED=False,
-        AGAIN=False,
-    )
+    return _options(device, threads, PROGRAMS=programs, ROWS=tile // block, BLOCK=block, STAGES=stages, WHOLE=N <= 8192)
 
 
 @functools.cache

@@ -15,7 +15,7 @@ class TestAddRMSNorm(Promises):
     name = "add_rms_norm"
     inputs = ("x", "residual", "weight")
     outputs = ("output", "new_residual")
-    PATHS = (100, 2048, 9000, 40000)
+    PATHS = (100, 9000, 12000, 40000)
     PUBLISHED = (1024, 4096, 8192, 16384)
     LAUNCHES = 3
     SMALL_KERNELS = ("_sum_shares_kernel",)

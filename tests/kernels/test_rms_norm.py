@@ -14,7 +14,7 @@ class TestRMSNorm(Promises):
     kernel = load("rms_norm")
     name = "rms_norm"
     inputs = ("x", "weight")
-    PATHS = (100, 2048, 9000, 40000)
+    PATHS = (100, 9000, 12000, 40000)
     LAUNCHES = 3
     SMALL_KERNELS = ("_sum_shares_kernel",)
 

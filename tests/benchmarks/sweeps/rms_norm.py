@@ -50,19 +50,18 @@ def two_looks(block: int, **others: object) -> dict[str, object]:
 
 
 def backward(columns: int) -> list[dict[str, object]]:
-    whole = {  # tile, warps, programs, stages, packed (2: and weight read again)
-        1024: ((1024, 1, 4, 3, 0), (2048, 4, 4, 3, 0), (2048, 2, 4, 3, 0), (8192, 8, 1, 3, 0)),
-        2048: ((2048, 4, 4, 3, 0), (4096, 4, 2, 3, 0), (4096, 8, 2, 3, 0), (8192, 8, 1, 3, 0)),
-        4096: ((4096, 4, 2, 3, 0), (4096, 8, 2, 3, 0), (8192, 16, 1, 3, 0), (8192, 16, 1, 3, 1)),
-        8192: ((8192, 16, 1, 3, 0), (8192, 16, 1, 3, 1), (8192, 16, 1, 4, 1), (8192, 32, 1, 3, 1)),
-        9000: ((16384, 32, 1, 3, 1), (16384, 32, 1, 3, 2)),
-        16384: ((16384, 32, 1, 2, 1), (16384, 32, 1, 3, 1), (16384, 32, 1, 2, 2), (16384, 32, 1, 3, 2)),
+    whole = {  # tile, warps, programs
+        1024: ((1024, 1, 4), (2048, 4, 4), (2048, 2, 4), (8192, 8, 1)),
+        2048: ((2048, 4, 4), (4096, 4, 2), (4096, 8, 2), (8192, 8, 1)),
+        4096: ((4096, 4, 2), (4096, 8, 2), (8192, 8, 1), (8192, 16, 1)),
+        8192: ((8192, 8, 1), (8192, 16, 1)),
     }.get(columns, ())
-    tiled = {  # tile, warps, programs, tiles kept
-        9000: ((8192, 32, 1, 0), (8192, 32, 1, 2), (4096, 16, 1, 0), (4096, 16, 1, 3), (2048, 8, 2, 5)),
-        16384: ((8192, 32, 1, 0), (8192, 32, 1, 1), (8192, 32, 1, 2), (4096, 16, 1, 4)),
-        32768: ((8192, 32, 1, 0), (8192, 32, 1, 1), (4096, 16, 1, 0), (4096, 16, 1, 2)),
-    }.get(columns, ())
+    tiled = {  # tile, warps, programs, kept
+        9000: ((8192, 32, 1, False), (8192, 32, 1, True), (4096, 16, 1, False), (4096, 16, 1, True),
+               (2048, 8, 1, False), (2048, 8, 2, False), (2048, 8, 2, True), (1024, 4, 4, True), (2048, 8, 1, True)),
+        16384: ((8192, 32, 1, False), (8192, 32, 1, True), (8192, 16, 1, False), (4096, 16, 1, True)),
+        32768: ((8192, 32, 1, False), (8192, 16, 1, False), (4096, 16, 1, False)),
+    }.get(columns, ())  # fmt: skip
     blocks = {  # of columns, the mean coming from another kernel: tile, warps, programs
         32768: ((8192, 8, 1),),
         65536: ((8192, 8, 1), (4096, 8, 1), (4096, 8, 2), (2048, 4, 2)),
@@ -70,10 +69,10 @@ def backward(columns: int) -> list[dict[str, object]]:
     }.get(columns, ())
     return [
         *({"PROGRAMS": programs, "ROWS": max(1, tile // columns), "BLOCK": min(tile, 1 << (columns - 1).bit_length()),
-           "STAGES": stages, "WHOLE": True, "PACKED": packed > 0, "AGAIN": packed > 1, "num_warps": warps}
-          for tile, warps, programs, stages, packed in whole),
+           "STAGES": 3, "WHOLE": True, "num_warps": warps}
+          for tile, warps, programs in whole),
         *({"PROGRAMS": programs, "TILES": -(-columns // tile), "BLOCK": tile, "KEPT": kept, "num_warps": warps}
           for tile, warps, programs, kept in tiled),
-        *({"PROGRAMS": programs, "ROWS": 1, "BLOCK": tile, "STAGES": 3, "WHOLE": False, "PACKED": False, "AGAIN": False,
-           "num_warps": warps} for tile, warps, programs in blocks),
+        *({"PROGRAMS": programs, "ROWS": 1, "BLOCK": tile, "STAGES": 3, "WHOLE": False, "num_warps": warps}
+          for tile, warps, programs in blocks),
     ]  # fmt: skip
