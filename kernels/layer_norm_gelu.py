@@ -8,8 +8,7 @@ and its triton.
 
 Sources: Ba, Kiros & Hinton, "Layer Normalization", 2016 (https://arxiv.org/abs/1607.06450);
 Hendrycks & Gimpel, "Gaussian Error Linear Units (GELUs)", 2016 (https://arxiv.org/abs/1606.08415);
-for the sums of shifted numbers: Chan, Golub & LeVeque, "Algorithms for Computing the Sample Variance", 1983;
-for the form of Phi: Hastings, "Approximations for Digital Computers", 1955.
+for the sums of shifted numbers: Chan, Golub & LeVeque, "Algorithms for Computing the Sample Variance", 1983.
 
 Names: M rows (all leading dimensions together) of N columns. Row indices are int64: offsets pass 2^31. Triton makes
 accesses of 16 bytes only where it knows that every row begins at one, and of a size or a stride it asks just one thing,
@@ -26,25 +25,24 @@ from torch import Tensor
 
 # --8<-- [start:gelu]
 @triton.jit
-def _normal(z, FINE: tl.constexpr):
-    """Phi(z) and exp(-z^2 / 2). FINE: with erf, to the last bits of fp32. Else within 1/30000 of Phi itself, be it ever
-    so small: a fifteenth of what rounding to fp16 changes at most, for a third of the instructions."""
-    bell = tl.exp2(z * z * -0.7213475204444817)  # log2(e) / 2
+def _phi(z, FINE: tl.constexpr):
+    """The normal distribution. FINE: with erf, to the last bits of fp32, in 20 instructions and more. Else 10, within
+    5e-5 of itself down to z = -5.6, and smaller than 1e-8 below: a tenth of what rounding to fp16 may change."""
     if FINE:
-        return 0.5 + 0.5 * tl.erf(z * 0.7071067811865476), bell
-    # the tail 1 - Phi(|z|) is the bell times a polynomial in 1 / (1 + 0.58 |z|); a root squared is two instructions,
-    # a division eight
-    root = tl.rsqrt(1.0 + 0.58 * tl.abs(z))
-    t = root * root
-    series = ((0.100065637 * t - 0.349296963) * t + 0.322138277) * t + 0.191286789
-    series = (series * t + 0.235997119) * t - 0.000202430998
-    return tl.abs((z > 0.0).to(tl.float32) - bell * series), bell
+        phi = 0.5 + 0.5 * tl.erf(z * 0.7071067811865476)
+    else:
+        a = tl.abs(z)
+        tail = (-9.86943458e-07 * a + 4.18377984e-05) * a - 0.000751156694  # log2(1 - Phi(a)), a smooth curve
+        tail = ((tail * a + 0.00770502842) * a - 0.0521196928) * a - 0.460477561
+        tail = tl.exp2((tail * a - 1.15041583) * a - 1.00005429)
+        phi = tl.abs((z > 0.0).to(tl.float32) - tail)
+    return phi
 
 
 @triton.jit
 def _sigmoid(z):
     """s = (1 + tanh(u)) / 2 with GELU's u = sqrt(2 / pi) * (z + 0.044715 z^3), as 1 / (1 + exp(-2u)); and 1 - s, as
-    exp(-2u) * s: nothing cancels."""
+    exp(-2u) * s: nothing cancels. A root squared is two instructions, a division eight."""
     e = tl.exp2(z * (z * z * -0.10294323958 - 2.30220819814))
     root = tl.rsqrt(1.0 + e)
     s = root * root
@@ -54,63 +52,88 @@ def _sigmoid(z):
 @triton.jit
 def _gelu(z, TANH: tl.constexpr, FINE: tl.constexpr):
     if TANH:
-        phi, _ = _sigmoid(z)
+        share, _ = _sigmoid(z)
     else:
-        phi, _ = _normal(z, FINE)
-    return z * phi
+        share = _phi(z, FINE)
+    return z * share
 
 
 @triton.jit
 def _slope(z, TANH: tl.constexpr, FINE: tl.constexpr):
-    """The derivative of _gelu."""
+    """The derivative of _gelu. For the exact one Phi(z) + z * density(z), as the density times a polynomial in |z|
+    where z < 0, and as 1 less that where z > 0, within 2e-5."""
+    bell = tl.exp2(z * z * -0.7213475204444817)  # exp(-z^2 / 2)
     if TANH:
         s, rest = _sigmoid(z)
         slope = s * (1.0 + rest * z * (z * z * 0.214064448798 + 1.59576912161))
+    elif FINE:
+        slope = _phi(z, FINE) + z * 0.3989422804014327 * bell
     else:
-        phi, bell = _normal(z, FINE)
-        slope = phi + z * 0.3989422804014327 * bell  # 1 / sqrt(2 pi)
+        a = tl.minimum(tl.abs(z), 16.0)  # beyond, the bell is 0
+        left = ((0.000704356207 * a - 0.00804296609) * a + 0.039675656) * a - 0.116946039
+        left = (((left * a + 0.244426797) * a - 0.797152625) * a + 0.499984345) * bell
+        slope = tl.where(z > 0.0, 1.0 - left, left)
     return slope
+
+
+@triton.jit
+def _normalized(x, mean, rstd, weight, bias):
+    x_hat = x.to(tl.float32) * rstd - mean * rstd  # one instruction, since the second product is the row's
+    return x_hat * weight.to(tl.float32) + bias.to(tl.float32)
 
 
 # --8<-- [end:gelu]
 
 
 # --8<-- [start:forward]
-@triton.jit
+@triton.jit(do_not_specialize=["saved"])
 def _forward_kernel(
-    x_ptr, weight_ptr, bias_ptr, y_ptr, stats_ptr, x_stride, M, N, eps,
-    UNIT: tl.constexpr, TANH: tl.constexpr, FULL: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-    STAGES: tl.constexpr, ERF: tl.constexpr = False,
+    x_ptr, weight_ptr, bias_ptr, y_ptr, stats_ptr, x_stride, M, N, eps, saved,
+    UNIT: tl.constexpr, TANH: tl.constexpr, FULL: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr,
+    BLOCK: tl.constexpr, ERF: tl.constexpr = False,
 ):  # fmt: skip
-    """ROWS rows at a time, held in registers: the mean first, then what is left. Reads MN, writes MN.
+    """ROWS whole rows in registers, in tiles, two bf16 numbers to a register: the mean first, then what is left. Reads
+    MN, writes MN.
 
-    A program that gets more than one turn keeps weight and bias, and has the next rows on their way. FULL: a row fills
-    BLOCK columns, and none needs a mask. ERF, in 16 bits too: for the sweep, which tells what that costs.
+    FULL: a row fills its tiles, and no column needs a mask. Of the first `saved` rows, which are all or none, the
+    statistics are stored: a number, so that the same machine code gives the same output with a backward to come and
+    without. ERF, in 16 bits too: for the sweep, which tells what that costs.
     """
     x_stride, N = tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     FINE: tl.constexpr = ERF or y_ptr.dtype.element_ty == tl.float32
-    cols = tl.arange(0, BLOCK)
-    weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)[None, :]
-    bias = tl.load(bias_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)[None, :]
-    first = tl.program_id(0).to(tl.int64) * ROWS
-    for start in tl.range(first, M, tl.num_programs(0) * ROWS, num_stages=STAGES):
-        rows = tl.cast(start, tl.int64) + tl.arange(0, ROWS)  # the interpreter's start is a Python int
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    lanes = tl.arange(0, BLOCK)
+    x = ()
+    for tile in tl.static_range(TILES):
+        cols = tile * BLOCK + lanes
         inside = (rows < M)[:, None] if FULL else (rows < M)[:, None] & (cols < N)[None, :]
-        x = tl.load(x_ptr + rows[:, None] * x_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
-        mean = tl.sum(x, axis=1) / N
-        centered = x - mean[:, None] if FULL else tl.where(inside, x - mean[:, None], 0.0)
-        rstd = tl.rsqrt(tl.sum(centered * centered, axis=1) / N + tl.cast(eps, tl.float32))
-        y = _gelu(centered * rstd[:, None] * weight + bias, TANH, FINE)
-        tl.store(y_ptr + rows[:, None] * N + cols[None, :], y, mask=inside)
-        if stats_ptr is not None:
-            tl.store(stats_ptr + rows, mean, mask=rows < M)
-            tl.store(stats_ptr + M + rows, rstd, mask=rows < M)
+        x = x + (tl.load(x_ptr + rows[:, None] * x_stride + cols[None, :], mask=inside, other=0.0),)
+    sums = tl.zeros([ROWS, BLOCK], tl.float32)
+    for tile in tl.static_range(TILES):
+        sums += x[tile].to(tl.float32)
+    mean = tl.sum(sums, axis=1) / N
+    squares = tl.zeros([ROWS, BLOCK], tl.float32)
+    for tile in tl.static_range(TILES):
+        centered = x[tile].to(tl.float32) - mean[:, None]
+        if not FULL:
+            centered = tl.where((tile * BLOCK + lanes < N)[None, :], centered, 0.0)
+        squares += centered * centered
+    rstd = tl.rsqrt(tl.sum(squares, axis=1) / N + tl.cast(eps, tl.float32))
+    tl.store(stats_ptr + rows, mean, mask=rows < saved)
+    tl.store(stats_ptr + M + rows, rstd, mask=rows < saved)
+    for tile in tl.static_range(TILES):
+        cols = tile * BLOCK + lanes
+        inside = (rows < M)[:, None] if FULL else (rows < M)[:, None] & (cols < N)[None, :]
+        weight = tl.load(weight_ptr + cols, mask=None if FULL else cols < N)
+        bias = tl.load(bias_ptr + cols, mask=None if FULL else cols < N)
+        z = _normalized(x[tile], mean[:, None], rstd[:, None], weight[None, :], bias[None, :])
+        tl.store(y_ptr + rows[:, None] * N + cols[None, :], _gelu(z, TANH, FINE), mask=inside)
 
 
 # --8<-- [end:forward]
 
 
-# --8<-- [start:statistics]
+# --8<-- [start:forward-wide]
 @triton.jit
 def _add(x, first, sums, squares):
     """One more number to each lane's sums, which count from the lane's own first number: three instructions. What the
@@ -129,39 +152,22 @@ def _combine(first, sums, squares, seen, N, eps):
     return mean, tl.rsqrt(tl.sum(squares) / N + tl.cast(eps, tl.float32))
 
 
-# --8<-- [end:statistics]
-
-
-# --8<-- [start:forward-wide]
-@triton.jit
-def _normalized(x, mean, rstd, weight, bias):
-    return (x.to(tl.float32) - mean) * rstd * weight.to(tl.float32) + bias.to(tl.float32)
-
-
-@triton.jit
+@triton.jit(do_not_specialize=["saved"])
 def _forward_wide_kernel(
-    x_ptr, weight_ptr, bias_ptr, y_ptr, stats_ptr, x_stride, M, N, eps,
-    UNIT: tl.constexpr, TANH: tl.constexpr, KEEP: tl.constexpr, BLOCK: tl.constexpr,
+    x_ptr, weight_ptr, bias_ptr, y_ptr, stats_ptr, x_stride, M, N, eps, saved,
+    UNIT: tl.constexpr, TANH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A row of any length, in tiles: KEEP of them stay in registers as they are, the others are looked at twice."""
+    """A row of any length, in tiles that are looked at twice."""
     x_stride, N = tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     FINE: tl.constexpr = y_ptr.dtype.element_ty == tl.float32
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * x_stride
     y_ptr += row * N
     lanes = tl.arange(0, BLOCK)
-    kept = ()
-    for tile in tl.static_range(KEEP):
-        kept = kept + (tl.load(x_ptr + tile * BLOCK + lanes),)
-    if KEEP:
-        first = kept[0].to(tl.float32)
-    else:
-        first = tl.load(x_ptr + lanes, mask=lanes < N, other=0.0, eviction_policy="evict_last").to(tl.float32)
+    first = tl.load(x_ptr + lanes, mask=lanes < N, other=0.0, eviction_policy="evict_last").to(tl.float32)
     sums, squares = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
-    for tile in tl.static_range(1, KEEP):
-        sums, squares = _add(kept[tile].to(tl.float32), first, sums, squares)
     full = N // BLOCK  # tiles that need no mask
-    for tile in range(max(KEEP, 1), full):
+    for tile in range(1, full):
         x = tl.load(x_ptr + tile * BLOCK + lanes, eviction_policy="evict_last").to(tl.float32)
         sums, squares = _add(x, first, sums, squares)
     cols = full * BLOCK + lanes
@@ -170,14 +176,9 @@ def _forward_wide_kernel(
         x = tl.load(x_ptr + cols, mask=rest, other=0.0, eviction_policy="evict_last").to(tl.float32)
         sums, squares = _add(tl.where(rest, x, first), first, sums, squares)
     mean, rstd = _combine(first, sums, squares, full + rest.to(tl.float32), N, eps)
-    if stats_ptr is not None:
-        tl.store(stats_ptr + row, mean)
-        tl.store(stats_ptr + M + row, rstd)
-    for tile in tl.static_range(KEEP):
-        at = tile * BLOCK + lanes
-        z = _normalized(kept[tile], mean, rstd, tl.load(weight_ptr + at), tl.load(bias_ptr + at))
-        tl.store(y_ptr + at, _gelu(z, TANH, FINE))
-    for tile in range(KEEP, full):
+    tl.store(stats_ptr + row, mean, mask=row < saved)
+    tl.store(stats_ptr + M + row, rstd, mask=row < saved)
+    for tile in range(full):
         at = tile * BLOCK + lanes
         x = tl.load(x_ptr + at, eviction_policy="evict_first")
         z = _normalized(x, mean, rstd, tl.load(weight_ptr + at), tl.load(bias_ptr + at))
@@ -229,18 +230,18 @@ def _backward_kernel(
         dy = tl.load(dy_ptr + rows[:, None] * dy_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
         mean = tl.load(stats_ptr + rows, mask=rows < M, other=0.0)[:, None]
         rstd = tl.load(stats_ptr + M + rows, mask=rows < M, other=0.0)[:, None]
-        x_hat = (x - mean) * rstd
+        x_hat = x * rstd - mean * rstd
         dz = dy * _slope(x_hat * weight.to(tl.float32) + bias.to(tl.float32), TANH, FINE)
         dweight += tl.sum(dz * x_hat, axis=0, keep_dims=True) if FOLD else dz * x_hat
         dbias += tl.sum(dz, axis=0, keep_dims=True) if FOLD else dz
         g = dz * weight.to(tl.float32)
         if WHOLE:
-            g_mean = tl.sum(g, axis=1) / N
-            product_mean = tl.sum(g * x_hat, axis=1) / N
+            # both sums in one exchange between the threads
+            g_mean, product_mean = tl.split(tl.sum(tl.join(g, g * x_hat), axis=1) / N)
         else:
             g_mean = tl.load(means_ptr + rows, mask=rows < M, other=0.0)
             product_mean = tl.load(means_ptr + M + rows, mask=rows < M, other=0.0)
-        dx = (g - g_mean[:, None] - x_hat * product_mean[:, None]) * rstd
+        dx = g * rstd - (x_hat * (product_mean[:, None] * rstd) + g_mean[:, None] * rstd)
         tl.store(dx_ptr + rows[:, None] * N + cols[None, :], dx, mask=inside)
     shares_ptr += tl.program_id(0).to(tl.int64) * 2 * N
     tl.store(shares_ptr + cols, tl.sum(dweight, axis=0), mask=cols < N)
@@ -270,7 +271,7 @@ def _x_hat_and_dz(
     """Of a tile, with the weight; dz is zero beyond the row's end, where dy is."""
     # one policy for both looks would make them one load, kept in registers
     KEPT: tl.constexpr = "evict_last" if POLICY == "evict_last" else ""
-    x_hat = (_load(x_row, cols, N, POLICY) - mean) * rstd
+    x_hat = _load(x_row, cols, N, POLICY) * rstd - mean * rstd
     weight = _load(weight_ptr, cols, N, KEPT)
     z = x_hat * weight + _load(bias_ptr, cols, N, KEPT)
     return x_hat, _load(dy_row, cols, N, POLICY) * _slope(z, TANH, FINE), weight
@@ -310,7 +311,8 @@ def _backward_wide_kernel(
             x_hat, dz, weight = _x_hat_and_dz(
                 dy_row, x_row, weight_ptr, bias_ptr, mean, rstd, cols, N, TANH, FINE, "evict_first"
             )
-            tl.store(dx_row + cols, (dz * weight - g_mean - x_hat * product_mean) * rstd, mask=cols < N)
+            dx = dz * (weight * rstd) - (x_hat * (product_mean * rstd) + g_mean * rstd)
+            tl.store(dx_row + cols, dx, mask=cols < N)
     shares_ptr += tl.program_id(0).to(tl.int64) * 2 * N
     for tile in tl.static_range(TILES):
         cols = tile * BLOCK + tl.arange(0, BLOCK)
@@ -386,19 +388,13 @@ def _options(device: torch.device, threads: int, **constants: int) -> dict[str, 
 
 @functools.cache
 def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
-    """With ROWS: whole rows in registers; PROGRAMS on a multiprocessor, or as many as there are rows if that is 0.
-    With KEEP: one row in tiles."""
-    if N <= 4096:
-        block = triton.next_power_of_2(N)
-        threads = 128 if N <= 2048 else 256
-        return _options(device, threads, PROGRAMS=0, ROWS=max(1, 2048 // block), BLOCK=block, STAGES=1)
-    if N > 65536:  # so many rows of this length as run at one time are more than the L2 cache holds
-        return _options(device, 512, KEEP=8 if bits == 16 else 4, BLOCK=4096)
-    if N >= 32768:
-        return _options(device, 1024, KEEP=0, BLOCK=8192)
-    # two tiles at least, as wide as they go without much of the last one hanging over the row's end
-    block = next(b for b in (4096, 2048) if b == 2048 or (2 * b <= N and -N % b <= N // 6))
-    return _options(device, block // 8, KEEP=0, BLOCK=block)
+    """With TILES: whole rows in registers. Else two looks at one row."""
+    if N > 32768:
+        return _options(device, 512, BLOCK=4096)
+    threads = 32 if N <= 1024 else 128 if N <= 8192 else 256 if N <= 16384 else 512
+    block = min(triton.next_power_of_2(N), 8 * threads)
+    tiles = -(-N // block)
+    return _options(device, threads, ROWS=max(1, 8 * threads // block), TILES=tiles, BLOCK=block)
 
 
 @functools.cache
@@ -457,12 +453,13 @@ def _forward(
     M = x.numel() // N
     (x, x_stride), weight, bias = _rows(x), weight.contiguous(), bias.contiguous()
     unit = 8 if N % 8 == 0 == x_stride % 8 else 1
-    arguments = x, weight, bias, y, stats if save else None, x_stride // unit, M, N // unit, eps, unit, tanh
-    options = dict(_forward_launch(N, 8 * x.element_size(), x.device))
+    sizes = x_stride // unit, M, N // unit
+    arguments = x, weight, bias, y, stats, *sizes, eps, M if save else 0, unit, tanh
+    options = _forward_launch(N, 8 * x.element_size(), x.device)
     with torch.cuda.device_of(x):  # triton launches on the current device
-        if "ROWS" in options:
-            at_once, turns = options.pop("PROGRAMS") * _device(x.device)[0], -(-M // options["ROWS"])
-            _forward_kernel[(min(at_once or turns, turns),)](*arguments, FULL=options["BLOCK"] == N, **options)
+        if "TILES" in options:
+            full = options["TILES"] * options["BLOCK"] == N
+            _forward_kernel[(-(-M // options["ROWS"]),)](*arguments, FULL=full, **options)
         else:
             _forward_wide_kernel[(M,)](*arguments, **options)
     return y, stats
