@@ -55,10 +55,10 @@ def _keep(seed, row, group, threshold):
 @triton.jit
 def _masked(factor, seed, row, start, threshold, BLOCK: tl.constexpr):
     """The factor where an element stays, 0 where not, for the columns from start; without a seed all stay."""
-    if seed is None:
-        return factor
-    keep = _keep(seed, row, start // 8 + tl.arange(0, BLOCK // 8), threshold)
-    return tl.where(tl.reshape(keep, [BLOCK]), factor, factor * 0.0)  # NaN stays NaN, as in PyTorch
+    if seed is not None:
+        keep = _keep(seed, row, start // 8 + tl.arange(0, BLOCK // 8), threshold)
+        factor = tl.where(tl.reshape(keep, [BLOCK]), factor, factor * 0.0)  # NaN stays NaN, as in PyTorch
+    return factor
 
 
 # --8<-- [end:mask]
@@ -99,7 +99,7 @@ def _forward_kernel(
 
 # --8<-- [start:forward-wide]
 @triton.jit
-def _load(ptr, cols, N, OTHER: tl.constexpr, POLICY: tl.constexpr = ""):
+def _load(ptr, cols, N, OTHER: tl.constexpr, POLICY: tl.constexpr):
     return tl.load(ptr + cols, mask=cols < N, other=OTHER, eviction_policy=POLICY)
 
 
@@ -116,7 +116,8 @@ def _forward_wide_kernel(
     cols = tl.arange(0, BLOCK)
     tiles = ()
     for tile in tl.static_range(TILES):
-        tiles = tiles + (_load(x_ptr, tile * BLOCK + cols, N, float("-inf")).to(tl.float32),)
+        x = _load(x_ptr, tile * BLOCK + cols, N, float("-inf"), "")
+        tiles = tiles + (x.to(tl.float32),)
     peaks = tiles[0]
     for tile in tl.static_range(1, TILES):
         peaks = tl.maximum(peaks, tiles[tile])
@@ -124,8 +125,9 @@ def _forward_wide_kernel(
     sums = tl.zeros([BLOCK], tl.float32)
     exps = ()
     for tile in tl.static_range(TILES):
-        exps = exps + (_exp(tiles[tile] - top),)
-        sums += exps[tile]
+        e = _exp(tiles[tile] - top)
+        exps = exps + (e,)
+        sums += e
     inverse = 1.0 / tl.sum(sums)
     factor = inverse * tl.cast(scale, tl.float32)
     seed = tl.load(seed_ptr) if seed_ptr is not None else None
@@ -228,8 +230,9 @@ def _backward_wide_kernel(
     seed = tl.load(seed_ptr) if seed_ptr is not None else None
     dys, xs = (), ()
     for tile in tl.static_range(TILES):
-        dys = dys + (_load(dy_ptr, tile * BLOCK + cols, N, 0.0),)
-        xs = xs + (_load(x_ptr, tile * BLOCK + cols, N, float("-inf")),)
+        dy = _load(dy_ptr, tile * BLOCK + cols, N, 0.0, "")
+        x = _load(x_ptr, tile * BLOCK + cols, N, float("-inf"), "")
+        dys, xs = dys + (dy,), xs + (x,)
     products = tl.zeros([BLOCK], tl.float32)
     gs = ()
     for tile in tl.static_range(TILES):
@@ -306,7 +309,7 @@ def _options(device: torch.device, threads: int, **constants: int) -> dict[str, 
 
 def _short(N: int, device: torch.device) -> dict[str, int]:
     block = max(8, triton.next_power_of_2(N))
-    return _options(device, 128, ROWS=2048 // block, BLOCK=block)
+    return _options(device, 64, ROWS=2048 // block, BLOCK=block)
 
 
 def _tiled(N: int, device: torch.device) -> dict[str, int]:
@@ -329,7 +332,7 @@ def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
 def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
     if N <= 1024:
         return _short(N, device)
-    if N <= (32768 if bits == 16 else 16384):  # two tensors are held
+    if bits * N <= 2**19:  # two tensors are held
         return _tiled(N, device)
     return _options(device, 1024, PROGRAMS=0, BLOCK=8192)
 

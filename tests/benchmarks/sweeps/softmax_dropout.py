@@ -5,13 +5,12 @@ from collections.abc import Iterator
 from tests.benchmarks.case import Point
 
 COLUMNS = {"bfloat16": (1024, 2048, 4096, 8192, 9000, 16384, 32768, 65536, 131072), "float32": (4096, 32768)}
-# (rows, warps) of a program that holds whole rows in registers: 16, 32 or 64 elements a thread, where they are few 8
+# (rows, warps) of a program that holds whole rows in registers: 16, 32 or 64 elements a thread
 WHOLE = {
     1024: ((1, 1), (1, 2), (2, 2), (2, 4), (4, 4), (8, 8)),
     2048: ((1, 2), (1, 4), (2, 4), (2, 8)),
     4096: ((1, 4), (1, 8), (2, 8)),
     8192: ((1, 8), (1, 16)),
-    9000: ((1, 16),),
     16384: ((1, 16), (1, 32)),
 }
 # (tiles, columns of a tile) of a program that holds one row in registers, eight elements of a tile in each thread
