@@ -153,11 +153,11 @@ def inside(point: Point, device: torch.device) -> Workload:
     x = torch.randn(batch, tokens, width, device=device).to(dtype)
     dy = torch.randn(batch, tokens, width, device=device).to(dtype)
 
-    def step(module: nn.Module, x: Tensor, dy: Tensor, compile_it: bool = False) -> Call:
+    def step(module: nn.Module, x: Tensor, dy: Tensor, compile_it: bool = False) -> Callable[[], tuple[Tensor, Tensor]]:
         called = torch.compile(module, dynamic=False) if compile_it else module
         leaf, parameters = x.detach().requires_grad_(), list(module.parameters())
 
-        def call() -> tuple[Tensor, ...]:
+        def call() -> tuple[Tensor, Tensor]:
             y = called(leaf)
             return y, torch.autograd.grad(y, (leaf, *parameters), dy, allow_unused=True)[0]
 
@@ -166,12 +166,12 @@ def inside(point: Point, device: torch.device) -> Workload:
     exact = copy.deepcopy(block).double()
     still = tuple(t.detach() for t in step(blocks.with_operations(exact, without), x.double(), dy.double())())
 
-    def exactly(returned: object) -> Results:
-        y, dx = sides.tupled(returned)  # type: ignore[arg-type]
+    def exactly(returned: tuple[Tensor, Tensor]) -> Results:
+        y, dx = returned
         return moved("output", y, still[0], x) | moved("x.grad", dx, still[1], dy)
 
     def results(returned: object) -> Results:
-        return {name: t.bfloat16() for name, t in exactly(returned).items()}
+        return {name: t.bfloat16() for name, t in exactly(returned).items()}  # type: ignore[arg-type]
 
     return Workload(
         variants={
