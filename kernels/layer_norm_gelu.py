@@ -411,8 +411,9 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
 
 
 @functools.cache
-def _means_launch(device: torch.device) -> dict[str, int]:
-    return _options(device, 512, BLOCK=4096)
+def _means_launch(N: int, device: torch.device) -> dict[str, int]:
+    block = next(b for b in (4096, 2048, 1024) if b == 1024 or -N % b <= N // 6)  # not much of it beyond the row's end
+    return _options(device, block // 8, BLOCK=block)
 
 
 @functools.cache
@@ -494,7 +495,7 @@ def _backward(
         else:
             means = None if parts == 1 else torch.empty_like(stats)
             if means is not None:
-                _means_kernel[(M,)](*given, means, *sizes, **_means_launch(x.device))
+                _means_kernel[(M,)](*given, means, *sizes, **_means_launch(N, x.device))
             _backward_kernel[programs, parts](*given, means, dx, shares, *sizes, WHOLE=parts == 1, **options)
         options = _sum_launch(N, x.device)
         _sum_shares_kernel[-(-N // options["BLOCK"]), 2](shares, dweight, dbias, programs, N // unit, unit, **options)
