@@ -15,12 +15,14 @@ def points() -> Iterator[Point]:
 
 
 def alternatives(point: Point) -> list[dict[str, int]]:
-    """Threads in a tile, of those how many along the heads, and heads a thread."""
+    """Threads in a tile, of those how many along the heads, heads a thread at one time, how many times, and stages."""
     vec = 4 if point.dtype == "float32" else 8
+    keys = ("TILE", "HEADS", "STEPS", "TURNS", "STAGES")
     return [
-        {"VEC": vec, "TILE": threads, "HEADS": heads, "STEPS": steps, "STREAM": stream, "num_warps": threads // 32}
-        for threads, heads, steps, stream in (
-            (128, 1, 1, 0), (128, 8, 1, 0), (128, 16, 1, 0), (128, 2, 2, 0), (128, 8, 2, 0), (128, 16, 2, 0),
-            (128, 2, 4, 0), (128, 8, 4, 0), (64, 8, 2, 0), (256, 16, 2, 0), (128, 8, 2, 1), (128, 8, 4, 1),
+        {"VEC": vec} | dict(zip(keys, values, strict=True)) | {"num_warps": values[0] // 32}
+        for values in (
+            (128, 2, 2, 1, 1), (128, 2, 4, 1, 1), (128, 4, 2, 1, 1), (128, 1, 4, 1, 1), (64, 2, 2, 1, 1),
+            (64, 2, 4, 1, 1), (128, 2, 2, 8, 1), (128, 2, 4, 2, 1), (128, 2, 1, 16, 3), (128, 2, 2, 4, 3),
+            (128, 1, 1, 32, 4), (128, 8, 1, 4, 3), (64, 2, 1, 16, 4),
         )
     ]  # fmt: skip
