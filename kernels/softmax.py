@@ -52,7 +52,7 @@ def _forward_kernel(
 
 # --8<-- [start:exchange]
 @triton.jit
-def _load(ptr, cols, N, OTHER: tl.constexpr, POLICY: tl.constexpr = ""):
+def _load(ptr, cols, N, OTHER: tl.constexpr, POLICY: tl.constexpr):
     return tl.load(ptr + cols, mask=cols < N, other=OTHER, eviction_policy=POLICY)
 
 
@@ -86,14 +86,14 @@ def _forward_wide_kernel(
 ):  # fmt: skip
     """One of the PARTS of a row, held in registers as TILES of fp32. Reads MN, writes MN."""
     N *= UNIT
-    row = tl.program_id(0).to(tl.int64) // PARTS
+    row = (tl.program_id(0) // PARTS).to(tl.int64)
     part = tl.program_id(0) % PARTS
     x_ptr += row * x_stride * UNIT
     y_ptr += row * N
     cols = part * (TILES * BLOCK) + tl.arange(0, BLOCK)
     tiles = ()
     for tile in tl.static_range(TILES):
-        tiles = tiles + (_load(x_ptr, cols + tile * BLOCK, N, float("-inf")).to(tl.float32),)
+        tiles = tiles + (_load(x_ptr, cols + tile * BLOCK, N, float("-inf"), "").to(tl.float32),)
     peak = tiles[0]
     for tile in tl.static_range(1, TILES):
         peak = tl.maximum(peak, tiles[tile])
@@ -184,7 +184,7 @@ def _backward_wide_kernel(
 ):  # fmt: skip
     """One of the PARTS of a row, held in registers. Reads 2MN, writes MN."""
     N *= UNIT
-    row = tl.program_id(0).to(tl.int64) // PARTS
+    row = (tl.program_id(0) // PARTS).to(tl.int64)
     part = tl.program_id(0) % PARTS
     dy_ptr += row * dy_stride * UNIT
     y_ptr += row * N
@@ -192,8 +192,8 @@ def _backward_wide_kernel(
     cols = part * (TILES * BLOCK) + tl.arange(0, BLOCK)
     dys, ys = (), ()
     for tile in tl.static_range(TILES):
-        dys = dys + (_load(dy_ptr, cols + tile * BLOCK, N, 0.0),)
-        ys = ys + (_load(y_ptr, cols + tile * BLOCK, N, 0.0),)
+        dys = dys + (_load(dy_ptr, cols + tile * BLOCK, N, 0.0, ""),)
+        ys = ys + (_load(y_ptr, cols + tile * BLOCK, N, 0.0, ""),)
     products = tl.zeros([BLOCK], tl.float32)
     for tile in tl.static_range(TILES):
         products += dys[tile].to(tl.float32) * ys[tile].to(tl.float32)
@@ -202,8 +202,8 @@ def _backward_wide_kernel(
         none = tl.full([], _LOWEST, tl.float32)
         total = tl.sum(_exchange(none, total, words_ptr, row, part, PARTS, SLOTS, WAIT)[1])
     for tile in tl.static_range(TILES):
-        # + 0.0: converted by the same expression as above, a tile would be kept as fp32, in twice the registers
-        dx = (ys[tile] + 0.0).to(tl.float32) * ((dys[tile] + 0.0).to(tl.float32) - total)
+        # + 0.0: converted by the same expression as above, y would be kept as fp32, in twice the registers
+        dx = (ys[tile] + 0.0).to(tl.float32) * (dys[tile].to(tl.float32) - total)
         tl.store(dx_ptr + cols + tile * BLOCK, dx, mask=cols + tile * BLOCK < N)
 
 

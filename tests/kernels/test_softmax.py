@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.kernels.conftest import load
-from tests.kernels.promises import DTYPES, Promises, randn
+from tests.kernels.promises import DTYPES, Promises, needs_gpu, randn
 
 INF = float("inf")
 
@@ -74,6 +74,22 @@ class TestSoftmax(Promises):
         (x,) = self.make((5, path), torch.float32, device)
         dx = self.run(self.function, (x,), (torch.full_like(x, 3.0),))["x.grad"]
         assert dx.abs().max() <= 1e-6 * self.function(x).max()
+
+    @needs_gpu
+    def test_two_streams_at_once(self, device):
+        """Programs wait for others of their row: also with another such kernel on the same multiprocessors."""
+        inputs = [self.make((200, 131072), torch.bfloat16, device, seed=seed)[0] for seed in (1, 2)]
+        expected = [self.function(x) for x in inputs]
+        streams = [torch.cuda.Stream() for _ in inputs]
+        torch.cuda.synchronize()
+        for _ in range(10):
+            results = []
+            for stream, x in zip(streams, inputs, strict=True):
+                with torch.cuda.stream(stream):
+                    results.append(self.function(x))
+            torch.cuda.synchronize()
+            for once, again in zip(expected, results, strict=True):
+                assert torch.equal(once, again)
 
     @pytest.mark.parametrize(
         "x, error, message",

@@ -37,8 +37,8 @@ def alternatives(point: Point) -> list[Options]:
     plans = [parts(columns, *plan) for plan in WHOLE.get(columns, WIDE)]
     if columns == 32768:
         plans.append(parts(columns, 1, 32768, 1024))
-    if columns >= 16384:
-        plans.append(looks(8192, bits))
+    if columns >= 9000:
+        plans += [looks(size, bits) for size in ((2048, 4096) if columns == 9000 else (4096, 8192))]
     return plans
 
 
