@@ -1,8 +1,11 @@
 """Residual add and RMSNorm: alternatives to its launch table."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from tests.benchmarks.case import Point
+
+Options = dict[str, Any]
 
 COLUMNS = (1024, 2048, 4096, 5120, 8192, 9000, 16384, 32768, 65536)
 FP32 = (4096, 16384)
@@ -14,12 +17,12 @@ def points() -> Iterator[Point]:
             yield Point({"rows": max(1024, 2**27 // columns), "columns": columns}, dtype, direction)
 
 
-def alternatives(point: Point) -> list[dict[str, object]]:
+def alternatives(point: Point) -> list[Options]:
     columns = point.shape["columns"]
     return forward(columns) if point.direction == "forward" else backward(columns)
 
 
-def forward(columns: int) -> list[dict[str, object]]:
+def forward(columns: int) -> list[Options]:
     whole = {  # rows and warps
         1024: ((1, 4), (2, 4), (2, 8), (4, 8), (4, 16)),
         2048: ((1, 4), (1, 8), (2, 8), (4, 16)),
@@ -38,7 +41,7 @@ def forward(columns: int) -> list[dict[str, object]]:
     ]
 
 
-def backward(columns: int) -> list[dict[str, object]]:
+def backward(columns: int) -> list[Options]:
     whole = {  # tile, warps, programs, stages
         1024: ((2048, 4, 3, 3), (4096, 8, 2, 3), (2048, 8, 4, 3), (1024, 4, 8, 3), (2048, 4, 4, 2), (8192, 8, 1, 3)),
         2048: ((2048, 4, 4, 3), (4096, 4, 2, 3), (4096, 8, 2, 3), (8192, 8, 1, 3)),
