@@ -307,34 +307,41 @@ def _options(device: torch.device, threads: int, **constants: int) -> dict[str, 
     return {**constants, "num_warps": threads // _device(device)[1]}
 
 
-def _short(N: int, device: torch.device) -> dict[str, int]:
+def _whole(N: int, device: torch.device, each: int) -> dict[str, int]:
+    """Whole rows in registers, padded to a power of two, `each` elements a thread."""
     block = max(8, triton.next_power_of_2(N))
-    return _options(device, 64, ROWS=2048 // block, BLOCK=block)
+    rows = max(1, 64 * each // block)
+    return _options(device, rows * block // each, ROWS=rows, BLOCK=block)
 
 
 def _tiled(N: int, device: torch.device) -> dict[str, int]:
-    """Tiles of 8 columns a thread, 9 at most, that hang over the row's end as little as they can; else about 4."""
-    block = min((b for b in (1024, 2048, 4096, 8192) if 9 * b >= N), key=lambda b: (-N % b, abs(N - 4 * b)))
+    """A row in registers as 9 tiles at most, padded to the next tile alone: bits made for no element cost as much."""
+    block = max(1024, triton.next_power_of_2(-(-N // 9)))
     return _options(device, block // 8, TILES=-(-N // block), BLOCK=block)
 
 
 @functools.cache
 def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
-    """With ROWS: several whole rows in registers. With TILES: one. Else two looks, PROGRAMS a multiprocessor (0: M)."""
+    """With ROWS: whole rows in registers. With TILES: one row. Else two looks, by PROGRAMS a multiprocessor (0: M)."""
     if N <= 1024:
-        return _short(N, device)
-    if N <= 32768:
+        return _whole(N, device, each=32)
+    if N / bits <= 1024:
         return _tiled(N, device)
-    return _options(device, 1024, PROGRAMS=0, BLOCK=8192)
+    if N < 65536:
+        return _options(device, 512, PROGRAMS=0, BLOCK=8192)
+    return _options(device, 1024, PROGRAMS=0, BLOCK=16384)
 
 
 @functools.cache
 def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
     if N <= 1024:
-        return _short(N, device)
-    if bits * N <= 2**19:  # two tensors are held
-        return _tiled(N, device)
-    return _options(device, 1024, PROGRAMS=0, BLOCK=8192)
+        return _whole(N, device, each=32)
+    if N <= 16384:
+        padding = triton.next_power_of_2(N) - N
+        return _whole(N, device, each=16) if 8 * padding <= N else _tiled(N, device)
+    if N < 65536:
+        return _options(device, 1024, PROGRAMS=0, BLOCK=8192)
+    return _options(device, 1024, PROGRAMS=1, BLOCK=16384)
 
 
 # --8<-- [end:launch]

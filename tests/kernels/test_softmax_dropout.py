@@ -45,7 +45,7 @@ class TestSoftmaxDropout(Promises):
     kernel = kernel
     name = "softmax_dropout"
     OTHER_DTYPES = False
-    PATHS = (100, 2500, 40000)
+    PATHS = (100, 2048, 2500, 40000)
     PUBLISHED = (1024, 2048, 4096, 9000, 16384, 32768)
 
     def function(self, x):
