@@ -1,15 +1,23 @@
 """Where the kernels under test come from, and on which device they run."""
 
+import fcntl
 import importlib
 import importlib.util
 import os
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 
+worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+if worker and "CUDA_VISIBLE_DEVICES" not in os.environ and (gpus := torch.cuda.device_count()) > 1:
+    # several processes share the GPUs: each sees all of them, and begins with another
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str((worker + i) % gpus) for i in range(gpus))
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
 
@@ -42,8 +50,12 @@ def device() -> torch.device:
 
 
 @pytest.fixture(autouse=True)
-def memory_back():
-    """A GPU's memory is free for the next test, in this process or another."""
-    yield
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+def memory(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A GPU's memory is free for the next test, in this process or another; of those that take much, one at a time."""
+    big = torch.cuda.is_available() and "2_to_the_31_elements" in request.node.name
+    with (Path(tempfile.gettempdir()) / "ridgepoint-tests.lock").open("w") if big else nullcontext() as lock:
+        if lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
