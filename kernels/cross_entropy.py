@@ -284,7 +284,10 @@ def _forward_wide_kernel(
     MEAN: tl.constexpr, SMOOTH: tl.constexpr, UNIT: tl.constexpr, DENSE: tl.constexpr, GROUP: tl.constexpr,
     BLOCK: tl.constexpr, KEEP: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Rows of any length, looked at twice; the last KEEP tiles stay in registers, the others come from cache."""
+    """Rows of any length, looked at twice; the last KEEP tiles stay in registers, the others come from cache.
+
+    The next tile is on its way while one is worked on: in registers, or in shared memory with STAGES above 1.
+    """
     N *= UNIT
     smoothing = tl.cast(smoothing, tl.float32)
     lanes = tl.arange(0, BLOCK)
@@ -447,7 +450,8 @@ def _backward_wide_kernel(
 
 # --8<-- [start:launch]
 # Chosen by row length from sweeps on an H200; nothing is tuned at a user's first call. Threads, not warps, since an AMD
-# warp has 64. A thread has 16 bytes of a tile, or a multiple. An entry with ROWS is for the kernels of short rows.
+# warp has 64. An entry with ROWS is for the kernels of short rows. PROGRAMS are those of a multiprocessor, each with
+# some rows; 0: one for each row.
 @functools.cache
 def _device(device: torch.device) -> tuple[int, int]:
     """Multiprocessors, and threads a warp."""
@@ -457,29 +461,43 @@ def _device(device: torch.device) -> tuple[int, int]:
     return properties.multi_processor_count, properties.warp_size
 
 
-def _options(device: torch.device, threads: int, **constants: int) -> dict[str, int]:
-    return {**constants, "num_warps": threads // _device(device)[1]}
+def _options(device: torch.device, threads: int, registers: int = 0, **constants: int) -> dict[str, int]:
+    """With at most so many registers a thread, where that is said and can be: on NVIDIA's."""
+    warp_size = _device(device)[1]
+    limit = {"maxnreg": registers} if registers and warp_size == 32 else {}
+    return {**constants, "num_warps": threads // warp_size, **limit}
 
 
 @functools.cache
 def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
-    """PROGRAMS a multiprocessor, each for some rows; 0: one for each row."""
+    block = max(triton.next_power_of_2(N), 8)
     if N <= 1024:
-        block = max(triton.next_power_of_2(N), 8)
-        return _options(device, 128, ROWS=2048 // block, BLOCK=block, STAGES=1, PROGRAMS=0)
-    threads = 256 if N <= 8192 else 512
-    return _options(device, threads, BLOCK=threads * 128 // bits, KEEP=0, STAGES=0, PROGRAMS=0)
+        return _options(device, 64, ROWS=1024 // block, BLOCK=block, STAGES=1, PROGRAMS=16)
+    if N <= 4096:
+        threads, programs = (block // 16, 5) if bits == 16 else (block // 32, 8)
+        return _options(device, threads, ROWS=1, BLOCK=block, STAGES=1, PROGRAMS=programs)
+    if bits == 32 and 16384 < N <= 32768:
+        return _options(device, 1024, ROWS=1, BLOCK=block, STAGES=1, PROGRAMS=1)
+    if bits == 32 and N <= 16384:
+        return _options(device, 256, 40, BLOCK=1024, KEEP=0, STAGES=0, PROGRAMS=6)
+    if N <= 8192:
+        return _options(device, 256, 32, BLOCK=2048, KEEP=0, STAGES=0, PROGRAMS=0)
+    if N <= 32768:
+        return _options(device, 512, 32, BLOCK=4096, KEEP=0, STAGES=1, PROGRAMS=4)
+    # fewer and fewer rows at a time, so that they are in cache still when they are looked at again
+    threads, programs = (512, 2) if N <= 98304 else (1024, 1)
+    return _options(device, threads, 64, BLOCK=threads * 256 // bits, KEEP=0, STAGES=0, PROGRAMS=programs)
 
 
 @functools.cache
 def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
-    """PROGRAMS a multiprocessor where most rows are expected to be left as they are."""
+    """PROGRAMS count where rows are expected to be left as they are; else each row has one."""
     if N <= 1024:
         block = max(triton.next_power_of_2(N), 8)
-        return _options(device, 128, ROWS=2048 // block, BLOCK=block, PROGRAMS=8)
-    block = 1024 if N <= 8192 else 4096
-    threads = block * bits // 128
-    return _options(device, threads, BLOCK=block, STAGES=1, PROGRAMS=2048 // threads)
+        return _options(device, 128, ROWS=1024 // block, BLOCK=block, PROGRAMS=16)
+    if N <= 8192:
+        return _options(device, 128, BLOCK=2048 * 8 // bits, STAGES=1, PROGRAMS=16)
+    return _options(device, 512, 32, BLOCK=8192 * 8 // bits, STAGES=3, PROGRAMS=4)
 
 
 # --8<-- [end:launch]
