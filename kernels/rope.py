@@ -132,12 +132,14 @@ def _options(device: torch.device, threads: int, **constants: int) -> dict[str, 
 
 @functools.cache
 def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
-    return _options(device, 128, VEC=128 // bits, TILE=128, HEADS=2, STEPS=4, TURNS=1, STAGES=1)
+    if N % 32:  # halves that end within a 32-byte sector of memory: more heads in a program share more of those
+        return _options(device, 128, VEC=128 // bits, TILE=128, HEADS=2, STEPS=4, TURNS=2, STAGES=1)
+    return _backward_launch(N, bits, device)
 
 
 @functools.cache
 def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
-    return _forward_launch(N, bits, device)
+    return _options(device, 128, VEC=128 // bits, TILE=128, HEADS=2, STEPS=2, TURNS=1, STAGES=1)
 
 
 @functools.cache

@@ -117,6 +117,10 @@ class TestRope(Promises):
     def test_tiles_that_end_anywhere_in_a_token(self, S, D, device):
         self.check_heads(self.heads(device, B=2, H=3, K=1, S=S, D=D, tables=2))
 
+    def test_more_heads_than_a_program_has_at_one_time(self, device):
+        """Turns are taken only where there are enough programs for the GPU."""
+        self.check_heads(self.heads(device, B=1, H=32, K=9, S=14000 if GPU else 210, D=80))
+
     def test_a_table_for_cos_and_one_for_each_batch_for_sin(self, device):
         q, k, cos, _ = self.heads(device)
         self.check_heads((q, k, cos, randn((2, *cos.shape[1:]), torch.float32, device, seed=9)))
