@@ -79,16 +79,11 @@ def _exchange(high, total, words_ptr, row, part, PARTS: tl.constexpr, SLOTS: tl.
 
 # --8<-- [start:forward-wide]
 @triton.jit
-def _forward_wide_kernel(
-    x_ptr, y_ptr, words_ptr, x_stride, N,
+def _forward_part(
+    x_ptr, y_ptr, words_ptr, row, part, x_stride, N,
     PARTS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.constexpr,
-    UNIT: tl.constexpr,
 ):  # fmt: skip
-    """One of the PARTS of a row, held in registers as TILES of fp32. Reads MN, writes MN."""
-    N *= UNIT
-    row = (tl.program_id(0) // PARTS).to(tl.int64)
-    part = tl.program_id(0) % PARTS
-    x_ptr += row * x_stride * UNIT
+    x_ptr += row * x_stride
     y_ptr += row * N
     cols = part * (TILES * BLOCK) + tl.arange(0, BLOCK)
     tiles = ()
@@ -112,6 +107,24 @@ def _forward_wide_kernel(
         scale = 1 / total
     for tile in tl.static_range(TILES):
         tl.store(y_ptr + cols + tile * BLOCK, exps[tile] * scale, mask=cols + tile * BLOCK < N)
+
+
+@triton.jit
+def _forward_wide_kernel(
+    x_ptr, y_ptr, words_ptr, x_stride, M, N,
+    PARTS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.constexpr,
+    UNIT: tl.constexpr,
+):  # fmt: skip
+    """A row, or one of the PARTS of some rows, held in registers as TILES of fp32. Reads MN, writes MN."""
+    N *= UNIT
+    stride = tl.cast(x_stride, tl.int64) * UNIT
+    program = tl.program_id(0)
+    if PARTS == 1:
+        _forward_part(x_ptr, y_ptr, words_ptr, program.to(tl.int64), 0, stride, N, 1, TILES, BLOCK, SLOTS, WAIT)
+    else:
+        for index in range(program // PARTS, M, tl.num_programs(0) // PARTS):
+            row = tl.cast(index, tl.int64)
+            _forward_part(x_ptr, y_ptr, words_ptr, row, program % PARTS, stride, N, PARTS, TILES, BLOCK, SLOTS, WAIT)
 
 
 # --8<-- [end:forward-wide]
@@ -177,16 +190,11 @@ def _backward_kernel(
 
 # --8<-- [start:backward-wide]
 @triton.jit
-def _backward_wide_kernel(
-    dy_ptr, y_ptr, dx_ptr, words_ptr, dy_stride, N,
+def _backward_part(
+    dy_ptr, y_ptr, dx_ptr, words_ptr, row, part, dy_stride, N,
     PARTS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.constexpr,
-    UNIT: tl.constexpr,
 ):  # fmt: skip
-    """One of the PARTS of a row, held in registers. Reads 2MN, writes MN."""
-    N *= UNIT
-    row = (tl.program_id(0) // PARTS).to(tl.int64)
-    part = tl.program_id(0) % PARTS
-    dy_ptr += row * dy_stride * UNIT
+    dy_ptr += row * dy_stride
     y_ptr += row * N
     dx_ptr += row * N
     cols = part * (TILES * BLOCK) + tl.arange(0, BLOCK)
@@ -205,6 +213,28 @@ def _backward_wide_kernel(
         # + 0.0: converted by the same expression as above, y would be kept as fp32, in twice the registers
         dx = (ys[tile] + 0.0).to(tl.float32) * (dys[tile].to(tl.float32) - total)
         tl.store(dx_ptr + cols + tile * BLOCK, dx, mask=cols + tile * BLOCK < N)
+
+
+@triton.jit
+def _backward_wide_kernel(
+    dy_ptr, y_ptr, dx_ptr, words_ptr, dy_stride, M, N,
+    PARTS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.constexpr,
+    UNIT: tl.constexpr,
+):  # fmt: skip
+    """A row, or one of the PARTS of some rows, held in registers. Reads 2MN, writes MN."""
+    N *= UNIT
+    stride = tl.cast(dy_stride, tl.int64) * UNIT
+    program = tl.program_id(0)
+    if PARTS == 1:
+        _backward_part(
+            dy_ptr, y_ptr, dx_ptr, words_ptr, program.to(tl.int64), 0, stride, N, 1, TILES, BLOCK, SLOTS, WAIT
+        )
+    else:
+        for index in range(program // PARTS, M, tl.num_programs(0) // PARTS):
+            row = tl.cast(index, tl.int64)
+            _backward_part(
+                dy_ptr, y_ptr, dx_ptr, words_ptr, row, program % PARTS, stride, N, PARTS, TILES, BLOCK, SLOTS, WAIT
+            )
 
 
 # --8<-- [end:backward-wide]
@@ -270,10 +300,16 @@ def _looks(bits: int, device: torch.device) -> dict[str, int]:
     return _options(device, 1024, BLOCK=8192, LANES=8192 * bits // 128)
 
 
-def _at_once(N: int, device: torch.device) -> bool:
-    """Whether the parts of a row are few enough to be at work at the same time, which they must: they wait."""
-    parts = -(-N // 8192)
-    return parts <= min(32, _device(device)[0])
+def _together(device: torch.device, threads: int) -> int:
+    """Programs of 64 registers a thread that surely are at work at the same time."""
+    return _device(device)[0] * (1024 // threads)
+
+
+def _cut(N: int, bits: int, device: torch.device, block: int, threads: int) -> dict[str, int]:
+    """In parts, if these can wait for each other: few enough, and on one die."""
+    if -(-N // block) > min(32, _together(device, threads)) or torch.version.hip:
+        return _looks(bits, device)
+    return _parts(N, device, 1, block, threads)
 
 
 @functools.cache
@@ -281,24 +317,24 @@ def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
     """With ROWS: several rows a program; with PARTS: a row or a part of it; with neither: two looks at a row."""
     if N <= 1024:
         return _short(N, device)
-    if N <= 8192:
+    if 8192 < N <= 10240:
+        return _parts(N, device, 5, 2048, 256)
+    if N <= 16384:
         block = triton.next_power_of_2(N)
-        return _parts(N, device, 1, block, block // 16)
-    if _at_once(N, device):
-        return _parts(N, device, 1, 8192, 512)
-    return _looks(bits, device)
+        return _parts(N, device, 1, block, max(128, min(512, block // 16)))
+    return _cut(N, bits, device, 4096, 128)
 
 
 @functools.cache
 def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
     if N <= 1024:
         return _short(N, device)
-    if N <= 8192:
+    if 8192 < N <= 10240:
+        return _parts(N, device, 5, 2048, 256)
+    if N <= 16384:
         block = triton.next_power_of_2(N)
-        return _parts(N, device, 1, block, block // 16)
-    if _at_once(N, device):
-        return _parts(N, device, 1, 8192, 512)
-    return _looks(bits, device)
+        return _parts(N, device, 1, block, max(128, min(512, block // 16)))
+    return _cut(N, bits, device, 8192, 256)
 
 
 # --8<-- [end:launch]
@@ -312,17 +348,21 @@ def _rows(t: Tensor) -> Tensor:
 
 
 _WAIT = isinstance(_forward_kernel, triton.runtime.JITFunction)
+# the driver starts all programs together, or refuses: none waits for one that has no room
+_COOPERATIVE = {"WAIT": True, "launch_cooperative_grid": True, "maxnreg": 64}
 
 
-def _launches(M: int, parts: int, x: Tensor) -> list[tuple[bool, Tensor | None]]:
-    """Whether to wait for the others' words, and where these are, for each launch.
+def _launches(M: int, options: dict[str, int], x: Tensor) -> list[tuple[int, Tensor | None, dict[str, int]]]:
+    """Programs, the words that they exchange, and what else each launch needs.
 
     The interpreter runs one program after the other: none waits there, and a second launch finds all words.
     """
+    parts = options["PARTS"]
     if parts == 1:
-        return [(False, None)]
+        return [(M, None, {"WAIT": False})]
+    groups = min(M, _together(x.device, options["SLOTS"]) // parts)
     words = torch.zeros((M, parts), dtype=torch.int64, device=x.device)
-    return [(True, words)] if _WAIT else [(False, words)] * 2
+    return [(groups * parts, words, _COOPERATIVE)] if _WAIT else [(groups * parts, words, {"WAIT": False})] * 2
 
 
 def _forward_fake(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -342,9 +382,8 @@ def _forward(x: Tensor, dtype: torch.dtype) -> Tensor:
         if "ROWS" in options:
             _forward_kernel[(-(-M // options["ROWS"]),)](x, y, stride // unit, M, N // unit, **options)
         elif "PARTS" in options:
-            for wait, words in _launches(M, options["PARTS"], x):
-                grid = (M * options["PARTS"],)
-                _forward_wide_kernel[grid](x, y, words, stride // unit, N // unit, **options, WAIT=wait)
+            for programs, words, more in _launches(M, options, x):
+                _forward_wide_kernel[(programs,)](x, y, words, stride // unit, M, N // unit, **options, **more)
         else:
             _forward_widest_kernel[(M,)](x, y, stride // unit, N // unit, **options)
     return y
@@ -367,9 +406,8 @@ def _backward(dy: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
         if "ROWS" in options:
             _backward_kernel[(-(-M // options["ROWS"]),)](dy, y, dx, stride // unit, M, N // unit, **options)
         elif "PARTS" in options:
-            for wait, words in _launches(M, options["PARTS"], y):
-                grid = (M * options["PARTS"],)
-                _backward_wide_kernel[grid](dy, y, dx, words, stride // unit, N // unit, **options, WAIT=wait)
+            for programs, words, more in _launches(M, options, y):
+                _backward_wide_kernel[(programs,)](dy, y, dx, words, stride // unit, M, N // unit, **options, **more)
         else:
             _backward_widest_kernel[(M,)](dy, y, dx, stride // unit, N // unit, **options)
     return dx

@@ -14,8 +14,8 @@ INF = float("inf")
 class TestSoftmax(Promises):
     kernel = load("softmax")
     name = "softmax"
-    PATHS = (100, 2048, 9000, 20000)
-    PUBLISHED = (1024, 4096, 16384, 32768, 65536, 131072)
+    PATHS = (100, 2048, 9000, 20000, 70000)
+    PUBLISHED = (1024, 4096, 9000, 16384, 32768, 131072)
     NARROW = 3  # words that programs exchange
 
     def plain(self, x):
