@@ -26,7 +26,7 @@ from torch import Tensor
 # --8<-- [start:mask]
 @triton.jit
 def _philox(seed, c0, c1, c2, c3):
-    """128 random bits a counter: Philox4x32 with 7 rounds, the fewest that pass BigCrush (Salmon et al., table 2).
+    """128 random bits a counter: Philox4x32 with 7 rounds, the fewest that pass BigCrush (Salmon et al.).
 
     tl.philox does the same, with two multiplications where one has both halves of a product.
     """
