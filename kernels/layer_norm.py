@@ -77,7 +77,7 @@ def _normalized(x, mean, rstd, weight, bias):
 def _forward_wide_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, stats_ptr, x_stride, M, N, eps,
     UNIT: tl.constexpr, KEEP: tl.constexpr, BLOCK: tl.constexpr,
-    CG: tl.constexpr = "", WCG: tl.constexpr = "", CS: tl.constexpr = "",
+    CG: tl.constexpr, CS: tl.constexpr,
 ):  # fmt: skip
     """A row of any length, in tiles: KEEP of them stay in registers as they are, the others are looked at twice.
 
@@ -117,12 +117,12 @@ def _forward_wide_kernel(
         tl.store(stats_ptr + M + row, rstd)
     for tile in tl.static_range(KEEP):
         at = tile * BLOCK + lanes
-        weight, bias = tl.load(weight_ptr + at, cache_modifier=WCG), tl.load(bias_ptr + at, cache_modifier=WCG)
+        weight, bias = tl.load(weight_ptr + at), tl.load(bias_ptr + at)
         tl.store(y_ptr + at, _normalized(kept[tile], mean, rstd, weight, bias), cache_modifier=CS)
     for tile in range(KEEP, full):
         at = tile * BLOCK + lanes
         x = tl.load(x_ptr + at, eviction_policy="evict_first")
-        weight, bias = tl.load(weight_ptr + at, cache_modifier=WCG), tl.load(bias_ptr + at, cache_modifier=WCG)
+        weight, bias = tl.load(weight_ptr + at), tl.load(bias_ptr + at)
         tl.store(y_ptr + at, _normalized(x, mean, rstd, weight, bias), cache_modifier=CS)
     if full * BLOCK < N:
         x = tl.load(x_ptr + cols, mask=rest, other=0.0, eviction_policy="evict_first")
@@ -146,78 +146,50 @@ def _forward_wide_kernel(
 @triton.jit
 def _backward_kernel(
     dy_ptr, x_ptr, weight_ptr, stats_ptr, means_ptr, dx_ptr, shares_ptr, dy_stride, x_stride, M, N,
-    UNIT: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, FOLD: tl.constexpr,
-    STAGES: tl.constexpr, WHOLE: tl.constexpr,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, FOLD: tl.constexpr, STAGES: tl.constexpr,
+    WHOLE: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows at a time while the next ones are on their way. Reads 2MN, writes MN.
 
-    Of a row the program has TILES tiles of BLOCK columns: if that is not the WHOLE row, the row's means are read. FOLD
-    adds the rows up before they go into the shares: free where a thread has the same columns of all of them.
+    Of a row the program has BLOCK columns: if that is not the WHOLE row, the row's means are read. FOLD adds the rows
+    up before they go into the shares: free where a thread has the same columns of all of them.
     """
     dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
-    first_col = tl.program_id(1) * BLOCK * TILES
-    weight, dweight, dbias = (), (), ()
-    for tile in tl.static_range(TILES):
-        cols = first_col + tile * BLOCK + tl.arange(0, BLOCK)
-        weight = weight + (tl.load(weight_ptr + cols, mask=cols < N, other=0.0),)
-        dweight = dweight + (tl.zeros([1 if FOLD else ROWS, BLOCK], tl.float32),)
-        dbias = dbias + (tl.zeros([1 if FOLD else ROWS, BLOCK], tl.float32),)
+    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0)
+    dweight = tl.zeros([1 if FOLD else ROWS, BLOCK], tl.float32)
+    dbias = tl.zeros([1 if FOLD else ROWS, BLOCK], tl.float32)
     first = tl.program_id(0).to(tl.int64) * ROWS
-    for start in tl.range(first, M, tl.num_programs(0) * ROWS, num_stages=STAGES, disable_licm=TILES > 1):
+    for start in tl.range(first, M, tl.num_programs(0) * ROWS, num_stages=STAGES):
         rows = tl.cast(start, tl.int64) + tl.arange(0, ROWS)  # the interpreter's start is a Python int
         live = rows < M
-        x, dy = (), ()
-        for tile in tl.static_range(TILES):
-            cols = first_col + tile * BLOCK + tl.arange(0, BLOCK)
-            inside = live[:, None] & (cols < N)[None, :]
-            x = x + (tl.load(x_ptr + rows[:, None] * x_stride + cols[None, :], mask=inside, other=0.0),)
-            dy = dy + (tl.load(dy_ptr + rows[:, None] * dy_stride + cols[None, :], mask=inside, other=0.0),)
+        inside = live[:, None] & (cols < N)[None, :]
+        x = tl.load(x_ptr + rows[:, None] * x_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + rows[:, None] * dy_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
         rstd = tl.load(stats_ptr + M + rows, mask=live, other=0.0)
         shift = tl.load(stats_ptr + rows, mask=live, other=0.0) * rstd
-        g_mean, product_mean = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)
-        dweight_added, dbias_added = (), ()
-        for tile in tl.static_range(TILES):
-            this_dy = dy[tile].to(tl.float32)
-            x_hat = x[tile].to(tl.float32) * rstd[:, None] - shift[:, None]
-            product = this_dy * x_hat
-            dweight_added = dweight_added + (
-                dweight[tile] + (tl.sum(product, axis=0, keep_dims=True) if FOLD else product),
-            )
-            dbias_added = dbias_added + (dbias[tile] + (tl.sum(this_dy, axis=0, keep_dims=True) if FOLD else this_dy),)
-            if WHOLE:
-                this_weight = weight[tile].to(tl.float32)[None, :]
-                g_mean += tl.sum(this_dy * this_weight, axis=1)
-                product_mean += tl.sum(product * this_weight, axis=1)
-        dweight, dbias = dweight_added, dbias_added
+        product = dy * (x * rstd[:, None] - shift[:, None])
+        dweight += tl.sum(product, axis=0, keep_dims=True) if FOLD else product
+        dbias += tl.sum(dy, axis=0, keep_dims=True) if FOLD else dy
         if WHOLE:
-            g_mean, product_mean = g_mean / N, product_mean / N
+            g_mean = tl.sum(dy * weight.to(tl.float32)[None, :], axis=1) / N
+            product_mean = tl.sum(product * weight.to(tl.float32)[None, :], axis=1) / N
         else:
             g_mean = tl.load(means_ptr + rows, mask=live, other=0.0)
             product_mean = tl.load(means_ptr + M + rows, mask=live, other=0.0)
         scale = -product_mean * rstd * rstd
         offset = (shift * product_mean - g_mean) * rstd
-        for tile in tl.static_range(TILES):
-            cols = first_col + tile * BLOCK + tl.arange(0, BLOCK)
-            dx = x[tile].to(tl.float32) * scale[:, None] + offset[:, None]
-            dx += dy[tile].to(tl.float32) * rstd[:, None] * weight[tile].to(tl.float32)[None, :]
-            inside = live[:, None] & (cols < N)[None, :]
-            tl.store(dx_ptr + rows[:, None] * N + cols[None, :], dx, mask=inside)
+        dx = x * scale[:, None] + offset[:, None] + dy * rstd[:, None] * weight.to(tl.float32)[None, :]
+        tl.store(dx_ptr + rows[:, None] * N + cols[None, :], dx, mask=inside)
     shares_ptr += tl.program_id(0).to(tl.int64) * 2 * N
-    for tile in tl.static_range(TILES):
-        cols = first_col + tile * BLOCK + tl.arange(0, BLOCK)
-        tl.store(shares_ptr + cols, tl.sum(dweight[tile], axis=0), mask=cols < N)
-        tl.store(shares_ptr + N + cols, tl.sum(dbias[tile], axis=0), mask=cols < N)
+    tl.store(shares_ptr + cols, tl.sum(dweight, axis=0), mask=cols < N)
+    tl.store(shares_ptr + N + cols, tl.sum(dbias, axis=0), mask=cols < N)
 
 
 # --8<-- [end:backward]
 
 
 # --8<-- [start:backward-wide]
-@triton.jit
-def _load(ptr, cols, N, POLICY: tl.constexpr):
-    return tl.load(ptr + cols, mask=cols < N, other=0.0, eviction_policy=POLICY).to(tl.float32)
-
-
 @triton.jit
 def _tile(ptr, start, N, BLOCK: tl.constexpr, FULL: tl.constexpr, POLICY: tl.constexpr):
     """Eight neighbours for each thread; a full tile needs no mask."""
@@ -231,7 +203,7 @@ def _tile(ptr, start, N, BLOCK: tl.constexpr, FULL: tl.constexpr, POLICY: tl.con
 def _backward_wide_kernel(
     dy_ptr, x_ptr, weight_ptr, stats_ptr, dx_ptr, shares_ptr, dy_stride, x_stride, M, N,
     UNIT: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
-    W1: tl.constexpr = "evict_last", W2: tl.constexpr = "",
+    W1: tl.constexpr, W2: tl.constexpr,
 ):  # fmt: skip
     """One row at a time, in TILES tiles: registers have room for the shares only, so the row is looked at twice.
 
@@ -285,6 +257,11 @@ def _store(ptr, start, value, N, BLOCK: tl.constexpr, FULL: tl.constexpr):
 
 # --8<-- [start:sums]
 @triton.jit
+def _load(ptr, cols, N):
+    return tl.load(ptr + cols, mask=cols < N, other=0.0).to(tl.float32)
+
+
+@triton.jit
 def _means_kernel(
     dy_ptr, x_ptr, weight_ptr, stats_ptr, means_ptr, dy_stride, x_stride, M, N,
     UNIT: tl.constexpr, BLOCK: tl.constexpr,
@@ -296,9 +273,9 @@ def _means_kernel(
     g_sums, product_sums = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
     for start in range(0, N, BLOCK):
         cols = start + tl.arange(0, BLOCK)
-        g = _load(dy_ptr + row * dy_stride, cols, N, "") * _load(weight_ptr, cols, N, "")
+        g = _load(dy_ptr + row * dy_stride, cols, N) * _load(weight_ptr, cols, N)
         g_sums += g
-        product_sums += g * (_load(x_ptr + row * x_stride, cols, N, "") - mean)
+        product_sums += g * (_load(x_ptr + row * x_stride, cols, N) - mean)
     tl.store(means_ptr + row, tl.sum(g_sums) / N)
     tl.store(means_ptr + M + row, tl.sum(product_sums) * rstd / N)
 
@@ -337,37 +314,43 @@ def _device(device: torch.device) -> tuple[int, int]:
     return properties.multi_processor_count, properties.warp_size
 
 
-def _options(device: torch.device, threads: int, **constants: int) -> dict[str, int]:
+def _options(device: torch.device, threads: int, **constants: int | str) -> dict[str, int | str]:
     return {**constants, "num_warps": threads // _device(device)[1]}
 
 
 @functools.cache
-def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
-    """With ROWS: whole rows in registers. With KEEP: one row in tiles."""
+def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int | str]:
+    """With ROWS: whole rows in registers. With KEEP: one row in tiles, the first KEEP of them in registers."""
     if N <= 1024:
         block = triton.next_power_of_2(N)
         return _options(device, 128, ROWS=2048 // block, BLOCK=block)
-    threads = 128 if N < 8192 else 256 if N < 16384 else 512 if N < 32768 else 1024
-    tile = 8 * threads
-    return _options(device, threads, KEEP=min(N // tile, 7 if N < 32768 else 4), BLOCK=tile, CG=".cg", CS=".cs")
+    if N >= 65536:
+        threads, keep = 1024, 0
+    elif N >= 16384:
+        threads, keep = 512, 4
+    else:
+        threads = 128 if N < 10240 and N != 8192 else 256
+        keep = N // (8 * threads)
+    return _options(device, threads, KEEP=keep, BLOCK=8 * threads, CG=".cg", CS=".cs")
 
 
 @functools.cache
-def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
-    """With ROWS: whole rows if they fit, or else blocks of columns. Without: one row in tiles, two looks. PROGRAMS run
-    at once on a multiprocessor."""
+def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int | str]:
+    """With ROWS: whole rows, or blocks of columns where they do not fit. Without: one row in tiles, two looks.
+
+    PROGRAMS run at once on a multiprocessor.
+    """
     if 8192 < N <= 16384:
-        return _options(device, 1024, PROGRAMS=1, TILES=2, BLOCK=8192)
+        return _options(device, 512, PROGRAMS=1, TILES=-(-N // 4096), BLOCK=4096, W1="", W2="")
+    # few programs mean few shares to add; as long as what they have in flight, in shared memory, keeps the memory busy
     threads, tile, programs = (128, 2048, 4) if N <= 2048 else (256, 8192, 1)
-    if bits == 32 and tile == 8192:
-        threads = 512
+    if bits == 32 and N > 2048:
+        threads, tile, programs = (256, 4096, 2) if N <= 4096 else (512, 8192, 1)
     block = min(triton.next_power_of_2(N), tile)
-    # 64 KiB at most for bf16 on a multiprocessor: wider dtypes and AMD's smaller memory get a stage less
+    # 64 KiB of it at most for bf16: wider dtypes and AMD's smaller memory get a stage less
     stages = 3 if bits == 16 and _device(device)[1] == 32 else 2
-    fold = int(block >= 8 * threads)
-    return _options(
-        device, threads, PROGRAMS=programs, ROWS=tile // block, TILES=1, BLOCK=block, FOLD=fold, STAGES=stages
-    )
+    rows, fold = tile // block, int(block >= 8 * threads)
+    return _options(device, threads, PROGRAMS=programs, ROWS=rows, TILES=1, BLOCK=block, FOLD=fold, STAGES=stages)
 
 
 @functools.cache
@@ -437,14 +420,14 @@ def _backward(dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, stats: Tensor
     unit = 8 if N % 8 == dy_stride % 8 == x_stride % 8 == 0 else 1
     sizes = dy_stride // unit, x_stride // unit, M, N // unit, unit
     options = dict(_backward_launch(N, 8 * x.element_size(), x.device))
-    parts = -(-N // (options["BLOCK"] * options["TILES"]))
-    at_once = _device(x.device)[0] * options.pop("PROGRAMS")
+    at_once, tiles = _device(x.device)[0] * options.pop("PROGRAMS"), options.pop("TILES")
+    parts = -(-N // (options["BLOCK"] * tiles))
     programs = max(1, min(at_once // parts, -(-M // options.get("ROWS", 1))))
     shares = x.new_empty((programs, 2, N), dtype=torch.float32)
     with torch.cuda.device_of(x):
         if "ROWS" not in options:
-            full = N % options["BLOCK"] == 0
-            _backward_wide_kernel[(programs,)](dy, x, weight, stats, dx, shares, *sizes, FULL=full, **options)
+            arguments = dy, x, weight, stats, dx, shares, *sizes
+            _backward_wide_kernel[(programs,)](*arguments, TILES=tiles, FULL=N % options["BLOCK"] == 0, **options)
         else:
             means = None if parts == 1 else torch.empty_like(stats)
             if means is not None:

@@ -16,6 +16,7 @@ class TestLayerNorm(Promises):
     inputs = ("x", "weight", "bias")
     PATHS = (100, 2056, 9000, 40000)
     LAUNCHES = 3
+    PUBLISHED = (1024, 4096, 32768, 131072)  # and 16384, below
     NARROW = 10  # mean and rstd of a row, and its two means; each also where the pipeline begins
     SMALL_KERNELS = ("_sum_shares_kernel",)
 
@@ -57,6 +58,25 @@ class TestLayerNorm(Promises):
             (forward, (x[:, :50], weight[:50], bias[:50], EPS, torch.float32, True)),
             (backward, (dy, x, weight, bias, stats)),
         )
+
+    def test_gradient_only_where_it_is_asked_for(self, path, device):
+        """To the bit; the output without gradients comes from a kernel without the two stores, compiled by itself."""
+        arguments = self.make((4, path), torch.float32, device)
+        expected = self.run(self.function, arguments)
+        grads = self.incoming([expected["output"]])
+        for index, name in enumerate(self.inputs):
+            leaf = arguments[index].detach().requires_grad_()
+            y = self.function(*arguments[:index], leaf, *arguments[index + 1 :])
+            assert torch.equal(torch.autograd.grad(y, leaf, grads)[0], expected[f"{name}.grad"]), name
+        for y in (self.function(*arguments), self.without_gradients(arguments)):
+            assert not y.requires_grad
+            torch.testing.assert_close(y, expected["output"], rtol=1e-6, atol=1e-6)
+
+    def test_at_16384_columns_next_to_nothing_spills(self):
+        """Of 128 registers the shares take 64."""
+        for facts in self.facts("sm_90", (16384,)):
+            assert facts["stack"] <= 32, facts
+            assert all(kind.endswith("128") for kind in facts["accesses"] if kind.startswith("LDG.E.E")), facts
 
     def test_strided_weight_and_bias(self, device):
         x, _, _ = self.make((3, 40), torch.float32, device)
