@@ -478,7 +478,7 @@ def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
         return _options(device, threads, ROWS=1, BLOCK=block, STAGES=1, PROGRAMS=programs)
     if bits == 32 and 16384 < N <= 32768:
         return _options(device, 1024, ROWS=1, BLOCK=block, STAGES=1, PROGRAMS=1)
-    if N <= 8192 or bits == 32 and N <= 16384:
+    if N <= 8192 or (bits == 32 and N <= 16384):
         return _options(device, 256, 40, BLOCK=256 * 128 // bits, KEEP=0, STAGES=0, PROGRAMS=6)
     if N <= 32768:
         return _options(device, 512, 32, BLOCK=4096, KEEP=0, STAGES=1, PROGRAMS=4)
