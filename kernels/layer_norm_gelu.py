@@ -207,15 +207,15 @@ def _forward_wide_kernel(
 def _backward_kernel(
     dy_ptr, x_ptr, weight_ptr, bias_ptr, stats_ptr, means_ptr, dx_ptr, shares_ptr, dy_stride, x_stride, M, N,
     UNIT: tl.constexpr, TANH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, FOLD: tl.constexpr,
-    STAGES: tl.constexpr, WHOLE: tl.constexpr, ERF: tl.constexpr = False,
+    STAGES: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows at a time while the next ones are on their way. Reads 2MN, writes MN.
 
     Of a row the program has BLOCK columns: if that is not the WHOLE row, the row's means are read. FOLD adds the rows
-    up before they go into the shares: free where a thread has the same columns of all of them. ERF as in the forward.
+    up before they go into the shares: free where a thread has the same columns of all of them.
     """
     dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
-    FINE: tl.constexpr = ERF or (dy_ptr.dtype.element_ty == tl.float32 or weight_ptr.dtype.element_ty == tl.float32)
+    FINE: tl.constexpr = dy_ptr.dtype.element_ty == tl.float32 or weight_ptr.dtype.element_ty == tl.float32
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     # kept as they are, and turned into fp32 in every turn: half the registers. disable_licm, or it would be done before
     weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0)[None, :]
@@ -251,79 +251,12 @@ def _backward_kernel(
 # --8<-- [end:backward]
 
 
-# --8<-- [start:backward-wide]
+# --8<-- [start:sums]
 @triton.jit
 def _load(ptr, cols, N, POLICY: tl.constexpr):
     return tl.load(ptr + cols, mask=cols < N, other=0.0, eviction_policy=POLICY).to(tl.float32)
 
 
-@triton.jit
-def _in_thread(x):
-    """The sums of eight neighbours, which one thread has."""
-    return tl.sum(tl.reshape(x, [x.shape[0] // 8, 8]), axis=1)
-
-
-@triton.jit
-def _x_hat_and_dz(
-    dy_row, x_row, weight_ptr, bias_ptr, mean, rstd, cols, N,
-    TANH: tl.constexpr, FINE: tl.constexpr, POLICY: tl.constexpr,
-):  # fmt: skip
-    """Of a tile, with the weight; dz is zero beyond the row's end, where dy is."""
-    # one policy for both looks would make them one load, kept in registers
-    KEPT: tl.constexpr = "evict_last" if POLICY == "evict_last" else ""
-    x_hat = _load(x_row, cols, N, POLICY) * rstd - mean * rstd
-    weight = _load(weight_ptr, cols, N, KEPT)
-    z = x_hat * weight + _load(bias_ptr, cols, N, KEPT)
-    return x_hat, _load(dy_row, cols, N, POLICY) * _slope(z, TANH, FINE), weight
-
-
-@triton.jit
-def _backward_wide_kernel(
-    dy_ptr, x_ptr, weight_ptr, bias_ptr, stats_ptr, dx_ptr, shares_ptr, dy_stride, x_stride, M, N,
-    UNIT: tl.constexpr, TANH: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """One row at a time, in tiles: registers have room for the shares only. So the row is looked at twice, and the
-    slope of the GELU is computed twice."""
-    dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
-    FINE: tl.constexpr = dy_ptr.dtype.element_ty == tl.float32 or weight_ptr.dtype.element_ty == tl.float32
-    dweight = (tl.zeros([BLOCK], tl.float32),) * TILES
-    dbias = (tl.zeros([BLOCK], tl.float32),) * TILES
-    # disable_licm: the masks and addresses of all tiles, hoisted out of the loop, would spill
-    for index in tl.range(tl.program_id(0).to(tl.int64), M, tl.num_programs(0), disable_licm=True):
-        row = tl.cast(index, tl.int64)
-        dy_row, x_row, dx_row = dy_ptr + row * dy_stride, x_ptr + row * x_stride, dx_ptr + row * N
-        mean, rstd = tl.load(stats_ptr + row), tl.load(stats_ptr + M + row)
-        g_sums, product_sums = tl.zeros([BLOCK // 8], tl.float32), tl.zeros([BLOCK // 8], tl.float32)
-        dweight_added, dbias_added = (), ()
-        for tile in tl.static_range(TILES):
-            cols = tile * BLOCK + tl.arange(0, BLOCK)
-            x_hat, dz, weight = _x_hat_and_dz(
-                dy_row, x_row, weight_ptr, bias_ptr, mean, rstd, cols, N, TANH, FINE, "evict_last"
-            )
-            dweight_added = dweight_added + (dweight[tile] + dz * x_hat,)
-            dbias_added = dbias_added + (dbias[tile] + dz,)
-            g_sums += _in_thread(dz * weight)
-            product_sums += _in_thread(dz * weight * x_hat)
-        dweight, dbias = dweight_added, dbias_added
-        g_mean, product_mean = tl.sum(g_sums) / N, tl.sum(product_sums) / N
-        for tile in tl.static_range(TILES):
-            cols = tile * BLOCK + tl.arange(0, BLOCK)
-            x_hat, dz, weight = _x_hat_and_dz(
-                dy_row, x_row, weight_ptr, bias_ptr, mean, rstd, cols, N, TANH, FINE, "evict_first"
-            )
-            dx = dz * (weight * rstd) - (x_hat * (product_mean * rstd) + g_mean * rstd)
-            tl.store(dx_row + cols, dx, mask=cols < N)
-    shares_ptr += tl.program_id(0).to(tl.int64) * 2 * N
-    for tile in tl.static_range(TILES):
-        cols = tile * BLOCK + tl.arange(0, BLOCK)
-        tl.store(shares_ptr + cols, dweight[tile], mask=cols < N)
-        tl.store(shares_ptr + N + cols, dbias[tile], mask=cols < N)
-
-
-# --8<-- [end:backward-wide]
-
-
-# --8<-- [start:sums]
 @triton.jit
 def _means_kernel(
     dy_ptr, x_ptr, weight_ptr, bias_ptr, stats_ptr, means_ptr, dy_stride, x_stride, M, N,
@@ -339,9 +272,10 @@ def _means_kernel(
     g_sums, product_sums = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
     for start in range(0, N, BLOCK):
         cols = start + tl.arange(0, BLOCK)
-        x_hat, dz, weight = _x_hat_and_dz(
-            dy_ptr, x_ptr, weight_ptr, bias_ptr, mean, rstd, cols, N, TANH, FINE, "evict_first"
-        )
+        x_hat = _load(x_ptr, cols, N, "evict_first") * rstd - mean * rstd
+        weight = _load(weight_ptr, cols, N, "")
+        z = x_hat * weight + _load(bias_ptr, cols, N, "")
+        dz = _load(dy_ptr, cols, N, "evict_first") * _slope(z, TANH, FINE)
         g_sums += dz * weight
         product_sums += dz * weight * x_hat
     tl.store(means_ptr + row, tl.sum(g_sums) / N)
@@ -383,29 +317,46 @@ def _device(device: torch.device) -> tuple[int, int]:
 
 
 def _options(device: torch.device, threads: int, **constants: int) -> dict[str, int]:
-    return {**constants, "num_warps": threads // _device(device)[1]}
+    return {**constants, "num_warps": max(1, threads // _device(device)[1])}
+
+
+@functools.cache
+def _shared_memory(device: torch.device) -> int:
+    """Of a multiprocessor, in bytes; an H200's where there is no such GPU."""
+    if device.type == "cpu" or (device.index or 0) >= torch.cuda.device_count():
+        return 228 * 1024
+    return torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor
 
 
 @functools.cache
 def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
     """With TILES: whole rows in registers. Else two looks at one row."""
+    if N <= 256:
+        block = triton.next_power_of_2(N)
+        return _options(device, 32, ROWS=1024 // block, TILES=1, BLOCK=block)
     if N > 32768:
         return _options(device, 512, BLOCK=4096)
-    threads = 32 if N <= 1024 else 128 if N <= 8192 else 256 if N <= 16384 else 512
-    block = min(triton.next_power_of_2(N), 8 * threads)
-    tiles = -(-N // block)
-    return _options(device, threads, ROWS=max(1, 8 * threads // block), TILES=tiles, BLOCK=block)
+    threads = 32 if N <= 1024 else 64 if N <= 2048 else 128 if N <= 9216 else 256 if N <= 16384 else 512
+    return _options(device, threads, ROWS=2 if N <= 4096 else 1, TILES=-(-N // (8 * threads)), BLOCK=8 * threads)
 
 
 @functools.cache
 def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
-    """With TILES: one row in tiles, two looks. Else BLOCK columns, of the whole row if it fits. PROGRAMS run at once
-    on a multiprocessor."""
-    threads, programs = (128, 4) if N <= 2048 else (512, 1)
-    tile = 16 * threads
+    """BLOCK columns, of the whole row if it fits. PROGRAMS run at once on a multiprocessor."""
+    if N > 8192:
+        threads, tile, programs = 128, 2048, 4
+    elif N > 2048:
+        threads, tile, programs = 512, 16384 if N <= 4096 and bits == 16 else 8192, 1
+    elif bits == 32:
+        threads, tile, programs = 128, 4096, 3
+    else:
+        threads, tile, programs = 64 if 256 < N <= 1024 else 128, 2048, 4
+    # of shared memory, what one stage takes, for x and dy
+    room = _shared_memory(device) // programs - 4096
+    while tile * bits // 4 > room:
+        tile //= 2
+    stages = 2 if bits == 32 and N <= 2048 else min(3, 1 + room // (tile * bits // 4))
     block = min(triton.next_power_of_2(N), tile)
-    # 96 KiB at most for bf16 on a multiprocessor: wider dtypes and AMD's smaller memory get a stage less
-    stages = 3 if bits == 16 and _device(device)[1] == 32 else 2
     fold = int(block >= 8 * threads)
     return _options(device, threads, PROGRAMS=programs, ROWS=tile // block, BLOCK=block, FOLD=fold, STAGES=stages)
 
@@ -484,19 +435,16 @@ def _backward(
     unit = 8 if N % 8 == dy_stride % 8 == x_stride % 8 == 0 else 1
     sizes = dy_stride // unit, x_stride // unit, M, N // unit, unit, tanh
     options = dict(_backward_launch(N, 8 * x.element_size(), x.device))
-    parts = -(-N // (options["BLOCK"] * options.get("TILES", 1)))
+    parts = -(-N // options["BLOCK"])
     at_once = _device(x.device)[0] * options.pop("PROGRAMS")
-    programs = max(1, min(at_once // parts, -(-M // options.get("ROWS", 1))))
+    programs = max(1, min(at_once // parts, -(-M // options["ROWS"])))
     shares = x.new_empty((programs, 2, N), dtype=torch.float32)
     given = dy, x, weight, bias, stats
     with torch.cuda.device_of(x):
-        if "TILES" in options:
-            _backward_wide_kernel[(programs,)](*given, dx, shares, *sizes, **options)
-        else:
-            means = None if parts == 1 else torch.empty_like(stats)
-            if means is not None:
-                _means_kernel[(M,)](*given, means, *sizes, **_means_launch(N, x.device))
-            _backward_kernel[programs, parts](*given, means, dx, shares, *sizes, WHOLE=parts == 1, **options)
+        means = None if parts == 1 else torch.empty_like(stats)
+        if means is not None:
+            _means_kernel[(M,)](*given, means, *sizes, **_means_launch(N, x.device))
+        _backward_kernel[programs, parts](*given, means, dx, shares, *sizes, WHOLE=parts == 1, **options)
         options = _sum_launch(N, x.device)
         _sum_shares_kernel[-(-N // options["BLOCK"]), 2](shares, dweight, dbias, programs, N // unit, unit, **options)
     return dx, dweight, dbias

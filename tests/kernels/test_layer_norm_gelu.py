@@ -22,6 +22,7 @@ class TestLayerNormGELU(Promises):
     LAUNCHES = 3
     NARROW = 12  # mean and rstd of a row, and its two means; each also where the pipeline begins
     SMALL_KERNELS = ("_sum_shares_kernel",)
+    PUBLISHED = (1024, 16384, 32768)  # and 4096, below
 
     def plain(self, x, weight, bias, eps=EPS, approximate="none"):
         """The two ops; where F.layer_norm refuses the mix of dtypes, both in fp32, and rounded to that of x."""
@@ -63,6 +64,31 @@ class TestLayerNormGELU(Promises):
             (backward, (dy, x, weight, bias, stats, False)),
             (backward, (dy, x, weight, bias, stats, True)),
         )
+
+    def test_machine_code_at_4096_columns(self):
+        """The backward spills there, into L1, and is faster by a tenth than any plan in the sweep that does not."""
+        for facts in self.facts("sm_90", (4096,)):
+            assert facts["stack"] <= (700 if facts["kernel"] == "_backward_kernel" else 0), facts
+            if facts["kernel"] not in self.SMALL_KERNELS:
+                assert any(kind.startswith("LDG") and kind.endswith("128") for kind in facts["accesses"]), facts
+
+    @pytest.mark.parametrize("target, shared", (("sm_80", 99 * 1024), ("sm_100", 99 * 1024), ("gfx942", 64 * 1024)))
+    def test_compiles_for_other_gpus_within_their_shared_memory(self, target, shared):
+        """At 8192 columns the backward has every register in use: two of them may go to memory."""
+        for facts in self.facts(target, (1000, 8192)):
+            assert facts["shared"] <= shared and facts.get("stack", 0) <= (8 if facts["columns"] == 8192 else 0), facts
+
+    def test_launches_fit_any_gpu(self, monkeypatch):
+        for kilobytes in (64, 100, 164, 228):
+            monkeypatch.setattr(self.kernel, "_shared_memory", lambda device, kilobytes=kilobytes: kilobytes * 1024)
+            self.kernel._backward_launch.cache_clear()
+            super().test_launches_fit_any_gpu(monkeypatch)
+            for columns in (100, 1024, 4096, 8192, 9000):
+                for bits in (16, 32):
+                    options = self.kernel._backward_launch(columns, bits, torch.device("cuda", kilobytes))
+                    staged = options["ROWS"] * options["BLOCK"] * 2 * bits // 8 * (options["STAGES"] - 1)
+                    assert options["STAGES"] > 1 and staged * options["PROGRAMS"] < kilobytes * 1024, (columns, bits)
+        self.kernel._backward_launch.cache_clear()
 
     def test_strided_weight_and_bias(self, device):
         x, _, _ = self.make((3, 40), torch.float32, device)

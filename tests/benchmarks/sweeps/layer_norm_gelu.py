@@ -1,7 +1,7 @@
 """LayerNorm and GELU: alternatives to its launch table.
 
 In the forward whole rows in registers, in tiles, beside two looks at tiles of one row; in the backward one look at
-whole rows or at blocks of columns, beside two looks at one row.
+whole rows or at blocks of columns.
 """
 
 from collections.abc import Iterator
@@ -49,12 +49,6 @@ BACKWARD_ONE = {
     65536: ((512, 8192, 3, 1), (256, 4096, 3, 2), (128, 2048, 3, 4)),
     131072: ((512, 8192, 3, 1), (256, 8192, 3, 1), (256, 4096, 3, 2), (128, 2048, 3, 4)),
 }  # fmt: skip
-# (threads, tile)
-BACKWARD_TWO = {
-    8192: ((512, 4096), (1024, 8192)),
-    9000: ((512, 4096), (1024, 8192)),
-    16384: ((512, 4096), (1024, 8192)),
-}
 
 
 def points() -> Iterator[Point]:
@@ -83,7 +77,4 @@ def alternatives(point: Point) -> list[dict[str, int]]:
             "FOLD": int(min(tile, whole) >= 8 * threads), "STAGES": stages - (not narrow), "num_warps": threads // 32,
         }
         for threads, tile, stages, programs in BACKWARD_ONE.get(columns, ())
-    ] + [
-        {"PROGRAMS": 1, "TILES": -(-columns // tile), "BLOCK": tile, "num_warps": threads // 32}
-        for threads, tile in BACKWARD_TWO.get(columns, ())
     ]  # fmt: skip
