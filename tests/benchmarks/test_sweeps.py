@@ -32,7 +32,8 @@ def test_the_launch_table_is_backed_by_the_newest_sweep(name: str, monkeypatch: 
         chosen = launch(point["asked"]["row_length"], point["asked"]["bits"], device)
         seconds = [row["time"]["p50"] for row in point["tried"] if row["options"] == chosen]
         assert seconds, f"{where}: {chosen} was not tried"
-        assert len(point["tried"]) > 1, f"{where}: no alternative was tried"
+        shortest = point["asked"]["row_length"] < 1024  # its rows are packed as those of 1024 columns
+        assert len(point["tried"]) > 1 or shortest, f"{where}: no alternative was tried"
         best = point["tried"][0]
         assert seconds[0] <= SLOWER * best["time"]["p50"], f"{where}: {chosen} is slower than {best['options']}"
 
