@@ -95,7 +95,7 @@ def _forward_wide_kernel(
         first = kept[0]
     else:
         first = tl.load(x_ptr + lanes, mask=lanes < N, other=0.0, eviction_policy="evict_last")
-    # of numbers of the row: no farther from the mean than they, so little is lost when that distance is taken out again
+    # a mean of numbers of the row is no farther from the row's mean than they are: see the page for what that costs
     seen = tl.sum((lanes < N).to(tl.float32), axis=1)
     origin = tl.sum(first.to(tl.float32), axis=1) / tl.maximum(seen, 1.0)
     sums, squares = tl.zeros([BLOCK // 8], tl.float32), tl.zeros([BLOCK // 8], tl.float32)
@@ -304,7 +304,8 @@ def _sum_shares_kernel(
 
 # --8<-- [start:launch]
 # Chosen by row length from sweeps on an H200; nothing is tuned at a user's first call. Threads, not warps, since an AMD
-# warp has 64. A thread has 8 elements of a tile or a multiple: accesses of 16 bytes in bf16.
+# warp has 64. A thread has 8 elements of a tile or a multiple: accesses of 16 bytes in bf16. CG and CS are the cache
+# modifiers of tiles that stay in registers and of the stores, W1 and W2 the eviction policies of the weight's two looks.
 @functools.cache
 def _device(device: torch.device) -> tuple[int, int]:
     """Multiprocessors, and threads a warp."""
