@@ -11,6 +11,7 @@ from tests.benchmarks.source import ROOT
 from tests.benchmarks.sweeps.__main__ import OUT
 
 KERNELS = sorted(path.stem for path in (ROOT / "kernels").glob("[a-z]*.py"))
+ALONE = {("layer_norm", 256), ("layer_norm", 12288)}  # follow the entries of their neighbours
 SLOWER = 1.05  # a table with few entries gives up this much at most
 
 
@@ -32,8 +33,8 @@ def test_the_launch_table_is_backed_by_the_newest_sweep(name: str, monkeypatch: 
         chosen = launch(point["asked"]["row_length"], point["asked"]["bits"], device)
         seconds = [row["time"]["p50"] for row in point["tried"] if row["options"] == chosen]
         assert seconds, f"{where}: {chosen} was not tried"
-        shortest = point["asked"]["row_length"] < 1024  # its rows are packed as those of 1024 columns
-        assert len(point["tried"]) > 1 or shortest, f"{where}: no alternative was tried"
+        expected = (name, point["asked"]["row_length"]) not in ALONE
+        assert len(point["tried"]) > 1 or not expected, f"{where}: no alternative was tried"
         best = point["tried"][0]
         assert seconds[0] <= SLOWER * best["time"]["p50"], f"{where}: {chosen} is slower than {best['options']}"
 

@@ -93,7 +93,9 @@ def in_turns(one: Workload, other: Workload) -> Workload:
             return lambda: tuple(call() for call in calls)
 
         return replace(
-            first, build=build, results=lambda returned: merged(first.results(returned[0]), second.results(returned[1]))
+            first,
+            build=build,
+            results=lambda returned: merged(first.results(returned[0]), second.results(returned[1])),  # type: ignore
         )
 
     return replace(
