@@ -197,9 +197,9 @@ def _forward_wide_kernel(
 #     dx      = rstd * (g - mean(g) - x_hat * mean(g * x_hat))    the means over the row
 #     dweight = sum(dz * x_hat)                                   the sums over all rows
 #     dbias   = sum(dz)
-# z is computed again, since storing it would cost a quarter more traffic. A program takes every P-th row (P programs)
-# and keeps its shares of dweight and dbias in registers. A second kernel adds the shares in a fixed order: no atomics,
-# so both are bitwise the same in every run.
+# z is computed again: to store it would be two tensors more to move, beside five. A program takes every P-th row (P
+# programs) and keeps its shares of dweight and dbias in registers. A second kernel adds the shares in a fixed order: no
+# atomics, so both are bitwise the same in every run.
 
 
 # --8<-- [start:backward]
