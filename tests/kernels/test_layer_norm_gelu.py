@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from tests.kernels.conftest import load
-from tests.kernels.promises import Promises, randn
+from tests.kernels.promises import DTYPES, Promises, randn
 
 EPS = 1e-5
 APPROXIMATE = ("none", "tanh")
@@ -177,17 +177,39 @@ class TestLayerNormGELU(Promises):
             self.function(x, weight, bias, EPS, "erf")
 
 
-class TestLayerNormGELUTanh(TestLayerNormGELU):
-    """What the other GELU changes: the errors, and the machine code."""
+class Tanh(TestLayerNormGELU):
+    """The same promises of the other GELU; what does not depend on the GELU is not tested again."""
 
-    GRID = (3, 127, 1128, 9000, 32000)
-    PATHS = (100, 9000)
+    __test__ = False
 
     def function(self, x, weight, bias, eps=EPS, approximate="tanh"):
         return self.kernel.layer_norm_gelu(x, weight, bias, eps, approximate)
 
     def plain(self, x, weight, bias, eps=EPS, approximate="tanh"):
         return super().plain(x, weight, bias, eps, approximate)
+
+
+class TestTanh:
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    @pytest.mark.parametrize("columns", (1, 3, 127, 1128, 4097, 9000, 32000, 65537))
+    def test_error_within_the_bound(self, columns, dtype, device):
+        Tanh().test_error_within_the_bound(columns, dtype, device)
+
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    @pytest.mark.parametrize("path", TestLayerNormGELU.PATHS[:-1])
+    def test_extreme_values(self, path, dtype, device):
+        Tanh().test_extreme_values(path, dtype, device)
+
+    @pytest.mark.parametrize("path", TestLayerNormGELU.PATHS[:-1])
+    def test_bitwise_the_same_in_every_run_and_with_a_backward_to_come(self, path, device):
+        Tanh().test_bitwise_the_same_in_every_run(path, device)
+        Tanh().test_gradient_only_where_it_is_asked_for(path, device)
+
+    def test_compiles_as_one_graph(self, device):
+        Tanh().test_compiles_as_one_graph(True, device)
+
+    def test_machine_code_at_the_published_shapes(self):
+        Tanh().test_machine_code_at_the_published_shapes()
 
 
 @triton.jit
