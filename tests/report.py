@@ -23,9 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--report") and not hasattr(
-        config, "workerinput"
-    ):  # one process writes
+    if config.getoption("--report") and not hasattr(config, "workerinput"):  # one process writes
         config.pluginmanager.register(Report(config), "report-writer")
 
 

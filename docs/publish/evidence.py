@@ -7,7 +7,7 @@ from typing import Any
 
 from docs.publish import units
 from docs.publish.records import METRICS, Measured
-from docs.publish.schema import Record, describe
+from docs.publish.schema import Record, Sweep, describe
 from docs.publish.site import Place, machine_page
 
 
@@ -84,12 +84,16 @@ def of_row(row: Measured, metric: str, over: str | None, place: Place) -> Quanti
 
 def of_record(record: Record, place: Place) -> dict[str, Any]:
     """What the evidence of every number of a run shares."""
+    return of_run(record) | {"download_url": place.to(f"results/{record.machine['slug']}.json")}
+
+
+def of_run(record: Record | Sweep) -> dict[str, Any]:
+    """Who measured when, with what."""
     return {
         "command": record.command,
         "machine": record.machine["name"],
         "software": ", ".join(f"{name} {version}" for name, version in record.software.items()),
         "date": record.date,
-        "download_url": place.to(f"results/{record.machine['slug']}.json"),
     }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 
 from docs.publish import captures as capture_blocks
-from docs.publish import kernel_files, losses, numbers, tables
+from docs.publish import kernel_files, losses, numbers, sweeps, tables
 from docs.publish.calc import Input, calc
 from docs.publish.captures import Captures
 from docs.publish.errors import PublishError
@@ -120,6 +120,12 @@ class Macros:
     def losses(self, case: str) -> str:
         """Every point of a case's grid at which ours is behind, see docs.publish.losses."""
         return self._page.put_html(losses.losses(self._store, self._page.place, self._page.evidence, case))
+
+    def sweep(self, kernel: str, direction: str, shape: str, dtype: str = "bfloat16") -> str:
+        """What a sweep tried at a point: sweep("softmax", direction="forward", shape="4096x32768")."""
+        return self._page.put_html(
+            sweeps.table(self._root, self._page.place, self._page.evidence, kernel, direction, shape, dtype)
+        )
 
     def capture(self, name: str, lines: str = "", title: str = "") -> str:
         """What a script printed, by the capture's name."""

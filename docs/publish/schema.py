@@ -208,6 +208,48 @@ class Capture(Provenance):
     sources: Sources
 
 
+class Tried(Model):
+    """An alternative to a launch table's entry, and its time."""
+
+    options: dict[str, Any]
+    in_the_table: bool
+    time: Timing
+
+
+class NotTried(Model):
+    """An alternative that failed, and why."""
+
+    options: dict[str, Any]
+    reason: Text
+
+
+class SweepPoint(Model):
+    """What was tried at one point, fastest first; `asked` is what the table looks it up by."""
+
+    shape: Shape
+    dtype: Text
+    direction: Text
+    asked: dict[str, int]
+    bytes: Bytes
+    tried: Annotated[list[Tried], Field(min_length=1)]
+    failed: list[NotTried]
+
+    @property
+    def size(self) -> str:
+        """The shape as macros take it: "32768x4096"."""
+        return "x".join(map(str, self.shape.values()))
+
+
+class Sweep(Provenance):
+    """One run of tests/benchmarks/sweeps."""
+
+    id: Text
+    kernel: Text
+    machine: dict[str, Any]
+    sources: Sources
+    points: list[SweepPoint]
+
+
 class Outcome(Model):
     """How one test ended: passed, failed, error, skipped, xfailed or xpassed."""
 

@@ -25,7 +25,7 @@ def short(rows: int, block: int, threads: int, stages: int, programs: int) -> di
     return {"ROWS": rows, "BLOCK": block, "STAGES": stages, "PROGRAMS": programs, "num_warps": threads // 32}
 
 
-def wide(point: Point, threads: int, pieces: int, keep: int, stages: int, registers: int, programs: int):
+def wide(point: Point, threads: int, pieces: int, keep: int, stages: int, registers: int, programs: int) -> dict:
     """A thread has `pieces` of 16 bytes of a tile, and at most so many registers."""
     block = threads * pieces * (8 if point.dtype == "bfloat16" else 4)
     options = {"BLOCK": block, "KEEP": keep, "STAGES": stages, "PROGRAMS": programs, "num_warps": threads // 32}
