@@ -1,7 +1,7 @@
 """Accounts for every fenced block on every page.
 
-A block is *embedded* (all of it comes from tested files), it *runs* (tests/pages/test_blocks.py runs it), or it is
-*listed* in unrunnable.toml, by hash and with the reason. `python -m tests.pages.census` shows what is missing there.
+A block is *embedded* (all of it comes from tested files), it *runs* (tests/pages/test_blocks.py runs it), it *measures*
+cases (a test holds that they exist), or it is *listed* in unrunnable.toml, by hash and with the reason. `python -m tests.pages.census` shows what is missing there.
 """
 
 import hashlib
@@ -21,6 +21,7 @@ FENCE = re.compile(r"^(?P<indent>[ \t>]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<info>.*
 INCLUDE = re.compile(r'^-+8<-+ +"(?P<path>[^":]+)(?::(?P<section>[\w-]+))?"$')
 ALIASES = {"py": "python", "shell": "sh"}
 SHELLS = {"sh", "bash"}
+MEASURES = re.compile(r"python -m tests\.benchmarks(?: (?P<case>[\w/-]+))?$")
 SCRIPT = re.compile(r"(?:\w+=\S* )*python (?:-m snippets\.|-c )")
 
 
@@ -59,6 +60,13 @@ class Block:
         """Whether all of the block is included from files."""
         lines = [line.strip() for line in self.body.splitlines() if line.strip()]
         return bool(lines) and all(INCLUDE.match(line) for line in lines)
+
+    @property
+    def measures(self) -> list[str]:
+        """The cases that a shell block measures, if that is all it does: for minutes, into a record."""
+        lines = [line for line in self.body.splitlines() if line.strip()] if self.language in SHELLS else []
+        found = [MEASURES.match(line) for line in lines]
+        return [match["case"] for match in found if match and match["case"]] if all(found) else []
 
     @property
     def runnable(self) -> bool:
@@ -109,14 +117,16 @@ def listed() -> list[dict[str, str]]:
 
 
 def by_kind() -> dict[str, list[Block]]:
-    """All blocks, by what accounts for them: "embedded", "run", "listed", or nothing ("unaccounted")."""
+    """All blocks, by what accounts for them: "embedded", "run", "measures", "listed", or nothing ("unaccounted")."""
     exempt = {(entry["page"], entry["hash"]) for entry in listed()}
-    found: dict[str, list[Block]] = {"embedded": [], "run": [], "listed": [], "unaccounted": []}
+    found: dict[str, list[Block]] = {"embedded": [], "run": [], "measures": [], "listed": [], "unaccounted": []}
     for block in blocks():
         if (block.page, block.hash) in exempt:
             found["listed"].append(block)
         elif block.embedded:
             found["embedded"].append(block)
+        elif block.measures:
+            found["measures"].append(block)
         else:
             found["run" if block.runnable else "unaccounted"].append(block)
     return found

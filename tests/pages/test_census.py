@@ -8,6 +8,7 @@ import pytest
 from mkdocs.config import load_config
 from mkdocs.config.defaults import MkDocsConfig
 
+from tests.benchmarks.runner import discover
 from tests.pages import census
 from tests.pages.census import Block, blocks_of
 
@@ -108,6 +109,25 @@ def test_a_title_may_change_but_not_a_line():
         for text in ("```python\nx = 1\n```", '```python title="a"\nx = 1\n```', "```python\nx = 2\n```")
     )
     assert plain.hash == titled.hash != other.hash
+
+
+@pytest.mark.parametrize("block", census.by_kind()["measures"], ids=str)
+def test_a_command_that_measures_names_a_case(block: Block):
+    assert set(block.measures) <= discover().keys()
+
+
+@pytest.mark.parametrize(
+    ("body", "cases"),
+    [
+        ("python -m tests.benchmarks kernels/rope", ["kernels/rope"]),
+        ("python -m tests.benchmarks kernels/rope\nrm -rf /", []),
+        ("python -m tests.benchmarks kernels/rope; rm -rf /", []),
+        ("python -m tests.benchmarks", []),
+    ],
+)
+def test_a_block_measures_if_it_does_nothing_else(body: str, cases: list[str]):
+    (block,) = blocks_of(f"```sh\n{body}\n```\n", "page.md")
+    assert block.measures == cases
 
 
 @pytest.mark.parametrize(

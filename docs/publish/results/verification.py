@@ -14,6 +14,7 @@ OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
 KINDS = {
     "embedded": "embedded from files that tests run",
     "run": "run by the tests as they stand on the page",
+    "measures": "commands that measure a case for minutes; the tests hold that the case exists",
     "captured": "captured output, put there by a macro, of scripts that a test runs again",
     "listed": "listed as not runnable, each with its reason",
     "unaccounted": "not accounted for",
