@@ -1,7 +1,8 @@
 """Accounts for every fenced block on every page.
 
 A block is *embedded* (all of it comes from tested files), it *runs* (tests/pages/test_blocks.py runs it), it *measures*
-cases (a test holds that they exist), or it is *listed* in unrunnable.toml, by hash and with the reason. `python -m tests.pages.census` shows what is missing there.
+cases (a test holds that they exist), or it is *listed* in unrunnable.toml, by hash and with the reason.
+`python -m tests.pages.census` shows what is missing there.
 """
 
 import hashlib
