@@ -286,7 +286,7 @@ def _forward_wide_kernel(
 ):  # fmt: skip
     """Rows of any length, looked at twice; the last KEEP tiles stay in registers, the others come from cache.
 
-    The next tile is on its way while one is worked on: in registers, or in shared memory with STAGES above 1.
+    STAGES: 0 has the next tile on its way to registers while one is worked on, 1 has not, more go by shared memory.
     """
     N *= UNIT
     smoothing = tl.cast(smoothing, tl.float32)
