@@ -35,8 +35,8 @@ def losses(store: Store, place: Place, page: Evidence, case: str) -> str:
     lines = "".join(_line(ours, best, place, page) for ours, best in lost)
     heads = "".join(f'<th scope="col">{head}</th>' for head in ("", "shape", "ours", "the best other", "", "ahead by"))
     return (
-        f'<section data-search-exclude><p>{said}</p><div class="rp-scroll"><table class="rp-table">'
-        f"<thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div></section>"
+        f'<p data-search-exclude>{said}</p><div class="rp-scroll" data-search-exclude><table class="rp-table">'
+        f"<thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>"
     )
 
 

@@ -4,6 +4,8 @@ import importlib
 
 import torch
 
+import kernels  # noqa: F401  so that its modules are found later, when MkDocs has put sys.path back
+
 
 def chosen(kernel: str, direction: str, row_length: int, bits: int) -> dict:
     """The options that a kernel's launch table takes on an H200, for a row length and the bits of a dtype."""
