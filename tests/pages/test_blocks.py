@@ -33,12 +33,16 @@ def expand(code: str) -> str:
 
 
 def plain(text: str, page: str, run: list[census.Block]) -> str:
-    """The page as pytest-codeblocks wants it: blocks to run with a plain info string, the others as text."""
+    """The page as pytest-codeblocks wants it: blocks to run plain and at the margin, the others as text."""
     wanted = {block.line for block in run}
     lines = text.splitlines()
     for block in census.blocks_of(text, page):
         indent = lines[block.line - 1].partition(block.fence)[0]
-        lines[block.line - 1] = indent + block.fence + (block.language if block.line in wanted else "text")
+        lines[block.line - 1] = block.fence + (block.language if block.line in wanted else "text")
+        for number in range(block.line, len(lines)):  # to the end of the block
+            lines[number] = lines[number].removeprefix(indent)
+            if lines[number].startswith(block.fence):
+                break
     return "\n".join(lines) + "\n"
 
 

@@ -97,7 +97,7 @@ KERNELS = ("@triton.jit", 'extern "C"')
 # ## LayerNorm and GELU
 #
 # Two operations. Eager writes the normalised tensor to memory and reads it again to apply the GELU: two passes where
-# one would do. The compiler fuses them. The Triton kernel is [a page of its own](../kernels/layer-norm-gelu.md).
+# one would do. The compiler fuses them. The Triton kernel is [a page of its own](../../kernels/layer-norm-gelu/).
 
 # %%
 x, weight, bias = randn(rows, columns), randn(columns), randn(columns)
@@ -177,7 +177,7 @@ first_lines(dropped, "compiled", KERNELS)
 # ## RMSNorm
 #
 # Written out, it is four operations, and without a compiler four passes over memory or more. `F.rms_norm` is one call.
-# Compiled, both become the same kernel. [The page on RMSNorm](../kernels/rms-norm.md) has the backward, where a kernel
+# Compiled, both become the same kernel. [The page on RMSNorm](../../kernels/rms-norm/) has the backward, where a kernel
 # by hand wins.
 
 
