@@ -21,7 +21,7 @@ import vl_convert
 from docs.publish import evidence, palette, units
 from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Evidence
-from docs.publish.records import METRICS, PUBLISHED_MACHINE, Measured, Store
+from docs.publish.records import DIRECTIONS, METRICS, MODES, PUBLISHED_MACHINE, Measured, Store
 from docs.publish.site import Place, machine_page
 from tests.benchmarks.source import ROOT
 
@@ -37,13 +37,6 @@ KEYS = {"kind", "case", "metric", "variants", "over", "x", "machine", "title", "
 
 
 MIXES = {"triad": "measured ceiling of two reads per write"}
-MODES = {
-    "device": "GPU time with a cold cache",
-    "calls": "wall clock of back-to-back calls",
-    "graph": "replay of a CUDA graph with a cold cache",
-    "burst": "a burst after a pause",
-    "sustained": "sustained load",
-}
 # sizes that are whole multiples of 2^20 in words that fit below an axis: 536870912 is 512 Mi
 BINARY = "datum.value % 1048576 == 0 ? datum.value / 1048576 + ' Mi' : datum.value"
 LOWER_IS_BETTER = {"time", "memory", "kernels", "build", "error", "registers"}
@@ -644,7 +637,7 @@ def _what(spec: Mapping[str, Any], plot: Plot) -> str:
     better = better if spec.get("better", True) else ""
     shape = f"by {spec['x']}" if spec["kind"] == "lines" else row.size.replace("x", "×")
     timed = f", {MODES[row.mode]}" if METRICS[plot.metric].power else ""
-    where = f"{row.direction.capitalize()}, {row.dtype}, {shape}{timed}."
+    where = f"{DIRECTIONS[row.direction].capitalize()}, {row.dtype}, {shape}{timed}."
     return f"{name[0].upper()}{name[1:]}{over}{better}. {where}"
 
 

@@ -4,17 +4,10 @@ from html import escape
 
 from docs.publish import evidence, palette, units
 from docs.publish.evidence import Evidence, Quantity
-from docs.publish.records import PUBLISHED_MACHINE, Measured, Store
+from docs.publish.records import DIRECTIONS, MODES, PUBLISHED_MACHINE, Measured, Store
 from docs.publish.site import Place
 
 MARGIN = 0.03
-MODES = {
-    "device": "GPU time, cold L2",
-    "calls": "back-to-back calls",
-    "graph": "graph replay, cold L2",
-    "burst": "burst",
-    "sustained": "sustained load",
-}
 Pair = tuple[Measured, Measured]
 
 
@@ -56,7 +49,7 @@ def against_the_best(store: Store, case: str, machine: str = PUBLISHED_MACHINE) 
 
 
 def _line(ours: Measured, best: Measured, place: Place, page: Evidence) -> str:
-    what = f"{ours.direction}, {MODES.get(ours.mode, ours.mode)}"
+    what = f"{DIRECTIONS[ours.direction]}, {MODES[ours.mode]}"
     behind = evidence.of_row(best, "speedup", "ours", place)
     cells = (_shown(page, ours, place), _shown(page, best, place), escape(palette.label(best.variant)))
     return (

@@ -64,6 +64,16 @@ METRICS = {
 }
 
 
+MODES = {
+    "device": "GPU time, cold cache",
+    "calls": "back-to-back calls",
+    "graph": "graph replay, cold cache",
+    "burst": "a burst after a pause",
+    "sustained": "sustained load",
+}
+DIRECTIONS = {"forward": "forward", "backward": "backward", "both": "forward and backward"}
+
+
 class Measured:
     """A row with what it means: its metrics, and whether it is stale. Its fields are those of schema.Row."""
 

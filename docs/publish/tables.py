@@ -1,12 +1,14 @@
 """Tables from records: one panel a machine, every cell with its evidence."""
 
+import re
+import textwrap
 from collections.abc import Sequence
 from html import escape
 
 from docs.publish import evidence, palette, units
 from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Evidence
-from docs.publish.records import METRICS, PUBLISHED_MACHINE, Measured, Store
+from docs.publish.records import DIRECTIONS, METRICS, MODES, PUBLISHED_MACHINE, Measured, Store
 from docs.publish.site import Place, machine_page
 
 Names = str | Sequence[str] | None
@@ -53,7 +55,9 @@ def table(
             fitting = [row for row in rows if row.size in shapes]
             found[other] = fitting or rows
     panels = [
-        _panel(store, place, page, _of_variants(rows, _list(variants)), metrics, over, title, shown=slug == main)
+        _panel(
+            store, place, page, _of_variants(rows, _list(variants)), metrics, over, title, _list(variants), slug == main
+        )
         for slug, rows in found.items()
     ]
     return f'<section class="rp-chart rp-chart--table" data-search-exclude>{"".join(filter(None, panels))}</section>'
@@ -91,6 +95,7 @@ def _panel(
     metrics: list[str],
     over: str | None,
     title: str,
+    variants: list[str],
     shown: bool,
 ) -> str:
     """One machine's table; empty where none of the variants ran."""
@@ -121,7 +126,7 @@ def _panel(
         f'<figcaption>{caption}<div class="rp-chart__what">{escape(_what(rows[0], metrics, over))}</div></figcaption>'
         '<div class="rp-scroll"><table class="rp-table">'
         f"<thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>"
-        f'<p class="rp-chart__source">{link}, {record.date[:10]}.{_missing(store, rows)}</p></figure>'
+        f'<p class="rp-chart__source">{link}, {record.date[:10]}.{_missing(store, rows, variants)}</p></figure>'
     )
 
 
@@ -153,18 +158,26 @@ def _what(row: Measured, metrics: list[str], over: str | None) -> str:
     """What the table shows, in a line."""
     labels = ", ".join(METRICS[metric].label for metric in metrics)
     against = f" over {palette.label(over)}" if over else ""
-    return f"{labels[0].upper()}{labels[1:]}{against}. {row.direction.capitalize()}, {row.dtype}, timed as {row.mode}"
+    timed = f", {MODES[row.mode]}" if any(METRICS[metric].power for metric in metrics) else ""
+    return f"{labels[0].upper()}{labels[1:]}{against}. {DIRECTIONS[row.direction].capitalize()}, {row.dtype}{timed}"
 
 
-def _missing(store: Store, rows: list[Measured]) -> str:
-    """Which variants could not be timed at these points, and why."""
+def _missing(store: Store, rows: list[Measured], variants: list[str]) -> str:
+    """Which of the wanted variants (all if none is named) could not be timed at these points, and why."""
     points = {(row.case, row.direction, row.size, row.dtype) for row in rows}
     said = dict.fromkeys(
-        f"{failure.variant}: {failure.reason.removesuffix('.')}"
+        f"{palette.label(failure.variant) if failure.variant != '*' else 'all'}: {_briefly(failure.reason)}"
         for failure in store.failures(rows[0].machine)
         if (failure.case, failure.direction, failure.size, failure.dtype) in points
+        and (not variants or failure.variant in (*variants, "*"))
     )
     return f" Not timed: {escape('; '.join(said))}." if said else ""
+
+
+def _briefly(reason: str) -> str:
+    """The beginning of what a failure said, without a terminal's colours; all of it stands on the machine's page."""
+    plain = " ".join(re.sub(r"\x1b?\[\d+m", "", reason).split())
+    return textwrap.shorten(plain, 120, placeholder=" …").removesuffix(".")
 
 
 def _dimensions(row: Measured) -> str:

@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import json
 import os
+import re
 import shlex
 import subprocess
 import time
@@ -376,5 +377,5 @@ def _synchronize() -> None:
 
 def one_line(error: Exception) -> str:
     """What an exception says, in at most 400 characters of one line."""
-    said = " ".join(str(error).split())
+    said = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())  # without a terminal's colours
     return (said if isinstance(error, WrongResult) else f"{type(error).__name__}: {said}")[:400]
