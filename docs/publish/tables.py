@@ -164,9 +164,9 @@ def _what(row: Measured, metrics: list[str], over: str | None) -> str:
 
 def _missing(store: Store, rows: list[Measured], variants: list[str]) -> str:
     """Which of the wanted variants (all if none is named) could not be timed at these points, and why."""
-    points = {(row.case, row.direction, row.size, row.dtype) for row in rows}
+    points, known = {(row.case, row.direction, row.size, row.dtype) for row in rows}, palette.variants()
     said = dict.fromkeys(
-        f"{palette.label(failure.variant) if failure.variant != '*' else 'all'}: {_briefly(failure.reason)}"
+        f"{palette.label(failure.variant) if failure.variant in known else failure.variant}: {_briefly(failure.reason)}"
         for failure in store.failures(rows[0].machine)
         if (failure.case, failure.direction, failure.size, failure.dtype) in points
         and (not variants or failure.variant in (*variants, "*"))
