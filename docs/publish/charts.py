@@ -524,10 +524,14 @@ def _axis(**settings: Any) -> alt.Axis:
 
 
 def _ticks(sizes: list[int], width: int) -> list[int]:
-    """The sizes to label: as many as there is room for, the largest always."""
-    most = max(2, (width - 150) // (9 * len(str(sizes[-1])) + 10))
-    every = math.ceil(len(sizes) / most)
-    return sizes[::-1][::every][::-1]
+    """The sizes to label, as far as there is room: the largest always, powers of two before others."""
+    doubling = (width - 150) / max(1, math.log2(sizes[-1] / sizes[0]))  # pixels; 150 are for names beside the lines
+    label = 7 * len(str(sizes[-1])) + 8
+    kept = [sizes[-1]]
+    for size in sorted(sizes[:-1], key=lambda size: (size & (size - 1) != 0, -size)):
+        if all(abs(math.log2(size / other)) * doubling >= label for other in kept):
+            kept.append(size)
+    return sorted(kept)
 
 
 def _room(texts: Iterable[str], bold: bool = False) -> int:
