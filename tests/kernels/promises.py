@@ -35,6 +35,11 @@ def randn(shape, dtype, device, seed=0, offset=0.0) -> Tensor:
     return (torch.randn(shape, generator=generator) + offset).to(device, dtype)
 
 
+def largest_partial_sum(terms: Tensor) -> float:
+    """Of the sums over all rows: each is a summand of the next one."""
+    return terms.reshape(-1, terms.shape[-1]).cumsum(0).abs().max().item()
+
+
 def strided(name: str, shape, dtype, device) -> Tensor:
     """A tensor of this shape (rows, columns) with these strides."""
     rows, columns = shape

@@ -41,6 +41,7 @@ def visits(site: Site, browser: Browser) -> dict[str, Visit]:
 def visit(site: Site, browser: Browser, url: str) -> Visit:
     context = browser.new_context(viewport=DESKTOP, color_scheme="light", reduced_motion="reduce")
     page = context.new_page()
+    page.set_default_timeout(120_000)  # with everything open, the pages of all numbers are long, and machines busy
     said: list[str] = []
     responses: list[Response] = []
     hosts: set[str] = set()
