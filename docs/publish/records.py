@@ -284,7 +284,7 @@ class Store:
         if name != "variant":
             return ""
         reasons = [f for f in self.failures(row.machine) if f.case == row.case and f.variant == wanted]
-        return f"; it was not timed: {reasons[0].reason}" if reasons else ""
+        return f"; it was not timed: {reasons[0].said}" if reasons else ""
 
     def newest_record(self, machine: str, case: str | None = None) -> Record:
         """The newest run of a machine, or its newest run of a case.

@@ -4,6 +4,7 @@ Reading never changes a file. What is wrong with one is said in a line that name
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -161,6 +162,11 @@ class Failure(Point):
     """A variant that was not timed at a point, and why. The variant is "*" where none was."""
 
     reason: Text
+
+    @property
+    def said(self) -> str:
+        """The reason without a terminal's colours, which older records hold."""
+        return " ".join(re.sub(r"\x1b?\[\d+m", "", self.reason).split())
 
 
 class Provenance(Model):

@@ -1,6 +1,5 @@
 """Tables from records: one panel a machine, every cell with its evidence."""
 
-import re
 import textwrap
 from collections.abc import Sequence
 from html import escape
@@ -166,7 +165,7 @@ def _missing(store: Store, rows: list[Measured], variants: list[str]) -> str:
     """Which of the wanted variants (all if none is named) could not be timed at these points, and why."""
     points, known = {(row.case, row.direction, row.size, row.dtype) for row in rows}, palette.variants()
     said = dict.fromkeys(
-        f"{palette.label(failure.variant) if failure.variant in known else failure.variant}: {_briefly(failure.reason)}"
+        f"{palette.label(failure.variant) if failure.variant in known else failure.variant}: {_briefly(failure.said)}"
         for failure in store.failures(rows[0].machine)
         if (failure.case, failure.direction, failure.size, failure.dtype) in points
         and (not variants or failure.variant in (*variants, "*"))
@@ -174,10 +173,9 @@ def _missing(store: Store, rows: list[Measured], variants: list[str]) -> str:
     return f" Not timed: {escape('; '.join(said))}." if said else ""
 
 
-def _briefly(reason: str) -> str:
-    """The beginning of what a failure said, without a terminal's colours; all of it stands on the machine's page."""
-    plain = " ".join(re.sub(r"\x1b?\[\d+m", "", reason).split())
-    return textwrap.shorten(plain, 120, placeholder=" …").removesuffix(".")
+def _briefly(said: str) -> str:
+    """The beginning of what a failure said; all of it stands on the machine's page."""
+    return textwrap.shorten(said, 120, placeholder=" …").removesuffix(".")
 
 
 def _dimensions(row: Measured) -> str:

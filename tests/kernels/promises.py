@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from snippets.validation.equivalence import check
+from tests.benchmarks.sides import tupled
 from tests.kernels import compiled
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +27,19 @@ GPU = torch.cuda.is_available()
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 STRIDES = ("rows of a wider tensor", "every other row", "every other column", "transposed", "one row expanded",
            "one number expanded")  # fmt: skip
+# x, weight and bias that a layer norm must refuse, with what, and saying what
+NO_LAYER_NORM = (
+    (torch.ones(2, 8).int(), torch.ones(8), torch.ones(8), TypeError, "x: expected .*fp32.* got torch.int32"),
+    (torch.ones(2, 8), torch.ones(8).double(), torch.ones(8), TypeError, "weight: .* got torch.float64"),
+    (torch.ones(2, 8), torch.ones(8), torch.ones(8).int(), TypeError, "bias: .* got torch.int32"),
+    (torch.ones(2, 8), None, torch.ones(8), TypeError, "weight: expected .*tensor, got <class 'NoneType'>"),
+    (torch.ones(2, 8), torch.ones(8), None, TypeError, "bias: expected .*tensor, got <class 'NoneType'>"),
+    ([1.0], torch.ones(1), torch.ones(1), TypeError, "x: expected .*tensor, got <class 'list'>"),
+    (torch.ones(2, 8), torch.ones(7), torch.ones(8), ValueError, r"weight: expected shape \[8\], got \[7\]"),
+    (torch.ones(2, 8), torch.ones(8), torch.ones(2, 8), ValueError, r"bias: expected shape \[8\], got \[2, 8"),
+    (torch.ones(()), torch.ones(()), torch.ones(()), ValueError, "x: expected at least one dimension, got no"),
+    (torch.ones(2, 8), torch.ones(8), torch.ones(8, device="meta"), ValueError, "bias: expected on .*, where "),
+)  # fmt: skip
 needs_gpu = pytest.mark.skipif(not GPU, reason="needs a GPU")
 
 
@@ -33,6 +47,11 @@ def randn(shape, dtype, device, seed=0, offset=0.0) -> Tensor:
     """Normal numbers, the same on every device."""
     generator = torch.Generator().manual_seed(seed)
     return (torch.randn(shape, generator=generator) + offset).to(device, dtype)
+
+
+def there(argument: object, device) -> object:
+    """An argument on the device; what is no tensor, or is elsewhere on purpose, as it is."""
+    return argument.to(device) if isinstance(argument, Tensor) and argument.device.type != "meta" else argument
 
 
 def largest_partial_sum(terms: Tensor) -> float:
@@ -78,6 +97,7 @@ class Promises:
         LARGEST: magnitude up to which the formula stays in the range of fp32.
         OTHER_DTYPES: whether the arguments after the first may have another dtype than the first.
         LAUNCHES: fewest kernels that forward and backward launch.
+        SMALL_KERNELS: those that move next to nothing, whose accesses may be narrow.
         NARROW: narrow accesses allowed in the machine code of one kernel (one number a row).
     """
 
@@ -91,6 +111,7 @@ class Promises:
     LARGEST = 1e17
     OTHER_DTYPES = True
     LAUNCHES = 2
+    SMALL_KERNELS: tuple[str, ...] = ()
     NARROW = 3
 
     # ---- what a subclass states ---------------------------------------------------------------------------------
@@ -132,7 +153,7 @@ class Promises:
         """Outputs and gradients by name; the arguments keep their strides and stay free of graphs."""
         leaves = [t.detach().requires_grad_() for t in arguments[: len(self.inputs)]]
         returned = function(*leaves, *arguments[len(self.inputs) :])
-        outputs = (returned,) if isinstance(returned, Tensor) else tuple(returned)
+        outputs = tupled(returned)
         grads = self.incoming(outputs) if grads is None else grads
         gradients = torch.autograd.grad(outputs, leaves, grads)
         names = (*self.outputs, *(f"{name}.grad" for name in self.inputs))
@@ -289,10 +310,10 @@ class Promises:
         for index, name in enumerate(self.inputs):
             leaf = arguments[index].detach().requires_grad_()
             returned = self.function(*arguments[:index], leaf, *arguments[index + 1 :])
-            outputs = (returned,) if isinstance(returned, Tensor) else returned
+            outputs = tupled(returned)
             assert torch.equal(torch.autograd.grad(outputs, leaf, grads)[0], expected[f"{name}.grad"]), name
         for returned in (self.function(*arguments), self.without_gradients(arguments)):
-            outputs = (returned,) if isinstance(returned, Tensor) else returned
+            outputs = tupled(returned)
             for name, y in zip(self.outputs, outputs, strict=True):
                 assert not y.requires_grad and torch.equal(y, expected[name]), name
 
@@ -312,7 +333,7 @@ class Promises:
         arguments = self.make((3, 100), torch.float32, device)
         leaf = arguments[0].requires_grad_()
         returned = self.function(*arguments)
-        outputs = (returned,) if isinstance(returned, Tensor) else returned
+        outputs = tupled(returned)
         with pytest.raises(RuntimeError, match=f"{self.name}: expected a backward without create_graph=True, got one"):
             torch.autograd.grad(sum(loss(y) for y in outputs), leaf, create_graph=True)
 
@@ -320,7 +341,7 @@ class Promises:
         arguments = self.make((4, path), torch.float32, device)
         leaves = [t.detach().requires_grad_() for t in arguments[: len(self.inputs)]]
         returned = self.function(*leaves, *arguments[len(self.inputs) :])
-        outputs = (returned,) if isinstance(returned, Tensor) else tuple(returned)
+        outputs = tupled(returned)
         grads = self.incoming(outputs)
         first = [t.clone() for t in torch.autograd.grad(outputs, leaves, grads, retain_graph=True)]
         for once, again in zip(first, torch.autograd.grad(outputs, leaves, grads), strict=True):
@@ -330,7 +351,7 @@ class Promises:
         arguments = self.make((3, 100), torch.float32, device)
         leaves = [t.detach().requires_grad_() for t in arguments[: len(self.inputs)]]
         returned = self.function(*leaves, *arguments[len(self.inputs) :])
-        outputs = (returned,) if isinstance(returned, Tensor) else tuple(returned)
+        outputs = tupled(returned)
         torch.autograd.backward(outputs, self.incoming(outputs))
         assert len({t.grad.data_ptr() for t in leaves}) == len(leaves)
 
@@ -366,10 +387,7 @@ class Promises:
         with torch.autocast(device.type, torch.bfloat16):
             arguments = self.make((3, 100), torch.bfloat16, device)
             ours = torch.compile(self.function, fullgraph=True, backend="eager")(*arguments)
-            plain = self.plain(*arguments)
-            assert (ours[0] if isinstance(ours, tuple) else ours).dtype == (
-                plain[0] if isinstance(plain, tuple) else plain
-            ).dtype
+            assert tupled(ours)[0].dtype == tupled(self.plain(*arguments))[0].dtype
 
     @needs_gpu
     def test_cuda_graph_replays_on_new_inputs(self, path, device):
@@ -489,8 +507,6 @@ except ValueError as error:
             assert any(kind.startswith("LDG") and kind.endswith("128") for kind in accesses), facts
             narrow = {kind: count for kind, count in accesses.items() if not kind.endswith("128")}
             assert sum(narrow.values()) <= self.NARROW, facts
-
-    SMALL_KERNELS: tuple[str, ...] = ()  # that move next to nothing
 
     def test_rows_that_8_divides_and_16_does_not_are_read_in_16_bytes(self):
         for facts in self.facts("sm_90", (9000,)):

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.kernels.conftest import load
-from tests.kernels.promises import DTYPES, GPU, Promises, largest_partial_sum, randn
+from tests.kernels.promises import DTYPES, GPU, Promises, largest_partial_sum, randn, there
 
 EPS = 1e-6
 
@@ -159,8 +159,5 @@ class TestAddRMSNorm(Promises):
         ),
     )  # fmt: skip
     def test_wrong_input_is_named(self, x, residual, weight, error, message, device):
-        def there(t):
-            return t.to(device) if isinstance(t, torch.Tensor) and t.device.type != "meta" else t
-
         with pytest.raises(error, match=message):
-            self.function(there(x), there(residual), there(weight))
+            self.function(there(x, device), there(residual, device), there(weight, device))

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.kernels.conftest import load
-from tests.kernels.promises import DTYPES, GPU, Promises, needs_gpu, randn, strided
+from tests.kernels.promises import DTYPES, GPU, Promises, needs_gpu, randn, strided, there
 
 INF, NAN = float("inf"), float("nan")
 REDUCTIONS = ("mean", "sum", "none")
@@ -351,8 +351,5 @@ class TestCrossEntropy(Promises):
         ),
     )
     def test_wrong_input_is_named(self, x, target, options, error, message, device):
-        def there(t):
-            return t.to(device) if isinstance(t, torch.Tensor) and t.device.type != "meta" else t
-
         with pytest.raises(error, match=message):
-            self.function(there(x), there(target), **options)
+            self.function(there(x, device), there(target, device), **options)

@@ -8,7 +8,7 @@ import torch
 
 from tests.kernels import compiled
 from tests.kernels.conftest import load
-from tests.kernels.promises import DTYPES, GPU, Promises, needs_gpu, randn
+from tests.kernels.promises import DTYPES, GPU, Promises, needs_gpu, randn, there
 
 kernel = load("rope")
 ORDERS = tuple(itertools.permutations(range(3)))  # of batch, heads and tokens in memory, outermost first
@@ -285,11 +285,8 @@ class TestRope(Promises):
             ("cos", "sin"), torch.ones(1, 4, 8)
         )
 
-        def there(t):
-            return t.to(device) if isinstance(t, torch.Tensor) and t.device.type != "meta" else t
-
         with pytest.raises(error, match=message):
-            self.kernel.rope(**{name: there(t) for name, t in (right | changed).items()})
+            self.kernel.rope(**{name: there(t, device) for name, t in (right | changed).items()})
 
 
 class Natural(TestRope):

@@ -22,7 +22,7 @@ FENCE = re.compile(r"^(?P<indent>[ \t>]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<info>.*
 INCLUDE = re.compile(r'^-+8<-+ +"(?P<path>[^":]+)(?::(?P<section>[\w-]+))?"$')
 ALIASES = {"py": "python", "shell": "sh"}
 SHELLS = {"sh", "bash"}
-MEASURES = re.compile(r"python -m tests\.benchmarks(?: (?P<case>[\w/-]+))?$")
+MEASURES = re.compile(r"python -m tests\.benchmarks (?P<case>[\w/-]+)$")
 SCRIPT = re.compile(r"(?:\w+=\S* )*python (?:-m snippets\.|-c )")
 
 
@@ -66,8 +66,8 @@ class Block:
     def measures(self) -> list[str]:
         """The cases that a shell block measures, if that is all it does: for minutes, into a record."""
         lines = [line for line in self.body.splitlines() if line.strip()] if self.language in SHELLS else []
-        found = [MEASURES.match(line) for line in lines]
-        return [match["case"] for match in found if match and match["case"]] if all(found) else []
+        found = [match["case"] for match in map(MEASURES.match, lines) if match]
+        return found if len(found) == len(lines) else []
 
     @property
     def runnable(self) -> bool:

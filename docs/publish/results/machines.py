@@ -162,7 +162,7 @@ def _failures(failures: list[Failure]) -> str:
                 failure.direction,
                 units.size(failure.size),
                 failure.dtype,
-                escape(failure.reason),
+                escape(failure.said),
             ],
         )
         for failure in failures
