@@ -47,11 +47,111 @@ def _forward_kernel(
 # --8<-- [end:forward]
 
 
+# --8<-- [start:forward-row]
+@triton.jit
+def _unpacked(kept, zero):
+    """As fp32, but made anew: if it knew that zero is one, the compiler would keep the fp32 of the look before."""
+    if kept.dtype.primitive_bitwidth == 16:
+        kept = (kept.to(tl.int16, bitcast=True) ^ zero).to(kept.dtype, bitcast=True)
+    return kept.to(tl.float32)
+
+
+@triton.jit
+def _prefetch(ptr, inside):
+    """Asks for 32 bytes to come into the L2 cache, and does not wait."""
+    tl.inline_asm_elementwise(
+        "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.b32 $0, 0; }", "=r,l,r",
+        [ptr.to(tl.int64), inside.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def _forward_row_kernel(
+    x_ptr, weight_ptr, bias_ptr, y_ptr, stats_ptr, x_stride, M, N, eps,
+    UNIT: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, PACKED: tl.constexpr, AHEAD: tl.constexpr,
+    FULL: tl.constexpr,
+):  # fmt: skip
+    """A row held in registers, in TILES: the mean first, then what is left. Reads MN, writes MN.
+
+    PACKED tiles stay in the dtype in which they come, and are made fp32 at each of three looks. Only the last tile may
+    hang over the row's end, if it is not FULL. The row that comes AHEAD rows later, for a program that cannot start
+    yet, goes into the L2 cache.
+    """
+    x_stride, N = tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * x_stride
+    y_ptr += row * N
+    kept = ()
+    for tile in tl.static_range(TILES):
+        kept = kept + (_raw(x_ptr, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, ""),)
+    if AHEAD:
+        SECTOR: tl.constexpr = 256 // x_ptr.dtype.element_ty.primitive_bitwidth  # 32 bytes
+        for tile in tl.static_range(TILES):
+            sectors = tile * BLOCK + tl.arange(0, BLOCK // SECTOR) * SECTOR
+            _prefetch(x_ptr + AHEAD * x_stride + sectors, (sectors < N) & (row + AHEAD < M))
+    sums = tl.zeros([BLOCK // 8, 8], tl.float32)
+    for tile in tl.static_range(TILES):
+        sums += kept[tile].to(tl.float32)
+    mean = tl.sum(sums) / N
+    zero = (mean != mean).to(tl.int16) if PACKED else 0
+    squares = tl.zeros([BLOCK // 8, 8], tl.float32)
+    for tile in tl.static_range(TILES):
+        distance = (_unpacked(kept[tile], zero) if PACKED else kept[tile].to(tl.float32)) - mean
+        if not FULL and tile == TILES - 1:
+            distance = tl.where(tile * BLOCK + _lanes(BLOCK) < N, distance, 0.0)
+        squares += distance * distance
+    rstd = tl.rsqrt(tl.sum(squares) / N + tl.cast(eps, tl.float32))
+    if stats_ptr is not None:
+        tl.store(stats_ptr + row, mean)
+        tl.store(stats_ptr + M + row, rstd)
+    zero = (rstd != rstd).to(tl.int16) if PACKED else 0
+    for tile in tl.static_range(TILES):
+        weight = _tile(weight_ptr, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "")
+        bias = _tile(bias_ptr, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "")
+        distance = (_unpacked(kept[tile], zero) if PACKED else kept[tile].to(tl.float32)) - mean
+        _store(y_ptr, tile * BLOCK, distance * rstd * weight + bias, N, BLOCK, FULL or tile < TILES - 1, "")
+
+
+# --8<-- [end:forward-row]
+
+
+# --8<-- [start:tiles]
+@triton.jit
+def _lanes(BLOCK: tl.constexpr):
+    """Eight neighbours for each thread."""
+    return tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
+
+
+@triton.jit
+def _raw(ptr, start, N, BLOCK: tl.constexpr, FULL: tl.constexpr, POLICY: tl.constexpr):
+    lanes = start + _lanes(BLOCK)
+    if FULL:  # needs no mask
+        return tl.load(ptr + lanes, eviction_policy=POLICY)
+    return tl.load(ptr + lanes, mask=lanes < N, other=0.0, eviction_policy=POLICY)
+
+
+@triton.jit
+def _tile(ptr, start, N, BLOCK: tl.constexpr, FULL: tl.constexpr, POLICY: tl.constexpr):
+    return _raw(ptr, start, N, BLOCK, FULL, POLICY).to(tl.float32)
+
+
+@triton.jit
+def _store(ptr, start, value, N, BLOCK: tl.constexpr, FULL: tl.constexpr, CACHE: tl.constexpr):
+    lanes = start + _lanes(BLOCK)
+    if FULL:
+        tl.store(ptr + lanes, value, cache_modifier=CACHE)
+    else:
+        tl.store(ptr + lanes, value, mask=lanes < N, cache_modifier=CACHE)
+
+
+# --8<-- [end:tiles]
+
+
 # --8<-- [start:statistics]
 @triton.jit
 def _add(x, origin, sums, squares):
     """Eight more numbers into each thread's sums of distances, and of their squares, from its origin."""
-    distance = x.to(tl.float32) - origin[:, None]
+    distance = x - origin[:, None]
     return sums + tl.sum(distance, axis=1), squares + tl.sum(distance * distance, axis=1)
 
 
@@ -69,66 +169,43 @@ def _combine(origin, sums, squares, seen, N, eps):
 
 # --8<-- [start:forward-wide]
 @triton.jit
-def _normalized(x, mean, rstd, weight, bias):
-    return (x.to(tl.float32) - mean) * rstd * weight.to(tl.float32) + bias.to(tl.float32)
-
-
-@triton.jit
 def _forward_wide_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, stats_ptr, x_stride, M, N, eps,
-    UNIT: tl.constexpr, KEEP: tl.constexpr, BLOCK: tl.constexpr,
-    CG: tl.constexpr, CS: tl.constexpr,
+    UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A row of any length, in tiles: KEEP of them stay in registers as they are, the others are looked at twice.
-
-    A tile has eight neighbours for each thread.
-    """
+    """A row of any length, looked at twice, in tiles of eight neighbours for each thread."""
     x_stride, N = tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * x_stride
     y_ptr += row * N
-    lanes = tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
-    kept = ()
-    for tile in tl.static_range(KEEP):
-        kept = kept + (tl.load(x_ptr + tile * BLOCK + lanes, cache_modifier=CG),)
-    if KEEP:
-        first = kept[0]
-    else:
-        first = tl.load(x_ptr + lanes, mask=lanes < N, other=0.0, eviction_policy="evict_last")
+    lanes = _lanes(BLOCK)
     # a mean of numbers of the row is no farther from the row's mean than they are: see the page for what that costs
     seen = tl.sum((lanes < N).to(tl.float32), axis=1)
-    origin = tl.sum(first.to(tl.float32), axis=1) / tl.maximum(seen, 1.0)
+    origin = tl.sum(_tile(x_ptr, 0, N, BLOCK, False, "evict_last"), axis=1) / tl.maximum(seen, 1.0)
     sums, squares = tl.zeros([BLOCK // 8], tl.float32), tl.zeros([BLOCK // 8], tl.float32)
-    for tile in tl.static_range(KEEP):
-        sums, squares = _add(kept[tile], origin, sums, squares)
     full = N // BLOCK  # tiles that need no mask
-    for tile in range(KEEP, full):
-        x = tl.load(x_ptr + tile * BLOCK + lanes, eviction_policy="evict_last")
-        sums, squares = _add(x, origin, sums, squares)
-    cols = full * BLOCK + lanes
-    rest = cols < N
+    for tile in range(full):
+        sums, squares = _add(_tile(x_ptr, tile * BLOCK, N, BLOCK, True, "evict_last"), origin, sums, squares)
+    rest = full * BLOCK + lanes < N
     if full * BLOCK < N:
-        x = tl.load(x_ptr + cols, mask=rest, other=0.0, eviction_policy="evict_last")
-        sums, squares = _add(tl.where(rest, x.to(tl.float32), origin[:, None]), origin, sums, squares)
+        x = _tile(x_ptr, full * BLOCK, N, BLOCK, False, "evict_last")
+        sums, squares = _add(tl.where(rest, x, origin[:, None]), origin, sums, squares)
     seen = 8.0 * full + tl.sum(rest.to(tl.float32), axis=1)
     mean, rstd = _combine(origin, sums, squares, seen, N, eps)
     if stats_ptr is not None:
         tl.store(stats_ptr + row, mean)
         tl.store(stats_ptr + M + row, rstd)
-    for tile in tl.static_range(KEEP):
-        at = tile * BLOCK + lanes
-        weight, bias = tl.load(weight_ptr + at), tl.load(bias_ptr + at)
-        tl.store(y_ptr + at, _normalized(kept[tile], mean, rstd, weight, bias), cache_modifier=CS)
-    for tile in range(KEEP, full):
-        at = tile * BLOCK + lanes
-        x = tl.load(x_ptr + at, eviction_policy="evict_first")
-        weight, bias = tl.load(weight_ptr + at), tl.load(bias_ptr + at)
-        tl.store(y_ptr + at, _normalized(x, mean, rstd, weight, bias), cache_modifier=CS)
+    for tile in range(full):
+        _normalize(x_ptr, weight_ptr, bias_ptr, y_ptr, mean, rstd, tile * BLOCK, N, BLOCK, True)
     if full * BLOCK < N:
-        x = tl.load(x_ptr + cols, mask=rest, other=0.0, eviction_policy="evict_first")
-        weight = tl.load(weight_ptr + cols, mask=rest, other=0.0)
-        bias = tl.load(bias_ptr + cols, mask=rest, other=0.0)
-        tl.store(y_ptr + cols, _normalized(x, mean, rstd, weight, bias), mask=rest, cache_modifier=CS)
+        _normalize(x_ptr, weight_ptr, bias_ptr, y_ptr, mean, rstd, full * BLOCK, N, BLOCK, False)
+
+
+@triton.jit
+def _normalize(x_ptr, weight_ptr, bias_ptr, y_ptr, mean, rstd, start, N, BLOCK: tl.constexpr, FULL: tl.constexpr):
+    x = _tile(x_ptr, start, N, BLOCK, FULL, "evict_first")
+    weight, bias = _tile(weight_ptr, start, N, BLOCK, FULL, ""), _tile(bias_ptr, start, N, BLOCK, FULL, "")
+    _store(y_ptr, start, (x - mean) * rstd * weight + bias, N, BLOCK, FULL, ".cs")
 
 
 # --8<-- [end:forward-wide]
@@ -191,15 +268,6 @@ def _backward_kernel(
 
 # --8<-- [start:backward-wide]
 @triton.jit
-def _tile(ptr, start, N, BLOCK: tl.constexpr, FULL: tl.constexpr, POLICY: tl.constexpr):
-    """Eight neighbours for each thread; a full tile needs no mask."""
-    lanes = tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
-    if FULL:
-        return tl.load(ptr + start + lanes, eviction_policy=POLICY).to(tl.float32)
-    return tl.load(ptr + start + lanes, mask=start + lanes < N, other=0.0, eviction_policy=POLICY).to(tl.float32)
-
-
-@triton.jit
 def _backward_wide_kernel(
     dy_ptr, x_ptr, weight_ptr, stats_ptr, dx_ptr, shares_ptr, dy_stride, x_stride, M, N,
     UNIT: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
@@ -236,20 +304,11 @@ def _backward_wide_kernel(
             dx = _tile(x_row, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "evict_first") * scale + offset
             dy = _tile(dy_row, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "evict_first")
             dx += dy * rstd * _tile(weight_ptr, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, W2)
-            _store(dx_row, tile * BLOCK, dx, N, BLOCK, FULL or tile < TILES - 1)
+            _store(dx_row, tile * BLOCK, dx, N, BLOCK, FULL or tile < TILES - 1, "")
     shares_ptr += tl.program_id(0).to(tl.int64) * 2 * N
     for tile in tl.static_range(TILES):
-        _store(shares_ptr, tile * BLOCK, dweight[tile], N, BLOCK, FULL or tile < TILES - 1)
-        _store(shares_ptr + N, tile * BLOCK, dbias[tile], N, BLOCK, FULL or tile < TILES - 1)
-
-
-@triton.jit
-def _store(ptr, start, value, N, BLOCK: tl.constexpr, FULL: tl.constexpr):
-    lanes = tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
-    if FULL:
-        tl.store(ptr + start + lanes, value)
-    else:
-        tl.store(ptr + start + lanes, value, mask=start + lanes < N)
+        _store(shares_ptr, tile * BLOCK, dweight[tile], N, BLOCK, FULL or tile < TILES - 1, "")
+        _store(shares_ptr + N, tile * BLOCK, dbias[tile], N, BLOCK, FULL or tile < TILES - 1, "")
 
 
 # --8<-- [end:backward-wide]
@@ -304,9 +363,8 @@ def _sum_shares_kernel(
 
 # --8<-- [start:launch]
 # Chosen by row length from sweeps on an H200; nothing is tuned at a user's first call. Threads, not warps, since an AMD
-# warp has 64. A thread has 8 elements of a tile or a multiple: accesses of 16 bytes in bf16. CG and CS are the cache
-# modifiers of tiles that stay in registers and of the stores, W1 and W2 the eviction policies of the weight's two
-# looks.
+# warp has 64. A thread has 8 elements of a tile or a multiple: accesses of 16 bytes in bf16. W1 and W2 are the eviction
+# policies of the weight's two looks.
 @functools.cache
 def _device(device: torch.device) -> tuple[int, int]:
     """Multiprocessors, and threads a warp."""
@@ -322,18 +380,25 @@ def _options(device: torch.device, threads: int, **constants: int | str) -> dict
 
 @functools.cache
 def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int | str]:
-    """With ROWS: whole rows in registers. With KEEP: one row in tiles, the first KEEP of them in registers."""
+    """With ROWS: some short rows a program. With TILES: one in registers. With neither: one, looked at twice."""
     if N <= 1024:
         block = triton.next_power_of_2(N)
         return _options(device, 128, ROWS=2048 // block, BLOCK=block)
-    if N >= 65536:
-        threads, keep = 1024, 0
-    elif N >= 16384:
-        threads, keep = 512, 4
-    else:
-        threads = 128 if N < 10240 and N != 8192 else 256
-        keep = N // (8 * threads)
-    return _options(device, threads, KEEP=keep, BLOCK=8 * threads, CG=".cg", CS=".cs")
+    if N > 32768:
+        return _options(device, 1024, BLOCK=8192)
+    # threads, programs a multiprocessor whose next rows are fetched meanwhile, columns of a tile, and whether packed
+    threads, ahead, block, packed = 256, 4, 2048, 0
+    if N <= 2048:
+        threads, ahead = 128, 8
+    elif 8192 < N <= 10240:  # then the L2 cache is no help
+        ahead = 0
+    elif 10240 < N <= 20480:
+        threads, ahead, block = 512, 2 if N <= 16384 else 1, 4096
+    elif N > 20480:
+        threads, ahead, block, packed = (512, 1, 8192, 1) if bits == 16 else (1024, 1, 8192, 0)
+    multiprocessors, warp = _device(device)
+    ahead *= multiprocessors if warp == 32 else 0
+    return _options(device, threads, TILES=-(-N // block), BLOCK=block, PACKED=packed, AHEAD=ahead)
 
 
 @functools.cache
@@ -380,6 +445,10 @@ def _rows(t: Tensor) -> tuple[Tensor, int]:
     return rows, rows.stride(0)
 
 
+# neither Triton's interpreter nor an AMD GPU knows it
+_PTX = isinstance(_forward_kernel, triton.runtime.JITFunction) and torch.version.hip is None
+
+
 def _forward_fake(
     x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, save: bool
 ) -> tuple[Tensor, Tensor]:
@@ -403,6 +472,9 @@ def _forward(
     with torch.cuda.device_of(x):  # triton launches on the current device
         if "ROWS" in options:
             _forward_kernel[(-(-M // options["ROWS"]),)](*arguments, **options)
+        elif "TILES" in options:
+            more = {"FULL": N % options["BLOCK"] == 0, "AHEAD": options["AHEAD"] * _PTX}
+            _forward_row_kernel[(M,)](*arguments, **{**options, **more})
         else:
             _forward_wide_kernel[(M,)](*arguments, **options)
     return y, stats

@@ -34,13 +34,12 @@ def _tile(
     t_ptr, out_ptr, cos_ptr, sin_ptr,
     t_b, t_h, t_s, out_b, out_h, out_s, cos_b, cos_s, sin_b, sin_s, program, chunks, S,
     H: tl.constexpr, BACKWARD: tl.constexpr, HALF: tl.constexpr, VEC: tl.constexpr,
-    CHUNKS: tl.constexpr, HEADS: tl.constexpr, STEPS: tl.constexpr, TURNS: tl.constexpr, STAGES: tl.constexpr,
+    CHUNKS: tl.constexpr, HEADS: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
-    """CHUNKS chunks of HEADS * STEPS * TURNS heads. A thread has one chunk of STEPS heads at a time, both halves."""
-    ALL: tl.constexpr = HEADS * STEPS * TURNS
-    GROUPS: tl.constexpr = (H + ALL - 1) // ALL
+    """CHUNKS chunks of HEADS * STEPS heads. A thread has one chunk of STEPS heads, both halves."""
+    GROUPS: tl.constexpr = (H + HEADS * STEPS - 1) // (HEADS * STEPS)
     A_HALF: tl.constexpr = HALF // VEC  # in chunks
-    head = (program % GROUPS * ALL + tl.arange(0, HEADS))[:, None, None]
+    head = (program % GROUPS * (HEADS * STEPS) + tl.arange(0, HEADS))[:, None, None]
     start = (program // GROUPS).to(chunks.dtype) * CHUNKS
     index = tl.arange(0, CHUNKS)
     inside = (index < chunks - start)[None, :, None]
@@ -53,29 +52,22 @@ def _tile(
     out = out_ptr + (b * _known(out_b, VEC) + s * _known(out_s, VEC) + column + head.to(tl.int64) * out_h)
     cos = cos_ptr + (b * _known(cos_b, VEC) + s * _known(cos_s, VEC) + column + head * 0)
     sin = sin_ptr + (b * _known(sin_b, VEC) + s * _known(sin_s, VEC) + column + head * 0)
-    known = inside & (head < H)
-    if TURNS > 1:
-        cos_1, cos_2 = tl.load(cos, mask=known), tl.load(cos + HALF, mask=known)
-        sin_1, sin_2 = tl.load(sin, mask=known), tl.load(sin + HALF, mask=known)
-    for turn in tl.range(0, TURNS, num_stages=STAGES):
-        t_1s, t_2s = (), ()
-        for step in tl.static_range(STEPS):  # all loads are under way before the first result is needed
-            here = inside & (head + (turn * STEPS + step) * HEADS < H)
-            t_step = t + (turn * STEPS + step) * HEADS * t_h
-            t_1s = t_1s + (tl.load(t_step, mask=here),)
-            t_2s = t_2s + (tl.load(t_step + HALF, mask=here),)
-        if TURNS == 1:  # the loads from memory first, then those from a cache
-            cos_1, cos_2 = tl.load(cos, mask=known), tl.load(cos + HALF, mask=known)
-            sin_1, sin_2 = tl.load(sin, mask=known), tl.load(sin + HALF, mask=known)
-        c_1, c_2, s_1, s_2 = cos_1.to(tl.float32), cos_2.to(tl.float32), sin_1.to(tl.float32), sin_2.to(tl.float32)
-        if BACKWARD:  # the transposed matrix; where both halves of sin are the same, the rotation by the negative angle
-            s_1, s_2 = -s_2, -s_1
-        for step in tl.static_range(STEPS):
-            here = inside & (head + (turn * STEPS + step) * HEADS < H)
-            out_step = out + (turn * STEPS + step) * HEADS * out_h
-            t_1, t_2 = t_1s[step].to(tl.float32), t_2s[step].to(tl.float32)
-            tl.store(out_step, t_1 * c_1 - t_2 * s_1, mask=here)
-            tl.store(out_step + HALF, t_2 * c_2 + t_1 * s_2, mask=here)
+    t_1s, t_2s = (), ()
+    for step in tl.static_range(STEPS):  # all loads are under way before the first result is needed
+        here = inside & (head + step * HEADS < H)
+        t_1s = t_1s + (tl.load(t + step * HEADS * t_h, mask=here),)
+        t_2s = t_2s + (tl.load(t + step * HEADS * t_h + HALF, mask=here),)
+    known = inside & (head < H)  # the loads from memory first, then these, from a cache
+    c_1, c_2 = tl.load(cos, mask=known), tl.load(cos + HALF, mask=known)
+    s_1, s_2 = tl.load(sin, mask=known), tl.load(sin + HALF, mask=known)
+    c_1, c_2, s_1, s_2 = c_1.to(tl.float32), c_2.to(tl.float32), s_1.to(tl.float32), s_2.to(tl.float32)
+    if BACKWARD:  # the transposed matrix; where both halves of sin are the same, the rotation by the negative angle
+        s_1, s_2 = -s_2, -s_1
+    for step in tl.static_range(STEPS):
+        here = inside & (head + step * HEADS < H)
+        t_1, t_2 = t_1s[step].to(tl.float32), t_2s[step].to(tl.float32)
+        tl.store(out + step * HEADS * out_h, t_1 * c_1 - t_2 * s_1, mask=here)
+        tl.store(out + step * HEADS * out_h + HALF, t_2 * c_2 + t_1 * s_2, mask=here)
 
 
 # --8<-- [end:tile]
@@ -93,7 +85,6 @@ def _rope_kernel(
     chunks, S, q_programs,
     H: tl.constexpr, K: tl.constexpr, BACKWARD: tl.constexpr, HALF: tl.constexpr, VEC: tl.constexpr,
     TILE: tl.constexpr, Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr, STEPS: tl.constexpr,
-    Q_TURNS: tl.constexpr, K_TURNS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """The first programs rotate q, the others k. Reads q and k, writes q_out and k_out."""
     program = tl.program_id(0)
@@ -101,13 +92,13 @@ def _rope_kernel(
         _tile(
             q_ptr, q_out_ptr, cos_ptr, sin_ptr,
             q_b, q_h, q_s, q_out_b, q_out_h, q_out_s, cos_b, cos_s, sin_b, sin_s, program, chunks, S,
-            H, BACKWARD, HALF, VEC, TILE // Q_HEADS, Q_HEADS, STEPS, Q_TURNS, STAGES,
+            H, BACKWARD, HALF, VEC, TILE // Q_HEADS, Q_HEADS, STEPS,
         )  # fmt: skip
     else:
         _tile(
             k_ptr, k_out_ptr, cos_ptr, sin_ptr,
             k_b, k_h, k_s, k_out_b, k_out_h, k_out_s, cos_b, cos_s, sin_b, sin_s, program - q_programs, chunks, S,
-            K, BACKWARD, HALF, VEC, TILE // K_HEADS, K_HEADS, STEPS, K_TURNS, STAGES,
+            K, BACKWARD, HALF, VEC, TILE // K_HEADS, K_HEADS, STEPS,
         )  # fmt: skip
 
 
@@ -132,14 +123,14 @@ def _options(device: torch.device, threads: int, **constants: int) -> dict[str, 
 
 @functools.cache
 def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
-    if N % 32:  # halves that end within a 32-byte sector of memory: more heads in a program share more of those
-        return _options(device, 128, VEC=128 // bits, TILE=128, HEADS=2, STEPS=4, TURNS=2, STAGES=1)
-    return _backward_launch(N, bits, device)
+    if N % 32:  # halves that end within a 32-byte sector of memory: more of them in a program share more of those
+        return _options(device, 256, VEC=128 // bits, TILE=256, HEADS=2, STEPS=4)
+    return _options(device, 128, VEC=128 // bits, TILE=128, HEADS=2, STEPS=2 if N <= 64 else 4)
 
 
 @functools.cache
 def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
-    return _options(device, 128, VEC=128 // bits, TILE=128, HEADS=2, STEPS=2, TURNS=1, STAGES=1)
+    return _options(device, 128, VEC=128 // bits, TILE=128, HEADS=2, STEPS=2)
 
 
 @functools.cache
@@ -222,7 +213,7 @@ def _side_by_side(t: Tensor) -> tuple[Tensor, tuple[int, ...]]:
 
 def _launch(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_out: Tensor, k_out: Tensor, backward: bool,
-    VEC: int, TILE: int, HEADS: int, STEPS: int, TURNS: int, **options: int,
+    VEC: int, TILE: int, HEADS: int, STEPS: int, **options: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     B, H, S, D = q.shape
     K = k.shape[1]
@@ -238,15 +229,11 @@ def _launch(
     inside = HEADS if q_strides[1] < q_strides[2] else 1
     (q_heads, q_groups), (k_heads, k_groups) = _across(H, inside, STEPS), _across(K, inside, STEPS)
     q_programs, k_programs = -(-chunks * q_heads // TILE), -(-chunks * k_heads // TILE)
-    if q_programs * q_groups < 16 * TURNS * _device(q.device)[0]:  # too few to take turns
-        TURNS = 1
-    q_turns, k_turns = min(TURNS, q_groups) or 1, min(TURNS, k_groups) or 1
-    q_programs, k_programs = q_programs * -(-q_groups // q_turns), k_programs * -(-k_groups // k_turns)
+    q_programs, k_programs = q_programs * q_groups, k_programs * k_groups
     with torch.cuda.device_of(q):  # triton launches on the current device
         _rope_kernel[(q_programs + k_programs,)](
             q, k, cos, sin, q_out, k_out, *strides, chunks, S, q_programs, H=H or 1, K=K or 1, BACKWARD=backward,
-            HALF=D // 2, VEC=VEC, TILE=TILE, Q_HEADS=q_heads, K_HEADS=k_heads, STEPS=STEPS,
-            Q_TURNS=q_turns, K_TURNS=k_turns, **options,
+            HALF=D // 2, VEC=VEC, TILE=TILE, Q_HEADS=q_heads, K_HEADS=k_heads, STEPS=STEPS, **options,
         )  # fmt: skip
     return q_out, k_out
 

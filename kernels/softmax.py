@@ -50,6 +50,68 @@ def _forward_kernel(
 # --8<-- [end:forward]
 
 
+# --8<-- [start:forward-row]
+@triton.jit
+def _merge(high, total, other_high, other_total):
+    """Two maxima, each with a sum of exponentials that is relative to it, as one."""
+    top = tl.maximum(high, other_high)
+    return top, total * _exp(high - top) + other_total * _exp(other_high - top)
+
+
+@triton.jit
+def _prefetch(ptr, inside):
+    """Asks for 32 bytes to come into the L2 cache, and does not wait."""
+    tl.inline_asm_elementwise(
+        "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.b32 $0, 0; }", "=r,l,r",
+        [ptr.to(tl.int64), inside.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def _forward_row_kernel(
+    x_ptr, y_ptr, x_stride, M, N,
+    TILES: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
+    """A row held in registers as TILES of fp32. Reads MN, writes MN.
+
+    A warp's share of it has 256 columns of a tile, and a maximum of its own: one meeting of all warps is enough, for
+    maxima and sums together. The row that comes AHEAD rows later, for a program that cannot start yet, goes into L2.
+    """
+    N *= UNIT
+    stride = tl.cast(x_stride, tl.int64) * UNIT
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * stride
+    y_ptr += row * N
+    cols = tl.arange(0, BLOCK // 256)[:, None] * 256 + tl.arange(0, 256)[None, :]
+    tiles = ()
+    for tile in tl.static_range(TILES - 1):
+        tiles = tiles + (tl.load(x_ptr + tile * BLOCK + cols).to(tl.float32),)
+    last = (TILES - 1) * BLOCK + cols
+    tiles = tiles + (tl.load(x_ptr + last, mask=last < N, other=float("-inf")).to(tl.float32),)
+    if AHEAD:
+        SECTOR: tl.constexpr = 256 // x_ptr.dtype.element_ty.primitive_bitwidth  # 32 bytes
+        for tile in tl.static_range(TILES):
+            sectors = tile * BLOCK + tl.arange(0, BLOCK // SECTOR) * SECTOR
+            _prefetch(x_ptr + AHEAD * stride + sectors, (sectors < N) & (row + AHEAD < M))
+    peak = tiles[0]
+    for tile in tl.static_range(1, TILES):
+        peak = tl.maximum(peak, tiles[tile])
+    high = tl.maximum(tl.max(peak, axis=1), _LOWEST)  # finite, for -inf - -inf would be NaN
+    exps = ()
+    sums = tl.zeros([BLOCK // 256, 256], tl.float32)
+    for tile in tl.static_range(TILES):
+        exps = exps + (_exp(tiles[tile] - high[:, None]),)
+        sums += exps[tile]
+    top, total = tl.reduce((high, tl.sum(sums, axis=1)), 0, _merge)
+    scale = (_exp(high - top) / total)[:, None]
+    for tile in tl.static_range(TILES - 1):
+        tl.store(y_ptr + tile * BLOCK + cols, exps[tile] * scale, cache_modifier=".cs")
+    tl.store(y_ptr + last, exps[TILES - 1] * scale, mask=last < N, cache_modifier=".cs")
+
+
+# --8<-- [end:forward-row]
+
+
 # --8<-- [start:exchange]
 @triton.jit
 def _load(ptr, cols, N, OTHER: tl.constexpr, POLICY: tl.constexpr):
@@ -77,57 +139,29 @@ def _exchange(high, total, words_ptr, row, part, PARTS: tl.constexpr, SLOTS: tl.
 # --8<-- [end:exchange]
 
 
-# --8<-- [start:forward-wide]
+# --8<-- [start:forward-parts]
 @triton.jit
-def _forward_part(
-    x_ptr, y_ptr, words_ptr, row, part, x_stride, N,
-    PARTS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.constexpr,
-):  # fmt: skip
-    x_ptr += row * x_stride
-    y_ptr += row * N
-    cols = part * (TILES * BLOCK) + tl.arange(0, BLOCK)
-    tiles = ()
-    for tile in tl.static_range(TILES):
-        tiles = tiles + (_load(x_ptr, cols + tile * BLOCK, N, float("-inf"), "").to(tl.float32),)
-    peak = tiles[0]
-    for tile in tl.static_range(1, TILES):
-        peak = tl.maximum(peak, tiles[tile])
-    high = tl.maximum(tl.max(peak), _LOWEST)  # finite, for -inf - -inf would be NaN
-    exps = ()
-    sums = tl.zeros([BLOCK], tl.float32)
-    for tile in tl.static_range(TILES):
-        exps = exps + (_exp(tiles[tile] - high),)
-        sums += exps[tile]
-    total = tl.sum(sums)
-    if PARTS > 1:
-        highs, totals = _exchange(high, total, words_ptr, row, part, PARTS, SLOTS, WAIT)
-        top = tl.max(highs)
-        scale = _exp(high - top) / tl.sum(totals * _exp(highs - top))
-    else:
-        scale = 1 / total
-    for tile in tl.static_range(TILES):
-        tl.store(y_ptr + cols + tile * BLOCK, exps[tile] * scale, mask=cols + tile * BLOCK < N)
-
-
-@triton.jit
-def _forward_wide_kernel(
+def _forward_parts_kernel(
     x_ptr, y_ptr, words_ptr, x_stride, M, N,
-    PARTS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.constexpr,
-    UNIT: tl.constexpr,
+    PARTS: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.constexpr, UNIT: tl.constexpr,
 ):  # fmt: skip
-    """A row, or one of the PARTS of some rows, held in registers as TILES of fp32. Reads MN, writes MN."""
+    """One of the PARTS of some rows, held in registers. Reads MN, writes MN."""
     N *= UNIT
     stride = tl.cast(x_stride, tl.int64) * UNIT
-    program = tl.program_id(0)
-    if PARTS == 1:
-        _forward_part(x_ptr, y_ptr, words_ptr, program.to(tl.int64), 0, stride, N, 1, TILES, BLOCK, SLOTS, WAIT)
-    else:
-        for index in range(program // PARTS, M, tl.num_programs(0) // PARTS):
-            row = tl.cast(index, tl.int64)
-            _forward_part(x_ptr, y_ptr, words_ptr, row, program % PARTS, stride, N, PARTS, TILES, BLOCK, SLOTS, WAIT)
+    part = tl.program_id(0) % PARTS
+    cols = part * BLOCK + tl.arange(0, BLOCK)
+    for index in range(tl.program_id(0) // PARTS, M, tl.num_programs(0) // PARTS):
+        row = tl.cast(index, tl.int64)
+        x = _load(x_ptr + row * stride, cols, N, float("-inf"), "").to(tl.float32)
+        high = tl.maximum(tl.max(x), _LOWEST)  # finite, for -inf - -inf would be NaN
+        exps = _exp(x - high)
+        highs, totals = _exchange(high, tl.sum(exps), words_ptr, row, part, PARTS, SLOTS, WAIT)
+        top = tl.max(highs)
+        scale = _exp(high - top) / tl.sum(totals * _exp(highs - top))
+        tl.store(y_ptr + row * N + cols, exps * scale, mask=cols < N)
 
 
-# --8<-- [end:forward-wide]
+# --8<-- [end:forward-parts]
 
 
 # --8<-- [start:forward-widest]
@@ -218,10 +252,10 @@ def _backward_part(
 @triton.jit
 def _backward_wide_kernel(
     dy_ptr, y_ptr, dx_ptr, words_ptr, dy_stride, M, N,
-    PARTS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.constexpr,
-    UNIT: tl.constexpr,
+    PARTS: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.constexpr, UNIT: tl.constexpr,
+    TILES: tl.constexpr = 1,
 ):  # fmt: skip
-    """A row, or one of the PARTS of some rows, held in registers. Reads 2MN, writes MN."""
+    """A row as some TILES, or one of the PARTS of some rows, held in registers. Reads 2MN, writes MN."""
     N *= UNIT
     stride = tl.cast(dy_stride, tl.int64) * UNIT
     program = tl.program_id(0)
@@ -291,11 +325,6 @@ def _short(N: int, device: torch.device) -> dict[str, int]:
     return _options(device, 128, ROWS=2048 // block, BLOCK=block)
 
 
-def _parts(N: int, device: torch.device, tiles: int, block: int, threads: int) -> dict[str, int]:
-    """A row in parts of `tiles` times `block` columns. A thread has a slot for another part's word."""
-    return _options(device, threads, PARTS=-(-N // (tiles * block)), TILES=tiles, BLOCK=block, SLOTS=threads)
-
-
 def _looks(bits: int, device: torch.device) -> dict[str, int]:
     return _options(device, 1024, BLOCK=8192, LANES=8192 * bits // 128)
 
@@ -306,23 +335,25 @@ def _together(device: torch.device, threads: int) -> int:
 
 
 def _cut(N: int, bits: int, device: torch.device, block: int, threads: int) -> dict[str, int]:
-    """In parts, if these can wait for each other: few enough, and on one die."""
+    """In parts of `block` columns, if these can wait for each other: few enough, and on one die. A slot for each."""
     if -(-N // block) > min(32, _together(device, threads)) or torch.version.hip:
         return _looks(bits, device)
-    return _parts(N, device, 1, block, threads)
+    return _options(device, threads, PARTS=-(-N // block), BLOCK=block, SLOTS=threads)
 
 
 @functools.cache
 def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
-    """With ROWS: several rows a program; with PARTS: a row or a part of it; with neither: two looks at a row."""
+    """With ROWS: several rows a program; with AHEAD: a row; with PARTS: a part of it; else: two looks at a row."""
     if N <= 1024:
         return _short(N, device)
-    if 8192 < N <= 10240:
-        return _parts(N, device, 5, 2048, 256)
-    if N <= 16384:
-        block = triton.next_power_of_2(N)
-        return _parts(N, device, 1, block, max(128, min(512, block // 16)))
-    return _cut(N, bits, device, 4096, 128)
+    if N > 32768:
+        return _cut(N, bits, device, 4096, 128)
+    multiprocessors, warp = _device(device)
+    threads = max(128, triton.next_power_of_2(N) // 32)
+    ahead = multiprocessors * (1024 // threads) if warp == 32 else 0
+    if 8192 < N <= 10240:  # less idle in five tiles than in three; and then the L2 cache is no help
+        threads, ahead = 256, 0
+    return _options(device, threads, TILES=-(-N // (8 * threads)), BLOCK=8 * threads, AHEAD=ahead)
 
 
 @functools.cache
@@ -330,10 +361,11 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
     if N <= 1024:
         return _short(N, device)
     if 8192 < N <= 10240:
-        return _parts(N, device, 5, 2048, 256)
+        return _options(device, 256, PARTS=1, TILES=5, BLOCK=2048, SLOTS=256)
     if N <= 16384:
         block = triton.next_power_of_2(N)
-        return _parts(N, device, 1, block, max(128, min(512, block // 16)))
+        threads = max(128, min(512, block // 16))
+        return _options(device, threads, PARTS=1, BLOCK=block, SLOTS=threads)
     return _cut(N, bits, device, 8192, 256)
 
 
@@ -348,6 +380,7 @@ def _rows(t: Tensor) -> Tensor:
 
 
 _WAIT = isinstance(_forward_kernel, triton.runtime.JITFunction)
+_PTX = _WAIT and torch.version.hip is None  # neither the interpreter nor an AMD GPU knows it
 # the driver starts all programs together, or refuses: none waits for one that has no room
 _COOPERATIVE = {"WAIT": True, "launch_cooperative_grid": True, "maxnreg": 64}
 
@@ -381,9 +414,12 @@ def _forward(x: Tensor, dtype: torch.dtype) -> Tensor:
     with torch.cuda.device_of(x):  # triton launches on the current device
         if "ROWS" in options:
             _forward_kernel[(-(-M // options["ROWS"]),)](x, y, stride // unit, M, N // unit, **options)
+        elif "AHEAD" in options:
+            options["AHEAD"] *= _PTX
+            _forward_row_kernel[(M,)](x, y, stride // unit, M, N // unit, **options)
         elif "PARTS" in options:
             for programs, words, more in _launches(M, options, x):
-                _forward_wide_kernel[(programs,)](x, y, words, stride // unit, M, N // unit, **options, **more)
+                _forward_parts_kernel[(programs,)](x, y, words, stride // unit, M, N // unit, **options, **more)
         else:
             _forward_widest_kernel[(M,)](x, y, stride // unit, N // unit, **options)
     return y

@@ -16,10 +16,10 @@ def shapes(*sizes: tuple[int, ...]) -> list[dict[str, int]]:
     return [dict(zip(NAMES, size, strict=False)) for size in sizes]
 
 
-# heads as in Llama 3.1 8B and 3.2 1B, StableLM 3B, Phi-3 mini and Gemma 2 9B; the last large one is the first again in
-# another layout, in which the tokens of a head follow each other
-LARGE = shapes((4, 4096, 32, 8, 128), (4, 8192, 32, 8, 64), (4, 4096, 32, 32, 80), (4, 4096, 32, 32, 96),
-               (4, 8192, 16, 8, 256), (4, 4096, 32, 8, 128, 1))  # fmt: skip
+# 65536 tokens, with heads as in Llama 3.1 8B and 3.2 1B, StableLM 3B, Phi-3 mini and Gemma 2 9B; the last large one is
+# the first again in another layout, in which the tokens of a head follow each other
+LARGE = shapes((16, 4096, 32, 8, 128), (8, 8192, 32, 8, 64), (16, 4096, 32, 32, 80), (16, 4096, 32, 32, 96),
+               (8, 8192, 16, 8, 256), (16, 4096, 32, 8, 128, 1))  # fmt: skip
 SMALL = shapes((8, 1, 32, 8, 128), (8, 1, 32, 8, 64), (8, 1, 32, 32, 80), (8, 1, 32, 32, 96),
                (8, 1, 16, 8, 256))  # decoding: one token of each of 8 texts  # fmt: skip
 

@@ -10,7 +10,7 @@ from kernels import softmax as kernel
 from tests.benchmarks import blocks, sides
 from tests.benchmarks.case import Case, Point, Workload
 
-LARGE = sides.shapes((65536, 1024), (32768, 4096), (8192, 16384), (4096, 32768), (1024, 131072), (16384, 9000))
+LARGE = sides.shapes((131072, 1024), (32768, 4096), (8192, 16384), (4096, 32768), (1024, 131072), (16384, 9000))
 SMALL = sides.shapes((256, 1024), (256, 4096), (256, 16384), (256, 32768), (256, 131072))  # as in decoding
 
 

@@ -19,7 +19,7 @@ from kernels import swiglu as kernel
 from tests.benchmarks import blocks, sides
 from tests.benchmarks.case import Case, Point, Workload
 
-LARGE = sides.shapes((65536, 1024), (32768, 4096), (16384, 11008), (16384, 14336), (8192, 28672))
+LARGE = sides.shapes((131072, 1024), (32768, 4096), (16384, 11008), (16384, 14336), (8192, 28672))
 SMALL = sides.shapes((256, 1024), (256, 4096), (256, 11008), (256, 14336), (256, 28672))  # as in decoding
 GELU = [{"rows": r, "columns": n, "tanh": t} for r, n, t in ((32768, 4096, 0), (16384, 14336, 0), (16384, 14336, 1))]
 GELU_SMALL = [{"rows": 256, "columns": 14336, "tanh": 0}]

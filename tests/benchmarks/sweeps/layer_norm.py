@@ -5,31 +5,40 @@ from collections.abc import Iterator
 from tests.benchmarks.case import Point
 
 Options = dict[str, int | str]
+MULTIPROCESSORS = 132  # of an H200
 
-COLUMNS = (256, 1024, 2048, 4096, 8192, 9000, 12288, 16384, 32768, 65536, 131072)
-WIDER = (1024, 4096, 16384)  # in fp32, too
+COLUMNS = (256, 1024, 2048, 4096, 8192, 9000, 12288, 16384, 20480, 32768, 65536, 131072)
+WIDER = (1024, 4096, 16384, 32768)  # in fp32, too
 
-# (threads, tile, tiles kept in registers); kept 0: all looked at twice
-FORWARD_TILES = {
-    2048: ((128, 1024, 2), (128, 1024, 0), (256, 2048, 1)),
-    4096: ((128, 1024, 4), (256, 2048, 2), (128, 1024, 0)),
-    8192: ((128, 1024, 8), (256, 2048, 4), (512, 4096, 2), (256, 2048, 0), (128, 1024, 0)),
-    9000: ((128, 1024, 8), (256, 2048, 4), (512, 4096, 2), (256, 2048, 0), (128, 1024, 0)),
-    12288: ((256, 2048, 6), (128, 1024, 12), (512, 4096, 3)),
-    16384: ((256, 2048, 8), (512, 4096, 4), (1024, 8192, 2), (256, 2048, 0), (512, 4096, 0)),
-    32768: ((512, 4096, 8), (1024, 8192, 4), (512, 4096, 4), (512, 4096, 0), (256, 2048, 0), (256, 2048, 16)),
-    65536: ((1024, 8192, 8), (1024, 8192, 6), (1024, 8192, 4), (512, 4096, 8), (512, 4096, 0), (1024, 8192, 0)),
-    131072: ((1024, 8192, 6), (1024, 8192, 4), (1024, 8192, 0), (512, 4096, 8), (512, 4096, 0)),
+# A row in registers: threads, columns of a tile, packed, and for how many programs a multiprocessor the next rows are
+# fetched meanwhile
+FORWARD_ROW = {
+    2048: ((128, 2048, 0, 8), (128, 2048, 0, 0), (128, 1024, 0, 8), (256, 2048, 0, 4)),
+    4096: ((256, 2048, 0, 4), (256, 2048, 0, 0), (128, 4096, 0, 8), (128, 1024, 0, 8), (256, 4096, 0, 4)),
+    8192: ((256, 2048, 0, 4), (256, 2048, 0, 0), (512, 4096, 0, 2), (256, 8192, 0, 4), (128, 1024, 0, 0)),
+    9000: ((256, 2048, 0, 0), (256, 2048, 0, 3), (256, 2048, 1, 0), (512, 4096, 0, 2), (128, 1024, 0, 0)),
+    12288: ((512, 4096, 0, 2), (512, 4096, 0, 0), (256, 2048, 0, 3), (256, 2048, 0, 0)),
+    16384: ((512, 4096, 0, 2), (512, 4096, 0, 1), (512, 4096, 0, 0), (512, 4096, 1, 2), (512, 8192, 0, 2)),
+    20480: ((512, 4096, 0, 1), (512, 4096, 0, 2), (512, 4096, 0, 0), (512, 4096, 1, 2), (1024, 8192, 0, 1)),
+    32768: ((512, 8192, 1, 1), (512, 8192, 1, 0), (512, 4096, 1, 1), (512, 4096, 1, 0), (512, 4096, 1, 2),
+            (1024, 8192, 0, 1), (1024, 8192, 0, 0)),
+}  # fmt: skip
+# (threads, tile): a row that is looked at twice
+FORWARD_WIDE = {
+    4096: ((128, 1024),),
+    8192: ((256, 2048),),
+    16384: ((512, 4096), (256, 2048)),
+    32768: ((1024, 8192), (512, 4096)),
+    65536: ((1024, 8192), (512, 4096)),
+    131072: ((1024, 8192), (512, 4096)),
 }
-HINTS = ({"CG": "", "CS": ""}, {"CG": ".cg", "CS": ".cs"}, {"CG": ".cg", "CS": ""}, {"CG": "", "CS": ".cs"})
 # (threads, tile): the elements of the whole rows that a program has at one time
 FORWARD_WHOLE = {
     256: ((128, 2048), (128, 4096), (128, 1024)),
     1024: ((128, 2048), (128, 1024)),
     2048: ((128, 2048), (256, 4096)),
     4096: ((128, 4096), (256, 8192)),
-    8192: ((128, 8192), (256, 8192)),
-    16384: ((256, 16384), (512, 16384)),
+    8192: ((256, 8192), (512, 16384)),
 }
 # (threads, tile, stages, programs a multiprocessor)
 BACKWARD_ONE = {
@@ -39,6 +48,7 @@ BACKWARD_ONE = {
     4096: ((256, 4096, 3, 2), (256, 8192, 3, 1), (128, 4096, 3, 2), (512, 4096, 3, 1), (512, 8192, 3, 1)),
     8192: ((512, 8192, 3, 1), (512, 8192, 4, 1), (256, 8192, 3, 1), (256, 8192, 4, 1)),
     32768: ((512, 8192, 3, 1), (256, 8192, 3, 1), (128, 4096, 3, 2)),
+    20480: ((512, 8192, 3, 1), (256, 8192, 3, 1)),
     65536: ((512, 8192, 3, 1), (256, 8192, 3, 1)),
     131072: ((512, 8192, 3, 1), (256, 8192, 3, 1), (128, 4096, 3, 2)),
 }
@@ -64,13 +74,16 @@ def alternatives(point: Point) -> list[Options]:
             {"ROWS": tile // columns, "BLOCK": columns, "num_warps": threads // 32}
             for threads, tile in FORWARD_WHOLE.get(columns, ())
         ]
-        tiles: list[Options] = []
-        for index, (threads, tile, kept) in enumerate(FORWARD_TILES.get(columns, ())):
-            if not narrow and kept * tile > 64 * threads:
-                continue
-            for hints in HINTS if index < 2 and narrow else HINTS[:2]:
-                tiles.append({"KEEP": kept, "BLOCK": tile, "num_warps": threads // 32, **hints})
-        return whole + tiles
+        rows: list[Options] = [
+            {"TILES": -(-columns // tile), "BLOCK": tile, "PACKED": packed, "AHEAD": MULTIPROCESSORS * ahead,
+             "num_warps": threads // 32}
+            for threads, tile, packed, ahead in FORWARD_ROW.get(columns, ())
+            if narrow or not packed
+        ]  # fmt: skip
+        wide: list[Options] = [
+            {"BLOCK": tile, "num_warps": threads // 32} for threads, tile in FORWARD_WIDE.get(columns, ())
+        ]
+        return whole + rows + wide
     one: list[Options] = [
         {
             "PROGRAMS": programs, "ROWS": max(1, tile // columns), "TILES": 1, "BLOCK": min(tile, columns),

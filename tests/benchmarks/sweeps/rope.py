@@ -15,14 +15,12 @@ def points() -> Iterator[Point]:
 
 
 def alternatives(point: Point) -> list[dict[str, int]]:
-    """Threads in a tile, of those how many along the heads, heads a thread at one time, how many times, and stages."""
+    """Threads in a tile, of those how many along the heads, and heads a thread."""
     vec = 4 if point.dtype == "float32" else 8
-    keys = ("TILE", "HEADS", "STEPS", "TURNS", "STAGES")
     return [
-        {"VEC": vec} | dict(zip(keys, values, strict=True)) | {"num_warps": values[0] // 32}
-        for values in (
-            (128, 2, 2, 1, 1), (128, 2, 4, 1, 1), (128, 4, 2, 1, 1), (128, 1, 4, 1, 1), (64, 2, 2, 1, 1),
-            (64, 2, 4, 1, 1), (128, 2, 2, 8, 1), (128, 2, 4, 2, 1), (128, 2, 1, 16, 3), (128, 2, 2, 4, 3),
-            (128, 1, 1, 32, 4), (128, 8, 1, 4, 3), (64, 2, 1, 16, 4),
+        {"VEC": vec, "TILE": tile, "HEADS": heads, "STEPS": steps, "num_warps": tile // 32}
+        for tile, heads, steps in (
+            (128, 2, 2), (128, 2, 4), (128, 4, 2), (128, 1, 4), (64, 2, 2), (64, 2, 4), (256, 2, 2), (256, 2, 4),
+            (512, 2, 4), (128, 4, 4), (128, 8, 2), (128, 2, 1), (128, 2, 8),
         )
     ]  # fmt: skip
