@@ -58,7 +58,7 @@ def _unpacked(kept, zero):
 
 @triton.jit
 def _prefetch(ptr, inside):
-    """Asks for 32 bytes to come into the L2 cache, and does not wait."""
+    """Asks for the 32 bytes around it to come into the L2 cache, and does not wait."""
     tl.inline_asm_elementwise(
         "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.b32 $0, 0; }", "=r,l,r",
         [ptr.to(tl.int64), inside.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1,
@@ -85,10 +85,9 @@ def _forward_row_kernel(
     for tile in tl.static_range(TILES):
         kept = kept + (_raw(x_ptr, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, ""),)
     if AHEAD:
-        SECTOR: tl.constexpr = 256 // x_ptr.dtype.element_ty.primitive_bitwidth  # 32 bytes
         for tile in tl.static_range(TILES):
-            sectors = tile * BLOCK + tl.arange(0, BLOCK // SECTOR) * SECTOR
-            _prefetch(x_ptr + AHEAD * x_stride + sectors, (sectors < N) & (row + AHEAD < M))
+            eights = tile * BLOCK + tl.arange(0, BLOCK // 8) * 8  # one for each thread
+            _prefetch(x_ptr + AHEAD * x_stride + eights, (eights < N) & (row + AHEAD < M))
     sums = tl.zeros([BLOCK // 8, 8], tl.float32)
     for tile in tl.static_range(TILES):
         sums += kept[tile].to(tl.float32)
@@ -397,7 +396,7 @@ def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int | 
     elif N > 20480:
         threads, ahead, block, packed = (512, 1, 8192, 1) if bits == 16 else (1024, 1, 8192, 0)
     multiprocessors, warp = _device(device)
-    ahead *= multiprocessors if warp == 32 else 0
+    ahead = ahead * multiprocessors * 16 // bits if warp == 32 else 0  # more would push others out of the L2 cache
     return _options(device, threads, TILES=-(-N // block), BLOCK=block, PACKED=packed, AHEAD=ahead)
 
 

@@ -125,7 +125,8 @@ def _options(device: torch.device, threads: int, **constants: int) -> dict[str, 
 def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
     if N % 32:  # halves that end within a 32-byte sector of memory: more of them in a program share more of those
         return _options(device, 256, VEC=128 // bits, TILE=256, HEADS=2, STEPS=4)
-    return _options(device, 128, VEC=128 // bits, TILE=128, HEADS=2, STEPS=2 if N <= 64 else 4)
+    threads = 128 if 64 < N < 256 else 512
+    return _options(device, threads, VEC=128 // bits, TILE=threads, HEADS=2, STEPS=4)
 
 
 @functools.cache

@@ -60,7 +60,7 @@ def _merge(high, total, other_high, other_total):
 
 @triton.jit
 def _prefetch(ptr, inside):
-    """Asks for 32 bytes to come into the L2 cache, and does not wait."""
+    """Asks for the 32 bytes around it to come into the L2 cache, and does not wait."""
     tl.inline_asm_elementwise(
         "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.b32 $0, 0; }", "=r,l,r",
         [ptr.to(tl.int64), inside.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1,
@@ -89,10 +89,9 @@ def _forward_row_kernel(
     last = (TILES - 1) * BLOCK + cols
     tiles = tiles + (tl.load(x_ptr + last, mask=last < N, other=float("-inf")).to(tl.float32),)
     if AHEAD:
-        SECTOR: tl.constexpr = 256 // x_ptr.dtype.element_ty.primitive_bitwidth  # 32 bytes
         for tile in tl.static_range(TILES):
-            sectors = tile * BLOCK + tl.arange(0, BLOCK // SECTOR) * SECTOR
-            _prefetch(x_ptr + AHEAD * stride + sectors, (sectors < N) & (row + AHEAD < M))
+            eights = tile * BLOCK + tl.arange(0, BLOCK // 8) * 8  # one for each thread
+            _prefetch(x_ptr + AHEAD * stride + eights, (eights < N) & (row + AHEAD < M))
     peak = tiles[0]
     for tile in tl.static_range(1, TILES):
         peak = tl.maximum(peak, tiles[tile])
@@ -350,7 +349,8 @@ def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
         return _cut(N, bits, device, 4096, 128)
     multiprocessors, warp = _device(device)
     threads = max(128, triton.next_power_of_2(N) // 32)
-    ahead = multiprocessors * (1024 // threads) if warp == 32 else 0
+    # as many rows as are at work in 2-byte numbers, and half of them in fp32: more would push others out of L2
+    ahead = multiprocessors * (1024 // threads) * 16 // bits if warp == 32 else 0
     if 8192 < N <= 10240:  # less idle in five tiles than in three; and then the L2 cache is no help
         threads, ahead = 256, 0
     return _options(device, threads, TILES=-(-N // (8 * threads)), BLOCK=8 * threads, AHEAD=ahead)

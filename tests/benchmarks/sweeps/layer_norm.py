@@ -69,14 +69,17 @@ def points() -> Iterator[Point]:
 
 def alternatives(point: Point) -> list[Options]:
     columns, narrow = point.shape["columns"], point.dtype == "bfloat16"
+    bits = 16 if narrow else 32
     if point.direction == "forward":
         whole: list[Options] = [
             {"ROWS": tile // columns, "BLOCK": columns, "num_warps": threads // 32}
             for threads, tile in FORWARD_WHOLE.get(columns, ())
         ]
         rows: list[Options] = [
-            {"TILES": -(-columns // tile), "BLOCK": tile, "PACKED": packed, "AHEAD": MULTIPROCESSORS * ahead,
-             "num_warps": threads // 32}
+            {
+                "TILES": -(-columns // tile), "BLOCK": tile, "PACKED": packed,
+                "AHEAD": MULTIPROCESSORS * ahead * 16 // bits, "num_warps": threads // 32,
+            }
             for threads, tile, packed, ahead in FORWARD_ROW.get(columns, ())
             if narrow or not packed
         ]  # fmt: skip

@@ -45,7 +45,7 @@ def alternatives(point: Point) -> list[Options]:
         return [{"ROWS": rows, "BLOCK": 1024, "num_warps": warps} for rows, warps in sizes]
     plans = []
     if point.direction == "forward":
-        plans += [row(columns, *plan) for plan in ROW.get(columns, ())]
+        plans += [row(columns, bits, *plan) for plan in ROW.get(columns, ())]
     else:
         plans += [whole(*plan) for plan in WHOLE.get(columns, ())]
     if columns >= 32768:
@@ -55,10 +55,15 @@ def alternatives(point: Point) -> list[Options]:
     return plans
 
 
-def row(columns: int, threads: int, ahead: int) -> Options:
+def row(columns: int, bits: int, threads: int, ahead: int) -> Options:
     """A row in registers, eight columns of a tile a thread."""
     tile = 8 * threads
-    return {"TILES": -(-columns // tile), "BLOCK": tile, "AHEAD": MULTIPROCESSORS * ahead, "num_warps": threads // 32}
+    return {
+        "TILES": -(-columns // tile),
+        "BLOCK": tile,
+        "AHEAD": MULTIPROCESSORS * ahead * 16 // bits,
+        "num_warps": threads // 32,
+    }
 
 
 def whole(tiles: int, tile: int, threads: int) -> Options:
