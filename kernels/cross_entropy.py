@@ -162,7 +162,7 @@ def _forward_kernel(
             tl.store(state_ptr + rows, top, mask=rows < M)
             tl.store(state_ptr + M + rows, total, mask=rows < M)
         if dx_ptr is not None:
-            e_target, factors = _exp(x_target - top), tl.zeros([ROWS], tl.float32) + factor
+            e_target, factors = _exp(x_target - top), tl.full([ROWS], factor, tl.float32)
             _write_rows(e, dx_ptr, rows, cols, target, counts, known, e_target, total, factors, M, N, smoothing)
         if share_ptr is None:
             tl.store(loss_ptr + rows, loss, mask=rows < M)
@@ -396,7 +396,7 @@ def _backward_kernel(
     factor, end = _begin_backward(dloss_ptr, notes_ptr, guess_ptr, M, MEAN, EACH)
     for start in range(tl.program_id(0) * ROWS, end, tl.num_programs(0) * ROWS):
         rows = tl.cast(start, tl.int64) + tl.arange(0, ROWS)
-        factors = tl.zeros([ROWS], tl.float32) + factor
+        factors = tl.full([ROWS], factor, tl.float32)
         wrong = rows < M
         if EACH:
             factors = tl.load(dloss_ptr + rows * dloss_stride, mask=rows < M, other=0.0).to(tl.float32)

@@ -385,16 +385,19 @@ def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int | 
         return _options(device, 128, ROWS=2048 // block, BLOCK=block)
     if N > 32768:
         return _options(device, 1024, BLOCK=8192)
-    # threads, programs a multiprocessor whose next rows are fetched meanwhile, columns of a tile, and whether packed
-    threads, ahead, block, packed = 256, 4, 2048, 0
+    # threads, columns of a tile, whether packed, and of how many programs a multiprocessor the next rows are fetched
     if N <= 2048:
-        threads, ahead = 128, 8
-    elif 8192 < N <= 10240:  # then the L2 cache is no help
-        ahead = 0
-    elif 10240 < N <= 20480:
-        threads, ahead, block = 512, 2 if N <= 16384 else 1, 4096
-    elif N > 20480:
-        threads, ahead, block, packed = (512, 1, 8192, 1) if bits == 16 else (1024, 1, 8192, 0)
+        threads, block, packed, ahead = 128, 2048, 0, 0
+    elif N <= 12288:
+        threads, block, packed, ahead = 256, 2048, 0, 4 if N <= 4096 else 0
+    elif N <= 16384:
+        threads, block, packed, ahead = 512, 8192, 0, 2
+    elif N <= 20480:
+        threads, block, packed, ahead = 512, 4096, 0, 0
+    elif bits == 16:
+        threads, block, packed, ahead = 512, 4096, 1, 1
+    else:
+        threads, block, packed, ahead = 1024, 8192, 0, 0
     multiprocessors, warp = _device(device)
     ahead = ahead * multiprocessors * 16 // bits if warp == 32 else 0  # more would push others out of the L2 cache
     return _options(device, threads, TILES=-(-N // block), BLOCK=block, PACKED=packed, AHEAD=ahead)

@@ -347,12 +347,11 @@ def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
         return _short(N, device)
     if N > 32768:
         return _cut(N, bits, device, 4096, 128)
+    threads = 256 if 8192 < N <= 10240 else max(128, triton.next_power_of_2(N) // 32)
     multiprocessors, warp = _device(device)
-    threads = max(128, triton.next_power_of_2(N) // 32)
-    # as many rows as are at work in 2-byte numbers, and half of them in fp32: more would push others out of L2
-    ahead = multiprocessors * (1024 // threads) * 16 // bits if warp == 32 else 0
-    if 8192 < N <= 10240:  # less idle in five tiles than in three; and then the L2 cache is no help
-        threads, ahead = 256, 0
+    # in L2 there is room for as many rows of 2-byte numbers as are at work; to fetch them pays except at some lengths
+    fetched = bits == 16 and warp == 32 and not 8192 < N <= 16384
+    ahead = multiprocessors * (1024 // threads) if fetched else 0
     return _options(device, threads, TILES=-(-N // (8 * threads)), BLOCK=8 * threads, AHEAD=ahead)
 
 

@@ -1,10 +1,15 @@
 """Which machine is this, with which software, and in what state?"""
 
+import contextlib
 import importlib.metadata
 import os
 import platform
 import re
 import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 
@@ -44,6 +49,23 @@ def _describe_cpu() -> dict:
         "driver": None,
         "power_limit_w": None,
     }
+
+
+@contextlib.contextmanager
+def turn(device: torch.device, alone: bool) -> Iterator[None]:
+    """Until it ends, no other run on this device times; and if it is to be `alone`, none builds or checks either.
+
+    So several runs may share a device: what takes long, compiling, they do at the same time.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    name = torch.cuda.get_device_properties(device).uuid if device.type == "cuda" else device.type
+    with (Path(tempfile.gettempdir()) / f"ridgepoint-{os.getuid()}-{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
 
 
 def state(device: torch.device) -> dict:

@@ -64,6 +64,25 @@ class WrongResult(Exception):
 
 def measure_point(case: Case, point: Point, device: torch.device, sources: dict, report: Report) -> tuple[list, list]:
     """Build, check and time every variant at one point. Returns (rows, failures)."""
+    common = where(case, point)
+    # the variants that are slow to build choose by timing
+    with machine.turn(device, alone=point.variants is None):
+        workload, ready, failures = built_and_checked(case, point, device, report)
+    rows = []
+    for mode in point.modes:
+        report(f"{mode}: {len(ready)} variants side by side")
+        with machine.turn(device, alone=True):
+            timings, refused = time_variants(ready, workload, device, mode)
+        failures += [common | {"variant": name, "reason": f"{mode}: {reason}"} for name, reason in refused.items()]
+        for name, timing in timings.items():
+            rows.append(common | {"variant": name, "mode": mode} | row(workload, ready[name], timing, sources))
+    return rows, failures
+
+
+def built_and_checked(
+    case: Case, point: Point, device: torch.device, report: Report
+) -> tuple[Workload, dict[str, dict], list]:
+    """The workload at a point, what is known of each variant that is right, and why the others failed."""
     torch.manual_seed(0)
     workload = case.prepare(point, device)
     common = where(case, point)
@@ -91,15 +110,7 @@ def measure_point(case: Case, point: Point, device: torch.device, sources: dict,
         built["peak_memory"] = peak_memory(built["call"], device)
         built["kernels"] = count_kernels(built["call"], device)
         ready[name] = built
-    del reference, baseline
-    rows = []
-    for mode in point.modes:
-        report(f"{mode}: {len(ready)} variants side by side")
-        timings, refused = time_variants(ready, workload, device, mode)
-        failures += [common | {"variant": name, "reason": f"{mode}: {reason}"} for name, reason in refused.items()]
-        for name, timing in timings.items():
-            rows.append(common | {"variant": name, "mode": mode} | row(workload, ready[name], timing, sources))
-    return rows, failures
+    return workload, ready, failures
 
 
 def where(case: Case, point: Point) -> dict:
@@ -282,7 +293,8 @@ def run(names: Iterable[str], device: torch.device, record: Record, report: Repo
     """Measure the ceilings, then each named case; the record is written after each of them."""
     files = discover()
     report("ceilings")
-    record.content["ceilings"] = ceilings(device)
+    with machine.turn(device, alone=True):
+        record.content["ceilings"] = ceilings(device)
     for name in names:
         case = load(files[name])
         sources = sources_of(case, files[name])

@@ -2,11 +2,13 @@
 
 import json
 import os
+import queue
 import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +18,7 @@ import torch
 import tests.benchmarks
 from snippets.validation.timing import measure
 from tests.benchmarks import __main__ as command_line
-from tests.benchmarks import runner
+from tests.benchmarks import machine, runner
 from tests.benchmarks.source import ROOT, TIMER
 
 FIRST = """
@@ -366,3 +368,31 @@ def make_old(house: Path) -> None:
     """Two records of one second would share their file's name."""
     for path in (house / "out").glob("*.json"):
         path.rename(path.with_name(f"2020-{path.name}"))
+
+
+def test_runs_that_share_a_device_build_together_and_time_alone() -> None:
+    device, entered = torch.device("cpu"), queue.Queue()
+
+    def enter(alone: bool) -> None:
+        with machine.turn(device, alone):
+            entered.put(alone)
+
+    def start(alone: bool) -> threading.Thread:
+        thread = threading.Thread(target=enter, args=(alone,), daemon=True)
+        thread.start()
+        return thread
+
+    with machine.turn(device, alone=False):
+        start(False).join(10)  # at the same time
+        assert entered.get_nowait() is False
+        timing = start(True)
+        timing.join(0.3)
+        assert entered.empty()
+    timing.join(10)
+    assert entered.get_nowait() is True
+    with machine.turn(device, alone=True):
+        building = start(False)
+        building.join(0.3)
+        assert entered.empty()
+    building.join(10)
+    assert entered.get_nowait() is False

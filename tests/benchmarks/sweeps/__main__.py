@@ -7,10 +7,8 @@ variant of the kernel's case, then all are timed side by side. The record goes t
 
 import argparse
 import contextlib
-import fcntl
 import importlib
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -61,9 +59,10 @@ def sweep(name: str, device: torch.device, commit: str | None) -> dict:
     rows, sound = [], []
     for index, point in enumerate(plan.points(), 1):
         say(f"{name}: {index} {point.direction} {dict(point.shape)} {point.dtype}")
-        sound.append((point, *checked(case, kernel, point, plan.alternatives(point), device)))
-    with alone():
-        for point, question, alternatives in sound:
+        with machine.turn(device, alone=False):
+            sound.append((point, *checked(case, kernel, point, plan.alternatives(point), device)))
+    for point, question, alternatives in sound:
+        with machine.turn(device, alone=True):
             rows.append(timed(case, kernel, point, question, alternatives, device))
     return {
         "schema": SCHEMA,
@@ -174,14 +173,6 @@ def launching(kernel: ModuleType, point: Point, options: Options) -> Iterator[No
         yield
     finally:
         setattr(kernel, name, saved)
-
-
-@contextlib.contextmanager
-def alone() -> Iterator[None]:
-    """No other sweep on this machine times at the same time: several may compile at once."""
-    with (Path(tempfile.gettempdir()) / "ridgepoint-sweeps.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def summary(record: dict) -> str:
