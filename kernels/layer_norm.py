@@ -380,26 +380,25 @@ def _options(device: torch.device, threads: int, **constants: int | str) -> dict
 @functools.cache
 def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int | str]:
     """With ROWS: some short rows a program. With TILES: one in registers. With neither: one, looked at twice."""
+    block = triton.next_power_of_2(N)
     if N <= 1024:
-        block = triton.next_power_of_2(N)
         return _options(device, 128, ROWS=2048 // block, BLOCK=block)
+    if 2048 < N <= 4096:
+        return _options(device, 256, ROWS=2, BLOCK=block)
     if N > 32768:
         return _options(device, 1024, BLOCK=8192)
     # threads, columns of a tile, whether packed, and of how many programs a multiprocessor the next rows are fetched
+    threads, block, packed, ahead = 512, 4096, 0, 0
     if N <= 2048:
-        threads, block, packed, ahead = 128, 2048, 0, 0
+        threads, block = 128, 2048
     elif N <= 12288:
-        threads, block, packed, ahead = 256, 2048, 0, 4 if N <= 4096 else 0
-    elif N <= 16384:
-        threads, block, packed, ahead = 512, 8192, 0, 2
-    elif N <= 20480:
-        threads, block, packed, ahead = 512, 4096, 0, 0
-    elif bits == 16:
-        threads, block, packed, ahead = 512, 4096, 1, 1
-    else:
-        threads, block, packed, ahead = 1024, 8192, 0, 0
+        threads, block = 256, 2048
+    elif N <= 16384 and bits == 16:
+        block, ahead = 8192, 2
+    elif N > 20480:
+        threads, block, packed = (512, 4096, 1) if bits == 16 else (1024, 8192, 0)
     multiprocessors, warp = _device(device)
-    ahead = ahead * multiprocessors * 16 // bits if warp == 32 else 0  # more would push others out of the L2 cache
+    ahead *= multiprocessors if warp == 32 else 0
     return _options(device, threads, TILES=-(-N // block), BLOCK=block, PACKED=packed, AHEAD=ahead)
 
 
@@ -410,7 +409,9 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int |
     PROGRAMS run at once on a multiprocessor.
     """
     if 8192 < N <= 16384:
-        return _options(device, 512, PROGRAMS=1, TILES=-(-N // 4096), BLOCK=4096, W1="", W2="")
+        threads, block = (512, 4096) if bits == 16 else (1024, 8192)
+        policy = "evict_last" if bits == 32 or N <= 10240 else ""
+        return _options(device, threads, PROGRAMS=1, TILES=-(-N // block), BLOCK=block, W1=policy, W2="")
     # few programs mean few shares to add; as long as what they have in flight, in shared memory, keeps the memory busy
     threads, tile, programs = (128, 2048, 4) if N <= 2048 else (256, 8192, 1)
     if bits == 32 and N > 2048:

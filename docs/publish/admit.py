@@ -1,10 +1,12 @@
 """Publish what a machine measured: `python -m docs.publish.admit RECORD.json ...`.
 
 Checks that each record is whole, of committed code that this checkout knows, and possible on its hardware. Then
-copies it, as it is, to docs/measurements/runs.
+copies it, as it is, to docs/measurements/runs: under a name of its own where a run of the same second is there.
 """
 
 import argparse
+import itertools
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -32,12 +34,18 @@ def admit(path: Path, runs: Path = RUNS, root: Path = ROOT) -> Path:
         of_its_commit(record, root)
     except PublishError as error:
         raise PublishError(f"{path}: {error}") from error
-    target = runs / f"{record.id}.json"
-    if target.exists():
-        raise PublishError(f"{path}: expected a new record, got one that is in {target} already")
+    content = path.read_bytes()
+    name = json.loads(content)["id"]
+    target = runs / f"{name}.json"
+    for number in itertools.count(2):
+        if not target.exists():
+            break
+        if target.read_bytes() == content:
+            raise PublishError(f"{path}: expected a new record, got one that is in {target} already")
+        target = runs / f"{name}-{number}.json"
     runs.mkdir(parents=True, exist_ok=True)
     with target.open("xb") as copy:
-        copy.write(path.read_bytes())
+        copy.write(content)
     return target
 
 

@@ -193,6 +193,12 @@ class Record(Provenance):
         for row in self.rows:
             row.belongs_to(self)
 
+    def named(self, name: str) -> "Record":
+        """The same record under another id; its rows belong to this one now."""
+        record = self.model_copy(update={"id": name})
+        record.model_post_init(None)
+        return record
+
     @model_validator(mode="after")
     def held_against_ceilings(self) -> "Record":
         for row in self.rows:

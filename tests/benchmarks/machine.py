@@ -52,10 +52,11 @@ def _describe_cpu() -> dict:
 
 
 @contextlib.contextmanager
-def turn(device: torch.device, alone: bool) -> Iterator[None]:
-    """Until it ends, no other run on this device times; and if it is to be `alone`, none builds or checks either.
+def turn(device: torch.device, alone: bool, calls: bool = False) -> Iterator[None]:
+    """Until it ends, no other run times on this device; and if it is to be `alone`, none builds or checks there either.
 
-    So several runs may share a device: what takes long, compiling, they do at the same time.
+    So several runs may share a device: what takes long, compiling, they do at the same time. `calls` are timed by the
+    host's clock: then nothing else goes on at any device of this machine.
     """
     if sys.platform == "win32":
         yield
@@ -63,8 +64,10 @@ def turn(device: torch.device, alone: bool) -> Iterator[None]:
     import fcntl
 
     name = torch.cuda.get_device_properties(device).uuid if device.type == "cuda" else device.type
-    with (Path(tempfile.gettempdir()) / f"ridgepoint-{os.getuid()}-{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+    with contextlib.ExitStack() as stack:
+        for place, exclusive in ((name, alone), ("host", calls)):
+            path = Path(tempfile.gettempdir()) / f"ridgepoint-{os.getuid()}-{place}.lock"
+            fcntl.flock(stack.enter_context(path.open("w")), fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
         yield
 
 

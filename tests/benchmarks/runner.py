@@ -71,7 +71,7 @@ def measure_point(case: Case, point: Point, device: torch.device, sources: dict,
     rows = []
     for mode in point.modes:
         report(f"{mode}: {len(ready)} variants side by side")
-        with machine.turn(device, alone=True):
+        with machine.turn(device, alone=True, calls=mode == "calls"):
             timings, refused = time_variants(ready, workload, device, mode)
         failures += [common | {"variant": name, "reason": f"{mode}: {reason}"} for name, reason in refused.items()]
         for name, timing in timings.items():

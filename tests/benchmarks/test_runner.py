@@ -370,29 +370,30 @@ def make_old(house: Path) -> None:
         path.rename(path.with_name(f"2020-{path.name}"))
 
 
-def test_runs_that_share_a_device_build_together_and_time_alone() -> None:
+@pytest.mark.parametrize("alone", ({"alone": True}, {"alone": False, "calls": True}), ids=("device", "host"))
+def test_runs_that_share_a_device_build_together_and_time_alone(alone: dict[str, bool]) -> None:
     device, entered = torch.device("cpu"), queue.Queue()
 
-    def enter(alone: bool) -> None:
-        with machine.turn(device, alone):
-            entered.put(alone)
+    def enter(**how: bool) -> None:
+        with machine.turn(device, **how):
+            entered.put(how)
 
-    def start(alone: bool) -> threading.Thread:
-        thread = threading.Thread(target=enter, args=(alone,), daemon=True)
+    def start(**how: bool) -> threading.Thread:
+        thread = threading.Thread(target=enter, kwargs=how, daemon=True)
         thread.start()
         return thread
 
     with machine.turn(device, alone=False):
-        start(False).join(10)  # at the same time
-        assert entered.get_nowait() is False
-        timing = start(True)
+        start(alone=False).join(10)  # at the same time
+        assert entered.get_nowait() == {"alone": False}
+        timing = start(**alone)
         timing.join(0.3)
         assert entered.empty()
     timing.join(10)
-    assert entered.get_nowait() is True
-    with machine.turn(device, alone=True):
-        building = start(False)
+    assert entered.get_nowait() == alone
+    with machine.turn(device, **alone):
+        building = start(alone=False)
         building.join(0.3)
         assert entered.empty()
     building.join(10)
-    assert entered.get_nowait() is False
+    assert entered.get_nowait() == {"alone": False}

@@ -11,7 +11,8 @@ from tests.benchmarks.sweeps import chosen
 from tests.benchmarks.sweeps.__main__ import OUT
 
 KERNELS = sorted(path.stem for path in (ROOT / "kernels").glob("[a-z]*.py"))
-ALONE = {("layer_norm", length) for length in (256, 12288, 65536)}  # follow the entries of their neighbours
+# rows of fp32 in parts: swept before the launch limited registers, which such a part does not bear
+OVERTAKEN = {("softmax", "backward", 32768, 32)}
 SLOWER = 1.05  # a table with few entries gives up this much at most
 
 
@@ -29,10 +30,11 @@ def test_the_launch_table_is_backed_by_the_newest_sweep(name: str):
         options = chosen(name, point["direction"], point["asked"]["row_length"], point["asked"]["bits"])
         seconds = [row["time"]["p50"] for row in point["tried"] if row["options"] == options]
         assert seconds, f"{where}: {options} was not tried"
-        expected = (name, point["asked"]["row_length"]) not in ALONE
-        assert len(point["tried"]) > 1 or not expected, f"{where}: no alternative was tried"
+        assert len(point["tried"]) > 1, f"{where}: no alternative was tried"
         best = point["tried"][0]
-        assert seconds[0] <= SLOWER * best["time"]["p50"], f"{where}: {options} is slower than {best['options']}"
+        slower = seconds[0] > SLOWER * best["time"]["p50"]
+        known = (name, point["direction"], point["asked"]["row_length"], point["asked"]["bits"]) in OVERTAKEN
+        assert slower == known, f"{where}: {options} takes {seconds[0]}, {best['options']} {best['time']['p50']}"
 
 
 @pytest.mark.parametrize("name", KERNELS)

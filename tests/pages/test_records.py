@@ -165,6 +165,20 @@ def test_a_local_run_of_a_commit_is_admitted_as_it_is(tmp_path: Path):
         admit(path, root / "docs/measurements/runs", root)
 
 
+def test_runs_that_began_in_one_second_stay_two(tmp_path: Path):
+    root = tiny.project(tmp_path)
+    commit = committed(root)
+    for variant in ("ours", "eager"):
+        content = tiny.record(root, [tiny.row(root, variant=variant)], commit=commit)
+        target = admit(tiny.write(root, content, "local"), root / "docs/measurements/runs", root)
+    assert target.name == "2026-01-01T00-00-00Z-nvidia-h200-2.json"
+    known = {
+        row.record.id: row.variant
+        for row in Store.load(root / "docs/measurements", root, local=False).select(history=True)
+    }
+    assert known == {"2026-01-01T00-00-00Z-nvidia-h200": "ours", "2026-01-01T00-00-00Z-nvidia-h200-2": "eager"}
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
