@@ -68,8 +68,8 @@ def binary(launch: Launch, target: str) -> dict[str, object]:
     """Compile what a launcher would, with the specialisation of these very arguments.
 
     Returns:
-        The kernel's name, shared memory in bytes, warps, and for NVIDIA registers, bytes of stack (spills live there)
-        and how often each kind of access to global or local memory occurs in the machine code.
+        The kernel's name, shared memory in bytes, warps, and for NVIDIA registers, bytes of stack (spills live there),
+        instructions, and how often each kind of access to global or local memory occurs in the machine code.
     """
     kernel, gpu = launch.kernel, TARGETS[target]
     backend = make_backend(gpu)
@@ -94,6 +94,7 @@ def binary(launch: Launch, target: str) -> dict[str, object]:
             code = _run("nvdisasm", "-c", file.name)
         facts["registers"] = int(re.search(r"REG:(\d+)", usage)[1])
         facts["stack"] = int(re.search(r"STACK:(\d+)", usage)[1])
+        facts["instructions"] = len(re.findall(r"/\*[0-9a-f]{4,}\*/ +(?!NOP)\S", code))
         facts["accesses"] = Counter(re.findall(r"\b((?:LDG|LDGSTS|STG|LDL|STL)\.[.\w]+)", code))
     return facts
 

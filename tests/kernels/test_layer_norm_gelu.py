@@ -1,11 +1,15 @@
 """kernels/layer_norm_gelu.py: the same function as F.gelu of F.layer_norm, wherever and however it is called."""
 
+import re
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
 
+from tests.kernels import compiled
 from tests.kernels.conftest import load
 from tests.kernels.promises import DTYPES, NO_LAYER_NORM, Promises, randn, there
 
@@ -230,3 +234,30 @@ def test_gelu_and_its_slope_at_every_z(approximate, fine, device):
         assert relative[z > -5.6].max() < 5e-5 and error[z <= -5.6].max() < 1e-8 and slope_error.max() < 2e-5
     else:
         assert relative.max() < 1e-5 and slope_error.max() < 1e-6
+
+
+class Figure(TestLayerNormGELU):
+    """What the figure of its page compares, in its order: bf16 with erf, with the logarithm and by tanh; fp32."""
+
+    def launches(self, columns, warp_size):
+        found = []
+        for dtype, approximate, erf in (
+            (torch.bfloat16, "none", {"ERF": True}),
+            (torch.bfloat16, "none", {}),
+            (torch.bfloat16, "tanh", {}),
+            (torch.float32, "none", {}),
+        ):
+            x, weight, bias = self.make((160, columns), dtype, torch.device("cpu"))
+            call = partial(self.kernel.layer_norm_gelu, x, weight, bias, approximate=approximate)
+            (launch,) = compiled.recorded(self.kernel, call, warp_size)
+            found.append(compiled.Launch(launch.kernel, launch.arguments, {**launch.keywords, **erf}))
+        return found
+
+
+def test_the_figure_has_the_instructions_of_the_machine_code():
+    figure = (compiled.ROOT / "docs/pages/kernels/figures/slots.svg").read_text()
+    drawn = [int(number) for number in re.findall(r">(\d+)</text>", figure)]
+    options = TestLayerNormGELU.kernel._forward_launch(4096, 16, torch.device("cpu"))
+    elements = options["ROWS"] * options["TILES"] * options["BLOCK"] / (32 * options["num_warps"])
+    counted = [facts["instructions"] / elements for facts in compiled.ahead(Figure, "sm_90", (4096,))]
+    assert drawn == pytest.approx(counted, abs=1)
