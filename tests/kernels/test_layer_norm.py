@@ -16,7 +16,7 @@ class TestLayerNorm(Promises):
     inputs = ("x", "weight", "bias")
     PATHS = (100, 2056, 9000, 24000, 40000)
     LAUNCHES = 3
-    PUBLISHED = (1024, 4096, 9000, 32768, 131072)  # and 16384, below
+    PUBLISHED = (1024, 4096, 32768, 131072)  # and 9000 and 16384, below
     NARROW = 12  # of a row mean, rstd and its two means, each in both prologues of the pipeline and in the loop
     SMALL_KERNELS = ("_sum_shares_kernel",)
 
@@ -71,9 +71,8 @@ class TestLayerNorm(Promises):
             assert not y.requires_grad
             torch.testing.assert_close(y, expected["output"], rtol=1e-6, atol=1e-6)
 
-    def test_at_16384_columns_next_to_nothing_spills(self):
-        """Of 128 registers the shares take 64."""
-        for facts in self.facts("sm_90", (16384,)):
+    def test_where_the_shares_take_half_of_the_registers_next_to_nothing_spills(self):
+        for facts in self.facts("sm_90", (9000, 16384)):
             assert facts["stack"] <= 32, facts
             if facts["kernel"] not in self.SMALL_KERNELS:
                 assert any(kind.startswith("LDG") and kind.endswith("128") for kind in facts["accesses"]), facts
