@@ -49,9 +49,9 @@ def _forward_kernel(
 
 # --8<-- [start:forward-row]
 @triton.jit
-def _unpacked(kept, zero):
-    """As fp32, but made anew: if it knew that zero is one, the compiler would keep the fp32 of the look before."""
-    if kept.dtype.primitive_bitwidth == 16:
+def _look(kept, zero, PACKED: tl.constexpr):
+    """As fp32; if PACKED, made anew: knowing that zero is one, the compiler would keep the fp32 of the look before."""
+    if PACKED:
         kept = (kept.to(tl.int16, bitcast=True) ^ zero).to(kept.dtype, bitcast=True)
     return kept.to(tl.float32)
 
@@ -92,10 +92,10 @@ def _forward_row_kernel(
     for tile in tl.static_range(TILES):
         sums += kept[tile].to(tl.float32)
     mean = tl.sum(sums) / N
-    zero = (mean != mean).to(tl.int16) if PACKED else 0
+    zero = (mean != mean).to(tl.int16)
     squares = tl.zeros([BLOCK // 8, 8], tl.float32)
     for tile in tl.static_range(TILES):
-        distance = (_unpacked(kept[tile], zero) if PACKED else kept[tile].to(tl.float32)) - mean
+        distance = _look(kept[tile], zero, PACKED) - mean
         if not FULL and tile == TILES - 1:
             distance = tl.where(tile * BLOCK + _lanes(BLOCK) < N, distance, 0.0)
         squares += distance * distance
@@ -103,11 +103,11 @@ def _forward_row_kernel(
     if stats_ptr is not None:
         tl.store(stats_ptr + row, mean)
         tl.store(stats_ptr + M + row, rstd)
-    zero = (rstd != rstd).to(tl.int16) if PACKED else 0
+    zero = (rstd != rstd).to(tl.int16)
     for tile in tl.static_range(TILES):
         weight = _tile(weight_ptr, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "")
         bias = _tile(bias_ptr, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "")
-        distance = (_unpacked(kept[tile], zero) if PACKED else kept[tile].to(tl.float32)) - mean
+        distance = _look(kept[tile], zero, PACKED) - mean
         _store(y_ptr, tile * BLOCK, distance * rstd * weight + bias, N, BLOCK, FULL or tile < TILES - 1, "")
 
 

@@ -337,7 +337,7 @@ def _as_local(record: Record, taken: set[str]) -> Record:
 def checked(path: Path, root: Path = ROOT) -> Record:
     """A run record that is whole and claims nothing impossible, known by its file's name from here on.
 
-    Two runs that begin in one second, on two GPUs of a machine, write one id.
+    The first runs that began in one second, on several GPUs of a machine, wrote one id.
 
     Raises:
         PublishError: see schema.read and datasheets.check; the message names the file.

@@ -267,7 +267,7 @@ class Record:
         commit, dirty = (commit, False) if commit else commit_of_tree()
         self.content: dict = {
             "schema": SCHEMA,
-            "id": f"{now:%Y-%m-%dT%H-%M-%SZ}-{described['slug']}",
+            "id": f"{now:%Y-%m-%dT%H-%M-%S-%fZ}-{described['slug']}",  # to the microsecond: runs may begin together
             "date": f"{now:%Y-%m-%dT%H:%M:%SZ}",
             "command": command,
             "commit": commit,

@@ -397,3 +397,8 @@ def test_runs_that_share_a_device_build_together_and_time_alone(alone: dict[str,
         assert entered.empty()
     building.join(10)
     assert entered.get_nowait() == {"alone": False}
+
+
+def test_runs_that_begin_together_write_two_files(tmp_path: Path) -> None:
+    begun = [runner.Record(tmp_path, torch.device("cpu"), "bench", "c" * 40) for _ in range(2)]
+    assert begun[0].path != begun[1].path

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.kernels.conftest import load
-from tests.kernels.promises import DTYPES, Promises, needs_gpu, randn
+from tests.kernels.promises import DTYPES, GPU, Promises, needs_gpu, randn
 
 INF = float("inf")
 
@@ -14,7 +14,7 @@ INF = float("inf")
 class TestSoftmax(Promises):
     kernel = load("softmax")
     name = "softmax"
-    PATHS = (100, 9000, 40000, 70000)
+    PATHS = (100, 2048, 9000, 40000, 70000, *((20000,) if GPU else ()))
     PUBLISHED = (1024, 4096, 9000, 16384, 32768, 131072)
     NARROW = 3  # words that programs exchange
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from tests.benchmarks.case import Point
+from tests.benchmarks.sweeps import MULTIPROCESSORS
 
 Options = dict[str, int | str]
-MULTIPROCESSORS = 132  # of an H200
 
 COLUMNS = (256, 1024, 2048, 4096, 8192, 9000, 12288, 16384, 20480, 32768, 65536, 131072)
 WIDER = (1024, 4096, 16384, 32768)  # in fp32, too

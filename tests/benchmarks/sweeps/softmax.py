@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from tests.benchmarks.case import Point
+from tests.benchmarks.sweeps import MULTIPROCESSORS
 
 COLUMNS = (1024, 2048, 4096, 8192, 9000, 16384, 32768, 65536, 131072)
 Options = dict[str, int]
-MULTIPROCESSORS = 132  # of an H200
 
 # A row in registers: threads, and for how many programs a multiprocessor the next rows are fetched meanwhile
 ROW = {
