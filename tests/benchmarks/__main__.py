@@ -17,7 +17,15 @@ environment.require()  # before torch is imported
 import torch  # noqa: E402
 
 from tests.benchmarks.case import Point  # noqa: E402
-from tests.benchmarks.runner import Record, discover, fresh_cases, load, published_command, run  # noqa: E402
+from tests.benchmarks.runner import (  # noqa: E402
+    Record,
+    commit_hash,
+    discover,
+    fresh_cases,
+    load,
+    published_command,
+    run,
+)
 
 LOCAL = ROOT / "docs" / "measurements" / "local"
 
@@ -75,7 +83,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="show the cases and what each asks, and stop")
     parser.add_argument("--out", type=Path, default=LOCAL, help="folder for the record (default: %(default)s)")
     parser.add_argument("--device", choices=("cuda", "cpu"), help="default: the GPU where there is one")
-    parser.add_argument("--commit", help="the commit measured, where the folder is no git checkout")
+    parser.add_argument("--commit", type=commit_hash, help="the commit measured, where the folder is no git checkout")
     parser.add_argument("--skip-fresh", action="store_true", help="leave out cases whose numbers are up to date here")
     return parser.parse_args(arguments)
 

@@ -3,6 +3,7 @@
 A record on disk is always whole: it is rewritten after every case, beside the file and then moved over it.
 """
 
+import argparse
 import hashlib
 import importlib
 import json
@@ -356,6 +357,13 @@ def published_command(program: str, arguments: Iterable[str], own: tuple[str, ..
         elif not argument.startswith(tuple(f"{option}=" for option in own)):
             shown.append(shlex.quote(argument))
     return " ".join(shown)
+
+
+def commit_hash(text: str) -> str:
+    """What `--commit` takes: a record that names no commit is no evidence. Git abbreviates to four digits at least."""
+    if not re.fullmatch("[0-9a-f]{4,40}", text):
+        raise argparse.ArgumentTypeError(f"expected the hash of a commit, got {text!r}")
+    return text
 
 
 def commit_of_tree() -> tuple[str | None, bool]:

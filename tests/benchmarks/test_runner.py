@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from snippets.validation.timing import measure
 from tests.benchmarks import __main__ as command_line
 from tests.benchmarks import machine, runner
 from tests.benchmarks.source import ROOT, TIMER
+from tests.benchmarks.sweeps import __main__ as sweeps_command_line
 
 FIRST = """
     import torch
@@ -402,3 +403,11 @@ def test_runs_that_share_a_device_build_together_and_time_alone(alone: dict[str,
 def test_runs_that_begin_together_write_two_files(tmp_path: Path) -> None:
     begun = [runner.Record(tmp_path, torch.device("cpu"), "bench", "c" * 40) for _ in range(2)]
     assert begun[0].path != begun[1].path
+
+
+@pytest.mark.parametrize("parse", (command_line.parse, sweeps_command_line.parse), ids=("cases", "sweeps"))
+def test_a_commit_that_is_none_is_refused(parse: Callable, capsys: pytest.CaptureFixture[str]) -> None:
+    assert parse(["--commit", "4f98e0a"]).commit == "4f98e0a"
+    with pytest.raises(SystemExit):
+        parse(["--commit", "none"])
+    assert "expected the hash of a commit, got 'none'" in capsys.readouterr().err

@@ -195,7 +195,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.sweeps", description="Back the launch tables.")
     parser.add_argument("kernels", nargs="*", metavar="NAME", help="kernel files without .py; all if none is given")
     parser.add_argument("--out", type=Path, default=OUT, help="folder for the records (default: %(default)s)")
-    parser.add_argument("--commit", help="the commit swept, where the folder is no git checkout")
+    parser.add_argument(
+        "--commit", type=runner.commit_hash, help="the commit swept, where the folder is no git checkout"
+    )
     return parser.parse_args(arguments)
 
 
