@@ -5,7 +5,8 @@
     y = (x - mean) * rstd * weight + bias    with rstd = 1 / sqrt(variance + eps), over the last dimension
 
 Sources: Ba, Kiros & Hinton, "Layer Normalization", 2016 (https://arxiv.org/abs/1607.06450);
-Welford, "Note on a Method for Calculating Corrected Sums of Squares and Products", Technometrics 4(3), 1962.
+Welford, "Note on a Method for Calculating Corrected Sums of Squares and Products", Technometrics 4(3), 1962;
+Chan, Golub & LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979.
 
 Names: M rows (all leading dimensions together) of N columns. Row indices are int64: offsets pass 2^31. Triton makes
 accesses of 16 bytes only where it knows that every row begins at one, and of a size or a stride it asks just one thing,
@@ -47,73 +48,6 @@ def _forward_kernel(
 # --8<-- [end:forward]
 
 
-# --8<-- [start:forward-row]
-@triton.jit
-def _look(kept, zero, PACKED: tl.constexpr):
-    """As fp32; if PACKED, made anew: knowing that zero is one, the compiler would keep the fp32 of the look before."""
-    if PACKED:
-        kept = (kept.to(tl.int16, bitcast=True) ^ zero).to(kept.dtype, bitcast=True)
-    return kept.to(tl.float32)
-
-
-@triton.jit
-def _prefetch(ptr, inside):
-    """Asks for the 32 bytes around it to come into the L2 cache, and does not wait."""
-    tl.inline_asm_elementwise(
-        "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.b32 $0, 0; }", "=r,l,r",
-        [ptr.to(tl.int64), inside.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
-
-
-@triton.jit
-def _forward_row_kernel(
-    x_ptr, weight_ptr, bias_ptr, y_ptr, stats_ptr, x_stride, M, N, eps,
-    UNIT: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, PACKED: tl.constexpr, AHEAD: tl.constexpr,
-    FULL: tl.constexpr,
-):  # fmt: skip
-    """A row held in registers, in TILES: the mean first, then what is left. Reads MN, writes MN.
-
-    PACKED tiles stay in the dtype in which they come, and are made fp32 at each of three looks. Only the last tile may
-    hang over the row's end, if it is not FULL. The row that comes AHEAD rows later, for a program that cannot start
-    yet, goes into the L2 cache.
-    """
-    x_stride, N = tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
-    row = tl.program_id(0).to(tl.int64)
-    x_ptr += row * x_stride
-    y_ptr += row * N
-    kept = ()
-    for tile in tl.static_range(TILES):
-        kept = kept + (_raw(x_ptr, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, ""),)
-    if AHEAD:
-        for tile in tl.static_range(TILES):
-            eights = tile * BLOCK + tl.arange(0, BLOCK // 8) * 8  # one for each thread
-            _prefetch(x_ptr + AHEAD * x_stride + eights, (eights < N) & (row + AHEAD < M))
-    sums = tl.zeros([BLOCK // 8, 8], tl.float32)
-    for tile in tl.static_range(TILES):
-        sums += kept[tile].to(tl.float32)
-    mean = tl.sum(sums) / N
-    zero = (mean != mean).to(tl.int16)
-    squares = tl.zeros([BLOCK // 8, 8], tl.float32)
-    for tile in tl.static_range(TILES):
-        distance = _look(kept[tile], zero, PACKED) - mean
-        if not FULL and tile == TILES - 1:
-            distance = tl.where(tile * BLOCK + _lanes(BLOCK) < N, distance, 0.0)
-        squares += distance * distance
-    rstd = tl.rsqrt(tl.sum(squares) / N + tl.cast(eps, tl.float32))
-    if stats_ptr is not None:
-        tl.store(stats_ptr + row, mean)
-        tl.store(stats_ptr + M + row, rstd)
-    zero = (rstd != rstd).to(tl.int16)
-    for tile in tl.static_range(TILES):
-        weight = _tile(weight_ptr, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "")
-        bias = _tile(bias_ptr, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "")
-        distance = _look(kept[tile], zero, PACKED) - mean
-        _store(y_ptr, tile * BLOCK, distance * rstd * weight + bias, N, BLOCK, FULL or tile < TILES - 1, "")
-
-
-# --8<-- [end:forward-row]
-
-
 # --8<-- [start:tiles]
 @triton.jit
 def _lanes(BLOCK: tl.constexpr):
@@ -143,7 +77,147 @@ def _store(ptr, start, value, N, BLOCK: tl.constexpr, FULL: tl.constexpr, CACHE:
         tl.store(ptr + lanes, value, mask=lanes < N, cache_modifier=CACHE)
 
 
+@triton.jit
+def _pairs(ptr, start, N, BLOCK: tl.constexpr, FULL: tl.constexpr):
+    """Eight 2-byte numbers for each thread, as four words of two."""
+    words = start // 2 + tl.arange(0, BLOCK // 8)[:, None] * 4 + tl.arange(0, 4)[None, :]
+    ptr = ptr.to(tl.pointer_type(tl.int32))
+    if FULL:
+        return tl.load(ptr + words)
+    return tl.load(ptr + words, mask=words < N // 2, other=0)
+
+
+@triton.jit
+def _look(tile, after, dtype: tl.constexpr):
+    """As fp32. In a later look words of two are made fp32 anew: the compiler would keep those of the look before.
+
+    It does not know that what came of that look, `after`, is a number.
+    """
+    if tile.dtype == tl.int32:
+        if after is not None:
+            tile ^= -(after != after).to(tl.int32)
+        first, second = tile.to(tl.int16), (tile >> 16).to(tl.int16)
+        tile = tl.reshape(tl.join(first, second), [tile.shape[0], 8]).to(dtype, bitcast=True)
+    return tile.to(tl.float32)
+
+
+@triton.jit
+def _prefetch(ptr, inside):
+    """Asks for the 32 bytes around it to come into the L2 cache, and does not wait."""
+    tl.inline_asm_elementwise(
+        "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.b32 $0, 0; }", "=r,l,r",
+        [ptr.to(tl.int64), inside.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
 # --8<-- [end:tiles]
+
+
+# --8<-- [start:exchange]
+@triton.jit
+def _combine_parts(count, mean, squares, other_count, other_mean, other_squares):
+    """Mean, and sum of squared distances from it, of two sets of numbers: Chan, Golub & LeVeque, 1979."""
+    both = count + other_count
+    share = other_count / tl.maximum(both, 1.0)
+    distance = other_mean - mean
+    return both, mean + distance * share, squares + other_squares + distance * distance * count * share
+
+
+@triton.jit
+def _arrived(ptr, inside):
+    """The words, once none of those inside is 0; 1 where it is not inside."""
+    return tl.inline_asm_elementwise(
+        """{ .reg .pred p, q; .reg .b64 at, word; setp.ne.s32 q, $2, 0; mov.b64 at, $1; mov.b64 word, 1;
+        again: @q ld.relaxed.gpu.global.b64 word, [at]; setp.eq.and.s64 p, word, 0, q; @p bra again;
+        mov.b64 $0, word; }""", "=l,l,r", [ptr.to(tl.int64), inside.to(tl.int32)],
+        dtype=tl.int64, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def _exchange(
+    mean, squares, words_ptr, part, N,
+    PARTS: tl.constexpr, COLUMNS: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.constexpr,
+):  # fmt: skip
+    """Mean and sum of squares of the row, from those of all programs that work at it.
+
+    The two of a program make one word of 64 bits, written and read at once: no order between writes is needed. No word
+    is 0, for the last bit of the squares is set, and 0 is what is there until it is written.
+    """
+    word = (mean.to(tl.uint32, bitcast=True).to(tl.int64) << 32) | squares.to(tl.uint32, bitcast=True).to(tl.int64)
+    tl.atomic_xchg(words_ptr + part, word | 1, sem="relaxed")
+    slots = tl.arange(0, SLOTS)  # one for each thread
+    if WAIT:
+        words = _arrived(words_ptr + slots, slots < PARTS)
+    else:
+        words = tl.load(words_ptr + slots, mask=slots < PARTS, other=1)
+    counts = tl.minimum(tl.maximum(N - slots * COLUMNS, 0), COLUMNS).to(tl.float32)
+    means = (words >> 32).to(tl.uint32).to(tl.float32, bitcast=True)
+    squares = words.to(tl.uint32).to(tl.float32, bitcast=True)
+    _, mean, squares = tl.reduce((counts, means, squares), 0, _combine_parts)
+    return mean, squares
+
+
+# --8<-- [end:exchange]
+
+
+# --8<-- [start:forward-row]
+@triton.jit
+def _forward_row_kernel(
+    x_ptr, weight_ptr, bias_ptr, y_ptr, stats_ptr, words_ptr, x_stride, M, N, eps,
+    UNIT: tl.constexpr, PARTS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr,
+    PACKED: tl.constexpr, AHEAD: tl.constexpr, FULL: tl.constexpr, WAIT: tl.constexpr,
+):  # fmt: skip
+    """A row, or one of its PARTS, held in registers as TILES: the mean first, then what is left. Reads MN, writes MN.
+
+    PACKED tiles stay in the two bytes a number in which they come, and are made fp32 at each of three looks. What a
+    program AHEAD rows later needs, which cannot start yet, goes into the L2 cache.
+    """
+    x_stride, N = tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
+    part = tl.program_id(0) % PARTS
+    row = (tl.program_id(0) // PARTS).to(tl.int64)
+    start = part * (TILES * BLOCK)
+    left = N - start  # all that follows counts from the part's start
+    x_ptr += row * x_stride + start
+    y_ptr += row * N + start
+    kept = ()
+    for tile in tl.static_range(TILES):
+        whole = FULL or (PARTS == 1 and tile < TILES - 1)
+        if PACKED:
+            kept = kept + (_pairs(x_ptr, tile * BLOCK, left, BLOCK, whole),)
+        else:
+            kept = kept + (_raw(x_ptr, tile * BLOCK, left, BLOCK, whole, ""),)
+    if AHEAD:
+        for tile in tl.static_range(TILES):
+            eights = tile * BLOCK + tl.arange(0, BLOCK // 8) * 8  # one for each thread
+            _prefetch(x_ptr + AHEAD * x_stride + eights, (eights < left) & (row + AHEAD < M))
+    dtype: tl.constexpr = x_ptr.dtype.element_ty
+    sums = tl.zeros([BLOCK // 8, 8], tl.float32)
+    for tile in tl.static_range(TILES):
+        sums += _look(kept[tile], None, dtype)
+    mean = tl.sum(sums) / tl.minimum(left, TILES * BLOCK)
+    squares = tl.zeros([BLOCK // 8, 8], tl.float32)
+    for tile in tl.static_range(TILES):
+        distance = _look(kept[tile], mean, dtype) - mean
+        if not FULL and (PARTS > 1 or tile == TILES - 1):
+            distance = tl.where(tile * BLOCK + _lanes(BLOCK) < left, distance, 0.0)
+        squares += distance * distance
+    square = tl.sum(squares)
+    if PARTS > 1:
+        mean, square = _exchange(mean, square, words_ptr + row * PARTS, part, N, PARTS, TILES * BLOCK, SLOTS, WAIT)
+    rstd = tl.rsqrt(square / N + tl.cast(eps, tl.float32))
+    if stats_ptr is not None:
+        tl.store(stats_ptr + row, mean, mask=part == 0)
+        tl.store(stats_ptr + M + row, rstd, mask=part == 0)
+    for tile in tl.static_range(TILES):
+        whole = FULL or (PARTS == 1 and tile < TILES - 1)
+        weight = _tile(weight_ptr + start, tile * BLOCK, left, BLOCK, whole, "")
+        bias = _tile(bias_ptr + start, tile * BLOCK, left, BLOCK, whole, "")
+        distance = _look(kept[tile], rstd, dtype) - mean
+        _store(y_ptr, tile * BLOCK, distance * rstd * weight + bias, left, BLOCK, whole, "")
+
+
+# --8<-- [end:forward-row]
 
 
 # --8<-- [start:statistics]
@@ -377,29 +451,44 @@ def _options(device: torch.device, threads: int, **constants: int | str) -> dict
     return {**constants, "num_warps": threads // _device(device)[1]}
 
 
+def _parts(N: int, columns: int, device: torch.device) -> int:
+    """Of that many columns, if the parts of a row can wait for each other; else 0.
+
+    They start one after the other, since programs start in the order of their numbers (CUB's scans rely on it, too).
+    There must be room for all of them at a time, and they wait in PTX.
+    """
+    multiprocessors, warp = _device(device)
+    parts = -(-N // columns)
+    return 0 if torch.version.hip or warp != 32 or parts > min(32, 4 * multiprocessors) else parts
+
+
 @functools.cache
 def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int | str]:
-    """With ROWS: some short rows a program. With TILES: one in registers. With neither: one, looked at twice."""
+    """With ROWS: some short rows a program. With TILES: one in registers, or a part. With neither: two looks at one."""
     block = triton.next_power_of_2(N)
     if N <= 1024:
         return _options(device, 128, ROWS=2048 // block, BLOCK=block)
     if 2048 < N <= 4096:
         return _options(device, 256, ROWS=2, BLOCK=block)
-    if N > 32768:
+    parts = 1 if N <= 32768 else _parts(N, 2**18 // bits, device)
+    if not parts:
         return _options(device, 1024, BLOCK=8192)
-    # threads, columns of a tile, whether packed, and of how many programs a multiprocessor the next rows are fetched
-    threads, block, packed, ahead = 512, 4096, 0, 0
-    if N <= 2048:
+    # threads, columns of a tile, whether packed, and how many rows later what is fetched is needed
+    threads, block, packed, ahead = 512, 4096, False, 0
+    multiprocessors, warp = _device(device)
+    if parts > 1:
+        threads, block, packed, ahead = 256, 2048, bits == 16, 2**25 // (bits * N)
+    elif N <= 2048:
         threads, block = 128, 2048
     elif N <= 12288:
         threads, block = 256, 2048
     elif N <= 16384 and bits == 16:
-        block, ahead = 8192, 2
+        block, ahead = 8192, 2 * multiprocessors
     elif N > 20480:
-        threads, block, packed = (512, 4096, 1) if bits == 16 else (1024, 8192, 0)
-    multiprocessors, warp = _device(device)
-    ahead *= multiprocessors if warp == 32 else 0
-    return _options(device, threads, TILES=-(-N // block), BLOCK=block, PACKED=packed, AHEAD=ahead)
+        threads, block, packed = (512, 4096, True) if bits == 16 else (1024, 8192, False)
+    tiles = -(-N // (parts * block))
+    ahead *= warp == 32
+    return _options(device, threads, PARTS=parts, TILES=tiles, BLOCK=block, SLOTS=threads, PACKED=packed, AHEAD=ahead)
 
 
 @functools.cache
@@ -448,8 +537,8 @@ def _rows(t: Tensor) -> tuple[Tensor, int]:
     return rows, rows.stride(0)
 
 
-# neither Triton's interpreter nor an AMD GPU knows it
-_PTX = isinstance(_forward_kernel, triton.runtime.JITFunction) and torch.version.hip is None
+_INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
+_PTX = not (_INTERPRETED or torch.version.hip)
 
 
 def _forward_fake(
@@ -470,16 +559,23 @@ def _forward(
     M = x.numel() // N
     (x, x_stride), weight, bias = _rows(x), weight.contiguous(), bias.contiguous()
     unit = 8 if N % 8 == 0 == x_stride % 8 else 1
-    arguments = x, weight, bias, y, stats if save else None, x_stride // unit, M, N // unit, eps, unit
-    options = _forward_launch(N, 8 * x.element_size(), x.device)
+    arguments = x, weight, bias, y, stats if save else None
+    sizes = x_stride // unit, M, N // unit, eps, unit
+    options = dict(_forward_launch(N, 8 * x.element_size(), x.device))
     with torch.cuda.device_of(x):  # triton launches on the current device
         if "ROWS" in options:
-            _forward_kernel[(-(-M // options["ROWS"]),)](*arguments, **options)
+            _forward_kernel[(-(-M // options["ROWS"]),)](*arguments, *sizes, **options)
         elif "TILES" in options:
-            more = {"FULL": N % options["BLOCK"] == 0, "AHEAD": options["AHEAD"] * _PTX}
-            _forward_row_kernel[(M,)](*arguments, **{**options, **more})
+            parts = options["PARTS"]
+            options["AHEAD"] *= _PTX
+            options["PACKED"] &= unit == 8 and x.data_ptr() % 4 == 0
+            options["FULL"] = N % (parts * options["TILES"] * options["BLOCK"]) == 0
+            words = None if parts == 1 else torch.zeros((M, parts), dtype=torch.int64, device=x.device)
+            # the interpreter runs one program after the other: none waits there, and a second launch finds all words
+            for _ in range(1 if _PTX or parts == 1 else 2):
+                _forward_row_kernel[(M * parts,)](*arguments, words, *sizes, WAIT=_PTX, **options)
         else:
-            _forward_wide_kernel[(M,)](*arguments, **options)
+            _forward_wide_kernel[(M,)](*arguments, *sizes, **options)
     return y, stats
 
 
@@ -556,7 +652,6 @@ class _LayerNorm(torch.autograd.Function):
 
 # --8<-- [start:public]
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-_INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
 # torch autocasts layer_norm to fp32 on a GPU; we do as the installed one does
 _AUTOCAST = torch._C._dispatch_has_kernel_for_dispatch_key("aten::layer_norm", "AutocastCUDA")
 

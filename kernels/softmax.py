@@ -50,12 +50,40 @@ def _forward_kernel(
 # --8<-- [end:forward]
 
 
-# --8<-- [start:forward-row]
+# --8<-- [start:tiles]
 @triton.jit
-def _merge(high, total, other_high, other_total):
-    """Two maxima, each with a sum of exponentials that is relative to it, as one."""
-    top = tl.maximum(high, other_high)
-    return top, total * _exp(high - top) + other_total * _exp(other_high - top)
+def _lanes(BLOCK: tl.constexpr):
+    """Eight neighbours for each thread."""
+    return tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
+
+
+@triton.jit
+def _load(ptr, cols, N, OTHER: tl.constexpr, POLICY: tl.constexpr, FULL: tl.constexpr = False):
+    if FULL:  # needs no mask
+        return tl.load(ptr + cols, eviction_policy=POLICY)
+    return tl.load(ptr + cols, mask=cols < N, other=OTHER, eviction_policy=POLICY)
+
+
+@triton.jit
+def _pairs(ptr, N, BLOCK: tl.constexpr, FULL: tl.constexpr):
+    """Eight 2-byte numbers for each thread, as four words of two; what is not there is -inf."""
+    nothing: tl.constexpr = -0x007F0080 if ptr.dtype.element_ty == tl.bfloat16 else -0x03FF0400
+    words = tl.arange(0, BLOCK // 8)[:, None] * 4 + tl.arange(0, 4)[None, :]
+    return _load(ptr.to(tl.pointer_type(tl.int32)), words, N // 2, nothing, "", FULL)
+
+
+@triton.jit
+def _look(tile, after, dtype: tl.constexpr):
+    """As fp32. In a second look words of two are made fp32 anew: the compiler would keep those of the first one.
+
+    It does not know that `after`, what came of the look before, never has the bits of the integer 1.
+    """
+    if tile.dtype == tl.int32:
+        if after is not None:
+            tile ^= -(after.to(tl.int32, bitcast=True) == 1).to(tl.int32)
+        first, second = tile.to(tl.int16), (tile >> 16).to(tl.int16)
+        tile = tl.reshape(tl.join(first, second), [tile.shape[0], 8]).to(dtype, bitcast=True)
+    return tile.to(tl.float32)
 
 
 @triton.jit
@@ -67,100 +95,109 @@ def _prefetch(ptr, inside):
     )  # fmt: skip
 
 
-@triton.jit
-def _forward_row_kernel(
-    x_ptr, y_ptr, x_stride, M, N,
-    TILES: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr, UNIT: tl.constexpr,
-):  # fmt: skip
-    """A row held in registers as TILES of fp32. Reads MN, writes MN.
-
-    A warp's share of it has 256 columns of a tile, and a maximum of its own: one meeting of all warps is enough, for
-    maxima and sums together. The row that comes AHEAD rows later, for a program that cannot start yet, goes into L2.
-    """
-    N *= UNIT
-    stride = tl.cast(x_stride, tl.int64) * UNIT
-    row = tl.program_id(0).to(tl.int64)
-    x_ptr += row * stride
-    y_ptr += row * N
-    cols = tl.arange(0, BLOCK // 256)[:, None] * 256 + tl.arange(0, 256)[None, :]
-    tiles = ()
-    for tile in tl.static_range(TILES - 1):
-        tiles = tiles + (tl.load(x_ptr + tile * BLOCK + cols).to(tl.float32),)
-    last = (TILES - 1) * BLOCK + cols
-    tiles = tiles + (tl.load(x_ptr + last, mask=last < N, other=float("-inf")).to(tl.float32),)
-    if AHEAD:
-        for tile in tl.static_range(TILES):
-            eights = tile * BLOCK + tl.arange(0, BLOCK // 8) * 8  # one for each thread
-            _prefetch(x_ptr + AHEAD * stride + eights, (eights < N) & (row + AHEAD < M))
-    peak = tiles[0]
-    for tile in tl.static_range(1, TILES):
-        peak = tl.maximum(peak, tiles[tile])
-    high = tl.maximum(tl.max(peak, axis=1), _LOWEST)  # finite, for -inf - -inf would be NaN
-    exps = ()
-    sums = tl.zeros([BLOCK // 256, 256], tl.float32)
-    for tile in tl.static_range(TILES):
-        exps = exps + (_exp(tiles[tile] - high[:, None]),)
-        sums += exps[tile]
-    top, total = tl.reduce((high, tl.sum(sums, axis=1)), 0, _merge)
-    scale = (_exp(high - top) / total)[:, None]
-    for tile in tl.static_range(TILES - 1):
-        tl.store(y_ptr + tile * BLOCK + cols, exps[tile] * scale, cache_modifier=".cs")
-    tl.store(y_ptr + last, exps[TILES - 1] * scale, mask=last < N, cache_modifier=".cs")
-
-
-# --8<-- [end:forward-row]
+# --8<-- [end:tiles]
 
 
 # --8<-- [start:exchange]
 @triton.jit
-def _load(ptr, cols, N, OTHER: tl.constexpr, POLICY: tl.constexpr):
-    return tl.load(ptr + cols, mask=cols < N, other=OTHER, eviction_policy=POLICY)
+def _merge(high, total, other_high, other_total):
+    """Two maxima, each with a sum of exponentials that is relative to it, as one."""
+    top = tl.maximum(high, other_high)
+    return top, total * _exp(high - top) + other_total * _exp(other_high - top)
 
 
 @triton.jit
-def _exchange(high, total, words_ptr, row, part, PARTS: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.constexpr):
-    """The maxima and sums of all programs that work at a row.
+def _arrived(ptr, inside):
+    """The words, once none of those inside is 0."""
+    return tl.inline_asm_elementwise(
+        """{ .reg .pred p, q; .reg .b64 at, word; setp.ne.s32 q, $2, 0; mov.b64 at, $1; mov.b64 word, $3;
+        again: @q ld.relaxed.gpu.global.b64 word, [at]; setp.eq.and.s64 p, word, 0, q; @p bra again;
+        mov.b64 $0, word; }""", "=l,l,r,l",
+        [ptr.to(tl.int64), inside.to(tl.int32), tl.full(ptr.shape, _NOTHING, tl.int64)],
+        dtype=tl.int64, is_pure=False, pack=1,
+    )  # fmt: skip
 
-    The two make one word of 64 bits, written and read at once: no order between writes is needed. No word is 0, and 0
-    is what is there until it is written. A thread has a slot of its own, so that all leave the loop together.
+
+@triton.jit
+def _exchange(high, total, words_ptr, part, PARTS: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.constexpr):
+    """The maximum and sum of all programs that work at a row.
+
+    The two of a program make one word of 64 bits, written and read at once: no order between writes is needed. No word
+    is 0, and 0 is what is there until it is written.
     """
-    words_ptr += row * PARTS
     word = (high.to(tl.uint32, bitcast=True).to(tl.int64) << 32) | total.to(tl.uint32, bitcast=True).to(tl.int64)
     tl.atomic_xchg(words_ptr + part, word, sem="relaxed")
-    slots = tl.arange(0, SLOTS)
-    words = tl.load(words_ptr + slots, mask=slots < PARTS, other=_NOTHING, volatile=True)
+    slots = tl.arange(0, SLOTS)  # one for each thread
     if WAIT:
-        while tl.min((words != 0).to(tl.int32)) == 0:
-            words = tl.load(words_ptr + slots, mask=slots < PARTS, other=_NOTHING, volatile=True)
-    return (words >> 32).to(tl.uint32).to(tl.float32, bitcast=True), words.to(tl.uint32).to(tl.float32, bitcast=True)
+        words = _arrived(words_ptr + slots, slots < PARTS)
+    else:
+        words = tl.load(words_ptr + slots, mask=slots < PARTS, other=_NOTHING)
+    highs = (words >> 32).to(tl.uint32).to(tl.float32, bitcast=True)
+    return tl.reduce((highs, words.to(tl.uint32).to(tl.float32, bitcast=True)), 0, _merge)
 
 
 # --8<-- [end:exchange]
 
 
-# --8<-- [start:forward-parts]
+# --8<-- [start:forward-row]
 @triton.jit
-def _forward_parts_kernel(
+def _forward_row_kernel(
     x_ptr, y_ptr, words_ptr, x_stride, M, N,
-    PARTS: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.constexpr, UNIT: tl.constexpr,
+    PARTS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr, PACKED: tl.constexpr,
+    AHEAD: tl.constexpr, FULL: tl.constexpr, WAIT: tl.constexpr, UNIT: tl.constexpr,
 ):  # fmt: skip
-    """One of the PARTS of some rows, held in registers. Reads MN, writes MN."""
+    """A row, or one of its PARTS, held in registers as TILES. Reads MN, writes MN.
+
+    PACKED tiles stay in the two bytes a number in which they come, and their exponentials are computed twice. A thread
+    has a maximum of its own: one meeting of all is enough, for maxima and sums together. What a program AHEAD rows later
+    needs, which cannot start yet, goes into the L2 cache.
+    """
     N *= UNIT
     stride = tl.cast(x_stride, tl.int64) * UNIT
     part = tl.program_id(0) % PARTS
-    cols = part * BLOCK + tl.arange(0, BLOCK)
-    for index in range(tl.program_id(0) // PARTS, M, tl.num_programs(0) // PARTS):
-        row = tl.cast(index, tl.int64)
-        x = _load(x_ptr + row * stride, cols, N, float("-inf"), "").to(tl.float32)
-        high = tl.maximum(tl.max(x), _LOWEST)  # finite, for -inf - -inf would be NaN
-        exps = _exp(x - high)
-        highs, totals = _exchange(high, tl.sum(exps), words_ptr, row, part, PARTS, SLOTS, WAIT)
-        top = tl.max(highs)
-        scale = _exp(high - top) / tl.sum(totals * _exp(highs - top))
-        tl.store(y_ptr + row * N + cols, exps * scale, mask=cols < N)
+    row = (tl.program_id(0) // PARTS).to(tl.int64)
+    start = part * (TILES * BLOCK)
+    left = N - start  # all that follows counts from the part's start
+    x_ptr += row * stride + start
+    y_ptr += row * N + start
+    cols = _lanes(BLOCK)
+    tiles = ()
+    for tile in tl.static_range(TILES):
+        whole = FULL or (PARTS == 1 and tile < TILES - 1)
+        if PACKED:
+            tiles = tiles + (_pairs(x_ptr + tile * BLOCK, left - tile * BLOCK, BLOCK, whole),)
+        else:
+            tiles = tiles + (_load(x_ptr + tile * BLOCK, cols, left - tile * BLOCK, float("-inf"), "", whole),)
+    if AHEAD:
+        for tile in tl.static_range(TILES):
+            eights = tile * BLOCK + tl.arange(0, BLOCK // 8) * 8  # one for each thread
+            _prefetch(x_ptr + AHEAD * stride + eights, (eights < left) & (row + AHEAD < M))
+    dtype: tl.constexpr = x_ptr.dtype.element_ty
+    peak = tl.full([BLOCK // 8, 8], _LOWEST, tl.float32)  # finite, for -inf - -inf would be NaN
+    for tile in tl.static_range(TILES):
+        peak = tl.maximum(peak, _look(tiles[tile], None, dtype))
+    high = tl.max(peak, axis=1)
+    exps = ()
+    sums = tl.zeros([BLOCK // 8, 8], tl.float32)
+    for tile in tl.static_range(TILES):
+        exps = exps + (_exp(_look(tiles[tile], high[:, None], dtype) - high[:, None]),)
+        sums += exps[tile]
+    top, total = tl.reduce((high, tl.sum(sums, axis=1)), 0, _merge)
+    if PARTS > 1:
+        top, total = _exchange(top, total, words_ptr + row * PARTS, part, PARTS, SLOTS, WAIT)
+    scale = 1 / total
+    for tile in tl.static_range(TILES):
+        if PACKED:
+            y = _exp(_look(tiles[tile], total, dtype) - top) * scale
+        else:
+            y = exps[tile] * (_exp(high - top) * scale)[:, None]
+        if FULL or (PARTS == 1 and tile < TILES - 1):
+            tl.store(y_ptr + tile * BLOCK + cols, y, cache_modifier=".cs")
+        else:
+            tl.store(y_ptr + tile * BLOCK + cols, y, mask=cols < left - tile * BLOCK, cache_modifier=".cs")
 
 
-# --8<-- [end:forward-parts]
+# --8<-- [end:forward-row]
 
 
 # --8<-- [start:forward-widest]
@@ -221,13 +258,18 @@ def _backward_kernel(
 # --8<-- [end:backward]
 
 
-# --8<-- [start:backward-wide]
+# --8<-- [start:backward-row]
 @triton.jit
-def _backward_part(
-    dy_ptr, y_ptr, dx_ptr, words_ptr, row, part, dy_stride, N,
+def _backward_row_kernel(
+    dy_ptr, y_ptr, dx_ptr, words_ptr, dy_stride, M, N,
     PARTS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.constexpr,
+    UNIT: tl.constexpr,
 ):  # fmt: skip
-    dy_ptr += row * dy_stride
+    """A row, or one of its PARTS, held in registers as TILES. Reads 2MN, writes MN."""
+    N *= UNIT
+    part = tl.program_id(0) % PARTS
+    row = (tl.program_id(0) // PARTS).to(tl.int64)
+    dy_ptr += row * (tl.cast(dy_stride, tl.int64) * UNIT)
     y_ptr += row * N
     dx_ptr += row * N
     cols = part * (TILES * BLOCK) + tl.arange(0, BLOCK)
@@ -241,36 +283,14 @@ def _backward_part(
     total = tl.sum(products)
     if PARTS > 1:
         none = tl.full([], _LOWEST, tl.float32)
-        total = tl.sum(_exchange(none, total, words_ptr, row, part, PARTS, SLOTS, WAIT)[1])
+        total = _exchange(none, total, words_ptr + row * PARTS, part, PARTS, SLOTS, WAIT)[1]
     for tile in tl.static_range(TILES):
         # + 0.0: converted by the same expression as above, y would be kept as fp32, in twice the registers
         dx = (ys[tile] + 0.0).to(tl.float32) * (dys[tile].to(tl.float32) - total)
         tl.store(dx_ptr + cols + tile * BLOCK, dx, mask=cols + tile * BLOCK < N)
 
 
-@triton.jit
-def _backward_wide_kernel(
-    dy_ptr, y_ptr, dx_ptr, words_ptr, dy_stride, M, N,
-    PARTS: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.constexpr, UNIT: tl.constexpr,
-    TILES: tl.constexpr = 1,
-):  # fmt: skip
-    """A row as some TILES, or one of the PARTS of some rows, held in registers. Reads 2MN, writes MN."""
-    N *= UNIT
-    stride = tl.cast(dy_stride, tl.int64) * UNIT
-    program = tl.program_id(0)
-    if PARTS == 1:
-        _backward_part(
-            dy_ptr, y_ptr, dx_ptr, words_ptr, program.to(tl.int64), 0, stride, N, 1, TILES, BLOCK, SLOTS, WAIT
-        )
-    else:
-        for index in range(program // PARTS, M, tl.num_programs(0) // PARTS):
-            row = tl.cast(index, tl.int64)
-            _backward_part(
-                dy_ptr, y_ptr, dx_ptr, words_ptr, row, program % PARTS, stride, N, PARTS, TILES, BLOCK, SLOTS, WAIT
-            )
-
-
-# --8<-- [end:backward-wide]
+# --8<-- [end:backward-row]
 
 
 # --8<-- [start:backward-widest]
@@ -328,31 +348,37 @@ def _looks(bits: int, device: torch.device) -> dict[str, int]:
     return _options(device, 1024, BLOCK=8192, LANES=8192 * bits // 128)
 
 
-def _together(device: torch.device, threads: int) -> int:
-    """Programs of 64 registers a thread that surely are at work at the same time."""
-    return _device(device)[0] * (1024 // threads)
+def _row(N: int, device: torch.device, parts: int, threads: int, tile: int, **more: int) -> dict[str, int]:
+    """A row in so many parts; of a part so many columns are a tile. A slot for each thread."""
+    return _options(device, threads, PARTS=parts, TILES=-(-N // (parts * tile)), BLOCK=tile, SLOTS=threads, **more)
 
 
-def _cut(N: int, bits: int, device: torch.device, block: int, threads: int) -> dict[str, int]:
-    """In parts of `block` columns, if these can wait for each other: few enough, and on one die. A slot for each."""
-    if -(-N // block) > min(32, _together(device, threads)) or torch.version.hip:
-        return _looks(bits, device)
-    return _options(device, threads, PARTS=-(-N // block), BLOCK=block, SLOTS=threads)
+def _parts(N: int, columns: int, device: torch.device) -> int:
+    """Of that many columns, if the parts of a row can wait for each other; else 0.
+
+    They start one after the other, since programs start in the order of their numbers (CUB's scans rely on it, too).
+    There must be room for all of them at a time, and they wait in PTX.
+    """
+    multiprocessors, warp = _device(device)
+    parts = -(-N // columns)
+    return 0 if torch.version.hip or warp != 32 or parts > min(32, 4 * multiprocessors) else parts
 
 
 @functools.cache
 def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
-    """With ROWS: several rows a program; with AHEAD: a row; with PARTS: a part of it; else: two looks at a row."""
+    """With ROWS: several rows a program; with PARTS: a row, or a part of it; else: two looks at a row."""
     if N <= 1024:
         return _short(N, device)
     if N > 32768:
-        return _cut(N, bits, device, 4096, 128)
+        threads, columns, ahead = 256, 2**18 // bits, 2**25 // (bits * N)
+        parts = _parts(N, columns, device)
+        return _row(N, device, parts, threads, 2048, PACKED=bits == 16, AHEAD=ahead) if parts else _looks(bits, device)
     threads = 256 if 8192 < N <= 10240 else max(128, triton.next_power_of_2(N) // 32)
     multiprocessors, warp = _device(device)
     # in L2 there is room for as many rows of 2-byte numbers as are at work; to fetch them pays except at some lengths
     fetched = bits == 16 and warp == 32 and not 8192 < N <= 16384
     ahead = multiprocessors * (1024 // threads) if fetched else 0
-    return _options(device, threads, TILES=-(-N // (8 * threads)), BLOCK=8 * threads, AHEAD=ahead)
+    return _row(N, device, 1, threads, 8 * threads, PACKED=False, AHEAD=ahead)
 
 
 @functools.cache
@@ -360,12 +386,13 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
     if N <= 1024:
         return _short(N, device)
     if 8192 < N <= 10240:
-        return _options(device, 256, PARTS=1, TILES=5, BLOCK=2048, SLOTS=256)
-    if N <= 16384:
+        return _row(N, device, 1, 256, 2048)
+    if N <= 16384 or (bits == 16 and N <= 32768):
         block = triton.next_power_of_2(N)
-        threads = max(128, min(512, block // 16))
-        return _options(device, threads, PARTS=1, BLOCK=block, SLOTS=threads)
-    return _cut(N, bits, device, 8192, 256)
+        threads = 1024 if N > 16384 else max(128, min(512, block // 16))
+        return _row(N, device, 1, threads, block)
+    parts = _parts(N, 2**17 // bits, device)
+    return _row(N, device, parts, 256, 2**17 // bits) if parts else _looks(bits, device)
 
 
 # --8<-- [end:launch]
@@ -378,23 +405,18 @@ def _rows(t: Tensor) -> Tensor:
     return rows if rows.stride(1) == 1 else rows.contiguous()
 
 
-_WAIT = isinstance(_forward_kernel, triton.runtime.JITFunction)
-_PTX = _WAIT and torch.version.hip is None  # neither the interpreter nor an AMD GPU knows it
-# the driver starts all programs together, or refuses: none waits for one that has no room
-_COOPERATIVE = {"WAIT": True, "launch_cooperative_grid": True, "maxnreg": 64}
+_INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
+_PTX = not (_INTERPRETED or torch.version.hip)
 
 
-def _launches(M: int, options: dict[str, int], x: Tensor) -> list[tuple[int, Tensor | None, dict[str, int]]]:
-    """Programs, the words that they exchange, and what else each launch needs.
+def _words(M: int, options: dict[str, int], device: torch.device) -> tuple[Tensor | None, int]:
+    """What the parts of each row exchange, and how many launches that takes.
 
     The interpreter runs one program after the other: none waits there, and a second launch finds all words.
     """
-    parts = options["PARTS"]
-    if parts == 1:
-        return [(M, None, {"WAIT": False})]
-    groups = min(M, _together(x.device, options["SLOTS"]) // parts)
-    words = torch.zeros((M, parts), dtype=torch.int64, device=x.device)
-    return [(groups * parts, words, _COOPERATIVE)] if _WAIT else [(groups * parts, words, {"WAIT": False})] * 2
+    if options["PARTS"] == 1:
+        return None, 1
+    return torch.zeros((M, options["PARTS"]), dtype=torch.int64, device=device), 1 if _PTX else 2
 
 
 def _forward_fake(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -413,12 +435,15 @@ def _forward(x: Tensor, dtype: torch.dtype) -> Tensor:
     with torch.cuda.device_of(x):  # triton launches on the current device
         if "ROWS" in options:
             _forward_kernel[(-(-M // options["ROWS"]),)](x, y, stride // unit, M, N // unit, **options)
-        elif "AHEAD" in options:
-            options["AHEAD"] *= _PTX
-            _forward_row_kernel[(M,)](x, y, stride // unit, M, N // unit, **options)
         elif "PARTS" in options:
-            for programs, words, more in _launches(M, options, x):
-                _forward_parts_kernel[(programs,)](x, y, words, stride // unit, M, N // unit, **options, **more)
+            options["AHEAD"] *= _PTX
+            options["PACKED"] &= unit == 8 and x.data_ptr() % 4 == 0
+            full = N % (options["PARTS"] * options["TILES"] * options["BLOCK"]) == 0
+            words, launches = _words(M, options, x.device)
+            for _ in range(launches):
+                _forward_row_kernel[(M * options["PARTS"],)](
+                    x, y, words, stride // unit, M, N // unit, FULL=full, WAIT=_PTX, **options
+                )
         else:
             _forward_widest_kernel[(M,)](x, y, stride // unit, N // unit, **options)
     return y
@@ -441,8 +466,11 @@ def _backward(dy: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
         if "ROWS" in options:
             _backward_kernel[(-(-M // options["ROWS"]),)](dy, y, dx, stride // unit, M, N // unit, **options)
         elif "PARTS" in options:
-            for programs, words, more in _launches(M, options, y):
-                _backward_wide_kernel[(programs,)](dy, y, dx, words, stride // unit, M, N // unit, **options, **more)
+            words, launches = _words(M, options, y.device)
+            for _ in range(launches):
+                _backward_row_kernel[(M * options["PARTS"],)](
+                    dy, y, dx, words, stride // unit, M, N // unit, WAIT=_PTX, **options
+                )
         else:
             _backward_widest_kernel[(M,)](dy, y, dx, stride // unit, N // unit, **options)
     return dx
@@ -484,7 +512,6 @@ class _Softmax(torch.autograd.Function):
 
 # --8<-- [start:public]
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-_INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
 # torch autocasts softmax to fp32 on a GPU; we do as the installed one does
 _AUTOCAST = torch._C._dispatch_has_kernel_for_dispatch_key("aten::softmax.int", "AutocastCUDA")
 

@@ -14,15 +14,19 @@ WIDER = (1024, 4096, 16384, 32768)  # in fp32, too
 # fetched meanwhile
 FORWARD_ROW = {
     2048: ((128, 2048, 0, 8), (128, 2048, 0, 0), (128, 1024, 0, 8), (256, 2048, 0, 4)),
-    4096: ((256, 2048, 0, 4), (256, 2048, 0, 0), (128, 4096, 0, 8), (128, 1024, 0, 8), (256, 4096, 0, 4)),
-    8192: ((256, 2048, 0, 4), (256, 2048, 0, 0), (512, 4096, 0, 2), (256, 8192, 0, 4), (128, 1024, 0, 0)),
-    9000: ((256, 2048, 0, 0), (256, 2048, 0, 3), (256, 2048, 1, 0), (512, 4096, 0, 2), (128, 1024, 0, 0)),
-    12288: ((512, 4096, 0, 2), (512, 4096, 0, 0), (256, 2048, 0, 3), (256, 2048, 0, 0)),
-    16384: ((512, 4096, 0, 2), (512, 4096, 0, 1), (512, 4096, 0, 0), (512, 4096, 1, 2), (512, 8192, 0, 2)),
-    20480: ((512, 4096, 0, 1), (512, 4096, 0, 2), (512, 4096, 0, 0), (512, 4096, 1, 2), (1024, 8192, 0, 1)),
-    32768: ((512, 8192, 1, 1), (512, 8192, 1, 0), (512, 4096, 1, 1), (512, 4096, 1, 0), (512, 4096, 1, 2),
-            (1024, 8192, 0, 1), (1024, 8192, 0, 0)),
+    4096: ((256, 2048, 0, 4), (256, 2048, 0, 0), (128, 4096, 0, 8), (128, 1024, 0, 8), (128, 1024, 1, 8)),
+    8192: ((256, 2048, 0, 4), (256, 2048, 0, 0), (512, 4096, 0, 2), (256, 2048, 1, 4), (128, 1024, 0, 0)),
+    9000: ((256, 2048, 0, 0), (256, 2048, 0, 3), (256, 2048, 1, 0), (256, 2048, 1, 4), (512, 4096, 1, 2)),
+    12288: ((512, 4096, 0, 2), (512, 4096, 0, 0), (256, 2048, 0, 3), (256, 2048, 0, 0), (256, 2048, 1, 3)),
+    16384: ((512, 4096, 0, 2), (512, 4096, 0, 0), (512, 4096, 1, 2), (512, 4096, 1, 0), (512, 8192, 0, 2),
+            (256, 2048, 1, 4)),
+    20480: ((512, 4096, 0, 1), (512, 4096, 0, 0), (512, 4096, 1, 2), (512, 4096, 1, 0), (1024, 8192, 0, 1)),
+    32768: ((512, 4096, 1, 1), (512, 4096, 1, 0), (512, 4096, 1, 2), (1024, 8192, 1, 1), (1024, 8192, 1, 0),
+            (1024, 8192, 1, 2), (1024, 8192, 0, 1), (1024, 8192, 0, 0)),
 }  # fmt: skip
+# A part of a row: columns, threads, and for how many columns the next ones are fetched
+FORWARD_PARTS = ((16384, 256, 2**21), (16384, 256, 2**20), (16384, 256, 2**22), (16384, 256, 0), (8192, 128, 2**21),
+                 (8192, 256, 2**21), (32768, 512, 2**21))  # fmt: skip
 # (threads, tile): a row that is looked at twice
 FORWARD_WIDE = {
     4096: ((128, 1024),),
@@ -75,14 +79,13 @@ def alternatives(point: Point) -> list[Options]:
             {"ROWS": tile // columns, "BLOCK": columns, "num_warps": threads // 32}
             for threads, tile in FORWARD_WHOLE.get(columns, ())
         ]
-        rows: list[Options] = [
-            {
-                "TILES": -(-columns // tile), "BLOCK": tile, "PACKED": packed,
-                "AHEAD": MULTIPROCESSORS * ahead * 16 // bits, "num_warps": threads // 32,
-            }
+        rows = [
+            held(1, -(-columns // tile), tile, threads, bool(packed), MULTIPROCESSORS * ahead * 16 // bits)
             for threads, tile, packed, ahead in FORWARD_ROW.get(columns, ())
             if narrow or not packed
-        ]  # fmt: skip
+        ]
+        if columns >= 32768:
+            rows += [parts(columns, bits, *plan) for plan in FORWARD_PARTS]
         wide: list[Options] = [
             {"BLOCK": tile, "num_warps": threads // 32} for threads, tile in FORWARD_WIDE.get(columns, ())
         ]
@@ -100,3 +103,17 @@ def alternatives(point: Point) -> list[Options]:
         for hints in ({"W1": "evict_last", "W2": ""}, {"W1": "", "W2": ""})
     ]
     return one + two
+
+
+def held(parts: int, tiles: int, tile: int, threads: int, packed: bool, ahead: int) -> Options:
+    return {
+        "PARTS": parts, "TILES": tiles, "BLOCK": tile, "SLOTS": threads, "PACKED": packed, "AHEAD": ahead,
+        "num_warps": threads // 32,
+    }  # fmt: skip
+
+
+def parts(columns: int, bits: int, size: int, threads: int, ahead: int) -> Options:
+    """Rows cut into parts of that many columns, half as many in fp32."""
+    size = size * 16 // bits
+    tiles, ahead = size // (8 * threads), ahead * 16 // (bits * columns)
+    return held(-(-columns // size), tiles, 8 * threads, threads, bits == 16, ahead)

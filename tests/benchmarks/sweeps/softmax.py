@@ -8,15 +8,16 @@ from tests.benchmarks.sweeps import MULTIPROCESSORS
 COLUMNS = (1024, 2048, 4096, 8192, 9000, 16384, 32768, 65536, 131072)
 Options = dict[str, int]
 
-# A row in registers: threads, and for how many programs a multiprocessor the next rows are fetched meanwhile
+# A row in registers: threads, for how many programs a multiprocessor the next rows are fetched meanwhile, packed
 ROW = {
-    2048: ((128, 8), (128, 16), (128, 0), (256, 4)),
-    4096: ((128, 8), (128, 0), (256, 4), (256, 0)),
-    8192: ((256, 4), (256, 0), (512, 2), (128, 0)),
-    9000: ((256, 0), (256, 3), (512, 2), (512, 0), (128, 0)),
-    16384: ((512, 2), (512, 1), (512, 0), (1024, 1), (256, 0)),
-    32768: ((1024, 1), (1024, 0), (1024, 2), (512, 1), (512, 0)),
-}
+    2048: ((128, 8, False), (128, 16, False), (128, 0, False), (256, 4, False), (128, 8, True)),
+    4096: ((128, 8, False), (128, 0, False), (256, 4, False), (128, 8, True)),
+    8192: ((256, 4, False), (256, 0, False), (512, 2, False), (256, 4, True), (128, 8, True)),
+    9000: ((256, 0, False), (256, 3, False), (512, 2, False), (256, 0, True), (256, 4, True), (512, 3, True)),
+    16384: ((512, 2, False), (512, 0, False), (512, 2, True), (512, 4, True), (512, 0, True), (256, 4, True)),
+    32768: ((1024, 1, False), (1024, 0, False), (1024, 1, True), (1024, 2, True), (1024, 0, True), (512, 2, True),
+            (512, 0, True)),
+}  # fmt: skip
 # backward: (tiles, columns of a tile, threads) of a program that holds a row
 WHOLE = {
     2048: ((1, 2048, 128), (1, 2048, 256), (2, 1024, 128)),
@@ -26,8 +27,10 @@ WHOLE = {
     16384: ((1, 16384, 512), (1, 16384, 1024)),
     32768: ((1, 32768, 1024),),
 }
-# (columns, threads) of a program that holds a part of a row
-PARTS = ((16384, 1024), (16384, 512), (8192, 512), (8192, 256), (4096, 256), (4096, 128))
+# A part of a row: columns, threads, and in the forward for how many columns the next ones are fetched
+FORWARD_PARTS = ((16384, 256, 2**21), (16384, 256, 2**20), (16384, 256, 2**22), (16384, 256, 0), (16384, 128, 2**21),
+                 (8192, 128, 2**21), (8192, 256, 2**21), (32768, 512, 2**21))  # fmt: skip
+BACKWARD_PARTS = ((16384, 1024), (16384, 512), (8192, 512), (8192, 256), (4096, 256), (4096, 128))
 
 
 def points() -> Iterator[Point]:
@@ -45,35 +48,41 @@ def alternatives(point: Point) -> list[Options]:
         return [{"ROWS": rows, "BLOCK": 1024, "num_warps": warps} for rows, warps in sizes]
     plans = []
     if point.direction == "forward":
-        plans += [row(columns, bits, *plan) for plan in ROW.get(columns, ())]
+        plans += [row(columns, bits, *plan) for plan in ROW.get(columns, ()) if bits == 16 or not plan[2]]
     else:
         plans += [whole(*plan) for plan in WHOLE.get(columns, ())]
     if columns >= 32768:
-        plans += [parts(columns, *plan) for plan in PARTS]
+        plans += [parts(point, *plan) for plan in (FORWARD_PARTS if point.direction == "forward" else BACKWARD_PARTS)]
     if columns >= 9000:
         plans += [looks(size, bits) for size in ((2048, 4096) if columns == 9000 else (4096, 8192))]
     return plans
 
 
-def row(columns: int, bits: int, threads: int, ahead: int) -> Options:
+def row(columns: int, bits: int, threads: int, ahead: int, packed: bool) -> Options:
     """A row in registers, eight columns of a tile a thread."""
-    tile = 8 * threads
-    return {
-        "TILES": -(-columns // tile),
-        "BLOCK": tile,
+    return held(1, -(-columns // (8 * threads)), 8 * threads, threads) | {
+        "PACKED": packed and bits == 16,
         "AHEAD": MULTIPROCESSORS * ahead * 16 // bits,
-        "num_warps": threads // 32,
     }
 
 
 def whole(tiles: int, tile: int, threads: int) -> Options:
-    more = {} if tiles == 1 else {"TILES": tiles}
-    return {"PARTS": 1, "BLOCK": tile, "SLOTS": threads, "num_warps": threads // 32} | more
+    return held(1, tiles, tile, threads)
 
 
-def parts(columns: int, size: int, threads: int) -> Options:
-    """Rows cut into parts of that many columns."""
-    return {"PARTS": -(-columns // size), "BLOCK": size, "SLOTS": threads, "num_warps": threads // 32}
+def parts(point: Point, size: int, threads: int, ahead: int | None = None) -> Options:
+    """Rows cut into parts of that many columns, half as many in fp32."""
+    columns, narrow = point.shape["columns"], point.dtype == "bfloat16"
+    size //= 1 if narrow else 2
+    if ahead is None:
+        return held(-(-columns // size), 1, size, threads)
+    number = -(-columns // size)
+    ahead = ahead // columns if narrow else ahead // (2 * columns)
+    return held(number, size // (8 * threads), 8 * threads, threads) | {"PACKED": narrow, "AHEAD": ahead}
+
+
+def held(parts: int, tiles: int, tile: int, threads: int) -> Options:
+    return {"PARTS": parts, "TILES": tiles, "BLOCK": tile, "SLOTS": threads, "num_warps": threads // 32}
 
 
 def looks(block: int, bits: int) -> Options:
