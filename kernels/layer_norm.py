@@ -96,8 +96,11 @@ def _look(tile, after, dtype: tl.constexpr):
     if tile.dtype == tl.int32:
         if after is not None:
             tile ^= -(after != after).to(tl.int32)
-        first, second = tile.to(tl.int16), (tile >> 16).to(tl.int16)
-        tile = tl.reshape(tl.join(first, second), [tile.shape[0], 8]).to(dtype, bitcast=True)
+        if dtype == tl.bfloat16:  # the upper half of an fp32
+            first, second = (tile << 16).to(tl.float32, bitcast=True), (tile & -65536).to(tl.float32, bitcast=True)
+        else:
+            first, second = tile.to(tl.int16).to(dtype, bitcast=True), (tile >> 16).to(tl.int16).to(dtype, bitcast=True)
+        tile = tl.reshape(tl.join(first, second), [tile.shape[0], 8])
     return tile.to(tl.float32)
 
 
@@ -459,7 +462,8 @@ def _parts(N: int, columns: int, device: torch.device) -> int:
     """
     multiprocessors, warp = _device(device)
     parts = -(-N // columns)
-    return 0 if torch.version.hip or warp != 32 or parts > min(32, 4 * multiprocessors) else parts
+    room = 32 if device.type == "cpu" else min(32, 4 * multiprocessors)
+    return 0 if torch.version.hip or warp != 32 or parts > room else parts
 
 
 @functools.cache
@@ -467,27 +471,23 @@ def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int | 
     """With ROWS: some short rows a program. With TILES: one in registers, or a part. With neither: two looks at one."""
     block = triton.next_power_of_2(N)
     if N <= 1024:
-        return _options(device, 128, ROWS=2048 // block, BLOCK=block)
+        return _options(device, 128, ROWS=2048 * 16 // bits // block, BLOCK=block)
     if 2048 < N <= 4096:
         return _options(device, 256, ROWS=2, BLOCK=block)
-    parts = 1 if N <= 32768 else _parts(N, 2**18 // bits, device)
+    parts = _parts(N, 2**17 // bits, device) if 2**19 // bits < N else 1
     if not parts:
         return _options(device, 1024, BLOCK=8192)
     # threads, columns of a tile, whether packed, and how many rows later what is fetched is needed
     threads, block, packed, ahead = 512, 4096, False, 0
-    multiprocessors, warp = _device(device)
     if parts > 1:
-        threads, block, packed, ahead = 256, 2048, bits == 16, 2**25 // (bits * N)
+        threads, block, packed, ahead = 128, 1024, bits == 16, 2**25 // (bits * N)
     elif N <= 2048:
         threads, block = 128, 2048
     elif N <= 12288:
         threads, block = 256, 2048
-    elif N <= 16384 and bits == 16:
-        block, ahead = 8192, 2 * multiprocessors
     elif N > 20480:
-        threads, block, packed = (512, 4096, True) if bits == 16 else (1024, 8192, False)
+        packed = True
     tiles = -(-N // (parts * block))
-    ahead *= warp == 32
     return _options(device, threads, PARTS=parts, TILES=tiles, BLOCK=block, SLOTS=threads, PACKED=packed, AHEAD=ahead)
 
 

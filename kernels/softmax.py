@@ -81,8 +81,11 @@ def _look(tile, after, dtype: tl.constexpr):
     if tile.dtype == tl.int32:
         if after is not None:
             tile ^= -(after.to(tl.int32, bitcast=True) == 1).to(tl.int32)
-        first, second = tile.to(tl.int16), (tile >> 16).to(tl.int16)
-        tile = tl.reshape(tl.join(first, second), [tile.shape[0], 8]).to(dtype, bitcast=True)
+        if dtype == tl.bfloat16:  # the upper half of an fp32
+            first, second = (tile << 16).to(tl.float32, bitcast=True), (tile & -65536).to(tl.float32, bitcast=True)
+        else:
+            first, second = tile.to(tl.int16).to(dtype, bitcast=True), (tile >> 16).to(tl.int16).to(dtype, bitcast=True)
+        tile = tl.reshape(tl.join(first, second), [tile.shape[0], 8])
     return tile.to(tl.float32)
 
 
@@ -149,8 +152,8 @@ def _forward_row_kernel(
     """A row, or one of its PARTS, held in registers as TILES. Reads MN, writes MN.
 
     PACKED tiles stay in the two bytes a number in which they come, and their exponentials are computed twice. A thread
-    has a maximum of its own: one meeting of all is enough, for maxima and sums together. What a program AHEAD rows later
-    needs, which cannot start yet, goes into the L2 cache.
+    has a maximum of its own: one meeting of all is enough, for maxima and sums together. What a program AHEAD rows
+    later needs, which cannot start yet, goes into the L2 cache.
     """
     N *= UNIT
     stride = tl.cast(x_stride, tl.int64) * UNIT
@@ -173,10 +176,10 @@ def _forward_row_kernel(
             eights = tile * BLOCK + tl.arange(0, BLOCK // 8) * 8  # one for each thread
             _prefetch(x_ptr + AHEAD * stride + eights, (eights < left) & (row + AHEAD < M))
     dtype: tl.constexpr = x_ptr.dtype.element_ty
-    peak = tl.full([BLOCK // 8, 8], _LOWEST, tl.float32)  # finite, for -inf - -inf would be NaN
-    for tile in tl.static_range(TILES):
+    peak = _look(tiles[0], None, dtype)
+    for tile in tl.static_range(1, TILES):
         peak = tl.maximum(peak, _look(tiles[tile], None, dtype))
-    high = tl.max(peak, axis=1)
+    high = tl.maximum(tl.max(peak, axis=1), _LOWEST)  # finite, for -inf - -inf would be NaN
     exps = ()
     sums = tl.zeros([BLOCK // 8, 8], tl.float32)
     for tile in tl.static_range(TILES):
@@ -361,7 +364,8 @@ def _parts(N: int, columns: int, device: torch.device) -> int:
     """
     multiprocessors, warp = _device(device)
     parts = -(-N // columns)
-    return 0 if torch.version.hip or warp != 32 or parts > min(32, 4 * multiprocessors) else parts
+    room = 32 if device.type == "cpu" else min(32, 4 * multiprocessors)
+    return 0 if torch.version.hip or warp != 32 or parts > room else parts
 
 
 @functools.cache
@@ -369,16 +373,20 @@ def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
     """With ROWS: several rows a program; with PARTS: a row, or a part of it; else: two looks at a row."""
     if N <= 1024:
         return _short(N, device)
-    if N > 32768:
-        threads, columns, ahead = 256, 2**18 // bits, 2**25 // (bits * N)
-        parts = _parts(N, columns, device)
-        return _row(N, device, parts, threads, 2048, PACKED=bits == 16, AHEAD=ahead) if parts else _looks(bits, device)
-    threads = 256 if 8192 < N <= 10240 else max(128, triton.next_power_of_2(N) // 32)
     multiprocessors, warp = _device(device)
-    # in L2 there is room for as many rows of 2-byte numbers as are at work; to fetch them pays except at some lengths
-    fetched = bits == 16 and warp == 32 and not 8192 < N <= 16384
-    ahead = multiprocessors * (1024 // threads) if fetched else 0
-    return _row(N, device, 1, threads, 8 * threads, PACKED=False, AHEAD=ahead)
+    packed = bits == 16 and N > 10240
+    parts = _parts(N, 2**18 // bits, device) if N > 32768 else 1
+    if not parts:
+        return _looks(bits, device)
+    # in L2 there is room for as many rows as are at work, or for a few MiB of what comes next
+    if N > 32768 or (packed and N > 16384):
+        threads, ahead = 256, 2**25 // (bits * N)
+    else:
+        threads = 256 if 8192 < N <= 10240 else max(128, triton.next_power_of_2(N) // 32)
+        ahead = multiprocessors * (1024 // threads) * 16 // bits
+    if warp != 32 or (N > 8192 and parts == 1 and not packed):
+        ahead = 0
+    return _row(N, device, parts, threads, 8 * threads, PACKED=packed, AHEAD=ahead)
 
 
 @functools.cache

@@ -51,6 +51,8 @@ def alternatives(point: Point) -> list[Options]:
         plans += [row(columns, bits, *plan) for plan in ROW.get(columns, ()) if bits == 16 or not plan[2]]
     else:
         plans += [whole(*plan) for plan in WHOLE.get(columns, ())]
+    if columns == 32768 and bits == 16 and point.direction == "forward":
+        plans += [held(1, 16, 2048, 256) | {"PACKED": True, "AHEAD": ahead} for ahead in (32, 64, 128)]
     if columns >= 32768:
         plans += [parts(point, *plan) for plan in (FORWARD_PARTS if point.direction == "forward" else BACKWARD_PARTS)]
     if columns >= 9000:
