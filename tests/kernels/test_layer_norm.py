@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.kernels.conftest import load
-from tests.kernels.promises import GPU, NO_LAYER_NORM, Promises, largest_partial_sum, randn, there
+from tests.kernels.promises import GPU, NO_LAYER_NORM, Promises, largest_partial_sum, needs_gpu, randn, there
 
 EPS = 1e-5
 
@@ -108,6 +108,33 @@ class TestLayerNorm(Promises):
         x, weight, bias = self.make((5, 1), torch.float32, device)
         ours = self.run(self.function, (x, weight, bias))
         assert torch.equal(ours["output"], bias.expand(5, 1)) and ours["x.grad"].abs().max() < 1e-3
+
+    def test_a_row_of_zeros_is_the_bias(self, path, device):
+        """Its mean and its variance are 0, and the word in which programs exchange the two must not be."""
+        x, weight, bias = self.make((3, path), torch.float32, device)
+        assert torch.equal(self.function(x * 0, weight, bias), bias.expand(3, path))
+
+    @pytest.mark.parametrize("width", (24000, 40000))
+    def test_rows_that_begin_at_odd_addresses(self, width, device):
+        """They cannot be read as words of two numbers."""
+        x, weight, bias = self.make((3, width), torch.bfloat16, device)
+        odd = torch.empty(3 * width + 1, dtype=x.dtype, device=device)[1:].view_as(x).copy_(x)
+        self.check((odd, weight, bias))
+
+    @needs_gpu
+    def test_streams_at_once(self, device):
+        """Programs wait for others of their row: also with other such kernels on the same multiprocessors."""
+        inputs = [self.make((200, 131072), torch.bfloat16, device, seed=seed) for seed in range(8)]
+        expected = [self.function(*arguments) for arguments in inputs]
+        streams = [torch.cuda.Stream() for _ in inputs]
+        torch.cuda.synchronize()
+        results = []
+        for stream, arguments in zip(streams, inputs, strict=True):
+            with torch.cuda.stream(stream):
+                results += [self.function(*arguments) for _ in range(10)]
+        torch.cuda.synchronize()
+        for number, again in enumerate(results):
+            assert torch.equal(expected[number // 10], again)
 
     def test_scale_of_the_row_does_not_matter(self, path, device):
         x, weight, bias = self.make((5, path), torch.float32, device)

@@ -75,10 +75,17 @@ class TestSoftmax(Promises):
         dx = self.run(self.function, (x,), (torch.full_like(x, 3.0),))["x.grad"]
         assert dx.abs().max() <= 1e-6 * self.function(x).max()
 
+    @pytest.mark.parametrize("width", (16384, 40000))
+    def test_rows_that_begin_at_odd_addresses(self, width, device):
+        """They cannot be read as words of two numbers."""
+        (x,) = self.make((3, width), torch.bfloat16, device)
+        odd = torch.empty(3 * width + 1, dtype=x.dtype, device=device)[1:].view_as(x).copy_(x)
+        self.check((odd,))
+
     @needs_gpu
-    def test_two_streams_at_once(self, device):
-        """Programs wait for others of their row: also with another such kernel on the same multiprocessors."""
-        inputs = [self.make((200, 131072), torch.bfloat16, device, seed=seed)[0] for seed in (1, 2)]
+    def test_streams_at_once(self, device):
+        """Programs wait for others of their row: also with other such kernels on the same multiprocessors."""
+        inputs = [self.make((200, 131072), torch.bfloat16, device, seed=seed)[0] for seed in range(8)]
         expected = [self.function(x) for x in inputs]
         streams = [torch.cuda.Stream() for _ in inputs]
         torch.cuda.synchronize()
