@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.kernels.conftest import load
-from tests.kernels.promises import GPU, NO_LAYER_NORM, Promises, largest_partial_sum, needs_gpu, randn, there
+from tests.kernels.promises import DTYPES, GPU, NO_LAYER_NORM, Promises, largest_partial_sum, needs_gpu, randn, there
 
 EPS = 1e-5
 
@@ -120,6 +120,18 @@ class TestLayerNorm(Promises):
         x, weight, bias = self.make((3, width), torch.bfloat16, device)
         odd = torch.empty(3 * width + 1, dtype=x.dtype, device=device)[1:].view_as(x).copy_(x)
         self.check((odd, weight, bias))
+
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    def test_rows_whose_parts_cannot_wait_are_looked_at_twice(self, dtype, device, monkeypatch):
+        """As the widest are, and all above 32768 columns on an AMD GPU."""
+        monkeypatch.setattr(self.kernel, "_parts", lambda *_: 0)
+        launch = self.kernel._forward_launch
+        x, weight, bias = self.make((3, 40000), dtype, device)
+        x[1] += 100
+        launch.cache_clear()
+        assert "TILES" not in launch(40000, 8 * x.element_size(), x.device)
+        self.check((x, weight, bias))
+        launch.cache_clear()
 
     @needs_gpu
     def test_streams_at_once(self, device):
