@@ -283,11 +283,13 @@ def test_a_real_interrupt(house: Path) -> None:
     """Ctrl-C at a process of its own, while its second case runs."""
     write(house / "tests/benchmarks/second.py", SECOND.format(seconds=60))
     script = f"""
+        import signal
         import sys
         from pathlib import Path
         import tests.benchmarks
         from tests.benchmarks import __main__, runner
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
         runner.ROOT = Path({str(house)!r})
         runner.ceilings = lambda device: {{}}
         tests.benchmarks.__path__.append({str(house / "tests/benchmarks")!r})
