@@ -67,6 +67,7 @@ class Output:
 
 
 _COMPILER = "snippets.compiler.what_compile_does"
+_FINDINGS = "snippets.validation.compiled_code_findings"
 
 CAPTURES = (
     Output("compiler/what-compile-does/eager", _COMPILER, "eager"),
@@ -80,6 +81,9 @@ CAPTURES = (
     Output("compiler/what-compile-does/triton-wide", _COMPILER, "Inductor, wide rows", "python", "cuda"),
     Output("patterns/attention", "snippets.patterns.attention"),
     Output("patterns/attention-gpu", "snippets.patterns.attention", device="cuda"),
+    Output("validation/compiled-code/fp64", _FINDINGS, "fp64"),
+    Output("validation/compiled-code/narrow", _FINDINGS, "narrow"),
+    Output("validation/compiled-code/spill", _FINDINGS, "spill"),
     Output("validation/equivalence", "snippets.validation.equivalence"),
 )
 
