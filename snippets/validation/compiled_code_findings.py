@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[2]
 def find(kernel: str, signature: str, warps: int, folder: Path = ROOT) -> None:
     """Run the tool as one would in a shell, and print the command with what it says."""
     arguments = [kernel, "--num-warps", str(warps), "--signature", signature]
-    print(f"$ python -m {compiled_code.__name__} {kernel} --num-warps {warps} --signature \\")
-    print("\n    ".join(textwrap.wrap(f'    "{signature}"', 96)), flush=True)
+    print(f"$ python -m {compiled_code.__name__} {kernel} \\")
+    print("\n    ".join(textwrap.wrap(f'    --num-warps {warps} --signature "{signature}"', 96)), flush=True)
     # not interpreted: that compiles nothing
     environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", compiled_code.__name__, *arguments]
