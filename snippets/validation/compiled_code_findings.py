@@ -20,8 +20,7 @@ def find(kernel: str, signature: str, warps: int, folder: Path = ROOT) -> None:
     arguments = [kernel, "--num-warps", str(warps), "--signature", signature]
     print(f"$ python -m {compiled_code.__name__} {kernel} \\")
     print("\n    ".join(textwrap.wrap(f'    --num-warps {warps} --signature "{signature}"', 96)), flush=True)
-    # not interpreted: that compiles nothing
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", compiled_code.__name__, *arguments]
     print(subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout)
 

@@ -74,7 +74,8 @@ class Block:
         """Whether a test may run it: Python, or shell that starts snippets. The rest measures, installs or commits."""
         if self.language not in SHELLS:
             return self.language == "python"
-        lines = [line for line in self.body.splitlines() if line.strip() and not line.startswith("#")]
+        body = self.body.replace("\\\n", " ")
+        lines = [line for line in body.splitlines() if line.strip() and not line.startswith("#")]
         return all(SCRIPT.match(line) for line in lines)
 
 

@@ -1,6 +1,6 @@
 """The tool for compiled code: facts and lines of kernels whose code is known, and a clear message for what is wrong.
 
-Triton compiles nothing while it interprets: everything here runs in a process of its own.
+Triton compiles nothing while it interprets, as in tests on a CPU: everything here runs in a process of its own.
 """
 
 import json
@@ -176,6 +176,6 @@ def test_a_file_that_does_not_run(tmp_path):
     assert done.returncode == 2 and "does not run: ZeroDivisionError: division by zero" in done.stderr
 
 
-def test_the_interpreter_is_refused(kernels):
+def test_it_compiles_where_tests_interpret(kernels):
     done = run(f"{kernels}:scale", "*bf16, *bf16, i32, fp32, 1024", interpret="1")
-    assert done.returncode == 2 and "TRITON_INTERPRET: expected it to be off" in done.stderr
+    assert done.returncode == 0 and "registers" in done.stdout, done.stderr
