@@ -6,29 +6,20 @@ Triton compiles nothing while it interprets: what compiles here does so in a pro
 import importlib
 import json
 import os
-import re
 import subprocess
 import sys
-import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 
 import triton
-from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import create_function_from_signature
 
+from snippets.validation.compiled_code import TARGETS, compile_for, facts, troubles
+
 ROOT = Path(__file__).parents[2]
-TARGETS = {
-    "sm_80": GPUTarget("cuda", 80, 32),
-    "sm_90": GPUTarget("cuda", 90, 32),
-    "sm_100": GPUTarget("cuda", 100, 32),
-    "gfx942": GPUTarget("hip", "gfx942", 64),
-}
-_TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 
 @dataclass(frozen=True)
@@ -68,8 +59,7 @@ def binary(launch: Launch, target: str) -> dict[str, object]:
     """Compile what a launcher would, with the specialisation of these very arguments.
 
     Returns:
-        The kernel's name, shared memory in bytes, warps, and for NVIDIA registers, bytes of stack (spills live there),
-        instructions, and how often each kind of access to global or local memory occurs in the machine code.
+        The facts of `snippets.validation.compiled_code`, and where its troubles come from, line by line.
     """
     kernel, gpu = launch.kernel, TARGETS[target]
     backend = make_backend(gpu)
@@ -78,25 +68,9 @@ def binary(launch: Launch, target: str) -> dict[str, object]:
     options, signature, constants, attributes = kernel._pack_args(
         backend, launch.keywords, bound, specialization, options
     )
-    source = ASTSource(kernel, signature, constants, attributes)
-    compiled = triton.compile(source, target=gpu, options=options.__dict__)
-    facts: dict[str, object] = {
-        "kernel": kernel.__name__,
-        "target": target,
-        "shared": compiled.metadata.shared,
-        "warps": compiled.metadata.num_warps,
-    }
-    if "cubin" in compiled.asm:
-        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-            file.write(compiled.asm["cubin"])
-            file.flush()
-            usage = _run("cuobjdump", "-res-usage", file.name)
-            code = _run("nvdisasm", "-c", file.name)
-        facts["registers"] = int(re.search(r"REG:(\d+)", usage)[1])
-        facts["stack"] = int(re.search(r"STACK:(\d+)", usage)[1])
-        facts["instructions"] = len(re.findall(r"/\*[0-9a-f]{4,}\*/ +(?!NOP)\S", code))
-        facts["accesses"] = Counter(re.findall(r"\b((?:LDG|LDGSTS|STG|LDL|STL)\.[.\w]+)", code))
-    return facts
+    compiled, _ = compile_for(ASTSource(kernel, signature, constants, attributes), target, **options.__dict__)
+    lines = {kind: dict(lines) for kind, lines in troubles(compiled).items()}
+    return asdict(facts(compiled, target)) | {"troubles": lines}
 
 
 def ahead(promises: type, target: str, columns: Iterable[int]) -> list[dict]:
@@ -111,16 +85,12 @@ def ahead(promises: type, target: str, columns: Iterable[int]) -> list[dict]:
 
 def main(module: str, name: str, target: str, *columns: str) -> None:
     promises = getattr(importlib.import_module(module), name)()
-    facts = [
+    found = [
         {"columns": int(number)} | binary(launch, target)
         for number in columns
         for launch in promises.launches(int(number), TARGETS[target].warp_size)
     ]
-    print(json.dumps(facts))
-
-
-def _run(tool: str, *arguments: str) -> str:
-    return subprocess.run([_TOOLS / tool, *arguments], capture_output=True, text=True, check=True).stdout
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
