@@ -8,6 +8,7 @@ and :1 where it is 1, or the value itself of a constexpr. It is what Triton's la
 
 import argparse
 import ast
+import functools
 import importlib.util
 import json
 import os
@@ -151,8 +152,7 @@ def bits(opcode: str) -> int:
 def facts(compiled: CompiledKernel, target: str) -> Facts:
     """Read off the machine code, and off the resources that its header asks for."""
     cuda = TARGETS[target].backend == "cuda"
-    code = machine_code(compiled)
-    opcodes = [line.opcode for line in code if line.opcode]
+    opcodes = [line.opcode for line in machine_code(compiled) if line.opcode]
     found = {
         kind: [opcode for opcode in opcodes if re.fullmatch(pattern, opcode.split(".")[0])]
         for kind, pattern in (_CUDA if cuda else _HIP).items()
@@ -188,6 +188,7 @@ class Line:
     source: int | None = None
 
 
+@functools.cache  # to disassemble takes a moment, and facts, troubles and listings all read it
 def machine_code(compiled: CompiledKernel) -> list[Line]:
     """SASS or AMDGCN. SASS names lines of the PTX, and PTX those of the kernel, also through what was inlined."""
     file = _file(compiled).name
@@ -336,7 +337,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--target", nargs="+", default=["sm_90"], help=f"of {', '.join(TARGETS)} (default: sm_90)")
     parser.add_argument("--num-warps", type=int, default=4)
     parser.add_argument("--num-stages", type=int, default=3)
-    parser.add_argument("--out", type=Path, help="a folder for the listings and for facts.json")
+    parser.add_argument("--out", type=Path, help="a folder for the listings, and for the facts as JSON")
     asked = parser.parse_args(arguments)
     try:
         found = dict(_compiled(asked))
@@ -345,7 +346,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     print(table([facts(compiled, target) for target, compiled in found.items()]))
     for target, compiled in found.items():
-        print("\n".join(report(compiled, target)), end="\n" if troubles(compiled) else "")
+        for line in report(compiled, target):
+            print(line)
         if asked.out:
             write(compiled, target, asked.out)
     return 0

@@ -19,3 +19,15 @@ def chosen(kernel: str, direction: str, row_length: int, bits: int) -> dict:
         return dict(getattr(module, f"_{direction}_launch")(row_length, bits, device))
     finally:
         vars(module)["_device"] = saved
+
+
+def held(parts: int, tiles: int, tile: int, threads: int, **more: int) -> dict:
+    """A row in registers: cut into parts, a part into tiles of so many columns, by so many threads."""
+    return {"PARTS": parts, "TILES": tiles, "BLOCK": tile, "SLOTS": threads, "num_warps": threads // 32} | more
+
+
+def fetched_parts(columns: int, bits: int, size: int, threads: int, ahead: int) -> dict:
+    """Rows cut into parts of so many columns, half as many in fp32, with so many columns fetched ahead."""
+    size = size * 16 // bits
+    tiles, rows = size // (8 * threads), ahead * 16 // (bits * columns)
+    return held(-(-columns // size), tiles, 8 * threads, threads, PACKED=bits == 16, AHEAD=rows)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from tests.benchmarks.case import Point
-from tests.benchmarks.sweeps import MULTIPROCESSORS
+from tests.benchmarks.sweeps import MULTIPROCESSORS, fetched_parts, held
 
 Options = dict[str, int | str]
 
@@ -80,12 +80,15 @@ def alternatives(point: Point) -> list[Options]:
             for threads, tile in FORWARD_WHOLE.get(columns, ())
         ]
         rows = [
-            held(1, -(-columns // tile), tile, threads, bool(packed), MULTIPROCESSORS * ahead * 16 // bits)
+            held(
+                1, -(-columns // tile), tile, threads,
+                PACKED=bool(packed), AHEAD=MULTIPROCESSORS * ahead * 16 // bits,
+            )
             for threads, tile, packed, ahead in FORWARD_ROW.get(columns, ())
             if narrow or not packed
-        ]
+        ]  # fmt: skip
         if columns >= 32768:
-            rows += [parts(columns, bits, *plan) for plan in FORWARD_PARTS]
+            rows += [fetched_parts(columns, bits, *plan) for plan in FORWARD_PARTS]
         wide: list[Options] = [
             {"BLOCK": tile, "num_warps": threads // 32} for threads, tile in FORWARD_WIDE.get(columns, ())
         ]
@@ -103,17 +106,3 @@ def alternatives(point: Point) -> list[Options]:
         for hints in ({"W1": "evict_last", "W2": ""}, {"W1": "", "W2": ""})
     ]
     return one + two
-
-
-def held(parts: int, tiles: int, tile: int, threads: int, packed: bool, ahead: int) -> Options:
-    return {
-        "PARTS": parts, "TILES": tiles, "BLOCK": tile, "SLOTS": threads, "PACKED": packed, "AHEAD": ahead,
-        "num_warps": threads // 32,
-    }  # fmt: skip
-
-
-def parts(columns: int, bits: int, size: int, threads: int, ahead: int) -> Options:
-    """Rows cut into parts of that many columns, half as many in fp32."""
-    size = size * 16 // bits
-    tiles, ahead = size // (8 * threads), ahead * 16 // (bits * columns)
-    return held(-(-columns // size), tiles, 8 * threads, threads, bits == 16, ahead)

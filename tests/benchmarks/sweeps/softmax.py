@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from tests.benchmarks.case import Point
-from tests.benchmarks.sweeps import MULTIPROCESSORS
+from tests.benchmarks.sweeps import MULTIPROCESSORS, fetched_parts, held
 
 COLUMNS = (1024, 2048, 4096, 8192, 9000, 16384, 32768, 65536, 131072)
 Options = dict[str, int]
@@ -52,9 +52,13 @@ def alternatives(point: Point) -> list[Options]:
     else:
         plans += [whole(*plan) for plan in WHOLE.get(columns, ())]
     if columns == 32768 and bits == 16 and point.direction == "forward":
-        plans += [held(1, 16, 2048, 256) | {"PACKED": True, "AHEAD": ahead} for ahead in (32, 64, 128)]
+        plans += [held(1, 16, 2048, 256, PACKED=True, AHEAD=ahead) for ahead in (32, 64, 128)]
     if columns >= 32768:
-        plans += [parts(point, *plan) for plan in (FORWARD_PARTS if point.direction == "forward" else BACKWARD_PARTS)]
+        if point.direction == "forward":
+            plans += [fetched_parts(columns, bits, *plan) for plan in FORWARD_PARTS]
+        else:
+            cut = [(size * 16 // bits, threads) for size, threads in BACKWARD_PARTS]
+            plans += [held(-(-columns // size), 1, size, threads) for size, threads in cut]
     if columns >= 9000:
         plans += [looks(size, bits) for size in ((2048, 4096) if columns == 9000 else (4096, 8192))]
     return plans
@@ -62,29 +66,12 @@ def alternatives(point: Point) -> list[Options]:
 
 def row(columns: int, bits: int, threads: int, ahead: int, packed: bool) -> Options:
     """A row in registers, eight columns of a tile a thread."""
-    return held(1, -(-columns // (8 * threads)), 8 * threads, threads) | {
-        "PACKED": packed and bits == 16,
-        "AHEAD": MULTIPROCESSORS * ahead * 16 // bits,
-    }
+    ahead = MULTIPROCESSORS * ahead * 16 // bits
+    return held(1, -(-columns // (8 * threads)), 8 * threads, threads, PACKED=packed, AHEAD=ahead)
 
 
 def whole(tiles: int, tile: int, threads: int) -> Options:
     return held(1, tiles, tile, threads)
-
-
-def parts(point: Point, size: int, threads: int, ahead: int | None = None) -> Options:
-    """Rows cut into parts of that many columns, half as many in fp32."""
-    columns, narrow = point.shape["columns"], point.dtype == "bfloat16"
-    size //= 1 if narrow else 2
-    if ahead is None:
-        return held(-(-columns // size), 1, size, threads)
-    number = -(-columns // size)
-    ahead = ahead // columns if narrow else ahead // (2 * columns)
-    return held(number, size // (8 * threads), 8 * threads, threads) | {"PACKED": narrow, "AHEAD": ahead}
-
-
-def held(parts: int, tiles: int, tile: int, threads: int) -> Options:
-    return {"PARTS": parts, "TILES": tiles, "BLOCK": tile, "SLOTS": threads, "num_warps": threads // 32}
 
 
 def looks(block: int, bits: int) -> Options:
