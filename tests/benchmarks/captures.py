@@ -45,8 +45,10 @@ class Output:
         name: path of its file below docs/measurements/captures, without the ending.
         module: the script, as `python -m` takes it. Its file is the capture's source.
         section: the part under the line "==== section"; everything if empty.
-        language: for highlighting: "text", "python" or "cpp".
+        language: for highlighting: "text", "python", "cpp" or "json".
         device: "cpu" (a GPU is hidden from the script) or "cuda".
+        also: further sources, of what the script imports to show it.
+        verbatim: for programs to read: no line is broken and nothing is shortened but paths.
         varies: regular expression of what differs from run to run, beside `MEASURED` quantities with their unit.
     """
 
@@ -56,10 +58,16 @@ class Output:
     language: str = "text"
     device: str = "cpu"
     varies: str = r"(?!)"
+    also: tuple[str, ...] = ()
+    verbatim: bool = False
 
     @property
     def source(self) -> str:
         return self.module.replace(".", "/") + ".py"
+
+    @property
+    def sources(self) -> list[str]:
+        return [self.source, *self.also]
 
     def comparable(self, content: str) -> str:
         """The content without what may differ from run to run: the rest must be equal."""
@@ -68,6 +76,25 @@ class Output:
 
 _COMPILER = "snippets.compiler.what_compile_does"
 _FINDINGS = "snippets.validation.compiled_code_findings"
+_INDUCTOR = "snippets.compiler.inductor_code"
+
+
+def _inductor(function: str, direction: str) -> Iterator[Output]:
+    """What Inductor made of one graph on a GPU; docs/publish/compiled/inductor.py compiles the kernels again."""
+    name = f"compiler/inductor-code/{function.replace('_', '-')}-{direction}"
+    also = ("snippets/compiler/what_compile_does.py",)
+    for part, language in (("graph", "python"), ("kernels", "python"), ("launches", "json"), ("counts", "json")):
+        yield Output(
+            f"{name}-{part}",
+            _INDUCTOR,
+            f"{function} {direction}, {part}",
+            language,
+            "cuda",
+            varies=r'"binary": .*' if part == "launches" else r"(?!)",  # Inductor chooses by measuring
+            also=also,
+            verbatim=part != "graph",
+        )
+
 
 CAPTURES = (
     Output("compiler/what-compile-does/eager", _COMPILER, "eager"),
@@ -79,6 +106,9 @@ CAPTURES = (
     Output("compiler/what-compile-does/cpp", _COMPILER, "Inductor", "cpp"),
     Output("compiler/what-compile-does/triton", _COMPILER, "Inductor", "python", "cuda"),
     Output("compiler/what-compile-does/triton-wide", _COMPILER, "Inductor, wide rows", "python", "cuda"),
+    *_inductor("rms_norm", "forward"),
+    *_inductor("rms_norm", "backward"),
+    *_inductor("unit_rows", "forward"),
     Output("patterns/attention", "snippets.patterns.attention"),
     Output("patterns/attention-gpu", "snippets.patterns.attention", device="cuda"),
     Output("validation/compiled-code/fp64", _FINDINGS, "fp64"),
@@ -122,7 +152,7 @@ def contents(captures: Iterable[Output]) -> Iterator[tuple[Output, str]]:
         key = capture.module, capture.device
         if key not in printed:
             printed[key] = run(*key)
-        yield capture, tidy(section_of(printed[key], capture), capture.language)
+        yield capture, tidy(section_of(printed[key], capture), capture.language, capture.verbatim)
 
 
 def section_of(printed: str, capture: Output) -> str:
@@ -136,11 +166,17 @@ def section_of(printed: str, capture: Output) -> str:
     return named[capture.section]
 
 
-def tidy(text: str, language: str) -> str:
-    """Without what belongs to one machine (paths, addresses, hashes), and narrow enough for a page."""
+def tidy(text: str, language: str, verbatim: bool = False) -> str:
+    """Without what belongs to one machine (paths, addresses, hashes), and narrow enough for a page.
+
+    Args:
+        verbatim: only without the paths.
+    """
     text = re.sub(r"/\S*/(site|dist)-packages/", "", text)  # first: an environment may lie below the root
     text = text.replace(f"{ROOT}/", "")
     text = re.sub(r"/tmp/\S*/", "/tmp/", text)
+    if verbatim:
+        return text.strip("\n") + "\n"
     text = re.sub(r"\b0x[0-9a-f]{6,}\b", "0x…", text)
     text = re.sub(r"\b[0-9a-f]{32,}\b", "…", text)
     if language == "cpp":  # casts of indices and namespaces, which are half of each line
@@ -174,7 +210,7 @@ def document(capture: Output, content: str, commit: str | None) -> dict:
         "date": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         "machine": machine.describe(torch.device(capture.device)),
         "software": machine.software(),
-        "sources": {"hash": source_hash([capture.source]), "files": [capture.source]},
+        "sources": {"hash": source_hash(capture.sources), "files": capture.sources},
     }
 
 
@@ -224,7 +260,7 @@ def main(arguments: list[str]) -> int:
         print("this PyTorch sees no GPU, and a capture that was asked for needs one", file=sys.stderr)
         return 2
     try:
-        commit = options.commit or commit_of([capture.source for capture in wanted])
+        commit = options.commit or commit_of(file for capture in wanted for file in capture.sources)
         for capture, content in contents(wanted):
             write_whole(path_of(capture.name, options.out), document(capture, content, commit))
             print(path_of(capture.name, options.out))
