@@ -45,6 +45,7 @@ def docs(session: nox.Session) -> None:
     if not release:
         run(session, "tests.benchmarks", "--skip-fresh", *session.posargs)
     run(session, "docs.publish.notebooks")
+    run(session, "docs.publish.compiled")
     run(session, "mkdocs", "build", "--strict", "--quiet", **({"RIDGEPOINT_RELEASE": "1"} if release else {}))
     session.log(f"the site is in {SITE.absolute()}; to look at it:")
     session.log(f"  python3 -m http.server --directory {SITE} 8000   and open http://localhost:8000")

@@ -1,5 +1,6 @@
 """MkDocs' side of publishing, and all of it: the generators are plain Python that another engine could call as well."""
 
+import functools
 import os
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # `mkdocs build` h
 
 from docs.publish import markers, notebooks, palette, reading, results
 from docs.publish.captures import Captures
+from docs.publish.compiled import explorer
 from docs.publish.errors import PublishError
 from docs.publish.kernel_files import files as kernel_files
 from docs.publish.macros import Macros, Page, render
@@ -65,7 +67,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 @event_priority(50)  # before mkdocs-jupyter, which looks for notebooks among the files
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add what is generated: result pages, exports, kernel files, notebooks, the palette and the charts' script."""
+    """Add what is generated: result pages, compiled code, kernel files, notebooks, the palette, the charts' script."""
     for path, content in generated(config):
         files.append(File.generated(config, path, content=content))
     for _, notebook in notebooks.for_the_site(current.root):
@@ -84,7 +86,9 @@ def generated(config: MkDocsConfig) -> Iterator[tuple[str, str]]:
     for path in kernel_files(current.root).values():
         yield f"kernels/{path.name}", path.read_text(encoding="utf-8")
     blocks = census.count()
-    yield from results.files(current.store, current.reports, blocks, lambda path, url: place(config, path, url))
+    at = functools.partial(place, config)
+    yield from results.files(current.store, current.reports, blocks, at)
+    yield from explorer.files(current.store, current.captures, at)
 
 
 def place(config: MkDocsConfig, path: str, url: str) -> Place:

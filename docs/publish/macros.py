@@ -139,6 +139,13 @@ class Macros:
         """The panel that offers kernels/<name>.py to copy."""
         return self._page.put_markdown(kernel_files.panel(name, self._page.place, self._root))
 
+    def explorer(self, name: str) -> str:
+        """What kernels/<name>.py, or the compiler's page, was compiled to: facts, and the button of the viewer."""
+        from docs.publish.compiled import explorer  # brings Triton
+
+        page = self._page
+        return page.put_html(explorer.panel(self._store, self._captures, page.evidence, page.place, name))
+
     def _captured(self, capture: capture_blocks.Capture, lines: str, title: str) -> str:
         page = self._page
         return page.put_markdown(capture_blocks.show(self._captures, capture, page.place, page.evidence, lines, title))

@@ -151,14 +151,18 @@ def bits(opcode: str) -> int:
 
 def facts(compiled: CompiledKernel, target: str) -> Facts:
     """Read off the machine code, and off the resources that its header asks for."""
+    return facts_of([line.opcode for line in machine_code(compiled) if line.opcode], compiled, target)
+
+
+def facts_of(opcodes: Sequence[str], compiled: CompiledKernel, target: str) -> Facts:
+    """The facts of a kernel whose machine code has these instructions."""
     cuda = TARGETS[target].backend == "cuda"
-    opcodes = [line.opcode for line in machine_code(compiled) if line.opcode]
     found = {
         kind: [opcode for opcode in opcodes if re.fullmatch(pattern, opcode.split(".")[0])]
         for kind, pattern in (_CUDA if cuda else _HIP).items()
     }
     if cuda:
-        usage = _tool("cuobjdump", "-res-usage", compiled.asm["cubin"])
+        usage = tool("cuobjdump", "-res-usage", compiled.asm["cubin"])
         registers, spilled = (int(re.search(rf"{name}:(\d+)", usage)[1]) for name in ("REG", "STACK"))
         size = 16 * len(opcodes)
     else:
@@ -188,6 +192,9 @@ class Line:
     source: int | None = None
 
 
+SASS = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)")
+
+
 @functools.cache  # to disassemble takes a moment, and facts, troubles and listings all read it
 def machine_code(compiled: CompiledKernel) -> list[Line]:
     """SASS or AMDGCN. SASS names lines of the PTX, and PTX those of the kernel, also through what was inlined."""
@@ -196,10 +203,10 @@ def machine_code(compiled: CompiledKernel) -> list[Line]:
         return assembly(compiled.asm["amdgcn"], file)
     made_of = [line.source for line in assembly(compiled.asm["ptx"], file)]
     lines, at = [], None
-    for text in _tool("nvdisasm", "-gp", "-c", compiled.asm["cubin"]).splitlines():
+    for text in tool("nvdisasm", "-gp", "-ndf", "-c", compiled.asm["cubin"]).splitlines():
         if place := re.search(r'nv_debug_ptx_txt", line (\d+)', text):
             at = made_of[int(place[1]) - 1] if int(place[1]) <= len(made_of) else None
-        elif found := re.match(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", text):
+        elif found := SASS.match(text):
             lines.append(Line(text, found[1], at))
         elif text.strip() and not text.lstrip().startswith("//"):
             lines.append(Line(text))
@@ -235,17 +242,34 @@ def ir(text: str, file: str) -> list[Line]:
         operation = re.match(r"\s+(?:%[\w:, %]+ = )?\"?([a-z]\w*\.\w+)", line)
         reference = re.search(r" loc\((.*)\)$", line)
         at = place(reference[1]) if operation and reference else None
-        lines.append(Line(re.sub(r" loc\(.*\)$", "", line), operation[1] if operation else "", at))
+        text = re.sub(r' loc\("\w+"\(#loc\d*\)\)', "", re.sub(r" loc\(.*\)$", "", line))  # operations', arguments'
+        lines.append(Line(text, operation[1] if operation else "", at))
     return lines
 
 
 def listings(compiled: CompiledKernel) -> dict[str, list[Line]]:
-    """Every form of a kernel, from Triton's intermediate language to the machine's."""
+    """Every form of a kernel, from Triton's intermediate language to the machine's, without tables for debuggers."""
     file = _file(compiled).name
     forms = {form: ir(compiled.asm[form], file) for form in ("ttir", "ttgir")}
     if "ptx" in compiled.asm:
-        forms["ptx"] = assembly(compiled.asm["ptx"], file)
-    return forms | {"sass" if "cubin" in compiled.asm else "amdgcn": machine_code(compiled)}
+        forms["ptx"] = list(code(assembly(compiled.asm["ptx"], file)))
+    return forms | {"sass" if "cubin" in compiled.asm else "amdgcn": list(code(machine_code(compiled)))}
+
+
+_SET_ASIDE = re.compile(
+    r"\s*($|//|;|[.$]L_*(tmp|func)|"
+    r"\.(loc|file|cfi\w*|headerflags|elftype|section\w*|align|p2align|global|globl|type|size|other|text)\b)"
+)
+
+
+def code(lines: Sequence[Line]) -> Iterator[Line]:
+    """Instructions and the labels that they jump to, up to the tables that follow them."""
+    for line in lines:
+        if re.match(r"\s*\.section\s+\.(debug|rodata|AMDGPU)", line.text):
+            return
+        if not _SET_ASIDE.match(line.text):
+            text = re.sub(r"^\s+(/\*\w+\*/)\s+", r"    \1  ", line.text).replace("\t", "    ").rstrip()
+            yield Line(text, line.opcode, line.source)
 
 
 # --8<-- [end:lines]
@@ -275,7 +299,7 @@ def _file(compiled: CompiledKernel) -> Path:
     return Path(compiled.src.fn.fn.__code__.co_filename)
 
 
-def _tool(name: str, *arguments: str | bytes) -> str:
+def tool(name: str, *arguments: str | bytes) -> str:
     """The output of one of NVIDIA's tools on a binary, its last argument."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(arguments[-1])
@@ -372,13 +396,17 @@ def report(compiled: CompiledKernel, target: str) -> Iterator[str]:
 
 
 def write(compiled: CompiledKernel, target: str, folder: Path) -> None:
-    """A file for each form, and the facts. Behind an instruction stands the line of the kernel that it came from."""
+    """A file for each form, and the facts."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = f"{compiled.metadata.name}.{target}"
     (folder / f"{stem}.json").write_text(json.dumps(asdict(facts(compiled, target)), indent=1) + "\n")
     for form, lines in listings(compiled).items():
-        text = (f"{line.text}    // line {line.source}" if line.source else line.text for line in lines)
-        (folder / f"{stem}.{form}").write_text("\n".join(text) + "\n")
+        (folder / f"{stem}.{form}").write_text(as_text(lines))
+
+
+def as_text(lines: Sequence[Line]) -> str:
+    """A listing. Behind an instruction stands the line of the kernel that it came from."""
+    return "".join(f"{line.text}    // line {line.source}\n" if line.source else f"{line.text}\n" for line in lines)
 
 
 if __name__ == "__main__":

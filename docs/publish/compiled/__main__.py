@@ -1,0 +1,40 @@
+"""Compile all kernels as they are published: `python -m docs.publish.compiled [NAME ...]`."""
+
+import os
+import subprocess
+import sys
+import time
+
+import triton
+
+from docs.publish.compiled import build
+from docs.publish.kernel_files import files
+from snippets.validation.compiled_code import Refused
+
+
+def main(names: list[str]) -> int:
+    """Returns the exit status."""
+    began, known = time.perf_counter(), [*files(), build.INDUCTOR]
+    if unknown := [name for name in names if name not in known]:
+        print(f"names: expected some of {', '.join(known)}, got {', '.join(unknown)}", file=sys.stderr)
+        return 2
+    try:
+        build.build(names or known, _report)
+    except Refused as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"kernels compiled ahead of time: {time.perf_counter() - began:.0f} s", file=sys.stderr)
+    return 0
+
+
+def _report(line: str) -> None:
+    """In place where somebody looks, else nothing but the end."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    if triton.knobs.runtime.interpret:  # whether to, triton asks when it is imported
+        command = [sys.executable, "-m", "docs.publish.compiled", *sys.argv[1:]]
+        sys.exit(subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "0"}).returncode)
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,269 @@
+"""Compiles what launches.py found, in parallel, looks at it with the tool that readers have, and keeps what it saw.
+
+A compilation is kept by source, configuration and compiler version: what has not changed costs nothing later.
+"""
+
+import contextlib
+import functools
+import gc
+import hashlib
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.runtime.cache import triton_key
+
+from docs.publish.captures import Captures
+from docs.publish.compiled import inductor
+from docs.publish.compiled.compilation import CACHE, TOOL, Compilation, Pair, compiled, of_launch
+from docs.publish.compiled.launches import published
+from docs.publish.errors import PublishError
+from snippets.validation.compiled_code import TARGETS
+from tests.benchmarks.case import Point
+from tests.benchmarks.source import ROOT
+
+OPTIONS = ("num_warps", "num_stages", "maxnreg")  # what the launch tables choose
+SOURCES = (
+    TOOL, *(f"docs/publish/compiled/{name}.py" for name in ("launches", "compilation", "build")),
+    *(f"tests/benchmarks/{name}.py" for name in ("case", "sides", "blocks")),
+)  # fmt: skip
+
+
+# ---- all of a kernel file -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A kernel as it is launched at a published point, and what it became.
+
+    Attributes:
+        listings: empty but for the points that a page shows first.
+        fp64: there too, facts of the same with its floats as fp64; None if it takes none.
+    """
+
+    function: str
+    target: str
+    options: dict[str, Any]
+    constants: dict[str, Any]
+    facts: dict[str, Any]
+    seconds: float
+    hash: str
+    troubles: dict[str, dict[str, int]]
+    listings: dict[str, str]
+    fp64: dict[str, Any] | None
+
+
+INDUCTOR = "inductor"  # what captures hold, beside the names of kernel files
+Plan = list[tuple[Point, str, list[Pair]]]  # (point, target, what is launched there)
+
+
+def plan_of(name: str) -> Plan:
+    """All published points of kernels/<name>.py, or what Inductor generated."""
+    if name == INDUCTOR:
+        return list(inductor.wanted(inductor.captured(Captures.load())))
+    plan = []
+    for target in TARGETS:
+        for point, launches in published(name, target):
+            listed = point.variants is None  # where the compiler has every knob as well: the page's first shapes
+            plan.append((point, target, [of_launch(name, launch, target, listed) for launch in launches]))
+    return plan
+
+
+def digest(name: str, root: Path = ROOT) -> str:
+    """What the result depends on."""
+    own = [] if name == INDUCTOR else [f"kernels/{name}.py", f"tests/benchmarks/kernels/{name}.py"]
+    parts = [(root / file).read_bytes() for file in (*own, *SOURCES)]
+    parts.append(f"{torch.__version__} {triton.__version__}".encode())
+    if name == INDUCTOR:
+        parts.append(inductor.digest(inductor.captured(Captures.load())).encode())
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
+
+
+def is_fresh(name: str) -> bool:
+    """Whether what is kept is what a compilation would give now."""
+    try:
+        return _read(_manifest(name))["digest"] == digest(name)
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def results(name: str) -> dict[tuple[str, str, str], dict[str, list[Compiled]]]:
+    """By (direction, size, dtype) of a published point and by target, in the order of launches.
+
+    Compiles first what is not kept, in a process of its own: Triton compiles nothing where it interprets.
+
+    Raises:
+        PublishError: a kernel does not compile.
+    """
+    ensure([name])
+    return _results(name, digest(name))
+
+
+@functools.cache
+def _results(name: str, digest: str) -> dict[tuple[str, str, str], dict[str, list[Compiled]]]:
+    found: dict[tuple[str, str, str], dict[str, list[Compiled]]] = {}
+    for point in _read(_manifest(name))["points"]:
+        place = point["direction"], point["size"], point["dtype"]
+        launched = found.setdefault(place, {})[point["target"]] = []
+        for launch, key, key64 in zip(point["launches"], point["keys"], point["keys64"], strict=True):
+            entry = _read(_entry(key)) | ({} if point["listed"] else {"listings": {}})
+            fp64 = _read(_entry(key64))["facts"] if key64 else None
+            launched.append(Compiled(**launch, **entry, fp64=fp64))
+    return found
+
+
+def ensure(names: Iterable[str], root: Path = ROOT) -> None:
+    """Compile what is not kept.
+
+    Raises:
+        PublishError: a kernel does not compile.
+    """
+    stale = [name for name in names if not is_fresh(name)]
+    if not stale:
+        return
+    command = [sys.executable, "-m", "docs.publish.compiled", *stale]
+    environment = os.environ | {"TRITON_INTERPRET": "0"}
+    done = subprocess.run(command, cwd=root, env=environment, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise PublishError((done.stderr.strip() or "compiling failed").splitlines()[-1])
+
+
+def build(names: Iterable[str], report: Callable[[str], None]) -> None:
+    """Compile the published kernels of these names, as many at a time as there are cores.
+
+    Raises:
+        compiled_code.Refused: Triton does not compile one.
+    """
+    with _alone():  # tests and a build of the site may want the same at once
+        names = [name for name in names if not is_fresh(name)]
+        plans = {name: plan_of(name) for name in names}
+        every = [one for plan in plans.values() for _, _, pairs in plan for pair in pairs for one in pair if one]
+        every.sort(key=lambda one: one.listed)  # of the same at several points a listed one is kept
+        missing = {one.key: one for one in every if not _is_kept(one)}
+        done = 0
+        for group in _run(missing.values()):
+            done += len(group)
+            report(f"{done}/{len(missing)} {group[0].place} for {group[0].target}")
+        for name, plan in plans.items():
+            points = [_described(*described) for described in plan]
+            _write(_manifest(name), {"digest": digest(name), "points": points})
+        _prune()
+
+
+def _run(compilations: Iterable[Compilation]) -> Iterator[list[Compilation]]:
+    """Groups, each when it is done."""
+    groups: dict[tuple[str, str], list[Compilation]] = {}
+    for one in compilations:
+        groups.setdefault((one.place, one.target), []).append(one)
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(os.cpu_count(), spawn, _warm_up) as pool:
+        largest_first = sorted(groups.values(), key=len, reverse=True)
+        tasks = {pool.submit(_compile_and_keep, group): group for group in largest_first}
+        try:
+            for task in as_completed(tasks):
+                task.result()
+                yield tasks[task]
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _warm_up() -> None:
+    triton.knobs.compilation.always_compile = True  # or the time would be that of reading a file
+    triton_key()  # reads all of Triton once
+    gc.disable()  # some percent of the time, and a worker does not live long
+
+
+def _compile_and_keep(compilations: list[Compilation]) -> None:
+    for one, result in zip(compilations, compiled(compilations), strict=True):
+        _write(_entry(one.key), result)
+
+
+def _described(point: Point, target: str, pairs: list[Pair]) -> dict[str, Any]:
+    return {
+        "direction": point.direction,
+        "size": "x".join(map(str, point.shape.values())),
+        "dtype": point.dtype,
+        "target": target,
+        "listed": any(usual.listed for usual, _ in pairs),
+        "keys": [usual.key for usual, _ in pairs],
+        "keys64": [as_fp64.key if as_fp64 else None for _, as_fp64 in pairs],
+        "launches": [
+            {
+                "function": usual.function,
+                "target": target,
+                "options": {name: usual.options[name] for name in OPTIONS if name in usual.options},
+                "constants": _constants(usual),
+            }
+            for usual, _ in pairs
+        ],
+    }
+
+
+def _constants(compilation: Compilation) -> dict[str, Any]:
+    """The constexprs by name, as JSON can hold them."""
+    names = list(compilation.signature)
+    values = {names[index]: value for (index, *_), value in compilation.constants.items()}
+    return {name: v if isinstance(v, (bool, int, float, str, type(None))) else str(v) for name, v in values.items()}
+
+
+# ---- what is kept ---------------------------------------------------------------------------------------------------
+
+
+def _manifest(name: str) -> Path:
+    return ROOT / CACHE / f"{name}.json"
+
+
+def _entry(key: str) -> Path:
+    return ROOT / CACHE / "entries" / f"{key}.json"
+
+
+def _is_kept(compilation: Compilation) -> bool:
+    entry = _entry(compilation.key)
+    return entry.exists() and bool(_read(entry)["listings"] or not compilation.listed)
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _write(path: Path, content: object) -> None:
+    """Whole or not at all: whoever interrupts a build keeps what was done."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(f".{os.getpid()}")
+    beside.write_text(json.dumps(content), encoding="utf-8")
+    beside.replace(path)
+
+
+def _prune() -> None:
+    """Remove what no kernel of ours is made of any more."""
+    used: set[str] = set()
+    for manifest in (ROOT / CACHE).glob("*.json"):
+        for point in _read(manifest)["points"]:
+            used |= {*point["keys"], *filter(None, point["keys64"])}
+    for entry in (ROOT / CACHE / "entries").glob("*.json"):
+        if entry.stem not in used:
+            entry.unlink()
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Wait until no other process compiles."""
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    (ROOT / CACHE).mkdir(parents=True, exist_ok=True)
+    with (ROOT / CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

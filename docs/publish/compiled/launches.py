@@ -1,0 +1,110 @@
+"""What Triton's launcher gets when a published point of a kernel is run, on a GPU that need not be there.
+
+The case makes its inputs and our function calls its kernels as in a measurement; only, nothing is computed.
+"""
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+from triton.compiler import ASTSource, make_backend
+from triton.runtime.jit import JITFunction, create_function_from_signature
+
+from snippets.validation.compiled_code import TARGETS
+from tests.benchmarks.case import Point
+
+MULTIPROCESSORS = {"sm_80": 108, "sm_90": 132, "sm_100": 148, "gfx942": 304}  # of A100, H100 and H200, B200, MI300X
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel, and what its launcher got."""
+
+    kernel: JITFunction
+    arguments: tuple
+    keywords: dict[str, Any]
+
+
+class Unwritten(TorchDispatchMode):
+    """Operations return memory that nothing is written to: tensors of published sizes then cost none."""
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> object:
+        kwargs = kwargs or {}
+        if operation is torch.ops.aten._local_scalar_dense.default:
+            return 1
+        if operation.namespace != "aten":  # ours, which only launch
+            return operation(*args, **kwargs)
+        if any(returned.alias_info is not None for returned in operation._schema.returns):
+            return args[0] if operation._schema.name.endswith("_") else operation(*args, **kwargs)  # in place; a view
+        args, kwargs = tree_map_only(Tensor, _shape_of, (args, kwargs))
+        shapes = operation(*args, **kwargs | ({"device": "meta"} if "device" in kwargs else {}))
+        return tree_map_only(Tensor, _memory_for, shapes)
+
+
+def _shape_of(tensor: Tensor) -> Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def _memory_for(shape: Tensor) -> Tensor:
+    return torch.empty_strided(shape.shape, shape.stride(), dtype=shape.dtype)
+
+
+def published(name: str, target: str) -> Iterator[tuple[Point, list[Launch]]]:
+    """The points of kernels/<name>.py at which it is measured alone, with what the timed call launches there."""
+    kernel = importlib.import_module(f"kernels.{name}")
+    case = importlib.import_module(f"tests.benchmarks.kernels.{name}").CASE
+    for point in case.points(torch.device("cuda")):
+        if "width" in point.shape:  # inside a model
+            continue
+        with Unwritten():
+            ours = case.prepare(point, torch.device("cpu")).variants["ours"]
+            with recording(kernel, target) as launches:
+                call = ours.build()  # a backward's runs the forward
+                launches.clear()
+                call()
+            yield point, launches
+
+
+@contextlib.contextmanager
+def recording(module: ModuleType, target: str) -> Iterator[list[Launch]]:
+    """The launches of the module's kernels, on CPU tensors as they would be on such a GPU; nothing runs."""
+    launches: list[Launch] = []
+
+    class Recorder:
+        def __init__(self, kernel: JITFunction):
+            self.kernel = kernel
+
+        def __getitem__(self, grid: object) -> Callable[..., None]:
+            return lambda *arguments, **keywords: launches.append(Launch(self.kernel, arguments, keywords))
+
+    saved = dict(vars(module))
+    for function in (f for f in saved.values() if hasattr(f, "cache_clear")):
+        function.cache_clear()
+    here = MULTIPROCESSORS[target], TARGETS[target].warp_size
+    stand_ins: dict[str, Any] = {name: Recorder(value) for name, value in saved.items() if name.endswith("_kernel")}
+    stand_ins |= {"_device": lambda device: here, "_INTERPRETED": True}
+    if "_PTX" in saved:
+        stand_ins["_PTX"] = TARGETS[target].backend == "cuda"
+    try:
+        vars(module).update(stand_ins)
+        yield launches
+    finally:
+        vars(module).update({name: saved[name] for name in stand_ins})
+
+
+def specialised(launch: Launch, target: str) -> tuple[ASTSource, dict[str, Any]]:
+    """What the launcher compiles for these very arguments, and its options."""
+    kernel, backend = launch.kernel, make_backend(TARGETS[target])
+    bind = create_function_from_signature(kernel.signature, kernel.params, backend)
+    bound, specialization, options = bind(*launch.arguments, **launch.keywords)
+    options, signature, constants, attributes = kernel._pack_args(
+        backend, launch.keywords, bound, specialization, options
+    )
+    return ASTSource(kernel, signature, constants, attributes), options.__dict__

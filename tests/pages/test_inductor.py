@@ -1,0 +1,358 @@
+"""Inductor's kernels in the viewer: from captures and compiled here, or made here; what does not fit is refused."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docs.publish.captures import Captures
+from docs.publish.compiled import inductor
+from docs.publish.compiled.inductor import Graph
+from docs.publish.errors import PublishError
+from docs.publish.evidence import Evidence
+from snippets.validation.compiled_code import TARGETS
+from tests.benchmarks import captures as printing
+from tests.benchmarks.source import ROOT, digest_texts
+from tests.pages import tiny
+from tests.pages.test_macros import CAPTURE
+
+NAME = "triton_per_fused_add_div_linalg_vector_norm_pow_relu_0"  # as the page on torch.compile shows it
+SHOWN = ROOT / "docs/measurements/captures/compiler/what-compile-does/triton.json"
+IMPORTS = """import triton
+import triton.language as tl
+from torch._inductor.runtime import triton_helpers
+
+
+"""
+BINARY = {
+    "signature": ["*bf16:16", "*bf16:16", "*bf16:16", "*bf16:16", "i32:16", "i32:16", "1"],
+    "constants": {"XBLOCK": 1},
+    "options": {"num_warps": 4, "num_stages": 1, "debug": True, "sanitize_overflow": False, "launch_pdl": False},
+    "tried": 2,
+    "registers": 40,
+    "spilled": 0,
+    "shared": 16,
+}
+WHOLE = 65536 * 1024 * 2
+COUNTS = {
+    "shape": "65536x1024",
+    "dtype": "bfloat16",
+    "kernels": 1,
+    "launches": 2,
+    "bytes": 3 * WHOLE,
+    "passed": 4 * WHOLE,
+}
+LAUNCHES = [
+    {"name": NAME, "bytes": 3 * WHOLE, "binary": BINARY},
+    {"name": "aten.sum.dim_IntList", "bytes": WHOLE, "binary": {}},
+]
+
+
+def parts(**different: object) -> dict[str, str]:
+    """The contents of a graph's captures."""
+    kernel = json.loads(SHOWN.read_text())["content"]
+    contents: dict[str, Any] = {
+        "graph": "def forward(self, x):\n    return (x,)\n",
+        "kernels": IMPORTS + kernel,
+        "launches": "".join(json.dumps(launch) + "\n" for launch in LAUNCHES),
+        "counts": json.dumps(COUNTS) + "\n",
+    }
+    return contents | different
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tiny.project(tmp_path)
+
+
+def store(root: Path, contents: dict[str, str], **different: dict[str, Any]) -> Captures:
+    """Store the captures of a graph; `different` holds fields by part."""
+    fresh = digest_texts([(tiny.KERNEL, tiny.FILES[tiny.KERNEL])])
+    for part, content in contents.items():
+        document = CAPTURE | {
+            "name": f"compiler/inductor-code/unit-rows-forward-{part}",
+            "content": content,
+            "section": f"unit_rows forward, {part}",
+            "software": {"torch": "2.11.0", "triton": "3.6.0"},
+            "command": "python -m snippets.compiler.inductor_code",
+            "sources": {"hash": fresh, "files": [tiny.KERNEL]},
+        }
+        tiny.write(root, document | different.get(part, {}), "captures", part)
+    return Captures.load(root / "docs/measurements/captures", root)
+
+
+# ---- captures -------------------------------------------------------------------------------------------------------
+
+
+def test_a_graph_is_read_with_where_it_was_seen(root: Path):
+    (graph,) = inductor.captured(store(root, parts()))
+    assert (graph.function, *graph.point) == ("unit_rows", "forward", "65536x1024", "bfloat16")
+    assert list(graph.kernels) == [NAME], "what the library does is no kernel of Inductor's"
+    assert set(graph.targets) == set(TARGETS) and not graph.stale
+    assert "NVIDIA H200 with torch 2.11.0 and Triton 3.6.0, 2026-01-01" in graph.provenance
+    assert "python -m snippets.compiler.inductor_code" in graph.provenance
+
+
+def test_no_captures_are_no_graphs(root: Path):
+    assert inductor.captured(Captures({}, root)) == []
+
+
+def test_captures_that_are_published_are_read():
+    graphs = inductor.captured(Captures.load())
+    assert len(graphs) * len(inductor.PARTS) == sum(
+        name.startswith(inductor.PREFIX) for name in Captures.load().by_name
+    )
+
+
+def test_published_counts_are_those_of_the_shapes():
+    graphs = {(graph.function, graph.direction): graph.counts for graph in inductor.captured(Captures.load())}
+    rows, columns, tensor = 32768, 4096, 32768 * 4096 * 2
+    forward, backward = graphs["rms_norm", "forward"], graphs["rms_norm", "backward"]
+    assert forward["bytes"] == forward["passed"] == 2 * tensor + 2 * columns
+    assert graphs["unit_rows", "forward"]["bytes"] == 3 * 65536 * 1024 * 2 + 2 * 1024
+    partial, total, weight = 4 * rows // 16 * columns, 4 * columns, 2 * columns  # sums of 16 rows each, then of all
+    reads, writes = 2 * tensor + 4 * rows + weight, tensor + partial
+    assert backward["passed"] == reads + writes + (partial + total) + (total + weight)
+    assert backward["bytes"] < backward["passed"], "Inductor does not count the workspace that it takes in the end"
+
+
+def test_a_stale_capture_says_so_and_is_refused_by_a_release(root: Path):
+    captures = store(root, parts())
+    (root / tiny.KERNEL).write_text("def add(a, b):\n    return a - b\n")
+    (graph,) = inductor.captured(captures)
+    assert len(graph.stale) == 4
+    assert "stale" in inductor.entries(graph, "f", {NAME: {"sm_90": {}}})[0]["provenance"]
+    page = Evidence()
+    inductor.mark([graph], page)
+    assert "capture compiler/inductor-code/unit-rows-forward-kernels" in page.stale
+
+
+@pytest.mark.parametrize(
+    ("different", "message"),
+    [
+        ({"launches": "{]"}, "unit_rows forward: expected a graph, its kernels and launches"),
+        ({"counts": "{}"}, "KeyError 'shape'"),
+        ({"kernels": "def broken("}, "SyntaxError"),
+        ({"launches": json.dumps(LAUNCHES[1])}, "1 kernels, of which 0 are launched"),
+        (
+            {"launches": json.dumps({"name": NAME, "bytes": 1, "binary": {}})},
+            "launches: expected a launch of each kernel",
+        ),
+        ({"launches": "", "counts": json.dumps(COUNTS | {"kernels": 0})}, "launches: expected a launch of each kernel"),
+    ],
+    ids=["no JSON", "no shape", "no Python", "not launched", "launched somehow", "no kernel"],
+)
+def test_parts_that_do_not_fit_together_are_refused(different: dict, message: str, root: Path):
+    with pytest.raises(PublishError, match=message) as raised:
+        inductor.captured(store(root, parts(**different)))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_missing_part_is_refused(root: Path):
+    contents = parts()
+    del contents["counts"]
+    with pytest.raises(PublishError, match="unit-rows-forward-counts"):
+        inductor.captured(store(root, contents))
+
+
+def test_parts_of_several_runs_are_refused(root: Path):
+    with pytest.raises(PublishError, match="expected parts of one run, got 2"):
+        inductor.captured(store(root, parts(), launches={"commit": "d" * 40}))
+
+
+def test_graphs_at_one_point_are_refused(root: Path):
+    (graph,) = inductor.captured(
+        store(
+            root,
+            parts(),
+        )
+    )
+    other = replace(graph, function="other", launches=())
+    with pytest.raises(PublishError, match=r"expected one graph at .*, got those of unit_rows and other"):
+        list(inductor.wanted([replace(graph, launches=()), other], root))
+
+
+def test_a_launch_too_wide_for_a_target_is_left_out_there(root: Path):
+    wide = LAUNCHES[0] | {"binary": BINARY | {"options": {"num_warps": 32}}}
+    (graph,) = inductor.captured(store(root, parts(launches=json.dumps(wide))))
+    assert "sm_90" in graph.targets and "gfx942" not in graph.targets
+
+
+# ---- compiled again -------------------------------------------------------------------------------------------------
+
+COMPILE = """
+import json, sys
+from pathlib import Path
+from docs.publish.captures import Captures
+from docs.publish.compiled import compilation, inductor
+root = Path(sys.argv[1])
+graphs = inductor.captured(Captures.load(root / "docs/measurements/captures", root))
+found = {}
+for point, target, pairs in inductor.wanted(graphs, root):
+    (compiled,) = compilation.compiled([usual for usual, _ in pairs])
+    found[target] = {"point": [point.direction, dict(point.shape), point.dtype], "key": pairs[0][0].key, **compiled}
+print(json.dumps(found))
+"""
+
+
+def compiled(root: Path) -> dict[str, Any]:
+    """What the stored captures become, in a process in which Triton compiles."""
+    environment = os.environ | {
+        "TRITON_INTERPRET": "0",
+        "PYTHONPATH": str(ROOT),
+        "TRITON_CACHE_DIR": str(root / "triton"),
+    }
+    command = [sys.executable, "-c", COMPILE, str(root)]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_captured_kernel_is_compiled_for_every_target_as_it_was_launched(root: Path):
+    store(root, parts())
+    found = compiled(root)
+    assert set(found) == set(TARGETS)
+    assert len({one["key"] for one in found.values()}) == len(TARGETS)
+    assert found["sm_90"]["point"] == ["forward", {"rows": 65536, "columns": 1024}, "bfloat16"]
+    facts = found["sm_90"]["facts"]
+    assert facts["kernel"] == NAME and facts["warps"] == 4 and facts["spilled"] == 0
+    assert facts["loads"] == {"128": 3} and facts["stores"] == {"128": 1}, "the signature says what 16 divides"
+    source = parts()["kernels"].splitlines()
+    load = next(number for number, line in enumerate(source, 1) if "tl.load(in_ptr1" in line)
+    assert f"// line {load}\n" in found["sm_90"]["listings"]["sass"]
+    assert set(found["gfx942"]["listings"]) == {"ttir", "ttgir", "amdgcn"}
+
+
+def test_a_signature_that_does_not_fit_its_kernel_is_refused(root: Path):
+    launch = LAUNCHES[0] | {"binary": BINARY | {"signature": ["*bf16:16"]}}
+    store(root, parts(launches=json.dumps(launch)))
+    with pytest.raises(
+        AssertionError, match=r"PublishError: unit_rows forward, captured: signature: expected 7 entries"
+    ):
+        compiled(root)
+
+
+# ---- for the viewer -------------------------------------------------------------------------------------------------
+
+
+def entry(graph: Graph, target: str) -> dict[str, Any]:
+    shown = {"options": "4 warps", "values": {"registers": "40"}, "forms": {"ptx": "f/k.sm_90.ptx.txt"}}
+    (kernel,) = inductor.entries(graph, "f", {NAME: {target: shown}})
+    return kernel
+
+
+def test_a_triton_kernel_is_an_entry_of_the_viewer(root: Path):
+    (graph,) = inductor.captured(store(root, parts()))
+    kernel, files = entry(graph, "sm_90"), inductor.files(graph, "f")
+    assert (kernel["name"], kernel["maker"]) == (NAME, "torch.compile")
+    assert kernel["source"] == {"form": "triton", "url": "f/inductor.py.txt", "line": 6, "last": 39}
+    lines = files["f/inductor.py.txt"].splitlines()[5:39]
+    assert lines[0] == "@triton.jit" and lines[-1].startswith("    tl.store(out_ptr1")
+    made = kernel["targets"]["sm_90"]
+    assert made["forms"] == {"graph": "f/inductor.graph.txt", "ptx": "f/k.sm_90.ptx.txt"}
+    assert files["f/inductor.graph.txt"] == parts()["graph"]
+    assert made["options"] == "4 warps"
+    assert made["values"] == {"registers": "40", "launches": "2", "bytes": "403 MB"}
+    assert made["notes"] == [
+        "The forward runs 1 generated kernel and PyTorch's own aten.sum.dim_IntList.",
+        "Inductor counts 403 MB for the graph; the tensors that its launches get add up to 537 MB.",
+        "On NVIDIA H200 Inductor chose XBLOCK 1, 4 warps: the fastest of 2 that Inductor tried. The binary that ran "
+        "there has 40 registers and no spills.",
+    ]
+    assert json.loads(json.dumps(kernel)) == kernel
+
+
+def test_another_gpu_is_not_told_what_ran_on_the_captured_one(root: Path):
+    (graph,) = inductor.captured(store(root, parts()))
+    *_, last = entry(graph, "gfx942")["targets"]["gfx942"]["notes"]
+    assert "On this GPU it might choose otherwise" in last and "registers" not in last
+
+
+@pytest.mark.parametrize(
+    ("machine", "target"), [("NVIDIA H200", "sm_90"), ("NVIDIA A100-SXM4-80GB", "sm_80"), ("T4", None)]
+)
+def test_a_gpu_is_a_target_by_its_name(machine: str, target: str | None):
+    assert inductor.target_of(machine) == target
+
+
+# ---- C++ ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Path]:
+    """A folder in which C++ is kept, with copies of what it is made by."""
+    for name in inductor.BUILT_FROM:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    yield tmp_path
+
+
+def test_cpp_is_made_here():
+    graphs = inductor.fresh()
+    assert [graph.point[0] for graph in graphs] == ["forward", "backward", "forward"]
+    for graph in graphs:
+        (kernel,) = inductor.entries(graph, "cpu")
+        files = inductor.files(graph, "cpu")
+        made = kernel["targets"]["cpu"]
+        assert kernel["source"]["form"] == "graph" and files[kernel["source"]["url"]].startswith("def forward(")
+        assert kernel["source"]["last"] == len(files[kernel["source"]["url"]].splitlines())
+        assert files[made["forms"]["cpp"]].startswith("#include <torch/csrc/inductor/cpp_prefix.h>")
+        assert made["values"]["launches"] == "1" and kernel["maker"] == "torch.compile"
+        assert "when this site was built" in kernel["provenance"]
+
+
+def test_cpp_is_kept_until_the_snippet_changes(here: Path, monkeypatch: pytest.MonkeyPatch):
+    runs = []
+    sections = "".join(
+        f"==== unit_rows forward, {part}\n{content}"
+        for part, content in parts(
+            kernels="// cpp_fused_0\n#include <a>\n\n// cpp_fused_1\n#include <b>\n",
+            launches="".join(json.dumps({"name": f"cpp_fused_{n}", "bytes": 1, "binary": {}}) + "\n" for n in (0, 1)),
+            counts=json.dumps(COUNTS | {"kernels": 2}),
+        ).items()
+    )
+    monkeypatch.setattr(printing, "run", lambda module, device: runs.append((module, device)) or sections)
+    first, again = inductor.fresh(here), inductor.fresh(here)
+    assert first == again and runs == [("snippets.compiler.inductor_code", "cpu")]
+    assert [kernel["name"] for kernel in inductor.entries(first[0], "f")] == ["cpp_fused_0", "cpp_fused_1"]
+    snippet = here / inductor.BUILT_FROM[0]
+    snippet.write_text("# a comment\n" + snippet.read_text())
+    inductor.fresh(here)
+    assert len(runs) == 1
+    snippet.write_text(snippet.read_text() + "\nprint(1)\n")
+    inductor.fresh(here)
+    assert len(runs) == 2 and len(list((here / inductor.FOLDER).iterdir())) == 1, "what is old is removed"
+
+
+def test_a_machine_without_a_compiler_is_told(here: Path, monkeypatch: pytest.MonkeyPatch):
+    def fail(module: str, device: str) -> str:
+        raise RuntimeError("python -m snippets.compiler.inductor_code: no C++ compiler")
+
+    monkeypatch.setattr(printing, "run", fail)
+    with pytest.raises(PublishError, match=r"C\+\+ cannot be made here: .*no C\+\+ compiler"):
+        inductor.fresh(here)
+
+
+# ---- what is stored -------------------------------------------------------------------------------------------------
+
+
+def test_what_programs_read_is_stored_to_the_letter_but_for_paths():
+    line = "    tmp0 = tl.load(" + "in_ptr0 + (r0_1 + 4096*x0), " * 6 + "0x0123456789abcdef)"
+    assert printing.tidy(f"\n{line}\n# {ROOT}/kernels/a.py\n", "python", verbatim=True) == f"{line}\n# kernels/a.py\n"
+
+
+def test_captures_of_inductor_belong_to_all_that_printed_them():
+    mine = [capture for capture in printing.CAPTURES if capture.name.startswith(inductor.PREFIX)]
+    assert len(mine) == 3 * len(inductor.PARTS)
+    for capture in mine:
+        assert capture.sources == ["snippets/compiler/inductor_code.py", "snippets/compiler/what_compile_does.py"]
+        assert capture.device == "cuda" and capture.verbatim is not capture.name.endswith("-graph")
+    launches = next(capture for capture in mine if capture.name.endswith("launches"))
+    one, other = (json.dumps({"name": "k", "bytes": 1, "binary": {"tried": tried}}) + "\n" for tried in (1, 2))
+    assert launches.comparable(one) == launches.comparable(other) != launches.comparable(one.replace("k", "l"))
