@@ -218,9 +218,9 @@ def assembly(text: str, file: str) -> list[Line]:
     lines, at = [], None
     for line in text.splitlines():
         if re.match(r"\s*\.loc\s", line):
-            place = re.search(rf"{re.escape(file)}:(\d+)", line)
+            place = re.search(rf"{re.escape(file)}:([1-9]\d*)", line)  # a line 0 is of what the compiler added
             at = int(place[1]) if place else None
-        opcode = re.match(r"\s+(?:@!?%p\d+\s+)?([a-z][\w.]*)\s", line)
+        opcode = re.match(r"\s+(?:@!?%p\d+\s+)?([a-z][\w.:]*)\s", line)
         lines.append(Line(line, opcode[1] if opcode else "", at if opcode else None))
     return lines
 

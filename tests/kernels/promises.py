@@ -93,12 +93,9 @@ class Promises:
         outputs: names of what is returned.
         GRID: row lengths at which errors are held against the bound.
         PATHS: a row length for each way that the launch table can go; small ones, for they are used often.
-        PUBLISHED: row lengths of the published grid, at which the machine code is looked at.
         LARGEST: magnitude up to which the formula stays in the range of fp32.
         OTHER_DTYPES: whether the arguments after the first may have another dtype than the first.
         LAUNCHES: fewest kernels that forward and backward launch.
-        SMALL_KERNELS: those that move next to nothing, whose accesses may be narrow.
-        NARROW: narrow accesses allowed in the machine code of one kernel (one number a row).
     """
 
     kernel: ModuleType
@@ -107,12 +104,9 @@ class Promises:
     outputs: tuple[str, ...] = ("output",)
     GRID: tuple[int, ...] = (1, 2, 3, 127, 192, 760, 1000, 1128, 4097, 9000, 16384, 32000, 65537, 128256, 262144)
     PATHS: tuple[int, ...] = (100, 4096, 9000)
-    PUBLISHED: tuple[int, ...] = (1024, 4096, 16384, 32768)
     LARGEST = 1e17
     OTHER_DTYPES = True
     LAUNCHES = 2
-    SMALL_KERNELS: tuple[str, ...] = ()
-    NARROW = 3
 
     # ---- what a subclass states ---------------------------------------------------------------------------------
 
@@ -492,30 +486,7 @@ except ValueError as error:
 
     # ---- machine code, with no GPU ------------------------------------------------------------------------------
 
-    def launches(self, columns: int, warp_size: int) -> list[compiled.Launch]:
+    def launches(self, columns: int, target: str) -> list[compiled.Launch]:
         """What forward and backward launch at a row length, in bf16; nothing runs."""
         arguments = self.make((160, columns), torch.bfloat16, torch.device("cpu"))
-        return compiled.recorded(self.kernel, lambda: self.run(self.function, arguments), warp_size)
-
-    def facts(self, target: str, columns: Iterable[int]) -> list[dict]:
-        """Of every kernel that forward and backward launch at these row lengths."""
-        return compiled.ahead(type(self), target, columns)
-
-    def test_machine_code_at_the_published_shapes(self):
-        for facts in self.facts("sm_90", self.PUBLISHED):
-            assert facts["spilled"] == 0 and "spilled registers" not in facts["troubles"], facts
-            if facts["kernel"] in self.SMALL_KERNELS:
-                continue
-            assert "128" in facts["loads"], facts
-            accesses = [*facts["loads"].items(), *facts["stores"].items()]
-            assert sum(count for bits, count in accesses if bits != "128") <= self.NARROW, facts
-
-    def test_rows_that_8_divides_and_16_does_not_are_read_in_16_bytes(self):
-        for facts in self.facts("sm_90", (9000,)):
-            if facts["kernel"] not in self.SMALL_KERNELS:
-                assert "128" in facts["loads"], facts
-
-    @pytest.mark.parametrize("target, shared", (("sm_80", 99 * 1024), ("sm_100", 99 * 1024), ("gfx942", 64 * 1024)))
-    def test_compiles_for_other_gpus_within_their_shared_memory(self, target, shared):
-        for facts in self.facts(target, (1000, 8192)):
-            assert facts["shared"] <= shared and facts["spilled"] == 0, facts
+        return compiled.recorded(self.kernel, lambda: self.run(self.function, arguments), target)

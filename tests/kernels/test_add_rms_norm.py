@@ -16,9 +16,7 @@ class TestAddRMSNorm(Promises):
     inputs = ("x", "residual", "weight")
     outputs = ("output", "new_residual")
     PATHS = (100, 9000, 12000, 40000)
-    PUBLISHED = (1024, 4096, 8192, 16384)
     LAUNCHES = 3
-    SMALL_KERNELS = ("_sum_shares_kernel",)
 
     def plain(self, x, residual, weight, eps=EPS):
         h = x + residual

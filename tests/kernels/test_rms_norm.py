@@ -16,7 +16,6 @@ class TestRMSNorm(Promises):
     inputs = ("x", "weight")
     PATHS = (100, 9000, 12000, 40000)
     LAUNCHES = 3
-    SMALL_KERNELS = ("_sum_shares_kernel",)
 
     def plain(self, x, weight, eps=EPS):
         return F.rms_norm(x, x.shape[-1:], weight, eps)

@@ -46,8 +46,6 @@ class TestRope(Promises):
     GRID = (2, 6, 64, 80, 96, 128, 256, 760, 1000, 1128, 65538)  # D is even
     GRID += (192, 512, 4098, 9000, 32000, 128256, 262144) if GPU else ()  # interpreted, these take long
     PATHS = (100, 128)
-    PUBLISHED = (64, 80, 96, 128, 256)
-    NARROW = 0
 
     def public(self, arguments):
         q, k, cos, sin = (t.reshape(math.prod(t.shape[:-1]), t.shape[-1]) for t in arguments)
@@ -83,10 +81,6 @@ class TestRope(Promises):
             (forward, (q.float(), k, cos, sin, torch.float32, torch.bfloat16, 4, 0)),
             (backward, (q, k, cos, sin, torch.bfloat16, torch.float32, 0, 1)),
         )
-
-    def launches(self, columns, warp_size):
-        arguments = self.heads(torch.device("cpu"), torch.bfloat16, B=2, H=32, K=8, S=512, D=columns)
-        return compiled.recorded(self.kernel, lambda: Natural().run(self.kernel.rope, arguments), warp_size)
 
     def test_rows_that_8_divides_and_16_does_not_are_read_in_16_bytes(self):
         """Tokens 8 * 17 elements apart; a half whose length 8 does not divide has every second one elsewhere."""
@@ -304,7 +298,7 @@ class Natural(TestRope):
 class Uneven(Natural):
     """q, k and what comes back to them with tokens 8 * 17 elements apart."""
 
-    def launches(self, columns, warp_size):
+    def launches(self, columns, target):
         q, k, cos, sin = self.heads(torch.device("cpu"), torch.bfloat16, B=2, H=32, K=8, S=512, D=columns)
 
         def wider(t):
@@ -313,4 +307,4 @@ class Uneven(Natural):
             return wide.unflatten(2, (-1, columns)).transpose(1, 2)
 
         arguments = wider(q), wider(k), cos, sin
-        return compiled.recorded(self.kernel, lambda: self.run(self.kernel.rope, arguments, arguments[:2]), warp_size)
+        return compiled.recorded(self.kernel, lambda: self.run(self.kernel.rope, arguments, arguments[:2]), target)

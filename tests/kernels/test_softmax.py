@@ -15,8 +15,6 @@ class TestSoftmax(Promises):
     kernel = load("softmax")
     name = "softmax"
     PATHS = (100, 2048, 9000, 40000, *((20000, 70000) if GPU else ()))
-    PUBLISHED = (1024, 4096, 9000, 16384, 32768, 131072)
-    NARROW = 3  # words that programs exchange
 
     def plain(self, x):
         return F.softmax(x, -1)

@@ -46,7 +46,6 @@ class TestSoftmaxDropout(Promises):
     name = "softmax_dropout"
     OTHER_DTYPES = False
     PATHS = (100, 2048, 2500, 32800)
-    PUBLISHED = (1024, 2048, 4096, 9000, 16384, 32768)
 
     def function(self, x):
         if not torch.compiler.is_compiling():

@@ -46,6 +46,9 @@ class Compiled:
     """A kernel as it is launched at a published point, and what it became.
 
     Attributes:
+        signature: what is known of each argument, as `snippets.validation.compiled_code` takes it: "*bf16:16".
+        narrow: by line of the source, the bits of accesses to global memory that are less than 128.
+        troubles: of the tool, by kind and line, where registers are spilled, there is fp64, or there are listings.
         listings: empty but for the points that a page shows first.
         fp64: there too, facts of the same with its floats as fp64; None if it takes none.
     """
@@ -53,10 +56,12 @@ class Compiled:
     function: str
     target: str
     options: dict[str, Any]
+    signature: dict[str, str]
     constants: dict[str, Any]
     facts: dict[str, Any]
     seconds: float
     hash: str
+    narrow: dict[str, list[int]]
     troubles: dict[str, dict[str, int]]
     listings: dict[str, str]
     fp64: dict[str, Any] | None
@@ -202,10 +207,20 @@ def _described(point: Point, target: str, pairs: list[Pair]) -> dict[str, Any]:
                 "function": usual.function,
                 "target": target,
                 "options": {name: usual.options[name] for name in OPTIONS if name in usual.options},
+                "signature": _signature(usual),
                 "constants": _constants(usual),
             }
             for usual, _ in pairs
         ],
+    }
+
+
+def _signature(compilation: Compilation) -> dict[str, str]:
+    names, constants = list(compilation.signature), _constants(compilation)
+    divisible = {names[index] for (index, *_), hints in compilation.attributes.items() if hints}
+    return {
+        name: repr(constants[name]) if kind == "constexpr" else kind + ":16" * (name in divisible)
+        for name, kind in compilation.signature.items()
     }
 
 

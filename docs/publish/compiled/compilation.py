@@ -93,6 +93,7 @@ def compiled(compilations: Sequence[Compilation]) -> Iterator[dict[str, Any]]:
             "facts": facts,
             "seconds": seconds,
             "hash": hashlib.sha256(binary.asm["cubin" if "cubin" in binary.asm else "hsaco"]).hexdigest()[:16],
+            "narrow": _narrow(binary),
             "troubles": {},
             "listings": {},
         }
@@ -121,6 +122,22 @@ def _opcodes(binaries: Sequence[CompiledKernel]) -> list[list[str]]:
     listing = compiled_code.tool("nvdisasm", "-ndf", "-b", f"SM{architecture[1]}", b"".join(codes)).splitlines()
     opcodes = iter([found[1] for line in listing if (found := compiled_code.SASS.match(line))])
     return [list(itertools.islice(opcodes, len(code) // 16)) for code in codes]
+
+
+def _narrow(binary: CompiledKernel) -> dict[str, list[int]]:
+    """By line of the source, the widths in bits of its accesses to global memory that are narrower than 128."""
+    found: dict[str, list[int]] = {}
+    file = Path(binary.src.fn.fn.__code__.co_filename).name
+    for line in compiled_code.assembly(binary.asm.get("ptx") or binary.asm["amdgcn"], file):
+        if ptx := re.match(r"(?:ld|st)\.global.*?(?:\.v(\d))?\.[a-z]+(\d+)$", line.opcode):
+            bits = int(ptx[1] or 1) * int(ptx[2])
+        elif re.match(r"(?:global|buffer|flat)_(?:load|store)", line.opcode):
+            bits = compiled_code.bits(line.opcode)
+        else:
+            continue
+        if bits < 128:
+            found.setdefault(str(line.source), []).append(bits)
+    return found
 
 
 def _text_section(cubin: bytes) -> bytes:

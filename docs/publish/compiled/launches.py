@@ -20,7 +20,9 @@ from triton.runtime.jit import JITFunction, create_function_from_signature
 from snippets.validation.compiled_code import TARGETS
 from tests.benchmarks.case import Point
 
-MULTIPROCESSORS = {"sm_80": 108, "sm_90": 132, "sm_100": 148, "gfx942": 304}  # of A100, H100 and H200, B200, MI300X
+# What launch tables ask of a GPU: an A100, an H200, a B200, an MI300X.
+MULTIPROCESSORS = {"sm_80": 108, "sm_90": 132, "sm_100": 148, "gfx942": 304}
+SHARED_MEMORY = {"sm_80": 164 * 1024, "sm_90": 228 * 1024, "sm_100": 228 * 1024, "gfx942": 64 * 1024}
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,8 @@ def recording(module: ModuleType, target: str) -> Iterator[list[Launch]]:
     here = MULTIPROCESSORS[target], TARGETS[target].warp_size
     stand_ins: dict[str, Any] = {name: Recorder(value) for name, value in saved.items() if name.endswith("_kernel")}
     stand_ins |= {"_device": lambda device: here, "_INTERPRETED": True}
-    if "_PTX" in saved:
-        stand_ins["_PTX"] = TARGETS[target].backend == "cuda"
+    further = {"_PTX": TARGETS[target].backend == "cuda", "_shared_memory": lambda device: SHARED_MEMORY[target]}
+    stand_ins |= {name: value for name, value in further.items() if name in saved}
     try:
         vars(module).update(stand_ins)
         yield launches
