@@ -146,6 +146,16 @@ class Macros:
         page = self._page
         return page.put_html(explorer.panel(self._store, self._captures, page.evidence, page.place, name))
 
+    def compiled(self, name: str, at: str, function: str, **what: str) -> str:
+        """A fact of a compiled kernel, or words, with a link into the viewer: see explorer.reference.
+
+        compiled("softmax", "forward-32768x4096", "_forward_row_kernel", fact="registers")
+        compiled("softmax", "forward-32768x4096", "_forward_row_kernel", line="row = (tl.program_id", text="the row")
+        """
+        from docs.publish.compiled import explorer
+
+        return explorer.reference(name, at, function, **what)
+
     def _captured(self, capture: capture_blocks.Capture, lines: str, title: str) -> str:
         page = self._page
         return page.put_markdown(capture_blocks.show(self._captures, capture, page.place, page.evidence, lines, title))

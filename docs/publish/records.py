@@ -198,7 +198,7 @@ class Store:
     ) -> list[Measured]:
         """The rows that fit, oldest first; of the newest run of each case on each machine, or of all runs."""
         wanted = {
-            "machine": machine, "case": case, "variant": variant, "direction": direction, "size": shape,
+            "case": case, "machine": machine, "variant": variant, "direction": direction, "size": shape,
             "dtype": dtype, "mode": mode,
         }  # fmt: skip
         given = {name: value for name, value in wanted.items() if value is not None}

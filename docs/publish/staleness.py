@@ -16,15 +16,13 @@ def row_is_stale(sources: Sources, root: Path = ROOT) -> bool:
 
 def capture_is_stale(sources: Sources, root: Path = ROOT) -> bool:
     """Whether the code that printed a capture has changed since."""
-    try:
-        return digest_texts((name, (root / name).read_text()) for name in sources.files) != sources.hash
-    except (OSError, SyntaxError):
-        return True
+    return _digest_of_files(tuple(sources.files), root) != sources.hash
 
 
 def forget() -> None:
     """Look at the files again: they may have changed since the last build."""
     _digest.cache_clear()
+    _digest_of_files.cache_clear()
 
 
 @cache
@@ -32,5 +30,14 @@ def _digest(case: str, measured: Iterable[str], root: Path) -> str | None:
     """The hash as the code is now; None where a file is gone or broken."""
     try:
         return digest(case, measured, root)
+    except (OSError, SyntaxError):
+        return None
+
+
+@cache
+def _digest_of_files(files: tuple[str, ...], root: Path) -> str | None:
+    """As above, of these files alone."""
+    try:
+        return digest_texts((name, (root / name).read_text()) for name in files)
     except (OSError, SyntaxError):
         return None

@@ -13,8 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 
-from docs.publish.compiled.launches import Launch, recording, specialised
 from snippets.validation.compiled_code import compile_for, facts, troubles
+from tests.benchmarks.launches import Launch, recording, specialised
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,6 +15,8 @@ from tests.site.test_every_page import WIDTH, violations
 
 PAGE = "kernels/softmax/"
 DATA = "compiled/softmax/"
+BESIDE = "kernels/rms-norm/", "compiled/rms_norm/"  # torch.compile's kernels stand beside ours
+COMPILER = "compiler/what-compile-does/", "compiled/what-compile-does/"
 ORIGIN = re.compile(r" {4}// line (\d+)$")
 PHONE: ViewportSize = {"width": 390, "height": 844}
 TARGETS = ("sm_90", "sm_80")  # the viewer's default, and another that every kernel has
@@ -37,9 +39,9 @@ class Example:
         return "#compiled/" + "/".join(quote(part) for part in (self.configuration, self.kernel, target, *rest))
 
 
-def read(site: Site, url: str) -> str:
-    """What is served at an address below compiled/softmax/."""
-    content = site.content(site.prefix + urljoin(DATA, url))
+def read(site: Site, url: str, data: str = DATA) -> str:
+    """What is served at an address relative to one of the viewer's folders."""
+    content = site.content(site.prefix + urljoin(data, url))
     assert content is not None, f"nothing is served at {url}"
     return content.decode()
 
@@ -171,6 +173,17 @@ def test_a_deep_link_on_the_page_itself_opens_it_too(site: Site, page: Page, exa
     expect(viewer(page)).to_be_hidden()
 
 
+def test_an_address_elsewhere_on_the_page_closes_it_and_leads_there(site: Site, page: Page, example: Example) -> None:
+    opened(page, site.address + PAGE + example.address("sm_90"))
+    heading = page.locator(".md-content h2[id]").last
+    page.evaluate("(id) => { location.hash = id }", heading.get_attribute("id"))
+    expect(viewer(page)).to_be_hidden()
+    assert page.url == f"{site.address}{PAGE}#{heading.get_attribute('id')}"
+    page.evaluate("() => new Promise((done) => setTimeout(done, 200))")
+    expect(heading).to_be_in_viewport()
+    expect(page.locator("a[data-explorer]")).not_to_be_focused()
+
+
 def test_every_form_is_shown_as_it_is(site: Site, page: Page, index: dict, example: Example) -> None:
     """Highlighting loses and adds nothing."""
     configuration = next(each for each in index["configurations"] if each["id"] == example.configuration)
@@ -239,21 +252,78 @@ def test_choices_persist_where_they_can(site: Site, page: Page, index: dict, exa
     expect(page.locator(".rp-viewer select[name=form]").nth(1)).to_have_value("sass")
 
 
-def test_a_second_kernel_can_be_laid_beside_the_first(site: Site, page: Page, index: dict) -> None:
-    pairs = [
-        (configuration["id"], [kernel["name"] for kernel in configuration["kernels"] if "sm_90" in kernel["targets"]])
-        for configuration in index["configurations"]
-    ]
-    configuration, kernels = next((id_, names) for id_, names in pairs if len(names) > 1)
-    opened(page, site.address + PAGE + f"#compiled/{configuration}/{kernels[0]}/sm_90")
-    page.locator(".rp-viewer select[name=kernel]").nth(1).select_option(kernels[1])
-    expect(page.get_by_role("listbox", name=kernels[1])).to_have_attribute("aria-busy", "false")
-    address = page.url
-    page.goto("about:blank")
-    opened(page, address)
-    assert (chosen(page, "kernel", 0), chosen(page, "kernel", 1)) == tuple(kernels[:2])
-    for name in kernels[:2]:
+@pytest.fixture(scope="module")
+def beside(site: Site) -> dict:
+    """The forward of the page where torch.compile's kernel stands beside ours."""
+    configurations = json.loads(read(site, "index.json", BESIDE[1]))["configurations"]
+    return next(each for each in configurations if each["id"] == "forward-32768x4096")
+
+
+def test_a_second_kernel_can_be_laid_beside_the_first(site: Site, page: Page, beside: dict) -> None:
+    ours, theirs = (next(k for k in beside["kernels"] if k["maker"] == maker) for maker in ("", "torch.compile"))
+    assert {ours["source"]["form"], theirs["source"]["form"]} == {"python", "triton"}
+    opened(page, site.address + BESIDE[0] + f"#compiled/{beside['id']}/{ours['name']}/sm_90")
+    page.locator(".rp-viewer select[name=kernel]").nth(1).select_option(theirs["name"])
+    for form in ("triton", "sass"):
+        page.locator(".rp-viewer select[name=form]").nth(1).select_option(form)
+        expect(page.get_by_role("listbox", name=theirs["name"])).to_have_attribute("aria-busy", "false")
+        address = page.url
+        page.goto("about:blank")
+        opened(page, address)
+        assert (chosen(page, "kernel", 0), chosen(page, "kernel", 1)) == (ours["name"], theirs["name"])
+        assert (chosen(page, "form", 0), chosen(page, "form", 1)) == ("python", form)
+    for name in (ours["name"], theirs["name"]):
         expect(page.locator(".rp-viewer__notes")).to_contain_text(name)
+    expect(page.locator(".rp-viewer__notes")).to_contain_text(theirs["provenance"])
+    both = page.locator(".rp-viewer__facts label", has=page.locator("[value=registers]")).locator("b")
+    values = [kernel["targets"]["sm_90"]["values"]["registers"] for kernel in (ours, theirs)]
+    expect(both).to_have_text([f"first {values[0]}", f"second {values[1]}"])
+
+
+def test_only_lines_of_the_same_kernel_light_up_together(site: Site, page: Page, beside: dict) -> None:
+    theirs = next(kernel for kernel in beside["kernels"] if kernel["maker"])
+    listing = read(site, theirs["targets"]["sm_90"]["forms"]["sass"], BESIDE[1]).splitlines()
+    lines = [int(found[1]) for found in map(ORIGIN.search, listing) if found]
+    address = f"#compiled/{beside['id']}/{theirs['name']}/sm_90/triton/sass/L{lines[0]}"
+    opened(page, site.address + BESIDE[0] + address)
+    source, made = listings(page)
+    assert lit(source) == [lines[0]]
+    assert len(lit(made)) == lines.count(lines[0])
+    ours = next(kernel["name"] for kernel in beside["kernels"] if not kernel["maker"])
+    page.locator(".rp-viewer select[name=kernel]").nth(1).select_option(ours)
+    expect(page.get_by_role("listbox", name=ours)).to_have_attribute("aria-busy", "false")
+    assert (lit(source), lit(made)) == ([lines[0]], [])
+    select = page.locator(".rp-viewer select[name=kernel]").nth(0)
+    select.select_option(ours)
+    expect(source).to_have_attribute("aria-label", re.compile(ours))
+    expect(page.locator(".rp-viewer [role=status]")).to_be_empty()
+    assert lit(source) == lit(made) == [], "a line of a kernel that is gone is lit"
+    expect(viewer(page)).not_to_have_class(re.compile("rp-pinned"))
+    select.select_option(theirs["name"])
+    expect(page.get_by_role("listbox", name=theirs["name"])).to_have_count(2)
+
+
+def test_the_compiler_page_shows_cpp_for_a_cpu(site: Site, page: Page) -> None:
+    index = json.loads(read(site, "index.json", COMPILER[1]))
+    configuration = next(one for one in index["configurations"] if "cpu" in one["kernels"][0]["targets"])
+    page.goto(site.address + COMPILER[0])
+    page.locator("a[data-explorer]").click()
+    expect(page.locator(".rp-viewer select[name=target]")).to_have_value("sm_90")
+    assert (chosen(page, "form", 0), chosen(page, "form", 1)) == ("triton", "sass")
+    page.locator(".rp-viewer select[name=configuration]").select_option(configuration["id"])
+    expect(page.locator(".rp-viewer select[name=target]")).to_have_value("cpu")
+    assert (chosen(page, "form", 0), chosen(page, "form", 1)) == ("graph", "cpp")
+    kernel = configuration["kernels"][0]
+    urls = {"graph": kernel["source"]["url"], "cpp": kernel["targets"]["cpu"]["forms"]["cpp"]}
+    for pane, (form, url) in zip(listings(page), urls.items(), strict=True):
+        expect(pane).to_have_attribute("aria-label", re.compile(re.escape(index["forms"][form])))
+        expect(pane).to_have_attribute("aria-busy", "false")
+        expect(pane.locator(".rp-code-keyword").first).to_be_attached()
+        assert pane.evaluate(TEXT) == read(site, url, COMPILER[1]).rstrip().split("\n")
+    assert viewer(page).get_by_role("radio").count() == len(kernel["targets"]["cpu"]["values"])
+    expect(page.locator(".rp-viewer__notes")).to_contain_text(kernel["provenance"])
+    page.locator(".rp-viewer select[name=configuration]").select_option(index["configurations"][0]["id"])
+    expect(page.locator(".rp-viewer select[name=target]")).to_have_value("sm_90")
 
 
 def test_every_fact_says_why_it_matters(site: Site, page: Page, index: dict, example: Example) -> None:

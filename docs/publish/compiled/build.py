@@ -1,4 +1,4 @@
-"""Compiles what launches.py found, in parallel, looks at it with the tool that readers have, and keeps what it saw.
+"""Compiles what published points launch, in parallel, looks at it with the tool that readers have, and keeps it all.
 
 A compilation is kept by source, configuration and compiler version: what has not changed costs nothing later.
 """
@@ -25,16 +25,16 @@ from triton.runtime.cache import triton_key
 from docs.publish.captures import Captures
 from docs.publish.compiled import inductor
 from docs.publish.compiled.compilation import CACHE, TOOL, Compilation, Pair, compiled, of_launch
-from docs.publish.compiled.launches import published
 from docs.publish.errors import PublishError
 from snippets.validation.compiled_code import TARGETS
 from tests.benchmarks.case import Point
+from tests.benchmarks.launches import published
 from tests.benchmarks.source import ROOT
 
 OPTIONS = ("num_warps", "num_stages", "maxnreg")  # what the launch tables choose
 SOURCES = (
-    TOOL, *(f"docs/publish/compiled/{name}.py" for name in ("launches", "compilation", "build")),
-    *(f"tests/benchmarks/{name}.py" for name in ("case", "sides", "blocks")),
+    TOOL, *(f"docs/publish/compiled/{name}.py" for name in ("compilation", "build")),
+    *(f"tests/benchmarks/{name}.py" for name in ("launches", "case", "sides", "blocks")),
 )  # fmt: skip
 
 
@@ -50,7 +50,7 @@ class Compiled:
         narrow: by line of the source, the bits of accesses to global memory that are less than 128.
         troubles: of the tool, by kind and line, where registers are spilled, there is fp64, or there are listings.
         listings: empty but for the points that a page shows first.
-        fp64: there too, facts of the same with its floats as fp64; None if it takes none.
+        fp64: there too, facts and troubles of the same with its floats as fp64; None if it takes none.
     """
 
     function: str
@@ -121,7 +121,8 @@ def _results(name: str, digest: str) -> dict[tuple[str, str, str], dict[str, lis
         launched = found.setdefault(place, {})[point["target"]] = []
         for launch, key, key64 in zip(point["launches"], point["keys"], point["keys64"], strict=True):
             entry = _read(_entry(key)) | ({} if point["listed"] else {"listings": {}})
-            fp64 = _read(_entry(key64))["facts"] if key64 else None
+            as_fp64 = _read(_entry(key64)) if key64 else None
+            fp64 = as_fp64 and as_fp64["facts"] | {"troubles": as_fp64["troubles"]}
             launched.append(Compiled(**launch, **entry, fp64=fp64))
     return found
 

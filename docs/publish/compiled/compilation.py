@@ -14,8 +14,8 @@ from typing import Any
 import triton
 from triton.compiler import ASTSource, CompiledKernel
 
-from docs.publish.compiled.launches import Launch, specialised
 from snippets.validation import compiled_code
+from tests.benchmarks.launches import Launch, specialised
 from tests.benchmarks.source import ROOT
 
 CACHE = Path(".cache/compiled")

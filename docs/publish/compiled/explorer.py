@@ -6,6 +6,7 @@ page of facts links for readers without scripts.
 
 import gzip
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -17,7 +18,7 @@ from docs.publish import units
 from docs.publish.captures import Captures
 from docs.publish.compiled import build, inductor
 from docs.publish.compiled.build import Compiled
-from docs.publish.errors import unknown
+from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Evidence
 from docs.publish.kernel_files import files as kernel_files
 from docs.publish.records import DIRECTIONS, PUBLISHED_MACHINE, Measured, Store
@@ -33,6 +34,11 @@ FORMS = {"python": "Python", "graph": "FX graph", "triton": "Inductor's Triton",
 LIMIT = 290_000  # bytes, compressed, of all listings of a kernel file: with index.json under 300 KB
 COMPILER_PAGE = "what-compile-does"  # beside the kernel files
 COMPILER_FUNCTION = "unit_rows"  # of that page
+GROUPS = {
+    "Resources": ("registers", "timed", "spilled", "shared", "warps", "size", "seconds"),
+    "Instructions": ("loads", "stores", "tensor_core", "shuffles", "barriers", "fp64", "instructions"),
+    "Launches": ("launches", "bytes"),
+}  # tables of the page of facts
 
 
 # ---- facts ----------------------------------------------------------------------------------------------------------
@@ -269,14 +275,20 @@ def panel(store: Store, captures: Captures, page: Evidence, place: Place, name: 
         raise unknown("explorer", name, dict.fromkeys(names()))
     inductor.mark(_graphs(captures, name), page)
     there = place.to(f"compiled/{name}/")
-    ours = name in kernel_files()
-    said = f"{_headline(name)}{_differences(store, name)}" if ours else ""
-    what = "for A100, H100, B200 and MI300X" if ours else "for GPUs, from a capture, and for this build's CPU"
+    gpus = "A100, H100, B200 and MI300X"
+    if name in kernel_files():
+        said = f"{_headline(name)}{_differences(store, name)}"
+        made = f"Compiled for {gpus} by {MADE} when this site was built, without a GPU."
+    else:
+        said = ""
+        made = (
+            f"Triton that torch.compile wrote on a GPU, compiled again for {gpus} by {MADE}. "
+            "C++ that it wrote for the CPU which built this site."
+        )
     return (
-        f'<div class="rp-explorer" data-search-exclude>{said}<p>'
-        f'<a class="rp-button" href="{there}" data-explorer="{place.to(f"compiled/{name}/index.json")}">'
-        f"Open the compiled code</a> <span>Compiled {what} by {MADE} when this site was built, without a GPU.</span>"
-        "</p></div>\n"
+        f'<div class="rp-explorer" data-search-exclude>{said}<p>{made}</p>'
+        f'<p><a class="rp-button" href="{there}" data-explorer="{place.to(f"compiled/{name}/index.json")}">'
+        "Open the compiled code</a></p></div>\n"
     )
 
 
@@ -286,81 +298,159 @@ def _headline(name: str) -> str:
     point, listed = next((point, listed) for point, listed in every if listed)
     keys = ("registers", "spilled", "loads", "stores")
     shown = [fact for fact in FACTS if fact.key in keys]
-    rows = [("", [code(one.function), *(escape(fact.show(one)) for fact in shown)]) for one in listed]
-    what = f"<p>{DIRECTIONS[point[0]].capitalize()} of {units.size(point[1])}, {point[2]}, for {TARGETS[TIMED]}:</p>"
+    rows = [("", [code(one.function), *(_unbroken(fact.show(one)) for fact in shown)]) for one in listed]
+    gpus = TARGETS[TIMED].replace(", ", " and ")
+    what = f"<p>{DIRECTIONS[point[0]].capitalize()} of {_unbroken(units.size(point[1]))}, {point[2]}, for {gpus}:</p>"
     return what + table(("", *(fact.title for fact in shown)), rows).rstrip("\n")
+
+
+def _unbroken(text: str) -> str:
+    """HTML that may break after a comma alone."""
+    return escape(text).replace(" ", "&nbsp;").replace(",&nbsp;", ", ")
 
 
 def _differences(store: Store, name: str) -> str:
     """Where a binary that was timed has other resources than what was compiled here."""
-    other: dict[str, None] = {}
-    number = 0
-    for point, by_target in build.results(name).items():
-        for one in by_target.get(TIMED, []):
-            measured = timed(store, name, point, one.function)
-            number += bool(measured)
-            if measured and measured.differs(one):
-                where = f"{code(one.function)} at {units.size(point[1])}"
-                was, now = measured.binary.registers, one.facts["registers"]
-                version = measured.row.record.software["triton"]
-                registers = f"{was} registers, {now} here" if was != now else "other shared memory"
-                other[f"{where} ({registers}; timed with Triton {version})"] = None
-    if not number:
+    pairs = [
+        (point, one, was)
+        for point, by_target in build.results(name).items()
+        for one in by_target.get(TIMED, [])
+        if (was := timed(store, name, point, one.function))
+    ]
+    if not pairs:
         return ""
+    other = [(point, one, was) for point, one, was in pairs if was.differs(one)]
     if not other:
-        return f"<p>All {number} binaries that were timed have as many registers as those compiled here.</p>"
-    few = f"Of the {number} binaries that were timed, {len(other)} differ in resources from those compiled here"
-    return f"<p>{few}: {'; '.join(other)}.</p>"
+        return f"<p>All {len(pairs)} binaries that were timed have as many registers as those compiled here.</p>"
+    lines = dict.fromkeys(_difference(point, one, was) for point, one, was in other)
+    few = f"Of the {len(pairs)} binaries that were timed, {len(other)} differ in resources from those compiled here"
+    return f"<p>{few}:</p><ul>{''.join(lines)}</ul>"
+
+
+def _difference(point: tuple[str, str, str], one: Compiled, was: Timed) -> str:
+    then, now = was.binary.registers, one.facts["registers"]
+    registers = f"{then} registers, {now} here" if then != now else "other shared memory"
+    how = f"{registers}; timed with Triton {was.row.record.software['triton']}"
+    return f"<li>{code(one.function)} at {_unbroken(units.size(point[1]))} ({how})</li>"
+
+
+def reference(
+    name: str, at: str, function: str, target: str = TIMED, fact: str = "", line: str = "", text: str = ""
+) -> str:
+    """A link into the viewer, as HTML: a fact of a kernel, or words that lead to the line which has `line` in it.
+
+    Args:
+        name: of the kernel file.
+        at: a configuration of the viewer: "forward-32768x4096".
+        fact: the key of one of FACTS, whose value is shown.
+
+    Raises:
+        PublishError: there is no such configuration, kernel, fact or line.
+    """
+    points = {_folder(point): by_target for point, by_target in build.results(name).items() if _is_listed(by_target)}
+    if at not in points:
+        raise unknown("configuration", at, points)
+    launched = {one.function: one for one in points[at].get(target, [])}
+    if function not in launched:
+        raise unknown(f"kernel of {at} for {target}", function, launched)
+    facts = {one.key: one for one in FACTS}
+    if fact and fact not in facts:
+        raise unknown("fact", fact, facts)
+    place = f"#compiled/{at}/{function}/{target}"
+    if line:
+        place += f"/python/{list(launched[function].listings)[-1]}/L{_line_with(line, name)}"
+    shown = facts[fact].show(launched[function]) if fact else text
+    return f'<a href="{place}">{escape(shown)}</a>'
+
+
+def _line_with(fragment: str, name: str) -> int:
+    lines = kernel_files()[name].read_text(encoding="utf-8").splitlines()
+    found = [number for number, line in enumerate(lines, 1) if fragment in line]
+    if len(found) != 1:
+        raise PublishError(f"line: expected one line of kernels/{name}.py with {fragment!r}, got {len(found)}")
+    return found[0]
 
 
 def _page(store: Store, name: str, title: str, index: Mapping[str, Any], place: Place) -> str:
-    """The page of facts, as Markdown: a table for each target, with links to the listings."""
-    what = f"What {title} became" if name in kernel_files() else "What torch.compile made"
+    """The page of facts, as Markdown: tables for each target, with links to the listings."""
+    ours = name in kernel_files()
+    what = f"{name}.py, compiled" if ours else f"What {title} made"
+    page = f"kernels/{name.replace('_', '-')}/" if ours else f"compiler/{COMPILER_PAGE}/"
+    explained = link("The kernel's page" if ours else "The compiler's page", place.to(page))
     parts = [front_matter(what, "Facts and listings of compiled kernels")]
-    parts.append(f"<p>Compiled by {MADE} when this site was built, without a GPU.</p>\n\n")
+    parts.append(
+        f"<p>Compiled by {MADE} when this site was built, without a GPU. {explained} explains the code. Listings are "
+        f"plain text: what came from line 12 of the source ends in {code('// line 12')}.</p>\n\n"
+    )
+    kernels = [kernel for one in index["configurations"] for kernel in one["kernels"]]
+    sources = dict.fromkeys((kernel["source"]["form"], kernel["provenance"]) for kernel in kernels if kernel["maker"])
+    for form, provenance in sources:
+        parts.append(f"<p>{FORMS['cpp' if form == 'graph' else form]}: {escape(provenance)}</p>\n\n")
     for target in index["targets"]:
-        parts += [f"## {TARGETS[target]} ({target})\n\n", _table(store, name, target, index, place)]
+        heading = f"{TARGETS[target]} ({target})" if target != inductor.CPU else "This build's CPU"
+        parts += [f"## {heading}\n\n", _table(store, name, target, index, place)]
     parts.append("## What the facts say\n\n")
-    parts += [f"<p><strong>{fact.title}</strong>: {escape(fact.why)}</p>\n\n" for fact in FACTS]
+    known = {key for kernel in kernels for its in kernel["targets"].values() for key in its["values"]}
+    said = [fact for fact in index["facts"] if fact["key"] in known]
+    parts += [f"<p><strong>{fact['title']}</strong>: {escape(fact['why'])}</p>\n\n" for fact in said]
     return "".join(parts)
 
 
 def _table(store: Store, name: str, target: str, index: Mapping[str, Any], place: Place) -> str:
+    """The tables of a target: one for each group of facts that its kernels have."""
     listed = {
         (one["id"], kernel["name"]): kernel
         for one in index["configurations"]
         for kernel in one["kernels"]
         if target in kernel["targets"]
     }
-    rows = []
+    lines: list[tuple[str, str, Mapping[str, str]]] = []  # a kernel, its listings, its facts
     seen = set()
     if name in kernel_files():
         for point, by_target in build.results(name).items():
             for one in by_target.get(target, []):
                 key = _folder(point), one.function
                 seen.add(key)
-                forms = _links(listed[key], target, name, place) if key in listed else NONE
+                forms = _links(listed[key], target, name, place) if key in listed else ""
                 was = timed(store, name, point, one.function) if target == TIMED else None
-                rows.append(_line(point, one.function, values(one), str(was.binary.registers) if was else NONE, forms))
-    for configuration in index["configurations"]:
-        for kernel in configuration["kernels"]:
-            key = configuration["id"], kernel["name"]
-            if key in listed and key not in seen:
-                direction, _, size = key[0].partition("-")
-                its = kernel["targets"][target]["values"]
-                label = f"{kernel['name']} ({kernel['maker']})"
-                rows.append(_line((direction, size, ""), label, its, NONE, _links(kernel, target, name, place)))
-    heads = ("", "shape", "kernel", *(fact.title for fact in FACTS), "registers when timed", "listings")
-    return table(heads, rows)
+                its = values(one) | ({"timed": str(was.binary.registers)} if was else {})
+                lines.append((_line(point[0], point[1], one.function), forms, its))
+    for (configuration, function), kernel in listed.items():
+        if (configuration, function) not in seen:
+            direction, _, size = configuration.partition("-")
+            label = _line(direction, size, function, kernel["maker"])
+            lines.append((label, _links(kernel, target, name, place), kernel["targets"][target]["values"]))
+    return _grouped(lines, {fact["key"]: fact["title"] for fact in index["facts"]} | {"timed": "registers when timed"})
 
 
-def _line(
-    point: tuple[str, str, str], kernel: str, its: Mapping[str, str], was: str, forms: str
-) -> tuple[str, Sequence[str]]:
-    facts = [escape(its.get(fact.key, NONE)) for fact in FACTS]
-    return "", [DIRECTIONS[point[0]], units.size(point[1]), code(kernel), *facts, was, forms]
+def _grouped(lines: Sequence[tuple[str, str, Mapping[str, str]]], titles: Mapping[str, str]) -> str:
+    """A table for each group; the first has the links. What none has is said below."""
+    parts: list[str] = []
+    for heading, group in GROUPS.items():
+        having = [line for line in lines if any(key in line[2] for key in group)]
+        shown = [key for key in group if any(key in its for _, _, its in having)]
+        absent = [key for key in shown if all(its.get(key) == "0" for _, _, its in having)]
+        keys = [key for key in shown if key not in absent]
+        rows = [
+            ("", [line + forms * (not parts), *(escape(its.get(key, NONE)).replace(", ", ",<br>") for key in keys)])
+            for line, forms, its in having
+        ]
+        if rows:
+            heads = ("", *(titles[key] for key in keys))
+            zeros = f"<p>None has {' or '.join(titles[key] for key in absent)}.</p>\n\n" if absent else ""
+            parts.append(f"### {heading}\n\n{table(heads, rows)}{zeros}")
+    return "".join(parts)
+
+
+def _line(direction: str, size: str, kernel: str, maker: str = "") -> str:
+    """A kernel at a point, in two lines or more: the names that torch.compile gives are long."""
+    pieces = re.findall(r"\w{1,40}(?:(?<=_)|$)", kernel)
+    by = f", by {maker}" if maker else ""
+    return f"{'<br>'.join(map(code, pieces))}<br>{DIRECTIONS[direction]}, {units.size(size)}{by}"
 
 
 def _links(kernel: Mapping[str, Any], target: str, name: str, place: Place) -> str:
-    paths = kernel["targets"][target]["forms"]
-    return ", ".join(link(FORMS[form], place.to(f"compiled/{name}/{path}")) for form, path in paths.items())
+    source = kernel["source"]
+    paths = ({source["form"]: source["url"]} if kernel["maker"] else {}) | kernel["targets"][target]["forms"]
+    links = [link(FORMS[form], place.to(f"compiled/{name}/{path}")) for form, path in paths.items()]
+    return "<br>" + ", ".join(links)

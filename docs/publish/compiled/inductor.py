@@ -6,6 +6,7 @@ is kept until it changes.
 """
 
 import ast
+import functools
 import hashlib
 import json
 import os
@@ -107,6 +108,7 @@ class Graph:
         return tuple(name for name, target in TARGETS.items() if warps * target.warp_size <= THREADS)
 
 
+@functools.cache
 def functions(source: str) -> dict[str, tuple[int, int]]:
     """First and last line of each function in a Python file, with its decorators."""
     nodes = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]

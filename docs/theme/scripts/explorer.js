@@ -184,6 +184,7 @@ function makePane(box, side) {
   empty(pane)
   for (const select of box.querySelectorAll("select")) {
     select.addEventListener("change", () => {
+      if (select.name === "kernel" && !side && view.panes[0].kernel === view.panes[1].kernel) wish.panes[1].kernel = select.value // both go on
       wish.panes[side][select.name] = select.value
       update()
     })
@@ -206,7 +207,8 @@ function onClose() {
     pane.listing.replaceChildren()
   }
   pin = view = undefined
-  if (location.hash.startsWith(PREFIX)) history.replaceState(history.state, "", location.pathname + location.search)
+  if (!location.hash.startsWith(PREFIX)) return // it led to another place of the page
+  history.replaceState(history.state, "", location.pathname + location.search)
   if (dialog.contains(document.activeElement) || document.activeElement === document.body) opener.focus() // an address opened it
 }
 
@@ -246,6 +248,7 @@ function settledPane({ kernel: name, form: wished }, side, kernels, target) {
 function update() {
   view = settled()
   if (!view.panes.some(({ kernel }) => kernel.name === pin?.kernel)) pin = undefined
+  if (!pin) light()
   fill(part("[name=configuration]"), index.configurations.map(({ id, label }) => [id, label]), view.configuration.id)
   fill(part("[name=target]"), view.targets.map((target) => [target, `${target}: ${index.targets[target]}`]), view.target)
   const names = view.kernels.map(({ name, maker }) => [name, maker ? `${maker}: ${name}` : name])
@@ -253,7 +256,7 @@ function update() {
     const [kernelSelect, formSelect] = panes[side].box.querySelectorAll("select")
     fill(kernelSelect, names, kernel.name)
     kernelSelect.parentElement.hidden = names.length < 2
-    fill(formSelect, forms.map((one) => [one, index.forms[one] ?? one]), form)
+    fill(formSelect, forms.map((one) => [one, index.forms[one]]), form)
   }
   showFacts()
   for (const pane of panes) show(pane)
@@ -268,7 +271,7 @@ function showFacts() {
   const kernels = [...new Set(view.panes.map(({ kernel }) => kernel))]
   const built = kernels.map((kernel) => kernel.targets[view.target])
   const known = index.facts.filter(({ key }) => built.some(({ values }) => key in values))
-  const worst = known.find(({ key }) => built.some(({ bad }) => bad?.includes(key)))
+  const worst = known.find(({ key }) => built.some(({ bad }) => bad.includes(key)))
   const chosen = known.find(({ key }) => key === chosenFact) ?? worst ?? known[0]
   part(".rp-viewer__facts").replaceChildren(...known.map((fact) => factCard(fact, built, fact === chosen)))
   part(".rp-viewer__why").textContent = chosen?.why ?? ""
@@ -284,21 +287,21 @@ function factCard({ key, title, why }, built, isChosen) {
   })
   const values = built.map(({ values, bad }, side) => {
     const whose = built.length > 1 ? [element("small", {}, SIDES[side]), " "] : []
-    return element("b", { className: bad?.includes(key) ? "rp-bad" : "" }, ...whose, values[key] ?? "none", " ")
+    return element("b", { className: bad.includes(key) ? "rp-bad" : "" }, ...whose, values[key] ?? "–")
   })
-  return element("label", {}, input, ...values, element("span", {}, title))
+  return element("label", {}, input, element("span", {}, title), " ", ...values)
 }
 
 function notesOf(kernel) {
   const { options, notes } = kernel.targets[view.target]
-  const said = [options && `${options}.`, ...(notes ?? []), kernel.provenance].filter(Boolean)
+  const said = [options && `${options}.`, ...notes, kernel.provenance].filter(Boolean)
   return element("p", {}, element("code", {}, kernel.name), `: ${said.join(" ")}`)
 }
 
 async function show(pane) {
   const { kernel, form, url, isSource } = view.panes[pane.side]
   const key = `${kernel.name} ${url}`
-  pane.listing.ariaLabel = `${index.forms[form] ?? form} of ${kernel.name}`
+  pane.listing.ariaLabel = `${index.forms[form]} of ${kernel.name}`
   if (pane.key === key) return settle(pane)
   empty(pane, key)
   pane.listing.ariaBusy = "true"
@@ -327,7 +330,7 @@ function failed(pane, key, url, error) {
 function settle(pane, start) {
   for (const each of panes) countBeside(each)
   if (start !== undefined) {
-    pane.listing.scrollTop = Math.max(0, start - 1) * height(pane)
+    pane.listing.scrollTop = start * height(pane)
     setCurrent(pane, start)
   }
   if (!pin) return
@@ -375,7 +378,7 @@ function told(kernel, line) {
     const { form, isSource } = view.panes[pane.side]
     if (kernel !== kernelOf(pane) || isSource) return []
     const [count, unit] = [pane.lit.length, UNITS[form] ?? "instructions"]
-    return `${count || "no"} ${count === 1 ? unit.slice(0, -1) : unit} of ${index.forms[form] ?? form}`
+    return `${count || "no"} ${count === 1 ? unit.slice(0, -1) : unit} of ${index.forms[form]}`
   })
   return [`line ${line}`, counts.join(", ")].filter(Boolean).join(": ")
 }
@@ -528,9 +531,9 @@ async function open(link, hash = PREFIX) {
 }
 
 function failedWhole(error) {
-  const link = element("a", { href: opener.href }, "all its facts and listings")
+  const link = element("a", { href: opener.href }, "All facts and listings")
   part("h2 span").textContent = "Compiled code"
-  panes[0].listing.replaceChildren(element("p", { className: "rp-viewer__failed" }, `${base} could not be loaded (${error.message}). A page has `, link, "."))
+  panes[0].listing.replaceChildren(element("p", { className: "rp-viewer__failed" }, `${base} could not be loaded (${error.message}). `, link, " are on a page of their own."))
 }
 
 function openAt() {
