@@ -29,7 +29,8 @@ from tests.benchmarks.source import ROOT, digest
 
 SCHEMA = 1
 NOT_CASES = {
-    "__init__", "__main__", "blocks", "captures", "case", "environment", "launches", "machine", "runner", "sides", "source",
+    "__init__", "__main__", "blocks", "captures", "case", "environment", "launches", "machine", "runner", "sides",
+    "source",
 }  # fmt: skip
 Report = Callable[[str], None]
 
