@@ -154,7 +154,7 @@ class Macros:
         """
         from docs.publish.compiled import explorer
 
-        return explorer.reference(name, at, function, **what)
+        return explorer.reference(self._captures, name, at, function, **what)
 
     def _captured(self, capture: capture_blocks.Capture, lines: str, title: str) -> str:
         page = self._page

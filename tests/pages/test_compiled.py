@@ -419,22 +419,22 @@ def _as_timed(store, point, one) -> dict:
 
 def test_a_reference_leads_to_its_line_or_says_what_is_missing():
     known = "softmax", "forward-32768x4096", "_forward_row_kernel"
-    shown = explorer.reference(*known, fact="registers")
+    shown = explorer.reference(Captures.load(), *known, fact="registers")
     registers = build.results("softmax")["forward", "32768x4096", "bfloat16"]["sm_90"][0].facts["registers"]
     assert shown == f'<a href="#compiled/forward-32768x4096/_forward_row_kernel/sm_90">{registers}</a>'
     lines = Path(ROOT / "kernels/softmax.py").read_text().splitlines()
     number = lines.index("    return tl.exp2(x * _LOG2E)") + 1
-    shown = explorer.reference(*known, line="return tl.exp2(x * _LOG2E)", text="<exp>")
+    shown = explorer.reference(Captures.load(), *known, line="return tl.exp2(x * _LOG2E)", text="<exp>")
     assert f'/sm_90/python/sass/L{number}"' in shown and "&lt;exp&gt;" in shown
     for wrong, said in (
         (("softmax", "forward-1x1", "_forward_row_kernel"), "configuration: expected one of"),
         (("softmax", "forward-32768x4096", "_nothing"), "kernel of forward-32768x4096 for sm_90"),
     ):
         with pytest.raises(PublishError, match=said):
-            explorer.reference(*wrong, fact="registers")
+            explorer.reference(Captures.load(), *wrong, fact="registers")
     with pytest.raises(PublishError, match="fact"):
-        explorer.reference(*known, fact="speed")
+        explorer.reference(Captures.load(), *known, fact="speed")
     with pytest.raises(PublishError, match=r"expected one line of kernels/softmax\.py with 'tl\.load', got"):
-        explorer.reference(*known, line="tl.load", text="loads")
+        explorer.reference(Captures.load(), *known, line="tl.load", text="loads")
     with pytest.raises(PublishError, match="explorer"):
         explorer.panel(None, Captures.load(), Evidence(), Place("x.md", "x/"), "soft_max")

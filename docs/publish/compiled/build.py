@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -151,36 +151,37 @@ def build(names: Iterable[str], report: Callable[[str], None]) -> None:
     """
     with _alone():  # tests and a build of the site may want the same at once
         names = [name for name in names if not is_fresh(name)]
-        plans = {name: plan_of(name) for name in names}
-        every = [one for plan in plans.values() for _, _, pairs in plan for pair in pairs for one in pair if one]
-        every.sort(key=lambda one: one.listed)  # of the same at several points a listed one is kept
-        missing = {one.key: one for one in every if not _is_kept(one)}
-        done = 0
-        for group in _run(missing.values()):
-            done += len(group)
-            report(f"{done}/{len(missing)} {group[0].place} for {group[0].target}")
+        plans: dict[str, Plan] = {}
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(os.cpu_count(), spawn, _warm_up) as pool:
+            try:
+                tasks: dict[Future[None], list[Compilation]] = {}
+                for name in names:  # the first compile while the others are planned
+                    plans[name] = plan_of(name)
+                    tasks |= {pool.submit(_compile_and_keep, group): group for group in _groups(plans[name])}
+                done, every = 0, sum(map(len, tasks.values()))
+                for task in as_completed(tasks):
+                    task.result()
+                    done += len(tasks[task])
+                    report(f"{done}/{every} {tasks[task][0].place} for {tasks[task][0].target}")
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
         for name, plan in plans.items():
             points = [_described(*described) for described in plan]
             _write(_manifest(name), {"digest": digest(name), "points": points})
         _prune()
 
 
-def _run(compilations: Iterable[Compilation]) -> Iterator[list[Compilation]]:
-    """Groups, each when it is done."""
-    groups: dict[tuple[str, str], list[Compilation]] = {}
-    for one in compilations:
-        groups.setdefault((one.place, one.target), []).append(one)
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(os.cpu_count(), spawn, _warm_up) as pool:
-        largest_first = sorted(groups.values(), key=len, reverse=True)
-        tasks = {pool.submit(_compile_and_keep, group): group for group in largest_first}
-        try:
-            for task in as_completed(tasks):
-                task.result()
-                yield tasks[task]
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+def _groups(plan: Plan) -> Iterable[list[Compilation]]:
+    """What is not kept, by target."""
+    every = [one for _, _, pairs in plan for pair in pairs for one in pair if one]
+    every.sort(key=lambda one: one.listed)  # of the same at several points a listed one is kept
+    groups: dict[str, list[Compilation]] = {}
+    for one in {one.key: one for one in every}.values():
+        if not _is_kept(one):
+            groups.setdefault(one.target, []).append(one)
+    return groups.values()
 
 
 def _warm_up() -> None:

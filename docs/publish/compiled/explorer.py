@@ -4,6 +4,7 @@ The viewer is docs/theme/scripts/explorer.js. It reads index.json and the listin
 page of facts links for readers without scripts.
 """
 
+import functools
 import gzip
 import json
 import re
@@ -31,7 +32,8 @@ TARGETS = {"sm_80": "A100", "sm_90": "H100, H200", "sm_100": "B200", "gfx942": "
 TIMED = "sm_90"  # what PUBLISHED_MACHINE is
 FORMS = {"python": "Python", "graph": "FX graph", "triton": "Inductor's Triton", "ttir": "TTIR", "ttgir": "TTGIR",
          "ptx": "PTX", "sass": "SASS", "amdgcn": "AMDGCN", "cpp": "Inductor's C++"}  # fmt: skip
-LIMIT = 290_000  # bytes, compressed, of all listings of a kernel file: with index.json under 300 KB
+LIMIT = 296_000  # bytes, compressed, of all listings of a kernel file: with index.json under 300 KB
+Point = tuple[str, str, str]  # direction, size, dtype
 COMPILER_PAGE = "what-compile-does"  # beside the kernel files
 COMPILER_FUNCTION = "unit_rows"  # of that page
 GROUPS = {
@@ -64,7 +66,7 @@ def _count(key: str) -> Callable[[Compiled], str]:
 
 
 WHY = {
-    "registers": "A multiprocessor has 65536 for all its threads, so what one takes limits how many run there.",
+    "registers": "The threads of a multiprocessor divide its registers, so what one takes limits how many run there.",
     "spilled": "What did not fit into registers goes through memory, in every thread.",
     "shared": "Programs on one multiprocessor divide it among them; reductions and dots pass numbers through it.",
     "warps": "The threads of a program: more of them hide latency, fewer have less to wait for at a barrier.",
@@ -98,7 +100,7 @@ def values(one: Compiled) -> dict[str, str]:
 def options(one: Compiled) -> str:
     """ "num_warps 8, BLOCK 2048, UNIT 8"."""
     chosen = {name: value for name, value in one.options.items() if value is not None}
-    return ", ".join(f"{name} {value}" for name, value in {**chosen, **one.constants}.items())
+    return ", ".join(f"{name} {value or repr(value)}" for name, value in {**chosen, **one.constants}.items())
 
 
 # ---- what was timed -------------------------------------------------------------------------------------------------
@@ -124,7 +126,7 @@ class Timed:
         return f"The binary that was timed on {machine} (Triton {version}) had {registers} and {spills}."
 
 
-def timed(store: Store, name: str, point: tuple[str, str, str], function: str) -> Timed | None:
+def timed(store: Store, name: str, point: Point, function: str) -> Timed | None:
     """None where the point was not measured, or its kernel has another name now."""
     direction, size, dtype = point
     case = f"kernels/{name.replace('_', '-')}"
@@ -135,7 +137,7 @@ def timed(store: Store, name: str, point: tuple[str, str, str], function: str) -
     return Timed(*found[0]) if found else None
 
 
-def notes(store: Store, name: str, point: tuple[str, str, str], one: Compiled) -> list[str]:
+def notes(store: Store, name: str, point: Point, one: Compiled) -> list[str]:
     """What stands under a kernel's facts."""
     found = []
     if one.target == TIMED and (measured := timed(store, name, point, one.function)):
@@ -183,36 +185,52 @@ def files(store: Store, captures: Captures, place: Callable[[str, str], Place]) 
 
 
 def _configurations(store: Store, captures: Captures, name: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Those of index.json, and the listings by path: of as many shapes as stay within the limit."""
+    """Those of index.json, and the listings by path."""
     found: list[dict[str, Any]] = []
     listings: dict[str, str] = {}
     graphs = _graphs(captures, name)
     ours = build.results(name) if name in kernel_files() else {}
-    points = dict.fromkeys([*(point for point in ours if _is_listed(ours[point])), *(graph.point for graph in graphs)])
-    for size in dict.fromkeys(size for _, size, _ in points):
-        more, its = dict(listings), []
-        for point in (point for point in points if point[1] == size):
-            kernels = _ours(store, name, point, more) if point in ours else []
-            for graph in (graph for graph in graphs if graph.point == point):
-                kernels += _inductors(graph, more)
-            label = f"{DIRECTIONS[point[0]]}, {units.size(size)}, {point[2]}"
-            its.append({"id": _folder(point), "label": label, "kernels": kernels})
-        if not found or compressed(more) <= LIMIT:
-            found, listings = found + its, more
+    for point in shown(captures, name):
+        kernels = _ours(store, name, point, listings) if point in ours else []
+        for graph in (graph for graph in graphs if graph.point == point):
+            kernels += _inductors(graph, listings)
+        label = f"{DIRECTIONS[point[0]]}, {units.size(point[1])}, {point[2]}"
+        found.append({"id": _folder(point), "label": label, "kernels": kernels})
     return found, listings
 
 
-def compressed(listings: Mapping[str, str]) -> int:
-    """Bytes of all of them as a server sends them."""
-    return sum(len(gzip.compress(text.encode())) for text in listings.values())
+def shown(captures: Captures, name: str) -> list[Point]:
+    """The points that the viewer has: of as many shapes as stay within the limit."""
+    graphs = _graphs(captures, name)
+    texts: dict[Point, set[str]] = {}
+    results = [build.results(name)] if name in kernel_files() else []
+    if captured := [graph.point for graph in graphs if graph.machine]:
+        made = build.results(build.INDUCTOR)
+        results.append({point: made[point] for point in captured})
+    for point, by_target in (item for its in results for item in its.items()):
+        every = {text for launched in by_target.values() for one in launched for text in one.listings.values()}
+        if every:
+            texts.setdefault(point, set()).update(every)
+    for graph in graphs:
+        texts.setdefault(graph.point, set()).update(inductor.files(graph, "").values())
+    found: list[Point] = []
+    total: set[str] = set()
+    for size in dict.fromkeys(size for _, size, _ in texts):
+        points = [point for point in texts if point[1] == size]
+        more = total.union(*(texts[point] for point in points))
+        if not found or sum(map(_compressed, more)) <= LIMIT:
+            found, total = found + points, more
+    return found
 
 
-def _folder(point: tuple[str, str, str]) -> str:
+@functools.cache
+def _compressed(text: str) -> int:
+    """Bytes as a server sends it."""
+    return len(gzip.compress(text.encode()))
+
+
+def _folder(point: Point) -> str:
     return "-".join(point[:2])
-
-
-def _is_listed(by_target: Mapping[str, Sequence[Compiled]]) -> bool:
-    return any(one.listings for launched in by_target.values() for one in launched)
 
 
 def _graphs(captures: Captures, name: str) -> list[inductor.Graph]:
@@ -222,7 +240,7 @@ def _graphs(captures: Captures, name: str) -> list[inductor.Graph]:
     return [graph for graph in captured if graph.function == name]
 
 
-def _ours(store: Store, name: str, point: tuple[str, str, str], listings: dict[str, str]) -> list[dict[str, Any]]:
+def _ours(store: Store, name: str, point: Point, listings: dict[str, str]) -> list[dict[str, Any]]:
     """The kernels of ours at a point."""
     kernels: dict[str, dict[str, Any]] = {}
     for target, launched in build.results(name)[point].items():
@@ -327,7 +345,7 @@ def _differences(store: Store, name: str) -> str:
     return f"<p>{few}:</p><ul>{''.join(lines)}</ul>"
 
 
-def _difference(point: tuple[str, str, str], one: Compiled, was: Timed) -> str:
+def _difference(point: Point, one: Compiled, was: Timed) -> str:
     then, now = was.binary.registers, one.facts["registers"]
     registers = f"{then} registers, {now} here" if then != now else "other shared memory"
     how = f"{registers}; timed with Triton {was.row.record.software['triton']}"
@@ -335,7 +353,14 @@ def _difference(point: tuple[str, str, str], one: Compiled, was: Timed) -> str:
 
 
 def reference(
-    name: str, at: str, function: str, target: str = TIMED, fact: str = "", line: str = "", text: str = ""
+    captures: Captures,
+    name: str,
+    at: str,
+    function: str,
+    target: str = TIMED,
+    fact: str = "",
+    line: str = "",
+    text: str = "",
 ) -> str:
     """A link into the viewer, as HTML: a fact of a kernel, or words that lead to the line which has `line` in it.
 
@@ -347,7 +372,8 @@ def reference(
     Raises:
         PublishError: there is no such configuration, kernel, fact or line.
     """
-    points = {_folder(point): by_target for point, by_target in build.results(name).items() if _is_listed(by_target)}
+    results = build.results(name)
+    points = {_folder(point): results[point] for point in shown(captures, name) if point in results}
     if at not in points:
         raise unknown("configuration", at, points)
     launched = {one.function: one for one in points[at].get(target, [])}
@@ -359,8 +385,8 @@ def reference(
     place = f"#compiled/{at}/{function}/{target}"
     if line:
         place += f"/python/{list(launched[function].listings)[-1]}/L{_line_with(line, name)}"
-    shown = facts[fact].show(launched[function]) if fact else text
-    return f'<a href="{place}">{escape(shown)}</a>'
+    words = facts[fact].show(launched[function]) if fact else text
+    return f'<a href="{place}">{escape(words)}</a>'
 
 
 def _line_with(fragment: str, name: str) -> int:
