@@ -342,7 +342,7 @@ def _differences(store: Store, name: str) -> str:
         return f"<p>All {len(pairs)} binaries that were timed have as many registers as those compiled here.</p>"
     lines = dict.fromkeys(_difference(point, one, was) for point, one, was in other)
     few = f"Of the {len(pairs)} binaries that were timed, {len(other)} differ in resources from those compiled here"
-    return f"<p>{few}:</p><ul>{''.join(lines)}</ul>"
+    return f"<details><summary>{few}</summary><ul>{''.join(lines)}</ul></details>"
 
 
 def _difference(point: Point, one: Compiled, was: Timed) -> str:
