@@ -16,13 +16,15 @@ def row_is_stale(sources: Sources, root: Path = ROOT) -> bool:
 
 def capture_is_stale(sources: Sources, root: Path = ROOT) -> bool:
     """Whether the code that printed a capture has changed since."""
-    return _digest_of_files(tuple(sources.files), root) != sources.hash
+    try:
+        return _digest_of_texts(tuple((name, (root / name).read_text()) for name in sources.files)) != sources.hash
+    except (OSError, SyntaxError):
+        return True
 
 
 def forget() -> None:
     """Look at the files again: they may have changed since the last build."""
     _digest.cache_clear()
-    _digest_of_files.cache_clear()
 
 
 @cache
@@ -35,9 +37,6 @@ def _digest(case: str, measured: Iterable[str], root: Path) -> str | None:
 
 
 @cache
-def _digest_of_files(files: tuple[str, ...], root: Path) -> str | None:
-    """As above, of these files alone."""
-    try:
-        return digest_texts((name, (root / name).read_text()) for name in files)
-    except (OSError, SyntaxError):
-        return None
+def _digest_of_texts(texts: tuple[tuple[str, str], ...]) -> str:
+    """To parse takes longer than to read, and many captures are of one script."""
+    return digest_texts(texts)
