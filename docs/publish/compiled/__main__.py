@@ -8,6 +8,7 @@ import time
 import triton
 
 from docs.publish.compiled import build
+from docs.publish.errors import PublishError
 from docs.publish.kernel_files import files
 from snippets.validation.compiled_code import Refused
 
@@ -20,15 +21,17 @@ def main(names: list[str]) -> int:
         return 2
     try:
         build.build(names or known, _report)
-    except Refused as error:
+    except (Refused, PublishError) as error:
+        _report("")
         print(error, file=sys.stderr)
         return 1
+    _report("")
     print(f"kernels compiled ahead of time: {time.perf_counter() - began:.0f} s", file=sys.stderr)
     return 0
 
 
 def _report(line: str) -> None:
-    """In place where somebody looks, else nothing but the end."""
+    """In the place of the last one where somebody looks, else not at all."""
     if sys.stderr.isatty():
         print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
 

@@ -85,7 +85,8 @@ def plan_of(name: str) -> Plan:
 
 def digest(name: str, root: Path = ROOT) -> str:
     """What the result depends on."""
-    own = [] if name == INDUCTOR else [f"kernels/{name}.py", f"tests/benchmarks/kernels/{name}.py"]
+    of_a_kernel = [f"kernels/{name}.py", f"tests/benchmarks/kernels/{name}.py"]
+    own = ["docs/publish/compiled/inductor.py"] if name == INDUCTOR else of_a_kernel
     parts = [(root / file).read_bytes() for file in (*own, *SOURCES)]
     parts.append(f"{torch.__version__} {triton.__version__}".encode())
     if name == INDUCTOR:
@@ -140,7 +141,7 @@ def ensure(names: Iterable[str], root: Path = ROOT) -> None:
     environment = os.environ | {"TRITON_INTERPRET": "0"}
     done = subprocess.run(command, cwd=root, env=environment, stderr=subprocess.PIPE, text=True)
     if done.returncode:
-        raise PublishError((done.stderr.strip() or "compiling failed").splitlines()[-1])
+        raise PublishError(" ".join(done.stderr.split()) or "compiling failed")
 
 
 def build(names: Iterable[str], report: Callable[[str], None]) -> None:
@@ -246,7 +247,7 @@ def _entry(key: str) -> Path:
 
 def _is_kept(compilation: Compilation) -> bool:
     entry = _entry(compilation.key)
-    return entry.exists() and bool(_read(entry)["listings"] or not compilation.listed)
+    return entry.exists() and (not compilation.listed or bool(_read(entry)["listings"]))
 
 
 def _read(path: Path) -> Any:
