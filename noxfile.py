@@ -44,7 +44,7 @@ def docs(session: nox.Session) -> None:
     release = "--release" in session.posargs
     if not release:
         run(session, "tests.benchmarks", "--skip-fresh", *session.posargs)
-    run(session, "docs.publish.notebooks")
+    run(session, "docs.publish.site.notebooks")
     run(session, "docs.publish.compiled")
     run(session, "mkdocs", "build", "--strict", "--quiet", **({"RIDGEPOINT_RELEASE": "1"} if release else {}))
     session.log(f"the site is in {SITE.absolute()}; to look at it:")
@@ -89,6 +89,6 @@ def run(session: nox.Session, module: str, *arguments: str, success_codes: tuple
 
 def check(session: nox.Session) -> None:
     """Stop with one line where this machine cannot run the project."""
-    done = subprocess.run([shared["python"], "-m", "tests.benchmarks.environment"], capture_output=True, text=True)
+    done = subprocess.run([shared["python"], "-m", "snippets.environment"], capture_output=True, text=True)
     if done.returncode:
         session.error(done.stdout.strip() or done.stderr)

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-if sys.argv[:1] == ["-m"]:  # a snippet is about to run, not to be imported: first see whether it can
-    from tests.benchmarks.environment import require_for_snippet
+if sys.argv[:1] == ["-m"] and "snippets.environment" not in sys.orig_argv:  # a snippet is about to run: can it?
+    from snippets.environment import require_for_snippet
 
     require_for_snippet(Path(__file__).parents[1])

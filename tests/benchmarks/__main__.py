@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import environment
+from snippets import environment
 from tests.benchmarks.source import ROOT
 
 environment.require()  # before torch is imported

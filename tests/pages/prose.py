@@ -8,7 +8,7 @@ definitions from calc(). What stays allowed is what is no result: shapes (8192×
 import re
 from collections.abc import Iterator
 
-from docs.publish.macros import FENCED, SPAN
+from docs.publish.macros.render import FENCED, SPAN
 
 _WORDS = "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty|thirty|forty|fifty|hundred|thousand"
 _NUMBER = rf"(?:(?<![\w.,×])\d[\d,]*(?:\.\d+)?(?:[ \u00a0](?:hundred|thousand|million|billion))?|\b(?:{_WORDS}))"

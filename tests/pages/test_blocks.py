@@ -19,7 +19,7 @@ import pytest
 import torch
 from pytest_codeblocks.main import CodeBlock, extract_from_buffer
 
-from tests.pages import census
+from docs.publish.generated import census
 
 ROOT = census.ROOT
 SECONDS = 300  # for a shell block; a page has no business starting anything longer

@@ -8,9 +8,9 @@ import pytest
 from mkdocs.config import load_config
 from mkdocs.config.defaults import MkDocsConfig
 
+from docs.publish.generated import census
+from docs.publish.generated.census import Block, blocks_of
 from tests.benchmarks.runner import discover
-from tests.pages import census
-from tests.pages.census import Block, blocks_of
 
 ROOT = census.ROOT
 
@@ -28,8 +28,9 @@ def proof_of(path: str) -> Path | None:
 def test_every_block_is_accounted_for():
     missing = census.by_kind()["unaccounted"]
     assert not missing, (
-        "embed these from a tested file, show them with capture(), or list them in tests/pages/unrunnable.toml "
-        f"(`python -m tests.pages.census` prints the entries): {', '.join(map(str, missing))}"
+        "embed these from a tested file, show them with capture(), or list them in "
+        f"docs/publish/generated/unrunnable.toml (`python -m docs.publish.generated.census` prints the entries): "
+        f"{', '.join(map(str, missing))}"
     )
 
 

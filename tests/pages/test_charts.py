@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from docs.publish import charts
 from docs.publish.errors import PublishError
-from docs.publish.evidence import Evidence
-from docs.publish.records import Store
-from docs.publish.schema import Record
-from docs.publish.site import Place
+from docs.publish.macros import charts
+from docs.publish.macros.evidence import Evidence
+from docs.publish.place import Place
+from docs.publish.records.schema import Record
+from docs.publish.records.store import Store
 from tests.benchmarks.source import ROOT
 from tests.pages import tiny
 from tests.pages.tiny import LAPTOP, TIMING, record, row

@@ -17,14 +17,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from docs.publish.captures import Captures
 from docs.publish.compiled import build, explorer
 from docs.publish.compiled.build import Compiled
 from docs.publish.errors import PublishError
-from docs.publish.evidence import Evidence
-from docs.publish.kernel_files import files
-from docs.publish.records import Store
-from docs.publish.site import Place
+from docs.publish.macros.captures import Captures
+from docs.publish.macros.evidence import Evidence
+from docs.publish.macros.kernel_files import files
+from docs.publish.place import Place
+from docs.publish.records.store import Store
 from snippets.validation.compiled_code import TARGETS
 from tests.benchmarks.launches import Unwritten
 from tests.benchmarks.source import ROOT

@@ -9,23 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from docs.publish import notebooks
+from docs.publish.generated import census
+from docs.publish.generated.census import PAGES, ROOT
+from docs.publish.site import notebooks
 from tests.benchmarks.runner import discover, load
-from tests.pages import census
-from tests.pages.census import PAGES, ROOT
 
 TOP = {
     "docs", "snippets", "kernels", "tests", "mkdocs.yml", "noxfile.py", "constraints.txt", "pyproject.toml",
     "README.md", "LICENSE", ".ci", ".github", ".gitignore",
 }  # fmt: skip
 SECONDS = 180  # for a snippet that runs as a script; most take a few
+CHECK = "snippets/environment.py"  # whether a snippet can run here; no page shows it
 TORCH = {"torch", "functorch", "triton"}  # functorch comes in torch's wheel
 
 
 def sources(folder: str) -> list[str]:
     """Python files below a folder of the root, without package markers, as paths from the root."""
-    files = sorted((ROOT / folder).rglob("*.py"))
-    return [path.relative_to(ROOT).as_posix() for path in files if path.name != "__init__.py"]
+    files = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / folder).rglob("*.py"))
+    return [file for file in files if not file.endswith("__init__.py") and file != CHECK]
 
 
 def page_of(name: str) -> Path:

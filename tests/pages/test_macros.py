@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from mkdocs.exceptions import Abort
 
-from docs.publish.captures import Captures
 from docs.publish.errors import PublishError
-from docs.publish.macros import Macros, Page, render
-from docs.publish.records import Store
-from docs.publish.site import Place
+from docs.publish.macros.captures import Captures
+from docs.publish.macros.render import Macros, Page, render
+from docs.publish.place import Place
+from docs.publish.records.store import Store
 from tests.pages import tiny
 
 CAPTURE = {

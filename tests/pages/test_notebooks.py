@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from docs.publish import notebooks
 from docs.publish.errors import PublishError
+from docs.publish.site import notebooks
 
 SCRIPT = """# ---
 # jupyter:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.pages.census import PAGES, ROOT
+from docs.publish.generated.census import PAGES, ROOT
 from tests.pages.prose import literals
 
 WRITTEN = [path.relative_to(ROOT).as_posix() for kind in ("*.md", "*.svg") for path in sorted(PAGES.rglob(kind))]

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 import noxfile
-from tests.pages.census import ROOT, blocks_of
+from docs.publish.generated.census import ROOT, blocks_of
 
 README = (ROOT / "README.md").read_text()
 PINS = (ROOT / "constraints.txt").read_text()
@@ -56,7 +56,7 @@ def test_the_readme_names_only_what_exists():
     assert not missing
 
 
-# ---- a machine that lacks something: one line, no traceback (more in tests/benchmarks/test_environment.py) ----------
+# ---- a machine that lacks something: one line, no traceback (more in tests/snippets/test_environment.py) ----------
 
 
 def no_compiler(folder: Path) -> dict[str, str]:

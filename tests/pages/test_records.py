@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from docs.publish.admit import admit, main
 from docs.publish.errors import PublishError
-from docs.publish.records import Store
+from docs.publish.records.admit import admit, main
+from docs.publish.records.store import Store
 from tests.pages import tiny
 
 Change = Callable[[dict], object]

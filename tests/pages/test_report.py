@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from docs.publish.schema import TestReport, read
+from docs.publish.records.schema import TestReport, read
 from tests.benchmarks.source import ROOT
 
 TESTS = """

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from docs.publish.evidence import of_row
-from docs.publish.records import Store
-from docs.publish.results import exports, history, machines, verification
-from docs.publish.site import Place
+from docs.publish.generated import exports, history, machines, verification
+from docs.publish.macros.evidence import of_row
+from docs.publish.place import Place
+from docs.publish.records.store import Store
 from tests.pages import tiny
 
 PLACE = Place("results/machines/nvidia-h200.md", "results/machines/nvidia-h200/")

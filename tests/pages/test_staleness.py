@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from mkdocs.exceptions import Abort
 
-from docs.publish.captures import Captures
-from docs.publish.records import Store
+from docs.publish.macros.captures import Captures
+from docs.publish.records.store import Store
 from tests.benchmarks.source import TIMER, digest_texts
 from tests.pages import tiny
 from tests.pages.test_macros import CAPTURE

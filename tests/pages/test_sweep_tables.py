@@ -2,12 +2,12 @@
 
 import pytest
 
-from docs.publish import sweeps
 from docs.publish.errors import PublishError
-from docs.publish.evidence import Evidence
-from docs.publish.kernel_files import files
-from docs.publish.site import Place
-from tests.pages.census import ROOT
+from docs.publish.generated.census import ROOT
+from docs.publish.macros import sweeps
+from docs.publish.macros.evidence import Evidence
+from docs.publish.macros.kernel_files import files
+from docs.publish.place import Place
 
 PLACE = Place("kernels/softmax.md", "kernels/softmax/")
 

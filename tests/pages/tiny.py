@@ -45,7 +45,7 @@ markdown_extensions:
 
 def project(root: Path, page: str = "# Page\n") -> Path:
     """Write the project: sources, settings, a theme that shows the content alone, and one page."""
-    settings = MKDOCS.format(hooks=ROOT / "docs" / "publish" / "hooks.py", root=root)
+    settings = MKDOCS.format(hooks=ROOT / "docs" / "publish" / "site" / "hooks.py", root=root)
     pages = {"mkdocs.yml": settings, "theme/main.html": "{{ page.content }}", "docs/pages/index.md": page}
     for name, text in (FILES | pages).items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)

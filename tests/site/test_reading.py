@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from docs.publish import charts
-from docs.publish.evidence import Evidence
-from docs.publish.records import Store
-from docs.publish.schema import Record
-from docs.publish.site import Place
+from docs.publish.macros import charts
+from docs.publish.macros.evidence import Evidence
+from docs.publish.place import Place
+from docs.publish.records.schema import Record
+from docs.publish.records.store import Store
 from tests.site.conftest import ROOT, Site
 
 PATIENCE = 15_000  # ms: two cores, and a megabyte of Vega to compile

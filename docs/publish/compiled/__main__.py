@@ -9,7 +9,7 @@ import triton
 
 from docs.publish.compiled import build
 from docs.publish.errors import PublishError
-from docs.publish.kernel_files import files
+from docs.publish.macros.kernel_files import files
 from snippets.validation.compiled_code import Refused
 
 

@@ -16,16 +16,16 @@ from typing import Any
 import triton
 
 from docs.publish import units
-from docs.publish.captures import Captures
 from docs.publish.compiled import build, inductor
 from docs.publish.compiled.build import Compiled
 from docs.publish.errors import PublishError, unknown
-from docs.publish.evidence import Evidence
-from docs.publish.kernel_files import files as kernel_files
-from docs.publish.records import DIRECTIONS, PUBLISHED_MACHINE, Measured, Store
-from docs.publish.results.markup import NONE, code, front_matter, link, table
-from docs.publish.schema import Binary
-from docs.publish.site import Place
+from docs.publish.generated.markup import NONE, code, front_matter, link, table
+from docs.publish.macros.captures import Captures
+from docs.publish.macros.evidence import Evidence
+from docs.publish.macros.kernel_files import files as kernel_files
+from docs.publish.place import Place
+from docs.publish.records.schema import Binary
+from docs.publish.records.store import DIRECTIONS, PUBLISHED_MACHINE, Measured, Store
 
 MADE = f"Triton {triton.__version__}"
 TARGETS = {"sm_80": "A100", "sm_90": "H100, H200", "sm_100": "B200", "gfx942": "MI300X", "cpu": "this build's CPU"}

@@ -22,11 +22,11 @@ import torch
 import triton
 
 from docs.publish import units
-from docs.publish.captures import Captures
 from docs.publish.compiled.compilation import CACHE, Compilation, Pair
 from docs.publish.errors import PublishError
-from docs.publish.evidence import Evidence
-from docs.publish.schema import Capture
+from docs.publish.macros.captures import Captures
+from docs.publish.macros.evidence import Evidence
+from docs.publish.records.schema import Capture
 from snippets.validation import compiled_code
 from snippets.validation.compiled_code import TARGETS
 from tests.benchmarks import captures as printing

@@ -3,9 +3,9 @@
 from itertools import groupby
 
 from docs.publish import units
-from docs.publish.records import Measured, Store
-from docs.publish.results.markup import code, front_matter, link, table
-from docs.publish.site import Place, machine_page
+from docs.publish.generated.markup import code, front_matter, link, table
+from docs.publish.place import Place, machine_page
+from docs.publish.records.store import Measured, Store
 
 SHOWN = 8  # the newest runs; older ones are in the records
 WIDTH, HEIGHT = 96, 22

@@ -6,9 +6,9 @@ from html import escape
 from typing import Any
 
 from docs.publish import units
-from docs.publish.records import METRICS, Measured
-from docs.publish.schema import Record, Sweep, describe
-from docs.publish.site import Place, machine_page
+from docs.publish.place import Place, machine_page
+from docs.publish.records.schema import Record, Sweep, describe
+from docs.publish.records.store import METRICS, Measured
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Notebooks: percent scripts in docs/pages/notebooks, executed before the build: `python -m docs.publish.notebooks`.
+"""Notebooks: percent scripts in docs/pages/notebooks, executed by `python -m docs.publish.site.notebooks`.
 
 What was executed is kept. A notebook runs again when its text, a file of ours that it imports, a version or the device
 has changed.

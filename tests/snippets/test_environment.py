@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import environment
+from snippets import environment
 from tests.benchmarks.source import ROOT
 
 
@@ -68,8 +68,8 @@ def test_no_compiler_where_a_snippet_compiles() -> None:
 
 
 def test_the_check_as_a_command() -> None:
-    assert run("tests.benchmarks.environment").returncode == 0
-    done = run("tests.benchmarks.environment", CXX="no-such-compiler")
+    assert run("snippets.environment").returncode == 0
+    done = run("snippets.environment", CXX="no-such-compiler")
     assert done.returncode == 1
     assert done.stdout.startswith("torch.compile needs a C++ compiler")
 

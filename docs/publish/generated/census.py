@@ -2,7 +2,7 @@
 
 A block is *embedded* (all of it comes from tested files), it *runs* (tests/pages/test_blocks.py runs it), it *measures*
 cases (a test holds that they exist), or it is *listed* in unrunnable.toml, by hash and with the reason.
-`python -m tests.pages.census` shows what is missing there.
+`python -m docs.publish.generated.census` shows what is missing there.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PAGES = ROOT / "docs" / "pages"
 LISTED = Path(__file__).with_name("unrunnable.toml")
 

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 
-from docs.publish.results.markup import code, facts, front_matter, link, table
-from docs.publish.schema import TestReport, read
-from docs.publish.site import Place
+from docs.publish.generated.markup import code, facts, front_matter, link, table
+from docs.publish.place import Place
+from docs.publish.records.schema import TestReport, read
 
-UNRUNNABLE = "tests/pages/unrunnable.toml"
+UNRUNNABLE = "docs/publish/generated/unrunnable.toml"
 OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
 KINDS = {
     "embedded": "embedded from files that tests run",

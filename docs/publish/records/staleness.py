@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from docs.publish.schema import Sources
+from docs.publish.records.schema import Sources
 from tests.benchmarks.source import ROOT, digest, digest_texts
 
 

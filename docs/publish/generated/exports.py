@@ -5,7 +5,7 @@ import io
 import json
 from typing import Any
 
-from docs.publish.records import Measured, Store
+from docs.publish.records.store import Measured, Store
 
 METRICS = ("bandwidth", "share", "rate", "rate_share", "registers")
 

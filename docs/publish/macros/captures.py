@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from docs.publish import staleness
 from docs.publish.errors import PublishError, unknown
-from docs.publish.evidence import Evidence
-from docs.publish.records import MEASUREMENTS
-from docs.publish.schema import Capture, read
-from docs.publish.site import Place
+from docs.publish.macros.evidence import Evidence
+from docs.publish.place import Place
+from docs.publish.records import staleness
+from docs.publish.records.schema import Capture, read
+from docs.publish.records.store import MEASUREMENTS
 from tests.benchmarks.source import ROOT
 
 

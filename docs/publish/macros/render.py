@@ -12,14 +12,14 @@ from typing import Any
 
 import jinja2
 
-from docs.publish import captures as capture_blocks
-from docs.publish import kernel_files, losses, numbers, sweeps, tables
-from docs.publish.calc import Input, calc
-from docs.publish.captures import Captures
 from docs.publish.errors import PublishError
-from docs.publish.evidence import Evidence, Quantity
-from docs.publish.records import Store
-from docs.publish.site import Place
+from docs.publish.macros import captures as capture_blocks
+from docs.publish.macros import kernel_files, losses, numbers, sweeps, tables
+from docs.publish.macros.calc import Input, calc
+from docs.publish.macros.captures import Captures
+from docs.publish.macros.evidence import Evidence, Quantity
+from docs.publish.place import Place
+from docs.publish.records.store import Store
 from tests.benchmarks.source import ROOT
 
 NAME = "<page>"
@@ -106,19 +106,19 @@ class Macros:
         return numbers.datasheet(device, figure)
 
     def table(self, case: str, metric: str | Sequence[str], **choices: Any) -> str:
-        """A table from records, see docs.publish.tables.table."""
+        """A table from records, see docs.publish.macros.tables.table."""
         return self._page.put_html(
             tables.table(self._store, self._page.place, self._page.evidence, case, metric, **choices)
         )
 
     def chart(self, **spec: Any) -> str:
-        """A chart from records, see docs.publish.charts.render."""
-        from docs.publish import charts  # brings Altair, which pages without charts do not need
+        """A chart from records, see docs.publish.macros.charts.render."""
+        from docs.publish.macros import charts  # brings Altair, which pages without charts do not need
 
         return self._page.put_html(charts.render(spec, self._store, self._page.evidence, self._page.place))
 
     def losses(self, case: str) -> str:
-        """Every point of a case's grid at which ours is behind, see docs.publish.losses."""
+        """Every point of a case's grid at which ours is behind, see docs.publish.macros.losses."""
         return self._page.put_html(losses.losses(self._store, self._page.place, self._page.evidence, case))
 
     def sweep(self, kernel: str, direction: str, shape: str, dtype: str = "bfloat16") -> str:

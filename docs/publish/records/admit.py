@@ -1,4 +1,4 @@
-"""Publish what a machine measured: `python -m docs.publish.admit RECORD.json ...`.
+"""Publish what a machine measured: `python -m docs.publish.records.admit RECORD.json ...`.
 
 Checks that each record is whole, of committed code that this checkout knows, and possible on its hardware. Then
 copies it, as it is, to docs/measurements/runs: under a name of its own where a run of the same second is there.
@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from docs.publish.errors import PublishError
-from docs.publish.records import MEASUREMENTS, publishable
-from docs.publish.schema import Record, Sources
+from docs.publish.records.schema import Record, Sources
+from docs.publish.records.store import MEASUREMENTS, publishable
 from tests.benchmarks.source import ROOT, TIMER, digest_texts
 
 RUNS = MEASUREMENTS / "runs"
@@ -76,7 +76,7 @@ def _git(root: Path, *arguments: str) -> str | None:
 
 def main(arguments: list[str]) -> int:
     """Admit the records that were named; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m docs.publish.admit", description="Publish local records.")
+    parser = argparse.ArgumentParser(prog="python -m docs.publish.records.admit", description="Publish local records.")
     parser.add_argument("records", nargs="+", type=Path, metavar="RECORD", help="files of docs/measurements/local")
     for path in parser.parse_args(arguments).records:
         try:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from docs.publish import datasheets, staleness
 from docs.publish.errors import PublishError, unknown
-from docs.publish.schema import Failure, Record, Row, describe, read
+from docs.publish.records import datasheets, staleness
+from docs.publish.records.schema import Failure, Record, Row, describe, read
 from tests.benchmarks.source import ROOT
 
 PUBLISHED_MACHINE = "nvidia-h200"  # what a page means if it names no machine

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from docs.publish.records import Store
-from docs.publish.results import exports, history, machines, verification
-from docs.publish.schema import TestReport
-from docs.publish.site import Place
+from docs.publish.generated import exports, history, machines, verification
+from docs.publish.place import Place
+from docs.publish.records.schema import TestReport
+from docs.publish.records.store import Store
 
 
 def navigation(store: Store) -> list[dict[str, str]]:
@@ -19,7 +19,7 @@ def files(
     """Paths below the site's pages, with their content: a page and two exports a machine, history, verification.
 
     Args:
-        blocks: how many fenced blocks there are of each kind (tests/pages/census.py).
+        blocks: how many fenced blocks there are of each kind (docs/publish/generated/census.py).
         place: makes a page's place from its path and its address.
     """
     for slug in store.machines:

@@ -4,11 +4,11 @@ from html import escape
 from itertools import groupby
 
 from docs.publish import units
-from docs.publish.evidence import above_ceiling
-from docs.publish.records import METRICS, Measured, Store
-from docs.publish.results.markup import NONE, code, facts, front_matter, link, table
-from docs.publish.schema import Ceiling, Failure, Record
-from docs.publish.site import Place
+from docs.publish.generated.markup import NONE, code, facts, front_matter, link, table
+from docs.publish.macros.evidence import above_ceiling
+from docs.publish.place import Place
+from docs.publish.records.schema import Ceiling, Failure, Record
+from docs.publish.records.store import METRICS, Measured, Store
 
 COLUMNS = (
     "shape", "variant", "p50", "p20", "p80", "samples", "read", "written", "bandwidth", "of its ceiling", "FLOP/s",

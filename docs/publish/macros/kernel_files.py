@@ -4,10 +4,10 @@ import re
 from html import escape
 from pathlib import Path
 
-from docs.publish import markers
 from docs.publish.errors import unknown
-from docs.publish.site import Place
-from tests.benchmarks.environment import NEWEST, OLDEST
+from docs.publish.place import Place
+from docs.publish.site import markers
+from snippets.environment import NEWEST, OLDEST
 from tests.benchmarks.source import ROOT
 
 

@@ -14,19 +14,19 @@ from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page as MkDocsPage
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # `mkdocs build` has no reason to know our root
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # `mkdocs build` has no reason to know our root
 
-from docs.publish import markers, notebooks, palette, reading, results
-from docs.publish.captures import Captures
+from docs.publish import generated as results
 from docs.publish.compiled import explorer
 from docs.publish.errors import PublishError
-from docs.publish.kernel_files import files as kernel_files
-from docs.publish.macros import Macros, Page, render
-from docs.publish.records import Store
-from docs.publish.results import verification
-from docs.publish.schema import TestReport
-from docs.publish.site import Place
-from tests.pages import census
+from docs.publish.generated import census, verification
+from docs.publish.macros.captures import Captures
+from docs.publish.macros.kernel_files import files as kernel_files
+from docs.publish.macros.render import Macros, Page, render
+from docs.publish.place import Place
+from docs.publish.records.schema import TestReport
+from docs.publish.records.store import Store
+from docs.publish.site import markers, notebooks, palette, reading
 
 
 @dataclass
@@ -79,7 +79,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def generated(config: MkDocsConfig) -> Iterator[tuple[str, str]]:
     """Paths below the site's pages, with their content."""
-    from docs.publish import charts
+    from docs.publish.macros import charts
 
     yield "stylesheets/palette.css", palette.css()
     yield "assets/vega.js", charts.bundle()

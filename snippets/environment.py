@@ -1,6 +1,6 @@
 """Can this machine run what the site runs? One line for each thing that is missing, instead of a traceback.
 
-`python -m tests.benchmarks.environment` says so and exits with status 1 if something is missing. Nothing here imports
+`python -m snippets.environment` says so and exits with status 1 if something is missing. Nothing here imports
 torch, which may be what is missing.
 """
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from docs.publish import units
 from docs.publish.errors import PublishError, unknown
-from docs.publish.schema import Record, describe
+from docs.publish.records.schema import Record, describe
 
 FILE = Path(__file__).with_name("datasheets.json")
 UNITS = {

@@ -4,11 +4,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from docs.publish import evidence, units
+from docs.publish import units
 from docs.publish.errors import PublishError, unknown
-from docs.publish.evidence import Evidence, Quantity
-from docs.publish.schema import Sweep, SweepPoint, Tried, read
-from docs.publish.site import Place
+from docs.publish.macros import evidence
+from docs.publish.macros.evidence import Evidence, Quantity
+from docs.publish.place import Place
+from docs.publish.records.schema import Sweep, SweepPoint, Tried, read
 from tests.benchmarks.sweeps import chosen
 
 

@@ -1,11 +1,13 @@
 """Numbers from records and datasheets, as quantities with their evidence."""
 
-from docs.publish import datasheets, evidence, units
+from docs.publish import units
 from docs.publish.errors import PublishError, unknown
-from docs.publish.evidence import Quantity
-from docs.publish.records import PUBLISHED_MACHINE, Store
-from docs.publish.schema import Ceiling, Record, describe
-from docs.publish.site import Place, machine_page
+from docs.publish.macros import evidence
+from docs.publish.macros.evidence import Quantity
+from docs.publish.place import Place, machine_page
+from docs.publish.records import datasheets
+from docs.publish.records.schema import Ceiling, Record, describe
+from docs.publish.records.store import PUBLISHED_MACHINE, Store
 
 
 def measured(
