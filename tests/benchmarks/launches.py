@@ -18,11 +18,8 @@ from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature
 
 from snippets.validation.compiled_code import TARGETS
+from tests.benchmarks import stand_ins
 from tests.benchmarks.case import Point
-
-# What launch tables ask of a GPU: an A100, an H200, a B200, an MI300X.
-MULTIPROCESSORS = {"sm_80": 108, "sm_90": 132, "sm_100": 148, "gfx942": 304}
-SHARED_MEMORY = {"sm_80": 164 * 1024, "sm_90": 228 * 1024, "sm_100": 228 * 1024, "gfx942": 64 * 1024}
 
 
 @dataclass(frozen=True)
@@ -86,19 +83,9 @@ def recording(module: ModuleType, target: str) -> Iterator[list[Launch]]:
         def __getitem__(self, grid: object) -> Callable[..., None]:
             return lambda *arguments, **keywords: launches.append(Launch(self.kernel, arguments, keywords))
 
-    saved = dict(vars(module))
-    for function in (f for f in saved.values() if hasattr(f, "cache_clear")):
-        function.cache_clear()
-    here = MULTIPROCESSORS[target], TARGETS[target].warp_size
-    stand_ins: dict[str, Any] = {name: Recorder(value) for name, value in saved.items() if name.endswith("_kernel")}
-    stand_ins |= {"_device": lambda device: here, "_INTERPRETED": True}
-    further = {"_PTX": TARGETS[target].backend == "cuda", "_shared_memory": lambda device: SHARED_MEMORY[target]}
-    stand_ins |= {name: value for name, value in further.items() if name in saved}
-    try:
-        vars(module).update(stand_ins)
+    recorders = {name: Recorder(kernel) for name, kernel in stand_ins.kernels_of(module).items()}
+    with stand_ins.on(module, target), stand_ins.replaced(module, _INTERPRETED=True, **recorders):
         yield launches
-    finally:
-        vars(module).update({name: saved[name] for name in stand_ins})
 
 
 def specialised(launch: Launch, target: str) -> tuple[ASTSource, dict[str, Any]]:

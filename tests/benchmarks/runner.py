@@ -28,21 +28,13 @@ from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 from tests.benchmarks.source import ROOT, digest
 
 SCHEMA = 1
-NOT_CASES = {
-    "__init__", "__main__", "blocks", "captures", "case", "environment", "launches", "machine", "runner", "sides",
-    "source",
-}  # fmt: skip
 Report = Callable[[str], None]
 
 
 def discover() -> dict[str, Path]:
-    """Case files by case name, sorted: {"kernels/rms-norm": tests/benchmarks/kernels/rms_norm.py, ...}."""
+    """Files with a `CASE`, by the name that it has, sorted: {"kernels/rope": tests/benchmarks/kernels/rope.py, ...}."""
     here = ROOT / "tests" / "benchmarks"
-    files = sorted(
-        path
-        for path in here.rglob("*.py")
-        if path.stem not in NOT_CASES and path.parent.name != "sweeps" and not path.stem.startswith("test_")
-    )
+    files = sorted(path for path in here.rglob("*.py") if re.search("^CASE = ", path.read_text(), re.MULTILINE))
     return {str(path.relative_to(here).with_suffix("")).replace("_", "-"): path for path in files}
 
 

@@ -4,6 +4,7 @@ The conftest beside it gives `columns` the values of the class's GRID, and `path
 """
 
 import contextlib
+import itertools
 import os
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from snippets.validation.equivalence import check
+from tests.benchmarks import stand_ins
 from tests.benchmarks.sides import tupled
 from tests.kernels import compiled
 
@@ -435,20 +437,19 @@ class Promises:
 
         real = torch.cuda.device_of
         monkeypatch.setattr(torch.cuda, "device_of", device_of)
-        for name in [name for name in vars(self.kernel) if name.endswith("_kernel")]:
-            monkeypatch.setattr(self.kernel, name, Launcher(getattr(self.kernel, name)))
+        launchers = {name: Launcher(function) for name, function in stand_ins.kernels_of(self.kernel).items()}
         arguments = self.make((2, path), torch.float32, device)
-        self.run(self.function, arguments)
+        with stand_ins.replaced(self.kernel, **launchers):
+            self.run(self.function, arguments)
         assert len(launches) >= self.LAUNCHES and all(guard == [arguments[0].device] for guard in launches)
 
-    def test_launches_fit_any_gpu(self, monkeypatch):
+    def test_launches_fit_any_gpu(self):
+        every = (1, 3, 100, 2048, 2049, 5120, 8192, 8193, 20000, 32768, 32769, 262144)
         for warp_size in (32, 64):
-            monkeypatch.setattr(self.kernel, "_device", lambda device, warp_size=warp_size: (132, warp_size))
-            for columns in (1, 3, 100, 2048, 2049, 5120, 8192, 8193, 20000, 32768, 32769, 262144):
-                for bits in (16, 32):
-                    device = torch.device("cuda", warp_size + columns + bits)  # a key of its own in the caches
+            with stand_ins.replaced(self.kernel, _device=lambda device, warp_size=warp_size: (132, warp_size)):
+                for columns, bits in itertools.product(every, (16, 32)):
                     for launch in (self.kernel._forward_launch, self.kernel._backward_launch):
-                        options = launch(columns, bits, device)
+                        options = launch(columns, bits, torch.device("cuda"))
                         warps = options["num_warps"]
                         assert 1 <= warps * warp_size <= 1024 and warps & (warps - 1) == 0, (columns, options)
 

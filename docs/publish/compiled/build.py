@@ -34,7 +34,7 @@ from tests.benchmarks.source import ROOT
 OPTIONS = ("num_warps", "num_stages", "maxnreg")  # what the launch tables choose
 SOURCES = (
     TOOL, *(f"docs/publish/compiled/{name}.py" for name in ("compilation", "build")),
-    *(f"tests/benchmarks/{name}.py" for name in ("launches", "case", "sides", "blocks")),
+    *(f"tests/benchmarks/{name}.py" for name in ("launches", "stand_ins", "case", "sides", "blocks")),
 )  # fmt: skip
 
 

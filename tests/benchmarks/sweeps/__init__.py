@@ -5,20 +5,17 @@ import importlib
 import torch
 
 import kernels  # noqa: F401  so that its modules are found later, when MkDocs has put sys.path back
+from tests.benchmarks import stand_ins
 
-MULTIPROCESSORS = 132  # of an H200
+SWEPT = "sm_90"  # an H200
+MULTIPROCESSORS = stand_ins.MULTIPROCESSORS[SWEPT]
 
 
 def chosen(kernel: str, direction: str, row_length: int, bits: int) -> dict:
     """The options that a kernel's launch table takes on an H200, for a row length and the bits of a dtype."""
     module = importlib.import_module(f"kernels.{kernel}")
-    saved = vars(module)["_device"]
-    vars(module)["_device"] = lambda device: (MULTIPROCESSORS, 32)
-    try:
-        device = torch.device("cuda", 100)  # a key of its own in the tables' caches
-        return dict(getattr(module, f"_{direction}_launch")(row_length, bits, device))
-    finally:
-        vars(module)["_device"] = saved
+    with stand_ins.on(module, SWEPT):
+        return dict(getattr(module, f"_{direction}_launch")(row_length, bits, torch.device("cuda")))
 
 
 def held(parts: int, tiles: int, tile: int, threads: int, **more: int) -> dict:

@@ -6,15 +6,12 @@ variant of the kernel's case, then all are timed side by side. The record goes t
 """
 
 import argparse
-import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import torch
 
@@ -22,11 +19,10 @@ from snippets.validation.timing import Call, measure
 from tests.benchmarks import machine, runner
 from tests.benchmarks.case import Case, Point
 from tests.benchmarks.source import ROOT
+from tests.benchmarks.stand_ins import Options, Question, launching, noting
 
 SCHEMA = 1
 OUT = ROOT / "docs" / "measurements" / "sweeps"
-Options = dict[str, int]
-Question = tuple[int, int]
 
 
 def main(arguments: list[str]) -> int:
@@ -90,15 +86,15 @@ def checked(
     reference = workload.reference()
     baseline = runner.build(workload.variants["eager"])[1]
     ours = workload.variants["ours"]
-    with tables(kernel) as asked:  # what the table itself says here
+    with noting(kernel) as asked:  # what the table itself says here
         call = ours.build()
         call()
-        question, own = asked[f"_{point.direction}_launch"]
+        question, own = asked[point.direction]
     verdicts = []
     for options in [own, *(other for other in alternatives if other != own)]:
         problem = ""
         try:
-            with launching(kernel, point, options):
+            with launching(kernel, point.direction, options):
                 results = runner.copies(ours.results(call()))
             runner.check(results, baseline, reference, workload)
         except Exception as error:  # noqa: BLE001  too much shared memory, a compiler's limit: a fact worth recording
@@ -120,7 +116,7 @@ def timed(
 
     def using(options: Options) -> Call:
         def launch() -> object:
-            with launching(kernel, point, options):
+            with launching(kernel, point.direction, options):
                 return call()
 
         return launch
@@ -140,39 +136,6 @@ def timed(
         "tried": sorted(tried, key=lambda row: row["time"]["p50"]),
         "failed": [{"options": options, "reason": problem} for options, problem in alternatives if problem],
     }
-
-
-@contextlib.contextmanager
-def tables(kernel: ModuleType) -> Iterator[dict[str, tuple[Question, Options]]]:
-    """Notes what the launch table is asked (row length, bits of the dtype) and answers."""
-    answers: dict[str, tuple[Question, Options]] = {}
-    saved = {name: getattr(kernel, name) for name in ("_forward_launch", "_backward_launch")}
-
-    def noting(name: str) -> Callable[..., Options]:
-        def launch(*arguments: Any) -> Options:
-            options = saved[name](*arguments)
-            answers[name] = arguments[:2], dict(options)
-            return options
-
-        return launch
-
-    vars(kernel).update({name: noting(name) for name in saved})
-    try:
-        yield answers
-    finally:
-        vars(kernel).update(saved)
-
-
-@contextlib.contextmanager
-def launching(kernel: ModuleType, point: Point, options: Options) -> Iterator[None]:
-    """With these options in the place of the launch table's answer for the point's direction."""
-    name = f"_{point.direction}_launch"
-    saved = getattr(kernel, name)
-    setattr(kernel, name, lambda *arguments: dict(options))
-    try:
-        yield
-    finally:
-        setattr(kernel, name, saved)
 
 
 def summary(record: dict) -> str:
