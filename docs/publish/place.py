@@ -5,9 +5,11 @@ import posixpath
 import subprocess
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from tests.benchmarks.source import ROOT
 
+MEASUREMENTS = ROOT / "docs" / "measurements"
 REPOSITORY = "https://github.com/ridgepoint-guide/ridgepoint"
 SITE = "https://ridgepoint-guide.github.io/ridgepoint/"
 
@@ -49,6 +51,11 @@ def head() -> str:
         return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "main"
+
+
+def kernel_files(root: Path = ROOT) -> dict[str, Path]:
+    """The kernels to copy, by name."""
+    return {path.stem: path for path in sorted((root / "kernels").glob("*.py")) if path.stem != "__init__"}
 
 
 def machine_page(slug: str, anchor: str = "") -> str:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from docs.publish.errors import PublishError
+from docs.publish.evidence import Evidence
 from docs.publish.macros import charts
-from docs.publish.macros.evidence import Evidence
 from docs.publish.place import Place
 from docs.publish.records.schema import Record
 from docs.publish.records.store import Store

@@ -20,17 +20,16 @@ import torch
 from docs.publish.compiled import build, explorer
 from docs.publish.compiled.build import Compiled
 from docs.publish.errors import PublishError
-from docs.publish.macros.captures import Captures
-from docs.publish.macros.evidence import Evidence
-from docs.publish.macros.kernel_files import files
-from docs.publish.place import Place
+from docs.publish.evidence import Evidence
+from docs.publish.place import Place, kernel_files
+from docs.publish.records.captures import Captures
 from docs.publish.records.store import Store
 from snippets.validation.compiled_code import TARGETS
 from tests.benchmarks.launches import Unwritten
 from tests.benchmarks.source import ROOT
 from tests.benchmarks.sweeps import chosen
 
-KERNELS = list(files())
+KERNELS = list(kernel_files())
 SWEPT = "the launch table is the fastest of the sweep on the H200, where this spills nothing; not measured on this GPU"
 # bytes a thread that a kernel may spill for a target, and why
 SPILLS = {

@@ -14,8 +14,8 @@ import pytest
 from docs.publish.compiled import inductor
 from docs.publish.compiled.inductor import Graph
 from docs.publish.errors import PublishError
-from docs.publish.macros.captures import Captures
-from docs.publish.macros.evidence import Evidence
+from docs.publish.evidence import Evidence
+from docs.publish.records.captures import Captures
 from snippets.validation.compiled_code import TARGETS
 from tests.benchmarks import captures as printing
 from tests.benchmarks.source import ROOT, digest_texts
@@ -189,7 +189,7 @@ def test_a_launch_too_wide_for_a_target_is_left_out_there(root: Path):
 COMPILE = """
 import json, sys
 from pathlib import Path
-from docs.publish.macros.captures import Captures
+from docs.publish.records.captures import Captures
 from docs.publish.compiled import compilation, inductor
 root = Path(sys.argv[1])
 graphs = inductor.captured(Captures.load(root / "docs/measurements/captures", root))

@@ -11,9 +11,9 @@ import pytest
 from mkdocs.exceptions import Abort
 
 from docs.publish.errors import PublishError
-from docs.publish.macros.captures import Captures
 from docs.publish.macros.render import Macros, Page, render
 from docs.publish.place import Place
+from docs.publish.records.captures import Captures
 from docs.publish.records.store import Store
 from tests.pages import tiny
 

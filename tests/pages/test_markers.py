@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from mkdocs.exceptions import Abort
 
-from docs.publish.site import markers
+from docs.publish.markdown import markers
 from tests.pages import tiny
 
 START, END = "# --8<-- [start:add]", "# --8<-- [end:add]"

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from docs.publish.site import palette
+from docs.publish import palette
 
 TEXT, APART = 4.5, 9.0
 TOGETHER = [

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from docs.publish.evidence import of_row
 from docs.publish.generated import exports, history, machines, verification
-from docs.publish.macros.evidence import of_row
 from docs.publish.place import Place
+from docs.publish.records.reports import load as load_reports
 from docs.publish.records.store import Store
 from tests.pages import tiny
 
@@ -133,7 +134,7 @@ def test_verification_counts_what_ran_and_what_did_not(tmp_path: Path):
     older = REPORT | {"id": "older", "date": "2025-01-01T00:00:00Z", "tests": REPORT["tests"][:1]}
     for report in (older, REPORT):
         tiny.write(tmp_path, report, "tests")
-    reports = verification.load(tmp_path / "docs/measurements/tests", tmp_path)
+    reports = load_reports(tmp_path / "docs/measurements/tests", tmp_path)
     page = verification.page(reports, {"run": 5, "listed": 2}, PLACE)
     assert page.count("## NVIDIA H200") == 1, "the newest report of a machine"
     assert "2 passed, 1 failed, 1 skipped" in page

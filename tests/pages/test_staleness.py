@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from mkdocs.exceptions import Abort
 
-from docs.publish.macros.captures import Captures
+from docs.publish.records.captures import Captures
 from docs.publish.records.store import Store
 from tests.benchmarks.source import TIMER, digest_texts
 from tests.pages import tiny

@@ -3,18 +3,18 @@
 import pytest
 
 from docs.publish.errors import PublishError
+from docs.publish.evidence import Evidence
 from docs.publish.generated.census import ROOT
 from docs.publish.macros import sweeps
-from docs.publish.macros.evidence import Evidence
-from docs.publish.macros.kernel_files import files
-from docs.publish.place import Place
+from docs.publish.place import Place, kernel_files
+from docs.publish.records.sweeps import newest
 
 PLACE = Place("kernels/softmax.md", "kernels/softmax/")
 
 
-@pytest.mark.parametrize("kernel", files())
+@pytest.mark.parametrize("kernel", kernel_files())
 def test_every_point_of_the_newest_sweep_can_be_shown(kernel: str):
-    for point in sweeps.newest(kernel, ROOT)[0].points:
+    for point in newest(kernel, ROOT)[0].points:
         page = Evidence()
         html = sweeps.table(ROOT, PLACE, page, kernel, point.direction, point.size, point.dtype)
         assert html.count("in the table") == 1

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from docs.publish.evidence import Evidence
 from docs.publish.macros import charts
-from docs.publish.macros.evidence import Evidence
 from docs.publish.place import Place
 from docs.publish.records.schema import Record
 from docs.publish.records.store import Store

@@ -9,13 +9,13 @@ import triton
 
 from docs.publish.compiled import build
 from docs.publish.errors import PublishError
-from docs.publish.macros.kernel_files import files
+from docs.publish.place import kernel_files
 from snippets.validation.compiled_code import Refused
 
 
 def main(names: list[str]) -> int:
     """Returns the exit status."""
-    began, known = time.perf_counter(), [*files(), build.INDUCTOR]
+    began, known = time.perf_counter(), [*kernel_files(), build.INDUCTOR]
     if unknown := [name for name in names if name not in known]:
         print(f"names: expected some of {', '.join(known)}, got {', '.join(unknown)}", file=sys.stderr)
         return 2

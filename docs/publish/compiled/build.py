@@ -25,7 +25,7 @@ from triton.runtime.cache import triton_key
 from docs.publish.compiled import inductor
 from docs.publish.compiled.compilation import CACHE, TOOL, Compilation, Pair, compiled, of_launch
 from docs.publish.errors import PublishError
-from docs.publish.macros.captures import Captures
+from docs.publish.records.captures import Captures
 from snippets.validation.compiled_code import TARGETS
 from tests.benchmarks.case import Point
 from tests.benchmarks.launches import published

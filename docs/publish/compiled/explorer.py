@@ -19,11 +19,10 @@ from docs.publish import units
 from docs.publish.compiled import build, inductor
 from docs.publish.compiled.build import Compiled
 from docs.publish.errors import PublishError, unknown
-from docs.publish.generated.markup import NONE, code, front_matter, link, table
-from docs.publish.macros.captures import Captures
-from docs.publish.macros.evidence import Evidence
-from docs.publish.macros.kernel_files import files as kernel_files
-from docs.publish.place import Place
+from docs.publish.evidence import Evidence
+from docs.publish.markup import NONE, code, front_matter, link, table
+from docs.publish.place import Place, kernel_files
+from docs.publish.records.captures import Captures
 from docs.publish.records.schema import Binary
 from docs.publish.records.store import DIRECTIONS, PUBLISHED_MACHINE, Measured, Store
 

@@ -24,8 +24,8 @@ import triton
 from docs.publish import units
 from docs.publish.compiled.compilation import CACHE, Compilation, Pair
 from docs.publish.errors import PublishError
-from docs.publish.macros.captures import Captures
-from docs.publish.macros.evidence import Evidence
+from docs.publish.evidence import Evidence
+from docs.publish.records.captures import Captures
 from docs.publish.records.schema import Capture
 from snippets.validation import compiled_code
 from snippets.validation.compiled_code import TARGETS

@@ -3,7 +3,7 @@
 from itertools import groupby
 
 from docs.publish import units
-from docs.publish.generated.markup import code, front_matter, link, table
+from docs.publish.markup import code, front_matter, link, table
 from docs.publish.place import Place, machine_page
 from docs.publish.records.store import Measured, Store
 

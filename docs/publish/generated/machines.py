@@ -4,8 +4,8 @@ from html import escape
 from itertools import groupby
 
 from docs.publish import units
-from docs.publish.generated.markup import NONE, code, facts, front_matter, link, table
-from docs.publish.macros.evidence import above_ceiling
+from docs.publish.evidence import above_ceiling
+from docs.publish.markup import NONE, code, facts, front_matter, link, table
 from docs.publish.place import Place
 from docs.publish.records.schema import Ceiling, Failure, Record
 from docs.publish.records.store import METRICS, Measured, Store

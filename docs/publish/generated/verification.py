@@ -3,11 +3,10 @@
 from collections import Counter
 from collections.abc import Mapping
 from html import escape
-from pathlib import Path
 
-from docs.publish.generated.markup import code, facts, front_matter, link, table
+from docs.publish.markup import code, facts, front_matter, link, table
 from docs.publish.place import Place
-from docs.publish.records.schema import TestReport, read
+from docs.publish.records.schema import TestReport
 
 UNRUNNABLE = "docs/publish/generated/unrunnable.toml"
 OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
@@ -19,16 +18,6 @@ KINDS = {
     "listed": "listed as not runnable, each with its reason",
     "unaccounted": "not accounted for",
 }
-
-
-def load(folder: Path, root: Path) -> list[TestReport]:
-    """The committed test reports, newest first.
-
-    Raises:
-        PublishError: a file is no test report; the message names it.
-    """
-    reports = [read(path, TestReport, root) for path in folder.glob("*.json")]
-    return sorted(reports, key=lambda report: report.date, reverse=True)
 
 
 def page(reports: list[TestReport], blocks: Mapping[str, int], place: Place) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from docs.publish import units
 from docs.publish.errors import PublishError, unknown
-from docs.publish.macros.evidence import Quantity
+from docs.publish.evidence import Quantity
 from docs.publish.place import Place
 
 OPERATORS: dict[type[ast.AST], Callable] = {

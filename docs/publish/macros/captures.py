@@ -1,54 +1,10 @@
-"""What scripts printed, as fenced blocks with a line that says where they come from."""
+"""A stored capture as a fenced block, with a line that says where it comes from."""
 
-from dataclasses import dataclass
-from pathlib import Path
-
-from docs.publish.errors import PublishError, unknown
-from docs.publish.macros.evidence import Evidence
+from docs.publish.errors import PublishError
+from docs.publish.evidence import Evidence
 from docs.publish.place import Place
-from docs.publish.records import staleness
-from docs.publish.records.schema import Capture, read
-from docs.publish.records.store import MEASUREMENTS
-from tests.benchmarks.source import ROOT
-
-
-@dataclass(frozen=True)
-class Captures:
-    """The stored captures by name."""
-
-    by_name: dict[str, Capture]
-    root: Path = ROOT
-
-    @classmethod
-    def load(cls, folder: Path = MEASUREMENTS / "captures", root: Path = ROOT) -> "Captures":
-        """Every capture below a folder.
-
-        Raises:
-            PublishError: a file is no capture; the message names it.
-        """
-        found = [read(path, Capture, root) for path in sorted(folder.rglob("*.json"))]
-        return cls({capture.name: capture for capture in found}, root)
-
-    def named(self, name: str) -> Capture:
-        """Raises: PublishError: there is none of that name."""
-        if name not in self.by_name:
-            raise unknown("capture", name, self.by_name)
-        return self.by_name[name]
-
-    def of_script(self, path: str) -> Capture:
-        """All that a script printed, by the script's path.
-
-        Raises:
-            PublishError: it was not captured whole.
-        """
-        whole = {capture.sources.files[0]: capture for capture in self.by_name.values() if not capture.section}
-        if path not in whole:
-            raise unknown("output of", path, whole)
-        return whole[path]
-
-    def is_stale(self, capture: Capture) -> bool:
-        """Whether the code that printed it has changed since."""
-        return staleness.capture_is_stale(capture.sources, self.root)
+from docs.publish.records.captures import Captures
+from docs.publish.records.schema import Capture
 
 
 def show(captures: Captures, capture: Capture, place: Place, page: Evidence, lines: str = "", title: str = "") -> str:

@@ -18,13 +18,11 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-from docs.publish import units
+from docs.publish import evidence, palette, units
 from docs.publish.errors import PublishError, unknown
-from docs.publish.macros import evidence
-from docs.publish.macros.evidence import Evidence
+from docs.publish.evidence import Evidence
 from docs.publish.place import Place, machine_page
 from docs.publish.records.store import DIRECTIONS, METRICS, MODES, PUBLISHED_MACHINE, Measured, Store
-from docs.publish.site import palette
 from tests.benchmarks.source import ROOT
 
 CACHE = ROOT / ".cache" / "charts"

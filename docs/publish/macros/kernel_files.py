@@ -5,15 +5,10 @@ from html import escape
 from pathlib import Path
 
 from docs.publish.errors import unknown
-from docs.publish.place import Place
-from docs.publish.site import markers
+from docs.publish.markdown import markers
+from docs.publish.place import Place, kernel_files
 from snippets.environment import NEWEST, OLDEST
 from tests.benchmarks.source import ROOT
-
-
-def files(root: Path = ROOT) -> dict[str, Path]:
-    """The kernel files by name."""
-    return {path.stem: path for path in sorted((root / "kernels").glob("*.py")) if path.stem != "__init__"}
 
 
 def panel(name: str, place: Place, root: Path = ROOT) -> str:
@@ -22,7 +17,7 @@ def panel(name: str, place: Place, root: Path = ROOT) -> str:
     Raises:
         PublishError: there is no such file.
     """
-    known = files(root)
+    known = kernel_files(root)
     if name not in known:
         raise unknown("kernel_file", name, known)
     text = known[name].read_text(encoding="utf-8")

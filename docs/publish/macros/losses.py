@@ -2,12 +2,10 @@
 
 from html import escape
 
-from docs.publish import units
-from docs.publish.macros import evidence
-from docs.publish.macros.evidence import Evidence, Quantity
+from docs.publish import evidence, palette, units
+from docs.publish.evidence import Evidence, Quantity
 from docs.publish.place import Place
 from docs.publish.records.store import DIRECTIONS, MODES, PUBLISHED_MACHINE, Measured, Store
-from docs.publish.site import palette
 
 MARGIN = 0.03
 Pair = tuple[Measured, Measured]

@@ -1,9 +1,8 @@
 """Numbers from records and datasheets, as quantities with their evidence."""
 
-from docs.publish import units
+from docs.publish import evidence, units
 from docs.publish.errors import PublishError, unknown
-from docs.publish.macros import evidence
-from docs.publish.macros.evidence import Quantity
+from docs.publish.evidence import Quantity
 from docs.publish.place import Place, machine_page
 from docs.publish.records import datasheets
 from docs.publish.records.schema import Ceiling, Record, describe

@@ -13,12 +13,12 @@ from typing import Any
 import jinja2
 
 from docs.publish.errors import PublishError
+from docs.publish.evidence import Evidence, Quantity
 from docs.publish.macros import captures as capture_blocks
 from docs.publish.macros import kernel_files, losses, numbers, sweeps, tables
 from docs.publish.macros.calc import Input, calc
-from docs.publish.macros.captures import Captures
-from docs.publish.macros.evidence import Evidence, Quantity
 from docs.publish.place import Place
+from docs.publish.records.captures import Captures
 from docs.publish.records.store import Store
 from tests.benchmarks.source import ROOT
 

@@ -4,27 +4,13 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from docs.publish import units
+from docs.publish import evidence, units
 from docs.publish.errors import PublishError, unknown
-from docs.publish.macros import evidence
-from docs.publish.macros.evidence import Evidence, Quantity
+from docs.publish.evidence import Evidence, Quantity
 from docs.publish.place import Place
-from docs.publish.records.schema import Sweep, SweepPoint, Tried, read
+from docs.publish.records import sweeps
+from docs.publish.records.schema import Sweep, SweepPoint, Tried
 from tests.benchmarks.sweeps import chosen
-
-
-def newest(kernel: str, root: Path) -> tuple[Sweep, Path]:
-    """The newest sweep of a kernel, and its file.
-
-    Raises:
-        PublishError: there is none, or it is not whole.
-    """
-    folder = root / "docs" / "measurements" / "sweeps" / kernel
-    files = sorted(folder.glob("*.json"))
-    if not files:
-        known = sorted(path.parent.name for path in folder.parent.glob("*/*.json"))
-        raise unknown("sweep", kernel, dict.fromkeys(known))
-    return read(files[-1], Sweep, root), files[-1]
 
 
 def table(root: Path, place: Place, page: Evidence, kernel: str, direction: str, shape: str, dtype: str) -> str:
@@ -33,7 +19,7 @@ def table(root: Path, place: Place, page: Evidence, kernel: str, direction: str,
     Raises:
         PublishError: the point was not swept.
     """
-    sweep, file = newest(kernel, root)
+    sweep, file = sweeps.newest(kernel, root)
     points = {(point.direction, point.size, point.dtype): point for point in sweep.points}
     if (direction, shape, dtype) not in points:
         known = [" ".join(key) for key in points]

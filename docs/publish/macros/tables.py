@@ -4,13 +4,11 @@ import textwrap
 from collections.abc import Sequence
 from html import escape
 
-from docs.publish import units
+from docs.publish import evidence, palette, units
 from docs.publish.errors import PublishError, unknown
-from docs.publish.macros import evidence
-from docs.publish.macros.evidence import Evidence
+from docs.publish.evidence import Evidence
 from docs.publish.place import Place, machine_page
 from docs.publish.records.store import DIRECTIONS, METRICS, MODES, PUBLISHED_MACHINE, Measured, Store
-from docs.publish.site import palette
 
 Names = str | Sequence[str] | None
 NONE = "–"

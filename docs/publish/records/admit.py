@@ -12,8 +12,9 @@ import sys
 from pathlib import Path
 
 from docs.publish.errors import PublishError
+from docs.publish.place import MEASUREMENTS
 from docs.publish.records.schema import Record, Sources
-from docs.publish.records.store import MEASUREMENTS, publishable
+from docs.publish.records.store import publishable
 from tests.benchmarks.source import ROOT, TIMER, digest_texts
 
 RUNS = MEASUREMENTS / "runs"

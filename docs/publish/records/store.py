@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from docs.publish.errors import PublishError, unknown
+from docs.publish.place import MEASUREMENTS
 from docs.publish.records import datasheets, staleness
 from docs.publish.records.schema import Failure, Record, Row, describe, read
 from tests.benchmarks.source import ROOT
 
 PUBLISHED_MACHINE = "nvidia-h200"  # what a page means if it names no machine
-MEASUREMENTS = ROOT / "docs" / "measurements"
 
 
 @dataclass(frozen=True)

@@ -17,16 +17,18 @@ from mkdocs.structure.pages import Page as MkDocsPage
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # `mkdocs build` has no reason to know our root
 
 from docs.publish import generated as results
+from docs.publish import palette
 from docs.publish.compiled import explorer
 from docs.publish.errors import PublishError
-from docs.publish.generated import census, verification
-from docs.publish.macros.captures import Captures
-from docs.publish.macros.kernel_files import files as kernel_files
+from docs.publish.generated import census
 from docs.publish.macros.render import Macros, Page, render
-from docs.publish.place import Place
+from docs.publish.markdown import markers
+from docs.publish.place import Place, kernel_files
+from docs.publish.records import reports
+from docs.publish.records.captures import Captures
 from docs.publish.records.schema import TestReport
 from docs.publish.records.store import Store
-from docs.publish.site import markers, notebooks, palette, reading
+from docs.publish.site import notebooks, reading
 
 
 @dataclass
@@ -53,7 +55,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
             root,
             Store.load(measurements, root, local=not releasing()),
             Captures.load(measurements / "captures", root),
-            verification.load(measurements / "tests", root),
+            reports.load(measurements / "tests", root),
         )
     except PublishError as error:
         raise PluginError(str(error)) from error

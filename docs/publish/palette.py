@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-FILE = Path(__file__).parents[2] / "theme" / "palette.json"
+FILE = Path(__file__).parents[1] / "theme" / "palette.json"
 MODES = ("light", "dark")
 SCHEMES = {"light": ":root, [data-md-color-scheme=default]", "dark": "[data-md-color-scheme=slate]"}
 
