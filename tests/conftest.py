@@ -1,12 +1,43 @@
-"""Settings that must stand before a test imports Triton or compiles anything."""
+"""Settings that must stand before a test imports Triton or compiles anything, and scripts that run once."""
 
+import functools
+import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
+import pytest
 import torch
 
 ROOT = Path(__file__).parents[1]
+HERE = "cuda" if torch.cuda.is_available() else "cpu"
 
-if not torch.cuda.is_available():
+if HERE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(ROOT / ".cache" / "inductor"))  # a first torch.compile is slow
+
+
+@pytest.fixture(scope="session")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., CompletedProcess[str]]:
+    """`script(module, device)`: how `python -m module` ended, under the settings of captures.
+
+    A script runs once for all tests that ask, whichever process of the run they are in: a page's command, a page's
+    captured output and the snippet's own test mean the same run.
+    """
+    from filelock import FileLock  # comes with torch
+
+    from tests.benchmarks import captures
+
+    folder = tmp_path_factory.getbasetemp()
+    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+    @functools.cache
+    def finished(module: str, device: str = HERE) -> CompletedProcess[str]:
+        kept = shared / f"{module}-{device}.json"
+        with FileLock(f"{kept}.lock"):
+            if not kept.exists():
+                kept.write_text(json.dumps(vars(captures.finished(module, device))), encoding="utf-8")
+        return CompletedProcess(**json.loads(kept.read_text(encoding="utf-8")))
+
+    return finished

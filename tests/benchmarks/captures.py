@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,17 +23,21 @@ from tests.benchmarks.source import ROOT, digest_texts
 
 SCHEMA = 1
 PUBLISHED = ROOT / "docs" / "measurements" / "captures"
+SECONDS = 1800  # for one script, on a slow machine that is busy
 WIDTH = 112  # columns that a page shows without scrolling sideways
-ENVIRONMENT = {  # code generated anew, not found in a cache; on a CPU, the same on every x86-64 machine
-    "cpu": {
-        "ATEN_CPU_CAPABILITY": "avx2",
+ENVIRONMENT = {  # code is generated anew, not found in a cache
+    "cpu": {  # the same text on every machine, however many cores and whatever vector instructions it has
+        "ATEN_CPU_CAPABILITY": "default",  # none: what is asked for and not there ends the process
         "CUDA_VISIBLE_DEVICES": "",
-        "OMP_NUM_THREADS": "2",
-        "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",
+        "OMP_NUM_THREADS": "2",  # by which Inductor judges which loops to share out
+        "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
+        "TORCHINDUCTOR_CPP_DYNAMIC_THREADS": "1",  # else it writes the number, unless that is the number of cores
+        "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",
         "TRITON_INTERPRET": "1",
     },
     "cuda": {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"},
 }
+DECIDES = re.compile(r"(?!.*_CACHE_DIR$)(ATEN|MKL|OMP|PYTORCH|TORCH|TRITON)")  # variables: never inherited
 MEASURED = r"\d[\d.,]*(e[+-]?\d+)? ?(ns|us|µs|ms|s|x|%|[GT]B/s|[GT]FLOP/s)(?![\w/])"
 
 
@@ -121,27 +125,35 @@ CAPTURES = (
 # ---- running --------------------------------------------------------------------------------------------------------
 
 
-def run(module: str, device: str) -> str:
+def finished(module: str, device: str) -> subprocess.CompletedProcess[str]:
+    """`python -m module`, run under the fixed settings of the device, whatever this process was started under."""
+    inherited = {name: value for name, value in os.environ.items() if not DECIDES.match(name)}
+    return subprocess.run(
+        [sys.executable, "-m", module],
+        cwd=ROOT,
+        env=inherited | ENVIRONMENT[device] | {"PYTHONUTF8": "1"},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=SECONDS,
+    )
+
+
+Script = Callable[[str, str], subprocess.CompletedProcess[str]]
+
+
+def run(module: str, device: str, script: Script = finished) -> str:
     """What `python -m module` writes to its standard output.
 
     Raises:
         RuntimeError: the script failed; with the last line of its error.
     """
-    inherited = {name: value for name, value in os.environ.items() if name not in ("TORCH_LOGS", "TRITON_INTERPRET")}
-    done = subprocess.run(
-        [sys.executable, "-m", module],
-        cwd=ROOT,
-        env=inherited | ENVIRONMENT[device],
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    done = script(module, device)
     if done.returncode:
         raise RuntimeError(f"python -m {module}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
     return done.stdout
 
 
-def contents(captures: Iterable[Output]) -> Iterator[tuple[Output, str]]:
+def contents(captures: Iterable[Output], script: Script = finished) -> Iterator[tuple[Output, str]]:
     """Run what the captures need, each script once, and yield each capture with its content.
 
     Raises:
@@ -151,7 +163,7 @@ def contents(captures: Iterable[Output]) -> Iterator[tuple[Output, str]]:
     for capture in captures:
         key = capture.module, capture.device
         if key not in printed:
-            printed[key] = run(*key)
+            printed[key] = run(*key, script)
         yield capture, tidy(section_of(printed[key], capture), capture.language, capture.verbatim)
 
 
@@ -179,8 +191,8 @@ def tidy(text: str, language: str, verbatim: bool = False) -> str:
         return text.strip("\n") + "\n"
     text = re.sub(r"\b0x[0-9a-f]{6,}\b", "0x…", text)
     text = re.sub(r"\b[0-9a-f]{32,}\b", "…", text)
-    if language == "cpp":  # casts of indices and namespaces, which are half of each line
-        text = re.sub(r"static_cast<int64_t>\(([^()]*)\)", r"\1", text).replace("at::vec::", "")
+    if language == "cpp":  # casts of indices, which are half of each line
+        text = re.sub(r"static_cast<int64_t>\(([^()]*)\)", r"\1", text)
         text = re.sub(r"^( +)", lambda spaces: spaces[0][::2], text, flags=re.MULTILINE)
     return "\n".join(line for long in text.strip("\n").splitlines() for line in fit(long.rstrip())) + "\n"
 

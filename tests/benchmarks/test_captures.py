@@ -1,6 +1,7 @@
 """What pages show as captured output is what the scripts print today."""
 
 import json
+import os
 import shutil
 import subprocess
 
@@ -32,7 +33,7 @@ def test_a_stored_capture_is_whole_and_belongs_to_todays_code(name):
 
 
 @pytest.mark.parametrize(("module", "device"), SCRIPTS)
-def test_a_script_still_prints_what_the_pages_show(module, device):
+def test_a_script_still_prints_what_the_pages_show(module, device, script):
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("captured on a GPU")
     mine = [capture for capture in CAPTURES if (capture.module, capture.device) == (module, device)]
@@ -42,8 +43,40 @@ def test_a_script_still_prints_what_the_pages_show(module, device):
             pytest.skip(f"captured with torch {content['software']['torch']} on {content['software']['os']}")
         if device == "cuda" and machine.describe(torch.device("cuda"))["slug"] != content["machine"]["slug"]:
             pytest.skip(f"captured on {content['machine']['name']}")
-    for capture, content in captures.contents(mine):
+    for capture, content in captures.contents(mine, script):
         assert capture.comparable(content) == capture.comparable(known[capture.name]["content"]), capture.name
+
+
+@pytest.mark.parametrize("module", [captures._COMPILER, captures._INDUCTOR])
+def test_a_script_prints_the_same_on_another_machine(module, script, tmp_path, monkeypatch, one_core):
+    """Other cores, threads, vector instructions, locale, time zone, home and logs; what is measured apart."""
+    cores = 64 if os.cpu_count() == 2 else 2  # Inductor compares them with the number of threads
+    (tmp_path / "sitecustomize.py").write_text(f"import os\n\nos.cpu_count = lambda: {cores}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    other = {
+        "ATEN_CPU_CAPABILITY": "avx2", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "3",
+        "TORCHINDUCTOR_CPP_DYNAMIC_THREADS": "0", "TORCHINDUCTOR_CPP_FORCE_INLINE_KERNEL": "1",
+        "TORCHINDUCTOR_VEC_ISA_OK": "1", "TORCH_LOGS": "output_code,guards",
+        "TRITON_PRINT_AUTOTUNING": "1", "TZ": "Asia/Kolkata", "LC_ALL": "C", "PYTHONUTF8": "0",
+        "PYTHONCOERCECLOCALE": "0", "PYTHONHASHSEED": "7", "HOME": str(tmp_path), "COLUMNS": "40", "FORCE_COLOR": "1",
+    }  # fmt: skip
+    for name, value in other.items():
+        monkeypatch.setenv(name, value)
+    everything = Output(module, module, language="cpp")
+    usual, there = (captures.run(module, "cpu", where) for where in (script, captures.finished))
+    assert everything.comparable(there) == everything.comparable(usual)
+
+
+@pytest.fixture
+def one_core():
+    """This process, and what it starts, on one core of those that it has."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    usual = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(usual)})
+    yield
+    os.sched_setaffinity(0, usual)
 
 
 # ---- the tool -------------------------------------------------------------------------------------------------------
@@ -142,8 +175,8 @@ def test_what_belongs_to_one_machine_is_removed():
 
 
 def test_long_lines_are_broken_and_cpp_loses_its_casts():
-    line = "    auto tmp0 = at::vec::Vectorized<float>::loadu(in + static_cast<int64_t>(x1 + 1024L*x0), 8);"
-    assert captures.tidy(line, "cpp") == "  auto tmp0 = Vectorized<float>::loadu(in + x1 + 1024L*x0, 8);\n"
+    line = "    auto tmp0 = in_ptr0[static_cast<int64_t>(x1 + 1024L*x0)];"
+    assert captures.tidy(line, "cpp") == "  auto tmp0 = in_ptr0[x1 + 1024L*x0];\n"
     broken = captures.tidy("    value = call(" + "argument, " * 12 + "last)", "python").splitlines()
     assert len(broken) > 1 and all(len(part) <= captures.WIDTH for part in broken)
     assert broken[1].startswith(" " * 8)

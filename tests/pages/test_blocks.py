@@ -8,10 +8,12 @@ what needs no run is text, and each block runs from a file.
 import contextlib
 import io
 import os
+import re
 import runpy
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import markdown
@@ -22,7 +24,9 @@ from pytest_codeblocks.main import CodeBlock, extract_from_buffer
 from docs.publish.generated import census
 
 ROOT = census.ROOT
-SECONDS = 300  # for a shell block; a page has no business starting anything longer
+SECONDS = 1800  # for a shell block on a slow machine that is busy
+SCRIPT = re.compile(r"python -m (?P<module>[\w.]+)\s*")  # a shell block that is no more than this
+Script = Callable[[str], subprocess.CompletedProcess[str]]
 
 
 def expand(code: str) -> str:
@@ -94,18 +98,30 @@ def run_shell(code: str, shell: str) -> str:
     return printed
 
 
-def run(block: CodeBlock, folder: Path) -> None:
+def run_script(module: str, script: Script) -> str:
+    """What `python -m module` printed, in the run that all tests share."""
+    done = script(module)
+    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def run(block: CodeBlock, folder: Path, script: Script) -> None:
     """Run a block, and compare its output where the page states it."""
     assert not block.marks and not block.importorskip, "no mark on a block: list it in unrunnable.toml, with its reason"
     code = expand(block.code)
-    printed = run_python(code, folder) if block.syntax == "python" else run_shell(code, block.syntax)
+    if block.syntax == "python":
+        printed = run_python(code, folder)
+    elif command := SCRIPT.fullmatch(code):
+        printed = run_script(command["module"], script)
+    else:
+        printed = run_shell(code, block.syntax)
     if block.expected_output is not None:
         assert printed == block.expected_output
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_block(block: CodeBlock, tmp_path: Path):
-    run(block, tmp_path)
+def test_block(block: CodeBlock, tmp_path: Path, script: Script):
+    run(block, tmp_path, script)
 
 
 def test_no_block_is_missed():
@@ -120,19 +136,26 @@ def blocks_in(text: str) -> list[CodeBlock]:
 
 
 @pytest.mark.parametrize("info", ['python title="broken.py"', 'python hl_lines="1"', "{.python .annotate}", "py"])
-def test_broken_python_fails_whatever_its_options(info: str, tmp_path: Path):
+def test_broken_python_fails_whatever_its_options(info: str, tmp_path: Path, script: Script):
     (block,) = blocks_in(f"```{info}\nx = = 1\n```\n")
     with pytest.raises(SyntaxError):
-        run(block, tmp_path)
+        run(block, tmp_path, script)
 
 
-def test_broken_shell_fails(tmp_path: Path):
+def test_broken_shell_fails(tmp_path: Path, script: Script):
     (block,) = blocks_in('```sh title="run"\nfalse\ntrue\n```\n')
     with pytest.raises(AssertionError, match="exit status 1"):
-        run(block, tmp_path)
+        run(block, tmp_path, script)
 
 
-def test_a_triton_kernel_on_a_page_runs(tmp_path: Path):
+def test_a_script_that_fails_fails_its_block(tmp_path: Path):
+    (block,) = blocks_in("```sh\npython -m snippets.nothing\n```\n")
+    failed = subprocess.CompletedProcess([], 1, stdout="", stderr="out of order")
+    with pytest.raises(AssertionError, match="out of order"):
+        run(block, tmp_path, {"snippets.nothing": failed}.__getitem__)
+
+
+def test_a_triton_kernel_on_a_page_runs(tmp_path: Path, script: Script):
     (block,) = blocks_in("""```python title="a kernel"
 import torch
 import triton
@@ -147,15 +170,15 @@ fill[(1,)](x, 8)
 assert x.sum() == 8
 ```
 """)
-    run(block, tmp_path)
+    run(block, tmp_path, script)
 
 
-def test_includes_in_typed_code_are_expanded(tmp_path: Path):
+def test_includes_in_typed_code_are_expanded(tmp_path: Path, script: Script):
     (block,) = blocks_in('```python\n--8<-- "tests/benchmarks/source.py"\nassert digest\n```\n')
-    run(block, tmp_path)
+    run(block, tmp_path, script)
 
 
-def test_a_mark_cannot_skip_a_block(tmp_path: Path):
+def test_a_mark_cannot_skip_a_block(tmp_path: Path, script: Script):
     (block,) = blocks_in("<!--pytest.mark.skip-->\n\n```python\nx = 1\n```\n")
     with pytest.raises(AssertionError, match=r"unrunnable\.toml"):
-        run(block, tmp_path)
+        run(block, tmp_path, script)

@@ -18,7 +18,6 @@ TOP = {
     "docs", "snippets", "kernels", "tests", "mkdocs.yml", "noxfile.py", "constraints.txt", "pyproject.toml",
     "README.md", "LICENSE", ".ci", ".github", ".gitignore",
 }  # fmt: skip
-SECONDS = 180  # for a snippet that runs as a script; most take a few
 CHECK = "snippets/environment.py"  # whether a snippet can run here; no page shows it
 TORCH = {"torch", "functorch", "triton"}  # functorch comes in torch's wheel
 
@@ -149,6 +148,6 @@ def scripts() -> list[str]:
 
 
 @pytest.mark.parametrize("module", scripts())
-def test_a_snippet_runs_as_a_script(module: str):
-    done = subprocess.run([sys.executable, "-m", module], cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+def test_a_snippet_runs_as_a_script(module: str, script):
+    done = script(module)
     assert done.returncode == 0, done.stderr

@@ -199,7 +199,8 @@ def fresh(root: Path = ROOT) -> list[Graph]:
             old.unlink()
         _write(kept, json.dumps(_made()))
     made = f"Made when this site was built, with torch {torch.__version__} on a CPU, by python -m {MODULE}"
-    provenance = f"{made}; casts of indices and namespaces are left out."
+    scalar = "without vector instructions, in which CPUs differ"
+    provenance = f"{made}, {scalar}; casts of indices are left out."
     graphs = json.loads(kept.read_text(encoding="utf-8"))
     return [_graph(title, parts, "", provenance) for title, parts in graphs.items()]
 
