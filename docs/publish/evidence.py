@@ -7,8 +7,8 @@ from typing import Any
 
 from docs.publish import units
 from docs.publish.place import Place, machine_page
+from docs.publish.records.measured import METRICS, Measured
 from docs.publish.records.schema import Record, Sweep, describe
-from docs.publish.records.store import METRICS, Measured
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def of_row(row: Measured, metric: str, over: str | None, place: Place) -> Quanti
         "spread": spread(row, metric, over),
         "note": above_ceiling(row, metric),
         **of_record(row.record, place),
-        "source_url": place.source(row.sources.files[0], row.record.commit),
+        "source_url": place.source(row.row.sources.files[0], row.record.commit),
         "stale": row.stale,
     }
     shown = {key: fact for key, fact in entry.items() if fact}

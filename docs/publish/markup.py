@@ -1,10 +1,14 @@
-"""Tables as HTML for generated pages."""
+"""HTML that all kinds of pages share: tables, panels, links."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from pathlib import Path
 
-FRONT_MATTER = "---\ntitle: {title}\ndescription: {description}\nsearch:\n  exclude: true\n---\n\n# {title}\n\n"
+import jinja2
+
 NONE = "–"
+TEMPLATES = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent))
+FRONT_MATTER = "---\ntitle: {title}\ndescription: {description}\nsearch:\n  exclude: true\n---\n\n# {title}\n\n"
 
 
 def front_matter(title: str, description: str) -> str:
@@ -13,33 +17,67 @@ def front_matter(title: str, description: str) -> str:
 
 
 def table(
-    head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], words: bool = False, remark: bool = False
+    head: Iterable[str],
+    rows: Iterable[tuple[str, Sequence[str]]],
+    *,
+    words: bool = False,
+    remark: bool = False,
+    named: bool = True,
+    searched: bool = True,
 ) -> str:
-    """A table in a box that scrolls sideways by itself.
+    """A table in a box that scrolls sideways by itself: table.html.j2.
 
     Args:
+        head: the columns' names as HTML; none for a table without a head.
         rows: the id of each line, or "", and its cells as HTML.
         words: the cells are words rather than numbers, and stand on the left.
         remark: the last cell of each line is words, and may wrap.
+        named: the first cell of each line is its name.
+        searched: the search's index has it.
     """
-    kinds = "rp-table" + " rp-words" * words + " rp-remark" * remark
-    heads = "".join(f'<th scope="col">{cell}</th>' for cell in head)
-    lines = "".join(
-        f'<tr{f" id={chr(34)}{anchor}{chr(34)}" if anchor else ""}><th scope="row">{cells[0]}</th>'
-        + "".join(f"<td>{cell}</td>" for cell in cells[1:])
-        + "</tr>"
-        for anchor, cells in rows
-    )
-    return (
-        f'<div class="rp-scroll"><table class="{kinds}">'
-        f"<thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>\n\n"
-    )
+    classes = "rp-table" + " rp-words" * words + " rp-remark" * remark
+    template = TEMPLATES.get_template("table.html.j2")
+    return template.render(classes=classes, head=list(head), rows=rows, named=named, searched=searched)
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
     """A table of names and values (HTML); pairs without a value are left out."""
-    lines = "".join(f'<tr><th scope="row">{name}</th><td>{value}</td></tr>' for name, value in pairs if value)
-    return f'<div class="rp-scroll"><table class="rp-table rp-words"><tbody>{lines}</tbody></table></div>\n\n'
+    return table((), (("", pair) for pair in pairs if pair[1]), words=True)
+
+
+def panel(
+    *,
+    what: str,
+    body: str,
+    source: str,
+    title: str = "",
+    details: str = "",
+    machine: tuple[str, str] | None = None,
+    shown: bool = True,
+) -> str:
+    """A chart or a table with what it shows and where that comes from: panel.html.j2.
+
+    Args:
+        what, title: text.
+        body, source, details: HTML.
+        machine: slug and name of the machine that this panel is of, where the reader may choose.
+        shown: before the reader has chosen.
+    """
+    template = TEMPLATES.get_template("panel.html.j2")
+    return template.render(
+        what=what, body=body, source=source, title=title, details=details, machine=machine, shown=shown
+    )
+
+
+def panels(drawn: Iterable[str], kind: str = "") -> str:
+    """Panels of the same thing, one a machine: the page shows one at a time.
+
+    Args:
+        kind: "table", or nothing for a chart.
+    """
+    # a section, since the search's index takes the first </div> inside for the end of what it was to leave out
+    classes = f"rp-chart rp-chart--{kind}" if kind else "rp-chart"
+    return f'<section class="{classes}" data-search-exclude>{"".join(drawn)}</section>'
 
 
 def link(text: str, href: str) -> str:

@@ -10,6 +10,8 @@ import pytest
 from docs.publish.errors import PublishError
 from docs.publish.evidence import Evidence
 from docs.publish.macros import charts
+from docs.publish.macros.charts import marks, svg
+from docs.publish.macros.charts.height import apart
 from docs.publish.place import Place
 from docs.publish.records.schema import Record
 from docs.publish.records.store import Store
@@ -104,13 +106,13 @@ def test_a_line_that_ends_early_is_named_where_it_ends(project):
 
 
 def test_labels_are_pushed_apart_and_stay_inside():
-    places = charts._apart([10, 11, 12, 299], 17, 300)
+    places = apart([10, 11, 12, 299], 17, 300)
     assert all(two - one >= 16.5 for one, two in pairwise(places))
     assert places[0] >= 0 and places[-1] <= 300
 
 
 def test_the_name_of_a_ceiling_begins_at_the_left_where_it_does_not_fit_before_the_line(project, monkeypatch):
-    monkeypatch.setitem(charts.MIXES, "copy", "measured ceiling of one read per write")
+    monkeypatch.setitem(marks.MIXES, "copy", "measured ceiling of one read per write")
     html = drawn(project, BARS)
     names = {size: spec_of(html, size)["layer"][1] for size in ("wide", "narrow")}
     assert {size: name["mark"]["align"] for size, name in names.items()} == {"wide": "right", "narrow": "left"}
@@ -177,6 +179,6 @@ def test_lines_refuse_two_shapes_at_one_x(project):
 
 def test_the_bundle_asks_no_other_host():
     """Its own addresses are links of menus that we turn off."""
-    asked = set(re.findall(r"""(?:fetch|import|src=)\(?["'](https?://[^"']+)""", charts.bundle()))
+    asked = set(re.findall(r"""(?:fetch|import|src=)\(?["'](https?://[^"']+)""", svg.bundle()))
     assert not asked
     assert (ROOT / ".cache" / "charts").is_dir()

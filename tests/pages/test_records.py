@@ -3,16 +3,19 @@
 import json
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from docs.publish.errors import PublishError
 from docs.publish.records.admit import admit, main
+from docs.publish.records.measured import Coordinates
 from docs.publish.records.store import Store
 from tests.pages import tiny
 
 Change = Callable[[dict], object]
+OURS = Coordinates("kernels/add", "ours")
 
 
 def load(root: Path) -> Store:
@@ -83,7 +86,7 @@ def test_a_truncated_record_is_refused(keep: int, tmp_path: Path):
 def test_a_sound_record_is_read(tmp_path: Path):
     root = tiny.project(tmp_path)
     tiny.write(root, tiny.record(root))
-    row = load(root).find("kernels/add", "ours")
+    row = load(root).find(OURS)
     assert row.metric("bandwidth") == pytest.approx(2e12)
     assert row.metric("share") == pytest.approx(0.5)
     assert row.metric("rate_share") == pytest.approx(1e12 / 8e14)
@@ -107,8 +110,8 @@ def test_what_this_machine_measured_never_replaces_a_published_number(tmp_path: 
     tiny.write(root, tiny.record(root, [tiny.row(root, time=fast)], day=9), "local")
     store = load(root)
     assert list(store.machines) == ["nvidia-h200", "nvidia-h200-here"]
-    assert store.find("kernels/add", "ours").time.p50 == 1e-3
-    assert store.find("kernels/add", "ours", machine="nvidia-h200-here").time.p50 == 0.5e-3
+    assert store.find(OURS).time.p50 == 1e-3
+    assert store.find(replace(OURS, machine="nvidia-h200-here")).time.p50 == 0.5e-3
 
 
 def test_the_newest_run_of_a_case_wins_and_older_ones_are_history(tmp_path: Path):
@@ -121,16 +124,18 @@ def test_the_newest_run_of_a_case_wins_and_older_ones_are_history(tmp_path: Path
     tiny.write(root, tiny.record(root, [tiny.row(root), elsewhere], day=1), name="z")
     tiny.write(root, tiny.record(root, [tiny.row(root, kernels=7)], day=2))
     store = load(root)
-    assert store.find("kernels/add", "ours").kernels == 7
-    assert [row.kernels for row in store.select(case="kernels/add", history=True)] == [1, 7]
-    assert store.find("kernels/other", "ours").record.date.startswith("2026-01-01"), "records of a machine merge"
+    assert store.find(OURS).row.kernels == 7
+    assert [row.row.kernels for row in store.select(Coordinates("kernels/add"), history=True)] == [1, 7]
+    assert store.find(Coordinates("kernels/other", "ours")).record.date.startswith("2026-01-01"), (
+        "records of a machine merge"
+    )
 
 
 def test_a_speedup_compares_what_ran_side_by_side(tmp_path: Path):
     root = tiny.project(tmp_path)
     tiny.write(root, tiny.record(root, [tiny.row(root, variant="eager")], day=1))
     tiny.write(root, tiny.record(root, [tiny.row(root)], day=2))
-    row = load(root).find("kernels/add", "ours")
+    row = load(root).find(OURS)
     with pytest.raises(PublishError, match=r"over, beside kernels/add ours .* expected one of ours; got 'eager'"):
         row.metric("speedup", over="eager")
 

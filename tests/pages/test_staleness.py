@@ -6,6 +6,7 @@ import pytest
 from mkdocs.exceptions import Abort
 
 from docs.publish.records.captures import Captures
+from docs.publish.records.measured import Coordinates
 from docs.publish.records.store import Store
 from tests.benchmarks.source import TIMER, digest_texts
 from tests.pages import tiny
@@ -44,9 +45,9 @@ def change(root: Path, what: str) -> bool:
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_only_changes_that_count_make_a_number_stale(what: str, root: Path):
-    assert not Store.load(root / "docs/measurements", root).find("kernels/add", "ours").stale
+    assert not Store.load(root / "docs/measurements", root).find(Coordinates("kernels/add", "ours")).stale
     stale = change(root, what)
-    assert Store.load(root / "docs/measurements", root).find("kernels/add", "ours").stale is stale
+    assert Store.load(root / "docs/measurements", root).find(Coordinates("kernels/add", "ours")).stale is stale
 
 
 def test_a_stale_number_has_a_badge(root: Path):

@@ -23,8 +23,9 @@ from docs.publish.evidence import Evidence
 from docs.publish.markup import NONE, code, front_matter, link, table
 from docs.publish.place import Place, kernel_files
 from docs.publish.records.captures import Captures
+from docs.publish.records.measured import DIRECTIONS, PUBLISHED_MACHINE, Coordinates, Measured
 from docs.publish.records.schema import Binary
-from docs.publish.records.store import DIRECTIONS, PUBLISHED_MACHINE, Measured, Store
+from docs.publish.records.store import Store
 
 MADE = f"Triton {triton.__version__}"
 TARGETS = {"sm_80": "A100", "sm_90": "H100, H200", "sm_100": "B200", "gfx942": "MI300X", "cpu": "this build's CPU"}
@@ -129,9 +130,7 @@ def timed(store: Store, name: str, point: Point, function: str) -> Timed | None:
     """None where the point was not measured, or its kernel has another name now."""
     direction, size, dtype = point
     case = f"kernels/{name.replace('_', '-')}"
-    rows = store.select(
-        case=case, machine=PUBLISHED_MACHINE, variant="ours", direction=direction, shape=size, dtype=dtype
-    )
+    rows = store.select(Coordinates(case, "ours", direction, size, dtype, machine=PUBLISHED_MACHINE))
     found = [(row, binary) for row in rows for binary in row.row.binaries if binary.name == function]
     return Timed(*found[0]) if found else None
 
@@ -318,7 +317,7 @@ def _headline(name: str) -> str:
     rows = [("", [code(one.function), *(_unbroken(fact.show(one)) for fact in shown)]) for one in listed]
     gpus = TARGETS[TIMED].replace(", ", " and ")
     what = f"<p>{DIRECTIONS[point[0]].capitalize()} of {_unbroken(units.size(point[1]))}, {point[2]}, for {gpus}:</p>"
-    return what + table(("", *(fact.title for fact in shown)), rows).rstrip("\n")
+    return what + table(("", *(fact.title for fact in shown)), rows)
 
 
 def _unbroken(text: str) -> str:
@@ -463,7 +462,7 @@ def _grouped(lines: Sequence[tuple[str, str, Mapping[str, str]]], titles: Mappin
         if rows:
             heads = ("", *(titles[key] for key in keys))
             zeros = f"<p>None has {' or '.join(titles[key] for key in absent)}.</p>\n\n" if absent else ""
-            parts.append(f"### {heading}\n\n{table(heads, rows)}{zeros}")
+            parts.append(f"### {heading}\n\n{table(heads, rows)}\n\n{zeros}")
     return "".join(parts)
 
 

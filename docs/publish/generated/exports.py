@@ -5,14 +5,15 @@ import io
 import json
 from typing import Any
 
-from docs.publish.records.store import Measured, Store
+from docs.publish.records.measured import Coordinates, Measured
+from docs.publish.records.store import Store
 
 METRICS = ("bandwidth", "share", "rate", "rate_share", "registers")
 
 
 def as_json(store: Store, machine: str) -> str:
     """Runs (machine, software, ceilings), rows that name their run, and what could not be timed."""
-    rows = store.select(machine=machine)
+    rows = store.select(Coordinates(machine=machine))
     runs = {row.record.id: row.record for row in rows}
     content = {
         "schema": 1,
@@ -26,7 +27,7 @@ def as_json(store: Store, machine: str) -> str:
 
 def as_csv(store: Store, machine: str) -> str:
     """A line for each row, in base units: seconds, bytes, bytes/s, FLOP/s; empty where a row has no such thing."""
-    lines = [_flat(row) for row in store.select(machine=machine)]
+    lines = [_flat(row) for row in store.select(Coordinates(machine=machine))]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(lines[0]) if lines else ["case"], lineterminator="\n")
     writer.writeheader()

@@ -5,7 +5,8 @@ from itertools import groupby
 from docs.publish import units
 from docs.publish.markup import code, front_matter, link, table
 from docs.publish.place import Place, machine_page
-from docs.publish.records.store import Measured, Store
+from docs.publish.records.measured import Coordinates, Measured
+from docs.publish.records.store import Store
 
 SHOWN = 8  # the newest runs; older ones are in the records
 WIDTH, HEIGHT = 96, 22
@@ -21,11 +22,11 @@ def page(store: Store, place: Place) -> str:
     parts = [front_matter("History", "What each run of a case measured, run by run"), said]
     for machine, name in store.machines.items():
         parts.append(f"## {name} {{ #{machine} }}\n\n")
-        rows = sorted(store.select(machine=machine, history=True), key=_case)
+        rows = sorted(store.select(Coordinates(machine=machine), history=True), key=_case)
         for case, ways in groupby(rows, lambda row: row.case):
             parts.append(f"### {case} {{ #{machine}-{case.replace('/', '-')} }}\n\n")
             for (_, direction, mode), its in groupby(ways, _case):
-                parts.append(f"**{direction}**, timed as {mode}\n\n{_table(list(its), place)}")
+                parts.append(f"**{direction}**, timed as {mode}\n\n{_table(list(its), place)}\n\n")
     return "".join(parts)
 
 
@@ -36,7 +37,7 @@ def _case(row: Measured) -> tuple[str, str, str]:
 def _table(rows: list[Measured], place: Place) -> str:
     """Variants down, runs across."""
     runs_with = {size: {row.record.id for row in rows if row.size == size} for size in {row.size for row in rows}}
-    point = max(rows, key=lambda row: (len(runs_with[row.size]), row.bytes_read + row.flops, row.time.p50))
+    point = max(rows, key=lambda row: (len(runs_with[row.size]), row.row.bytes_read + row.row.flops, row.time.p50))
     its = [row for row in rows if (row.size, row.dtype) == (point.size, point.dtype)]
     runs = list({row.record.id: row.record for row in its}.values())[-SHOWN:]
     by_place = {(row.variant, row.record.id): row for row in its}

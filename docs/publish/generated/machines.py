@@ -7,8 +7,9 @@ from docs.publish import units
 from docs.publish.evidence import above_ceiling
 from docs.publish.markup import NONE, code, facts, front_matter, link, table
 from docs.publish.place import Place
+from docs.publish.records.measured import METRICS, Coordinates, Measured
 from docs.publish.records.schema import Ceiling, Failure, Record
-from docs.publish.records.store import METRICS, Measured, Store
+from docs.publish.records.store import Store
 
 COLUMNS = (
     "shape", "variant", "p50", "p20", "p80", "samples", "read", "written", "bandwidth", "of its ceiling", "FLOP/s",
@@ -24,20 +25,26 @@ STATES = {
 
 def page(store: Store, machine: str, place: Place) -> str:
     """The page of a machine as Markdown."""
-    rows = store.select(machine=machine)
+    rows = store.select(Coordinates(machine=machine))
     runs = list({row.record.id: row.record for row in rows}.values())
-    newest = store.newest_record(machine)
+    newest = store.newest_record(Coordinates(machine=machine))
     parts = [
         front_matter(store.machines[machine], "Every number of this machine, with its evidence"),
         _machine(newest, place),
+        "\n\n",
     ]
     head = ("date", "commit", "command", "before", "after", "software")
-    parts += ["## Runs\n\n", table(head, (_run(record, place) for record in runs), words=True)]
-    parts += ["## Ceilings\n\n", _ceilings(newest)]
+    parts += ["## Runs\n\n", table(head, (_run(record, place) for record in runs), words=True), "\n\n"]
+    parts += ["## Ceilings\n\n", _ceilings(newest), "\n\n"]
     for case, its in groupby(sorted(rows, key=lambda row: row.case), lambda row: row.case):
         parts.append(_case(case, list(its), place))
     if failures := store.failures(machine):
-        parts += ["## Not timed\n\n", "What these runs tried and could not time, and why.\n\n", _failures(failures)]
+        parts += [
+            "## Not timed\n\n",
+            "What these runs tried and could not time, and why.\n\n",
+            _failures(failures),
+            "\n\n",
+        ]
     return "".join(parts)
 
 
@@ -108,7 +115,7 @@ def _case(case: str, rows: list[Measured], place: Place) -> str:
     """The tables of a case, one for each direction, dtype, mode and kind of shape."""
     first = rows[0]
     record = first.record
-    files = ", ".join(link(file, place.source(file, record.commit)) for file in first.sources.files)
+    files = ", ".join(link(file, place.source(file, record.commit)) for file in first.row.sources.files)
     stale = ' <small class="rp-badge">stale</small> The code has changed since.' if first.stale else ""
     parts = [
         f"## {case} {{ #case-{case.replace('/', '-')} }}\n\n",
@@ -120,11 +127,11 @@ def _case(case: str, rows: list[Measured], place: Place) -> str:
         parts.append(f"<p>{above} of these are above a measured ceiling: {link('why that can be', method)}.</p>\n\n")
 
     def group(row: Measured) -> tuple[str, str, str, str]:
-        return row.direction, row.dtype, row.mode, " × ".join(row.shape)
+        return row.direction, row.dtype, row.mode, " × ".join(row.row.shape)
 
     for (direction, dtype, mode, dimensions), its in groupby(sorted(rows, key=group), group):
         parts.append(f"<p><strong>{direction}</strong>, {dtype}, timed as {mode}; shape: {dimensions}</p>\n\n")
-        parts.append(table(COLUMNS, [(row.anchor, _cells(row)) for row in its]))
+        parts += [table(COLUMNS, [(row.anchor, _cells(row)) for row in its]), "\n\n"]
     return "".join(parts)
 
 

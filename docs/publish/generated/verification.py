@@ -40,6 +40,7 @@ def page(reports: list[TestReport], blocks: Mapping[str, int], place: Place) -> 
         "reasons, "
         f"{link(UNRUNNABLE, place.source(UNRUNNABLE))}, whose length should only fall.\n\n",
         facts([(what, str(blocks[kind])) for kind, what in KINDS.items() if kind in blocks]),
+        "\n\n",
     ]
     return "".join(parts)
 
@@ -59,21 +60,23 @@ def _report(report: TestReport, place: Place) -> str:
                 ("Software", escape(versions)),
             ]
         ),
-        "### By file\n\n",
+        "\n\n### By file\n\n",
         _by_file(report),
+        "\n\n",
     ]
     wrong = [test for test in report.tests if test.outcome in ("failed", "error", "xpassed")]
     if wrong:
         parts += [
             "### Failed\n\n",
             table(("test", "why"), [("", [code(test.id), escape(test.reason)]) for test in wrong], words=True),
+            "\n\n",
         ]
     skipped = Counter(
         test.reason or "no reason given" for test in report.tests if test.outcome in ("skipped", "xfailed")
     )
     if skipped:
         lines = [("", [escape(reason), str(count)]) for reason, count in skipped.most_common()]
-        parts += ["### Skipped\n\n", table(("reason", "tests"), lines)]
+        parts += ["### Skipped\n\n", table(("reason", "tests"), lines), "\n\n"]
     return "".join(parts)
 
 

@@ -5,21 +5,16 @@ from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Quantity
 from docs.publish.place import Place, machine_page
 from docs.publish.records import datasheets
+from docs.publish.records.measured import Coordinates
 from docs.publish.records.schema import Ceiling, Record, describe
-from docs.publish.records.store import PUBLISHED_MACHINE, Store
+from docs.publish.records.store import ANYWHERE, Store
 
 
 def measured(
     store: Store,
     place: Place,
-    case: str,
-    variant: str,
+    at: Coordinates,
     metric: str,
-    shape: str | None = None,
-    direction: str | None = None,
-    dtype: str | None = None,
-    mode: str | None = None,
-    machine: str = PUBLISHED_MACHINE,
     over: str | None = None,
 ) -> Quantity:
     """A metric of one current row.
@@ -27,7 +22,7 @@ def measured(
     Raises:
         PublishError: there is no such row or more than one, or the row has no such metric.
     """
-    row = store.find(case, variant, direction, shape, dtype, mode, machine)
+    row = store.find(at)
     quantity = evidence.of_row(row, metric, over, place)
     if quantity is None:
         raise PublishError(f"metric {metric!r}: expected one that was measured, got none for {describe(row.row)}")
@@ -39,18 +34,17 @@ def ceiling(
     place: Place,
     name: str,
     mode: str | None = None,
-    machine: str = PUBLISHED_MACHINE,
-    case: str | None = None,
+    at: Coordinates = ANYWHERE,
 ) -> Quantity:
     """A measured ceiling: a traffic mix ("copy"), or a dtype and a regime ("bfloat16", "burst").
 
     Args:
-        case: take it from the run that measured this case, instead of from the newest.
+        at: a machine; and a case, to take the ceiling from the run that measured it instead of from the newest.
 
     Raises:
         PublishError: it was not measured.
     """
-    record = store.newest_record(machine, case)
+    record = store.newest_record(at)
     found, unit, label = _ceiling(record, name, mode)
     entry = {
         "label": label,
@@ -59,7 +53,7 @@ def ceiling(
         **evidence.of_record(record, place),
         "source_url": place.source("snippets/validation/roofline.py", record.commit),
     }
-    return Quantity(found["rate"], unit, entry, place.to(machine_page(machine, "ceilings")))
+    return Quantity(found["rate"], unit, entry, place.to(machine_page(record.machine["slug"], "ceilings")))
 
 
 def _ceiling(record: Record, name: str, mode: str | None) -> tuple[Ceiling, str, str]:

@@ -15,14 +15,16 @@ import jinja2
 from docs.publish.errors import PublishError
 from docs.publish.evidence import Evidence, Quantity
 from docs.publish.macros import captures as capture_blocks
-from docs.publish.macros import kernel_files, losses, numbers, sweeps, tables
+from docs.publish.macros import charts, kernel_files, losses, numbers, sweeps, tables
 from docs.publish.macros.calc import Input, calc
 from docs.publish.place import Place
 from docs.publish.records.captures import Captures
+from docs.publish.records.measured import Coordinates
 from docs.publish.records.store import Store
 from tests.benchmarks.source import ROOT
 
 NAME = "<page>"
+Names = str | Sequence[str]  # one, or several
 ENVIRONMENT = jinja2.Environment(
     undefined=jinja2.StrictUndefined,
     keep_trailing_newline=True,
@@ -93,28 +95,35 @@ class Macros:
         """Worked arithmetic: calc("2 * rows * width / copy", unit="us", rows=8, width=2, copy=ceiling_value(...))."""
         return self._page.evidence.show(calc(self._page.place, expression, unit, inputs))
 
-    def value(self, case: str, variant: str, metric: str, **where: Any) -> Quantity:
+    def value(self, case: str, variant: str, metric: str, over: str | None = None, **where: str) -> Quantity:
         """A measured number as an input of calc()."""
-        return numbers.measured(self._store, self._page.place, case, variant, metric, **where)
+        return numbers.measured(self._store, self._page.place, Coordinates(case, variant, **where), metric, over)
 
-    def ceiling_value(self, name: str, mode: str | None = None, **where: Any) -> Quantity:
+    def ceiling_value(self, name: str, mode: str | None = None, **where: str) -> Quantity:
         """A measured ceiling as an input of calc()."""
-        return numbers.ceiling(self._store, self._page.place, name, mode, **where)
+        return numbers.ceiling(self._store, self._page.place, name, mode, Coordinates(**where))
 
     def datasheet_value(self, device: str, figure: str) -> Quantity:
         """A datasheet's figure as an input of calc()."""
         return numbers.datasheet(device, figure)
 
-    def table(self, case: str, metric: str | Sequence[str], **choices: Any) -> str:
+    def table(
+        self,
+        case: str,
+        metric: Names,
+        variants: Names = (),
+        shape: Names = (),
+        over: str | None = None,
+        title: str = "",
+        **where: str,
+    ) -> str:
         """A table from records, see docs.publish.macros.tables.table."""
-        return self._page.put_html(
-            tables.table(self._store, self._page.place, self._page.evidence, case, metric, **choices)
-        )
+        at, page = Coordinates(case, **where), self._page
+        named = _list(metric), _list(variants), _list(shape)
+        return page.put_html(tables.table(self._store, page.place, page.evidence, at, *named, over, title))
 
     def chart(self, **spec: Any) -> str:
         """A chart from records, see docs.publish.macros.charts.render."""
-        from docs.publish.macros import charts  # brings Altair, which pages without charts do not need
-
         return self._page.put_html(charts.render(spec, self._store, self._page.evidence, self._page.place))
 
     def losses(self, case: str) -> str:
@@ -196,6 +205,10 @@ def render(text: str, macros: Macros, page: Page, line: int = 1) -> str:
             f"{page.place.path}:{number}: expected a chart, table, capture or kernel_file on a line of its own"
         )
     return _restored(blocks, kept)
+
+
+def _list(names: Names) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
 
 
 def _restored(text: str, kept: list[str]) -> str:

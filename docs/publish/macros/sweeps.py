@@ -4,7 +4,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from docs.publish import evidence, units
+from docs.publish import evidence, markup, units
 from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Evidence, Quantity
 from docs.publish.place import Place
@@ -28,41 +28,36 @@ def table(root: Path, place: Place, page: Evidence, kernel: str, direction: str,
     taken = chosen(kernel, direction, point.asked["row_length"], point.asked["bits"])
     if not any(tried.options == taken for tried in point.tried):
         raise PublishError(f"sweep of {kernel}: expected {taken} among what was tried at {shape}, found it missing")
+    source = place.source(file.relative_to(root).as_posix(), None)
     names = list(dict.fromkeys(name for tried in point.tried for name in tried.options))
-    heads = "".join(f'<th scope="col">{escape(_heading(name))}</th>' for name in (*names, "time", "bandwidth", ""))
-    lines = "".join(
-        _line(sweep, file, point, tried, names, tried.options == taken, place, page, root) for tried in point.tried
+    rows = [_cells(sweep, source, point, tried, names, tried.options == taken, page) for tried in point.tried]
+    failed = "".join(f" Failed: {escape(_words(other.options))}: {escape(other.reason)}." for other in point.failed)
+    panel = markup.panel(
+        what=f"{direction.capitalize()} of {units.size(shape)}, {dtype}: what was tried, fastest first",
+        body=markup.table([*map(_heading, names), "time", "bandwidth", ""], (("", row) for row in rows), named=False),
+        source=f"{escape(str(sweep.machine['name']))}, {sweep.date[:10]}.{failed}",
     )
-    what = f"{direction.capitalize()} of {units.size(shape)}, {dtype}: what was tried, fastest first"
-    source = f"{escape(str(sweep.machine['name']))}, {sweep.date[:10]}"
-    failed = "".join(f" Failed: {escape(_said(one.options))}: {escape(one.reason)}." for one in point.failed)
-    return (
-        '<section class="rp-chart rp-chart--table" data-search-exclude><figure class="rp-chart__panel rp-shown">'
-        f'<figcaption><div class="rp-chart__what">{what}</div></figcaption>'
-        '<div class="rp-scroll"><table class="rp-table">'
-        f"<thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>"
-        f'<p class="rp-chart__source">{source}.{failed}</p></figure></section>'
-    )
+    return markup.panels([panel], "table")
 
 
-def _line(
-    sweep: Sweep, file: Path, point: SweepPoint, tried: Tried, names: list[str], taken: bool,
-    place: Place, page: Evidence, root: Path,
-) -> str:  # fmt: skip
-    cells = "".join(f"<td>{escape(str(tried.options.get(name, '')))}</td>" for name in names)
-    seconds = tried.time.p50
-    label = f"kernels/{sweep.kernel} {point.direction} {units.size(point.size)} {point.dtype}, {_said(tried.options)}"
-    low, high = (units.text(end, "s") for end in (tried.time.p20, tried.time.p80))
+def _cells(
+    sweep: Sweep, source: str, point: SweepPoint, tried: Tried, names: list[str], taken: bool, page: Evidence
+) -> list[str]:
+    """The options of an alternative, its time and bandwidth, and whether the launch table takes it."""
+    time = tried.time
+    label = f"kernels/{sweep.kernel} {point.direction} {units.size(point.size)} {point.dtype}, {_words(tried.options)}"
+    low, high = (units.text(end, "s") for end in (time.p20, time.p80))
     shared: dict[str, Any] = {
-        "spread": f"{low} to {high} (p20 to p80 of {tried.time.samples} samples of its time)",
+        "spread": f"{low} to {high} (p20 to p80 of {time.samples} samples of its time)",
         **evidence.of_run(sweep),
-        "source_url": place.source(file.relative_to(root).as_posix(), None),
+        "source_url": source,
     }
-    numbers = "".join(
-        f"<td>{page.show(_quantity(value, unit, f'{name}: {label}', shared))}</td>"
-        for name, value, unit in (("Time", seconds, "s"), ("Bandwidth", point.bytes / seconds, "B/s"))
-    )
-    return f"<tr>{cells}{numbers}<td>{'in the table' if taken else ''}</td></tr>"
+    numbers = [
+        page.show(_quantity(value, unit, f"{name}: {label}", shared))
+        for name, value, unit in (("Time", time.p50, "s"), ("Bandwidth", point.bytes / time.p50, "B/s"))
+    ]
+    options = [escape(str(tried.options.get(name, ""))) for name in names]
+    return [*options, *numbers, "in the table" if taken else ""]
 
 
 def _quantity(value: float, unit: str, label: str, shared: dict[str, Any]) -> Quantity:
@@ -72,8 +67,8 @@ def _quantity(value: float, unit: str, label: str, shared: dict[str, Any]) -> Qu
 
 def _heading(name: str) -> str:
     """An option's name as a column's: "num_warps" is "warps"."""
-    return name.removeprefix("num_").lower().replace("_", " ")
+    return escape(name.removeprefix("num_").lower().replace("_", " "))
 
 
-def _said(options: dict[str, Any]) -> str:
+def _words(options: dict[str, Any]) -> str:
     return ", ".join(f"{_heading(name)} {value}" for name, value in options.items())

@@ -1,32 +1,29 @@
 """Tables from records: one panel a machine, every cell with its evidence."""
 
 import textwrap
-from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 
-from docs.publish import evidence, palette, units
+from docs.publish import evidence, markup, palette, units
 from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Evidence
 from docs.publish.place import Place, machine_page
-from docs.publish.records.store import DIRECTIONS, METRICS, MODES, PUBLISHED_MACHINE, Measured, Store
+from docs.publish.records.measured import DIRECTIONS, METRICS, MODES, Coordinates, Measured
+from docs.publish.records.store import Store
 
-Names = str | Sequence[str] | None
-NONE = "–"
+Column = tuple[Measured | None, str]  # a row and a metric: one cell
+Grid = tuple[list[str], list[tuple[str, list[Column]]]]  # the head, and each line's name and cells
 
 
 def table(
     store: Store,
     place: Place,
     page: Evidence,
-    case: str,
-    metric: Names,
-    variants: Names = None,
-    shape: Names = None,
-    direction: str | None = None,
-    dtype: str | None = None,
-    mode: str | None = None,
+    at: Coordinates,
+    metrics: list[str],
+    variants: list[str],
+    shapes: list[str],
     over: str | None = None,
-    machine: str | None = None,
     title: str = "",
 ) -> str:
     """A table as HTML, with a panel for each machine, the published one first.
@@ -34,36 +31,53 @@ def table(
     One metric at several shapes: a row for each shape, a column for each variant. Else: a row for each variant (and
     shape), a column for each metric.
 
+    Args:
+        at: the case, and as far as it is needed direction, dtype, mode and machine.
+        variants, shapes: all if none is named.
+
     Raises:
         PublishError: nothing fits, or a choice is open.
     """
-    metrics, shapes = _list(metric), _list(shape)
     for name in metrics:
         if name not in METRICS:
             raise unknown("metric", name, METRICS)
     if not metrics:
         raise PublishError(f"table: expected metric=..., one of {', '.join(METRICS)}")
-    main = machine or PUBLISHED_MACHINE
-    rows = _of_shapes(store.choose(case, main, direction=direction), shapes)
-    for name, wanted in (("dtype", dtype), ("mode", mode)):
-        rows = store.settle(rows, name, wanted)
-    found = {main: rows}
-    direction = rows[0].direction
-    for other in store.machines if machine is None else ():
-        if other != main and (rows := store.nearest(case, other, direction=direction, dtype=dtype, mode=mode)):
-            fitting = [row for row in rows if row.size in shapes]
-            found[other] = fitting or rows
-    panels = [
-        _panel(
-            store, place, page, _of_variants(rows, _list(variants)), metrics, over, title, _list(variants), slug == main
+
+    def cell(row: Measured | None, metric: str) -> str:
+        quantity = row and evidence.of_row(row, metric, over if metric == "speedup" else None, place)
+        return page.show(quantity) if quantity else markup.NONE
+
+    def panel(rows: list[Measured], shown: bool) -> str:
+        record = rows[0].record
+        head, lines = _grid(rows, metrics)
+        cells = (("", [escape(name), *(cell(*column) for column in columns)]) for name, columns in lines)
+        machine = rows[0].machine, record.machine["name"]
+        link = markup.link(machine[1], place.to(machine_page(machine[0])))
+        return markup.panel(
+            title=title,
+            what=_what(rows[0], metrics, over),
+            body=markup.table(map(escape, head), cells),
+            source=f"{link}, {record.date[:10]}.{_missing(store, rows, variants)}",
+            machine=machine,
+            shown=shown,
         )
-        for slug, rows in found.items()
-    ]
-    return f'<section class="rp-chart rp-chart--table" data-search-exclude>{"".join(filter(None, panels))}</section>'
+
+    found = (_of_variants(rows, variants) for rows in _rows(store, at, shapes))
+    return markup.panels([panel(rows, shown=not index) for index, rows in enumerate(found) if rows], "table")
 
 
-def _list(names: Names) -> list[str]:
-    return [names] if isinstance(names, str) else list(names or ())
+def _rows(store: Store, at: Coordinates, shapes: list[str]) -> list[list[Measured]]:
+    """The rows to show, machine by machine, the page's own first. A choice is settled among the shapes shown."""
+    rows = _of_shapes(store.choose(at, "direction"), shapes)
+    for name in ("dtype", "mode"):
+        rows = store.settle(rows, name, getattr(at, name))
+    found = [rows]
+    wanted = replace(at, direction=rows[0].direction)
+    for machine in store.machines if at.machine is None else ():
+        if machine != rows[0].machine and (others := store.nearest(replace(wanted, machine=machine))):
+            found.append([row for row in others if row.size in shapes] or others)
+    return found
 
 
 def _of_shapes(rows: list[Measured], shapes: list[str]) -> list[Measured]:
@@ -86,50 +100,10 @@ def _of_variants(rows: list[Measured], variants: list[str]) -> list[Measured]:
     return sorted((row for row in rows if row.variant in order), key=lambda row: order[row.variant])
 
 
-def _panel(
-    store: Store,
-    place: Place,
-    page: Evidence,
-    rows: list[Measured],
-    metrics: list[str],
-    over: str | None,
-    title: str,
-    variants: list[str],
-    shown: bool,
-) -> str:
-    """One machine's table; empty where none of the variants ran."""
-    if not rows:
-        return ""
-    record = rows[0].record
-    by_shape = len(metrics) == 1 and len({row.size for row in rows}) > 1
-    grid = _by_shape(rows, metrics[0]) if by_shape else _by_variant(rows, metrics)
-    head, body = grid
-
-    def cell(row: Measured | None, metric: str) -> str:
-        quantity = row and evidence.of_row(row, metric, over if metric == "speedup" else None, place)
-        return page.show(quantity) if quantity else NONE
-
-    heads = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
-    lines = "".join(
-        f'<tr><th scope="row">{escape(name)}</th>'
-        + "".join(f"<td>{cell(row, metric)}</td>" for row, metric in cells)
-        + "</tr>"
-        for name, cells in body
-    )
-    name = escape(record.machine["name"])
-    caption = f'<div class="rp-chart__title">{escape(title)}</div>' if title else ""
-    link = f'<a href="{place.to(machine_page(rows[0].machine))}">{name}</a>'
-    classes = "rp-chart__panel rp-shown" if shown else "rp-chart__panel"
-    return (
-        f'<figure class="{classes}" data-machine="{rows[0].machine}" data-name="{name}">'
-        f'<figcaption>{caption}<div class="rp-chart__what">{escape(_what(rows[0], metrics, over))}</div></figcaption>'
-        '<div class="rp-scroll"><table class="rp-table">'
-        f"<thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>"
-        f'<p class="rp-chart__source">{link}, {record.date[:10]}.{_missing(store, rows, variants)}</p></figure>'
-    )
-
-
-Grid = tuple[list[str], list[tuple[str, list[tuple[Measured | None, str]]]]]
+def _grid(rows: list[Measured], metrics: list[str]) -> Grid:
+    if len(metrics) == 1 and len({row.size for row in rows}) > 1:
+        return _by_shape(rows, metrics[0])
+    return _by_variant(rows, metrics)
 
 
 def _by_shape(rows: list[Measured], metric: str) -> Grid:
@@ -147,7 +121,7 @@ def _by_variant(rows: list[Measured], metrics: list[str]) -> Grid:
     """Variants down (with their shape, if there are several), metrics across."""
     several = len({row.size for row in rows}) > 1
     names = [palette.label(row.variant) + (f", {units.size(row.size)}" if several else "") for row in rows]
-    body: list[tuple[str, list[tuple[Measured | None, str]]]] = [
+    body: list[tuple[str, list[Column]]] = [
         (name, [(row, metric) for metric in metrics]) for name, row in zip(names, rows, strict=True)
     ]
     return ["variant", *(METRICS[metric].label for metric in metrics)], body
@@ -179,4 +153,4 @@ def _briefly(said: str) -> str:
 
 
 def _dimensions(row: Measured) -> str:
-    return " × ".join(row.shape)
+    return " × ".join(row.row.shape)

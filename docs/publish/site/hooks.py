@@ -21,6 +21,7 @@ from docs.publish import palette
 from docs.publish.compiled import explorer
 from docs.publish.errors import PublishError
 from docs.publish.generated import census
+from docs.publish.macros.charts import svg
 from docs.publish.macros.render import Macros, Page, render
 from docs.publish.markdown import markers
 from docs.publish.place import Place, kernel_files
@@ -81,10 +82,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def generated(config: MkDocsConfig) -> Iterator[tuple[str, str]]:
     """Paths below the site's pages, with their content."""
-    from docs.publish.macros import charts
-
     yield "stylesheets/palette.css", palette.css()
-    yield "assets/vega.js", charts.bundle()
+    yield "assets/vega.js", svg.bundle()
     for path in kernel_files(current.root).values():
         yield f"kernels/{path.name}", path.read_text(encoding="utf-8")
     blocks = census.count()

@@ -1,0 +1,52 @@
+"""Sorted bars, best first, each with its name and value."""
+
+from docs.publish.macros.charts import vega
+from docs.publish.macros.charts.marks import Plot
+from docs.publish.macros.charts.vega import INK, TEXT, Spec
+
+
+def bars(plot: Plot, width: int) -> Spec:
+    """Names stand before the bars; on a phone above them."""
+    narrow = width < 500
+    best_first = sorted(plot.marks, key=lambda mark: mark.value, reverse=not plot.measure.lower_is_better)
+    left = 4 if narrow else vega.room(mark.label() for mark in best_first) + 12
+    right = vega.room((plot.show(mark.value) for mark in best_first), bold=True) + 22
+    step, thickness, middle = (46, 16, 8) if narrow else (34, 20, 0)
+    drawn = width - left - right
+    top = max([mark.high for mark in best_first] + ([plot.ceiling[0]] if plot.ceiling else []))
+    scale = {"domain": [0, top / plot.scale], "nice": False}
+    y = vega.name("key", sort=None, axis=None, scale={"paddingInner": 0, "paddingOuter": 0})
+
+    def x(field: str) -> Spec:
+        return vega.number(field, axis=None, scale=scale)
+
+    # Past a ceiling the values stand in a column, where the dashed line does not cross them.
+    column: Spec = {"align": "right", "dx": 0} if plot.ceiling else {"align": "left", "dx": 9}
+    beside: Spec = {"align": "left", "dx": 0, "dy": -10} if narrow else {"align": "right", "dx": -10, "dy": 0}
+    before = left + drawn * plot.ceiling[0] / top if plot.ceiling else 0
+    layers = [
+        *vega.ceiling(plot, "x", x("value"), before),
+        vega.layer(
+            "bar",
+            {"x": x("value"), "y": y, "color": vega.colour(), "tooltip": vega.tooltip(plot)},
+            size=thickness,
+            yOffset=middle,
+        ),
+        vega.layer(
+            "rule", {"x": x("low"), "x2": {"field": "high"}, "y": y}, color=INK, strokeWidth=1.2, yOffset=middle
+        ),
+        vega.layer(
+            "text",
+            {"x": vega.pixel(width - left - 4) if plot.ceiling else x("high"), "y": y, "text": vega.name("text")},
+            yOffset=middle,
+            color=INK,
+            fontSize=TEXT,
+            fontWeight=600,
+            **column,
+        ),
+        vega.layer(
+            "text", {"x": vega.pixel(0), "y": y, "text": vega.name("label")}, color=INK, fontSize=TEXT, **beside
+        ),
+    ]
+    padding = {"left": left, "right": right, "top": 24 if plot.ceiling else 4, "bottom": 4}
+    return vega.chart(layers, vega.data(plot, best_first), drawn, step * len(best_first), padding)

@@ -1,0 +1,77 @@
+"""A plot as HTML: title, drawings, source, and the drawn numbers as a table."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from html import escape
+
+from docs.publish import evidence, markup
+from docs.publish.evidence import Evidence
+from docs.publish.macros.charts import words
+from docs.publish.macros.charts.bars import bars
+from docs.publish.macros.charts.curves import history, lines
+from docs.publish.macros.charts.marks import Mark, Plot
+from docs.publish.macros.charts.question import Question
+from docs.publish.macros.charts.svg import svg
+from docs.publish.macros.charts.vega import Spec
+from docs.publish.place import Place, machine_page
+
+DRAW: dict[str, Callable[[Plot, int], Spec]] = {"bars": bars, "lines": lines, "history": history}
+SIZES = {"wide": 720, "narrow": 350}  # CSS pixels
+
+
+def panel(question: Question, plot: Plot, shown: Evidence, place: Place, first: bool) -> str:
+    """The panel of a machine; the numbers of its table are added to the page's evidence.
+
+    Args:
+        first: it is that of the page's machine, which is shown until the reader chooses another.
+    """
+    row = plot.newest
+    title = words.title(question, plot)
+    spoken = f"{title}. {words.drawing(plot)}"
+    drawings = (_drawing(DRAW[question.kind](plot, width), size, spoken) for size, width in SIZES.items())
+    note = f" {escape(question.note)}" if first and question.note else ""  # as the title: of the page's machine only
+    machine = markup.link(row.record.machine["name"], place.to(machine_page(row.machine)))
+    table = _table(question, plot, shown, place)
+    return markup.panel(
+        title=title,
+        what=words.what(question, plot),
+        body="".join(drawings),
+        source=f"{machine}, {row.record.date[:10]}.{note}{_stale(plot)}",
+        details=f"<details><summary>The numbers</summary>{table}</details>",
+        machine=(row.machine, row.record.machine["name"]),
+        shown=first,
+    )
+
+
+def _stale(plot: Plot) -> str:
+    """Which of the drawn variants have changed since they were measured."""
+    newest = {mark.variant: mark for mark in plot.marks}
+    names = [mark.label() for mark in newest.values() if mark.row.stale]
+    return f' <span class="rp-badge">stale</span> {escape(", ".join(names))}: changed since.' if names else ""
+
+
+def _drawing(spec: Spec, size: str, spoken: str) -> str:
+    data = json.dumps(spec, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+    drawn = f'role="img" aria-label="{escape(spoken)}">{svg(spec)}'
+    return (
+        f'<div class="rp-chart__plot rp-chart__plot--{size}" {drawn}</div>'
+        f'<script type="application/json" class="rp-chart__spec">{data}</script>'
+    )
+
+
+def _table(question: Question, plot: Plot, shown: Evidence, place: Place) -> str:
+    """The drawn numbers, each opening its evidence."""
+    along = [] if question.kind == "bars" else [question.x or "date"]
+    spread = ["p20 to p80"] if plot.measure.power else []
+
+    def cells(mark: Mark) -> list[str]:
+        quantity = evidence.of_row(mark.row, question.metric, question.over, place)
+        assert quantity is not None  # a mark has a value
+        if question.kind == "history":  # an old run measured old code: no fault of the page
+            quantity = replace(quantity, stale=False)
+        x, ends = [words.place(mark.x)] * len(along), [plot.spread(mark)] * len(spread)
+        return [escape(mark.label()), *x, shown.show(quantity), *ends]
+
+    head = ["variant", *along, plot.measure.label, *spread]
+    return markup.table(map(escape, head), (("", cells(mark)) for mark in plot.marks))

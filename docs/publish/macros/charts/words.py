@@ -1,0 +1,77 @@
+"""What a chart says in words: its title, the line under it, and the drawing for those who cannot see it."""
+
+import re
+from typing import Any
+
+from docs.publish import palette, units
+from docs.publish.errors import unknown
+from docs.publish.macros.charts.marks import Mark, Plot
+from docs.publish.macros.charts.question import Question
+from docs.publish.records.measured import DIRECTIONS, MODES
+
+
+def title(question: Question, plot: Plot) -> str:
+    """The page's title with its placeholders filled. Of other machines the page claims nothing: there, who is ahead.
+
+    Where nobody can be, because there is one variant or no better direction, it is what the mark says.
+    """
+    if plot.newest.machine == question.home:
+        return re.sub(r"\{([^{}]+)\}", lambda found: _filled(question, plot, found[1]), question.title)
+    last = plot.marks
+    if question.kind != "bars":
+        end = max(mark.x for mark in plot.marks)
+        last = [mark for mark in plot.marks if mark.x == end]
+    best = (min if plot.measure.lower_is_better else max)(last, key=lambda mark: mark.value)
+    where = f" at {best.x} {question.x}" if question.kind == "lines" else ""
+    machine = plot.newest.record.machine["name"]
+    if question.better and len(plot.variants) > 1:
+        return f"{machine}: {best.label()} is ahead{where} with {plot.best(best.value)}"
+    return f"{machine}: {best.label()}{where}, {plot.best(best.value)}"
+
+
+def _filled(question: Question, plot: Plot, asked: str) -> str:
+    """A placeholder's text: {ours}, {ours@4096}, {eager/ours} (a ratio of values) or {ceiling}."""
+    if asked == "ceiling" and plot.ceiling:
+        return plot.best(plot.ceiling[0])
+    values = [_value_of(question, plot, name.strip()) for name in asked.split("/")]
+    return plot.best(values[0]) if len(values) == 1 else units.text(values[0] / values[1], "x")
+
+
+def _value_of(question: Question, plot: Plot, name: str) -> float:
+    """The value of a variant; on lines at the x after "@", else at the title's shape, else at the largest x."""
+    variant, _, x = name.partition("@")
+    marks = [mark for mark in plot.marks if mark.variant == variant]
+    if not marks:
+        raise unknown("chart: title", variant, [*plot.variants, "ceiling"])
+    shape = question.at.shape
+    if x or (shape and question.kind == "lines"):
+        fitting = [mark for mark in marks if str(mark.x) == x or mark.row.size == shape]
+        if not fitting:
+            raise unknown(f"chart: title: {question.x} of {variant}", x or shape, (mark.x for mark in marks))
+        return fitting[-1].value
+    return marks[0].value if marks[0].x is None else max(marks, key=lambda mark: mark.x).value
+
+
+def what(question: Question, plot: Plot) -> str:
+    """One line under the title: what is drawn, and where it was measured."""
+    row, name = plot.newest, plot.measure.label
+    over = f" over {palette.label(question.over)}" if question.over else ""
+    better = f", {'less' if plot.measure.lower_is_better else 'more'} is better" if question.better else ""
+    shape = f"by {question.x}" if question.kind == "lines" else row.size.replace("x", "×")
+    timed = f", {MODES[row.mode]}" if plot.measure.power else ""
+    where = f"{DIRECTIONS[row.direction].capitalize()}, {row.dtype}, {shape}{timed}."
+    return f"{name[0].upper()}{name[1:]}{over}{better}. {where}"
+
+
+def drawing(plot: Plot) -> str:
+    """Every mark with its value."""
+    return "; ".join(f"{mark.label()}{_at(mark)} {plot.best(mark.value)}" for mark in plot.marks)
+
+
+def _at(mark: Mark) -> str:
+    return "" if mark.x is None else f" at {place(mark.x)}"
+
+
+def place(x: Any) -> str:
+    """A size, or the day of a run."""
+    return x[:10] if isinstance(x, str) else str(x)
