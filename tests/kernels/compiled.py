@@ -8,8 +8,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import ModuleType
 
@@ -17,6 +17,34 @@ from snippets.validation.compiled_code import compile_for, facts, troubles
 from tests.benchmarks.launches import Launch, recording, specialised
 
 ROOT = Path(__file__).parents[2]
+# Instructions on NVIDIA's GPUs and on AMD's, as patterns: for MachineCode.known.
+LOAD = r"LDG\.E\S*\.128", "(buffer|global)_load_dwordx4"
+STORE = r"STG\.E\S*\.128", "(buffer|global)_store_dwordx4"
+AHEAD = r"LDGSTS\.E\S*\.128", "(buffer|global)_load_dwordx4"  # on NVIDIA's GPUs past the registers
+POWER, ROOT_OF, INVERSE = (r"MUFU\.EX2", "v_exp_f32"), (r"MUFU\.RSQ", "v_rsq_f32"), (r"MUFU\.RCP", "v_rcp_f32")
+PRODUCT = r"IMAD\.(WIDE|HI)", "v_mad_u64_u32|v_mul_hi"
+SWEPT = "the launch table is the fastest of the sweep on the H200, where this spills nothing; not measured on this GPU"
+
+
+@dataclass(frozen=True)
+class MachineCode:
+    """What is known of a kernel file's binaries at its published points: MACHINE_CODE of the file's tests.
+
+    tests/pages/test_compiled.py holds the binaries against it.
+
+    Attributes:
+        known: three or more of (kernel, a piece of a source line, what such a line becomes on NVIDIA's GPUs, on AMD's).
+        spills: by kernel and target, the bytes a thread that it may spill, and why; nothing else may.
+        narrow: accesses of less than 128 bits that a kernel has at most, unrolled: a row's own numbers, as its mean.
+        small: kernels that move next to nothing, in accesses of any width.
+        share: of a kernel's instructions, at least, come from a line of the source.
+    """
+
+    known: tuple[tuple[str, str, str, str], ...]
+    spills: Mapping[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
+    narrow: int = 0
+    small: tuple[str, ...] = ()
+    share: float = 0.9
 
 
 def recorded(module: ModuleType, call: Callable[[], object], target: str) -> list[Launch]:

@@ -4,10 +4,25 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.kernels.compiled import AHEAD, LOAD, ROOT_OF, MachineCode
 from tests.kernels.conftest import load
 from tests.kernels.promises import DTYPES, GPU, Promises, largest_partial_sum, randn, there
 
 EPS = 1e-6
+MACHINE_CODE = MachineCode(
+    known=(
+        ("_forward_kernel", "residual = tl.load(residual_ptr + rows", *LOAD),
+        ("_forward_kernel", "rstd = tl.rsqrt(tl.sum(h * h, axis=1)", *ROOT_OF),
+        ("_backward_kernel", "dx += tl.load(dh_ptr + rows", *AHEAD),
+    ),
+    spills={
+        ("_backward_wide_kernel", "sm_80"): (88, "a row of 32768 fills the registers; not measured"),
+        ("_backward_wide_kernel", "sm_90"): (64, "a row of 32768: still the fastest of the sweep's plans"),
+        ("_backward_wide_kernel", "sm_100"): (200, "a row of 32768 fills the registers; not measured"),
+    },
+    narrow=2,
+    small=("_sum_shares_kernel",),
+)
 
 
 class TestAddRMSNorm(Promises):

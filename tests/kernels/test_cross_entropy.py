@@ -7,12 +7,27 @@ import torch
 import torch.nn.functional as F
 
 from tests.kernels import compiled
+from tests.kernels.compiled import AHEAD, POWER, SWEPT, MachineCode
 from tests.kernels.conftest import load
 from tests.kernels.promises import DTYPES, GPU, Promises, needs_gpu, randn, strided, there
 
 INF, NAN = float("inf"), float("nan")
 REDUCTIONS = ("mean", "sum", "none")
 X, T = torch.ones(2, 8), torch.zeros(2, dtype=torch.int64)
+MACHINE_CODE = MachineCode(
+    known=(
+        ("_forward_wide_kernel", "return tl.exp2(x * 1.4426950408889634)", *POWER),
+        ("_forward_wide_kernel", "target = tl.load(target_ptr + row * target_stride)", r"LDG\.E\.64", "load_dwordx2"),
+        ("_backward_wide_kernel", 'x = tl.load(x_ptr + place, mask=inside, other=float("-inf")', *AHEAD),
+    ),
+    spills={
+        ("_forward_wide_kernel", "sm_80"): (8, SWEPT),
+        ("_forward_wide_kernel", "sm_100"): (16, SWEPT),
+    },
+    narrow=14,
+    small=("_prepare_kernel",),
+    share=0.75,  # the compiler moves work of its loop over the rows, and forgets whose it was
+)
 
 
 class TestCrossEntropy(Promises):

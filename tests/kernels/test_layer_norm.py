@@ -5,10 +5,24 @@ import torch
 import torch.nn.functional as F
 
 from tests.benchmarks import stand_ins
+from tests.kernels.compiled import LOAD, ROOT_OF, STORE, MachineCode
 from tests.kernels.conftest import load
 from tests.kernels.promises import DTYPES, GPU, NO_LAYER_NORM, Promises, largest_partial_sum, needs_gpu, randn, there
 
 EPS = 1e-5
+MACHINE_CODE = MachineCode(
+    known=(
+        ("_forward_kernel", "bias = tl.load(bias_ptr + cols", *LOAD),
+        ("_forward_kernel", "rstd = tl.rsqrt(tl.sum(centered * centered, axis=1)", *ROOT_OF),
+        ("_backward_kernel", "tl.store(dx_ptr + rows[:, None] * N", *STORE),
+    ),
+    spills={
+        ("_backward_wide_kernel", "sm_80"): (8, "two registers of 128, at 9000 columns; not measured there"),
+        ("_backward_wide_kernel", "sm_90"): (8, "two registers of 128: the fastest of the sweep's plans"),
+    },
+    narrow=8,
+    small=("_sum_shares_kernel",),
+)
 
 
 class TestLayerNorm(Promises):

@@ -12,12 +12,25 @@ import triton.language as tl
 
 from tests.benchmarks import stand_ins
 from tests.kernels import compiled
+from tests.kernels.compiled import AHEAD, POWER, STORE, SWEPT, MachineCode
 from tests.kernels.conftest import load
 from tests.kernels.promises import DTYPES, NO_LAYER_NORM, Promises, randn, there
 
 EPS = 1e-5
 APPROXIMATE = ("none", "tanh")
 kernel = load("layer_norm_gelu")
+MACHINE_CODE = MachineCode(
+    known=(
+        ("_forward_kernel", "tail = tl.exp2((tail * a", *POWER),
+        ("_forward_kernel", "_gelu(z, TANH, FINE), mask=inside)", *STORE),
+        ("_backward_kernel", "dy = tl.load(dy_ptr + rows", *AHEAD),
+    ),
+    spills={
+        ("_backward_kernel", "sm_100"): (8, SWEPT),
+    },
+    narrow=10,
+    small=("_sum_shares_kernel",),
+)
 
 
 class TestLayerNormGELU(Promises):

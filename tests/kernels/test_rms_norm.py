@@ -4,10 +4,24 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.kernels.compiled import INVERSE, LOAD, STORE, SWEPT, MachineCode
 from tests.kernels.conftest import load
 from tests.kernels.promises import Promises, largest_partial_sum, randn, there
 
 EPS = 1e-6
+MACHINE_CODE = MachineCode(
+    known=(
+        ("_forward_wide_kernel", "return tl.load(ptr + cols, mask=cols < N, other=0.0, eviction_policy=POLICY)", *LOAD),
+        ("_forward_wide_kernel", "tl.store(y_ptr + cols, y, mask=cols < N, cache_modifier=STORE)", *STORE),
+        ("_backward_kernel", "mean = tl.sum(g * x_hat, axis=1) / N", *INVERSE),
+    ),
+    spills={
+        ("_backward_wide_kernel", "sm_80"): (80, SWEPT),
+        ("_backward_wide_kernel", "sm_100"): (184, SWEPT),
+    },
+    narrow=4,
+    small=("_sum_shares_kernel",),
+)
 
 
 class TestRMSNorm(Promises):

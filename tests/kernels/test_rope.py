@@ -7,12 +7,20 @@ import pytest
 import torch
 
 from tests.kernels import compiled
+from tests.kernels.compiled import LOAD, PRODUCT, STORE, MachineCode
 from tests.kernels.conftest import load
 from tests.kernels.promises import DTYPES, GPU, Promises, needs_gpu, randn, there
 
 kernel = load("rope")
 ORDERS = tuple(itertools.permutations(range(3)))  # of batch, heads and tokens in memory, outermost first
 BHSD, BSHD = (0, 1, 2), (0, 2, 1)
+MACHINE_CODE = MachineCode(
+    known=(
+        ("_rope_kernel", "t_1s = t_1s + (tl.load(", *LOAD),
+        ("_rope_kernel", "tl.store(out + step * HEADS * out_h + HALF", *STORE),
+        ("_rope_kernel", "b, s = (token // S).to(tl.int64)", *PRODUCT),
+    ),
+)
 
 
 def plain(q, k, cos, sin):

@@ -5,10 +5,18 @@ import torch
 import torch.nn.functional as F
 
 from tests.benchmarks import stand_ins
+from tests.kernels.compiled import INVERSE, POWER, STORE, MachineCode
 from tests.kernels.conftest import load
 from tests.kernels.promises import DTYPES, GPU, Promises, needs_gpu, randn
 
 INF = float("inf")
+MACHINE_CODE = MachineCode(
+    known=(
+        ("_forward_row_kernel", "return tl.exp2(x * _LOG2E)", *POWER),
+        ("_forward_row_kernel", "scale = 1 / total", *INVERSE),
+        ("_backward_row_kernel", "tl.store(dx_ptr + cols + tile * BLOCK", *STORE),
+    ),
+)
 
 
 @pytest.mark.filterwarnings("ignore:(invalid|overflow|divide):RuntimeWarning:triton")  # numpy's, on rows made for it

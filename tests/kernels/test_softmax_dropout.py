@@ -11,6 +11,7 @@ import triton.language as tl
 from torch.utils.checkpoint import checkpoint
 
 from tests.benchmarks import stand_ins
+from tests.kernels.compiled import POWER, PRODUCT, STORE, MachineCode
 from tests.kernels.conftest import load
 from tests.kernels.promises import GPU, Promises, needs_gpu, randn
 
@@ -19,6 +20,14 @@ philox = kernel._philox
 P = 0.3
 ELEMENTS = 10_000_000 if GPU else 200_000  # of a mask whose statistics are looked at
 SIGMAS = 5.5  # one chance in 26 million for each comparison, were the seeds not fixed
+MACHINE_CODE = MachineCode(
+    known=(
+        ("_forward_wide_kernel", "a, b = c0.to(tl.uint64) * 0xD2511F53", *PRODUCT),
+        ("_forward_wide_kernel", "return tl.exp2(x * 1.4426950408889634)", *POWER),
+        ("_backward_kernel", "tl.store(dx_ptr + rows[:, None] * N", *STORE),
+    ),
+    narrow=3,
+)
 
 
 def scale(p):

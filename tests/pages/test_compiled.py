@@ -1,11 +1,12 @@
 """The machine code of every kernel at its published points, for four GPUs and with none: what makes it fast is there.
 
 Counts are of this environment's Triton. What a test here forbids is forbidden at every point that a page shows; what is
-allowed nevertheless stands in a list, with its reason.
+allowed nevertheless stands in the kernel's own tests, as MACHINE_CODE, with its reason.
 """
 
 import dataclasses
 import gzip
+import importlib
 import json
 import re
 import resource
@@ -28,86 +29,18 @@ from snippets.validation.compiled_code import TARGETS
 from tests.benchmarks.launches import Unwritten
 from tests.benchmarks.source import ROOT
 from tests.benchmarks.sweeps import chosen
+from tests.kernels.compiled import MachineCode
 
 KERNELS = list(kernel_files())
-SWEPT = "the launch table is the fastest of the sweep on the H200, where this spills nothing; not measured on this GPU"
-# bytes a thread that a kernel may spill for a target, and why
-SPILLS = {
-    ("add_rms_norm", "_backward_wide_kernel", "sm_80"): (88, "a row of 32768 fills the registers; not measured"),
-    ("add_rms_norm", "_backward_wide_kernel", "sm_90"): (64, "a row of 32768: still the fastest of the sweep's plans"),
-    ("add_rms_norm", "_backward_wide_kernel", "sm_100"): (
-        200,
-        "a row of 32768 fills the registers; not measured",
-    ),
-    ("cross_entropy", "_forward_wide_kernel", "sm_80"): (8, SWEPT),
-    ("cross_entropy", "_forward_wide_kernel", "sm_100"): (16, SWEPT),
-    ("layer_norm", "_backward_wide_kernel", "sm_80"): (8, "two registers of 128, at 9000 columns; not measured there"),
-    ("layer_norm", "_backward_wide_kernel", "sm_90"): (8, "two registers of 128: the fastest of the sweep's plans"),
-    ("layer_norm_gelu", "_backward_kernel", "sm_100"): (8, SWEPT),
-    ("rms_norm", "_backward_wide_kernel", "sm_80"): (80, SWEPT),
-    ("rms_norm", "_backward_wide_kernel", "sm_100"): (184, SWEPT),
-}
-SMALL = ("_sum_shares_kernel", "_prepare_kernel")  # they move next to nothing
-# accesses of less than 128 bits in a kernel's source lines, unrolled: a row's own numbers, such as its mean and rstd
-NARROW = {
-    "add_rms_norm": 2, "cross_entropy": 14, "layer_norm": 8, "layer_norm_gelu": 10, "rms_norm": 4, "softmax_dropout": 3,
-}  # fmt: skip
 SHARED_MEMORY = {"sm_80": 163, "sm_90": 227, "sm_100": 227, "gfx942": 64}  # KiB, of a program at most
-SHARE = 0.9  # of a kernel's instructions, at least, come from a line of its source
-SHARES = {"cross_entropy": 0.75}  # the compiler moves work of its loop over the rows, and forgets whose it was
-LOAD = r"LDG\.E\S*\.128", "(buffer|global)_load_dwordx4"
-STORE = r"STG\.E\S*\.128", "(buffer|global)_store_dwordx4"
-AHEAD = r"LDGSTS\.E\S*\.128", "(buffer|global)_load_dwordx4"  # on NVIDIA's GPUs past the registers
-POWER, ROOT_OF, INVERSE = (r"MUFU\.EX2", "v_exp_f32"), (r"MUFU\.RSQ", "v_rsq_f32"), (r"MUFU\.RCP", "v_rcp_f32")
-PRODUCT = r"IMAD\.(WIDE|HI)", "v_mad_u64_u32|v_mul_hi"
-# for each kernel file: a kernel, what stands in a line of the source, and instructions that are made of such a line
-KNOWN = {
-    "add_rms_norm": (
-        ("_forward_kernel", "residual = tl.load(residual_ptr + rows", *LOAD),
-        ("_forward_kernel", "rstd = tl.rsqrt(tl.sum(h * h, axis=1)", *ROOT_OF),
-        ("_backward_kernel", "dx += tl.load(dh_ptr + rows", *AHEAD),
-    ),
-    "cross_entropy": (
-        ("_forward_wide_kernel", "return tl.exp2(x * 1.4426950408889634)", *POWER),
-        ("_forward_wide_kernel", "target = tl.load(target_ptr + row * target_stride)", r"LDG\.E\.64", "load_dwordx2"),
-        ("_backward_wide_kernel", 'x = tl.load(x_ptr + place, mask=inside, other=float("-inf")', *AHEAD),
-    ),
-    "layer_norm": (
-        ("_forward_kernel", "bias = tl.load(bias_ptr + cols", *LOAD),
-        ("_forward_kernel", "rstd = tl.rsqrt(tl.sum(centered * centered, axis=1)", *ROOT_OF),
-        ("_backward_kernel", "tl.store(dx_ptr + rows[:, None] * N", *STORE),
-    ),
-    "layer_norm_gelu": (
-        ("_forward_kernel", "tail = tl.exp2((tail * a", *POWER),
-        ("_forward_kernel", "_gelu(z, TANH, FINE), mask=inside)", *STORE),
-        ("_backward_kernel", "dy = tl.load(dy_ptr + rows", *AHEAD),
-    ),
-    "rms_norm": (
-        ("_forward_wide_kernel", "return tl.load(ptr + cols, mask=cols < N, other=0.0, eviction_policy=POLICY)", *LOAD),
-        ("_forward_wide_kernel", "tl.store(y_ptr + cols, y, mask=cols < N, cache_modifier=STORE)", *STORE),
-        ("_backward_kernel", "mean = tl.sum(g * x_hat, axis=1) / N", *INVERSE),
-    ),
-    "rope": (
-        ("_rope_kernel", "t_1s = t_1s + (tl.load(", *LOAD),
-        ("_rope_kernel", "tl.store(out + step * HEADS * out_h + HALF", *STORE),
-        ("_rope_kernel", "b, s = (token // S).to(tl.int64)", *PRODUCT),
-    ),
-    "softmax": (
-        ("_forward_row_kernel", "return tl.exp2(x * _LOG2E)", *POWER),
-        ("_forward_row_kernel", "scale = 1 / total", *INVERSE),
-        ("_backward_row_kernel", "tl.store(dx_ptr + cols + tile * BLOCK", *STORE),
-    ),
-    "softmax_dropout": (
-        ("_forward_wide_kernel", "a, b = c0.to(tl.uint64) * 0xD2511F53", *PRODUCT),
-        ("_forward_wide_kernel", "return tl.exp2(x * 1.4426950408889634)", *POWER),
-        ("_backward_kernel", "tl.store(dx_ptr + rows[:, None] * N", *STORE),
-    ),
-    "swiglu": (
-        ("_forward_kernel", "share = 1 / (1 + tl.exp2(u", *POWER),
-        ("_forward_kernel", "tl.store(y_ptr + places", *STORE),
-        ("_backward_kernel", "tl.store(dup_ptr + places", *STORE),
-    ),
-}
+
+
+def expected(name: str) -> MachineCode:
+    """What the tests of a kernel file say of its binaries."""
+    tests = importlib.import_module(f"tests.kernels.test_{name}")
+    where = f"{tests.__name__.replace('.', '/')}.py"
+    assert hasattr(tests, "MACHINE_CODE"), f"{where}: expected MACHINE_CODE, a tests.kernels.compiled.MachineCode"
+    return tests.MACHINE_CODE
 
 
 def every(name: str) -> Iterator[tuple[str, Compiled]]:
@@ -131,7 +64,7 @@ def lines_of(name: str, counts: dict) -> str:
 
 def spills(name: str, one: Compiled) -> str:
     """What is wrong with them, or nothing."""
-    allowed, _ = SPILLS.get((name, one.function, one.target), (0, ""))
+    allowed, _ = expected(name).spills.get((one.function, one.target), (0, ""))
     if one.facts["spilled"] <= allowed:
         return ""
     where = lines_of(name, one.troubles.get("spilled registers", {}))
@@ -140,9 +73,9 @@ def spills(name: str, one: Compiled) -> str:
 
 def narrow(name: str, one: Compiled) -> str:
     """What is wrong with the widths of the accesses to global memory, or nothing."""
-    if one.function in SMALL:
+    if one.function in expected(name).small:
         return ""
-    number, allowed = sum(map(len, one.narrow.values())), NARROW.get(name, 0)
+    number, allowed = sum(map(len, one.narrow.values())), expected(name).narrow
     if number <= allowed and "128" in one.facts["loads"]:
         return ""
     widths = {line: Counter(bits) for line, bits in one.narrow.items()}
@@ -166,19 +99,18 @@ def test_published_kernels_keep_to_the_rule(name, rule):
     assert not wrong, "\n" + "\n".join(wrong)
 
 
-def test_every_exception_is_needed():
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_exception_is_needed(name):
     """An allowance that nothing uses would hide a loss."""
-    found = {(name, one.function, one.target): 0 for name in KERNELS for _, one in every(name)}
-    for name in KERNELS:
-        for _, one in every(name):
-            key = name, one.function, one.target
-            found[key] = max(found[key], one.facts["spilled"])
-    assert {key: bytes for key, bytes in found.items() if bytes} == {key: bytes for key, (bytes, _) in SPILLS.items()}
-    widest = {
-        name: max(sum(map(len, one.narrow.values())) for _, one in every(name) if one.function not in SMALL)
-        for name in KERNELS
-    }
-    assert {name: number for name, number in widest.items() if number} == NARROW
+    spilled: dict[tuple[str, str], int] = {}
+    for _, one in every(name):
+        if bytes_ := one.facts["spilled"]:
+            key = one.function, one.target
+            spilled[key] = max(spilled.get(key, 0), bytes_)
+    assert spilled == {key: bytes_ for key, (bytes_, reason) in expected(name).spills.items() if reason}
+    large = [one for _, one in every(name) if one.function not in expected(name).small]
+    assert max(sum(map(len, one.narrow.values())) for one in large) == expected(name).narrow
+    assert set(expected(name).small) <= {one.function for _, one in every(name)}
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -192,7 +124,7 @@ def test_a_dot_has_tensor_cores_and_nothing_else_has(name):
 def test_shared_memory_is_there(name):
     for where, one in every(name):
         assert one.facts["shared"] <= SHARED_MEMORY[one.target] * 1024, where
-        if name != "layer_norm_gelu":  # which asks the GPU how much it has
+        if "_shared_memory(" not in (ROOT / f"kernels/{name}.py").read_text():  # with it, it asks how much there is
             assert one.facts["shared"] <= 99 * 1024, f"{where}: more than a consumer's GPU has"
 
 
@@ -229,14 +161,14 @@ def code(one: Compiled) -> list[str]:
 def test_instructions_come_from_lines(name):
     for one in listed(name):
         share = sum(bool(re.search(r"    // line \d+$", line)) for line in code(one)) / len(code(one))
-        assert share >= SHARES.get(name, SHARE), (one.function, one.target, share)
+        assert share >= expected(name).share, (one.function, one.target, share)
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_known_lines_became_known_instructions(name):
     source = (ROOT / "kernels" / f"{name}.py").read_text().splitlines()
-    assert len(KNOWN[name]) >= 3
-    for function, fragment, nvidia, amd in KNOWN[name]:
+    assert len(expected(name).known) >= 3, f"tests/kernels/test_{name}.py: MACHINE_CODE knows too few lines"
+    for function, fragment, nvidia, amd in expected(name).known:
         numbers = [str(number) for number, line in enumerate(source, 1) if fragment in line]
         assert numbers, fragment
         for target in TARGETS:
