@@ -1,13 +1,23 @@
-"""One colour for a variant, everywhere: what docs/theme/palette.json says, for charts and for CSS.
+"""What a variant is called, and one colour for its role everywhere, for charts and for CSS.
+
+docs/theme/palette.json has the roles (colour and order) and the variants that many cases share. A case declares its
+own variants, and so where they stand among those of the same role:
+
+    LABELS = {"better": {"label": "better design", "short": "better", "role": "rewrite"}}
 
 Colours are used through CSS variables (`var(--rp-ours)`), so that one drawing follows light and dark mode. The hook
 writes `css()` to the site as stylesheets/palette.css, which docs/theme/main.html links.
 """
 
 import json
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from docs.publish.errors import PublishError
+from tests.benchmarks import source
+from tests.benchmarks.runner import discover
 
 FILE = Path(__file__).parents[1] / "theme" / "palette.json"
 MODES = ("light", "dark")
@@ -16,41 +26,84 @@ SCHEMES = {"light": ":root, [data-md-color-scheme=default]", "dark": "[data-md-c
 
 @cache
 def load() -> dict[str, Any]:
-    """The palette: variants (id: label, short, light, dark, order), surfaces (name: light, dark) and aliases."""
+    """The palette: roles (id: light, dark, order), shared variants (id: label, short, role), surfaces (light, dark)."""
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 
-def variants() -> dict[str, dict[str, Any]]:
-    """Variants by id, in the order in which tables show them."""
-    return dict(sorted(load()["variants"].items(), key=lambda item: item[1]["order"]))
+@cache
+def declared() -> dict[str, dict[str, dict[str, str]]]:
+    """The variants of each case by its name: those that many share, then its own.
+
+    Raises:
+        PublishError: a declaration is no label with a known role, or differs from another case's of the same variant.
+    """
+    shared, cases = load()["variants"], {}
+    seen = {variant: (entry, FILE.name) for variant, entry in shared.items()}
+    for case, path in discover().items():
+        try:
+            own = source.labels(path)
+        except ValueError as error:
+            raise PublishError(str(error)) from error
+        for variant, entry in own.items():
+            if (
+                not {"label", "role"} <= entry.keys() <= {"label", "short", "role"}
+                or entry["role"] not in load()["roles"]
+            ):
+                roles = ", ".join(load()["roles"])
+                raise PublishError(f"{case}: {variant}: expected a label, maybe a short one, and a role of {roles}")
+            other, where = seen.setdefault(variant, (entry, case))
+            if other != entry:
+                raise PublishError(f"{case}: {variant}: expected {other}, as {where} declares it, got {entry}")
+        cases[case] = shared | own
+    return cases
+
+
+def check(case: str, variants: Iterable[str]) -> None:
+    """Refuse a variant that neither its case nor the palette declares.
+
+    Raises:
+        PublishError: with the case and the variant.
+    """
+    known = declared().get(case, load()["variants"])
+    for variant in variants:
+        if variant not in known:
+            raise PublishError(f"{case}: no label for the variant {variant!r}: declare it in the case's LABELS")
+
+
+@cache
+def variants() -> dict[str, dict[str, str]]:
+    """All variants by id, in the order in which tables show them: by role, then as they are declared."""
+    roles = load()["roles"]
+    every = {variant: entry for known in declared().values() for variant, entry in known.items()}
+    return dict(sorted(every.items(), key=lambda item: roles[item[1]["role"]]["order"]))
 
 
 def label(variant: str, short: bool = False) -> str:
     """How prose, tables and charts call a variant; a short one where room is scarce.
 
     Raises:
-        KeyError: the palette does not know it.
+        KeyError: no case declares it.
     """
-    known = load()["variants"]
+    known = variants()
     if variant not in known:
-        raise KeyError(f"no variant {variant!r} in {FILE.name}: expected one of {', '.join(known)}")
+        raise KeyError(f"no variant {variant!r} in {FILE.name} or a case's LABELS: expected one of {', '.join(known)}")
     entry = known[variant]
     return entry.get("short", entry["label"]) if short else entry["label"]
 
 
 def colour(name: str) -> str:
-    """The CSS colour of a variant or a surface: "ours" gives "var(--rp-ours)"."""
+    """The CSS colour of a variant's role, of a role or of a surface: "liger" gives "var(--rp-peer-1)"."""
+    role = variants()[name]["role"] if name in variants() else name
     known = colours("light")
-    if name not in known:
+    if role not in known:
         raise KeyError(f"no colour {name!r} in {FILE.name}: expected one of {', '.join(known)}")
-    return f"var(--rp-{name})"
+    return f"var(--rp-{role})"
 
 
 def colours(mode: str) -> dict[str, str]:
-    """Every colour by name in "light" or "dark" mode, as #rrggbb."""
+    """Every colour of a role or surface by name in "light" or "dark" mode, as #rrggbb."""
     palette = load()
-    named = {name: entry[mode] for name, entry in (palette["surfaces"] | palette["variants"]).items()}
-    return named | {alias: named[name] for alias, name in palette["aliases"].items()}
+    return {name: entry[mode] for name, entry in (palette["surfaces"] | palette["roles"]).items()}
 
 
 def css() -> str:

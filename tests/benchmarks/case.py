@@ -62,7 +62,8 @@ class Workload:
     """A case at one point: inputs made, nothing compiled yet.
 
     Attributes:
-        variants: by id; the ids are the keys of docs/theme/palette.json ("eager", "compile", "ours", ...).
+        variants: by id: those of docs/theme/palette.json ("eager", "compile", "ours", ...), and those that the case
+            declares in its LABELS, with what they are called and their role, which has a colour.
         baseline: id of the variant whose error sets the bound: the plain PyTorch op in the same dtype. Where it fails,
             nothing is timed at the point.
         reference: the same results in float64, by name.

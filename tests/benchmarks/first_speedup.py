@@ -43,6 +43,12 @@ def prepare(point: Point, device: torch.device) -> Workload:
     )
 
 
+LABELS = {
+    "first-draft": {"label": "first draft", "role": "eager"},
+    "better": {"label": "better design", "short": "better", "role": "rewrite"},
+    "graph": {"label": "CUDA graph", "short": "graph", "role": "graph"},
+    "compile-draft": {"label": "first draft, compiled", "role": "compile-max"},
+}
 CASE = Case(
     name="first-speedup",
     question="How much faster does a transformer block get without changing what it computes?",

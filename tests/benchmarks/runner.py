@@ -34,7 +34,7 @@ Report = Callable[[str], None]
 def discover() -> dict[str, Path]:
     """Files with a `CASE`, by the name that it has, sorted: {"kernels/rope": tests/benchmarks/kernels/rope.py, ...}."""
     here = ROOT / "tests" / "benchmarks"
-    files = sorted(path for path in here.rglob("*.py") if re.search("^CASE = ", path.read_text(), re.MULTILINE))
+    files = sorted(path for path in here.rglob("*.py") if re.search(r"^CASE = Case\(", path.read_text(), re.MULTILINE))
     return {str(path.relative_to(here).with_suffix("")).replace("_", "-"): path for path in files}
 
 

@@ -1,7 +1,9 @@
 """The hash that tells whether a recorded number still belongs to the code on the page.
 
 It is taken over syntax trees without docstrings, so comments, formatting and prose do not count, and it does not
-depend on the Python version (`ast.dump` does).
+depend on the Python version (`ast.dump` does). How a case's variants are called and coloured does not count either:
+its LABELS say that, and nothing that is measured depends on them. So that nothing else can stand there, they are left
+out only if they are literals, assigned once, and the file does not name them again.
 """
 
 import ast
@@ -11,6 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMER = "snippets/validation/timing.py"
+LABELS = "LABELS"  # of a case file, by variant: {"better": {"label": "better design", "short": "better", "role": ...}}
 
 
 def digest(case_file: str, sources: Iterable[str], root: Path = ROOT) -> str:
@@ -26,8 +29,42 @@ def digest(case_file: str, sources: Iterable[str], root: Path = ROOT) -> str:
 
 def digest_texts(texts: Iterable[tuple[str, str]]) -> str:
     """Hash of (name, Python source) pairs, in any order."""
-    trees = [f"{name}:{canonical(ast.parse(text, name))}" for name, text in sorted(set(texts))]
+    trees = [f"{name}:{canonical(_measured(ast.parse(text, name)))}" for name, text in sorted(set(texts))]
     return hashlib.sha256("\n".join(trees).encode()).hexdigest()[:16]
+
+
+def labels(path: Path) -> dict[str, dict[str, str]]:
+    """The LABELS of a case file, by variant; empty if it has none.
+
+    Raises:
+        ValueError: they are no literals, or used for something else.
+    """
+    tree = ast.parse(path.read_text())
+    if (assignment := _presentation(tree)) is not None:
+        return ast.literal_eval(assignment.value)
+    if any(isinstance(node, ast.Name) and node.id == LABELS for node in ast.walk(tree)):
+        raise ValueError(f"{path}: expected one {LABELS} of literals beside CASE, which nothing in the file uses")
+    return {}
+
+
+def _measured(tree: ast.Module) -> ast.Module:
+    """A file's tree without LABELS."""
+    left_out = _presentation(tree)
+    tree.body = [node for node in tree.body if node is not left_out]
+    return tree
+
+
+def _presentation(tree: ast.Module) -> ast.Assign | None:
+    """The assignment of LABELS in a case file; None where it may hold more than that."""
+    assigned = {" = ".join(map(ast.unparse, node.targets)): node for node in tree.body if isinstance(node, ast.Assign)}
+    uses = sum(isinstance(node, ast.Name) and node.id == LABELS for node in ast.walk(tree))
+    if LABELS not in assigned or "CASE" not in assigned or uses > 1:
+        return None
+    try:
+        ast.literal_eval(assigned[LABELS].value)
+    except ValueError:
+        return None
+    return assigned[LABELS]
 
 
 def canonical(node: object) -> str:

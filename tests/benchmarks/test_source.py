@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.runner import discover, load
-from tests.benchmarks.source import ROOT, TIMER, digest, digest_texts
+from tests.benchmarks.source import ROOT, TIMER, digest, digest_texts, labels
 
 CODE = '''
 """A module."""
@@ -85,6 +85,57 @@ def test_the_case_the_code_and_the_timer_count(tmp_path: Path, changed: str) -> 
 def test_a_missing_source_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"gone\.py"):
         digest("gone.py", [], tmp_path)
+
+
+STATED = 'CASE = Case(name="a")\n'
+LABELS = 'LABELS = {"a": {"label": "b", "role": "eager"}}\n'
+
+
+def hash_of(text: str) -> str:
+    return digest_texts([("a.py", text)])
+
+
+def test_labels_of_a_case_do_not_count(tmp_path: Path) -> None:
+    for text in (LABELS + STATED, STATED + LABELS, STATED + LABELS.replace('"b"', '"c"')):
+        assert hash_of(text) == hash_of(STATED)
+        (tmp_path / "a.py").write_text(text)
+        assert labels(tmp_path / "a.py")["a"]["role"] == "eager"
+    (tmp_path / "a.py").write_text(STATED)
+    assert labels(tmp_path / "a.py") == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LABELS,  # no case
+        "LABELS = {'a': 1 + 1}\n" + STATED,
+        "LABELS = measure()\n" + STATED,
+        "LABELS = {'a': f'{x}'}\n" + STATED,
+        "LABELS = x = {}\n" + STATED,
+        "LABELS, x = {}, 1\n" + STATED,
+        "LABELS: dict = {}\n" + STATED,
+        "x.LABELS = {}\n" + STATED,
+        LABELS + LABELS + STATED,
+        LABELS + STATED.replace('"a"', 'LABELS["a"]["label"]'),
+        LABELS + STATED + "def f(): return LABELS\n",
+        STATED + "def f(): LABELS = {}\n",
+    ],
+)
+def test_nothing_else_can_stand_as_labels(text: str, tmp_path: Path) -> None:
+    without = "".join(line for line in text.splitlines(keepends=True) if "LABELS" not in line)
+    assert hash_of(text) != hash_of(without)
+    (tmp_path / "a.py").write_text(text)
+    if "x.LABELS" not in text:
+        with pytest.raises(ValueError, match=r"a\.py: expected one LABELS of literals"):
+            labels(tmp_path / "a.py")
+
+
+def test_nothing_imports_the_labels_of_a_case() -> None:
+    for path in (ROOT / "tests/benchmarks").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module != "tests.benchmarks.source":
+                assert all(alias.name not in ("LABELS", "*") for alias in node.names), path
+            assert not (isinstance(node, ast.Attribute) and node.attr == "LABELS"), path
 
 
 # ---- the project's own cases ----------------------------------------------------------------------------------------

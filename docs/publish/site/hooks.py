@@ -58,6 +58,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
             Captures.load(measurements / "captures", root),
             reports.load(measurements / "tests", root),
         )
+        for row in current.store.select():
+            palette.check(row.case, [row.variant])
     except PublishError as error:
         raise PluginError(str(error)) from error
     if wrong := markers.problems(root):

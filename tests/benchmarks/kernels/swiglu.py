@@ -172,6 +172,7 @@ class Llama(nn.Module):
         return self.down(self.activation(self.up(x)))
 
 
+LABELS = {"first-draft": {"label": "first draft", "role": "eager"}}
 CASE = Case(
     name="kernels/swiglu",
     question="What is left to win where the compiler is at the roofline: SwiGLU, GeGLU, and halves of one projection?",

@@ -73,6 +73,14 @@ def in_float64(x: Tensor, weights: Weights) -> Tensor:
     return F.linear(merge(mixed), exact[4])
 
 
+LABELS = {
+    "naive": {"label": "naive", "role": "eager"},
+    "fused-qkv": {"label": "one QKV projection", "short": "one QKV", "role": "rewrite"},
+    "tiled": {"label": "tiled", "role": "rewrite-2"},
+    "compile-naive": {"label": "naive, compiled", "role": "compile-max"},
+    "sdpa-mask": {"label": "SDPA with a mask", "role": "peer-2"},
+    "sdpa": {"label": "SDPA", "role": "peer-1"},
+}
 CASE = Case(
     name="patterns/attention",
     question="What does each step from the attention formula to one fused kernel remove?",

@@ -45,6 +45,12 @@ def compiled(x: Tensor) -> Callable[[], Tensor]:
     return lambda: function(x)
 
 
+LABELS = {
+    "softmax": {"label": "torch.softmax", "role": "peer-1"},
+    "rounds-once": {"label": "rounds once", "role": "other-2"},
+    "misses-columns": {"label": "misses columns", "role": "other"},
+    "never-stores": {"label": "never-stores", "role": "other"},
+}
 CASE = Case(
     name="validation/equivalence",
     question="Is the fast version nearer to float64 than the slow one, or farther?",

@@ -55,6 +55,10 @@ def product(rows: int, inner: int, columns: int, dtype: torch.dtype, device: tor
     )
 
 
+LABELS = {
+    "negate": {"label": "negation", "role": "other"},
+    "product": {"label": "matrix product", "role": "other"},
+}
 CASE = Case(
     name="validation/roofline",
     question="At which size and at which intensity does which bound rule?",

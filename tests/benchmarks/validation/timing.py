@@ -79,6 +79,14 @@ def product(size: int, random: int, device: torch.device) -> Workload:
     )
 
 
+LABELS = {
+    "do-bench": {"label": "do_bench", "role": "peer-1"},
+    "host-clock": {"label": "host clock", "role": "other"},
+    "event-pair": {"label": "event pair", "role": "other"},
+    "warm-cache": {"label": "warm cache", "role": "other"},
+    "mean-of-ten": {"label": "mean of ten", "role": "other"},
+    "one-by-one": {"label": "one by one", "role": "other"},
+}
 CASE = Case(
     name="validation/timing",
     question="How far off are the usual ways to time a call?",
