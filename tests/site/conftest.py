@@ -1,11 +1,17 @@
-"""The built site, served as a host would serve it, in a real Chromium."""
+"""The built site, served as a host would serve it, in a real Chromium.
 
+A run of the tests builds the site once, while tests are collected, because every page is a parameter. Its processes
+share it. To test a site that is built already, name its folder in SITE_DIR.
+"""
+
+import functools
 import gzip
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,13 +22,18 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Error, sync_playwright
+from filelock import FileLock
+from playwright.sync_api import Browser, Error, Page, ViewportSize, expect, sync_playwright
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 QUIET = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking")
 NO_BROWSER = "no Chromium: install one (apt-get install chromium), or fetch Playwright's: playwright install chromium"
+DESKTOP: ViewportSize = {"width": 1280, "height": 900}
+PATIENCE = 120_000  # ms: the machine may be busy with other tests
 PACKED = {"text/html", "text/css", "text/javascript", "application/javascript", "application/json", "image/svg+xml"}
+
+expect.set_options(timeout=PATIENCE)
 
 
 @dataclass
@@ -37,7 +48,7 @@ class Site:
     def pages(self) -> dict[str, str]:
         """The HTML of every page by its address below the site's: {"": …, "kernels/rms-norm/": …, "404.html": …}."""
         files = sorted(self.folder.rglob("*.html"))
-        return {path.relative_to(self.folder).as_posix().removesuffix("index.html"): path.read_text() for path in files}
+        return {address_of(path, self.folder): path.read_text(encoding="utf-8") for path in files}
 
     @cached_property
     def prefix(self) -> str:
@@ -61,10 +72,23 @@ class Site:
         return file.read_bytes() if file.is_file() else None
 
 
+def address_of(file: Path, folder: Path) -> str:
+    """A page's address below the site's."""
+    return file.relative_to(folder).as_posix().removesuffix("index.html")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that takes `url` runs once for each page."""
+    if "url" in metafunc.fixturenames:
+        folder = the_site(metafunc.config)
+        urls = [address_of(file, folder) for file in sorted(folder.rglob("*.html"))]
+        metafunc.parametrize("url", urls, ids=[url or "index.html" for url in urls])
+
+
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """The site that SITE_DIR names, else one built now, served on localhost with gzip."""
-    built = Site(Path(os.environ.get("SITE_DIR") or build(tmp_path_factory.mktemp("site"))))
+def site(pytestconfig: pytest.Config) -> Iterator[Site]:
+    """The site, served on localhost with gzip."""
+    built = Site(the_site(pytestconfig))
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler(built))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     built.address = f"http://127.0.0.1:{server.server_port}{built.prefix}"
@@ -72,13 +96,43 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     server.shutdown()
 
 
-def build(target: Path) -> Path:
+@functools.cache
+def the_site(config: pytest.Config) -> Path:
+    """The folder that SITE_DIR names, else that of a site built now: by one process of this run, for all of them."""
+    if given := os.environ.get("SITE_DIR"):
+        return Path(given)
+    folder = shared_folder(config)
+    with FileLock(folder / "site.lock"):
+        log = folder / "site.log"
+        if not log.exists():
+            log.write_text(build(folder / "site"), encoding="utf-8")
+        failure = log.read_text(encoding="utf-8")
+    if failure:
+        pytest.fail(f"the site does not build:\n{failure}", pytrace=False)
+    return folder / "site"
+
+
+@functools.cache
+def shared_folder(config: pytest.Config) -> Path:
+    """A temporary folder of this run of the tests, the same for all of its processes."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return Path(config.getoption("basetemp")).parent
+    folder = tempfile.TemporaryDirectory(prefix="ridgepoint-site-")
+    config.add_cleanup(folder.cleanup)
+    return Path(folder.name)
+
+
+def build(target: Path) -> str:
+    """Build the site from committed records; returns what went wrong."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(target)]
-    done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, f"the site does not build:\n{done.stdout}{done.stderr}"
-    return target
+    settings = {"NO_MKDOCS_2_WARNING": "1", "RIDGEPOINT_LOCAL": "0"}
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | settings, capture_output=True, text=True)
+    return f"{done.stdout}{done.stderr}exit status {done.returncode}" if done.returncode else ""
+
+
+@functools.lru_cache(256)
+def compressed(body: bytes) -> bytes:
+    return gzip.compress(body, 6)
 
 
 def handler(site: Site) -> type[BaseHTTPRequestHandler]:
@@ -91,10 +145,11 @@ def handler(site: Site) -> type[BaseHTTPRequestHandler]:
             body = content if content is not None else site.content("404.html") or b""
             kind = guess_type(path if "." in path.rpartition("/")[2] else "page.html")[0] or "application/octet-stream"
             packed = kind in PACKED
-            body = gzip.compress(body, 6) if packed else body
+            body = compressed(body) if packed else body
             self.send_response(200 if content is not None else 404)
             self.send_header("Content-Type", f"{kind}; charset=utf-8" if packed else kind)
             self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")  # each view of a page is a first view
             if packed:
                 self.send_header("Content-Encoding", "gzip")
             self.end_headers()
@@ -117,3 +172,25 @@ def browser() -> Iterator[Browser]:
             pytest.fail(f"{NO_BROWSER}\n{error.message.splitlines()[0]}", pytrace=False)
         yield launched
         launched.close()
+
+
+@pytest.fixture(scope="session")
+def tab(browser: Browser) -> Iterator[Page]:
+    """One tab for all tests of a process: another one costs a process of the browser and half a second."""
+    context = browser.new_context()
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    context.set_default_timeout(PATIENCE)
+    yield context.new_page()
+    context.close()
+
+
+@pytest.fixture
+def page(site: Site, tab: Page) -> Iterator[Page]:
+    """The tab as a first visitor has it: of a desktop's size, in light mode, with nothing remembered or rerouted."""
+    tab.set_viewport_size(DESKTOP)
+    tab.emulate_media(color_scheme="light", reduced_motion="no-preference")
+    yield tab
+    tab.unroute_all()
+    if tab.url.startswith(site.address):
+        tab.evaluate("localStorage.clear(), sessionStorage.clear()")
+    tab.goto("about:blank")

@@ -1,117 +1,141 @@
 """Every page, visited once: quiet, self-contained, light, as wide as the screen, and readable by everyone."""
 
-from dataclasses import dataclass
+import random
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
-import pytest
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, Response, ViewportSize
+from axe_playwright_python.base import AXE_SCRIPT
+from playwright.sync_api import Page, Response
 
-from tests.site.conftest import Site
+from tests.site.conftest import DESKTOP, Site
 
 MOST_BYTES = 500_000
-DESKTOP: ViewportSize = {"width": 1280, "height": 900}
 WIDTH = "document.documentElement.scrollWidth"
-COLOURS = {"runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}
+CONTRAST = ["color-contrast", "link-in-text-block"]
+STRUCTURE = {"resultTypes": ["violations"], "rules": {name: {"enabled": False} for name in CONTRAST}}
+COLOURS = {"resultTypes": ["violations"], "runOnly": {"type": "rule", "values": CONTRAST}}
 OPEN = "document.querySelectorAll('details').forEach((details) => { details.open = true })"
-# The hundredth row of a table and line of a listing are made as the first ones are; axe takes its time for each.
-THIN = """for (const [long, most] of [['tbody', 3], ['.highlight pre > code', 60]])
-    for (const each of document.querySelectorAll(long)) while (each.children[most]) each.children[most].remove()"""
+LOOKS = (Path(__file__).parent / "looks.js").read_text(encoding="utf-8")
+SAMPLE = "{include: rpSample}"
 CODE = """[...document.querySelectorAll('.highlight pre > code')].filter((code) => code.scrollWidth > code.clientWidth)
     .map((code) => code.textContent.split('\\n').reduce((one, other) => other.length > one.length ? other : one))"""
 
 
-@dataclass(frozen=True)
-class Visit:
-    """What one page did in the browser."""
-
-    said: list[str]
-    hosts: set[str]
-    sent: dict[str, int]
-    wide_code: list[str]
-    widths: dict[int, int]
-    problems: list[str]
+def test_page(site: Site, page: Page, url: str) -> None:
+    faults = list(faults_of(site, page, url))
+    assert not faults, "\n".join(faults)
 
 
-@pytest.fixture(scope="module")
-def visits(site: Site, browser: Browser) -> dict[str, Visit]:
-    return {url: visit(site, browser, url) for url in site.pages}
+@dataclass
+class Traffic:
+    """What a page says in the console, and what it asks of whom."""
+
+    messages: list[str] = field(default_factory=list)
+    hosts: set[str] = field(default_factory=set)
+    responses: list[Response] = field(default_factory=list)
 
 
-def visit(site: Site, browser: Browser, url: str) -> Visit:
-    context = browser.new_context(viewport=DESKTOP, color_scheme="light", reduced_motion="reduce")
-    page = context.new_page()
-    page.set_default_timeout(120_000)  # with everything open, the pages of all numbers are long, and machines busy
-    said: list[str] = []
-    responses: list[Response] = []
-    hosts: set[str] = set()
-    page.on("console", lambda message: message.type in ("error", "warning") and said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
-    page.on("response", lambda response: responses.append(response))
-    page.goto(site.address + url, wait_until="networkidle")
-    sent = {response.url: int(response.headers.get("content-length", 0)) for response in responses}
-    page.evaluate(OPEN)
-    wide = page.evaluate(CODE)
-    widths = {1280: page.evaluate(WIDTH)}
-    for width in (1024, 390):
-        page.set_viewport_size({"width": width, "height": 800})
-        widths[width] = page.evaluate(WIDTH)
-    page.set_viewport_size(DESKTOP)
-    page.evaluate(THIN)
-    problems = violations(page, "light", {"resultTypes": ["violations"]})
-    page.locator("[data-md-component=palette] label:visible").click()
-    page.wait_for_selector("body[data-md-color-scheme=slate]")
-    problems += violations(page, "dark", COLOURS)
-    context.close()
-    return Visit(said, hosts - {""}, sent, wide, widths, problems)
+@contextmanager
+def traffic_of(page: Page) -> Iterator[Traffic]:
+    """What a page says and asks until the end."""
+    traffic = Traffic()
+    listeners: dict[Any, Callable] = {
+        "console": lambda message: message.type in ("error", "warning") and traffic.messages.append(message.text),
+        "pageerror": lambda error: traffic.messages.append(str(error)),
+        "request": lambda request: traffic.hosts.add(urlsplit(request.url).netloc),
+        "response": lambda response: traffic.responses.append(response),
+    }
+    for event, listener in listeners.items():
+        page.on(event, listener)
+    yield traffic
+    for event, listener in listeners.items():
+        page.remove_listener(event, listener)
 
 
-def violations(page: Page, mode: str, options: dict) -> list[str]:
-    """What axe finds serious or critical, each with where it is."""
-    found = Axe().run(page, options=options).response["violations"]
-    grave = [rule for rule in found if rule["impact"] in ("serious", "critical")]
+def faults_of(site: Site, page: Page, url: str) -> Iterator[str]:
+    """What is wrong with a page, in lines that begin with what it is about."""
+    page.emulate_media(color_scheme="light", reduced_motion="reduce")
+    with traffic_of(page) as traffic:
+        with page.expect_response("**/search/search_index.json"):  # the last thing that a page loads by itself
+            page.goto(site.address + url, wait_until="load")
+        page.evaluate("document.fonts.ready.then(() => null)")
+        yield from weight(traffic.responses)
+        page.evaluate(OPEN)
+        yield from wide_code(page)
+        page.evaluate(LOOKS)
+        yield from wide_pages(page)
+        page.evaluate("rpShorten()")  # before the page is laid out again
+        page.set_viewport_size(DESKTOP)
+        yield from violations(page, "structure", STRUCTURE)
+        yield from violations(page, "light", COLOURS, SAMPLE)
+        page.locator("[data-md-component=palette] label:visible").click()
+        page.wait_for_selector("body[data-md-color-scheme=slate]")
+        yield from violations(page, "dark", COLOURS, SAMPLE)
+    yield from (f"console: {message}" for message in traffic.messages)
+    yield from (f"host: {host}" for host in traffic.hosts - {"", urlsplit(site.address).netloc})
+
+
+def wide_code(page: Page) -> Iterator[str]:
+    """Code of up to 120 columns that scrolls sideways at 1280 pixels."""
+    yield from (f"code: {line}" for line in page.evaluate(CODE) if len(line) <= 120)
+
+
+def wide_pages(page: Page) -> Iterator[str]:
+    """Widths of a screen at which the whole page scrolls sideways."""
+    for width in (DESKTOP["width"], 1024, 390):
+        page.set_viewport_size({"width": width, "height": DESKTOP["height"]})
+        if (needed := page.evaluate(WIDTH)) > width:
+            yield f"width: {needed} pixels on a screen of {width}"
+
+
+def weight(responses: list[Response]) -> Iterator[str]:
+    """Everything that the first view transfers, fonts included, apart from the search index."""
+    sizes = {each.url: int(each.headers.get("content-length", 0)) for each in responses if "/search/" not in each.url}
+    if not 50_000 < sum(sizes.values()) < MOST_BYTES:
+        yield f"weight: {sum(sizes.values())} bytes, expected more than 50000 and less than {MOST_BYTES}: {sizes}"
+
+
+def violations(page: Page, about: str, options: dict, context: str = "document") -> list[str]:
+    """What axe finds serious or critical, each with where it is. `context` is JavaScript: where axe looks."""
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(AXE_SCRIPT)
+    found = page.evaluate(f"(options) => axe.run({context}, options)", options)["violations"]
     return [
-        f"{mode}: {rule['id']}: {rule['help']}: {rule['nodes'][0]['html'][:160]} ({len(rule['nodes'])}×)"
-        for rule in grave
+        f"{about}: {rule['id']}: {rule['help']}: {rule['nodes'][0]['html'][:160]} ({len(rule['nodes'])}×)"
+        for rule in found
+        if rule["impact"] in ("serious", "critical")
     ]
 
 
-def listed(found: dict[str, object]) -> str:
-    return "\n".join(f"{url or 'index.html'}: {what}" for url, what in found.items())
+# ---- what these tests would find ------------------------------------------------------------------------------------
+
+FAULTS = {
+    "structure": '<button type="button"></button>',
+    "light": '<p style="color: #999; background: #fff">pale</p>',
+    "dark": "<style>[data-md-color-scheme=slate] .dim { color: #333; background: #000 }</style><p class=dim>dim</p>",
+    "console": "<script>console.error('a message')</script>",
+    "host": "<script>fetch('//127.0.0.2:9/').catch(() => null)</script>",
+    "width": '<p style="width: 3000px">wide</p>',
+    "code": '<div class="highlight"><pre><code style="display: block; width: 9em; overflow: auto">123456789 123456789'
+    "</code></pre></div>",
+    "weight": '<img src="../heavy.svg" alt="">',
+}
 
 
-def test_no_page_has_a_console_error(visits: dict[str, Visit]) -> None:
-    loud = {url: each.said for url, each in visits.items() if each.said}
-    assert not loud, listed(loud)
-
-
-def test_no_page_asks_another_host(site: Site, visits: dict[str, Visit]) -> None:
-    own = urlsplit(site.address).netloc
-    foreign = {url: each.hosts - {own} for url, each in visits.items() if each.hosts - {own}}
-    assert not foreign, listed(foreign)
-
-
-def test_first_view_of_any_page_is_light(visits: dict[str, Visit]) -> None:
-    """Everything that the first view transfers, fonts included, apart from the search index."""
-    sizes = {
-        url: sum(size for what, size in each.sent.items() if "/search/" not in what) for url, each in visits.items()
-    }
-    assert not {url: size for url, size in sizes.items() if size >= MOST_BYTES}, sizes
-    assert all(size > 50_000 for size in sizes.values()), "transfers were not counted"
-
-
-def test_no_page_scrolls_sideways(visits: dict[str, Visit]) -> None:
-    wide = {url: each.widths for url, each in visits.items() if any(has > width for width, has in each.widths.items())}
-    assert not wide, listed(wide)
-
-
-def test_code_fits_on_a_desktop(visits: dict[str, Visit]) -> None:
-    """Nothing of up to 120 columns scrolls sideways at 1280 pixels."""
-    wide = {url: [line for line in each.wide_code if len(line) <= 120] for url, each in visits.items()}
-    assert not any(wide.values()), listed({url: lines for url, lines in wide.items() if lines})
-
-
-def test_axe_finds_nothing_serious_in_light_or_dark_mode(visits: dict[str, Visit]) -> None:
-    grave = {url: "\n    ".join(each.problems) for url, each in visits.items() if each.problems}
-    assert not grave, listed(grave)
+def test_each_fault_is_found(site: Site, page: Page) -> None:
+    """A page that has them all; it is long, too, with the unreadable words at the end of a table."""
+    stock = site.pages["404.html"]
+    rows = "".join(
+        f"<tr><td>{'readable' if row < 99 else FAULTS['light'] + FAULTS['dark']}</td></tr>" for row in range(100)
+    )
+    faults = "".join(fault for about, fault in FAULTS.items() if about not in ("light", "dark"))
+    article = f"<article><h1>Faults</h1>{faults}<table><tbody>{rows}</tbody></table></article>"
+    site.added["heavy.svg"] = random.Random(0).randbytes(MOST_BYTES).hex()  # gzip halves it
+    site.added["faults/"] = re.sub(r"<article.*</article>", lambda _: article, stock, flags=re.S)
+    found = {fault.partition(":")[0] for fault in faults_of(site, page, "faults/")}
+    assert found == set(FAULTS)

@@ -2,22 +2,22 @@
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import quote, urljoin
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, ViewportSize, expect
+from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect
 
 from tests.site.conftest import Site
-from tests.site.test_every_page import WIDTH, violations
+from tests.site.test_every_page import COLOURS, LOOKS, SAMPLE, STRUCTURE, WIDTH, violations
 
 PAGE = "kernels/softmax/"
 DATA = "compiled/softmax/"
 BESIDE = "kernels/rms-norm/", "compiled/rms_norm/"  # torch.compile's kernels stand beside ours
 COMPILER = "compiler/what-compile-does/", "compiled/what-compile-does/"
 ORIGIN = re.compile(r" {4}// line (\d+)$")
+WIDE: ViewportSize = {"width": 1440, "height": 900}
 PHONE: ViewportSize = {"width": 390, "height": 844}
 TARGETS = ("sm_90", "sm_80")  # the viewer's default, and another that every kernel has
 IN_SIGHT = """(pane) => { const box = pane.getBoundingClientRect()
@@ -74,16 +74,10 @@ def example(site: Site, index: dict) -> Example:
 
 
 @pytest.fixture
-def context(browser: Browser) -> Iterator[BrowserContext]:
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme="light")
-    context.set_default_timeout(15_000)
-    yield context
-    context.close()
-
-
-@pytest.fixture
-def page(context: BrowserContext) -> Page:
-    return context.new_page()
+def page(page: Page) -> Page:
+    """Wide enough for two panes."""
+    page.set_viewport_size(WIDE)
+    return page
 
 
 def opened(page: Page, address: str) -> Page:
@@ -432,13 +426,14 @@ def test_without_scripts_there_are_plain_listings(site: Site, browser: Browser) 
 @pytest.mark.parametrize("mode", ["light", "dark"])
 @pytest.mark.parametrize("forms", [("python", "sass"), ("ttgir", "ptx")])
 def test_axe_finds_nothing_serious_in_the_viewer(
-    site: Site, browser: Browser, example: Example, mode: Literal["light", "dark"], forms: tuple[str, str]
+    site: Site, page: Page, example: Example, mode: Literal["light", "dark"], forms: tuple[str, str]
 ) -> None:
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme=mode, reduced_motion="reduce")
-    address = example.address("sm_90", *forms, f"L{example.line}")
-    page = opened(context.new_page(), site.address + PAGE + address)
+    page.emulate_media(color_scheme=mode, reduced_motion="reduce")
+    opened(page, site.address + PAGE + example.address("sm_90", *forms, f"L{example.line}"))
+    expect(page.locator(f"body[data-md-color-scheme={'slate' if mode == 'dark' else 'default'}]")).to_be_visible()
     page.evaluate("""for (const chunk of document.querySelectorAll('.rp-viewer__chunk'))
         if (!chunk.querySelector('.rp-lit')) chunk.remove()""")
-    problems = violations(page, mode, {"resultTypes": ["violations"]})
+    page.evaluate(LOOKS)
+    page.evaluate("rpShorten()")
+    problems = [*violations(page, "structure", STRUCTURE), *violations(page, mode, COLOURS, SAMPLE)]
     assert not problems, "\n".join(problems)
-    context.close()

@@ -3,7 +3,6 @@
 import json
 import re
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,17 +14,6 @@ from docs.publish.place import Place
 from docs.publish.records.schema import Record
 from docs.publish.records.store import Store
 from tests.site.conftest import ROOT, Site
-
-PATIENCE = 15_000  # ms: two cores, and a megabyte of Vega to compile
-
-
-@pytest.fixture(scope="module")
-def page(browser: Browser) -> Iterator[Page]:
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
-    context.grant_permissions(["clipboard-read", "clipboard-write"])
-    context.set_default_timeout(PATIENCE)
-    yield context.new_page()
-    context.close()
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +59,7 @@ def test_search_finds_a_page(site: Site, page: Page) -> None:
     page.goto(site.address)
     page.locator(".md-search__input").click()
     page.keyboard.type("RMSNorm Triton", delay=20)
-    expect(page.locator(".md-search-result__link[href*='kernels/rms-norm/']").first).to_be_visible(timeout=PATIENCE)
+    expect(page.locator(".md-search-result__link[href*='kernels/rms-norm/']").first).to_be_visible()
 
 
 def test_search_leaves_tables_of_numbers_out(site: Site) -> None:
@@ -158,7 +146,6 @@ def test_the_machine_is_chosen_for_all_charts_and_remembered(sample: str, page: 
             page.reload()
         titles = page.locator(".rp-chart__title:visible")
         expect(titles).to_have_text(["A laptop: ours is ahead with 40.0 ms"] * 2)
-    page.evaluate("localStorage.clear()")
 
 
 def test_without_scripts_numbers_charts_and_code_are_there(site: Site, browser: Browser) -> None:
