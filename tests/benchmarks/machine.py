@@ -113,9 +113,10 @@ def _nvidia_smi(device: torch.device, *queries: str) -> dict[str, str]:
 
 
 def _output_of(*command: str) -> str:
-    """What a command prints; empty where it is missing or fails."""
+    """What a command prints, in English; empty where it is missing or fails."""
+    english = os.environ | {"LC_ALL": "C"}
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+        return subprocess.run(command, env=english, capture_output=True, text=True, timeout=300, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from tests.benchmarks import machine, runner
 from tests.benchmarks.source import ROOT, TIMER
 from tests.benchmarks.sweeps import __main__ as sweeps_command_line
 
+MINUTES = 600  # in seconds: only what hangs takes as long, however busy the machine
 FIRST = """
     import torch
     from tests.benchmarks.case import Case, Point, Timing, Variant, Workload
@@ -205,7 +207,7 @@ def test_a_variant_with_a_timer_of_its_own(house: Path) -> None:
     )
     rows, _ = measured(house)
     assert rows["ours"]["time"] == {"p20": 7.0, "p50": 7.0, "p80": 7.0, "samples": 1}
-    assert rows["eager"]["time"]["p50"] < 1
+    assert rows["eager"]["time"]["samples"] == 5
 
 
 def test_inputs_that_do_not_fit_are_recorded(house: Path) -> None:
@@ -304,7 +306,7 @@ def test_a_real_interrupt(house: Path) -> None:
     )
     assert process.stdout and process.stdout.readline() == "waiting\n"
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=MINUTES)
     assert process.returncode == 130
     assert "Traceback" not in said and "interrupted: finished cases are in" in said
     (record,) = records(house)
@@ -374,7 +376,10 @@ def make_old(house: Path) -> None:
 
 
 @pytest.mark.parametrize("alone", ({"alone": True}, {"alone": False, "calls": True}), ids=("device", "host"))
-def test_runs_that_share_a_device_build_together_and_time_alone(alone: dict[str, bool]) -> None:
+def test_runs_that_share_a_device_build_together_and_time_alone(
+    alone: dict[str, bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # another run on this machine may be timing
     device, entered = torch.device("cpu"), queue.Queue()
 
     def enter(**how: bool) -> None:
@@ -387,19 +392,17 @@ def test_runs_that_share_a_device_build_together_and_time_alone(alone: dict[str,
         return thread
 
     with machine.turn(device, alone=False):
-        start(alone=False).join(10)  # at the same time
-        assert entered.get_nowait() == {"alone": False}
+        start(alone=False)  # at the same time
+        assert entered.get(timeout=MINUTES) == {"alone": False}
         timing = start(**alone)
         timing.join(0.3)
         assert entered.empty()
-    timing.join(10)
-    assert entered.get_nowait() == alone
+    assert entered.get(timeout=MINUTES) == alone
     with machine.turn(device, **alone):
         building = start(alone=False)
         building.join(0.3)
         assert entered.empty()
-    building.join(10)
-    assert entered.get_nowait() == {"alone": False}
+    assert entered.get(timeout=MINUTES) == {"alone": False}
 
 
 def test_runs_that_begin_together_write_two_files(tmp_path: Path) -> None:

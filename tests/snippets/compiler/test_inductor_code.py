@@ -234,9 +234,9 @@ def test_a_triton_kernel_stands_alone(tmp_path: Path):
     assert isinstance(kernel, (triton.JITFunction, triton.runtime.interpreter.InterpretedFunction))
 
 
-def test_the_script_prints_four_sections_for_each_graph(capsys):
-    inductor_code.main()
-    sections = [line for line in capsys.readouterr().out.splitlines() if line.startswith("====")]
+def test_the_script_prints_four_sections_for_each_graph(script):
+    printed = script("snippets.compiler.inductor_code").stdout
+    sections = [line for line in printed.splitlines() if line.startswith("====")]
     graphs = ("rms_norm forward", "rms_norm backward", "unit_rows forward")
     parts = ("graph", "kernels", "launches", "counts")
     assert sections == [f"==== {graph}, {part}" for graph in graphs for part in parts]

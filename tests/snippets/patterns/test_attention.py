@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from snippets.patterns import attention
 from snippets.patterns.attention import VERSIONS, Watch, Weights, explicit, make_weights, naive, one_pass, sdpa
 from snippets.validation.equivalence import check
 from tests.benchmarks.case import Point
@@ -96,9 +95,8 @@ def test_the_reference_of_the_benchmark_in_chunks(monkeypatch: pytest.MonkeyPatc
     torch.testing.assert_close(case.in_float64(x, w), by_the_formula(x, w), rtol=1e-12, atol=1e-12)
 
 
-def test_the_script_shows_both_lengths(capsys: pytest.CaptureFixture[str]) -> None:
-    attention.main()
-    lines = capsys.readouterr().out.splitlines()
+def test_the_script_shows_both_lengths(script) -> None:
+    lines = script("snippets.patterns.attention").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["512", *VERSIONS, "2048", *VERSIONS]
 
 

@@ -1,31 +1,36 @@
 """The findings of the page on compiled code are there, and what is done against each of them helps."""
 
 import re
+from collections.abc import Callable
 
 import pytest
 
 pytest.importorskip("triton")
 
-from snippets.validation import compiled_code_findings as findings
+
+@pytest.fixture
+def facts(script) -> Callable[[str], list[dict[str, str]]]:
+    """Of each command that a finding runs, by the finding's name."""
+    _, *printed = re.split(r"^==== (.+)\n", script("snippets.validation.compiled_code_findings").stdout, flags=re.M)
+    sections = dict(zip(printed[::2], printed[1::2], strict=True))
+
+    def of(finding: str) -> list[dict[str, str]]:
+        tables = sections[finding].split("$ python")[1:]
+        return [dict(re.findall(r"^([a-z][\w ]*?)  +(.+)$", table, re.MULTILINE)) for table in tables]
+
+    return of
 
 
-def facts(capfd, finding) -> list[dict[str, int | str]]:
-    """Of each command that a finding runs."""
-    finding()
-    tables = capfd.readouterr().out.split("$ python")[1:]
-    return [dict(re.findall(r"^([a-z][\w ]*?)  +(.+)$", table, re.MULTILINE)) for table in tables]
-
-
-def test_whole_rows_spill_and_two_looks_next_to_nothing(capfd):
-    whole, looks = (int(found["spilled"]) for found in facts(capfd, findings.spill))
+def test_whole_rows_spill_and_two_looks_next_to_nothing(facts):
+    whole, looks = (int(found["spilled"]) for found in facts("spill"))
     assert whole > 100 and looks <= 16
 
 
-def test_counted_in_units_of_eight_accesses_are_wide(capfd):
-    in_ones, in_eights = facts(capfd, findings.narrow)
+def test_counted_in_units_of_eight_accesses_are_wide(facts):
+    in_ones, in_eights = facts("narrow")
     assert in_ones["loads"].endswith("of 16 bits") and in_eights["loads"] == "5 of 128 bits"
 
 
-def test_the_cast_takes_fp64_away(capfd):
-    without, with_cast = (int(found["fp64"]) for found in facts(capfd, findings.fp64))
+def test_the_cast_takes_fp64_away(facts):
+    without, with_cast = (int(found["fp64"]) for found in facts("fp64"))
     assert without > 0 and with_cast == 0

@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from snippets.validation import equivalence
 from snippets.validation.equivalence import (
     Agreement,
     check,
@@ -182,10 +181,9 @@ def test_allclose_refuses_what_is_nearer_to_the_truth(device):
     assert compare(fused, formula, exact).holds
 
 
-def test_the_script_prints_what_the_page_says(capsys):
+def test_the_script_prints_what_the_page_says(script):
     """The wrong ones pass a loose allclose; the right one fails a tight one; the bound tells them apart in fp32."""
-    equivalence.main()
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    lines = [line.split() for line in script("snippets.validation.equivalence").stdout.splitlines()[2:]]
     verdicts = {(name, dtype): tuple(words[:3]) for name, dtype, *words in lines}
     assert verdicts == {
         ("rounds_once", "bfloat16"): ("passes", "fails", "passes"),

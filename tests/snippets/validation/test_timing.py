@@ -17,25 +17,29 @@ gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 # ---- anywhere -------------------------------------------------------------------------------------------------------
 
 
-def test_a_call_of_known_length():
-    timings = measure({"sleeps": lambda: time.sleep(0.005)}, "cpu", "calls", rounds=9)
-    assert 0.005 <= timings["sleeps"].p20 < 0.008
-    assert timings["sleeps"].samples == 9
+def test_a_call_of_known_length(clock):
+    timings = measure({"sleeps": lambda: clock.sleep(0.005)}, "cpu", "calls", rounds=9)
+    assert timings["sleeps"] == Timing(*[pytest.approx(0.005)] * 3, samples=9)
 
 
-def test_a_short_call_is_batched():
-    """One reading of the clock costs about as much as this call: its time must come from many."""
-    calls = itertools.count()
-    seconds = seconds_per_call(lambda: next(calls), CPU, at_least=0.01)
+def test_seconds_are_those_of_the_world():
+    assert seconds_per_call(lambda: time.sleep(0.005), CPU) >= 0.005
+
+
+def test_a_short_call_is_batched(clock):
+    """To look at the clock takes as long as this call: its time must come from many."""
+    clock.look, calls = 1e-6, itertools.count()
+    seconds = seconds_per_call(lambda: (next(calls), clock.sleep(1e-6)), CPU, at_least=0.01)
     assert next(calls) > 1000
-    assert seconds < 2e-6
+    assert seconds == pytest.approx(1e-6, rel=1e-3)
 
 
-def test_every_sample_lasts_long_enough():
-    calls = itertools.count()
-    began = time.perf_counter()
-    seconds_per_call(lambda: (next(calls), time.sleep(0.001)), CPU, at_least=0.02)
-    assert time.perf_counter() - began >= 0.02
+def test_every_sample_lasts_long_enough(clock):
+    batches = []
+    monotonic = clock.perf_counter
+    clock.perf_counter = lambda: batches.append(monotonic()) or batches[-1]
+    seconds_per_call(lambda: clock.sleep(0.001), CPU, at_least=0.02)
+    assert batches[-1] - batches[-2] >= 0.02
 
 
 def test_rounds_interleave_and_rotate(monkeypatch):
@@ -45,9 +49,10 @@ def test_rounds_interleave_and_rotate(monkeypatch):
     assert "".join(order) == "aaabbbccc" + "abc" + "bca" + "cab" + "abc"
 
 
-def test_no_new_round_when_patience_ends(monkeypatch):
-    monkeypatch.setattr(timing, "seconds_per_call", lambda call, device: 1.0)
-    assert measure({"a": int}, "cpu", "calls", rounds=30, patience=0.0)["a"].samples == 5
+@pytest.mark.parametrize(("patience", "samples"), [(0.0, 5), (7.5, 8), (100.0, 30)])
+def test_no_new_round_when_patience_ends(monkeypatch, clock, patience, samples):
+    monkeypatch.setattr(timing, "seconds_per_call", lambda call, device: (clock.sleep(1.0), 1.0)[1])
+    assert measure({"a": int}, "cpu", "calls", rounds=30, patience=patience)["a"].samples == samples
 
 
 def test_nothing_to_time():
@@ -55,12 +60,12 @@ def test_nothing_to_time():
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_garbage_collection_is_off_meanwhile_and_then_as_it_was(on):
+def test_garbage_collection_is_off_meanwhile_and_then_as_it_was(on, clock):
     seen = []
     was_on = gc.isenabled()
     try:
         (gc.enable if on else gc.disable)()
-        measure({"a": lambda: seen.append(gc.isenabled()) or time.sleep(0.01)}, "cpu", "calls", rounds=2)
+        measure({"a": lambda: seen.append(gc.isenabled()) or clock.sleep(0.02)}, "cpu", "calls", rounds=2)
         assert gc.isenabled() == on
     finally:
         (gc.enable if was_on else gc.disable)()

@@ -1,11 +1,8 @@
 """The mistakes must be mistakes, and the work that shows them must be what it says."""
 
-import time
-
 import pytest
 import torch
 
-from snippets.validation import timing_mistakes
 from snippets.validation.timing import measure
 from snippets.validation.timing_mistakes import event_pair, host_clock, mean_of_ten, negate, one_by_one, warm_cache
 
@@ -19,26 +16,25 @@ def test_negate(kernels, sign):
     assert torch.equal(negate(x, kernels), sign * x)
 
 
-def test_on_a_cpu_the_host_clock_is_right():
+def test_on_a_cpu_the_host_clock_is_right(clock):
     """No queue: the call returns when the work is done."""
-    assert 0.002 <= host_clock(lambda: time.sleep(0.002), CPU).p50 < 0.005
+    assert host_clock(lambda: clock.sleep(0.002), CPU).p50 == pytest.approx(0.002)
 
 
-def test_one_by_one_times_whole_calls():
-    assert 0.002 <= one_by_one(lambda: time.sleep(0.002), CPU).p50 < 0.005
+def test_one_by_one_times_whole_calls(clock):
+    assert one_by_one(lambda: clock.sleep(0.002), CPU).p50 == pytest.approx(0.002)
 
 
-def test_one_slow_call_moves_the_mean():
+def test_one_slow_call_moves_the_mean(clock):
     calls = iter([0.1] + 9 * [0.001])
-    mean = mean_of_ten(lambda: time.sleep(next(calls)), CPU)
+    mean = mean_of_ten(lambda: clock.sleep(next(calls)), CPU)
     assert mean.samples == 1
-    assert mean.p50 > 0.01  # the median is a tenth of this
+    assert mean.p50 == pytest.approx(0.0109)  # the median is a tenth of this
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="prints what a machine without a GPU prints")
-def test_the_script_says_what_a_cpu_cannot_show(capsys):
-    timing_mistakes.main()
-    lines = capsys.readouterr().out.splitlines()
+def test_the_script_says_what_a_cpu_cannot_show(script):
+    lines = script("snippets.validation.timing_mistakes").stdout.splitlines()
     assert lines[0].startswith("no GPU")
     assert [line.split(":")[0] for line in lines if line.endswith("us")] == [
         "1 x 16 MiB",
@@ -67,9 +63,8 @@ def test_each_mistake_on_a_gpu():
 
 
 @gpu
-def test_the_script_on_a_gpu(capsys):
-    timing_mistakes.main()
-    printed = capsys.readouterr().out
+def test_the_script_on_a_gpu(script):
+    printed = script("snippets.validation.timing_mistakes").stdout
     assert all(
         printed.count(name) == 3 for name in ("host_clock", "event_pair", "warm_cache", "one_by_one", "mean_of_ten")
     )
