@@ -8,7 +8,7 @@ definitions from calc(). What stays allowed is what is no result: shapes (8192×
 import re
 from collections.abc import Iterator
 
-from docs.publish.macros.render import FENCED, SPAN
+from docs.publish.markdown.fences import code_in, replaced
 
 _WORDS = "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty|thirty|forty|fifty|hundred|thousand"
 _NUMBER = rf"(?:(?<![\w.,×])\d[\d,]*(?:\.\d+)?(?:[ \u00a0](?:hundred|thousand|million|billion))?|\b(?:{_WORDS}))"
@@ -31,10 +31,6 @@ PATTERNS = {
 }
 LITERAL = re.compile("|".join(f"(?P<p{index}>{pattern})" for index, pattern in enumerate(PATTERNS.values())))
 
-_FENCED = re.compile(
-    r"^(?P<indent>[ \t>]*)(?P<fence>`{3,}|~{3,})[^`\n]*\n.*?^[ \t>]*(?P=fence)[`~]*[ \t]*$", re.M | re.S
-)
-_CODE = re.compile(r"(?<!`)(?P<ticks>`+)(?!`)(?:(?!\n[ \t]*\n).)+?(?<!`)(?P=ticks)(?!`)", re.S)
 _COMMENT = re.compile(r"<!--.*?-->|\{# .*? #\}", re.S)
 _MACRO = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.S)
 _MACRO_TEXT = re.compile(r"""\b(?:title|note|caption)\s*=\s*(?P<quote>["'])(?P<text>.*?)(?P=quote)""", re.S)
@@ -59,8 +55,8 @@ def prose_of(text: str) -> str:
     A chart's title and note are prose although they stand in a macro; so are the title and description of a page.
     """
     text = _front_matter(text)
-    for pattern in (_COMMENT, FENCED, SPAN):
-        text = pattern.sub(_blank, text)
+    text = _COMMENT.sub(_blank, text)
+    text = replaced(text, code_in(text), _space)
     text = _MACRO.sub(_macro_prose, text)
     for pattern in (_STYLE, _TAG, _TARGET, _ATTRIBUTES):
         text = pattern.sub(_blank, text)

@@ -22,8 +22,10 @@ import torch
 from pytest_codeblocks.main import CodeBlock, extract_from_buffer
 
 from docs.publish.generated import census
+from docs.publish.markdown import pages
+from docs.publish.markdown.fences import Block, blocks_of
+from tests.benchmarks.source import ROOT
 
-ROOT = census.ROOT
 SECONDS = 1800  # for a shell block on a slow machine that is busy
 SCRIPT = re.compile(r"python -m (?P<module>[\w.]+)\s*")  # a shell block that is no more than this
 Script = Callable[[str], subprocess.CompletedProcess[str]]
@@ -36,17 +38,15 @@ def expand(code: str) -> str:
     return "\n".join(extended.preprocessors["snippet"].run(code.splitlines())) + "\n"
 
 
-def plain(text: str, page: str, run: list[census.Block]) -> str:
+def plain(text: str, page: str, run: list[Block]) -> str:
     """The page as pytest-codeblocks wants it: blocks to run plain and at the margin, the others as text."""
     wanted = {block.line for block in run}
     lines = text.splitlines()
-    for block in census.blocks_of(text, page):
+    for block in blocks_of(text, page):
         indent = lines[block.line - 1].partition(block.fence)[0]
         lines[block.line - 1] = block.fence + (block.language if block.line in wanted else "text")
-        for number in range(block.line, len(lines)):  # to the end of the block
+        for number in range(block.line, block.last):
             lines[number] = lines[number].removeprefix(indent)
-            if lines[number].startswith(block.fence):
-                break
     return "\n".join(lines) + "\n"
 
 
@@ -54,7 +54,7 @@ def collect() -> list:
     """The blocks that run, as test parameters named after page and line."""
     found = []
     run = census.by_kind()["run"]
-    for page, text in census.pages().items():
+    for page, text in pages.texts().items():
         blocks = extract_from_buffer(io.StringIO(plain(text, page, [block for block in run if block.page == page])))
         found += [pytest.param(block, id=f"{page}:{block.lineno}") for block in blocks if block.syntax != "text"]
     return found
@@ -132,7 +132,7 @@ def test_no_block_is_missed():
 
 
 def blocks_in(text: str) -> list[CodeBlock]:
-    return extract_from_buffer(io.StringIO(plain(text, "page.md", census.blocks_of(text, "page.md"))))
+    return extract_from_buffer(io.StringIO(plain(text, "page.md", blocks_of(text, "page.md"))))
 
 
 @pytest.mark.parametrize("info", ['python title="broken.py"', 'python hl_lines="1"', "{.python .annotate}", "py"])

@@ -9,10 +9,10 @@ from mkdocs.config import load_config
 from mkdocs.config.defaults import MkDocsConfig
 
 from docs.publish.generated import census
-from docs.publish.generated.census import Block, blocks_of
+from docs.publish.markdown import pages
+from docs.publish.markdown.fences import Block, blocks_of, code_in
 from tests.benchmarks.runner import discover
-
-ROOT = census.ROOT
+from tests.benchmarks.source import ROOT
 
 
 def proof_of(path: str) -> Path | None:
@@ -35,8 +35,8 @@ def test_every_block_is_accounted_for():
 
 
 def test_every_listed_block_exists():
-    there = {(block.page, block.hash) for block in census.blocks()}
-    gone = [entry for entry in census.listed() if (entry["page"], entry["hash"]) not in there]
+    shown = {(block.page, block.hash) for block in census.blocks()}
+    gone = [entry for entry in census.listed() if (entry["page"], entry["hash"]) not in shown]
     assert not gone, f"changed or gone from their pages; remove them from unrunnable.toml: {gone}"
 
 
@@ -62,18 +62,18 @@ def site() -> MkDocsConfig:
     return load_config(str(ROOT / "mkdocs.yml"))
 
 
-@pytest.mark.parametrize("page", census.pages())
+@pytest.mark.parametrize("page", pages.texts())
 def test_markdown_shows_no_other_block(page: str, site: MkDocsConfig):
     """Indented code and raw HTML would escape the census."""
-    text = census.pages()[page]
+    text = pages.texts()[page]
     body = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)
     html = markdown.markdown(body, extensions=site.markdown_extensions, extension_configs=site.mdx_configs)
     assert html.count("<pre") == len(blocks_of(text, page))
 
 
-@pytest.mark.parametrize("page", census.pages())
+@pytest.mark.parametrize("page", pages.texts())
 def test_fences_are_backticks(page: str):
-    tildes = [str(block) for block in blocks_of(census.pages()[page], page) if block.fence.startswith("~")]
+    tildes = [str(block) for block in blocks_of(pages.texts()[page], page) if block.fence.startswith("~")]
     assert not tildes, f"pytest-codeblocks does not see ~~~ fences: {tildes}"
 
 
@@ -97,11 +97,17 @@ inner
 ````
 """
     found = blocks_of(text, "page.md")
-    assert [(block.line, block.language, block.body) for block in found] == [
-        (2, "python", "x = 1"),
-        (8, "sh", 'echo "```"'),
-        (12, "text", "```python\ninner\n```"),
+    assert [(block.line, block.last, block.language, block.body) for block in found] == [
+        (2, 4, "python", "x = 1"),
+        (8, 10, "sh", 'echo "```"'),
+        (12, 16, "text", "```python\ninner\n```"),
     ]
+
+
+def test_code_among_prose_is_found():
+    text = "A `span`.\n\n```text\nnot a `span\n```\n\nIts `end.\n\n> ```sh\n> ls\n> ```\n"
+    code = [text[begin:end] for begin, end in code_in(text)]
+    assert code == ["`span`", "```text\nnot a `span\n```", "> ```sh\n> ls\n> ```"]
 
 
 def test_a_title_may_change_but_not_a_line():

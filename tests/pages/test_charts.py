@@ -34,7 +34,7 @@ def timing(factor: float) -> dict[str, Any]:
 
 
 def store(root, *records: dict) -> Store:
-    return Store([Record.model_validate_json(json.dumps(each)) for each in records or [record(root)]], root=root)
+    return Store([Record.model_validate_json(json.dumps(content)) for content in records or [record(root)]], root=root)
 
 
 def drawn(root, spec: dict, *records: dict) -> str:
@@ -80,7 +80,7 @@ def test_bars_are_sorted_best_first_whichever_way_is_better(project):
         rows = [row(project), row(project, variant="eager", time=timing(2), error={"value": 1e-4, "bound": 1})]
         data = spec_of(drawn(project, BARS | {"metric": metric}, record(project, rows)), "wide")
         marks = (layer["data"]["values"] for layer in data["layer"] if "data" in layer)
-        values = next(each for each in [*marks, data.get("data", {}).get("values")] if each and "variant" in each[0])
+        values = next(rows for rows in [*marks, data.get("data", {}).get("values")] if rows and "variant" in rows[0])
         assert values[0]["variant"] == first, metric
 
 
@@ -95,7 +95,7 @@ def test_every_machine_has_its_own_panel_and_only_the_pages_machine_its_title_an
 
 def test_a_line_that_ends_early_is_named_where_it_ends(project):
     content = scaling(project, "ours", "eager")
-    content["rows"] = [each for each in content["rows"] if (each["variant"], each["shape"]["columns"]) != ("eager", 16)]
+    content["rows"] = [row for row in content["rows"] if (row["variant"], row["shape"]["columns"]) != ("eager", 16)]
     ends = [
         value
         for layer in spec_of(drawn(project, LINES, content), "wide")["layer"]
@@ -107,7 +107,7 @@ def test_a_line_that_ends_early_is_named_where_it_ends(project):
 
 def test_labels_are_pushed_apart_and_stay_inside():
     places = apart([10, 11, 12, 299], 17, 300)
-    assert all(two - one >= 16.5 for one, two in pairwise(places))
+    assert all(lower - upper >= 16.5 for upper, lower in pairwise(places))
     assert places[0] >= 0 and places[-1] <= 300
 
 
@@ -153,7 +153,7 @@ def test_history_draws_old_runs_without_calling_the_page_stale(project):
 
 
 @pytest.mark.parametrize(
-    "wrong, said",
+    "wrong, expected",
     [
         ({"kind": "pie"}, "chart: kind: expected one of bars, lines, history"),
         ({"metric": "speed"}, "chart: metric: expected one of"),
@@ -166,8 +166,8 @@ def test_history_draws_old_runs_without_calling_the_page_stale(project):
         (LINES | {"title": "{ours@5}"}, "chart: title: columns of ours: expected one of 4"),
     ],
 )
-def test_misuse_is_refused(project, wrong, said):
-    with pytest.raises(PublishError, match=re.escape(said)):
+def test_misuse_is_refused(project, wrong, expected):
+    with pytest.raises(PublishError, match=re.escape(expected)):
         drawn(project, BARS | wrong)
 
 

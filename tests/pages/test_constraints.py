@@ -7,7 +7,7 @@ from importlib import metadata
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from docs.publish.generated.census import ROOT
+from tests.benchmarks.source import ROOT
 from tests.pages.test_house import imports, sources
 
 OURS = {path.name for path in ROOT.iterdir()} | {path.stem for path in ROOT.glob("*.py")}

@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from docs.publish.generated import census
-from docs.publish.generated.census import PAGES, ROOT
+from docs.publish.markdown import pages
+from docs.publish.markdown.fences import INCLUDE
+from docs.publish.markdown.pages import PAGES
 from docs.publish.site import notebooks
 from tests.benchmarks.runner import discover, load
+from tests.benchmarks.source import ROOT
 
 TOP = {
     "docs", "snippets", "kernels", "tests", "mkdocs.yml", "noxfile.py", "constraints.txt", "pyproject.toml",
@@ -62,8 +65,8 @@ def test_every_test_has_its_source(test: str):
 def includes() -> set[tuple[str, str | None]]:
     """(path, section) of everything that pages include, in a block or a macro, and that notebooks import."""
     found: set[tuple[str, str | None]] = set()
-    for text in census.pages().values():
-        lines = (census.INCLUDE.match(line.strip().removeprefix("> ")) for line in text.splitlines())
+    for text in pages.texts().values():
+        lines = (INCLUDE.match(line.strip().removeprefix("> ")) for line in text.splitlines())
         found |= {(match["path"], match["section"]) for match in lines if match}
         found |= {(f"kernels/{name}.py", None) for name in re.findall(r"kernel_file\(\s*[\"']([^\"']+)", text)}
     for notebook in notebooks.sources():

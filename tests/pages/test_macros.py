@@ -106,7 +106,7 @@ def test_worked_arithmetic_shows_its_inputs(root: Path):
     text = '{{ calc("rows * w / copy", unit="us", rows=1000, w=4, copy=ceiling_value("copy")) }}'
     entry = rendered(text, root)[1].evidence.entries["e1"]
     assert entry["formula"] == "rows * w / copy"
-    assert [(one["name"], one["value"], one.get("source")) for one in entry["inputs"]] == [
+    assert [(given["name"], given["value"], given.get("source")) for given in entry["inputs"]] == [
         ("rows", "1,000", None),
         ("w", "4", None),
         ("copy", "4.00 TB/s", "Measured ceiling of the traffic mix copy"),
@@ -194,13 +194,18 @@ MISUSE = [
 ]
 
 
-@pytest.mark.parametrize(("macro", "said"), MISUSE)
-def test_misuse_names_page_and_line_and_what_was_expected(macro: str, said: str, root: Path):
+@pytest.mark.parametrize(("macro", "expected"), MISUSE)
+def test_misuse_names_page_and_line_and_what_was_expected(macro: str, expected: str, root: Path):
     with pytest.raises(PublishError) as refusal:
         rendered(f"A line.\n\n{{{{ {macro} }}}}\n", root, line=5)
     assert str(refusal.value).startswith("kernels/add.md:7: ")
-    assert said in str(refusal.value)
+    assert expected in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+def test_an_open_fence_stops_the_build(root: Path):
+    with pytest.raises(PublishError, match=r"kernels/add\.md:7: the fenced block that starts here is not closed"):
+        rendered("A line.\n\n```python\nx = 1\n", root, line=5)
 
 
 def test_a_block_needs_a_line_of_its_own(root: Path):
@@ -315,9 +320,9 @@ def test_misuse_stops_the_build_with_one_line(tmp_path: Path):
         text=True,
     )
     assert done.returncode == 1
-    said = done.stdout + done.stderr
-    assert "index.md:7: variant of kernels/add: expected one of ours, eager; got 'ous'; did you mean ours?" in said
-    assert "Traceback" not in said
+    printed = done.stdout + done.stderr
+    assert "index.md:7: variant of kernels/add: expected one of ours, eager; got 'ous'; did you mean ours?" in printed
+    assert "Traceback" not in printed
 
 
 def test_a_broken_record_stops_the_build(tmp_path: Path, caplog: pytest.LogCaptureFixture):

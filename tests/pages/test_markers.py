@@ -16,7 +16,7 @@ def test_every_marker_of_this_project_has_its_partner():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         (f"{START}\nx = 1\n", ":1: expected an [end:add] for [start:add], got none"),
         (f"{START}\nx = 1\n# --8<-- [end:ad]\n", ":1: expected an [end:add] for [start:add], got none"),
@@ -29,8 +29,8 @@ def test_every_marker_of_this_project_has_its_partner():
         (f"x = 1\n{END}\n", ":2: expected a [start:add] for [end:add], got none"),
     ],
 )
-def test_a_marker_without_partner_is_found(text: str, said: str):
-    assert any(problem.startswith(said) for problem in markers.check(text))
+def test_a_marker_without_partner_is_found(text: str, expected: str):
+    assert any(problem.startswith(expected) for problem in markers.check(text))
 
 
 def test_nested_and_sound_markers_pass():

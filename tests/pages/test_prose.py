@@ -2,7 +2,8 @@
 
 import pytest
 
-from docs.publish.generated.census import PAGES, ROOT
+from docs.publish.markdown.pages import PAGES
+from tests.benchmarks.source import ROOT
 from tests.pages.prose import literals
 
 WRITTEN = [path.relative_to(ROOT).as_posix() for kind in ("*.md", "*.svg") for path in sorted(PAGES.rglob(kind))]

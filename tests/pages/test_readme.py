@@ -10,7 +10,8 @@ from unittest import mock
 import pytest
 
 import noxfile
-from docs.publish.generated.census import ROOT, blocks_of
+from docs.publish.markdown.fences import blocks_of
+from tests.benchmarks.source import ROOT
 
 README = (ROOT / "README.md").read_text()
 PINS = (ROOT / "constraints.txt").read_text()

@@ -59,7 +59,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_faulty_record_is_refused_in_one_line_and_left_alone(fault: str, tmp_path: Path):
-    change, said = FAULTS[fault]
+    change, expected = FAULTS[fault]
     root = tiny.project(tmp_path)
     content = json.loads(json.dumps(tiny.record(root)))
     change(content)
@@ -69,7 +69,7 @@ def test_a_faulty_record_is_refused_in_one_line_and_left_alone(fault: str, tmp_p
         load(root)
     message = str(refusal.value)
     assert message.startswith(f"docs/measurements/runs/{path.name}: ")
-    assert said in message
+    assert expected in message
     assert "\n" not in message
     assert path.read_bytes() == before
 
@@ -185,7 +185,7 @@ def test_runs_that_began_in_one_second_stay_two(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         (lambda record: record.update(commit="d" * 40), "expected a commit that this checkout knows"),
         (lambda record: record.update(dirty=True), "got one with uncommitted changes"),
@@ -198,13 +198,13 @@ def test_runs_that_began_in_one_second_stay_two(tmp_path: Path):
         (lambda record: record["rows"][0].update(bytes_read=10**11), "NVIDIA H200 SXM datasheet"),
     ],
 )
-def test_what_may_not_be_published_is_not_admitted(change: Change, said: str, tmp_path: Path):
+def test_what_may_not_be_published_is_not_admitted(change: Change, expected: str, tmp_path: Path):
     root = tiny.project(tmp_path)
     content = json.loads(json.dumps(tiny.record(root, [tiny.row(root)], commit=committed(root))))
     change(content)
     path = tiny.write(root, content, "local")
     before = path.read_bytes()
-    with pytest.raises(PublishError, match=said):
+    with pytest.raises(PublishError, match=expected):
         admit(path, root / "docs/measurements/runs", root)
     assert path.read_bytes() == before
     assert not (root / "docs/measurements/runs").exists()

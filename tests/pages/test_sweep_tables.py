@@ -4,10 +4,10 @@ import pytest
 
 from docs.publish.errors import PublishError
 from docs.publish.evidence import Evidence
-from docs.publish.generated.census import ROOT
 from docs.publish.macros import sweeps
 from docs.publish.place import Place, kernel_files
 from docs.publish.records.sweeps import newest
+from tests.benchmarks.source import ROOT
 
 PLACE = Place("kernels/softmax.md", "kernels/softmax/")
 

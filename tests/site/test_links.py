@@ -117,7 +117,6 @@ def test_a_deep_link_leads_to_what_the_viewer_has(site: Site, deep: list[str], p
 
 
 def test_the_stylesheets_refer_to_files_that_exist(site: Site) -> None:
-    import re
 
     broken = []
     for sheet in (site.folder / "stylesheets").glob("*.css"):

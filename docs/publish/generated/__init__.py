@@ -28,5 +28,5 @@ def files(
         yield f"results/{slug}.json", exports.as_json(store, slug)
         yield f"results/{slug}.csv", exports.as_csv(store, slug)
     yield "results/history.md", history.page(store, place("results/history.md", "results/history/"))
-    there = place("results/verification.md", "results/verification/")
-    yield "results/verification.md", verification.page(reports, blocks, there)
+    path, address = "results/verification.md", "results/verification/"
+    yield path, verification.page(reports, blocks, place(path, address))

@@ -14,19 +14,19 @@ WIDTH, HEIGHT = 96, 22
 
 def page(store: Store, place: Place) -> str:
     """The history page as Markdown: for each machine and case, the time of every variant at the largest point."""
-    said = (
+    introduction = (
         "Records are never replaced: a newer run of a case stands before the older ones, which stay here. Shown is the "
         "median time of a call at the largest shape that most runs of the case have, oldest run first. A stale time "
         "was measured with code, a case or a timer that has changed since.\n\n"
     )
-    parts = [front_matter("History", "What each run of a case measured, run by run"), said]
+    parts = [front_matter("History", "What each run of a case measured, run by run"), introduction]
     for machine, name in store.machines.items():
         parts.append(f"## {name} {{ #{machine} }}\n\n")
         rows = sorted(store.select(Coordinates(machine=machine), history=True), key=_case)
         for case, ways in groupby(rows, lambda row: row.case):
             parts.append(f"### {case} {{ #{machine}-{case.replace('/', '-')} }}\n\n")
-            for (_, direction, mode), its in groupby(ways, _case):
-                parts.append(f"**{direction}**, timed as {mode}\n\n{_table(list(its), place)}\n\n")
+            for (_, direction, mode), timed in groupby(ways, _case):
+                parts.append(f"**{direction}**, timed as {mode}\n\n{_table(list(timed), place)}\n\n")
     return "".join(parts)
 
 
@@ -38,11 +38,11 @@ def _table(rows: list[Measured], place: Place) -> str:
     """Variants down, runs across."""
     runs_with = {size: {row.record.id for row in rows if row.size == size} for size in {row.size for row in rows}}
     point = max(rows, key=lambda row: (len(runs_with[row.size]), row.row.bytes_read + row.row.flops, row.time.p50))
-    its = [row for row in rows if (row.size, row.dtype) == (point.size, point.dtype)]
-    runs = list({row.record.id: row.record for row in its}.values())[-SHOWN:]
-    by_place = {(row.variant, row.record.id): row for row in its}
+    shown = [row for row in rows if (row.size, row.dtype) == (point.size, point.dtype)]
+    runs = list({row.record.id: row.record for row in shown}.values())[-SHOWN:]
+    by_place = {(row.variant, row.record.id): row for row in shown}
     lines = []
-    for variant in dict.fromkeys(row.variant for row in its):
+    for variant in dict.fromkeys(row.variant for row in shown):
         times = [by_place.get((variant, run.id)) for run in runs]
         cells = [_cell(row) for row in times]
         lines.append(("", [code(variant), *cells, sparkline([row.time.p50 for row in times if row])]))

@@ -36,8 +36,8 @@ def page(store: Store, machine: str, place: Place) -> str:
     head = ("date", "commit", "command", "before", "after", "software")
     parts += ["## Runs\n\n", table(head, (_run(record, place) for record in runs), words=True), "\n\n"]
     parts += ["## Ceilings\n\n", _ceilings(newest), "\n\n"]
-    for case, its in groupby(sorted(rows, key=lambda row: row.case), lambda row: row.case):
-        parts.append(_case(case, list(its), place))
+    for case, measured in groupby(sorted(rows, key=lambda row: row.case), lambda row: row.case):
+        parts.append(_case(case, list(measured), place))
     if failures := store.failures(machine):
         parts += [
             "## Not timed\n\n",
@@ -99,10 +99,10 @@ def _ceilings(record: Record) -> str:
         for dtype, regimes in record.ceilings["matrix"].items()
         for regime, best in regimes.items()
     ]
-    said = (
+    introduction = (
         f"Measured in the newest run ({record.date[:10]}). Each number is held against the ceilings of its own run.\n\n"
     )
-    return said + table(("ceiling", "rate", "p50", "p20", "p80", "samples", "reached by"), lines, remark=True)
+    return introduction + table(("ceiling", "rate", "p50", "p20", "p80", "samples", "reached by"), lines, remark=True)
 
 
 def _ceiling(name: str, best: Ceiling, unit: str) -> tuple[str, list[str]]:
@@ -129,27 +129,27 @@ def _case(case: str, rows: list[Measured], place: Place) -> str:
     def group(row: Measured) -> tuple[str, str, str, str]:
         return row.direction, row.dtype, row.mode, " × ".join(row.row.shape)
 
-    for (direction, dtype, mode, dimensions), its in groupby(sorted(rows, key=group), group):
+    for (direction, dtype, mode, dimensions), timed in groupby(sorted(rows, key=group), group):
         parts.append(f"<p><strong>{direction}</strong>, {dtype}, timed as {mode}; shape: {dimensions}</p>\n\n")
-        parts += [table(COLUMNS, [(row.anchor, _cells(row)) for row in its]), "\n\n"]
+        parts += [table(COLUMNS, [(row.anchor, _cells(row)) for row in timed]), "\n\n"]
     return "".join(parts)
 
 
-def _cells(row: Measured) -> list[str]:
-    one, time = row.row, row.row.time
-    spills = max((binary.spills for binary in one.binaries), default=None)
+def _cells(measured: Measured) -> list[str]:
+    row, time = measured.row, measured.time
+    spills = max((binary.spills for binary in row.binaries), default=None)
     return [
-        units.size(one.size),
-        code(one.variant),
+        units.size(row.size),
+        code(row.variant),
         *(units.text(seconds, "s") for seconds in (time.p50, time.p20, time.p80)),
         str(time.samples),
-        units.text(one.bytes_read, "B") if one.moved else NONE,
-        units.text(one.bytes_written, "B") if one.moved else NONE,
-        *(_metric(row, name) for name in ("bandwidth", "share", "rate", "rate_share", "memory", "kernels")),
-        units.text(one.error.value, ""),
-        units.text(one.error.bound, ""),
-        _metric(row, "build"),
-        _metric(row, "registers"),
+        units.text(row.bytes_read, "B") if row.moved else NONE,
+        units.text(row.bytes_written, "B") if row.moved else NONE,
+        *(_metric(measured, name) for name in ("bandwidth", "share", "rate", "rate_share", "memory", "kernels")),
+        units.text(row.error.value, ""),
+        units.text(row.error.bound, ""),
+        _metric(measured, "build"),
+        _metric(measured, "registers"),
         NONE if spills is None else str(spills),
     ]
 
@@ -169,7 +169,7 @@ def _failures(failures: list[Failure]) -> str:
                 failure.direction,
                 units.size(failure.size),
                 failure.dtype,
-                escape(failure.said),
+                escape(failure.explanation),
             ],
         )
         for failure in failures

@@ -24,12 +24,12 @@ def losses(store: Store, place: Place, page: Evidence, case: str) -> str:
     margin = units.text(MARGIN, "%")
     where = f"at {len(lost)}" if lost else "at none"
     points = "1 point" if len(pairs) == 1 else f"{len(pairs)} points"
-    said = f"Ours was timed beside others at {points}; {where} is the best of them over {margin} faster."
+    sentence = f"Ours was timed beside others at {points}; {where} is the best of them over {margin} faster."
     if not lost:
-        return f"<p data-search-exclude>{said}</p>"
+        return f"<p data-search-exclude>{sentence}</p>"
     head = ("", "shape", "ours", "the best other", "", "ahead by")
     table = markup.table(head, (("", _cells(ours, best, place, page)) for ours, best in lost), searched=False)
-    return f"<p data-search-exclude>{said}</p>{table}"
+    return f"<p data-search-exclude>{sentence}</p>{table}"
 
 
 def against_the_best(store: Store, at: Coordinates) -> list[Pair]:

@@ -17,6 +17,7 @@ from docs.publish.evidence import Evidence, Quantity
 from docs.publish.macros import captures as capture_blocks
 from docs.publish.macros import charts, kernel_files, losses, numbers, sweeps, tables
 from docs.publish.macros.calc import Input, calc
+from docs.publish.markdown.fences import code_in, replaced
 from docs.publish.place import Place
 from docs.publish.records.captures import Captures
 from docs.publish.records.measured import Coordinates
@@ -31,10 +32,6 @@ ENVIRONMENT = jinja2.Environment(
     autoescape=False,
     comment_start_string="{# ",  # {#anchor} is an attribute list
 )
-FENCED = re.compile(
-    r"^(?P<indent>[ \t>]*)(?P<fence>`{3,}|~{3,})[^`\n]*\n(?:.*\n)*?(?P=indent)(?P=fence)[`~]*[ \t]*$", re.M
-)
-SPAN = re.compile(r"(?<!`)(?P<ticks>`+)(?!`)(?:(?!\n[ \t]*\n).)+?(?<!`)(?P=ticks)(?!`)", re.S)
 KEPT = re.compile("\ue000(\\d+)\ue001\n*")
 BLOCK = re.compile("^(?P<before>[ \t]*)\ue002(?P<index>\\d+)\ue003", re.M)
 
@@ -186,18 +183,18 @@ def render(text: str, macros: Macros, page: Page, line: int = 1) -> str:
     """
     kept: list[str] = []
 
-    def keep(match: re.Match[str]) -> str:
-        kept.append(match[0])
-        return f"\ue000{len(kept) - 1}\ue001" + "\n" * match[0].count("\n")
+    def keep(code: str) -> str:
+        kept.append(code)
+        return f"\ue000{len(kept) - 1}\ue001" + "\n" * code.count("\n")
 
-    hidden = SPAN.sub(keep, FENCED.sub(keep, text))
+    hidden = replaced(text, code_in(text, page.place.path, line), keep)
     try:
         template = jinja2.Template.from_code(ENVIRONMENT, ENVIRONMENT.compile(hidden, filename=NAME), macros.all())
         rendered = template.render()
     except jinja2.TemplateSyntaxError as error:
         raise PublishError(f"{page.place.path}:{line + error.lineno - 1}: {error.message}") from error
     except (jinja2.TemplateError, ValueError, TypeError, KeyError, ArithmeticError, OSError) as error:
-        raise PublishError(f"{page.place.path}:{line + _line_of(error) - 1}: {_said(error)}") from error
+        raise PublishError(f"{page.place.path}:{line + _line_of(error) - 1}: {_message(error)}") from error
     blocks = BLOCK.sub(lambda found: _indented(page.markdown[int(found["index"])], found["before"]), rendered)
     if "\ue002" in blocks:
         number = blocks[: blocks.index("\ue002")].count("\n") + line
@@ -219,9 +216,7 @@ def _restored(text: str, kept: list[str]) -> str:
         padding = "\n" * original.count("\n")
         return original + match[0][match[0].index("\ue001") + 1 :].removeprefix(padding)
 
-    while KEPT.search(text):
-        text = KEPT.sub(restore, text)
-    return text
+    return KEPT.sub(restore, text)
 
 
 def _indented(block: str, indent: str) -> str:
@@ -234,7 +229,7 @@ def _line_of(error: BaseException) -> int:
     return lines[-1] or 1 if lines else 1
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     """What an error says, in one line, without Python's names."""
-    said = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-    return " ".join(said.replace("Macros.", "").split())
+    message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    return " ".join(message.replace("Macros.", "").split())

@@ -138,18 +138,19 @@ def _what(row: Measured, metrics: list[str], over: str | None) -> str:
 def _missing(store: Store, rows: list[Measured], variants: list[str]) -> str:
     """Which of the wanted variants (all if none is named) could not be timed at these points, and why."""
     points, known = {(row.case, row.direction, row.size, row.dtype) for row in rows}, palette.variants()
-    said = dict.fromkeys(
-        f"{palette.label(failure.variant) if failure.variant in known else failure.variant}: {_briefly(failure.said)}"
+    names = {variant: palette.label(variant) for variant in known}
+    reasons = dict.fromkeys(
+        f"{names.get(failure.variant, failure.variant)}: {_briefly(failure.explanation)}"
         for failure in store.failures(rows[0].machine)
         if (failure.case, failure.direction, failure.size, failure.dtype) in points
         and (not variants or failure.variant in (*variants, "*"))
     )
-    return f" Not timed: {escape('; '.join(said))}." if said else ""
+    return f" Not timed: {escape('; '.join(reasons))}." if reasons else ""
 
 
-def _briefly(said: str) -> str:
+def _briefly(reason: str) -> str:
     """The beginning of what a failure said; all of it stands on the machine's page."""
-    return textwrap.shorten(said, 120, placeholder=" …").removesuffix(".")
+    return textwrap.shorten(reason, 120, placeholder=" …").removesuffix(".")
 
 
 def _dimensions(row: Measured) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.benchmarks.source import ROOT
 
 MARKER = re.compile(r"^.*--8<--[ \t]+\[[ \t]*(?P<kind>\w+)[ \t]*:[ \t]*(?P<name>[^\]]*?)[ \t]*\].*$")
-LOOKS_LIKE_ONE = re.compile(r"--8<-|\[[ \t]*(?:start|end)[ \t]*:")
+SUSPECT = re.compile(r"--8<-|\[[ \t]*(?:start|end)[ \t]*:")
 NAME = re.compile(r"[a-z][-_0-9a-z]*")
 
 
@@ -29,7 +29,7 @@ def check(text: str) -> Iterator[str]:
     starts: dict[str, int] = {}
     ends: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        if not line.lstrip().startswith("#") or not LOOKS_LIKE_ONE.search(line):
+        if not line.lstrip().startswith("#") or not SUSPECT.search(line):
             continue
         marker = MARKER.match(line)
         if not marker or marker["kind"] not in ("start", "end") or not NAME.fullmatch(marker["name"]):

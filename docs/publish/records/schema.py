@@ -164,7 +164,7 @@ class Failure(Point):
     reason: Text
 
     @property
-    def said(self) -> str:
+    def explanation(self) -> str:
         """The reason without a terminal's colours, which older records hold."""
         return " ".join(re.sub(r"\x1b?\[\d+m", "", self.reason).split())
 

@@ -29,12 +29,12 @@ class Store:
     def __init__(self, published: Iterable[Record], local: Iterable[Record] = (), root: Path = ROOT):
         known = sorted(published, key=_age)
         taken = {record.machine["slug"] for record in known}
-        own = [_as_local(record, taken) for record in sorted(local, key=_age)]
-        self.records = [*known, *own]
-        own_slugs = {record.machine["slug"] for record in own}
+        unpublished = [_as_local(record, taken) for record in sorted(local, key=_age)]
+        self.records = [*known, *unpublished]
+        local_slugs = {record.machine["slug"] for record in unpublished}
         names = {record.machine["slug"]: record.machine["name"] for record in self.records}
         self.machines = dict(
-            sorted(names.items(), key=lambda item: (item[0] != PUBLISHED_MACHINE, item[0] in own_slugs))
+            sorted(names.items(), key=lambda item: (item[0] != PUBLISHED_MACHINE, item[0] in local_slugs))
         )
         rows = [
             Measured(row, staleness.row_is_stale(row.sources, root)) for record in self.records for row in record.rows
@@ -57,8 +57,8 @@ class Store:
         """
         staleness.forget()
         published = [publishable(path, root) for path in sorted((measurements / "runs").glob("*.json"))]
-        own = [checked(path, root) for path in sorted((measurements / "local").glob("*.json"))] if local else []
-        return cls(published, own, root)
+        unpublished = [checked(path, root) for path in sorted((measurements / "local").glob("*.json"))] if local else []
+        return cls(published, unpublished, root)
 
     def select(self, at: Coordinates = ANYWHERE, history: bool = False) -> list[Measured]:
         """The rows that fit, oldest first; of the newest run of each case on each machine, or of all runs."""
@@ -107,8 +107,8 @@ class Store:
             wanted, choices = getattr(at, name), _choices(rows, name)
             if wanted is None or not choices:
                 continue
-            own = max(choices, key=_elements) if name == "shape" else choices[0]
-            rows = _with(rows, name, wanted if wanted in choices else own)
+            fallback = max(choices, key=_elements) if name == "shape" else choices[0]
+            rows = _with(rows, name, wanted if wanted in choices else fallback)
         return rows
 
     def settle(self, rows: list[Measured], name: str, wanted: str | None) -> list[Measured]:
@@ -134,7 +134,7 @@ class Store:
         if name != "variant":
             return ""
         reasons = [f for f in self.failures(row.machine) if f.case == row.case and f.variant == wanted]
-        return f"; it was not timed: {reasons[0].said}" if reasons else ""
+        return f"; it was not timed: {reasons[0].explanation}" if reasons else ""
 
     def _known(self, machine: str | None) -> str:
         """A machine's slug; that of the published machine for None."""

@@ -23,7 +23,7 @@ from docs.publish.errors import PublishError
 from docs.publish.generated import census
 from docs.publish.macros.charts import svg
 from docs.publish.macros.render import Macros, Page, render
-from docs.publish.markdown import markers
+from docs.publish.markdown import markers, pages
 from docs.publish.place import Place, kernel_files
 from docs.publish.records import reports
 from docs.publish.records.captures import Captures
@@ -49,6 +49,7 @@ current: Build
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Load the records; put the machines' pages into the navigation."""
     global current
+    pages.forget()
     root = Path(config.config_file_path).parent
     measurements = root / "docs" / "measurements"
     try:
@@ -121,10 +122,12 @@ def on_page_markdown(markdown: str, *, page: MkDocsPage, config: MkDocsConfig, f
     return rendered
 
 
-def on_page_content(html: str, *, page: MkDocsPage, config: MkDocsConfig, files: Files) -> str:
+@event_priority(-50)  # after the search's index, which leaves charts and tables out: to parse them takes long
+def on_page_context(context: dict[str, Any], *, page: MkDocsPage, config: MkDocsConfig, nav: Any) -> dict[str, Any]:
     """Put charts and tables in their places, and the evidence at the page's end."""
-    ours = current.pages.get(page.file.src_uri)
-    return ours.finish(html) if ours else html
+    if ours := current.pages.get(page.file.src_uri):
+        page.content = ours.finish(page.content or "")
+    return context
 
 
 def on_env(env: Any, *, config: MkDocsConfig, files: Files) -> None:

@@ -38,17 +38,17 @@ class Question:
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> "Question":
         """Raises: PublishError: a name that is not known, or none where one is needed."""
-        own = {field.name for field in fields(cls)} - {"at"}
+        names = {field.name for field in fields(cls)} - {"at"}
         for key in spec:
-            if key not in own | set(COORDINATES):
-                raise unknown("chart", key, sorted(own | set(COORDINATES)))
+            if key not in names | set(COORDINATES):
+                raise unknown("chart", key, sorted(names | set(COORDINATES)))
         if "case" not in spec:
             raise PublishError("chart: expected case=..., got none")
         for key, known in (("kind", KINDS), ("metric", METRICS)):
             if spec.get(key) not in known:
                 raise unknown(f"chart: {key}", spec.get(key), known)
         at = Coordinates(**{name: spec[name] for name in COORDINATES if name in spec})
-        given = {name: value for name, value in spec.items() if name in own}
+        given = {name: value for name, value in spec.items() if name in names}
         return cls(**given | {"at": at, "variants": tuple(spec.get("variants") or ())})
 
     def __str__(self) -> str:

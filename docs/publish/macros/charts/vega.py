@@ -17,8 +17,8 @@ CHARACTER = 0.5  # width of an average character, in font sizes: reserves room f
 
 def layer(mark: str, encoding: Spec, data: Sequence[Spec] = (), **settings: Any) -> Spec:
     """Marks of one type: of `data`, or else of the data that all layers share."""
-    own = {"data": {"values": list(data)}} if data else {}
-    return own | {"mark": {"type": mark} | settings, "encoding": encoding}
+    source = {"data": {"values": list(data)}} if data else {}
+    return source | {"mark": {"type": mark} | settings, "encoding": encoding}
 
 
 def name(field: str, **settings: Any) -> Spec:
