@@ -1,6 +1,7 @@
 """Imports run one way: what is proven does not know its proof, and the path of a number never leads back."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -60,6 +61,16 @@ def against_the_arrows(path: str, text: str) -> list[str]:
         for line, name in imported(text, module.rpartition(".")[0])
         if name.partition(".")[0] in OURS
         if importer is None or LEVELS.get(part_of(name) or "", len(PARTS)) > LEVELS[importer]
+    ]
+
+
+def test_the_contributors_guide_draws_the_same_parts():
+    guide = (ROOT / "docs/pages/reference/contributing.md").read_text()
+    section = guide.partition("## Where things are")[2].partition("\n## ")[0]
+    lines = [line.split(" | ")[0] for line in section.splitlines() if line.startswith("| `")]
+    drawn = [[name.removesuffix(".py").replace("/", ".") for name in re.findall("`(.+?)`", line)] for line in lines]
+    assert drawn == [
+        [name.removeprefix("docs.publish.") if index else name for index, name in enumerate(names)] for names in PARTS
     ]
 
 

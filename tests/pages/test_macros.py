@@ -11,7 +11,9 @@ import pytest
 from mkdocs.exceptions import Abort
 
 from docs.publish.errors import PublishError
-from docs.publish.macros.render import Macros, Page, render
+from docs.publish.macros.catalogue import Macros
+from docs.publish.macros.page import Page
+from docs.publish.macros.render import render
 from docs.publish.place import Place
 from docs.publish.records.captures import Captures
 from docs.publish.records.store import Store

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from docs.publish.errors import PublishError
 from docs.publish.place import MEASUREMENTS
+from docs.publish.records.admission import publishable
 from docs.publish.records.schema import Record, Sources
-from docs.publish.records.store import publishable
 from tests.benchmarks.source import ROOT, TIMER, digest_texts
 
 RUNS = MEASUREMENTS / "runs"

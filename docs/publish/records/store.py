@@ -11,9 +11,10 @@ from pathlib import Path
 
 from docs.publish.errors import PublishError, unknown
 from docs.publish.place import MEASUREMENTS
-from docs.publish.records import datasheets, staleness
+from docs.publish.records import staleness
+from docs.publish.records.admission import checked, publishable
 from docs.publish.records.measured import PUBLISHED_MACHINE, Coordinates, Measured
-from docs.publish.records.schema import Failure, Record, read
+from docs.publish.records.schema import Failure, Record
 from tests.benchmarks.source import ROOT
 
 ANYWHERE = Coordinates()
@@ -202,36 +203,3 @@ def _as_local(record: Record, taken: set[str]) -> Record:
     for row in copy.rows:
         row.belongs_to(copy)
     return copy
-
-
-def checked(path: Path, root: Path = ROOT) -> Record:
-    """A run record that is whole and claims nothing impossible, known by its file's name from here on.
-
-    The first runs that began in one second, on several GPUs of a machine, wrote one id.
-
-    Raises:
-        PublishError: see schema.read and datasheets.check; the message names the file.
-    """
-    record = read(path, Record, root).named(path.stem)
-    try:
-        datasheets.check(record)
-    except PublishError as error:
-        raise PublishError(f"{_shown(path, root)}: {error}") from error
-    return record
-
-
-def publishable(path: Path, root: Path = ROOT) -> Record:
-    """A run record that may be published: of committed code, too.
-
-    Raises:
-        PublishError: see `checked`; or it was measured in a tree with changes that are not committed.
-    """
-    record = checked(path, root)
-    if record.dirty or not record.commit:
-        came = "one with uncommitted changes" if record.commit else "none"
-        raise PublishError(f"{_shown(path, root)}: expected a run of a commit, got {came}: commit, then measure again")
-    return record
-
-
-def _shown(path: Path, root: Path) -> Path:
-    return path.relative_to(root) if path.is_relative_to(root) else path

@@ -21,8 +21,10 @@ from docs.publish import palette
 from docs.publish.compiled import explorer
 from docs.publish.errors import PublishError
 from docs.publish.generated import census
+from docs.publish.macros.catalogue import Macros
 from docs.publish.macros.charts import svg
-from docs.publish.macros.render import Macros, Page, render
+from docs.publish.macros.page import Page
+from docs.publish.macros.render import render
 from docs.publish.markdown import markers, pages
 from docs.publish.place import Place, kernel_files
 from docs.publish.records import reports

@@ -1,0 +1,126 @@
+"""What a page can call: each macro is a method of `Macros`."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from docs.publish.evidence import Quantity
+from docs.publish.macros import captures as capture_blocks
+from docs.publish.macros import charts, kernel_files, losses, numbers, sweeps, tables
+from docs.publish.macros.calc import Input, calc
+from docs.publish.macros.page import Page
+from docs.publish.records.captures import Captures
+from docs.publish.records.measured import Coordinates
+from docs.publish.records.store import Store
+from tests.benchmarks.source import ROOT
+
+Names = str | Sequence[str]  # a name, or several
+
+
+class Macros:
+    """What a page can call. Arguments by name, apart from the first few."""
+
+    def __init__(self, store: Store, captures: Captures, page: Page, root: Path = ROOT):
+        self._root = root
+        self._store = store
+        self._captures = captures
+        self._page = page
+
+    def number(self, case: str, variant: str, metric: str, **where: Any) -> str:
+        """A measured number: number("kernels/rms-norm", "ours", "share", shape="32768x4096", direction="backward")."""
+        return self._page.evidence.show(self.value(case, variant, metric, **where))
+
+    def ceiling(self, name: str, mode: str | None = None, **where: Any) -> str:
+        """A measured ceiling: ceiling("copy"), ceiling("bfloat16", "burst")."""
+        return self._page.evidence.show(self.ceiling_value(name, mode, **where))
+
+    def datasheet(self, device: str, figure: str) -> str:
+        """What the vendor states: datasheet("NVIDIA H200", "bandwidth")."""
+        return self._page.evidence.show(self.datasheet_value(device, figure))
+
+    def calc(self, expression: str, unit: str, **inputs: Input) -> str:
+        """Worked arithmetic: calc("2 * rows * width / copy", unit="us", rows=8, width=2, copy=ceiling_value(...))."""
+        return self._page.evidence.show(calc(self._page.place, expression, unit, inputs))
+
+    def value(self, case: str, variant: str, metric: str, over: str | None = None, **where: str) -> Quantity:
+        """A measured number as an input of calc()."""
+        return numbers.measured(self._store, self._page.place, Coordinates(case, variant, **where), metric, over)
+
+    def ceiling_value(self, name: str, mode: str | None = None, **where: str) -> Quantity:
+        """A measured ceiling as an input of calc()."""
+        return numbers.ceiling(self._store, self._page.place, name, mode, Coordinates(**where))
+
+    def datasheet_value(self, device: str, figure: str) -> Quantity:
+        """A datasheet's figure as an input of calc()."""
+        return numbers.datasheet(device, figure)
+
+    def table(
+        self,
+        case: str,
+        metric: Names,
+        variants: Names = (),
+        shape: Names = (),
+        over: str | None = None,
+        title: str = "",
+        **where: str,
+    ) -> str:
+        """A table from records, see docs.publish.macros.tables.table."""
+        at, page = Coordinates(case, **where), self._page
+        named = _list(metric), _list(variants), _list(shape)
+        return page.put_html(tables.table(self._store, page.place, page.evidence, at, *named, over, title))
+
+    def chart(self, **spec: Any) -> str:
+        """A chart from records, see docs.publish.macros.charts.render."""
+        return self._page.put_html(charts.render(spec, self._store, self._page.evidence, self._page.place))
+
+    def losses(self, case: str) -> str:
+        """Every point of a case's grid at which ours is behind, see docs.publish.macros.losses."""
+        return self._page.put_html(losses.losses(self._store, self._page.place, self._page.evidence, case))
+
+    def sweep(self, kernel: str, direction: str, shape: str, dtype: str = "bfloat16") -> str:
+        """What a sweep tried at a point: sweep("softmax", direction="forward", shape="4096x32768")."""
+        return self._page.put_html(
+            sweeps.table(self._root, self._page.place, self._page.evidence, kernel, direction, shape, dtype)
+        )
+
+    def capture(self, name: str, lines: str = "", title: str = "") -> str:
+        """What a script printed, by the capture's name."""
+        return self._captured(self._captures.named(name), lines, title)
+
+    def output(self, script: str, lines: str = "", title: str = "") -> str:
+        """All that a script printed, by the script's path."""
+        return self._captured(self._captures.of_script(script), lines, title)
+
+    def kernel_file(self, name: str) -> str:
+        """The panel that offers kernels/<name>.py to copy."""
+        return self._page.put_markdown(kernel_files.panel(name, self._page.place, self._root))
+
+    def explorer(self, name: str) -> str:
+        """What kernels/<name>.py, or the compiler's page, was compiled to: facts, and the button of the viewer."""
+        from docs.publish.compiled import explorer  # brings Triton
+
+        page = self._page
+        return page.put_html(explorer.panel(self._store, self._captures, page.evidence, page.place, name))
+
+    def compiled(self, name: str, at: str, function: str, **what: str) -> str:
+        """A fact of a compiled kernel, or words, with a link into the viewer: see explorer.reference.
+
+        compiled("softmax", "forward-32768x4096", "_forward_row_kernel", fact="registers")
+        compiled("softmax", "forward-32768x4096", "_forward_row_kernel", line="row = (tl.program_id", text="the row")
+        """
+        from docs.publish.compiled import explorer
+
+        return explorer.reference(self._captures, name, at, function, **what)
+
+    def _captured(self, capture: capture_blocks.Capture, lines: str, title: str) -> str:
+        page = self._page
+        return page.put_markdown(capture_blocks.show(self._captures, capture, page.place, page.evidence, lines, title))
+
+    def all(self) -> dict[str, Callable]:
+        """The macros by name."""
+        names = [name for name in dir(self) if not name.startswith("_") and name != "all"]
+        return {name: getattr(self, name) for name in names}
+
+
+def _list(names: Names) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)

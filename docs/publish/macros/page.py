@@ -1,0 +1,38 @@
+"""What a page's macros leave behind: evidence, and blocks that stand aside until the page is converted."""
+
+import re
+from dataclasses import dataclass, field
+
+from docs.publish.evidence import Evidence
+from docs.publish.place import Place
+
+
+@dataclass
+class Page:
+    """What a page's macros left behind.
+
+    Attributes:
+        evidence: of its numbers.
+        markdown: blocks of Markdown, to stand where their placeholders are before Markdown is converted.
+        html: blocks of finished HTML, to stand where their placeholders are afterwards.
+    """
+
+    place: Place
+    evidence: Evidence = field(default_factory=Evidence)
+    markdown: list[str] = field(default_factory=list)
+    html: list[str] = field(default_factory=list)
+
+    def put_markdown(self, block: str) -> str:
+        """A placeholder for a block, which gets the indentation of the place where the macro stands."""
+        self.markdown.append(block)
+        return f"\ue002{len(self.markdown) - 1}\ue003"
+
+    def put_html(self, block: str) -> str:
+        """A placeholder for HTML that Markdown must not touch."""
+        self.html.append(block)
+        return self.put_markdown(f'<div data-rp-block="{len(self.html) - 1}"></div>\n')
+
+    def finish(self, html: str) -> str:
+        """The page's HTML with its blocks in their places and the evidence at its end."""
+        filled = re.sub(r'<div data-rp-block="(\d+)"></div>', lambda found: self.html[int(found[1])], html)
+        return filled + self.evidence.script()

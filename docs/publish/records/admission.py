@@ -1,0 +1,41 @@
+"""Which run records are read at all, and which may be published."""
+
+from pathlib import Path
+
+from docs.publish.errors import PublishError
+from docs.publish.records import datasheets
+from docs.publish.records.schema import Record, read
+from tests.benchmarks.source import ROOT
+
+
+def checked(path: Path, root: Path = ROOT) -> Record:
+    """A run record that is whole and claims nothing impossible, known by its file's name from here on.
+
+    The first runs that began in one second, on several GPUs of a machine, wrote one id.
+
+    Raises:
+        PublishError: see schema.read and datasheets.check; the message names the file.
+    """
+    record = read(path, Record, root).named(path.stem)
+    try:
+        datasheets.check(record)
+    except PublishError as error:
+        raise PublishError(f"{_shown(path, root)}: {error}") from error
+    return record
+
+
+def publishable(path: Path, root: Path = ROOT) -> Record:
+    """A run record that may be published: of committed code, too.
+
+    Raises:
+        PublishError: see `checked`; or it was measured in a tree with changes that are not committed.
+    """
+    record = checked(path, root)
+    if record.dirty or not record.commit:
+        came = "one with uncommitted changes" if record.commit else "none"
+        raise PublishError(f"{_shown(path, root)}: expected a run of a commit, got {came}: commit, then measure again")
+    return record
+
+
+def _shown(path: Path, root: Path) -> Path:
+    return path.relative_to(root) if path.is_relative_to(root) else path
