@@ -5,12 +5,14 @@ import re
 from itertools import pairwise
 from typing import Any
 
+import altair
 import pytest
+from jsonschema import ValidationError
 
 from docs.publish.errors import PublishError
 from docs.publish.evidence import Evidence
 from docs.publish.macros import charts
-from docs.publish.macros.charts import marks, svg
+from docs.publish.macros.charts import marks, svg, vega
 from docs.publish.macros.charts.height import apart
 from docs.publish.place import Place
 from docs.publish.records.schema import Record
@@ -82,6 +84,29 @@ def test_bars_are_sorted_best_first_whichever_way_is_better(project):
         marks = (layer["data"]["values"] for layer in data["layer"] if "data" in layer)
         values = next(rows for rows in [*marks, data.get("data", {}).get("values")] if rows and "variant" in rows[0])
         assert values[0]["variant"] == first, metric
+
+
+def test_bars_and_their_ceiling_are_drawn_in_one_unit(project):
+    spec = spec_of(drawn(project, BARS), "wide")
+    bars = {mark["variant"]: (mark["low"], mark["value"], mark["high"]) for mark in spec["data"]["values"]}
+    assert bars["ours"] == pytest.approx((2 / 1.2, 2.0, 2 / 0.9))
+    assert bars["eager"] == pytest.approx((1 / 1.2, 1.0, 1 / 0.9))
+    assert spec["layer"][0]["data"]["values"][0] == {"value": 4.0, "text": "measured copy ceiling 4.00 TB/s"}
+    assert spec["layer"][0]["encoding"]["x"]["scale"]["domain"] == [0, 4.0]
+
+
+@pytest.mark.parametrize("kind", ["bars", "lines", "history"])
+def test_what_is_drawn_is_vega_lite(kind, project):
+    """By its schema, which Altair brings; vl-convert draws what it understands and is silent about the rest."""
+    content = scaling(project, "ours", "eager") if kind == "lines" else record(project)
+    html = drawn(project, (LINES if kind == "lines" else BARS) | {"kind": kind}, content)
+    assert altair.SCHEMA_VERSION.startswith(f"v{vega.VERSION}.")
+    for size in ("wide", "narrow"):
+        spec = spec_of(html, size)
+        altair.LayerChart.from_dict(spec, validate=True)
+        spec["layer"][0]["mark"]["strokeWith"] = 2
+        with pytest.raises(ValidationError):
+            altair.LayerChart.from_dict(spec, validate=True)
 
 
 def test_every_machine_has_its_own_panel_and_only_the_pages_machine_its_title_and_note(project):
