@@ -44,28 +44,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.parametrize(argument, getattr(metafunc.cls, attribute))
 
 
-def reduced_by_halves(reduction, inputs) -> list:
-    """A reduction by a function of the kernel's own, neighbours first, as a tree: what Triton's interpreter does too,
-    but number by number, which takes a thousand times as long."""
-    tensors, axis = reduction.unravel(inputs, reduction.axis)
-    arrays = [tensor.handle.data for tensor in tensors]
-    while arrays[0].shape[axis] > 1:
-        halves = [
-            reduction.to_tensor(array.take(range(first, array.shape[axis], 2), axis), tensor.dtype)
-            for first in (0, 1)
-            for array, tensor in zip(arrays, tensors, strict=True)
-        ]
-        combined = reduction.combine_fn.fn(*halves)
-        arrays = [tensor.handle.data for tensor in (combined if isinstance(combined, tuple) else (combined,))]
-    if not reduction.keep_dims:
-        arrays = [array.squeeze(axis) for array in arrays]
-    return [reduction.to_tensor(array, tensor.dtype) for array, tensor in zip(arrays, tensors, strict=True)]
-
-
 if os.environ.get("TRITON_INTERPRET") == "1":
-    from triton.runtime.interpreter import ReduceOps
+    from tests.kernels import interpreter
 
-    ReduceOps.generic_reduce = reduced_by_halves
+    interpreter.install()
+
+
+@pytest.fixture(autouse=os.environ.get("TRITON_INTERPRET") == "1")
+def overflow(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Where offsets pass 2^31, a sum of integers that leaves 32 bits is an error and no wild address."""
+    interpreter.watch_overflow("2_to_the_31" in request.node.name)
+    yield
+    interpreter.watch_overflow(False)
 
 
 @pytest.fixture
