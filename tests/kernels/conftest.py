@@ -39,9 +39,10 @@ def load(name: str) -> ModuleType:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """The row lengths that a class of promises names."""
-    for argument, attribute in (("columns", "GRID"), ("path", "PATHS")):
-        if argument in metafunc.fixturenames and hasattr(metafunc.cls, attribute):
-            metafunc.parametrize(argument, getattr(metafunc.cls, attribute))
+    if "path" in metafunc.fixturenames and hasattr(metafunc.cls, "PATHS"):
+        metafunc.parametrize("path", metafunc.cls.PATHS)
+    if "columns" in metafunc.fixturenames and hasattr(metafunc.cls, "held"):
+        metafunc.parametrize("columns, dtype", metafunc.cls.held(), ids=str)
 
 
 if os.environ.get("TRITON_INTERPRET") == "1":

@@ -7,7 +7,17 @@ import torch.nn.functional as F
 from tests.benchmarks import stand_ins
 from tests.kernels.compiled import LOAD, ROOT_OF, STORE, MachineCode
 from tests.kernels.conftest import load
-from tests.kernels.promises import DTYPES, GPU, NO_LAYER_NORM, Promises, largest_partial_sum, needs_gpu, randn, there
+from tests.kernels.promises import (
+    DTYPES,
+    GPU,
+    NO_LAYER_NORM,
+    SOME,
+    Promises,
+    largest_partial_sum,
+    needs_gpu,
+    randn,
+    there,
+)  # fmt: skip
 
 EPS = 1e-5
 MACHINE_CODE = MachineCode(
@@ -72,7 +82,7 @@ class TestLayerNorm(Promises):
 
     def test_gradient_only_where_it_is_asked_for(self, path, device):
         """To the bit; the output without gradients comes from a kernel without the two stores, compiled by itself."""
-        arguments = self.make((4, path), torch.float32, device)
+        arguments = self.make((SOME, path), torch.float32, device)
         expected = self.run(self.function, arguments)
         grads = self.incoming([expected["output"]])
         for index, name in enumerate(self.inputs):
@@ -90,7 +100,7 @@ class TestLayerNorm(Promises):
 
     def test_rows_far_from_zero(self, path, device):
         """Where the mean square less the squared mean has no digit left, the outputs still have a spread of 1."""
-        x, weight, bias = self.make((4, path), torch.float32, device)
+        x, weight, bias = self.make((SOME, path), torch.float32, device)
         x += 1e4
         self.check((x, weight, bias))
         spread = self.function(x, torch.ones_like(weight), torch.zeros_like(bias), 0.0).std(-1, correction=0)
@@ -152,11 +162,11 @@ class TestLayerNorm(Promises):
             assert torch.equal(expected[number // 10], again)
 
     def test_scale_of_the_row_does_not_matter(self, path, device):
-        x, weight, bias = self.make((5, path), torch.float32, device)
+        x, weight, bias = self.make((SOME, path), torch.float32, device)
         assert torch.equal(self.function(x, weight, bias, 0.0), self.function(x * 2.0**20, weight, bias, 0.0))
 
     def test_eps(self, path, device):
-        x, weight, bias = self.make((5, path), torch.float32, device)
+        x, weight, bias = self.make((SOME, path), torch.float32, device)
         for eps in (1e-5, 1, 0.5):
             torch.testing.assert_close(self.function(x, weight, bias, eps), self.plain(x, weight, bias, eps))
         torch.testing.assert_close(self.function(x, weight, bias), self.plain(x, weight, bias, 1e-5))

@@ -14,7 +14,7 @@ from tests.benchmarks import stand_ins
 from tests.kernels import compiled
 from tests.kernels.compiled import AHEAD, POWER, STORE, SWEPT, MachineCode
 from tests.kernels.conftest import load
-from tests.kernels.promises import DTYPES, NO_LAYER_NORM, Promises, randn, there
+from tests.kernels.promises import DTYPES, NO_LAYER_NORM, SOME, Promises, randn, there
 
 EPS = 1e-5
 APPROXIMATE = ("none", "tanh")
@@ -100,7 +100,7 @@ class TestLayerNormGELU(Promises):
     @pytest.mark.parametrize("dtype", (torch.float32, torch.float16), ids=str)
     def test_rows_far_from_zero(self, path, dtype, device):
         """Where the mean square less the squared mean has no digit left."""
-        x, weight, bias = self.make((4, path), torch.float32, device)
+        x, weight, bias = self.make((SOME, path), torch.float32, device)
         x = (x + (1e4 if dtype == torch.float32 else 1e3)).to(dtype)
         self.check((x, weight.to(dtype), bias.to(dtype)))
         far = self.function(x, torch.ones_like(weight), torch.full_like(bias, 20.0), 0.0)  # gelu(20 + z) = 20 + z
@@ -136,7 +136,7 @@ class TestLayerNormGELU(Promises):
         assert ours["x.grad"].abs().max() < 1e-4  # eps ** -0.5 times what rounding leaves of 0
 
     def test_eps(self, path, device):
-        x, weight, bias = self.make((5, path), torch.float32, device)
+        x, weight, bias = self.make((SOME, path), torch.float32, device)
         for eps in (1e-5, 1, 0.5):
             torch.testing.assert_close(self.function(x, weight, bias, eps), self.plain(x, weight, bias, eps))
         torch.testing.assert_close(self.function(x, weight, bias), self.plain(x, weight, bias, 1e-5))
@@ -172,6 +172,8 @@ class Tanh(TestLayerNormGELU):
     """The same promises of the other GELU; what does not depend on the GELU is not tested again."""
 
     __test__ = False
+    GRID = (1, 3, 127, 1128, 4097, 9000, 32000, 65537)
+    EDGES = (65537,)
 
     def function(self, x, weight, bias, eps=EPS, approximate="tanh"):
         return self.kernel.layer_norm_gelu(x, weight, bias, eps, approximate)
@@ -181,8 +183,7 @@ class Tanh(TestLayerNormGELU):
 
 
 class TestTanh:
-    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-    @pytest.mark.parametrize("columns", (1, 3, 127, 1128, 4097, 9000, 32000, 65537))
+    @pytest.mark.parametrize("columns, dtype", Tanh.held(), ids=str)
     def test_error_within_the_bound(self, columns, dtype, device):
         Tanh().test_error_within_the_bound(columns, dtype, device)
 

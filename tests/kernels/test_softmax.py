@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from tests.benchmarks import stand_ins
 from tests.kernels.compiled import INVERSE, POWER, STORE, MachineCode
 from tests.kernels.conftest import load
-from tests.kernels.promises import DTYPES, GPU, Promises, needs_gpu, randn
+from tests.kernels.promises import DTYPES, GPU, SOME, Promises, needs_gpu, randn
 
 INF = float("inf")
 MACHINE_CODE = MachineCode(
@@ -70,15 +70,15 @@ class TestSoftmax(Promises):
         assert torch.equal(ours[0], ours[1]) and (ours[2, 1::2] == 0).all() and (ours[3, 1:] == 0).all()
 
     def test_shift_of_the_row_does_not_matter(self, path, device):
-        x = (self.make((5, path), torch.float32, device)[0] * 256).round() / 256  # the shifted row is exact as well
+        x = (self.make((SOME, path), torch.float32, device)[0] * 256).round() / 256  # the shifted row is exact as well
         assert torch.equal(self.function(x), self.function(x + 1024))
 
     def test_rows_sum_to_one(self, path, device):
-        (x,) = self.make((5, path), torch.float32, device)
+        (x,) = self.make((SOME, path), torch.float32, device)
         assert (self.function(10 * x).double().sum(-1) - 1).abs().max() < 5e-6
 
     def test_a_gradient_that_is_the_same_in_a_row_gives_none(self, path, device):
-        (x,) = self.make((5, path), torch.float32, device)
+        (x,) = self.make((SOME, path), torch.float32, device)
         dx = self.run(self.function, (x,), (torch.full_like(x, 3.0),))["x.grad"]
         assert dx.abs().max() <= 1e-6 * self.function(x).max()
 
@@ -89,14 +89,15 @@ class TestSoftmax(Promises):
         odd = torch.empty(3 * width + 1, dtype=x.dtype, device=device)[1:].view_as(x).copy_(x)
         self.check((odd,))
 
+    @pytest.mark.parametrize("width", (40000, 40960))
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-    def test_rows_whose_parts_cannot_wait_are_looked_at_twice(self, dtype, device):
-        """As the widest are, and all above 32768 columns on an AMD GPU."""
-        (x,) = self.make((3, 40000), dtype, device)
+    def test_rows_whose_parts_cannot_wait_are_looked_at_twice(self, dtype, width, device):
+        """As the widest are, and all above 32768 columns on an AMD GPU. Tiles fill the row, or do not."""
+        (x,) = self.make((3, width), dtype, device)
         x[0, :20000], x[1, 20000:] = -INF, -INF
         with stand_ins.replaced(self.kernel, _parts=lambda *_: 0):
             for launch in (self.kernel._forward_launch, self.kernel._backward_launch):
-                assert "LANES" in launch(40000, 8 * x.element_size(), x.device)
+                assert "LANES" in launch(width, 8 * x.element_size(), x.device)
             self.check((x,))
 
     @needs_gpu

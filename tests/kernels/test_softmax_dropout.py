@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from tests.benchmarks import stand_ins
 from tests.kernels.compiled import POWER, PRODUCT, STORE, MachineCode
 from tests.kernels.conftest import load
-from tests.kernels.promises import GPU, Promises, needs_gpu, randn
+from tests.kernels.promises import GPU, SOME, Promises, needs_gpu, randn
 
 kernel = load("softmax_dropout")
 philox = kernel._philox
@@ -131,7 +131,7 @@ class TestSoftmaxDropout(Promises):
 
     @pytest.mark.parametrize("options", ({"training": False}, {"p": 0.0}), ids=str)
     def test_without_dropout_it_is_softmax_and_draws_nothing(self, options, path, device):
-        x = randn((5, path), torch.float32, device)
+        x = randn((SOME, path), torch.float32, device)
         before = torch.get_rng_state() if device.type == "cpu" else torch.cuda.get_rng_state(device)
         torch.testing.assert_close(kernel.softmax_dropout(x, **options), F.softmax(x, -1))
         after = torch.get_rng_state() if device.type == "cpu" else torch.cuda.get_rng_state(device)
@@ -225,9 +225,9 @@ class TestSoftmaxDropout(Promises):
 
     def test_a_seed_reproduces_the_mask_and_the_next_call_has_another(self, path, device):
         torch.manual_seed(7)
-        first = masks((5, path), device, calls=2)
+        first = masks((SOME, path), device, calls=2)
         torch.manual_seed(7)
-        again = masks((5, path), device, calls=2)
+        again = masks((SOME, path), device, calls=2)
         assert torch.equal(first[0], again[0]) and torch.equal(first[1], again[1])
         assert not torch.equal(first[0], first[1])
 

@@ -41,12 +41,11 @@ class Gated(Promises):
         yield backward, (dy[:, :50], gate, None, "silu")
         yield backward, (dy[:, :50], gate[:, :50], up[:, 50:], "silu")
 
-    @pytest.mark.parametrize("value", (float("nan"), float("inf"), -float("inf")), ids=str)
-    def test_nan_and_inf_as_pytorch_and_in_their_row(self, value, path, device, monkeypatch):
+    def test_nan_and_inf_as_pytorch_and_in_their_row(self, path, device, monkeypatch):
         """As PyTorch in float64, or on a GPU: its fp32 GELU on a CPU makes a NaN of inf."""
         exact = self.plain
         monkeypatch.setattr(self, "plain", lambda *inputs: exact(*(t.double() for t in inputs)), raising=False)
-        super().test_nan_and_inf_as_pytorch_and_in_their_row(value, path, device)
+        super().test_nan_and_inf_as_pytorch_and_in_their_row(path, device)
 
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     def test_no_dimension_as_pytorch(self, dtype, device):
@@ -176,6 +175,7 @@ class TestSwiGLU(Gated):
 class TestGeGLU(Gated):
     name = "geglu"
     GRID = (1, 3, 127, 1000, 4097, 32000)
+    EDGES = GRID
 
     def plain(self, gate, up, approximate="none"):
         return F.gelu(gate, approximate=approximate) * up
