@@ -10,6 +10,7 @@ from subprocess import CompletedProcess
 import pytest
 import torch
 
+pytest_plugins = ["tests.kernels.cached"]
 ROOT = Path(__file__).parents[1]
 HERE = "cuda" if torch.cuda.is_available() else "cpu"
 

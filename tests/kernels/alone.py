@@ -1,4 +1,4 @@
-"""What only processes of their own can show of the kernel files: that each stands alone, and works where it is copied to.
+"""What only processes of their own can show of the kernel files: that each stands alone, and works as a copy.
 
 For all files at once, since most of the time that a process takes goes into the start of torch and Triton.
 """
