@@ -1,8 +1,8 @@
 """Interpreted, a kernel test that passed on the very same files and versions is not run again: a pytest plugin.
 
-Such a test ends as "cached", and the run's summary counts them. `--fresh` runs every test. On a GPU every test runs, and
-so it does where a report is written. What passed stands in .cache/kernel-tests: for each test file, and the content of
-all that it depends on, a file of lines.
+Such a test ends as "cached", and the run's summary counts them. `--fresh` runs every test. So does a run on a GPU, or
+for a report. What passed stands in .cache/kernel-tests: a file of lines for each test file and content of all that the
+test file depends on.
 """
 
 import ast

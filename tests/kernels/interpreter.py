@@ -1,27 +1,40 @@
 """Triton's interpreter, without what it does over and over: its results are the same, bf16 apart, which rounds as a GPU
 does.
 
-It is made for a look at a kernel. The tests call it some hundred thousand times, and most of that time would go into
-looking through `triton.language` at every call of a device function, into types made anew for every tensor, and into
-checks for overflow.
+It is made for a look at a kernel. The tests run some ten thousand launches, and two thirds of their time would go into
+looking through all of `triton.language` at every call of a device function, and into checks for overflow.
 """
 
 import functools
+import operator
 from collections.abc import Callable
 
 import numpy as np
 import torch
+import triton
 import triton.language as tl
 from triton.runtime import interpreter
 
 
 def install() -> None:
-    """Put it all in place; raises AttributeError where the installed Triton has no such part."""
+    """Put it all in place.
+
+    Raises:
+        RuntimeError: a part of the interpreter is not where this looks for it.
+    """
+    parts = (
+        "ReduceOps.generic_reduce", "_patch_lang", "_convert_float", "np_erf_fp32", "interpreter_builder.options",
+        "InterpreterOptions.sanitize_overflow",
+    )  # fmt: skip
+    for part in parts:
+        try:
+            operator.attrgetter(part)(interpreter)
+        except AttributeError as error:
+            raise RuntimeError(f"triton {triton.__version__}: its interpreter has no {part}, see {__file__}") from error
     interpreter.ReduceOps.generic_reduce = reduced_by_halves
     interpreter._patch_lang = once_a_launch(interpreter._patch_lang)
     interpreter._convert_float = converted_at_once(interpreter._convert_float)
     interpreter.np_erf_fp32 = erf
-    watch_overflow(False)
 
 
 def once_a_launch(patch: Callable) -> Callable:
@@ -48,8 +61,9 @@ def once_a_launch(patch: Callable) -> Callable:
 
 
 def watch_overflow(watched: bool) -> None:
-    """Whether every sum and product of integers is held against the range of 32 bits."""
-    interpreter.interpreter_builder.options = interpreter.InterpreterOptions(sanitize_overflow=watched)
+    """Whether every sum and product of integers is held against the range of its type. By default the interpreter
+    computes that, but only in debug mode is there an assertion."""
+    interpreter.interpreter_builder.options = interpreter.InterpreterOptions(debug=watched, sanitize_overflow=watched)
 
 
 def converted_at_once(convert: Callable) -> Callable:

@@ -85,6 +85,7 @@ class Promises:
         PATHS: a row length for each way that the launch table can go; small ones, for they are used often.
         LARGEST: magnitude up to which the formula stays in the range of fp32.
         OTHER_DTYPES: whether the arguments after the first may have another dtype than the first.
+        WRAPS: whether integers are meant to leave their range, as those of a generator of random bits do.
         LAUNCHES: fewest kernels that forward and backward launch.
     """
 
@@ -97,6 +98,7 @@ class Promises:
     PATHS: tuple[int, ...] = (100, 4096, 9000)
     LARGEST = 1e17
     OTHER_DTYPES = True
+    WRAPS = False
     LAUNCHES = 2
 
     # ---- what a subclass states ---------------------------------------------------------------------------------

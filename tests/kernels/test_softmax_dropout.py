@@ -55,6 +55,7 @@ class TestSoftmaxDropout(Promises):
     kernel = kernel
     name = "softmax_dropout"
     OTHER_DTYPES = False
+    WRAPS = True
     PATHS = (100, 2048, 2500, 32800)
 
     def function(self, x):

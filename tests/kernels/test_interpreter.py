@@ -1,0 +1,78 @@
+"""tests/kernels/interpreter.py: what is done once gives what Triton's interpreter gives."""
+
+import math
+import os
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("the interpreter is not used", allow_module_level=True)
+
+from triton.runtime import interpreter as triton_interpreter
+
+from tests.kernels import interpreter
+
+
+@triton.jit
+def _twice(x):
+    return x + x
+
+
+@triton.jit
+def _twice_kernel(x_ptr, y_ptr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, _twice(tl.load(x_ptr + at)))
+
+
+@triton.jit
+def _sum_kernel(x_ptr, y_ptr, BLOCK: tl.constexpr):
+    tl.store(y_ptr, tl.sum(tl.load(x_ptr + tl.arange(0, BLOCK)), axis=0))
+
+
+def test_bf16_is_what_torch_has():
+    """Every bf16, and fp32 on either side of what rounds to it: ties, the largest, infinities, NaN."""
+    bits = torch.arange(2**16, dtype=torch.int32)
+    wide = (bits << 16).numpy().view(np.uint32)
+    up = triton_interpreter._convert_float(bits.numpy().astype(np.uint16), tl.bfloat16, tl.float32, None)
+    assert np.array_equal(up, wide)
+    for further in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF):
+        numbers = (wide + np.uint32(further)).view(np.float32)
+        down = triton_interpreter._convert_float(numbers, tl.float32, tl.bfloat16, None)
+        expected = torch.from_numpy(numbers).to(torch.bfloat16)
+        assert torch.equal(torch.from_numpy(down.view(np.int16)), expected.view(torch.int16))
+
+
+def test_erf_is_that_of_the_standard_library():
+    x = np.linspace(-6, 6, 10001, dtype=np.float32)
+    assert np.array_equal(interpreter.erf(x), np.array([math.erf(number) for number in x], dtype=np.float32))
+
+
+def test_the_language_is_whole_again_after_a_launch():
+    before = tl.load, tl.core.load, tl.tensor.__add__, tl.sum
+    x, y = torch.arange(64.0), torch.empty(64)
+    _twice_kernel[(4,)](x, y, BLOCK=16)
+    _sum_kernel[(1,)](x, y[:1], BLOCK=64)
+    assert y[0] == x.sum() and torch.equal(y[1:], 2 * x[1:])
+    assert (tl.load, tl.core.load, tl.tensor.__add__, tl.sum) == before
+
+
+@pytest.mark.parametrize("watched", (False, True))
+def test_overflow_is_an_error_where_it_is_watched(watched):
+    x, y = torch.full((16,), 2**30, dtype=torch.int32), torch.zeros(16, dtype=torch.int32)
+    interpreter.watch_overflow(watched)
+    if watched:
+        with pytest.raises(triton_interpreter.InterpreterError, match="overflow detected"):
+            _twice_kernel[(1,)](x, y, BLOCK=16)
+    else:
+        _twice_kernel[(1,)](x, y, BLOCK=16)
+        assert (y == -(2**31)).all()
+
+
+def test_a_part_that_is_missing_is_named(monkeypatch):
+    monkeypatch.delattr(triton_interpreter, "np_erf_fp32")
+    with pytest.raises(RuntimeError, match=r"triton .*: its interpreter has no np_erf_fp32"):
+        interpreter.install()
