@@ -5,7 +5,7 @@ The case makes its inputs and our function calls its kernels as in a measurement
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -19,7 +19,7 @@ from triton.runtime.jit import JITFunction, create_function_from_signature
 
 from snippets.validation.compiled_code import TARGETS
 from tests.benchmarks import stand_ins
-from tests.benchmarks.case import Point
+from tests.benchmarks.case import Case, Point
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,19 @@ def _memory_for(shape: Tensor) -> Tensor:
     return torch.empty_strided(shape.shape, shape.stride(), dtype=shape.dtype)
 
 
-def published(name: str, target: str) -> Iterator[tuple[Point, list[Launch]]]:
-    """The points of kernels/<name>.py at which it is measured alone, with what the timed call launches there."""
-    kernel = importlib.import_module(f"kernels.{name}")
-    case = importlib.import_module(f"tests.benchmarks.kernels.{name}").CASE
-    for point in case.points(torch.device("cuda")):
-        if "width" in point.shape:  # inside a model
-            continue
+def published(name: str) -> list[Point]:
+    """The points of kernels/<name>.py at which it is measured alone, and not inside a model."""
+    return [point for point in _case(name).points(torch.device("cuda")) if "width" not in point.shape]
+
+
+def _case(name: str) -> Case:
+    return importlib.import_module(f"tests.benchmarks.kernels.{name}").CASE
+
+
+def launched(name: str, points: Iterable[Point], target: str) -> Iterator[tuple[Point, list[Launch]]]:
+    """What the timed call of kernels/<name>.py launches at each point."""
+    kernel, case = importlib.import_module(f"kernels.{name}"), _case(name)
+    for point in points:
         with Unwritten():
             ours = case.prepare(point, torch.device("cpu")).variants["ours"]
             with recording(kernel, target) as launches:

@@ -33,9 +33,11 @@ Report = Callable[[str], None]
 
 def discover() -> dict[str, Path]:
     """Files with a `CASE`, by the name that it has, sorted: {"kernels/rope": tests/benchmarks/kernels/rope.py, ...}."""
-    here = ROOT / "tests" / "benchmarks"
-    files = sorted(path for path in here.rglob("*.py") if re.search(r"^CASE = Case\(", path.read_text(), re.MULTILINE))
-    return {str(path.relative_to(here).with_suffix("")).replace("_", "-"): path for path in files}
+    folder = ROOT / "tests" / "benchmarks"
+    files = sorted(
+        path for path in folder.rglob("*.py") if re.search(r"^CASE = Case\(", path.read_text(), re.MULTILINE)
+    )
+    return {str(path.relative_to(folder).with_suffix("")).replace("_", "-"): path for path in files}
 
 
 def load(path: Path) -> Case:
@@ -326,14 +328,14 @@ def _ceiling(best: Ceiling) -> dict:
 
 def fresh_cases(folder: Path, names: Iterable[str], device: torch.device) -> set[str]:
     """Cases that this machine has measured already, with these sources and this software."""
-    here, versions = machine.describe(device)["slug"], machine.software()
+    slug, versions = machine.describe(device)["slug"], machine.software()
     files = discover()
     current = {name: sources_of(load(files[name]), files[name])["hash"] for name in names}
     fresh = set()
     for path in folder.glob("*.json"):
         try:
             content = json.loads(path.read_text())
-            if content["machine"]["slug"] == here and content["software"] == versions:
+            if content["machine"]["slug"] == slug and content["software"] == versions:
                 hashes = {row["case"]: row["sources"]["hash"] for row in content["rows"]}
                 fresh |= {name for name, known in hashes.items() if current.get(name) == known}
         except (ValueError, KeyError, TypeError):
@@ -390,5 +392,5 @@ def _synchronize() -> None:
 
 def one_line(error: Exception) -> str:
     """What an exception says, in at most 400 characters of one line."""
-    said = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())  # without a terminal's colours
-    return (said if isinstance(error, WrongResult) else f"{type(error).__name__}: {said}")[:400]
+    text = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())  # without a terminal's colours
+    return (text if isinstance(error, WrongResult) else f"{type(error).__name__}: {text}")[:400]

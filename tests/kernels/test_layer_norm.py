@@ -27,7 +27,6 @@ MACHINE_CODE = MachineCode(
         ("_backward_kernel", "tl.store(dx_ptr + rows[:, None] * N", *STORE),
     ),
     spills={
-        ("_backward_wide_kernel", "sm_80"): (8, "two registers of 128, at 9000 columns; not measured there"),
         ("_backward_wide_kernel", "sm_90"): (8, "two registers of 128: the fastest of the sweep's plans"),
     },
     narrow=8,

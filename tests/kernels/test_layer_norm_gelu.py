@@ -28,7 +28,7 @@ MACHINE_CODE = MachineCode(
     spills={
         ("_backward_kernel", "sm_100"): (8, SWEPT),
     },
-    narrow=10,
+    narrow=8,
     small=("_sum_shares_kernel",),
 )
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.kernels.compiled import INVERSE, LOAD, STORE, SWEPT, MachineCode
+from tests.kernels.compiled import INVERSE, LOAD, STORE, MachineCode
 from tests.kernels.conftest import load
 from tests.kernels.promises import Promises, largest_partial_sum, randn, there
 
@@ -15,10 +15,6 @@ MACHINE_CODE = MachineCode(
         ("_forward_wide_kernel", "tl.store(y_ptr + cols, y, mask=cols < N, cache_modifier=STORE)", *STORE),
         ("_backward_kernel", "mean = tl.sum(g * x_hat, axis=1) / N", *INVERSE),
     ),
-    spills={
-        ("_backward_wide_kernel", "sm_80"): (80, SWEPT),
-        ("_backward_wide_kernel", "sm_100"): (184, SWEPT),
-    },
     narrow=4,
     small=("_sum_shares_kernel",),
 )

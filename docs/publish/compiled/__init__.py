@@ -1,7 +1,12 @@
 """What our Triton kernels, and torch.compile's, become at the points that the site publishes, with no GPU.
 
-tests/benchmarks/launches.py ──> compilation.py ──> build.py ──────────> explorer.py ──> page, listings, index.json
-what launchers get at            what one           all, in parallel,    the files of the viewer, which is
-a case's points                  kernel became      and kept             docs/theme/scripts/explorer.js
-docs/measurements/captures ──> inductor.py ──┘
+tests/benchmarks/launches.py ──> compilation.py ──┐      what launchers get at a case's points; what a kernel became
+docs/measurements/captures   ──> inductor.py    ──┴──> build.py      all of it, in parallel, and kept
+                                                          │
+      ┌───────────────────────────────────────────────────┘
+      └──> facts.py, timed.py    what is known of a kernel, and of the binary that was timed
+             ├──> index.py, page.py ──> explorer.py      the viewer's data, the page of facts: all files of the viewer
+             └──> panel.py, references.py      what stands on a kernel's page, and in the sentences of pages
+
+subjects.py names what the viewer is about. The viewer itself is docs/theme/scripts/explorer.js.
 """

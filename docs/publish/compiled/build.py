@@ -23,12 +23,12 @@ import triton
 from triton.runtime.cache import triton_key
 
 from docs.publish.compiled import inductor
-from docs.publish.compiled.compilation import CACHE, TOOL, Compilation, Pair, compiled, of_launch
+from docs.publish.compiled.compilation import CACHE, TIMED, TOOL, Compilation, Pair, compiled, of_launch
 from docs.publish.errors import PublishError
 from docs.publish.records.captures import Captures
 from snippets.validation.compiled_code import TARGETS
 from tests.benchmarks.case import Point
-from tests.benchmarks.launches import published
+from tests.benchmarks.launches import launched, published
 from tests.benchmarks.source import ROOT
 
 OPTIONS = ("num_warps", "num_stages", "maxnreg")  # what the launch tables choose
@@ -50,7 +50,8 @@ class Compiled:
         narrow: by line of the source, the bits of accesses to global memory that are less than 128.
         troubles: of the tool, by kind and line, where registers are spilled, there is fp64, or there are listings.
         listings: empty but for the points that a page shows first.
-        fp64: there too, facts and troubles of the same with its floats as fp64; None if it takes none.
+        fp64: there too, facts and troubles of the same with its floats as fp64, on the GPU that is timed; None if it
+            takes no floats.
     """
 
     function: str
@@ -72,15 +73,26 @@ Plan = list[tuple[Point, str, list[Pair]]]  # (point, target, what is launched t
 
 
 def plan_of(name: str) -> Plan:
-    """All published points of kernels/<name>.py, or what Inductor generated."""
+    """What is published of kernels/<name>.py, or what Inductor generated.
+
+    All points are compiled for the GPU on which they are timed. For the others, whose launches nobody has swept, those
+    with listings are, and the widest rows, which need the most registers.
+    """
     if name == INDUCTOR:
         return list(inductor.wanted(inductor.captured(Captures.load())))
+    points = published(name)
+    widest = max(point.shape.get("columns", 0) for point in points)
+    some = [point for point in points if is_listed(point) or point.shape.get("columns") == widest]
     plan = []
     for target in TARGETS:
-        for point, launches in published(name, target):
-            listed = point.variants is None  # where the compiler has every knob as well: the page's first shapes
-            plan.append((point, target, [of_launch(name, launch, target, listed) for launch in launches]))
+        for point, launches in launched(name, points if target == TIMED else some, target):
+            plan.append((point, target, [of_launch(name, launch, target, is_listed(point)) for launch in launches]))
     return plan
+
+
+def is_listed(point: Point) -> bool:
+    """Whether listings are kept of it: where the compiler has every knob as well, which are the page's first shapes."""
+    return point.variants is None
 
 
 def digest(name: str, root: Path = ROOT) -> str:
@@ -119,12 +131,12 @@ def _results(name: str, digest: str) -> dict[tuple[str, str, str], dict[str, lis
     found: dict[tuple[str, str, str], dict[str, list[Compiled]]] = {}
     for point in _read(_manifest(name))["points"]:
         place = point["direction"], point["size"], point["dtype"]
-        launched = found.setdefault(place, {})[point["target"]] = []
+        kernels = found.setdefault(place, {})[point["target"]] = []
         for launch, key, key64 in zip(point["launches"], point["keys"], point["keys64"], strict=True):
             entry = _read(_entry(key)) | ({} if point["listed"] else {"listings": {}})
             as_fp64 = _read(_entry(key64)) if key64 else None
             fp64 = as_fp64 and as_fp64["facts"] | {"troubles": as_fp64["troubles"]}
-            launched.append(Compiled(**launch, **entry, fp64=fp64))
+            kernels.append(Compiled(**launch, **entry, fp64=fp64))
     return found
 
 
@@ -154,7 +166,7 @@ def build(names: Iterable[str], report: Callable[[str], None]) -> None:
         names = [name for name in names if not is_fresh(name)]
         plans: dict[str, Plan] = {}
         spawn = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(os.cpu_count(), spawn, _warm_up) as pool:
+        with ProcessPoolExecutor(_cores(), spawn, _warm_up) as pool:
             try:
                 tasks: dict[Future[None], list[Compilation]] = {}
                 for name in names:  # the first compile while the others are planned
@@ -176,13 +188,18 @@ def build(names: Iterable[str], report: Callable[[str], None]) -> None:
 
 def _groups(plan: Plan) -> Iterable[list[Compilation]]:
     """What is not kept, by target."""
-    every = [one for _, _, pairs in plan for pair in pairs for one in pair if one]
-    every.sort(key=lambda one: one.listed)  # of the same at several points a listed one is kept
+    every = [compilation for _, _, pairs in plan for pair in pairs for compilation in pair if compilation]
+    every.sort(key=lambda compilation: compilation.listed)  # of the same at several points a listed one is kept
     groups: dict[str, list[Compilation]] = {}
-    for one in {one.key: one for one in every}.values():
-        if not _is_kept(one):
-            groups.setdefault(one.target, []).append(one)
+    for compilation in {compilation.key: compilation for compilation in every}.values():
+        if not _is_kept(compilation):
+            groups.setdefault(compilation.target, []).append(compilation)
     return groups.values()
+
+
+def _cores() -> int:
+    """Those that this process may use: a worker more would only take its start."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _warm_up() -> None:
@@ -192,8 +209,8 @@ def _warm_up() -> None:
 
 
 def _compile_and_keep(compilations: list[Compilation]) -> None:
-    for one, result in zip(compilations, compiled(compilations), strict=True):
-        _write(_entry(one.key), result)
+    for compilation, result in zip(compilations, compiled(compilations), strict=True):
+        _write(_entry(compilation.key), result)
 
 
 def _described(point: Point, target: str, pairs: list[Pair]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from tests.benchmarks.launches import Launch, specialised
 from tests.benchmarks.source import ROOT
 
 CACHE = Path(".cache/compiled")
+TIMED = "sm_90"  # the target that PUBLISHED_MACHINE is
 TOOL = "snippets/validation/compiled_code.py"
 
 
@@ -61,15 +62,15 @@ Pair = tuple[Compilation, Compilation | None]
 def of_launch(name: str, launch: Launch, target: str, listed: bool) -> Pair:
     """What the launcher of kernels/<name>.py compiles; and with its floats as fp64, if it has any.
 
-    Inductor passes them so on some versions of torch. What becomes of them lies in the source, and not in a shape: so
-    it is enough to look at the listed points.
+    Inductor passes them so on some versions of torch. What becomes of them lies in the source, and neither in a shape
+    nor in a target: so it is enough to look at the listed points on the GPU that is timed.
     """
     kernel = launch.kernel
     source, options = specialised(launch, target)
     place = f"kernels/{name}.py:{kernel.fn.__name__}"
     usual = Compilation(place, source.signature, source.constants, source.attrs, options, target, listed)
     signature = {name: "fp64" if kind == "fp32" else kind for name, kind in usual.signature.items()}
-    if not listed or signature == usual.signature:
+    if not listed or target != TIMED or signature == usual.signature:
         return usual.keyed(kernel), None
     return usual.keyed(kernel), replace(usual, signature=signature, listed=False).keyed(kernel)
 
@@ -85,10 +86,15 @@ def compiled(compilations: Sequence[Compilation]) -> Iterator[dict[str, Any]]:
     Raises:
         compiled_code.Refused: Triton does not compile one.
     """
-    binaries = [_compiled(one) for one in compilations]
-    codes = _opcodes([binary for binary, _ in binaries])
-    for one, (binary, seconds), opcodes in zip(compilations, binaries, codes, strict=True):
-        facts = asdict(compiled_code.facts_of(opcodes, binary, one.target))
+    binaries = [_compiled(compilation) for compilation in compilations]
+    together = iter(
+        _opcodes(
+            [binary for compilation, (binary, _) in zip(compilations, binaries, strict=True) if not compilation.listed]
+        )
+    )
+    for compilation, (binary, seconds) in zip(compilations, binaries, strict=True):
+        opcodes = _disassembled(binary) if compilation.listed else next(together)
+        facts = asdict(compiled_code.facts_of(opcodes, binary, compilation.target))
         result = {
             "facts": facts,
             "seconds": seconds,
@@ -97,10 +103,10 @@ def compiled(compilations: Sequence[Compilation]) -> Iterator[dict[str, Any]]:
             "troubles": {},
             "listings": {},
         }
-        if one.listed or facts["spilled"] or facts["fp64"]:
+        if compilation.listed or facts["spilled"] or facts["fp64"]:
             troubles = compiled_code.troubles(binary).items()
             result["troubles"] = {kind: dict(lines) for kind, lines in troubles}
-        if one.listed:
+        if compilation.listed:
             listings = compiled_code.listings(binary).items()
             result["listings"] = {form: compiled_code.as_text(lines) for form, lines in listings}
         yield result
@@ -112,10 +118,15 @@ def _compiled(compilation: Compilation) -> tuple[CompiledKernel, float]:
     return compiled_code.compile_for(source, compilation.target, **compilation.options)
 
 
+def _disassembled(binary: CompiledKernel) -> list[str]:
+    """The opcodes of a binary whose machine code is listed, too, and therefore kept."""
+    return [line.opcode for line in compiled_code.machine_code(binary) if line.opcode]
+
+
 def _opcodes(binaries: Sequence[CompiledKernel]) -> list[list[str]]:
     """Of each. To start the disassembler takes as long as to compile a kernel, so NVIDIA's go through it in one."""
     if not binaries or "cubin" not in binaries[0].asm:
-        return [[line.opcode for line in compiled_code.machine_code(binary) if line.opcode] for binary in binaries]
+        return [_disassembled(binary) for binary in binaries]
     codes = [_text_section(binary.asm["cubin"]) for binary in binaries]
     architecture = re.search(r"\.target sm_(\w+)", binaries[0].asm["ptx"])
     assert architecture

@@ -161,9 +161,9 @@ def provenance_of(capture: Capture, stale: Iterable[str]) -> str:
     """Where a capture was printed, and that it was with other code."""
     software = f"torch {capture.software['torch']} and Triton {capture.software.get('triton', 'unknown')}"
     seen = f"Captured on {capture.machine['name']} with {software}, {capture.date[:10]}, by {capture.command}"
-    here = f"compiled again for each target with Triton {triton.__version__}"
+    again = f"compiled again for each target with Triton {triton.__version__}"
     changed = " This capture is stale: the code that printed it has changed since." if list(stale) else ""
-    return f"{seen}; {here}.{changed}"
+    return f"{seen}; {again}.{changed}"
 
 
 def _graph(title: str, parts: Mapping[str, str], machine: str, provenance: str, stale: tuple[str, ...] = ()) -> Graph:
@@ -192,8 +192,8 @@ def fresh(root: Path = ROOT) -> list[Graph]:
         PublishError: the snippet fails, such as where there is no C++ compiler.
     """
     texts = [(name, (root / name).read_text(encoding="utf-8")) for name in BUILT_FROM]
-    here = digest_texts(texts), torch.__version__, sys.version, platform.machine()
-    kept = root / FOLDER / f"cpu-{hashlib.sha256(repr(here).encode()).hexdigest()[:16]}.json"
+    made_by = digest_texts(texts), torch.__version__, sys.version, platform.machine()
+    kept = root / FOLDER / f"cpu-{hashlib.sha256(repr(made_by).encode()).hexdigest()[:16]}.json"
     if not kept.exists():
         for old in kept.parent.glob("cpu-*.json"):
             old.unlink()
@@ -270,7 +270,7 @@ def wanted(graphs: Iterable[Graph], root: Path = ROOT) -> Iterator[tuple[Point, 
             raise PublishError(f"captures of Inductor: expected one graph at {graph.point}, got those of {both}")
         shape = dict(zip(("rows", "columns"), map(int, graph.size.split("x")), strict=True))
         for target in graph.targets:
-            pairs: list[Pair] = [(one, None) for one in compilations(graph, target, root)]
+            pairs: list[Pair] = [(compilation, None) for compilation in compilations(graph, target, root)]
             yield Point(shape, graph.dtype, graph.direction), target, pairs
 
 
