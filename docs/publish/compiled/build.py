@@ -87,7 +87,7 @@ def plan_of(name: str) -> Plan:
     for target in TARGETS:
         for point, launches in launched(name, points if target == TIMED else some, target):
             plan.append((point, target, [of_launch(name, launch, target, is_listed(point)) for launch in launches]))
-    return plan
+    return sorted(plan, key=lambda planned: points.index(planned[0]))  # as the case has them
 
 
 def is_listed(point: Point) -> bool:

@@ -97,20 +97,20 @@ class Macros:
 
     def explorer(self, name: str) -> str:
         """What kernels/<name>.py, or the compiler's page, was compiled to: facts, and the button of the viewer."""
-        from docs.publish.compiled import explorer  # brings Triton
+        from docs.publish.compiled.panel import panel  # brings Triton
 
         page = self._page
-        return page.put_html(explorer.panel(self._store, self._captures, page.evidence, page.place, name))
+        return page.put_html(panel(self._store, self._captures, page.evidence, page.place, name))
 
     def compiled(self, name: str, at: str, function: str, **what: str) -> str:
-        """A fact of a compiled kernel, or words, with a link into the viewer: see explorer.reference.
+        """A fact of a compiled kernel, or words, with a link into the viewer: see compiled/references.py.
 
         compiled("softmax", "forward-32768x4096", "_forward_row_kernel", fact="registers")
         compiled("softmax", "forward-32768x4096", "_forward_row_kernel", line="row = (tl.program_id", text="the row")
         """
-        from docs.publish.compiled import explorer
+        from docs.publish.compiled.references import reference
 
-        return explorer.reference(self._captures, name, at, function, **what)
+        return reference(self._captures, name, at, function, **what)
 
     def _captured(self, capture: capture_blocks.Capture, lines: str, title: str) -> str:
         page = self._page
