@@ -243,9 +243,9 @@ def path_of(name: str, folder: Path = PUBLISHED) -> Path:
 
 def same_software(stored: dict) -> bool:
     """Whether this Python would generate what the stored capture shows: the same torch on the same architecture."""
-    here = machine.software()
+    installed = machine.software()
     return all(
-        stored["software"].get(name, "").partition("+")[0] == here.get(name, "").partition("+")[0]
+        stored["software"].get(name, "").partition("+")[0] == installed.get(name, "").partition("+")[0]
         for name in ("torch", "os")
     )
 
@@ -260,15 +260,15 @@ def main(arguments: list[str]) -> int:
         for capture in CAPTURES:
             print(f"{capture.name:40} {capture.device:5} python -m {capture.module}  {capture.section}")
         return 0
-    here = "cuda" if torch.cuda.is_available() else "cpu"
-    names = options.names or [capture.name for capture in CAPTURES if capture.device == here]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    names = options.names or [capture.name for capture in CAPTURES if capture.device == device]
     by_name = {capture.name: capture for capture in CAPTURES}
     unknown = [name for name in names if name not in by_name]
     if unknown:
         print(f"no such capture: {', '.join(unknown)}; --list shows them", file=sys.stderr)
         return 2
     wanted = [by_name[name] for name in names]
-    if here == "cpu" and any(capture.device == "cuda" for capture in wanted):
+    if device == "cpu" and any(capture.device == "cuda" for capture in wanted):
         print("this PyTorch sees no GPU, and a capture that was asked for needs one", file=sys.stderr)
         return 2
     try:

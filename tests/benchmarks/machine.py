@@ -108,8 +108,8 @@ def slug(name: str) -> str:
 def _nvidia_smi(device: torch.device, *queries: str) -> dict[str, str]:
     """What the driver says of a GPU; empty where nvidia-smi is missing or does not know it (a slice of a GPU)."""
     uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-    said = _output_of("nvidia-smi", f"--id={uuid}", f"--query-gpu={','.join(queries)}", "--format=csv,noheader,nounits")
-    return dict(zip(queries, (value.strip() for value in said.strip().split(",")), strict=False)) if said else {}
+    text = _output_of("nvidia-smi", f"--id={uuid}", f"--query-gpu={','.join(queries)}", "--format=csv,noheader,nounits")
+    return dict(zip(queries, (value.strip() for value in text.strip().split(",")), strict=False)) if text else {}
 
 
 def _output_of(*command: str) -> str:

@@ -34,9 +34,7 @@ Report = Callable[[str], None]
 def discover() -> dict[str, Path]:
     """Files with a `CASE`, by the name that it has, sorted: {"kernels/rope": tests/benchmarks/kernels/rope.py, ...}."""
     folder = ROOT / "tests" / "benchmarks"
-    files = sorted(
-        path for path in folder.rglob("*.py") if re.search(r"^CASE = Case\(", path.read_text(), re.MULTILINE)
-    )
+    files = sorted(path for path in folder.rglob("*.py") if re.search("^CASE = ", path.read_text(), re.MULTILINE))
     return {str(path.relative_to(folder).with_suffix("")).replace("_", "-"): path for path in files}
 
 
@@ -298,11 +296,11 @@ def run(names: Iterable[str], device: torch.device, record: Record, report: Repo
         failures: list = []
         for point in progress(list(case.points(device)), name):
             try:
-                one, other = measure_point(case, point, device, sources, report)
+                timed, failed = measure_point(case, point, device, sources, report)
             except torch.OutOfMemoryError as error:  # the inputs or the float64 reference: too much for this GPU
-                one, other = [], [where(case, point) | {"variant": "*", "reason": one_line(error)}]
-            rows += one
-            failures += other
+                timed, failed = [], [where(case, point) | {"variant": "*", "reason": one_line(error)}]
+            rows += timed
+            failures += failed
             torch._dynamo.reset()
             if device.type == "cuda":
                 torch.cuda.empty_cache()

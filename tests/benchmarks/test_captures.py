@@ -63,8 +63,8 @@ def test_a_script_prints_the_same_on_another_machine(module, script, tmp_path, m
     for name, value in other.items():
         monkeypatch.setenv(name, value)
     everything = Output(module, module, language="cpp")
-    usual, there = (captures.run(module, "cpu", where) for where in (script, captures.finished))
-    assert everything.comparable(there) == everything.comparable(usual)
+    usual, elsewhere = (captures.run(module, "cpu", where) for where in (script, captures.finished))
+    assert everything.comparable(elsewhere) == everything.comparable(usual)
 
 
 @pytest.fixture

@@ -306,9 +306,9 @@ def test_a_real_interrupt(house: Path) -> None:
     )
     assert process.stdout and process.stdout.readline() == "waiting\n"
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=MINUTES)
+    _, printed = process.communicate(timeout=MINUTES)
     assert process.returncode == 130
-    assert "Traceback" not in said and "interrupted: finished cases are in" in said
+    assert "Traceback" not in printed and "interrupted: finished cases are in" in printed
     (record,) = records(house)
     assert {row["case"] for row in record["rows"]} == {"first"}
 

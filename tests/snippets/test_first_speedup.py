@@ -116,7 +116,9 @@ def test_the_command_prints_the_table(script) -> None:
     assert "building compile" in done.stderr  # progress, apart from the table
 
 
-def test_the_command_has_three_blocks_to_compile_and_is_patient_for_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_has_three_blocks_to_compile_and_is_patient_for_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Which is what its minute goes to; counted, as seconds depend on what else the machine does."""
     compiled, timed = [], []
     monkeypatch.setattr(torch, "compile", lambda model, dynamic: compiled.append(model) or model)
