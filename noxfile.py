@@ -1,6 +1,7 @@
 """The project's commands; `nox -l` lists them. All of them run in one environment, which the first one installs."""
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -53,11 +54,11 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(python=False, requires=["environment"])
 def tests(session: nox.Session) -> None:
-    """Run every test, in two processes. `-- ARGUMENTS` go to pytest."""
+    """Run every test, in as many processes as there are cores. `-- ARGUMENTS` go to pytest."""
     check(session)
     if not any(map(shutil.which, CHROMIUM)):  # where this fails too, the browser tests say what to install
         run(session, "playwright", "install", "chromium", success_codes=(0, 1))
-    run(session, "pytest", "--numprocesses=2", "--dist=loadfile", *session.posargs)
+    run(session, "pytest", f"--numprocesses={cores()}", "--dist=worksteal", *session.posargs)
 
 
 @nox.session(python=False, requires=["environment"])
@@ -81,10 +82,16 @@ def lint(session: nox.Session) -> None:
     run(session, "mypy")
 
 
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def run(session: nox.Session, module: str, *arguments: str, success_codes: tuple[int, ...] = (0,), **env: str) -> None:
-    """Run a module in the shared environment."""
+    """Run a module in the shared environment. After Ctrl-C it has time to end what it began, and to say so."""
     command = [shared["python"], "-m", module, *arguments]
-    session.run(*command, env=SETTINGS | env, success_codes=success_codes, external=True)
+    ends = {"interrupt_timeout": 30.0, "terminate_timeout": 5.0}
+    session.run(*command, env=SETTINGS | env, success_codes=success_codes, external=True, **ends)
 
 
 def check(session: nox.Session) -> None:

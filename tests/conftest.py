@@ -10,13 +10,18 @@ from subprocess import CompletedProcess
 import pytest
 import torch
 
-pytest_plugins = ["tests.kernels.cached"]
+pytest_plugins = ["tests.kernels.cached", "tests.seconds"]
+
 ROOT = Path(__file__).parents[1]
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 HERE = "cuda" if torch.cuda.is_available() else "cpu"
 
 if HERE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(ROOT / ".cache" / "inductor"))  # a first torch.compile is slow
+if processes := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # each has a share of the cores, and so have its programs
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, CORES // int(processes))))
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from typing import Any
 
 from docs.publish.evidence import Quantity
 from docs.publish.macros import captures as capture_blocks
-from docs.publish.macros import charts, kernel_files, losses, numbers, sweeps, tables
+from docs.publish.macros import charts, kernel_files, losses, numbers, suite, sweeps, tables
 from docs.publish.macros.calc import Input, calc
 from docs.publish.macros.page import Page
 from docs.publish.records.captures import Captures
@@ -82,6 +82,10 @@ class Macros:
         return self._page.put_html(
             sweeps.table(self._root, self._page.place, self._page.evidence, kernel, direction, shape, dtype)
         )
+
+    def suite(self) -> str:
+        """What the tests take by area, see docs.publish.macros.suite."""
+        return self._page.put_html(suite.table(self._root, self._page.place))
 
     def capture(self, name: str, lines: str = "", title: str = "") -> str:
         """What a script printed, by the capture's name."""

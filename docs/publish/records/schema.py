@@ -281,6 +281,25 @@ class TestReport(Provenance):
     tests: list[Outcome]
 
 
+class Share(Model):
+    """What the tests of an area or a file took, in seconds of all processes together."""
+
+    name: Text
+    seconds: Annotated[float, Field(ge=0)]
+    tests: Annotated[int, Field(ge=1)] | None = None
+
+
+class Suite(Provenance):
+    """What one run of all tests took (tests/seconds.py): `seconds` by the clock, in so many processes."""
+
+    dirty: bool
+    machine: dict[str, Any]
+    processes: Annotated[int, Field(ge=1)]
+    seconds: Positive
+    areas: Annotated[list[Share], Field(min_length=1)]
+    files: list[Share]
+
+
 Kind = TypeVar("Kind", bound=Model)
 
 
