@@ -19,7 +19,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("report").addoption("--areas", action="store_true", help=f"write what the areas take to {FOLDER}")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--areas"):
+        config.option.fresh = True  # what tests/kernels/cached.py leaves out takes no time
     if hasattr(config, "workerinput"):  # one process counts
         return
     chosen = config.option.keyword or config.option.markexpr or config.args_source is config.ArgsSource.ARGS

@@ -102,3 +102,11 @@ def test_a_run_with_a_failure_is_not_recorded(tree: Path) -> None:
     (tree / "tests" / "pages" / "test_fails.py").write_text("def test_fails(): assert False")
     assert "not all tests passed" in run(tree, "--areas").stdout
     assert not records(tree)
+
+
+def test_a_recorded_run_takes_nothing_from_earlier_ones(tree: Path) -> None:
+    cached = ["-p", "tests.kernels.cached"]
+    run(tree, *cached)
+    assert "2 cached" in run(tree, *cached).stdout
+    run(tree, *cached, "--areas")
+    assert records(tree)[0].areas[0].seconds >= 0.6
