@@ -273,10 +273,14 @@ class TestCrossEntropy(Promises):
         self.assert_equal(self.run(ours, (x, target), (odd,)), self.run(ours, (x, target), (odd.clone(),)))
 
     def test_strided_target(self, path, device):
+        """Where the guess is right, and where the backward reads the targets, too."""
         x, target = self.make((4, path), torch.float32, device)
-        self.assert_equal(
-            self.run(self.function, (x, target.repeat_interleave(2)[::2])), self.run(self.function, (x, target))
-        )
+        for guess in (1.0, 7.0):
+            results = []
+            for same in (target.repeat_interleave(2)[::2], target):
+                self.kernel._guess(x.device).fill_(guess)
+                results.append(self.run(self.function, (x, same), (torch.tensor(1.0, device=device),)))
+            self.assert_equal(*results)
 
     def test_many_rows_are_counted_and_added_in_shares(self, device):
         x, target = self.make((5000, 3), torch.float32, device)
