@@ -17,7 +17,7 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 HERE = "cuda" if torch.cuda.is_available() else "cpu"
 
 if HERE == "cpu":
-    os.environ.setdefault("TRITON_INTERPRET", "1")
+    os.environ["TRITON_INTERPRET"] = "1"
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(ROOT / ".cache" / "inductor"))  # a first torch.compile is slow
 if processes := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # each has a share of the cores, and so have its programs
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, CORES // int(processes))))

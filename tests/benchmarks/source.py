@@ -39,7 +39,7 @@ def labels(path: Path) -> dict[str, dict[str, str]]:
     Raises:
         ValueError: they are no literals, or used for something else.
     """
-    tree = ast.parse(path.read_text())
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     if (assignment := _presentation(tree)) is not None:
         return ast.literal_eval(assignment.value)
     if any(isinstance(node, ast.Name) and node.id == LABELS for node in ast.walk(tree)):

@@ -144,7 +144,7 @@ def test_nothing_imports_the_labels_of_a_case() -> None:
 def imported(path: Path) -> set[Path]:
     """Files under snippets/ and kernels/ that a file imports, at whatever level, and what those import."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

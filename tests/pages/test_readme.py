@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from unittest import mock
 
@@ -13,15 +14,15 @@ import noxfile
 from docs.publish.markdown.fences import blocks_of
 from tests.benchmarks.source import ROOT
 
-README = (ROOT / "README.md").read_text()
-PINS = (ROOT / "constraints.txt").read_text()
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PINS = (ROOT / "constraints.txt").read_text(encoding="utf-8")
 COMMANDS = [block.body for block in blocks_of(README, "README.md") if block.language == "sh"]
 
 
 def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run Python from the root."""
     return subprocess.run(
-        [sys.executable, *command], cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=120
+        [sys.executable, *command], cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=1800
     )
 
 
@@ -105,5 +106,26 @@ def test_an_unsupported_python_ends_with_one_line():
     session.error.side_effect = SystemExit
     with mock.patch.object(noxfile.sys, "version_info", (3, 10, 4)), pytest.raises(SystemExit):
         noxfile.environment(session)
-    (said,) = session.error.call_args.args
-    assert said.startswith("expected Python 3.11 to 3.14, got ")
+    session.error.assert_called_once_with("expected Python 3.11 to 3.13, got 3.10: start nox with another Python")
+
+
+def test_a_newer_python_is_told_that_nothing_ran_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    session = mock.Mock(bin=str(tmp_path / "bin"))
+    newer = mock.patch.object(noxfile.sys, "version_info", (3, 99, 0))
+    with newer, mock.patch.dict(noxfile.shared):
+        noxfile.environment(session)
+    session.warn.assert_called_once_with("every test ran on Python 3.11 to 3.13; on 3.99 none did")
+    session.install.assert_called_once()
+
+
+def test_the_same_pythons_are_promised_everywhere():
+    """By the README and the pages, to the tools that check for the oldest, and by the workflow."""
+    oldest, newest = noxfile.PYTHONS[0], noxfile.PYTHONS[-1]
+    texts = [README, *(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "pages").rglob("*.md"))]
+    assert set(re.findall(r"Python (3\.\d+) to (3\.\d+)", "".join(texts))) == {(oldest, newest)}
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    assert tools["mypy"]["python_version"] == oldest
+    assert tools["ruff"]["target-version"] == f"py{oldest.replace('.', '')}"
+    workflow = (ROOT / ".github" / "workflows" / "site.yml").read_text(encoding="utf-8")
+    assert set(re.findall(r'python-version: "([\d.]+)"', workflow)) <= set(noxfile.PYTHONS)

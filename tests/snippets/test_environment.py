@@ -55,7 +55,7 @@ def test_no_python_headers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 def run(module: str, *arguments: str, **changed: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", module, *arguments]
-    return subprocess.run(command, cwd=ROOT, env=os.environ | changed, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=ROOT, env=os.environ | changed, capture_output=True, text=True, timeout=1800)
 
 
 def test_no_compiler_where_a_snippet_compiles() -> None:
@@ -64,7 +64,7 @@ def test_no_compiler_where_a_snippet_compiles() -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith("torch.compile needs a C++ compiler: expected no-such-compiler, found none")
-    assert run("snippets.validation.equivalence", CXX="no-such-compiler").returncode == 0
+    assert run("snippets.validation.timing", CXX="no-such-compiler").returncode == 0
 
 
 def test_the_check_as_a_command() -> None:

@@ -66,7 +66,7 @@ def kernels(tmp_path_factory) -> Path:
 def run(kernel: str, signature: str, *more: str, interpret: str = "0") -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "snippets.validation.compiled_code", kernel, "--signature", signature, *more]
     environment = {**os.environ, "TRITON_INTERPRET": interpret}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1800)
 
 
 def facts(folder: Path, kernel: str, target: str) -> dict:
