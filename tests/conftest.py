@@ -18,7 +18,8 @@ HERE = "cuda" if torch.cuda.is_available() else "cpu"
 
 if HERE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"
-os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(ROOT / ".cache" / "inductor"))  # a first torch.compile is slow
+for compiler in ("TORCHINDUCTOR", "TRITON"):  # a first torch.compile is slow; and the home folder plays no part
+    os.environ.setdefault(f"{compiler}_CACHE_DIR", str(ROOT / ".cache" / compiler.removeprefix("TORCH").lower()))
 if processes := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # each has a share of the cores, and so have its programs
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, CORES // int(processes))))
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
