@@ -12,7 +12,7 @@ import nox
 nox.needs_version = ">=2025.2.9"
 nox.options.sessions = ["docs"]
 
-PYTHONS = ("3.11", "3.12", "3.13")  # on which every test ran
+PYTHONS = ("3.11", "3.12", "3.13")  # on which tests ran
 PINS = Path("constraints.txt")
 SITE = Path("site")
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -32,7 +32,7 @@ def environment(session: nox.Session) -> None:
     if sys.version_info[:2] < tuple(map(int, PYTHONS[0].split("."))):
         session.error(f"expected {promised}, got {found}: start nox with another Python")
     if found not in PYTHONS:
-        session.warn(f"every test ran on {promised}; on {found} none did")
+        session.warn(f"tests ran on {promised}, and on {found} none")
     shared["python"] = f"{session.bin}/python"
     stamp = Path(session.bin).parent / "installed"
     wanted = hashlib.sha256(PINS.read_bytes()).hexdigest()

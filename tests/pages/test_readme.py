@@ -115,7 +115,7 @@ def test_a_newer_python_is_told_that_nothing_ran_on_it(tmp_path: Path, monkeypat
     newer = mock.patch.object(noxfile.sys, "version_info", (3, 99, 0))
     with newer, mock.patch.dict(noxfile.shared):
         noxfile.environment(session)
-    session.warn.assert_called_once_with("every test ran on Python 3.11 to 3.13; on 3.99 none did")
+    session.warn.assert_called_once_with("tests ran on Python 3.11 to 3.13, and on 3.99 none")
     session.install.assert_called_once()
 
 
