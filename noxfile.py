@@ -67,6 +67,13 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session(python=False, requires=["environment"])
+def mutants(session: nox.Session) -> None:
+    """Plant known faults in copies of the tree: the tests must fail. `-- --list` shows them, `-- NAME…` picks some."""
+    check(session)
+    run(session, "tests.mutants", *session.posargs)
+
+
+@nox.session(python=False, requires=["environment"])
 def serve(session: nox.Session) -> None:
     """Show the site at http://localhost:8000 and rebuild it on every change; measures nothing."""
     run(session, "mkdocs", "serve", "--livereload", *session.posargs, SITE_URL="http://localhost:8000/")

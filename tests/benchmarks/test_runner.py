@@ -173,6 +173,15 @@ def test_a_variant_that_changes_its_inputs_is_found_out(house: Path) -> None:
     assert "wrong result" in reasons["ours"]
 
 
+def test_results_are_kept_where_later_calls_write_to_the_same_memory(house: Path) -> None:
+    case = house / "tests/benchmarks/first.py"
+    edit(case, "calls = []", "calls = []\nshared = torch.empty(8)")
+    edit(case, "Variant(lambda: lambda: 2 * x)", "Variant(lambda: lambda: torch.mul(x, 2, out=shared))")
+    edit(case, "wrong = lambda: 2.5 * x", "wrong = lambda: torch.mul(x, 2.5, out=shared)")
+    rows, _ = measured(house)
+    assert set(rows) == {"eager", "ours"}
+
+
 def test_a_variant_that_is_wrong_from_the_fourth_call_on_is_found_out(house: Path) -> None:
     edit(house / "tests/benchmarks/first.py", "lambda: lambda: x + x)", "lambda: tires)")
     _, reasons = measured(house)

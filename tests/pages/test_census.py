@@ -22,6 +22,8 @@ def proof_of(path: str) -> Path | None:
         return ROOT / "tests" / source.with_name(f"test_{source.name}")
     if source.parts[:2] == ("tests", "benchmarks"):  # cases: tests/pages/test_house.py loads each
         return ROOT / source
+    if source.parts[:2] == ("tests", "mutants"):
+        return ROOT / source.with_name("test_mutants.py")
     return None
 
 

@@ -118,6 +118,20 @@ def test_every_machine_has_its_own_panel_and_only_the_pages_machine_its_title_an
     assert html.count("Eight rows.") == 1 and html.index("Eight rows.") < html.index('data-machine="laptop"')
 
 
+@pytest.mark.parametrize("metric", ["time", "bandwidth"])
+def test_of_another_machine_is_said_who_is_ahead(metric, project):
+    rows = [row(project, mode="calls", time=timing(3)), row(project, mode="calls", variant="eager", time=timing(2))]
+    laptop = record(project, machine=LAPTOP, id="laptop", rows=rows)
+    _, title = titles(
+        drawn(project, BARS | {"title": "{ours}", "metric": metric, "mode": "device"}, record(project), laptop)
+    )
+    assert title.startswith("A laptop: eager is ahead with ")
+
+
+def test_over_shares_the_ceiling_is_one(project):
+    assert titles(drawn(project, BARS | {"metric": "share", "title": "{ours} of {ceiling}"})) == ["50.0% of 100%"]
+
+
 def test_a_line_that_ends_early_is_named_where_it_ends(project):
     content = scaling(project, "ours", "eager")
     content["rows"] = [row for row in content["rows"] if (row["variant"], row["shape"]["columns"]) != ("eager", 16)]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from mkdocs.exceptions import Abort
 
+from docs.publish import units
 from docs.publish.errors import PublishError
 from docs.publish.macros.catalogue import Macros
 from docs.publish.macros.page import Page
@@ -89,6 +90,17 @@ def test_a_number_is_what_the_record_says(macro: str, shown: str, root: Path):
     assert page.evidence.entries["e1"]["value"] == shown
 
 
+@pytest.mark.parametrize(
+    ("value", "unit", "shown"),
+    [
+        (3e-5, "s", "30.0 µs"), (1.2345e-3, "s", "1.23 ms"), (999.6e-9, "s", "1.00 µs"), (4.056e12, "B/s", "4.06 TB/s"),
+        (6.62e8, "B/s", "662 MB/s"), (0.8764, "%", "87.6%"), (2.0, "x", "2.00×"),
+    ],
+)  # fmt: skip
+def test_a_quantity_has_three_digits_and_a_unit_that_fits(value: float, unit: str, shown: str):
+    assert units.text(value, unit) == shown
+
+
 def test_evidence_says_where_a_number_comes_from(root: Path):
     html, page = rendered('{{ number("kernels/add", "ours", "bandwidth") }}', root)
     entry = page.evidence.entries["e1"]
@@ -102,6 +114,22 @@ def test_evidence_says_where_a_number_comes_from(root: Path):
     assert entry["download_url"] == "../../results/nvidia-h200.json"
     assert 'href="../../results/machines/nvidia-h200/#kernels-add-ours-forward-8x4-bfloat16-device"' in html
     assert json.loads(re.sub(r"</?script[^>]*>", "", page.evidence.script())) == page.evidence.entries
+
+
+@pytest.mark.parametrize(
+    "macro",
+    [
+        'number("kernels/add", "ours", "time")',
+        'calc("2 * t", unit="us", t=value("kernels/add", "ours", "time"))',
+    ],
+)
+def test_a_stale_number_has_a_badge_and_so_has_what_is_worked_out_from_it(macro: str, root: Path):
+    html, page = rendered(f"{{{{ {macro} }}}}", root)
+    assert "stale" not in html and not page.evidence.stale
+    (root / tiny.KERNEL).write_text("def add(a, b):\n    return b + a\n")
+    html, page = rendered(f"{{{{ {macro} }}}}", root)
+    assert 'class="rp-number rp-stale"' in html and "<small>stale</small></a>" in html
+    assert page.evidence.stale == [page.evidence.entries["e1"]["label"]], "a release is told"
 
 
 def test_worked_arithmetic_shows_its_inputs(root: Path):
@@ -250,6 +278,14 @@ def test_a_table_has_the_evidence_of_each_cell(root: Path):
     assert html.count("<tr>") == 3
     assert html.count("data-evidence=") == 3, "one of the four is not measured"
     assert "ours, 8 × 8" in html
+
+
+def test_a_table_says_what_was_not_timed(root: Path):
+    where = {"case": "kernels/add", "direction": "forward", "shape": {"rows": 8, "columns": 4}, "dtype": "bfloat16"}
+    failures = [where | {"variant": "liger", "reason": "ImportError: no Liger here"}]
+    tiny.write(root, tiny.record(root, day=3, failures=failures))
+    markdown, page = rendered('{{ table("kernels/add", "time", shape="8x4") }}\n', root)
+    assert re.search(r"Not timed: Liger[^:]*: ImportError: no Liger here\.", page.finish(markdown))
 
 
 def test_a_table_has_a_choice_only_where_its_shapes_have_one(root: Path):

@@ -42,6 +42,10 @@ FAULTS: dict[str, tuple[Change, str]] = {
         "ours forward 8×4 bfloat16 device: expected a measured bandwidth ceiling for the mix 'copy', got none",
     ),
     "percentiles": (lambda record: faster(record, 0, time=tiny.TIMING | {"p20": 1.0}), "p20 <= p50 <= p80 expected"),
+    "median above the 80th percentile": (
+        lambda record: faster(record, 0, time=tiny.TIMING | {"p50": 1.0}),
+        "p20 <= p50 <= p80 expected",
+    ),
     "bandwidth above the datasheet": (
         lambda record: faster(record, 0, bytes_read=4 * 10**9),
         "ours forward 8×4 bfloat16 device: expected at most 4.8 TB/s (NVIDIA H200 SXM datasheet), got 5.00 TB/s",
@@ -138,6 +142,13 @@ def test_a_speedup_compares_what_ran_side_by_side(tmp_path: Path):
     row = load(root).find(OURS)
     with pytest.raises(PublishError, match=r"over, beside kernels/add ours .* expected one of ours; got 'eager'"):
         row.metric("speedup", over="eager")
+
+
+def test_sustained_load_is_held_against_the_ceiling_of_sustained_load(tmp_path: Path):
+    root = tiny.project(tmp_path)
+    tiny.write(root, tiny.record(root, [tiny.row(root, mode=mode) for mode in ("burst", "sustained")]))
+    ceilings = [row.matrix_ceiling for row in load(root).select(OURS)]
+    assert ceilings == [8e14, 6e14]
 
 
 def test_a_removed_case_is_history(tmp_path: Path):

@@ -102,3 +102,5 @@ def test_a_capture_is_stale_when_its_script_changes(root: Path):
     assert not captures.is_stale(capture)
     change(root, "kernel")
     assert captures.is_stale(capture)
+    (root / tiny.KERNEL).unlink()
+    assert captures.is_stale(capture), "nobody can say that it is not"

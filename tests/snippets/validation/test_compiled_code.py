@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("triton")
+from snippets.validation.compiled_code import bits
 
 ROOT = Path(__file__).parents[3]
 KERNELS = """
@@ -89,6 +90,18 @@ def test_wide_accesses_on_every_target(kernels, tmp_path):
         assert set(found["loads"]) == set(found["stores"]) == {"128"}, found
         assert found["spilled"] == found["fp64"] == found["tensor_core"] == 0 and found["warps"] == 4
         assert 0 < found["registers"] <= 64 and found["instructions"] > 0 and found["size"] >= 4 * found["instructions"]
+
+
+@pytest.mark.parametrize(
+    ("opcode", "width"),
+    (
+        ("LDG.E", 32), ("LDG.E.U16", 16), ("STG.E.S8.STRONG.GPU", 8), ("LDG.E.64.CONSTANT", 64),
+        ("LDGSTS.E.BYPASS.128", 128), ("global_load_ushort", 16), ("buffer_store_dword", 32), ("global_load_b64", 64),
+        ("buffer_load_dwordx4", 128),
+    ),
+)  # fmt: skip
+def test_the_width_of_an_access_is_in_its_name(opcode, width):
+    assert bits(opcode) == width
 
 
 def test_narrow_accesses_and_their_lines(kernels):

@@ -67,6 +67,11 @@ def test_a_baseline_far_from_the_reference_is_no_yardstick():
     assert "no yardstick: the baseline is 4.0e+00 from the reference" in agreement.problem
 
 
+def test_half_of_the_digits_are_what_a_yardstick_needs():
+    assert judge([1.0], [1.0 + 1e-4], [1.0]).holds
+    assert "no yardstick" in judge([1.0], [1.0 + 1e-3], [1.0]).problem
+
+
 # ---- NaN, infinity, nothing -----------------------------------------------------------------------------------------
 
 NAN, INF = math.nan, math.inf

@@ -1,0 +1,150 @@
+"""The list of mutants fits the tree, and the tool tells a mutant that is killed from one that is not."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.__main__ import Outcome, judged, main
+from tests.mutants.mutant import KINDS, ROOT, load
+
+# ---- the list -------------------------------------------------------------------------------------------------------
+
+
+def test_every_entry_fits_the_tree():
+    assert not {mutant.name: mutant.trouble(ROOT) for mutant in load() if mutant.trouble(ROOT)}
+
+
+def test_every_area_kernel_and_kind_has_entries_that_need_no_gpu():
+    mutants = [mutant for mutant in load() if not mutant.needs]
+    areas = Counter(mutant.area for mutant in mutants)
+    assert set(areas) == {"kernels", "publishing", "runner", "snippets"} and min(areas.values()) >= 8, areas
+    assert {mutant.kind for mutant in mutants} == set(KINDS)
+    files = Counter(mutant.file for mutant in mutants)
+    few = [path.name for path in (ROOT / "kernels").glob("[!_]*.py") if files[f"kernels/{path.name}"] < 3]
+    assert not few, f"expected three mutants at least, one of them in the backward: {few}"
+
+
+# ---- the tool, on a tree of two files -------------------------------------------------------------------------------
+
+ENTRY = """
+[{name}]
+kind = "sign"
+fault = "one is minus one"
+file = "code.py"
+old = "{old}"
+new = "{new}"
+test = "tests/test_code.py"
+{more}
+"""
+TEST = """
+import os, pathlib, time
+import code_of_ours
+
+def test_one():
+    if "MARK" in os.environ and code_of_ours.ONE != 1:
+        pathlib.Path(os.environ["MARK"]).write_text(str(os.getpid()))
+        time.sleep(600)
+    assert code_of_ours.ONE == 1, "one is one"
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Callable[..., Path]:
+    """Writes the tree, with these entries."""
+
+    def write(*entries: str, test: str = TEST) -> Path:
+        root = tmp_path / "tree"
+        files = {
+            "code_of_ours.py": "ONE = 1\nTWO = 2\n",
+            "tests/test_code.py": test,
+            "tests/mutants/some.toml": "".join(entries),
+        }
+        for name, text in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+        return root
+
+    return write
+
+
+def entry(name: str, old: str, new: str, more: str = "") -> str:
+    return ENTRY.format(name=name, old=old, new=new, more=more).replace("code.py", "code_of_ours.py", 1)
+
+
+def contents(root: Path) -> dict[str, str]:
+    return {str(path): path.read_text() for path in root.rglob("*") if path.is_file()}
+
+
+def test_each_mutant_gets_its_verdict(tree, capsys, monkeypatch):
+    root = tree(
+        entry("minus", "ONE = 1", "ONE = -1"),
+        entry("two", "TWO = 2", "TWO = 3"),
+        entry("gone", "THREE = 3", "THREE = 4"),
+        entry("no-python", "ONE = 1", "ONE ="),
+        entry("no-verdict", "ONE = 1", "import os; os._exit(7)"),
+        entry("on-a-gpu", "ONE = 1", "ONE = -1", 'needs = "gpu"'),
+    )
+    before = contents(root)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert main([], root) == 1
+    assert contents(root) == before
+    progress, count, table = capsys.readouterr().out.partition("1 of 6 killed")
+    assert count
+    assert re.search(r"\d/4\] killed   minus .* test_code.py::test_one - AssertionError: one is one", progress)
+    assert re.search(r"^survived two +the test passes$", table, re.MULTILINE)
+    assert re.search(
+        r"^error    gone +stale entry: expected .* once in code_of_ours.py, found it 0 times$", table, re.MULTILINE
+    )
+    assert re.search(r"^error    no-python +pytest ended with status 2: ", table, re.MULTILINE)
+    assert re.search(r"^error    no-verdict +pytest ended with status 7", table, re.MULTILINE)
+    assert re.search(r"^not run  on-a-gpu +needs a GPU$", table, re.MULTILINE)
+    assert "minus" not in table
+
+
+def test_a_mutant_without_end_is_an_error():
+    assert judged(Outcome(-1, "no end after 900 s"))[0] == "error"
+
+
+def test_tests_that_fail_anyway_kill_nothing(tree, capsys):
+    root = tree(entry("minus", "ONE = 1", "ONE = -1"), test="def test_red():\n    assert False\n")
+    assert main([], root) == 1
+    printed = capsys.readouterr().out
+    assert "tests/test_code.py fails without a mutant" in printed and "minus" not in printed
+
+
+def test_some_are_picked_by_name_or_area(tree, capsys):
+    root = tree(entry("minus", "ONE = 1", "ONE = -1"), entry("two", "TWO = 2", "TWO = 3"))
+    assert main(["minus"], root) == 0
+    assert "1 of 1 killed" in capsys.readouterr().out
+    assert main(["some", "--list"], root) == 0
+    minus, two = capsys.readouterr().out.splitlines()
+    assert minus.split()[:2] == ["some", "minus"] and two.split()[:2] == ["some", "two"]
+    with pytest.raises(SystemExit, match="2"):
+        main(["plus"], root)
+    assert "no mutant and no area of this name: plus" in capsys.readouterr().err
+
+
+def test_interrupted_it_leaves_the_tree_alone_and_nothing_behind(tree, tmp_path):
+    root = tree(entry("minus", "ONE = 1", "ONE = -1"))
+    before, mark, copies = contents(root), tmp_path / "mark", tmp_path / "copies"
+    copies.mkdir()
+    code = "import sys, pathlib, tests.mutants.__main__ as tool; sys.exit(tool.main([], pathlib.Path(sys.argv[1])))"
+    environment = os.environ | {"MARK": str(mark), "TMPDIR": str(copies)}
+    tool = subprocess.Popen([sys.executable, "-c", code, str(root)], cwd=ROOT, env=environment)
+    while not (mark.exists() and mark.read_text()):
+        assert tool.poll() is None
+        time.sleep(0.1)
+    tool.send_signal(signal.SIGTERM)
+    assert tool.wait() == 128 + signal.SIGTERM
+    assert contents(root) == before
+    assert not list(copies.iterdir())
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(mark.read_text()), 0)
