@@ -20,6 +20,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd import forward_ad
 
 
 # --8<-- [start:forward]
@@ -299,6 +300,14 @@ def _sum_launch(N: int, device: torch.device) -> dict[str, int]:
 
 
 # --8<-- [start:op]
+_MOST = 2**30  # rows, and columns: indices of 32 bits have room for the largest tile beyond
+
+
+def _checked(M: int, N: int) -> None:
+    if max(M, N) > _MOST:
+        raise ValueError(f"x: expected at most {_MOST} rows and as many columns, got {M} x {N}")
+
+
 def _rows(t: Tensor) -> tuple[Tensor, int]:
     """Rows of neighbouring columns, and how far apart they are: no copy where the strides allow that."""
     if t.is_contiguous():
@@ -326,6 +335,7 @@ def _forward(
         return y, h, rstd
     N = x.shape[-1]
     M = x.numel() // N
+    _checked(M, N)
     (x, x_stride), (residual, residual_stride), weight = _rows(x), _rows(residual), weight.contiguous()
     unit = 8 if N % 8 == x_stride % 8 == residual_stride % 8 == 0 else 1
     tensors = x, residual, weight, y, h, rstd if save else None
@@ -380,7 +390,8 @@ def _backward(
 
 
 # define and impl cost the host less per call than custom_op; fake tensors, torch.compile and opcheck work as well
-_library = torch.library.Library("ridgepoint", "FRAGMENT")
+_namespace = __name__.replace(".", "_")  # another copy of this file, in another package, has another
+_library = torch.library.Library(_namespace, "FRAGMENT")
 _library.define(
     "add_rms_norm_forward(Tensor x, Tensor residual, Tensor weight, float eps, ScalarType dtype, bool save)"
     " -> (Tensor, Tensor, Tensor)"
@@ -392,14 +403,26 @@ _library.define(
 for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
     _library.impl("add_rms_norm_forward", _forward, _key)
     _library.impl("add_rms_norm_backward", _backward, _key)
-torch.library.register_fake("ridgepoint::add_rms_norm_forward", _forward_fake, lib=_library)
-torch.library.register_fake("ridgepoint::add_rms_norm_backward", _backward_fake, lib=_library)
-_forward_op = torch.ops.ridgepoint.add_rms_norm_forward.default
-_backward_op = torch.ops.ridgepoint.add_rms_norm_backward.default
+torch.library.register_fake(f"{_namespace}::add_rms_norm_forward", _forward_fake, lib=_library)
+torch.library.register_fake(f"{_namespace}::add_rms_norm_backward", _backward_fake, lib=_library)
+_forward_op = getattr(torch.ops, _namespace).add_rms_norm_forward.default
+_backward_op = getattr(torch.ops, _namespace).add_rms_norm_backward.default
 # --8<-- [end:op]
 
 
 # --8<-- [start:autograd]
+def _refuse_transforms(*tensors: Tensor | None) -> None:
+    """Inside torch.func, and for a tensor with a tangent, the operator would return a result without derivatives."""
+    if torch.compiler.is_compiling():
+        return
+    transformed = torch._C._are_functorch_transforms_active()
+    if not transformed and forward_ad._current_level >= 0:
+        transformed = any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+    if transformed:
+        raise RuntimeError("add_rms_norm: expected a call outside torch.func (grad, jvp, vmap, ...) and "
+                           "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
+
+
 class _AddRMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -456,7 +479,8 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6)
         TypeError: x, residual or weight is not a tensor of one of these dtypes.
         ValueError: x has no dimension; residual is not of the shape of x, or weight not [N]; one of them is on another
             device than x; or x is on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
-        RuntimeError: in a backward with create_graph=True, since there is no double backward.
+        RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
+            jvp, vmap, ...) and in forward-mode AD, which are not supported either.
 
     Source: Zhang & Sennrich, "Root Mean Square Layer Normalization", 2019 (https://arxiv.org/abs/1910.07467).
     """
@@ -474,6 +498,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6)
             raise ValueError(f"{name}: expected on {x.device}, where x is, got {t.device}")
     if x.device.type == "cpu" and not _INTERPRETED:
         raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
+    _refuse_transforms(x, residual, weight)
     autocast = _AUTOCAST and x.is_cuda and torch.is_autocast_enabled("cuda")
     dtype = torch.float32 if autocast else torch.promote_types(x.dtype, residual.dtype)
     if torch.is_grad_enabled() and (x.requires_grad or residual.requires_grad or weight.requires_grad):

@@ -20,6 +20,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd import forward_ad
 
 _LOWEST = tl.constexpr(-3.4028234663852886e38)  # where a maximum begins: finite, so that -inf less it is no NaN
 _COUNTED = tl.constexpr(1024)  # targets counted at a time
@@ -502,6 +503,14 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
 
 
 # --8<-- [start:op]
+_MOST = 2**30  # rows, and columns: indices of 32 bits have room for the largest tile beyond
+
+
+def _checked(M: int, N: int) -> None:
+    if max(M, N) > _MOST:
+        raise ValueError(f"logits: expected at most {_MOST} rows and as many columns, got {M} x {N}")
+
+
 _REDUCTIONS = ("none", "mean", "sum")
 _guesses: dict[torch.device, Tensor] = globals().get("_guesses", {})  # kept by a reload: captured graphs use them
 
@@ -551,6 +560,7 @@ def _forward(
         notes.zero_()
         return outputs
     x, target = _rows(logits), target.reshape(-1)
+    _checked(*x.shape)
     launch = dict(_forward_launch(x.shape[1], 8 * x.element_size(), x.device))
     (stride, M, N), constants = _shape(x, launch)
     programs = min(-(-M // launch.get("ROWS", 1)), launch.pop("PROGRAMS") * _device(x.device)[0] or M)
@@ -606,7 +616,8 @@ def _correct(dx: Tensor, dloss: Tensor, logits: Tensor, *rest: object) -> None:
 
 
 # define and impl cost the host less per call than custom_op; fake tensors, torch.compile and opcheck work as well
-_library = torch.library.Library("ridgepoint", "FRAGMENT")
+_namespace = __name__.replace(".", "_")  # another copy of this file, in another package, has another
+_library = torch.library.Library(_namespace, "FRAGMENT")
 _OPTIONS = "int ignore_index, float smoothing, str reduction"
 _SAVED = f"Tensor dloss, Tensor logits, Tensor target, Tensor notes, Tensor state, {_OPTIONS}"
 _library.define(
@@ -619,16 +630,28 @@ for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for t
     _library.impl("cross_entropy_forward", _forward, _key)
     _library.impl("cross_entropy_backward", _backward, _key)
     _library.impl("cross_entropy_correct", _correct, _key)
-torch.library.register_fake("ridgepoint::cross_entropy_forward", _forward_fake, lib=_library)
-torch.library.register_fake("ridgepoint::cross_entropy_backward", _backward_fake, lib=_library)
-torch.library.register_fake("ridgepoint::cross_entropy_correct", lambda *_: None, lib=_library)
-_forward_op = torch.ops.ridgepoint.cross_entropy_forward.default
-_backward_op = torch.ops.ridgepoint.cross_entropy_backward.default
-_correct_op = torch.ops.ridgepoint.cross_entropy_correct.default
+torch.library.register_fake(f"{_namespace}::cross_entropy_forward", _forward_fake, lib=_library)
+torch.library.register_fake(f"{_namespace}::cross_entropy_backward", _backward_fake, lib=_library)
+torch.library.register_fake(f"{_namespace}::cross_entropy_correct", lambda *_: None, lib=_library)
+_forward_op = getattr(torch.ops, _namespace).cross_entropy_forward.default
+_backward_op = getattr(torch.ops, _namespace).cross_entropy_backward.default
+_correct_op = getattr(torch.ops, _namespace).cross_entropy_correct.default
 # --8<-- [end:op]
 
 
 # --8<-- [start:autograd]
+def _refuse_transforms(*tensors: Tensor | None) -> None:
+    """Inside torch.func, and for a tensor with a tangent, the operator would return a result without derivatives."""
+    if torch.compiler.is_compiling():
+        return
+    transformed = torch._C._are_functorch_transforms_active()
+    if not transformed and forward_ad._current_level >= 0:
+        transformed = any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+    if transformed:
+        raise RuntimeError("cross_entropy: expected a call outside torch.func (grad, jvp, vmap, ...) and "
+                           "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
+
+
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx, logits: Tensor, target: Tensor, options: tuple[int, float, str], dtype: torch.dtype) -> Tensor:
@@ -645,7 +668,7 @@ class _CrossEntropy(torch.autograd.Function):
             raise RuntimeError("cross_entropy: expected a backward without create_graph=True, got one with: it would "
                                "lose the second derivative, which this kernel does not have")  # fmt: skip
         logits, target, notes, state, dx = ctx.saved_tensors
-        if not ctx.ahead:
+        if not ctx.ahead or torch._C._functorch.is_legacy_batchedtensor(dloss):  # is_grads_batched: several gradients
             return _backward_op(dloss, logits, target, notes, state, *ctx.options), None, None, None
         ctx.ahead = False  # the memory is the caller's from now on: a second backward takes its own
         dx = dx.data  # with a version of its own, so that what the caller does to it does not make the saved one stale
@@ -690,7 +713,8 @@ def cross_entropy(
         TypeError: logits is not a tensor of one of these dtypes, or target not one of int64.
         ValueError: a shape, label_smoothing or reduction other than these; target on another device than logits; or
             logits on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
-        RuntimeError: in a backward with create_graph=True, since there is no double backward.
+        RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
+            jvp, vmap, ...) and in forward-mode AD, which are not supported either.
 
     Source: Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018 (https://arxiv.org/abs/1805.02867).
     """
@@ -699,6 +723,7 @@ def cross_entropy(
         raise TypeError(f"logits: expected an fp32, fp16 or bf16 tensor, got {got}")
     if logits.device.type == "cpu" and not _INTERPRETED:
         raise ValueError("logits: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
+    _refuse_transforms(logits)
     if not isinstance(target, Tensor) or target.dtype != torch.int64:
         got = getattr(target, "dtype", type(target))
         raise TypeError(f"target: expected an int64 tensor of classes (not of probabilities), got {got}")

@@ -19,6 +19,10 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd import forward_ad
+
+_MISSING = tl.constexpr(9205357640488583168)  # the word of a part that has not come: a mean of NaN, 0x7FC00000
+_POLLS = tl.constexpr(256)  # a fifth of a millisecond, where a row's parts usually wait for some microseconds
 
 
 # --8<-- [start:forward]
@@ -123,38 +127,54 @@ def _combine_parts(count, mean, squares, other_count, other_mean, other_squares)
     both = count + other_count
     share = other_count / tl.maximum(both, 1.0)
     distance = other_mean - mean
-    return both, mean + distance * share, squares + other_squares + distance * distance * count * share
+    return both, tl.fma(distance, share, mean), tl.fma(distance * distance * count, share, squares + other_squares)
 
 
 @triton.jit
 def _arrived(ptr, inside):
-    """The words, once none of those inside is 0; 1 where it is not inside."""
+    """The words, each once it is not 0, or after _POLLS looks as _MISSING; 1 where it is not inside."""
     return tl.inline_asm_elementwise(
-        """{ .reg .pred p, q; .reg .b64 at, word; setp.ne.s32 q, $2, 0; mov.b64 at, $1; mov.b64 word, 1;
-        again: @q ld.relaxed.gpu.global.b64 word, [at]; setp.eq.and.s64 p, word, 0, q; @p bra again;
-        mov.b64 $0, word; }""", "=l,l,r", [ptr.to(tl.int64), inside.to(tl.int32)],
+        """{ .reg .pred p, q; .reg .b32 polls; .reg .b64 at, word;
+        setp.ne.s32 q, $2, 0; mov.b64 at, $1; mov.b64 word, 1; mov.b32 polls, 0;
+        again: @q ld.relaxed.gpu.global.b64 word, [at]; setp.eq.and.s64 p, word, 0, q;
+        add.s32 polls, polls, 1; setp.lt.and.s32 p, polls, $4, p; @p bra again;
+        setp.eq.s64 p, word, 0; selp.b64 $0, $3, word, p; }""", "=l,l,r,l,r",
+        [ptr.to(tl.int64), inside.to(tl.int32), tl.full(ptr.shape, _MISSING, tl.int64),
+         tl.full(ptr.shape, _POLLS, tl.int32)],
         dtype=tl.int64, is_pure=False, pack=1,
     )  # fmt: skip
 
 
 @triton.jit
-def _exchange(
-    mean, squares, words_ptr, part, N,
-    PARTS: tl.constexpr, COLUMNS: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.constexpr,
-):  # fmt: skip
-    """Mean and sum of squares of the row, from those of all programs that work at it.
-
-    The two of a program make one word of 64 bits, written and read at once: no order between writes is needed. No word
-    is 0, for the last bit of the squares is set, and 0 is what is there until it is written.
-    """
+def _send(mean, squares, ptr):
+    """The two of a part as one word of 64 bits, written and read at once: no order between writes is needed."""
     word = (mean.to(tl.uint32, bitcast=True).to(tl.int64) << 32) | squares.to(tl.uint32, bitcast=True).to(tl.int64)
-    tl.atomic_xchg(words_ptr + part, word | 1, sem="relaxed")
-    slots = tl.arange(0, SLOTS)  # one for each thread
+    tl.atomic_xchg(ptr, word | 1, sem="relaxed")
+    return word | 1
+
+
+@triton.jit
+def _receive(words_ptr, PARTS: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.constexpr):
+    """The words of a row's parts, a slot for each thread.
+
+    No word is 0, for the last bit of the squares is set, and 0 is what is there until it is written.
+    """
+    slots = tl.arange(0, SLOTS)
     if WAIT:
-        words = _arrived(words_ptr + slots, slots < PARTS)
-    else:
-        words = tl.load(words_ptr + slots, mask=slots < PARTS, other=1)
-    counts = tl.minimum(tl.maximum(N - slots * COLUMNS, 0), COLUMNS).to(tl.float32)
+        return _arrived(words_ptr + slots, slots < PARTS)
+    words = tl.load(words_ptr + slots, mask=slots < PARTS, other=1)
+    return tl.where(words == 0, _MISSING, words)
+
+
+@triton.jit
+def _is_missing(words, part, SLOTS: tl.constexpr):
+    return tl.max(((words == _MISSING) & (tl.arange(0, SLOTS) == part)).to(tl.int32)) > 0
+
+
+@triton.jit
+def _together(words, N, COLUMNS: tl.constexpr, SLOTS: tl.constexpr):
+    """Mean and sum of squares of a row, from the words of its parts: NaN if one is missing."""
+    counts = tl.minimum(tl.maximum(N - tl.arange(0, SLOTS) * COLUMNS, 0), COLUMNS).to(tl.float32)
     means = (words >> 32).to(tl.uint32).to(tl.float32, bitcast=True)
     squares = words.to(tl.uint32).to(tl.float32, bitcast=True)
     _, mean, squares = tl.reduce((counts, means, squares), 0, _combine_parts)
@@ -165,6 +185,62 @@ def _exchange(
 
 
 # --8<-- [start:forward-row]
+@triton.jit
+def _kept(x_ptr, tile, left, BLOCK: tl.constexpr, PACKED: tl.constexpr, WHOLE: tl.constexpr):
+    """A tile of a part of which `left` columns are there."""
+    if PACKED:
+        return _pairs(x_ptr, tile * BLOCK, left, BLOCK, WHOLE)
+    else:  # Triton wants it
+        return _raw(x_ptr, tile * BLOCK, left, BLOCK, WHOLE, "")
+
+
+@triton.jit
+def _sum(x):
+    """Of all numbers, in an order that does not depend on where the compiler finds it best to have them."""
+    return tl.sum(tl.sum(x, axis=1))
+
+
+@triton.jit
+def _part_from_memory(x_ptr, left, TILES: tl.constexpr, BLOCK: tl.constexpr, PACKED: tl.constexpr):
+    """Mean and sum of squares of a part that another program has: the same operations in the same order."""
+    dtype: tl.constexpr = x_ptr.dtype.element_ty
+    tiles = tl.minimum(tl.cdiv(left, BLOCK), TILES)  # a loop of known length would be unrolled, into more registers
+    sums = tl.zeros([BLOCK // 8, 8], tl.float32)
+    for tile in range(tiles):
+        sums += _look(_kept(x_ptr, tile, left, BLOCK, PACKED, False), None, dtype)
+    mean = _sum(sums) / tl.minimum(left, TILES * BLOCK)
+    squares = tl.zeros([BLOCK // 8, 8], tl.float32)
+    for tile in range(tiles):
+        distance = _look(_kept(x_ptr, tile, left, BLOCK, PACKED, False), None, dtype) - mean
+        distance = tl.where(tile * BLOCK + _lanes(BLOCK) < left, distance, 0.0)
+        squares = tl.fma(distance, distance, squares)
+    return mean, _sum(squares)
+
+
+@triton.jit
+def _row_from_memory(
+    x_ptr, words_ptr, words, part, left, N,
+    PARTS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """Mean and sum of squares of a row of which parts are missing; whoever comes later finds them."""
+    for other in range(PARTS):
+        if _is_missing(words, other, SLOTS):
+            to = (other - part) * (TILES * BLOCK)
+            mean, square = _part_from_memory(x_ptr + to, left - to, TILES, BLOCK, PACKED)
+            words = tl.where(tl.arange(0, SLOTS) == other, _send(mean, square, words_ptr + other), words)
+    return _together(words, N, TILES * BLOCK, SLOTS)
+
+
+@triton.jit
+def _all_kept(
+    x_ptr, left, PARTS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, PACKED: tl.constexpr, FULL: tl.constexpr
+):
+    kept = ()
+    for tile in tl.static_range(TILES):
+        kept = kept + (_kept(x_ptr, tile, left, BLOCK, PACKED, FULL or (PARTS == 1 and tile < TILES - 1)),)
+    return kept
+
+
 @triton.jit
 def _forward_row_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, stats_ptr, words_ptr, x_stride, M, N, eps,
@@ -183,13 +259,7 @@ def _forward_row_kernel(
     left = N - start  # all that follows counts from the part's start
     x_ptr += row * x_stride + start
     y_ptr += row * N + start
-    kept = ()
-    for tile in tl.static_range(TILES):
-        whole = FULL or (PARTS == 1 and tile < TILES - 1)
-        if PACKED:
-            kept = kept + (_pairs(x_ptr, tile * BLOCK, left, BLOCK, whole),)
-        else:
-            kept = kept + (_raw(x_ptr, tile * BLOCK, left, BLOCK, whole, ""),)
+    kept = _all_kept(x_ptr, left, PARTS, TILES, BLOCK, PACKED, FULL)
     if AHEAD:
         for tile in tl.static_range(TILES):
             eights = tile * BLOCK + tl.arange(0, BLOCK // 8) * 8  # one for each thread
@@ -198,16 +268,22 @@ def _forward_row_kernel(
     sums = tl.zeros([BLOCK // 8, 8], tl.float32)
     for tile in tl.static_range(TILES):
         sums += _look(kept[tile], None, dtype)
-    mean = tl.sum(sums) / tl.minimum(left, TILES * BLOCK)
+    mean = _sum(sums) / tl.minimum(left, TILES * BLOCK)
     squares = tl.zeros([BLOCK // 8, 8], tl.float32)
     for tile in tl.static_range(TILES):
         distance = _look(kept[tile], mean, dtype) - mean
         if not FULL and (PARTS > 1 or tile == TILES - 1):
             distance = tl.where(tile * BLOCK + _lanes(BLOCK) < left, distance, 0.0)
-        squares += distance * distance
-    square = tl.sum(squares)
+        squares = tl.fma(distance, distance, squares)
+    square = _sum(squares)
     if PARTS > 1:
-        mean, square = _exchange(mean, square, words_ptr + row * PARTS, part, N, PARTS, TILES * BLOCK, SLOTS, WAIT)
+        words_ptr += row * PARTS
+        _send(mean, square, words_ptr + part)
+        words = _receive(words_ptr, PARTS, SLOTS, WAIT)
+        mean, square = _together(words, N, TILES * BLOCK, SLOTS)
+        if mean != mean:  # a part is missing, or there is a NaN in the row
+            mean, square = _row_from_memory(x_ptr, words_ptr, words, part, left, N, PARTS, TILES, BLOCK, SLOTS, PACKED)
+            kept = _all_kept(x_ptr, left, PARTS, TILES, BLOCK, PACKED, FULL)  # its registers were wanted
     rstd = tl.rsqrt(square / N + tl.cast(eps, tl.float32))
     if stats_ptr is not None:
         tl.store(stats_ptr + row, mean, mask=part == 0)
@@ -217,7 +293,7 @@ def _forward_row_kernel(
         weight = _tile(weight_ptr + start, tile * BLOCK, left, BLOCK, whole, "")
         bias = _tile(bias_ptr + start, tile * BLOCK, left, BLOCK, whole, "")
         distance = _look(kept[tile], rstd, dtype) - mean
-        _store(y_ptr, tile * BLOCK, distance * rstd * weight + bias, left, BLOCK, whole, "")
+        _store(y_ptr, tile * BLOCK, tl.fma(distance * rstd, weight, bias), left, BLOCK, whole, "")
 
 
 # --8<-- [end:forward-row]
@@ -455,10 +531,9 @@ def _options(device: torch.device, threads: int, **constants: int | str) -> dict
 
 
 def _parts(N: int, columns: int, device: torch.device) -> int:
-    """Of that many columns, if the parts of a row can wait for each other; else 0.
+    """Of that many columns, if the parts of a row are likely to be at work at a time; else 0.
 
-    They start one after the other, since programs start in the order of their numbers (CUB's scans rely on it, too).
-    There must be room for all of them at a time, and they wait in PTX.
+    Where they are not, after some waiting each reads the others' columns itself. They wait in PTX.
     """
     multiprocessors, warp = _device(device)
     parts = -(-N // columns)
@@ -488,7 +563,12 @@ def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int | 
     elif N > 20480:
         packed = True
     tiles = -(-N // (parts * block))
-    return _options(device, threads, PARTS=parts, TILES=tiles, BLOCK=block, SLOTS=threads, PACKED=packed, AHEAD=ahead)
+    # Where parts are missing the compiler would take more registers, and fuse other products with other sums than where
+    # none is: the bits would depend on who computed a part.
+    alike = {"maxnreg": 64, "enable_fp_fusion": False} if parts > 1 else {}
+    return _options(
+        device, threads, PARTS=parts, TILES=tiles, BLOCK=block, SLOTS=threads, PACKED=packed, AHEAD=ahead, **alike
+    )
 
 
 @functools.cache
@@ -527,6 +607,14 @@ def _sum_launch(N: int, device: torch.device) -> dict[str, int]:
 
 
 # --8<-- [start:op]
+_MOST = 2**30  # rows, and columns: indices of 32 bits have room for the largest tile beyond
+
+
+def _checked(M: int, N: int) -> None:
+    if max(M, N) > _MOST:
+        raise ValueError(f"x: expected at most {_MOST} rows and as many columns, got {M} x {N}")
+
+
 def _rows(t: Tensor) -> tuple[Tensor, int]:
     """Rows of neighbouring columns, and how far apart they are: no copy where the strides allow that."""
     if t.is_contiguous():
@@ -557,6 +645,7 @@ def _forward(
         return y, stats
     N = x.shape[-1]
     M = x.numel() // N
+    _checked(M, N)
     (x, x_stride), weight, bias = _rows(x), weight.contiguous(), bias.contiguous()
     unit = 8 if N % 8 == 0 == x_stride % 8 else 1
     arguments = x, weight, bias, y, stats if save else None
@@ -568,12 +657,11 @@ def _forward(
         elif "TILES" in options:
             parts = options["PARTS"]
             options["AHEAD"] *= _PTX
-            options["PACKED"] &= unit == 8 and x.data_ptr() % 4 == 0
+            if options["PACKED"] and (unit == 1 or x.data_ptr() % 4):
+                options |= {"PACKED": False, "maxnreg": None}
             options["FULL"] = N % (parts * options["TILES"] * options["BLOCK"]) == 0
             words = None if parts == 1 else torch.zeros((M, parts), dtype=torch.int64, device=x.device)
-            # the interpreter runs one program after the other: none waits there, and a second launch finds all words
-            for _ in range(1 if _PTX or parts == 1 else 2):
-                _forward_row_kernel[(M * parts,)](*arguments, words, *sizes, WAIT=_PTX, **options)
+            _forward_row_kernel[(M * parts,)](*arguments, words, *sizes, WAIT=_PTX, **options)
         else:
             _forward_wide_kernel[(M,)](*arguments, *sizes, **options)
     return y, stats
@@ -613,7 +701,8 @@ def _backward(dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, stats: Tensor
 
 
 # define and impl cost the host less per call than custom_op; fake tensors, torch.compile and opcheck work as well
-_library = torch.library.Library("ridgepoint", "FRAGMENT")
+_namespace = __name__.replace(".", "_")  # another copy of this file, in another package, has another
+_library = torch.library.Library(_namespace, "FRAGMENT")
 _library.define(
     "layer_norm_forward(Tensor x, Tensor weight, Tensor bias, float eps, ScalarType dtype, bool save) "
     "-> (Tensor, Tensor)"
@@ -624,14 +713,26 @@ _library.define(
 for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
     _library.impl("layer_norm_forward", _forward, _key)
     _library.impl("layer_norm_backward", _backward, _key)
-torch.library.register_fake("ridgepoint::layer_norm_forward", _forward_fake, lib=_library)
-torch.library.register_fake("ridgepoint::layer_norm_backward", _backward_fake, lib=_library)
-_forward_op = torch.ops.ridgepoint.layer_norm_forward.default
-_backward_op = torch.ops.ridgepoint.layer_norm_backward.default
+torch.library.register_fake(f"{_namespace}::layer_norm_forward", _forward_fake, lib=_library)
+torch.library.register_fake(f"{_namespace}::layer_norm_backward", _backward_fake, lib=_library)
+_forward_op = getattr(torch.ops, _namespace).layer_norm_forward.default
+_backward_op = getattr(torch.ops, _namespace).layer_norm_backward.default
 # --8<-- [end:op]
 
 
 # --8<-- [start:autograd]
+def _refuse_transforms(*tensors: Tensor | None) -> None:
+    """Inside torch.func, and for a tensor with a tangent, the operator would return a result without derivatives."""
+    if torch.compiler.is_compiling():
+        return
+    transformed = torch._C._are_functorch_transforms_active()
+    if not transformed and forward_ad._current_level >= 0:
+        transformed = any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+    if transformed:
+        raise RuntimeError("layer_norm: expected a call outside torch.func (grad, jvp, vmap, ...) and "
+                           "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
+
+
 class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
@@ -677,7 +778,8 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Te
         TypeError: x, weight or bias is not a tensor of one of these dtypes.
         ValueError: x has no dimension; weight or bias is not [N], or on another device than x; or x is on a CPU while
             Triton's interpreter (TRITON_INTERPRET=1) is off.
-        RuntimeError: in a backward with create_graph=True, since there is no double backward.
+        RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
+            jvp, vmap, ...) and in forward-mode AD, which are not supported either.
 
     Sources: Ba, Kiros & Hinton, "Layer Normalization", 2016 (https://arxiv.org/abs/1607.06450); for the variance,
     Welford, "Note on a Method for Calculating Corrected Sums of Squares and Products", Technometrics 4(3), 1962.
@@ -695,6 +797,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Te
             raise ValueError(f"{name}: expected on {x.device}, where x is, got {t.device}")
     if x.device.type == "cpu" and not _INTERPRETED:
         raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
+    _refuse_transforms(x, weight, bias)
     dtype = torch.float32 if _AUTOCAST and x.is_cuda and torch.is_autocast_enabled("cuda") else x.dtype
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or bias.requires_grad):
         return _LayerNorm.apply(x, weight, bias, eps, dtype)

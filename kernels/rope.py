@@ -20,6 +20,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd import forward_ad
 
 
 # --8<-- [start:tile]
@@ -179,6 +180,9 @@ def _empty(t: Tensor, dtype: torch.dtype, order: int) -> Tensor:
 
 
 # --8<-- [start:op]
+_MOST = 2**30  # indices of 32 bits have room for the largest tile beyond
+
+
 def _fake(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor,
     q_dtype: torch.dtype, k_dtype: torch.dtype, q_order: int, k_order: int,
@@ -226,6 +230,8 @@ def _launch(
     strides = (*q_strides, *k_strides, *out_strides, cos_b, cos_strides[1], sin_b, sin_strides[1])
     VEC = math.gcd(VEC, D // 2, *strides)  # neighbours that stay neighbours, and aligned, whatever is added to them
     chunks = B * S * (D // 2 // VEC)
+    if max(chunks, H, K) > _MOST:
+        raise ValueError(f"q: expected at most {_MOST} chunks of {2 * VEC} numbers in all tokens, got {chunks}")
     # a tile's threads go along what is side by side in memory: the heads of a token, or else the tokens of a head
     inside = HEADS if q_strides[1] < q_strides[2] else 1
     (q_heads, q_groups), (k_heads, k_groups) = _across(H, inside, STEPS), _across(K, inside, STEPS)
@@ -240,19 +246,32 @@ def _launch(
 
 
 # define and impl cost the host less per call than custom_op; fake tensors, torch.compile and opcheck work as well
-_library = torch.library.Library("ridgepoint", "FRAGMENT")
+_namespace = __name__.replace(".", "_")  # another copy of this file, in another package, has another
+_library = torch.library.Library(_namespace, "FRAGMENT")
 for _name, _function in (("rope_forward", _forward), ("rope_backward", _backward)):
     _library.define(f"{_name}(Tensor q, Tensor k, Tensor cos, Tensor sin, ScalarType q_dtype, ScalarType k_dtype, "
                     "int q_order, int k_order) -> (Tensor, Tensor)")  # fmt: skip
     for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
         _library.impl(_name, _function, _key)
-    torch.library.register_fake(f"ridgepoint::{_name}", _fake, lib=_library)
-_forward_op = torch.ops.ridgepoint.rope_forward.default
-_backward_op = torch.ops.ridgepoint.rope_backward.default
+    torch.library.register_fake(f"{_namespace}::{_name}", _fake, lib=_library)
+_forward_op = getattr(torch.ops, _namespace).rope_forward.default
+_backward_op = getattr(torch.ops, _namespace).rope_backward.default
 # --8<-- [end:op]
 
 
 # --8<-- [start:autograd]
+def _refuse_transforms(*tensors: Tensor | None) -> None:
+    """Inside torch.func, and for a tensor with a tangent, the operator would return a result without derivatives."""
+    if torch.compiler.is_compiling():
+        return
+    transformed = torch._C._are_functorch_transforms_active()
+    if not transformed and forward_ad._current_level >= 0:
+        transformed = any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+    if transformed:
+        raise RuntimeError("rope: expected a call outside torch.func (grad, jvp, vmap, ...) and "
+                           "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
+
+
 class _Rope(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -299,7 +318,8 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor
         TypeError: q, k, cos or sin is not a tensor of one of these dtypes.
         ValueError: a shape is not as above; k, cos or sin is on another device than q; cos or sin requires a gradient;
             or q is on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
-        RuntimeError: in a backward with create_graph=True, since there is no double backward.
+        RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
+            jvp, vmap, ...) and in forward-mode AD, which are not supported either.
 
     Source: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021
     (https://arxiv.org/abs/2104.09864).
@@ -324,6 +344,7 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor
             raise ValueError(f"{name}: expected on {device}, where q is, got {t.device}")
     if not _INTERPRETED and device.type == "cpu":
         raise ValueError("q: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
+    _refuse_transforms(q, k)
     q_dtype, k_dtype = q.dtype, k.dtype
     if not q_dtype == k_dtype == cos.dtype == sin.dtype:
         table = torch.promote_types(cos.dtype, sin.dtype)

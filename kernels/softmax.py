@@ -17,10 +17,13 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd import forward_ad
 
 _LOG2E = tl.constexpr(1.4426950408889634)
 _LOWEST = tl.constexpr(torch.finfo(torch.float32).min)
 _NOTHING = tl.constexpr(-36028801313931264)  # the word of a part without columns: _LOWEST and 0
+_MISSING = tl.constexpr(-36028799170445311)  # the word of a part that has not come: _LOWEST and a NaN, 0x7FC00001
+_POLLS = tl.constexpr(256)  # a fifth of a millisecond, where a row's parts usually wait for some microseconds
 
 
 # --8<-- [start:forward]
@@ -106,35 +109,50 @@ def _prefetch(ptr, inside):
 def _merge(high, total, other_high, other_total):
     """Two maxima, each with a sum of exponentials that is relative to it, as one."""
     top = tl.maximum(high, other_high)
-    return top, total * _exp(high - top) + other_total * _exp(other_high - top)
+    return top, tl.fma(total, _exp(high - top), other_total * _exp(other_high - top))
 
 
 @triton.jit
 def _arrived(ptr, inside):
-    """The words, once none of those inside is 0."""
+    """The words, each once it is not 0, or after _POLLS looks as _MISSING."""
     return tl.inline_asm_elementwise(
-        """{ .reg .pred p, q; .reg .b64 at, word; setp.ne.s32 q, $2, 0; mov.b64 at, $1; mov.b64 word, $3;
-        again: @q ld.relaxed.gpu.global.b64 word, [at]; setp.eq.and.s64 p, word, 0, q; @p bra again;
-        mov.b64 $0, word; }""", "=l,l,r,l",
-        [ptr.to(tl.int64), inside.to(tl.int32), tl.full(ptr.shape, _NOTHING, tl.int64)],
+        """{ .reg .pred p, q; .reg .b32 polls; .reg .b64 at, word;
+        setp.ne.s32 q, $2, 0; mov.b64 at, $1; mov.b64 word, $3; mov.b32 polls, 0;
+        again: @q ld.relaxed.gpu.global.b64 word, [at]; setp.eq.and.s64 p, word, 0, q;
+        add.s32 polls, polls, 1; setp.lt.and.s32 p, polls, $5, p; @p bra again;
+        setp.eq.s64 p, word, 0; selp.b64 $0, $4, word, p; }""", "=l,l,r,l,l,r",
+        [ptr.to(tl.int64), inside.to(tl.int32), tl.full(ptr.shape, _NOTHING, tl.int64),
+         tl.full(ptr.shape, _MISSING, tl.int64), tl.full(ptr.shape, _POLLS, tl.int32)],
         dtype=tl.int64, is_pure=False, pack=1,
     )  # fmt: skip
 
 
 @triton.jit
-def _exchange(high, total, words_ptr, part, PARTS: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.constexpr):
-    """The maximum and sum of all programs that work at a row.
-
-    The two of a program make one word of 64 bits, written and read at once: no order between writes is needed. No word
-    is 0, and 0 is what is there until it is written.
-    """
+def _send(high, total, ptr):
+    """The two of a part as one word of 64 bits, written and read at once: no order between writes is needed."""
     word = (high.to(tl.uint32, bitcast=True).to(tl.int64) << 32) | total.to(tl.uint32, bitcast=True).to(tl.int64)
-    tl.atomic_xchg(words_ptr + part, word, sem="relaxed")
-    slots = tl.arange(0, SLOTS)  # one for each thread
+    tl.atomic_xchg(ptr, word, sem="relaxed")
+    return word
+
+
+@triton.jit
+def _receive(words_ptr, PARTS: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.constexpr):
+    """The words of a row's parts, a slot for each thread. No word is 0, and 0 is what is there until it is written."""
+    slots = tl.arange(0, SLOTS)
     if WAIT:
-        words = _arrived(words_ptr + slots, slots < PARTS)
-    else:
-        words = tl.load(words_ptr + slots, mask=slots < PARTS, other=_NOTHING)
+        return _arrived(words_ptr + slots, slots < PARTS)
+    words = tl.load(words_ptr + slots, mask=slots < PARTS, other=_NOTHING)
+    return tl.where(words == 0, _MISSING, words)
+
+
+@triton.jit
+def _is_missing(words, part, SLOTS: tl.constexpr):
+    return tl.max(((words == _MISSING) & (tl.arange(0, SLOTS) == part)).to(tl.int32)) > 0
+
+
+@triton.jit
+def _together(words):
+    """Maximum and sum of a row, from the words of its parts: a NaN if one is missing."""
     highs = (words >> 32).to(tl.uint32).to(tl.float32, bitcast=True)
     return tl.reduce((highs, words.to(tl.uint32).to(tl.float32, bitcast=True)), 0, _merge)
 
@@ -142,7 +160,69 @@ def _exchange(high, total, words_ptr, part, PARTS: tl.constexpr, SLOTS: tl.const
 # --8<-- [end:exchange]
 
 
+# --8<-- [start:missing]
+@triton.jit
+def _kept(x_ptr, tile, left, BLOCK: tl.constexpr, PACKED: tl.constexpr, WHOLE: tl.constexpr):
+    """A tile of a part of which `left` columns are there."""
+    x_ptr, left = x_ptr + tile * BLOCK, left - tile * BLOCK
+    if PACKED:
+        return _pairs(x_ptr, left, BLOCK, WHOLE)
+    else:  # Triton wants it
+        return _load(x_ptr, _lanes(BLOCK), left, float("-inf"), "", WHOLE)
+
+
+@triton.jit
+def _part_from_memory(x_ptr, left, TILES: tl.constexpr, BLOCK: tl.constexpr, PACKED: tl.constexpr):
+    """Maximum and sum of a part that another program has: the same operations in the same order, so the same bits."""
+    dtype: tl.constexpr = x_ptr.dtype.element_ty
+    tiles = tl.minimum(tl.cdiv(left, BLOCK), TILES)  # a loop of known length would be unrolled, into more registers
+    peak = tl.full([BLOCK // 8, 8], float("-inf"), tl.float32)
+    for tile in range(tiles):
+        peak = tl.maximum(peak, _look(_kept(x_ptr, tile, left, BLOCK, PACKED, False), None, dtype))
+    high = tl.maximum(tl.max(peak, axis=1), _LOWEST)
+    sums = tl.zeros([BLOCK // 8, 8], tl.float32)
+    for tile in range(tiles):
+        sums += _exp(_look(_kept(x_ptr, tile, left, BLOCK, PACKED, False), None, dtype) - high[:, None])
+    return tl.reduce((high, tl.sum(sums, axis=1)), 0, _merge)
+
+
+@triton.jit
+def _row_from_memory(
+    x_ptr, words_ptr, words, part, left,
+    PARTS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """Maximum and sum of a row of which parts are missing; whoever comes later finds them."""
+    for other in range(PARTS):
+        if _is_missing(words, other, SLOTS):
+            to = (other - part) * (TILES * BLOCK)
+            high, total = _part_from_memory(x_ptr + to, left - to, TILES, BLOCK, PACKED)
+            words = tl.where(tl.arange(0, SLOTS) == other, _send(high, total, words_ptr + other), words)
+    return _together(words)
+
+
+# --8<-- [end:missing]
+
+
 # --8<-- [start:forward-row]
+@triton.jit
+def _all_kept(
+    x_ptr, left, PARTS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, PACKED: tl.constexpr, FULL: tl.constexpr
+):
+    tiles = ()
+    for tile in tl.static_range(TILES):
+        tiles = tiles + (_kept(x_ptr, tile, left, BLOCK, PACKED, FULL or (PARTS == 1 and tile < TILES - 1)),)
+    return tiles
+
+
+@triton.jit
+def _exponentials(tiles, high, dtype: tl.constexpr, TILES: tl.constexpr):
+    """Relative to each thread's maximum."""
+    exps = ()
+    for tile in tl.static_range(TILES):
+        exps = exps + (_exp(_look(tiles[tile], high[:, None], dtype) - high[:, None]),)
+    return exps
+
+
 @triton.jit
 def _forward_row_kernel(
     x_ptr, y_ptr, words_ptr, x_stride, M, N,
@@ -163,14 +243,7 @@ def _forward_row_kernel(
     left = N - start  # all that follows counts from the part's start
     x_ptr += row * stride + start
     y_ptr += row * N + start
-    cols = _lanes(BLOCK)
-    tiles = ()
-    for tile in tl.static_range(TILES):
-        whole = FULL or (PARTS == 1 and tile < TILES - 1)
-        if PACKED:
-            tiles = tiles + (_pairs(x_ptr + tile * BLOCK, left - tile * BLOCK, BLOCK, whole),)
-        else:
-            tiles = tiles + (_load(x_ptr + tile * BLOCK, cols, left - tile * BLOCK, float("-inf"), "", whole),)
+    tiles = _all_kept(x_ptr, left, PARTS, TILES, BLOCK, PACKED, FULL)
     if AHEAD:
         for tile in tl.static_range(TILES):
             eights = tile * BLOCK + tl.arange(0, BLOCK // 8) * 8  # one for each thread
@@ -180,15 +253,22 @@ def _forward_row_kernel(
     for tile in tl.static_range(1, TILES):
         peak = tl.maximum(peak, _look(tiles[tile], None, dtype))
     high = tl.maximum(tl.max(peak, axis=1), _LOWEST)  # finite, for -inf - -inf would be NaN
-    exps = ()
+    exps = _exponentials(tiles, high, dtype, TILES)
     sums = tl.zeros([BLOCK // 8, 8], tl.float32)
     for tile in tl.static_range(TILES):
-        exps = exps + (_exp(_look(tiles[tile], high[:, None], dtype) - high[:, None]),)
         sums += exps[tile]
     top, total = tl.reduce((high, tl.sum(sums, axis=1)), 0, _merge)
     if PARTS > 1:
-        top, total = _exchange(top, total, words_ptr + row * PARTS, part, PARTS, SLOTS, WAIT)
+        words_ptr += row * PARTS
+        _send(top, total, words_ptr + part)
+        words = _receive(words_ptr, PARTS, SLOTS, WAIT)
+        top, total = _together(words)
+        if total != total:  # a part is missing, or there is a NaN in the row
+            top, total = _row_from_memory(x_ptr, words_ptr, words, part, left, PARTS, TILES, BLOCK, SLOTS, PACKED)
+            tiles = _all_kept(x_ptr, left, PARTS, TILES, BLOCK, PACKED, FULL)  # their registers were wanted
+            exps = _exponentials(tiles, high, dtype, TILES)
     scale = 1 / total
+    cols = _lanes(BLOCK)
     for tile in tl.static_range(TILES):
         if PACKED:
             y = _exp(_look(tiles[tile], total, dtype) - top) * scale
@@ -263,6 +343,26 @@ def _backward_kernel(
 
 # --8<-- [start:backward-row]
 @triton.jit
+def _both(dy_ptr, y_ptr, cols, N, TILES: tl.constexpr, BLOCK: tl.constexpr):
+    dys, ys = (), ()
+    for tile in tl.static_range(TILES):
+        dys = dys + (_load(dy_ptr, cols + tile * BLOCK, N, 0.0, ""),)
+        ys = ys + (_load(y_ptr, cols + tile * BLOCK, N, 0.0, ""),)
+    return dys, ys
+
+
+@triton.jit
+def _products_from_memory(dy_ptr, y_ptr, start, N, TILES: tl.constexpr, BLOCK: tl.constexpr):
+    """The sum of a part that another program has: the same operations in the same order, so the same bits."""
+    products = tl.zeros([BLOCK], tl.float32)
+    for tile in range(tl.minimum(tl.cdiv(N - start, BLOCK), TILES)):
+        cols = start + tile * BLOCK + tl.arange(0, BLOCK)
+        dy, y = _load(dy_ptr, cols, N, 0.0, "").to(tl.float32), _load(y_ptr, cols, N, 0.0, "").to(tl.float32)
+        products = tl.fma(dy, y, products)
+    return tl.sum(products)
+
+
+@triton.jit
 def _backward_row_kernel(
     dy_ptr, y_ptr, dx_ptr, words_ptr, dy_stride, M, N,
     PARTS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.constexpr,
@@ -276,17 +376,24 @@ def _backward_row_kernel(
     y_ptr += row * N
     dx_ptr += row * N
     cols = part * (TILES * BLOCK) + tl.arange(0, BLOCK)
-    dys, ys = (), ()
-    for tile in tl.static_range(TILES):
-        dys = dys + (_load(dy_ptr, cols + tile * BLOCK, N, 0.0, ""),)
-        ys = ys + (_load(y_ptr, cols + tile * BLOCK, N, 0.0, ""),)
+    dys, ys = _both(dy_ptr, y_ptr, cols, N, TILES, BLOCK)
     products = tl.zeros([BLOCK], tl.float32)
     for tile in tl.static_range(TILES):
-        products += dys[tile].to(tl.float32) * ys[tile].to(tl.float32)
+        products = tl.fma(dys[tile].to(tl.float32), ys[tile].to(tl.float32), products)
     total = tl.sum(products)
     if PARTS > 1:
+        words_ptr += row * PARTS
         none = tl.full([], _LOWEST, tl.float32)
-        total = _exchange(none, total, words_ptr + row * PARTS, part, PARTS, SLOTS, WAIT)[1]
+        _send(none, total, words_ptr + part)
+        words = _receive(words_ptr, PARTS, SLOTS, WAIT)
+        total = _together(words)[1]
+        if total != total:  # a part is missing, or there is a NaN in the row
+            for other in range(PARTS):
+                if _is_missing(words, other, SLOTS):
+                    total = _products_from_memory(dy_ptr, y_ptr, other * (TILES * BLOCK), N, TILES, BLOCK)
+                    words = tl.where(tl.arange(0, SLOTS) == other, _send(none, total, words_ptr + other), words)
+            total = _together(words)[1]
+            dys, ys = _both(dy_ptr, y_ptr, cols, N, TILES, BLOCK)  # their registers were wanted
     for tile in tl.static_range(TILES):
         # + 0.0: converted by the same expression as above, y would be kept as fp32, in twice the registers
         dx = (ys[tile] + 0.0).to(tl.float32) * (dys[tile].to(tl.float32) - total)
@@ -357,15 +464,20 @@ def _row(N: int, device: torch.device, parts: int, threads: int, tile: int, **mo
 
 
 def _parts(N: int, columns: int, device: torch.device) -> int:
-    """Of that many columns, if the parts of a row can wait for each other; else 0.
+    """Of that many columns, if the parts of a row are likely to be at work at a time; else 0.
 
-    They start one after the other, since programs start in the order of their numbers (CUB's scans rely on it, too).
-    There must be room for all of them at a time, and they wait in PTX.
+    Where they are not, after some waiting each reads the others' columns itself. They wait in PTX.
     """
     multiprocessors, warp = _device(device)
     parts = -(-N // columns)
     room = 32 if device.type == "cpu" else min(32, 4 * multiprocessors)
     return 0 if torch.version.hip or warp != 32 or parts > room else parts
+
+
+def _alike(registers: int) -> dict[str, int]:
+    """Where parts are missing the compiler would take more registers, and fuse other products with other sums than
+    where none is: the bits would depend on who computed a part."""
+    return {"maxnreg": registers, "enable_fp_fusion": False}
 
 
 @functools.cache
@@ -386,7 +498,8 @@ def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
         ahead = multiprocessors * (1024 // threads) * 16 // bits
     if warp != 32 or (N > 8192 and parts == 1 and not packed):
         ahead = 0
-    return _row(N, device, parts, threads, 8 * threads, PACKED=packed, AHEAD=ahead)
+    alike = _alike(48 if packed else 64) if parts > 1 else {}
+    return _row(N, device, parts, threads, 8 * threads, PACKED=packed, AHEAD=ahead, **alike)
 
 
 @functools.cache
@@ -400,13 +513,22 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
         threads = 1024 if N > 16384 else max(128, min(512, block // 16))
         return _row(N, device, 1, threads, block)
     parts = _parts(N, 2**17 // bits, device)
-    return _row(N, device, parts, 256, 2**17 // bits) if parts else _looks(bits, device)
+    alike = _alike(48 if bits == 32 else 64)
+    return _row(N, device, parts, 256, 4096, **alike) if parts else _looks(bits, device)
 
 
 # --8<-- [end:launch]
 
 
 # --8<-- [start:op]
+_MOST = 2**30  # rows, and columns: indices of 32 bits have room for the largest tile beyond
+
+
+def _checked(M: int, N: int) -> None:
+    if max(M, N) > _MOST:
+        raise ValueError(f"x: expected at most {_MOST} rows and as many columns, got {M} x {N}")
+
+
 def _rows(t: Tensor) -> Tensor:
     """As M x N with neighbouring columns: a view where the strides allow one."""
     rows = t.reshape(-1, t.shape[-1])
@@ -417,14 +539,9 @@ _INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
 _PTX = not (_INTERPRETED or torch.version.hip)
 
 
-def _words(M: int, options: dict[str, int], device: torch.device) -> tuple[Tensor | None, int]:
-    """What the parts of each row exchange, and how many launches that takes.
-
-    The interpreter runs one program after the other: none waits there, and a second launch finds all words.
-    """
-    if options["PARTS"] == 1:
-        return None, 1
-    return torch.zeros((M, options["PARTS"]), dtype=torch.int64, device=device), 1 if _PTX else 2
+def _words(M: int, parts: int, device: torch.device) -> Tensor | None:
+    """What the parts of each row exchange."""
+    return None if parts == 1 else torch.zeros((M, parts), dtype=torch.int64, device=device)
 
 
 def _forward_fake(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -437,6 +554,7 @@ def _forward(x: Tensor, dtype: torch.dtype) -> Tensor:
         return y
     x = _rows(x)
     M, N = x.shape
+    _checked(M, N)
     stride = x.stride(0)
     unit = 1 if N % 8 or stride % 8 else 8
     options = {"UNIT": unit, **_forward_launch(N, 8 * x.element_size(), x.device)}
@@ -445,13 +563,13 @@ def _forward(x: Tensor, dtype: torch.dtype) -> Tensor:
             _forward_kernel[(-(-M // options["ROWS"]),)](x, y, stride // unit, M, N // unit, **options)
         elif "PARTS" in options:
             options["AHEAD"] *= _PTX
-            options["PACKED"] &= unit == 8 and x.data_ptr() % 4 == 0
+            if options["PACKED"] and (unit == 1 or x.data_ptr() % 4):
+                options |= {"PACKED": False, "maxnreg": None}
             full = N % (options["PARTS"] * options["TILES"] * options["BLOCK"]) == 0
-            words, launches = _words(M, options, x.device)
-            for _ in range(launches):
-                _forward_row_kernel[(M * options["PARTS"],)](
-                    x, y, words, stride // unit, M, N // unit, FULL=full, WAIT=_PTX, **options
-                )
+            words = _words(M, options["PARTS"], x.device)
+            _forward_row_kernel[(M * options["PARTS"],)](
+                x, y, words, stride // unit, M, N // unit, FULL=full, WAIT=_PTX, **options
+            )
         else:
             _forward_widest_kernel[(M,)](x, y, stride // unit, N // unit, **options)
     return y
@@ -474,31 +592,43 @@ def _backward(dy: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
         if "ROWS" in options:
             _backward_kernel[(-(-M // options["ROWS"]),)](dy, y, dx, stride // unit, M, N // unit, **options)
         elif "PARTS" in options:
-            words, launches = _words(M, options, y.device)
-            for _ in range(launches):
-                _backward_row_kernel[(M * options["PARTS"],)](
-                    dy, y, dx, words, stride // unit, M, N // unit, WAIT=_PTX, **options
-                )
+            words = _words(M, options["PARTS"], y.device)
+            _backward_row_kernel[(M * options["PARTS"],)](
+                dy, y, dx, words, stride // unit, M, N // unit, WAIT=_PTX, **options
+            )
         else:
             _backward_widest_kernel[(M,)](dy, y, dx, stride // unit, N // unit, **options)
     return dx
 
 
 # define and impl cost the host less per call than custom_op; fake tensors, torch.compile and opcheck work as well
-_library = torch.library.Library("ridgepoint", "FRAGMENT")
+_namespace = __name__.replace(".", "_")  # another copy of this file, in another package, has another
+_library = torch.library.Library(_namespace, "FRAGMENT")
 _library.define("softmax_forward(Tensor x, ScalarType dtype) -> Tensor")
 _library.define("softmax_backward(Tensor dy, Tensor y, ScalarType dtype) -> Tensor")
 for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
     _library.impl("softmax_forward", _forward, _key)
     _library.impl("softmax_backward", _backward, _key)
-torch.library.register_fake("ridgepoint::softmax_forward", _forward_fake, lib=_library)
-torch.library.register_fake("ridgepoint::softmax_backward", _backward_fake, lib=_library)
-_forward_op = torch.ops.ridgepoint.softmax_forward.default
-_backward_op = torch.ops.ridgepoint.softmax_backward.default
+torch.library.register_fake(f"{_namespace}::softmax_forward", _forward_fake, lib=_library)
+torch.library.register_fake(f"{_namespace}::softmax_backward", _backward_fake, lib=_library)
+_forward_op = getattr(torch.ops, _namespace).softmax_forward.default
+_backward_op = getattr(torch.ops, _namespace).softmax_backward.default
 # --8<-- [end:op]
 
 
 # --8<-- [start:autograd]
+def _refuse_transforms(*tensors: Tensor | None) -> None:
+    """Inside torch.func, and for a tensor with a tangent, the operator would return a result without derivatives."""
+    if torch.compiler.is_compiling():
+        return
+    transformed = torch._C._are_functorch_transforms_active()
+    if not transformed and forward_ad._current_level >= 0:
+        transformed = any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+    if transformed:
+        raise RuntimeError("softmax: expected a call outside torch.func (grad, jvp, vmap, ...) and "
+                           "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
+
+
 class _Softmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -541,7 +671,8 @@ def softmax(x: Tensor) -> Tensor:
     Raises:
         TypeError: x is not a tensor of one of these dtypes.
         ValueError: x has no dimension, or is on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
-        RuntimeError: in a backward with create_graph=True, since there is no double backward.
+        RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
+            jvp, vmap, ...) and in forward-mode AD, which are not supported either.
 
     Source: Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018 (https://arxiv.org/abs/1805.02867).
     """
@@ -551,6 +682,7 @@ def softmax(x: Tensor) -> Tensor:
         raise ValueError("x: expected at least one dimension, got none")
     if x.device.type == "cpu" and not _INTERPRETED:
         raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
+    _refuse_transforms(x)
     dtype = torch.float32 if _AUTOCAST and x.is_cuda and torch.is_autocast_enabled("cuda") else x.dtype
     if torch.is_grad_enabled() and x.requires_grad:
         return _Softmax.apply(x, dtype)

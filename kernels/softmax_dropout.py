@@ -21,6 +21,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd import forward_ad
 
 
 # --8<-- [start:mask]
@@ -348,6 +349,14 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
 
 
 # --8<-- [start:op]
+_MOST = 2**30  # rows, and columns: indices of 32 bits have room for the largest tile beyond
+
+
+def _checked(M: int, N: int) -> None:
+    if max(M, N) > _MOST:
+        raise ValueError(f"x: expected at most {_MOST} rows and as many columns, got {M} x {N}")
+
+
 def _rows(t: Tensor) -> tuple[Tensor, int]:
     """Rows of neighbouring columns, and how far apart they are: no copy where the strides allow that."""
     if t.is_contiguous():
@@ -376,6 +385,7 @@ def _forward(x: Tensor, seed: Tensor | None, p: float, dtype: torch.dtype, save:
         return y, stats
     N = x.shape[-1]
     M = x.numel() // N
+    _checked(M, N)
     x, x_stride = _rows(x)
     unit = 8 if N % 8 == 0 == x_stride % 8 else 1
     arguments = x, seed, y, stats if save else None, x_stride // unit, M, N // unit, *_odds(p)
@@ -417,7 +427,8 @@ def _backward(dy: Tensor, x: Tensor, stats: Tensor, seed: Tensor | None, p: floa
 
 
 # define and impl cost the host less per call than custom_op; fake tensors, torch.compile and opcheck work as well
-_library = torch.library.Library("ridgepoint", "FRAGMENT")
+_namespace = __name__.replace(".", "_")  # another copy of this file, in another package, has another
+_library = torch.library.Library(_namespace, "FRAGMENT")
 _library.define(
     "softmax_dropout_forward(Tensor x, Tensor? seed, float p, ScalarType dtype, bool save) -> (Tensor, Tensor)"
 )
@@ -425,14 +436,26 @@ _library.define("softmax_dropout_backward(Tensor dy, Tensor x, Tensor stats, Ten
 for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
     _library.impl("softmax_dropout_forward", _forward, _key)
     _library.impl("softmax_dropout_backward", _backward, _key)
-torch.library.register_fake("ridgepoint::softmax_dropout_forward", _forward_fake, lib=_library)
-torch.library.register_fake("ridgepoint::softmax_dropout_backward", _backward_fake, lib=_library)
-_forward_op = torch.ops.ridgepoint.softmax_dropout_forward.default
-_backward_op = torch.ops.ridgepoint.softmax_dropout_backward.default
+torch.library.register_fake(f"{_namespace}::softmax_dropout_forward", _forward_fake, lib=_library)
+torch.library.register_fake(f"{_namespace}::softmax_dropout_backward", _backward_fake, lib=_library)
+_forward_op = getattr(torch.ops, _namespace).softmax_dropout_forward.default
+_backward_op = getattr(torch.ops, _namespace).softmax_dropout_backward.default
 # --8<-- [end:op]
 
 
 # --8<-- [start:autograd]
+def _refuse_transforms(*tensors: Tensor | None) -> None:
+    """Inside torch.func, and for a tensor with a tangent, the operator would return a result without derivatives."""
+    if torch.compiler.is_compiling():
+        return
+    transformed = torch._C._are_functorch_transforms_active()
+    if not transformed and forward_ad._current_level >= 0:
+        transformed = any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+    if transformed:
+        raise RuntimeError("softmax_dropout: expected a call outside torch.func (grad, jvp, vmap, ...) and "
+                           "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
+
+
 class _SoftmaxDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, seed: Tensor | None, p: float, dtype: torch.dtype) -> Tensor:
@@ -482,7 +505,8 @@ def softmax_dropout(x: Tensor, p: float = 0.1, training: bool = True) -> Tensor:
         TypeError: x is not a tensor of one of these dtypes.
         ValueError: x has no dimension; p is not between 0 and 1; or x is on a CPU while Triton's interpreter
             (TRITON_INTERPRET=1) is off.
-        RuntimeError: in a backward with create_graph=True, since there is no double backward.
+        RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
+            jvp, vmap, ...) and in forward-mode AD, which are not supported either.
 
     Sources: Srivastava et al., "Dropout", 2014; Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011.
     """
@@ -494,6 +518,7 @@ def softmax_dropout(x: Tensor, p: float = 0.1, training: bool = True) -> Tensor:
         raise ValueError(f"p: expected a probability, between 0 and 1, got {p}")
     if x.device.type == "cpu" and not _INTERPRETED:
         raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
+    _refuse_transforms(x)
     if not training:
         p = 0.0
     # not in the op: the compiler never merges two calls of randint, as it does two calls of an op with equal arguments

@@ -16,6 +16,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd import forward_ad
 
 
 # --8<-- [start:activation]
@@ -176,6 +177,14 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
 
 
 # --8<-- [start:op]
+_MOST = 2**30  # rows, and columns: indices of 32 bits have room for the largest tile beyond
+
+
+def _checked(N: int) -> None:
+    if N > _MOST:
+        raise ValueError(f"gate: expected at most {_MOST} columns where rows are not contiguous, got {N}")
+
+
 def _rows(t: Tensor) -> tuple[Tensor, int]:
     """Rows of neighbouring columns, and how far apart they are: no copy where the strides allow that."""
     if t.is_contiguous():
@@ -206,6 +215,7 @@ def _forward(gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
         if up is not None and gate.is_contiguous() and up.is_contiguous():
             _forward_kernel[grid](gate, up, y, total, activation, **options)
         else:
+            _checked(N)
             gate, gate_stride = _rows(gate)
             up, up_stride = (None, gate_stride) if up is None else _rows(up)
             unit = 8 if N % 8 == gate_stride % 8 == up_stride % 8 == 0 else 1
@@ -233,6 +243,7 @@ def _backward(dy: Tensor, gate: Tensor, up: Tensor | None, activation: str) -> t
         if up is not None and dy.is_contiguous() and gate.is_contiguous() and up.is_contiguous():
             _backward_kernel[grid](dy, gate, up, dgate, dup, total, activation, **options)
         else:
+            _checked(N)
             (dy, dy_stride), (gate, gate_stride) = _rows(dy), _rows(gate)
             up, up_stride = (None, gate_stride) if up is None else _rows(up)
             strides = dy_stride, gate_stride, up_stride, dgate.shape[-1]
@@ -244,20 +255,37 @@ def _backward(dy: Tensor, gate: Tensor, up: Tensor | None, activation: str) -> t
 
 
 # define and impl cost the host less per call than custom_op; fake tensors, torch.compile and opcheck work as well
-_library = torch.library.Library("ridgepoint", "FRAGMENT")
+_namespace = __name__.replace(".", "_")  # another copy of this file, in another package, has another
+_library = torch.library.Library(_namespace, "FRAGMENT")
 _library.define("swiglu_forward(Tensor gate, Tensor? up, str activation) -> Tensor")
 _library.define("swiglu_backward(Tensor dy, Tensor gate, Tensor? up, str activation) -> (Tensor, Tensor)")
 for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
     _library.impl("swiglu_forward", _forward, _key)
     _library.impl("swiglu_backward", _backward, _key)
-torch.library.register_fake("ridgepoint::swiglu_forward", _forward_fake, lib=_library)
-torch.library.register_fake("ridgepoint::swiglu_backward", _backward_fake, lib=_library)
-_forward_op = torch.ops.ridgepoint.swiglu_forward.default
-_backward_op = torch.ops.ridgepoint.swiglu_backward.default
+torch.library.register_fake(f"{_namespace}::swiglu_forward", _forward_fake, lib=_library)
+torch.library.register_fake(f"{_namespace}::swiglu_backward", _backward_fake, lib=_library)
+_forward_op = getattr(torch.ops, _namespace).swiglu_forward.default
+_backward_op = getattr(torch.ops, _namespace).swiglu_backward.default
 # --8<-- [end:op]
 
 
 # --8<-- [start:autograd]
+def _name(activation: str) -> str:
+    return "swiglu" if activation == "silu" else "geglu"
+
+
+def _refuse_transforms(name: str, *tensors: Tensor | None) -> None:
+    """Inside torch.func, and for a tensor with a tangent, the operator would return a result without derivatives."""
+    if torch.compiler.is_compiling():
+        return
+    transformed = torch._C._are_functorch_transforms_active()
+    if not transformed and forward_ad._current_level >= 0:
+        transformed = any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+    if transformed:
+        raise RuntimeError(f"{name}: expected a call outside torch.func (grad, jvp, vmap, ...) and "
+                           "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
+
+
 class _Gated(torch.autograd.Function):
     @staticmethod
     def forward(ctx, gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
@@ -268,9 +296,8 @@ class _Gated(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor | None, None]:
         if torch.is_grad_enabled():  # not once_differentiable, which lets a dy that needs no gradient pass
-            name = "swiglu" if ctx.activation == "silu" else "geglu"
-            raise RuntimeError(f"{name}: expected a backward without create_graph=True, got one with: it would lose "
-                               "the second derivative, which this kernel does not have")  # fmt: skip
+            raise RuntimeError(f"{_name(ctx.activation)}: expected a backward without create_graph=True, got one with: "
+                               "it would lose the second derivative, which this kernel does not have")  # fmt: skip
         gate, up = ctx.saved_tensors
         dgate, dup = _backward_op(dy, gate, up, ctx.activation)
         return dgate, None if up is None else dup, None
@@ -302,7 +329,8 @@ def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
         TypeError: gate or up is not a tensor of one of these dtypes.
         ValueError: up has another shape than gate, or is on another device; there is no up, and gate has no even
             last dimension; or gate is on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
-        RuntimeError: in a backward with create_graph=True, since there is no double backward.
+        RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
+            jvp, vmap, ...) and in forward-mode AD, which are not supported either.
 
     Source: Shazeer, "GLU Variants Improve Transformer", 2020 (https://arxiv.org/abs/2002.05202).
     """
@@ -339,6 +367,7 @@ def _gated(gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
         raise ValueError(f"up: expected on {gate.device}, where gate is, got {up.device}")
     if gate.device.type == "cpu" and not _INTERPRETED:
         raise ValueError("gate: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
+    _refuse_transforms(_name(activation), gate, up)
     if torch.is_grad_enabled() and (gate.requires_grad or (up is not None and up.requires_grad)):
         return _Gated.apply(gate, up, activation)
     return _forward_op(gate, up, activation)

@@ -5,9 +5,10 @@ It is made for a look at a kernel. The tests run some ten thousand launches, and
 looking through all of `triton.language` at every call of a device function, and into checks for overflow.
 """
 
+import contextlib
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -64,6 +65,18 @@ def watch_overflow(watched: bool) -> None:
     """Whether every sum and product of integers is held against the range of its type. By default the interpreter
     computes that, but only in debug mode is there an assertion."""
     interpreter.interpreter_builder.options = interpreter.InterpreterOptions(debug=watched, sanitize_overflow=watched)
+
+
+@contextlib.contextmanager
+def programs_in(order: Callable[[int], list[int]]) -> Iterator[None]:
+    """With the programs of a launch started in the order that this gives for their number."""
+    builder = interpreter.interpreter_builder
+    start, orders = builder.set_grid_idx, functools.cache(order)
+    builder.set_grid_idx = lambda x, y, z: start(orders(builder.grid_dim[0])[x], y, z)
+    try:
+        yield
+    finally:
+        del builder.set_grid_idx
 
 
 def converted_at_once(convert: Callable) -> Callable:

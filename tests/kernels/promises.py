@@ -4,7 +4,9 @@ The conftest beside it gives `columns` the values of the class's GRID, and `path
 """
 
 import contextlib
+import importlib.util
 import itertools
+import random
 from collections.abc import Iterable, Mapping
 from types import ModuleType
 
@@ -12,18 +14,19 @@ import pytest
 import torch
 import torch._dynamo.testing
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 from snippets.validation.equivalence import check
 from tests.benchmarks import stand_ins
 from tests.benchmarks.sides import tupled
-from tests.kernels import compiled
+from tests.kernels import compiled, starving
 
 GPU = torch.cuda.is_available()
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 SOME = 4 if GPU else 2  # rows, where their number does not matter: interpreted, each takes its time
 COUNTS = ("TILES", "PARTS", "PROGRAMS", "KEPT")  # in launch tables, what grows with the row
-UNSEEN = ("AHEAD", "SLOTS", "num_warps", "maxnreg", "STORE", "W1", "W2")  # by the interpreter
+UNSEEN = ("AHEAD", "SLOTS", "num_warps", "maxnreg", "enable_fp_fusion", "STORE", "W1", "W2")  # by the interpreter
 STRIDES = ("rows of a wider tensor", "every other row", "every other column", "transposed", "one row expanded",
            "one number expanded")  # fmt: skip
 # x, weight and bias that a layer norm must refuse, with what, and saying what
@@ -85,6 +88,7 @@ class Promises:
         PATHS: a row length for each way that the launch table can go; small ones, for they are used often.
         LARGEST: magnitude up to which the formula stays in the range of fp32.
         OTHER_DTYPES: whether the arguments after the first may have another dtype than the first.
+        WAITING: row lengths at which programs wait for each other.
         WRAPS: whether integers are meant to leave their range, as those of a generator of random bits do.
         LAUNCHES: fewest kernels that forward and backward launch.
     """
@@ -98,6 +102,7 @@ class Promises:
     PATHS: tuple[int, ...] = (100, 4096, 9000)
     LARGEST = 1e17
     OTHER_DTYPES = True
+    WAITING: tuple[int, ...] = ()
     WRAPS = False
     LAUNCHES = 2
 
@@ -322,6 +327,17 @@ class Promises:
                 assert torch.equal(ours[name][:7], t), name
                 assert torch.equal(ours[name][rows - 7 :], t.roll(-last, 0)), name
 
+    def beyond_count(self, device) -> Iterable[tuple]:
+        """Arguments with a row, or a column, more than indices of 32 bits are used for; expanded, they cost nothing."""
+        for shape in ((2**30 + 1, 1), (1, 2**30 + 1)):
+            small = self.make((1, 1), torch.bfloat16, device)
+            yield tuple(t.expand(shape if t.dim() == 2 else shape[1:]) for t in small)
+
+    def test_more_rows_or_columns_than_are_counted_are_refused(self, device):
+        for arguments in self.beyond_count(device):
+            with pytest.raises(ValueError, match=r"expected at most 1073741824 .*, got .*1073741825"):
+                self.function(*arguments)
+
     def test_inputs_are_not_touched(self, path, device):
         arguments = self.make((SOME, path), torch.bfloat16, device)
         before = [t.clone() for t in arguments]
@@ -388,6 +404,53 @@ class Promises:
         torch.autograd.backward(outputs, self.incoming(outputs))
         assert len({t.grad.data_ptr() for t in leaves}) == len(leaves)
 
+    def test_forward_mode_and_torch_func_are_refused(self, device):
+        """The operators would return results without a derivative, and gradients of zero."""
+        arguments = self.make((3, 100), torch.float32, device)
+        first, *others = arguments
+
+        def function(x):
+            return tupled(self.function(x, *others))[0]
+
+        refused = pytest.raises(RuntimeError, match=f"{self.name}: expected a call outside torch.func")
+        for transformed in (
+            lambda: torch.func.jvp(function, (first,), (torch.ones_like(first),)),
+            lambda: torch.func.jacfwd(function)(first),
+            lambda: torch.func.grad(lambda x: function(x).sum())(first),
+            lambda: torch.func.jacrev(function)(first),
+            lambda: torch.func.vmap(function)(first[None]),
+        ):
+            with refused:
+                transformed()
+        with forward_ad.dual_level():
+            with refused:
+                function(forward_ad.make_dual(first, torch.ones_like(first)))
+            function(first)  # without a tangent
+
+    def test_gradients_in_batches(self, device):
+        arguments = self.make((3, 100), torch.float32, device)
+        leaves = [t.detach().requires_grad_() for t in arguments[: len(self.inputs)]]
+        outputs = tupled(self.function(*leaves, *arguments[len(self.inputs) :]))
+        batches = [randn((2, *y.shape), y.dtype, device, seed) for seed, y in enumerate(outputs)]
+        together = torch.autograd.grad(outputs, leaves, batches, retain_graph=True, is_grads_batched=True)
+        for index in range(2):
+            single = torch.autograd.grad(outputs, leaves, [t[index] for t in batches], retain_graph=True)
+            for name, all_of_them, once in zip(self.inputs, together, single, strict=True):
+                assert torch.equal(all_of_them[index], once), name
+
+    def test_another_copy_of_the_file_in_the_same_process(self, device):
+        """As where two packages both carry it."""
+        spec = importlib.util.spec_from_file_location(f"another_package.{self.name}", self.kernel.__file__)
+        copy = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(copy)
+        arguments = self.make((3, 100), torch.float32, device)
+        expected = self.run(self.function, arguments)
+        original, self.kernel = self.kernel, copy
+        try:
+            self.assert_equal(self.run(self.function, arguments), expected)
+        finally:
+            self.kernel = original
+
     def test_activation_checkpointing(self, device):
         arguments = self.make((3, 100), torch.bfloat16, device)
         checkpointed = self.run(lambda *a: checkpoint(self.function, *a, use_reentrant=False), arguments)
@@ -440,6 +503,55 @@ class Promises:
                 t.fill_(float("nan"))  # a replay that does nothing must not pass
             graph.replay()
             self.assert_equal(results, self.run(self.function, arguments, grads))
+
+    # ---- in company -----------------------------------------------------------------------------------------------
+
+    @pytest.mark.skipif(GPU, reason="a GPU starts programs in an order of its own")
+    @pytest.mark.parametrize("order", ("reversed", "random"))
+    def test_programs_may_start_in_any_order(self, order, path, device):
+        from tests.kernels import interpreter
+
+        arguments = self.make((3, path), torch.bfloat16, device)
+        expected = self.run(self.function, arguments)
+
+        def numbers(count):
+            return (
+                list(reversed(range(count)))
+                if order == "reversed"
+                else random.Random(count).sample(range(count), count)
+            )
+
+        with interpreter.programs_in(numbers):
+            self.assert_equal(self.run(self.function, arguments), expected)
+
+    @needs_gpu
+    @pytest.mark.parametrize("free", (16, 2, 1))
+    def test_finishes_where_few_multiprocessors_are_free(self, free, device):
+        """To the bit: whoever has to wait for long does the others' work, in the same order."""
+        lengths = {*self.PATHS, *self.GRID[-5:], *self.WAITING}
+        inputs = [self.make((rows, columns), torch.bfloat16, device) for columns in lengths for rows in (1, 40)]
+
+        def runs():
+            return [
+                starving.finished(lambda arguments=arguments: self.run(self.function, arguments))
+                for arguments in inputs
+            ]
+
+        expected = runs()  # and all is compiled, loaded and allocated
+        with starving.all_but(free):
+            ours = runs()
+        for arguments, once, again in zip(inputs, expected, ours, strict=True):
+            assert again is not None, f"{list(arguments[0].shape)} did not finish"
+            self.assert_equal(again, once)
+
+    @needs_gpu
+    def test_streams_of_mixed_priorities_for_a_minute(self, device):
+        if not self.WAITING:
+            pytest.skip("no program waits for another")
+        inputs = [
+            self.make((64, columns), torch.bfloat16, device, seed=seed) for seed in range(6) for columns in self.WAITING
+        ]
+        starving.on_streams([lambda arguments=arguments: self.function(*arguments) for arguments in inputs], 60)
 
     # ---- devices ------------------------------------------------------------------------------------------------
 

@@ -56,6 +56,11 @@ class TestCrossEntropy(Promises):
     def counted(self, arguments):
         return max(arguments[1].numel(), 1)
 
+    def beyond_count(self, device):
+        for rows, columns in ((2**30 + 1, 1), (1, 2**30 + 1)):
+            logits, target = self.make((1, 1), torch.bfloat16, device)[:2]
+            yield logits.expand(rows, columns), target.expand(rows)
+
     def opchecks(self, device):
         x, target = self.make((3, 100), torch.bfloat16, device)
         target[1] = -100

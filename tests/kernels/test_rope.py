@@ -81,6 +81,11 @@ class TestRope(Promises):
     def check_heads(self, arguments, grads=None):
         return Natural().check(arguments, grads)
 
+    def beyond_count(self, device):
+        tokens = 2**30 + 1
+        q, k, cos, sin = (randn(shape, torch.bfloat16, device) for shape in ((1, 1, 1, 2),) * 2 + ((1, 1, 2),) * 2)
+        yield q.expand(1, 1, tokens, 2), k.expand(1, 1, tokens, 2), cos.expand(1, tokens, 2), sin.expand(1, tokens, 2)
+
     def opchecks(self, device):
         q, k, cos, sin = self.heads(device, torch.bfloat16)
         forward, backward = self.kernel._forward_op, self.kernel._backward_op
