@@ -300,12 +300,13 @@ def _sum_launch(N: int, device: torch.device) -> dict[str, int]:
 
 
 # --8<-- [start:op]
-_MOST = 2**30  # rows, and columns: indices of 32 bits have room for the largest tile beyond
+# indices of 32 bits have room for the largest tile beyond; a grid has room for so many blocks of columns
+_MOST_ROWS, _MOST_COLUMNS = 2**30, 2**26
 
 
 def _checked(M: int, N: int) -> None:
-    if max(M, N) > _MOST:
-        raise ValueError(f"x: expected at most {_MOST} rows and as many columns, got {M} x {N}")
+    if M > _MOST_ROWS or N > _MOST_COLUMNS:
+        raise ValueError(f"x: expected at most {_MOST_ROWS} rows and {_MOST_COLUMNS} columns, got {M} x {N}")
 
 
 def _rows(t: Tensor) -> tuple[Tensor, int]:

@@ -521,12 +521,12 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
 
 
 # --8<-- [start:op]
-_MOST = 2**30  # rows, and columns: indices of 32 bits have room for the largest tile beyond
+_MOST_ROWS = _MOST_COLUMNS = 2**30  # indices of 32 bits have room for the largest tile beyond
 
 
 def _checked(M: int, N: int) -> None:
-    if max(M, N) > _MOST:
-        raise ValueError(f"x: expected at most {_MOST} rows and as many columns, got {M} x {N}")
+    if M > _MOST_ROWS or N > _MOST_COLUMNS:
+        raise ValueError(f"x: expected at most {_MOST_ROWS} rows and {_MOST_COLUMNS} columns, got {M} x {N}")
 
 
 def _rows(t: Tensor) -> Tensor:

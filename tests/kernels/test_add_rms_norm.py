@@ -31,6 +31,7 @@ class TestAddRMSNorm(Promises):
     inputs = ("x", "residual", "weight")
     outputs = ("output", "new_residual")
     PATHS = (100, 9000, 12000, 40000)
+    MOST_COLUMNS = 2**26
     LAUNCHES = 3
 
     def plain(self, x, residual, weight, eps=EPS):

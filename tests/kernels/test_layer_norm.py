@@ -38,6 +38,7 @@ class TestLayerNorm(Promises):
     name = "layer_norm"
     inputs = ("x", "weight", "bias")
     PATHS = (100, 2056, 9000, 24000, 40000, *((16000,) if GPU else ()))
+    MOST_COLUMNS = 2**26
     WAITING = (40001, 65536, 131072, 524287)
     LAUNCHES = 3
 

@@ -38,6 +38,7 @@ class TestLayerNormGELU(Promises):
     name = "layer_norm_gelu"
     inputs = ("x", "weight", "bias")
     PATHS = (100, 4100, 9000, 40000)
+    MOST_COLUMNS = 2**26
     LAUNCHES = 3
 
     def plain(self, x, weight, bias, eps=EPS, approximate="none"):
