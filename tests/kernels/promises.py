@@ -513,6 +513,8 @@ class Promises:
     def test_programs_may_start_in_any_order(self, order, path, device):
         from tests.kernels import interpreter
 
+        if not self.WAITING and path != self.PATHS[0]:
+            pytest.skip("no program waits for another: one path is enough")
         arguments = self.make((3, path), torch.bfloat16, device)
         expected = self.run(self.function, arguments)
 
