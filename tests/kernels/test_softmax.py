@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.benchmarks import stand_ins
-from tests.kernels.compiled import INVERSE, POWER, STORE, MachineCode
+from tests.kernels.compiled import INVERSE, POWER, STORE, SWEPT, MachineCode
 from tests.kernels.conftest import load
 from tests.kernels.promises import DTYPES, GPU, SOME, Promises, randn
 
@@ -16,6 +16,11 @@ MACHINE_CODE = MachineCode(
         ("_forward_row_kernel", "scale = 1 / total", *INVERSE),
         ("_backward_row_kernel", "tl.store(dx_ptr + cols + tile * BLOCK", *STORE),
     ),
+    spills={
+        ("_forward_row_kernel", "sm_100"): (24, SWEPT),
+        ("_backward_row_kernel", "sm_80"): (16, SWEPT),
+        ("_backward_row_kernel", "sm_100"): (16, SWEPT),
+    },
 )
 
 

@@ -31,7 +31,7 @@ from tests.benchmarks.case import Point
 from tests.benchmarks.launches import launched, published
 from tests.benchmarks.source import ROOT
 
-OPTIONS = ("num_warps", "num_stages", "maxnreg")  # what the launch tables choose
+OPTIONS = ("num_warps", "num_stages", "maxnreg", "enable_fp_fusion")  # what the launch tables choose
 SOURCES = (
     TOOL, *(f"docs/publish/compiled/{name}.py" for name in ("compilation", "build")),
     *(f"tests/benchmarks/{name}.py" for name in ("launches", "stand_ins", "case", "sides", "blocks")),
