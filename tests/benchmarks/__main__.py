@@ -74,6 +74,8 @@ def main(arguments: list[str]) -> int:
         shape = "×".join(map(str, failure["shape"].values()))
         print(f"not timed: {failure['case']} {failure['variant']} {failure['direction']} {shape}: {failure['reason']}")
     print(f"{len(record.content['rows'])} rows in {record.path}")
+    if record.content["dirty"]:
+        print("measured in a tree with uncommitted changes: shown here, but never published", file=sys.stderr)
     return 0
 
 

@@ -164,7 +164,10 @@ def code(one: Compiled) -> list[str]:
 def test_instructions_come_from_lines(name):
     for one in listed(name):
         share = sum(bool(re.search(r"    // line \d+$", line)) for line in code(one)) / len(code(one))
-        assert share >= expected(name).share, (one.function, one.target, share)
+        assert share >= expected(name).share, (
+            f"{one.function}, {one.target}: {share:.2f} of the instructions name the line that they come from; where "
+            f"that is right, say so in MACHINE_CODE.share of tests/kernels/test_{name}.py"
+        )
 
 
 @pytest.mark.parametrize("name", KERNELS)
