@@ -86,5 +86,5 @@ def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
     if isinstance(report.longrepr, tuple):
         return str(report.longrepr[2]).removeprefix("Skipped: ")
     crash = getattr(report.longrepr, "reprcrash", None)
-    said = crash.message if crash else str(report.longrepr or "")
-    return " ".join(said.split())[:300]
+    message = crash.message if crash else str(report.longrepr or "")
+    return " ".join(message.split())[:300]

@@ -51,7 +51,7 @@ def randn(shape, dtype, device, seed=0, offset=0.0) -> Tensor:
     return (torch.randn(shape, generator=generator) + offset).to(device, dtype)
 
 
-def there(argument: object, device) -> object:
+def placed(argument: object, device) -> object:
     """An argument on the device; what is no tensor, or is elsewhere on purpose, as it is."""
     return argument.to(device) if isinstance(argument, Tensor) and argument.device.type != "meta" else argument
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from tests.kernels.compiled import AHEAD, LOAD, ROOT_OF, MachineCode
 from tests.kernels.conftest import load
-from tests.kernels.promises import DTYPES, Promises, largest_partial_sum, randn, there
+from tests.kernels.promises import DTYPES, Promises, largest_partial_sum, placed, randn
 
 EPS = 1e-6
 MACHINE_CODE = MachineCode(
@@ -172,4 +172,4 @@ class TestAddRMSNorm(Promises):
     )  # fmt: skip
     def test_wrong_input_is_named(self, x, residual, weight, error, message, device):
         with pytest.raises(error, match=message):
-            self.function(there(x, device), there(residual, device), there(weight, device))
+            self.function(placed(x, device), placed(residual, device), placed(weight, device))

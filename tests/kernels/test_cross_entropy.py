@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from tests.kernels import compiled
 from tests.kernels.compiled import AHEAD, POWER, SWEPT, MachineCode
 from tests.kernels.conftest import load
-from tests.kernels.promises import DTYPES, GPU, Promises, needs_gpu, randn, strided, there
+from tests.kernels.promises import DTYPES, GPU, Promises, needs_gpu, placed, randn, strided
 
 INF, NAN = float("inf"), float("nan")
 REDUCTIONS = ("mean", "sum", "none")
@@ -376,4 +376,4 @@ class TestCrossEntropy(Promises):
     )
     def test_wrong_input_is_named(self, x, target, options, error, message, device):
         with pytest.raises(error, match=message):
-            self.function(there(x, device), there(target, device), **options)
+            self.function(placed(x, device), placed(target, device), **options)

@@ -14,8 +14,8 @@ from tests.kernels.promises import (
     SOME,
     Promises,
     largest_partial_sum,
+    placed,
     randn,
-    there,
 )  # fmt: skip
 
 EPS = 1e-5
@@ -159,4 +159,4 @@ class TestLayerNorm(Promises):
     @pytest.mark.parametrize("x, weight, bias, error, message", NO_LAYER_NORM)
     def test_wrong_input_is_named(self, x, weight, bias, error, message, device):
         with pytest.raises(error, match=message):
-            self.function(there(x, device), there(weight, device), there(bias, device))
+            self.function(placed(x, device), placed(weight, device), placed(bias, device))

@@ -14,7 +14,7 @@ from tests.benchmarks import stand_ins
 from tests.kernels import compiled
 from tests.kernels.compiled import AHEAD, POWER, STORE, SWEPT, MachineCode
 from tests.kernels.conftest import load
-from tests.kernels.promises import DTYPES, NO_LAYER_NORM, SOME, Promises, randn, there
+from tests.kernels.promises import DTYPES, NO_LAYER_NORM, SOME, Promises, placed, randn
 
 EPS = 1e-5
 APPROXIMATE = ("none", "tanh")
@@ -161,7 +161,7 @@ class TestLayerNormGELU(Promises):
     @pytest.mark.parametrize("x, weight, bias, error, message", NO_LAYER_NORM)
     def test_wrong_input_is_named(self, x, weight, bias, error, message, device):
         with pytest.raises(error, match=message):
-            self.function(there(x, device), there(weight, device), there(bias, device))
+            self.function(placed(x, device), placed(weight, device), placed(bias, device))
 
     def test_wrong_input_approximate_is_named(self, device):
         x, weight, bias = self.make((2, 8), torch.float32, device)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from tests.kernels.compiled import INVERSE, LOAD, STORE, MachineCode
 from tests.kernels.conftest import load
-from tests.kernels.promises import Promises, largest_partial_sum, randn, there
+from tests.kernels.promises import Promises, largest_partial_sum, placed, randn
 
 EPS = 1e-6
 MACHINE_CODE = MachineCode(
@@ -85,4 +85,4 @@ class TestRMSNorm(Promises):
     )  # fmt: skip
     def test_wrong_input_is_named(self, x, weight, error, message, device):
         with pytest.raises(error, match=message):
-            self.function(there(x, device), there(weight, device))
+            self.function(placed(x, device), placed(weight, device))

@@ -9,7 +9,7 @@ import torch
 from tests.kernels import compiled
 from tests.kernels.compiled import LOAD, PRODUCT, STORE, MachineCode
 from tests.kernels.conftest import load
-from tests.kernels.promises import DTYPES, GPU, Promises, needs_gpu, randn, there
+from tests.kernels.promises import DTYPES, GPU, Promises, needs_gpu, placed, randn
 
 kernel = load("rope")
 ORDERS = tuple(itertools.permutations(range(3)))  # of batch, heads and tokens in memory, outermost first
@@ -293,7 +293,7 @@ class TestRope(Promises):
         )
 
         with pytest.raises(error, match=message):
-            self.kernel.rope(**{name: there(t, device) for name, t in (right | changed).items()})
+            self.kernel.rope(**{name: placed(t, device) for name, t in (right | changed).items()})
 
 
 class Natural(TestRope):

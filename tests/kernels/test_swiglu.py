@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from tests.kernels import compiled
 from tests.kernels.compiled import POWER, STORE, MachineCode
 from tests.kernels.conftest import load
-from tests.kernels.promises import DTYPES, Promises, needs_gpu, randn, there
+from tests.kernels.promises import DTYPES, Promises, needs_gpu, placed, randn
 
 kernel = load("swiglu")
 MACHINE_CODE = MachineCode(
@@ -173,7 +173,7 @@ class TestSwiGLU(Gated):
     )  # fmt: skip
     def test_wrong_input_is_named(self, gate, up, error, message, device):
         with pytest.raises(error, match=message):
-            self.function(there(gate, device), there(up, device))
+            self.function(placed(gate, device), placed(up, device))
 
 
 class TestGeGLU(Gated):

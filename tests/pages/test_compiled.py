@@ -82,8 +82,10 @@ def narrow(name: str, one: Compiled) -> str:
     if number <= allowed and "128" in one.facts["loads"]:
         return ""
     widths = {line: Counter(bits) for line, bits in one.narrow.items()}
-    said = {line: ", ".join(f"{n} of {bits} bits" for bits, n in counts.items()) for line, counts in widths.items()}
-    where = lines_of(name, said)
+    by_line = {
+        line: ", ".join(f"{n} of {bits} bits" for bits, n in counts.items()) for line, counts in widths.items()
+    }
+    where = lines_of(name, by_line)
     return f"expected loads of 128 bits and at most {allowed} narrower accesses, got {number}{where}"
 
 
@@ -264,8 +266,8 @@ def site(store):
 @pytest.mark.parametrize("name", subjects.names())
 def test_files_fit_together_and_stay_small(name, site):
     index = json.loads(site[f"compiled/{name}/index.json"])
-    here = {path: text for path, text in site.items() if path.startswith(f"compiled/{name}/")}
-    assert sum(len(gzip.compress(text.encode())) for text in here.values()) < 300_000
+    files = {path: text for path, text in site.items() if path.startswith(f"compiled/{name}/")}
+    assert sum(len(gzip.compress(text.encode())) for text in files.values()) < 300_000
     facts = {fact["key"] for fact in index["facts"]}
     assert all(fact["why"].endswith(".") for fact in index["facts"])
     used = set()
@@ -286,7 +288,7 @@ def test_files_fit_together_and_stay_small(name, site):
                 assert made["values"].keys() <= facts and set(made["bad"]) <= made["values"].keys()
                 assert made["forms"].keys() <= index["forms"].keys()
                 used |= {f"compiled/{name}/{path}" for path in made["forms"].values()}
-    assert used == here.keys() - {f"compiled/{name}/index.json"}
+    assert used == files.keys() - {f"compiled/{name}/index.json"}
     page = site[f"compiled/{name}.md"]
     for path in used:
         if path.endswith(("sass.txt", "amdgcn.txt")):
@@ -296,9 +298,9 @@ def test_files_fit_together_and_stay_small(name, site):
 def test_torch_compile_stands_beside_ours(site):
     index = json.loads(site["compiled/rms_norm/index.json"])
     for direction in ("forward", "backward"):
-        (its,) = (one for one in index["configurations"] if one["id"] == f"{direction}-32768x4096")
-        theirs = [kernel for kernel in its["kernels"] if kernel["maker"] == "torch.compile"]
-        assert theirs and {kernel["maker"] for kernel in its["kernels"]} == {"", "torch.compile"}
+        (configuration,) = (entry for entry in index["configurations"] if entry["id"] == f"{direction}-32768x4096")
+        theirs = [kernel for kernel in configuration["kernels"] if kernel["maker"] == "torch.compile"]
+        assert theirs and {kernel["maker"] for kernel in configuration["kernels"]} == {"", "torch.compile"}
         for kernel in theirs:
             made = kernel["targets"]["sm_90"]
             assert "NVIDIA H200" in kernel["provenance"] and {"graph", "sass"} <= made["forms"].keys()

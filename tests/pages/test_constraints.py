@@ -26,7 +26,7 @@ def imported() -> dict[str, str]:
     return {name: at for name, at in found.items() if name not in OURS | PEERS | sys.stdlib_module_names}
 
 
-def here() -> list[str]:
+def required() -> list[str]:
     """The pinned packages that belong on this platform."""
     return [name for name, pin in PINS.items() if pin.marker is None or pin.marker.evaluate()]
 
@@ -41,12 +41,12 @@ def test_what_is_imported_is_pinned():
 
 def test_pins_are_exact_and_installed():
     assert all([specifier.operator for specifier in pin.specifier] == ["=="] for pin in PINS.values())
-    installed = {name: metadata.version(name).partition("+")[0] for name in here()}
-    assert installed == {name: str(PINS[name].specifier).removeprefix("==") for name in here()}
+    installed = {name: metadata.version(name).partition("+")[0] for name in required()}
+    assert installed == {name: str(PINS[name].specifier).removeprefix("==") for name in required()}
 
 
 def test_what_a_package_needs_is_pinned():
-    for name in here():
+    for name in required():
         needs = [Requirement(need) for need in metadata.requires(name) or []]
         needed = {
             canonicalize_name(need.name) for need in needs if not need.marker or need.marker.evaluate({"extra": ""})

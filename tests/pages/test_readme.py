@@ -96,9 +96,9 @@ def test_the_sessions_end_with_that_line(fault, line: str, tmp_path: Path):
     session.error.side_effect = SystemExit
     with mock.patch.dict(os.environ, fault(tmp_path)), pytest.raises(SystemExit):
         noxfile.check(session)
-    (said,) = session.error.call_args.args
-    assert re.search(line, said)
-    assert "Traceback" not in said
+    (message,) = session.error.call_args.args
+    assert re.search(line, message)
+    assert "Traceback" not in message
 
 
 def test_an_unsupported_python_ends_with_one_line():
