@@ -82,9 +82,7 @@ def narrow(name: str, one: Compiled) -> str:
     if number <= allowed and "128" in one.facts["loads"]:
         return ""
     widths = {line: Counter(bits) for line, bits in one.narrow.items()}
-    by_line = {
-        line: ", ".join(f"{n} of {bits} bits" for bits, n in counts.items()) for line, counts in widths.items()
-    }
+    by_line = {line: ", ".join(f"{n} of {bits} bits" for bits, n in counts.items()) for line, counts in widths.items()}
     where = lines_of(name, by_line)
     return f"expected loads of 128 bits and at most {allowed} narrower accesses, got {number}{where}"
 
