@@ -283,7 +283,7 @@ def _forward_row_kernel(
         mean, square = _together(words, N, TILES * BLOCK, SLOTS)
         if mean != mean:  # a part is missing, or there is a NaN in the row
             mean, square = _row_from_memory(x_ptr, words_ptr, words, part, left, N, PARTS, TILES, BLOCK, SLOTS, PACKED)
-            kept = _all_kept(x_ptr, left, PARTS, TILES, BLOCK, PACKED, FULL)  # its registers were wanted
+            kept = _all_kept(x_ptr, left, PARTS, TILES, BLOCK, PACKED, FULL)  # its registers held other parts
     rstd = tl.rsqrt(square / N + tl.cast(eps, tl.float32))
     if stats_ptr is not None:
         tl.store(stats_ptr + row, mean, mask=part == 0)

@@ -265,7 +265,7 @@ def _forward_row_kernel(
         top, total = _together(words)
         if total != total:  # a part is missing, or there is a NaN in the row
             top, total = _row_from_memory(x_ptr, words_ptr, words, part, left, PARTS, TILES, BLOCK, SLOTS, PACKED)
-            tiles = _all_kept(x_ptr, left, PARTS, TILES, BLOCK, PACKED, FULL)  # their registers were wanted
+            tiles = _all_kept(x_ptr, left, PARTS, TILES, BLOCK, PACKED, FULL)  # their registers held other parts
             exps = _exponentials(tiles, high, dtype, TILES)
     scale = 1 / total
     cols = _lanes(BLOCK)
@@ -393,7 +393,7 @@ def _backward_row_kernel(
                     total = _products_from_memory(dy_ptr, y_ptr, other * (TILES * BLOCK), N, TILES, BLOCK)
                     words = tl.where(tl.arange(0, SLOTS) == other, _send(none, total, words_ptr + other), words)
             total = _together(words)[1]
-            dys, ys = _both(dy_ptr, y_ptr, cols, N, TILES, BLOCK)  # their registers were wanted
+            dys, ys = _both(dy_ptr, y_ptr, cols, N, TILES, BLOCK)  # their registers held other parts
     for tile in tl.static_range(TILES):
         # + 0.0: converted by the same expression as above, y would be kept as fp32, in twice the registers
         dx = (ys[tile] + 0.0).to(tl.float32) * (dys[tile].to(tl.float32) - total)
