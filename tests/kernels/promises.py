@@ -34,8 +34,8 @@ NO_LAYER_NORM = (
     (torch.ones(2, 8).int(), torch.ones(8), torch.ones(8), TypeError, "x: expected .*fp32.* got torch.int32"),
     (torch.ones(2, 8), torch.ones(8).double(), torch.ones(8), TypeError, "weight: .* got torch.float64"),
     (torch.ones(2, 8), torch.ones(8), torch.ones(8).int(), TypeError, "bias: .* got torch.int32"),
-    (torch.ones(2, 8), None, torch.ones(8), TypeError, "weight: expected .*tensor, got <class 'NoneType'>"),
-    (torch.ones(2, 8), torch.ones(8), None, TypeError, "bias: expected .*tensor, got <class 'NoneType'>"),
+    (torch.ones(2, 8), [1.0] * 8, torch.ones(8), TypeError, "weight: expected .*tensor, got <class 'list'>"),
+    (torch.ones(2, 8), torch.ones(8), 1e-5, TypeError, "bias: expected .*tensor, got <class 'float'>"),
     ([1.0], torch.ones(1), torch.ones(1), TypeError, "x: expected .*tensor, got <class 'list'>"),
     (torch.ones(2, 8), torch.ones(7), torch.ones(8), ValueError, r"weight: expected shape \[8\], got \[7\]"),
     (torch.ones(2, 8), torch.ones(8), torch.ones(2, 8), ValueError, r"bias: expected shape \[8\], got \[2, 8"),
@@ -75,6 +75,17 @@ def strided(name: str, shape, dtype, device) -> Tensor:
     }[name]()
 
 
+class _Launcher:
+    """Calls `seen` at each launch of a Triton kernel."""
+
+    def __init__(self, kernel, seen):
+        self.kernel, self.seen = kernel, seen
+
+    def __getitem__(self, grid):
+        self.seen()
+        return self.kernel[grid]
+
+
 class Promises:
     """Subclass as TestNAME and state what the kernel is.
 
@@ -92,6 +103,8 @@ class Promises:
         WAITING: row lengths at which programs wait for each other.
         WRAPS: whether integers are meant to leave their range, as those of a generator of random bits do.
         LAUNCHES: fewest kernels that forward and backward launch.
+        OPTIONAL: names of those inputs that may be None.
+        SUMS: names of the kernels that serve the gradients of parameters alone.
     """
 
     kernel: ModuleType
@@ -107,6 +120,8 @@ class Promises:
     WAITING: tuple[int, ...] = ()
     WRAPS = False
     LAUNCHES = 2
+    OPTIONAL: tuple[str, ...] = ()
+    SUMS: tuple[str, ...] = ()
 
     # ---- what a subclass states ---------------------------------------------------------------------------------
 
@@ -370,6 +385,28 @@ class Promises:
         with torch.no_grad():
             return self.function(arguments[0].detach().requires_grad_(), *arguments[1:])
 
+    def test_frozen_parameters_cost_nothing(self, path, device):
+        """Where only what has rows asks for a gradient, nothing is kept or added up for the others."""
+        arguments = self.make((SOME, path), torch.bfloat16, device)
+        leaves = [arguments[index].requires_grad_() for index in self.rows_of(arguments)]
+        outputs = tupled(self.function(*arguments))
+        launched = []
+        spies = {
+            name: _Launcher(kernel, lambda name=name: launched.append(name))
+            for name, kernel in stand_ins.kernels_of(self.kernel).items()
+        }
+        with stand_ins.replaced(self.kernel, **spies):
+            torch.autograd.grad(outputs, leaves, self.incoming(outputs))
+        assert launched and not set(launched) & set(self.SUMS)
+
+    def test_optional_inputs_may_be_none(self, path, device):
+        arguments = self.make((SOME, path), torch.bfloat16, device)
+        for count in range(1, len(self.OPTIONAL) + 1):
+            for missing in itertools.combinations(self.OPTIONAL, count):
+                _Without(self, missing).check(
+                    [t for name, t in zip(self.inputs, arguments, strict=True) if name not in missing]
+                )
+
     def test_bitwise_the_same_in_every_run(self, path, device):
         rows = min(5000, 2**27 // path) if GPU else max(3, min(40, 2**16 // path))
         arguments = self.make((rows, path), torch.bfloat16, device)
@@ -576,17 +613,12 @@ class Promises:
                 yield
             guards.pop()
 
-        class Launcher:
-            def __init__(self, function):
-                self.function = function
-
-            def __getitem__(self, grid):
-                launches.append(guards[-1:])
-                return self.function[grid]
-
         real = torch.cuda.device_of
         monkeypatch.setattr(torch.cuda, "device_of", device_of)
-        launchers = {name: Launcher(function) for name, function in stand_ins.kernels_of(self.kernel).items()}
+        launchers = {
+            name: _Launcher(kernel, lambda: launches.append(guards[-1:]))
+            for name, kernel in stand_ins.kernels_of(self.kernel).items()
+        }
         arguments = self.make((2, path), torch.float32, device)
         with stand_ins.replaced(self.kernel, **launchers):
             self.run(self.function, arguments)
@@ -608,3 +640,28 @@ class Promises:
         """What forward and backward launch at a row length, in bf16; nothing runs."""
         arguments = self.make((160, columns), torch.bfloat16, torch.device("cpu"))
         return compiled.recorded(self.kernel, lambda: self.run(self.function, arguments), target)
+
+
+class _Without(Promises):
+    """The same promises of a function some of whose inputs are None; as summands they count as ones."""
+
+    def __init__(self, promises: Promises, missing: tuple[str, ...]):
+        self.promises, self.all = promises, promises.inputs
+        self.inputs = tuple(name for name in self.all if name not in missing)
+        self.outputs = promises.outputs
+
+    def filled(self, given, other=lambda: None) -> list:
+        """The arguments of all inputs, where `given` has those that are there."""
+        present = dict(zip(self.inputs, given[: len(self.inputs)], strict=True))
+        return [present[name] if name in present else other() for name in self.all]
+
+    def function(self, *given):
+        return self.promises.function(*self.filled(given))
+
+    def plain(self, *given):
+        return self.promises.plain(*self.filled(given))
+
+    def summands(self, arguments, grads, reference):
+        ones = torch.ones_like(arguments[0][0])
+        found = self.promises.summands(self.filled(arguments, lambda: ones), grads, reference)
+        return {name: value for name, value in found.items() if name in reference}
