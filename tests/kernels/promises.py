@@ -5,6 +5,7 @@ The conftest beside it gives `columns` the values of the class's GRID, and `path
 
 import contextlib
 import importlib.util
+import inspect
 import itertools
 import random
 from collections.abc import Iterable, Mapping
@@ -354,6 +355,15 @@ class Promises:
         for arguments in self.beyond_count(device):
             with pytest.raises(ValueError, match=r"expected at most .*, got .*(1073741825|67108865)"):
                 self.function(*arguments)
+
+    def test_wrong_options_are_named(self, device):
+        """By what has a default, whatever it is given: no error of the operator's schema, or of a comparison in it."""
+        arguments = self.public(self.make((3, 8), torch.float32, device))
+        function = getattr(self.kernel, self.name)
+        for name in list(inspect.signature(function).parameters)[len(arguments) :]:
+            for wrong in ("nonsense", [1.0], 1j, torch.ones(3, device=device), object()):
+                with pytest.raises((TypeError, ValueError), match=f"^{name}: expected .*, got "):
+                    function(*arguments, **{name: wrong})
 
     def test_inputs_are_not_touched(self, path, device):
         arguments = self.make((SOME, path), torch.bfloat16, device)
