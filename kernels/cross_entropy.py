@@ -463,9 +463,9 @@ def _device(device: torch.device) -> tuple[int, int]:
 
 
 def _options(device: torch.device, threads: int, registers: int = 0, **constants: int) -> dict[str, int]:
-    """With at most so many registers a thread, where that is said and can be: on NVIDIA's."""
+    """With at most so many registers a thread, where that is said and can be: by NVIDIA's backend."""
     warp_size = _device(device)[1]
-    limit = {"maxnreg": registers} if registers and warp_size == 32 else {}
+    limit = {"maxnreg": registers} if registers and warp_size == 32 and not torch.version.hip else {}
     return {**constants, "num_warps": threads // warp_size, **limit}
 
 

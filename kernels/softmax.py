@@ -564,7 +564,8 @@ def _forward(x: Tensor, dtype: torch.dtype) -> Tensor:
         elif "PARTS" in options:
             options["AHEAD"] *= _PTX
             if options["PACKED"] and (unit == 1 or x.data_ptr() % 4):
-                options |= {"PACKED": False, "maxnreg": None}
+                options["PACKED"] = False
+                options.pop("maxnreg", None)  # the limit of packed tiles
             full = N % (options["PARTS"] * options["TILES"] * options["BLOCK"]) == 0
             words = _words(M, options["PARTS"], x.device)
             _forward_row_kernel[(M * options["PARTS"],)](
