@@ -22,6 +22,16 @@ from torch.autograd import forward_ad
 
 # --8<-- [start:forward]
 @triton.jit
+def _load(ptr, cols, N, POLICY: tl.constexpr = "", CACHE: tl.constexpr = ""):
+    """Some columns of a row as fp32; of a weight that is not given, ones, which cost nothing."""
+    if ptr is None:
+        return tl.full(cols.shape, 1.0, tl.float32)
+    else:
+        block = tl.load(ptr + cols, mask=cols < N, other=0.0, eviction_policy=POLICY, cache_modifier=CACHE)
+        return block.to(tl.float32)
+
+
+@triton.jit
 def _forward_kernel(
     x_ptr, weight_ptr, y_ptr, rstd_ptr, x_stride, M, N, eps,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -32,7 +42,7 @@ def _forward_kernel(
     cols = tl.arange(0, BLOCK)
     inside = (rows < M)[:, None] & (cols < N)[None, :]
     x = tl.load(x_ptr + rows[:, None] * x_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
-    weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)
+    weight = _load(weight_ptr, cols, N)
     rstd = tl.rsqrt(tl.sum(x * x, axis=1) / N + tl.cast(eps, tl.float32))
     tl.store(y_ptr + rows[:, None] * N + cols[None, :], x * rstd[:, None] * weight[None, :], mask=inside)
     if rstd_ptr is not None:  # a hundredth of the time at 1024 columns
@@ -43,11 +53,6 @@ def _forward_kernel(
 
 
 # --8<-- [start:forward-wide]
-@triton.jit
-def _load(ptr, cols, N, POLICY: tl.constexpr):
-    return tl.load(ptr + cols, mask=cols < N, other=0.0, eviction_policy=POLICY).to(tl.float32)
-
-
 @triton.jit
 def _unpacked(kept, zero):
     """As fp32, but made anew: if it knew that zero is one, the compiler would keep the fp32 of the first look."""
@@ -78,13 +83,13 @@ def _two_looks(
         tl.store(rstd_ptr + row, rstd)
     for start in range(KEPT * BLOCK, N, BLOCK):
         cols = start + tl.arange(0, BLOCK)
-        weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0, cache_modifier=CACHE).to(tl.float32)
+        weight = _load(weight_ptr, cols, N, "", CACHE)
         y = _load(x_ptr, cols, N, "evict_first") * rstd * weight
         tl.store(y_ptr + cols, y, mask=cols < N, cache_modifier=STORE)
     zero = (rstd < 0).to(tl.int16)
     for tile in tl.static_range(KEPT):
         cols = tile * BLOCK + tl.arange(0, BLOCK)
-        weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0, cache_modifier=CACHE).to(tl.float32)
+        weight = _load(weight_ptr, cols, N, "", CACHE)
         tl.store(y_ptr + cols, _unpacked(kept[tile], zero) * rstd * weight, mask=cols < N, cache_modifier=STORE)
 
 
@@ -115,7 +120,7 @@ def _forward_wide_kernel(
 #     dx      = rstd * (g - x_hat * mean(g * x_hat))    the mean over the row
 #     dweight = sum(dy * x_hat)                         the sum over all rows
 # A program takes every P-th row (P programs) and keeps its share of dweight in registers. A second kernel adds the
-# shares in a fixed order: no atomics, so dweight is bitwise the same in every run.
+# shares in a fixed order: no atomics, so dweight is bitwise the same in every run. No shares: dx alone is asked for.
 
 
 # --8<-- [start:backward]
@@ -130,7 +135,7 @@ def _backward_kernel(
     """
     dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)
+    weight = _load(weight_ptr, cols, N)
     dweight = tl.zeros([ROWS, BLOCK], tl.float32)
     first = tl.program_id(0).to(tl.int64) * ROWS
     for start in tl.range(first, M, tl.num_programs(0) * ROWS, num_stages=STAGES):
@@ -147,8 +152,10 @@ def _backward_kernel(
             mean = tl.load(mean_ptr + rows, mask=rows < M, other=0.0)
         dx = (g - x_hat * mean[:, None]) * rstd
         tl.store(dx_ptr + rows[:, None] * N + cols[None, :], dx, mask=inside)
-        dweight += dy * x_hat
-    tl.store(share_ptr + tl.program_id(0).to(tl.int64) * N + cols, tl.sum(dweight, axis=0), mask=cols < N)
+        if share_ptr is not None:
+            dweight += dy * x_hat
+    if share_ptr is not None:
+        tl.store(share_ptr + tl.program_id(0).to(tl.int64) * N + cols, tl.sum(dweight, axis=0), mask=cols < N)
 
 
 # --8<-- [end:backward]
@@ -184,24 +191,27 @@ def _backward_wide_kernel(
                 dy_x_hat = dy.to(tl.float32) * (x.to(tl.float32) * rstd)
             else:
                 dy_x_hat = _load(dy_row, cols, N, "evict_last") * (_load(x_row, cols, N, "evict_last") * rstd)
-            added = added + (dweight[tile] + dy_x_hat,)
+            if share_ptr is not None:
+                added = added + (dweight[tile] + dy_x_hat,)
             product = dy_x_hat * _load(weight_ptr, cols, N, WEIGHT)
             products += tl.sum(tl.reshape(product, [BLOCK // 8, 8]), axis=1)  # the eight that one thread has
-        dweight = added
+        if share_ptr is not None:
+            dweight = added
         mean = tl.sum(products) / N
         zero = (rstd < 0).to(tl.int16)
         for tile in tl.static_range(TILES):
             cols = tile * BLOCK + tl.arange(0, BLOCK)
             if KEPT:
                 x_hat = _unpacked(kept[2 * tile + 1], zero) * rstd
-                g = _unpacked(kept[2 * tile], zero) * _load(weight_ptr, cols, N, "")
+                g = _unpacked(kept[2 * tile], zero) * _load(weight_ptr, cols, N)
             else:
                 x_hat = _load(x_row, cols, N, "evict_first") * rstd
-                g = _load(dy_row, cols, N, "evict_first") * _load(weight_ptr, cols, N, "")
+                g = _load(dy_row, cols, N, "evict_first") * _load(weight_ptr, cols, N)
             tl.store(dx_row + cols, (g - x_hat * mean) * rstd, mask=cols < N)
-    for tile in tl.static_range(TILES):
-        cols = tile * BLOCK + tl.arange(0, BLOCK)
-        tl.store(share_ptr + tl.program_id(0).to(tl.int64) * N + cols, dweight[tile], mask=cols < N)
+    if share_ptr is not None:
+        for tile in tl.static_range(TILES):
+            cols = tile * BLOCK + tl.arange(0, BLOCK)
+            tl.store(share_ptr + tl.program_id(0).to(tl.int64) * N + cols, dweight[tile], mask=cols < N)
 
 
 # --8<-- [end:backward-wide]
@@ -209,19 +219,30 @@ def _backward_wide_kernel(
 
 # --8<-- [start:sums]
 @triton.jit
-def _row_mean_kernel(
-    dy_ptr, x_ptr, weight_ptr, rstd_ptr, mean_ptr, dy_stride, x_stride, N,
+def _row_kernel(
+    dy_ptr, x_ptr, weight_ptr, rstd_ptr, mean_ptr, dx_ptr, dy_stride, x_stride, N,
     UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """mean(g * x_hat) of one row of any length. Reads 2MN."""
+    """mean(g * x_hat) of one row of any length. Reads 2MN. Where dx alone is asked for, a second look writes it."""
     dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     row = tl.program_id(0).to(tl.int64)
+    dy_ptr, x_ptr = dy_ptr + row * dy_stride, x_ptr + row * x_stride
+    FIRST: tl.constexpr = "" if dx_ptr is None else "evict_last"
     products = tl.zeros([BLOCK], tl.float32)
     for start in range(0, N, BLOCK):
         cols = start + tl.arange(0, BLOCK)
-        g = _load(dy_ptr + row * dy_stride, cols, N, "") * _load(weight_ptr, cols, N, "")
-        products += g * _load(x_ptr + row * x_stride, cols, N, "")
-    tl.store(mean_ptr + row, tl.sum(products) * tl.load(rstd_ptr + row) / N)
+        g = _load(dy_ptr, cols, N, FIRST) * _load(weight_ptr, cols, N)
+        products += g * _load(x_ptr, cols, N, FIRST)
+    rstd = tl.load(rstd_ptr + row)
+    mean = tl.sum(products) * rstd / N
+    if dx_ptr is None:
+        tl.store(mean_ptr + row, mean)
+    else:
+        for start in range(0, N, BLOCK):
+            cols = start + tl.arange(0, BLOCK)
+            x_hat = _load(x_ptr, cols, N, "evict_first") * rstd
+            g = _load(dy_ptr, cols, N, "evict_first") * _load(weight_ptr, cols, N)
+            tl.store(dx_ptr + row * N + cols, (g - x_hat * mean) * rstd, mask=cols < N)
 
 
 @triton.jit
@@ -290,7 +311,7 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
 
 
 @functools.cache
-def _mean_launch(device: torch.device) -> dict[str, int]:
+def _row_launch(device: torch.device) -> dict[str, int]:
     return _options(device, 1024, BLOCK=8192)
 
 
@@ -323,12 +344,14 @@ def _rows(t: Tensor) -> tuple[Tensor, int]:
     return rows, rows.stride(0)
 
 
-def _forward_fake(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, save: bool) -> tuple[Tensor, Tensor]:
+def _forward_fake(
+    x: Tensor, weight: Tensor | None, eps: float, dtype: torch.dtype, save: bool
+) -> tuple[Tensor, Tensor]:
     y = torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
     return y, x.new_empty(x.shape[:-1] if save else 0, dtype=torch.float32)
 
 
-def _forward(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, save: bool) -> tuple[Tensor, Tensor]:
+def _forward(x: Tensor, weight: Tensor | None, eps: float, dtype: torch.dtype, save: bool) -> tuple[Tensor, Tensor]:
     """y, and rstd where a backward is to come."""
     y, rstd = _forward_fake(x, weight, eps, dtype, save)
     if x.numel() == 0:
@@ -336,7 +359,7 @@ def _forward(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, save: bo
     N = x.shape[-1]
     M = x.numel() // N
     _checked(M, N)
-    (x, x_stride), weight = _rows(x), weight.contiguous()
+    (x, x_stride), weight = _rows(x), weight if weight is None else weight.contiguous()
     unit = 8 if N % 8 == 0 == x_stride % 8 else 1
     sizes = x_stride // unit, N // unit
     options, saved = _forward_launch(N, 8 * x.element_size(), x.device), rstd if save else None
@@ -350,43 +373,52 @@ def _forward(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, save: bo
     return y, rstd
 
 
-def _backward_fake(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor]:
+def _backward_fake(
+    dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor, parameters: bool
+) -> tuple[Tensor, Tensor]:
     dx = torch.empty_like(x, memory_format=torch.contiguous_format)
-    return dx, torch.empty_like(weight, memory_format=torch.contiguous_format)
+    return dx, torch.empty_like(weight, memory_format=torch.contiguous_format) if parameters else x.new_empty(0)
 
 
-def _backward(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor]:
-    dx, dweight = _backward_fake(dy, x, weight, rstd)
+def _backward(dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor, parameters: bool) -> tuple[Tensor, Tensor]:
+    """dx; dweight, empty where no gradient of parameters is asked for: then nothing is kept for it."""
+    dx, dweight = _backward_fake(dy, x, weight, rstd, parameters)
     if x.numel() == 0:
         return dx, dweight.zero_()
     N = x.shape[-1]
     M = x.numel() // N
-    (dy, dy_stride), (x, x_stride), weight = _rows(dy), _rows(x), weight.contiguous()
+    (dy, dy_stride), (x, x_stride), weight = _rows(dy), _rows(x), weight if weight is None else weight.contiguous()
     unit = 8 if N % 8 == dy_stride % 8 == x_stride % 8 == 0 else 1
     sizes = dy_stride // unit, x_stride // unit, M, N // unit
     options = {"UNIT": unit, **_backward_launch(N, 8 * x.element_size(), x.device)}
     programs = min(_device(x.device)[0] * options.pop("PROGRAMS"), -(-M // options.get("ROWS", 1)))
-    shares = x.new_empty((programs, N), dtype=torch.float32)
+    shares = x.new_empty((programs, N), dtype=torch.float32) if parameters else None
     with torch.cuda.device_of(x):
         if "TILES" in options:
             _backward_wide_kernel[(programs,)](dy, x, weight, rstd, dx, shares, *sizes, **options)
         else:
-            mean = None if options["WHOLE"] else torch.empty_like(rstd)
-            if mean is not None:
-                strides, n = sizes[:2], sizes[3]
-                _row_mean_kernel[(M,)](dy, x, weight, rstd, mean, *strides, n, UNIT=unit, **_mean_launch(x.device))
-            grid = programs, -(-N // options["BLOCK"])
-            _backward_kernel[grid](dy, x, weight, rstd, mean, dx, shares, *sizes, **options)
-        options = _sum_launch(N, x.device)
-        _sum_shares_kernel[(-(-N // options["BLOCK"]),)](shares, dweight, programs, N, **options)
+            mean = torch.empty_like(rstd) if parameters and not options["WHOLE"] else None
+            if not options["WHOLE"]:
+                outputs, strides = (mean, None if parameters else dx), sizes[:2]
+                _row_kernel[(M,)](dy, x, weight, rstd, *outputs, *strides, sizes[3], UNIT=unit, **_row_launch(x.device))
+            if options["WHOLE"] or parameters:
+                grid = programs, -(-N // options["BLOCK"])
+                _backward_kernel[grid](dy, x, weight, rstd, mean, dx, shares, *sizes, **options)
+        if parameters:
+            options = _sum_launch(N, x.device)
+            _sum_shares_kernel[(-(-N // options["BLOCK"]),)](shares, dweight, programs, N, **options)
     return dx, dweight
 
 
 # define and impl cost the host less per call than custom_op; fake tensors, torch.compile and opcheck work as well
 _namespace = __name__.replace(".", "_")  # another copy of this file, in another package, has another
 _library = torch.library.Library(_namespace, "FRAGMENT")
-_library.define("rms_norm_forward(Tensor x, Tensor weight, float eps, ScalarType dtype, bool save) -> (Tensor, Tensor)")
-_library.define("rms_norm_backward(Tensor dy, Tensor x, Tensor weight, Tensor rstd) -> (Tensor, Tensor)")
+_library.define(
+    "rms_norm_forward(Tensor x, Tensor? weight, float eps, ScalarType dtype, bool save) -> (Tensor, Tensor)"
+)
+_library.define(
+    "rms_norm_backward(Tensor dy, Tensor x, Tensor? weight, Tensor rstd, bool parameters) -> (Tensor, Tensor)"
+)
 for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
     _library.impl("rms_norm_forward", _forward, _key)
     _library.impl("rms_norm_backward", _backward, _key)
@@ -412,18 +444,19 @@ def _refuse_transforms(*tensors: Tensor | None) -> None:
 
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    def forward(ctx, x: Tensor, weight: Tensor | None, eps: float, dtype: torch.dtype) -> Tensor:
         y, rstd = _forward_op(x, weight, eps, dtype, True)
         ctx.save_for_backward(x, weight, rstd)
         return y
 
     @staticmethod
-    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         if torch.is_grad_enabled():  # not once_differentiable, which lets a dy that needs no gradient pass
             raise RuntimeError("rms_norm: expected a backward without create_graph=True, got one with: it would lose "
                                "the second derivative, which this kernel does not have")  # fmt: skip
-        dx, dweight = _backward_op(dy, *ctx.saved_tensors)
-        return dx, dweight, None, None
+        parameters = ctx.needs_input_grad[1]
+        dx, dweight = _backward_op(dy, *ctx.saved_tensors, parameters)
+        return dx, dweight if parameters else None, None, None
 
 
 # --8<-- [end:autograd]
@@ -431,49 +464,56 @@ class _RMSNorm(torch.autograd.Function):
 
 # --8<-- [start:public]
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_EPS = torch.finfo(torch.float32).eps  # what F.rms_norm takes for None, whatever the dtype: it computes in fp32
 _INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
 # newer torch autocasts rms_norm to fp32 on a GPU; we do as the installed one does
 _AUTOCAST = torch._C._dispatch_has_kernel_for_dispatch_key("aten::rms_norm", "AutocastCUDA")
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float | None = 1e-6) -> Tensor:
     """RMSNorm over the last dimension: x / sqrt(mean(x^2) + eps) * weight.
 
     The function, and the dtypes, of `torch.nn.functional.rms_norm(x, (N,), weight, eps)`: computed in fp32 and
-    rounded once, to the dtype of x (under CUDA autocast to fp32, where the installed torch does so).
+    rounded once, to the dtype of x (under CUDA autocast to fp32, where the installed torch does so). What that has and
+    this has not: several normalized dimensions, fp64 and complex numbers, double backward, torch.func and forward-mode
+    AD.
 
     Args:
         x: [..., N], fp32, fp16 or bf16, with any strides. Rows without unit stride are copied first.
-        weight: [N], fp32, fp16 or bf16; its dtype may differ from that of x.
-        eps: added to the mean square.
+        weight: [N], fp32, fp16 or bf16; its dtype may differ from that of x. None: as if of ones.
+        eps: added to the mean square. None: 2^-23, that of fp32, as F.rms_norm has it for all of these dtypes.
 
     Returns:
         A new contiguous tensor of the shape of x. Gradients flow to x and to weight, each in its own dtype;
-        the weight's is bitwise the same in every run.
+        the weight's is bitwise the same in every run, and costs nothing where it is not asked for.
 
     Raises:
-        TypeError: x or weight is not a tensor of one of these dtypes.
-        ValueError: x has no dimension; weight is not [N], or on another device than x; or x is on a CPU while
-            Triton's interpreter (TRITON_INTERPRET=1) is off.
+        TypeError: x or weight is not a tensor of one of these dtypes; or eps is not a number.
+        ValueError: x has no dimension, or more than 2^30 rows or 2^26 columns; weight is not [N], or on another device
+            than x; or x is on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
         RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
             jvp, vmap, ...) and in forward-mode AD, which are not supported either.
 
     Source: Zhang & Sennrich, "Root Mean Square Layer Normalization", 2019 (https://arxiv.org/abs/1910.07467).
     """
     for name, t in (("x", x), ("weight", weight)):
-        if not isinstance(t, Tensor) or t.dtype not in _DTYPES:
+        if (t is not None or name == "x") and (not isinstance(t, Tensor) or t.dtype not in _DTYPES):
             raise TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {getattr(t, 'dtype', type(t))}")
+    eps = _EPS if eps is None else eps
+    if not isinstance(eps, (int, float)):
+        raise TypeError(f"eps: expected a number or None, got {type(eps)}")
     if x.dim() == 0:
         raise ValueError("x: expected at least one dimension, got none")
-    if weight.shape != x.shape[-1:]:
-        raise ValueError(f"weight: expected shape {list(x.shape[-1:])}, got {list(weight.shape)}")
-    if weight.device != x.device:
-        raise ValueError(f"weight: expected on {x.device}, where x is, got {weight.device}")
+    if weight is not None:
+        if weight.shape != x.shape[-1:]:
+            raise ValueError(f"weight: expected shape {list(x.shape[-1:])}, got {list(weight.shape)}")
+        if weight.device != x.device:
+            raise ValueError(f"weight: expected on {x.device}, where x is, got {weight.device}")
     if x.device.type == "cpu" and not _INTERPRETED:
         raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
     _refuse_transforms(x, weight)
     dtype = torch.float32 if _AUTOCAST and x.is_cuda and torch.is_autocast_enabled("cuda") else x.dtype
-    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+    if torch.is_grad_enabled() and (x.requires_grad or (weight is not None and weight.requires_grad)):
         return _RMSNorm.apply(x, weight, eps, dtype)
     return _forward_op(x, weight, eps, dtype, False)[0]
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from tests.kernels.compiled import INVERSE, LOAD, STORE, MachineCode
 from tests.kernels.conftest import load
-from tests.kernels.promises import Promises, largest_partial_sum, placed, randn
+from tests.kernels.promises import DTYPES, GPU, Promises, largest_partial_sum, placed, randn
 
 EPS = 1e-6
 MACHINE_CODE = MachineCode(
@@ -27,6 +27,8 @@ class TestRMSNorm(Promises):
     PATHS = (100, 9000, 12000, 40000)
     MOST_COLUMNS = 2**26
     LAUNCHES = 3
+    OPTIONAL = ("weight",)
+    SUMS = ("_sum_shares_kernel",)
 
     def plain(self, x, weight, eps=EPS):
         return F.rms_norm(x, x.shape[-1:], weight, eps)
@@ -51,7 +53,9 @@ class TestRMSNorm(Promises):
         return (
             (forward, (x, weight, EPS, x.dtype, False)),
             (forward, (x[:, :50], weight[:50], EPS, torch.float32, True)),
-            (backward, (dy, x, weight, rstd)),
+            (forward, (x, None, EPS, x.dtype, True)),
+            (backward, (dy, x, weight, rstd, True)),
+            (backward, (dy, x, None, rstd, False)),
         )
 
     def test_strided_weight(self, device):
@@ -70,12 +74,45 @@ class TestRMSNorm(Promises):
         wide = x.repeat(1, 9)
         torch.testing.assert_close(self.function(wide, weight.repeat(9), 0.5), self.plain(wide, weight.repeat(9), 0.5))
 
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    def test_eps_none_is_what_pytorch_takes(self, dtype, device):
+        x, weight = self.make((5, 100), dtype, device)
+        x *= 1e-3  # the mean square lies between the eps of fp32 and of the 16-bit dtypes
+        for enabled in (False, True):
+            with torch.autocast(device.type, torch.bfloat16, enabled=enabled):
+                torch.testing.assert_close(self.function(x, weight, None), self.plain(x, weight, None))
+                torch.testing.assert_close(self.function(x, None, None), self.plain(x, None, None))
+
+    @pytest.mark.parametrize("eps", ("1e-6", torch.ones(8), (8,)), ids=("text", "tensor", "shape"))
+    def test_eps_that_is_no_number_is_named(self, eps, device):
+        x, weight = self.make((2, 8), torch.float32, device)
+        with pytest.raises(TypeError, match=f"eps: expected a number or None, got {type(eps)}"):
+            self.function(x, weight, eps)
+
+    @pytest.mark.parametrize("given", (True, False), ids=("frozen", "none"))
+    def test_compiles_as_one_graph_without_a_gradient_of_weight(self, given, path, device, monkeypatch):
+        torch._dynamo.reset()
+        x, weight = self.make((3, path), torch.float32, device)
+        weight = weight if given else None
+        dx = torch.autograd.grad(self.function(x.requires_grad_(), weight), x, x)[0]
+        monkeypatch.setattr(self.kernel, "_sum_shares_kernel", None)  # cannot be launched
+        compiled = torch.compile(self.function, fullgraph=True, backend="inductor" if GPU else "aot_eager")
+        assert torch.equal(torch.autograd.grad(compiled(x, weight), x, x)[0], dx)
+
+    def test_gradient_of_x_alone_takes_no_memory_for_that_of_weight(self, path, device):
+        x, weight = self.make((3, path), torch.bfloat16, device)
+        _, rstd = self.kernel._forward_op(x, weight, EPS, x.dtype, True)
+        dx, dweight = self.kernel._backward_op(x, x, weight, rstd, False)
+        assert dweight.numel() == 0
+        assert torch.equal(dx, self.kernel._backward_op(x, x, weight, rstd, True)[0])
+
     @pytest.mark.parametrize(
         "x, weight, error, message",
         (
             (torch.ones(2, 8, dtype=torch.int32), torch.ones(8), TypeError, "x: expected .*fp32.* got torch.int32"),
             (torch.ones(2, 8), torch.ones(8).double(), TypeError, "weight: expected .*fp32.* got torch.float64"),
-            (torch.ones(2, 8), None, TypeError, "weight: expected .*tensor, got <class 'NoneType'>"),
+            (torch.ones(2, 8), (8,), TypeError, "weight: expected .*tensor, got <class 'tuple'>"),
+            (None, torch.ones(8), TypeError, "x: expected .*tensor, got <class 'NoneType'>"),
             ([1.0], torch.ones(1), TypeError, "x: expected .*tensor, got <class 'list'>"),
             (torch.ones(2, 8), torch.ones(7), ValueError, r"weight: expected shape \[8\], got \[7\]"),
             (torch.ones(2, 8), torch.ones(2, 8), ValueError, r"weight: expected shape \[8\], got \[2, 8\]"),
