@@ -25,6 +25,15 @@ from torch.autograd import forward_ad
 
 # --8<-- [start:forward]
 @triton.jit
+def _load(ptr, cols, N, POLICY: tl.constexpr = ""):
+    """Some columns of a row as fp32; of a weight that is not given, ones, which cost nothing."""
+    if ptr is None:
+        return tl.full(cols.shape, 1.0, tl.float32)
+    else:
+        return tl.load(ptr + cols, mask=cols < N, other=0.0, eviction_policy=POLICY).to(tl.float32)
+
+
+@triton.jit
 def _forward_kernel(
     x_ptr, residual_ptr, weight_ptr, y_ptr, h_ptr, rstd_ptr, x_stride, residual_stride, M, N, eps,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -41,7 +50,7 @@ def _forward_kernel(
     tl.store(h_ptr + rows[:, None] * N + cols[None, :], rounded, mask=inside)
     h = rounded.to(tl.float32)  # what the next layer's add, and the backward, will read
     rstd = tl.rsqrt(tl.sum(h * h, axis=1) / N + tl.cast(eps, tl.float32))
-    weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)
+    weight = _load(weight_ptr, cols, N)
     tl.store(y_ptr + rows[:, None] * N + cols[None, :], h * rstd[:, None] * weight[None, :], mask=inside)
     if rstd_ptr is not None:
         tl.store(rstd_ptr + rows, rstd, mask=rows < M)
@@ -51,11 +60,6 @@ def _forward_kernel(
 
 
 # --8<-- [start:forward-wide]
-@triton.jit
-def _load(ptr, cols, N, POLICY: tl.constexpr):
-    return tl.load(ptr + cols, mask=cols < N, other=0.0, eviction_policy=POLICY).to(tl.float32)
-
-
 @triton.jit
 def _add(x_ptr, residual_ptr, h_ptr, cols, N):
     """h, rounded and stored."""
@@ -85,7 +89,7 @@ def _forward_wide_kernel(
     tl.debug_barrier()  # what one thread stored, another may load
     for start in range(0, N, BLOCK):
         cols = start + tl.arange(0, BLOCK)
-        y = _load(h_ptr, cols, N, "evict_first") * rstd * _load(weight_ptr, cols, N, "")
+        y = _load(h_ptr, cols, N, "evict_first") * rstd * _load(weight_ptr, cols, N)
         tl.store(y_ptr + cols, y, mask=cols < N)
 
 
@@ -97,7 +101,7 @@ def _forward_wide_kernel(
 #     dh + rstd * (g - h_hat * mean(g * h_hat))    of h, and so of x and of residual; the mean over the row
 #     dweight = sum(dy * h_hat)                    the sum over all rows
 # A program takes every P-th row (P programs) and keeps its share of dweight in registers. A second kernel adds the
-# shares in a fixed order: no atomics, so dweight is bitwise the same in every run.
+# shares in a fixed order: no atomics, so dweight is bitwise the same in every run. No shares: dx alone is asked for.
 
 
 # --8<-- [start:backward]
@@ -114,7 +118,7 @@ def _backward_kernel(
     dy_stride, dh_stride = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(dh_stride, tl.int64) * UNIT
     h_stride, N = tl.cast(h_stride, tl.int64) * UNIT, N * UNIT
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)
+    weight = _load(weight_ptr, cols, N)
     dweight = tl.zeros([ROWS, BLOCK], tl.float32)
     first = tl.program_id(0).to(tl.int64) * ROWS
     for start in tl.range(first, M, tl.num_programs(0) * ROWS, num_stages=STAGES):
@@ -135,8 +139,10 @@ def _backward_kernel(
         tl.store(dx_ptr + rows[:, None] * N + cols[None, :], dx, mask=inside)
         if dresidual_ptr is not None:
             tl.store(dresidual_ptr + rows[:, None] * N + cols[None, :], dx, mask=inside)
-        dweight += dy * h_hat
-    tl.store(share_ptr + tl.program_id(0).to(tl.int64) * N + cols, tl.sum(dweight, axis=0), mask=cols < N)
+        if share_ptr is not None:
+            dweight += dy * h_hat
+    if share_ptr is not None:
+        tl.store(share_ptr + tl.program_id(0).to(tl.int64) * N + cols, tl.sum(dweight, axis=0), mask=cols < N)
 
 
 # --8<-- [end:backward]
@@ -182,29 +188,32 @@ def _backward_wide_kernel(
                 dy_h_hat = dy.to(tl.float32) * (h.to(tl.float32) * rstd)
             else:
                 dy_h_hat = _load(dy_row, cols, N, "evict_last") * (_load(h_row, cols, N, "evict_last") * rstd)
-            added = added + (dweight[tile] + dy_h_hat,)
+            if share_ptr is not None:
+                added = added + (dweight[tile] + dy_h_hat,)
             product = dy_h_hat * _load(weight_ptr, cols, N, WEIGHT)
             products += tl.sum(tl.reshape(product, [BLOCK // 8, 8]), axis=1)  # the eight that one thread has
-        dweight = added
+        if share_ptr is not None:
+            dweight = added
         mean = tl.sum(products) / N
         zero = (rstd < 0).to(tl.int16)
         for tile in tl.static_range(TILES):
             cols = tile * BLOCK + tl.arange(0, BLOCK)
             if KEPT:
                 h_hat = _unpacked(kept[2 * tile + 1], zero) * rstd
-                g = _unpacked(kept[2 * tile], zero) * _load(weight_ptr, cols, N, "")
+                g = _unpacked(kept[2 * tile], zero) * _load(weight_ptr, cols, N)
             else:
                 h_hat = _load(h_row, cols, N, "evict_first") * rstd
-                g = _load(dy_row, cols, N, "evict_first") * _load(weight_ptr, cols, N, "")
+                g = _load(dy_row, cols, N, "evict_first") * _load(weight_ptr, cols, N)
             dx = (g - h_hat * mean) * rstd
             if dh_ptr is not None:
                 dx += _load(dh_ptr + row * dh_stride, cols, N, "evict_first")
             tl.store(dx_ptr + row * N + cols, dx, mask=cols < N)
             if dresidual_ptr is not None:
                 tl.store(dresidual_ptr + row * N + cols, dx, mask=cols < N)
-    for tile in tl.static_range(TILES):
-        cols = tile * BLOCK + tl.arange(0, BLOCK)
-        tl.store(share_ptr + tl.program_id(0).to(tl.int64) * N + cols, dweight[tile], mask=cols < N)
+    if share_ptr is not None:
+        for tile in tl.static_range(TILES):
+            cols = tile * BLOCK + tl.arange(0, BLOCK)
+            tl.store(share_ptr + tl.program_id(0).to(tl.int64) * N + cols, dweight[tile], mask=cols < N)
 
 
 # --8<-- [end:backward-wide]
@@ -212,19 +221,37 @@ def _backward_wide_kernel(
 
 # --8<-- [start:sums]
 @triton.jit
-def _row_mean_kernel(
-    dy_ptr, h_ptr, weight_ptr, rstd_ptr, mean_ptr, dy_stride, h_stride, N,
+def _row_kernel(
+    dy_ptr, dh_ptr, h_ptr, weight_ptr, rstd_ptr, mean_ptr, dx_ptr, dresidual_ptr,
+    dy_stride, dh_stride, h_stride, N,
     UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """mean(g * h_hat) of one row of any length. Reads 2MN."""
-    dy_stride, h_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(h_stride, tl.int64) * UNIT, N * UNIT
+    """mean(g * h_hat) of one row of any length. Reads 2MN. Where dx alone is asked for, a second look writes it."""
+    dy_stride, dh_stride = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(dh_stride, tl.int64) * UNIT
+    h_stride, N = tl.cast(h_stride, tl.int64) * UNIT, N * UNIT
     row = tl.program_id(0).to(tl.int64)
+    dy_ptr, h_ptr = dy_ptr + row * dy_stride, h_ptr + row * h_stride
+    FIRST: tl.constexpr = "" if dx_ptr is None else "evict_last"
     products = tl.zeros([BLOCK], tl.float32)
     for start in range(0, N, BLOCK):
         cols = start + tl.arange(0, BLOCK)
-        g = _load(dy_ptr + row * dy_stride, cols, N, "") * _load(weight_ptr, cols, N, "")
-        products += g * _load(h_ptr + row * h_stride, cols, N, "")
-    tl.store(mean_ptr + row, tl.sum(products) * tl.load(rstd_ptr + row) / N)
+        g = _load(dy_ptr, cols, N, FIRST) * _load(weight_ptr, cols, N)
+        products += g * _load(h_ptr, cols, N, FIRST)
+    rstd = tl.load(rstd_ptr + row)
+    mean = tl.sum(products) * rstd / N
+    if dx_ptr is None:
+        tl.store(mean_ptr + row, mean)
+    else:
+        for start in range(0, N, BLOCK):
+            cols = start + tl.arange(0, BLOCK)
+            h_hat = _load(h_ptr, cols, N, "evict_first") * rstd
+            g = _load(dy_ptr, cols, N, "evict_first") * _load(weight_ptr, cols, N)
+            dx = (g - h_hat * mean) * rstd
+            if dh_ptr is not None:
+                dx += _load(dh_ptr + row * dh_stride, cols, N, "evict_first")
+            tl.store(dx_ptr + row * N + cols, dx, mask=cols < N)
+            if dresidual_ptr is not None:
+                tl.store(dresidual_ptr + row * N + cols, dx, mask=cols < N)
 
 
 @triton.jit
@@ -286,7 +313,7 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
 
 
 @functools.cache
-def _mean_launch(device: torch.device) -> dict[str, int]:
+def _row_launch(device: torch.device) -> dict[str, int]:
     return _options(device, 1024, BLOCK=8192)
 
 
@@ -320,7 +347,7 @@ def _rows(t: Tensor) -> tuple[Tensor, int]:
 
 
 def _forward_fake(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, save: bool
+    x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, dtype: torch.dtype, save: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     y = torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
     h = torch.empty_like(x, dtype=torch.promote_types(x.dtype, residual.dtype), memory_format=torch.contiguous_format)
@@ -328,7 +355,7 @@ def _forward_fake(
 
 
 def _forward(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, save: bool
+    x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, dtype: torch.dtype, save: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """y, h, and rstd where a backward is to come."""
     y, h, rstd = _forward_fake(x, residual, weight, eps, dtype, save)
@@ -337,7 +364,8 @@ def _forward(
     N = x.shape[-1]
     M = x.numel() // N
     _checked(M, N)
-    (x, x_stride), (residual, residual_stride), weight = _rows(x), _rows(residual), weight.contiguous()
+    (x, x_stride), (residual, residual_stride) = _rows(x), _rows(residual)
+    weight = weight if weight is None else weight.contiguous()
     unit = 8 if N % 8 == x_stride % 8 == residual_stride % 8 == 0 else 1
     tensors = x, residual, weight, y, h, rstd if save else None
     strides, n = (x_stride // unit, residual_stride // unit), N // unit
@@ -351,42 +379,50 @@ def _forward(
 
 
 def _backward_fake(
-    dy: Tensor, dh: Tensor | None, h: Tensor, weight: Tensor, rstd: Tensor, x: torch.dtype, residual: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
+    dy: Tensor, dh: Tensor | None, h: Tensor, weight: Tensor | None, rstd: Tensor,
+    x: torch.dtype, residual: torch.dtype, parameters: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     dx = torch.empty_like(h, dtype=x, memory_format=torch.contiguous_format)
     dresidual = h.new_empty(0 if residual == x else h.shape, dtype=residual)
-    return dx, dresidual, torch.empty_like(weight, memory_format=torch.contiguous_format)
+    dweight = torch.empty_like(weight, memory_format=torch.contiguous_format) if parameters else h.new_empty(0)
+    return dx, dresidual, dweight
 
 
 def _backward(
-    dy: Tensor, dh: Tensor | None, h: Tensor, weight: Tensor, rstd: Tensor, x: torch.dtype, residual: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
-    """dx; dresidual, empty where dx is it, too; dweight. No dh: nothing came from the residual stream."""
-    dx, dresidual, dweight = _backward_fake(dy, dh, h, weight, rstd, x, residual)
+    dy: Tensor, dh: Tensor | None, h: Tensor, weight: Tensor | None, rstd: Tensor,
+    x: torch.dtype, residual: torch.dtype, parameters: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """dx; dresidual, empty where dx is it, too; dweight, empty where no gradient of parameters is asked for.
+
+    No dh: nothing came from the residual stream.
+    """
+    dx, dresidual, dweight = _backward_fake(dy, dh, h, weight, rstd, x, residual, parameters)
     if h.numel() == 0:
         return dx, dresidual, dweight.zero_()
     N = h.shape[-1]
     M = h.numel() // N
-    (dy, dy_stride), (h, h_stride), weight = _rows(dy), _rows(h), weight.contiguous()
+    (dy, dy_stride), (h, h_stride), weight = _rows(dy), _rows(h), weight if weight is None else weight.contiguous()
     dh, dh_stride = (None, N) if dh is None else _rows(dh)
     unit = 8 if N % 8 == dy_stride % 8 == dh_stride % 8 == h_stride % 8 == 0 else 1
     strides, n = (dy_stride // unit, dh_stride // unit, h_stride // unit), N // unit
     options = {"UNIT": unit, **_backward_launch(N, 8 * h.element_size(), h.device)}
     programs = min(_device(h.device)[0] * options.pop("PROGRAMS"), -(-M // options.get("ROWS", 1)))
-    shares = h.new_empty((programs, N), dtype=torch.float32)
-    outputs = dx, None if residual == x else dresidual, shares
+    shares = h.new_empty((programs, N), dtype=torch.float32) if parameters else None
+    inputs, outputs = (dy, dh, h, weight, rstd), (dx, None if residual == x else dresidual)
     with torch.cuda.device_of(h):
         if "TILES" in options:
-            _backward_wide_kernel[(programs,)](dy, dh, h, weight, rstd, *outputs, *strides, M, n, **options)
+            _backward_wide_kernel[(programs,)](*inputs, *outputs, shares, *strides, M, n, **options)
         else:
-            mean = None if options["WHOLE"] else torch.empty_like(rstd)
-            if mean is not None:
-                sizes = strides[0], strides[2], n
-                _row_mean_kernel[(M,)](dy, h, weight, rstd, mean, *sizes, UNIT=unit, **_mean_launch(h.device))
-            grid = programs, -(-N // options["BLOCK"])
-            _backward_kernel[grid](dy, dh, h, weight, rstd, mean, *outputs, *strides, M, n, **options)
-        options = _sum_launch(N, h.device)
-        _sum_shares_kernel[(-(-N // options["BLOCK"]),)](shares, dweight, programs, N, **options)
+            mean = torch.empty_like(rstd) if parameters and not options["WHOLE"] else None
+            if not options["WHOLE"]:
+                row_outputs = (mean, None, None) if parameters else (None, *outputs)
+                _row_kernel[(M,)](*inputs, *row_outputs, *strides, n, UNIT=unit, **_row_launch(h.device))
+            if options["WHOLE"] or parameters:
+                grid = programs, -(-N // options["BLOCK"])
+                _backward_kernel[grid](*inputs, mean, *outputs, shares, *strides, M, n, **options)
+        if parameters:
+            options = _sum_launch(N, h.device)
+            _sum_shares_kernel[(-(-N // options["BLOCK"]),)](shares, dweight, programs, N, **options)
     return dx, dresidual, dweight
 
 
@@ -394,12 +430,12 @@ def _backward(
 _namespace = __name__.replace(".", "_")  # another copy of this file, in another package, has another
 _library = torch.library.Library(_namespace, "FRAGMENT")
 _library.define(
-    "add_rms_norm_forward(Tensor x, Tensor residual, Tensor weight, float eps, ScalarType dtype, bool save)"
+    "add_rms_norm_forward(Tensor x, Tensor residual, Tensor? weight, float eps, ScalarType dtype, bool save)"
     " -> (Tensor, Tensor, Tensor)"
 )
 _library.define(
-    "add_rms_norm_backward(Tensor dy, Tensor? dh, Tensor h, Tensor weight, Tensor rstd, ScalarType x,"
-    " ScalarType residual) -> (Tensor, Tensor, Tensor)"
+    "add_rms_norm_backward(Tensor dy, Tensor? dh, Tensor h, Tensor? weight, Tensor rstd, ScalarType x,"
+    " ScalarType residual, bool parameters) -> (Tensor, Tensor, Tensor)"
 )
 for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
     _library.impl("add_rms_norm_forward", _forward, _key)
@@ -427,7 +463,7 @@ def _refuse_transforms(*tensors: Tensor | None) -> None:
 class _AddRMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx, x: Tensor, residual: Tensor, weight: Tensor, eps: float, dtype: torch.dtype
+        ctx, x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
         y, h, rstd = _forward_op(x, residual, weight, eps, dtype, True)
         ctx.set_materialize_grads(False)  # an output that the loss does not use has None: no zeros to write and read
@@ -444,9 +480,10 @@ class _AddRMSNorm(torch.autograd.Function):
         if dy is None:  # what is left is an add
             dx, dresidual = (None, None) if dh is None else (dh.to(x), dh.to(residual))
             return dx, dresidual, None, None, None
-        dx, dresidual, dweight = _backward_op(dy, dh, *ctx.saved_tensors, x, residual)
+        parameters = ctx.needs_input_grad[2]
+        dx, dresidual, dweight = _backward_op(dy, dh, *ctx.saved_tensors, x, residual, parameters)
         # one tensor twice, as an add's backward does it: autograd sees that it is shared, and copies where it must
-        return dx, dx if residual == x else dresidual, dweight, None, None
+        return dx, dx if residual == x else dresidual, dweight if parameters else None, None, None
 
 
 # --8<-- [end:autograd]
@@ -454,55 +491,66 @@ class _AddRMSNorm(torch.autograd.Function):
 
 # --8<-- [start:public]
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_EPS = torch.finfo(torch.float32).eps  # what F.rms_norm takes for None, whatever the dtype: it computes in fp32
 _INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
 # newer torch autocasts rms_norm to fp32 on a GPU; we do as the installed one does
 _AUTOCAST = torch._C._dispatch_has_kernel_for_dispatch_key("aten::rms_norm", "AutocastCUDA")
 
 
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6) -> tuple[Tensor, Tensor]:
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor | None = None, eps: float | None = 1e-6
+) -> tuple[Tensor, Tensor]:
     """A residual add and RMSNorm over the last dimension: h = x + residual, and h / sqrt(mean(h^2) + eps) * weight.
 
     The functions, and the dtypes, of `h = x + residual` and `torch.nn.functional.rms_norm(h, (N,), weight, eps)`: h is
     rounded to its dtype before the norm is taken of it, and the norm is computed in fp32 and rounded once, to the dtype
-    of h (under CUDA autocast to fp32, where the installed torch does so).
+    of h (under CUDA autocast to fp32, where the installed torch does so). What those have and this has not: x and
+    residual of shapes that broadcast, several normalized dimensions, fp64 and complex numbers, double backward,
+    torch.func and forward-mode AD.
 
     Args:
         x: [..., N], fp32, fp16 or bf16, with any strides. Rows without unit stride are copied first.
         residual: of the shape of x, likewise; its dtype may differ, and h then has the dtype that PyTorch promotes to.
-        weight: [N], fp32, fp16 or bf16; its dtype may differ, too.
-        eps: added to the mean square.
+        weight: [N], fp32, fp16 or bf16; its dtype may differ, too. None: as if of ones.
+        eps: added to the mean square. None: 2^-23, that of fp32, as F.rms_norm has it for all of these dtypes.
 
     Returns:
         (normed, new_residual): the norm, and h. New contiguous tensors of the shape of x. Gradients flow to x, residual
-        and weight, each in its own dtype; the weight's is bitwise the same in every run.
+        and weight, each in its own dtype; the weight's is bitwise the same in every run, and costs nothing where it is
+        not asked for.
 
     Raises:
-        TypeError: x, residual or weight is not a tensor of one of these dtypes.
-        ValueError: x has no dimension; residual is not of the shape of x, or weight not [N]; one of them is on another
-            device than x; or x is on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
+        TypeError: x, residual or weight is not a tensor of one of these dtypes; or eps is not a number.
+        ValueError: x has no dimension, or more than 2^30 rows or 2^26 columns; residual is not of the shape of x, or
+            weight not [N]; one of them is on another device than x; or x is on a CPU while Triton's interpreter
+            (TRITON_INTERPRET=1) is off.
         RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
             jvp, vmap, ...) and in forward-mode AD, which are not supported either.
 
     Source: Zhang & Sennrich, "Root Mean Square Layer Normalization", 2019 (https://arxiv.org/abs/1910.07467).
     """
     for name, t in (("x", x), ("residual", residual), ("weight", weight)):
-        if not isinstance(t, Tensor) or t.dtype not in _DTYPES:
+        if (t is not None or name != "weight") and (not isinstance(t, Tensor) or t.dtype not in _DTYPES):
             raise TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {getattr(t, 'dtype', type(t))}")
+    eps = _EPS if eps is None else eps
+    if not isinstance(eps, (int, float)):
+        raise TypeError(f"eps: expected a number or None, got {type(eps)}")
     if x.dim() == 0:
         raise ValueError("x: expected at least one dimension, got none")
     if residual.shape != x.shape:
         raise ValueError(f"residual: expected the shape of x, {list(x.shape)}, got {list(residual.shape)}")
-    if weight.shape != x.shape[-1:]:
+    if weight is not None and weight.shape != x.shape[-1:]:
         raise ValueError(f"weight: expected shape {list(x.shape[-1:])}, got {list(weight.shape)}")
     for name, t in (("residual", residual), ("weight", weight)):
-        if t.device != x.device:
+        if t is not None and t.device != x.device:
             raise ValueError(f"{name}: expected on {x.device}, where x is, got {t.device}")
     if x.device.type == "cpu" and not _INTERPRETED:
         raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
     _refuse_transforms(x, residual, weight)
     autocast = _AUTOCAST and x.is_cuda and torch.is_autocast_enabled("cuda")
     dtype = torch.float32 if autocast else torch.promote_types(x.dtype, residual.dtype)
-    if torch.is_grad_enabled() and (x.requires_grad or residual.requires_grad or weight.requires_grad):
+    trained = weight is not None and weight.requires_grad
+    if torch.is_grad_enabled() and (x.requires_grad or residual.requires_grad or trained):
         return _AddRMSNorm.apply(x, residual, weight, eps, dtype)
     return _forward_op(x, residual, weight, eps, dtype, False)[:2]
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from tests.kernels.compiled import AHEAD, LOAD, ROOT_OF, MachineCode
 from tests.kernels.conftest import load
-from tests.kernels.promises import DTYPES, Promises, largest_partial_sum, placed, randn
+from tests.kernels.promises import DTYPES, GPU, Promises, largest_partial_sum, placed, randn
 
 EPS = 1e-6
 MACHINE_CODE = MachineCode(
@@ -33,6 +33,8 @@ class TestAddRMSNorm(Promises):
     PATHS = (100, 9000, 12000, 40000)
     MOST_COLUMNS = 2**26
     LAUNCHES = 3
+    OPTIONAL = ("weight",)
+    SUMS = ("_sum_shares_kernel",)
 
     def plain(self, x, residual, weight, eps=EPS):
         h = x + residual
@@ -66,8 +68,10 @@ class TestAddRMSNorm(Promises):
         return (
             (forward, (x, residual, weight, EPS, x.dtype, False)),
             (forward, (*half, EPS, torch.float32, True)),
-            (backward, (dy, dh, h, weight, rstd, *same)),
-            (backward, (dy, None, h, weight, rstd, *mixed)),
+            (forward, (x, residual, None, EPS, x.dtype, True)),
+            (backward, (dy, dh, h, weight, rstd, *same, True)),
+            (backward, (dy, None, h, weight, rstd, *mixed, True)),
+            (backward, (dy, dh, h, None, rstd, *mixed, False)),
         )
 
     # ---- the sum ------------------------------------------------------------------------------------------------
@@ -151,12 +155,50 @@ class TestAddRMSNorm(Promises):
         wide = x.repeat(1, 17), residual.repeat(1, 17), weight.repeat(17)  # too long for one look
         torch.testing.assert_close(self.function(*wide, 0.5), self.plain(*wide, 0.5))
 
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    def test_eps_none_is_what_pytorch_takes(self, dtype, device):
+        x, residual, weight = self.make((5, 100), dtype, device)
+        x, residual = x * 1e-3, residual * 1e-3  # the mean square lies between the eps of fp32 and of 16-bit dtypes
+        for enabled in (False, True):
+            with torch.autocast(device.type, torch.bfloat16, enabled=enabled):
+                for given in (weight, None):
+                    ours, plain = (f(x, residual, given, None) for f in (self.function, self.plain))
+                    torch.testing.assert_close(ours, plain)
+
+    @pytest.mark.parametrize("eps", ("1e-6", torch.ones(8), (8,)), ids=("text", "tensor", "shape"))
+    def test_eps_that_is_no_number_is_named(self, eps, device):
+        x, residual, weight = self.make((2, 8), torch.float32, device)
+        with pytest.raises(TypeError, match=f"eps: expected a number or None, got {type(eps)}"):
+            self.function(x, residual, weight, eps)
+
+    @pytest.mark.parametrize("given", (True, False), ids=("frozen", "none"))
+    def test_compiles_as_one_graph_without_a_gradient_of_weight(self, given, path, device, monkeypatch):
+        torch._dynamo.reset()
+        x, residual, weight = self.make((3, path), torch.float32, device)
+        weight = weight if given else None
+        dx = torch.autograd.grad(self.function(x.requires_grad_(), residual, weight), x, (x, x))[0]
+        monkeypatch.setattr(self.kernel, "_sum_shares_kernel", None)  # cannot be launched
+        compiled = torch.compile(self.function, fullgraph=True, backend="inductor" if GPU else "aot_eager")
+        assert torch.equal(torch.autograd.grad(compiled(x, residual, weight), x, (x, x))[0], dx)
+
+    @pytest.mark.parametrize("dtypes", ((torch.bfloat16,) * 2, (torch.bfloat16, torch.float32)), ids=str)
+    @pytest.mark.parametrize("stream", (True, False), ids=("both", "norm"))
+    def test_gradient_without_that_of_weight_takes_no_memory_for_it(self, stream, dtypes, path, device):
+        x, residual, weight = self.make((3, path), dtypes[0], device, dtypes[1])
+        _, h, rstd = self.kernel._forward_op(x, residual, weight, EPS, torch.float32, True)
+        arguments = (x, residual if stream else None, h, weight, rstd, *dtypes)
+        *alone, dweight = self.kernel._backward_op(*arguments, False)
+        assert dweight.numel() == 0
+        for ours, expected in zip(alone, self.kernel._backward_op(*arguments, True), strict=False):
+            assert torch.equal(ours, expected)
+
     @pytest.mark.parametrize(
         "x, residual, weight, error, message",
         (
             (torch.ones(2, 8, dtype=torch.int32), torch.ones(2, 8), torch.ones(8), TypeError, "x: expected .*fp32.*32"),
             (torch.ones(2, 8), torch.ones(2, 8).double(), torch.ones(8), TypeError, "residual: expected .*float64"),
-            (torch.ones(2, 8), torch.ones(2, 8), None, TypeError, "weight: expected .*tensor, got <class 'NoneType'>"),
+            (torch.ones(2, 8), torch.ones(2, 8), (8,), TypeError, "weight: expected .*tensor, got <class 'tuple'>"),
+            (torch.ones(2, 8), None, torch.ones(8), TypeError, "residual: expected .*tensor, got <class 'NoneType'>"),
             (torch.ones(2, 8), 1.0, torch.ones(8), TypeError, "residual: expected .*tensor, got <class 'float'>"),
             (torch.ones(()), torch.ones(()), torch.ones(()), ValueError, "x: expected at least one dimension, "),
             (torch.ones(2, 8), torch.ones(8), torch.ones(8), ValueError,

@@ -11,7 +11,7 @@ from tests.kernels.promises import DTYPES, GPU, Promises, largest_partial_sum, p
 EPS = 1e-6
 MACHINE_CODE = MachineCode(
     known=(
-        ("_forward_wide_kernel", "return tl.load(ptr + cols, mask=cols < N, other=0.0, eviction_policy=POLICY)", *LOAD),
+        ("_forward_wide_kernel", "block = tl.load(ptr + cols, mask=cols < N, other=0.0", *LOAD),
         ("_forward_wide_kernel", "tl.store(y_ptr + cols, y, mask=cols < N, cache_modifier=STORE)", *STORE),
         ("_backward_kernel", "mean = tl.sum(g * x_hat, axis=1) / N", *INVERSE),
     ),
