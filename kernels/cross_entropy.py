@@ -15,6 +15,7 @@ since Triton widens accesses where 16 divides a number, and 8 elements would do.
 """
 
 import functools
+import numbers
 
 import torch
 import triton
@@ -681,6 +682,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 # --8<-- [start:public]
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_INTEGER, _NUMBER = (int, numbers.Integral), (float, numbers.Real)  # NumPy's, too; the first is found sooner
 _INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
 
 
@@ -695,7 +697,9 @@ def cross_entropy(
 
     The function, and the dtypes, of `torch.nn.functional.cross_entropy` with class indices: computed in fp32 and
     rounded once, to the dtype of the logits (the loss under autocast to fp32). Where a gradient is needed, and
-    outside of torch.compile, the forward computes it too.
+    outside of torch.compile, the forward computes it too. What F.cross_entropy has and this has not: class weights,
+    probabilities as targets, dimensions behind the classes ([M, N, ...]), fp64, a double backward, torch.func and
+    forward-mode AD; and after the target its arguments follow in another order.
 
     Args:
         logits: [M, N] or [N], fp32, fp16 or bf16, with any strides. Rows without unit stride are copied first.
@@ -710,22 +714,23 @@ def cross_entropy(
         the same in every run.
 
     Raises:
-        TypeError: logits is not a tensor of one of these dtypes, or target not one of int64.
-        ValueError: a shape, label_smoothing or reduction other than these; target on another device than logits; or
-            logits on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
+        TypeError: logits is not a tensor of one of these dtypes, or target not one of int64; ignore_index is no
+            integer, or label_smoothing no number.
+        ValueError: a shape, label_smoothing or reduction other than these; more than 2^30 rows or columns; target on
+            another device than logits; or logits on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
         RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
             jvp, vmap, ...) and in forward-mode AD, which are not supported either.
 
     Source: Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018 (https://arxiv.org/abs/1805.02867).
     """
     if not isinstance(logits, Tensor) or logits.dtype not in _DTYPES:
-        got = getattr(logits, "dtype", type(logits))
+        got = logits.dtype if isinstance(logits, Tensor) else type(logits)
         raise TypeError(f"logits: expected an fp32, fp16 or bf16 tensor, got {got}")
     if logits.device.type == "cpu" and not _INTERPRETED:
         raise ValueError("logits: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
     _refuse_transforms(logits)
     if not isinstance(target, Tensor) or target.dtype != torch.int64:
-        got = getattr(target, "dtype", type(target))
+        got = target.dtype if isinstance(target, Tensor) else type(target)
         raise TypeError(f"target: expected an int64 tensor of classes (not of probabilities), got {got}")
     if logits.dim() not in (1, 2):
         raise ValueError(f"logits: expected one or two dimensions, got {logits.dim()}")
@@ -733,10 +738,15 @@ def cross_entropy(
         raise ValueError(f"target: expected shape {list(logits.shape[:-1])}, got {list(target.shape)}")
     if target.device != logits.device:
         raise ValueError(f"target: expected on {logits.device}, where logits is, got {target.device}")
+    if not isinstance(ignore_index, _INTEGER):
+        raise TypeError("ignore_index: expected an integer (class weights, F.cross_entropy's third argument, are not "
+                        f"supported), got {type(ignore_index)}")  # fmt: skip
+    if not isinstance(label_smoothing, _NUMBER):
+        raise TypeError(f"label_smoothing: expected a number, got {type(label_smoothing)}")
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing: expected from 0 to 1, got {label_smoothing}")
-    if reduction not in _REDUCTIONS:
-        raise ValueError(f"reduction: expected one of {', '.join(_REDUCTIONS)}, got {reduction}")
+    if not isinstance(reduction, str) or reduction not in _REDUCTIONS:
+        raise ValueError(f"reduction: expected one of {', '.join(map(repr, _REDUCTIONS))}, got {reduction!r}")
     dtype = torch.float32 if torch.is_autocast_enabled(logits.device.type) else logits.dtype
     options = (ignore_index, label_smoothing, reduction)
     if torch.is_grad_enabled() and logits.requires_grad:

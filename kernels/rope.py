@@ -230,8 +230,9 @@ def _launch(
     strides = (*q_strides, *k_strides, *out_strides, cos_b, cos_strides[1], sin_b, sin_strides[1])
     VEC = math.gcd(VEC, D // 2, *strides)  # neighbours that stay neighbours, and aligned, whatever is added to them
     chunks = B * S * (D // 2 // VEC)
-    if max(chunks, H, K) > _MOST:
-        raise ValueError(f"q: expected at most {_MOST} chunks of {2 * VEC} numbers in all tokens, got {chunks}")
+    if max(chunks, H, K, D // 2) > _MOST:
+        raise ValueError(f"q: expected at most {_MOST} heads, pairs of numbers in a head, and chunks of {VEC} pairs in "
+                         f"all tokens, got {max(H, K)}, {D // 2} and {chunks}")  # fmt: skip
     # a tile's threads go along what is side by side in memory: the heads of a token, or else the tokens of a head
     inside = HEADS if q_strides[1] < q_strides[2] else 1
     (q_heads, q_groups), (k_heads, k_groups) = _across(H, inside, STEPS), _across(K, inside, STEPS)
@@ -302,7 +303,9 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor
 
     rotate_half([t1, t2]) = [-t2, t1], for the halves of each head. The function, and the dtypes, of those operators in
     PyTorch with cos and sin unsqueezed to (1 or B, 1, S, D), under autocast too: computed in fp32 and rounded once, to
-    the dtype that PyTorch promotes t, cos and sin to.
+    the dtype that PyTorch promotes t, cos and sin to. What those operators have and this has not: gradients of cos and
+    sin, tables of any other shape than below, fp64, a double backward, torch.func and forward-mode AD; and it rotates
+    whole heads, in halves, not a part of a head, nor neighbours as pairs.
 
     Args:
         q: (B, H, S, D) with D even, fp32, fp16 or bf16, with any strides. If those of D are not 1, it is copied first.
@@ -316,8 +319,10 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor
 
     Raises:
         TypeError: q, k, cos or sin is not a tensor of one of these dtypes.
-        ValueError: a shape is not as above; k, cos or sin is on another device than q; cos or sin requires a gradient;
-            or q is on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
+        ValueError: a shape is not as above; there are more than 2^30 heads, pairs of numbers in a head, or chunks in
+            all B * S tokens (of 8 pairs in 16 bits, of fewer in fp32 or where 8 does not divide D / 2 and all strides);
+            k, cos or sin is on another device than q; cos or sin requires a gradient; or q is on a CPU while Triton's
+            interpreter (TRITON_INTERPRET=1) is off.
         RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
             jvp, vmap, ...) and in forward-mode AD, which are not supported either.
 
@@ -326,7 +331,8 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor
     """
     for name, t in (("q", q), ("k", k), ("cos", cos), ("sin", sin)):
         if not isinstance(t, Tensor) or t.dtype not in _DTYPES:
-            raise TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {getattr(t, 'dtype', type(t))}")
+            got = t.dtype if isinstance(t, Tensor) else type(t)
+            raise TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {got}")
     shape = q.shape
     if len(shape) != 4 or shape[3] % 2:
         raise ValueError(f"q: expected shape (B, H, S, D) with D even, got {list(shape)}")
@@ -338,7 +344,8 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor
     for name, t in (("cos", cos), ("sin", sin)):
         shape = t.shape
         if shape != (1, S, D) and shape != (B, S, D):
-            raise ValueError(f"{name}: expected shape (1 or {B}, {S}, {D}), got {list(shape)}")
+            raise ValueError(f"{name}: expected shape (1 or {B}, {S}, {D}), where q has ({B}, {H}, {S}, {D}), "
+                             f"got {list(shape)}")  # fmt: skip
     for name, t in (("k", k), ("cos", cos), ("sin", sin)):
         if t.device != device:
             raise ValueError(f"{name}: expected on {device}, where q is, got {t.device}")

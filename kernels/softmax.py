@@ -660,7 +660,8 @@ def softmax(x: Tensor) -> Tensor:
 
     The function, and the dtypes, of `torch.nn.functional.softmax(x, -1)`: computed in fp32 and rounded once, to the
     dtype of x (under CUDA autocast to fp32, where the installed torch does so). As there, an entry of -inf becomes 0,
-    and a row with a NaN, with +inf or of nothing but -inf becomes NaN.
+    and a row with a NaN, with +inf or of nothing but -inf becomes NaN. What F.softmax has and this has not: other
+    dimensions than the last (dim), the dtype argument, fp64, a double backward, torch.func and forward-mode AD.
 
     Args:
         x: [..., N], fp32, fp16 or bf16, with any strides. Rows without unit stride are copied first.
@@ -671,14 +672,16 @@ def softmax(x: Tensor) -> Tensor:
 
     Raises:
         TypeError: x is not a tensor of one of these dtypes.
-        ValueError: x has no dimension, or is on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
+        ValueError: x has no dimension, or more than 2^30 rows or columns, or is on a CPU while Triton's interpreter
+            (TRITON_INTERPRET=1) is off.
         RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
             jvp, vmap, ...) and in forward-mode AD, which are not supported either.
 
     Source: Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018 (https://arxiv.org/abs/1805.02867).
     """
     if not isinstance(x, Tensor) or x.dtype not in _DTYPES:
-        raise TypeError(f"x: expected an fp32, fp16 or bf16 tensor, got {getattr(x, 'dtype', type(x))}")
+        got = x.dtype if isinstance(x, Tensor) else type(x)
+        raise TypeError(f"x: expected an fp32, fp16 or bf16 tensor, got {got}")
     if x.dim() == 0:
         raise ValueError("x: expected at least one dimension, got none")
     if x.device.type == "cpu" and not _INTERPRETED:

@@ -16,6 +16,7 @@ whether 16 divides it. Hence the UNIT: sizes and strides are counted in eights w
 """
 
 import functools
+import numbers
 
 import torch
 import triton
@@ -369,8 +370,8 @@ def _rows(t: Tensor) -> tuple[Tensor, int]:
 
 def _odds(p: float) -> tuple[int, float]:
     """16 bits below the threshold drop an element; the scale is for that rate, so that the mean stays what it was."""
-    threshold = min(round(p * 65536), 65535)
-    return threshold, 65536 / (65536 - threshold) if p < 1 else 0.0
+    threshold = round(p * 65536)
+    return threshold, 65536 / (65536 - threshold) if threshold < 65536 else 0.0
 
 
 def _forward_fake(x: Tensor, seed: Tensor | None, p: float, dtype: torch.dtype, save: bool) -> tuple[Tensor, Tensor]:
@@ -477,6 +478,7 @@ class _SoftmaxDropout(torch.autograd.Function):
 
 # --8<-- [start:public]
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_NUMBER = (float, numbers.Real)  # NumPy's, too; the first is found sooner
 _INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
 # torch autocasts softmax to fp32 on a GPU; we do as the installed one does
 _AUTOCAST = torch._C._dispatch_has_kernel_for_dispatch_key("aten::softmax.int", "AutocastCUDA")
@@ -489,12 +491,14 @@ def softmax_dropout(x: Tensor, p: float = 0.1, training: bool = True) -> Tensor:
     computed in fp32 and rounded once, to the dtype of x (under CUDA autocast to fp32, as softmax is). The mask is
     another one than PyTorch's. It follows `torch.manual_seed` and the generator of x's device: a call draws one seed
     there, on the device, so every replay of a captured CUDA graph has a mask of its own, and activation checkpointing
-    meets the same one twice.
+    meets the same one twice. What F.softmax and F.dropout have and this has not: other dimensions than the last (dim),
+    the dtype and inplace arguments, fp64, a double backward, torch.func and forward-mode AD.
 
     Args:
         x: [..., N], fp32, fp16 or bf16, with any strides. Rows without unit stride are copied first.
-        p: the probability of zero, between 0 and 1, rounded to a multiple of 2^-16; what stays is divided by 1 - p of
-            the rounded p, so that the mean is right.
+        p: the probability of zero, between 0 and 1, rounded to the nearest multiple of 2^-16: the rate of zeros is
+            within 2^-17 of p. What stays is divided by 1 - p of the rounded p, so that the mean is right. Up to 2^-17
+            nothing is dropped, and from 1 - 2^-17 on everything.
         training: without it nothing is dropped: the softmax alone.
 
     Returns:
@@ -502,25 +506,30 @@ def softmax_dropout(x: Tensor, p: float = 0.1, training: bool = True) -> Tensor:
         numbers a row; neither the softmax nor the mask.
 
     Raises:
-        TypeError: x is not a tensor of one of these dtypes.
-        ValueError: x has no dimension; p is not between 0 and 1; or x is on a CPU while Triton's interpreter
-            (TRITON_INTERPRET=1) is off.
+        TypeError: x is not a tensor of one of these dtypes; p is no number, or training no bool.
+        ValueError: x has no dimension, or more than 2^30 rows or columns; p is not between 0 and 1; or x is on a CPU
+            while Triton's interpreter (TRITON_INTERPRET=1) is off.
         RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
             jvp, vmap, ...) and in forward-mode AD, which are not supported either.
 
     Sources: Srivastava et al., "Dropout", 2014; Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011.
     """
     if not isinstance(x, Tensor) or x.dtype not in _DTYPES:
-        raise TypeError(f"x: expected an fp32, fp16 or bf16 tensor, got {getattr(x, 'dtype', type(x))}")
+        got = x.dtype if isinstance(x, Tensor) else type(x)
+        raise TypeError(f"x: expected an fp32, fp16 or bf16 tensor, got {got}")
     if x.dim() == 0:
         raise ValueError("x: expected at least one dimension, got none")
+    if not isinstance(p, _NUMBER):
+        raise TypeError(f"p: expected a number, the probability of dropping an element, got {type(p)}")
     if not 0 <= p <= 1:
-        raise ValueError(f"p: expected a probability, between 0 and 1, got {p}")
+        raise ValueError(f"p: expected the probability of dropping an element, between 0 and 1, got {p} "
+                         "(the softmax is over the last dimension, and dim is no argument)")  # fmt: skip
+    if not isinstance(training, bool):
+        raise TypeError(f"training: expected a bool, got {type(training)}")
     if x.device.type == "cpu" and not _INTERPRETED:
         raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
     _refuse_transforms(x)
-    if not training:
-        p = 0.0
+    p = round(p * 65536) / 65536 if training else 0.0  # what 16 bits can decide, at both ends
     # not in the op: the compiler never merges two calls of randint, as it does two calls of an op with equal arguments
     seed = torch.randint(2**63 - 1, (1,), device=x.device) if 0 < p < 1 else None
     dtype = torch.float32 if _AUTOCAST and x.is_cuda and torch.is_autocast_enabled("cuda") else x.dtype

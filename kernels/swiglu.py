@@ -182,7 +182,7 @@ _MOST = 2**30  # rows, and columns: indices of 32 bits have room for the largest
 
 def _checked(N: int) -> None:
     if N > _MOST:
-        raise ValueError(f"gate: expected at most {_MOST} columns where rows are not contiguous, got {N}")
+        raise ValueError(f"gate: expected at most {_MOST} columns where the rows of a tensor lie apart, got {N}")
 
 
 def _rows(t: Tensor) -> tuple[Tensor, int]:
@@ -314,7 +314,9 @@ _INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
 def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
     """SwiGLU: silu(gate) * up, element by element.
 
-    The function, and the dtypes, of `torch.nn.functional.silu(gate) * up`: computed in fp32 and rounded once.
+    The function, and the dtypes, of `torch.nn.functional.silu(gate) * up`: computed in fp32 and rounded once. What
+    those operators have and this has not: broadcasting, inplace, fp64, a double backward, torch.func and forward-mode
+    AD. Of one tensor it takes the halves of the last dimension; F.glu's dim it has not.
 
     Args:
         gate: any shape, fp32, fp16 or bf16, with any strides. Rows without unit stride are copied first.
@@ -328,7 +330,8 @@ def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
     Raises:
         TypeError: gate or up is not a tensor of one of these dtypes.
         ValueError: up has another shape than gate, or is on another device; there is no up, and gate has no even
-            last dimension; or gate is on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
+            last dimension; there are more than 2^30 columns and the rows of a tensor (its halves, without up) lie
+            apart; or gate is on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
         RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
             jvp, vmap, ...) and in forward-mode AD, which are not supported either.
 
@@ -340,7 +343,8 @@ def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
 def geglu(gate: Tensor, up: Tensor | None = None, approximate: str = "none") -> Tensor:
     """GeGLU: gelu(gate) * up, element by element.
 
-    The function of `torch.nn.functional.gelu(gate, approximate=approximate) * up`. All else is as in `swiglu`.
+    The function of `torch.nn.functional.gelu(gate, approximate=approximate) * up`. All else is as in `swiglu`, what is
+    missing included.
 
     Args:
         gate, up: as in `swiglu`.
@@ -349,7 +353,7 @@ def geglu(gate: Tensor, up: Tensor | None = None, approximate: str = "none") -> 
     Raises:
         ValueError: approximate is neither; and what `swiglu` raises.
     """
-    if approximate not in ("none", "tanh"):
+    if not isinstance(approximate, str) or approximate not in ("none", "tanh"):
         raise ValueError(f'approximate: expected "none" or "tanh", got {approximate!r}')
     return _gated(gate, up, "gelu" if approximate == "none" else "gelu-tanh")
 
@@ -357,7 +361,8 @@ def geglu(gate: Tensor, up: Tensor | None = None, approximate: str = "none") -> 
 def _gated(gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
     for name, t in (("gate", gate), ("up", gate if up is None else up)):
         if not isinstance(t, Tensor) or t.dtype not in _DTYPES:
-            raise TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {getattr(t, 'dtype', type(t))}")
+            got = t.dtype if isinstance(t, Tensor) else type(t)
+            raise TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {got}")
     if up is None:
         if gate.dim() == 0 or gate.shape[-1] % 2:
             raise ValueError(f"gate: expected an even last dimension, for gate and up, got shape {list(gate.shape)}")

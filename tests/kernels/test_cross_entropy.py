@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -170,6 +171,11 @@ class TestCrossEntropy(Promises):
                 bound = 2 * (t - exact[name]).abs().max() + 4e-7 * scale
                 assert (mine[name] - exact[name]).abs().max() <= bound, name
             assert not mine["x.grad"][target == ignored].any()
+
+    def test_numbers_of_numpy_are_numbers(self, device):
+        x, target = self.make((3, 8), torch.float32, device)
+        options = {"ignore_index": np.int64(target[1].item()), "label_smoothing": np.float32(0.125)}
+        torch.testing.assert_close(self.function(x, target, **options), self.plain(x, target, **options))
 
     def test_a_target_of_shape_1_for_a_row_without_a_batch(self, device):
         x, target = self.make((8,), torch.float32, device)
@@ -375,6 +381,7 @@ class TestCrossEntropy(Promises):
         (
             (X.int(), T, {}, TypeError, "logits: expected .*fp32.* got torch.int32"),
             ([1.0], T, {}, TypeError, "logits: expected .*tensor, got <class 'list'>"),
+            (X, T.numpy(), {}, TypeError, "target: expected an int64 .* got <class 'numpy.ndarray'>"),
             (X, X, {}, TypeError, "target: expected an int64 .*not of probabilities.* got torch.float32"),
             (X, T.byte(), {}, TypeError, "target: expected an int64 .* got torch.uint8"),
             (X, None, {}, TypeError, "target: expected an int64 .* got <class 'NoneType'>"),
@@ -384,7 +391,15 @@ class TestCrossEntropy(Promises):
             (X, T.to("meta"), {}, ValueError, "target: expected on .*, where logits is, got meta"),
             (X, T, {"label_smoothing": 1.5}, ValueError, "label_smoothing: expected from 0 to 1, got 1.5"),
             (X, T, {"label_smoothing": NAN}, ValueError, "label_smoothing: expected from 0 to 1, got nan"),
-            (X, T, {"reduction": "max"}, ValueError, "reduction: expected one of none, mean, sum, got max"),
+            (X, T, {"label_smoothing": None}, TypeError, "label_smoothing: expected a number, got <class 'NoneType'>"),
+            (X, T, {"label_smoothing": X[0, 0]}, TypeError, "label_smoothing: expected a number, got .*Tensor"),
+            (X, T, {"ignore_index": None}, TypeError, "ignore_index: expected an integer .* got <class 'NoneType'>"),
+            (X, T, {"ignore_index": -100.0}, TypeError, "ignore_index: expected an integer .* got <class 'float'>"),
+            (X, T, {"ignore_index": X[0]}, TypeError, "ignore_index: .*class weights, .* are not supported.*Tensor"),
+            (X, T, {"ignore_index": T[0]}, TypeError, "ignore_index: expected an integer .* got .*Tensor"),  # on a GPU
+            (X, T, {"reduction": "max"}, ValueError, "reduction: expected one of 'none', 'mean', 'sum', got 'max'"),
+            (X, T, {"reduction": None}, ValueError, "reduction: expected one of 'none', 'mean', 'sum', got None"),
+            (X, T, {"reduction": X}, ValueError, "reduction: expected one of 'none', 'mean', 'sum', got tensor"),
         ),
     )
     def test_wrong_input_is_named(self, x, target, options, error, message, device):

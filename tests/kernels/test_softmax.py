@@ -1,5 +1,6 @@
 """kernels/softmax.py: the same function as F.softmax over the last dimension, wherever and however it is called."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -124,6 +125,7 @@ class TestSoftmax(Promises):
             (torch.ones(2, 8, dtype=torch.int32), TypeError, "x: expected .*fp32.* got torch.int32"),
             (torch.ones(2, 8, dtype=torch.float64), TypeError, "x: expected .*fp32.* got torch.float64"),
             ([1.0], TypeError, "x: expected .*tensor, got <class 'list'>"),
+            (np.ones(2, "f"), TypeError, "x: expected .*tensor, got <class 'numpy.ndarray'>"),
             (torch.ones(()), ValueError, "x: expected at least one dimension, got none"),
         ),
     )

@@ -3,6 +3,7 @@
 import functools
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch._inductor.config
@@ -14,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from tests.benchmarks import stand_ins
 from tests.kernels.compiled import POWER, PRODUCT, STORE, MachineCode
 from tests.kernels.conftest import load
-from tests.kernels.promises import GPU, SOME, Promises, needs_gpu, randn
+from tests.kernels.promises import GPU, SOME, Promises, needs_gpu, placed, randn
 
 kernel = load("softmax_dropout")
 philox = kernel._philox
@@ -31,9 +32,14 @@ MACHINE_CODE = MachineCode(
 )
 
 
+def share(p):
+    """What stays: 1 - p of the p that 16 bits can decide."""
+    return 1 - round(p * 2**16) / 2**16
+
+
 def scale(p):
     """By what the kernel multiplies what stays."""
-    return kernel._odds(p)[1]
+    return 1 / share(p) if share(p) else 0.0
 
 
 def masks(shape, device, p=P, calls=1, **options):
@@ -51,7 +57,7 @@ def mask_of_seed_0(shape, device):
 
 def independent(a, b, p=P):
     """Whether two masks agree as often as independent ones do."""
-    rate = 1 - kernel._odds(p)[0] / 65536
+    rate = share(p)
     both, n = (a & b).double().mean().item(), a.numel()
     return abs(both - rate**2) < SIGMAS * math.sqrt(rate**2 * (1 - rate**2) / n)
 
@@ -122,8 +128,11 @@ class TestSoftmaxDropout(Promises):
 
     # ---- the function --------------------------------------------------------------------------------------------
 
-    @pytest.mark.parametrize("p", (0, 1e-9, 0.1, 0.5, 0.9, 0.999999, 1), ids=str)
+    @pytest.mark.parametrize(
+        "p", (0, 1e-9, 2**-17, 2**-16, 0.1, 0.5, 0.9, 1 - 2**-16, 1 - 2**-17, 0.999999, 1), ids=str
+    )
     def test_any_probability(self, p, path, device):
+        """Also those too near to 0 or to 1 for 16 bits: then nothing is dropped, or everything."""
         x = randn((7, path), torch.float32, device).requires_grad_()
         dy = randn((7, path), torch.float32, device, 1)
         y = kernel.softmax_dropout(x, p)
@@ -134,9 +143,24 @@ class TestSoftmaxDropout(Promises):
         torch.testing.assert_close(
             dx, torch.autograd.grad(expected, exact, dy.double())[0].float(), atol=1e-7, rtol=1e-5
         )
-        assert (p not in (0, 1e-9) or (y != 0).all()) and (p != 1 or (y == 0).all())
+        assert p > 2**-17 or (y != 0).all()
+        assert p < 1 - 2**-17 or not (y.any() or dx.any())
 
-    @pytest.mark.parametrize("options", ({"training": False}, {"p": 0.0}), ids=str)
+    def test_compiled_any_probability(self, device):
+        """p is rounded there, too, where it is a number of the graph, and another one for each call."""
+        torch._dynamo.reset()
+        compiled = torch.compile(kernel.softmax_dropout, fullgraph=True, dynamic=True, backend="aot_eager")
+        (x,), (dy,) = (self.make((7, 100), torch.float32, device, seed=seed) for seed in (0, 1))
+        for p in (0.999999, 0.3, 1e-6, 1 - 2**-16):
+            results = []
+            for function in (kernel.softmax_dropout, compiled):
+                torch.manual_seed(6)
+                y = function(x.requires_grad_(), p)
+                results.append((y, *torch.autograd.grad(y, x, dy)))
+            for ours, expected in zip(*results, strict=True):
+                assert torch.equal(ours, expected), p
+
+    @pytest.mark.parametrize("options", ({"training": False}, {"p": 0.0}, {"p": 1e-6}), ids=str)
     def test_without_dropout_it_is_softmax_and_draws_nothing(self, options, path, device):
         x = randn((SOME, path), torch.float32, device)
         before = torch.get_rng_state() if device.type == "cpu" else torch.cuda.get_rng_state(device)
@@ -170,11 +194,26 @@ class TestSoftmaxDropout(Promises):
         (dx,) = torch.autograd.grad(y, x, dy)
         assert dx[0].isnan().all() and not dx[1].isnan().any()
 
-    @pytest.mark.parametrize("p", (-0.1, 1.1, float("nan"), float("inf")), ids=str)
+    @pytest.mark.parametrize("p", (-1, -0.1, 1.1, float("nan"), float("inf")), ids=str)
     def test_p_outside_0_to_1_is_refused(self, p, device):
         for training in (True, False):
-            with pytest.raises(ValueError, match="p: expected a probability, between 0 and 1, got"):
+            with pytest.raises(ValueError, match=r"^p: expected the probability of dropping an element, .* got .* dim"):
                 kernel.softmax_dropout(torch.ones(2, 8, device=device), p, training)
+
+    @pytest.mark.parametrize("p", (None, "0.1", torch.tensor(0.1), torch.float32), ids=str)
+    def test_p_that_is_no_number_is_refused(self, p, device):
+        with pytest.raises(TypeError, match=r"^p: expected a number, the probability of .*, got <class"):
+            kernel.softmax_dropout(torch.ones(2, 8, device=device), placed(p, device))
+
+    @pytest.mark.parametrize("training", (None, 0, 1, "False", torch.tensor(True), np.True_), ids=str)
+    def test_training_that_is_no_bool_is_refused(self, training, device):
+        """As F.dropout does: a string would be true, and a tensor on a GPU would have to be waited for."""
+        with pytest.raises(TypeError, match=r"^training: expected a bool, got <class"):
+            kernel.softmax_dropout(torch.ones(2, 8, device=device), 0.1, placed(training, device))
+
+    def test_numbers_of_numpy_are_numbers(self, device):
+        x = torch.ones(2, 8, device=device)
+        assert not kernel.softmax_dropout(x, np.float32(1)).any() and kernel.softmax_dropout(x, np.int64(0)).all()
 
     @pytest.mark.parametrize(
         "x, error, message",
@@ -182,6 +221,7 @@ class TestSoftmaxDropout(Promises):
             (torch.ones(2, 8, dtype=torch.int32), TypeError, "x: expected .*fp32.* got torch.int32"),
             (torch.ones(2, 8).double(), TypeError, "x: expected .*fp32.* got torch.float64"),
             ([1.0], TypeError, "x: expected .*tensor, got <class 'list'>"),
+            (np.ones(2, "f"), TypeError, "x: expected .*tensor, got <class 'numpy.ndarray'>"),
             (torch.ones(()), ValueError, "x: expected at least one dimension, got none"),
         ),
     )  # fmt: skip
@@ -208,7 +248,7 @@ class TestSoftmaxDropout(Promises):
     @pytest.mark.parametrize("p", (0.1, 0.5, 0.9))
     def test_keep_rate_overall_and_at_each_of_the_eight_places(self, p, path, device):
         torch.manual_seed(2)
-        kept, rate = masks((ELEMENTS // path, path // 8 * 8), device, p), 1 - kernel._odds(p)[0] / 65536
+        kept, rate = masks((ELEMENTS // path, path // 8 * 8), device, p), share(p)
         for part in (kept, *(kept[:, place::8] for place in range(8))):
             assert abs(part.double().mean().item() - rate) < SIGMAS * math.sqrt(rate * (1 - rate) / part.numel())
 

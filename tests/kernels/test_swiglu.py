@@ -1,5 +1,6 @@
 """kernels/swiglu.py: the same functions as F.silu(gate) * up and F.gelu(gate) * up, wherever and however called."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -164,6 +165,8 @@ class TestSwiGLU(Gated):
             (torch.ones(2, 8), torch.ones(2, 8).double(), TypeError, "up: expected .*fp32.* got torch.float64"),
             (None, torch.ones(2, 8), TypeError, "gate: expected .*tensor, got <class 'NoneType'>"),
             (torch.ones(2, 8), [1.0], TypeError, "up: expected .*tensor, got <class 'list'>"),
+            (np.ones((2, 8), "f"), None, TypeError, "gate: expected .*tensor, got <class 'numpy.ndarray'>"),
+            (torch.ones(2, 8), -1, TypeError, "up: expected .*tensor, got <class 'int'>"),  # F.glu's dim
             (torch.ones(2, 8), torch.ones(8), ValueError, r"up: expected shape \[2, 8\], as gate has, got \[8\]"),
             (torch.ones(2, 8), torch.ones(()), ValueError, r"up: expected shape \[2, 8\], as gate has, got \[\]"),
             (torch.ones(2, 7), None, ValueError, r"gate: expected an even last .*, for gate and up, got shape \[2, "),
@@ -199,6 +202,8 @@ class TestGeGLU(Gated):
         exact = gate.double() * phi(gate.double())
         assert ((self.function(gate, torch.ones_like(gate)) - exact).abs() <= 2e-5 * exact.abs()).all()
 
-    def test_wrong_input_is_named(self, device):
-        with pytest.raises(ValueError, match='approximate: expected "none" or "tanh", got \'erf\''):
-            kernel.geglu(*self.make((2, 8), torch.float32, device), "erf")
+    @pytest.mark.parametrize("wrong", ("erf", None, True, ["none"], np.array(["none", "tanh"])), ids=str)
+    def test_wrong_input_is_named(self, wrong, device):
+        with pytest.raises(ValueError, match='approximate: expected "none" or "tanh", got ') as caught:
+            kernel.geglu(*self.make((2, 8), torch.float32, device), wrong)
+        assert str(caught.value).endswith(repr(wrong))
