@@ -504,7 +504,8 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
 
 
 # --8<-- [start:op]
-_MOST_ROWS = _MOST_COLUMNS = 2**30  # indices of 32 bits have room for the largest tile beyond
+# Indices of 32 bits have room beyond for the largest tile, and for a step of a loop over rows, which may be all of them.
+_MOST_ROWS = _MOST_COLUMNS = 2**30
 
 
 def _checked(M: int, N: int) -> None:
