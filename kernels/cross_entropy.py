@@ -504,7 +504,7 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
 
 
 # --8<-- [start:op]
-# Indices of 32 bits have room beyond for the largest tile, and for a step of a loop over rows, which may be all of them.
+# Beyond it indices of 32 bits have room for the largest tile, and for a step over rows, which may be all of them.
 _MOST_ROWS = _MOST_COLUMNS = 2**30
 
 
