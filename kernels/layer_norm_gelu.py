@@ -78,8 +78,18 @@ def _slope(z, TANH: tl.constexpr, FINE: tl.constexpr):
 
 
 @triton.jit
+def _parameter(ptr, cols, mask, ABSENT: tl.constexpr, OTHER: tl.constexpr = None):
+    """Of a weight or a bias, some columns; where there is none, a constant."""
+    if ptr is None:
+        parameter = tl.full(cols.shape, ABSENT, tl.float32)
+    else:
+        parameter = tl.load(ptr + cols, mask=mask, other=OTHER)
+    return parameter
+
+
+@triton.jit
 def _normalized(x, mean, rstd, weight, bias):
-    x_hat = x.to(tl.float32) * rstd - mean * rstd  # one instruction, since the second product is the row's
+    x_hat = (x.to(tl.float32) - mean) * rstd  # x * rstd - mean * rstd is an instruction less, and not 0 where x is mean
     return x_hat * weight.to(tl.float32) + bias.to(tl.float32)
 
 
@@ -99,9 +109,13 @@ def _forward_kernel(
     FULL: a row fills its tiles, and no column needs a mask. Of the first `saved` rows, which are all or none, the
     statistics are stored: a number, so that the same machine code gives the same output with a backward to come and
     without. ERF, in 16 bits too: for the sweep, which tells what that costs.
+
+    EXACT: of equal numbers every sum fits into fp32, for they have 8 bits that count, or 11 in full tiles. Of others the
+    mean is rounded, and corrected by that of the distances from it: so equal numbers have no variance, and no x_hat.
     """
     x_stride, N = tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     FINE: tl.constexpr = ERF or y_ptr.dtype.element_ty == tl.float32
+    EXACT: tl.constexpr = x_ptr.dtype.element_ty == tl.bfloat16 or (x_ptr.dtype.element_ty == tl.float16 and FULL)
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     lanes = tl.arange(0, BLOCK)
     x = ()
@@ -111,8 +125,19 @@ def _forward_kernel(
         x = x + (tl.load(x_ptr + rows[:, None] * x_stride + cols[None, :], mask=inside, other=0.0),)
     sums = tl.zeros([ROWS, BLOCK], tl.float32)
     for tile in tl.static_range(TILES):
-        sums += x[tile].to(tl.float32)
-    mean = tl.sum(sums, axis=1) / N
+        sums += x[tile].to(tl.float32) * 0.0000152587890625  # 2^-16 of them: none leaves the range of fp32
+    total, count = tl.sum(sums, axis=1), N * 0.0000152587890625
+    mean = total / count
+    if EXACT:
+        mean += tl.fma(-mean, count, total) / count  # a GPU's division errs in the last bits
+    else:
+        rest = tl.zeros([ROWS, BLOCK], tl.float32)
+        for tile in tl.static_range(TILES):
+            centered = x[tile].to(tl.float32) - mean[:, None]
+            if not FULL:
+                centered = tl.where((tile * BLOCK + lanes < N)[None, :], centered, 0.0)
+            rest += centered * (1.0 / N)
+        mean += tl.sum(rest, axis=1)
     squares = tl.zeros([ROWS, BLOCK], tl.float32)
     for tile in tl.static_range(TILES):
         centered = x[tile].to(tl.float32) - mean[:, None]
@@ -125,8 +150,8 @@ def _forward_kernel(
     for tile in tl.static_range(TILES):
         cols = tile * BLOCK + lanes
         inside = (rows < M)[:, None] if FULL else (rows < M)[:, None] & (cols < N)[None, :]
-        weight = tl.load(weight_ptr + cols, mask=None if FULL else cols < N)
-        bias = tl.load(bias_ptr + cols, mask=None if FULL else cols < N)
+        weight = _parameter(weight_ptr, cols, None if FULL else cols < N, 1.0)
+        bias = _parameter(bias_ptr, cols, None if FULL else cols < N, 0.0)
         z = _normalized(x[tile], mean[:, None], rstd[:, None], weight[None, :], bias[None, :])
         tl.store(y_ptr + rows[:, None] * N + cols[None, :], _gelu(z, TANH, FINE), mask=inside)
 
@@ -139,17 +164,22 @@ def _forward_kernel(
 def _add(x, first, sums, squares):
     """One more number to each lane's sums, which count from the lane's own first number: three instructions. What the
     shift leaves to cancel in the end is no larger than that number's own share of the variance, times a lane's length.
+    The sums are 2^-32 of themselves: none leaves the range of fp32 where no number does.
     """
     distance = x - first
-    return sums + distance, squares + distance * distance
+    return sums + distance * 2.3283064365386963e-10, squares + distance * distance
 
 
 @triton.jit
 def _combine(first, sums, squares, seen, N, eps):
-    """Mean and rstd of a row, from those of its lanes, which saw `seen` numbers each."""
-    mean = tl.sum(seen * first + sums) / N
+    """Mean and rstd of a row, from those of its lanes, which saw `seen` numbers each. The second mean is that of the
+    distances from the first one: exact in a row of equal numbers."""
+    share, parts = seen / N, sums * (4294967296.0 / N)
+    mean = tl.sum(share * first + parts)
+    mean += tl.sum(share * (first - mean) + parts)
     distance = first - mean
-    squares += distance * (2 * sums + seen * distance)
+    moved = distance * (sums * 8589934592.0 + seen * distance)
+    squares += tl.where(squares < float("inf"), moved, 0.0)  # which may be infinite, too, with the other sign
     return mean, tl.rsqrt(tl.sum(squares) / N + tl.cast(eps, tl.float32))
 
 
@@ -182,12 +212,12 @@ def _forward_wide_kernel(
     for tile in range(full):
         at = tile * BLOCK + lanes
         x = tl.load(x_ptr + at, eviction_policy="evict_first")
-        z = _normalized(x, mean, rstd, tl.load(weight_ptr + at), tl.load(bias_ptr + at))
+        weight, bias = _parameter(weight_ptr, at, None, 1.0), _parameter(bias_ptr, at, None, 0.0)
+        z = _normalized(x, mean, rstd, weight, bias)
         tl.store(y_ptr + at, _gelu(z, TANH, FINE))
     if full * BLOCK < N:
         x = tl.load(x_ptr + cols, mask=rest, other=0.0, eviction_policy="evict_first")
-        weight = tl.load(weight_ptr + cols, mask=rest, other=0.0)
-        bias = tl.load(bias_ptr + cols, mask=rest, other=0.0)
+        weight, bias = _parameter(weight_ptr, cols, rest, 1.0, 0.0), _parameter(bias_ptr, cols, rest, 0.0, 0.0)
         tl.store(y_ptr + cols, _gelu(_normalized(x, mean, rstd, weight, bias), TANH, FINE), mask=rest)
 
 
@@ -207,20 +237,19 @@ def _forward_wide_kernel(
 @triton.jit
 def _backward_kernel(
     dy_ptr, x_ptr, weight_ptr, bias_ptr, stats_ptr, means_ptr, dx_ptr, shares_ptr, dy_stride, x_stride, M, N,
-    UNIT: tl.constexpr, TANH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, FOLD: tl.constexpr,
-    STAGES: tl.constexpr, WHOLE: tl.constexpr,
+    UNIT: tl.constexpr, TANH: tl.constexpr, FINE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    FOLD: tl.constexpr, STAGES: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows at a time while the next ones are on their way. Reads 2MN, writes MN.
 
     Of a row the program has BLOCK columns: if that is not the WHOLE row, the row's means are read. FOLD adds the rows
-    up before they go into the shares: free where a thread has the same columns of all of them.
+    up before they go into the shares: free where a thread has the same columns of all of them. FINE as for _phi.
     """
     dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
-    FINE: tl.constexpr = dy_ptr.dtype.element_ty == tl.float32 or weight_ptr.dtype.element_ty == tl.float32
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     # kept as they are, and turned into fp32 in every turn: half the registers. disable_licm, or it would be done before
-    weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0)[None, :]
-    bias = tl.load(bias_ptr + cols, mask=cols < N, other=0.0)[None, :]
+    weight = _parameter(weight_ptr, cols, cols < N, 1.0, 0.0)[None, :]
+    bias = _parameter(bias_ptr, cols, cols < N, 0.0, 0.0)[None, :]
     dweight = tl.zeros([1 if FOLD else ROWS, BLOCK], tl.float32)
     dbias = tl.zeros([1 if FOLD else ROWS, BLOCK], tl.float32)
     first = tl.program_id(0).to(tl.int64) * ROWS
@@ -231,10 +260,13 @@ def _backward_kernel(
         dy = tl.load(dy_ptr + rows[:, None] * dy_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
         mean = tl.load(stats_ptr + rows, mask=rows < M, other=0.0)[:, None]
         rstd = tl.load(stats_ptr + M + rows, mask=rows < M, other=0.0)[:, None]
-        x_hat = x * rstd - mean * rstd
+        x_hat = (x - mean) * rstd
         dz = dy * _slope(x_hat * weight.to(tl.float32) + bias.to(tl.float32), TANH, FINE)
-        dweight += tl.sum(dz * x_hat, axis=0, keep_dims=True) if FOLD else dz * x_hat
-        dbias += tl.sum(dz, axis=0, keep_dims=True) if FOLD else dz
+        if shares_ptr is not None:
+            if weight_ptr is not None:
+                dweight += tl.sum(dz * x_hat, axis=0, keep_dims=True) if FOLD else dz * x_hat
+            if bias_ptr is not None:
+                dbias += tl.sum(dz, axis=0, keep_dims=True) if FOLD else dz
         g = dz * weight.to(tl.float32)
         if WHOLE:
             # both sums in one exchange between the threads
@@ -244,9 +276,12 @@ def _backward_kernel(
             product_mean = tl.load(means_ptr + M + rows, mask=rows < M, other=0.0)
         dx = g * rstd - (x_hat * (product_mean[:, None] * rstd) + g_mean[:, None] * rstd)
         tl.store(dx_ptr + rows[:, None] * N + cols[None, :], dx, mask=inside)
-    shares_ptr += tl.program_id(0).to(tl.int64) * 2 * N
-    tl.store(shares_ptr + cols, tl.sum(dweight, axis=0), mask=cols < N)
-    tl.store(shares_ptr + N + cols, tl.sum(dbias, axis=0), mask=cols < N)
+    if shares_ptr is not None:
+        shares_ptr += tl.program_id(0).to(tl.int64) * 2 * N
+        if weight_ptr is not None:
+            tl.store(shares_ptr + cols, tl.sum(dweight, axis=0), mask=cols < N)
+        if bias_ptr is not None:
+            tl.store(shares_ptr + N + cols, tl.sum(dbias, axis=0), mask=cols < N)
 
 
 # --8<-- [end:backward]
@@ -259,13 +294,23 @@ def _load(ptr, cols, N, POLICY: tl.constexpr):
 
 
 @triton.jit
+def _x_hat_and_dz(
+    dy_ptr, x_ptr, weight, bias_ptr, mean, rstd, cols, N, TANH: tl.constexpr, FINE: tl.constexpr, POLICY: tl.constexpr
+):
+    x_hat = (_load(x_ptr, cols, N, POLICY) - mean) * rstd
+    z = x_hat * weight + _parameter(bias_ptr, cols, cols < N, 0.0, 0.0).to(tl.float32)
+    return x_hat, _load(dy_ptr, cols, N, POLICY) * _slope(z, TANH, FINE)
+
+
+@triton.jit
 def _means_kernel(
-    dy_ptr, x_ptr, weight_ptr, bias_ptr, stats_ptr, means_ptr, dy_stride, x_stride, M, N,
-    UNIT: tl.constexpr, TANH: tl.constexpr, BLOCK: tl.constexpr,
+    dy_ptr, x_ptr, weight_ptr, bias_ptr, stats_ptr, means_ptr, dx_ptr, dy_stride, x_stride, M, N,
+    UNIT: tl.constexpr, TANH: tl.constexpr, FINE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """mean(g) and mean(g * x_hat) of one row of any length. Reads 2MN."""
+    """mean(g) and mean(g * x_hat) of one row of any length. Reads 2MN. Where dx alone is asked for, a second look
+    writes it."""
     dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
-    FINE: tl.constexpr = dy_ptr.dtype.element_ty == tl.float32 or weight_ptr.dtype.element_ty == tl.float32
+    POLICY: tl.constexpr = "evict_first" if dx_ptr is None else "evict_last"
     row = tl.program_id(0).to(tl.int64)
     dy_ptr += row * dy_stride
     x_ptr += row * x_stride
@@ -273,33 +318,40 @@ def _means_kernel(
     g_sums, product_sums = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
     for start in range(0, N, BLOCK):
         cols = start + tl.arange(0, BLOCK)
-        x_hat = _load(x_ptr, cols, N, "evict_first") * rstd - mean * rstd
-        weight = _load(weight_ptr, cols, N, "")
-        z = x_hat * weight + _load(bias_ptr, cols, N, "")
-        dz = _load(dy_ptr, cols, N, "evict_first") * _slope(z, TANH, FINE)
+        weight = _parameter(weight_ptr, cols, cols < N, 1.0, 0.0).to(tl.float32)
+        x_hat, dz = _x_hat_and_dz(dy_ptr, x_ptr, weight, bias_ptr, mean, rstd, cols, N, TANH, FINE, POLICY)
         g_sums += dz * weight
         product_sums += dz * weight * x_hat
-    tl.store(means_ptr + row, tl.sum(g_sums) / N)
-    tl.store(means_ptr + M + row, tl.sum(product_sums) / N)
+    g_mean, product_mean = tl.sum(g_sums) / N, tl.sum(product_sums) / N
+    if dx_ptr is None:
+        tl.store(means_ptr + row, g_mean)
+        tl.store(means_ptr + M + row, product_mean)
+    else:
+        for start in range(0, N, BLOCK):
+            cols = start + tl.arange(0, BLOCK)
+            weight = _parameter(weight_ptr, cols, cols < N, 1.0, 0.0).to(tl.float32)
+            x_hat, dz = _x_hat_and_dz(dy_ptr, x_ptr, weight, bias_ptr, mean, rstd, cols, N, TANH, FINE, "evict_first")
+            dx = dz * weight * rstd - (x_hat * (product_mean * rstd) + g_mean * rstd)
+            tl.store(dx_ptr + row * N + cols, dx, mask=cols < N)
 
 
 @triton.jit
 def _sum_shares_kernel(
     shares_ptr, dweight_ptr, dbias_ptr, P, N, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """dweight and dbias: the sums of P programs' shares. Reads 2PN, and P is small."""
+    """dweight and dbias, or the one that there is: the sums of P programs' shares. Reads 2PN, and P is small."""
     N = N * UNIT
-    which = tl.program_id(1)
+    which = 1 if dweight_ptr is None else tl.program_id(1)
     cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros([ROWS, BLOCK], tl.float32)
     for start in range(0, P, ROWS):
         rows = (start + tl.arange(0, ROWS))[:, None]
         inside = (rows < P) & (cols < N)[None, :]
         total += tl.load(shares_ptr + (2 * rows.to(tl.int64) + which) * N + cols[None, :], mask=inside, other=0.0)
-    if which == 0:
-        tl.store(dweight_ptr + cols, tl.sum(total, axis=0), mask=cols < N)
-    else:
-        tl.store(dbias_ptr + cols, tl.sum(total, axis=0), mask=cols < N)
+    if dweight_ptr is not None:
+        tl.store(dweight_ptr + cols, tl.sum(total, axis=0), mask=(cols < N) & (which == 0))
+    if dbias_ptr is not None:
+        tl.store(dbias_ptr + cols, tl.sum(total, axis=0), mask=(cols < N) & (which == 1))
 
 
 # --8<-- [end:sums]
@@ -397,15 +449,19 @@ def _rows(t: Tensor) -> tuple[Tensor, int]:
     return rows, rows.stride(0)
 
 
+def _contiguous(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+    return tuple(t if t is None else t.contiguous() for t in tensors)
+
+
 def _forward_fake(
-    x: Tensor, weight: Tensor, bias: Tensor, eps: float, tanh: bool, dtype: torch.dtype, save: bool
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, tanh: bool, dtype: torch.dtype, save: bool
 ) -> tuple[Tensor, Tensor]:
     y = torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
     return y, x.new_empty((2, *x.shape[:-1]) if save else 0, dtype=torch.float32)
 
 
 def _forward(
-    x: Tensor, weight: Tensor, bias: Tensor, eps: float, tanh: bool, dtype: torch.dtype, save: bool
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, tanh: bool, dtype: torch.dtype, save: bool
 ) -> tuple[Tensor, Tensor]:
     """y, and where a backward is to come the rows' mean and rstd."""
     y, stats = _forward_fake(x, weight, bias, eps, tanh, dtype, save)
@@ -414,7 +470,7 @@ def _forward(
     N = x.shape[-1]
     M = x.numel() // N
     _checked(M, N)
-    (x, x_stride), weight, bias = _rows(x), weight.contiguous(), bias.contiguous()
+    (x, x_stride), (weight, bias) = _rows(x), _contiguous(weight, bias)
     unit = 8 if N % 8 == 0 == x_stride % 8 else 1
     sizes = x_stride // unit, M, N // unit
     arguments = x, weight, bias, y, stats, *sizes, eps, M if save else 0, unit, tanh
@@ -429,35 +485,42 @@ def _forward(
 
 
 def _backward_fake(
-    dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, stats: Tensor, tanh: bool
+    dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, stats: Tensor, tanh: bool, parameters: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return tuple(torch.empty_like(t, memory_format=torch.contiguous_format) for t in (x, weight, bias))
+    asked = x, *(t if parameters and t is not None else x.new_empty(0) for t in (weight, bias))
+    return tuple(torch.empty_like(t, memory_format=torch.contiguous_format) for t in asked)
 
 
 def _backward(
-    dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, stats: Tensor, tanh: bool
+    dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, stats: Tensor, tanh: bool, parameters: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    dx, dweight, dbias = _backward_fake(dy, x, weight, bias, stats, tanh)
+    """dx; dweight and dbias, empty where there is no such parameter, or none that asks for a gradient."""
+    dx, dweight, dbias = _backward_fake(dy, x, weight, bias, stats, tanh, parameters)
     if x.numel() == 0:
         return dx, dweight.zero_(), dbias.zero_()
     N = x.shape[-1]
     M = x.numel() // N
-    (dy, dy_stride), (x, x_stride), weight, bias = _rows(dy), _rows(x), weight.contiguous(), bias.contiguous()
+    (dy, dy_stride), (x, x_stride), (weight, bias) = _rows(dy), _rows(x), _contiguous(weight, bias)
     unit = 8 if N % 8 == dy_stride % 8 == x_stride % 8 == 0 else 1
-    sizes = dy_stride // unit, x_stride // unit, M, N // unit, unit, tanh
+    fine = any(t is not None and t.dtype == torch.float32 for t in (dy, weight, bias))
+    sizes = dy_stride // unit, x_stride // unit, M, N // unit, unit, tanh, fine
     options = dict(_backward_launch(N, 8 * x.element_size(), x.device))
     parts = -(-N // options["BLOCK"])
     at_once = _device(x.device)[0] * options.pop("PROGRAMS")
     programs = max(1, min(at_once // parts, -(-M // options["ROWS"])))
-    shares = x.new_empty((programs, 2, N), dtype=torch.float32)
+    shares = x.new_empty((programs, 2, N), dtype=torch.float32) if parameters else None
     given = dy, x, weight, bias, stats
     with torch.cuda.device_of(x):
-        means = None if parts == 1 else torch.empty_like(stats)
-        if means is not None:
-            _means_kernel[(M,)](*given, means, *sizes, **_means_launch(N, x.device))
-        _backward_kernel[programs, parts](*given, means, dx, shares, *sizes, WHOLE=parts == 1, **options)
-        options = _sum_launch(N, x.device)
-        _sum_shares_kernel[-(-N // options["BLOCK"]), 2](shares, dweight, dbias, programs, N // unit, unit, **options)
+        means = torch.empty_like(stats) if parts > 1 and parameters else None
+        if parts > 1:
+            outputs = means, None if parameters else dx
+            _means_kernel[(M,)](*given, *outputs, *sizes, **_means_launch(N, x.device))
+        if parts == 1 or parameters:
+            _backward_kernel[programs, parts](*given, means, dx, shares, *sizes, WHOLE=parts == 1, **options)
+        if parameters:
+            options, asked = _sum_launch(N, x.device), [t if t.numel() else None for t in (dweight, dbias)]
+            grid = -(-N // options["BLOCK"]), 2 - asked.count(None)
+            _sum_shares_kernel[grid](shares, *asked, programs, N // unit, unit, **options)
     return dx, dweight, dbias
 
 
@@ -465,12 +528,12 @@ def _backward(
 _namespace = __name__.replace(".", "_")  # another copy of this file, in another package, has another
 _library = torch.library.Library(_namespace, "FRAGMENT")
 _library.define(
-    "layer_norm_gelu_forward(Tensor x, Tensor weight, Tensor bias, float eps, bool tanh, ScalarType dtype, bool save) "
-    "-> (Tensor, Tensor)"
+    "layer_norm_gelu_forward(Tensor x, Tensor? weight, Tensor? bias, float eps, bool tanh, ScalarType dtype, "
+    "bool save) -> (Tensor, Tensor)"
 )
 _library.define(
-    "layer_norm_gelu_backward(Tensor dy, Tensor x, Tensor weight, Tensor bias, Tensor stats, bool tanh) "
-    "-> (Tensor, Tensor, Tensor)"
+    "layer_norm_gelu_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor stats, bool tanh, "
+    "bool parameters) -> (Tensor, Tensor, Tensor)"
 )
 for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
     _library.impl("layer_norm_gelu_forward", _forward, _key)
@@ -497,18 +560,22 @@ def _refuse_transforms(*tensors: Tensor | None) -> None:
 
 class _LayerNormGELU(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor, eps: float, tanh: bool, dtype: torch.dtype) -> Tensor:
+    def forward(
+        ctx, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, tanh: bool, dtype: torch.dtype
+    ) -> Tensor:
         y, stats = _forward_op(x, weight, bias, eps, tanh, dtype, True)
         ctx.save_for_backward(x, weight, bias, stats)
         ctx.tanh = tanh
         return y
 
     @staticmethod
-    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
+    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None, None, None]:
         if torch.is_grad_enabled():  # not once_differentiable, which lets a dy that needs no gradient pass
             raise RuntimeError("layer_norm_gelu: expected a backward without create_graph=True, got one with: it would "
                                "lose the second derivative, which this kernel does not have")  # fmt: skip
-        return *_backward_op(dy, *ctx.saved_tensors, ctx.tanh), None, None, None
+        _, weight, bias, *_ = ctx.needs_input_grad
+        dx, dweight, dbias = _backward_op(dy, *ctx.saved_tensors, ctx.tanh, weight or bias)
+        return dx, dweight if weight else None, dbias if bias else None, None, None, None
 
 
 # --8<-- [end:autograd]
@@ -521,38 +588,45 @@ _INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
 _AUTOCAST = torch._C._dispatch_has_kernel_for_dispatch_key("aten::layer_norm", "AutocastCUDA")
 
 
-def layer_norm_gelu(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5, approximate: str = "none") -> Tensor:
+def layer_norm_gelu(
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5, approximate: str = "none"
+) -> Tensor:
     """GELU of a LayerNorm over the last dimension: gelu((x - mean) / sqrt(variance + eps) * weight + bias).
 
     The function, and the dtype of the result, of `F.gelu(F.layer_norm(x, (N,), weight, bias, eps), approximate=...)`:
     computed in fp32 and rounded once, to the dtype of x (under CUDA autocast to fp32). Where that is fp16 or bf16, the
-    normal distribution of the exact GELU is good to 1/30000 of itself, in fp32 to fp32's last bits.
+    normal distribution of the exact GELU is good to 1/30000 of itself, in fp32 to fp32's last bits. What the two have
+    and this has not: several normalized dimensions, fp64, double backward, torch.func and forward-mode AD.
 
     Args:
         x: [..., N], fp32, fp16 or bf16, with any strides. Rows without unit stride are copied first.
-        weight: [N], fp32, fp16 or bf16; its dtype may differ from that of x.
-        bias: [N], likewise.
+        weight: [N], fp32, fp16 or bf16; its dtype may differ from that of x. None: as if of ones.
+        bias: [N], likewise. None: as if of zeros.
         eps: added to the variance.
         approximate: "none" for the normal distribution, "tanh" for its approximation with tanh.
 
     Returns:
         A new contiguous tensor of the shape of x. Gradients flow to x, to weight and to bias, each in its own dtype;
-        those of weight and bias are bitwise the same in every run. For them x is kept, and two numbers a row.
+        those of weight and bias are bitwise the same in every run, and cost nothing where neither is asked for. For
+        gradients x is kept, and two numbers a row.
 
     Raises:
-        TypeError: x, weight or bias is not a tensor of one of these dtypes.
-        ValueError: x has no dimension; weight or bias is not [N], or on another device than x; approximate is neither
-            "none" nor "tanh"; or x is on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
+        TypeError: x, weight or bias is not a tensor of one of these dtypes; or eps is not a number.
+        ValueError: x has no dimension, or more than 2^30 rows or 2^26 columns; weight or bias is not [N], or on another
+            device than x; approximate is neither "none" nor "tanh"; or x is on a CPU while Triton's interpreter
+            (TRITON_INTERPRET=1) is off.
         RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
             jvp, vmap, ...) and in forward-mode AD, which are not supported either.
 
     Sources: Ba, Kiros & Hinton, "Layer Normalization", 2016 (https://arxiv.org/abs/1607.06450);
     Hendrycks & Gimpel, "Gaussian Error Linear Units (GELUs)", 2016 (https://arxiv.org/abs/1606.08415).
     """
-    parameters = (("weight", weight), ("bias", bias))
+    parameters = [(name, t) for name, t in (("weight", weight), ("bias", bias)) if t is not None]
     for name, t in (("x", x), *parameters):
         if not isinstance(t, Tensor) or t.dtype not in _DTYPES:
             raise TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {getattr(t, 'dtype', type(t))}")
+    if not isinstance(eps, (int, float)):
+        raise TypeError(f"eps: expected a number, got {type(eps)}")
     if x.dim() == 0:
         raise ValueError("x: expected at least one dimension, got none")
     for name, t in parameters:
@@ -560,14 +634,14 @@ def layer_norm_gelu(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5, 
             raise ValueError(f"{name}: expected shape {list(x.shape[-1:])}, got {list(t.shape)}")
         if t.device != x.device:
             raise ValueError(f"{name}: expected on {x.device}, where x is, got {t.device}")
-    if approximate not in ("none", "tanh"):
+    if not isinstance(approximate, str) or approximate not in ("none", "tanh"):
         raise ValueError(f'approximate: expected "none" or "tanh", got {approximate!r}')
     if x.device.type == "cpu" and not _INTERPRETED:
         raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
     _refuse_transforms(x, weight, bias)
     tanh = approximate == "tanh"
     dtype = torch.float32 if _AUTOCAST and x.is_cuda and torch.is_autocast_enabled("cuda") else x.dtype
-    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or bias.requires_grad):
+    if torch.is_grad_enabled() and (x.requires_grad or any(t.requires_grad for _, t in parameters)):
         return _LayerNormGELU.apply(x, weight, bias, eps, tanh, dtype)
     return _forward_op(x, weight, bias, eps, tanh, dtype, False)[0]
 

@@ -14,7 +14,7 @@ from tests.benchmarks import stand_ins
 from tests.kernels import compiled
 from tests.kernels.compiled import AHEAD, POWER, STORE, SWEPT, MachineCode
 from tests.kernels.conftest import load
-from tests.kernels.promises import DTYPES, NO_LAYER_NORM, SOME, Promises, placed, randn
+from tests.kernels.promises import DTYPES, GPU, NO_LAYER_NORM, SOME, Promises, placed, randn
 
 EPS = 1e-5
 APPROXIMATE = ("none", "tanh")
@@ -40,13 +40,17 @@ class TestLayerNormGELU(Promises):
     PATHS = (100, 4100, 9000, 40000)
     MOST_COLUMNS = 2**26
     LAUNCHES = 3
+    OPTIONAL = ("weight", "bias")
+    SUMS = ("_sum_shares_kernel",)
 
     def plain(self, x, weight, bias, eps=EPS, approximate="none"):
         """The two ops; where F.layer_norm refuses the mix of dtypes, both in fp32, and rounded to that of x."""
         autocast = x.is_cuda and torch.is_autocast_enabled("cuda")  # on a CPU, to other ops
-        if autocast or x.dtype == weight.dtype == bias.dtype:
+        given = [t for t in (x, weight, bias) if t is not None]
+        if autocast or len({t.dtype for t in given}) == 1:
             return F.gelu(F.layer_norm(x, x.shape[-1:], weight, bias, eps), approximate=approximate)
-        return self.plain(x.float(), weight.float(), bias.float(), eps, approximate).to(x.dtype)
+        x_, weight, bias = (t if t is None else t.float() for t in (x, weight, bias))
+        return self.plain(x_, weight, bias, eps, approximate).to(x.dtype)
 
     def make(self, shape, dtype, device, other=None, seed=0):
         weight = randn(shape[-1], other or dtype, device, seed + 10, offset=1)
@@ -62,12 +66,13 @@ class TestLayerNormGELU(Promises):
         dz = dy.abs() * (1.13 + 0.8 * offset * weight.abs())
         g = dz * weight.abs()
         mean = (g * x_hat).mean(-1, keepdim=True).abs()
+        largest = {name: t.abs().max().item() for name, t in reference.items()}
         return {
             "output": (far * weight.abs() + bias.abs()).max().item(),
             "x.grad": (torch.maximum(g, torch.maximum(far * mean, g.mean(-1, keepdim=True))) * rstd).max().item(),
             # a partial sum is a summand too; the last one is the result
-            "weight.grad": max((dz * far).max().item(), reference["weight.grad"].abs().max().item()),
-            "bias.grad": max(dz.max().item(), reference["bias.grad"].abs().max().item()),
+            "weight.grad": max((dz * far).max().item(), largest.get("weight.grad", 0.0)),
+            "bias.grad": max(dz.max().item(), largest.get("bias.grad", 0.0)),
         }
 
     def opchecks(self, device):
@@ -78,8 +83,10 @@ class TestLayerNormGELU(Promises):
         return (
             (forward, (x, weight, bias, EPS, False, x.dtype, False)),
             (forward, (x[:, :50], weight[:50], bias[:50], EPS, True, torch.float32, True)),
-            (backward, (dy, x, weight, bias, stats, False)),
-            (backward, (dy, x, weight, bias, stats, True)),
+            (forward, (x, weight, None, EPS, False, x.dtype, True)),
+            (backward, (dy, x, weight, bias, stats, False, True)),
+            (backward, (dy, x, weight, bias, stats, True, False)),
+            (backward, (dy, x, None, bias, stats, False, True)),
         )
 
     def test_launches_fit_any_gpu(self):
@@ -130,11 +137,29 @@ class TestLayerNormGELU(Promises):
         torch.testing.assert_close(mean.double(), exact.mean(-1), rtol=0, atol=1e-6)
         torch.testing.assert_close(rstd.double(), (exact.var(-1, correction=0) + EPS).rsqrt(), rtol=1e-6, atol=0)
 
-    def test_one_column_is_gelu_of_the_bias(self, device):
-        x, weight, bias = self.make((5, 1), torch.float32, device)
-        ours = self.run(self.function, (x, weight, bias))
-        torch.testing.assert_close(ours["output"], self.plain(x, weight, bias))
-        assert ours["x.grad"].abs().max() < 1e-4  # eps ** -0.5 times what rounding leaves of 0
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    @pytest.mark.parametrize("columns_", (1, 2, 768, 3000, 4096, 9000, 40000, *(24000, 131072) * GPU))
+    def test_rows_of_equal_numbers_are_gelu_of_the_bias(self, columns_, dtype, device):
+        """To the bit: as rows of zeros, whatever the number. Every gradient, too."""
+        values = [v for v in (3.3, 1000.1, -12345.67, 65504.0, -1e6, 1e30) if abs(v) <= torch.finfo(dtype).max]
+        x, weight, bias = self.make((3, columns_), dtype, device)
+        zeros = self.run(self.function, (torch.zeros_like(x), weight, bias))
+        torch.testing.assert_close(zeros["output"], F.gelu(bias).expand_as(x))
+        for three in (values[:3], values[-3:]):
+            rows = torch.tensor(three, device=device).to(dtype)[:, None].expand_as(x)
+            self.assert_equal(self.run(self.function, (rows, weight, bias)), zeros)
+
+    @pytest.mark.filterwarnings("ignore:.* encountered in")  # the interpreter's: meant
+    @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
+    def test_a_variance_beyond_the_range_of_fp32_leaves_the_bias(self, path, dtype, device):
+        """As from PyTorch on a GPU; on a CPU, its mean may be NaN."""
+        x, weight, bias = self.make((4, path), dtype, device)
+        x = x.clamp(-1, 1) * torch.tensor([[1e19], [1e25], [1e30], [1e38]], dtype=dtype, device=device)
+        ours, plain = (self.run(function, (x, weight, bias)) for function in (self.function, self.plain))
+        zeros = self.run(self.function, (torch.zeros_like(x), weight, bias))
+        self.assert_equal(ours, zeros | {"x.grad": torch.zeros_like(x)})
+        same = slice(None) if x.is_cuda else plain["output"].isfinite()
+        torch.testing.assert_close(ours["output"][same], plain["output"][same])
 
     def test_eps(self, path, device):
         x, weight, bias = self.make((SOME, path), torch.float32, device)
