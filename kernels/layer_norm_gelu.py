@@ -110,8 +110,8 @@ def _forward_kernel(
     statistics are stored: a number, so that the same machine code gives the same output with a backward to come and
     without. ERF, in 16 bits too: for the sweep, which tells what that costs.
 
-    EXACT: of equal numbers every sum fits into fp32, for they have 8 bits that count, or 11 in full tiles. Of others the
-    mean is rounded, and corrected by that of the distances from it: so equal numbers have no variance, and no x_hat.
+    EXACT: sums of equal numbers are not rounded, for these have 8 bits that count, or 11 in full tiles. Else the mean
+    is corrected by that of the distances from it. Either way it is exact for equal numbers: x_hat is 0.
     """
     x_stride, N = tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     FINE: tl.constexpr = ERF or y_ptr.dtype.element_ty == tl.float32

@@ -26,7 +26,7 @@ MACHINE_CODE = MachineCode(
         ("_backward_kernel", "dy = tl.load(dy_ptr + rows", *AHEAD),
     ),
     spills={
-        ("_backward_kernel", "sm_100"): (8, SWEPT),
+        ("_backward_kernel", "sm_100"): (16, SWEPT),
     },
     narrow=8,
     small=("_sum_shares_kernel",),
