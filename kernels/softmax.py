@@ -216,11 +216,13 @@ def _all_kept(
 
 @triton.jit
 def _exponentials(tiles, high, dtype: tl.constexpr, TILES: tl.constexpr):
-    """Relative to each thread's maximum."""
+    """Relative to each thread's maximum, and their sums: added up on the way, or the compiler keeps all of them."""
     exps = ()
+    sums = tl.zeros([tiles[0].shape[0], 8], tl.float32)
     for tile in tl.static_range(TILES):
         exps = exps + (_exp(_look(tiles[tile], high[:, None], dtype) - high[:, None]),)
-    return exps
+        sums += exps[tile]
+    return exps, sums
 
 
 @triton.jit
@@ -253,10 +255,7 @@ def _forward_row_kernel(
     for tile in tl.static_range(1, TILES):
         peak = tl.maximum(peak, _look(tiles[tile], None, dtype))
     high = tl.maximum(tl.max(peak, axis=1), _LOWEST)  # finite, for -inf - -inf would be NaN
-    exps = _exponentials(tiles, high, dtype, TILES)
-    sums = tl.zeros([BLOCK // 8, 8], tl.float32)
-    for tile in tl.static_range(TILES):
-        sums += exps[tile]
+    exps, sums = _exponentials(tiles, high, dtype, TILES)
     top, total = tl.reduce((high, tl.sum(sums, axis=1)), 0, _merge)
     if PARTS > 1:
         words_ptr += row * PARTS
@@ -266,7 +265,7 @@ def _forward_row_kernel(
         if total != total:  # a part is missing, or there is a NaN in the row
             top, total = _row_from_memory(x_ptr, words_ptr, words, part, left, PARTS, TILES, BLOCK, SLOTS, PACKED)
             tiles = _all_kept(x_ptr, left, PARTS, TILES, BLOCK, PACKED, FULL)  # their registers held other parts
-            exps = _exponentials(tiles, high, dtype, TILES)
+            exps, _ = _exponentials(tiles, high, dtype, TILES)
     scale = 1 / total
     cols = _lanes(BLOCK)
     for tile in tl.static_range(TILES):
