@@ -642,14 +642,15 @@ _correct_op = getattr(torch.ops, _namespace).cross_entropy_correct.default
 
 
 # --8<-- [start:autograd]
+# of the innermost call of torch.func, None outside; compiled code is guarded by it
+_transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._functorch.CInterpreter
+
+
 def _refuse_transforms(*tensors: Tensor | None) -> None:
     """Inside torch.func, and for a tensor with a tangent, the operator would return a result without derivatives."""
-    if torch.compiler.is_compiling():
-        return
-    transformed = torch._C._are_functorch_transforms_active()
-    if not transformed and forward_ad._current_level >= 0:
-        transformed = any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors)
-    if transformed:
+    if isinstance(_transforms(), _Transform) or any(
+        t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors
+    ):
         raise RuntimeError("cross_entropy: expected a call outside torch.func (grad, jvp, vmap, ...) and "
                            "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
 
@@ -729,7 +730,8 @@ def cross_entropy(
         raise TypeError(f"logits: expected an fp32, fp16 or bf16 tensor, got {got}")
     if logits.device.type == "cpu" and not _INTERPRETED:
         raise ValueError("logits: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
-    _refuse_transforms(logits)
+    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+        _refuse_transforms(logits)
     if not isinstance(target, Tensor) or target.dtype != torch.int64:
         got = target.dtype if isinstance(target, Tensor) else type(target)
         raise TypeError(f"target: expected an int64 tensor of classes (not of probabilities), got {got}")

@@ -430,14 +430,15 @@ _backward_op = getattr(torch.ops, _namespace).rms_norm_backward.default
 
 
 # --8<-- [start:autograd]
+# of the innermost call of torch.func, None outside; compiled code is guarded by it
+_transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._functorch.CInterpreter
+
+
 def _refuse_transforms(*tensors: Tensor | None) -> None:
     """Inside torch.func, and for a tensor with a tangent, the operator would return a result without derivatives."""
-    if torch.compiler.is_compiling():
-        return
-    transformed = torch._C._are_functorch_transforms_active()
-    if not transformed and forward_ad._current_level >= 0:
-        transformed = any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors)
-    if transformed:
+    if isinstance(_transforms(), _Transform) or any(
+        t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors
+    ):
         raise RuntimeError("rms_norm: expected a call outside torch.func (grad, jvp, vmap, ...) and "
                            "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
 
@@ -511,7 +512,8 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float | None = 1e-6) 
             raise ValueError(f"weight: expected on {x.device}, where x is, got {weight.device}")
     if x.device.type == "cpu" and not _INTERPRETED:
         raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
-    _refuse_transforms(x, weight)
+    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+        _refuse_transforms(x, weight)
     dtype = torch.float32 if _AUTOCAST and x.is_cuda and torch.is_autocast_enabled("cuda") else x.dtype
     if torch.is_grad_enabled() and (x.requires_grad or (weight is not None and weight.requires_grad)):
         return _RMSNorm.apply(x, weight, eps, dtype)

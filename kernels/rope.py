@@ -261,14 +261,15 @@ _backward_op = getattr(torch.ops, _namespace).rope_backward.default
 
 
 # --8<-- [start:autograd]
+# of the innermost call of torch.func, None outside; compiled code is guarded by it
+_transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._functorch.CInterpreter
+
+
 def _refuse_transforms(*tensors: Tensor | None) -> None:
     """Inside torch.func, and for a tensor with a tangent, the operator would return a result without derivatives."""
-    if torch.compiler.is_compiling():
-        return
-    transformed = torch._C._are_functorch_transforms_active()
-    if not transformed and forward_ad._current_level >= 0:
-        transformed = any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors)
-    if transformed:
+    if isinstance(_transforms(), _Transform) or any(
+        t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors
+    ):
         raise RuntimeError("rope: expected a call outside torch.func (grad, jvp, vmap, ...) and "
                            "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
 
@@ -351,7 +352,8 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor
             raise ValueError(f"{name}: expected on {device}, where q is, got {t.device}")
     if not _INTERPRETED and device.type == "cpu":
         raise ValueError("q: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
-    _refuse_transforms(q, k)
+    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+        _refuse_transforms(q, k)
     q_dtype, k_dtype = q.dtype, k.dtype
     if not q_dtype == k_dtype == cos.dtype == sin.dtype:
         table = torch.promote_types(cos.dtype, sin.dtype)

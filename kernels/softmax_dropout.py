@@ -445,14 +445,15 @@ _backward_op = getattr(torch.ops, _namespace).softmax_dropout_backward.default
 
 
 # --8<-- [start:autograd]
+# of the innermost call of torch.func, None outside; compiled code is guarded by it
+_transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._functorch.CInterpreter
+
+
 def _refuse_transforms(*tensors: Tensor | None) -> None:
     """Inside torch.func, and for a tensor with a tangent, the operator would return a result without derivatives."""
-    if torch.compiler.is_compiling():
-        return
-    transformed = torch._C._are_functorch_transforms_active()
-    if not transformed and forward_ad._current_level >= 0:
-        transformed = any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors)
-    if transformed:
+    if isinstance(_transforms(), _Transform) or any(
+        t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors
+    ):
         raise RuntimeError("softmax_dropout: expected a call outside torch.func (grad, jvp, vmap, ...) and "
                            "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
 
@@ -528,7 +529,8 @@ def softmax_dropout(x: Tensor, p: float = 0.1, training: bool = True) -> Tensor:
         raise TypeError(f"training: expected a bool, got {type(training)}")
     if x.device.type == "cpu" and not _INTERPRETED:
         raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
-    _refuse_transforms(x)
+    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+        _refuse_transforms(x)
     p = round(p * 65536) / 65536 if training else 0.0  # what 16 bits can decide, at both ends
     # not in the op: the compiler never merges two calls of randint, as it does two calls of an op with equal arguments
     seed = torch.randint(2**63 - 1, (1,), device=x.device) if 0 < p < 1 else None

@@ -471,6 +471,8 @@ class Promises:
         ):
             with refused:
                 transformed()
+            with refused:
+                torch.compile(transformed, backend="eager")()
         with forward_ad.dual_level():
             with refused:
                 function(forward_ad.make_dual(first, torch.ones_like(first)))
