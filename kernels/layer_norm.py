@@ -22,27 +22,55 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 _MISSING = tl.constexpr(9205357640488583168)  # the word of a part that has not come: a mean of NaN, 0x7FC00000
+_SENT = tl.constexpr(2147483648)  # what is set in a word that has: the sign bit of the squares
 _POLLS = tl.constexpr(256)  # a fifth of a millisecond, where a row's parts usually wait for some microseconds
 
 
 # --8<-- [start:forward]
 @triton.jit
+def _origin(x_ptr, N, there):
+    """A number of the row to count its mean from: that of equal numbers is then exact.
+
+    The mean loses the digits by which its origin is farther from zero. So it is the first number or the last, whichever
+    is nearer: an outlier is seldom both.
+    """
+    first, last = tl.load(x_ptr, mask=there).to(tl.float32), tl.load(x_ptr + (N - 1), mask=there).to(tl.float32)
+    return tl.where(tl.abs(first) < tl.abs(last), first, last)
+
+
+@triton.jit
 def _forward_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, stats_ptr, x_stride, M, N, eps,
-    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
-    """ROWS short rows at a time, held in registers: the mean first, then what is left. Reads MN, writes MN."""
+    """ROWS short rows at a time, held in registers: the mean first, then what is left. Reads MN, writes MN.
+
+    Distances from the origin are divided by N before they are added up: their sum could leave the range of fp32.
+    """
     x_stride, N = tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     cols = tl.arange(0, BLOCK)
-    inside = (rows < M)[:, None] & (cols < N)[None, :]
+    within = FULL | (cols < N)
+    inside = (rows < M)[:, None] & within[None, :]
     x = tl.load(x_ptr + rows[:, None] * x_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
-    weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)
-    bias = tl.load(bias_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)
-    mean = tl.sum(x, axis=1) / N
-    centered = tl.where(inside, x - mean[:, None], 0.0)
+    if weight_ptr is not None:
+        weight = tl.load(weight_ptr + cols, mask=within, other=0.0).to(tl.float32)
+    if bias_ptr is not None:
+        bias = tl.load(bias_ptr + cols, mask=within, other=0.0).to(tl.float32)
+    origin = _origin(x_ptr + rows * x_stride, N, rows < M)
+    distance = x - origin[:, None]
+    if not FULL:
+        distance = tl.where(inside, distance, 0.0)
+    mean = origin + tl.sum(distance * (1.0 / BLOCK), axis=1) * (BLOCK / N)
+    centered = x - mean[:, None]
+    if not FULL:
+        centered = tl.where(inside, centered, 0.0)
     rstd = tl.rsqrt(tl.sum(centered * centered, axis=1) / N + tl.cast(eps, tl.float32))
-    y = centered * rstd[:, None] * weight[None, :] + bias[None, :]
+    y = centered * rstd[:, None]
+    if weight_ptr is not None:
+        y *= weight[None, :]
+    if bias_ptr is not None:
+        y += bias[None, :]
     tl.store(y_ptr + rows[:, None] * N + cols[None, :], y, mask=inside)
     if stats_ptr is not None:
         tl.store(stats_ptr + rows, mean, mask=rows < M)
@@ -79,6 +107,19 @@ def _store(ptr, start, value, N, BLOCK: tl.constexpr, FULL: tl.constexpr, CACHE:
         tl.store(ptr + lanes, value, cache_modifier=CACHE)
     else:
         tl.store(ptr + lanes, value, mask=lanes < N, cache_modifier=CACHE)
+
+
+@triton.jit
+def _scaled(x_hat, weight_ptr, bias_ptr, start, N, BLOCK: tl.constexpr, FULL: tl.constexpr):
+    """A tile times the weight and plus the bias, where they are given."""
+    if weight_ptr is None:
+        y = x_hat if bias_ptr is None else x_hat + _tile(bias_ptr, start, N, BLOCK, FULL, "")
+    elif bias_ptr is None:
+        y = x_hat * _tile(weight_ptr, start, N, BLOCK, FULL, "")
+    else:
+        weight, bias = _tile(weight_ptr, start, N, BLOCK, FULL, ""), _tile(bias_ptr, start, N, BLOCK, FULL, "")
+        y = tl.fma(x_hat, weight, bias)
+    return y
 
 
 @triton.jit
@@ -126,8 +167,8 @@ def _combine_parts(count, mean, squares, other_count, other_mean, other_squares)
     """Mean, and sum of squared distances from it, of two sets of numbers: Chan, Golub & LeVeque, 1979."""
     both = count + other_count
     share = other_count / tl.maximum(both, 1.0)
-    distance = other_mean - mean
-    return both, tl.fma(distance, share, mean), tl.fma(distance * distance * count, share, squares + other_squares)
+    distance = other_mean - mean  # its square may leave the range of fp32, and inf times an empty set's 0 is NaN
+    return both, tl.fma(distance, share, mean), tl.fma(share * count * distance, distance, squares + other_squares)
 
 
 @triton.jit
@@ -149,15 +190,15 @@ def _arrived(ptr, inside):
 def _send(mean, squares, ptr):
     """The two of a part as one word of 64 bits, written and read at once: no order between writes is needed."""
     word = (mean.to(tl.uint32, bitcast=True).to(tl.int64) << 32) | squares.to(tl.uint32, bitcast=True).to(tl.int64)
-    tl.atomic_xchg(ptr, word | 1, sem="relaxed")
-    return word | 1
+    tl.atomic_xchg(ptr, word | _SENT, sem="relaxed")
+    return word | _SENT
 
 
 @triton.jit
 def _receive(words_ptr, PARTS: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.constexpr):
     """The words of a row's parts, a slot for each thread.
 
-    No word is 0, for the last bit of the squares is set, and 0 is what is there until it is written.
+    No word is 0, for the sign bit of the squares is set, and 0 is what is there until it is written.
     """
     slots = tl.arange(0, SLOTS)
     if WAIT:
@@ -176,7 +217,7 @@ def _together(words, N, COLUMNS: tl.constexpr, SLOTS: tl.constexpr):
     """Mean and sum of squares of a row, from the words of its parts: NaN if one is missing."""
     counts = tl.minimum(tl.maximum(N - tl.arange(0, SLOTS) * COLUMNS, 0), COLUMNS).to(tl.float32)
     means = (words >> 32).to(tl.uint32).to(tl.float32, bitcast=True)
-    squares = words.to(tl.uint32).to(tl.float32, bitcast=True)
+    squares = tl.abs(words.to(tl.uint32).to(tl.float32, bitcast=True))
     _, mean, squares = tl.reduce((counts, means, squares), 0, _combine_parts)
     return mean, squares
 
@@ -195,6 +236,15 @@ def _kept(x_ptr, tile, left, BLOCK: tl.constexpr, PACKED: tl.constexpr, WHOLE: t
 
 
 @triton.jit
+def _distances(tile, after, origin, left, dtype: tl.constexpr, WHOLE: tl.constexpr):
+    """Of a tile's numbers from the origin; 0 for those past the `left` columns that are there."""
+    distance = _look(tile, after, dtype) - origin
+    if not WHOLE:
+        distance = tl.where(_lanes(distance.shape[0] * 8) < left, distance, 0.0)
+    return distance
+
+
+@triton.jit
 def _sum(x):
     """Of all numbers, in an order that does not depend on where the compiler finds it best to have them."""
     return tl.sum(tl.sum(x, axis=1))
@@ -205,14 +255,17 @@ def _part_from_memory(x_ptr, left, TILES: tl.constexpr, BLOCK: tl.constexpr, PAC
     """Mean and sum of squares of a part that another program has: the same operations in the same order."""
     dtype: tl.constexpr = x_ptr.dtype.element_ty
     tiles = tl.minimum(tl.cdiv(left, BLOCK), TILES)  # a loop of known length would be unrolled, into more registers
+    count = tl.minimum(left, TILES * BLOCK)
+    origin, inverse = _origin(x_ptr, count, True), 1.0 / count
     sums = tl.zeros([BLOCK // 8, 8], tl.float32)
     for tile in range(tiles):
-        sums += _look(_kept(x_ptr, tile, left, BLOCK, PACKED, False), None, dtype)
-    mean = _sum(sums) / tl.minimum(left, TILES * BLOCK)
+        kept = _kept(x_ptr, tile, left, BLOCK, PACKED, False)
+        sums = tl.fma(_distances(kept, None, origin, left - tile * BLOCK, dtype, False), inverse, sums)
+    mean = origin + _sum(sums)
     squares = tl.zeros([BLOCK // 8, 8], tl.float32)
     for tile in range(tiles):
-        distance = _look(_kept(x_ptr, tile, left, BLOCK, PACKED, False), None, dtype) - mean
-        distance = tl.where(tile * BLOCK + _lanes(BLOCK) < left, distance, 0.0)
+        kept = _kept(x_ptr, tile, left, BLOCK, PACKED, False)
+        distance = _distances(kept, None, mean, left - tile * BLOCK, dtype, False)
         squares = tl.fma(distance, distance, squares)
     return mean, _sum(squares)
 
@@ -259,6 +312,8 @@ def _forward_row_kernel(
     left = N - start  # all that follows counts from the part's start
     x_ptr += row * x_stride + start
     y_ptr += row * N + start
+    count = tl.minimum(left, TILES * BLOCK)
+    origin, inverse = _origin(x_ptr, count, True), 1.0 / count
     kept = _all_kept(x_ptr, left, PARTS, TILES, BLOCK, PACKED, FULL)
     if AHEAD:
         for tile in tl.static_range(TILES):
@@ -267,13 +322,13 @@ def _forward_row_kernel(
     dtype: tl.constexpr = x_ptr.dtype.element_ty
     sums = tl.zeros([BLOCK // 8, 8], tl.float32)
     for tile in tl.static_range(TILES):
-        sums += _look(kept[tile], None, dtype)
-    mean = _sum(sums) / tl.minimum(left, TILES * BLOCK)
+        whole = FULL or (PARTS == 1 and tile < TILES - 1)
+        sums = tl.fma(_distances(kept[tile], None, origin, left - tile * BLOCK, dtype, whole), inverse, sums)
+    mean = origin + _sum(sums)
     squares = tl.zeros([BLOCK // 8, 8], tl.float32)
     for tile in tl.static_range(TILES):
-        distance = _look(kept[tile], mean, dtype) - mean
-        if not FULL and (PARTS > 1 or tile == TILES - 1):
-            distance = tl.where(tile * BLOCK + _lanes(BLOCK) < left, distance, 0.0)
+        whole = FULL or (PARTS == 1 and tile < TILES - 1)
+        distance = _distances(kept[tile], mean, mean, left - tile * BLOCK, dtype, whole)
         squares = tl.fma(distance, distance, squares)
     square = _sum(squares)
     if PARTS > 1:
@@ -290,10 +345,9 @@ def _forward_row_kernel(
         tl.store(stats_ptr + M + row, rstd, mask=part == 0)
     for tile in tl.static_range(TILES):
         whole = FULL or (PARTS == 1 and tile < TILES - 1)
-        weight = _tile(weight_ptr + start, tile * BLOCK, left, BLOCK, whole, "")
-        bias = _tile(bias_ptr + start, tile * BLOCK, left, BLOCK, whole, "")
-        distance = _look(kept[tile], rstd, dtype) - mean
-        _store(y_ptr, tile * BLOCK, tl.fma(distance * rstd, weight, bias), left, BLOCK, whole, "")
+        x_hat = (_look(kept[tile], rstd, dtype) - mean) * rstd
+        y = _scaled(x_hat, weight_ptr, bias_ptr, start + tile * BLOCK, N, BLOCK, whole)
+        _store(y_ptr, tile * BLOCK, y, left, BLOCK, whole, "")
 
 
 # --8<-- [end:forward-row]
@@ -301,18 +355,19 @@ def _forward_row_kernel(
 
 # --8<-- [start:statistics]
 @triton.jit
-def _add(x, origin, sums, squares):
-    """Eight more numbers into each thread's sums of distances, and of their squares, from its origin."""
+def _add(x, origin, sums, squares, N):
+    """Eight more numbers into each thread's sums of distances from its origin, over N, and of their squares."""
     distance = x - origin[:, None]
-    return sums + tl.sum(distance, axis=1), squares + tl.sum(distance * distance, axis=1)
+    return sums + tl.sum(distance * (1.0 / N), axis=1), squares + tl.sum(distance * distance, axis=1)
 
 
 @triton.jit
-def _combine(origin, sums, squares, seen, N, eps):
-    """Mean and rstd of the row, from what its threads saw: `seen` numbers each."""
-    mean = tl.sum(seen * origin + sums) / N
+def _combine(base, origin, sums, squares, seen, N, eps):
+    """Mean and rstd of the row, from what its threads saw: `seen` numbers each. The mean counts from the base."""
+    mean = base + tl.sum(seen * (1.0 / N) * (origin - base) + sums)
     distance = origin - mean
-    squares += distance * (2 * sums + seen * distance)
+    moved = squares + distance * (2.0 * N * sums + seen * distance)
+    squares = tl.where(squares < float("inf"), moved, squares)  # beyond the range of fp32 they stay there
     return mean, tl.rsqrt(tl.sum(squares) / N + tl.cast(eps, tl.float32))
 
 
@@ -332,18 +387,19 @@ def _forward_wide_kernel(
     y_ptr += row * N
     lanes = _lanes(BLOCK)
     # a mean of numbers of the row is no farther from the row's mean than they are: see the page for what that costs
-    seen = tl.sum((lanes < N).to(tl.float32), axis=1)
-    origin = tl.sum(_tile(x_ptr, 0, N, BLOCK, False, "evict_last"), axis=1) / tl.maximum(seen, 1.0)
+    base, seen = _origin(x_ptr, N, True), tl.sum((lanes < N).to(tl.float32), axis=1)
+    distance = tl.where(lanes < N, _tile(x_ptr, 0, N, BLOCK, False, "evict_last") - base, 0.0)
+    origin = base + tl.sum(distance / tl.maximum(seen, 1.0)[:, None], axis=1)
     sums, squares = tl.zeros([BLOCK // 8], tl.float32), tl.zeros([BLOCK // 8], tl.float32)
     full = N // BLOCK  # tiles that need no mask
     for tile in range(full):
-        sums, squares = _add(_tile(x_ptr, tile * BLOCK, N, BLOCK, True, "evict_last"), origin, sums, squares)
+        sums, squares = _add(_tile(x_ptr, tile * BLOCK, N, BLOCK, True, "evict_last"), origin, sums, squares, N)
     rest = full * BLOCK + lanes < N
     if full * BLOCK < N:
         x = _tile(x_ptr, full * BLOCK, N, BLOCK, False, "evict_last")
-        sums, squares = _add(tl.where(rest, x, origin[:, None]), origin, sums, squares)
+        sums, squares = _add(tl.where(rest, x, origin[:, None]), origin, sums, squares, N)
     seen = 8.0 * full + tl.sum(rest.to(tl.float32), axis=1)
-    mean, rstd = _combine(origin, sums, squares, seen, N, eps)
+    mean, rstd = _combine(base, origin, sums, squares, seen, N, eps)
     if stats_ptr is not None:
         tl.store(stats_ptr + row, mean)
         tl.store(stats_ptr + M + row, rstd)
@@ -356,8 +412,8 @@ def _forward_wide_kernel(
 @triton.jit
 def _normalize(x_ptr, weight_ptr, bias_ptr, y_ptr, mean, rstd, start, N, BLOCK: tl.constexpr, FULL: tl.constexpr):
     x = _tile(x_ptr, start, N, BLOCK, FULL, "evict_first")
-    weight, bias = _tile(weight_ptr, start, N, BLOCK, FULL, ""), _tile(bias_ptr, start, N, BLOCK, FULL, "")
-    _store(y_ptr, start, (x - mean) * rstd * weight + bias, N, BLOCK, FULL, ".cs")
+    y = _scaled((x - mean) * rstd, weight_ptr, bias_ptr, start, N, BLOCK, FULL)
+    _store(y_ptr, start, y, N, BLOCK, FULL, ".cs")
 
 
 # --8<-- [end:forward-wide]
@@ -381,11 +437,13 @@ def _backward_kernel(
     """ROWS rows at a time while the next ones are on their way. Reads 2MN, writes MN.
 
     Of a row the program has BLOCK columns: if that is not the WHOLE row, the row's means are read. FOLD adds the rows
-    up before they go into the shares: free where a thread has the same columns of all of them.
+    up before they go into the shares: free where a thread has the same columns of all of them. Without shares_ptr there
+    are no shares.
     """
     dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0)
+    if weight_ptr is not None:
+        weight = tl.load(weight_ptr + cols, mask=cols < N, other=0.0)
     dweight = tl.zeros([1 if FOLD else ROWS, BLOCK], tl.float32)
     dbias = tl.zeros([1 if FOLD else ROWS, BLOCK], tl.float32)
     first = tl.program_id(0).to(tl.int64) * ROWS
@@ -395,30 +453,46 @@ def _backward_kernel(
         inside = live[:, None] & (cols < N)[None, :]
         x = tl.load(x_ptr + rows[:, None] * x_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
         dy = tl.load(dy_ptr + rows[:, None] * dy_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
+        mean = tl.load(stats_ptr + rows, mask=live, other=0.0)
         rstd = tl.load(stats_ptr + M + rows, mask=live, other=0.0)
-        shift = tl.load(stats_ptr + rows, mask=live, other=0.0) * rstd
-        product = dy * (x * rstd[:, None] - shift[:, None])
-        dweight += tl.sum(product, axis=0, keep_dims=True) if FOLD else product
-        dbias += tl.sum(dy, axis=0, keep_dims=True) if FOLD else dy
+        product = dy * ((x - mean[:, None]) * rstd[:, None])
+        if shares_ptr is not None:
+            dweight += tl.sum(product, axis=0, keep_dims=True) if FOLD else product
+            dbias += tl.sum(dy, axis=0, keep_dims=True) if FOLD else dy
         if WHOLE:
-            g_mean = tl.sum(dy * weight.to(tl.float32)[None, :], axis=1) / N
-            product_mean = tl.sum(product * weight.to(tl.float32)[None, :], axis=1) / N
+            g = dy
+            if weight_ptr is not None:
+                g *= weight.to(tl.float32)[None, :]
+                product *= weight.to(tl.float32)[None, :]
+            g_mean = tl.sum(g, axis=1) / N
+            product_mean = tl.sum(product, axis=1) / N
         else:
             g_mean = tl.load(means_ptr + rows, mask=live, other=0.0)
             product_mean = tl.load(means_ptr + M + rows, mask=live, other=0.0)
         scale = -product_mean * rstd * rstd
-        offset = (shift * product_mean - g_mean) * rstd
-        dx = x * scale[:, None] + offset[:, None] + dy * rstd[:, None] * weight.to(tl.float32)[None, :]
+        offset = -(mean * scale + g_mean * rstd)
+        own = dy * rstd[:, None]
+        if weight_ptr is not None:
+            own *= weight.to(tl.float32)[None, :]
+        dx = x * scale[:, None] + offset[:, None] + own
         tl.store(dx_ptr + rows[:, None] * N + cols[None, :], dx, mask=inside)
-    shares_ptr += tl.program_id(0).to(tl.int64) * 2 * N
-    tl.store(shares_ptr + cols, tl.sum(dweight, axis=0), mask=cols < N)
-    tl.store(shares_ptr + N + cols, tl.sum(dbias, axis=0), mask=cols < N)
+    if shares_ptr is not None:
+        shares_ptr += tl.program_id(0).to(tl.int64) * 2 * N
+        tl.store(shares_ptr + cols, tl.sum(dweight, axis=0), mask=cols < N)
+        tl.store(shares_ptr + N + cols, tl.sum(dbias, axis=0), mask=cols < N)
 
 
 # --8<-- [end:backward]
 
 
 # --8<-- [start:backward-wide]
+@triton.jit
+def _weighted(dy, weight_ptr, start, N, BLOCK: tl.constexpr, FULL: tl.constexpr, POLICY: tl.constexpr):
+    if weight_ptr is not None:
+        dy *= _tile(weight_ptr, start, N, BLOCK, FULL, POLICY)
+    return dy
+
+
 @triton.jit
 def _backward_wide_kernel(
     dy_ptr, x_ptr, weight_ptr, stats_ptr, dx_ptr, shares_ptr, dy_stride, x_stride, M, N,
@@ -436,31 +510,33 @@ def _backward_wide_kernel(
     for index in tl.range(tl.program_id(0), M, tl.num_programs(0), disable_licm=True):
         row = tl.cast(index, tl.int64)
         dy_row, x_row, dx_row = dy_ptr + row * dy_stride, x_ptr + row * x_stride, dx_ptr + row * N
-        rstd = tl.load(stats_ptr + M + row)
-        shift = tl.load(stats_ptr + row) * rstd
+        mean, rstd = tl.load(stats_ptr + row), tl.load(stats_ptr + M + row)
         g_sums, product_sums = tl.zeros([BLOCK // 8], tl.float32), tl.zeros([BLOCK // 8], tl.float32)
         dweight_added, dbias_added = (), ()
         for tile in tl.static_range(TILES):
             dy = _tile(dy_row, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "evict_last")
-            x_hat = _tile(x_row, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "evict_last") * rstd - shift
-            g = dy * _tile(weight_ptr, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, W1)
-            dweight_added = dweight_added + (dweight[tile] + dy * x_hat,)
-            dbias_added = dbias_added + (dbias[tile] + dy,)
+            x_hat = (_tile(x_row, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "evict_last") - mean) * rstd
+            g = _weighted(dy, weight_ptr, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, W1)
+            if shares_ptr is not None:
+                dweight_added = dweight_added + (tl.fma(dy, x_hat, dweight[tile]),)
+                dbias_added = dbias_added + (dbias[tile] + dy,)
             g_sums += tl.sum(g, axis=1)
             product_sums += tl.sum(g * x_hat, axis=1)
-        dweight, dbias = dweight_added, dbias_added
+        if shares_ptr is not None:
+            dweight, dbias = dweight_added, dbias_added
         g_mean, product_mean = tl.split(tl.sum(tl.join(g_sums, product_sums), axis=0) / N)
         scale = -product_mean * rstd * rstd
-        offset = (shift * product_mean - g_mean) * rstd
+        offset = -(mean * scale + g_mean * rstd)
         for tile in tl.static_range(TILES):
             dx = _tile(x_row, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "evict_first") * scale + offset
             dy = _tile(dy_row, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "evict_first")
-            dx += dy * rstd * _tile(weight_ptr, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, W2)
+            dx += _weighted(dy * rstd, weight_ptr, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, W2)
             _store(dx_row, tile * BLOCK, dx, N, BLOCK, FULL or tile < TILES - 1, "")
-    shares_ptr += tl.program_id(0).to(tl.int64) * 2 * N
-    for tile in tl.static_range(TILES):
-        _store(shares_ptr, tile * BLOCK, dweight[tile], N, BLOCK, FULL or tile < TILES - 1, "")
-        _store(shares_ptr + N, tile * BLOCK, dbias[tile], N, BLOCK, FULL or tile < TILES - 1, "")
+    if shares_ptr is not None:
+        shares_ptr += tl.program_id(0).to(tl.int64) * 2 * N
+        for tile in tl.static_range(TILES):
+            _store(shares_ptr, tile * BLOCK, dweight[tile], N, BLOCK, FULL or tile < TILES - 1, "")
+            _store(shares_ptr + N, tile * BLOCK, dbias[tile], N, BLOCK, FULL or tile < TILES - 1, "")
 
 
 # --8<-- [end:backward-wide]
@@ -468,27 +544,47 @@ def _backward_wide_kernel(
 
 # --8<-- [start:sums]
 @triton.jit
-def _load(ptr, cols, N):
-    return tl.load(ptr + cols, mask=cols < N, other=0.0).to(tl.float32)
+def _load(ptr, cols, N, POLICY: tl.constexpr):
+    return tl.load(ptr + cols, mask=cols < N, other=0.0, eviction_policy=POLICY).to(tl.float32)
 
 
 @triton.jit
 def _means_kernel(
-    dy_ptr, x_ptr, weight_ptr, stats_ptr, means_ptr, dy_stride, x_stride, M, N,
+    dy_ptr, x_ptr, weight_ptr, stats_ptr, means_ptr, dx_ptr, dy_stride, x_stride, M, N,
     UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """mean(g) and mean(g * x_hat) of one row of any length. Reads 2MN."""
+    """mean(g) and mean(g * x_hat) of one row of any length. Reads 2MN.
+
+    Where the parameters need no gradient, dx follows at once: the second look finds much of the row in the L2 cache.
+    """
     dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     row = tl.program_id(0).to(tl.int64)
+    dy_ptr += row * dy_stride
+    x_ptr += row * x_stride
     mean, rstd = tl.load(stats_ptr + row), tl.load(stats_ptr + M + row)
+    POLICY: tl.constexpr = "" if dx_ptr is None else "evict_last"
     g_sums, product_sums = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
     for start in range(0, N, BLOCK):
         cols = start + tl.arange(0, BLOCK)
-        g = _load(dy_ptr + row * dy_stride, cols, N) * _load(weight_ptr, cols, N)
+        g = _load(dy_ptr, cols, N, POLICY)
+        if weight_ptr is not None:
+            g *= _load(weight_ptr, cols, N, "")
         g_sums += g
-        product_sums += g * (_load(x_ptr + row * x_stride, cols, N) - mean)
-    tl.store(means_ptr + row, tl.sum(g_sums) / N)
-    tl.store(means_ptr + M + row, tl.sum(product_sums) * rstd / N)
+        product_sums += g * ((_load(x_ptr, cols, N, POLICY) - mean) * rstd)
+    g_mean, product_mean = tl.sum(g_sums) / N, tl.sum(product_sums) / N
+    if dx_ptr is None:
+        tl.store(means_ptr + row, g_mean)
+        tl.store(means_ptr + M + row, product_mean)
+    else:
+        scale = -product_mean * rstd * rstd
+        offset = -(mean * scale + g_mean * rstd)
+        for start in range(0, N, BLOCK):
+            cols = start + tl.arange(0, BLOCK)
+            own = _load(dy_ptr, cols, N, "evict_first") * rstd
+            if weight_ptr is not None:
+                own *= _load(weight_ptr, cols, N, "")
+            dx = _load(x_ptr, cols, N, "evict_first") * scale + offset + own
+            tl.store(dx_ptr + row * N + cols, dx, mask=cols < N)
 
 
 @triton.jit
@@ -505,9 +601,11 @@ def _sum_shares_kernel(
         inside = (rows < P) & (cols < N)[None, :]
         total += tl.load(shares_ptr + (2 * rows.to(tl.int64) + which) * N + cols[None, :], mask=inside, other=0.0)
     if which == 0:
-        tl.store(dweight_ptr + cols, tl.sum(total, axis=0), mask=cols < N)
+        if dweight_ptr is not None:
+            tl.store(dweight_ptr + cols, tl.sum(total, axis=0), mask=cols < N)
     else:
-        tl.store(dbias_ptr + cols, tl.sum(total, axis=0), mask=cols < N)
+        if dbias_ptr is not None:
+            tl.store(dbias_ptr + cols, tl.sum(total, axis=0), mask=cols < N)
 
 
 # --8<-- [end:sums]
@@ -626,19 +724,23 @@ def _rows(t: Tensor) -> tuple[Tensor, int]:
     return rows, rows.stride(0)
 
 
+def _contiguous(parameter: Tensor | None) -> Tensor | None:
+    return None if parameter is None else parameter.contiguous()
+
+
 _INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
 _PTX = not (_INTERPRETED or torch.version.hip)
 
 
 def _forward_fake(
-    x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, save: bool
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, dtype: torch.dtype, save: bool
 ) -> tuple[Tensor, Tensor]:
     y = torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
     return y, x.new_empty((2, *x.shape[:-1]) if save else 0, dtype=torch.float32)
 
 
 def _forward(
-    x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, save: bool
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, dtype: torch.dtype, save: bool
 ) -> tuple[Tensor, Tensor]:
     """y, and where a backward is to come the rows' mean and rstd."""
     y, stats = _forward_fake(x, weight, bias, eps, dtype, save)
@@ -647,13 +749,14 @@ def _forward(
     N = x.shape[-1]
     M = x.numel() // N
     _checked(M, N)
-    (x, x_stride), weight, bias = _rows(x), weight.contiguous(), bias.contiguous()
+    (x, x_stride), weight, bias = _rows(x), _contiguous(weight), _contiguous(bias)
     unit = 8 if N % 8 == 0 == x_stride % 8 else 1
     arguments = x, weight, bias, y, stats if save else None
     sizes = x_stride // unit, M, N // unit, eps, unit
     options = dict(_forward_launch(N, 8 * x.element_size(), x.device))
     with torch.cuda.device_of(x):  # triton launches on the current device
         if "ROWS" in options:
+            options["FULL"] = options["BLOCK"] == N
             _forward_kernel[(-(-M // options["ROWS"]),)](*arguments, *sizes, **options)
         elif "TILES" in options:
             parts = options["PARTS"]
@@ -668,36 +771,51 @@ def _forward(
     return y, stats
 
 
-def _backward_fake(dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, stats: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return tuple(torch.empty_like(t, memory_format=torch.contiguous_format) for t in (x, weight, bias))
+def _backward_fake(
+    dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, stats: Tensor, parameters: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    dx = torch.empty_like(x, memory_format=torch.contiguous_format)
+    dweight, dbias = (
+        x.new_empty(0) if t is None or not parameters else torch.empty_like(t, memory_format=torch.contiguous_format)
+        for t in (weight, bias)
+    )
+    return dx, dweight, dbias
 
 
-def _backward(dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, stats: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    dx, dweight, dbias = _backward_fake(dy, x, weight, bias, stats)
+def _backward(
+    dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, stats: Tensor, parameters: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """dx, dweight and dbias; the last two are empty if no `parameters` need a gradient, or there is none."""
+    dx, dweight, dbias = _backward_fake(dy, x, weight, bias, stats, parameters)
     if x.numel() == 0:
         return dx, dweight.zero_(), dbias.zero_()
     N = x.shape[-1]
     M = x.numel() // N
-    (dy, dy_stride), (x, x_stride), weight = _rows(dy), _rows(x), weight.contiguous()
+    (dy, dy_stride), (x, x_stride), weight = _rows(dy), _rows(x), _contiguous(weight)
     unit = 8 if N % 8 == dy_stride % 8 == x_stride % 8 == 0 else 1
     sizes = dy_stride // unit, x_stride // unit, M, N // unit, unit
     options = dict(_backward_launch(N, 8 * x.element_size(), x.device))
     at_once, tiles = _device(x.device)[0] * options.pop("PROGRAMS"), options.pop("TILES")
     parts = -(-N // (options["BLOCK"] * tiles))
     programs = max(1, min(at_once // parts, -(-M // options.get("ROWS", 1))))
-    shares = x.new_empty((programs, 2, N), dtype=torch.float32)
+    shares = x.new_empty((programs, 2, N), dtype=torch.float32) if parameters else None
     with torch.cuda.device_of(x):
         if "ROWS" not in options:
+            programs = programs if parameters else M  # without shares a program has room beside others
             arguments = dy, x, weight, stats, dx, shares, *sizes
             _backward_wide_kernel[(programs,)](*arguments, TILES=tiles, FULL=N % options["BLOCK"] == 0, **options)
         else:
             means = None if parts == 1 else torch.empty_like(stats)
-            if means is not None:
-                _means_kernel[(M,)](dy, x, weight, stats, means, *sizes, **_means_launch(x.device))
-            arguments = dy, x, weight, stats, means, dx, shares, *sizes
-            _backward_kernel[programs, parts](*arguments, WHOLE=parts == 1, **options)
-        options = _sum_launch(N, x.device)
-        _sum_shares_kernel[-(-N // options["BLOCK"]), 2](shares, dweight, dbias, programs, N // unit, unit, **options)
+            if parts > 1:
+                alone = None if parameters else dx
+                _means_kernel[(M,)](dy, x, weight, stats, means, alone, *sizes, **_means_launch(x.device))
+            if parts == 1 or parameters:
+                arguments = dy, x, weight, stats, means, dx, shares, *sizes
+                _backward_kernel[programs, parts](*arguments, WHOLE=parts == 1, **options)
+        if parameters:
+            grads = None if weight is None else dweight, None if bias is None else dbias
+            options = _sum_launch(N, x.device)
+            _sum_shares_kernel[-(-N // options["BLOCK"]), 2](shares, *grads, programs, N // unit, unit, **options)
     return dx, dweight, dbias
 
 
@@ -705,11 +823,12 @@ def _backward(dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, stats: Tensor
 _namespace = __name__.replace(".", "_")  # another copy of this file, in another package, has another
 _library = torch.library.Library(_namespace, "FRAGMENT")
 _library.define(
-    "layer_norm_forward(Tensor x, Tensor weight, Tensor bias, float eps, ScalarType dtype, bool save) "
+    "layer_norm_forward(Tensor x, Tensor? weight, Tensor? bias, float eps, ScalarType dtype, bool save) "
     "-> (Tensor, Tensor)"
 )
 _library.define(
-    "layer_norm_backward(Tensor dy, Tensor x, Tensor weight, Tensor bias, Tensor stats) -> (Tensor, Tensor, Tensor)"
+    "layer_norm_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor stats, bool parameters) "
+    "-> (Tensor, Tensor, Tensor)"
 )
 for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
     _library.impl("layer_norm_forward", _forward, _key)
@@ -736,17 +855,19 @@ def _refuse_transforms(*tensors: Tensor | None) -> None:
 
 class _LayerNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    def forward(ctx, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, dtype: torch.dtype) -> Tensor:
         y, stats = _forward_op(x, weight, bias, eps, dtype, True)
         ctx.save_for_backward(x, weight, bias, stats)
         return y
 
     @staticmethod
-    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None, None]:
         if torch.is_grad_enabled():  # not once_differentiable, which lets a dy that needs no gradient pass
             raise RuntimeError("layer_norm: expected a backward without create_graph=True, got one with: it would lose "
                                "the second derivative, which this kernel does not have")  # fmt: skip
-        return *_backward_op(dy, *ctx.saved_tensors), None, None
+        _, for_weight, for_bias, *_ = ctx.needs_input_grad
+        dx, dweight, dbias = _backward_op(dy, *ctx.saved_tensors, for_weight or for_bias)
+        return dx, dweight if for_weight else None, dbias if for_bias else None, None, None
 
 
 # --8<-- [end:autograd]
@@ -758,25 +879,27 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _AUTOCAST = torch._C._dispatch_has_kernel_for_dispatch_key("aten::layer_norm", "AutocastCUDA")
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
+def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """LayerNorm over the last dimension: (x - mean) / sqrt(variance + eps) * weight + bias.
 
     The function, and the dtype of the result, of `torch.nn.functional.layer_norm(x, (N,), weight, bias, eps)`: computed
     in fp32 and rounded once, to the dtype of x (under CUDA autocast to fp32). The variance is that of the row (divided
-    by N), and is right where the mean is large beside it.
+    by N), and is right where the mean is large beside it; a row of equal numbers becomes the bias to the bit. What
+    PyTorch's has and this has not: a normalized_shape of several dimensions, fp64, double backward, forward-mode AD and
+    torch.func.
 
     Args:
         x: [..., N], fp32, fp16 or bf16, with any strides. Rows without unit stride are copied first.
-        weight: [N], fp32, fp16 or bf16; its dtype may differ from that of x.
-        bias: [N], likewise.
+        weight: [N], fp32, fp16 or bf16; its dtype may differ from that of x. None: all ones.
+        bias: [N], likewise. None: all zeros.
         eps: added to the variance.
 
     Returns:
         A new contiguous tensor of the shape of x. Gradients flow to x, to weight and to bias, each in its own dtype;
-        those of weight and bias are bitwise the same in every run.
+        those of weight and bias are bitwise the same in every run. Where neither needs one, they cost nothing.
 
     Raises:
-        TypeError: x, weight or bias is not a tensor of one of these dtypes.
+        TypeError: x, weight or bias is not a tensor of one of these dtypes; eps is not a number.
         ValueError: x has no dimension; weight or bias is not [N], or on another device than x; or x is on a CPU while
             Triton's interpreter (TRITON_INTERPRET=1) is off.
         RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
@@ -785,7 +908,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Te
     Sources: Ba, Kiros & Hinton, "Layer Normalization", 2016 (https://arxiv.org/abs/1607.06450); for the variance,
     Welford, "Note on a Method for Calculating Corrected Sums of Squares and Products", Technometrics 4(3), 1962.
     """
-    parameters = (("weight", weight), ("bias", bias))
+    parameters = [(name, t) for name, t in (("weight", weight), ("bias", bias)) if t is not None]
     for name, t in (("x", x), *parameters):
         if not isinstance(t, Tensor) or t.dtype not in _DTYPES:
             raise TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {getattr(t, 'dtype', type(t))}")
@@ -796,11 +919,13 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Te
             raise ValueError(f"{name}: expected shape {list(x.shape[-1:])}, got {list(t.shape)}")
         if t.device != x.device:
             raise ValueError(f"{name}: expected on {x.device}, where x is, got {t.device}")
+    if not isinstance(eps, (int, float)):
+        raise TypeError(f"eps: expected a number, got {type(eps)}")
     if x.device.type == "cpu" and not _INTERPRETED:
         raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
     _refuse_transforms(x, weight, bias)
     dtype = torch.float32 if _AUTOCAST and x.is_cuda and torch.is_autocast_enabled("cuda") else x.dtype
-    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or bias.requires_grad):
+    if torch.is_grad_enabled() and (x.requires_grad or any(t.requires_grad for _, t in parameters)):
         return _LayerNorm.apply(x, weight, bias, eps, dtype)
     return _forward_op(x, weight, bias, eps, dtype, False)[0]
 

@@ -41,11 +41,13 @@ class TestLayerNorm(Promises):
     MOST_COLUMNS = 2**26
     WAITING = (40001, 65536, 131072, 524287)
     LAUNCHES = 3
+    OPTIONAL = ("weight", "bias")
+    SUMS = ("_sum_shares_kernel",)
 
     def plain(self, x, weight, bias, eps=EPS):
         """F.layer_norm; for a mix of dtypes, which it may refuse, the same in fp32 and rounded to the dtype of x."""
         autocast = x.is_cuda and torch.is_autocast_enabled("cuda")
-        if autocast or x.dtype == weight.dtype == bias.dtype:
+        if autocast or all(t is None or t.dtype == x.dtype for t in (weight, bias)):
             return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
         return F.layer_norm(x.float(), x.shape[-1:], weight.float(), bias.float(), eps).to(x.dtype)
 
@@ -54,7 +56,7 @@ class TestLayerNorm(Promises):
         return randn(shape, dtype, device, seed), weight, randn(shape[-1], other or dtype, device, seed + 20)
 
     def summands(self, arguments, grads, reference):
-        """Of the formulas in the kernel file, where x_hat = x * rstd - mean * rstd."""
+        """Of the formulas in the kernel file; x and the mean, which is rounded, are as far from zero as `far`."""
         (x, weight, _), (dy,) = arguments, grads
         rstd = (x.var(-1, correction=0, keepdim=True) + EPS).rsqrt()
         far, g = (x * rstd).abs(), dy * weight
@@ -77,7 +79,10 @@ class TestLayerNorm(Promises):
         return (
             (forward, (x, weight, bias, EPS, x.dtype, False)),
             (forward, (x[:, :50], weight[:50], bias[:50], EPS, torch.float32, True)),
-            (backward, (dy, x, weight, bias, stats)),
+            (forward, (x, None, bias, EPS, x.dtype, True)),
+            (backward, (dy, x, weight, bias, stats, True)),
+            (backward, (dy, x, weight, None, stats, True)),
+            (backward, (dy, x, None, bias, stats, False)),
         )
 
     def test_gradient_only_where_it_is_asked_for(self, path, device):
@@ -120,10 +125,53 @@ class TestLayerNorm(Promises):
         torch.testing.assert_close(mean.double(), exact.mean(-1), rtol=0, atol=1e-6)
         torch.testing.assert_close(rstd.double(), (exact.var(-1, correction=0) + EPS).rsqrt(), rtol=1e-6, atol=0)
 
-    def test_one_column_is_the_bias(self, device):
-        x, weight, bias = self.make((5, 1), torch.float32, device)
-        ours = self.run(self.function, (x, weight, bias))
-        assert torch.equal(ours["output"], bias.expand(5, 1)) and ours["x.grad"].abs().max() < 1e-3
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    @pytest.mark.parametrize("width", (1, 3, 768, 1024, 3000, 9000, 16400, 24000, 40000, 131072, 200000))
+    def test_a_row_of_equal_numbers_is_the_bias(self, width, dtype, device):
+        """To the bit, and nothing of it gets into the weight's gradient, however large the numbers are."""
+        numbers = torch.tensor((3.3, 1000.1, 12345.67, -1e6, 65504, 1e30, 1e35)).to(device, dtype)
+        numbers = numbers[numbers.isfinite()]
+        x = numbers[:, None].expand(-1, width).contiguous()
+        weight, bias = (randn(width, dtype, device, seed) for seed in (10, 20))
+        dy = randn(x.shape, dtype, device, 100)
+        g = dy.double() * weight.double()
+        dx = (g - g.mean(-1, keepdim=True)) * EPS**-0.5
+        for parts in (self.kernel._parts, lambda *_: 0):  # a wide row in registers, and looked at twice
+            with stand_ins.replaced(self.kernel, _parts=parts):
+                ours = self.run(self.function, (x, weight, bias), (dy,))
+                stats = self.kernel._forward_op(x, weight, bias, EPS, dtype, True)[1]
+            assert torch.equal(ours["output"], bias.expand_as(x)) and not ours["weight.grad"].any()
+            assert torch.equal(stats[0], numbers.float())
+            torch.testing.assert_close(stats[1], torch.full_like(stats[1], EPS**-0.5))
+            torch.testing.assert_close(ours["x.grad"].double(), dx, rtol=torch.finfo(dtype).eps, atol=1e-3)
+
+    @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
+    @pytest.mark.parametrize("size", (1e19, 1e25, 1e30, 1e38))
+    def test_rows_whose_variance_leaves_the_range_of_fp32(self, path, size, dtype, device):
+        """They are the bias and have no gradient, as PyTorch's wherever its sums do not become NaN."""
+        ramp = torch.linspace(-1, 1, path)
+        outlier = torch.zeros(path).index_fill(0, torch.tensor(path // 2), 100.0)
+        rows = (ramp, ramp + 1, ramp.abs() - 1.1, ramp.sign(), *((outlier / 100,) if size > 1e19 else ()))
+        x = (torch.stack(rows) * size).to(device, dtype)
+        _, weight, bias = self.make((1, path), dtype, device)
+        plain = self.run(self.plain, (x, weight, bias))
+        for parts in (self.kernel._parts, lambda *_: 0):
+            with stand_ins.replaced(self.kernel, _parts=parts):
+                ours = self.run(self.function, (x, weight, bias))
+            assert torch.equal(ours["output"], bias.expand_as(x))
+            assert not ours["x.grad"].any() and not ours["weight.grad"].any()
+            for name in ("output", "x.grad", "weight.grad"):
+                assert torch.equal(ours[name], torch.where(plain[name].isnan(), ours[name], plain[name])), name
+
+    @pytest.mark.parametrize("value", (float("nan"), float("inf"), -float("inf")))
+    def test_nan_and_inf_first_or_last_in_a_row(self, path, value, device):
+        """From the first number distances are counted; the last tile is masked."""
+        for at in (0, path - 1):
+            x, weight, bias = self.make((3, path), torch.bfloat16, device)
+            clean = self.function(x, weight, bias)
+            x[1, at] = value
+            y = self.function(x, weight, bias)
+            assert y[1].isnan().all() and torch.equal(y[::2], clean[::2])
 
     def test_a_row_of_zeros_is_the_bias(self, path, device):
         """Its mean and its variance are 0, and the word in which programs exchange the two must not be."""
