@@ -15,6 +15,7 @@ whether 16 divides it. Hence the UNIT: sizes and strides are counted in eights w
 """
 
 import functools
+import numbers
 
 import torch
 import triton
@@ -25,7 +26,7 @@ from torch.autograd import forward_ad
 
 # --8<-- [start:forward]
 @triton.jit
-def _load(ptr, cols, N, POLICY: tl.constexpr = ""):
+def _load(ptr, cols, N, POLICY: tl.constexpr):
     """Some columns of a row as fp32; of a weight that is not given, ones, which cost nothing."""
     if ptr is None:
         return tl.full(cols.shape, 1.0, tl.float32)
@@ -50,7 +51,7 @@ def _forward_kernel(
     tl.store(h_ptr + rows[:, None] * N + cols[None, :], rounded, mask=inside)
     h = rounded.to(tl.float32)  # what the next layer's add, and the backward, will read
     rstd = tl.rsqrt(tl.sum(h * h, axis=1) / N + tl.cast(eps, tl.float32))
-    weight = _load(weight_ptr, cols, N)
+    weight = _load(weight_ptr, cols, N, "")
     tl.store(y_ptr + rows[:, None] * N + cols[None, :], h * rstd[:, None] * weight[None, :], mask=inside)
     if rstd_ptr is not None:
         tl.store(rstd_ptr + rows, rstd, mask=rows < M)
@@ -89,7 +90,7 @@ def _forward_wide_kernel(
     tl.debug_barrier()  # what one thread stored, another may load
     for start in range(0, N, BLOCK):
         cols = start + tl.arange(0, BLOCK)
-        y = _load(h_ptr, cols, N, "evict_first") * rstd * _load(weight_ptr, cols, N)
+        y = _load(h_ptr, cols, N, "evict_first") * rstd * _load(weight_ptr, cols, N, "")
         tl.store(y_ptr + cols, y, mask=cols < N)
 
 
@@ -118,7 +119,7 @@ def _backward_kernel(
     dy_stride, dh_stride = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(dh_stride, tl.int64) * UNIT
     h_stride, N = tl.cast(h_stride, tl.int64) * UNIT, N * UNIT
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    weight = _load(weight_ptr, cols, N)
+    weight = _load(weight_ptr, cols, N, "")
     dweight = tl.zeros([ROWS, BLOCK], tl.float32)
     first = tl.program_id(0).to(tl.int64) * ROWS
     for start in tl.range(first, M, tl.num_programs(0) * ROWS, num_stages=STAGES):
@@ -200,10 +201,10 @@ def _backward_wide_kernel(
             cols = tile * BLOCK + tl.arange(0, BLOCK)
             if KEPT:
                 h_hat = _unpacked(kept[2 * tile + 1], zero) * rstd
-                g = _unpacked(kept[2 * tile], zero) * _load(weight_ptr, cols, N)
+                g = _unpacked(kept[2 * tile], zero) * _load(weight_ptr, cols, N, "")
             else:
                 h_hat = _load(h_row, cols, N, "evict_first") * rstd
-                g = _load(dy_row, cols, N, "evict_first") * _load(weight_ptr, cols, N)
+                g = _load(dy_row, cols, N, "evict_first") * _load(weight_ptr, cols, N, "")
             dx = (g - h_hat * mean) * rstd
             if dh_ptr is not None:
                 dx += _load(dh_ptr + row * dh_stride, cols, N, "evict_first")
@@ -235,7 +236,7 @@ def _row_kernel(
     products = tl.zeros([BLOCK], tl.float32)
     for start in range(0, N, BLOCK):
         cols = start + tl.arange(0, BLOCK)
-        g = _load(dy_ptr, cols, N, FIRST) * _load(weight_ptr, cols, N)
+        g = _load(dy_ptr, cols, N, FIRST) * _load(weight_ptr, cols, N, "")
         products += g * _load(h_ptr, cols, N, FIRST)
     rstd = tl.load(rstd_ptr + row)
     mean = tl.sum(products) * rstd / N
@@ -245,7 +246,7 @@ def _row_kernel(
         for start in range(0, N, BLOCK):
             cols = start + tl.arange(0, BLOCK)
             h_hat = _load(h_ptr, cols, N, "evict_first") * rstd
-            g = _load(dy_ptr, cols, N, "evict_first") * _load(weight_ptr, cols, N)
+            g = _load(dy_ptr, cols, N, "evict_first") * _load(weight_ptr, cols, N, "")
             dx = (g - h_hat * mean) * rstd
             if dh_ptr is not None:
                 dx += _load(dh_ptr + row * dh_stride, cols, N, "evict_first")
@@ -492,6 +493,7 @@ class _AddRMSNorm(torch.autograd.Function):
 
 # --8<-- [start:public]
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_NUMBER = (float, numbers.Real)  # NumPy's, too; the first is found sooner
 _EPS = torch.finfo(torch.float32).eps  # what F.rms_norm takes for None, whatever the dtype: it computes in fp32
 _INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
 # newer torch autocasts rms_norm to fp32 on a GPU; we do as the installed one does
@@ -534,7 +536,7 @@ def add_rms_norm(
         if (t is not None or name != "weight") and (not isinstance(t, Tensor) or t.dtype not in _DTYPES):
             raise TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {getattr(t, 'dtype', type(t))}")
     eps = _EPS if eps is None else eps
-    if not isinstance(eps, (int, float)):
+    if not isinstance(eps, _NUMBER):
         raise TypeError(f"eps: expected a number or None, got {type(eps)}")
     if x.dim() == 0:
         raise ValueError("x: expected at least one dimension, got none")
@@ -545,7 +547,7 @@ def add_rms_norm(
     for name, t in (("residual", residual), ("weight", weight)):
         if t is not None and t.device != x.device:
             raise ValueError(f"{name}: expected on {x.device}, where x is, got {t.device}")
-    if x.device.type == "cpu" and not _INTERPRETED:
+    if x.is_cpu and not _INTERPRETED:
         raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
     if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
         _refuse_transforms(x, residual, weight)

@@ -728,7 +728,7 @@ def cross_entropy(
     if not isinstance(logits, Tensor) or logits.dtype not in _DTYPES:
         got = logits.dtype if isinstance(logits, Tensor) else type(logits)
         raise TypeError(f"logits: expected an fp32, fp16 or bf16 tensor, got {got}")
-    if logits.device.type == "cpu" and not _INTERPRETED:
+    if logits.is_cpu and not _INTERPRETED:
         raise ValueError("logits: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
     if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
         _refuse_transforms(logits)

@@ -14,6 +14,7 @@ whether 16 divides it. Hence the UNIT: sizes and strides are counted in eights w
 """
 
 import functools
+import numbers
 
 import torch
 import triton
@@ -762,7 +763,8 @@ def _forward(
             parts = options["PARTS"]
             options["AHEAD"] *= _PTX
             if options["PACKED"] and (unit == 1 or x.data_ptr() % 4):
-                options |= {"PACKED": False, "maxnreg": None}
+                options["PACKED"] = False
+                options.pop("maxnreg", None)
             options["FULL"] = N % (parts * options["TILES"] * options["BLOCK"]) == 0
             words = None if parts == 1 else torch.zeros((M, parts), dtype=torch.int64, device=x.device)
             _forward_row_kernel[(M * parts,)](*arguments, words, *sizes, WAIT=_PTX, **options)
@@ -841,14 +843,15 @@ _backward_op = getattr(torch.ops, _namespace).layer_norm_backward.default
 
 
 # --8<-- [start:autograd]
+# of the innermost call of torch.func, None outside; compiled code is guarded by it
+_transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._functorch.CInterpreter
+
+
 def _refuse_transforms(*tensors: Tensor | None) -> None:
     """Inside torch.func, and for a tensor with a tangent, the operator would return a result without derivatives."""
-    if torch.compiler.is_compiling():
-        return
-    transformed = torch._C._are_functorch_transforms_active()
-    if not transformed and forward_ad._current_level >= 0:
-        transformed = any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors)
-    if transformed:
+    if isinstance(_transforms(), _Transform) or any(
+        t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors
+    ):
         raise RuntimeError("layer_norm: expected a call outside torch.func (grad, jvp, vmap, ...) and "
                            "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
 
@@ -875,6 +878,7 @@ class _LayerNorm(torch.autograd.Function):
 
 # --8<-- [start:public]
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_NUMBER = (float, numbers.Real)  # NumPy's, too; the first is found sooner
 # torch autocasts layer_norm to fp32 on a GPU; we do as the installed one does
 _AUTOCAST = torch._C._dispatch_has_kernel_for_dispatch_key("aten::layer_norm", "AutocastCUDA")
 
@@ -900,32 +904,35 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
 
     Raises:
         TypeError: x, weight or bias is not a tensor of one of these dtypes; eps is not a number.
-        ValueError: x has no dimension; weight or bias is not [N], or on another device than x; or x is on a CPU while
-            Triton's interpreter (TRITON_INTERPRET=1) is off.
+        ValueError: x has no dimension, or more than 2^30 rows or 2^26 columns; weight or bias is not [N], or on another
+            device than x; or x is on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
         RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
             jvp, vmap, ...) and in forward-mode AD, which are not supported either.
 
     Sources: Ba, Kiros & Hinton, "Layer Normalization", 2016 (https://arxiv.org/abs/1607.06450); for the variance,
     Welford, "Note on a Method for Calculating Corrected Sums of Squares and Products", Technometrics 4(3), 1962.
     """
-    parameters = [(name, t) for name, t in (("weight", weight), ("bias", bias)) if t is not None]
+    parameters = (("weight", weight), ("bias", bias))
     for name, t in (("x", x), *parameters):
-        if not isinstance(t, Tensor) or t.dtype not in _DTYPES:
+        if (t is not None or name == "x") and (not isinstance(t, Tensor) or t.dtype not in _DTYPES):
             raise TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {getattr(t, 'dtype', type(t))}")
     if x.dim() == 0:
         raise ValueError("x: expected at least one dimension, got none")
     for name, t in parameters:
-        if t.shape != x.shape[-1:]:
+        if t is not None and t.shape != x.shape[-1:]:
             raise ValueError(f"{name}: expected shape {list(x.shape[-1:])}, got {list(t.shape)}")
-        if t.device != x.device:
+        if t is not None and t.device != x.device:
             raise ValueError(f"{name}: expected on {x.device}, where x is, got {t.device}")
-    if not isinstance(eps, (int, float)):
+    if not isinstance(eps, _NUMBER):
         raise TypeError(f"eps: expected a number, got {type(eps)}")
-    if x.device.type == "cpu" and not _INTERPRETED:
+    if x.is_cpu and not _INTERPRETED:
         raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
-    _refuse_transforms(x, weight, bias)
+    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+        _refuse_transforms(x, weight, bias)
     dtype = torch.float32 if _AUTOCAST and x.is_cuda and torch.is_autocast_enabled("cuda") else x.dtype
-    if torch.is_grad_enabled() and (x.requires_grad or any(t.requires_grad for _, t in parameters)):
+    if torch.is_grad_enabled() and (
+        x.requires_grad or (weight is not None and weight.requires_grad) or (bias is not None and bias.requires_grad)
+    ):
         return _LayerNorm.apply(x, weight, bias, eps, dtype)
     return _forward_op(x, weight, bias, eps, dtype, False)[0]
 

@@ -16,6 +16,7 @@ whether 16 divides it. Hence the UNIT: sizes and strides are counted in eights w
 """
 
 import functools
+import numbers
 
 import torch
 import triton
@@ -449,8 +450,8 @@ def _rows(t: Tensor) -> tuple[Tensor, int]:
     return rows, rows.stride(0)
 
 
-def _contiguous(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
-    return tuple(t if t is None else t.contiguous() for t in tensors)
+def _contiguous(parameter: Tensor | None) -> Tensor | None:
+    return None if parameter is None else parameter.contiguous()
 
 
 def _forward_fake(
@@ -470,7 +471,7 @@ def _forward(
     N = x.shape[-1]
     M = x.numel() // N
     _checked(M, N)
-    (x, x_stride), (weight, bias) = _rows(x), _contiguous(weight, bias)
+    (x, x_stride), weight, bias = _rows(x), _contiguous(weight), _contiguous(bias)
     unit = 8 if N % 8 == 0 == x_stride % 8 else 1
     sizes = x_stride // unit, M, N // unit
     arguments = x, weight, bias, y, stats, *sizes, eps, M if save else 0, unit, tanh
@@ -500,7 +501,8 @@ def _backward(
         return dx, dweight.zero_(), dbias.zero_()
     N = x.shape[-1]
     M = x.numel() // N
-    (dy, dy_stride), (x, x_stride), (weight, bias) = _rows(dy), _rows(x), _contiguous(weight, bias)
+    (dy, dy_stride), (x, x_stride) = _rows(dy), _rows(x)
+    weight, bias = _contiguous(weight), _contiguous(bias)
     unit = 8 if N % 8 == dy_stride % 8 == x_stride % 8 == 0 else 1
     fine = any(t is not None and t.dtype == torch.float32 for t in (dy, weight, bias))
     sizes = dy_stride // unit, x_stride // unit, M, N // unit, unit, tanh, fine
@@ -584,6 +586,7 @@ class _LayerNormGELU(torch.autograd.Function):
 
 # --8<-- [start:public]
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_NUMBER = (float, numbers.Real)  # NumPy's, too; the first is found sooner
 _INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
 # torch autocasts layer_norm to fp32 on a GPU, and gelu takes what it gets; we do as the installed torch does
 _AUTOCAST = torch._C._dispatch_has_kernel_for_dispatch_key("aten::layer_norm", "AutocastCUDA")
@@ -622,28 +625,30 @@ def layer_norm_gelu(
     Sources: Ba, Kiros & Hinton, "Layer Normalization", 2016 (https://arxiv.org/abs/1607.06450);
     Hendrycks & Gimpel, "Gaussian Error Linear Units (GELUs)", 2016 (https://arxiv.org/abs/1606.08415).
     """
-    parameters = [(name, t) for name, t in (("weight", weight), ("bias", bias)) if t is not None]
+    parameters = (("weight", weight), ("bias", bias))
     for name, t in (("x", x), *parameters):
-        if not isinstance(t, Tensor) or t.dtype not in _DTYPES:
+        if (t is not None or name == "x") and (not isinstance(t, Tensor) or t.dtype not in _DTYPES):
             raise TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {getattr(t, 'dtype', type(t))}")
-    if not isinstance(eps, (int, float)):
+    if not isinstance(eps, _NUMBER):
         raise TypeError(f"eps: expected a number, got {type(eps)}")
     if x.dim() == 0:
         raise ValueError("x: expected at least one dimension, got none")
     for name, t in parameters:
-        if t.shape != x.shape[-1:]:
+        if t is not None and t.shape != x.shape[-1:]:
             raise ValueError(f"{name}: expected shape {list(x.shape[-1:])}, got {list(t.shape)}")
-        if t.device != x.device:
+        if t is not None and t.device != x.device:
             raise ValueError(f"{name}: expected on {x.device}, where x is, got {t.device}")
     if not isinstance(approximate, str) or approximate not in ("none", "tanh"):
         raise ValueError(f'approximate: expected "none" or "tanh", got {approximate!r}')
-    if x.device.type == "cpu" and not _INTERPRETED:
+    if x.is_cpu and not _INTERPRETED:
         raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
     if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
         _refuse_transforms(x, weight, bias)
     tanh = approximate == "tanh"
     dtype = torch.float32 if _AUTOCAST and x.is_cuda and torch.is_autocast_enabled("cuda") else x.dtype
-    if torch.is_grad_enabled() and (x.requires_grad or any(t.requires_grad for _, t in parameters)):
+    if torch.is_grad_enabled() and (
+        x.requires_grad or (weight is not None and weight.requires_grad) or (bias is not None and bias.requires_grad)
+    ):
         return _LayerNormGELU.apply(x, weight, bias, eps, tanh, dtype)
     return _forward_op(x, weight, bias, eps, tanh, dtype, False)[0]
 

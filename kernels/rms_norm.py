@@ -12,6 +12,7 @@ whether 16 divides it. Hence the UNIT: sizes and strides are counted in eights w
 """
 
 import functools
+import numbers
 
 import torch
 import triton
@@ -22,7 +23,7 @@ from torch.autograd import forward_ad
 
 # --8<-- [start:forward]
 @triton.jit
-def _load(ptr, cols, N, POLICY: tl.constexpr = "", CACHE: tl.constexpr = ""):
+def _load(ptr, cols, N, POLICY: tl.constexpr, CACHE: tl.constexpr):
     """Some columns of a row as fp32; of a weight that is not given, ones, which cost nothing."""
     if ptr is None:
         return tl.full(cols.shape, 1.0, tl.float32)
@@ -42,7 +43,7 @@ def _forward_kernel(
     cols = tl.arange(0, BLOCK)
     inside = (rows < M)[:, None] & (cols < N)[None, :]
     x = tl.load(x_ptr + rows[:, None] * x_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
-    weight = _load(weight_ptr, cols, N)
+    weight = _load(weight_ptr, cols, N, "", "")
     rstd = tl.rsqrt(tl.sum(x * x, axis=1) / N + tl.cast(eps, tl.float32))
     tl.store(y_ptr + rows[:, None] * N + cols[None, :], x * rstd[:, None] * weight[None, :], mask=inside)
     if rstd_ptr is not None:  # a hundredth of the time at 1024 columns
@@ -76,7 +77,7 @@ def _two_looks(
         x = kept[tile].to(tl.float32)
         squares += x * x
     for start in range(KEPT * BLOCK, N, BLOCK):
-        x = _load(x_ptr, start + tl.arange(0, BLOCK), N, "evict_last")
+        x = _load(x_ptr, start + tl.arange(0, BLOCK), N, "evict_last", "")
         squares += x * x
     rstd = tl.rsqrt(tl.sum(squares) / N + tl.cast(eps, tl.float32))
     if rstd_ptr is not None:
@@ -84,7 +85,7 @@ def _two_looks(
     for start in range(KEPT * BLOCK, N, BLOCK):
         cols = start + tl.arange(0, BLOCK)
         weight = _load(weight_ptr, cols, N, "", CACHE)
-        y = _load(x_ptr, cols, N, "evict_first") * rstd * weight
+        y = _load(x_ptr, cols, N, "evict_first", "") * rstd * weight
         tl.store(y_ptr + cols, y, mask=cols < N, cache_modifier=STORE)
     zero = (rstd < 0).to(tl.int16)
     for tile in tl.static_range(KEPT):
@@ -135,7 +136,7 @@ def _backward_kernel(
     """
     dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    weight = _load(weight_ptr, cols, N)
+    weight = _load(weight_ptr, cols, N, "", "")
     dweight = tl.zeros([ROWS, BLOCK], tl.float32)
     first = tl.program_id(0).to(tl.int64) * ROWS
     for start in tl.range(first, M, tl.num_programs(0) * ROWS, num_stages=STAGES):
@@ -190,10 +191,10 @@ def _backward_wide_kernel(
                 kept = kept + (dy, x)
                 dy_x_hat = dy.to(tl.float32) * (x.to(tl.float32) * rstd)
             else:
-                dy_x_hat = _load(dy_row, cols, N, "evict_last") * (_load(x_row, cols, N, "evict_last") * rstd)
+                dy_x_hat = _load(dy_row, cols, N, "evict_last", "") * (_load(x_row, cols, N, "evict_last", "") * rstd)
             if share_ptr is not None:
                 added = added + (dweight[tile] + dy_x_hat,)
-            product = dy_x_hat * _load(weight_ptr, cols, N, WEIGHT)
+            product = dy_x_hat * _load(weight_ptr, cols, N, WEIGHT, "")
             products += tl.sum(tl.reshape(product, [BLOCK // 8, 8]), axis=1)  # the eight that one thread has
         if share_ptr is not None:
             dweight = added
@@ -203,10 +204,10 @@ def _backward_wide_kernel(
             cols = tile * BLOCK + tl.arange(0, BLOCK)
             if KEPT:
                 x_hat = _unpacked(kept[2 * tile + 1], zero) * rstd
-                g = _unpacked(kept[2 * tile], zero) * _load(weight_ptr, cols, N)
+                g = _unpacked(kept[2 * tile], zero) * _load(weight_ptr, cols, N, "", "")
             else:
-                x_hat = _load(x_row, cols, N, "evict_first") * rstd
-                g = _load(dy_row, cols, N, "evict_first") * _load(weight_ptr, cols, N)
+                x_hat = _load(x_row, cols, N, "evict_first", "") * rstd
+                g = _load(dy_row, cols, N, "evict_first", "") * _load(weight_ptr, cols, N, "", "")
             tl.store(dx_row + cols, (g - x_hat * mean) * rstd, mask=cols < N)
     if share_ptr is not None:
         for tile in tl.static_range(TILES):
@@ -231,8 +232,8 @@ def _row_kernel(
     products = tl.zeros([BLOCK], tl.float32)
     for start in range(0, N, BLOCK):
         cols = start + tl.arange(0, BLOCK)
-        g = _load(dy_ptr, cols, N, FIRST) * _load(weight_ptr, cols, N)
-        products += g * _load(x_ptr, cols, N, FIRST)
+        g = _load(dy_ptr, cols, N, FIRST, "") * _load(weight_ptr, cols, N, "", "")
+        products += g * _load(x_ptr, cols, N, FIRST, "")
     rstd = tl.load(rstd_ptr + row)
     mean = tl.sum(products) * rstd / N
     if dx_ptr is None:
@@ -240,8 +241,8 @@ def _row_kernel(
     else:
         for start in range(0, N, BLOCK):
             cols = start + tl.arange(0, BLOCK)
-            x_hat = _load(x_ptr, cols, N, "evict_first") * rstd
-            g = _load(dy_ptr, cols, N, "evict_first") * _load(weight_ptr, cols, N)
+            x_hat = _load(x_ptr, cols, N, "evict_first", "") * rstd
+            g = _load(dy_ptr, cols, N, "evict_first", "") * _load(weight_ptr, cols, N, "", "")
             tl.store(dx_ptr + row * N + cols, (g - x_hat * mean) * rstd, mask=cols < N)
 
 
@@ -465,6 +466,7 @@ class _RMSNorm(torch.autograd.Function):
 
 # --8<-- [start:public]
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_NUMBER = (float, numbers.Real)  # NumPy's, too; the first is found sooner
 _EPS = torch.finfo(torch.float32).eps  # what F.rms_norm takes for None, whatever the dtype: it computes in fp32
 _INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
 # newer torch autocasts rms_norm to fp32 on a GPU; we do as the installed one does
@@ -501,7 +503,7 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float | None = 1e-6) 
         if (t is not None or name == "x") and (not isinstance(t, Tensor) or t.dtype not in _DTYPES):
             raise TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {getattr(t, 'dtype', type(t))}")
     eps = _EPS if eps is None else eps
-    if not isinstance(eps, (int, float)):
+    if not isinstance(eps, _NUMBER):
         raise TypeError(f"eps: expected a number or None, got {type(eps)}")
     if x.dim() == 0:
         raise ValueError("x: expected at least one dimension, got none")
@@ -510,7 +512,7 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float | None = 1e-6) 
             raise ValueError(f"weight: expected shape {list(x.shape[-1:])}, got {list(weight.shape)}")
         if weight.device != x.device:
             raise ValueError(f"weight: expected on {x.device}, where x is, got {weight.device}")
-    if x.device.type == "cpu" and not _INTERPRETED:
+    if x.is_cpu and not _INTERPRETED:
         raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
     if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
         _refuse_transforms(x, weight)

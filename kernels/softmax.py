@@ -684,7 +684,7 @@ def softmax(x: Tensor) -> Tensor:
         raise TypeError(f"x: expected an fp32, fp16 or bf16 tensor, got {got}")
     if x.dim() == 0:
         raise ValueError("x: expected at least one dimension, got none")
-    if x.device.type == "cpu" and not _INTERPRETED:
+    if x.is_cpu and not _INTERPRETED:
         raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
     if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
         _refuse_transforms(x)

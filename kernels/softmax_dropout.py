@@ -527,7 +527,7 @@ def softmax_dropout(x: Tensor, p: float = 0.1, training: bool = True) -> Tensor:
                          "(the softmax is over the last dimension, and dim is no argument)")  # fmt: skip
     if not isinstance(training, bool):
         raise TypeError(f"training: expected a bool, got {type(training)}")
-    if x.device.type == "cpu" and not _INTERPRETED:
+    if x.is_cpu and not _INTERPRETED:
         raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
     if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
         _refuse_transforms(x)

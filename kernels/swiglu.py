@@ -371,7 +371,7 @@ def _gated(gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
         raise ValueError(f"up: expected shape {list(gate.shape)}, as gate has, got {list(up.shape)}")
     elif up.device != gate.device:
         raise ValueError(f"up: expected on {gate.device}, where gate is, got {up.device}")
-    if gate.device.type == "cpu" and not _INTERPRETED:
+    if gate.is_cpu and not _INTERPRETED:
         raise ValueError("gate: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
     if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
         _refuse_transforms(_name(activation), gate, up)
