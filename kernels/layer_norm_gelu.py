@@ -400,7 +400,8 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
     if N > 8192:
         threads, tile, programs = 128, 2048, 4
     elif N > 2048:
-        threads, tile, programs = 512, 16384 if N <= 4096 and bits == 16 else 8192, 1
+        large = N <= 4096 and bits == 16 and _shared_memory(device) >= 128 * 1024  # on other GPUs that spills
+        threads, tile, programs = 512, 16384 if large else 8192, 1
     elif bits == 32:
         threads, tile, programs = 128, 4096, 3
     else:

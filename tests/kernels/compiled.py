@@ -13,7 +13,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import ModuleType
 
-from snippets.validation.compiled_code import compile_for, facts, troubles
+from triton.backends.compiler import GPUTarget
+
+from snippets.validation.compiled_code import TARGETS, compile_for, facts, troubles
+from tests.benchmarks import stand_ins
 from tests.benchmarks.launches import Launch, recording, specialised
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +27,8 @@ AHEAD = r"LDGSTS\.E\S*\.128", "(buffer|global)_load_dwordx4"  # on NVIDIA's GPUs
 POWER, ROOT_OF, INVERSE = (r"MUFU\.EX2", "v_exp_f32"), (r"MUFU\.RSQ", "v_rsq_f32"), (r"MUFU\.RCP", "v_rcp_f32")
 PRODUCT = r"IMAD\.(WIDE|HI)", "v_mad_u64_u32|v_mul_hi"
 SWEPT = "the launch table is the fastest of the sweep on the H200, where this spills nothing; not measured on this GPU"
+# GPUs that no page shows, with less shared memory: an RTX 4090, an RTX 5090. Multiprocessors, and bytes of each.
+OTHERS = {"sm_89": (128, 100 * 1024), "sm_120": (170, 100 * 1024)}
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,13 @@ def binary(launch: Launch, target: str) -> dict[str, object]:
 
 
 def ahead(promises: type, target: str, columns: Iterable[int]) -> list[dict]:
-    """The facts of every kernel that a class of promises launches at these row lengths, from a process of its own."""
+    """The facts of every kernel that a class of promises launches at these row lengths, from a process of its own.
+
+    Args:
+        promises: with a method `launches`.
+        target: of TARGETS, or of OTHERS.
+        columns: the row lengths.
+    """
     done = subprocess.run(
         [sys.executable, "-m", __name__, promises.__module__, promises.__name__, target, *map(str, columns)],
         cwd=ROOT, env={**os.environ, "TRITON_INTERPRET": "0"}, capture_output=True, text=True, timeout=300,
@@ -77,6 +88,9 @@ def ahead(promises: type, target: str, columns: Iterable[int]) -> list[dict]:
 
 
 def main(module: str, name: str, target: str, *columns: str) -> None:
+    for other, (multiprocessors, shared_memory) in OTHERS.items():
+        TARGETS[other] = GPUTarget("cuda", int(other.removeprefix("sm_")), 32)
+        stand_ins.MULTIPROCESSORS[other], stand_ins.SHARED_MEMORY[other] = multiprocessors, shared_memory
     promises = getattr(importlib.import_module(module), name)()
     found = [
         {"columns": int(number)} | binary(launch, target)
