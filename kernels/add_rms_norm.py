@@ -313,6 +313,18 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
     return _options(device, threads, PROGRAMS=programs, ROWS=tile // block, BLOCK=block, STAGES=stages, WHOLE=N <= 8192)
 
 
+def _alone(N: int, bits: int) -> dict[str, int]:
+    """What is other in the backward's launch where dx alone is asked for, and room for shares is free.
+
+    PROGRAMS 0: one for each row, or ROWS. Tiles and threads stay, so that sums keep their order, and dx its bits.
+    """
+    if N <= 8192:
+        return {"PROGRAMS": 0, "STAGES": 1} | ({"ROWS": 1} if N > 2048 else {})
+    if N > 32768 or bits == 32:
+        return {}
+    return {"KEPT": True} | ({"PROGRAMS": 0} if N <= 10240 else {})
+
+
 @functools.cache
 def _row_launch(device: torch.device) -> dict[str, int]:
     return _options(device, 1024, BLOCK=8192)
@@ -406,8 +418,9 @@ def _backward(
     dh, dh_stride = (None, N) if dh is None else _rows(dh)
     unit = 8 if N % 8 == dy_stride % 8 == dh_stride % 8 == h_stride % 8 == 0 else 1
     strides, n = (dy_stride // unit, dh_stride // unit, h_stride // unit), N // unit
-    options = {"UNIT": unit, **_backward_launch(N, 8 * h.element_size(), h.device)}
-    programs = min(_device(h.device)[0] * options.pop("PROGRAMS"), -(-M // options.get("ROWS", 1)))
+    bits = 8 * h.element_size()
+    options = {"UNIT": unit, **_backward_launch(N, bits, h.device), **({} if parameters else _alone(N, bits))}
+    programs = min(_device(h.device)[0] * options.pop("PROGRAMS") or M, -(-M // options.get("ROWS", 1)))
     shares = h.new_empty((programs, N), dtype=torch.float32) if parameters else None
     inputs, outputs = (dy, dh, h, weight, rstd), (dx, None if residual == x else dresidual)
     with torch.cuda.device_of(h):

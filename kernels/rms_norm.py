@@ -311,6 +311,18 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
     return _options(device, threads, PROGRAMS=programs, ROWS=tile // block, BLOCK=block, STAGES=stages, WHOLE=N <= 8192)
 
 
+def _alone(N: int, bits: int) -> dict[str, int]:
+    """What is other in the backward's launch where dx alone is asked for, and room for shares is free.
+
+    PROGRAMS 0: one for each row, or ROWS. Tiles and threads stay, so that sums keep their order, and dx its bits.
+    """
+    if N <= 8192:
+        return {"PROGRAMS": 0, "STAGES": 1} | ({"ROWS": 1} if N > 2048 else {})
+    if N > 32768 or bits == 32:
+        return {}
+    return {"KEPT": True} | ({"PROGRAMS": 0} if N <= 10240 else {})
+
+
 @functools.cache
 def _row_launch(device: torch.device) -> dict[str, int]:
     return _options(device, 1024, BLOCK=8192)
@@ -391,8 +403,9 @@ def _backward(dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor, parame
     (dy, dy_stride), (x, x_stride), weight = _rows(dy), _rows(x), weight if weight is None else weight.contiguous()
     unit = 8 if N % 8 == dy_stride % 8 == x_stride % 8 == 0 else 1
     sizes = dy_stride // unit, x_stride // unit, M, N // unit
-    options = {"UNIT": unit, **_backward_launch(N, 8 * x.element_size(), x.device)}
-    programs = min(_device(x.device)[0] * options.pop("PROGRAMS"), -(-M // options.get("ROWS", 1)))
+    bits = 8 * x.element_size()
+    options = {"UNIT": unit, **_backward_launch(N, bits, x.device), **({} if parameters else _alone(N, bits))}
+    programs = min(_device(x.device)[0] * options.pop("PROGRAMS") or M, -(-M // options.get("ROWS", 1)))
     shares = x.new_empty((programs, N), dtype=torch.float32) if parameters else None
     with torch.cuda.device_of(x):
         if "TILES" in options:
