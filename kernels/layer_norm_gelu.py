@@ -98,6 +98,21 @@ def _normalized(x, mean, rstd, weight, bias):
 
 
 # --8<-- [start:forward]
+# A row of equal numbers has an x_hat of 0, and x * rstd - mean * rstd leaves a rounding error there. The forward can
+# afford x - mean. For the backward, where an instruction an element counts, it negates the rstd of such a row, and
+# x * scale - mean * scale is 0 with a scale of 0.
+@triton.jit
+def _marked(rstd, squares):
+    """rstd as it is stored. With eps = 0 it is infinite, and stays as it is: the gradients are NaN, as PyTorch's."""
+    return tl.where((squares == 0.0) & (rstd < float("inf")), -rstd, rstd)
+
+
+@triton.jit
+def _unmarked(rstd):
+    """scale and rstd, from what is stored; NaN stays NaN."""
+    return tl.where(rstd < 0.0, 0.0, rstd), tl.abs(rstd)
+
+
 @triton.jit(do_not_specialize=["saved"])
 def _forward_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, stats_ptr, x_stride, M, N, eps, saved,
@@ -145,9 +160,10 @@ def _forward_kernel(
         if not FULL:
             centered = tl.where((tile * BLOCK + lanes < N)[None, :], centered, 0.0)
         squares += centered * centered
-    rstd = tl.rsqrt(tl.sum(squares, axis=1) / N + tl.cast(eps, tl.float32))
+    squares = tl.sum(squares, axis=1)
+    rstd = tl.rsqrt(squares / N + tl.cast(eps, tl.float32))
     tl.store(stats_ptr + rows, mean, mask=rows < saved)
-    tl.store(stats_ptr + M + rows, rstd, mask=rows < saved)
+    tl.store(stats_ptr + M + rows, _marked(rstd, squares), mask=rows < saved)
     for tile in tl.static_range(TILES):
         cols = tile * BLOCK + lanes
         inside = (rows < M)[:, None] if FULL else (rows < M)[:, None] & (cols < N)[None, :]
@@ -173,15 +189,16 @@ def _add(x, first, sums, squares):
 
 @triton.jit
 def _combine(first, sums, squares, seen, N, eps):
-    """Mean and rstd of a row, from those of its lanes, which saw `seen` numbers each. The second mean is that of the
-    distances from the first one: exact in a row of equal numbers."""
+    """Mean, rstd and squares of a row, from what its lanes have, which saw `seen` numbers each. The second mean is that
+    of the distances from the first one: exact in a row of equal numbers."""
     share, parts = seen / N, sums * (4294967296.0 / N)
     mean = tl.sum(share * first + parts)
     mean += tl.sum(share * (first - mean) + parts)
     distance = first - mean
     moved = distance * (sums * 8589934592.0 + seen * distance)
     squares += tl.where(squares < float("inf"), moved, 0.0)  # which may be infinite, too, with the other sign
-    return mean, tl.rsqrt(tl.sum(squares) / N + tl.cast(eps, tl.float32))
+    squares = tl.sum(squares)
+    return mean, tl.rsqrt(squares / N + tl.cast(eps, tl.float32)), squares
 
 
 @triton.jit(do_not_specialize=["saved"])
@@ -207,9 +224,9 @@ def _forward_wide_kernel(
     if (full > 0) & (full * BLOCK < N):
         x = tl.load(x_ptr + cols, mask=rest, other=0.0, eviction_policy="evict_last").to(tl.float32)
         sums, squares = _add(tl.where(rest, x, first), first, sums, squares)
-    mean, rstd = _combine(first, sums, squares, full + rest.to(tl.float32), N, eps)
+    mean, rstd, squares = _combine(first, sums, squares, full + rest.to(tl.float32), N, eps)
     tl.store(stats_ptr + row, mean, mask=row < saved)
-    tl.store(stats_ptr + M + row, rstd, mask=row < saved)
+    tl.store(stats_ptr + M + row, _marked(rstd, squares), mask=row < saved)
     for tile in range(full):
         at = tile * BLOCK + lanes
         x = tl.load(x_ptr + at, eviction_policy="evict_first")
@@ -261,7 +278,8 @@ def _backward_kernel(
         dy = tl.load(dy_ptr + rows[:, None] * dy_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
         mean = tl.load(stats_ptr + rows, mask=rows < M, other=0.0)[:, None]
         rstd = tl.load(stats_ptr + M + rows, mask=rows < M, other=0.0)[:, None]
-        x_hat = (x - mean) * rstd
+        scale, rstd = _unmarked(rstd)
+        x_hat = x * scale - mean * scale
         dz = dy * _slope(x_hat * weight.to(tl.float32) + bias.to(tl.float32), TANH, FINE)
         if shares_ptr is not None:
             if weight_ptr is not None:
@@ -296,9 +314,9 @@ def _load(ptr, cols, N, POLICY: tl.constexpr):
 
 @triton.jit
 def _x_hat_and_dz(
-    dy_ptr, x_ptr, weight, bias_ptr, mean, rstd, cols, N, TANH: tl.constexpr, FINE: tl.constexpr, POLICY: tl.constexpr
+    dy_ptr, x_ptr, weight, bias_ptr, mean, scale, cols, N, TANH: tl.constexpr, FINE: tl.constexpr, POLICY: tl.constexpr
 ):
-    x_hat = (_load(x_ptr, cols, N, POLICY) - mean) * rstd
+    x_hat = _load(x_ptr, cols, N, POLICY) * scale - mean * scale
     z = x_hat * weight + _parameter(bias_ptr, cols, cols < N, 0.0, 0.0).to(tl.float32)
     return x_hat, _load(dy_ptr, cols, N, POLICY) * _slope(z, TANH, FINE)
 
@@ -315,12 +333,13 @@ def _means_kernel(
     row = tl.program_id(0).to(tl.int64)
     dy_ptr += row * dy_stride
     x_ptr += row * x_stride
-    mean, rstd = tl.load(stats_ptr + row), tl.load(stats_ptr + M + row)
+    mean = tl.load(stats_ptr + row)
+    scale, rstd = _unmarked(tl.load(stats_ptr + M + row))
     g_sums, product_sums = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
     for start in range(0, N, BLOCK):
         cols = start + tl.arange(0, BLOCK)
         weight = _parameter(weight_ptr, cols, cols < N, 1.0, 0.0).to(tl.float32)
-        x_hat, dz = _x_hat_and_dz(dy_ptr, x_ptr, weight, bias_ptr, mean, rstd, cols, N, TANH, FINE, POLICY)
+        x_hat, dz = _x_hat_and_dz(dy_ptr, x_ptr, weight, bias_ptr, mean, scale, cols, N, TANH, FINE, POLICY)
         g_sums += dz * weight
         product_sums += dz * weight * x_hat
     g_mean, product_mean = tl.sum(g_sums) / N, tl.sum(product_sums) / N
@@ -331,7 +350,7 @@ def _means_kernel(
         for start in range(0, N, BLOCK):
             cols = start + tl.arange(0, BLOCK)
             weight = _parameter(weight_ptr, cols, cols < N, 1.0, 0.0).to(tl.float32)
-            x_hat, dz = _x_hat_and_dz(dy_ptr, x_ptr, weight, bias_ptr, mean, rstd, cols, N, TANH, FINE, "evict_first")
+            x_hat, dz = _x_hat_and_dz(dy_ptr, x_ptr, weight, bias_ptr, mean, scale, cols, N, TANH, FINE, "evict_first")
             dx = dz * weight * rstd - (x_hat * (product_mean * rstd) + g_mean * rstd)
             tl.store(dx_ptr + row * N + cols, dx, mask=cols < N)
 
