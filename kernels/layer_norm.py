@@ -28,15 +28,36 @@ _POLLS = tl.constexpr(256)  # a fifth of a millisecond, where a row's parts usua
 
 
 # --8<-- [start:forward]
+# A row of equal numbers has an x_hat of 0, and x * rstd - mean * rstd leaves a rounding error there. The forward can
+# afford x - mean. For the backward, where an instruction an element counts, it negates the rstd of such a row, and
+# x * scale - mean * scale is 0 with a scale of 0.
 @triton.jit
-def _origin(x_ptr, N, there):
-    """A number of the row to count its mean from: that of equal numbers is then exact.
+def _marked(rstd, squares):
+    """rstd as it is stored. With eps = 0 it is infinite, and stays as it is: the gradients are NaN, as PyTorch's."""
+    return tl.where((squares == 0.0) & (rstd < float("inf")), -rstd, rstd)
 
-    The mean loses the digits by which its origin is farther from zero. So it is the first number or the last, whichever
-    is nearer: an outlier is seldom both.
-    """
-    first, last = tl.load(x_ptr, mask=there).to(tl.float32), tl.load(x_ptr + (N - 1), mask=there).to(tl.float32)
-    return tl.where(tl.abs(first) < tl.abs(last), first, last)
+
+@triton.jit
+def _unmarked(rstd):
+    """scale and rstd, from what is stored; NaN stays NaN."""
+    return tl.where(rstd < 0.0, 0.0, rstd), tl.abs(rstd)
+
+
+_SCALE = tl.constexpr(0.0000152587890625)  # 2^-16: sums of numbers times it do not leave the range of fp32
+
+
+@triton.jit
+def _quotient(total, count):
+    """Exact where it has few bits: a GPU's division errs in the last ones."""
+    quotient = total / count
+    return quotient + tl.fma(-quotient, count, total) / count
+
+
+@triton.jit
+def _is_exact(dtype: tl.constexpr, COLUMNS: tl.constexpr):
+    """Whether sums of equal numbers are not rounded, for these have 8 bits that count in bf16, and 11 in fp16."""
+    MOST: tl.constexpr = 65536 if dtype == tl.bfloat16 else 8192 if dtype == tl.float16 else 0
+    return COLUMNS <= MOST
 
 
 @triton.jit
@@ -46,7 +67,7 @@ def _forward_kernel(
 ):  # fmt: skip
     """ROWS short rows at a time, held in registers: the mean first, then what is left. Reads MN, writes MN.
 
-    Distances from the origin are divided by N before they are added up: their sum could leave the range of fp32.
+    Where sums of equal numbers are rounded, the mean is corrected by that of the distances from it, and then exact.
     """
     x_stride, N = tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -58,15 +79,17 @@ def _forward_kernel(
         weight = tl.load(weight_ptr + cols, mask=within, other=0.0).to(tl.float32)
     if bias_ptr is not None:
         bias = tl.load(bias_ptr + cols, mask=within, other=0.0).to(tl.float32)
-    origin = _origin(x_ptr + rows * x_stride, N, rows < M)
-    distance = x - origin[:, None]
-    if not FULL:
-        distance = tl.where(inside, distance, 0.0)
-    mean = origin + tl.sum(distance * (1.0 / BLOCK), axis=1) * (BLOCK / N)
+    mean = _quotient(tl.sum(x * _SCALE, axis=1), N * _SCALE)
+    if not _is_exact(x_ptr.dtype.element_ty, BLOCK):
+        distance = x - mean[:, None]
+        if not FULL:
+            distance = tl.where(inside, distance, 0.0)
+        mean += tl.sum(distance * (1.0 / N), axis=1)
     centered = x - mean[:, None]
     if not FULL:
         centered = tl.where(inside, centered, 0.0)
-    rstd = tl.rsqrt(tl.sum(centered * centered, axis=1) / N + tl.cast(eps, tl.float32))
+    squares = tl.sum(centered * centered, axis=1)
+    rstd = tl.rsqrt(squares / N + tl.cast(eps, tl.float32))
     y = centered * rstd[:, None]
     if weight_ptr is not None:
         y *= weight[None, :]
@@ -75,7 +98,7 @@ def _forward_kernel(
     tl.store(y_ptr + rows[:, None] * N + cols[None, :], y, mask=inside)
     if stats_ptr is not None:
         tl.store(stats_ptr + rows, mean, mask=rows < M)
-        tl.store(stats_ptr + M + rows, rstd, mask=rows < M)
+        tl.store(stats_ptr + M + rows, _marked(rstd, squares), mask=rows < M)
 
 
 # --8<-- [end:forward]
@@ -174,10 +197,10 @@ def _combine_parts(count, mean, squares, other_count, other_mean, other_squares)
 
 @triton.jit
 def _arrived(ptr, inside):
-    """The words, each once it is not 0, or after _POLLS looks as _MISSING; 1 where it is not inside."""
+    """The words, each once it is not 0, or after _POLLS looks as _MISSING; _SENT where it is not inside."""
     return tl.inline_asm_elementwise(
         """{ .reg .pred p, q; .reg .b32 polls; .reg .b64 at, word;
-        setp.ne.s32 q, $2, 0; mov.b64 at, $1; mov.b64 word, 1; mov.b32 polls, 0;
+        setp.ne.s32 q, $2, 0; mov.b64 at, $1; mov.b64 word, 0x80000000; mov.b32 polls, 0;
         again: @q ld.relaxed.gpu.global.b64 word, [at]; setp.eq.and.s64 p, word, 0, q;
         add.s32 polls, polls, 1; setp.lt.and.s32 p, polls, $4, p; @p bra again;
         setp.eq.s64 p, word, 0; selp.b64 $0, $3, word, p; }""", "=l,l,r,l,r",
@@ -204,7 +227,7 @@ def _receive(words_ptr, PARTS: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.const
     slots = tl.arange(0, SLOTS)
     if WAIT:
         return _arrived(words_ptr + slots, slots < PARTS)
-    words = tl.load(words_ptr + slots, mask=slots < PARTS, other=1)
+    words = tl.load(words_ptr + slots, mask=slots < PARTS, other=_SENT)
     return tl.where(words == 0, _MISSING, words)
 
 
@@ -237,9 +260,9 @@ def _kept(x_ptr, tile, left, BLOCK: tl.constexpr, PACKED: tl.constexpr, WHOLE: t
 
 
 @triton.jit
-def _distances(tile, after, origin, left, dtype: tl.constexpr, WHOLE: tl.constexpr):
-    """Of a tile's numbers from the origin; 0 for those past the `left` columns that are there."""
-    distance = _look(tile, after, dtype) - origin
+def _distances(tile, mean, left, dtype: tl.constexpr, WHOLE: tl.constexpr):
+    """Of a tile's numbers from the mean; 0 for those past the `left` columns that are there."""
+    distance = _look(tile, mean, dtype) - mean
     if not WHOLE:
         distance = tl.where(_lanes(distance.shape[0] * 8) < left, distance, 0.0)
     return distance
@@ -257,16 +280,21 @@ def _part_from_memory(x_ptr, left, TILES: tl.constexpr, BLOCK: tl.constexpr, PAC
     dtype: tl.constexpr = x_ptr.dtype.element_ty
     tiles = tl.minimum(tl.cdiv(left, BLOCK), TILES)  # a loop of known length would be unrolled, into more registers
     count = tl.minimum(left, TILES * BLOCK)
-    origin, inverse = _origin(x_ptr, count, True), 1.0 / count
     sums = tl.zeros([BLOCK // 8, 8], tl.float32)
     for tile in range(tiles):
         kept = _kept(x_ptr, tile, left, BLOCK, PACKED, False)
-        sums = tl.fma(_distances(kept, None, origin, left - tile * BLOCK, dtype, False), inverse, sums)
-    mean = origin + _sum(sums)
+        sums = tl.fma(_look(kept, None, dtype), _SCALE, sums)
+    mean = _quotient(_sum(sums), count * _SCALE)
+    if not _is_exact(dtype, TILES * BLOCK):
+        rest = tl.zeros([BLOCK // 8, 8], tl.float32)
+        for tile in range(tiles):
+            kept = _kept(x_ptr, tile, left, BLOCK, PACKED, False)
+            rest = tl.fma(_distances(kept, mean, left - tile * BLOCK, dtype, False), 1.0 / count, rest)
+        mean += _sum(rest)
     squares = tl.zeros([BLOCK // 8, 8], tl.float32)
     for tile in range(tiles):
         kept = _kept(x_ptr, tile, left, BLOCK, PACKED, False)
-        distance = _distances(kept, None, mean, left - tile * BLOCK, dtype, False)
+        distance = _distances(kept, mean, left - tile * BLOCK, dtype, False)
         squares = tl.fma(distance, distance, squares)
     return mean, _sum(squares)
 
@@ -314,7 +342,6 @@ def _forward_row_kernel(
     x_ptr += row * x_stride + start
     y_ptr += row * N + start
     count = tl.minimum(left, TILES * BLOCK)
-    origin, inverse = _origin(x_ptr, count, True), 1.0 / count
     kept = _all_kept(x_ptr, left, PARTS, TILES, BLOCK, PACKED, FULL)
     if AHEAD:
         for tile in tl.static_range(TILES):
@@ -323,13 +350,18 @@ def _forward_row_kernel(
     dtype: tl.constexpr = x_ptr.dtype.element_ty
     sums = tl.zeros([BLOCK // 8, 8], tl.float32)
     for tile in tl.static_range(TILES):
-        whole = FULL or (PARTS == 1 and tile < TILES - 1)
-        sums = tl.fma(_distances(kept[tile], None, origin, left - tile * BLOCK, dtype, whole), inverse, sums)
-    mean = origin + _sum(sums)
+        sums = tl.fma(_look(kept[tile], None, dtype), _SCALE, sums)
+    mean = _quotient(_sum(sums), count * _SCALE)
+    if not _is_exact(dtype, TILES * BLOCK):
+        rest = tl.zeros([BLOCK // 8, 8], tl.float32)
+        for tile in tl.static_range(TILES):
+            whole = FULL or (PARTS == 1 and tile < TILES - 1)
+            rest = tl.fma(_distances(kept[tile], mean, left - tile * BLOCK, dtype, whole), 1.0 / count, rest)
+        mean += _sum(rest)
     squares = tl.zeros([BLOCK // 8, 8], tl.float32)
     for tile in tl.static_range(TILES):
         whole = FULL or (PARTS == 1 and tile < TILES - 1)
-        distance = _distances(kept[tile], mean, mean, left - tile * BLOCK, dtype, whole)
+        distance = _distances(kept[tile], mean, left - tile * BLOCK, dtype, whole)
         squares = tl.fma(distance, distance, squares)
     square = _sum(squares)
     if PARTS > 1:
@@ -343,7 +375,7 @@ def _forward_row_kernel(
     rstd = tl.rsqrt(square / N + tl.cast(eps, tl.float32))
     if stats_ptr is not None:
         tl.store(stats_ptr + row, mean, mask=part == 0)
-        tl.store(stats_ptr + M + row, rstd, mask=part == 0)
+        tl.store(stats_ptr + M + row, _marked(rstd, square), mask=part == 0)
     for tile in tl.static_range(TILES):
         whole = FULL or (PARTS == 1 and tile < TILES - 1)
         x_hat = (_look(kept[tile], rstd, dtype) - mean) * rstd
@@ -356,6 +388,17 @@ def _forward_row_kernel(
 
 # --8<-- [start:statistics]
 @triton.jit
+def _origin(x_ptr, N):
+    """A number of the row to count its mean from: that of equal numbers is then exact.
+
+    The mean loses the digits by which its origin is farther from zero. So it is the first number or the last, whichever
+    is nearer: an outlier is seldom both.
+    """
+    first, last = tl.load(x_ptr).to(tl.float32), tl.load(x_ptr + (N - 1)).to(tl.float32)
+    return tl.where(tl.abs(first) < tl.abs(last), first, last)
+
+
+@triton.jit
 def _add(x, origin, sums, squares, N):
     """Eight more numbers into each thread's sums of distances from its origin, over N, and of their squares."""
     distance = x - origin[:, None]
@@ -364,12 +407,15 @@ def _add(x, origin, sums, squares, N):
 
 @triton.jit
 def _combine(base, origin, sums, squares, seen, N, eps):
-    """Mean and rstd of the row, from what its threads saw: `seen` numbers each. The mean counts from the base."""
+    """Mean, rstd and squares of the row, from what its threads have, which saw `seen` numbers each.
+
+    The mean counts from the base.
+    """
     mean = base + tl.sum(seen * (1.0 / N) * (origin - base) + sums)
     distance = origin - mean
     moved = squares + distance * (2.0 * N * sums + seen * distance)
-    squares = tl.where(squares < float("inf"), moved, squares)  # beyond the range of fp32 they stay there
-    return mean, tl.rsqrt(tl.sum(squares) / N + tl.cast(eps, tl.float32))
+    squares = tl.sum(tl.where(squares < float("inf"), moved, squares))  # beyond the range of fp32 they stay there
+    return mean, tl.rsqrt(squares / N + tl.cast(eps, tl.float32)), squares
 
 
 # --8<-- [end:statistics]
@@ -388,7 +434,7 @@ def _forward_wide_kernel(
     y_ptr += row * N
     lanes = _lanes(BLOCK)
     # a mean of numbers of the row is no farther from the row's mean than they are: see the page for what that costs
-    base, seen = _origin(x_ptr, N, True), tl.sum((lanes < N).to(tl.float32), axis=1)
+    base, seen = _origin(x_ptr, N), tl.sum((lanes < N).to(tl.float32), axis=1)
     distance = tl.where(lanes < N, _tile(x_ptr, 0, N, BLOCK, False, "evict_last") - base, 0.0)
     origin = base + tl.sum(distance / tl.maximum(seen, 1.0)[:, None], axis=1)
     sums, squares = tl.zeros([BLOCK // 8], tl.float32), tl.zeros([BLOCK // 8], tl.float32)
@@ -400,10 +446,10 @@ def _forward_wide_kernel(
         x = _tile(x_ptr, full * BLOCK, N, BLOCK, False, "evict_last")
         sums, squares = _add(tl.where(rest, x, origin[:, None]), origin, sums, squares, N)
     seen = 8.0 * full + tl.sum(rest.to(tl.float32), axis=1)
-    mean, rstd = _combine(base, origin, sums, squares, seen, N, eps)
+    mean, rstd, squares = _combine(base, origin, sums, squares, seen, N, eps)
     if stats_ptr is not None:
         tl.store(stats_ptr + row, mean)
-        tl.store(stats_ptr + M + row, rstd)
+        tl.store(stats_ptr + M + row, _marked(rstd, squares))
     for tile in range(full):
         _normalize(x_ptr, weight_ptr, bias_ptr, y_ptr, mean, rstd, tile * BLOCK, N, BLOCK, True)
     if full * BLOCK < N:
@@ -454,9 +500,9 @@ def _backward_kernel(
         inside = live[:, None] & (cols < N)[None, :]
         x = tl.load(x_ptr + rows[:, None] * x_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
         dy = tl.load(dy_ptr + rows[:, None] * dy_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
-        mean = tl.load(stats_ptr + rows, mask=live, other=0.0)
-        rstd = tl.load(stats_ptr + M + rows, mask=live, other=0.0)
-        product = dy * ((x - mean[:, None]) * rstd[:, None])
+        scale, rstd = _unmarked(tl.load(stats_ptr + M + rows, mask=live, other=0.0))
+        shift = tl.load(stats_ptr + rows, mask=live, other=0.0) * scale
+        product = dy * (x * scale[:, None] - shift[:, None])
         if shares_ptr is not None:
             dweight += tl.sum(product, axis=0, keep_dims=True) if FOLD else product
             dbias += tl.sum(dy, axis=0, keep_dims=True) if FOLD else dy
@@ -470,12 +516,12 @@ def _backward_kernel(
         else:
             g_mean = tl.load(means_ptr + rows, mask=live, other=0.0)
             product_mean = tl.load(means_ptr + M + rows, mask=live, other=0.0)
-        scale = -product_mean * rstd * rstd
-        offset = -(mean * scale + g_mean * rstd)
+        slope = -product_mean * scale * scale
+        offset = shift * product_mean * scale - g_mean * rstd
         own = dy * rstd[:, None]
         if weight_ptr is not None:
             own *= weight.to(tl.float32)[None, :]
-        dx = x * scale[:, None] + offset[:, None] + own
+        dx = x * slope[:, None] + offset[:, None] + own
         tl.store(dx_ptr + rows[:, None] * N + cols[None, :], dx, mask=inside)
     if shares_ptr is not None:
         shares_ptr += tl.program_id(0).to(tl.int64) * 2 * N
@@ -511,25 +557,26 @@ def _backward_wide_kernel(
     for index in tl.range(tl.program_id(0), M, tl.num_programs(0), disable_licm=True):
         row = tl.cast(index, tl.int64)
         dy_row, x_row, dx_row = dy_ptr + row * dy_stride, x_ptr + row * x_stride, dx_ptr + row * N
-        mean, rstd = tl.load(stats_ptr + row), tl.load(stats_ptr + M + row)
+        scale, rstd = _unmarked(tl.load(stats_ptr + M + row))
+        shift = tl.load(stats_ptr + row) * scale
         g_sums, product_sums = tl.zeros([BLOCK // 8], tl.float32), tl.zeros([BLOCK // 8], tl.float32)
         dweight_added, dbias_added = (), ()
         for tile in tl.static_range(TILES):
             dy = _tile(dy_row, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "evict_last")
-            x_hat = (_tile(x_row, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "evict_last") - mean) * rstd
+            x_hat = _tile(x_row, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "evict_last") * scale - shift
             g = _weighted(dy, weight_ptr, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, W1)
             if shares_ptr is not None:
-                dweight_added = dweight_added + (tl.fma(dy, x_hat, dweight[tile]),)
+                dweight_added = dweight_added + (dweight[tile] + dy * x_hat,)
                 dbias_added = dbias_added + (dbias[tile] + dy,)
             g_sums += tl.sum(g, axis=1)
             product_sums += tl.sum(g * x_hat, axis=1)
         if shares_ptr is not None:
             dweight, dbias = dweight_added, dbias_added
         g_mean, product_mean = tl.split(tl.sum(tl.join(g_sums, product_sums), axis=0) / N)
-        scale = -product_mean * rstd * rstd
-        offset = -(mean * scale + g_mean * rstd)
+        slope = -product_mean * scale * scale
+        offset = shift * product_mean * scale - g_mean * rstd
         for tile in tl.static_range(TILES):
-            dx = _tile(x_row, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "evict_first") * scale + offset
+            dx = _tile(x_row, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "evict_first") * slope + offset
             dy = _tile(dy_row, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "evict_first")
             dx += _weighted(dy * rstd, weight_ptr, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, W2)
             _store(dx_row, tile * BLOCK, dx, N, BLOCK, FULL or tile < TILES - 1, "")
@@ -562,7 +609,8 @@ def _means_kernel(
     row = tl.program_id(0).to(tl.int64)
     dy_ptr += row * dy_stride
     x_ptr += row * x_stride
-    mean, rstd = tl.load(stats_ptr + row), tl.load(stats_ptr + M + row)
+    scale, rstd = _unmarked(tl.load(stats_ptr + M + row))
+    shift = tl.load(stats_ptr + row) * scale
     POLICY: tl.constexpr = "" if dx_ptr is None else "evict_last"
     g_sums, product_sums = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
     for start in range(0, N, BLOCK):
@@ -571,20 +619,20 @@ def _means_kernel(
         if weight_ptr is not None:
             g *= _load(weight_ptr, cols, N, "")
         g_sums += g
-        product_sums += g * ((_load(x_ptr, cols, N, POLICY) - mean) * rstd)
+        product_sums += g * (_load(x_ptr, cols, N, POLICY) * scale - shift)
     g_mean, product_mean = tl.sum(g_sums) / N, tl.sum(product_sums) / N
     if dx_ptr is None:
         tl.store(means_ptr + row, g_mean)
         tl.store(means_ptr + M + row, product_mean)
     else:
-        scale = -product_mean * rstd * rstd
-        offset = -(mean * scale + g_mean * rstd)
+        slope = -product_mean * scale * scale
+        offset = shift * product_mean * scale - g_mean * rstd
         for start in range(0, N, BLOCK):
             cols = start + tl.arange(0, BLOCK)
             own = _load(dy_ptr, cols, N, "evict_first") * rstd
             if weight_ptr is not None:
                 own *= _load(weight_ptr, cols, N, "")
-            dx = _load(x_ptr, cols, N, "evict_first") * scale + offset + own
+            dx = _load(x_ptr, cols, N, "evict_first") * slope + offset + own
             tl.store(dx_ptr + row * N + cols, dx, mask=cols < N)
 
 
