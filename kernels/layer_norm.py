@@ -541,14 +541,22 @@ def _weighted(dy, weight_ptr, start, N, BLOCK: tl.constexpr, FULL: tl.constexpr,
 
 
 @triton.jit
+def _unpacked(kept, zero):
+    """As fp32, but made anew: if it knew that zero is one, the compiler would keep the fp32 of the first look."""
+    if kept.dtype.primitive_bitwidth == 16:
+        kept = (kept.to(tl.int16, bitcast=True) ^ zero).to(kept.dtype, bitcast=True)
+    return kept.to(tl.float32)
+
+
+@triton.jit
 def _backward_wide_kernel(
     dy_ptr, x_ptr, weight_ptr, stats_ptr, dx_ptr, shares_ptr, dy_stride, x_stride, M, N,
     UNIT: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
-    W1: tl.constexpr, W2: tl.constexpr,
+    W1: tl.constexpr, W2: tl.constexpr, KEPT: tl.constexpr = False,
 ):  # fmt: skip
     """One row at a time, in TILES tiles: registers have room for the shares only, so the row is looked at twice.
 
-    Only the last tile may hang over the row's end, if it is not FULL.
+    Without shares it may be KEPT. Only the last tile may hang over the row's end, if it is not FULL.
     """
     dy_stride, x_stride, N = tl.cast(dy_stride, tl.int64) * UNIT, tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     dweight = (tl.zeros([BLOCK // 8, 8], tl.float32),) * TILES
@@ -560,10 +568,13 @@ def _backward_wide_kernel(
         scale, rstd = _unmarked(tl.load(stats_ptr + M + row))
         shift = tl.load(stats_ptr + row) * scale
         g_sums, product_sums = tl.zeros([BLOCK // 8], tl.float32), tl.zeros([BLOCK // 8], tl.float32)
-        dweight_added, dbias_added = (), ()
+        dweight_added, dbias_added, kept = (), (), ()
         for tile in tl.static_range(TILES):
-            dy = _tile(dy_row, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "evict_last")
-            x_hat = _tile(x_row, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "evict_last") * scale - shift
+            dy = _raw(dy_row, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "" if KEPT else "evict_last")
+            x = _raw(x_row, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "" if KEPT else "evict_last")
+            if KEPT:
+                kept = kept + (dy, x)
+            dy, x_hat = dy.to(tl.float32), x.to(tl.float32) * scale - shift
             g = _weighted(dy, weight_ptr, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, W1)
             if shares_ptr is not None:
                 dweight_added = dweight_added + (dweight[tile] + dy * x_hat,)
@@ -575,9 +586,14 @@ def _backward_wide_kernel(
         g_mean, product_mean = tl.split(tl.sum(tl.join(g_sums, product_sums), axis=0) / N)
         slope = -product_mean * scale * scale
         offset = shift * product_mean * scale - g_mean * rstd
+        zero = (rstd != rstd).to(tl.int16)
         for tile in tl.static_range(TILES):
-            dx = _tile(x_row, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "evict_first") * slope + offset
-            dy = _tile(dy_row, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "evict_first")
+            if KEPT:
+                x, dy = _unpacked(kept[2 * tile + 1], zero), _unpacked(kept[2 * tile], zero)
+            else:
+                x = _tile(x_row, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "evict_first")
+                dy = _tile(dy_row, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, "evict_first")
+            dx = x * slope + offset
             dx += _weighted(dy * rstd, weight_ptr, tile * BLOCK, N, BLOCK, FULL or tile < TILES - 1, W2)
             _store(dx_row, tile * BLOCK, dx, N, BLOCK, FULL or tile < TILES - 1, "")
     if shares_ptr is not None:
@@ -739,6 +755,22 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int |
     return _options(device, threads, PROGRAMS=programs, ROWS=rows, TILES=1, BLOCK=block, FOLD=fold, STAGES=stages)
 
 
+def _alone(N: int, bits: int) -> dict[str, int | str]:
+    """What is other in the backward's launch where dx alone is asked for, and room for shares is free.
+
+    PROGRAMS 0: one for each row, or ROWS. Tiles and threads stay, so that sums keep their order, and dx its bits.
+    """
+    if N <= 4096:
+        return {"PROGRAMS": 0, "STAGES": 1} | ({"ROWS": 1} if N > 2048 else {})
+    if N <= 8192 or N > 16384:
+        return {}
+    if bits == 32:
+        return {"PROGRAMS": 0}
+    if N <= 12288:
+        return {"PROGRAMS": 0, "KEPT": True, "W1": ""}
+    return {"PROGRAMS": 0, "KEPT": True, "W1": "evict_last"} | ({"maxnreg": 64} if _PTX else {})  # two at a time
+
+
 @functools.cache
 def _means_launch(device: torch.device) -> dict[str, int]:
     return _options(device, 512, BLOCK=4096)
@@ -844,14 +876,14 @@ def _backward(
     (dy, dy_stride), (x, x_stride), weight = _rows(dy), _rows(x), _contiguous(weight)
     unit = 8 if N % 8 == dy_stride % 8 == x_stride % 8 == 0 else 1
     sizes = dy_stride // unit, x_stride // unit, M, N // unit, unit
-    options = dict(_backward_launch(N, 8 * x.element_size(), x.device))
-    at_once, tiles = _device(x.device)[0] * options.pop("PROGRAMS"), options.pop("TILES")
+    bits = 8 * x.element_size()
+    options = {**_backward_launch(N, bits, x.device), **({} if parameters else _alone(N, bits))}
+    at_once, tiles = _device(x.device)[0] * options.pop("PROGRAMS") or M, options.pop("TILES")
     parts = -(-N // (options["BLOCK"] * tiles))
     programs = max(1, min(at_once // parts, -(-M // options.get("ROWS", 1))))
     shares = x.new_empty((programs, 2, N), dtype=torch.float32) if parameters else None
     with torch.cuda.device_of(x):
         if "ROWS" not in options:
-            programs = programs if parameters else M  # without shares a program has room beside others
             arguments = dy, x, weight, stats, dx, shares, *sizes
             _backward_wide_kernel[(programs,)](*arguments, TILES=tiles, FULL=N % options["BLOCK"] == 0, **options)
         else:
