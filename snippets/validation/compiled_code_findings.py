@@ -32,7 +32,7 @@ def spill() -> None:
     sizes = "i32:16, i32:16, i32:16, i32:16, 8"
     whole = f"{tensors}, None, *bf16:16, *fp32:16, {sizes}, 1, 16384, True, 3, True"
     find("kernels/layer_norm.py:_backward_kernel", whole, warps=16)
-    looks = f"{tensors}, *bf16:16, *fp32:16, {sizes}, 4, 4096, True, '', ''"
+    looks = f"{tensors}, *bf16:16, *fp32:16, {sizes}, 4, 4096, True, '', '', False"
     find("kernels/layer_norm.py:_backward_wide_kernel", looks, warps=16)
 
 

@@ -180,5 +180,8 @@ def test_a_replay_computes_again(device):
 @gpu
 def test_burst_and_sustained_agree_with_calls_on_light_work(device):
     x = torch.randn(2**26, device=device)
-    times = {mode: measure({"": x.neg}, device, mode, rounds=3)[""].p50 for mode in ("calls", "burst", "sustained")}
+    times = {  # the best of five: what else the GPU has to do makes some of them longer
+        mode: min(measure({"": x.neg}, device, mode, rounds=3)[""].p50 for _ in range(5))
+        for mode in ("calls", "burst", "sustained")
+    }
     assert max(times.values()) < 1.5 * min(times.values()), times
