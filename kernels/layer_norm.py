@@ -48,9 +48,10 @@ _SCALE = tl.constexpr(0.0000152587890625)  # 2^-16: sums of numbers times it do 
 
 @triton.jit
 def _quotient(total, count):
-    """Exact where it has few bits: a GPU's division errs in the last ones."""
-    quotient = total / count
-    return quotient + tl.fma(-quotient, count, total) / count
+    """Exact where it has few bits, which a GPU's division is not; and the division need not wait for the total."""
+    inverse = 1.0 / count
+    quotient = total * inverse
+    return tl.fma(tl.fma(-quotient, count, total), inverse, quotient)
 
 
 @triton.jit
@@ -89,7 +90,7 @@ def _forward_kernel(
     if not FULL:
         centered = tl.where(inside, centered, 0.0)
     squares = tl.sum(centered * centered, axis=1)
-    rstd = tl.rsqrt(squares / N + tl.cast(eps, tl.float32))
+    rstd = tl.rsqrt(squares * (1.0 / N) + tl.cast(eps, tl.float32))
     y = centered * rstd[:, None]
     if weight_ptr is not None:
         y *= weight[None, :]
@@ -853,15 +854,17 @@ def _forward(
     return y, stats
 
 
+def _gradient(parameter: Tensor | None, x: Tensor, asked: bool) -> Tensor:
+    if parameter is None or not asked:
+        return x.new_empty(0)
+    return torch.empty_like(parameter, memory_format=torch.contiguous_format)
+
+
 def _backward_fake(
     dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, stats: Tensor, parameters: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     dx = torch.empty_like(x, memory_format=torch.contiguous_format)
-    dweight, dbias = (
-        x.new_empty(0) if t is None or not parameters else torch.empty_like(t, memory_format=torch.contiguous_format)
-        for t in (weight, bias)
-    )
-    return dx, dweight, dbias
+    return dx, _gradient(weight, x, parameters), _gradient(bias, x, parameters)
 
 
 def _backward(

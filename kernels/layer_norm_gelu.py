@@ -143,9 +143,10 @@ def _forward_kernel(
     for tile in tl.static_range(TILES):
         sums += x[tile].to(tl.float32) * 0.0000152587890625  # 2^-16 of them: none leaves the range of fp32
     total, count = tl.sum(sums, axis=1), N * 0.0000152587890625
-    mean = total / count
+    inverse = 1.0 / count
+    mean = total * inverse
     if EXACT:
-        mean += tl.fma(-mean, count, total) / count  # a GPU's division errs in the last bits
+        mean = tl.fma(tl.fma(-mean, count, total), inverse, mean)  # a quotient's last bits
     else:
         rest = tl.zeros([ROWS, BLOCK], tl.float32)
         for tile in tl.static_range(TILES):
@@ -359,19 +360,21 @@ def _means_kernel(
 def _sum_shares_kernel(
     shares_ptr, dweight_ptr, dbias_ptr, P, N, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """dweight and dbias, or the one that there is: the sums of P programs' shares. Reads 2PN, and P is small."""
+    """dweight and dbias: the sums of P programs' shares. Reads 2PN, and P is small."""
     N = N * UNIT
-    which = 1 if dweight_ptr is None else tl.program_id(1)
+    which = tl.program_id(1)
     cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros([ROWS, BLOCK], tl.float32)
     for start in range(0, P, ROWS):
         rows = (start + tl.arange(0, ROWS))[:, None]
         inside = (rows < P) & (cols < N)[None, :]
         total += tl.load(shares_ptr + (2 * rows.to(tl.int64) + which) * N + cols[None, :], mask=inside, other=0.0)
-    if dweight_ptr is not None:
-        tl.store(dweight_ptr + cols, tl.sum(total, axis=0), mask=(cols < N) & (which == 0))
-    if dbias_ptr is not None:
-        tl.store(dbias_ptr + cols, tl.sum(total, axis=0), mask=(cols < N) & (which == 1))
+    if which == 0:
+        if dweight_ptr is not None:
+            tl.store(dweight_ptr + cols, tl.sum(total, axis=0), mask=cols < N)
+    else:
+        if dbias_ptr is not None:
+            tl.store(dbias_ptr + cols, tl.sum(total, axis=0), mask=cols < N)
 
 
 # --8<-- [end:sums]
@@ -505,11 +508,17 @@ def _forward(
     return y, stats
 
 
+def _gradient(parameter: Tensor | None, x: Tensor, asked: bool) -> Tensor:
+    if parameter is None or not asked:
+        return x.new_empty(0)
+    return torch.empty_like(parameter, memory_format=torch.contiguous_format)
+
+
 def _backward_fake(
     dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, stats: Tensor, tanh: bool, parameters: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    asked = x, *(t if parameters and t is not None else x.new_empty(0) for t in (weight, bias))
-    return tuple(torch.empty_like(t, memory_format=torch.contiguous_format) for t in asked)
+    dx = torch.empty_like(x, memory_format=torch.contiguous_format)
+    return dx, _gradient(weight, x, parameters), _gradient(bias, x, parameters)
 
 
 def _backward(
@@ -524,7 +533,7 @@ def _backward(
     (dy, dy_stride), (x, x_stride) = _rows(dy), _rows(x)
     weight, bias = _contiguous(weight), _contiguous(bias)
     unit = 8 if N % 8 == dy_stride % 8 == x_stride % 8 == 0 else 1
-    fine = any(t is not None and t.dtype == torch.float32 for t in (dy, weight, bias))
+    fine = torch.float32 in [t.dtype for t in (dy, weight, bias) if t is not None]
     sizes = dy_stride // unit, x_stride // unit, M, N // unit, unit, tanh, fine
     options = dict(_backward_launch(N, 8 * x.element_size(), x.device))
     parts = -(-N // options["BLOCK"])
@@ -540,9 +549,9 @@ def _backward(
         if parts == 1 or parameters:
             _backward_kernel[programs, parts](*given, means, dx, shares, *sizes, WHOLE=parts == 1, **options)
         if parameters:
-            options, asked = _sum_launch(N, x.device), [t if t.numel() else None for t in (dweight, dbias)]
-            grid = -(-N // options["BLOCK"]), 2 - asked.count(None)
-            _sum_shares_kernel[grid](shares, *asked, programs, N // unit, unit, **options)
+            grads = None if weight is None else dweight, None if bias is None else dbias
+            options = _sum_launch(N, x.device)
+            _sum_shares_kernel[-(-N // options["BLOCK"]), 2](shares, *grads, programs, N // unit, unit, **options)
     return dx, dweight, dbias
 
 
