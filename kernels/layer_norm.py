@@ -80,17 +80,16 @@ def _forward_kernel(
         weight = tl.load(weight_ptr + cols, mask=within, other=0.0).to(tl.float32)
     if bias_ptr is not None:
         bias = tl.load(bias_ptr + cols, mask=within, other=0.0).to(tl.float32)
+    inverse = 1.0 / (N * _SCALE) * _SCALE  # the division is the one in the quotient
     mean = _quotient(tl.sum(x * _SCALE, axis=1), N * _SCALE)
     if not _is_exact(x_ptr.dtype.element_ty, BLOCK):
-        distance = x - mean[:, None]
-        if not FULL:
-            distance = tl.where(inside, distance, 0.0)
-        mean += tl.sum(distance * (1.0 / N), axis=1)
+        distance = tl.where(inside, x - mean[:, None], 0.0)
+        mean += tl.sum(distance * inverse, axis=1)
     centered = x - mean[:, None]
     if not FULL:
         centered = tl.where(inside, centered, 0.0)
     squares = tl.sum(centered * centered, axis=1)
-    rstd = tl.rsqrt(squares * (1.0 / N) + tl.cast(eps, tl.float32))
+    rstd = tl.rsqrt(squares * inverse + tl.cast(eps, tl.float32))
     y = centered * rstd[:, None]
     if weight_ptr is not None:
         y *= weight[None, :]

@@ -24,7 +24,7 @@ EPS = 1e-5
 MACHINE_CODE = MachineCode(
     known=(
         ("_forward_kernel", "bias = tl.load(bias_ptr + cols", *LOAD),
-        ("_forward_kernel", "rstd = tl.rsqrt(squares / N", *ROOT_OF),
+        ("_forward_kernel", "rstd = tl.rsqrt(squares * inverse", *ROOT_OF),
         ("_backward_kernel", "tl.store(dx_ptr + rows[:, None] * N", *STORE),
     ),
     spills={
