@@ -17,7 +17,10 @@ import torch._dynamo.testing
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
+from triton.backends.amd.compiler import HIPOptions
+from triton.backends.compiler import GPUTarget
 
+from snippets.validation.compiled_code import TARGETS
 from snippets.validation.equivalence import check
 from tests.benchmarks import stand_ins
 from tests.benchmarks.sides import tupled
@@ -168,6 +171,13 @@ class Promises:
         gradients = torch.autograd.grad(outputs, leaves, grads)
         names = (*self.outputs, *(f"{name}.grad" for name in self.inputs))
         return dict(zip(names, (*(y.detach() for y in outputs), *gradients), strict=True))
+
+    def run_frozen(self, arguments) -> None:
+        """Only what has rows asks for a gradient."""
+        rows = self.rows_of(arguments)
+        given = [t.detach().requires_grad_() if index in rows else t for index, t in enumerate(arguments)]
+        outputs = tupled(self.function(*given))
+        torch.autograd.grad(outputs, [given[index] for index in rows], self.incoming(outputs))
 
     def check(self, arguments, grads=None) -> dict[str, Tensor]:
         """Hold ours against the bound of snippets/validation/equivalence.py; returns ours."""
@@ -398,16 +408,14 @@ class Promises:
     def test_frozen_parameters_cost_nothing(self, path, device):
         """Where only what has rows asks for a gradient, nothing is kept or added up for the others."""
         arguments = self.make((SOME, path), torch.bfloat16, device)
-        leaves = [arguments[index].requires_grad_() for index in self.rows_of(arguments)]
-        outputs = tupled(self.function(*arguments))
         launched = []
         spies = {
             name: _Launcher(kernel, lambda name=name: launched.append(name))
             for name, kernel in stand_ins.kernels_of(self.kernel).items()
         }
         with stand_ins.replaced(self.kernel, **spies):
-            torch.autograd.grad(outputs, leaves, self.incoming(outputs))
-        assert launched and not set(launched) & set(self.SUMS)
+            self.run_frozen(arguments)
+        assert len(launched) > 1 and not set(launched) & set(self.SUMS)
 
     def test_optional_inputs_may_be_none(self, path, device):
         arguments = self.make((SOME, path), torch.bfloat16, device)
@@ -645,6 +653,24 @@ class Promises:
                         options = launch(columns, bits, torch.device("cuda"))
                         warps = options["num_warps"]
                         assert 1 <= warps * warp_size <= 1024 and warps & (warps - 1) == 0, (columns, options)
+
+    @pytest.mark.parametrize("warp", (32, 64))
+    def test_an_amd_gpu_gets_no_option_that_its_backend_refuses(self, warp, monkeypatch):
+        target = f"gfx-{warp}"
+        for table, value in (
+            (TARGETS, GPUTarget("hip", target, warp)),
+            (stand_ins.MULTIPROCESSORS, 96),
+            (stand_ins.SHARED_MEMORY, 64 * 1024),
+        ):
+            monkeypatch.setitem(table, target, value)
+        monkeypatch.setattr(torch.version, "hip", "7.0")
+        odd = () if all(columns % 2 == 0 for columns in self.GRID) else (9001, 25001)
+        for columns in {*self.PATHS, *self.GRID[-5:], *odd}:
+            arguments = self.make((3, columns), torch.bfloat16, torch.device("cpu"))
+            for run in (lambda: self.run(self.function, arguments), lambda: self.run_frozen(arguments)):  # noqa: B023
+                for launch in compiled.recorded(self.kernel, run, target):
+                    known = {*launch.kernel.arg_names, *HIPOptions.__dataclass_fields__}
+                    assert launch.keywords.keys() <= known, (columns, launch.keywords)
 
     # ---- machine code, with no GPU ------------------------------------------------------------------------------
 

@@ -6,11 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from triton.backends.amd.compiler import HIPOptions
-from triton.backends.compiler import GPUTarget
 
-from snippets.validation.compiled_code import TARGETS
-from tests.benchmarks import stand_ins
 from tests.kernels import compiled
 from tests.kernels.compiled import AHEAD, POWER, SWEPT, MachineCode
 from tests.kernels.conftest import load
@@ -142,15 +138,6 @@ class TestCrossEntropy(Promises):
         for facts in compiled.ahead(type(self), "sm_90", (9000, 9001)):
             if facts["kernel"] != "_prepare_kernel":
                 assert "128" in facts["loads"], facts
-
-    @pytest.mark.parametrize("width", (100, 4104, 20000, 131072))
-    def test_an_amd_gpu_with_warps_of_32_gets_no_option_that_its_backend_refuses(self, width, monkeypatch):
-        for table, value in ((TARGETS, GPUTarget("hip", "gfx1100", 32)), (stand_ins.MULTIPROCESSORS, 96)):
-            monkeypatch.setitem(table, "gfx1100", value)
-        monkeypatch.setattr(torch.version, "hip", "7.0")
-        for launch in self.launches(width, "gfx1100"):
-            known = {*launch.kernel.arg_names, *HIPOptions.__dataclass_fields__}
-            assert launch.keywords.keys() <= known, launch.keywords
 
     # ---- as F.cross_entropy -----------------------------------------------------------------------------------------
 

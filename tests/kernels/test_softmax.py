@@ -4,10 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from triton.backends.amd.compiler import HIPOptions
-from triton.backends.compiler import GPUTarget
 
-from snippets.validation.compiled_code import TARGETS
 from tests.benchmarks import stand_ins
 from tests.kernels.compiled import INVERSE, POWER, STORE, SWEPT, MachineCode
 from tests.kernels.conftest import load
@@ -109,15 +106,6 @@ class TestSoftmax(Promises):
             for launch in (self.kernel._forward_launch, self.kernel._backward_launch):
                 assert "LANES" in launch(width, 8 * x.element_size(), x.device)
             self.check((x,))
-
-    @pytest.mark.parametrize("width", (100, 9001, 20001, 40001))
-    def test_an_amd_gpu_with_warps_of_32_gets_no_option_that_its_backend_refuses(self, width, monkeypatch):
-        for table, value in ((TARGETS, GPUTarget("hip", "gfx1100", 32)), (stand_ins.MULTIPROCESSORS, 96)):
-            monkeypatch.setitem(table, "gfx1100", value)
-        monkeypatch.setattr(torch.version, "hip", "7.0")
-        for launch in self.launches(width, "gfx1100"):
-            known = {*launch.kernel.arg_names, *HIPOptions.__dataclass_fields__}
-            assert launch.keywords.keys() <= known, launch.keywords
 
     @pytest.mark.parametrize(
         "x, error, message",
