@@ -265,7 +265,7 @@ def site(store):
 def test_files_fit_together_and_stay_small(name, site):
     index = json.loads(site[f"compiled/{name}/index.json"])
     files = {path: text for path, text in site.items() if path.startswith(f"compiled/{name}/")}
-    assert sum(len(gzip.compress(text.encode())) for text in files.values()) < 300_000
+    assert sum(len(gzip.compress(text.encode())) for text in files.values()) < 300 * 1024
     facts = {fact["key"] for fact in index["facts"]}
     assert all(fact["why"].endswith(".") for fact in index["facts"])
     used = set()
