@@ -648,11 +648,14 @@ _transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._
 
 def _refuse_transforms(*tensors: Tensor | None) -> None:
     """Inside torch.func, and for a tensor with a tangent, the operator would return a result without derivatives."""
-    if isinstance(_transforms(), _Transform) or any(
-        t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors
-    ):
+    unseen = isinstance(_transforms(), _Transform) or torch.compiler.is_compiling()  # there tangents do not show
+    if unseen or any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors):
         raise RuntimeError("cross_entropy: expected a call outside torch.func (grad, jvp, vmap, ...) and "
                            "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
+
+
+# by is_grads_batched, by torch.func.vmap
+_BATCHED = torch._C._functorch.is_legacy_batchedtensor, torch._C._functorch.is_batchedtensor
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -667,11 +670,13 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dloss: Tensor) -> tuple[Tensor, None, None, None]:
+        if forward_ad._current_level >= 0:
+            _refuse_transforms(dloss)
         if torch.is_grad_enabled():  # not once_differentiable, which lets a dloss that needs no gradient pass
             raise RuntimeError("cross_entropy: expected a backward without create_graph=True, got one with: it would "
                                "lose the second derivative, which this kernel does not have")  # fmt: skip
         logits, target, notes, state, dx = ctx.saved_tensors
-        if not ctx.ahead or torch._C._functorch.is_legacy_batchedtensor(dloss):  # is_grads_batched: several gradients
+        if not ctx.ahead or any(is_batched(dloss) for is_batched in _BATCHED):  # several gradients
             return _backward_op(dloss, logits, target, notes, state, *ctx.options), None, None, None
         ctx.ahead = False  # the memory is the caller's from now on: a second backward takes its own
         dx = dx.data  # with a version of its own, so that what the caller does to it does not make the saved one stale
@@ -744,6 +749,8 @@ def cross_entropy(
     if not isinstance(ignore_index, _INTEGER):
         raise TypeError("ignore_index: expected an integer (class weights, F.cross_entropy's third argument, are not "
                         f"supported), got {type(ignore_index)}")  # fmt: skip
+    if not -(2**63) <= ignore_index < 2**63:
+        raise ValueError(f"ignore_index: expected 64 bits, got {ignore_index}")
     if not isinstance(label_smoothing, _NUMBER):
         raise TypeError(f"label_smoothing: expected a number, got {type(label_smoothing)}")
     if not 0 <= label_smoothing <= 1:

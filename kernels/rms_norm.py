@@ -450,9 +450,8 @@ _transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._
 
 def _refuse_transforms(*tensors: Tensor | None) -> None:
     """Inside torch.func, and for a tensor with a tangent, the operator would return a result without derivatives."""
-    if isinstance(_transforms(), _Transform) or any(
-        t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors
-    ):
+    unseen = isinstance(_transforms(), _Transform) or torch.compiler.is_compiling()  # there tangents do not show
+    if unseen or any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors):
         raise RuntimeError("rms_norm: expected a call outside torch.func (grad, jvp, vmap, ...) and "
                            "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
 
@@ -466,6 +465,8 @@ class _RMSNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+        if forward_ad._current_level >= 0:
+            _refuse_transforms(dy)
         if torch.is_grad_enabled():  # not once_differentiable, which lets a dy that needs no gradient pass
             raise RuntimeError("rms_norm: expected a backward without create_graph=True, got one with: it would lose "
                                "the second derivative, which this kernel does not have")  # fmt: skip

@@ -267,9 +267,8 @@ _transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._
 
 def _refuse_transforms(*tensors: Tensor | None) -> None:
     """Inside torch.func, and for a tensor with a tangent, the operator would return a result without derivatives."""
-    if isinstance(_transforms(), _Transform) or any(
-        t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors
-    ):
+    unseen = isinstance(_transforms(), _Transform) or torch.compiler.is_compiling()  # there tangents do not show
+    if unseen or any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors):
         raise RuntimeError("rope: expected a call outside torch.func (grad, jvp, vmap, ...) and "
                            "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
 
@@ -285,6 +284,8 @@ class _Rope(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dq: Tensor, dk: Tensor) -> tuple[Tensor | None, ...]:
+        if forward_ad._current_level >= 0:
+            _refuse_transforms(dq, dk)
         if torch.is_grad_enabled():  # not once_differentiable, which lets a dq that needs no gradient pass
             raise RuntimeError("rope: expected a backward without create_graph=True, got one with: it would lose "
                                "the second derivative, which this kernel does not have")  # fmt: skip
@@ -353,7 +354,7 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor
     if not _INTERPRETED and device.type == "cpu":
         raise ValueError("q: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
     if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
-        _refuse_transforms(q, k)
+        _refuse_transforms(q, k, cos, sin)
     q_dtype, k_dtype = q.dtype, k.dtype
     if not q_dtype == k_dtype == cos.dtype == sin.dtype:
         table = torch.promote_types(cos.dtype, sin.dtype)

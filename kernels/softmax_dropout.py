@@ -451,9 +451,8 @@ _transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._
 
 def _refuse_transforms(*tensors: Tensor | None) -> None:
     """Inside torch.func, and for a tensor with a tangent, the operator would return a result without derivatives."""
-    if isinstance(_transforms(), _Transform) or any(
-        t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors
-    ):
+    unseen = isinstance(_transforms(), _Transform) or torch.compiler.is_compiling()  # there tangents do not show
+    if unseen or any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors):
         raise RuntimeError("softmax_dropout: expected a call outside torch.func (grad, jvp, vmap, ...) and "
                            "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
 
@@ -468,6 +467,8 @@ class _SoftmaxDropout(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dy: Tensor) -> tuple[Tensor, None, None, None]:
+        if forward_ad._current_level >= 0:
+            _refuse_transforms(dy)
         if torch.is_grad_enabled():  # not once_differentiable, which lets a dy that needs no gradient pass
             raise RuntimeError("softmax_dropout: expected a backward without create_graph=True, got one with: it would "
                                "lose the second derivative, which this kernel does not have")  # fmt: skip
@@ -531,7 +532,7 @@ def softmax_dropout(x: Tensor, p: float = 0.1, training: bool = True) -> Tensor:
         raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
     if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
         _refuse_transforms(x)
-    p = round(p * 65536) / 65536 if training else 0.0  # what 16 bits can decide, at both ends
+    p = round(float(p) * 65536) / 65536 if training else 0.0  # what 16 bits can decide, at both ends
     # not in the op: the compiler never merges two calls of randint, as it does two calls of an op with equal arguments
     seed = torch.randint(2**63 - 1, (1,), device=x.device) if 0 < p < 1 else None
     dtype = torch.float32 if _AUTOCAST and x.is_cuda and torch.is_autocast_enabled("cuda") else x.dtype

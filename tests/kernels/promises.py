@@ -481,9 +481,21 @@ class Promises:
                 transformed()
             with refused:
                 torch.compile(transformed, backend="eager")()
+        compiled_function = torch.compile(function, backend="eager")
+        leaf = first.clone().requires_grad_()
+        y = function(leaf)
         with forward_ad.dual_level():
+            dual = forward_ad.make_dual(first, torch.ones_like(first))
+            for call in (function, compiled_function):
+                with refused:
+                    call(dual)
+            for index, t in enumerate(others, 1):
+                if t.is_floating_point():
+                    t = forward_ad.make_dual(t.clone(), torch.ones_like(t))
+                    with refused:
+                        self.function(*arguments[:index], t, *arguments[index + 1 :])
             with refused:
-                function(forward_ad.make_dual(first, torch.ones_like(first)))
+                torch.autograd.grad(y, leaf, forward_ad.make_dual(torch.ones_like(y), torch.ones_like(y)))
             function(first)  # without a tangent
 
     def test_gradients_in_batches(self, device):
@@ -492,6 +504,11 @@ class Promises:
         outputs = tupled(self.function(*leaves, *arguments[len(self.inputs) :]))
         batches = [randn((2, *y.shape), y.dtype, device, seed) for seed, y in enumerate(outputs)]
         together = torch.autograd.grad(outputs, leaves, batches, retain_graph=True, is_grads_batched=True)
+        mapped = torch.func.vmap(lambda *grads: torch.autograd.grad(outputs, leaves, grads, retain_graph=True))(
+            *batches
+        )
+        for name, one, other in zip(self.inputs, together, mapped, strict=True):
+            assert torch.equal(one, other), name
         for index in range(2):
             single = torch.autograd.grad(outputs, leaves, [t[index] for t in batches], retain_graph=True)
             for name, all_of_them, once in zip(self.inputs, together, single, strict=True):
