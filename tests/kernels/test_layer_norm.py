@@ -177,7 +177,7 @@ class TestLayerNorm(Promises):
 
     @pytest.mark.parametrize("value", (float("nan"), float("inf"), -float("inf")))
     def test_nan_and_inf_first_or_last_in_a_row(self, path, value, device):
-        """From the first number distances are counted; the last tile is masked."""
+        """Two looks count distances from one of the two; the last tile is masked."""
         for at in (0, path - 1):
             x, weight, bias = self.make((3, path), torch.bfloat16, device)
             clean = self.function(x, weight, bias)
