@@ -64,7 +64,7 @@ def _is_exact(dtype: tl.constexpr, COLUMNS: tl.constexpr):
 @triton.jit
 def _forward_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, stats_ptr, x_stride, M, N, eps,
-    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """ROWS short rows at a time, held in registers: the mean first, then what is left. Reads MN, writes MN.
 
@@ -73,7 +73,7 @@ def _forward_kernel(
     x_stride, N = tl.cast(x_stride, tl.int64) * UNIT, N * UNIT
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     cols = tl.arange(0, BLOCK)
-    within = FULL | (cols < N)
+    within = cols < N
     inside = (rows < M)[:, None] & within[None, :]
     x = tl.load(x_ptr + rows[:, None] * x_stride + cols[None, :], mask=inside, other=0.0).to(tl.float32)
     if weight_ptr is not None:
@@ -86,9 +86,7 @@ def _forward_kernel(
         distance = tl.where(inside, x - mean[:, None], 0.0)
         mean += tl.sum(distance * inverse, axis=1)
     centered = x - mean[:, None]
-    if not FULL:
-        centered = tl.where(inside, centered, 0.0)
-    squares = tl.sum(centered * centered, axis=1)
+    squares = tl.sum(tl.where(inside, centered * centered, 0.0), axis=1)
     rstd = tl.rsqrt(squares * inverse + tl.cast(eps, tl.float32))
     y = centered * rstd[:, None]
     if weight_ptr is not None:
@@ -837,7 +835,6 @@ def _forward(
     options = dict(_forward_launch(N, 8 * x.element_size(), x.device))
     with torch.cuda.device_of(x):  # triton launches on the current device
         if "ROWS" in options:
-            options["FULL"] = options["BLOCK"] == N
             _forward_kernel[(-(-M // options["ROWS"]),)](*arguments, *sizes, **options)
         elif "TILES" in options:
             parts = options["PARTS"]

@@ -263,12 +263,12 @@ _SET_ASIDE = re.compile(
 
 
 def code(lines: Sequence[Line]) -> Iterator[Line]:
-    """Instructions and the labels that they jump to, up to the tables that follow them."""
+    """Instructions, without their addresses, and the labels that they jump to, up to the tables that follow them."""
     for line in lines:
         if re.match(r"\s*\.section\s+\.(debug|rodata|AMDGPU)", line.text):
             return
         if not _SET_ASIDE.match(line.text):
-            text = re.sub(r"^\s+(/\*\w+\*/)\s+", r"    \1  ", line.text).replace("\t", "    ").rstrip()
+            text = re.sub(r"^\s+/\*\w+\*/\s+", "    ", line.text).replace("\t", "    ").rstrip()
             yield Line(text, line.opcode, line.source)
 
 

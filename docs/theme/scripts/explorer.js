@@ -46,7 +46,7 @@ const FORMS = {
   sass: [
     String.raw`/\*[^]*?\*/|//.*`,
     String.raw`@!?U?P\w+`,
-    String.raw`(?<=^[ \t]*/\*[\da-f]+\*/[ \t]+(?:@!?U?P\w+[ \t]+)?)[A-Z][\w.]*`,
+    String.raw`(?<=^[ \t]+(?:@!?U?P\w+[ \t]+)?)[A-Z][\w.]*`,
     String.raw`(?<![\w.])-?(?:0x[\da-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?)\b`,
     String.raw`\.L_\w+|^[.\w$]+:|\bSR_[\w.]+`,
   ],
