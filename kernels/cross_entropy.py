@@ -23,26 +23,33 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd import forward_ad
 
-_LOWEST = tl.constexpr(-3.4028234663852886e38)  # where a maximum begins: finite, so that -inf less it is no NaN
-_COUNTED = tl.constexpr(1024)  # targets counted at a time
-_SHARES = tl.constexpr(32)  # programs that count them, at most
-_ADDED = tl.constexpr(1024)  # losses added at a time
+_COUNTED = 1024  # targets counted at a time
+_COUNTERS = 32  # programs that count them, at most
+
+
+@triton.constexpr_function
+def _lowest():
+    """Where a maximum begins: finite, so that -inf less it is no NaN."""
+    return -3.4028234663852886e38
 
 
 # --8<-- [start:prepare]
 # The notes of a call, int32: the bits of its guess, how many programs are done, how many targets count (in shares).
 @triton.jit
-def _prepare_kernel(target_ptr, guess_ptr, notes_ptr, target_stride, M, ignore_index):
+def _prepare_kernel(
+    target_ptr, guess_ptr, notes_ptr, target_stride, M, ignore_index,
+    COUNTED: tl.constexpr = _COUNTED, COUNTERS: tl.constexpr = _COUNTERS,
+):  # fmt: skip
     """Reads the guess, once for all rows, and counts targets: a mean's gradient divides by their number."""
     program = tl.program_id(0)
-    counted = tl.zeros([_COUNTED], tl.int32)
-    for start in range(program * _COUNTED, M, _SHARES * _COUNTED):
-        rows = tl.cast(start, tl.int64) + tl.arange(0, _COUNTED)
+    counted = tl.zeros([COUNTED], tl.int32)
+    for start in range(program * COUNTED, M, COUNTERS * COUNTED):
+        rows = tl.cast(start, tl.int64) + tl.arange(0, COUNTED)
         target = tl.load(target_ptr + rows * target_stride, mask=rows < M, other=ignore_index)
         counted += (target != ignore_index).to(tl.int32)
     tl.store(notes_ptr + 2 + program, tl.sum(counted))
     if program == 0:
-        share = tl.arange(0, _SHARES)
+        share = tl.arange(0, COUNTERS)
         tl.store(notes_ptr + 2 + share, 0, mask=share >= tl.num_programs(0))
         tl.store(notes_ptr + 1, 0)
         guess = 0.0 if guess_ptr is None else tl.load(guess_ptr)
@@ -50,8 +57,8 @@ def _prepare_kernel(target_ptr, guess_ptr, notes_ptr, target_stride, M, ignore_i
 
 
 @triton.jit
-def _count(notes_ptr):
-    return tl.sum(tl.load(notes_ptr + 2 + tl.arange(0, _SHARES))).to(tl.float32)
+def _count(notes_ptr, COUNTERS: tl.constexpr = _COUNTERS):
+    return tl.sum(tl.load(notes_ptr + 2 + tl.arange(0, COUNTERS))).to(tl.float32)
 
 
 # --8<-- [end:prepare]
@@ -102,9 +109,10 @@ def _finish(loss, share_ptr, notes_ptr, loss_ptr, MEAN: tl.constexpr):
     tl.store(share_ptr + tl.program_id(0), loss)
     tl.debug_barrier()
     if tl.atomic_add(notes_ptr + 1, 1) == programs - 1:
-        losses = tl.zeros([_ADDED], tl.float32)
-        for start in range(0, programs, _ADDED):
-            index = start + tl.arange(0, _ADDED)
+        ADDED: tl.constexpr = 1024  # losses at a time
+        losses = tl.zeros([ADDED], tl.float32)
+        for start in range(0, programs, ADDED):
+            index = start + tl.arange(0, ADDED)
             losses += tl.load(share_ptr + index, mask=index < programs, other=0.0, cache_modifier=".cg")
         total = tl.sum(losses)
         tl.store(loss_ptr, total / _count(notes_ptr) if MEAN else total)
@@ -154,7 +162,7 @@ def _forward_kernel(
         target, counts, known, x, x_target = _load_rows(
             logits_ptr, target_ptr, rows, cols, x_stride, target_stride, M, N, ignore_index, UNIT
         )
-        top = tl.maximum(tl.max(x, axis=1), _LOWEST)
+        top = tl.maximum(tl.max(x, axis=1), _lowest())
         e = _exp(x - top[:, None])
         total = tl.sum(e, axis=1)
         base = tl.where(tl.abs(x_target) < float("inf"), x_target, 0.0)
@@ -309,7 +317,7 @@ def _forward_wide_kernel(
         counts, known = target != ignore_index, (target >= 0) & (target < N)
         x_target = tl.load(x_ptr + first + target, mask=counts & known, other=float("nan")).to(tl.float32)
         base = tl.where(tl.abs(x_target) < float("inf"), x_target, 0.0)
-        tops = tl.full([BLOCK // GROUP], _LOWEST, tl.float32)
+        tops = tl.full([BLOCK // GROUP], _lowest(), tl.float32)
         totals = tl.zeros([BLOCK // GROUP], tl.float32)
         aboves = tl.zeros([BLOCK // GROUP], tl.float32)
         kept = ()
@@ -544,7 +552,7 @@ def _forward_fake(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     M = logits.shape[0] if logits.dim() == 2 else 1
     loss = logits.new_empty(logits.shape[:-1] if reduction == "none" else (), dtype=dtype)
-    notes = logits.new_empty(2 + _SHARES.value, dtype=torch.int32)
+    notes = logits.new_empty(2 + _COUNTERS, dtype=torch.int32)
     state = logits.new_empty((2, M) if save else 0, dtype=torch.float32)
     dx = logits.new_empty(logits.shape if ahead else 0)
     return loss, notes, state, dx
@@ -571,7 +579,7 @@ def _forward(
     shares = None if reduction == "none" else x.new_empty(programs, dtype=torch.float32)
     kernel = _forward_kernel if "ROWS" in launch else _forward_wide_kernel
     with torch.cuda.device_of(x):  # triton launches on the current device
-        _prepare_kernel[(min(-(-M // _COUNTED.value), _SHARES.value),)](
+        _prepare_kernel[(min(-(-M // _COUNTED), _COUNTERS),)](
             target, _guess(x.device) if ahead else None, notes, target.stride(0), M, ignore_index
         )
         kernel[(programs,)](

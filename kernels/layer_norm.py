@@ -22,9 +22,18 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd import forward_ad
 
-_MISSING = tl.constexpr(9205357640488583168)  # the word of a part that has not come: a mean of NaN, 0x7FC00000
-_SENT = tl.constexpr(2147483648)  # what is set in a word that has: the sign bit of the squares
-_POLLS = tl.constexpr(256)  # a fifth of a millisecond, where a row's parts usually wait for some microseconds
+
+# Functions, because at each call Triton compares a kernel's global constants with what they were: 0.3 us for each.
+@triton.constexpr_function
+def _missing():
+    """The word of a part that has not come: a mean of NaN, 0x7FC00000."""
+    return 9205357640488583168
+
+
+@triton.constexpr_function
+def _sent():
+    """What is set in a word that has come: the sign bit of the squares."""
+    return 2147483648
 
 
 # --8<-- [start:forward]
@@ -43,7 +52,10 @@ def _unmarked(rstd):
     return tl.where(rstd < 0.0, 0.0, rstd), tl.abs(rstd)
 
 
-_SCALE = tl.constexpr(0.0000152587890625)  # 2^-16: sums of numbers times it do not leave the range of fp32
+@triton.constexpr_function
+def _scale():
+    """2^-16: sums of numbers times it do not leave the range of fp32."""
+    return 0.0000152587890625
 
 
 @triton.jit
@@ -80,8 +92,8 @@ def _forward_kernel(
         weight = tl.load(weight_ptr + cols, mask=within, other=0.0).to(tl.float32)
     if bias_ptr is not None:
         bias = tl.load(bias_ptr + cols, mask=within, other=0.0).to(tl.float32)
-    inverse = 1.0 / (N * _SCALE) * _SCALE  # the division is the one in the quotient
-    mean = _quotient(tl.sum(x * _SCALE, axis=1), N * _SCALE)
+    inverse = 1.0 / (N * _scale()) * _scale()  # the division is the one in the quotient
+    mean = _quotient(tl.sum(x * _scale(), axis=1), N * _scale())
     if not _is_exact(x_ptr.dtype.element_ty, BLOCK):
         distance = tl.where(inside, x - mean[:, None], 0.0)
         mean += tl.sum(distance * inverse, axis=1)
@@ -195,15 +207,16 @@ def _combine_parts(count, mean, squares, other_count, other_mean, other_squares)
 
 @triton.jit
 def _arrived(ptr, inside):
-    """The words, each once it is not 0, or after _POLLS looks as _MISSING; _SENT where it is not inside."""
+    """The words, each once it is not 0, or after some looks as missing; just sent where it is not inside."""
+    POLLS: tl.constexpr = 256  # a fifth of a millisecond, where a row's parts usually wait for some microseconds
     return tl.inline_asm_elementwise(
         """{ .reg .pred p, q; .reg .b32 polls; .reg .b64 at, word;
         setp.ne.s32 q, $2, 0; mov.b64 at, $1; mov.b64 word, 0x80000000; mov.b32 polls, 0;
         again: @q ld.relaxed.gpu.global.b64 word, [at]; setp.eq.and.s64 p, word, 0, q;
         add.s32 polls, polls, 1; setp.lt.and.s32 p, polls, $4, p; @p bra again;
         setp.eq.s64 p, word, 0; selp.b64 $0, $3, word, p; }""", "=l,l,r,l,r",
-        [ptr.to(tl.int64), inside.to(tl.int32), tl.full(ptr.shape, _MISSING, tl.int64),
-         tl.full(ptr.shape, _POLLS, tl.int32)],
+        [ptr.to(tl.int64), inside.to(tl.int32), tl.full(ptr.shape, _missing(), tl.int64),
+         tl.full(ptr.shape, POLLS, tl.int32)],
         dtype=tl.int64, is_pure=False, pack=1,
     )  # fmt: skip
 
@@ -212,8 +225,8 @@ def _arrived(ptr, inside):
 def _send(mean, squares, ptr):
     """The two of a part as one word of 64 bits, written and read at once: no order between writes is needed."""
     word = (mean.to(tl.uint32, bitcast=True).to(tl.int64) << 32) | squares.to(tl.uint32, bitcast=True).to(tl.int64)
-    tl.atomic_xchg(ptr, word | _SENT, sem="relaxed")
-    return word | _SENT
+    tl.atomic_xchg(ptr, word | _sent(), sem="relaxed")
+    return word | _sent()
 
 
 @triton.jit
@@ -225,13 +238,13 @@ def _receive(words_ptr, PARTS: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.const
     slots = tl.arange(0, SLOTS)
     if WAIT:
         return _arrived(words_ptr + slots, slots < PARTS)
-    words = tl.load(words_ptr + slots, mask=slots < PARTS, other=_SENT)
-    return tl.where(words == 0, _MISSING, words)
+    words = tl.load(words_ptr + slots, mask=slots < PARTS, other=_sent())
+    return tl.where(words == 0, _missing(), words)
 
 
 @triton.jit
 def _is_missing(words, part, SLOTS: tl.constexpr):
-    return tl.max(((words == _MISSING) & (tl.arange(0, SLOTS) == part)).to(tl.int32)) > 0
+    return tl.max(((words == _missing()) & (tl.arange(0, SLOTS) == part)).to(tl.int32)) > 0
 
 
 @triton.jit
@@ -281,8 +294,8 @@ def _part_from_memory(x_ptr, left, TILES: tl.constexpr, BLOCK: tl.constexpr, PAC
     sums = tl.zeros([BLOCK // 8, 8], tl.float32)
     for tile in range(tiles):
         kept = _kept(x_ptr, tile, left, BLOCK, PACKED, False)
-        sums = tl.fma(_look(kept, None, dtype), _SCALE, sums)
-    mean = _quotient(_sum(sums), count * _SCALE)
+        sums = tl.fma(_look(kept, None, dtype), _scale(), sums)
+    mean = _quotient(_sum(sums), count * _scale())
     if not _is_exact(dtype, TILES * BLOCK):
         rest = tl.zeros([BLOCK // 8, 8], tl.float32)
         for tile in range(tiles):
@@ -348,8 +361,8 @@ def _forward_row_kernel(
     dtype: tl.constexpr = x_ptr.dtype.element_ty
     sums = tl.zeros([BLOCK // 8, 8], tl.float32)
     for tile in tl.static_range(TILES):
-        sums = tl.fma(_look(kept[tile], None, dtype), _SCALE, sums)
-    mean = _quotient(_sum(sums), count * _SCALE)
+        sums = tl.fma(_look(kept[tile], None, dtype), _scale(), sums)
+    mean = _quotient(_sum(sums), count * _scale())
     if not _is_exact(dtype, TILES * BLOCK):
         rest = tl.zeros([BLOCK // 8, 8], tl.float32)
         for tile in tl.static_range(TILES):

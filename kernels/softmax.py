@@ -19,18 +19,32 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd import forward_ad
 
-_LOG2E = tl.constexpr(1.4426950408889634)
-_LOWEST = tl.constexpr(torch.finfo(torch.float32).min)
-_NOTHING = tl.constexpr(-36028801313931264)  # the word of a part without columns: _LOWEST and 0
-_MISSING = tl.constexpr(-36028799170445311)  # the word of a part that has not come: _LOWEST and a NaN, 0x7FC00001
-_POLLS = tl.constexpr(256)  # a fifth of a millisecond, where a row's parts usually wait for some microseconds
+
+# Functions, because at each call Triton compares a kernel's global constants with what they were: 0.3 us for each.
+@triton.constexpr_function
+def _lowest():
+    """Where a maximum begins: finite, so that -inf less it is no NaN."""
+    return -3.4028234663852886e38
+
+
+@triton.constexpr_function
+def _nothing():
+    """The word of a part without columns: the lowest number, and 0."""
+    return -36028801313931264
+
+
+@triton.constexpr_function
+def _missing():
+    """The word of a part that has not come: the lowest number, and a NaN, 0x7FC00001."""
+    return -36028799170445311
 
 
 # --8<-- [start:forward]
 @triton.jit
 def _exp(x):
     """tl.exp spends three more instructions on each number, for results below 2^-126: here they are 0."""
-    return tl.exp2(x * _LOG2E)
+    LOG2E: tl.constexpr = 1.4426950408889634
+    return tl.exp2(x * LOG2E)
 
 
 @triton.jit
@@ -114,15 +128,16 @@ def _merge(high, total, other_high, other_total):
 
 @triton.jit
 def _arrived(ptr, inside):
-    """The words, each once it is not 0, or after _POLLS looks as _MISSING."""
+    """The words, each once it is not 0, or after some looks as missing."""
+    POLLS: tl.constexpr = 256  # a fifth of a millisecond, where a row's parts usually wait for some microseconds
     return tl.inline_asm_elementwise(
         """{ .reg .pred p, q; .reg .b32 polls; .reg .b64 at, word;
         setp.ne.s32 q, $2, 0; mov.b64 at, $1; mov.b64 word, $3; mov.b32 polls, 0;
         again: @q ld.relaxed.gpu.global.b64 word, [at]; setp.eq.and.s64 p, word, 0, q;
         add.s32 polls, polls, 1; setp.lt.and.s32 p, polls, $5, p; @p bra again;
         setp.eq.s64 p, word, 0; selp.b64 $0, $4, word, p; }""", "=l,l,r,l,l,r",
-        [ptr.to(tl.int64), inside.to(tl.int32), tl.full(ptr.shape, _NOTHING, tl.int64),
-         tl.full(ptr.shape, _MISSING, tl.int64), tl.full(ptr.shape, _POLLS, tl.int32)],
+        [ptr.to(tl.int64), inside.to(tl.int32), tl.full(ptr.shape, _nothing(), tl.int64),
+         tl.full(ptr.shape, _missing(), tl.int64), tl.full(ptr.shape, POLLS, tl.int32)],
         dtype=tl.int64, is_pure=False, pack=1,
     )  # fmt: skip
 
@@ -141,13 +156,13 @@ def _receive(words_ptr, PARTS: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.const
     slots = tl.arange(0, SLOTS)
     if WAIT:
         return _arrived(words_ptr + slots, slots < PARTS)
-    words = tl.load(words_ptr + slots, mask=slots < PARTS, other=_NOTHING)
-    return tl.where(words == 0, _MISSING, words)
+    words = tl.load(words_ptr + slots, mask=slots < PARTS, other=_nothing())
+    return tl.where(words == 0, _missing(), words)
 
 
 @triton.jit
 def _is_missing(words, part, SLOTS: tl.constexpr):
-    return tl.max(((words == _MISSING) & (tl.arange(0, SLOTS) == part)).to(tl.int32)) > 0
+    return tl.max(((words == _missing()) & (tl.arange(0, SLOTS) == part)).to(tl.int32)) > 0
 
 
 @triton.jit
@@ -179,7 +194,7 @@ def _part_from_memory(x_ptr, left, TILES: tl.constexpr, BLOCK: tl.constexpr, PAC
     peak = tl.full([BLOCK // 8, 8], float("-inf"), tl.float32)
     for tile in range(tiles):
         peak = tl.maximum(peak, _look(_kept(x_ptr, tile, left, BLOCK, PACKED, False), None, dtype))
-    high = tl.maximum(tl.max(peak, axis=1), _LOWEST)
+    high = tl.maximum(tl.max(peak, axis=1), _lowest())
     sums = tl.zeros([BLOCK // 8, 8], tl.float32)
     for tile in range(tiles):
         sums += _exp(_look(_kept(x_ptr, tile, left, BLOCK, PACKED, False), None, dtype) - high[:, None])
@@ -254,7 +269,7 @@ def _forward_row_kernel(
     peak = _look(tiles[0], None, dtype)
     for tile in tl.static_range(1, TILES):
         peak = tl.maximum(peak, _look(tiles[tile], None, dtype))
-    high = tl.maximum(tl.max(peak, axis=1), _LOWEST)  # finite, for -inf - -inf would be NaN
+    high = tl.maximum(tl.max(peak, axis=1), _lowest())  # finite, for -inf - -inf would be NaN
     exps, sums = _exponentials(tiles, high, dtype, TILES)
     top, total = tl.reduce((high, tl.sum(sums, axis=1)), 0, _merge)
     if PARTS > 1:
@@ -301,7 +316,7 @@ def _forward_widest_kernel(
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * x_stride * UNIT
     y_ptr += row * N
-    high, total = tl.full([LANES], _LOWEST, tl.float32), tl.zeros([LANES], tl.float32)
+    high, total = tl.full([LANES], _lowest(), tl.float32), tl.zeros([LANES], tl.float32)
     for start in range(0, N, BLOCK):
         x = _load(x_ptr, start + tl.arange(0, BLOCK), N, float("-inf"), "evict_last")
         high, total = _take_in(x, high, total)
@@ -382,7 +397,7 @@ def _backward_row_kernel(
     total = tl.sum(products)
     if PARTS > 1:
         words_ptr += row * PARTS
-        none = tl.full([], _LOWEST, tl.float32)
+        none = tl.full([], _lowest(), tl.float32)
         _send(none, total, words_ptr + part)
         words = _receive(words_ptr, PARTS, SLOTS, WAIT)
         total = _together(words)[1]

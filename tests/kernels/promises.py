@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 import torch
 import torch._dynamo.testing
+import triton.language as tl
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
@@ -660,6 +661,10 @@ class Promises:
         with stand_ins.replaced(self.kernel, **launchers):
             self.run(self.function, arguments)
         assert len(launches) >= self.LAUNCHES and all(guard == [arguments[0].device] for guard in launches)
+
+    def test_no_launch_compares_a_constant(self):
+        """Triton compares the global constants of a kernel with what they were, at each launch."""
+        assert not [name for name, value in vars(self.kernel).items() if isinstance(value, tl.constexpr)]
 
     def test_launches_fit_any_gpu(self):
         every = (1, 3, 100, 2048, 2049, 5120, 8192, 8193, 20000, 32768, 32769, 262144)

@@ -13,7 +13,7 @@ from tests.kernels.promises import DTYPES, GPU, SOME, Promises, randn
 INF = float("inf")
 MACHINE_CODE = MachineCode(
     known=(
-        ("_forward_row_kernel", "return tl.exp2(x * _LOG2E)", *POWER),
+        ("_forward_row_kernel", "return tl.exp2(x * LOG2E)", *POWER),
         ("_forward_row_kernel", "scale = 1 / total", *INVERSE),
         ("_backward_row_kernel", "tl.store(dx_ptr + cols + tile * BLOCK", *STORE),
     ),

@@ -359,8 +359,8 @@ def test_a_reference_leads_to_its_line_or_says_what_is_missing():
     registers = build.results("softmax")["forward", "32768x4096", "bfloat16"]["sm_90"][0].facts["registers"]
     assert shown == f'<a href="#compiled/forward-32768x4096/_forward_row_kernel/sm_90">{registers}</a>'
     lines = Path(ROOT / "kernels/softmax.py").read_text().splitlines()
-    number = lines.index("    return tl.exp2(x * _LOG2E)") + 1
-    shown = reference(Captures.load(), *known, line="return tl.exp2(x * _LOG2E)", text="<exp>")
+    number = lines.index("    return tl.exp2(x * LOG2E)") + 1
+    shown = reference(Captures.load(), *known, line="return tl.exp2(x * LOG2E)", text="<exp>")
     assert f'/sm_90/python/sass/L{number}"' in shown and "&lt;exp&gt;" in shown
     for wrong, said in (
         (("softmax", "forward-1x1", "_forward_row_kernel"), "configuration: expected one of"),
