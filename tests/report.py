@@ -4,13 +4,14 @@ The site's verification page shows the reports in docs/measurements/tests. This 
 installed. FILE is written when the run ends, whole or not at all.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.benchmarks import machine
+from tests.benchmarks import machine, source
 from tests.benchmarks.runner import commit_of_tree, published_command, write_whole
 
 SCHEMA = 1
@@ -23,8 +24,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--report") and not hasattr(config, "workerinput"):  # one process writes
+    if not config.getoption("--report"):
+        return
+    if hasattr(config, "workerinput"):  # one process writes, but it does not collect
+        config.pluginmanager.register(Deselected(config), "report-deselected")
+    else:
         config.pluginmanager.register(Report(config), "report-writer")
+
+
+class Deselected:
+    """Tells the process that writes how many tests this one left out; all collect the same."""
+
+    def __init__(self, config: pytest.Config):
+        self.output: dict = config.workeroutput  # type: ignore[attr-defined]
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        self.output["deselected"] = self.output.get("deselected", 0) + len(items)
 
 
 class Report:
@@ -48,8 +63,19 @@ class Report:
             "dirty": dirty,
             "machine": described,
             "software": machine.software() | {"pytest": pytest.__version__},
+            "kernels": kernels(source.ROOT),
+            "deselected": 0,
         }
         self.tests: dict[str, dict] = {}
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        self.content["deselected"] += len(items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node) -> None:
+        """A worker of pytest-xdist is done."""
+        deselected = getattr(node, "workeroutput", {}).get("deselected", 0)
+        self.content["deselected"] = max(self.content["deselected"], deselected)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """One phase of a test: what went wrong in setup or teardown counts as an error."""
@@ -70,6 +96,12 @@ class Report:
 
     def pytest_sessionfinish(self) -> None:
         write_whole(self.path, self.content | {"tests": list(self.tests.values())})
+
+
+def kernels(root: Path) -> dict[str, str]:
+    """The hash of each kernel's file, for the site to tell which changed since."""
+    files = sorted((root / "kernels").glob("[!_]*.py"))
+    return {file.stem: source.digest_texts([(file.name, file.read_text(encoding="utf-8"))]) for file in files}
 
 
 def outcome_of(report: pytest.TestReport) -> str:

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from docs.publish.records.schema import TestReport, read
 from tests.benchmarks.source import ROOT
 
@@ -44,6 +46,15 @@ def test_every_outcome_is_reported_with_its_reason(tmp_path: Path):
     assert (report.commit, report.dirty) == ("c" * 40, False)
     assert "torch" in report.software
     assert report.command.startswith("python -m pytest -q -p tests.report --continue-on-collection-errors")
+    assert report.deselected == 0
+    assert {path.stem for path in (ROOT / "kernels").glob("[!_]*.py")} == report.kernels.keys()
+
+
+@pytest.mark.parametrize("processes", ((), ("--numprocesses=2",)))
+def test_what_the_command_leaves_out_is_counted(processes, tmp_path: Path):
+    (tmp_path / "test_some.py").write_text(TESTS)
+    report = report_of(tmp_path, "--report-commit", "c" * 40, *processes, "-k", "not fails and not errors")
+    assert (len(report.tests), report.deselected) == (2, 3)  # "fails" is in "xfails", too
 
 
 def test_several_processes_write_one_report(tmp_path: Path):

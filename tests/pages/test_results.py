@@ -102,7 +102,11 @@ def test_a_machines_page_says_all_that_evidence_needs(store: Store):
 
 
 def test_result_pages_stay_out_of_search(store: Store):
-    pages = [machines.page(store, "nvidia-h200", PLACE), history.page(store, PLACE), verification.page([], {}, PLACE)]
+    pages = [
+        machines.page(store, "nvidia-h200", PLACE),
+        history.page(store, PLACE),
+        verification.page([], {}, {}, PLACE),
+    ]
     assert all("search:\n  exclude: true" in page.partition("\n---\n")[0] for page in pages)
 
 
@@ -135,10 +139,20 @@ def test_verification_counts_what_ran_and_what_did_not(tmp_path: Path):
     for report in (older, REPORT):
         tiny.write(tmp_path, report, "tests")
     reports = load_reports(tmp_path / "docs/measurements/tests", tmp_path)
-    page = verification.page(reports, {"run": 5, "listed": 2}, PLACE)
+    page = verification.page(reports, {"add": "0", "sub": "0"}, {"run": 5, "listed": 2}, PLACE)
+    assert "the report does not say which it tested" in page
     assert page.count("## NVIDIA H200") == 1, "the newest report of a machine"
     assert "2 passed, 1 failed, 1 skipped" in page
     assert "needs two GPUs</th><td>1</td>" in page
     assert "<code>tests/kernels/test_sub.py::test_four</code></th><td>assert 1 &lt; 0</td>" in page
     assert re.search(r"test_add\.py</code></th><td>2</td><td>0</td><td>1</td>", page)
     assert "listed as not runnable, each with its reason</th><td>2</td>" in page
+
+
+def test_verification_says_which_kernels_changed_since(tmp_path: Path):
+    tiny.write(tmp_path, REPORT | {"deselected": 7, "kernels": {"add": "0", "sub": "0"}}, "tests")
+    reports = load_reports(tmp_path / "docs/measurements/tests", tmp_path)
+    page = verification.page(reports, {"add": "0", "sub": "1", "mul": "2"}, {}, PLACE)
+    assert "changed since: <code>sub</code>, <code>mul</code>" in page
+    assert "7 tests by the command" in page
+    assert "as they are now" in verification.page(reports, {"add": "0", "sub": "0"}, {}, PLACE)

@@ -6,6 +6,8 @@ from docs.publish.generated import exports, history, machines, verification
 from docs.publish.place import Place
 from docs.publish.records.schema import TestReport
 from docs.publish.records.store import Store
+from tests.benchmarks.source import ROOT
+from tests.report import kernels
 
 
 def navigation(store: Store) -> list[dict[str, str]]:
@@ -29,4 +31,4 @@ def files(
         yield f"results/{slug}.csv", exports.as_csv(store, slug)
     yield "results/history.md", history.page(store, place("results/history.md", "results/history/"))
     path, address = "results/verification.md", "results/verification/"
-    yield path, verification.page(reports, blocks, place(path, address))
+    yield path, verification.page(reports, kernels(ROOT), blocks, place(path, address))

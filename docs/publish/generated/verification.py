@@ -20,8 +20,12 @@ KINDS = {
 }
 
 
-def page(reports: list[TestReport], blocks: Mapping[str, int], place: Place) -> str:
-    """The verification page as Markdown: the newest report of each machine, and the census of fenced blocks."""
+def page(reports: list[TestReport], kernels: Mapping[str, str], blocks: Mapping[str, int], place: Place) -> str:
+    """The verification page as Markdown: the newest report of each machine, and the census of fenced blocks.
+
+    Args:
+        kernels: the hash of each kernel's file as it is now (tests/report.py).
+    """
     parts = [
         front_matter("Verification", "Which tests ran where, at which commit, and what is skipped"),
         "Every test runs on every push, on a machine without a GPU: Triton kernels in Triton's interpreter, compiled "
@@ -33,7 +37,7 @@ def page(reports: list[TestReport], blocks: Mapping[str, int], place: Place) -> 
         newest.setdefault(report.machine["slug"], report)
     if not newest:
         parts.append("No report of a native run has been committed yet.\n\n")
-    parts += [_report(report, place) for report in newest.values()]
+    parts += [_report(report, kernels, place) for report in newest.values()]
     parts += [
         "## Code blocks on the pages\n\n",
         "A census accounts for every fenced block. Those that cannot run stand in one reviewed file with their "
@@ -45,7 +49,21 @@ def page(reports: list[TestReport], blocks: Mapping[str, int], place: Place) -> 
     return "".join(parts)
 
 
-def _report(report: TestReport, place: Place) -> str:
+def _left_out(report: TestReport) -> str:
+    if report.deselected is None:
+        return "not counted"
+    return f"{report.deselected} tests by the command" if report.deselected else "none"
+
+
+def _changed(report: TestReport, now: Mapping[str, str]) -> str:
+    """Which kernels are not those that were tested."""
+    if report.kernels is None:
+        return "the report does not say which it tested"
+    changed = [name for name in now if report.kernels.get(name) != now[name]]
+    return f"changed since: {', '.join(map(code, changed))}" if changed else "as they are now"
+
+
+def _report(report: TestReport, now: Mapping[str, str], place: Place) -> str:
     counts = Counter(test.outcome for test in report.tests)
     versions = ", ".join(f"{name} {version}" for name, version in report.software.items())
     commit = link(report.commit[:10], f"{place.repository}/tree/{report.commit}") if report.commit else "no commit"
@@ -54,6 +72,8 @@ def _report(report: TestReport, place: Place) -> str:
         facts(
             [
                 ("Tests", ", ".join(f"{counts[name]} {name}" for name in OUTCOMES if counts[name])),
+                ("Left out", _left_out(report)),
+                ("Kernels", _changed(report, now)),
                 ("Commit", commit + (", with uncommitted changes" if report.dirty else "")),
                 ("Date", f"{report.date[:10]}, {report.date[11:16]} UTC"),
                 ("Command", code(report.command)),

@@ -278,6 +278,8 @@ class TestReport(Provenance):
     id: Text
     dirty: bool
     machine: dict[str, Any]
+    deselected: Annotated[int, Field(ge=0)] | None = None  # reports of before it was counted do not say
+    kernels: dict[str, str] | None = None  # hashes of the files that were tested
     tests: list[Outcome]
 
 
