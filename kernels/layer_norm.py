@@ -725,7 +725,8 @@ def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int | 
         return _options(device, 256, ROWS=2, BLOCK=block)
     parts = _parts(N, 2**17 // bits, device) if 2**19 // bits < N else 1
     if not parts:
-        return _options(device, 1024, BLOCK=8192)
+        # Threads that hold copies of a sum must have it to the bit. Fused, each would round the other's products alone.
+        return _options(device, 1024, BLOCK=8192, enable_fp_fusion=False)
     # threads, columns of a tile, whether packed, and how many rows later what is fetched is needed
     threads, block, packed, ahead = 512, 4096, False, 0
     if parts > 1:
@@ -763,7 +764,10 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int |
     # 64 KiB of it at most for bf16: wider dtypes and AMD's smaller memory get a stage less
     stages = 3 if bits == 16 and _device(device)[1] == 32 else 2
     rows, fold = tile // block, int(block >= 8 * threads)
-    return _options(device, threads, PROGRAMS=programs, ROWS=rows, TILES=1, BLOCK=block, FOLD=fold, STAGES=stages)
+    alike = {"enable_fp_fusion": False} if block < 32 else {}  # as in the forward's two looks
+    return _options(
+        device, threads, PROGRAMS=programs, ROWS=rows, TILES=1, BLOCK=block, FOLD=fold, STAGES=stages, **alike
+    )
 
 
 def _alone(N: int, bits: int) -> dict[str, int | str]:

@@ -528,7 +528,10 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
         return _row(N, device, 1, threads, block)
     parts = _parts(N, 2**17 // bits, device)
     alike = _alike(48 if bits == 32 else 64)
-    return _row(N, device, parts, 256, 4096, **alike) if parts else _looks(bits, device)
+    if parts:
+        return _row(N, device, parts, 256, 4096, **alike)
+    # Threads that hold copies of a sum must have it to the bit. Fused, each would round the other's products alone.
+    return {**_looks(bits, device), "enable_fp_fusion": False}
 
 
 # --8<-- [end:launch]
