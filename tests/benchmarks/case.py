@@ -49,12 +49,14 @@ class Variant:
             hashes, registers and spills.
         timer: where the way of timing is the subject: times the call instead of `measure`, by itself and not
             interleaved, in each of the point's modes. The workload then states no bytes: a wrong time is no bandwidth.
+        refresh: puts back the inputs that a call overwrites. It is not timed.
     """
 
     build: Callable[[], Call]
     results: Callable[[object], Results] = lambda returned: {"output": returned}  # type: ignore[dict-item]
     binaries: Callable[[], Mapping[str, Any]] | None = None
     timer: Callable[[Call, torch.device], Timing] | None = None
+    refresh: Call | None = None
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class Workload:
         flops: floating-point operations, by formula.
         mix: the traffic mix whose ceiling applies: "read", "copy" or "triad" (two reads per write).
         largest_summands: by result name, where a result is a sum whose terms cancel (see equivalence.compare).
+        wrong: results that the check must refuse, by what is wrong with them ("zero except at the target"), made from a
+            copy of the baseline's. At least three; where one passes, nothing is timed.
     """
 
     variants: Mapping[str, Variant]
@@ -81,6 +85,7 @@ class Workload:
     flops: int
     mix: str = "copy"
     largest_summands: Mapping[str, float] = field(default_factory=dict)
+    wrong: Mapping[str, Callable[[Results], Results]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
