@@ -101,6 +101,18 @@ def test_a_sound_record_is_read(tmp_path: Path):
     assert not row.stale
 
 
+def test_a_row_says_what_its_host_was_like_where_the_record_knows(tmp_path: Path):
+    root = tiny.project(tmp_path)
+    yardstick = {"python_call": 4e-8, "eager_launch": 5e-6, "cuda_launch": 2e-6}
+    new = tiny.row(root, busy="stolen", host=yardstick, calls=10, refreshed=True, built_cold=True)
+    there = tiny.H200 | {"boot": "b007", "processor": {"model": "A processor", "cores": 16}}
+    tiny.write(root, tiny.record(root, [new, tiny.row(root, variant="eager")], machine=there))
+    newer, older = load(root).select()
+    assert (newer.row.busy, newer.row.host, newer.row.calls) == ("stolen", yardstick, 10)
+    assert (older.row.busy, older.row.host, older.row.built_cold) == ("", None, None)
+    assert newer.record.machine["boot"] == "b007"
+
+
 def test_local_runs_may_be_of_uncommitted_code(tmp_path: Path):
     root = tiny.project(tmp_path)
     tiny.write(root, tiny.record(root, dirty=True, machine=tiny.LAPTOP), "local")

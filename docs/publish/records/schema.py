@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator, with_config
-from typing_extensions import TypedDict
+from typing_extensions import NotRequired, TypedDict
 
 from docs.publish.errors import PublishError
 
@@ -64,8 +64,22 @@ class Ceilings(TypedDict):
 
 
 @with_config(STRICT)
+class Yardstick(TypedDict):
+    """Seconds that this host needs for next to nothing, measured beside the rows: an empty Python call, an eager launch
+    of a trivial op, the launch of a CUDA kernel alone."""
+
+    python_call: Positive
+    eager_launch: Positive
+    cuda_launch: Positive | None
+
+
+@with_config(STRICT)
 class Machine(TypedDict):
-    """The hardware, and on a GPU its clocks, temperature and power before and after the run."""
+    """The hardware, and on a GPU its clocks, temperature and power before and after the run.
+
+    Machines that were started separately have different boots. Older records name neither boot nor processor (of the
+    host: its model and cores).
+    """
 
     slug: Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
     name: Text
@@ -77,6 +91,8 @@ class Machine(TypedDict):
     power_limit_w: float | None
     before: dict[str, float | None]
     after: dict[str, float | None]
+    processor: NotRequired[dict[str, str | int | None] | None]
+    boot: NotRequired[Text | None]
 
 
 class Binary(Model):
@@ -120,7 +136,15 @@ class Point(Model):
 
 
 class Row(Point):
-    """What one variant took at one point in one mode."""
+    """What one variant took at one point in one mode.
+
+    Attributes:
+        busy: why the machine was too busy to time anything then; empty where it was not. Older rows do not say.
+        host: the yardstick of the run, beside times that the host's clock took.
+        calls: calls in one sample.
+        refreshed: inputs that a call overwrites were put back before each.
+        built_cold: the build's seconds began with empty caches.
+    """
 
     mode: Text
     time: Timing
@@ -134,6 +158,11 @@ class Row(Point):
     build_seconds: Annotated[float, Field(ge=0)]
     binaries: list[Binary]
     sources: Sources
+    busy: str = ""
+    host: Yardstick | None = None
+    calls: Annotated[int, Field(ge=1)] | None = None
+    refreshed: bool = False
+    built_cold: bool | None = None
     _record: "Record" = PrivateAttr()
 
     @property
