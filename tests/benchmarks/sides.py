@@ -71,6 +71,7 @@ def workload(
     outputs: tuple[str, ...] = ("output",),
     grads: tuple[Tensor, ...] | None = None,
     largest_summands: Mapping[str, float] | None = None,
+    wrong: Mapping[str, Function] | None = None,
 ) -> Workload:
     """All sides at one point, on the same inputs, which none of them may touch.
 
@@ -83,6 +84,7 @@ def workload(
         outputs: names of what the functions return.
         grads: incoming gradients; random ones if not given.
         largest_summands: of results whose terms cancel.
+        wrong: functions whose results the check must refuse, by what is wrong with them.
     """
     leaves = tuple(t.detach().requires_grad_(point.direction != "forward") for t in inputs.values())
     eager = functions["eager"]()
@@ -110,6 +112,9 @@ def workload(
         others = tuple(t.double() if t.is_floating_point() else t for t in rest)
         return results(step(eager, exact, others, tuple(t.double() for t in grads or ()))())
 
+    def wrongly(function: Function) -> Callable[[Results], Results]:
+        return lambda baseline: results(step(function, leaves, rest, grads)())
+
     finders = dict(functions) | {
         "compile": lambda: compiled(eager),
         "compile-max": lambda: compiled_with_every_knob(eager),
@@ -123,6 +128,7 @@ def workload(
         flops=flops,
         mix=mix,
         largest_summands=largest_summands or {},
+        wrong={name: wrongly(function) for name, function in (wrong or {}).items()},
     )
 
 
