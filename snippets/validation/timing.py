@@ -15,24 +15,33 @@ from functools import partial
 import torch
 
 Call = Callable[[], object]
+MODES = ("device", "graph", "calls", "burst", "sustained")
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds per call: the 20th, 50th and 80th percentile over `samples` samples."""
+    """Seconds per call: the 20th, 50th and 80th percentile over `samples` samples, each over `calls` calls.
+
+    `calls` is None where a sample is as many calls as its time asks for.
+    """
 
     p20: float
     p50: float
     p80: float
     samples: int
+    calls: int | None = None
 
     @classmethod
-    def of(cls, seconds: list[float]) -> "Timing":
+    def of(cls, seconds: list[float], calls: int | None = None) -> "Timing":
         """Summarise samples (seconds per call, at least one)."""
         if len(seconds) == 1:
-            return cls(seconds[0], seconds[0], seconds[0], 1)
+            return cls(seconds[0], seconds[0], seconds[0], 1, calls)
         deciles = statistics.quantiles(seconds, n=10, method="inclusive")
-        return cls(deciles[1], deciles[4], deciles[7], len(seconds))
+        return cls(deciles[1], deciles[4], deciles[7], len(seconds), calls)
+
+
+def nothing() -> None:
+    """A call that does nothing."""
 
 
 # --8<-- [start:flush]
@@ -69,8 +78,8 @@ class DeviceTimer:
         self.cache = ColdCache(device) if cold else None
         self.spin_cycles = spin_cycles
 
-    def sample(self, call: Call) -> float:
-        """Seconds that one call took on the GPU.
+    def sample(self, call: Call, refresh: Call = nothing) -> float:
+        """Seconds that one call took on the GPU, after what puts back the inputs that it overwrites.
 
         Raises:
             RuntimeError: the host never got ahead, even of a spin of a fifth of a second.
@@ -78,6 +87,7 @@ class DeviceTimer:
         with torch.cuda.device(self.device):
             for attempt in range(24):
                 start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                refresh()
                 if self.cache:
                     self.cache.flush()
                 torch.cuda._sleep(self.spin_cycles)
@@ -103,15 +113,20 @@ def seconds_per_call(call: Call, device: torch.device, at_least: float = 0.01) -
     """Wall-clock seconds per call over a batch of back-to-back calls: the host's time counts."""
     calls = 1
     while True:
-        synchronize(device)
-        begin = time.perf_counter()
-        for _ in range(calls):
-            call()
-        synchronize(device)
-        elapsed = time.perf_counter() - begin
+        elapsed = seconds_of(call, device, calls)
         if elapsed >= at_least:
             return elapsed / calls
         calls = max(calls * 2, math.ceil(calls * at_least / max(elapsed, 1e-9)))
+
+
+def seconds_of(call: Call, device: torch.device, calls: int) -> float:
+    """Wall-clock seconds that so many back-to-back calls take together."""
+    synchronize(device)
+    begin = time.perf_counter()
+    for _ in range(calls):
+        call()
+    synchronize(device)
+    return time.perf_counter() - begin
 
 
 def synchronize(device: torch.device) -> None:
@@ -124,11 +139,11 @@ def synchronize(device: torch.device) -> None:
 
 
 # --8<-- [start:power]
-def burst(call: Call, device: torch.device) -> float:
-    """Seconds per call over a few milliseconds of work after a pause: clocks high, chip cool."""
+def burst(call: Call, device: torch.device, calls: int) -> float:
+    """Seconds per call over some calls after a pause: clocks high, chip cool."""
     synchronize(device)
     time.sleep(0.05)
-    return seconds_per_call(call, device, at_least=0.003)
+    return seconds_of(call, device, calls) / calls
 
 
 def sustained(call: Call, device: torch.device) -> float:
@@ -146,31 +161,42 @@ def measure(
     mode: str = "device",
     rounds: int = 30,
     patience: float = 20.0,
+    refresh: Mapping[str, Call] | None = None,
 ) -> dict[str, Timing]:
     """Time several calls side by side, in one process, interleaved.
 
     Args:
         calls: what to time, by name. Each is called without arguments.
         device: where they run.
-        mode: "device" (GPU time of one call, cold L2), "calls" (wall clock per back-to-back call, so that
-            launch overhead counts), "burst" or "sustained" (wall clock, see there). A CPU has "calls" only.
+        mode: "device" (GPU time of one call, cold L2), "graph" (GPU time per call of a CUDA graph that holds
+            many calls, inputs in the L2), "calls" (wall clock per back-to-back call, so that launch overhead
+            counts), "burst" or "sustained" (wall clock, see there). A CPU has "calls" only.
         rounds: samples of each call, at least 1. Each round takes one sample of every call, in rotating
             order, so that drift of clocks and temperature falls on all alike.
         patience: seconds after which no new round begins (though five are always taken).
+        refresh: by name, what puts back the inputs that a call overwrites. It is called before each sample
+            and not timed; where a sample is many calls, all but the first meet what the one before left.
 
     Returns:
         Seconds per call for each name.
 
     Raises:
         ValueError: the mode is unknown, or needs a GPU and the device is a CPU.
-        RuntimeError: mode is "device" and a call waits for the GPU.
+        RuntimeError: mode is "device" or "graph" and a call waits for the GPU.
     """
-    sample = sampler(mode, torch.device(device))
+    device = torch.device(device)
+    check_mode(mode, device)
     names = list(calls)
-    samples: dict[str, list[float]] = {name: [] for name in names}
+    before = {name: (refresh or {}).get(name, nothing) for name in names}
     for name in names:  # warm up: compilation, allocation, clocks
         for _ in range(3):
+            before[name]()
             calls[name]()
+    number = calls_in_a_sample(mode, calls, device)
+    if mode == "graph":
+        calls = {name: captured(calls[name], number) for name in names}
+    sample = sampler(mode, device, number)
+    samples: dict[str, list[float]] = {name: [] for name in names}
     # --8<-- [start:rounds]
     with no_garbage_collection():
         began = time.perf_counter()
@@ -179,19 +205,70 @@ def measure(
                 break
             for step in range(len(names)):
                 name = names[(turn + step) % len(names)]
-                samples[name].append(sample(calls[name]))
+                samples[name].append(sample(calls[name], before[name]))
     # --8<-- [end:rounds]
-    return {name: Timing.of(seconds) for name, seconds in samples.items()}
+    return {name: Timing.of(seconds, number) for name, seconds in samples.items()}
 
 
-def sampler(mode: str, device: torch.device) -> Callable[[Call], float]:
-    """What takes one sample of a call, in seconds; the modes are those of `measure`."""
-    wall_clocks = {"calls": seconds_per_call, "burst": burst, "sustained": sustained}
-    if mode != "device" and mode not in wall_clocks:
-        raise ValueError(f"mode: expected device, {', '.join(wall_clocks)}, got {mode!r}")
+def check_mode(mode: str, device: torch.device) -> None:
+    """Raise a ValueError if it is no mode of `measure` there."""
+    if mode not in MODES:
+        raise ValueError(f"mode: expected {', '.join(MODES)}, got {mode!r}")
     if device.type == "cpu" and mode != "calls":
         raise ValueError(f"mode: a CPU has only 'calls', got {mode!r}")
-    return DeviceTimer(device).sample if mode == "device" else partial(wall_clocks[mode], device=device)
+
+
+# --8<-- [start:number]
+def calls_in_a_sample(mode: str, calls: Mapping[str, Call], device: torch.device) -> int | None:
+    """How many calls a sample is, the same for all that are timed side by side; None where each decides.
+
+    Ten calls or more make a burst, and three milliseconds, but no tenth of a second: then it is a load.
+    A graph holds a millisecond of calls, beside which its own launch is little.
+    """
+    if mode == "device" or not calls:
+        return 1
+    if mode == "graph":
+        timer = DeviceTimer(device, cold=False)
+        return min(100, math.ceil(1e-3 / min(timer.sample(call) for call in calls.values())))
+    if mode == "burst":
+        seconds = [seconds_per_call(call, device, at_least=0.003) for call in calls.values()]
+        return max(10, min(math.ceil(0.003 / min(seconds)), math.floor(0.1 / max(seconds))))
+    return None
+
+
+# --8<-- [end:number]
+
+
+def sampler(mode: str, device: torch.device, calls: int | None = None) -> Callable[[Call, Call], float]:
+    """What takes one sample, in seconds per call, of a call (in mode "graph", of a graph of so many calls)."""
+    if mode in ("device", "graph"):
+        timer = DeviceTimer(device, cold=mode == "device")
+        return lambda call, refresh: timer.sample(call, refresh) / (calls or 1)
+    clocks = {"calls": seconds_per_call, "sustained": sustained, "burst": partial(burst, calls=calls or 10)}
+    clock = clocks[mode]
+
+    def sample(call: Call, refresh: Call) -> float:
+        refresh()
+        return clock(call, device)
+
+    return sample
+
+
+# --8<-- [start:yardstick]
+def yardstick(device: torch.device) -> dict[str, float]:
+    """How fast the host is, in seconds: an empty Python call, an eager call of a trivial op, a launch by itself.
+
+    The same code on another machine with the same GPU may take twice the time on the host. So a time that the host
+    rules is worth little alone, and more beside these. A CPU has no launch.
+    """
+    number = torch.zeros(1, device=device)
+    steps: dict[str, Call] = {"python_call": nothing, "eager_launch": number.neg}
+    if device.type == "cuda":
+        steps["cuda_launch"] = partial(torch.cuda._sleep, 0)
+    return {name: timing.p50 for name, timing in measure(steps, device, "calls", rounds=5, patience=0.0).items()}
+
+
+# --8<-- [end:yardstick]
 
 
 @contextmanager
@@ -208,10 +285,10 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 # --8<-- [start:graph]
-def captured(call: Call) -> Call:
-    """Record a call's kernels in a CUDA graph; the result replays them with one launch.
+def captured(call: Call, calls: int = 1) -> Call:
+    """Record the kernels of a call, or of several in a row, in a CUDA graph; the result replays them with one launch.
 
-    What `call` returned during capture is overwritten by each replay, and returned by it.
+    What the last call returned during capture is overwritten by each replay, and returned by it.
     """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -221,7 +298,8 @@ def captured(call: Call) -> Call:
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        outputs = call()
+        for _ in range(calls):
+            outputs = call()
 
     def replay() -> object:
         graph.replay()

@@ -16,13 +16,15 @@ environment.require()  # before torch is imported
 
 import torch  # noqa: E402
 
+from snippets.validation.timing import MODES  # noqa: E402
 from tests.benchmarks.case import Point  # noqa: E402
 from tests.benchmarks.runner import (  # noqa: E402
     Record,
     commit_hash,
     discover,
-    fresh_cases,
+    fresh_points,
     load,
+    plan,
     published_command,
     run,
 )
@@ -50,29 +52,27 @@ def main(arguments: list[str]) -> int:
         return 2
     if problem := environment.compiler_problem():
         print(f"{problem}; variants that need it will not be timed", file=sys.stderr)
-    names = [name for name in options.cases or files if any(True for _ in load(files[name]).points(device))]
-    if options.skip_fresh:
-        fresh = fresh_cases(options.out, names, device)
-        names = [name for name in names if name not in fresh]
-    if not names:
+    fresh = fresh_points(options.out, device) if options.skip_fresh else ()
+    todo = plan(options.cases or files, device, options.modes, fresh)
+    if not todo:
         print(f"nothing to measure on this {device.type}: no case has points here, or all were measured with this code")
         return 0
     command = published_command("python -m tests.benchmarks", arguments, own=("--out", "--commit"))
     record = Record(options.out, device, command, options.commit)
     bar = Progress()
     try:
-        run(names, device, record, bar.say, bar.over)
+        run(todo, device, record, bar.say, bar.over)
     except KeyboardInterrupt:
         bar.close()
-        done = (
-            f"finished cases are in {record.path}" if record.path.exists() else "no case was finished, nothing written"
-        )
+        done = f"what was measured is in {record.path}" if record.path.exists() else "nothing was measured yet"
         print(f"interrupted: {done}", file=sys.stderr)
         return 130
     bar.close()
     for failure in record.content["failures"]:
         shape = "×".join(map(str, failure["shape"].values()))
         print(f"not timed: {failure['case']} {failure['variant']} {failure['direction']} {shape}: {failure['reason']}")
+    for reason in sorted({row["busy"] for row in record.content["rows"]} - {""}):
+        print(f"this machine was busy ({reason}); measure again", file=sys.stderr)
     print(f"{len(record.content['rows'])} rows in {record.path}")
     if record.content["dirty"]:
         print("measured in a tree with uncommitted changes: shown here, but never published", file=sys.stderr)
@@ -86,7 +86,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=LOCAL, help="folder for the record (default: %(default)s)")
     parser.add_argument("--device", choices=("cuda", "cpu"), help="default: the GPU where there is one")
     parser.add_argument("--commit", type=commit_hash, help="the commit measured, where the folder is no git checkout")
-    parser.add_argument("--skip-fresh", action="store_true", help="leave out cases whose numbers are up to date here")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=(), help="time in these modes only, e.g. calls")
+    parser.add_argument(
+        "--skip-fresh", action="store_true", help="go on where a run stopped: leave out points that are up to date"
+    )
     return parser.parse_args(arguments)
 
 

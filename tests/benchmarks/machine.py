@@ -1,6 +1,7 @@
-"""Which machine is this, with which software, and in what state?"""
+"""Which machine is this, with which software, in what state, and is it busy?"""
 
 import contextlib
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -8,7 +9,8 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -17,8 +19,12 @@ PACKAGES = ("torch", "triton", "numpy", "liger-kernel", "quack-kernels", "nvidia
 
 
 def describe(device: torch.device) -> dict:
-    """The hardware, named by its model: {"slug", "name", "kind", "memory_bytes", "units", ...}."""
-    return _describe_gpu(device) if device.type == "cuda" else _describe_cpu()
+    """The hardware, named by its model: {"slug", "name", "kind", "memory_bytes", "units", ...}.
+
+    `boot` tells machines apart that were started separately.
+    """
+    hardware = _describe_gpu(device) if device.type == "cuda" else _describe_cpu()
+    return hardware | {"processor": f"{_cpu_name()}, {os.cpu_count()} cores", "boot": _boot()}
 
 
 def _describe_gpu(device: torch.device) -> dict:
@@ -83,6 +89,60 @@ def state(device: torch.device) -> dict:
     }
     facts = _nvidia_smi(device, *names.values())
     return {ours: _number(facts.get(theirs)) for ours, theirs in names.items()}
+
+
+class Watch:
+    """What else a machine does from here on, as the kernel counts it; nothing where it does not (macOS, Windows)."""
+
+    MOST = 0.1  # of the processor's time; a share of a tenth moves a median that the host rules by as much
+
+    def __init__(self) -> None:
+        self.began, self.before = time.perf_counter(), _counters()
+
+    def busy(self) -> str:
+        """Why a time that was taken meanwhile is not to be trusted; empty if none is known."""
+        wall = time.perf_counter() - self.began
+        spent = {name: after - self.before[name] for name, after in _counters().items() if name in self.before}
+        total = max(spent.get("total", 0.0), wall)
+        others = spent.get("used", 0.0) - spent.get("own", 0.0)
+        shares = {
+            "of the processor's time went to other machines": spent.get("stolen", 0.0) / total,
+            "of the processor's time went to other programs": others / total,
+            "of the time this program was held back": spent.get("throttled", 0.0) / max(wall, 1e-9),
+        }
+        return "; ".join(f"{share:.0%} {what}" for what, share in shares.items() if share > self.MOST)
+
+
+def uneven(before: Mapping[str, float], after: Mapping[str, float]) -> str:
+    """Why two yardsticks of a host (snippets/validation/timing.py), taken one after the other, do not agree."""
+    ratios = {name: max(before[name], after[name]) / min(before[name], after[name]) for name in before}
+    worst = max(ratios, key=lambda name: ratios[name], default="")
+    if not worst or ratios[worst] < 1.5:
+        return ""
+    return f"what is called {worst.replace('_', ' ')} took {ratios[worst]:.1f} times as long at another moment"
+
+
+def _counters() -> dict[str, float]:
+    """Seconds since some time, of all processors together: in all, in use, stolen; ours; and held back by a quota."""
+    found: dict[str, float] = {}
+    with contextlib.suppress(OSError, ValueError):
+        ticks = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        user, nice, system, idle, waiting, hard, soft, stolen = (tick / os.sysconf("SC_CLK_TCK") for tick in ticks)
+        used = user + nice + system + hard + soft
+        times = os.times()
+        found |= {"total": used + idle + waiting + stolen, "used": used, "stolen": stolen}
+        found["own"] = times.user + times.system + times.children_user + times.children_system
+    with contextlib.suppress(OSError, AttributeError):
+        quota = re.search(r"throttled_usec (\d+)", Path("/sys/fs/cgroup/cpu.stat").read_text())
+        found["throttled"] = int(quota.group(1)) * 1e-6  # type: ignore[union-attr]
+    return found
+
+
+def _boot() -> str | None:
+    """A short hash that another start of the machine does not have; None where the kernel does not tell."""
+    with contextlib.suppress(OSError):
+        return hashlib.sha256(Path("/proc/sys/kernel/random/boot_id").read_bytes()).hexdigest()[:8]
+    return None
 
 
 def software() -> dict:

@@ -17,9 +17,8 @@ import pytest
 import torch
 
 import tests.benchmarks
-from snippets.validation.timing import measure
 from tests.benchmarks import __main__ as command_line
-from tests.benchmarks import machine, runner
+from tests.benchmarks import machine, method, runner
 from tests.benchmarks.source import ROOT, TIMER
 from tests.benchmarks.sweeps import __main__ as sweeps_command_line
 
@@ -100,8 +99,8 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     write(root / "snippets/doubled.py", "def doubled(x):\n    return x + x\n")
     write(root / TIMER, (ROOT / TIMER).read_text())
     monkeypatch.setattr(runner, "ROOT", root)
-    monkeypatch.setattr(runner, "ceilings", lambda device: {})
-    monkeypatch.setattr(runner, "measure", lambda calls, device, mode, rounds: measure(calls, device, mode, rounds=5))
+    monkeypatch.setattr(method, "ceilings", lambda device: {})
+    monkeypatch.setitem(method.ROUNDS, "calls", 5)
     monkeypatch.setattr(tests.benchmarks, "__path__", [*tests.benchmarks.__path__, str(root / "tests/benchmarks")])
     yield root
     for name in ("first", "second"):
@@ -171,6 +170,78 @@ def test_a_variant_that_changes_its_inputs_is_found_out(house: Path) -> None:
     edit(house / "tests/benchmarks/first.py", "lambda: lambda: x + x)", "lambda: lambda: 2 * grows())")
     _, reasons = measured(house)
     assert "wrong result" in reasons["ours"]
+
+
+IN_PLACE = """
+    def spoil():
+        y.mul_(2)  # in place: right only on inputs that were put back
+        return y
+
+
+    y = x.clone()
+    spoilt = Variant(lambda: spoil, refresh=lambda: y.copy_(x))
+"""
+
+
+def test_what_a_variant_overwrites_is_put_back(house: Path) -> None:
+    case = house / "tests/benchmarks/first.py"
+    edit(case, "def prepare", textwrap.dedent(IN_PLACE).strip() + "\n\n\ndef prepare")
+    edit(case, '"ours": Variant(lambda: lambda: x + x)', '"ours": spoilt')
+    rows, _ = measured(house)
+    assert set(rows) == {"eager", "ours"}
+    assert (rows["ours"]["refreshed"], rows["eager"]["refreshed"]) == (True, False)
+
+
+def test_a_check_that_lets_pass_what_is_wrong_stops_the_point(house: Path) -> None:
+    case = house / "tests/benchmarks/first.py"
+    wrong = '{"5% too large": lambda right: {"output": 1.05 * right["output"]}, "the same": lambda right: right}'
+    edit(case, "flops=8,", f"flops=8, wrong={wrong},")
+    rows, reasons = measured(house)
+    assert rows == {}
+    assert reasons == {"*": "nothing timed: the check lets pass what is wrong: the same"}
+
+
+def test_wrong_results_that_are_refused_stop_nothing(house: Path) -> None:
+    case = house / "tests/benchmarks/first.py"
+    edit(case, "flops=8,", 'flops=8, wrong={"5% too large": lambda right: {"output": 1.05 * right["output"]}},')
+    rows, _ = measured(house)
+    assert set(rows) == {"eager", "ours"}
+
+
+def test_rows_by_the_hosts_clock_say_how_fast_the_host_is(house: Path) -> None:
+    rows, _ = measured(house)
+    host = rows["ours"]["host"]
+    assert host.keys() == {"python_call", "eager_launch"} and all(seconds > 0 for seconds in host.values())
+
+
+def test_a_busy_machine_is_noted(house: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    counters = iter(({"total": 0.0, "used": 0.0, "own": 0.0, "stolen": 0.0}, {"total": 1e6, "stolen": 3e5}))
+    monkeypatch.setattr(machine, "_counters", lambda: next(counters))
+    rows, _ = measured(house)
+    assert rows["ours"]["busy"] == "30% of the processor's time went to other machines"
+    assert "this machine was busy (30% of the processor's time" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("after", "busy"),
+    [
+        ({"total": 8e6, "used": 4e6, "own": 4e6, "stolen": 0.0, "throttled": 0.0}, ""),
+        ({"total": 8e6, "used": 4e6, "own": 2e6}, "25% of the processor's time went to other programs"),
+        ({"throttled": 1e6}, "of the time this program was held back"),
+        ({}, ""),
+    ],
+)
+def test_what_counts_as_busy(after: dict, busy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    counters = iter((dict.fromkeys(after, 0.0), after))
+    monkeypatch.setattr(machine, "_counters", lambda: next(counters))
+    assert machine.Watch().busy().endswith(busy) and bool(busy) == bool(after and busy)
+
+
+def test_a_host_that_is_uneven_is_noted() -> None:
+    assert machine.uneven({"python_call": 1.0}, {"python_call": 1.4}) == machine.uneven({}, {}) == ""
+    assert machine.uneven({"python_call": 1.0, "eager_launch": 2.0}, {"python_call": 1.0, "eager_launch": 1.0}) == (
+        "what is called eager launch took 2.0 times as long at another moment"
+    )
 
 
 def test_results_are_kept_where_later_calls_write_to_the_same_memory(house: Path) -> None:
@@ -260,14 +331,14 @@ def test_interrupted_in_the_second_case(house: Path, capsys: pytest.CaptureFixtu
     (record,) = records(house)
     assert {row["case"] for row in record["rows"]} == {"first"}
     assert {failure["case"] for failure in record["failures"]} == {"first"}
-    assert "interrupted: finished cases are in" in capsys.readouterr().err
+    assert "interrupted: what was measured is in" in capsys.readouterr().err
 
 
 def test_interrupted_in_the_first_case(house: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(house / "tests/benchmarks/second.py", SECOND.format(seconds=0))
     assert bench(house, "second") == 130
     assert not (house / "out").exists()
-    assert "interrupted: no case was finished, nothing written" in capsys.readouterr().err
+    assert "interrupted: nothing was measured yet" in capsys.readouterr().err
 
 
 def test_interrupted_while_writing(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,11 +369,11 @@ def test_a_real_interrupt(house: Path) -> None:
         import sys
         from pathlib import Path
         import tests.benchmarks
-        from tests.benchmarks import __main__, runner
+        from tests.benchmarks import __main__, method, runner
 
         signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
         runner.ROOT = Path({str(house)!r})
-        runner.ceilings = lambda device: {{}}
+        method.ceilings = lambda device: {{}}
         tests.benchmarks.__path__.append({str(house / "tests/benchmarks")!r})
         sys.exit(__main__.main(["--device", "cpu", "--out", {str(house / "out")!r}]))
     """
@@ -317,7 +388,7 @@ def test_a_real_interrupt(house: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, printed = process.communicate(timeout=MINUTES)
     assert process.returncode == 130
-    assert "Traceback" not in printed and "interrupted: finished cases are in" in printed
+    assert "Traceback" not in printed and "interrupted: what was measured is in" in printed
     (record,) = records(house)
     assert {row["case"] for row in record["rows"]} == {"first"}
 
@@ -354,6 +425,29 @@ def test_skip_fresh_measures_what_changed_and_only_that(house: Path) -> None:
     make_old(house)
     bench(house, "--skip-fresh")
     assert len(records(house)) == 2
+
+
+def test_a_run_goes_on_at_the_point_where_it_stopped(house: Path) -> None:
+    case = house / "tests/benchmarks/first.py"
+    second = 'Point({"elements": 8}, "float32", "backward", modes=("calls",))'
+    edit(case, 'modes=("calls",))]', f'modes=("calls",)), {second}]')
+    bench(house, "first")
+    make_old(house)
+    (path,) = (house / "out").glob("*.json")
+    content = json.loads(path.read_text())
+    assert {row["direction"] for row in content["rows"]} == {"forward", "backward"}
+    content["rows"] = [row for row in content["rows"] if row["direction"] == "forward"]
+    path.write_text(json.dumps(content))
+    assert bench(house, "--skip-fresh") == 0
+    (newest,) = set((house / "out").glob("*.json")) - {path}
+    assert {row["direction"] for row in json.loads(newest.read_text())["rows"]} == {"backward"}
+
+
+def test_only_the_modes_that_are_asked_for(house: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench(house, "first", "--modes", "device", "burst") == 0
+    assert "nothing to measure on this cpu" in capsys.readouterr().out
+    assert bench(house, "first", "--modes", "calls") == 0
+    assert {row["mode"] for (record,) in [records(house)] for row in record["rows"]} == {"calls"}
 
 
 @pytest.mark.parametrize("difference", ["machine", "software", "truncated"])

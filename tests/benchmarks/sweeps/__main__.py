@@ -16,7 +16,7 @@ from types import ModuleType
 import torch
 
 from snippets.validation.timing import Call, measure
-from tests.benchmarks import machine, runner
+from tests.benchmarks import machine, method, runner
 from tests.benchmarks.case import Case, Point
 from tests.benchmarks.source import ROOT
 from tests.benchmarks.stand_ins import Options, Question, launching, noting
@@ -84,7 +84,7 @@ def checked(
     torch.manual_seed(0)
     workload = case.prepare(point, device)
     reference = workload.reference()
-    baseline = runner.build(workload.variants["eager"])[1]
+    baseline = method.build(workload.variants["eager"])[1]
     ours = workload.variants["ours"]
     with noting(kernel) as asked:  # what the table itself says here
         call = ours.build()
@@ -95,10 +95,10 @@ def checked(
         problem = ""
         try:
             with launching(kernel, point.direction, options):
-                results = runner.copies(ours.results(call()))
-            runner.check(results, baseline, reference, workload)
+                results = method.copies(ours.results(call()))
+            method.check(results, baseline, reference, workload)
         except Exception as error:  # noqa: BLE001  too much shared memory, a compiler's limit: a fact worth recording
-            problem = runner.one_line(error)
+            problem = method.one_line(error)
         verdicts.append((options, problem))
     del reference, baseline, results
     torch.cuda.empty_cache()

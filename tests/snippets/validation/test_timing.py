@@ -8,7 +8,15 @@ import pytest
 import torch
 
 from snippets.validation import timing
-from snippets.validation.timing import DeviceTimer, Timing, captured, measure, seconds_per_call
+from snippets.validation.timing import (
+    DeviceTimer,
+    Timing,
+    calls_in_a_sample,
+    captured,
+    measure,
+    seconds_per_call,
+    yardstick,
+)
 
 CPU = torch.device("cpu")
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -55,6 +63,37 @@ def test_no_new_round_when_patience_ends(monkeypatch, clock, patience, samples):
     assert measure({"a": int}, "cpu", "calls", rounds=30, patience=patience)["a"].samples == samples
 
 
+def test_inputs_are_put_back_before_each_sample_and_not_timed(monkeypatch, clock):
+    monkeypatch.setattr(timing, "seconds_per_call", lambda call, device: timing.seconds_of(call, device, 1))
+    left = []
+
+    def refresh():
+        clock.sleep(7.0)
+        left[:] = [1]
+
+    timings = measure(
+        {"in place": lambda: (left.pop(), clock.sleep(0.5)), "other": lambda: clock.sleep(0.25)},
+        "cpu", "calls", rounds=3, refresh={"in place": refresh},
+    )  # fmt: skip
+    assert (timings["in place"].p50, timings["other"].p50) == (0.5, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("fast", "slow", "calls"), [(1e-4, 2e-4, 30), (2e-3, 4e-3, 10), (1e-4, 3.9e-3, 25), (1e-5, 0.02, 10)]
+)
+def test_a_burst_is_as_many_calls_for_each(clock, fast, slow, calls):
+    """Three milliseconds of the fastest, but no tenth of a second of the slowest, and never less than ten."""
+    device = torch.device("cpu")
+    both = {name: lambda seconds=seconds: clock.sleep(seconds) for name, seconds in (("a", fast), ("b", slow))}
+    assert calls_in_a_sample("burst", both, device) == calls
+
+
+def test_the_yardstick_of_a_host():
+    seconds = yardstick(CPU)
+    assert seconds.keys() == {"python_call", "eager_launch"}
+    assert 0 < seconds["python_call"] < seconds["eager_launch"] < 0.1
+
+
 def test_nothing_to_time():
     assert measure({}, "cpu", "calls") == {}
 
@@ -79,13 +118,13 @@ def test_garbage_collection_comes_back_after_an_error(monkeypatch):
     assert gc.isenabled()
 
 
-@pytest.mark.parametrize("mode", ["wall", "graph", ""])
+@pytest.mark.parametrize("mode", ["wall", "events", ""])
 def test_unknown_mode_is_refused(mode):
-    with pytest.raises(ValueError, match=f"expected device, calls, burst, sustained, got '{mode}'"):
+    with pytest.raises(ValueError, match=f"expected device, graph, calls, burst, sustained, got '{mode}'"):
         measure({"a": int}, "cpu", mode)
 
 
-@pytest.mark.parametrize("mode", ["device", "burst", "sustained"])
+@pytest.mark.parametrize("mode", ["device", "graph", "burst", "sustained"])
 def test_a_cpu_has_one_mode(mode):
     with pytest.raises(ValueError, match="a CPU has only 'calls'"):
         measure({"a": int}, "cpu", mode)
@@ -123,10 +162,9 @@ def test_small_kernels_are_timed_without_the_host(device):
             x.neg()
 
     on_device, by_calls = (measure({"": call}, device, mode, rounds=9)[""].p50 for mode in ("device", "calls"))
-    launches = captured(call)
-    replayed = measure({"": launches}, device, "device", rounds=9)[""].p50
+    replayed = measure({"": call}, device, "graph", rounds=9)[""]
     assert on_device < by_calls
-    assert replayed < by_calls
+    assert replayed.p50 < by_calls and replayed.calls > 1
 
 
 @gpu
@@ -175,6 +213,16 @@ def test_a_replay_computes_again(device):
     output.fill_(float("nan"))  # a replay that skipped the kernel would leave this
     assert replay() is output
     assert output.eq(6).all()
+
+
+@gpu
+def test_a_graph_of_calls_holds_the_kernels_and_little_of_its_own_launch(device):
+    """A hundred kernels of a microsecond or two: by themselves, each replay would take five or more."""
+    x = torch.zeros(1024, device=device)
+    alone = DeviceTimer(device, cold=False)
+    once = captured(x.neg)
+    many = min(measure({"": x.neg}, device, "graph", rounds=9)[""].p50 for _ in range(3))
+    assert many < sorted(alone.sample(once) for _ in range(21))[10]
 
 
 @gpu
