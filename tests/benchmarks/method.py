@@ -20,7 +20,7 @@ from tests.benchmarks import machine
 from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 
 Report = Callable[[str], None]
-ROUNDS = {"device": 100, "graph": 30, "calls": 30, "burst": 20, "sustained": 3}
+ROUNDS = {"device": 100, "graph": 30, "calls": 15, "burst": 20, "sustained": 3}
 
 
 class WrongResult(Exception):
