@@ -105,7 +105,7 @@ def test_a_row_says_what_its_host_was_like_where_the_record_knows(tmp_path: Path
     root = tiny.project(tmp_path)
     yardstick = {"python_call": 4e-8, "eager_launch": 5e-6, "cuda_launch": 2e-6}
     new = tiny.row(root, busy="stolen", host=yardstick, calls=10, refreshed=True, built_cold=True)
-    there = tiny.H200 | {"boot": "b007", "processor": {"model": "A processor", "cores": 16}}
+    there = tiny.H200 | {"boot": "b007", "processor": "A processor, 16 cores"}
     tiny.write(root, tiny.record(root, [new, tiny.row(root, variant="eager")], machine=there))
     newer, older = load(root).select()
     assert (newer.row.busy, newer.row.host, newer.row.calls) == ("stolen", yardstick, 10)

@@ -70,7 +70,7 @@ class Yardstick(TypedDict):
 
     python_call: Positive
     eager_launch: Positive
-    cuda_launch: Positive | None
+    cuda_launch: NotRequired[Positive | None]
 
 
 @with_config(STRICT)
@@ -91,7 +91,7 @@ class Machine(TypedDict):
     power_limit_w: float | None
     before: dict[str, float | None]
     after: dict[str, float | None]
-    processor: NotRequired[dict[str, str | int | None] | None]
+    processor: NotRequired[Text | None]
     boot: NotRequired[Text | None]
 
 
