@@ -19,7 +19,7 @@ import torch
 import tests.benchmarks
 from tests.benchmarks import __main__ as command_line
 from tests.benchmarks import machine, method, runner
-from tests.benchmarks.source import ROOT, TIMER
+from tests.benchmarks.source import METHOD, ROOT
 from tests.benchmarks.sweeps import __main__ as sweeps_command_line
 
 MINUTES = 600  # in seconds: only what hangs takes as long, however busy the machine
@@ -97,7 +97,8 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     root = tmp_path / "house"
     write(root / "tests/benchmarks/first.py", FIRST)
     write(root / "snippets/doubled.py", "def doubled(x):\n    return x + x\n")
-    write(root / TIMER, (ROOT / TIMER).read_text())
+    for file in METHOD:
+        write(root / file, (ROOT / file).read_text())
     monkeypatch.setattr(runner, "ROOT", root)
     monkeypatch.setattr(method, "ceilings", lambda device: {})
     monkeypatch.setitem(method.ROUNDS, "calls", 5)

@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.runner import discover, load
-from tests.benchmarks.source import ROOT, TIMER, digest, digest_texts, labels
+from tests.benchmarks.source import METHOD, ROOT, digest, digest_texts, labels
+from tests.benchmarks.sweeps import __main__ as sweeps
+
+# What method may import without being decided by it: turns of processes that share a GPU, records, discovery.
+PLUMBING = {"tests/benchmarks/machine.py", "tests/benchmarks/runner.py", "tests/benchmarks/source.py"}
 
 CODE = '''
 """A module."""
@@ -70,9 +74,9 @@ def test_the_name_counts_and_the_order_does_not() -> None:
     assert digest_texts([one]) != digest_texts([("c.py", "x = 1")])
 
 
-@pytest.mark.parametrize("changed", ["case.py", "kernel.py", TIMER])
-def test_the_case_the_code_and_the_timer_count(tmp_path: Path, changed: str) -> None:
-    for name in ("case.py", "kernel.py", TIMER):
+@pytest.mark.parametrize("changed", ["case.py", "kernel.py", *METHOD])
+def test_the_case_the_code_and_the_method_count(tmp_path: Path, changed: str) -> None:
+    for name in ("case.py", "kernel.py", *METHOD):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x = 1\n")
     before = digest("case.py", ["kernel.py"], tmp_path)
@@ -142,7 +146,7 @@ def test_nothing_imports_the_labels_of_a_case() -> None:
 
 
 def imported(path: Path) -> set[Path]:
-    """Files under snippets/ and kernels/ that a file imports, at whatever level, and what those import."""
+    """Files of the project that a file imports, at whatever level, and what those import."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -153,9 +157,13 @@ def imported(path: Path) -> set[Path]:
             continue
         for module in modules:
             file = (ROOT / module.replace(".", "/")).with_suffix(".py")
-            if module.split(".")[0] in ("snippets", "kernels") and file.is_file():
+            if module.split(".")[0] in ("snippets", "kernels", "tests") and file.is_file():
                 found |= {file} | imported(file)
     return found
+
+
+def names(paths: set[Path]) -> set[str]:
+    return {path.relative_to(ROOT).as_posix() for path in paths}
 
 
 @pytest.mark.parametrize("name", discover())
@@ -163,5 +171,22 @@ def test_a_case_names_every_project_file_that_it_measures(name: str) -> None:
     path = discover()[name]
     case = load(path)
     assert case.name == name
-    assert {file.relative_to(ROOT).as_posix() for file in imported(path)} - {TIMER} <= set(case.sources)
+    assert names(imported(path)) - set(METHOD) <= set(case.sources)
     assert all((ROOT / source).is_file() for source in case.sources)
+
+
+def test_the_method_is_whole() -> None:
+    """What the method calls is method, too; what starts runs and writes records is not, and measures nothing."""
+    called = set().union(*(imported(ROOT / file) for file in METHOD))
+    assert names(called) - set(METHOD) <= PLUMBING
+    assert all((ROOT / file).is_file() for file in METHOD)
+
+
+@pytest.mark.parametrize("name", sweeps.kernels())
+def test_a_sweep_names_every_project_file_that_it_measures(name: str) -> None:
+    path = discover()[f"kernels/{name.replace('_', '-')}"]
+    files = sweeps.sources_of(name, load(path), path)["files"]
+    plan = ROOT / f"tests/benchmarks/sweeps/{name}.py"
+    used = imported(plan) | imported(path) | {file for helper in sweeps.METHOD for file in imported(ROOT / helper)}
+    elsewhere = {"snippets/validation/compiled_code.py"}  # the GPUs that stand_ins knows; a sweep asks its own
+    assert names({plan, path} | used) - set(METHOD) - PLUMBING - elsewhere <= set(files)

@@ -1,4 +1,4 @@
-"""A number is stale when the code timed, its case or the timer changes, and not when comments or formatting do."""
+"""A number is stale when the code timed, its case or the method changes, and not when comments or formatting do."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from mkdocs.exceptions import Abort
 from docs.publish.records.captures import Captures
 from docs.publish.records.measured import Coordinates
 from docs.publish.records.store import Store
-from tests.benchmarks.source import TIMER, digest_texts
+from tests.benchmarks.source import METHOD, digest_texts
 from tests.pages import tiny
 from tests.pages.test_macros import CAPTURE
 
@@ -20,8 +20,8 @@ CHANGES = {
     "kernel's formatting": (tiny.KERNEL, "return a + b", "return (\n        a + b\n    )", False),
     "case": (tiny.CASE, "'kernels/add'", "'kernels/Add'", True),
     "case's comment": (tiny.CASE, "CASE", "# a case\nCASE", False),
-    "timer": (TIMER, "return 1", "return 2", True),
-    "timer's comment": (TIMER, "return 1", "return 1  # second", False),
+    **{name: (name, "return 1", "return 2", True) for name in METHOD},
+    "a comment of the method": (METHOD[0], "return 1", "return 1  # second", False),
     "kernel, so that it is broken": (tiny.KERNEL, "def add", "def def", True),
 }
 

@@ -1,13 +1,17 @@
-"""A page shows what a sweep tried, and which of it the launch table takes."""
+"""A page shows what a sweep tried, which of it the launch table takes, and whether it is of the code as it is."""
+
+from pathlib import Path
 
 import pytest
+from mkdocs.exceptions import Abort
 
 from docs.publish.errors import PublishError
 from docs.publish.evidence import Evidence
 from docs.publish.macros import sweeps
 from docs.publish.place import Place, kernel_files
 from docs.publish.records.sweeps import newest
-from tests.benchmarks.source import ROOT
+from tests.benchmarks.source import METHOD, ROOT, digest
+from tests.pages import tiny
 
 PLACE = Place("kernels/softmax.md", "kernels/softmax/")
 
@@ -27,3 +31,72 @@ def test_a_point_that_was_not_swept_is_refused():
         sweeps.table(ROOT, PLACE, Evidence(), "softmax", "forward", "1x2", "bfloat16")
     with pytest.raises(PublishError, match=r"sweep: expected one of .*softmax"):
         sweeps.table(ROOT, PLACE, Evidence(), "softmaxx", "forward", "1x2", "bfloat16")
+
+
+# ---- stale sweeps, in a project of one kernel ------------------------------------------------------------------------
+
+PAGE = '# Add\n\n{{ sweep("add", direction="forward", shape="8x4") }}\n'
+OPTIONS = {"num_warps": 4}
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("RIDGEPOINT_RELEASE", raising=False)
+    monkeypatch.setattr(sweeps, "chosen", lambda *question: OPTIONS)
+    root = tiny.project(tmp_path, PAGE)
+    tiny.write(root, tiny.record(root))
+    write(root)
+    return root
+
+
+def write(root: Path, **changed: object) -> None:
+    """One sweep of the tiny kernel, with its sources as they are."""
+    point = {"shape": {"rows": 8, "columns": 4}, "dtype": "bfloat16", "direction": "forward", "bytes": 10**9}
+    tried = [{"options": OPTIONS, "in_the_table": True, "time": tiny.TIMING}]
+    points = [point | {"asked": {"row_length": 4, "bits": 16}, "tried": tried, "failed": []}]
+    of_run = {key: value for key, value in tiny.record(root).items() if key in KEPT}
+    sources = {"hash": digest(tiny.CASE, [tiny.KERNEL], root), "files": [tiny.KERNEL, tiny.CASE]}
+    tiny.write(root, of_run | {"kernel": "add", "sources": sources, "points": points} | changed, "sweeps/add")
+
+
+KEPT = ("schema", "id", "date", "command", "commit", "dirty", "machine", "software")
+
+
+def replace(path: Path, old: str, new: str) -> None:
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+def test_a_sweep_is_stale_when_the_kernel_or_the_method_changes(root: Path):
+    assert "stale" not in tiny.build(root)["index.html"]
+    replace(root / tiny.KERNEL, "def add", "# why\ndef add")
+    assert "stale" not in tiny.build(root)["index.html"]
+    for file, old, new in ((tiny.KERNEL, "a + b", "a - b"), (METHOD[-1], "return 1", "return 2")):
+        replace(root / file, old, new)
+        assert tiny.build(root)["index.html"].count("<small>stale</small>") == 2, "its time and its bandwidth"
+        replace(root / file, new, old)
+
+
+def test_a_release_refuses_a_stale_sweep(root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    monkeypatch.setenv("RIDGEPOINT_RELEASE", "1")
+    tiny.build(root)
+    replace(root / tiny.KERNEL, "a + b", "a - b")
+    tiny.write(root, tiny.record(root, day=2))  # the case was measured again, the sweep was not
+    with pytest.raises(Abort):
+        tiny.build(root)
+    assert "index.md: Time: kernels/add forward 8 × 4 bfloat16, warps 4" in caplog.text
+    caplog.clear()
+    (root / "docs/pages/index.md").write_text("# Add\n")
+    with pytest.raises(Abort):
+        tiny.build(root)
+    assert "docs/measurements/sweeps/add/2026-01-01T00-00-00Z-nvidia-h200.json" in caplog.text, "shown or not"
+    caplog.clear()
+    write(root)
+    tiny.build(root)
+
+
+@pytest.mark.parametrize(("changed", "came"), [({"dirty": True}, "uncommitted changes"), ({"commit": None}, "none")])
+def test_a_sweep_of_no_commit_is_refused(changed: dict, came: str, root: Path):
+    write(root, **changed)
+    with pytest.raises(PublishError, match=rf"sweeps/add/.*: expected a run of a commit, got .*{came}"):
+        newest("add", root)

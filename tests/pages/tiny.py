@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.source import ROOT, TIMER, digest
+from tests.benchmarks.source import METHOD, ROOT, digest
 
 KERNEL, CASE = "kernels/add.py", "tests/benchmarks/kernels/add.py"
 ADD = "def add(a, b):\n    return a + b\n"
 FILES = {
-    TIMER: "def measure():\n    return 1\n",
+    **dict.fromkeys(METHOD, "def measure():\n    return 1\n"),
     KERNEL: "# SPDX-License-Identifier: MIT\n" + f"# --8<-- [start:add]\n{ADD}# --8<-- [end:add]\n",
     CASE: "CASE = 'kernels/add'\n",
 }

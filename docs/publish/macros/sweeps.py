@@ -29,8 +29,9 @@ def table(root: Path, place: Place, page: Evidence, kernel: str, direction: str,
     if not any(tried.options == taken for tried in point.tried):
         raise PublishError(f"sweep of {kernel}: expected {taken} among what was tried at {shape}, found it missing")
     source = place.source(file.relative_to(root).as_posix(), None)
+    shared = {**evidence.of_run(sweep), "source_url": source, "stale": sweeps.is_stale(sweep, root)}
     names = list(dict.fromkeys(name for tried in point.tried for name in tried.options))
-    rows = [_cells(sweep, source, point, tried, names, tried.options == taken, page) for tried in point.tried]
+    rows = [_cells(sweep, shared, point, tried, names, tried.options == taken, page) for tried in point.tried]
     failed = "".join(f" Failed: {escape(_words(other.options))}: {escape(other.reason)}." for other in point.failed)
     panel = markup.panel(
         what=f"{direction.capitalize()} of {units.size(shape)}, {dtype}: what was tried, fastest first",
@@ -41,28 +42,32 @@ def table(root: Path, place: Place, page: Evidence, kernel: str, direction: str,
 
 
 def _cells(
-    sweep: Sweep, source: str, point: SweepPoint, tried: Tried, names: list[str], taken: bool, page: Evidence
+    sweep: Sweep,
+    shared: dict[str, Any],
+    point: SweepPoint,
+    tried: Tried,
+    names: list[str],
+    taken: bool,
+    page: Evidence,
 ) -> list[str]:
     """The options of an alternative, its time and bandwidth, and whether the launch table takes it."""
     time = tried.time
     label = f"kernels/{sweep.kernel} {point.direction} {units.size(point.size)} {point.dtype}, {_words(tried.options)}"
     low, high = (units.text(end, "s") for end in (time.p20, time.p80))
-    shared: dict[str, Any] = {
-        "spread": f"{low} to {high} (p20 to p80 of {time.samples} samples of its time)",
-        **evidence.of_run(sweep),
-        "source_url": source,
-    }
+    spread = f"{low} to {high} (p20 to p80 of {time.samples} samples of its time)"
     numbers = [
-        page.show(_quantity(value, unit, f"{name}: {label}", shared))
+        page.show(_quantity(value, unit, {"label": f"{name}: {label}", "spread": spread, **shared}))
         for name, value, unit in (("Time", time.p50, "s"), ("Bandwidth", point.bytes / time.p50, "B/s"))
     ]
     options = [escape(str(tried.options.get(name, ""))) for name in names]
     return [*options, *numbers, "in the table" if taken else ""]
 
 
-def _quantity(value: float, unit: str, label: str, shared: dict[str, Any]) -> Quantity:
-    entry = {"label": label, "value": units.text(value, unit), **shared}
-    return Quantity(value, unit, entry, shared["source_url"])
+def _quantity(value: float, unit: str, facts: dict[str, Any]) -> Quantity:
+    entry = {"label": facts["label"], "value": units.text(value, unit), **facts}
+    return Quantity(
+        value, unit, {key: fact for key, fact in entry.items() if fact}, facts["source_url"], facts["stale"]
+    )
 
 
 def _heading(name: str) -> str:

@@ -1,11 +1,14 @@
-"""Which run records are read at all, and which may be published."""
+"""Which records of runs and sweeps are read at all, and which may be published."""
 
 from pathlib import Path
+from typing import TypeVar
 
 from docs.publish.errors import PublishError
 from docs.publish.records import datasheets
-from docs.publish.records.schema import Record, read
+from docs.publish.records.schema import Record, Sweep, read
 from tests.benchmarks.source import ROOT
+
+Published = TypeVar("Published", Record, Sweep)
 
 
 def checked(path: Path, root: Path = ROOT) -> Record:
@@ -30,7 +33,19 @@ def publishable(path: Path, root: Path = ROOT) -> Record:
     Raises:
         PublishError: see `checked`; or it was measured in a tree with changes that are not committed.
     """
-    record = checked(path, root)
+    return _of_a_commit(checked(path, root), path, root)
+
+
+def publishable_sweep(path: Path, root: Path = ROOT) -> Sweep:
+    """A sweep that may be published.
+
+    Raises:
+        PublishError: it is not whole; or it was swept in a tree with changes that are not committed.
+    """
+    return _of_a_commit(read(path, Sweep, root), path, root)
+
+
+def _of_a_commit(record: Published, path: Path, root: Path) -> Published:
     if record.dirty or not record.commit:
         came = "one with uncommitted changes" if record.commit else "none"
         raise PublishError(f"{_shown(path, root)}: expected a run of a commit, got {came}: commit, then measure again")

@@ -15,7 +15,7 @@ from docs.publish.errors import PublishError
 from docs.publish.place import MEASUREMENTS
 from docs.publish.records.admission import publishable
 from docs.publish.records.schema import Record, Sources
-from tests.benchmarks.source import ROOT, TIMER, digest_texts
+from tests.benchmarks.source import METHOD, ROOT, digest_texts
 
 RUNS = MEASUREMENTS / "runs"
 
@@ -61,7 +61,7 @@ def of_its_commit(record: Record, root: Path = ROOT) -> None:
         raise PublishError(f"expected a commit that this checkout knows, got {commit}: fetch it, or push it first")
     measured: dict[str, Sources] = {row.case: row.sources for row in record.rows}
     for case, sources in measured.items():
-        texts = [(file, _git(root, "show", f"{commit}:{file}")) for file in {*sources.files, TIMER}]
+        texts = [(file, _git(root, "show", f"{commit}:{file}")) for file in {*sources.files, *METHOD}]
         missing = [file for file, text in texts if text is None]
         if missing:
             raise PublishError(f"{case}: expected {missing[0]} in commit {commit[:10]}, found none")

@@ -286,6 +286,7 @@ class Sweep(Provenance):
 
     id: Text
     kernel: Text
+    dirty: bool = False  # the first sweeps did not say; all of them are of other code
     machine: dict[str, Any]
     sources: Sources
     points: list[SweepPoint]

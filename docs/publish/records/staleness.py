@@ -9,7 +9,7 @@ from tests.benchmarks.source import ROOT, digest, digest_texts
 
 
 def row_is_stale(sources: Sources, root: Path = ROOT) -> bool:
-    """Whether the code timed, its case or the timer differs from what a row measured."""
+    """Whether the code timed, its case or the method differs from what a row or a sweep measured."""
     *measured, case = sources.files
     return _digest(case, tuple(measured), root) != sources.hash
 

@@ -3,18 +3,38 @@
 from pathlib import Path
 
 from docs.publish.errors import unknown
-from docs.publish.records.schema import Sweep, read
+from docs.publish.records.admission import publishable_sweep
+from docs.publish.records.schema import Sweep
+from docs.publish.records.staleness import row_is_stale
+
+FOLDER = "docs/measurements/sweeps"
 
 
 def newest(kernel: str, root: Path) -> tuple[Sweep, Path]:
     """The newest sweep of a kernel, and its file.
 
     Raises:
-        PublishError: there is none, or it is not whole.
+        PublishError: there is none, it is not whole, or it may not be published.
     """
-    folder = root / "docs" / "measurements" / "sweeps" / kernel
+    folder = root / FOLDER / kernel
     files = sorted(folder.glob("*.json"))
     if not files:
         known = sorted(path.parent.name for path in folder.parent.glob("*/*.json"))
         raise unknown("sweep", kernel, dict.fromkeys(known))
-    return read(files[-1], Sweep, root), files[-1]
+    return publishable_sweep(files[-1], root), files[-1]
+
+
+def is_stale(sweep: Sweep, root: Path) -> bool:
+    """Whether the kernel, its case, the plan or the method has changed since: as for a row."""
+    return row_is_stale(sweep.sources, root)
+
+
+def stale(root: Path) -> list[str]:
+    """The files of the newest sweeps that are stale, shown on a page or not.
+
+    Raises:
+        PublishError: see `newest`.
+    """
+    kernels = sorted({path.parent.name for path in (root / FOLDER).glob("*/*.json")})
+    found = (newest(kernel, root) for kernel in kernels)
+    return [path.relative_to(root).as_posix() for sweep, path in found if is_stale(sweep, root)]

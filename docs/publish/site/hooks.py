@@ -27,7 +27,7 @@ from docs.publish.macros.page import Page
 from docs.publish.macros.render import render
 from docs.publish.markdown import markers, pages
 from docs.publish.place import Place, kernel_files
-from docs.publish.records import reports
+from docs.publish.records import reports, sweeps
 from docs.publish.records.captures import Captures
 from docs.publish.records.schema import TestReport
 from docs.publish.records.store import Store
@@ -139,6 +139,7 @@ def on_env(env: Any, *, config: MkDocsConfig, files: Files) -> None:
     shown = [f"{path}: {what}" for path, page in current.pages.items() for what in page.evidence.stale]
     rows = {(row.machine, row.case) for row in current.store.select() if row.stale}
     shown += [f"results/machines/{machine}.md: {case}" for machine, case in sorted(rows)]
+    shown += sweeps.stale(current.root)
     if shown:
         raise PluginError("a release shows nothing stale; measure or capture these again:\n" + "\n".join(shown))
 

@@ -8,27 +8,24 @@ variant of the kernel's case, then all are timed side by side. The record goes t
 import argparse
 import importlib
 import sys
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from types import ModuleType
 
 import torch
 
-from snippets.validation.timing import Call, measure
-from tests.benchmarks import machine, method, runner
-from tests.benchmarks.case import Case, Point
-from tests.benchmarks.source import ROOT
-from tests.benchmarks.stand_ins import Options, Question, launching, noting
+from tests.benchmarks import alternatives, machine, runner
+from tests.benchmarks.case import Case
+from tests.benchmarks.source import ROOT, digest
 
 SCHEMA = 1
+METHOD = ("tests/benchmarks/alternatives.py", "tests/benchmarks/stand_ins.py")  # how alternatives are tried
 OUT = ROOT / "docs" / "measurements" / "sweeps"
 
 
 def main(arguments: list[str]) -> int:
     """Sweep the named kernels; returns the exit status."""
     options = parse(arguments)
-    known = sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
+    known = kernels()
     unknown = [name for name in options.kernels if name not in known]
     if unknown or not torch.cuda.is_available():
         problem = (
@@ -45,6 +42,11 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def kernels() -> list[str]:
+    """The kernels that have a sweep."""
+    return sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
+
+
 def sweep(name: str, device: torch.device, commit: str | None) -> dict:
     """Check, then time, the alternatives at every point."""
     plan = importlib.import_module(f"tests.benchmarks.sweeps.{name}")
@@ -52,90 +54,35 @@ def sweep(name: str, device: torch.device, commit: str | None) -> dict:
     file = runner.discover()[f"kernels/{name.replace('_', '-')}"]
     case = runner.load(file)
     now, described = datetime.now(UTC), machine.describe(device)
+    commit, dirty = (commit, False) if commit else runner.commit_of_tree()
     rows, sound = [], []
     for index, point in enumerate(plan.points(), 1):
         say(f"{name}: {index} {point.direction} {dict(point.shape)} {point.dtype}")
         with machine.turn(device, alone=False):
-            sound.append((point, *checked(case, kernel, point, plan.alternatives(point), device)))
-    for point, question, alternatives in sound:
+            sound.append((point, *alternatives.checked(case, kernel, point, plan.alternatives(point), device)))
+    for point, question, verdicts in sound:
         with machine.turn(device, alone=True):
-            rows.append(timed(case, kernel, point, question, alternatives, device))
+            rows.append(alternatives.timed(case, kernel, point, question, verdicts, device))
     return {
         "schema": SCHEMA,
         "id": f"{now:%Y-%m-%dT%H-%M-%SZ}-{described['slug']}",
         "kernel": name,
         "date": f"{now:%Y-%m-%dT%H:%M:%SZ}",
         "command": f"python -m tests.benchmarks.sweeps {name}",
-        "commit": commit or runner.commit_of_tree()[0],
+        "commit": commit,
+        "dirty": dirty,
         "machine": described,
         "software": machine.software(),
-        "sources": runner.sources_of(case, file),
+        "sources": sources_of(name, case, file),
         "points": rows,
     }
 
 
-def checked(
-    case: Case, kernel: ModuleType, point: Point, alternatives: list[Options], device: torch.device
-) -> tuple[Question, list]:
-    """What the table was asked, and (options, problem) of each alternative, its own answer first.
-
-    The problem is empty where an alternative is right.
-    """
-    torch.manual_seed(0)
-    workload = case.prepare(point, device)
-    reference = workload.reference()
-    baseline = method.build(workload.variants["eager"])[1]
-    ours = workload.variants["ours"]
-    with noting(kernel) as asked:  # what the table itself says here
-        call = ours.build()
-        call()
-        question, own = asked[point.direction]
-    verdicts = []
-    for options in [own, *(other for other in alternatives if other != own)]:
-        problem = ""
-        try:
-            with launching(kernel, point.direction, options):
-                results = method.copies(ours.results(call()))
-            method.check(results, baseline, reference, workload)
-        except Exception as error:  # noqa: BLE001  too much shared memory, a compiler's limit: a fact worth recording
-            problem = method.one_line(error)
-        verdicts.append((options, problem))
-    del reference, baseline, results
-    torch.cuda.empty_cache()
-    return question, verdicts
-
-
-def timed(
-    case: Case, kernel: ModuleType, point: Point, question: Question, alternatives: list, device: torch.device
-) -> dict:
-    """The times of the alternatives that are right, fastest first, and why the others are not."""
-    torch.manual_seed(0)
-    workload = case.prepare(point, device)
-    call = workload.variants["ours"].build()
-    sound = [options for options, problem in alternatives if not problem]
-
-    def using(options: Options) -> Call:
-        def launch() -> object:
-            with launching(kernel, point.direction, options):
-                return call()
-
-        return launch
-
-    timings = measure({str(i): using(options) for i, options in enumerate(sound)}, device, "device", rounds=15)
-    moved = workload.bytes_read + workload.bytes_written
-    tried = [
-        {"options": options, "in_the_table": options == alternatives[0][0], "time": asdict(timings[str(i)])}
-        for i, options in enumerate(sound)
-    ]
-    return {
-        "shape": dict(point.shape),
-        "dtype": point.dtype,
-        "direction": point.direction,
-        "asked": {"row_length": question[0], "bits": question[1]},
-        "bytes": moved,
-        "tried": sorted(tried, key=lambda row: row["time"]["p50"]),
-        "failed": [{"options": options, "reason": problem} for options, problem in alternatives if problem],
-    }
+def sources_of(name: str, case: Case, path: Path) -> dict:
+    """What a sweep measured, as a row says it: the case's files, the plan, and how alternatives are tried."""
+    case_file = path.relative_to(ROOT).as_posix()
+    files = [*case.sources, *METHOD, f"tests/benchmarks/sweeps/{name}.py"]
+    return {"hash": digest(case_file, files), "files": [*files, case_file]}
 
 
 def summary(record: dict) -> str:

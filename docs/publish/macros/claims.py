@@ -1,0 +1,140 @@
+"""Claims of order: words of a page that hold only while one number is smaller than others, or as large.
+
+A claim that the records do not bear out stops the build: see the hooks, which list all that failed, on all pages.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, field, replace
+
+from docs.publish import units
+from docs.publish.errors import PublishError, unknown
+from docs.publish.evidence import Quantity
+from docs.publish.records.measured import Coordinates, Measured
+from docs.publish.records.schema import describe
+from docs.publish.records.store import Store
+
+Side = str | Quantity  # a variant, whose time is meant, or any number of the page
+EVERY = "every"  # shape
+ALL = "all"  # every other variant that was timed beside it
+HOST_BOUND = ("calls",)  # modes whose times are as much the host's as the code's
+LEVEL = 0.03  # nobody sees less between two machines
+
+# Whether a value bears the relation to another, for a margin: of "faster" and "slower" the values are times.
+RELATIONS: dict[str, Callable[[float, float, float], bool]] = {
+    "faster": lambda one, other, margin: one * (1 + margin) < other,
+    "slower": lambda one, other, margin: one > other * (1 + margin),
+    "no faster": lambda one, other, margin: one * (1 + margin) >= other,
+    "no slower": lambda one, other, margin: one <= other * (1 + margin),
+    "level": lambda one, other, margin: max(one, other) <= min(one, other) * (1 + margin),
+}
+RELATIONS |= {"less": RELATIONS["faster"], "more": RELATIONS["slower"]}
+MARGINS = {"level": LEVEL, "no faster": LEVEL, "no slower": LEVEL}
+
+
+@dataclass
+class Verdict:
+    """What the records say to a claim: what contradicts it, a line each, and whether any of it is stale."""
+
+    against: list[str] = field(default_factory=list)
+    stale: bool = False
+
+    def add(self, said: str, one: float, relation: str, others: Iterable[tuple[str, float]], margin: float) -> None:
+        """Hold one value against others; `said` is what the error says of it."""
+        for name, other in others:
+            if not RELATIONS[relation](one, other, margin):
+                self.against.append(f"{said} against {name}")
+
+
+def verdict(
+    store: Store,
+    at: Coordinates,
+    side: Side,
+    relation: str,
+    others: Sequence[Side],
+    shapes: Sequence[str] = (),
+    margin: float | None = None,
+) -> Verdict:
+    """Whether a side bears a relation to every one of the others.
+
+    Args:
+        at: case, direction, dtype and mode, where sides are variants.
+        relation: see RELATIONS.
+        others: what it is held against; "all" are all other variants that were timed beside it.
+        shapes: each of them, "every" for all at which the side was timed; where none is named, the only one.
+        margin: by how much at least, as a share; of "level" and "no faster", by how much at most.
+
+    Raises:
+        PublishError: the relation is unknown, nothing is compared, or a number that is meant was not measured.
+    """
+    if relation not in RELATIONS:
+        raise unknown("claim: relation", relation, RELATIONS)
+    if not others:
+        raise PublishError(f"claim: expected what {side!r} is {relation} than, got nothing")
+    margin = MARGINS.get(relation, 0.0) if margin is None else margin
+    found = Verdict()
+    if isinstance(side, Quantity):
+        _of_numbers(found, side, relation, others, margin)
+        return found
+    points: Sequence[str | None] = _every_shape(store, at, side) if EVERY in shapes else shapes or [at.shape]
+    for shape in points:
+        for beside in _runs(store, replace(at, shape=shape), {side, *others} - {ALL}):
+            _of_variants(found, beside, side, relation, others, margin)
+    return found
+
+
+def _every_shape(store: Store, at: Coordinates, side: str) -> list[str]:
+    rows = store.choose(at, "direction", "dtype", "mode")
+    return list(dict.fromkeys(row.size for row in rows if row.variant == side))
+
+
+def _of_numbers(found: Verdict, side: Quantity, relation: str, others: Sequence[Side], margin: float) -> None:
+    numbers = [other for other in others if isinstance(other, Quantity)]
+    if len(numbers) < len(others) or any(other.unit != side.unit for other in numbers):
+        raise PublishError(f"claim: expected numbers in {side.unit or 'no unit'} on both sides, got {others!r}")
+    said = f"{side.entry['label']} is {side.text}"
+    named = [(f"{other.text} ({other.entry['label']})", other.value) for other in numbers]
+    found.add(said, side.value, relation, named, margin)
+    found.stale |= any(number.stale for number in (side, *numbers))
+
+
+def _of_variants(
+    found: Verdict, beside: dict[str, Measured], side: str, relation: str, others: Sequence[Side], margin: float
+) -> None:
+    names = [name for name in beside if name != side] if ALL in others else [str(other) for other in others]
+    row = beside[side]
+    said = f"{describe(row.row)} takes {units.text(row.time.p50, 's')} in {row.record.id},"
+    named = [(f"{units.text(beside[name].time.p50, 's')} of {name}", beside[name].time.p50) for name in names]
+    found.add(said, row.time.p50, relation, named, margin)
+    found.stale |= any(beside[name].stale for name in (side, *names))
+
+
+def _runs(store: Store, at: Coordinates, named: Set[Side]) -> Iterator[dict[str, Measured]]:
+    """The variants at a point by name: of the current run, and where the host sets the pace, of each run of its code.
+
+    A host-bound time depends on the machine as much as on the code, so such a claim must hold on each of them.
+
+    Raises:
+        PublishError: a variant that is named is not in the current run.
+    """
+    current = store.choose(at, "direction", "shape", "dtype", "mode")
+    for name in named:
+        store.settle(current, "variant", str(name))
+    yield {row.variant: row for row in current}
+    if current[0].mode not in HOST_BOUND:
+        return
+    point = replace(current[0].coordinates, variant=None)
+    of_run: dict[str, dict[str, Measured]] = {}
+    for row in store.select(point, history=True):
+        if row.row.sources.hash == current[0].row.sources.hash and not row.row.busy:
+            of_run.setdefault(row.record.id, {})[row.variant] = row
+    of_run.pop(current[0].record.id, None)
+    yield from (beside for beside in of_run.values() if named <= beside.keys())
+
+
+def words(side: Side, relation: str, others: Sequence[Side], at: Coordinates, text: str) -> str:
+    """A claim as an error names it: "claim 'far ahead': ours faster than quack, kernels/softmax backward"."""
+    than = "with" if relation == "level" else "than"
+    names = ", ".join(other if isinstance(other, str) else other.text for other in others)
+    one = side if isinstance(side, str) else side.text
+    where = " ".join(str(value) for value in (at.case, at.direction, at.mode) if value)
+    return f"claim{f' {text!r}' if text else ''}: {one} {relation} {than} {names}{f', {where}' if where else ''}"
