@@ -5,6 +5,7 @@ are made here.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from types import ModuleType
 
 import torch
@@ -19,34 +20,52 @@ from tests.benchmarks.case import Point, Results, Variant, Workload
 SOURCES = ("tests/benchmarks/sides.py",)  # part of what a case measures
 Function = Callable[..., Tensor | tuple[Tensor, ...]]
 Find = Callable[[], Function]  # imports or compiles; raises ImportError where a peer is not installed
-SMALL = ("eager", "compile", "ours", "liger", "quack")  # without those that are slow to build
+SMALL = ("eager", "compile", "compile-max", "ours", "liger", "quack")
+
+
+@dataclass(frozen=True)
+class Side:
+    """A function, and how it wants what it is given: what is timed is its own call and nothing of ours.
+
+    Attributes:
+        find: imports or compiles it; raises ImportError where the library is not installed.
+        overwrites: the directions in which it writes over its inputs or over the incoming gradients. There it works on
+            copies of its own, and a refresh puts back what it wrote over.
+        layout: makes a tensor as it wants them of one as the case has them, and the other way round. Inputs, incoming
+            gradients and results go through it, untimed.
+        rest: makes the arguments without a gradient as it wants them of the case's; once, untimed.
+        incoming: the dtype of the incoming gradients, where its results have another than its inputs.
+    """
+
+    find: Find
+    overwrites: tuple[str, ...] = ()
+    layout: Callable[[Tensor], Tensor] = lambda t: t
+    rest: Callable[..., tuple[Tensor, ...]] = lambda *rest: rest
+    incoming: torch.dtype | None = None
 
 
 def grid(
     device: torch.device,
     large: Iterable[Mapping[str, int]],
     small: Iterable[Mapping[str, int]],
-    knobs: Iterable[Mapping[str, int]],
     on_a_cpu: Mapping[str, int],
 ) -> Iterator[Point]:
     """The published grid in bf16: forward and backward at shapes that fill a GPU, calls at those that do not.
 
     Args:
         device: where it is measured; a CPU gets one shape, fp32, and no kernels of ours.
-        large: shapes at which GPU time is taken.
+        large: shapes at which GPU time is taken, of every variant.
         small: shapes that launches rule: back-to-back calls and a graph's replay, of the forward; at the first of them
             of a whole step, too.
-        knobs: those of the large shapes at which the compiler also gets every knob, which is slow to build.
         on_a_cpu: the shape for a CPU.
     """
     if device.type == "cpu":
         for direction in ("forward", "backward"):
             yield Point(on_a_cpu, "float32", direction, modes=("calls",), variants=("eager", "compile"))
         return
-    knobs = list(knobs)
     for shape in large:
         for direction in ("forward", "backward"):
-            yield Point(shape, "bfloat16", direction, variants=None if shape in knobs else SMALL)
+            yield Point(shape, "bfloat16", direction)
     for index, shape in enumerate(small):
         for direction in ("forward",) if index else ("forward", "both"):
             yield Point(shape, "bfloat16", direction, modes=("calls", "graph"), variants=SMALL)
@@ -61,7 +80,7 @@ def workload(
     point: Point,
     kernel: ModuleType,
     inputs: Mapping[str, Tensor],
-    functions: Mapping[str, Find],
+    functions: Mapping[str, Find | Side],
     *,
     bytes_read: int,
     bytes_written: int,
@@ -86,41 +105,58 @@ def workload(
         largest_summands: of results whose terms cancel.
         wrong: functions whose results the check must refuse, by what is wrong with them.
     """
-    leaves = tuple(t.detach().requires_grad_(point.direction != "forward") for t in inputs.values())
-    eager = functions["eager"]()
-    if grads is None and point.direction != "forward":
+    training = point.direction != "forward"
+    sides = {name: side if isinstance(side, Side) else Side(side) for name, side in functions.items()}
+    eager = sides["eager"].find()
+    sides["compile"] = Side(lambda: compiled(eager))
+    sides["compile-max"] = Side(lambda: every_knob_at(point, eager))
+    if grads is None and training:
         with torch.no_grad():
-            grads = tuple(torch.randn_like(y) for y in tupled(eager(*leaves, *rest)))
+            grads = tuple(torch.randn_like(y) for y in tupled(eager(*inputs.values(), *rest)))
     step = {"forward": forward, "backward": backward, "both": both}[point.direction]
-    names = {
-        "forward": outputs,
-        "backward": tuple(f"{name}.grad" for name in inputs),
-        "both": (*outputs, *(f"{name}.grad" for name in inputs)),
-    }[point.direction]
+    of_inputs = tuple(f"{name}.grad" for name in inputs)
+    names = {"forward": outputs, "backward": of_inputs, "both": (*outputs, *of_inputs)}[point.direction]
+    dtype = next(iter(inputs.values())).dtype
 
-    def results(returned: object) -> Results:
+    def named(returned: object) -> Results:
         return dict(zip(names, tupled(returned), strict=True))  # type: ignore[arg-type]
 
-    def variant(name: str, find: Find) -> Variant:
-        def build() -> Call:
-            return step(find(), leaves, rest, grads)
+    def variant(name: str, side: Side) -> Variant:
+        in_place = point.direction in side.overwrites
+        taken: list[tuple[Tensor, Tensor]] = []  # what the call writes over, and what stood there
 
-        return Variant(build, results, (lambda: binaries(kernel, build())) if name == "ours" else None)
+        def build() -> Call:
+            function = side.find()
+            given = tuple(side.layout(t) for t in inputs.values())
+            incoming = tuple(side.layout(t).to(side.incoming or t.dtype) for t in grads or ())
+            if in_place:
+                kept = given + incoming
+                given, incoming = tuple(t.clone() for t in given), tuple(t.clone() for t in incoming)
+                taken[:] = zip(given + incoming, kept, strict=True)
+            leaves = tuple(t.detach().requires_grad_(training) for t in given)
+            return step(function, leaves, side.rest(*rest), incoming)
+
+        def refresh() -> None:
+            for t, was in taken:
+                t.data.copy_(was)  # .data: to autograd, what it saved for the backward was never touched
+
+        def results(returned: object) -> Results:
+            return {name: rounded(side.layout(t), dtype) for name, t in named(returned).items()}
+
+        of_ours = (lambda: binaries(kernel, build())) if name == "ours" else None
+        return Variant(build, results, of_ours, refresh=refresh if in_place else None)
 
     def reference() -> Results:
-        exact = tuple(t.detach().double().requires_grad_(t.requires_grad) for t in leaves)
+        exact = tuple(t.detach().double().requires_grad_(training) for t in inputs.values())
         others = tuple(t.double() if t.is_floating_point() else t for t in rest)
-        return results(step(eager, exact, others, tuple(t.double() for t in grads or ()))())
+        return named(step(eager, exact, others, tuple(t.double() for t in grads or ()))())
 
     def wrongly(function: Function) -> Callable[[Results], Results]:
-        return lambda baseline: results(step(function, leaves, rest, grads)())
+        leaves = tuple(t.detach().requires_grad_(training) for t in inputs.values())
+        return lambda baseline: named(step(function, leaves, rest, grads)())
 
-    finders = dict(functions) | {
-        "compile": lambda: compiled(eager),
-        "compile-max": lambda: compiled_with_every_knob(eager),
-    }
     return Workload(
-        variants={name: variant(name, find) for name, find in finders.items()},
+        variants={name: variant(name, side) for name, side in sides.items()},
         baseline="eager",
         reference=reference,
         bytes_read=bytes_read,
@@ -130,6 +166,15 @@ def workload(
         largest_summands=largest_summands or {},
         wrong={name: wrongly(function) for name, function in (wrong or {}).items()},
     )
+
+
+def rounded(t: Tensor, dtype: torch.dtype) -> Tensor:
+    """A result in the others' dtype. What it is made of is spoilt, so that a replay that computes nothing shows."""
+    if t.dtype == dtype:
+        return t
+    result = t.detach().to(dtype)
+    t.detach().fill_(float("nan"))
+    return result
 
 
 # ---- what is timed --------------------------------------------------------------------------------------------------
@@ -170,6 +215,13 @@ def compiled(function: Function) -> Function:
 def compiled_with_every_knob(function: Function) -> Function:
     knobs = torch._inductor.list_mode_options("max-autotune-no-cudagraphs") | {"coordinate_descent_tuning": True}
     return torch.compile(function, dynamic=False, options=knobs)
+
+
+def every_knob_at(point: Point, function: Function) -> Function:
+    """Refuses at a small shape; the reason stands in the record, and below each table that asks for the variant."""
+    if point.variants is not None:
+        raise NotImplementedError("slow to build, so it is built where GPU time with a cold cache is measured")
+    return compiled_with_every_knob(function)
 
 
 def binaries(kernel: ModuleType, call: Call) -> Mapping[str, object]:

@@ -15,9 +15,11 @@ from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 # vocabularies of Llama 2, GPT-2 (16 does not divide it), Llama 3 and Gemma, and a short row
 LARGE = sides.shapes((32768, 4096), (8192, 32000), (8192, 50257), (8192, 128256), (4096, 262144))
 SMALL = sides.shapes((256, 4096), (256, 32000), (256, 50257), (256, 128256), (256, 262144))
-KNOBS = (LARGE[1], LARGE[3])
-IN_8_PARTS = [shape | {"parts": 8} for shape in KNOBS]  # gradient accumulation: an incoming gradient of 1/8
-TWO_LOSSES = [shape | {"losses": 2} for shape in KNOBS]  # in turns, with incoming gradients of 1 and 1/2
+TYPICAL = (LARGE[1], LARGE[3])
+IN_8_PARTS = [shape | {"parts": 8} for shape in TYPICAL]  # gradient accumulation: an incoming gradient of 1/8
+TWO_LOSSES = [shape | {"losses": 2} for shape in TYPICAL]  # in turns, with incoming gradients of 1 and 1/2
+# a step by the clock, too: Liger-Kernel's waits for the GPU, so that it has no GPU time
+MODES = {"forward": ("device",), "both": ("device", "calls")}
 HEAD = {"batch": 4, "tokens": 2048, "width": 2048, "vocabulary": 32000}
 
 
@@ -30,9 +32,9 @@ def points(device: torch.device) -> Iterator[Point]:
         return
     for shape in LARGE:
         for direction in ("forward", "both"):
-            yield Point(shape, "bfloat16", direction, variants=None if shape in KNOBS else sides.SMALL)
+            yield Point(shape, "bfloat16", direction, modes=MODES[direction])
     for shape in (*IN_8_PARTS, *TWO_LOSSES):
-        yield Point(shape, "bfloat16", "both", variants=sides.SMALL)
+        yield Point(shape, "bfloat16", "both", modes=MODES["both"])
     for shape in SMALL:
         for direction in ("forward", "both"):
             yield Point(shape, "bfloat16", direction, modes=("calls", "graph"), variants=sides.SMALL)
@@ -68,8 +70,8 @@ def step(point: Point, logits: Tensor, target: Tensor, incoming: float) -> Workl
         {
             "eager": lambda: F.cross_entropy,
             "ours": lambda: kernel.cross_entropy,
-            "liger": lambda: liger(training),
-            "quack": quack,
+            "liger": sides.Side(liger, overwrites=("both",)),
+            "quack": sides.Side(quack, incoming=torch.float32),
         },
         rest=(target,),
         # the logits once, and once their gradient; targets and sums are under a thousandth
@@ -92,9 +94,13 @@ def in_turns(one: Workload, other: Workload) -> Workload:
             calls = first.build(), second.build()
             return lambda: tuple(call() for call in calls)
 
+        def refresh() -> None:
+            first.refresh(), second.refresh()  # type: ignore[misc]
+
         return replace(
             first,
             build=build,
+            refresh=refresh if first.refresh and second.refresh else None,
             results=lambda returned: merged(first.results(returned[0]), second.results(returned[1])),  # type: ignore
         )
 
@@ -108,18 +114,18 @@ def in_turns(one: Workload, other: Workload) -> Workload:
     )
 
 
-def liger(training: bool) -> sides.Function:
-    from liger_kernel.ops.cross_entropy import LigerCrossEntropyFunction
+def liger() -> sides.Function:
+    """In a step the forward writes the gradient over the logits."""
+    from liger_kernel.transformers.functional import liger_cross_entropy
 
-    if training:
-        raise RuntimeError("writes the gradient over the logits: a second step with them is another function")
-    return lambda logits, target: LigerCrossEntropyFunction.apply(logits, target, None)[0].to(logits.dtype)
+    return liger_cross_entropy
 
 
 def quack() -> sides.Function:
+    """The loss is fp32."""
     from quack import cross_entropy
 
-    return lambda logits, target: cross_entropy(logits, target).to(logits.dtype)
+    return cross_entropy
 
 
 # ---- inside -----------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ SMALL = sides.shapes((256, 1024), (256, 4096), (256, 16384), (256, 32768), (256,
 
 def points(device: torch.device) -> Iterator[Point]:
     on_a_cpu = {"rows": 256, "columns": 1024}
-    yield from sides.grid(device, LARGE, SMALL, knobs=LARGE[1:3], on_a_cpu=on_a_cpu)
+    yield from sides.grid(device, LARGE, SMALL, on_a_cpu=on_a_cpu)
     yield from blocks.points(device)
 
 

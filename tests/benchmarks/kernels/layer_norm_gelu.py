@@ -18,7 +18,7 @@ STEEPEST = 1.13  # the slope of the GELU at its steepest
 
 def points(device: torch.device) -> Iterator[Point]:
     on_a_cpu = {"rows": 256, "columns": 1024}
-    yield from sides.grid(device, LARGE, SMALL, knobs=LARGE[1:3], on_a_cpu=on_a_cpu)
+    yield from sides.grid(device, LARGE, SMALL, on_a_cpu=on_a_cpu)
     yield from blocks.points(device)
 
 

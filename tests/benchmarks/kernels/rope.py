@@ -26,7 +26,7 @@ SMALL = shapes((8, 1, 32, 8, 128), (8, 1, 32, 8, 64), (8, 1, 32, 32, 80), (8, 1,
 
 def points(device: torch.device) -> Iterator[Point]:
     on_a_cpu = shapes((1, 512, 8, 2, 64))[0]
-    yield from sides.grid(device, LARGE, SMALL, knobs=(LARGE[0], LARGE[2]), on_a_cpu=on_a_cpu)
+    yield from sides.grid(device, LARGE, SMALL, on_a_cpu=on_a_cpu)
     yield from blocks.points(device)
 
 
@@ -52,7 +52,12 @@ def prepare(point: Point, device: torch.device) -> Workload:
         point,
         kernel,
         {"q": q, "k": k},
-        {"eager": lambda: eager, "ours": lambda: kernel.rope, "liger": liger, "quack": quack},
+        {
+            "eager": lambda: eager,
+            "ours": lambda: kernel.rope,
+            "liger": sides.Side(liger, overwrites=("forward", "backward", "both")),
+            "quack": sides.Side(quack, layout=lambda t: t.transpose(1, 2), rest=halves),
+        },
         bytes_read=calls * (moved + cos.nbytes + sin.nbytes),
         bytes_written=calls * moved,
         flops=calls * 3 * (q.numel() + k.numel()),
@@ -75,31 +80,22 @@ def eager(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tenso
 
 
 def liger() -> sides.Function:
-    """In place in both directions, so it gets copies, which its time includes: nothing else here loses its inputs."""
-    from liger_kernel.transformers.rope import liger_rotary_pos_emb
+    """Rotates q and k in place, and in the backward their incoming gradients."""
+    from liger_kernel.ops.rope import LigerRopeFunction
 
-    def copied(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
-        outputs = liger_rotary_pos_emb(q.clone(), k.clone(), cos, sin)
-        for t in outputs:
-            if t.requires_grad:
-                t.register_hook(torch.clone)
-        return outputs
-
-    return copied
+    return LigerRopeFunction.apply
 
 
 def quack() -> sides.Function:
-    """One call for q and one for k, with the tables at half width, which are cut once."""
+    """One call for q and one for k, each (batch, tokens, heads, head_dim)."""
     from quack.rotary import apply_rotary_emb
 
-    halves: list[Tensor] = []
+    return lambda q, k, cos, sin: (apply_rotary_emb(q, cos, sin), apply_rotary_emb(k, cos, sin))
 
-    def rotated(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
-        if not halves:
-            halves.extend(t[0, :, : t.shape[2] // 2].contiguous() for t in (cos, sin))
-        return tuple(apply_rotary_emb(t.transpose(1, 2), *halves).transpose(1, 2) for t in (q, k))
 
-    return rotated
+def halves(cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
+    """The tables as quack wants them: (tokens, head_dim / 2)."""
+    return tuple(t[0, :, : t.shape[2] // 2].contiguous() for t in (cos, sin))
 
 
 CASE = Case(

@@ -32,7 +32,7 @@ CAP = 30  # of Gemma 2's scores
 
 def points(device: torch.device) -> Iterator[Point]:
     on_a_cpu = {"rows": 256, "columns": 1024}
-    yield from sides.grid(device, LARGE, SMALL, knobs=(LARGE[2], LARGE[3]), on_a_cpu=on_a_cpu)
+    yield from sides.grid(device, LARGE, SMALL, on_a_cpu=on_a_cpu)
     if device.type == "cuda":  # dropout is for training: whole steps
         for shape in (blocks.SHAPE, blocks.SHAPE | {"cap": CAP}):
             yield Point(shape, "bfloat16", "both", variants=("eager", "compile", "ours"))
@@ -62,7 +62,7 @@ def alone(point: Point, device: torch.device) -> Workload:
     finders: dict[str, sides.Find] = {
         "eager": lambda: eager,
         "compile": lambda: sides.compiled(eager),
-        "compile-max": lambda: sides.compiled_with_every_knob(eager),
+        "compile-max": lambda: sides.every_knob_at(point, eager),
         "ours": lambda: ours,
     }
 

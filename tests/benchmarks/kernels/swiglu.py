@@ -32,7 +32,7 @@ FLOPS = {"silu": (5, 11), "none": (25, 31), "tanh": (9, 17)}
 def points(device: torch.device) -> Iterator[Point]:
     on_a_cpu = {"rows": 256, "columns": 1024}
     large, small = (*LARGE, *GELU, *HALVES), (*SMALL, *GELU_SMALL, *HALVES_SMALL)
-    yield from sides.grid(device, large, small, knobs=(LARGE[3], GELU[1]), on_a_cpu=on_a_cpu)
+    yield from sides.grid(device, large, small, on_a_cpu=on_a_cpu)
     yield from blocks.points(device)
     if device.type == "cuda":
         yield Point(MLP, "bfloat16", "both", variants=("eager", "compile", "ours"))
@@ -55,10 +55,10 @@ def prepare(point: Point, device: torch.device) -> Workload:
     else:
         inputs = {name: torch.randn(size, device=device).to(dtype) for name in ("gate", "up")}
     gelu = {0: "none", 1: "tanh"}.get(point.shape.get("tanh", -1))
-    functions: dict[str, sides.Find] = {
+    functions: dict[str, sides.Find | sides.Side] = {
         "eager": lambda: eager(gelu),
         "ours": lambda: our(gelu),
-        "liger": liger(gelu),
+        "liger": sides.Side(lambda: liger(gelu, len(inputs)), overwrites=("backward", "both")),
     }
     if gelu == "none":
         functions["first-draft"] = lambda: FirstDraft.apply
@@ -97,27 +97,19 @@ def our(gelu: str | None) -> sides.Function:
     return lambda gate, up: kernel.geglu(gate, up, gelu)
 
 
-def liger(gelu: str | None) -> sides.Find:
-    """Its backward writes over what the forward kept: it gets copies, once and before the timing, so that the others'
-    inputs stay. What it computes from the second call on is then its own matter, and the check's."""
+def liger(gelu: str | None, tensors: int) -> sides.Function:
+    """Its backwards write the gradients over gate and up, but for that of one tensor with both, which does on request.
 
-    def find() -> sides.Function:
-        from liger_kernel.ops.geglu import LigerGELUMulFunction
-        from liger_kernel.ops.swiglu import LigerSiLUMulFunction
+    That one is left at its default: in place it refuses a second backward of the same graph.
+    """
+    from liger_kernel.ops.geglu import LigerGELUMulFunction
+    from liger_kernel.ops.swiglu import LigerFusedGateUpSiLUMulFunction, LigerSiLUMulFunction
 
-        if gelu == "none":
-            raise NotImplementedError("Liger-Kernel has GeGLU with the tanh approximation only")
-        function = LigerGELUMulFunction if gelu else LigerSiLUMulFunction
-        copies: list[Tensor] = []
-
-        def call(*inputs: Tensor) -> Tensor:
-            if inputs[0].requires_grad and not copies:
-                copies.extend(t.clone() for t in inputs)
-            return function.apply(*halved(tuple(copies or inputs)))
-
-        return call
-
-    return find
+    if gelu == "none":
+        raise NotImplementedError("Liger-Kernel has GeGLU with the tanh approximation only")
+    if gelu:
+        return LigerGELUMulFunction.apply
+    return LigerSiLUMulFunction.apply if tensors == 2 else LigerFusedGateUpSiLUMulFunction.apply
 
 
 # ---- the first version of GeGLU, with the library's erf; for sizes that BLOCK divides -------------------------------
