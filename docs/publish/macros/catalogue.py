@@ -4,10 +4,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from docs.publish.errors import PublishError
 from docs.publish.evidence import Quantity
 from docs.publish.macros import captures as capture_blocks
-from docs.publish.macros import charts, kernel_files, losses, numbers, suite, sweeps, tables
+from docs.publish.macros import charts, claims, kernel_files, losses, numbers, suite, sweeps, tables
 from docs.publish.macros.calc import Input, calc
+from docs.publish.macros.claims import Side
 from docs.publish.macros.page import Page
 from docs.publish.records.captures import Captures
 from docs.publish.records.measured import Coordinates
@@ -53,6 +55,33 @@ class Macros:
     def datasheet_value(self, device: str, figure: str) -> Quantity:
         """A datasheet's figure as an input of calc()."""
         return numbers.datasheet(device, figure)
+
+    def claim(
+        self,
+        side: Side,
+        relation: str,
+        *others: Side,
+        text: str = "",
+        case: str | None = None,
+        shape: Names = (),
+        margin: float | None = None,
+        **where: str,
+    ) -> str:
+        """Words that hold only while the records bear them out: see docs.publish.macros.claims.
+
+        claim("ours", "faster", "all", case="kernels/softmax", shape="every", direction="backward", text="ahead of all")
+        """
+        at, page = Coordinates(case, **where), self._page
+        what = claims.words(side, relation, others, at, text)
+        try:
+            found = claims.verdict(self._store, at, side, relation, others, _list(shape), margin)
+        except PublishError as error:
+            found = claims.Verdict([str(error)])
+        page.broken += [f"{page.place.path}: {what}: {line}" for line in found.against]
+        if not found.stale:
+            return text
+        page.evidence.stale.append(what)
+        return f'{text} <small class="rp-badge">stale</small>'
 
     def table(
         self,

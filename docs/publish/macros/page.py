@@ -13,12 +13,14 @@ class Page:
 
     Attributes:
         evidence: of its numbers.
+        broken: its claims that the records contradict, a line each.
         markdown: blocks of Markdown, to stand where their placeholders are before Markdown is converted.
         html: blocks of finished HTML, to stand where their placeholders are afterwards.
     """
 
     place: Place
     evidence: Evidence = field(default_factory=Evidence)
+    broken: list[str] = field(default_factory=list)
     markdown: list[str] = field(default_factory=list)
     html: list[str] = field(default_factory=list)
 

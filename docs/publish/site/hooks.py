@@ -133,7 +133,9 @@ def on_page_context(context: dict[str, Any], *, page: MkDocsPage, config: MkDocs
 
 
 def on_env(env: Any, *, config: MkDocsConfig, files: Files) -> None:
-    """Refuse to release what is stale, before anything is written."""
+    """Refuse claims that the records contradict, and to release what is stale, before anything is written."""
+    if broken := [line for page in current.pages.values() for line in page.broken]:
+        raise PluginError("the records contradict these claims; mend the sentences:\n" + "\n".join(broken))
     if not releasing():
         return
     shown = [f"{path}: {what}" for path, page in current.pages.items() for what in page.evidence.stale]
