@@ -189,7 +189,7 @@ def test_every_variant_is_built_at_every_large_shape_and_every_knob_says_why_not
     for point in points:
         if point.shape in small:
             assert "compile-max" in point.variants
-            with pytest.raises(NotImplementedError, match="slow to build"):
+            with pytest.raises(sides.LeftOut, match="slow to build"):
                 sides.every_knob_at(point, turned)
         else:
             assert sides.every_knob_at(point, turned)

@@ -305,24 +305,71 @@ def test_a_machine_without_the_shape_shows_its_own(root: Path):
     assert "A laptop (this machine)" in html
 
 
-def test_losses_lists_each_point_at_which_another_is_faster(root: Path):
-    def took(milliseconds: float) -> dict:
-        return {"time": {"p20": 5e-4, "p50": milliseconds * 2e-3, "p80": 1.0, "samples": 5}}
+def took(milliseconds: float) -> dict:
+    return {"time": {"p20": 1e-6, "p50": milliseconds * 1e-3, "p80": 1.0, "samples": 5}}
 
+
+def lost(root: Path) -> str:
+    markdown, page = rendered('{{ losses("kernels/add") }}\n', root)
+    return page.finish(markdown)
+
+
+def test_losses_lists_each_point_at_which_another_is_faster(root: Path):
     wide, small = {"rows": 8, "columns": 8}, {"rows": 1, "columns": 1}
     rows = [
         *(tiny.row(root, variant=v, **took(t)) for v, t in (("ours", 1.0), ("eager", 2.0), ("quack", 0.98))),
-        *(tiny.row(root, shape=wide, variant=v, **took(t)) for v, t in (("ours", 2.0), ("eager", 1.0), ("liger", 0.8))),
-        tiny.row(root, shape=small),
+        *(tiny.row(root, shape=wide, variant=v, **took(t)) for v, t in (("ours", 2.0), ("eager", 1.0), ("quack", 0.8))),
+        tiny.row(root, shape=small, mode="graph"),
     ]
     tiny.write(root, tiny.record(root, rows, day=3))
-    markdown, page = rendered('{{ losses("kernels/add") }}\n', root)
-    html = page.finish(markdown)
+    html = lost(root)
     assert "timed beside others at 2 points; at 1 is the best of them over 3.00% faster" in html
-    assert html.count("<tr>") == 2 and "8 × 8" in html and "Liger" in html and "2.50×" in html
+    table = html.partition("<details")[0]
+    assert table.count("<tr>") == 2 and "8 × 8" in table and "quack" in table and "2.50×" in table
     tiny.write(root, tiny.record(root, rows[:3], day=4))
-    markdown, page = rendered('{{ losses("kernels/add") }}\n', root)
-    assert "at 1 point; at none" in page.finish(markdown) and "<table" not in page.finish(markdown)
+    assert "at 1 point; at none" in lost(root) and "<table" not in lost(root)
+
+
+def test_a_peer_that_was_not_there_is_none_that_lost(root: Path):
+    """Whether an import failed, the case left it out, or only an earlier run had it."""
+    rows = [tiny.row(root, variant=v, **took(t)) for v, t in (("ours", 1.0), ("eager", 2.0), ("quack", 3.0))]
+    tiny.write(root, tiny.record(root, rows, day=3))
+    assert "at 1 point; at none is the best of them" in lost(root) and "Not timed" not in lost(root)
+
+    tiny.write(root, tiny.record(root, rows[:2], day=4))
+    nothing = "At 1 a side was not there, so nothing is claimed; at 0 all were"
+    assert nothing in lost(root) and "quack" in lost(root) and "not tried here" in lost(root)
+
+    reasons = {
+        "ModuleNotFoundError: No module named 'quack'": "not installed",
+        "ImportError: libcuda.so.1": "not installed",
+        "LeftOut: slow to build": "slow to build",
+    }
+    for day, (reason, shown) in enumerate(reasons.items(), 5):
+        tiny.write(root, tiny.record(root, rows[:2], day, failures=[failed(reason)]))
+        assert nothing in lost(root), reason
+        assert "Not timed, of 1: quack at 1" in lost(root) and f"<td>{shown}</td>" in lost(root)
+        assert "forward, GPU time, cold cache: 8 × 4" in lost(root)
+
+
+def test_a_peer_that_fails_has_no_time_and_the_page_says_why(root: Path):
+    rows = [tiny.row(root, variant=v, **took(t)) for v, t in (("ours", 1.0), ("eager", 2.0))]
+    failures = {
+        "RuntimeError: the row is too long": "the row is too long",
+        "wrong result, not timed: output: error 1": "wrong result, not timed: output: error 1",
+        "device: RuntimeError: waits": "waits",
+    }
+    for day, (reason, shown) in enumerate(failures.items(), 3):
+        tiny.write(root, tiny.record(root, rows, day, failures=[failed(reason)]))
+        assert "at 1 point; at none is the best of them" in lost(root), "it was there, and did not compute this"
+        assert f"<td>{shown}</td>" in lost(root)
+    tiny.write(root, tiny.record(root, rows, day=9, failures=[failed("graph: RuntimeError: of another mode")]))
+    assert "not tried here" in lost(root)
+
+
+def failed(reason: str) -> dict:
+    where = {"case": "kernels/add", "direction": "forward", "shape": {"rows": 8, "columns": 4}, "dtype": "bfloat16"}
+    return where | {"variant": "quack", "reason": reason}
 
 
 # ---- in a site ------------------------------------------------------------------------------------------------------

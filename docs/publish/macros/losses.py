@@ -1,49 +1,151 @@
-"""Where ours is behind: every point of a case's grid at which another variant is faster by more than a margin."""
+"""Where ours is behind: every point of a case's grid at which another variant is faster by more than a margin.
 
-from dataclasses import replace
+And where it cannot be known: a side that was not there is no side that lost, so each is named, with its points.
+"""
+
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from html import escape
 
 from docs.publish import evidence, markup, palette, units
 from docs.publish.evidence import Evidence
 from docs.publish.place import Place
 from docs.publish.records.measured import DIRECTIONS, MODES, Coordinates, Measured
+from docs.publish.records.schema import Failure
 from docs.publish.records.store import Store
 
 MARGIN = 0.03
+IMPORT_FAILED = ("ModuleNotFoundError", "ImportError")  # what a failure's reason begins with
+LEFT_OUT = "LeftOut"  # tests/benchmarks/sides.py: the case could build the side, and does not
 Pair = tuple[Measured, Measured]
 
 
+@dataclass(frozen=True)
+class Missing:
+    """A side without a time at a point at which ours has one.
+
+    Attributes:
+        at: the point, with the side as its variant.
+        why: in words.
+        absent: it was not there, rather than that it failed: ours has not won against it.
+    """
+
+    at: Coordinates
+    why: str
+    absent: bool
+
+
 def losses(store: Store, place: Place, page: Evidence, case: str) -> str:
-    """The table as HTML, and a sentence that says how many points there are.
+    """A sentence that says how many points there are, the table as HTML, and what was not timed.
 
     Raises:
         PublishError: the case was not measured.
     """
-    pairs = against_the_best(store, Coordinates(case))
+    rows = store.rows_of(Coordinates(case))
+    pairs, gaps = against_the_best(rows), missing(store, rows)
     lost = [pair for pair in pairs if pair[0].time.p50 > (1 + MARGIN) * pair[1].time.p50]
-    margin = units.text(MARGIN, "%")
-    where = f"at {len(lost)}" if lost else "at none"
-    points = "1 point" if len(pairs) == 1 else f"{len(pairs)} points"
-    sentence = f"Ours was timed beside others at {points}; {where} is the best of them over {margin} faster."
-    if not lost:
-        return f"<p data-search-exclude>{sentence}</p>"
-    head = ("", "shape", "ours", "the best other", "", "ahead by")
-    table = markup.table(head, (("", _cells(ours, best, place, page)) for ours, best in lost), searched=False)
-    return f"<p data-search-exclude>{sentence}</p>{table}"
+    parts = [f"<p data-search-exclude>{_sentence(pairs, lost, gaps)}</p>"]
+    if lost:
+        head = ("", "shape", "ours", "the best other", "", "ahead by")
+        cells = (("", _cells(ours, best, place, page)) for ours, best in lost)
+        parts.append(markup.table(head, cells, searched=False))
+    return "".join([*parts, _not_timed(gaps, sum(row.variant == "ours" for row in rows))])
 
 
-def against_the_best(store: Store, at: Coordinates) -> list[Pair]:
-    """Ours, and the fastest other variant of the same run, at each point and mode of a case."""
-    points: dict[Coordinates, list[Measured]] = {}
-    for row in store.rows_of(at):
-        points.setdefault(replace(row.coordinates, variant=None), []).append(row)
+def against_the_best(rows: Iterable[Measured]) -> list[Pair]:
+    """Ours, and the fastest other variant beside it, at each point and mode of a case."""
     pairs = []
-    for beside in points.values():
+    for beside in _points(rows).values():
         ours = [row for row in beside if row.variant == "ours"]
         others = [row for row in beside if row.variant != "ours"]
         if ours and others:
             pairs.append((ours[0], min(others, key=lambda row: row.time.p50)))
     return pairs
+
+
+def missing(store: Store, rows: list[Measured]) -> list[Missing]:
+    """Of the sides that any run of the case on this machine knows: which have no time where ours has one."""
+    case, machine = rows[0].case, rows[0].machine
+    failures = [failure for failure in store.failures(machine) if failure.case == case]
+    seen = {row.variant for row in store.select(Coordinates(case, machine=machine), history=True)}
+    seen |= {failure.variant for failure in failures}
+    known = [side for side in palette.load()["variants"] if side in seen and side != "ours"]
+    return [
+        _missing(replace(at, variant=side), failures)
+        for at, beside in _points(rows).items()
+        for side in known
+        if "ours" in (timed := {row.variant for row in beside}) and side not in timed
+    ]
+
+
+def _points(rows: Iterable[Measured]) -> dict[Coordinates, list[Measured]]:
+    points: dict[Coordinates, list[Measured]] = {}
+    for row in rows:
+        points.setdefault(replace(row.coordinates, variant=None), []).append(row)
+    return points
+
+
+def _missing(at: Coordinates, failures: list[Failure]) -> Missing:
+    """Why a side has no time at a point."""
+    said = [failure.explanation.removeprefix(f"{at.mode}: ") for failure in failures if _speaks_of(failure, at)]
+    if not said:
+        return Missing(at, "not tried here", absent=True)
+    kind, _, text = said[0].partition(": ")
+    why = "not installed" if kind in IMPORT_FAILED else text if kind.isidentifier() else said[0]
+    return Missing(at, textwrap.shorten(why, 120, placeholder=" …"), absent=kind in (*IMPORT_FAILED, LEFT_OUT))
+
+
+def _speaks_of(failure: Failure, at: Coordinates) -> bool:
+    """Whether a failure is of this side at this point. One of a single mode begins with it: "graph: ..."."""
+    mode = failure.explanation.partition(": ")[0]
+    where = failure.variant, failure.direction, failure.size, failure.dtype
+    return where == (at.variant, at.direction, at.shape, at.dtype) and (mode == at.mode or mode not in MODES)
+
+
+def _sentence(pairs: list[Pair], lost: list[Pair], gaps: list[Missing]) -> str:
+    """How many points there are, and at how many ours is behind; "at none" only where every side was there."""
+    margin = units.text(MARGIN, "%")
+    points = "1 point" if len(pairs) == 1 else f"{len(pairs)} points"
+    if lost:
+        return f"Ours was timed beside others at {points}; at {len(lost)} is the best of them over {margin} faster."
+    open_points = {replace(gap.at, variant=None) for gap in gaps if gap.absent}
+    sure = [ours for ours, _ in pairs if replace(ours.coordinates, variant=None) not in open_points]
+    if len(sure) == len(pairs):
+        return f"Ours was timed beside others at {points}; at none is the best of them over {margin} faster."
+    return (
+        f"Ours was timed beside others at {points}. At {len(pairs) - len(sure)} a side was not there, so nothing is "
+        f"claimed; at {len(sure)} all were, and none is over {margin} faster."
+    )
+
+
+def _not_timed(gaps: list[Missing], points: int) -> str:
+    """The sides without a time, each with its points and why, folded under a line that counts them."""
+    if not gaps:
+        return ""
+    by_side: dict[str, dict[str, list[Coordinates]]] = {}
+    for gap in gaps:
+        by_side.setdefault(str(gap.at.variant), {}).setdefault(gap.why, []).append(gap.at)
+    counts = (f"{palette.label(side)} at {sum(map(len, why.values()))}" for side, why in by_side.items())
+    lines = [
+        ("", [escape(palette.label(side)), escape(why), _listed(where)])
+        for side, reasons in by_side.items()
+        for why, where in reasons.items()
+    ]
+    return (
+        f"<details data-search-exclude><summary>Not timed, of {points}: {escape(', '.join(counts))}</summary>"
+        f"{markup.table(('side', 'why', 'where'), lines, words=True, remark=True, searched=False)}</details>"
+    )
+
+
+def _listed(points: list[Coordinates]) -> str:
+    """Points in words, those of a direction and mode together."""
+    sizes: dict[str, list[str]] = {}
+    for at in points:
+        sizes.setdefault(f"{DIRECTIONS[str(at.direction)]}, {MODES[str(at.mode)]}", []).append(
+            units.size(str(at.shape))
+        )
+    return escape("; ".join(f"{where}: {', '.join(shapes)}" for where, shapes in sizes.items()))
 
 
 def _cells(ours: Measured, best: Measured, place: Place, page: Evidence) -> list[str]:
