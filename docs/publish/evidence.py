@@ -1,14 +1,15 @@
 """A number as HTML, and what opens when a reader asks where it comes from."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
 from docs.publish import units
 from docs.publish.place import Place, machine_page
-from docs.publish.records.measured import METRICS, Measured
-from docs.publish.records.schema import Record, Sweep, describe
+from docs.publish.records.measured import METRICS, Measured, Published
+from docs.publish.records.schema import Record, Row, Sweep, describe
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Quantity:
         entry: what its evidence shows: label, value, command, machine, software, date, spread, links, ...
         href: where a reader without scripts is led.
         stale: the code that it measured has changed since.
+        busy: it was measured on a busy machine, and nowhere else.
     """
 
     value: float
@@ -28,6 +30,7 @@ class Quantity:
     entry: dict[str, Any]
     href: str
     stale: bool = False
+    busy: bool = False
 
     @property
     def text(self) -> str:
@@ -45,11 +48,14 @@ class Evidence:
         """The number as HTML; its evidence is kept for the end of the page."""
         key = f"e{len(self.entries) + 1}"
         self.entries[key] = quantity.entry
-        badge = " <small>stale</small>" if quantity.stale else ""
-        if quantity.stale:
+        badges = [name for name in ("stale", "busy") if getattr(quantity, name)]
+        if badges:
             self.stale.append(quantity.entry["label"])
-        marked = "rp-number rp-stale" if quantity.stale else "rp-number"
-        return f'<a class="{marked}" href="{escape(quantity.href)}" data-evidence="{key}">{quantity.text}{badge}</a>'
+        marked = " ".join(["rp-number", *(["rp-stale"] if badges else [])])
+        badge = f" <small>{', '.join(badges)}</small>" if badges else ""
+        hover = f' title="{escape(quantity.entry["meaning"])}"' if "meaning" in quantity.entry else ""
+        link = f'class="{marked}" href="{escape(quantity.href)}" data-evidence="{key}"{hover}'
+        return f"<a {link}>{quantity.text}{badge}</a>"
 
     def script(self) -> str:
         """The evidence of all numbers of the page, for its end; nothing if there is none."""
@@ -65,21 +71,66 @@ def of_row(row: Measured, metric: str, over: str | None, place: Place) -> Quanti
     Raises:
         PublishError: see Measured.metric.
     """
-    value = row.metric(metric, over)
-    if value is None:
+    published, known = row.published(metric, over), METRICS[metric]
+    if published is None:
         return None
-    known = METRICS[metric]
+    value = row.metric(metric, over) if published.launch else published.value
+    assert value is not None  # the row has it, or nothing were published
     entry = {
         "label": f"{known.label[0].upper()}{known.label[1:]}{f' over {over}' if over else ''}: {describe(row.row)}",
-        "value": units.text(value, known.unit),
-        "spread": spread(row, metric, over),
+        "value": published.text,
+        "meaning": meaning(published),
+        "runs": [_run(measured, said, known.unit) for measured, said in published.runs],
+        "spread": "" if published.runs else spread(row, metric, over),
         "note": above_ceiling(row, metric),
         **of_record(row.record, place),
         "source_url": place.source(row.row.sources.files[0], row.record.commit),
         "stale": row.stale,
+        "busy": busy(row.busy) if row.busy else "",
     }
     shown = {key: fact for key, fact in entry.items() if fact}
-    return Quantity(value, known.unit, shown, place.to(machine_page(row.machine, row.anchor)), row.stale)
+    href = place.to(machine_page(row.machine, row.anchor))
+    return Quantity(value, known.unit, shown, href, row.stale, bool(row.busy))
+
+
+def meaning(published: Published) -> str:
+    """What a host-bound number is, in a sentence or two; nothing of others."""
+    if published.runs:
+        machines, middle = len(published.runs), units.text(published.value, published.unit)
+        return (
+            f"The host sets this pace. From the lowest to the highest of {machines} machines; their median is {middle}."
+        )
+    if published.launch:
+        return (
+            f"The host sets this pace. One launch is an eager launch of a trivial op in the same run: here "
+            f"{units.text(published.launch, 's')}."
+        )
+    return ""
+
+
+def kind(shown: Iterable[Published | None]) -> str:
+    """What the host-bound ones of some numbers are, to follow their mode in a line; nothing where there is none."""
+    known = [published for published in shown if published]
+    if runs := max((len(published.runs) for published in known), default=0):
+        return f", from the lowest to the highest of {runs} machines"
+    return ", in eager launches of the same run" if any(published.launch for published in known) else ""
+
+
+def days(records: Iterable[Record]) -> str:
+    """When some runs were: the first day and the last."""
+    known = sorted({record.date[:10] for record in records})
+    return " to ".join(dict.fromkeys((known[0], known[-1])))
+
+
+def busy(reason: str) -> str:
+    """What to say of a number that was measured on a busy machine."""
+    return f"This machine was busy ({reason}); measure again."
+
+
+def _run(row: Row, value: float, unit: str) -> dict[str, str]:
+    """A run as the evidence of a range lists it."""
+    host = row.record.machine.get("processor")
+    return {"date": row.record.date[:10], "value": units.text(value, unit)} | ({"host": host} if host else {})
 
 
 def of_record(record: Record, place: Place) -> dict[str, Any]:

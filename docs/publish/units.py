@@ -1,6 +1,7 @@
 """Quantities as text: three significant digits and a unit that fits."""
 
 import math
+from collections.abc import Callable
 
 STEPS: dict[str, tuple[tuple[float, str], ...]] = {
     "s": ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s")),
@@ -9,7 +10,10 @@ STEPS: dict[str, tuple[tuple[float, str], ...]] = {
     "FLOP": ((1.0, "FLOP"), (1e6, "MFLOP"), (1e9, "GFLOP"), (1e12, "TFLOP")),
     "FLOP/s": ((1e9, "GFLOP/s"), (1e12, "TFLOP/s")),
 }
-FIXED = {"%": (1e-2, "%"), "x": (1.0, "×"), "": (1.0, ""), "FLOP/byte": (1.0, "FLOP/byte"), "W": (1.0, "W")}
+FIXED = {
+    "%": (1e-2, "%"), "x": (1.0, "×"), "": (1.0, ""), "FLOP/byte": (1.0, "FLOP/byte"), "W": (1.0, "W"),
+    "launches": (1.0, "launches"),
+}  # fmt: skip
 NAMED: dict[str, tuple[float, str]] = (
     {name: (scale, name) for steps in STEPS.values() for scale, name in steps} | {"us": (1e-6, "µs")} | FIXED
 )
@@ -25,15 +29,52 @@ def text(value: float, unit: str, exact: bool = False) -> str:
     """
     if unit in FIXED:
         return in_unit(value, unit, exact or (unit == "" and float(value).is_integer()))
-    fitting = [step for step in STEPS[unit] if rounded(abs(value) / step[0]) >= 1]
-    return in_unit(value, (fitting or STEPS[unit][:1])[-1][1], exact)
+    return in_unit(value, _fitting(value, unit)[1], exact)
 
 
 def in_unit(value: float, unit: str, exact: bool = False) -> str:
     """A value in base units as text in one unit of `NAMED`: in_unit(3e-5, "us") is "30.0 µs"."""
     scale, name = NAMED[unit]
-    number = digits(value / scale, exact)
-    return number + name if name in ("%", "×", "") else f"{number} {name}"
+    if unit == "launches":  # no yardstick is finer than that
+        value = rounded(value)
+        return _named(f"{value:,.0f}" if value >= 10 else f"{value:.1f}", name)
+    return _named(digits(value / scale, exact), name)
+
+
+def between(low: float, high: float, unit: str) -> str:
+    """A range in one unit, its ends rounded outwards: between(35.4e-6, 60.7e-6, "s") is "35 to 61 µs".
+
+    Two digits, and a third where the first is a one or the range is narrow: so no end is moved by more than a tenth.
+    """
+    return ends(low, high, unit if unit in FIXED else _fitting(low, unit)[1])
+
+
+def ends(low: float, high: float, unit: str) -> str:
+    """A range in one unit of `NAMED`, as `between` has it."""
+    scale, name = NAMED[unit]
+    places = 3 if high < 1.2 * low else 2
+    both = [_outwards(low / scale, places, math.floor), _outwards(high / scale, places, math.ceil)]
+    return _named(" to ".join(dict.fromkeys(both)), name)
+
+
+def _outwards(value: float, places: int, rounding: Callable[[float], int]) -> str:
+    """A value as text, rounded up or down to so many digits."""
+    if value == 0:
+        return "0"
+    power = math.floor(math.log10(abs(value)))
+    decimals = (3 if value < 2 * 10**power else places) - 1 - power
+    exact = round(value * 10**decimals, 6)  # 35.0 may come as 35.000000000000001
+    return f"{rounding(exact) / 10**decimals:,.{max(0, decimals)}f}"
+
+
+def _fitting(value: float, family: str) -> tuple[float, str]:
+    """The largest unit of a family in which a value is at least one."""
+    fitting = [step for step in STEPS[family] if rounded(abs(value) / step[0]) >= 1]
+    return (fitting or STEPS[family][:1])[-1]
+
+
+def _named(number: str, unit: str) -> str:
+    return number + unit if unit in ("%", "×", "") else f"{number} {unit}"
 
 
 def digits(value: float, exact: bool = False) -> str:
@@ -47,9 +88,9 @@ def digits(value: float, exact: bool = False) -> str:
     return shown.rstrip("0").rstrip(".") if exact and "." in shown else shown
 
 
-def rounded(value: float) -> float:
-    """To three significant digits."""
-    return 0.0 if value == 0 else round(value, 2 - math.floor(math.log10(abs(value))))
+def rounded(value: float, places: int = 3) -> float:
+    """To so many significant digits."""
+    return 0.0 if value == 0 else round(value, places - 1 - math.floor(math.log10(abs(value))))
 
 
 def size(shape: str) -> str:

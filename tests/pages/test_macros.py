@@ -59,6 +59,13 @@ def rendered(text: str, root: Path, line: int = 1) -> tuple[str, Page]:
     return render(text, Macros(store, captures, page, root), page, line), page
 
 
+def only(root: Path, rows: list[dict]) -> None:
+    """One record of these rows in the place of all others."""
+    for path in (root / "docs/measurements/runs").iterdir():
+        path.unlink()
+    tiny.write(root, tiny.record(root, rows))
+
+
 @pytest.mark.parametrize(
     ("macro", "shown"),
     [
@@ -284,13 +291,13 @@ def test_a_table_says_what_was_not_timed(root: Path):
     where = {"case": "kernels/add", "direction": "forward", "shape": {"rows": 8, "columns": 4}, "dtype": "bfloat16"}
     failures = [where | {"variant": "liger", "reason": "ImportError: no Liger here"}]
     tiny.write(root, tiny.record(root, day=3, failures=failures))
-    markdown, page = rendered('{{ table("kernels/add", "time", shape="8x4") }}\n', root)
+    markdown, page = rendered('{{ table("kernels/add", "time", shape="8x4", mode="device") }}\n', root)
     assert re.search(r"Not timed: Liger[^:]*: ImportError: no Liger here\.", page.finish(markdown))
 
 
 def test_a_table_has_a_choice_only_where_its_shapes_have_one(root: Path):
     other = tiny.row(root, mode="calls", shape={"rows": 1, "columns": 1})
-    tiny.write(root, tiny.record(root, [tiny.row(root), other], day=3))
+    only(root, [tiny.row(root), other])
     rendered('{{ table("kernels/add", "time", shape="8x4") }}\n', root)
     with pytest.raises(PublishError, match="mode of kernels/add: expected one of device, calls, got none"):
         rendered('{{ table("kernels/add", "time") }}\n', root)
@@ -321,19 +328,19 @@ def test_losses_lists_each_point_at_which_another_is_faster(root: Path):
         *(tiny.row(root, shape=wide, variant=v, **took(t)) for v, t in (("ours", 2.0), ("eager", 1.0), ("quack", 0.8))),
         tiny.row(root, shape=small, mode="graph"),
     ]
-    tiny.write(root, tiny.record(root, rows, day=3))
+    only(root, rows)
     html = lost(root)
     assert "timed beside others at 2 points; at 1 is the best of them over 3.00% faster" in html
     table = html.partition("<details")[0]
     assert table.count("<tr>") == 2 and "8 × 8" in table and "quack" in table and "2.50×" in table
-    tiny.write(root, tiny.record(root, rows[:3], day=4))
+    only(root, rows[:3])
     assert "at 1 point; at none" in lost(root) and "<table" not in lost(root)
 
 
 def test_a_peer_that_was_not_there_is_none_that_lost(root: Path):
     """Whether an import failed, the case left it out, or only an earlier run had it."""
     rows = [tiny.row(root, variant=v, **took(t)) for v, t in (("ours", 1.0), ("eager", 2.0), ("quack", 3.0))]
-    tiny.write(root, tiny.record(root, rows, day=3))
+    only(root, rows)
     assert "at 1 point; at none is the best of them" in lost(root) and "Not timed" not in lost(root)
 
     tiny.write(root, tiny.record(root, rows[:2], day=4))
@@ -359,6 +366,7 @@ def test_a_peer_that_fails_has_no_time_and_the_page_says_why(root: Path):
         "wrong result, not timed: output: error 1": "wrong result, not timed: output: error 1",
         "device: RuntimeError: waits": "waits",
     }
+    only(root, rows)
     for day, (reason, shown) in enumerate(failures.items(), 3):
         tiny.write(root, tiny.record(root, rows, day, failures=[failed(reason)]))
         assert "at 1 point; at none is the best of them" in lost(root), "it was there, and did not compute this"

@@ -94,6 +94,7 @@ def test_a_machines_page_says_all_that_evidence_needs(store: Store):
         "2.50 s",
         "–",
         "–",
+        "–",
     ]
     assert 'href="../../nvidia-h200.json"' in page
     assert 'href="../../nvidia-h200.csv"' in page

@@ -6,8 +6,10 @@ import json
 from typing import Any
 
 from docs.publish.records.measured import Coordinates, Measured
+from docs.publish.records.schema import Yardstick
 from docs.publish.records.store import Store
 
+YARDSTICKS = tuple(Yardstick.__annotations__)
 METRICS = ("bandwidth", "share", "rate", "rate_share", "registers")
 
 
@@ -19,10 +21,15 @@ def as_json(store: Store, machine: str) -> str:
         "schema": 1,
         "machine": machine,
         "runs": [run.model_dump(mode="json", by_alias=True, exclude={"rows", "failures"}) for run in runs.values()],
-        "rows": [{"run": row.record.id, "stale": row.stale} | row.row.model_dump(mode="json") for row in rows],
+        "rows": [_described(row) for row in rows],
         "failures": [failure.model_dump(mode="json") for failure in store.failures(machine)],
     }
     return json.dumps(content, indent=1) + "\n"
+
+
+def _described(row: Measured) -> dict[str, Any]:
+    """A row with its run, and the range over machines where there is one."""
+    return {"run": row.record.id, "stale": row.stale, **_range(row)} | row.row.model_dump(mode="json")
 
 
 def as_csv(store: Store, machine: str) -> str:
@@ -49,6 +56,8 @@ def _flat(measured: Measured) -> dict[str, Any]:
         "p50": row.time.p50,
         "p80": row.time.p80,
         "samples": row.time.samples,
+        "calls": row.calls,
+        "refreshed": row.refreshed,
         "bytes_read": row.bytes_read,
         "bytes_written": row.bytes_written,
         "flops": row.flops,
@@ -58,8 +67,23 @@ def _flat(measured: Measured) -> dict[str, Any]:
         "error": row.error.value,
         "error_bound": row.error.bound,
         "build_seconds": row.build_seconds,
+        "built_cold": row.built_cold,
+        **{name: dict(row.host or {}).get(name) for name in YARDSTICKS},
+        "machines": len(measured.again),
         **{name: measured.metric(name) for name in METRICS},
+        **_range(measured),
         "run": row.record.id,
         "commit": row.record.commit,
+        "boot": row.record.machine.get("boot"),
+        "processor": row.record.machine.get("processor"),
         "stale": measured.stale,
+        "busy": row.busy,
     }
+
+
+def _range(row: Measured) -> dict[str, float | None]:
+    """The times on separately started machines, lowest and highest, where they are published as a range."""
+    published = row.published("time")
+    if published is None or not published.runs:
+        return {"lowest": None, "highest": None}
+    return {"lowest": published.low, "highest": published.high}

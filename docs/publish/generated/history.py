@@ -57,7 +57,8 @@ def _table(rows: list[Measured], place: Place) -> str:
 def _cell(row: Measured | None) -> str:
     if row is None:
         return "–"
-    return units.text(row.time.p50, "s") + (' <small class="rp-badge">stale</small>' if row.stale else "")
+    badges = [name for name, is_so in (("stale", row.stale), ("busy", row.busy)) if is_so]
+    return units.text(row.time.p50, "s") + "".join(f' <small class="rp-badge">{name}</small>' for name in badges)
 
 
 def sparkline(values: list[float]) -> str:

@@ -3,7 +3,7 @@
 from html import escape
 from itertools import groupby
 
-from docs.publish import units
+from docs.publish import evidence, units
 from docs.publish.evidence import above_ceiling
 from docs.publish.markup import NONE, code, facts, front_matter, link, table
 from docs.publish.place import Place
@@ -13,7 +13,7 @@ from docs.publish.records.store import Store
 
 COLUMNS = (
     "shape", "variant", "p50", "p20", "p80", "samples", "read", "written", "bandwidth", "of its ceiling", "FLOP/s",
-    "of its ceiling", "peak memory", "kernels", "error", "its bound", "build", "registers", "spills",
+    "of its ceiling", "peak memory", "kernels", "error", "its bound", "build", "registers", "spills", "launch",
 )  # fmt: skip
 STATES = {
     "sm_clock_mhz": "{:.0f} MHz",
@@ -38,6 +38,8 @@ def page(store: Store, machine: str, place: Place) -> str:
     parts += ["## Ceilings\n\n", _ceilings(newest), "\n\n"]
     for case, measured in groupby(sorted(rows, key=lambda row: row.case), lambda row: row.case):
         parts.append(_case(case, list(measured), place))
+    if busy := store.busy(machine):
+        parts += ["## Measured while the machine was busy\n\n", _busy(busy), "\n\n"]
     if failures := store.failures(machine):
         parts += [
             "## Not timed\n\n",
@@ -56,6 +58,7 @@ def _machine(record: Record, place: Place) -> str:
     return facts(
         [
             ("Memory", _binary(machine["memory_bytes"])),
+            ("Host", escape(machine.get("processor") or "") if gpu else ""),
             ("Multiprocessors" if gpu else "Cores", str(machine["units"])),
             ("L2 cache", _binary(machine["l2_bytes"]) if machine["l2_bytes"] else ""),
             ("Driver", escape(machine["driver"] or "")),
@@ -116,10 +119,13 @@ def _case(case: str, rows: list[Measured], place: Place) -> str:
     first = rows[0]
     record = first.record
     files = ", ".join(link(file, place.source(file, record.commit)) for file in first.row.sources.files)
+    runs = ", ".join(link(run.date[:10], f"#{run.id}") for run in {row.record.id: row.record for row in rows}.values())
     stale = ' <small class="rp-badge">stale</small> The code has changed since.' if first.stale else ""
+    if busy := dict.fromkeys(row.busy for row in rows if row.busy):
+        stale += f' <small class="rp-badge">busy</small> {escape(evidence.busy("; ".join(busy)))}'
     parts = [
         f"## {case} {{ #case-{case.replace('/', '-')} }}\n\n",
-        f"<p>From the run of {link(record.date[:10], f'#{record.id}')}, of {files}.{stale}</p>\n\n",
+        f"<p>Measured {runs}, of {files}.{stale}</p>\n\n",
     ]
     above = sum(bool(above_ceiling(row, metric)) for row in rows for metric in ("share", "rate_share"))
     if above:
@@ -151,12 +157,36 @@ def _cells(measured: Measured) -> list[str]:
         _metric(measured, "build"),
         _metric(measured, "registers"),
         NONE if spills is None else str(spills),
+        units.text(row.host["eager_launch"], "s") if row.host else NONE,
     ]
 
 
 def _metric(row: Measured, name: str) -> str:
     value = row.metric(name)
     return NONE if value is None else units.text(value, METRICS[name].unit)
+
+
+def _busy(rows: list[Measured]) -> str:
+    """What no chart draws, and no number quotes where another run has it."""
+    introduction = (
+        "Other work was going on. These rows stay in the record; no chart shows them. Measure them again.\n\n"
+    )
+    lines = [
+        (
+            "",
+            [
+                escape(f"{row.case} {row.direction}, {row.dtype}, {row.mode}"),
+                units.size(row.size),
+                code(row.variant),
+                *(units.text(seconds, "s") for seconds in (row.time.p50, row.time.p20, row.time.p80)),
+                row.record.date[:10],
+                escape(row.busy),
+            ],
+        )
+        for row in rows
+    ]
+    head = ("case", "shape", "variant", "p50", "p20", "p80", "date", "reason")
+    return introduction + table(head, lines, words=True)
 
 
 def _failures(failures: list[Failure]) -> str:

@@ -58,7 +58,7 @@ def table(
             title=title,
             what=_what(rows[0], metrics, over),
             body=markup.table(map(escape, head), cells),
-            source=f"{link}, {record.date[:10]}.{_missing(store, rows, variants)}",
+            source=f"{link}, {evidence.days(row.record for row in rows)}.{_missing(store, rows, variants)}",
             machine=machine,
             shown=shown,
         )
@@ -132,6 +132,7 @@ def _what(row: Measured, metrics: list[str], over: str | None) -> str:
     labels = ", ".join(METRICS[metric].label for metric in metrics)
     against = f" over {palette.label(over)}" if over else ""
     timed = f", {MODES[row.mode]}" if any(METRICS[metric].power for metric in metrics) else ""
+    timed += evidence.kind(row.published(metric, over if metric == "speedup" else None) for metric in metrics)
     return f"{labels[0].upper()}{labels[1:]}{against}. {DIRECTIONS[row.direction].capitalize()}, {row.dtype}{timed}"
 
 

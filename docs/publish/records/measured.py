@@ -1,9 +1,11 @@
 """One measured number: where it stands among all that was measured, what it says, and whether it is stale."""
 
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
+from docs.publish import units
 from docs.publish.errors import PublishError, unknown
 from docs.publish.records.schema import Record, Row, Timing, describe
 
@@ -11,10 +13,12 @@ PUBLISHED_MACHINE = "nvidia-h200"  # what a page means if it names no machine
 MODES = {
     "device": "GPU time, cold cache",
     "calls": "back-to-back calls",
-    "graph": "graph replay, cold cache",
-    "burst": "a burst after a pause",
+    "graph": "in a CUDA graph of many calls, warm cache",
+    "burst": "ten or more calls after a pause",
     "sustained": "sustained load",
 }
+RUNS = 5  # on separately started machines: from so many on, a host-bound number is a range over them
+HOST_SHARE = 0.8  # a wall clock is the host's unless the GPU works for at least so much of it
 DIRECTIONS = {"forward": "forward", "backward": "backward", "both": "forward and backward"}
 
 
@@ -59,6 +63,38 @@ class Metric:
         return self.power >= 0
 
 
+@dataclass(frozen=True)
+class Published:
+    """What is shown of a metric.
+
+    Of most numbers it is the row's own value, from its 20th to its 80th percentile. A host-bound number depends on the
+    host as much as on the code. So it is the range over runs on separately started machines, with their median; where
+    there are fewer than `RUNS` of them, a time is so many launches: eager launches of a trivial op in its own run.
+
+    Attributes:
+        value, low, high: in base units.
+        runs: what each run of a range said, oldest first; empty where it is no range.
+        launch: seconds of a launch, where it is so many launches.
+    """
+
+    value: float
+    low: float
+    high: float
+    unit: str
+    runs: tuple[tuple[Row, float], ...] = ()
+    launch: float | None = None
+
+    def in_seconds(self) -> "Published":
+        """A time in launches as the seconds of its own run; anything else as it is."""
+        if self.launch is None:
+            return self
+        return Published(self.value * self.launch, self.low * self.launch, self.high * self.launch, "s")
+
+    @property
+    def text(self) -> str:
+        return units.between(self.low, self.high, self.unit) if self.runs else units.text(self.value, self.unit)
+
+
 def _share(row: Row) -> float | None:
     return row.moved / row.time.p50 / row.record.ceilings["bandwidth"][row.mix]["rate"] if row.moved else None
 
@@ -82,7 +118,7 @@ METRICS = {
     "speedup": Metric("speedup", "x", lambda row: None, -1),
     "memory": Metric("peak memory", "B", lambda row: row.peak_memory_bytes),
     "kernels": Metric("kernels", "", lambda row: row.kernels),
-    "build": Metric("time to build", "s", lambda row: row.build_seconds),
+    "build": Metric("time to build", "s", lambda row: None if row.built_cold is False else row.build_seconds),
     "error": Metric("error against float64", "", lambda row: row.error.value),
     "registers": Metric(
         "registers per thread", "", lambda row: max((binary.registers for binary in row.binaries), default=None)
@@ -92,10 +128,15 @@ METRICS = {
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """A row with what it means: its coordinates, its metrics, and whether the code that it measured has changed."""
+    """A row with what it means: its coordinates, its metrics, and whether the code that it measured has changed.
+
+    Attributes:
+        again: this row and those of the same code and software on separately started machines, one each, oldest first.
+    """
 
     row: Row
     stale: bool
+    again: tuple[Row, ...] = ()
 
     def __repr__(self) -> str:
         return describe(self.row)
@@ -155,8 +196,23 @@ class Measured:
         """FLOP/s of the matrix ceiling that applies, from the same run; None where it was not measured."""
         return _matrix_ceiling(self.row)
 
+    @property
+    def busy(self) -> str:
+        """Why the machine was too busy to time this, or nothing."""
+        return self.row.busy
+
+    @cached_property
+    def host_bound(self) -> bool:
+        """Whether the host set the pace at this point: for one variant there at least, the GPU had time to wait."""
+        if self.mode != "calls" or self.record.machine["kind"] != "gpu":
+            return False
+        beside = [row for row in self.record.rows if point(row)[:-1] == point(self.row)[:-1]]
+        gpu = {row.variant: row.time.p50 for row in beside if row.mode == "device"}
+        walls = {row.variant: row.time.p50 for row in beside if row.mode == "calls"}
+        return any(gpu.get(variant, 0) < HOST_SHARE * seconds for variant, seconds in walls.items())
+
     def metric(self, name: str, over: str | None = None) -> float | None:
-        """A metric in base units; None where the row has no such thing (memory on a CPU).
+        """A metric of this run in base units; None where the row has no such thing (memory on a CPU).
 
         Raises:
             PublishError: the metric is unknown; a speedup lacks `over`, or that variant is not in the same run.
@@ -166,22 +222,40 @@ class Measured:
         if (name == "speedup") != (over is not None):
             expected = "over=<variant> with the metric 'speedup'" if over is None else "over=... only with 'speedup'"
             raise PublishError(f"metric {name!r}: expected {expected}")
-        if over is not None:
-            return self.beside(over).time.p50 / self.row.time.p50
-        return METRICS[name].value(self.row)
+        return METRICS[name].value(self.row) if over is None else _speedup(self.row, over)
 
-    def beside(self, variant: str) -> Row:
-        """The row of another variant, measured side by side with this one.
+    def published(self, name: str, over: str | None = None) -> Published | None:
+        """What is shown of a metric; None where the row has no such thing.
 
         Raises:
-            PublishError: there is none in the same run.
+            PublishError: see metric.
         """
-        point = _point(self.row)
-        rows = [row for row in self.row.record.rows if _point(row) == point]
-        for row in rows:
-            if row.variant == variant:
-                return row
-        raise unknown(f"over, beside {describe(self.row)}", variant, (row.variant for row in rows))
+        value, known = self.metric(name, over), METRICS[name]
+        if value is None:
+            return None
+        if self.host_bound and known.power:
+            if runs := self._over_runs(name, over):
+                values = [found for _, found in runs]
+                return Published(statistics.median(values), min(values), max(values), known.unit, runs)
+            if name == "time" and self.row.host:
+                launch, time = self.row.host["eager_launch"], self.row.time
+                return Published(time.p50 / launch, time.p20 / launch, time.p80 / launch, "launches", launch=launch)
+        return self.alone(name, over)
+
+    def alone(self, name: str, over: str | None = None) -> Published | None:
+        """What this run says of a metric by itself; None where the row has no such thing."""
+        value = self.metric(name, over)
+        if value is None:
+            return None
+        low, high = self.spread(name, over) or (value, value)
+        return Published(value, low, high, METRICS[name].unit)
+
+    def _over_runs(self, name: str, over: str | None) -> tuple[tuple[Row, float], ...]:
+        """What each of the runs says, if they are enough for a range."""
+        rows = [row for row in self.again if over is None or over in _beside(row)]
+        values = [(row, METRICS[name].value(row) if over is None else _speedup(row, over)) for row in rows]
+        runs = tuple((row, value) for row, value in values if value is not None)
+        return runs if len(runs) >= RUNS else ()
 
     def spread(self, name: str, over: str | None = None) -> tuple[float, float] | None:
         """The metric at the 20th and 80th percentile of the time, smaller first; None where time has no part in it."""
@@ -192,5 +266,19 @@ class Measured:
         return low, high
 
 
-def _point(row: Row) -> tuple:
+def point(row: Row) -> tuple[str, str, str, str, str]:
+    """Where variants are measured side by side; the mode comes last."""
     return row.case, row.direction, row.size, row.dtype, row.mode
+
+
+def _beside(row: Row) -> dict[str, Row]:
+    """The rows of all variants that were measured side by side with one."""
+    return {other.variant: other for other in row.record.rows if point(other) == point(row)}
+
+
+def _speedup(row: Row, over: str) -> float:
+    """Raises: PublishError: the variant `over` is not in the same run."""
+    beside = _beside(row)
+    if over not in beside:
+        raise unknown(f"over, beside {describe(row)}", over, beside)
+    return beside[over].time.p50 / row.time.p50

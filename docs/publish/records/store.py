@@ -11,10 +11,10 @@ from pathlib import Path
 
 from docs.publish.errors import PublishError, unknown
 from docs.publish.place import MEASUREMENTS
-from docs.publish.records import staleness
+from docs.publish.records import reruns, staleness
 from docs.publish.records.admission import checked, publishable
-from docs.publish.records.measured import PUBLISHED_MACHINE, Coordinates, Measured
-from docs.publish.records.schema import Failure, Record
+from docs.publish.records.measured import PUBLISHED_MACHINE, Coordinates, Measured, point
+from docs.publish.records.schema import Failure, Point, Record, Row
 from tests.benchmarks.source import ROOT
 
 ANYWHERE = Coordinates()
@@ -37,16 +37,18 @@ class Store:
         self.machines = dict(
             sorted(names.items(), key=lambda item: (item[0] != PUBLISHED_MACHINE, item[0] in local_slugs))
         )
-        rows = [
-            Measured(row, staleness.row_is_stale(row.sources, root)) for record in self.records for row in record.rows
-        ]
-        self._newest = {(row.machine, row.case): row.record.id for row in rows}
+        rows = _measured([row for record in self.records for row in record.rows], root)
+        self._code = {(row.machine, row.case): row.row.sources.hash for row in rows}  # of the newest run of each case
         self._history = _indexed(rows)
         self._current = _indexed(
-            row
-            for row in rows
-            if self._newest[row.machine, row.case] == row.record.id
-            and (root / row.row.sources.files[-1]).exists()  # a case that was removed is history
+            _newest_at_each_point(
+                [
+                    row
+                    for row in rows
+                    if self._code[row.machine, row.case] == row.row.sources.hash
+                    and (root / row.row.sources.files[-1]).exists()  # a case that was removed is history
+                ]
+            )
         )
 
     @classmethod
@@ -62,7 +64,7 @@ class Store:
         return cls(published, unpublished, root)
 
     def select(self, at: Coordinates = ANYWHERE, history: bool = False) -> list[Measured]:
-        """The rows that fit, oldest first; of the newest run of each case on each machine, or of all runs."""
+        """The rows that fit, oldest first; of the newest run at each point on each machine, or of all runs."""
         rows = (self._history if history else self._current).get((at.machine, at.case), [])
         fixed = at.fixed().items()
         return [row for row in rows if all(getattr(row.coordinates, name) == value for name, value in fixed)]
@@ -151,19 +153,55 @@ class Store:
             PublishError: the machine or the case is not known.
         """
         if at.case is not None:
-            return self.rows_of(at)[0].record
+            return max((row.record for row in self.rows_of(at)), key=_age)
         machine = self._known(at.machine)
         return [record for record in self.records if record.machine["slug"] == machine][-1]
 
+    def busy(self, machine: str) -> list[Measured]:
+        """What was measured on a machine while it was busy, of the code that its cases have measured last."""
+        rows = self.select(Coordinates(machine=machine), history=True)
+        return [row for row in rows if row.busy and self._code[machine, row.case] == row.row.sources.hash]
+
+    def _is_last(self, record: Record, case: str) -> bool:
+        """Whether a run measured the code that the newest run of a case on its machine did, as far as it says."""
+        last = self._code.get((record.machine["slug"], case))
+        return all(row.sources.hash == last for row in record.rows if row.case == case)
+
     def failures(self, machine: str) -> list[Failure]:
-        """What the newest runs of each case on a machine could not time."""
-        return [
-            failure
+        """What could not be timed on a machine, each once: in the runs of the current rows, else in the newest run."""
+        runs: dict[tuple, set[str]] = {}
+        for row in self.select(Coordinates(machine=machine)):
+            runs.setdefault(_place(row.row), set()).add(row.record.id)
+        found = [
+            (record.id, failure)
             for record in self.records
             if record.machine["slug"] == machine
             for failure in record.failures
-            if self._newest.get((machine, failure.case), record.id) == record.id
+            if self._is_last(record, failure.case)
         ]
+        newest = {_place(failure): {run} for run, failure in found}
+        current = [failure for run, failure in found if run in runs.get(_place(failure), newest[_place(failure)])]
+        return list({failure.model_dump_json(): failure for failure in current}.values())
+
+
+def _measured(rows: list[Row], root: Path) -> list[Measured]:
+    """Rows, oldest first, each with those that measured the same on separately started machines."""
+    again = reruns.of(rows)
+    return [Measured(row, staleness.row_is_stale(row.sources, root), again(row)) for row in rows]
+
+
+def _newest_at_each_point(rows: list[Measured]) -> list[Measured]:
+    """Of each point the rows of its newest run; of a run on a busy machine only where there is no other."""
+    known: dict[tuple, dict[str, bool]] = {}  # of each point its runs, and whether the machine was busy
+    for row in rows:
+        runs = known.setdefault((row.machine, *point(row.row)), {})
+        runs[row.record.id] = runs.get(row.record.id, False) or bool(row.busy)
+    chosen = {at: ([run for run in runs if not runs[run]] or list(runs))[-1] for at, runs in known.items()}
+    return [row for row in rows if chosen[row.machine, *point(row.row)] == row.record.id]
+
+
+def _place(at: Point) -> tuple[str, str, str, str]:
+    return at.case, at.direction, at.size, at.dtype
 
 
 def _indexed(rows: Iterable[Measured]) -> dict[tuple[str | None, str | None], list[Measured]]:

@@ -139,7 +139,7 @@ def on_env(env: Any, *, config: MkDocsConfig, files: Files) -> None:
     if not releasing():
         return
     shown = [f"{path}: {what}" for path, page in current.pages.items() for what in page.evidence.stale]
-    rows = {(row.machine, row.case) for row in current.store.select() if row.stale}
+    rows = {(row.machine, row.case) for row in current.store.select() if row.stale or row.busy}
     shown += [f"results/machines/{machine}.md: {case}" for machine, case in sorted(rows)]
     shown += sweeps.stale(current.root)
     if shown:

@@ -4,6 +4,8 @@ const source = document.getElementById("rp-evidence")
 const evidence = source ? JSON.parse(source.textContent) : {}
 
 const FACTS = [
+  ["meaning", "What it is"],
+  ["runs", "Each run"],
   ["formula", "Formula"],
   ["inputs", "Inputs"],
   ["command", "Command"],
@@ -13,6 +15,7 @@ const FACTS = [
   ["spread", "Spread"],
   ["note", "Note"],
   ["stale", "Stale"],
+  ["busy", "Busy"],
 ]
 const CODE = new Set(["command", "formula"])
 
@@ -31,9 +34,14 @@ function input({ name, value, source, url }) {
   return element("li", {}, element("code", {}, name), ` = ${value}`, ...from)
 }
 
+function run({ date, value, host }) {
+  return element("li", {}, [value, date, host].filter(Boolean).join(", "))
+}
+
 // What a fact holds, as a node or text.
 function shown(key, value) {
   if (key === "stale") return "The code that this number measured has changed since."
+  if (key === "runs") return element("ul", {}, ...value.map(run))
   if (key === "inputs") return element("ul", {}, ...value.map(input))
   if (key === "date") return value.replace("T", " ").replace(/:\d\dZ$/, " UTC")
   return CODE.has(key) ? element("code", {}, value) : value

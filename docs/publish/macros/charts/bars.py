@@ -10,7 +10,7 @@ def bars(plot: Plot, width: int) -> Spec:
     narrow = width < 500
     best_first = sorted(plot.marks, key=lambda mark: mark.value, reverse=not plot.measure.lower_is_better)
     left = 4 if narrow else vega.room(mark.label() for mark in best_first) + 12
-    right = vega.room((plot.show(mark.value) for mark in best_first), bold=True) + 22
+    right = vega.room((plot.label(mark) for mark in best_first), bold=True) + 22
     step, thickness, middle = (46, 16, 8) if narrow else (34, 20, 0)
     drawn = width - left - right
     top = max([mark.high for mark in best_first] + ([plot.ceiling[0]] if plot.ceiling else []))

@@ -115,6 +115,8 @@ def _tick(plot: Plot, height: Height, value: float) -> str:
 
 def _number(plot: Plot, height: Height, mark: Mark) -> str:
     """A value as its curve's label has it: without a unit where that stands at the axis."""
+    if mark.published.runs:
+        return plot.label(mark)
     if height.logarithmic:
         return plot.best(mark.value)
     return plot.show(mark.value) if plot.unit == "%" else units.digits(mark.value / plot.scale)

@@ -6,7 +6,7 @@ from typing import Any
 from docs.publish import palette, units
 from docs.publish.errors import PublishError, unknown
 from docs.publish.macros.charts.question import Question
-from docs.publish.records.measured import Coordinates, Measured, Metric
+from docs.publish.records.measured import Coordinates, Measured, Metric, Published
 from docs.publish.records.store import Store
 
 MIXES = {"triad": "measured ceiling of two reads per write"}
@@ -14,13 +14,23 @@ MIXES = {"triad": "measured ceiling of two reads per write"}
 
 @dataclass(frozen=True)
 class Mark:
-    """One drawn value in base units, from its 20th to its 80th percentile (the value where the time has no part)."""
+    """One drawn value in base units, with its ends: see Published."""
 
     x: Any
-    value: float
-    low: float
-    high: float
+    published: Published
     row: Measured
+
+    @property
+    def value(self) -> float:
+        return self.published.value
+
+    @property
+    def low(self) -> float:
+        return self.published.low
+
+    @property
+    def high(self) -> float:
+        return self.published.high
 
     @property
     def variant(self) -> str:
@@ -32,34 +42,53 @@ class Mark:
 
 @dataclass(frozen=True)
 class Plot:
-    """What is drawn for one machine: its marks, all in one unit, and the ceiling's height and name."""
+    """What is drawn for one machine: its marks, all in one unit, and the ceiling's height and name.
+
+    Attributes:
+        busy: the rows that are left out, since the machine was busy when they were measured.
+    """
 
     measure: Metric
     marks: list[Mark]
     unit: str
     ceiling: tuple[float, str] | None
     variants: list[str]
+    busy: tuple[Measured, ...] = ()
 
     @property
     def newest(self) -> Measured:
-        """The row of the last mark: its run stands for the plot's."""
-        return self.marks[-1].row
+        """The row of the last mark: its run stands for the plot's. One that is left out where nothing is drawn."""
+        return self.marks[-1].row if self.marks else self.busy[-1]
 
     @property
     def scale(self) -> float:
         return units.NAMED[self.unit][0]
 
+    @property
+    def ranges(self) -> bool:
+        """Whether values are ranges over machines, drawn with a bar to their median."""
+        return any(mark.published.runs for mark in self.marks)
+
     def show(self, value: float) -> str:
         """In the plot's unit."""
         return units.in_unit(value, self.unit)
+
+    def label(self, mark: Mark) -> str:
+        """A mark's value beside it, in the plot's unit; both ends of a range."""
+        return units.ends(mark.low, mark.high, self.unit) if mark.published.runs else self.show(mark.value)
 
     def best(self, value: float) -> str:
         """In the unit that fits it best, as prose has it."""
         return units.text(value, self.measure.unit)
 
     def spread(self, mark: Mark) -> str:
-        """From the 20th to the 80th percentile, in words."""
+        """From one end to the other, in words."""
         return f"{self.best(mark.low)} to {self.best(mark.high)}"
+
+    @property
+    def spread_of(self) -> str:
+        """What the ends are."""
+        return "lowest to highest machine" if self.ranges else "p20 to p80"
 
 
 def plots(question: Question, store: Store) -> list[Plot]:
@@ -94,24 +123,31 @@ def _with_history(rows: list[Measured], store: Store) -> list[Measured]:
 def _plot(question: Question, rows: list[Measured]) -> Plot | None:
     """The marks of one machine; None where it has measured nothing of this."""
     variants = question.variants or tuple(palette.variants())
-    marks = [mark for row in rows if row.variant in variants and (mark := _mark(question, row))]
-    if not marks:
+    asked = [row for row in rows if row.variant in variants and row.variant != question.over]
+    busy = tuple(row for row in asked if row.busy and question.kind != "history")
+    marks = _in_one_kind([mark for row in asked if not row.busy and (mark := _mark(question, row))])
+    if not marks and not busy:
         return None
     if question.kind == "lines":
         _one_row_each(question, marks)
     drawn = [name for name in variants if any(mark.variant == name for mark in marks)]
-    unit = _unit(question.measure, marks)
-    return Plot(question.measure, marks, unit, _ceiling(question.metric, marks[-1].row), drawn)
+    measure = replace(question.measure, unit=marks[0].published.unit) if marks else question.measure
+    ceiling = _ceiling(question.metric, marks[-1].row) if marks else None
+    return Plot(measure, marks, _unit(measure, marks), ceiling, drawn, busy)
 
 
 def _mark(question: Question, row: Measured) -> Mark | None:
     """A row as a mark; None where the row has no such metric (memory on a CPU)."""
-    metric, over = question.metric, question.over
-    value = row.metric(metric, over)
-    if value is None or row.variant == over:
-        return None
-    low, high = row.spread(metric, over) or (value, value)
-    return Mark(_x(question, row), value, low, high, row)
+    say = row.alone if question.kind == "history" else row.published
+    published = say(question.metric, question.over)
+    return Mark(_x(question, row), published, row) if published else None
+
+
+def _in_one_kind(marks: list[Mark]) -> list[Mark]:
+    """The marks in one unit: in launches if all can be, else all in seconds."""
+    if len({mark.published.unit for mark in marks}) < 2:
+        return marks
+    return [replace(mark, published=mark.published.in_seconds()) for mark in marks]
 
 
 def _x(question: Question, row: Measured) -> Any:
@@ -150,6 +186,8 @@ def _unit(measure: Metric, marks: list[Mark]) -> str:
     """One unit for the whole plot: the largest in which the middle value is at least one."""
     if measure.unit in units.FIXED:
         return measure.unit
+    if not marks:
+        return units.STEPS[measure.unit][0][1]
     steps = units.STEPS[measure.unit]
     middle = sorted(mark.value for mark in marks)[len(marks) // 2]
     fitting = [name for scale, name in steps if scale <= middle]

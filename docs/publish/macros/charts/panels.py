@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from html import escape
 
-from docs.publish import evidence, markup
+from docs.publish import evidence, markup, palette, units
 from docs.publish.evidence import Evidence
 from docs.publish.macros.charts import words
 from docs.publish.macros.charts.bars import bars
@@ -27,19 +27,25 @@ def panel(question: Question, plot: Plot, shown: Evidence, place: Place, first: 
         first: it is that of the page's machine, which is shown until the reader chooses another.
     """
     row = plot.newest
+    shown.stale += [f"chart: {row}: {evidence.busy(row.busy)}" for row in plot.busy]
+    machine = markup.link(row.record.machine["name"], place.to(machine_page(row.machine)))
+    known = (row.machine, row.record.machine["name"])
+    if not plot.marks:
+        return markup.panel(
+            what=words.what(question, plot), body="", source=f"{machine}.{_busy(plot)}", machine=known, shown=first
+        )
     title = words.title(question, plot)
     spoken = f"{title}. {words.drawing(plot)}"
     drawings = (_drawing(DRAW[question.kind](plot, width), size, spoken) for size, width in SIZES.items())
     note = f" {escape(question.note)}" if first and question.note else ""  # as the title: of the page's machine only
-    machine = markup.link(row.record.machine["name"], place.to(machine_page(row.machine)))
     table = _table(question, plot, shown, place)
     return markup.panel(
         title=title,
         what=words.what(question, plot),
         body="".join(drawings),
-        source=f"{machine}, {row.record.date[:10]}.{note}{_stale(plot)}",
+        source=f"{machine}, {evidence.days(mark.row.record for mark in plot.marks)}.{note}{_stale(plot)}{_busy(plot)}",
         details=f"<details><summary>The numbers</summary>{table}</details>",
-        machine=(row.machine, row.record.machine["name"]),
+        machine=known,
         shown=first,
     )
 
@@ -49,6 +55,15 @@ def _stale(plot: Plot) -> str:
     newest = {mark.variant: mark for mark in plot.marks}
     names = [mark.label() for mark in newest.values() if mark.row.stale]
     return f' <span class="rp-badge">stale</span> {escape(", ".join(names))}: changed since.' if names else ""
+
+
+def _busy(plot: Plot) -> str:
+    """Which rows are not drawn, and why."""
+    if not plot.busy:
+        return ""
+    names = dict.fromkeys(f"{palette.label(row.variant)} at {units.size(row.size)}" for row in plot.busy)
+    why = evidence.busy(plot.busy[0].busy)
+    return f' <span class="rp-badge">busy</span> Not drawn: {escape(", ".join(names))}. {escape(why)}'
 
 
 def _drawing(spec: Spec, size: str, spoken: str) -> str:
@@ -63,7 +78,7 @@ def _drawing(spec: Spec, size: str, spoken: str) -> str:
 def _table(question: Question, plot: Plot, shown: Evidence, place: Place) -> str:
     """The drawn numbers, each opening its evidence."""
     along = [] if question.kind == "bars" else [question.x or "date"]
-    spread = ["p20 to p80"] if plot.measure.power else []
+    spread = [plot.spread_of] if plot.measure.power else []
 
     def cells(mark: Mark) -> list[str]:
         quantity = evidence.of_row(mark.row, question.metric, question.over, place)

@@ -45,7 +45,7 @@ def tooltip(plot: Plot) -> list[Spec]:
     """What opens above a mark."""
     shown = {"label": "variant", "where": "shape", "text": "median"}
     if plot.measure.power:
-        shown["spread"] = "p20 to p80"
+        shown["spread"] = plot.spread_of
     return [name(field, title=title) for field, title in shown.items()]
 
 
@@ -77,7 +77,7 @@ def data(plot: Plot, marks: list[Mark]) -> list[Spec]:
             "value": mark.value / scale,
             "low": mark.low / scale,
             "high": mark.high / scale,
-            "text": plot.show(mark.value),
+            "text": plot.label(mark),
             "spread": plot.spread(mark),
             "where": mark.row.size.replace("x", "×"),
         }

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from docs.publish import palette, units
+from docs.publish import evidence, palette, units
 from docs.publish.errors import unknown
 from docs.publish.macros.charts.marks import Mark, Plot
 from docs.publish.macros.charts.question import Question
@@ -25,20 +25,30 @@ def title(question: Question, plot: Plot) -> str:
     where = f" at {best.x} {question.x}" if question.kind == "lines" else ""
     machine = plot.newest.record.machine["name"]
     if question.better and len(plot.variants) > 1:
-        return f"{machine}: {best.label()} is ahead{where} with {plot.best(best.value)}"
-    return f"{machine}: {best.label()}{where}, {plot.best(best.value)}"
+        return f"{machine}: {best.label()} is ahead{where} with {_text(plot, best)}"
+    return f"{machine}: {best.label()}{where}, {_text(plot, best)}"
 
 
 def _filled(question: Question, plot: Plot, asked: str) -> str:
     """A placeholder's text: {ours}, {ours@4096}, {eager/ours} (a ratio of values) or {ceiling}."""
     if asked == "ceiling" and plot.ceiling:
         return plot.best(plot.ceiling[0])
-    values = [_value_of(question, plot, name.strip()) for name in asked.split("/")]
-    return plot.best(values[0]) if len(values) == 1 else units.text(values[0] / values[1], "x")
+    marks = [_mark_of(question, plot, name.strip()) for name in asked.split("/")]
+    if len(marks) == 1:
+        return _text(plot, marks[0])
+    first, second = marks
+    if question.metric == "time" and (ratio := second.row.published("speedup", first.variant)) and ratio.runs:
+        return ratio.text  # the range of the ratio within each run
+    return units.text(first.value / second.value, "x")
 
 
-def _value_of(question: Question, plot: Plot, name: str) -> float:
-    """The value of a variant; on lines at the x after "@", else at the title's shape, else at the largest x."""
+def _text(plot: Plot, mark: Mark) -> str:
+    """A value in the unit that fits it best; both ends of a range."""
+    return mark.published.text if mark.published.runs else plot.best(mark.value)
+
+
+def _mark_of(question: Question, plot: Plot, name: str) -> Mark:
+    """The mark of a variant; on lines at the x after "@", else at the title's shape, else at the largest x."""
     variant, _, x = name.partition("@")
     marks = [mark for mark in plot.marks if mark.variant == variant]
     if not marks:
@@ -48,8 +58,8 @@ def _value_of(question: Question, plot: Plot, name: str) -> float:
         fitting = [mark for mark in marks if str(mark.x) == x or mark.row.size == shape]
         if not fitting:
             raise unknown(f"chart: title: {question.x} of {variant}", x or shape, (mark.x for mark in marks))
-        return fitting[-1].value
-    return marks[0].value if marks[0].x is None else max(marks, key=lambda mark: mark.x).value
+        return fitting[-1]
+    return marks[0] if marks[0].x is None else max(marks, key=lambda mark: mark.x)
 
 
 def what(question: Question, plot: Plot) -> str:
@@ -59,13 +69,14 @@ def what(question: Question, plot: Plot) -> str:
     better = f", {'less' if plot.measure.lower_is_better else 'more'} is better" if question.better else ""
     shape = f"by {question.x}" if question.kind == "lines" else row.size.replace("x", "×")
     timed = f", {MODES[row.mode]}" if plot.measure.power else ""
+    timed += evidence.kind(mark.published for mark in plot.marks)
     where = f"{DIRECTIONS[row.direction].capitalize()}, {row.dtype}, {shape}{timed}."
     return f"{name[0].upper()}{name[1:]}{over}{better}. {where}"
 
 
 def drawing(plot: Plot) -> str:
     """Every mark with its value."""
-    return "; ".join(f"{mark.label()}{_at(mark)} {plot.best(mark.value)}" for mark in plot.marks)
+    return "; ".join(f"{mark.label()}{_at(mark)} {_text(plot, mark)}" for mark in plot.marks)
 
 
 def _at(mark: Mark) -> str:

@@ -1,0 +1,45 @@
+"""The same rows measured again: which runs may be compared with each other."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from docs.publish.records.schema import Record, Row
+
+
+def started(record: Record) -> str | None:
+    """What tells separately started machines apart; None where the record is too old to say."""
+    return record.machine.get("boot")
+
+
+def same_software(record: Record, other: Record) -> bool:
+    """Whether two runs had the same versions of what both had. A peer that one lacks has no rows there."""
+    both = record.software.keys() & other.software.keys()
+    return all(record.software[name] == other.software[name] for name in both)
+
+
+def of(rows: Iterable[Row]) -> Callable[[Row], tuple[Row, ...]]:
+    """What gives for each row it and those of the same code and software on separately started machines.
+
+    Of each machine the newest counts, and none that was busy.
+    """
+    known: dict[tuple, list[Row]] = {}
+    for row in rows:
+        if started(row.record) and not row.busy:
+            known.setdefault(_what(row), []).append(row)
+
+    def again(row: Row) -> tuple[Row, ...]:
+        alike = [other for other in known.get(_what(row), ()) if same_software(row.record, other.record)]
+        return _one_each(alike)
+
+    return again
+
+
+def _one_each(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """The newest of each machine, oldest first."""
+    newest = {started(row.record): row for row in rows}
+    return tuple(row for row in rows if newest[started(row.record)] is row)
+
+
+def _what(row: Row) -> tuple[str, ...]:
+    """What a row measured, on which kind of machine."""
+    slug = row.record.machine["slug"]
+    return slug, row.case, row.variant, row.direction, row.size, row.dtype, row.mode, row.sources.hash
