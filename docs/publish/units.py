@@ -88,9 +88,9 @@ def digits(value: float, exact: bool = False) -> str:
     return shown.rstrip("0").rstrip(".") if exact and "." in shown else shown
 
 
-def rounded(value: float, places: int = 3) -> float:
-    """To so many significant digits."""
-    return 0.0 if value == 0 else round(value, places - 1 - math.floor(math.log10(abs(value))))
+def rounded(value: float) -> float:
+    """To three significant digits."""
+    return 0.0 if value == 0 else round(value, 2 - math.floor(math.log10(abs(value))))
 
 
 def size(shape: str) -> str:
