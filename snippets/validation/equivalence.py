@@ -13,25 +13,30 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Agreement:
-    """The largest error against float64, and the largest that the bound allows (both absolute)."""
+    """The errors against float64 and what their bounds allow, all absolute: the largest, and the root mean square."""
 
     error: float
     bound: float
-    problem: str = ""  # what is wrong where the bound cannot be drawn
+    rms: float = 0.0
+    rms_bound: float = 0.0
+    problem: str = ""  # what is wrong where no bound can be drawn
 
     @property
     def holds(self) -> bool:
-        return not self.problem and self.error <= self.bound
+        return not self.problem and self.error <= self.bound and self.rms <= self.rms_bound
 
     def __str__(self) -> str:
-        return self.problem or f"error {self.error:.1e}, bound {self.bound:.1e}"
+        both = (("largest", self.error, self.bound), ("RMS", self.rms, self.rms_bound))
+        told = [one for one in both if one[1] > one[2]] or both
+        return self.problem or " and ".join(f"{which} error {e:.1e}, expected at most {b:.1e}" for which, e, b in told)
 
 
 # --8<-- [start:compare]
 def compare(actual: Tensor, baseline: Tensor, reference: Tensor, largest_summand: float | None = None) -> Agreement:
     """Hold a result against float64, by the yardstick of PyTorch's own op in the same dtype.
 
-    error(actual) <= 2 * error(baseline) + 2 eps * largest summand, with error = max |. - reference|.
+    largest error(actual) <= 2 * largest error(baseline) + 2 eps * largest summand
+    RMS error(actual)     <= 2 * RMS error(baseline) + eps / 4 * RMS summand (see `allowance`)
 
     Args:
         actual: the result to judge: any shape, fp32/fp16/bf16.
@@ -41,19 +46,24 @@ def compare(actual: Tensor, baseline: Tensor, reference: Tensor, largest_summand
             terms cancel; where it is not given, the largest finite absolute value of the reference.
     """
     if problem := mismatch(actual, baseline, reference):
-        return Agreement(float("inf"), 0.0, problem)
+        return Agreement(float("inf"), 0.0, problem=problem)
     if actual.numel() == 0:
         return Agreement(0.0, 0.0)
     ours, plain = distance(actual, reference), distance(baseline, reference)
     beyond = plain.isinf()  # where PyTorch's op itself leaves the dtype's range, doing as it does is no error
     ours = torch.where(beyond & (distance(actual, baseline.double()) == 0), 0.0, ours)
+    inside = torch.where(beyond, 0.0, reference)
     eps = torch.finfo(actual.dtype).eps
-    scale = largest_summand or largest(torch.where(beyond, 0.0, reference))
-    allowed = largest(plain)
-    if allowed > eps**0.5 * scale:
-        why = f"the baseline is {allowed:.1e} from the reference, whose largest summand is {scale:.1e}"
-        return Agreement(float("inf"), 0.0, f"no yardstick: {why}; one of the three is wrong")
-    return Agreement(ours.max().item(), 2 * allowed + 2 * eps * scale)
+    scale = largest_summand or largest(inside)
+    if largest(plain) > eps**0.5 * scale:
+        why = f"the baseline is {largest(plain):.1e} from the reference, whose largest summand is {scale:.1e}"
+        return Agreement(float("inf"), 0.0, problem=f"no yardstick: {why}; one of the three is wrong")
+    return Agreement(
+        error=ours.max().item(),
+        bound=2 * largest(plain) + 2 * eps * scale,
+        rms=rms(torch.where(beyond, 0.0, ours)),
+        rms_bound=max(2 * rms(plain) + allowance(eps) * scale * evenness(inside), eps * scale / actual.numel() ** 0.5),
+    )
 
 
 # --8<-- [end:compare]
@@ -73,6 +83,26 @@ def largest(values: Tensor) -> float:
 
 
 # --8<-- [end:distance]
+
+
+# --8<-- [start:rms]
+def rms(values: Tensor) -> float:
+    """The root of the mean square, to which what is not finite adds nothing."""
+    finite = values.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+    return torch.linalg.vector_norm(finite).item() / values.numel() ** 0.5
+
+
+def evenness(values: Tensor) -> float:
+    """The RMS as a share of the largest value: 1 where all are as large, less the fewer are."""
+    return rms(values) / (largest(values) or 1.0)
+
+
+def allowance(eps: float) -> float:
+    """The relative error of a result that is rounded once, by RMS: eps / 4, and of some arithmetic in fp32."""
+    return eps / 4 + 4 * torch.finfo(torch.float32).eps
+
+
+# --8<-- [end:rms]
 
 
 def mismatch(actual: Tensor, baseline: Tensor, reference: Tensor) -> str:

@@ -4,8 +4,8 @@ A kernel that wins alone can lose there, because the compiler cannot fuse across
 """
 
 import copy
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -67,7 +67,11 @@ class Operations:
 
 
 class Block(nn.Module):
-    """A pre-norm transformer block: x (batch, tokens, width) to the same shape."""
+    """A pre-norm transformer block: x (batch, tokens, width) to the same shape.
+
+    Its matrices are twice as large as `nn.Linear` draws them. At its scale the scores are nearly equal, so attention is
+    a mean over all tokens, which is next to nothing: a block without it, or without rotation, would pass the check.
+    """
 
     def __init__(self, operations: Operations, width: int, tokens: int):
         super().__init__()
@@ -76,7 +80,10 @@ class Block(nn.Module):
         self.out = nn.Linear(width, width, bias=False)
         self.up = nn.Linear(width, 8 * width, bias=False)
         self.down = nn.Linear(4 * width, width, bias=False)
-        self.weights = nn.ParameterList(torch.ones(n) for n in (width, width, 4 * width))
+        with torch.no_grad():
+            for linear in (self.qkv, self.out, self.up, self.down):
+                linear.weight.mul_(2)
+        self.weights = nn.ParameterList(torch.rand(n) + 0.5 for n in (width, width, 4 * width))
         self.biases = nn.ParameterList(torch.zeros(n) for n in (width, width, 4 * width))
         angles = torch.arange(tokens)[:, None] * 10000.0 ** (-torch.arange(0, HEAD, 2) / HEAD)
         for name, t in (("cos", angles.cos()), ("sin", angles.sin())):
@@ -112,7 +119,18 @@ def block_workload(point: Point, device: torch.device, plain: Operations, ours: 
     dtype = getattr(torch, point.dtype)
     block = Block(plain, width, tokens).to(device, dtype)
     x = torch.randn(batch, tokens, width, device=device).to(dtype)
-    return module_workload(point, block, with_operations(block, ours), x)
+    wrong = {name: with_operations(block, operations) for name, operations in wrong_operations(plain).items()}
+    return module_workload(point, block, with_operations(block, ours), x, wrong=wrong, residual=True)
+
+
+def wrong_operations(plain: Operations) -> dict[str, Operations]:
+    """Of blocks whose results the check must refuse, by what is wrong with them."""
+    return {
+        "not rotated": replace(plain, rotate=lambda q, k, cos, sin: (q, k)),
+        "without attention": replace(plain, attention=lambda q, k, v: torch.zeros_like(q)),
+        "norms 5% too large": replace(plain, norm=lambda *arguments: 1.05 * plain.norm(*arguments)),
+        "activation 10% too large": replace(plain, activation=lambda *arguments: 1.1 * plain.activation(*arguments)),
+    }
 
 
 def with_operations(block: Block, operations: Operations) -> Block:
@@ -122,10 +140,22 @@ def with_operations(block: Block, operations: Operations) -> Block:
     return other
 
 
-def module_workload(point: Point, plain: nn.Module, ours: nn.Module, *arguments: Tensor) -> Workload:
+def module_workload(
+    point: Point,
+    plain: nn.Module,
+    ours: nn.Module,
+    *arguments: Tensor,
+    wrong: Mapping[str, nn.Module],
+    residual: bool = False,
+) -> Workload:
     """Modules with the same parameters, called with the same arguments; the first argument gets a gradient.
 
     A step's gradients are those of the first argument and of all parameters; the first is held against float64.
+
+    Args:
+        wrong: modules whose results the check must refuse, by what is wrong with them.
+        residual: whether the modules add to their first argument. Then what they add is held against float64, to the
+            output and to the gradient: the argument itself is no merit of theirs, and would hide an error.
     """
     training = point.direction == "both"
     x, *rest = arguments
@@ -143,7 +173,13 @@ def module_workload(point: Point, plain: nn.Module, ours: nn.Module, *arguments:
         return step
 
     def results(returned: object) -> Results:
-        return dict(zip(("output", "x.grad"), returned, strict=False))  # type: ignore[call-overload]
+        found = zip(("output", "x.grad"), (x, grad), returned, strict=False)  # type: ignore[call-overload]
+        # in place: what a graph's replay must write anew is the very tensor that it returns
+        return {name: t.detach().sub_(past) if residual else t for name, past, t in found}
+
+    def wrongly(module: nn.Module) -> Callable[[Results], Results]:
+        leaf = x.detach().requires_grad_(training)
+        return lambda baseline: results(build(module, leaf, rest, list(module.parameters()), grad)())
 
     def variant(module: nn.Module, compile_it: bool) -> Variant:
         def side() -> Call:
@@ -165,4 +201,5 @@ def module_workload(point: Point, plain: nn.Module, ours: nn.Module, *arguments:
         bytes_read=0,  # no bound is drawn: matrix products take most of the time
         bytes_written=0,
         flops=0,
+        wrong={name: wrongly(module) for name, module in wrong.items()},
     )

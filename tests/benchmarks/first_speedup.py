@@ -1,12 +1,13 @@
 """The first speedup: one transformer block, five ways, at a small width and at a large one."""
 
 import copy
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 
 import torch
 
-from snippets.first_speedup import VERSIONS, Better, make, version
-from tests.benchmarks.case import Case, Point, Variant, Workload
+from snippets.first_speedup import VERSIONS, Better, FirstDraft, make, version
+from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 
 SMALL = {"width": 512, "heads": 8, "batch": 4, "tokens": 128}
 LARGE = {"width": 2048, "heads": 16, "batch": 8, "tokens": 1024}
@@ -25,24 +26,44 @@ def prepare(point: Point, device: torch.device) -> Workload:
     """A block with seeded weights, shared by all versions, and its input."""
     dtype = getattr(torch, point.dtype)
     draft, x = make(**point.shape, device=device, dtype=dtype)
+    for linear in (draft.q, draft.k, draft.v, draft.out, draft.up, draft.down):
+        linear.weight.mul_(2)  # as drawn, attention is a mean over all tokens, which is next to nothing
 
-    def reference() -> dict[str, torch.Tensor]:
+    def reference() -> Results:
         exact = Better(copy.deepcopy(draft)).requires_grad_(False).double()
-        return {"output": torch.cat([exact(one) for one in x.double().split(1)])}
+        return added(torch.cat([exact(one) for one in x.double().split(1)]))
+
+    def added(returned: torch.Tensor) -> Results:
+        """What the block adds to its input, which is no merit of the block's and would hide an error. In place."""
+        return {"output": returned.sub_(x)}
+
+    def wrongly(spoil: Callable[[FirstDraft], object]) -> Callable[[Results], Results]:
+        def spoilt(baseline: Results) -> Results:
+            spoil(block := copy.deepcopy(draft))
+            return added(block(x))
+
+        return spoilt
 
     width, tokens, rows = point.shape["width"], point.shape["tokens"], x.shape[0] * x.shape[1]
     weights = 12 * width**2 + 2 * width
     return Workload(
-        variants={name: Variant(lambda name=name: version(name, draft, x)) for name in VERSIONS},  # type: ignore[misc]
+        variants={name: Variant(lambda name=name: version(name, draft, x), added) for name in VERSIONS},  # type: ignore
         baseline="first-draft",
         reference=reference,
         bytes_read=(weights + x.numel()) * dtype.itemsize,
         bytes_written=x.numel() * dtype.itemsize,
         # 12 width^2 multiply-adds a token in the matrices; causal attention needs half of tokens^2, twice
         flops=2 * rows * 12 * width**2 + 2 * rows * tokens * width,
+        wrong={what: wrongly(spoil) for what, spoil in WRONG.items()},
     )
 
 
+WRONG = {
+    "without attention": lambda block: block.out.weight.zero_(),
+    "scores not scaled": lambda block: block.q.weight.mul_(math.sqrt(block.q.out_features / block.heads)),
+    "norms 5% too large": lambda block: (block.norm1.mul_(1.05), block.norm2.mul_(1.05)),
+    "activation 10% too large": lambda block: block.down.weight.mul_(1.1),
+}
 LABELS = {
     "first-draft": {"label": "first draft", "role": "eager"},
     "better": {"label": "better design", "short": "better", "role": "rewrite"},

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from snippets.compiler.what_compile_does import unit_rows
+from tests.benchmarks import wrong
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 
 
@@ -41,6 +42,10 @@ def prepare(point: Point, device: torch.device) -> Workload:
     bias = torch.randn(columns, device=device).to(dtype)
     step = point.direction == "both"
     inputs = [tensor.requires_grad_(step) for tensor in (x, y, bias)]
+
+    def wrongly(function: Callable[..., Tensor]) -> Callable[[Results], Results]:
+        return lambda baseline: results(call(function, inputs, upstream, step)())
+
     read, written, flops = cost(operations, step, x.numel())
     return Workload(
         variants={
@@ -53,6 +58,11 @@ def prepare(point: Point, device: torch.device) -> Workload:
         bytes_written=written * x.nbytes + step * bias.nbytes,
         flops=flops,
         mix="triad" if operations == 6 else "copy",
+        wrong={
+            "5% too large": wrongly(wrong.scaled(function)),
+            "last tile not written": wrongly(wrong.cut(function)),
+            "bias left out": wrongly(lambda x, y, bias: function(x, y, 0 * bias)),
+        },
     )
 
 

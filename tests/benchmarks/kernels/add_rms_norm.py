@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels import add_rms_norm as kernel
-from tests.benchmarks import blocks, sides
+from tests.benchmarks import blocks, sides, wrong
 from tests.benchmarks.case import Case, Point, Workload
 
 EPS = 1e-6
@@ -32,6 +32,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
     rows, columns = point.shape.values()
     dtype = getattr(torch, point.dtype)
     x, residual, dy, dh = (torch.randn(rows, columns, device=device).to(dtype) for _ in range(4))
+    dy += x + residual  # along h, or the gradient's second term is small
     weight = (torch.randn(columns, device=device) + 1).to(dtype)
     # forward: x and residual, y and h. Backward: dy, dh and h, and one gradient for x and for residual
     return sides.workload(
@@ -46,6 +47,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
         outputs=("output", "new_residual"),
         grads=(dy, dh),
         largest_summands=largest_summands(x, residual, weight, dy, dh),
+        wrong=wrong_functions(point.direction),
     )
 
 
@@ -81,6 +83,31 @@ def largest_summands(x: Tensor, residual: Tensor, weight: Tensor, dy: Tensor, dh
         # a partial sum is a summand too; the last one is the result
         "weight.grad": max((dy.float() * h_hat).abs().max().item(), (dy.float() * h_hat).sum(0).abs().max().item()),
     }
+
+
+def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
+    def residual_not_added(x: Tensor, residual: Tensor, weight: Tensor) -> Pair:
+        return eager(x, 0 * residual, weight)
+
+    def constant_scale(x: Tensor, residual: Tensor, weight: Tensor) -> Pair:
+        h = x + residual
+        rstd = (h.float().square().mean(-1, keepdim=True) + EPS).rsqrt()
+        return (h * rstd.detach() * weight).to(h.dtype), h
+
+    def second_gradient_dropped(x: Tensor, residual: Tensor, weight: Tensor) -> Pair:
+        y, h = eager(x, residual, weight)
+        return y, h.detach() + 0 * h
+
+    functions = {
+        "5% too large": wrong.scaled(eager),
+        "last tile not written": wrong.cut(eager),
+        "residual not added": residual_not_added,
+    }
+    only_backward = {
+        "gradient without its second term": constant_scale,
+        "gradient of the new residual dropped": second_gradient_dropped,
+    }
+    return functions | ({} if direction == "forward" else only_backward)
 
 
 CASE = Case(

@@ -1,6 +1,7 @@
 """Cross-entropy, forward and a step: how close to reading the logits once and writing their gradient once."""
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from kernels import cross_entropy as kernel
 from snippets.validation.timing import Call
-from tests.benchmarks import blocks, sides
+from tests.benchmarks import blocks, sides, wrong
 from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 
 # vocabularies of Llama 2, GPT-2 (16 does not divide it), Llama 3 and Gemma, and a short row
@@ -50,7 +51,8 @@ def prepare(point: Point, device: torch.device) -> Workload:
     if "batch" in shape:
         return head(point, device, dtype)
     rows, columns = shape["rows"], shape["columns"]
-    logits = torch.randn(rows, columns, device=device).to(dtype)
+    # twice as far apart as normal numbers: else little of the gradient is anywhere but at the target
+    logits = (2 * torch.randn(rows, columns, device=device)).to(dtype)
     target = torch.randint(0, columns, (rows,), device=device)
     if "step" in shape or "losses" in shape:
         point = replace(point, direction="both")
@@ -80,6 +82,7 @@ def step(point: Point, logits: Tensor, target: Tensor, incoming: float) -> Workl
         flops=(9 if training else 4) * logits.numel(),
         mix="copy" if training else "read",
         grads=(dloss,),
+        wrong=wrong_functions(point.direction),
     )
 
 
@@ -104,14 +107,37 @@ def in_turns(one: Workload, other: Workload) -> Workload:
             results=lambda returned: merged(first.results(returned[0]), second.results(returned[1])),  # type: ignore
         )
 
+    def wrongly(spoil: Callable[[Results], Results], spoil_second: Callable[[Results], Results]) -> Callable:
+        return lambda baseline: merged(spoil(baseline), spoil_second(baseline))
+
     return replace(
         one,
+        wrong={name: wrongly(spoil, other.wrong[name]) for name, spoil in one.wrong.items()},
         variants={name: both(variant, other.variants[name]) for name, variant in one.variants.items()},
         reference=lambda: merged(one.reference(), other.reference()),
         bytes_read=2 * one.bytes_read,
         bytes_written=2 * one.bytes_written,
         flops=2 * one.flops,
     )
+
+
+def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
+    def part_of_the_sum(logits: Tensor, target: Tensor) -> Tensor:
+        sums = logits[:, : logits.shape[1] // 4 * 3].float().logsumexp(-1)
+        return (sums - logits.float().gather(1, target[:, None])[:, 0]).mean().to(logits.dtype)
+
+    def zero_except_at_the_target(logits: Tensor, target: Tensor) -> Tensor:
+        at = target[:, None]
+        only = lambda grad: torch.zeros_like(grad).scatter_(1, at, grad.gather(1, at))  # noqa: E731
+        return wrong.with_gradient(F.cross_entropy, only)(logits, target)
+
+    functions = {
+        "5% too large": wrong.scaled(F.cross_entropy),
+        "a quarter of the row left out of the sum": part_of_the_sum,
+        "logits 10% too large": lambda logits, target: F.cross_entropy(1.1 * logits, target),
+    }
+    only_gradient = {"gradient zero except at the target": zero_except_at_the_target}
+    return functions | ({} if direction == "forward" else only_gradient)
 
 
 def liger() -> sides.Function:
@@ -146,9 +172,15 @@ def head(point: Point, device: torch.device, dtype: torch.dtype) -> Workload:
     batch, tokens, width, vocabulary = point.shape.values()
     plain, ours = (Head(loss, width, vocabulary).to(device, dtype) for loss in (F.cross_entropy, kernel.cross_entropy))
     ours.projection = plain.projection
+    with torch.no_grad():
+        plain.projection.weight.mul_(4)  # logits that tell tokens apart, as a trained model's do
+    mutants = {}
+    for name, loss in wrong_functions(point.direction).items():
+        mutants[name] = copy.copy(plain)
+        mutants[name].loss = loss
     hidden = torch.randn(batch, tokens, width, device=device).to(dtype)
     target = torch.randint(0, vocabulary, (batch * tokens,), device=device)
-    return blocks.module_workload(point, plain, ours, hidden, target)
+    return blocks.module_workload(point, plain, ours, hidden, target, wrong=mutants)
 
 
 CASE = Case(

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels import layer_norm as kernel
-from tests.benchmarks import blocks, sides
+from tests.benchmarks import blocks, sides, wrong
 from tests.benchmarks.case import Case, Point, Workload
 
 EPS = 1e-5
@@ -28,10 +28,10 @@ def prepare(point: Point, device: torch.device) -> Workload:
         return blocks.block_workload(point, device, blocks.Operations(norm=plain), blocks.Operations(norm=ours))
     rows, columns = point.shape.values()
     dtype = getattr(torch, point.dtype)
-    x = torch.randn(rows, columns, device=device).to(dtype)
+    x = (torch.randn(rows, columns, device=device) + 1).to(dtype)  # a mean that it matters to subtract
     weight = (torch.randn(columns, device=device) + 1).to(dtype)
     bias = torch.randn(columns, device=device).to(dtype)
-    dy = torch.randn(rows, columns, device=device).to(dtype)
+    dy = (torch.randn(rows, columns, device=device) + x).to(dtype)  # along x, or two terms of its gradient are small
     # x and dy once, dx or y once; the parameters, their gradients and the rows' statistics are under a thousandth
     return sides.workload(
         point,
@@ -44,6 +44,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
         mix="copy" if point.direction == "forward" else "triad",
         grads=(dy,),
         largest_summands=largest_summands(x, weight, dy),
+        wrong=wrong_functions(point.direction),
     )
 
 
@@ -69,6 +70,20 @@ def largest_summands(x: Tensor, weight: Tensor, dy: Tensor) -> Mapping[str, floa
         "weight.grad": max(products.abs().max().item(), products.sum(0).abs().max().item()),
         "bias.grad": max(dy.abs().max().item(), dy.float().sum(0).abs().max().item()),
     }
+
+
+def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
+    def constant_statistics(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        wide = x.float().detach()
+        mean, rstd = wide.mean(-1, keepdim=True), (wide.var(-1, correction=0, keepdim=True) + EPS).rsqrt()
+        return ((x - mean) * rstd * weight + bias).to(x.dtype)
+
+    functions = {
+        "5% too large": wrong.scaled(eager),
+        "last tile not written": wrong.cut(eager),
+        "mean not subtracted": lambda x, weight, bias: F.rms_norm(x, x.shape[-1:], weight, EPS) + bias,
+    }
+    return functions | ({} if direction == "forward" else {"gradient without the means": constant_statistics})
 
 
 CASE = Case(

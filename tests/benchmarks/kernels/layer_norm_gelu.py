@@ -1,5 +1,6 @@
 """LayerNorm and GELU, forward and backward: what arithmetic on the way costs a kernel that memory bounds."""
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
@@ -7,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernels import layer_norm_gelu as kernel
-from tests.benchmarks import blocks, sides
+from tests.benchmarks import blocks, sides, wrong
 from tests.benchmarks.case import Case, Point, Workload
 
 EPS = 1e-5
@@ -26,14 +27,15 @@ def prepare(point: Point, device: torch.device) -> Workload:
     dtype = getattr(torch, point.dtype)
     if "batch" in point.shape:
         batch, tokens, width = point.shape.values()
-        plain, ours = (MLP(function, width).to(device, dtype) for function in (eager, kernel.layer_norm_gelu))
-        ours.load_state_dict(plain.state_dict())
-        return blocks.module_workload(point, plain, ours, torch.randn(batch, tokens, width, device=device).to(dtype))
+        plain = MLP(eager, width).to(device, dtype)
+        x = torch.randn(batch, tokens, width, device=device).to(dtype)
+        mutants = {name: plain.under(function) for name, function in wrong_functions("forward").items()}
+        return blocks.module_workload(point, plain, plain.under(kernel.layer_norm_gelu), x, wrong=mutants)
     rows, columns = point.shape.values()
-    x = torch.randn(rows, columns, device=device).to(dtype)
+    x = (torch.randn(rows, columns, device=device) + 1).to(dtype)  # a mean that it matters to subtract
     weight = (torch.randn(columns, device=device) + 1).to(dtype)
     bias = torch.randn(columns, device=device).to(dtype)
-    dy = torch.randn(rows, columns, device=device).to(dtype)
+    dy = (torch.randn(rows, columns, device=device) + x).to(dtype)  # along x, or two terms of its gradient are small
     # x and dy once, dx or y once; the parameters, their gradients and the rows' statistics are under a thousandth
     return sides.workload(
         point,
@@ -47,6 +49,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
         mix="copy" if point.direction == "forward" else "triad",
         grads=(dy,),
         largest_summands=largest_summands(x, weight, dy),
+        wrong=wrong_functions(point.direction),
     )
 
 
@@ -68,6 +71,12 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.down(self.function(self.up(x), self.weight, self.bias))
 
+    def under(self, function: Callable[[Tensor, Tensor, Tensor], Tensor]) -> "MLP":
+        """The same parameters with another function between the products."""
+        other = copy.copy(self)
+        other.function = function
+        return other
+
 
 def largest_summands(x: Tensor, weight: Tensor, dy: Tensor) -> Mapping[str, float]:
     """Of the gradients' sums, from the formulas in the kernel file, in fp32, with the GELU at its steepest."""
@@ -82,6 +91,20 @@ def largest_summands(x: Tensor, weight: Tensor, dy: Tensor) -> Mapping[str, floa
         "weight.grad": max(products.abs().max().item(), products.sum(0).abs().max().item()),
         "bias.grad": max(dz.abs().max().item(), dz.sum(0).abs().max().item()),
     }
+
+
+def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
+    def constant_statistics(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        wide = x.float().detach()
+        mean, rstd = wide.mean(-1, keepdim=True), (wide.var(-1, correction=0, keepdim=True) + EPS).rsqrt()
+        return F.gelu(((x - mean) * rstd * weight + bias).to(x.dtype))
+
+    functions = {
+        "5% too large": wrong.scaled(eager),
+        "last tile not written": wrong.cut(eager),
+        "SiLU for GELU": lambda x, weight, bias: F.silu(F.layer_norm(x, x.shape[-1:], weight, bias, EPS)),
+    }
+    return functions | ({} if direction == "forward" else {"gradient without the means": constant_statistics})
 
 
 CASE = Case(

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels import rms_norm as kernel
-from tests.benchmarks import blocks, sides
+from tests.benchmarks import blocks, sides, wrong
 from tests.benchmarks.case import Case, Point, Workload
 
 EPS = 1e-6
@@ -30,7 +30,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
     dtype = getattr(torch, point.dtype)
     x = torch.randn(rows, columns, device=device).to(dtype)
     weight = (torch.randn(columns, device=device) + 1).to(dtype)
-    dy = torch.randn(rows, columns, device=device).to(dtype)
+    dy = (torch.randn(rows, columns, device=device) + x).to(dtype)  # along x, or the gradient's second term is small
     # x and dy once, dx or y once; weight, rstd and dweight are under a thousandth
     return sides.workload(
         point,
@@ -48,6 +48,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
         mix="copy" if point.direction == "forward" else "triad",
         grads=(dy,),
         largest_summands=largest_summands(x, weight, dy),
+        wrong=wrong_functions(point.direction),
     )
 
 
@@ -78,6 +79,19 @@ def largest_summands(x: Tensor, weight: Tensor, dy: Tensor) -> Mapping[str, floa
         # a partial sum is a summand too; the last one is the result
         "weight.grad": max((dy.float() * x_hat).abs().max().item(), (dy.float() * x_hat).sum(0).abs().max().item()),
     }
+
+
+def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
+    def constant_scale(x: Tensor, weight: Tensor) -> Tensor:
+        rstd = (x.float().square().mean(-1, keepdim=True) + EPS).rsqrt()
+        return (x * rstd.detach() * weight).to(x.dtype)
+
+    functions = {
+        "5% too large": wrong.scaled(eager),
+        "last tile not written": wrong.cut(eager),
+        "weight left out": lambda x, weight: eager(x, 1 + 0 * weight),
+    }
+    return functions | ({} if direction == "forward" else {"gradient without its second term": constant_scale})
 
 
 CASE = Case(

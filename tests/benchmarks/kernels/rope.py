@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kernels import rope as kernel
-from tests.benchmarks import blocks, sides
+from tests.benchmarks import blocks, sides, wrong
 from tests.benchmarks.case import Case, Point, Workload
 
 NAMES = ("batch", "tokens", "heads", "kv_heads", "head_dim", "contiguous")
@@ -42,7 +42,8 @@ def prepare(point: Point, device: torch.device) -> Workload:
         return t.contiguous() if contiguous else t
 
     q, k, dq, dk = (projected(h) for h in (heads, kv_heads, heads, kv_heads))
-    angles = torch.arange(tokens, device=device)[:, None] * 10000.0 ** (
+    # from a later position on: at the first one nothing is rotated
+    angles = torch.arange(1000, 1000 + tokens, device=device)[:, None] * 10000.0 ** (
         -torch.arange(0, head_dim, 2, device=device) / head_dim
     )
     cos, sin = (torch.cat((t, t), -1)[None].to(dtype) for t in (angles.cos(), angles.sin()))
@@ -65,6 +66,12 @@ def prepare(point: Point, device: torch.device) -> Workload:
         rest=(cos, sin),
         outputs=("q_out", "k_out"),
         grads=(dq, dk),
+        wrong={
+            "not rotated": lambda q, k, cos, sin: (1 * q, 1 * k),
+            "keys not rotated": lambda q, k, cos, sin: (eager(q, k, cos, sin)[0], 1 * k),
+            "rotated the other way": lambda q, k, cos, sin: eager(q, k, cos, -sin),
+            "5% too large": wrong.scaled(eager),
+        },
     )
 
 

@@ -1,13 +1,13 @@
 """Softmax, forward and backward: what each implementation makes of the memory's bandwidth."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from kernels import softmax as kernel
-from tests.benchmarks import blocks, sides
+from tests.benchmarks import blocks, sides, wrong
 from tests.benchmarks.case import Case, Point, Workload
 
 LARGE = sides.shapes((131072, 1024), (32768, 4096), (8192, 16384), (4096, 32768), (1024, 131072), (16384, 9000))
@@ -31,7 +31,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
     rows, columns = point.shape.values()
     dtype = getattr(torch, point.dtype)
     x = torch.randn(rows, columns, device=device).to(dtype)
-    dy = torch.randn(rows, columns, device=device).to(dtype)
+    dy = (torch.randn(rows, columns, device=device) + 1).to(dtype)  # a mean, or the gradient's second term is small
     # x once, y written; y and dy once, dx written; a step does both
     return sides.workload(
         point,
@@ -44,6 +44,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
         mix="copy" if point.direction == "forward" else "triad",
         grads=(dy,),
         largest_summands={"x.grad": largest_summand(x, dy)},
+        wrong=wrong_functions(point.direction),
     )
 
 
@@ -68,6 +69,23 @@ def largest_summand(x: Tensor, dy: Tensor) -> float:
     y = F.softmax(x.float(), -1)
     product = y * dy.float()
     return torch.maximum(product.abs(), (y * product.sum(-1, keepdim=True)).abs()).max().item()
+
+
+def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
+    def zero_where_small(x: Tensor) -> Tensor:
+        y = eager(x)
+        return torch.where(y * y.shape[-1] < 1, 0, y)
+
+    def constant_sum(x: Tensor) -> Tensor:
+        y = eager(x).detach()
+        return y + y * (x - x.detach())
+
+    functions = {
+        "5% too large": wrong.scaled(eager),
+        "last tile not written": wrong.cut(eager),
+        "zero where it is less than the mean": zero_where_small,
+    }
+    return functions | ({} if direction == "forward" else {"gradient without its second term": constant_sum})
 
 
 CASE = Case(

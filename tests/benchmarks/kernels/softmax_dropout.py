@@ -1,15 +1,15 @@
 """Softmax with dropout: what each implementation makes of the memory's bandwidth, with the mask stored or not.
 
 Every implementation draws a mask of its own, so no two results are alike, and none is held against another. Each is
-held against float64 under its own mask, which its output shows: the results that are checked are the *errors*, whose
-reference is zero, and the share that was kept, whose reference is 1 - p. The scale of the errors is the largest
-summand, so a wrong softmax, a gradient with another mask than the output's, and a wrong rate all fail.
+held against float64 under its own mask, which its output shows: the results that are checked are softmax and its
+gradient without dropout plus the *error* under the mask, and the share that was kept, whose reference is 1 - p. So a
+wrong softmax, a gradient with another mask than the output's, and a wrong rate all fail.
 
 Inside a block no output shows the mask. There the results say how far dropout moves what the block adds to its
 residual stream, forward and backward, from what a block without dropout adds: by how much (the spread), and by how much
 along its own direction (the drift, which is small, since dropout keeps the mean). Both are sums over millions of
 elements, of which chance leaves next to nothing: a block without dropout, one with another rate or without the scale
-is off by far more. The projections are scaled up, so that dropout moves more than bf16 rounds.
+is off by far more.
 """
 
 import copy
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from kernels import softmax_dropout as kernel
 from snippets.validation.timing import Call
 from tests.benchmarks import blocks, sides
+from tests.benchmarks import wrong as mutants
 from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 
 P = 0.1
@@ -57,7 +58,7 @@ def alone(point: Point, device: torch.device) -> Workload:
     rows, columns = point.shape.values()
     dtype = getattr(torch, point.dtype)
     x = torch.randn(rows, columns, device=device).to(dtype)
-    dy = torch.randn(rows, columns, device=device).to(dtype)
+    dy = (torch.randn(rows, columns, device=device) + 1).to(dtype)  # a mean, or the gradient's second term is small
     step = {"forward": sides.forward, "backward": backward, "both": sides.both}[point.direction]
     finders: dict[str, sides.Find] = {
         "eager": lambda: eager,
@@ -66,21 +67,29 @@ def alone(point: Point, device: torch.device) -> Workload:
         "ours": lambda: ours,
     }
 
+    def called(function: sides.Function) -> Call:
+        return step(function, (x.detach().requires_grad_(point.direction != "forward"),), (), (dy,))
+
+    def found(returned: object, scale: float = 1 / (1 - P)) -> Results:
+        return under_its_mask(point.direction, scale, x, dy, *sides.tupled(returned))  # type: ignore[arg-type]
+
+    def wrongly(function: sides.Function) -> Callable[[Results], Results]:
+        return lambda baseline: found(called(function)())
+
     def variant(name: str, find: sides.Find) -> Variant:
         def build() -> Call:
-            return step(find(), (x.detach().requires_grad_(point.direction != "forward"),), (), (dy,))
+            return called(find())
 
         def results(returned: object) -> Results:
-            exact = kernel._odds(P)[1] if name == "ours" else 1 / (1 - P)  # ours is for P in 16 bits
-            return errors(point.direction, exact, x, dy, *sides.tupled(returned))  # type: ignore[arg-type]
+            return found(returned, kernel._odds(P)[1]) if name == "ours" else found(returned)  # ours: P in 16 bits
 
         return Variant(build, results, (lambda: sides.binaries(kernel, build())) if name == "ours" else None)
 
     names = {"forward": ("output", "kept"), "backward": ("x.grad",), "both": ("output", "kept", "x.grad")}
 
     def reference() -> Results:
-        zero = torch.zeros(x.shape, dtype=torch.float64, device=device)
-        exact = {"output": zero, "kept": zero.new_tensor(1 - P), "x.grad": zero}
+        y = F.softmax(x.double(), -1)
+        exact = {"output": y, "kept": y.new_tensor(1 - P), "x.grad": softmax_gradient(y, dy)}
         return {name: exact[name] for name in names[point.direction]}
 
     s = F.softmax(x, -1, dtype=torch.float32)
@@ -98,6 +107,7 @@ def alone(point: Point, device: torch.device) -> Workload:
             "output": s.max().item() / (1 - P),
             "x.grad": max(g_s.abs().max().item(), (s * g_s.sum(-1, keepdim=True)).abs().max().item()),
         },
+        wrong={name: wrongly(function) for name, function in wrong_functions(point.direction).items()},
     )
 
 
@@ -114,8 +124,8 @@ def backward(function: sides.Function, leaves: tuple, rest: tuple, grads: tuple 
 
 
 @torch.no_grad()
-def errors(direction: str, scale: float, x: Tensor, dy: Tensor, y: Tensor, *gradients: Tensor) -> Results:
-    """Of the output and the gradient, each under the output's mask; and the share that was kept.
+def under_its_mask(direction: str, scale: float, x: Tensor, dy: Tensor, y: Tensor, *gradients: Tensor) -> Results:
+    """Softmax and its gradient plus the error of this output and gradient under its mask; and the share that was kept.
 
     What the call computed is spoilt after the look, so that a replay that does nothing leaves nothing right behind.
     """
@@ -123,14 +133,32 @@ def errors(direction: str, scale: float, x: Tensor, dy: Tensor, y: Tensor, *grad
     factor = (y != 0) * scale
     s = F.softmax(x.double(), -1)
     if direction != "backward":
-        found["output"] = (y - s * factor).to(x.dtype)
+        found["output"] = (s + (y - s * factor)).to(x.dtype)
         found["kept"] = (y != 0).double().mean().bfloat16()  # its eps is the allowance for chance
         y.detach().fill_(float("nan"))
     for dx in gradients:
-        g_s = dy * factor * s
-        found["x.grad"] = (dx - (g_s - s * g_s.sum(-1, keepdim=True))).to(x.dtype)
+        found["x.grad"] = (softmax_gradient(s, dy) + (dx - softmax_gradient(s, dy * factor))).to(x.dtype)
         dx.fill_(float("nan"))
     return found
+
+
+def softmax_gradient(s: Tensor, dy: Tensor) -> Tensor:
+    g_s = dy * s
+    return g_s - s * g_s.sum(-1, keepdim=True)
+
+
+def wrong_functions(direction: str) -> dict[str, sides.Function]:
+    def other_mask_in_backward(x: Tensor) -> Tensor:
+        y = eager(x)
+        return eager(x).detach() + (y - y.detach())
+
+    functions = {
+        "5% too large": mutants.scaled(eager),
+        "nothing dropped": lambda x: F.softmax(x, -1),
+        "not scaled": lambda x: (1 - P) * eager(x),
+        "dropped twice as often": lambda x: F.dropout(F.softmax(x, -1), 2 * P),
+    }
+    return functions | ({} if direction == "forward" else {"another mask in the backward": other_mask_in_backward})
 
 
 # ---- inside a block -------------------------------------------------------------------------------------------------
@@ -149,7 +177,7 @@ def inside(point: Point, device: torch.device) -> Workload:
     )
     block = blocks.Block(plain, width, tokens).to(device, dtype)
     with torch.no_grad():
-        block.qkv.weight.mul_(3)
+        block.qkv.weight.mul_(1.5)  # attention is then half of what the block adds, and dropout moves it visibly
     x = torch.randn(batch, tokens, width, device=device).to(dtype)
     dy = torch.randn(batch, tokens, width, device=device).to(dtype)
 
@@ -173,7 +201,12 @@ def inside(point: Point, device: torch.device) -> Workload:
     def results(returned: object) -> Results:
         return {name: t.bfloat16() for name, t in exactly(returned).items()}  # type: ignore[arg-type]
 
+    def wrongly(op: sides.Function) -> Callable[[Results], Results]:
+        module = blocks.with_operations(block, blocks.Operations(attention=attention(op, *cap)))  # type: ignore
+        return lambda baseline: results(step(module, x, dy)())
+
     return Workload(
+        wrong={name: wrongly(op) for name, op in wrong_inside().items()},
         variants={
             "eager": Variant(lambda: step(block, x, dy), results),
             "compile": Variant(lambda: step(block, x, dy, True), results),
@@ -185,7 +218,7 @@ def inside(point: Point, device: torch.device) -> Workload:
         bytes_written=0,
         flops=0,
         # an allowance for chance of two eps, where no dropout or the wrong rate is off by a tenth and more
-        largest_summands={f"{name} {what}": 1.0 for name in ("output", "x.grad") for what in ("spread", "drift")},
+        largest_summands={f"{name} {what}": 2.0 for name in ("output", "x.grad") for what in ("spread", "drift")},
     )
 
 
@@ -196,6 +229,14 @@ def moved(name: str, t: Tensor, still: Tensor, past: Tensor) -> Results:
     spread = change.square().mean().sqrt() / added.square().mean().sqrt()
     drift = (change * added).sum() / added.square().sum()
     return {f"{name} spread": spread, f"{name} drift": drift}
+
+
+def wrong_inside() -> dict[str, sides.Function]:
+    return {
+        "nothing dropped": lambda x: F.softmax(x, -1),
+        "not scaled": lambda x: (1 - P) * eager(x),
+        "dropped twice as often": lambda x: F.dropout(F.softmax(x, -1), 2 * P),
+    }
 
 
 CASE = Case(

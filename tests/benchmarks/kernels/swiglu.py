@@ -6,7 +6,7 @@ of one, as a fused projection leaves them. (rows, columns, tanh): GeGLU, with ta
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from kernels import swiglu as kernel
-from tests.benchmarks import blocks, sides
+from tests.benchmarks import blocks, sides, wrong
 from tests.benchmarks.case import Case, Point, Workload
 
 LARGE = sides.shapes((131072, 1024), (32768, 4096), (16384, 11008), (16384, 14336), (8192, 28672))
@@ -46,9 +46,10 @@ def prepare(point: Point, device: torch.device) -> Workload:
     if "hidden" in point.shape:
         tokens, width, hidden = point.shape.values()
         plain = Llama(width, hidden, eager(None)).to(device, dtype)
-        with_ours = copy.copy(plain)
-        with_ours.activation = kernel.swiglu  # gate and up stay in one tensor, and so do their gradients
-        return blocks.module_workload(point, plain, with_ours, torch.randn(tokens, width, device=device).to(dtype))
+        with_ours = plain.under(kernel.swiglu)  # gate and up stay in one tensor, and so do their gradients
+        mutants = {name: plain.under(function) for name, function in wrong_functions(None).items()}
+        x = torch.randn(tokens, width, device=device).to(dtype)
+        return blocks.module_workload(point, plain, with_ours, x, wrong=mutants)
     size = point.shape["rows"], point.shape["columns"]
     if "halves" in point.shape:
         inputs = {"x": torch.randn(size[0], 2 * size[1], device=device).to(dtype)}
@@ -75,6 +76,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
         bytes_written={"forward": 1, "backward": 2, "both": 3}[point.direction] * width,
         flops={"forward": forward, "backward": backward, "both": forward + backward}[point.direction] * elements,
         mix="triad",
+        wrong=wrong_functions(gelu),
     )
 
 
@@ -162,6 +164,27 @@ class Llama(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(self.activation(self.up(x)))
+
+    def under(self, activation: sides.Function) -> "Llama":
+        """The same parameters under another activation."""
+        other = copy.copy(self)
+        other.activation = activation
+        return other
+
+
+def wrong_functions(gelu: str | None) -> Mapping[str, sides.Function]:
+    right, other = eager(gelu), eager(None if gelu else "none")
+
+    def not_activated(*inputs: Tensor) -> Tensor:
+        gate, up = halved(inputs)
+        return gate * up
+
+    return {
+        "10% too large": wrong.scaled(right, 1.1),
+        "last tile not written": wrong.cut(right),
+        "another activation": other,
+        "not activated": not_activated,
+    }
 
 
 LABELS = {"first-draft": {"label": "first draft", "role": "eager"}}

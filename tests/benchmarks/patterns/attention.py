@@ -1,7 +1,7 @@
 """Causal attention as a layer: from the formula to one kernel, as the sequence grows."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
@@ -10,7 +10,8 @@ from torch import Tensor
 
 from snippets.patterns import attention
 from snippets.patterns.attention import Weights, make_weights, merge, split
-from tests.benchmarks.case import Case, Point, Variant, Workload
+from tests.benchmarks import wrong
+from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 
 WHERE_SCORES_DO_NOT_FIT = 65536  # 16 heads of 65536² bf16 scores are 128 GiB, and softmax needs them twice
 CHUNK = 2048  # queries at a time in the float64 reference
@@ -37,6 +38,14 @@ def prepare(point: Point, device: torch.device) -> Workload:
     dtype = getattr(torch, point.dtype)
     weights = make_weights(width, heads, device, dtype)
     x = torch.randn(1, tokens, width, device=device).to(dtype)
+
+    def wrongly(attend: Callable[..., Tensor]) -> Callable[[Results], Results]:
+        def spoilt(baseline: Results) -> Results:
+            q, k, v = (split(each, heads) for each in F.linear(x, weights.qkv).chunk(3, -1))
+            return {"output": F.linear(merge(attend(q, k, v)), weights.out)}
+
+        return spoilt
+
     calls = {
         "naive": lambda: partial(attention.naive, x, weights),
         "fused-qkv": lambda: partial(attention.fused_qkv, x, weights),
@@ -56,6 +65,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
         bytes_written=x.numel() * dtype.itemsize,
         # four projections; q k^T and weights v over the causal half
         flops=8 * tokens * width**2 + 2 * tokens**2 * width,
+        wrong={name: wrongly(attend) for name, attend in WRONG.items()},
     )
 
 
@@ -73,6 +83,15 @@ def in_float64(x: Tensor, weights: Weights) -> Tensor:
     return F.linear(merge(mixed), exact[4])
 
 
+causal = partial(F.scaled_dot_product_attention, is_causal=True)
+WRONG = {
+    "the future not masked": F.scaled_dot_product_attention,
+    "5% too large": wrong.scaled(causal),
+    "scores 10% too large": lambda q, k, v: causal(1.1 * q, k, v),
+    "the first tile of keys left out": lambda q, k, v: F.pad(
+        causal(*(t[..., 128:, :] for t in (q, k, v))), (0, 0, 128, 0)
+    ),
+}
 LABELS = {
     "naive": {"label": "naive", "role": "eager"},
     "fused-qkv": {"label": "one QKV projection", "short": "one QKV", "role": "rewrite"},

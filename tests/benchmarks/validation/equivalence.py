@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from snippets.validation.equivalence import misses_columns, never_stores, plain, rounds_once
@@ -37,6 +38,13 @@ def prepare(point: Point, device: torch.device) -> Workload:
         bytes_read=x.nbytes,
         bytes_written=x.nbytes,
         flops=0,
+        wrong={
+            "5% too large": lambda right: {"output": 1.05 * right["output"]},
+            "last tile not written": lambda right: {"output": F.pad(right["output"][:, :-128], (0, 128))},
+            "zero where it is less than the mean": lambda right: {
+                "output": torch.where(right["output"] * x.shape[1] < 1, 0, right["output"])
+            },
+        },
     )
 
 

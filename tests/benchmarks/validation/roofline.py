@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import torch
+import torch.nn.functional as F
 
 from tests.benchmarks.case import Case, Point, Variant, Workload
 
@@ -19,6 +20,12 @@ def points(device: torch.device) -> Iterator[Point]:
         yield Point({"elements": 2**exponent}, "bfloat16")
     for exponent in range(14):
         yield Point({"rows": 2**exponent, "inner": 8192, "columns": 8192}, "bfloat16")
+
+
+WRONG = {
+    "5% too large": lambda right: {"output": 1.05 * right["output"]},
+    "last tile not written": lambda right: {"output": F.pad(right["output"][..., :-128], (0, 128))},
+}
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -38,6 +45,7 @@ def negation(elements: int, dtype: torch.dtype, device: torch.device) -> Workloa
         bytes_read=x.nbytes,
         bytes_written=x.nbytes,
         flops=0,
+        wrong=WRONG | {"not negated": lambda right: {"output": -right["output"]}},
     )
 
 
@@ -52,6 +60,7 @@ def product(rows: int, inner: int, columns: int, dtype: torch.dtype, device: tor
         bytes_written=rows * columns * dtype.itemsize,
         flops=2 * rows * inner * columns,
         mix="read",
+        wrong=WRONG | {"a tenth of the sum left out": lambda right: {"output": a[:, inner // 10 :] @ b[inner // 10 :]}},
     )
 
 

@@ -28,6 +28,14 @@ def points(device: torch.device) -> Iterator[Point]:
         yield Point({"size": 8192, "random": random}, "bfloat16", modes=("burst", "sustained"))
 
 
+# of results that may be all zeros
+WRONG = {
+    "ones": lambda right: {"output": torch.ones_like(right["output"])},
+    "off by a hundred": lambda right: {"output": right["output"] + 100},
+    "not finite": lambda right: {"output": right["output"] / 0},
+}
+
+
 def prepare(point: Point, device: torch.device) -> Workload:
     """A chain of negations, or a matrix product; no bytes are stated, since a wrong time is no bandwidth."""
     return (product if "size" in point.shape else chain)(**point.shape, device=device)
@@ -56,6 +64,7 @@ def chain(kernels: int, elements: int, device: torch.device) -> Workload:
         bytes_read=0,
         bytes_written=0,
         flops=0,
+        wrong=WRONG,
     )
 
 
@@ -76,6 +85,7 @@ def product(size: int, random: int, device: torch.device) -> Workload:
         bytes_read=0,
         bytes_written=0,
         flops=2 * size**3,
+        wrong=WRONG,
     )
 
 

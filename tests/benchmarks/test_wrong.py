@@ -1,0 +1,127 @@
+"""Every case names results that its check must refuse: in fp32 and bf16 each is refused, and what is right passes."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import pytest
+import torch
+
+from snippets.validation.equivalence import check
+from tests.benchmarks.case import Case, Point, Results, Workload
+from tests.benchmarks.runner import discover, load
+
+CPU = torch.device("cpu")
+ROWS = {"rows": 64, "columns": 1024}
+BLOCK = {"batch": 1, "tokens": 64, "width": 256}
+LONGER = BLOCK | {"tokens": 512}  # for dropout: what chance leaves falls with the size
+# a small shape for each way in which a case makes its inputs, with the directions that it is measured in
+SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
+    "compiler/what-compile-does": [
+        ({"operations": 6} | ROWS, "forward both"),
+        ({"operations": 1} | ROWS, "forward"),
+    ],
+    "first-speedup": [({"width": 256, "heads": 2, "batch": 1, "tokens": 64}, "forward")],
+    "kernels/add-rms-norm": [(ROWS, "forward backward both"), (BLOCK, "forward both")],
+    "kernels/cross-entropy": [
+        (ROWS, "forward both"),
+        (ROWS | {"parts": 8}, "both"),
+        (ROWS | {"losses": 2}, "both"),
+        (BLOCK | {"vocabulary": 1024}, "forward both"),
+    ],
+    "kernels/layer-norm": [(ROWS, "forward backward both"), (BLOCK, "forward both")],
+    "kernels/layer-norm-gelu": [(ROWS, "forward backward both"), (BLOCK, "forward both")],
+    "kernels/rms-norm": [(ROWS, "forward backward both"), (BLOCK, "forward both")],
+    "kernels/rope": [
+        ({"batch": 2, "tokens": 1, "heads": 4, "kv_heads": 2, "head_dim": 64}, "forward backward both"),
+        ({"batch": 1, "tokens": 64, "heads": 4, "kv_heads": 2, "head_dim": 64, "contiguous": 1}, "forward backward"),
+        (BLOCK, "forward both"),
+    ],
+    "kernels/softmax": [(ROWS, "forward backward both"), (BLOCK, "forward both")],
+    "kernels/softmax-dropout": [(ROWS, "forward backward both"), (LONGER, "both"), (LONGER | {"cap": 30}, "both")],
+    "kernels/swiglu": [
+        (ROWS, "forward backward both"),
+        (ROWS | {"tanh": 0}, "forward backward"),
+        (ROWS | {"tanh": 1}, "forward backward"),
+        ({"rows": 64, "halves": 2, "columns": 1024}, "forward backward"),
+        (BLOCK, "forward both"),
+        ({"tokens": 64, "width": 256, "hidden": 896}, "both"),
+    ],
+    "patterns/attention": [({"tokens": 256, "width": 256, "heads": 2}, "forward")],
+    "validation/equivalence": [({"rows": 8, "columns": 32768}, "forward")],
+    "validation/roofline": [({"elements": 4096}, "forward"), ({"rows": 8, "inner": 1024, "columns": 1024}, "forward")],
+    "validation/timing": [
+        ({"kernels": 1, "elements": 4096}, "forward"),
+        ({"size": 256, "random": 1}, "forward"),
+        ({"size": 256, "random": 0}, "forward"),
+    ],
+}
+
+
+def points() -> Iterator[tuple[str, Point]]:
+    for name, shapes in SHAPES.items():
+        for shape, directions in shapes:
+            for direction in directions.split():
+                for dtype in ("float32", "bfloat16"):
+                    yield name, Point(shape, dtype, direction)
+
+
+def described(name: str, point: Point) -> str:
+    return "-".join([name, point.direction, *map(str, point.shape.values()), point.dtype])
+
+
+def at(case: Case, point: Point) -> tuple[Workload, Results, Results]:
+    """The workload, and the results of its baseline and in float64."""
+    torch.manual_seed(0)
+    workload = case.prepare(point, CPU)
+    variant = workload.variants[workload.baseline]
+    return workload, copies(variant.results(variant.build()())), workload.reference()
+
+
+def copies(results: Results) -> Results:
+    return {name: t.detach().clone() for name, t in results.items()}
+
+
+def refusals(workload: Workload, baseline: Results, reference: Results) -> dict[str, str]:
+    """Why the check refuses each result that the case calls wrong; "" where it lets it pass."""
+
+    def refusal(results: Results) -> str:
+        try:
+            check(results, baseline, reference, workload.largest_summands)
+        except AssertionError as error:
+            return str(error)
+        return ""
+
+    return {what: refusal(spoil(copies(baseline))) for what, spoil in workload.wrong.items()}
+
+
+def problems(workload: Workload, baseline: Results, reference: Results) -> list[str]:
+    found = refusals(workload, baseline, reference)
+    too_few = [f"names {len(found)} wrong results, not three"] if len(found) < 3 else []
+    return too_few + [f"passes: {what}" for what, why in found.items() if not why]
+
+
+@pytest.mark.parametrize(("name", "point"), [pytest.param(*each, id=described(*each)) for each in points()])
+def test_what_is_wrong_is_refused_and_what_is_right_passes(name: str, point: Point) -> None:
+    workload, baseline, reference = at(load(discover()[name]), point)
+    rounded = {result: t.to(baseline[result].dtype) for result, t in reference.items()}
+    for right in (baseline, rounded):
+        check(right, baseline, reference, workload.largest_summands)
+    assert not problems(workload, baseline, reference)
+
+
+def test_every_case_is_tested_in_every_direction() -> None:
+    assert SHAPES.keys() == discover().keys()
+    for name, path in discover().items():
+        tested = {(frozenset(point.shape), point.direction) for case, point in points() if case == name}
+        for device in (CPU, torch.device("cuda")):
+            for point in load(path).points(device):
+                assert (frozenset(point.shape), point.direction) in tested, f"{name}: {point}"
+
+
+def test_fewer_than_three_and_one_that_is_right_are_found() -> None:
+    case = load(discover()["kernels/rms-norm"])
+    workload, baseline, reference = at(case, Point(ROWS, "bfloat16"))
+    some: Mapping = dict(list(workload.wrong.items())[:2])
+    assert problems(replace(workload, wrong=some), baseline, reference) == ["names 2 wrong results, not three"]
+    right = {"nothing": lambda results: results}
+    assert problems(replace(workload, wrong=workload.wrong | right), baseline, reference) == ["passes: nothing"]
