@@ -3,11 +3,13 @@
 from html import escape
 
 from docs.publish.compiled import build
+from docs.publish.compiled.build import Compiled
 from docs.publish.compiled.compilation import TIMED
 from docs.publish.compiled.facts import FACTS
 from docs.publish.compiled.index import shown
 from docs.publish.compiled.subjects import configuration_of
 from docs.publish.errors import PublishError, unknown
+from docs.publish.evidence import Quantity
 from docs.publish.place import kernel_files
 from docs.publish.records.captures import Captures
 
@@ -32,6 +34,32 @@ def reference(
     Raises:
         PublishError: there is no such configuration, kernel, fact or line.
     """
+    kernel = _kernel(captures, name, at, function, target)
+    facts = {known.key: known for known in FACTS}
+    if fact and fact not in facts:
+        raise unknown("fact", fact, facts)
+    place = f"#compiled/{at}/{function}/{target}"
+    if line:
+        place += f"/python/{list(kernel.listings)[-1]}/L{_line_with(line, name)}"
+    words = facts[fact].show(kernel) if fact else text
+    return f'<a href="{place}">{escape(words)}</a>'
+
+
+def counted(captures: Captures, name: str, at: str, function: str, fact: str) -> Quantity:
+    """A count of a compiled kernel, such as its instructions, as a quantity.
+
+    Raises:
+        PublishError: there is no such configuration, kernel or count.
+    """
+    kernel = _kernel(captures, name, at, function, TIMED)
+    if not isinstance(kernel.facts.get(fact), int):
+        raise unknown("counted fact", fact, (key for key, value in kernel.facts.items() if isinstance(value, int)))
+    href = f"#compiled/{at}/{function}/{TIMED}"
+    entry = {"label": f"{fact} of {function}, {at}, compiled for {TIMED}", "value": str(kernel.facts[fact])}
+    return Quantity(kernel.facts[fact], "", entry, href)
+
+
+def _kernel(captures: Captures, name: str, at: str, function: str, target: str) -> Compiled:
     results = build.results(name)
     points = {configuration_of(point): results[point] for point in shown(captures, name) if point in results}
     if at not in points:
@@ -39,14 +67,7 @@ def reference(
     kernels = {kernel.function: kernel for kernel in points[at].get(target, [])}
     if function not in kernels:
         raise unknown(f"kernel of {at} for {target}", function, kernels)
-    facts = {known.key: known for known in FACTS}
-    if fact and fact not in facts:
-        raise unknown("fact", fact, facts)
-    place = f"#compiled/{at}/{function}/{target}"
-    if line:
-        place += f"/python/{list(kernels[function].listings)[-1]}/L{_line_with(line, name)}"
-    words = facts[fact].show(kernels[function]) if fact else text
-    return f'<a href="{place}">{escape(words)}</a>'
+    return kernels[function]
 
 
 def _line_with(fragment: str, name: str) -> int:

@@ -69,7 +69,7 @@ def _machine(record: Record, place: Place) -> str:
 
 
 def _binary(size: int) -> str:
-    """A size in both counts: vendors print 141 GB for what a driver reports as 150e9 bytes."""
+    """A size in powers of ten, as everywhere on the site, and in those of two, in which vendors count memory."""
     scale, unit = (2**30, "GiB") if size >= 2**30 else (2**20, "MiB")
     return f"{units.text(size, 'B')} ({size / scale:.4g} {unit}), as the system reports it"
 

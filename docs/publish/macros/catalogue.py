@@ -40,6 +40,10 @@ class Macros:
         """What the vendor states: datasheet("NVIDIA H200", "bandwidth")."""
         return self._page.evidence.show(self.datasheet_value(device, figure))
 
+    def machine(self, fact: str, **where: str) -> str:
+        """What a machine's driver reports: machine("memory")."""
+        return self._page.evidence.show(self.machine_value(fact, **where))
+
     def calc(self, expression: str, unit: str, **inputs: Input) -> str:
         """Worked arithmetic: calc("2 * rows * width / copy", unit="us", rows=8, width=2, copy=ceiling_value(...))."""
         return self._page.evidence.show(calc(self._page.place, expression, unit, inputs))
@@ -51,6 +55,10 @@ class Macros:
     def ceiling_value(self, name: str, mode: str | None = None, **where: str) -> Quantity:
         """A measured ceiling as an input of calc()."""
         return numbers.ceiling(self._store, self._page.place, name, mode, Coordinates(**where))
+
+    def machine_value(self, fact: str, **where: str) -> Quantity:
+        """What a machine's driver reports as an input of calc()."""
+        return numbers.machine(self._store, self._page.place, fact, Coordinates(**where))
 
     def datasheet_value(self, device: str, figure: str) -> Quantity:
         """A datasheet's figure as an input of calc()."""
@@ -144,6 +152,12 @@ class Macros:
         from docs.publish.compiled.references import reference
 
         return reference(self._captures, name, at, function, **what)
+
+    def compiled_value(self, name: str, at: str, function: str, fact: str) -> Quantity:
+        """A counted fact of a compiled kernel as an input of calc()."""
+        from docs.publish.compiled.references import counted
+
+        return counted(self._captures, name, at, function, fact)
 
     def _captured(self, capture: capture_blocks.Capture, lines: str, title: str) -> str:
         page = self._page

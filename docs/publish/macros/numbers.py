@@ -70,6 +70,26 @@ def _ceiling(record: Record, name: str, mode: str | None) -> tuple[Ceiling, str,
     return matrix[name][mode], "FLOP/s", f"Measured ceiling of {name} matrix products, {mode}"
 
 
+def machine(store: Store, place: Place, fact: str, at: Coordinates = ANYWHERE) -> Quantity:
+    """What a machine reports: its "memory" in bytes, which vendors count in other units, its "multiprocessors".
+
+    Raises:
+        PublishError: the machine or the fact is not known.
+    """
+    record = store.newest_record(at)
+    facts = {"memory": ("memory_bytes", "B"), "multiprocessors": ("units", "")}
+    if fact not in facts:
+        raise unknown("machine: fact", fact, facts)
+    name, unit = facts[fact]
+    value = record.machine[name]  # type: ignore[literal-required]
+    entry = {
+        "label": f"{fact.capitalize()} of {record.machine['name']}, as its driver reports it",
+        "value": units.text(value, unit),
+        **evidence.of_record(record, place),
+    }
+    return Quantity(value, unit, entry, place.to(machine_page(record.machine["slug"])))
+
+
 def datasheet(device: str, figure: str) -> Quantity:
     """A figure of the vendor's datasheet.
 
@@ -82,7 +102,7 @@ def datasheet(device: str, figure: str) -> Quantity:
     entry = {
         "label": f"{sheet['label']}, {figure}, as its vendor states it",
         "value": datasheets.show(value, unit),
-        "note": sheet.get("note", ""),
-        "source_url": sheet["source"],
+        "note": sheet.get("note", "") if unit == "FLOP/s" else "",
+        "source_url": datasheets.source(device, figure),
     }
-    return Quantity(value, unit, entry, sheet["source"])
+    return Quantity(value, unit, entry, datasheets.source(device, figure))

@@ -12,18 +12,25 @@ from docs.publish.records.schema import Record, describe
 FILE = Path(__file__).with_name("datasheets.json")
 UNITS = {
     "bandwidth": "B/s",
-    "memory": "B",
     "power": "W",
     "bfloat16": "FLOP/s",
     "float16": "FLOP/s",
     "tfloat32": "FLOP/s",
     "float32": "FLOP/s",
+    "lanes": "",  # instructions of 32 bits that a multiprocessor issues in a clock
+    "exponentials": "",  # that it computes in a clock, among other special functions
+    "registers": "",  # of 32 bits, of a multiprocessor
+    "registers of a thread": "",
+    "cache of a multiprocessor": "B",  # L1 and shared memory together
 }
 
 
 @cache
 def load() -> dict[str, dict[str, Any]]:
-    """Datasheets by the name that the driver reports: figures in base units, with "label", "source" and "note"."""
+    """Datasheets by the name that the driver reports: figures in base units, with "label", "source" and "note".
+
+    A figure that the source does not state has its own, in "sources".
+    """
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 
@@ -39,6 +46,12 @@ def figure(device: str, name: str) -> float:
     if name not in UNITS or name not in sheets[device]:
         raise unknown(f"datasheet of {device}: figure", name, (key for key in UNITS if key in sheets[device]))
     return sheets[device][name]
+
+
+def source(device: str, name: str) -> str:
+    """Where a figure is stated."""
+    sheet = load()[device]
+    return sheet.get("sources", {}).get(name, sheet["source"])
 
 
 def check(record: Record) -> None:
