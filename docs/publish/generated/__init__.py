@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from docs.publish.generated import exports, history, machines, verification
+from docs.publish.generated import exports, history, machines, reproduced, verification
 from docs.publish.place import Place
 from docs.publish.records.schema import TestReport
 from docs.publish.records.store import Store
@@ -18,7 +18,7 @@ def navigation(store: Store) -> list[dict[str, str]]:
 def files(
     store: Store, reports: list[TestReport], blocks: Mapping[str, int], place: Callable[[str, str], Place]
 ) -> Iterator[tuple[str, str]]:
-    """Paths below the site's pages, with their content: a page and two exports a machine, history, verification.
+    """Paths below the site's pages, with their content: a page and two exports a machine, and what all share.
 
     Args:
         blocks: how many fenced blocks there are of each kind (docs/publish/generated/census.py).
@@ -30,5 +30,6 @@ def files(
         yield f"results/{slug}.json", exports.as_json(store, slug)
         yield f"results/{slug}.csv", exports.as_csv(store, slug)
     yield "results/history.md", history.page(store, place("results/history.md", "results/history/"))
+    yield "results/reproduced.md", reproduced.page(store, place("results/reproduced.md", "results/reproduced/"))
     path, address = "results/verification.md", "results/verification/"
     yield path, verification.page(reports, kernels(ROOT), blocks, place(path, address))

@@ -69,7 +69,8 @@ class Published:
 
     Of most numbers it is the row's own value, from its 20th to its 80th percentile. A host-bound number depends on the
     host as much as on the code. So it is the range over runs on separately started machines, with their median; where
-    there are fewer than `RUNS` of them, a time is so many launches: eager launches of a trivial op in its own run.
+    there are fewer than `RUNS` of them, a time is so many launches: eager launches of a trivial op in its own run. A
+    speedup is a range from two machines on: what holds on one need not hold on the other.
 
     Attributes:
         value, low, high: in base units.
@@ -251,11 +252,11 @@ class Measured:
         return Published(value, low, high, METRICS[name].unit)
 
     def _over_runs(self, name: str, over: str | None) -> tuple[tuple[Row, float], ...]:
-        """What each of the runs says, if they are enough for a range."""
+        """What each of the runs says, if they are enough for a range; two of them are for a speedup."""
         rows = [row for row in self.again if over is None or over in _beside(row)]
         values = [(row, METRICS[name].value(row) if over is None else _speedup(row, over)) for row in rows]
         runs = tuple((row, value) for row, value in values if value is not None)
-        return runs if len(runs) >= RUNS else ()
+        return runs if len(runs) >= (RUNS if over is None else 2) else ()
 
     def spread(self, name: str, over: str | None = None) -> tuple[float, float] | None:
         """The metric at the 20th and 80th percentile of the time, smaller first; None where time has no part in it."""

@@ -1,0 +1,283 @@
+"""The site's own proof: what was measured again on a separately started machine, and how closely it agrees."""
+
+import itertools
+import math
+import statistics
+from dataclasses import dataclass
+from html import escape
+
+from docs.publish import palette, units
+from docs.publish.markup import code, front_matter, table
+from docs.publish.place import Place
+from docs.publish.records import reruns
+from docs.publish.records.measured import RUNS, Coordinates, Measured
+from docs.publish.records.store import Store
+
+WITHIN = 0.05  # what two GPU times may differ by
+WORST = 8  # rows listed a machine
+SIZES = {"wide": (720, 26), "narrow": (350, 46)}  # of the figure: its width and that of a strip, in pixels
+RATIOS = 0.8, 1.25  # its ends; what is beyond stands at them
+
+
+@dataclass(frozen=True)
+class Again:
+    """One row measured twice, on separately started machines."""
+
+    first: Measured
+    second: Measured
+
+    @property
+    def metric(self) -> str:
+        """Rates of matrix products are compared as shares of the ceiling of their own run, everything else as times."""
+        matrix, memory = (self.first.metric(name) or 0 for name in ("rate_share", "share"))
+        comparable = self.first.mode != "calls" and self.second.metric("rate_share")
+        return "rate_share" if matrix > memory and comparable else "time"
+
+    @property
+    def values(self) -> tuple[float, float]:
+        first, second = (row.metric(self.metric) for row in (self.first, self.second))
+        assert first and second  # every row has a time, and a share where `metric` says so
+        return first, second
+
+    @property
+    def ratio(self) -> float:
+        """The second to the first: above one, the second was slower, or reached more of its ceiling."""
+        return self.values[1] / self.values[0]
+
+    @property
+    def off(self) -> float:
+        """How far apart, whichever is larger: 0.05 for a twentieth more."""
+        return max(self.ratio, 1 / self.ratio) - 1
+
+    @property
+    def agrees(self) -> bool:
+        return self.off <= WITHIN
+
+
+@dataclass(frozen=True)
+class Case:
+    """What was measured again of a case.
+
+    Attributes:
+        starts: of the machines that measured its newest code.
+        gpu, calls: GPU times, and times by the host's clock, pair by pair of runs.
+        hosts: the current rows by the host's clock.
+    """
+
+    name: str
+    starts: list[str]
+    gpu: list[Again]
+    calls: list[Again]
+    hosts: list[Measured]
+
+    @property
+    def ranges(self) -> list[list[float]]:
+        """The times behind each published range, in the order of their runs."""
+        return [[row.time.p50 for row in host.again] for host in self.hosts if len(host.again) >= RUNS]
+
+
+def page(store: Store, place: Place) -> str:
+    """The page as Markdown."""
+    parts = [
+        front_matter("Reproduced", "What was measured again on another machine, and how closely it agrees"),
+        "A number that nobody can measure again is worth little. So whatever was measured by the same code, with the "
+        "same software, on machines that were started separately is compared here, row by row and pair by pair.\n\n"
+        f"The goal: every GPU time within {units.text(WITHIN, '%', exact=True)}, and every time by the host's clock in "
+        "its published range. GPU times are those of the modes `device`, `graph`, `burst` and `sustained`. Where the "
+        "matrix units are nearer to their ceiling than the memory is to its own, the share of that ceiling is "
+        "compared, since clocks differ from card to card. Back-to-back calls (`calls`) depend on the processor as much "
+        f"as on the code; from {RUNS} machines on they are published as "
+        f'<a href="{place.to("results/methodology/#host-bound-numbers")}">the range over them</a>.\n\n',
+    ]
+    machines = [machine for machine in store.machines if _is_gpu(store, machine)]
+    for machine in machines:
+        parts += [f"## {store.machines[machine]} {{ #{machine} }}\n\n", _machine(store, machine)]
+    return "".join(parts)
+
+
+def cases(store: Store, machine: str) -> list[Case]:
+    """What was measured again of each case, by name."""
+    current = store.select(Coordinates(machine=machine))
+    return [_case(store, machine, name) for name in sorted({row.case for row in current})]
+
+
+def _is_gpu(store: Store, machine: str) -> bool:
+    return store.newest_record(Coordinates(machine=machine)).machine["kind"] == "gpu"
+
+
+def _case(store: Store, machine: str, name: str) -> Case:
+    current = store.select(Coordinates(name, machine=machine))
+    hashes = {row.row.sources.hash for row in current}
+    known = [row for row in store.select(Coordinates(name, machine=machine), history=True) if not row.busy]
+    sessions: dict[str, dict[Coordinates, Measured]] = {}
+    for row in known:  # oldest first: of what one start of a machine has measured twice, the newer counts
+        if row.row.sources.hash in hashes:
+            sessions.setdefault(_start(row), {})[row.coordinates] = row
+    pairs = [
+        Again(one[at], other[at])
+        for one, other in itertools.combinations(sessions.values(), 2)
+        for at in one.keys() & other.keys()
+        if reruns.same_software(one[at].record, other[at].record)
+    ]
+    gpu, calls = ([pair for pair in pairs if (pair.first.mode == "calls") is host] for host in (False, True))
+    return Case(name, list(sessions), gpu, calls, [row for row in current if row.mode == "calls"])
+
+
+def _start(row: Measured) -> str:
+    """The start of a machine that measured a row; of an old record, which names none, the run itself."""
+    return reruns.started(row.record) or f"run of {row.record.date[:16].replace('T', ' ')}"
+
+
+def _machine(store: Store, machine: str) -> str:
+    known = cases(store, machine)
+    gpu = [pair for case in known for pair in case.gpu]
+    parts = [f"<p>{_verdict(known, gpu)}</p>\n\n"]
+    if any(not reruns.started(row.record) for row in store.select(Coordinates(machine=machine))):
+        parts.append(
+            "<p>Older runs do not say on which start of a machine they ran. Each of them is taken for one of its own, "
+            "and named by its date.</p>\n\n"
+        )
+    if gpu:
+        parts += [_figure(known, store.machines[machine]), "\n\n"]
+    head = (
+        "case",
+        "machines",
+        "GPU rows",
+        "within",
+        "middle ratio",
+        "worst",
+        "host rows",
+        "with a range",
+        "host ratio",
+    )
+    parts += [table(head, (("", _cells(case)) for case in known), remark=False), "\n\n"]
+    if worst := sorted((pair for pair in gpu if not pair.agrees), key=lambda pair: pair.off, reverse=True):
+        parts += [f"### Furthest apart {{ #{machine}-worst }}\n\n", _listed(worst), "\n\n"]
+    return "".join(parts)
+
+
+def _verdict(known: list[Case], gpu: list[Again]) -> str:
+    """Whether the goal is reached, in words."""
+    agreeing = sum(pair.agrees for pair in gpu)
+    hosts, ranges = sum(len(case.hosts) for case in known), [times for case in known for times in case.ranges]
+    once = [case.name for case in known if not case.gpu and not case.calls]
+    reached = bool(gpu) and agreeing == len(gpu) and len(ranges) == hosts and not once
+    parts = [f"<strong>The goal is {'' if reached else 'not '}reached.</strong>"]
+    if gpu:
+        share = units.text(agreeing / len(gpu), "%")
+        within = units.text(WITHIN, "%", exact=True)
+        parts.append(f"Of {len(gpu)} GPU rows measured twice, {agreeing} ({share}) agree within {within}.")
+    if hosts:
+        parts.append(f"Of {hosts} rows of calls, {len(ranges)} have a range over {RUNS} machines or more.")
+    if ranges:
+        parts.append(
+            "A range holds its own runs by definition. What it tells of another machine shows when each run in turn is "
+            f"left out: {units.text(_foretold(ranges), '%')} of them lie in the range of the others, or within "
+            f"{units.text(WITHIN, '%', exact=True)} of it."
+        )
+    if once:
+        parts.append(f"Measured once: {escape(', '.join(once))}.")
+    return " ".join(parts)
+
+
+def _foretold(ranges: list[list[float]]) -> float:
+    """The share of runs that lie in the range of the others, or nearly."""
+    left_out = [(time, times[:index] + times[index + 1 :]) for times in ranges for index, time in enumerate(times)]
+    inside = [min(others) / (1 + WITHIN) <= time <= max(others) * (1 + WITHIN) for time, others in left_out]
+    return sum(inside) / len(inside)
+
+
+def _cells(case: Case) -> list[str]:
+    name, starts = code(case.name), str(len(case.starts))
+    if not case.gpu and not case.calls:
+        return [name, "measured once", *["–"] * 7]
+    agreeing = sum(pair.agrees for pair in case.gpu)
+    return [
+        name,
+        starts,
+        str(len(case.gpu)),
+        units.text(agreeing / len(case.gpu), "%") if case.gpu else "–",
+        units.text(statistics.median(pair.ratio for pair in case.gpu), "x") if case.gpu else "–",
+        units.text(1 + max(pair.off for pair in case.gpu), "x") if case.gpu else "–",
+        str(len(case.hosts)),
+        str(len(case.ranges)),
+        _spread([pair.ratio for pair in case.calls]),
+    ]
+
+
+def _spread(ratios: list[float]) -> str:
+    """The furthest that two runs were apart, either way."""
+    return units.text(max(max(ratio, 1 / ratio) for ratio in ratios), "x") if ratios else "–"
+
+
+def _listed(worst: list[Again]) -> str:
+    """The rows that are furthest apart, with both numbers."""
+
+    def cells(pair: Again) -> list[str]:
+        row, unit = pair.first, {"time": "s", "rate_share": "%"}[pair.metric]
+        first, second = (units.text(value, unit) for value in pair.values)
+        shown = [code(row.case), f"{row.direction}, {row.mode}", units.size(row.size), palette.label(row.variant)]
+        return [
+            *shown,
+            f"{first} ({_start(pair.first)})",
+            f"{second} ({_start(pair.second)})",
+            units.text(pair.ratio, "x"),
+        ]
+
+    head = ("case", "timed", "shape", "variant", "one machine", "another", "ratio")
+    more = f"\n\n<p>And {len(worst) - WORST} more.</p>" if len(worst) > WORST else ""
+    return table(head, (("", cells(pair)) for pair in worst[:WORST]), words=True) + more
+
+
+# ---- the figure -----------------------------------------------------------------------------------------------------
+
+
+def _figure(known: list[Case], machine: str) -> str:
+    """A strip a case: each GPU row that was measured twice as a mark at its ratio. Drawn wide, and for a phone."""
+    shown = [case for case in known if case.gpu]
+    agreeing = sum(pair.agrees for case in shown for pair in case.gpu)
+    count = sum(len(case.gpu) for case in shown)
+    spoken = escape(f"Ratios of GPU rows measured twice on {machine}: {agreeing} of {count} inside the band")
+    drawings = (
+        f'<div class="rp-strips rp-strips--{size}" role="img" aria-label="{spoken}">{_drawn(shown, *pixels)}</div>'
+        for size, pixels in SIZES.items()
+    )
+    caption = (
+        "Each mark is a GPU row, at the ratio of its two runs. In the band they agree within "
+        f"{units.text(WITHIN, '%', exact=True)}; beyond either end a mark stands at the end."
+    )
+    return f'<figure class="rp-figure">{"".join(drawings)}<figcaption>{caption}</figcaption></figure>'
+
+
+def _drawn(shown: list[Case], width: int, line: int) -> str:
+    """Names stand before the strips; on a phone above them."""
+    left = 200 if width > 500 else 8
+    height = line * len(shown) + 34
+
+    def x(ratio: float) -> float:
+        """Logarithmic, so that faster and slower by as much are as far from one."""
+        low, high = (math.log(end) for end in RATIOS)
+        part = (min(max(math.log(ratio), low), high) - low) / (high - low)
+        return round(left + part * (width - left - 24), 1)
+
+    low, high = x(1 / (1 + WITHIN)), x(1 + WITHIN)
+    parts = [
+        f'<rect x="{low}" y="0" width="{high - low:.1f}" height="{height - 26}" fill="var(--rp-line)" opacity="0.6"/>',
+        f'<path d="M{x(1)} 0V{height - 26}" stroke="var(--rp-ink-soft)" stroke-dasharray="3 3"/>',
+    ]
+    for index, case in enumerate(shown):
+        middle = line * index + (line / 2 if left > 8 else line - 14)
+        text = (left - 12, middle + 4.5, "end") if left > 8 else (0, middle - 14, "start")
+        parts.append(f'<text x="{text[0]}" y="{text[1]}" text-anchor="{text[2]}">{escape(case.name)}</text>')
+        parts += (_mark(x(pair.ratio), middle, pair.agrees) for pair in case.gpu)
+    for ratio in (RATIOS[0], 1 / (1 + WITHIN), 1 + WITHIN, RATIOS[1]):
+        parts.append(f'<text x="{x(ratio)}" y="{height - 8}" text-anchor="middle">{units.text(ratio, "x")}</text>')
+    return (
+        f'<svg aria-hidden="true" viewBox="0 0 {width} {height}" font-size="13" fill="var(--rp-ink)" '
+        f'style="max-width: {width}px">{"".join(parts)}</svg>'
+    )
+
+
+def _mark(x: float, middle: float, agrees: bool) -> str:
+    colour = "ink" if agrees else "accent"
+    return f'<path d="M{x} {middle - 6}v12" stroke="var(--rp-{colour})" stroke-width="1.5" opacity="0.55"/>'

@@ -1,0 +1,119 @@
+"""The site's own proof counts what was measured again on another machine, and nothing else."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docs.publish.generated import reproduced
+from docs.publish.place import Place
+from docs.publish.records.store import Store
+from tests.pages import tiny
+from tests.pages.test_host_bound import SMALL, STOLEN, calls, took
+
+PLACE = Place("results/reproduced.md", "results/reproduced/")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tiny.project(tmp_path)
+
+
+def run(root: Path, day: int, rows: list[dict[str, Any]], **changed: Any) -> dict[str, Any]:
+    return tiny.record(root, rows, day=day, machine=tiny.H200 | {"boot": f"boot{day}"}, **changed)
+
+
+def timed(root: Path, milliseconds: float, **changed: Any) -> dict[str, Any]:
+    return tiny.row(root, time=took(1000 * milliseconds), **changed)
+
+
+def store(root: Path, *records: dict[str, Any]) -> Store:
+    for record in records:
+        tiny.write(root, record)
+    return Store.load(root / "docs/measurements", root)
+
+
+def case(known: Store) -> reproduced.Case:
+    return reproduced.cases(known, "nvidia-h200")[0]
+
+
+def ratios(known: Store) -> list[float]:
+    return [round(pair.ratio, 3) for pair in case(known).gpu]
+
+
+def test_what_agrees_reaches_the_goal(root: Path):
+    known = store(root, run(root, 1, [timed(root, 1)]), run(root, 2, [timed(root, 1.04)]))
+    assert ratios(known) == [1.04]
+    page = reproduced.page(known, PLACE)
+    assert "<strong>The goal is reached.</strong> Of 1 GPU rows measured twice, 1 (100%) agree within 5%" in page
+    assert "Furthest apart" not in page and page.count("<svg") == 2 and "var(--rp-accent)" not in page
+
+
+def test_what_does_not_agree_is_said_and_listed_with_both_numbers(root: Path):
+    first = run(root, 1, [timed(root, 1), timed(root, 2, variant="eager")])
+    second = run(root, 2, [timed(root, 1.2), timed(root, 1, variant="eager")])
+    page = reproduced.page(store(root, first, second), PLACE)
+    assert "The goal is not reached.</strong> Of 2 GPU rows measured twice, 0 (0%) agree" in page
+    worst = page.partition("Furthest apart")[2]
+    assert re.findall(r"<td>([^<]+)</td><td>([^<]+)</td><td>([^<]+)</td></tr>", worst) == [
+        ("2.00 ms (boot1)", "1.00 ms (boot2)", "0.500×"),
+        ("1.00 ms (boot1)", "1.20 ms (boot2)", "1.20×"),
+    ]
+    assert "var(--rp-accent)" in page
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda record: record["machine"].update(boot="boot1"),
+        lambda record: record["rows"][0].update(busy=STOLEN),
+        lambda record: record["rows"][0]["sources"].update(hash="of older code"),
+        lambda record: record["software"].update(torch="2.12.0"),
+        lambda record: record["rows"][0].update(direction="backward"),
+    ],
+    ids=["same start", "busy", "other code", "other software", "another row"],
+)
+def test_what_is_not_the_same_again_is_no_pair(change, root: Path):
+    second = run(root, 2, [timed(root, 1)])
+    change(second)
+    known = store(root, run(root, 1, [timed(root, 1)]), second)
+    assert ratios(known) == []
+    page = reproduced.page(known, PLACE)
+    assert "The goal is not reached" in page and "<td>measured once</td>" in page and "<svg" not in page
+
+
+def test_old_runs_are_told_apart_by_their_dates(root: Path):
+    known = store(root, tiny.record(root, day=1), tiny.record(root, day=2))
+    assert case(known).starts == ["run of 2026-01-01 00:00", "run of 2026-01-02 00:00"]
+    assert "Each of them is taken for one of its own" in reproduced.page(known, PLACE)
+
+
+def test_rates_of_matrix_products_are_shares_of_the_ceiling_of_their_own_run(root: Path):
+    product = {"flops": 10**11, "bytes_read": 1, "bytes_written": 1, "mode": "sustained"}
+    second = run(root, 2, [timed(root, 1.5, **product), timed(root, 1.5)])
+    second["ceilings"] = second["ceilings"] | {"matrix": {"bfloat16": {"sustained": tiny.CEILING | {"rate": 4e14}}}}
+    known = store(root, run(root, 1, [timed(root, 1, **product), timed(root, 1)]), second)
+    assert sorted(ratios(known)) == [1.0, 1.5]
+
+
+def test_a_part_of_a_run_stands_in_for_what_the_same_start_measured_before(root: Path):
+    again = run(root, 3, [timed(root, 1.01)]) | {"machine": tiny.H200 | {"boot": "boot2"}}
+    known = store(root, run(root, 1, [timed(root, 1)]), run(root, 2, [timed(root, 2)]), again)
+    assert ratios(known) == [1.01]
+
+
+def test_host_rows_are_counted_by_their_ranges(root: Path):
+    gpu = timed(root, 1, **SMALL)
+    records = [
+        run(root, day, [gpu, calls(root, "ours", us), calls(root, "eager", 100 + day)])
+        for day, us in enumerate((50, 50, 50, 50, 100), 1)
+    ]
+    page = reproduced.page(store(root, *records), PLACE)
+    assert "The goal is reached." in page
+    assert "Of 2 rows of calls, 2 have a range over 5 machines or more" in page
+    assert "90.0% of them lie in the range of the others" in page, "9 of 10: not that of 100"
+    assert "<td>2</td><td>2</td><td>2.00×</td></tr>" in page
+    fewer = store(root, run(root, 6, [gpu, calls(root, "ours", 50), calls(root, "liger", 50)]))
+    page = reproduced.page(fewer, PLACE)
+    assert "The goal is not reached." in page and "Of 2 rows of calls, 1 have a range" in page
