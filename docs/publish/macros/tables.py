@@ -151,7 +151,7 @@ def _missing(store: Store, rows: list[Measured], variants: list[str]) -> str:
 
 def _briefly(reason: str) -> str:
     """The beginning of what a failure said; all of it stands on the machine's page."""
-    return textwrap.shorten(reason, 120, placeholder=" …").removesuffix(".")
+    return textwrap.shorten(reason.removeprefix("LeftOut: "), 120, placeholder=" …").removesuffix(".")
 
 
 def _dimensions(row: Measured) -> str:

@@ -35,7 +35,7 @@ def points(device: torch.device) -> Iterator[Point]:
         for direction in ("forward", "both"):
             yield Point(shape, "bfloat16", direction, modes=MODES[direction])
     for shape in (*IN_8_PARTS, *TWO_LOSSES):
-        yield Point(shape, "bfloat16", "both", modes=MODES["both"])
+        yield Point(shape, "bfloat16", "both")
     for shape in SMALL:
         for direction in ("forward", "both"):
             yield Point(shape, "bfloat16", direction, modes=("calls", "graph"), variants=sides.SMALL)
