@@ -1,17 +1,21 @@
 """The equivalence check: what it must refuse, what it must let pass, and what it cannot see."""
 
 import math
+import re
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from snippets.validation.equivalence import (
     Agreement,
     check,
     compare,
     distance,
+    gradient,
     misses_columns,
     never_stores,
+    only_at_target,
     plain,
     rounds_once,
 )
@@ -70,6 +74,123 @@ def test_a_baseline_far_from_the_reference_is_no_yardstick():
 def test_half_of_the_digits_are_what_a_yardstick_needs():
     assert judge([1.0], [1.0 + 1e-4], [1.0]).holds
     assert "no yardstick" in judge([1.0], [1.0 + 1e-3], [1.0]).problem
+
+
+# ---- the bound on the RMS error --------------------------------------------------------------------------------------
+
+
+def normal(size, dtype, seed=0):
+    """Normal numbers, exact and rounded."""
+    exact = torch.randn(size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return exact, exact.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_rms_bound_is_where_it_is_said_to_be(dtype):
+    """2 * RMS error(baseline) + eps / 4 * RMS, and some eps of fp32, of errors that the other bound lets pass."""
+    exact, baseline = normal(100_000, dtype)
+    error, size = ((t.square().mean().sqrt()) for t in (baseline.double() - exact, exact))
+    bound = 2 * error + (torch.finfo(dtype).eps / 4 + 4 * 2**-23) * size
+    agreement = compare(baseline, baseline, exact)
+    assert agreement.rms_bound == pytest.approx(bound.item(), rel=1e-9)
+    assert agreement.rms == pytest.approx(error.item(), rel=1e-9)
+    off = exact + (torch.rand(exact.shape, generator=torch.Generator().manual_seed(1)) < 0.5).mul(2).sub(1) * bound
+    assert compare(off.to(dtype), baseline, exact).error < compare(off.to(dtype), baseline, exact).bound
+    assert not compare(off.to(dtype), baseline, exact).holds
+    assert compare((exact + 0.2 * (off - exact)).to(dtype), baseline, exact).holds
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("size", [1, 2, 3, 10, 1000, 100_000])
+def test_a_result_that_is_cut_off_instead_of_rounded_holds(size, dtype):
+    """As Triton's interpreter stores bf16: twice the error of rounding, and of few elements perhaps all the unlucky."""
+    for seed in range(20):
+        exact, baseline = normal(size, dtype, seed)
+        towards_zero = torch.nextafter(baseline, torch.zeros_like(baseline))
+        cut = torch.where(baseline.double().abs() > exact.abs(), towards_zero, baseline)
+        assert compare(cut, baseline, exact).holds
+
+
+@pytest.mark.parametrize("columns", [4096, 32000, 128256])
+def test_a_loss_that_is_off_is_refused_and_its_neighbours_are_not(columns):
+    """One element: rounded to either side it holds, off by 1.2% it does not, whatever luck the baseline had."""
+    for exact in torch.linspace(math.log(columns), math.log(columns) + 0.5, 50, dtype=torch.float64):
+        baseline = exact.bfloat16()
+        for right in (baseline, torch.nextafter(baseline, (exact - baseline.double()).sign().bfloat16() * 100)):
+            assert compare(right, baseline, exact).holds
+        off = exact + 0.012 * exact
+        assert not compare(off.bfloat16(), baseline, exact).holds, exact
+
+
+def test_rows_that_are_not_finite_hide_no_others():
+    exact, right = normal((4, 1000), torch.bfloat16)
+    for t in (exact, right):
+        t[0], t[1], t[2, ::2] = NAN, INF, -INF
+    assert compare(right, right, exact).holds
+    assert compare(right, right, exact).rms > 0
+    wrong = right.clone()
+    wrong[3] *= 1.05
+    agreement = compare(wrong, right, exact)
+    assert agreement.rms > agreement.rms_bound
+
+
+def test_a_gradient_that_is_zero_almost_everywhere():
+    """Few errors count as much as their share of what there is, and noise where there is nothing counts too."""
+    exact = torch.zeros(1000, 1000, dtype=torch.float64)
+    exact[:, 7] = normal(1000, torch.float64)[0]
+    right = exact.bfloat16()
+    assert compare(right, right, exact).holds
+    assert not compare(1.05 * right, right, exact).holds
+    assert not compare(right + 1e-3, right, exact).holds
+    assert "RMS" in str(compare(right + 1e-3, right, exact)) and "largest" not in str(
+        compare(right + 1e-3, right, exact)
+    )
+
+
+def test_terms_that_cancel_may_be_off_by_their_own_size_everywhere():
+    exact = torch.linspace(-1, 1, 1000, dtype=torch.float64)
+    baseline, off = exact.float(), (exact + 2e-5).float()  # the baseline happened to round to the truth
+    assert not compare(off, baseline, exact).holds
+    assert compare(off, baseline, exact, largest_summand=1000.0).holds
+    assert not compare((exact + 1e-3).float(), baseline, exact, largest_summand=1000.0).holds
+
+
+def uneven_norm(x, factor=1.0):
+    """A norm whose weight is 50 in one column and 1 in the others, which are a factor too large."""
+    weight = torch.full_like(x[0], factor)
+    weight[3] = 50
+    return F.rms_norm(x, x.shape[-1:], weight)
+
+
+NONSENSE = {
+    "a cross-entropy gradient that is zero except at the target": (gradient, only_at_target),
+    "a softmax that is zero where it is less than half its mean": (
+        plain,
+        lambda x: plain(x) * (plain(x) > 0.5 / len(x[0])),
+    ),
+    "a norm 5% too large in all columns but one": (uneven_norm, lambda x: uneven_norm(x, 1.05)),
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("what", NONSENSE)
+def test_what_the_bound_on_the_largest_error_lets_pass_in_bf16(what, device):
+    right, wrong = NONSENSE[what]
+    x = normal((64, 4096), torch.bfloat16)[1].to(device)
+    baseline, exact = right(x), right(x.double())
+    agreement = compare(wrong(x), baseline, exact)
+    assert agreement.error < agreement.bound and not agreement.holds
+    assert re.fullmatch(r"RMS error \S+, expected at most \S+", str(agreement))
+    assert compare(right(x.float()).bfloat16(), baseline, exact).holds
+
+
+def test_what_the_bound_on_the_rms_error_lets_pass():
+    exact, baseline = normal(100_000, torch.bfloat16)
+    off = baseline.clone()
+    off[0] += 0.5
+    agreement = compare(off, baseline, exact)
+    assert agreement.rms < agreement.rms_bound and not agreement.holds
+    assert re.fullmatch(r"largest error \S+, expected at most \S+", str(agreement))
 
 
 # ---- NaN, infinity, nothing -----------------------------------------------------------------------------------------
@@ -189,14 +310,19 @@ def test_allclose_refuses_what_is_nearer_to_the_truth(device):
 
 
 def test_the_script_prints_what_the_page_says(script):
-    """The wrong ones pass a loose allclose; the right one fails a tight one; the bound tells them apart in fp32."""
+    """The wrong ones pass a loose allclose; the right one fails a tight one; two bounds tell them apart."""
     lines = [line.split() for line in script("snippets.validation.equivalence").stdout.splitlines()[2:]]
-    verdicts = {(name, dtype): tuple(words[:3]) for name, dtype, *words in lines}
+    verdicts = {(name, dtype): (loose, default, check) for name, dtype, loose, default, *_, check in lines}
     assert verdicts == {
         ("rounds_once", "bfloat16"): ("passes", "fails", "passes"),
         ("misses_columns", "bfloat16"): ("passes", "fails", "passes"),
         ("never_stores", "bfloat16"): ("passes", "fails", "fails"),
+        ("only_at_target", "bfloat16"): ("passes", "fails", "fails"),
         ("rounds_once", "float32"): ("passes", "passes", "passes"),
         ("misses_columns", "float32"): ("passes", "fails", "fails"),
         ("never_stores", "float32"): ("passes", "fails", "fails"),
+        ("only_at_target", "float32"): ("passes", "fails", "fails"),
     }
+    shares = {(name, dtype): (float(largest), float(rms)) for name, dtype, *_, largest, rms, _ in lines}
+    largest, rms = shares["only_at_target", "bfloat16"]
+    assert largest < 1 < rms, "the page's story"
