@@ -52,19 +52,23 @@ def between(low: float, high: float, unit: str) -> str:
 def ends(low: float, high: float, unit: str) -> str:
     """A range in one unit of `NAMED`, as `between` has it."""
     scale, name = NAMED[unit]
-    places = 3 if high < 1.2 * low else 2
-    both = [_outwards(low / scale, places, math.floor), _outwards(high / scale, places, math.ceil)]
+    narrow = high < 1.2 * low
+    decimals = max(_decimals(low / scale, narrow), _decimals(high / scale, narrow))
+    both = _outwards(low / scale, decimals, math.floor), _outwards(high / scale, decimals, math.ceil)
     return _named(" to ".join(dict.fromkeys(both)), name)
 
 
-def _outwards(value: float, places: int, rounding: Callable[[float], int]) -> str:
-    """A value as text, rounded up or down to so many digits."""
+def _decimals(value: float, narrow: bool) -> int:
+    """How many digits after the point, or before it if negative, an end of a range is rounded to."""
     if value == 0:
-        return "0"
+        return 0
     power = math.floor(math.log10(abs(value)))
-    decimals = (3 if value < 2 * 10**power else places) - 1 - power
-    exact = round(value * 10**decimals, 6)  # 35.0 may come as 35.000000000000001
-    return f"{rounding(exact) / 10**decimals:,.{max(0, decimals)}f}"
+    return (3 if narrow or value < 2 * 10**power else 2) - 1 - power
+
+
+def _outwards(value: float, decimals: int, rounding: Callable[[float], int]) -> str:
+    exact = round(value * 10.0**decimals, 6)  # 35.0 may come as 35.000000000000001
+    return f"{rounding(exact) / 10.0**decimals:,.{max(0, decimals)}f}"
 
 
 def _fitting(value: float, family: str) -> tuple[float, str]:

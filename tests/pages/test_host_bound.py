@@ -67,8 +67,9 @@ def drawn(known: Store, spec: dict[str, Any], page: Evidence | None = None) -> s
     ("low", "high", "unit", "shown"),
     [
         (35.4e-6, 60.7e-6, "s", "35 to 61 µs"), (530e-6, 1029e-6, "s", "530 to 1,030 µs"), (1.0, 1.0, "x", "1.00×"),
-        (1.86, 2.31, "x", "1.86 to 2.4×"), (101e-6, 108.9e-6, "s", "101 to 109 µs"), (35e-6, 35e-6, "s", "35.0 µs"),
+        (1.86, 2.31, "x", "1.86 to 2.31×"), (101e-6, 108.9e-6, "s", "101 to 109 µs"), (35e-6, 35e-6, "s", "35.0 µs"),
         (0.94e-6, 1.7e-6, "s", "940 to 1,700 ns"), (20e-6, 60e-6, "s", "20 to 60 µs"),
+        (16.01, 27.71, "x", "16.0 to 27.8×"), (2.04, 5.7, "x", "2.0 to 5.7×"), (3456e-6, 9e-3, "s", "3.4 to 9.0 ms"),
     ],
 )  # fmt: skip
 def test_a_range_has_one_unit_and_holds_its_ends(low: float, high: float, unit: str, shown: str):
@@ -84,7 +85,7 @@ def test_from_five_machines_on_a_host_bound_number_is_a_range(root: Path):
     assert {one["host"] for one in entry["runs"]} == {"A processor, 16 cores"}
     assert "5 machines; their median is 45.0 µs" in entry["meaning"] and f'title="{entry["meaning"]}"' in html
     html, _ = rendered('{{ number("kernels/add", "ours", "speedup", over="eager", mode="calls") }}', root)
-    assert "1.00 to 2.3×</a>" in html, "the ratio within each run, not of the ranges"
+    assert "1.00 to 2.25×</a>" in html, "the ratio within each run, not of the ranges"
     html, _ = rendered('{{ calc("2 * t", unit="us", t=value("kernels/add", "ours", "time", mode="calls")) }}', root)
     assert ">90.0 µs</a>" in html, "of the median"
 
@@ -150,7 +151,7 @@ def test_charts_draw_the_median_with_the_range(root: Path):
     ends = [bars["ours"][end] for end in ("low", "value", "high")]
     assert ends == pytest.approx([35.4, 45, 60.7])
     assert (bars["ours"]["text"], bars["eager"]["text"]) == ("35 to 61 µs", "60 to 100 µs")
-    assert titles(html) == ["Ours takes 35 to 61 µs, 1.00 to 2.3× of eager"]
+    assert titles(html) == ["Ours takes 35 to 61 µs, 1.00 to 2.25× of eager"]
     assert "from the lowest to the highest of 5 machines" in html and "lowest to highest machine" in html
 
 

@@ -46,7 +46,7 @@ def test_what_agrees_reaches_the_goal(root: Path):
     known = store(root, run(root, 1, [timed(root, 1)]), run(root, 2, [timed(root, 1.04)]))
     assert ratios(known) == [1.04]
     page = reproduced.page(known, PLACE)
-    assert "<strong>The goal is reached.</strong> Of 1 GPU rows measured twice, 1 (100%) agree within 5%" in page
+    assert "<strong>The goal is reached.</strong> Of 1 pairs of GPU rows, 1 (100%) agree within 5%" in page
     assert "Furthest apart" not in page and page.count("<svg") == 2 and "var(--rp-accent)" not in page
 
 
@@ -54,7 +54,7 @@ def test_what_does_not_agree_is_said_and_listed_with_both_numbers(root: Path):
     first = run(root, 1, [timed(root, 1), timed(root, 2, variant="eager")])
     second = run(root, 2, [timed(root, 1.2), timed(root, 1, variant="eager")])
     page = reproduced.page(store(root, first, second), PLACE)
-    assert "The goal is not reached.</strong> Of 2 GPU rows measured twice, 0 (0%) agree" in page
+    assert "The goal is not reached.</strong> Of 2 pairs of GPU rows, 0 (0%) agree" in page
     worst = page.partition("Furthest apart")[2]
     assert re.findall(r"<td>([^<]+)</td><td>([^<]+)</td><td>([^<]+)</td></tr>", worst) == [
         ("2.00 ms (boot1)", "1.00 ms (boot2)", "0.500×"),

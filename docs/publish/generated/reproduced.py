@@ -166,7 +166,7 @@ def _verdict(known: list[Case], gpu: list[Again]) -> str:
     if gpu:
         share = units.text(agreeing / len(gpu), "%")
         within = units.text(WITHIN, "%", exact=True)
-        parts.append(f"Of {len(gpu)} GPU rows measured twice, {agreeing} ({share}) agree within {within}.")
+        parts.append(f"Of {len(gpu)} pairs of GPU rows, {agreeing} ({share}) agree within {within}.")
     if hosts:
         parts.append(f"Of {hosts} rows of calls, {len(ranges)} have a range over {RUNS} machines or more.")
     if ranges:
@@ -176,7 +176,7 @@ def _verdict(known: list[Case], gpu: list[Again]) -> str:
             f"{units.text(WITHIN, '%', exact=True)} of it."
         )
     if once:
-        parts.append(f"Measured once: {escape(', '.join(once))}.")
+        parts.append(f"Of {len(known)} cases, {len(once)} were measured once.")
     return " ".join(parts)
 
 
@@ -237,13 +237,13 @@ def _figure(known: list[Case], machine: str) -> str:
     shown = [case for case in known if case.gpu]
     agreeing = sum(pair.agrees for case in shown for pair in case.gpu)
     count = sum(len(case.gpu) for case in shown)
-    spoken = escape(f"Ratios of GPU rows measured twice on {machine}: {agreeing} of {count} inside the band")
+    spoken = escape(f"Ratios of pairs of GPU rows on {machine}: {agreeing} of {count} inside the band")
     drawings = (
         f'<div class="rp-strips rp-strips--{size}" role="img" aria-label="{spoken}">{_drawn(shown, *pixels)}</div>'
         for size, pixels in SIZES.items()
     )
     caption = (
-        "Each mark is a GPU row, at the ratio of its two runs. In the band they agree within "
+        "Each mark is a GPU row, at the ratio of two of its runs. In the band they agree within "
         f"{units.text(WITHIN, '%', exact=True)}; beyond either end a mark stands at the end."
     )
     return f'<figure class="rp-figure">{"".join(drawings)}<figcaption>{caption}</figcaption></figure>'
@@ -270,8 +270,9 @@ def _drawn(shown: list[Case], width: int, line: int) -> str:
         text = (left - 12, middle + 4.5, "end") if left > 8 else (0, middle - 14, "start")
         parts.append(f'<text x="{text[0]}" y="{text[1]}" text-anchor="{text[2]}">{escape(case.name)}</text>')
         parts += (_mark(x(pair.ratio), middle, pair.agrees) for pair in case.gpu)
-    for ratio in (RATIOS[0], 1 / (1 + WITHIN), 1 + WITHIN, RATIOS[1]):
-        parts.append(f'<text x="{x(ratio)}" y="{height - 8}" text-anchor="middle">{units.text(ratio, "x")}</text>')
+    anchors = {RATIOS[0]: "start", 1 / (1 + WITHIN): "middle", 1 + WITHIN: "middle", RATIOS[1]: "end"}
+    for ratio, anchor in anchors.items():
+        parts.append(f'<text x="{x(ratio)}" y="{height - 8}" text-anchor="{anchor}">{units.text(ratio, "x")}</text>')
     return (
         f'<svg aria-hidden="true" viewBox="0 0 {width} {height}" font-size="13" fill="var(--rp-ink)" '
         f'style="max-width: {width}px">{"".join(parts)}</svg>'

@@ -13,7 +13,7 @@ PUBLISHED_MACHINE = "nvidia-h200"  # what a page means if it names no machine
 MODES = {
     "device": "GPU time, cold cache",
     "calls": "back-to-back calls",
-    "graph": "in a CUDA graph of many calls, warm cache",
+    "graph": "CUDA graph of many calls, warm cache",
     "burst": "ten or more calls after a pause",
     "sustained": "sustained load",
 }
