@@ -330,7 +330,7 @@ def test_losses_lists_each_point_at_which_another_is_faster(root: Path):
     ]
     only(root, rows)
     html = lost(root)
-    assert "timed beside others at 2 points; at 1 is the best of them over 3.00% faster" in html
+    assert "timed beside others at 2 points; at 1 is the best of them over 3.00% faster.</p>" in html
     table = html.partition("<details")[0]
     assert table.count("<tr>") == 2 and "8 × 8" in table and "quack" in table and "2.50×" in table
     only(root, rows[:3])
@@ -344,7 +344,9 @@ def test_a_peer_that_was_not_there_is_none_that_lost(root: Path):
     assert "at 1 point; at none is the best of them" in lost(root) and "Not timed" not in lost(root)
 
     tiny.write(root, tiny.record(root, rows[:2], day=4))
-    nothing = "At 1 a side was not there, so nothing is claimed; at 0 all were"
+    nothing = (
+        "at 0 every side was there, and none is over 3.00% faster. At 1 a side was not there, so nothing is claimed."
+    )
     assert nothing in lost(root) and "quack" in lost(root) and "not tried here" in lost(root)
 
     reasons = {
@@ -357,6 +359,16 @@ def test_a_peer_that_was_not_there_is_none_that_lost(root: Path):
         assert nothing in lost(root), reason
         assert "Not timed, of 1: quack at 1" in lost(root) and f"<td>{shown}</td>" in lost(root)
         assert "forward, GPU time, cold cache: 8 × 4" in lost(root)
+
+
+def test_beside_a_loss_nothing_is_claimed_of_points_that_lack_a_side(root: Path):
+    wide = {"rows": 8, "columns": 8}
+    rows = [tiny.row(root, variant=v, **took(t)) for v, t in (("ours", 1.0), ("eager", 2.0))]
+    rows += [
+        tiny.row(root, shape=wide, variant=v, **took(t)) for v, t in (("ours", 1.0), ("eager", 2.0), ("quack", 0.5))
+    ]
+    tiny.write(root, tiny.record(root, rows, day=3))
+    assert "at 1 is the best of them over 3.00% faster. At 1 of the others a side was not there" in lost(root)
 
 
 def test_a_peer_that_fails_has_no_time_and_the_page_says_why(root: Path):

@@ -104,19 +104,17 @@ def _speaks_of(failure: Failure, at: Coordinates) -> bool:
 
 
 def _sentence(pairs: list[Pair], lost: list[Pair], gaps: list[Missing]) -> str:
-    """How many points there are, and at how many ours is behind; "at none" only where every side was there."""
-    margin = units.text(MARGIN, "%")
-    points = "1 point" if len(pairs) == 1 else f"{len(pairs)} points"
-    if lost:
-        return f"Ours was timed beside others at {points}; at {len(lost)} is the best of them over {margin} faster."
-    open_points = {replace(gap.at, variant=None) for gap in gaps if gap.absent}
-    sure = [ours for ours, _ in pairs if replace(ours.coordinates, variant=None) not in open_points]
-    if len(sure) == len(pairs):
-        return f"Ours was timed beside others at {points}; at none is the best of them over {margin} faster."
-    return (
-        f"Ours was timed beside others at {points}. At {len(pairs) - len(sure)} a side was not there, so nothing is "
-        f"claimed; at {len(sure)} all were, and none is over {margin} faster."
-    )
+    """How many points there are, and at how many ours is behind; "none" only of points at which every side was."""
+    margin, points = units.text(MARGIN, "%"), "1 point" if len(pairs) == 1 else f"{len(pairs)} points"
+    gone = {replace(gap.at, variant=None) for gap in gaps if gap.absent}
+    rest = [ours for ours, best in pairs if (ours, best) not in lost]
+    unknown = sum(replace(ours.coordinates, variant=None) in gone for ours in rest)
+    if lost or not unknown:
+        said = f"at {len(lost) or 'none'} is the best of them over {margin} faster."
+    else:
+        said = f"at {len(rest) - unknown} every side was there, and none is over {margin} faster."
+    silent = f" At {unknown}{' of the others' if lost else ''} a side was not there, so nothing is claimed."
+    return f"Ours was timed beside others at {points}; {said}{silent if unknown else ''}"
 
 
 def _not_timed(gaps: list[Missing], points: int) -> str:
