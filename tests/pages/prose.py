@@ -33,7 +33,7 @@ LITERAL = re.compile("|".join(f"(?P<p{index}>{pattern})" for index, pattern in e
 
 _COMMENT = re.compile(r"<!--.*?-->|\{# .*? #\}", re.S)
 _MACRO = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.S)
-_MACRO_TEXT = re.compile(r"""\b(?:title|note|caption)\s*=\s*(?P<quote>["'])(?P<text>.*?)(?P=quote)""", re.S)
+_MACRO_TEXT = re.compile(r"""\b(?:title|note|caption|text)\s*=\s*(?P<quote>["'])(?P<text>.*?)(?P=quote)""", re.S)
 _STYLE = re.compile(r"<(style|script|code|pre)\b.*?</\1>", re.S | re.I)
 _TAG = re.compile(r"<[^<>]+>")
 _TARGET = re.compile(r"\]\([^)\s]*|\]:\s*\S+|https?://\S+")

@@ -12,6 +12,7 @@ from mkdocs.exceptions import Abort
 
 from docs.publish import units
 from docs.publish.errors import PublishError
+from docs.publish.macros import numbers
 from docs.publish.macros.catalogue import Macros
 from docs.publish.macros.page import Page
 from docs.publish.macros.render import render
@@ -76,6 +77,9 @@ def only(root: Path, rows: list[dict]) -> None:
         ('number("kernels/add", "ours", "kernels", direction="backward", shape="8x8")', "1"),
         ('number("kernels/add", "ours", "memory")', "1.00 MB"),
         ('number("kernels/add", "ours", "build")', "2.50 s"),
+        ('machine("memory")', "150 GB"),
+        ('calc("2 * units", unit="", units=machine_value("multiprocessors"))', "264"),
+        ('datasheet("NVIDIA H200", "exponentials")', "16"),
         ('ceiling("copy")', "4.00 TB/s"),
         ('ceiling("bfloat16", "burst", machine="nvidia-h200")', "800 TFLOP/s"),
         ('datasheet("NVIDIA H200", "bandwidth")', "4.8 TB/s"),
@@ -443,3 +447,8 @@ def test_an_unknown_level_stops_the_build(tmp_path: Path, caplog: pytest.LogCapt
     with pytest.raises(Abort):
         tiny.build(root)
     assert "level: expected one of beginner, intermediate, advanced; got 'easy'" in caplog.text
+
+
+def test_a_figure_that_the_datasheet_does_not_state_has_its_own_source():
+    assert "nvidia.com/en-us/data-center/h200" in numbers.datasheet("NVIDIA H200", "power").href
+    assert "#arithmetic-instructions" in numbers.datasheet("NVIDIA H200", "exponentials").href

@@ -7,7 +7,7 @@ from mkdocs.exceptions import Abort
 
 from docs.publish.errors import PublishError
 from docs.publish.evidence import Evidence
-from docs.publish.macros import sweeps
+from docs.publish.macros import claims, sweeps
 from docs.publish.place import Place, kernel_files
 from docs.publish.records.sweeps import newest
 from tests.benchmarks.source import METHOD, ROOT, digest
@@ -100,3 +100,33 @@ def test_a_sweep_of_no_commit_is_refused(changed: dict, came: str, root: Path):
     write(root, **changed)
     with pytest.raises(PublishError, match=rf"sweeps/add/.*: expected a run of a commit, got .*{came}"):
         newest("add", root)
+
+
+# ---- claims about a sweep -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "relation", "others", "contradicted"),
+    [
+        ({"num_warps": 4}, "faster", [{"num_warps": 8}], ""),
+        ({"num_warps": 4}, "faster", [], ""),
+        ({"num_warps": 8}, "faster", [], "takes 2.00 ms against 1.00 ms of the others"),
+        ({"num_warps": 8}, "level", [{"num_warps": 4}], "takes 2.00 ms against 1.00 ms of"),
+        ({"TILES": None}, "slower", [{"TILES": 2}], ""),
+    ],
+)
+def test_a_claim_about_what_was_tried(options: dict, relation: str, others: list, contradicted: str, root: Path):
+    slow = {name: 2 * value if name != "samples" else value for name, value in tiny.TIMING.items()}
+    other = {"options": {"num_warps": 8}, "in_the_table": False, "time": slow}
+    first = {"options": OPTIONS | {"TILES": 2}, "in_the_table": True, "time": tiny.TIMING}
+    point = newest("add", root)[0].model_dump()["points"][0]
+    write(root, points=[point | {"tried": [first, other]}])
+    sweep, points, stale = sweeps.points(root, "add", "forward", ["8x4"], "bfloat16")
+    found = claims.verdict_of_sweep(sweep, points, stale, options, relation, others)
+    assert contradicted in "".join(found.against) and bool(contradicted) == bool(found.against)
+
+
+def test_a_claim_about_what_was_never_tried_is_refused(root: Path):
+    sweep, points, stale = sweeps.points(root, "add", "forward", ["8x4"], "bfloat16")
+    with pytest.raises(PublishError, match=r"'num_warps': 32\}: expected one that was tried, got none"):
+        claims.verdict_of_sweep(sweep, points, stale, {"num_warps": 32}, "faster", [])

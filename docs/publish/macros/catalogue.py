@@ -85,11 +85,31 @@ class Macros:
             found = claims.verdict(self._store, at, side, relation, others, _list(shape), margin)
         except PublishError as error:
             found = claims.Verdict([str(error)])
-        page.broken += [f"{page.place.path}: {what}: {line}" for line in found.against]
-        if not found.stale:
-            return text
-        page.evidence.stale.append(what)
-        return f'{text} <small class="rp-badge">stale</small>'
+        return page.put_claim(what, text, found.against, found.stale)
+
+    def tried(
+        self,
+        kernel: str,
+        options: claims.Options,
+        relation: str,
+        *others: claims.Options,
+        direction: str,
+        shape: Names,
+        dtype: str = "bfloat16",
+        margin: float | None = None,
+        text: str = "",
+    ) -> str:
+        """Words that hold only while a kernel's newest sweep bears them out: see docs.publish.macros.claims.
+
+        tried("softmax", {"PARTS": 1}, "slower", direction="forward", shape="1024x131072", text="lost")
+        """
+        what = claims.words(options, relation, others, Coordinates(kernel, direction=direction), text)
+        try:
+            sweep, points, stale = sweeps.points(self._root, kernel, direction, _list(shape), dtype)
+            found = claims.verdict_of_sweep(sweep, points, stale, options, relation, others, margin)
+        except PublishError as error:
+            found = claims.Verdict([str(error)])
+        return self._page.put_claim(what, text, found.against, found.stale)
 
     def table(
         self,

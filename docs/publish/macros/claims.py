@@ -3,16 +3,17 @@
 A claim that the records do not bear out stops the build: see the hooks, which list all that failed, on all pages.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from docs.publish import units
 from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Quantity
 from docs.publish.records.measured import Coordinates, Measured
-from docs.publish.records.schema import describe
+from docs.publish.records.schema import Sweep, SweepPoint, Tried, describe
 from docs.publish.records.store import Store
 
+Options = Mapping[str, int | bool | None]  # of a launch
 Side = str | Quantity  # a variant, whose time is meant, or any number of the page
 EVERY = "every"  # shape
 ALL = "all"  # every other variant that was timed beside it
@@ -87,6 +88,47 @@ def _every_shape(store: Store, at: Coordinates, side: str) -> list[str]:
     return list(dict.fromkeys(row.size for row in rows if row.variant == side))
 
 
+def verdict_of_sweep(
+    sweep: Sweep,
+    points: Sequence[SweepPoint],
+    stale: bool,
+    options: Options,
+    relation: str,
+    others: Sequence[Options],
+    margin: float | None = None,
+) -> Verdict:
+    """Whether the best alternative with some options bears a relation to the best with others, or to the best without.
+
+    An option that is None is one that an alternative does not have.
+
+    Raises:
+        PublishError: the relation is unknown, or nothing with these options was tried.
+    """
+    if relation not in RELATIONS:
+        raise unknown("claim: relation", relation, RELATIONS)
+    found = Verdict(stale=stale)
+    for point in points:
+        where = f"kernels/{sweep.kernel} {point.direction} {units.size(point.size)} {point.dtype} in {sweep.id}"
+        rest = [tried for tried in point.tried if not _has(tried, options)]
+        held = [(str(other), [tried for tried in point.tried if _has(tried, other)]) for other in others]
+        one = _best([tried for tried in point.tried if _has(tried, options)], f"{where}: {options}")
+        best = [(name, _best(known, f"{where}: {name}")) for name, known in held or [("the others", rest)]]
+        said = f"{where}: {options} takes {units.text(one, 's')}"
+        limits = [(f"{units.text(other, 's')} of {name}", other) for name, other in best]
+        found.add(said, one, relation, limits, MARGINS.get(relation, 0.0) if margin is None else margin)
+    return found
+
+
+def _has(tried: Tried, options: Options) -> bool:
+    return all(tried.options.get(name) == value for name, value in options.items())
+
+
+def _best(tried: Sequence[Tried], what: str) -> float:
+    if not tried:
+        raise PublishError(f"{what}: expected one that was tried, got none")
+    return min(alternative.time.p50 for alternative in tried)
+
+
 def _of_numbers(found: Verdict, side: Quantity, relation: str, others: Sequence[Side], margin: float) -> None:
     numbers = [other for other in others if isinstance(other, Quantity)]
     if len(numbers) < len(others) or any(other.unit != side.unit for other in numbers):
@@ -131,10 +173,12 @@ def _runs(store: Store, at: Coordinates, named: Set[Side]) -> Iterator[dict[str,
     yield from (beside for beside in of_run.values() if named <= beside.keys())
 
 
-def words(side: Side, relation: str, others: Sequence[Side], at: Coordinates, text: str) -> str:
+def words(
+    side: Side | Options, relation: str, others: Sequence[Side] | Sequence[Options], at: Coordinates, text: str
+) -> str:
     """A claim as an error names it: "claim 'far ahead': ours faster than quack, kernels/softmax backward"."""
     than = "with" if relation == "level" else "than"
-    names = ", ".join(other if isinstance(other, str) else other.text for other in others)
-    one = side if isinstance(side, str) else side.text
-    where = " ".join(str(value) for value in (at.case, at.direction, at.mode) if value)
-    return f"claim{f' {text!r}' if text else ''}: {one} {relation} {than} {names}{f', {where}' if where else ''}"
+    one, *names = (number.text if isinstance(number, Quantity) else str(number) for number in (side, *others))
+    where = " ".join(value for value in (at.case, at.direction, at.mode) if value)
+    said = f"claim {text!r}" if text else "claim"
+    return f"{said}: {one} {relation} {than} {', '.join(names) or 'the others'}" + (f", {where}" if where else "")

@@ -29,6 +29,14 @@ class Page:
         self.markdown.append(block)
         return f"\ue002{len(self.markdown) - 1}\ue003"
 
+    def put_claim(self, what: str, text: str, against: list[str], stale: bool) -> str:
+        """The words of a claim, with a badge where they rest on stale numbers; what contradicts it is noted."""
+        self.broken += [f"{self.place.path}: {what}: {line}" for line in against]
+        if not stale:
+            return text
+        self.evidence.stale.append(what)
+        return f'{text} <small class="rp-badge">stale</small>'
+
     def put_html(self, block: str) -> str:
         """A placeholder for HTML that Markdown must not touch."""
         self.html.append(block)

@@ -1,5 +1,6 @@
 """What backs a launch table: the alternatives of the newest recorded sweep at one point, as a table for a page."""
 
+from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,7 @@ def table(root: Path, place: Place, page: Evidence, kernel: str, direction: str,
         PublishError: the point was not swept.
     """
     sweep, file = sweeps.newest(kernel, root)
-    points = {(point.direction, point.size, point.dtype): point for point in sweep.points}
-    if (direction, shape, dtype) not in points:
-        known = [" ".join(key) for key in points]
-        raise unknown(f"point of the sweep of {kernel}", f"{direction} {shape} {dtype}", known)
-    point = points[direction, shape, dtype]
+    point = _point(sweep, direction, shape, dtype)
     taken = chosen(kernel, direction, point.asked["row_length"], point.asked["bits"])
     if not any(tried.options == taken for tried in point.tried):
         raise PublishError(f"sweep of {kernel}: expected {taken} among what was tried at {shape}, found it missing")
@@ -39,6 +36,26 @@ def table(root: Path, place: Place, page: Evidence, kernel: str, direction: str,
         source=f"{escape(str(sweep.machine['name']))}, {sweep.date[:10]}.{failed}",
     )
     return markup.panels([panel], "table")
+
+
+def points(
+    root: Path, kernel: str, direction: str, shapes: Iterable[str], dtype: str
+) -> tuple[Sweep, list[SweepPoint], bool]:
+    """The newest sweep of a kernel, some of its points, and whether it is stale.
+
+    Raises:
+        PublishError: a point was not swept.
+    """
+    sweep, _ = sweeps.newest(kernel, root)
+    return sweep, [_point(sweep, direction, shape, dtype) for shape in shapes], sweeps.is_stale(sweep, root)
+
+
+def _point(sweep: Sweep, direction: str, shape: str, dtype: str) -> SweepPoint:
+    known = {(point.direction, point.size, point.dtype): point for point in sweep.points}
+    if (direction, shape, dtype) not in known:
+        swept = [" ".join(key) for key in known]
+        raise unknown(f"point of the sweep of {sweep.kernel}", f"{direction} {shape} {dtype}", swept)
+    return known[direction, shape, dtype]
 
 
 def _cells(
