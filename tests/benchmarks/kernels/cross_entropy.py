@@ -134,7 +134,7 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
     functions = {
         "5% too large": wrong.scaled(F.cross_entropy),
         "half of the row left out of the sum": part_of_the_sum,
-        "logits 10% too large": lambda logits, target: F.cross_entropy(1.1 * logits, target),
+        "logits 20% too large": lambda logits, target: F.cross_entropy(1.2 * logits, target),
     }
     only_gradient = {"gradient zero except at the target": zero_except_at_the_target}
     return functions | ({} if direction == "forward" else only_gradient)
