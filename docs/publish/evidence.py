@@ -101,9 +101,10 @@ def meaning(published: Published) -> str:
             f"The host sets this pace. From the lowest to the highest of {machines} machines; their median is {middle}."
         )
     if published.launch:
+        launch, seconds = (units.text(time, "s") for time in (published.launch, published.in_seconds().value))
         return (
-            f"The host sets this pace. One launch is an eager launch of a trivial op in the same run: here "
-            f"{units.text(published.launch, 's')}."
+            f"The host sets this pace. One launch is an eager launch of a trivial op in the same run: here {launch}, "
+            f"beside {seconds} for this."
         )
     return ""
 

@@ -178,14 +178,14 @@ def _busy(rows: list[Measured]) -> str:
                 escape(f"{row.case} {row.direction}, {row.dtype}, {row.mode}"),
                 units.size(row.size),
                 code(row.variant),
-                *(units.text(seconds, "s") for seconds in (row.time.p50, row.time.p20, row.time.p80)),
+                units.text(row.time.p50, "s"),
                 row.record.date[:10],
                 escape(row.busy),
             ],
         )
         for row in rows
     ]
-    head = ("case", "shape", "variant", "p50", "p20", "p80", "date", "reason")
+    head = ("case", "shape", "variant", "p50", "date", "reason")
     return introduction + table(head, lines, words=True)
 
 

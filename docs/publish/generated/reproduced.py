@@ -139,18 +139,9 @@ def _machine(store: Store, machine: str) -> str:
         )
     if gpu:
         parts += [_figure(known, store.machines[machine]), "\n\n"]
-    head = (
-        "case",
-        "machines",
-        "GPU rows",
-        "within",
-        "middle ratio",
-        "worst",
-        "host rows",
-        "with a range",
-        "host ratio",
-    )
-    parts += [table(head, (("", _cells(case)) for case in known), remark=False), "\n\n"]
+    within = f"within {units.text(WITHIN, '%', exact=True)}"
+    head = ("case", "machines", "GPU pairs", within, "middle", "worst", "host rows", "with a range", "worst pair")
+    parts += [table(head, (("", _cells(case)) for case in known)), "\n\n"]
     if worst := sorted((pair for pair in gpu if not pair.agrees), key=lambda pair: pair.off, reverse=True):
         parts += [f"### Furthest apart {{ #{machine}-worst }}\n\n", _listed(worst), "\n\n"]
     return "".join(parts)
