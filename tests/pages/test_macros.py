@@ -362,7 +362,7 @@ def test_a_peer_that_was_not_there_is_none_that_lost(root: Path):
         tiny.write(root, tiny.record(root, rows[:2], day, failures=[failed(reason)]))
         assert nothing in lost(root), reason
         assert "Not timed, of 1: quack at 1" in lost(root) and f"<td>{shown}</td>" in lost(root)
-        assert "forward, GPU time, cold cache: 8 × 4" in lost(root)
+        assert "forward, GPU time, cold cache: 8\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}4" in lost(root)
 
 
 def test_beside_a_loss_nothing_is_claimed_of_points_that_lack_a_side(root: Path):

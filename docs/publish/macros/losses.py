@@ -140,9 +140,8 @@ def _listed(points: list[Coordinates]) -> str:
     """Points in words, those of a direction and mode together."""
     sizes: dict[str, list[str]] = {}
     for at in points:
-        sizes.setdefault(f"{DIRECTIONS[str(at.direction)]}, {MODES[str(at.mode)]}", []).append(
-            units.size(str(at.shape))
-        )
+        size = units.size(str(at.shape)).replace(" ", "\N{NO-BREAK SPACE}")
+        sizes.setdefault(f"{DIRECTIONS[str(at.direction)]}, {MODES[str(at.mode)]}", []).append(size)
     return escape("; ".join(f"{where}: {', '.join(shapes)}" for where, shapes in sizes.items()))
 
 
