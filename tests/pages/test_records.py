@@ -3,15 +3,17 @@
 import json
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from docs.publish.errors import PublishError
+from docs.publish.records import schema
 from docs.publish.records.admit import admit, main
 from docs.publish.records.measured import Coordinates
 from docs.publish.records.store import Store
+from snippets.validation.timing import Timing
 from tests.pages import tiny
 
 Change = Callable[[dict], object]
@@ -104,12 +106,13 @@ def test_a_sound_record_is_read(tmp_path: Path):
 def test_a_row_says_what_its_host_was_like_where_the_record_knows(tmp_path: Path):
     root = tiny.project(tmp_path)
     yardstick = {"python_call": 4e-8, "eager_launch": 5e-6, "cuda_launch": 2e-6}
-    new = tiny.row(root, busy="stolen", host=yardstick, calls=10, refreshed=True, built_cold=True)
+    new = tiny.row(root, busy="stolen", host=yardstick, calls=10, refreshed=True, built_cold=False)
     there = tiny.H200 | {"boot": "b007", "processor": "A processor, 16 cores"}
     tiny.write(root, tiny.record(root, [new, tiny.row(root, variant="eager")], machine=there))
     newer, older = load(root).select()
     assert (newer.row.busy, newer.row.host, newer.row.calls) == ("stolen", yardstick, 10)
-    assert (older.row.busy, older.row.host, older.row.built_cold) == ("", None, None)
+    assert (older.row.busy, older.row.host, older.row.refreshed) == ("", None, False)
+    assert newer.metric("build") is None and older.metric("build") == 2.5, "seconds of a warm build say nothing"
     assert newer.record.machine["boot"] == "b007"
 
 
@@ -236,3 +239,9 @@ def test_what_may_not_be_published_is_not_admitted(change: Change, expected: str
 def test_the_command_says_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main([str(tmp_path / "no.json")]) == 1
     assert capsys.readouterr().err == f"{tmp_path}/no.json: expected a record, found no such file\n"
+
+
+def test_the_timers_own_summary_is_what_records_hold():
+    """Ceilings and sweeps write it as it is."""
+    for timing in (Timing.of([1e-3, 2e-3, 3e-3], calls=12), Timing.of([1e-3])):
+        assert schema.Timing.model_validate(asdict(timing)).p50 == timing.p50

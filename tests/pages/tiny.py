@@ -71,6 +71,7 @@ def row(root: Path, **changed: Any) -> dict[str, Any]:
         "kernels": 1,
         "error": {"value": 1e-3, "bound": 2e-3},
         "build_seconds": 2.5,
+        "built_cold": True,
         "binaries": [],
         "sources": {"hash": digest(CASE, [KERNEL], root), "files": [KERNEL, CASE]},
     } | changed

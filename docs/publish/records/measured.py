@@ -119,7 +119,7 @@ METRICS = {
     "speedup": Metric("speedup", "x", lambda row: None, -1),
     "memory": Metric("peak memory", "B", lambda row: row.peak_memory_bytes),
     "kernels": Metric("kernels", "", lambda row: row.kernels),
-    "build": Metric("time to build", "s", lambda row: None if row.built_cold is False else row.build_seconds),
+    "build": Metric("time to build", "s", lambda row: row.build_seconds if row.built_cold else None),
     "error": Metric("error against float64", "", lambda row: row.error.value),
     "registers": Metric(
         "registers per thread", "", lambda row: max((binary.registers for binary in row.binaries), default=None)

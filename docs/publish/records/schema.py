@@ -32,12 +32,13 @@ class Model(BaseModel):
 
 
 class Timing(Model):
-    """Seconds per call."""
+    """Seconds per call; `calls` is how many a sample held, where the timer's own record says so (ceilings, sweeps)."""
 
     p20: Positive
     p50: Positive
     p80: Positive
     samples: Annotated[int, Field(ge=1)]
+    calls: Annotated[int, Field(ge=1)] | None = None
 
     @model_validator(mode="after")
     def ordered(self) -> "Timing":
