@@ -33,7 +33,7 @@ def page(store: Store, machine: str, place: Place) -> str:
         _machine(newest, place),
         "\n\n",
     ]
-    head = ("date", "commit", "command", "before", "after", "software")
+    head = ("date", "commit", "command", "host", "before", "after", "software")
     parts += ["## Runs\n\n", table(head, (_run(record, place) for record in runs), words=True), "\n\n"]
     parts += ["## Ceilings\n\n", _ceilings(newest), "\n\n"]
     for case, measured in groupby(sorted(rows, key=lambda row: row.case), lambda row: row.case):
@@ -82,10 +82,17 @@ def _run(record: Record, place: Place) -> tuple[str, list[str]]:
         f"{record.date[:10]}, {record.date[11:16]} UTC",
         where + (" and uncommitted changes" if record.dirty else ""),
         code(record.command),
+        escape(_host(record)) or NONE,
         _state(record.machine["before"]) or NONE,
         _state(record.machine["after"]) or NONE,
         escape(", ".join(f"{name} {version}" for name, version in record.software.items())),
     ]
+
+
+def _host(record: Record) -> str:
+    """The processor, and which start of the machine it was."""
+    known = record.machine.get("processor"), record.machine.get("boot")
+    return ", start ".join(filter(None, known))
 
 
 def _state(state: dict[str, float | None]) -> str:
@@ -186,7 +193,7 @@ def _busy(rows: list[Measured]) -> str:
         for row in rows
     ]
     head = ("case", "shape", "variant", "p50", "date", "reason")
-    return introduction + table(head, lines, words=True)
+    return introduction + table(head, lines, remark=True)
 
 
 def _failures(failures: list[Failure]) -> str:

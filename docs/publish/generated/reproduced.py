@@ -140,7 +140,7 @@ def _machine(store: Store, machine: str) -> str:
     if gpu:
         parts += [_figure(known, store.machines[machine]), "\n\n"]
     within = f"within {units.text(WITHIN, '%', exact=True)}"
-    head = ("case", "machines", "GPU pairs", within, "middle", "worst", "host rows", "with a range", "worst pair")
+    head = ("case", "machines", "GPU pairs", within, "middle", "worst", "host rows", "with a range", "worst host pair")
     parts += [table(head, (("", _cells(case)) for case in known)), "\n\n"]
     if worst := sorted((pair for pair in gpu if not pair.agrees), key=lambda pair: pair.off, reverse=True):
         parts += [f"### Furthest apart {{ #{machine}-worst }}\n\n", _listed(worst), "\n\n"]

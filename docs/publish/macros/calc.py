@@ -51,19 +51,20 @@ def calc(place: Place, expression: str, unit: str, inputs: dict[str, Input]) -> 
         value = _evaluate(tree.body, values)
     except (ArithmeticError, ValueError) as error:
         raise PublishError(f"calc: {expression!r}: {error}") from error
-    measured = any(isinstance(given, Quantity) and "command" in given.entry for given in inputs.values())
+    quantities = [given for given in inputs.values() if isinstance(given, Quantity)]
+    measured = any("command" in given.entry for given in quantities)
     entry = {
         "label": "Worked out from what is below",
         "value": units.in_unit(value, unit, exact=not measured),
         "formula": expression,
         "inputs": [_input(name, given) for name, given in inputs.items()],
-        "stale": any(isinstance(given, Quantity) and given.stale for given in inputs.values()),
+        "stale": any(given.stale for given in quantities),
+        "busy": next((given.entry["busy"] for given in quantities if given.busy), ""),
     }
-    href = next((given.href for given in inputs.values() if isinstance(given, Quantity)), "")
+    href = next((given.href for given in quantities), "")
     method = place.to("results/methodology/#worked-arithmetic")
-    return Quantity(
-        value, unit, {key: fact for key, fact in entry.items() if fact}, href or method, bool(entry["stale"])
-    )
+    facts = {key: fact for key, fact in entry.items() if fact}
+    return Quantity(value, unit, facts, href or method, bool(entry["stale"]), bool(entry["busy"]))
 
 
 def _parsed(expression: str) -> ast.Expression:
@@ -93,4 +94,6 @@ def _input(name: str, given: Input) -> dict[str, str]:
     if not isinstance(given, Quantity):
         return {"name": name, "value": f"{given:,}"}
     url = given.entry["source_url"] if given.href.startswith("https://") else given.href
-    return {"name": name, "value": given.text, "source": given.entry["label"], "url": url}
+    host_bound = "meaning" in given.entry  # shown as a range or in launches; its value is the median, or seconds
+    value = f"{units.text(given.value, given.unit)}, of {given.text}" if host_bound else given.text
+    return {"name": name, "value": value, "source": given.entry["label"], "url": url}

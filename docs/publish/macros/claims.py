@@ -136,7 +136,7 @@ def _of_numbers(found: Verdict, side: Quantity, relation: str, others: Sequence[
     said = f"{side.entry['label']} is {side.text}"
     named = [(f"{other.text} ({other.entry['label']})", other.value) for other in numbers]
     found.add(said, side.value, relation, named, margin)
-    found.stale |= any(number.stale for number in (side, *numbers))
+    found.stale |= any(number.stale or number.busy for number in (side, *numbers))
 
 
 def _of_variants(
@@ -147,7 +147,7 @@ def _of_variants(
     said = f"{describe(row.row)} takes {units.text(row.time.p50, 's')} in {row.record.id},"
     named = [(f"{units.text(beside[name].time.p50, 's')} of {name}", beside[name].time.p50) for name in names]
     found.add(said, row.time.p50, relation, named, margin)
-    found.stale |= any(beside[name].stale for name in (side, *names))
+    found.stale |= any(beside[name].stale or beside[name].busy for name in (side, *names))
 
 
 def _runs(store: Store, at: Coordinates, named: Set[Side]) -> Iterator[dict[str, Measured]]:

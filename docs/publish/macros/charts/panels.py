@@ -61,9 +61,12 @@ def _busy(plot: Plot) -> str:
     """Which rows are not drawn, and why."""
     if not plot.busy:
         return ""
-    names = dict.fromkeys(f"{palette.label(row.variant)} at {units.size(row.size)}" for row in plot.busy)
+    variants: dict[str, list[str]] = {}
+    for row in plot.busy:
+        variants.setdefault(units.size(row.size), []).append(palette.label(row.variant))
+    places = "; ".join(f"{', '.join(names)} at {size}" for size, names in variants.items())
     why = evidence.busy(plot.busy[0].busy)
-    return f' <span class="rp-badge">busy</span> Not drawn: {escape(", ".join(names))}. {escape(why)}'
+    return f' <span class="rp-badge">busy</span> Not drawn: {escape(places)}. {escape(why)}'
 
 
 def _drawing(spec: Spec, size: str, spoken: str) -> str:
