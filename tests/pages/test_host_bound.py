@@ -135,8 +135,10 @@ def test_where_the_gpu_sets_the_pace_a_time_is_a_time(root: Path):
     shown = '{{ number("kernels/add", "ours", "time", mode="calls") }}'
     store(root, content | {"rows": content["rows"] + gpu})
     assert ">500 µs<" in rendered(shown, root)[0]
+    store(root, run(root, 2, 490, 790))
+    assert ">490 µs<" in rendered(shown, root)[0], "another machine says what the GPU needs"
     store(root, content | {"rows": content["rows"] + [gpu[0], gpu[1] | {"time": took(100)}]})
-    assert ">100 launches<" in rendered(shown, root)[0], "one of the variants waits for the host"
+    assert ">98 launches<" in rendered(shown, root)[0], "one of the variants waits for the host"
 
 
 def test_a_cpu_has_plain_times(root: Path):

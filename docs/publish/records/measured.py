@@ -207,9 +207,11 @@ class Measured:
         """Whether the host set the pace at this point: for one variant there at least, the GPU had time to wait."""
         if self.mode != "calls" or self.record.machine["kind"] != "gpu":
             return False
-        beside = [row for row in self.record.rows if point(row)[:-1] == point(self.row)[:-1]]
+        at = point(self.row)[:-1]
+        runs = {row.record.id: row.record for row in (*self.again, self.row)}  # a run in parts may lack GPU times
+        beside = [row for run in runs.values() for row in run.rows if point(row)[:-1] == at]
         gpu = {row.variant: row.time.p50 for row in beside if row.mode == "device"}
-        walls = {row.variant: row.time.p50 for row in beside if row.mode == "calls"}
+        walls = {variant: row.time.p50 for variant, row in _beside(self.row).items()}
         return any(gpu.get(variant, 0) < HOST_SHARE * seconds for variant, seconds in walls.items())
 
     def metric(self, name: str, over: str | None = None) -> float | None:
