@@ -20,6 +20,7 @@ METHOD = (
     "snippets/validation/roofline.py",
     "tests/benchmarks/case.py",
     "tests/benchmarks/method.py",
+    "tests/benchmarks/wrong.py",
 )
 LABELS = "LABELS"  # of a case file, by variant: {"better": {"label": "better design", "short": "better", "role": ...}}
 

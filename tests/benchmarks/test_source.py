@@ -9,8 +9,8 @@ from tests.benchmarks.runner import discover, load
 from tests.benchmarks.source import METHOD, ROOT, digest, digest_texts, labels
 from tests.benchmarks.sweeps import __main__ as sweeps
 
-# What method may import without being decided by it: turns of processes that share a GPU, records, discovery.
-PLUMBING = {"tests/benchmarks/machine.py", "tests/benchmarks/runner.py", "tests/benchmarks/source.py"}
+# What the method may import without being decided by it: turns of processes that share a GPU.
+PLUMBING = {"tests/benchmarks/machine.py"}
 
 CODE = '''
 """A module."""
@@ -178,6 +178,7 @@ def test_a_case_names_every_project_file_that_it_measures(name: str) -> None:
 def test_the_method_is_whole() -> None:
     """What the method calls is method, too; what starts runs and writes records is not, and measures nothing."""
     called = set().union(*(imported(ROOT / file) for file in METHOD))
+    assert "tests/benchmarks/method.py" in METHOD, "the others do not import it"
     assert names(called) - set(METHOD) <= PLUMBING
     assert all((ROOT / file).is_file() for file in METHOD)
 
