@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from snippets.validation.equivalence import check
+from snippets.validation.equivalence import check, compare
 from tests.benchmarks.case import Case, Point, Results, Workload
 from tests.benchmarks.runner import discover, load
 
@@ -116,6 +116,21 @@ def test_every_case_is_tested_in_every_direction() -> None:
         for device in (CPU, torch.device("cuda")):
             for point in load(path).points(device):
                 assert (frozenset(point.shape), point.direction) in tested, f"{name}: {point}"
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("kernels/rms-norm", {"batch": 1, "tokens": 512, "width": 256}),
+        ("first-speedup", {"width": 256, "heads": 2, "batch": 1, "tokens": 512}),
+    ],
+)
+def test_every_part_of_a_block_matters_by_far(name: str, shape: dict[str, int]) -> None:
+    """Also where there are many tokens, over which attention is a mean if the weights are small."""
+    workload, baseline, reference = at(load(discover()[name]), Point(shape, "bfloat16"))
+    for what, spoil in workload.wrong.items():
+        agreement = compare(spoil(copies(baseline))["output"], baseline["output"], reference["output"])
+        assert agreement.rms > 4 * agreement.rms_bound, what
 
 
 def test_fewer_than_three_and_one_that_is_right_are_found() -> None:
