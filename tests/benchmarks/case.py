@@ -50,6 +50,7 @@ class Variant:
         timer: where the way of timing is the subject: times the call instead of `measure`, by itself and not
             interleaved, in each of the point's modes. The workload then states no bytes: a wrong time is no bandwidth.
         refresh: puts back the inputs that a call overwrites. It is not timed.
+        chooses_by_timing: whether building it times alternatives. Nothing else uses the GPU meanwhile.
     """
 
     build: Callable[[], Call]
@@ -57,6 +58,7 @@ class Variant:
     binaries: Callable[[], Mapping[str, Any]] | None = None
     timer: Callable[[Call, torch.device], Timing] | None = None
     refresh: Call | None = None
+    chooses_by_timing: bool = False
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,8 @@ def turn(device: torch.device, alone: bool, calls: bool = False) -> Iterator[Non
     """Until it ends, no other run times on this device; and if it is to be `alone`, none builds or checks there either.
 
     So several runs may share a device: what takes long, compiling, they do at the same time. `calls` are timed by the
-    host's clock: then nothing else goes on at any device of this machine.
+    host's clock: then nothing else goes on at any device of this machine. Who waits holds a gate, through which all
+    others must pass: else those who build, of whom there is always one, would keep out for good who wants to be alone.
     """
     if sys.platform == "win32":
         yield
@@ -73,7 +74,10 @@ def turn(device: torch.device, alone: bool, calls: bool = False) -> Iterator[Non
     with contextlib.ExitStack() as stack:
         for place, exclusive in ((name, alone), ("host", calls)):
             path = Path(tempfile.gettempdir()) / f"ridgepoint-{os.getuid()}-{place}.lock"
-            fcntl.flock(stack.enter_context(path.open("w")), fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+            lock = stack.enter_context(path.open("w"))
+            with path.with_suffix(".gate").open("w") as gate:
+                fcntl.flock(gate, fcntl.LOCK_EX)
+                fcntl.flock(lock, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
         yield
 
 
@@ -115,11 +119,8 @@ class Watch:
 
 def uneven(before: Mapping[str, float], after: Mapping[str, float]) -> str:
     """Why two yardsticks of a host (snippets/validation/timing.py), taken one after the other, do not agree."""
-    ratios = {name: max(before[name], after[name]) / min(before[name], after[name]) for name in before}
-    worst = max(ratios, key=lambda name: ratios[name], default="")
-    if not worst or ratios[worst] < 1.5:
-        return ""
-    return f"what is called {worst.replace('_', ' ')} took {ratios[worst]:.1f} times as long at another moment"
+    low, high = sorted(yardstick.get("eager_launch", 1.0) for yardstick in (before, after))
+    return f"an eager launch took {high / low:.1f} times as long at another moment" if high > 1.5 * low else ""
 
 
 def _counters() -> dict[str, float]:

@@ -30,9 +30,7 @@ class WrongResult(Exception):
 def measure_point(case: Case, point: Point, device: torch.device, sources: dict, report: Report) -> tuple[list, list]:
     """Build, check and time every variant at one point. Returns (rows, failures)."""
     common = where(case, point)
-    # the variants that are slow to build choose by timing
-    with machine.turn(device, alone=point.variants is None):
-        workload, ready, failures = built_and_checked(case, point, device, report)
+    workload, ready, failures = built_and_checked(case, point, device, report)
     rows = []
     for mode in point.modes if ready else ():
         report(f"{mode}: {len(ready)} variants side by side")
@@ -51,36 +49,38 @@ def built_and_checked(
 ) -> tuple[Workload, dict[str, dict], list]:
     """The workload at a point, what is known of each variant that is right, and why the others failed."""
     torch.manual_seed(0)
-    workload = case.prepare(point, device)
+    with machine.turn(device, alone=False):
+        workload = case.prepare(point, device)
+        reference = workload.reference()
     common = where(case, point)
     ready: dict[str, dict] = {}
     failures: list[dict] = []
-    reference = workload.reference()
     baseline: Results | None = None
     for name in wanted(workload, point):
         report(name)
         variant = workload.variants[name]
-        try:
-            built, results = build(variant)
-            if baseline is None and name != workload.baseline:
-                raise WrongResult(f"not timed: nothing to hold it against, since {workload.baseline} failed")
-            built["agreement"] = check(results, baseline or results, reference, workload)
-        except Exception as error:  # noqa: BLE001  a peer may fail in any way; what it said is recorded
-            failures.append(common | {"variant": name, "reason": one_line(error)})
-            continue
-        if baseline is None:
-            baseline = results
-            if passed := what_passes(baseline, reference, workload):
-                reason = f"nothing timed: the check lets pass what is wrong: {', '.join(passed)}"
-                return workload, {}, [common | {"variant": "*", "reason": reason}]
-        if "graph" in point.modes:
+        with machine.turn(device, alone=variant.chooses_by_timing):
             try:
-                check_replay(built["call"], variant, baseline, reference, workload)
-                built["graph"] = True
-            except Exception as error:  # noqa: BLE001  a call that cannot be captured is a fact worth recording
-                failures.append(common | {"variant": name, "reason": f"graph: {one_line(error)}"})
-        built["peak_memory"] = peak_memory(built["call"], variant, device)
-        built["kernels"] = count_kernels(built["call"], variant, device)
+                built, results = build(variant)
+                if baseline is None and name != workload.baseline:
+                    raise WrongResult(f"not timed: nothing to hold it against, since {workload.baseline} failed")
+                built["agreement"] = check(results, baseline or results, reference, workload)
+            except Exception as error:  # noqa: BLE001  a peer may fail in any way; what it said is recorded
+                failures.append(common | {"variant": name, "reason": one_line(error)})
+                continue
+            if baseline is None:
+                baseline = results
+                if passed := what_passes(baseline, reference, workload):
+                    reason = f"nothing timed: the check lets pass what is wrong: {', '.join(passed)}"
+                    return workload, {}, [common | {"variant": "*", "reason": reason}]
+            if "graph" in point.modes:
+                try:
+                    check_replay(built["call"], variant, baseline, reference, workload)
+                    built["graph"] = True
+                except Exception as error:  # noqa: BLE001  a call that cannot be captured is a fact worth recording
+                    failures.append(common | {"variant": name, "reason": f"graph: {one_line(error)}"})
+            built["peak_memory"] = peak_memory(built["call"], variant, device)
+            built["kernels"] = count_kernels(built["call"], variant, device)
         ready[name] = built
     return workload, ready, failures
 

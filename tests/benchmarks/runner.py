@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import subprocess
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -66,6 +67,8 @@ class Record:
             "machine": described | {"before": machine.state(device), "after": {}},
             "software": machine.software(),
             "ceilings": {},
+            "grid": {},
+            "seconds": {},
             "rows": [],
             "failures": [],
         }
@@ -106,15 +109,23 @@ def run(todo: Points, device: torch.device, record: Record, report: Report, prog
     for name, points in todo.items():
         case = load(files[name])
         sources = sources_of(case, files[name])
+        record.content["grid"][name] = [label(p) for p in case.points(device)]  # what is no longer in it is history
         for point in progress(points, name):
+            began = time.perf_counter()
             try:
                 rows, failures = method.measure_point(case, point, device, sources, report)
             except torch.OutOfMemoryError as error:  # the inputs or the float64 reference: too much for this GPU
                 rows, failures = [], [method.where(case, point) | {"variant": "*", "reason": method.one_line(error)}]
+            record.content["seconds"][f"{name} {label(point)}"] = round(time.perf_counter() - began, 1)
             record.add(rows, failures)
             torch._dynamo.reset()
             if device.type == "cuda":
                 torch.cuda.empty_cache()
+
+
+def label(point: Point) -> str:
+    """A point without its modes: "forward 32768x4096 bfloat16"."""
+    return f"{point.direction} {'x'.join(map(str, point.shape.values()))} {point.dtype}"
 
 
 def key(at: Mapping, mode: str, version: str) -> Key:
@@ -130,7 +141,8 @@ def fresh_points(folder: Path, device: torch.device) -> set[Key]:
         try:
             content = json.loads(path.read_text())
             if content["machine"]["slug"] == slug and content["software"] == versions:
-                fresh |= {key(row, row["mode"], row["sources"]["hash"]) for row in content["rows"]}
+                quiet = [row for row in content["rows"] if not row["busy"]]
+                fresh |= {key(row, row["mode"], row["sources"]["hash"]) for row in quiet}
         except (ValueError, KeyError, TypeError):
             continue  # not a record: the site's build says so, with the file's name
     return fresh

@@ -102,6 +102,8 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(runner, "ROOT", root)
     monkeypatch.setattr(method, "ceilings", lambda device: {})
     monkeypatch.setitem(method.ROUNDS, "calls", 5)
+    monkeypatch.setattr(machine, "_counters", dict)  # other tests run beside this one
+    monkeypatch.setattr(machine, "uneven", lambda before, after: "")
     monkeypatch.setattr(tests.benchmarks, "__path__", [*tests.benchmarks.__path__, str(root / "tests/benchmarks")])
     yield root
     for name in ("first", "second"):
@@ -240,9 +242,9 @@ def test_what_counts_as_busy(after: dict, busy: str, monkeypatch: pytest.MonkeyP
 
 
 def test_a_host_that_is_uneven_is_noted() -> None:
-    assert machine.uneven({"python_call": 1.0}, {"python_call": 1.4}) == machine.uneven({}, {}) == ""
-    assert machine.uneven({"python_call": 1.0, "eager_launch": 2.0}, {"python_call": 1.0, "eager_launch": 1.0}) == (
-        "what is called eager launch took 2.0 times as long at another moment"
+    assert machine.uneven({"eager_launch": 1.0}, {"eager_launch": 1.4}) == machine.uneven({}, {}) == ""
+    assert machine.uneven({"eager_launch": 1.0}, {"eager_launch": 2.0}) == (
+        "an eager launch took 2.0 times as long at another moment"
     )
 
 
@@ -508,6 +510,39 @@ def test_runs_that_share_a_device_build_together_and_time_alone(
         building.join(0.3)
         assert entered.empty()
     assert entered.get(timeout=MINUTES) == {"alone": False}
+
+
+def test_who_wants_to_be_alone_is_not_kept_out_by_those_who_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    device, order, first, leave = torch.device("cpu"), [], threading.Event(), threading.Event()
+
+    def build() -> None:
+        with machine.turn(device, alone=False):
+            first.set()
+            leave.wait(MINUTES)
+
+    def time_alone() -> None:
+        with machine.turn(device, alone=True):
+            order.append("times")
+
+    def build_later() -> None:
+        with machine.turn(device, alone=False):
+            order.append("builds")
+
+    threads = [threading.Thread(target=build, daemon=True)]
+    threads[0].start()
+    assert first.wait(MINUTES)
+    for step in (time_alone, build_later):
+        threads.append(threading.Thread(target=step, daemon=True))
+        threads[-1].start()
+        threads[-1].join(0.3)
+    assert order == [], "the second that builds waits behind the one that times"
+    leave.set()
+    for thread in threads:
+        thread.join(MINUTES)
+    assert order == ["times", "builds"]
 
 
 def test_runs_that_begin_together_write_two_files(tmp_path: Path) -> None:
