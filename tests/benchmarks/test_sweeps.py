@@ -5,8 +5,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
+from tests.benchmarks.case import Point
 from tests.benchmarks.source import ROOT
+from tests.benchmarks.sweeps import __main__ as command_line
 from tests.benchmarks.sweeps import chosen
 from tests.benchmarks.sweeps.__main__ import OUT
 
@@ -40,3 +43,29 @@ def test_a_sweep_can_be_run_again(name: str):
     points = list(plan.points())
     assert {point.direction for point in points} == {"forward", "backward"}
     assert all(isinstance(options, dict) for point in points for options in plan.alternatives(point))
+
+
+def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """And begins anew where the code, the software or the machine is another."""
+    device, swept = torch.device("cpu"), []
+    plan = importlib.import_module("tests.benchmarks.sweeps.softmax")
+    monkeypatch.setattr(plan, "points", lambda: [Point({"rows": n, "columns": 8}, "float32") for n in (1, 2, 3)])
+    monkeypatch.setattr(command_line.alternatives, "checked", lambda *_: ((8, 32), []))
+
+    def timed(case, kernel, point, *_):
+        swept.append(point.shape["rows"])
+        if point.shape["rows"] == 2 and len(swept) == 2:
+            raise KeyboardInterrupt
+        return {"shape": dict(point.shape)}
+
+    monkeypatch.setattr(command_line.alternatives, "timed", timed)
+    record, path = command_line.begun("softmax", device, "c0ffee", tmp_path, go_on=True)
+    with pytest.raises(KeyboardInterrupt):
+        command_line.sweep(record, path, device)
+    again, same = command_line.begun("softmax", device, "c0ffee", tmp_path, go_on=True)
+    assert same == path and len(again["points"]) == 1
+    command_line.sweep(again, same, device)
+    assert swept == [1, 2, 2, 3]
+    assert [point["shape"]["rows"] for point in json.loads(path.read_text())["points"]] == [1, 2, 3]
+    assert command_line.begun("softmax", device, "c0ffee", tmp_path, go_on=False)[0]["points"] == []
+    assert command_line.begun("softmax", device, "decade", tmp_path, go_on=True)[0]["points"] == []

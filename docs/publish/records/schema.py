@@ -216,6 +216,8 @@ class Record(Provenance):
     dirty: bool
     machine: Machine
     ceilings: Ceilings
+    grid: dict[str, list[str]] = {}  # by case, the points that it has: "forward 32768x4096 bfloat16"
+    seconds: dict[str, float] = {}  # what each point took, for planning the next run
     rows: list[Row]
     failures: list[Failure]
 

@@ -39,13 +39,16 @@ class Store:
         )
         rows = _measured([row for record in self.records for row in record.rows], root)
         self._code = {(row.machine, row.case): row.row.sources.hash for row in rows}  # of the newest run of each case
+        self._grid = {
+            (record.machine["slug"], case): {*grid} for record in self.records for case, grid in record.grid.items()
+        }
         self._history = _indexed(rows)
         self._current = _indexed(
             _newest_at_each_point(
                 [
                     row
                     for row in rows
-                    if self._code[row.machine, row.case] == row.row.sources.hash
+                    if self._is_in_the_grid(row)
                     and (root / row.row.sources.files[-1]).exists()  # a case that was removed is history
                 ]
             )
@@ -62,6 +65,16 @@ class Store:
         published = [publishable(path, root) for path in sorted((measurements / "runs").glob("*.json"))]
         unpublished = [checked(path, root) for path in sorted((measurements / "local").glob("*.json"))] if local else []
         return cls(published, unpublished, root)
+
+    def _is_in_the_grid(self, row: Measured) -> bool:
+        """Whether the case has the point still, as its newest run says; or, of runs that do not, is of the same code.
+
+        So while a campaign goes on, in parts, what it has not reached yet is shown as it was: stale.
+        """
+        grid = self._grid.get((row.machine, row.case))
+        if grid is None:
+            return self._code[row.machine, row.case] == row.row.sources.hash
+        return f"{row.direction} {row.size} {row.dtype}" in grid
 
     def select(self, at: Coordinates = ANYWHERE, history: bool = False) -> list[Measured]:
         """The rows that fit, oldest first; of the newest run at each point on each machine, or of all runs."""

@@ -7,6 +7,7 @@ variant of the kernel's case, then all are timed side by side. The record goes t
 
 import argparse
 import importlib
+import json
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,9 +35,8 @@ def main(arguments: list[str]) -> int:
         print(problem, file=sys.stderr)
         return 2
     for name in options.kernels or known:
-        record = sweep(name, torch.device("cuda"), options.commit)
-        path = options.out / name / f"{record['id']}.json"
-        runner.write_whole(path, record)
+        record, path = begun(name, torch.device("cuda"), options.commit, options.out, options.go_on)
+        sweep(record, path, torch.device("cuda"))
         print(summary(record))
         print(path)
     return 0
@@ -47,23 +47,12 @@ def kernels() -> list[str]:
     return sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
 
 
-def sweep(name: str, device: torch.device, commit: str | None) -> dict:
-    """Check, then time, the alternatives at every point."""
-    plan = importlib.import_module(f"tests.benchmarks.sweeps.{name}")
-    kernel = importlib.import_module(f"kernels.{name}")
+def begun(name: str, device: torch.device, commit: str | None, out: Path, go_on: bool) -> tuple[dict, Path]:
+    """A record without points and where to write it; or the newest, if it is to be gone on with and is of this code."""
     file = runner.discover()[f"kernels/{name.replace('_', '-')}"]
-    case = runner.load(file)
     now, described = datetime.now(UTC), machine.describe(device)
     commit, dirty = (commit, False) if commit else runner.commit_of_tree()
-    rows, sound = [], []
-    for index, point in enumerate(plan.points(), 1):
-        say(f"{name}: {index} {point.direction} {dict(point.shape)} {point.dtype}")
-        with machine.turn(device, alone=False):
-            sound.append((point, *alternatives.checked(case, kernel, point, plan.alternatives(point), device)))
-    for point, question, verdicts in sound:
-        with machine.turn(device, alone=True):
-            rows.append(alternatives.timed(case, kernel, point, question, verdicts, device))
-    return {
+    record = {
         "schema": SCHEMA,
         "id": f"{now:%Y-%m-%dT%H-%M-%SZ}-{described['slug']}",
         "kernel": name,
@@ -73,9 +62,31 @@ def sweep(name: str, device: torch.device, commit: str | None) -> dict:
         "dirty": dirty,
         "machine": described,
         "software": machine.software(),
-        "sources": sources_of(name, case, file),
-        "points": rows,
+        "sources": sources_of(name, runner.load(file), file),
+        "points": [],
     }
+    earlier = sorted((out / name).glob("*.json"))
+    if go_on and earlier:
+        found = json.loads(earlier[-1].read_text(encoding="utf-8"))
+        same = ("commit", "dirty", "sources", "software")
+        if all(found[part] == record[part] for part in same) and found["machine"]["slug"] == described["slug"]:
+            return found, earlier[-1]
+    return record, out / name / f"{record['id']}.json"
+
+
+def sweep(record: dict, path: Path, device: torch.device) -> None:
+    """Check, then time, the alternatives at every point that the record lacks; it is written after each."""
+    name = record["kernel"]
+    plan = importlib.import_module(f"tests.benchmarks.sweeps.{name}")
+    kernel = importlib.import_module(f"kernels.{name}")
+    case = runner.load(runner.discover()[f"kernels/{name.replace('_', '-')}"])
+    for index, point in enumerate(list(plan.points())[len(record["points"]) :], len(record["points"]) + 1):
+        say(f"{name}: {index} {point.direction} {dict(point.shape)} {point.dtype}")
+        with machine.turn(device, alone=False):
+            question, verdicts = alternatives.checked(case, kernel, point, plan.alternatives(point), device)
+        with machine.turn(device, alone=True):
+            record["points"].append(alternatives.timed(case, kernel, point, question, verdicts, device))
+        runner.write_whole(path, record)
 
 
 def sources_of(name: str, case: Case, path: Path) -> dict:
@@ -108,6 +119,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--commit", type=runner.commit_hash, help="the commit swept, where the folder is no git checkout"
     )
+    parser.add_argument("--go-on", action="store_true", help="go on with the newest record where it stopped")
     return parser.parse_args(arguments)
 
 
