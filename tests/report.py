@@ -63,7 +63,7 @@ class Report:
             "dirty": dirty,
             "machine": described,
             "software": machine.software() | {"pytest": pytest.__version__},
-            "kernels": kernels(source.ROOT),
+            "kernels": source.kernels(),
             "deselected": 0,
         }
         self.tests: dict[str, dict] = {}
@@ -96,12 +96,6 @@ class Report:
 
     def pytest_sessionfinish(self) -> None:
         write_whole(self.path, self.content | {"tests": list(self.tests.values())})
-
-
-def kernels(root: Path) -> dict[str, str]:
-    """The hash of each kernel's file, for the site to tell which changed since."""
-    files = sorted((root / "kernels").glob("[!_]*.py"))
-    return {file.stem: source.digest_texts([(file.name, file.read_text(encoding="utf-8"))]) for file in files}
 
 
 def outcome_of(report: pytest.TestReport) -> str:

@@ -42,6 +42,12 @@ def digest_texts(texts: Iterable[tuple[str, str]]) -> str:
     return hashlib.sha256("\n".join(trees).encode()).hexdigest()[:16]
 
 
+def kernels(root: Path = ROOT) -> dict[str, str]:
+    """The hash of each kernel's file by itself, by which a report of tests says what it tested."""
+    files = sorted((root / "kernels").glob("[!_]*.py"))
+    return {file.stem: digest_texts([(file.name, file.read_text(encoding="utf-8"))]) for file in files}
+
+
 def labels(path: Path) -> dict[str, dict[str, str]]:
     """The LABELS of a case file, by variant; empty if it has none.
 

@@ -17,6 +17,7 @@ from snippets.validation.timing import Timing
 from tests.pages import tiny
 
 Change = Callable[[dict], object]
+FILES = [tiny.KERNEL, tiny.CASE]
 OURS = Coordinates("kernels/add", "ours")
 
 
@@ -245,3 +246,15 @@ def test_the_timers_own_summary_is_what_records_hold():
     """Ceilings and sweeps write it as it is."""
     for timing in (Timing.of([1e-3, 2e-3, 3e-3], calls=12), Timing.of([1e-3])):
         assert schema.Timing.model_validate(asdict(timing)).p50 == timing.p50
+
+
+def test_while_a_campaign_goes_on_points_not_reached_yet_are_shown_as_they_were(tmp_path: Path):
+    """And points that the case has no longer are history."""
+    root = tiny.project(tmp_path)
+    sizes = [{"rows": rows, "columns": 4} for rows in (8, 16, 32)]
+    earlier = [tiny.row(root, shape=shape, sources={"hash": "0" * 16, "files": FILES}) for shape in sizes]
+    tiny.write(root, tiny.record(root, earlier, day=1))
+    grid = {"kernels/add": ["forward 8x4 bfloat16", "forward 16x4 bfloat16"]}
+    tiny.write(root, tiny.record(root, [tiny.row(root, shape=sizes[0])], day=2, grid=grid))
+    rows = {row.size: row.stale for row in load(root).select()}
+    assert rows == {"8x4": False, "16x4": True}

@@ -6,8 +6,7 @@ from docs.publish.generated import exports, history, machines, reproduced, verif
 from docs.publish.place import Place
 from docs.publish.records.schema import TestReport
 from docs.publish.records.store import Store
-from tests.benchmarks.source import ROOT
-from tests.report import kernels
+from tests.benchmarks import source
 
 
 def navigation(store: Store) -> list[dict[str, str]]:
@@ -32,4 +31,4 @@ def files(
     yield "results/history.md", history.page(store, place("results/history.md", "results/history/"))
     yield "results/reproduced.md", reproduced.page(store, place("results/reproduced.md", "results/reproduced/"))
     path, address = "results/verification.md", "results/verification/"
-    yield path, verification.page(reports, kernels(ROOT), blocks, place(path, address))
+    yield path, verification.page(reports, source.kernels(), blocks, place(path, address))

@@ -24,7 +24,7 @@ def page(reports: list[TestReport], kernels: Mapping[str, str], blocks: Mapping[
     """The verification page as Markdown: the newest report of each machine, and the census of fenced blocks.
 
     Args:
-        kernels: the hash of each kernel's file as it is now (tests/report.py).
+        kernels: the hash of each kernel's file as it is now (tests/benchmarks/source.py).
     """
     parts = [
         front_matter("Verification", "Which tests ran where, at which commit, and what is skipped"),
