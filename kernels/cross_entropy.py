@@ -29,7 +29,7 @@ _COUNTERS = 32  # programs that count them, at most
 
 @triton.constexpr_function
 def _lowest():
-    """Where a maximum begins: finite, so that -inf less it is no NaN."""
+    """Where a maximum begins: finite, so that -inf less it is no NaN. Each launch compares constants, not functions."""
     return -3.4028234663852886e38
 
 

@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
         return 2
     if problem := environment.compiler_problem():
         print(f"{problem}; variants that need it will not be timed", file=sys.stderr)
-    fresh = fresh_points(options.out, device) if options.skip_fresh else ()
+    fresh = fresh_points(options.out, device) if options.skip_fresh else frozenset()
     todo = plan(options.cases or files, device, options.modes, fresh)
     if not todo:
         print(f"nothing to measure on this {device.type}: no case has points here, or all were measured with this code")

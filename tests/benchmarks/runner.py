@@ -12,7 +12,7 @@ import re
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -84,7 +84,7 @@ class Record:
 
 
 def plan(
-    names: Iterable[str], device: torch.device, modes: Collection[str] = (), fresh: Collection[Key] = ()
+    names: Iterable[str], device: torch.device, modes: Collection[str] = (), fresh: Set[Key] = frozenset()
 ) -> Points:
     """What to measure: the cases' points on this device, in some modes or all, without those that are fresh."""
     files, todo = discover(), {}
@@ -92,9 +92,7 @@ def plan(
         case = load(files[name])
         version = sources_of(case, files[name])["hash"] if fresh else ""
         points = [replace(p, modes=tuple(m for m in p.modes if m in modes or not modes)) for p in case.points(device)]
-        left = [
-            p for p in points if p.modes and not {key(method.where(case, p), m, version) for m in p.modes} <= {*fresh}
-        ]
+        left = [p for p in points if p.modes and not {key(method.where(case, p), m, version) for m in p.modes} <= fresh]
         if left:
             todo[name] = left
     return todo
@@ -109,7 +107,8 @@ def run(todo: Points, device: torch.device, record: Record, report: Report, prog
     for name, points in todo.items():
         case = load(files[name])
         sources = sources_of(case, files[name])
-        record.content["grid"][name] = [label(p) for p in case.points(device)]  # what is no longer in it is history
+        # what is no longer in it is history
+        record.content["grid"][name] = [f"{label(p)} {mode}" for p in case.points(device) for mode in p.modes]
         for point in progress(points, name):
             began = time.perf_counter()
             try:
@@ -141,7 +140,7 @@ def fresh_points(folder: Path, device: torch.device) -> set[Key]:
         try:
             content = json.loads(path.read_text())
             if content["machine"]["slug"] == slug and content["software"] == versions:
-                quiet = [row for row in content["rows"] if not row["busy"]]
+                quiet = [row for row in content["rows"] if not row.get("busy")]
                 fresh |= {key(row, row["mode"], row["sources"]["hash"]) for row in quiet}
         except (ValueError, KeyError, TypeError):
             continue  # not a record: the site's build says so, with the file's name

@@ -1,5 +1,6 @@
 """The runner, on cases of a few numbers: what gets a time, what is recorded of the rest, and when a record is whole."""
 
+import fcntl
 import json
 import os
 import queue
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -155,6 +157,9 @@ def test_right_variants_are_timed_and_described(house: Path) -> None:
     assert row["error"]["value"] == 0.0 and row["error"]["bound"] == pytest.approx(2 * 2**-23 * 14)
     assert row["build_seconds"] > 0
     assert row["sources"]["files"] == ["snippets/doubled.py", "tests/benchmarks/first.py"]
+    (record,) = records(house)
+    assert record["grid"] == {"first": ["forward 8 float32 calls"]}, "as docs/publish/records/store.py reads it"
+    assert record["seconds"].keys() == {"first forward 8 float32"}
 
 
 def test_a_wrong_variant_gets_no_time_but_a_reason(house: Path) -> None:
@@ -512,6 +517,19 @@ def test_runs_that_share_a_device_build_together_and_time_alone(
     assert entered.get(timeout=MINUTES) == {"alone": False}
 
 
+def wait_until_held(gate: Path) -> None:
+    """Until another has the lock of this file."""
+    with gate.open("w") as file:
+        for _ in range(100 * MINUTES):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            fcntl.flock(file, fcntl.LOCK_UN)
+            time.sleep(0.01)
+    raise AssertionError(f"nobody has taken {gate}")
+
+
 def test_who_wants_to_be_alone_is_not_kept_out_by_those_who_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -531,13 +549,13 @@ def test_who_wants_to_be_alone_is_not_kept_out_by_those_who_build(
         with machine.turn(device, alone=False):
             order.append("builds")
 
-    threads = [threading.Thread(target=build, daemon=True)]
+    threads = [threading.Thread(target=step, daemon=True) for step in (build, time_alone, build_later)]
     threads[0].start()
     assert first.wait(MINUTES)
-    for step in (time_alone, build_later):
-        threads.append(threading.Thread(target=step, daemon=True))
-        threads[-1].start()
-        threads[-1].join(0.3)
+    threads[1].start()
+    wait_until_held(next(path for path in tmp_path.glob("*.gate") if "host" not in path.name))
+    threads[2].start()
+    threads[2].join(0.3)
     assert order == [], "the second that builds waits behind the one that times"
     leave.set()
     for thread in threads:

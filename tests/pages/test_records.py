@@ -249,12 +249,13 @@ def test_the_timers_own_summary_is_what_records_hold():
 
 
 def test_while_a_campaign_goes_on_points_not_reached_yet_are_shown_as_they_were(tmp_path: Path):
-    """And points that the case has no longer are history."""
+    """And what the case times no longer is history: a point, or one of its modes."""
     root = tiny.project(tmp_path)
     sizes = [{"rows": rows, "columns": 4} for rows in (8, 16, 32)]
     earlier = [tiny.row(root, shape=shape, sources={"hash": "0" * 16, "files": FILES}) for shape in sizes]
+    earlier.append(tiny.row(root, shape=sizes[1], mode="graph", sources={"hash": "0" * 16, "files": FILES}))
     tiny.write(root, tiny.record(root, earlier, day=1))
-    grid = {"kernels/add": ["forward 8x4 bfloat16", "forward 16x4 bfloat16"]}
+    grid = {"kernels/add": ["forward 8x4 bfloat16 device", "forward 16x4 bfloat16 device"]}
     tiny.write(root, tiny.record(root, [tiny.row(root, shape=sizes[0])], day=2, grid=grid))
-    rows = {row.size: row.stale for row in load(root).select()}
-    assert rows == {"8x4": False, "16x4": True}
+    rows = {(row.size, row.mode): row.stale for row in load(root).select()}
+    assert rows == {("8x4", "device"): False, ("16x4", "device"): True}

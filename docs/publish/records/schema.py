@@ -216,7 +216,7 @@ class Record(Provenance):
     dirty: bool
     machine: Machine
     ceilings: Ceilings
-    grid: dict[str, list[str]] = {}  # by case, the points that it has: "forward 32768x4096 bfloat16"
+    grid: dict[str, list[str]] = {}  # by case, what it times: "forward 32768x4096 bfloat16 device"
     seconds: dict[str, float] = {}  # what each point took, for planning the next run
     rows: list[Row]
     failures: list[Failure]

@@ -67,14 +67,14 @@ class Store:
         return cls(published, unpublished, root)
 
     def _is_in_the_grid(self, row: Measured) -> bool:
-        """Whether the case has the point still, as its newest run says; or, of runs that do not, is of the same code.
+        """Whether the case times this still, as its newest run says; or, of runs that do not, is of the same code.
 
         So while a campaign goes on, in parts, what it has not reached yet is shown as it was: stale.
         """
         grid = self._grid.get((row.machine, row.case))
         if grid is None:
             return self._code[row.machine, row.case] == row.row.sources.hash
-        return f"{row.direction} {row.size} {row.dtype}" in grid
+        return f"{row.direction} {row.size} {row.dtype} {row.mode}" in grid
 
     def select(self, at: Coordinates = ANYWHERE, history: bool = False) -> list[Measured]:
         """The rows that fit, oldest first; of the newest run at each point on each machine, or of all runs."""
