@@ -81,6 +81,26 @@ def test_a_faulty_record_is_refused_in_one_line_and_left_alone(fault: str, tmp_p
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("mode", "moved", "refused"), [("graph", 0.9, False), ("graph", 1.1, True), ("device", 0.9, True)]
+)
+def test_what_fits_in_the_cache_may_come_from_there_faster_than_from_memory(
+    mode: str, moved: float, refused: bool, tmp_path: Path
+):
+    root = tiny.project(tmp_path)
+    content = json.loads(json.dumps(tiny.record(root)))
+    content["machine"]["l2_bytes"] = cache = 6 * 10**9  # more than memory delivers in the row's millisecond
+    faster(content, 0, mode=mode, bytes_read=int(moved * cache), bytes_written=0)
+    tiny.write(root, content)
+    if refused:
+        with pytest.raises(PublishError, match="datasheet"):
+            load(root)
+        return
+    assert load(root).find(replace(OURS, mode=mode)).metric("share") is None, (
+        "no share of a memory that it did not read"
+    )
+
+
 @pytest.mark.parametrize("keep", [0, 1, 400, -2])
 def test_a_truncated_record_is_refused(keep: int, tmp_path: Path):
     root = tiny.project(tmp_path)

@@ -69,7 +69,8 @@ def check(record: Record) -> None:
         for regime, ceiling in regimes.items():
             _refuse(f"{dtype} {regime} ceiling", ceiling["rate"], _peak(sheet, dtype), "FLOP/s", sheet)
     for row in record.rows:
-        _refuse(describe(row), row.moved / row.time.p50, sheet["bandwidth"], "B/s", sheet)
+        if row.from_memory:
+            _refuse(describe(row), row.moved / row.time.p50, sheet["bandwidth"], "B/s", sheet)
         _refuse(describe(row), row.flops / row.time.p50, _peak(sheet, row.dtype), "FLOP/s", sheet)
 
 

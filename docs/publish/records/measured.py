@@ -97,7 +97,9 @@ class Published:
 
 
 def _share(row: Row) -> float | None:
-    return row.moved / row.time.p50 / row.record.ceilings["bandwidth"][row.mix]["rate"] if row.moved else None
+    if not row.moved or not row.from_memory:
+        return None
+    return row.moved / row.time.p50 / row.record.ceilings["bandwidth"][row.mix]["rate"]
 
 
 def _matrix_ceiling(row: Row) -> float | None:

@@ -187,6 +187,11 @@ class Row(Point):
         """The fewest bytes that it must read and write."""
         return self.bytes_read + self.bytes_written
 
+    @property
+    def from_memory(self) -> bool:
+        """Whether it must read memory: repeated calls find what fits in the cache, which "device" leaves cold."""
+        return self.mode == "device" or self.moved > (self.record.machine["l2_bytes"] or 0)
+
 
 class Failure(Point):
     """A variant that was not timed at a point, and why. The variant is "*" where none was."""
