@@ -83,6 +83,15 @@ def test_what_is_not_the_same_again_is_no_pair(change, root: Path):
     assert "The goal is not reached" in page and "<td>measured once</td>" in page and "<svg" not in page
 
 
+def test_what_older_code_took_twice_is_no_pair_while_a_campaign_goes_on(root: Path):
+    old = {"sources": {"hash": "of older code", "files": [tiny.KERNEL, tiny.CASE]}}
+    first, second = (
+        run(root, day, [timed(root, 1, **old), timed(root, 1, direction="backward", **old)]) for day in (1, 2)
+    )
+    known = store(root, first, second, run(root, 3, [timed(root, 1)]))
+    assert ratios(known) == []
+
+
 def test_old_runs_are_told_apart_by_their_dates(root: Path):
     known = store(root, tiny.record(root, day=1), tiny.record(root, day=2))
     assert case(known).starts == ["run of 2026-01-01 00:00", "run of 2026-01-02 00:00"]
@@ -95,6 +104,12 @@ def test_rates_of_matrix_products_are_shares_of_the_ceiling_of_their_own_run(roo
     second["ceilings"] = second["ceilings"] | {"matrix": {"bfloat16": {"sustained": tiny.CEILING | {"rate": 4e14}}}}
     known = store(root, run(root, 1, [timed(root, 1, **product), timed(root, 1)]), second)
     assert sorted(ratios(known)) == [1.0, 1.5]
+
+
+def test_work_bound_by_memory_whose_inputs_lie_in_the_cache_is_compared_by_its_times(root: Path):
+    warm = {"flops": 10**9, "bytes_read": 10**7, "bytes_written": 0, "mode": "graph"}
+    known = store(root, run(root, 1, [timed(root, 1, **warm)]), run(root, 2, [timed(root, 1.5, **warm)]))
+    assert [pair.metric for pair in case(known).gpu] == ["time"]
 
 
 def test_a_part_of_a_run_stands_in_for_what_the_same_start_measured_before(root: Path):

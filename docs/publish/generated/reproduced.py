@@ -29,7 +29,9 @@ class Again:
     @property
     def metric(self) -> str:
         """Rates of matrix products are compared as shares of the ceiling of their own run, everything else as times."""
-        matrix, memory = (self.first.metric(name) or 0 for name in ("rate_share", "share"))
+        matrix, bandwidth = (self.first.metric(name) or 0 for name in ("rate_share", "bandwidth"))
+        ceilings = self.first.record.ceilings["bandwidth"]
+        memory = bandwidth / ceilings[self.first.row.mix]["rate"] if bandwidth else 0
         comparable = self.first.mode != "calls" and self.second.metric("rate_share")
         return "rate_share" if matrix > memory and comparable else "time"
 
@@ -107,7 +109,7 @@ def _is_gpu(store: Store, machine: str) -> bool:
 
 def _case(store: Store, machine: str, name: str) -> Case:
     current = store.select(Coordinates(name, machine=machine))
-    hashes = {row.row.sources.hash for row in current}
+    hashes = {row.row.sources.hash for row in current if not row.stale}
     known = [row for row in store.select(Coordinates(name, machine=machine), history=True) if not row.busy]
     sessions: dict[str, dict[Coordinates, Measured]] = {}
     for row in known:  # oldest first: of what one start of a machine has measured twice, the newer counts
