@@ -85,10 +85,9 @@ def test_what_is_not_the_same_again_is_no_pair(change, root: Path):
 
 def test_what_older_code_took_twice_is_no_pair_while_a_campaign_goes_on(root: Path):
     old = {"sources": {"hash": "of older code", "files": [tiny.KERNEL, tiny.CASE]}}
-    first, second = (
-        run(root, day, [timed(root, 1, **old), timed(root, 1, direction="backward", **old)]) for day in (1, 2)
-    )
-    known = store(root, first, second, run(root, 3, [timed(root, 1)]))
+    both = [timed(root, 1, **old), timed(root, 1, direction="backward", **old)]
+    grid = {"kernels/add": ["forward 8x4 bfloat16 device", "backward 8x4 bfloat16 device"]}
+    known = store(root, run(root, 1, both), run(root, 2, both), run(root, 3, [timed(root, 1)], grid=grid))
     assert ratios(known) == []
 
 
