@@ -425,7 +425,7 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
         large = N <= 4096 and bits == 16 and _shared_memory(device) >= 128 * 1024  # on other GPUs that spills
         threads, tile, programs = 512, 16384 if large else 8192, 1
     else:
-        middle = 256 < N <= 1024  # other fp32 rows take registers for three programs at once
+        middle = 256 < N <= 1024  # in fp32, other rows need so many registers that three programs run at once
         threads, tile, programs = 64 if bits == 16 and middle else 128, 2048, 4 if bits == 16 or middle else 3
     # of shared memory, what one stage takes, for x and dy
     room = _shared_memory(device) // programs - 4096
