@@ -53,7 +53,9 @@ def sources_of(case: Case, path: Path) -> dict:
 class Record:
     """A run's record, on disk from the first finished point on."""
 
-    def __init__(self, folder: Path, device: torch.device, command: str, commit: str | None):
+    def __init__(
+        self, folder: Path, device: torch.device, command: str, commit: str | None, variants: Iterable[str] = ()
+    ):
         now = datetime.now(UTC)
         described = machine.describe(device)
         commit, dirty = (commit, False) if commit else commit_of_tree()
@@ -67,6 +69,7 @@ class Record:
             "machine": described | {"before": machine.state(device), "after": {}},
             "software": machine.software(),
             "ceilings": {},
+            "variants": list(variants),
             "grid": {},
             "seconds": {},
             "rows": [],
@@ -84,14 +87,24 @@ class Record:
 
 
 def plan(
-    names: Iterable[str], device: torch.device, modes: Collection[str] = (), fresh: Set[Key] = frozenset()
+    names: Iterable[str],
+    device: torch.device,
+    modes: Collection[str] = (),
+    fresh: Set[Key] = frozenset(),
+    variants: Iterable[str] = (),
 ) -> Points:
-    """What to measure: the cases' points on this device, in some modes or all, without those that are fresh."""
+    """What to measure: the cases' points on this device, without those that are fresh.
+
+    In some modes or all, and of each point some variants or all that it asks for.
+    """
+    only = frozenset(variants)
     files, todo = discover(), {}
     for name in names:
         case = load(files[name])
         version = sources_of(case, files[name])["hash"] if fresh else ""
         points = [replace(p, modes=tuple(m for m in p.modes if m in modes or not modes)) for p in case.points(device)]
+        if only:
+            points = [replace(p, variants=tuple(only if p.variants is None else only & {*p.variants})) for p in points]
         left = [p for p in points if p.modes and not {key(method.where(case, p), m, version) for m in p.modes} <= fresh]
         if left:
             todo[name] = left
@@ -132,14 +145,15 @@ def key(at: Mapping, mode: str, version: str) -> Key:
     return at["case"], at["direction"], *at["shape"].items(), at["dtype"], mode, version
 
 
-def fresh_points(folder: Path, device: torch.device) -> set[Key]:
-    """What this kind of machine has measured already, with this software."""
+def fresh_points(folder: Path, device: torch.device, variants: Iterable[str] = ()) -> set[Key]:
+    """What this kind of machine has measured already, with this software: all variants, or the same."""
     slug, versions = machine.describe(device)["slug"], machine.software()
     fresh: set[Key] = set()
     for path in folder.glob("*.json"):
         try:
             content = json.loads(path.read_text())
-            if content["machine"]["slug"] == slug and content["software"] == versions:
+            whole = {*content.get("variants", ())} in (set(), {*variants})
+            if whole and content["machine"]["slug"] == slug and content["software"] == versions:
                 quiet = [row for row in content["rows"] if not row.get("busy")]
                 fresh |= {key(row, row["mode"], row["sources"]["hash"]) for row in quiet}
         except (ValueError, KeyError, TypeError):

@@ -223,6 +223,7 @@ class Record(Provenance):
     dirty: bool
     machine: Machine
     ceilings: Ceilings
+    variants: list[str] = []  # beside the baseline, those that were asked for; none named: all
     grid: dict[str, list[str]] = {}  # by case, what it times: "forward 32768x4096 bfloat16 device"
     seconds: dict[str, float] = {}  # what each point took, for planning the next run
     rows: list[Row]
