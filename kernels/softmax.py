@@ -537,7 +537,6 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
 # --8<-- [end:launch]
 
 
-# --8<-- [start:op]
 _MOST_ROWS = _MOST_COLUMNS = 2**30  # indices of 32 bits have room for the largest tile beyond
 
 
@@ -631,10 +630,8 @@ torch.library.register_fake(f"{_namespace}::softmax_forward", _forward_fake, lib
 torch.library.register_fake(f"{_namespace}::softmax_backward", _backward_fake, lib=_library)
 _forward_op = getattr(torch.ops, _namespace).softmax_forward.default
 _backward_op = getattr(torch.ops, _namespace).softmax_backward.default
-# --8<-- [end:op]
 
 
-# --8<-- [start:autograd]
 # of the innermost call of torch.func, None outside; compiled code is guarded by it
 _transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._functorch.CInterpreter
 
@@ -665,10 +662,8 @@ class _Softmax(torch.autograd.Function):
         return _backward_op(dy, *ctx.saved_tensors, ctx.dtype), None
 
 
-# --8<-- [end:autograd]
 
 
-# --8<-- [start:public]
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # torch autocasts softmax to fp32 on a GPU; we do as the installed one does
 _AUTOCAST = torch._C._dispatch_has_kernel_for_dispatch_key("aten::softmax.int", "AutocastCUDA")
@@ -713,4 +708,3 @@ def softmax(x: Tensor) -> Tensor:
     return _forward_op(x, dtype)
 
 
-# --8<-- [end:public]

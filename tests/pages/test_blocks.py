@@ -10,6 +10,7 @@ import io
 import os
 import re
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from pytest_codeblocks.main import CodeBlock, extract_from_buffer
 from docs.publish.generated import census
 from docs.publish.markdown import pages
 from docs.publish.markdown.fences import Block, blocks_of
+from docs.publish.place import kernel_files
 from tests.benchmarks.source import ROOT
 
 SECONDS = 1800  # for a shell block on a slow machine that is busy
@@ -64,15 +66,21 @@ BLOCKS = collect()
 
 
 def run_python(code: str, folder: Path) -> str:
-    """Run code from a file, as a script; returns what it printed."""
+    """Run code from a file, as a script with the kernels copied beside it; returns what it printed."""
     file = folder / "block.py"
     file.write_text(code)
+    for kernel in kernel_files().values():
+        shutil.copy(kernel, folder)
     printed = io.StringIO()
+    sys.path.insert(0, str(folder))
     try:
         with contextlib.redirect_stdout(printed):
             runpy.run_path(str(file), run_name="__main__")
     finally:
         torch._dynamo.reset()
+        sys.path.remove(str(folder))
+        for name in kernel_files():  # the next block gets its own copies
+            sys.modules.pop(name, None)
     return printed.getvalue()
 
 
