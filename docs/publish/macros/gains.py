@@ -124,8 +124,8 @@ def verdict(typical: Iterable[Point], known: Iterable[Point]) -> str:
 def _panel(known: list[tuple[str, Point]], place: Place, page: Evidence) -> str:
     """A table of gains: a line for each point, a column for each other side that is anywhere."""
     pytorch = [name for name in PYTORCH if any(name in point.others for _, point in known)]
-    peers = ["over the best peer", ""] if any(point.peer for _, point in known) else []
-    head = ["", *(f"over {palette.label(name)}" for name in pytorch), *peers]
+    peers = ["best peer"] if any(point.peer for _, point in known) else []
+    head = ["ours over", *(palette.label(name, short=True) for name in pytorch), *peers]
     rows = [("", [line, *_cells(point, pytorch, bool(peers), place, page)]) for line, point in known]
     records = [point.ours.record for _, point in known]
     panel = markup.panel(
@@ -134,7 +134,7 @@ def _panel(known: list[tuple[str, Point]], place: Place, page: Evidence) -> str:
         body=markup.table(head, rows),
         source=f"{escape(records[0].machine['name'])}, {evidence.days(records)}.",
     )
-    return markup.panels([panel], "table")
+    return markup.panels([panel], "wide")
 
 
 def _cells(point: Point, pytorch: list[str], peers: bool, place: Place, page: Evidence) -> list[str]:
@@ -143,7 +143,8 @@ def _cells(point: Point, pytorch: list[str], peers: bool, place: Place, page: Ev
         return page.show(quantity) if quantity else markup.NONE
 
     peer = point.peer.variant if point.peer else ""
-    return [*map(shown, pytorch), *([shown(peer), escape(palette.label(peer)) if peer else ""] if peers else [])]
+    named = f"{escape(palette.label(peer, short=True))} {shown(peer)}" if peer else markup.NONE
+    return [*map(shown, pytorch), *([named] if peers else [])]
 
 
 def _at(known: list[Point], shape: str) -> list[Point]:
