@@ -150,6 +150,14 @@ def test_broken_python_fails_whatever_its_options(info: str, tmp_path: Path, scr
         run(block, tmp_path, script)
 
 
+def test_code_finds_a_kernel_beside_it_as_a_reader_does(tmp_path: Path, script: Script):
+    (block,) = blocks_in(
+        "```python\nimport softmax\nassert softmax.__file__ == __file__.replace('block', 'softmax')\n```\n"
+    )
+    run(block, tmp_path, script)
+    assert "softmax" not in sys.modules and str(tmp_path) not in sys.path
+
+
 def test_broken_shell_fails(tmp_path: Path, script: Script):
     (block,) = blocks_in('```sh title="run"\nfalse\ntrue\n```\n')
     with pytest.raises(AssertionError, match="exit status 1"):

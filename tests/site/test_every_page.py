@@ -1,4 +1,4 @@
-"""Every page, visited once: quiet, self-contained, light, as wide as the screen, and readable by everyone."""
+"""Every page, visited once: quiet, self-contained, light, as wide as the screen, readable by everyone, and not endless."""
 
 import random
 import re
@@ -15,6 +15,8 @@ from playwright.sync_api import Page, Response
 from tests.site.conftest import DESKTOP, Site
 
 MOST_BYTES = 500_000
+MOST_PIXELS = 12_000  # of a page that begins with a kernel's verdict, on a screen 1440 wide
+LENGTH = "document.querySelector('.rp-verdict') ? document.documentElement.scrollHeight : 0"
 WIDTH = "document.documentElement.scrollWidth"
 CONTRAST = ["color-contrast", "link-in-text-block"]
 STRUCTURE = {"resultTypes": ["violations"], "rules": {name: {"enabled": False} for name in CONTRAST}}
@@ -65,6 +67,7 @@ def faults_of(site: Site, page: Page, url: str) -> Iterator[str]:
             page.goto(site.address + url, wait_until="load")
         page.evaluate("document.fonts.ready.then(() => null)")
         yield from weight(traffic.responses)
+        yield from length(page)
         page.evaluate(OPEN)
         yield from wide_code(page)
         page.evaluate(LOOKS)
@@ -78,6 +81,14 @@ def faults_of(site: Site, page: Page, url: str) -> Iterator[str]:
         yield from violations(page, "dark", COLOURS, SAMPLE)
     yield from (f"console: {message}" for message in traffic.messages)
     yield from (f"host: {host}" for host in traffic.hosts - {"", urlsplit(site.address).netloc})
+
+
+def length(page: Page) -> Iterator[str]:
+    """How long a kernel's page is, as it opens: what only a specialist needs has a second page."""
+    page.set_viewport_size({"width": 1440, "height": 900})
+    if (pixels := page.evaluate(LENGTH)) > MOST_PIXELS:
+        yield f"length: {pixels} pixels, expected at most {MOST_PIXELS}: move what few need to the page beside it"
+    page.set_viewport_size(DESKTOP)
 
 
 def wide_code(page: Page) -> Iterator[str]:
@@ -120,6 +131,7 @@ FAULTS = {
     "dark": "<style>[data-md-color-scheme=slate] .dim { color: #333; background: #000 }</style><p class=dim>dim</p>",
     "console": "<script>console.error('a message')</script>",
     "host": "<script>fetch('//127.0.0.2:9/').catch(() => null)</script>",
+    "length": f'<div class="rp-verdict" style="height: {MOST_PIXELS}px"></div>',
     "width": '<p style="width: 3000px">wide</p>',
     "code": '<div class="highlight"><pre><code style="display: block; width: 9em; overflow: auto">123456789 123456789'
     "</code></pre></div>",
