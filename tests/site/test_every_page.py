@@ -1,4 +1,4 @@
-"""Every page, visited once: quiet, self-contained, light, as wide as the screen, readable by everyone, and not endless."""
+"""Every page, visited once: quiet, self-contained, light, as wide as the screen, not endless, and readable by all."""
 
 import random
 import re
