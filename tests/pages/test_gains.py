@@ -126,3 +126,15 @@ def test_a_kernel_without_records_waits_and_one_without_a_typical_shape_stops_th
 def test_every_kernel_says_in_a_formula_what_it_computes(name: str):
     formula = gains._formula(ROOT, name)
     assert formula and all(" = " in line for line in formula)
+
+
+@pytest.mark.parametrize("name", kernel_files())
+def test_a_kernels_page_answers_first(name: str):
+    """A verdict, what it gains, the file and lines to paste; what specialists need stands on a page beside it."""
+    page = ROOT / "docs" / "pages" / "kernels" / f"{name.replace('_', '-')}.md"
+    text = page.read_text(encoding="utf-8")
+    gains = ["{{ gains("] if "{{ losses(" in text else []  # a kernel that no H200 has timed has neither
+    order = ['<div class="rp-verdict"', *gains, f'{{{{ kernel_file("{name}")', f"from {name} import ", "\n## "]
+    assert all(part in text for part in order), f"{page.name}: expected {order}"
+    assert sorted(order, key=text.index) == order, f"{page.name}: expected {order} in this order"
+    assert page.with_name(f"{page.stem}-internals.md").is_file()
