@@ -98,6 +98,7 @@ def test_the_worst_point_is_found_and_the_typical_one_is_named(root: Path):
     [
         (3.0, [1.1], "Use it, in eager and in compiled code."),
         (3.0, [1.1, 1.0], "Use it in eager code. In a compiled block it makes no difference."),
+        (3.0, [0.98], "Use it in eager code. In a compiled block it makes no difference."),
         (3.0, [1.02], "Use it in eager code. In a compiled block it makes no difference."),
         (3.0, [0.9], "Use it in eager code. In compiled code, let the compiler have it."),
         (3.0, [], "Use it in eager code. No compiled block was timed with it."),
