@@ -27,6 +27,14 @@ SAMPLE = "{include: rpSample}"
 CODE = """[...document.querySelectorAll('.highlight pre > code')].filter((code) => code.scrollWidth > code.clientWidth)
     .map((code) => code.textContent.split('\\n').reduce((one, other) => other.length > one.length ? other : one))"""
 
+CROWDED = """[...document.querySelectorAll('.role-axis-label')].flatMap((axis) => {
+    const labels = [...axis.querySelectorAll('text')].filter((label) => label.getBoundingClientRect().width)
+    return labels.slice(1).map((label, at) => [labels[at], label])
+}).filter(([one, next]) => {
+    const [a, b] = [one, next].map((label) => label.getBoundingClientRect())
+    return a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom
+}).map((two) => two.map((label) => label.textContent).join(' on '))"""
+
 
 def test_page(site: Site, page: Page, url: str) -> None:
     faults = list(faults_of(site, page, url))
@@ -97,11 +105,12 @@ def wide_code(page: Page) -> Iterator[str]:
 
 
 def wide_pages(page: Page) -> Iterator[str]:
-    """Widths of a screen at which the whole page scrolls sideways."""
+    """Widths of a screen at which the whole page scrolls sideways, or labels of a chart's axis lie on each other."""
     for width in (DESKTOP["width"], 1024, 390):
         page.set_viewport_size({"width": width, "height": DESKTOP["height"]})
         if (needed := page.evaluate(WIDTH)) > width:
             yield f"width: {needed} pixels on a screen of {width}"
+        yield from (f"labels: {two} on a screen of {width}" for two in page.evaluate(CROWDED))
 
 
 def weight(responses: list[Response]) -> Iterator[str]:
@@ -135,6 +144,7 @@ FAULTS = {
     "width": '<p style="width: 3000px">wide</p>',
     "code": '<div class="highlight"><pre><code style="display: block; width: 9em; overflow: auto">123456789 123456789'
     "</code></pre></div>",
+    "labels": '<svg><g class="role-axis-label"><text x="9" y="9">16384</text><text x="20" y="9">65536</text></g></svg>',
     "weight": '<img src="../heavy.svg" alt="">',
 }
 
