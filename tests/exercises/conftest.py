@@ -1,6 +1,6 @@
 """Whose kernels are tested: those of the file after --mine, or the solutions.
 
-    python -m pytest tests/exercises --mine my_kernels.py
+python -m pytest tests/exercises --mine my_kernels.py
 """
 
 import importlib.util
