@@ -306,6 +306,15 @@ def main() -> None:
     for row, (narrow, wide) in enumerate(offsets.tolist()):
         print(f"{row:>3}{narrow:>14}{wide:>14}")
 
+    if device.type == "cuda":  # what only a compiled kernel has
+        print("==== registers")
+        print(f"{'columns':>7}{'warps':>7}{'numbers':>9}{'registers':>11}{'bytes spilled':>15}   (of a thread)")
+        for columns, warps in ((4096, 4), (32768, 4), (32768, 16), (131072, 4), (131072, 16)):
+            x = torch.zeros(1, columns, dtype=torch.bfloat16, device=device)
+            kernel = row_kernel[(1,)](x, torch.empty_like(x), columns, columns, BLOCK=columns, num_warps=warps)
+            registers, spilled = kernel.n_regs, 4 * kernel.n_spills
+            print(f"{columns:>7}{warps:>7}{columns // (32 * warps):>9}{registers:>11}{spilled:>15}")
+
 
 if __name__ == "__main__":
     main()

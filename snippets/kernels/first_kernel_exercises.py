@@ -56,7 +56,7 @@ def column_softmax_kernel(x_ptr, y_ptr, row_stride, column_stride, rows, columns
 
 
 def column_softmax(x: Tensor) -> Tensor:
-    """Three: softmax down each column, `torch.softmax(x, 0)`, without a copy of x. x: (rows, columns) fp32, any strides.
+    """Three: softmax down each column, `torch.softmax(x, 0)`, without a copy. x: (rows, columns) fp32, any strides.
 
     The result is contiguous.
     """

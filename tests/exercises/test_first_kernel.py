@@ -1,8 +1,17 @@
 """The exercises of docs/pages/kernels/first-kernel.md: `python -m pytest tests/exercises --mine my_kernels.py`."""
 
+import numpy as np
 import pytest
 import torch
+import triton
 
+# Triton 3.6 makes an int of an array of one number, which NumPy refuses from 2.4 on
+loops = pytest.mark.skipif(
+    triton.knobs.runtime.interpret
+    and triton.__version__.startswith("3.6")
+    and np.lib.NumpyVersion(np.__version__) >= "2.4.0",
+    reason="Triton 3.6 interprets no loop over a range with NumPy 2.4",
+)
 GUARD = 12345.0  # what lies around a tensor, and nobody may write over
 
 
@@ -77,24 +86,28 @@ def test_three_softmax_down_the_columns(mine, layout, device, monkeypatch):
     same(y, torch.softmax(x, 0))
 
 
+@loops
 @pytest.mark.parametrize("columns", (1, 127, 128, 129, 5000))
 def test_four_logsumexp_of_rows_of_any_width(mine, columns, device):
     x = randn(5, columns, device=device)
     same(mine.logsumexp(x), torch.logsumexp(x, -1))
 
 
+@loops
 def test_four_with_large_numbers_in_any_tile(mine, device):
     x = randn(3, 1000, device=device)
     x[0, :10], x[1, 500:510], x[2, -10:] = 1000, 1000, 1000
     same(mine.logsumexp(x), torch.logsumexp(x.double(), -1))
 
 
+@loops
 def test_four_where_a_row_begins_masked(mine, device):
     x = randn(3, 1000, device=device)
     x[0, :300], x[1, 300:], x[2, :999] = float("-inf"), float("-inf"), float("-inf")
     same(mine.logsumexp(x), torch.logsumexp(x, -1))
 
 
+@loops
 def test_four_with_any_row_stride(mine, device):
     x = randn(8, 2000, device=device)[::2, 300:700]
     same(mine.logsumexp(x), torch.logsumexp(x, -1))

@@ -1,4 +1,4 @@
-"""A first softmax kernel and each mend of it: what the mend is worth, beside eager, the compiler and kernels/softmax."""
+"""A first softmax kernel and its mends: what each is worth, beside eager, the compiler and kernels/softmax.py."""
 
 from collections.abc import Iterator, Mapping
 

@@ -2,7 +2,6 @@
 
 import re
 
-import numpy as np
 import pytest
 import torch
 import triton
@@ -20,16 +19,12 @@ from snippets.kernels.first_kernel import (
     written_out,
 )
 from snippets.validation.equivalence import check
+from tests.exercises.test_first_kernel import loops
 from tests.kernels import interpreter
 
 INTERPRETED = not isinstance(first_kernel.first_kernel, triton.runtime.JITFunction)
 DEVICE = "cpu" if INTERPRETED else "cuda"
 INF = float("inf")
-# Triton 3.6 makes an int of an array of one number, which NumPy refuses from 2.4 on
-loops = pytest.mark.skipif(
-    INTERPRETED and triton.__version__.startswith("3.6") and np.lib.NumpyVersion(np.__version__) >= "2.4.0",
-    reason="Triton 3.6 interprets no loop over a range with NumPy 2.4",
-)
 
 
 @pytest.fixture

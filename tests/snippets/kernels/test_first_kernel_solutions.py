@@ -9,7 +9,8 @@ import torch
 
 from snippets.kernels import first_kernel_exercises, first_kernel_solutions
 from tests.exercises import test_first_kernel as exercises
-from tests.snippets.kernels.test_first_kernel import DEVICE, loops
+from tests.exercises.test_first_kernel import loops
+from tests.snippets.kernels.test_first_kernel import DEVICE
 
 SOURCE = Path(first_kernel_solutions.__file__).read_text()
 
