@@ -105,18 +105,16 @@ def any_layout(x: Tensor) -> Tensor:
 # --8<-- [end:any-layout]
 
 
-# --8<-- [start:any-offset]
 @triton.jit
 def row_kernel(x_ptr, y_ptr, x_stride, columns, BLOCK: tl.constexpr):
+    # --8<-- [start:any-offset]
     row = tl.program_id(0).to(tl.int64)  # and so is every product with it
+    # --8<-- [end:any-offset]
     cols = tl.arange(0, BLOCK)
     inside = cols < columns
     x = tl.load(x_ptr + row * x_stride + cols, mask=inside, other=float("-inf")).to(tl.float32)
     exps = tl.exp(x - tl.max(x, axis=0))
     tl.store(y_ptr + row * columns + cols, exps / tl.sum(exps, axis=0), mask=inside)
-
-
-# --8<-- [end:any-offset]
 
 
 def any_offset(x: Tensor) -> Tensor:
@@ -294,10 +292,10 @@ def main() -> None:
 
     print("==== stages")
     kinds = inputs(device)
-    print(f"{'':14}" + "".join(f"{kind:>18}" for kind in kinds) + f"{'gradient':>12}")
+    print(f"{'':13}" + "".join(f"{kind:>17}" for kind in kinds) + f"{'gradient':>10}")
     for stage in STAGES:
-        verdicts = "".join(f"{verdict(stage, x):>18}" for x in kinds.values())
-        print(f"{stage.__name__:14}{verdicts}{gradient_verdict(stage, kinds['4 x 1024']):>12}")
+        verdicts = "".join(f"{verdict(stage, x):>17}" for x in kinds.values())
+        print(f"{stage.__name__:13}{verdicts}{gradient_verdict(stage, kinds['4 x 1024']):>10}")
 
     print("==== offsets")
     offsets = torch.empty(3, 2, dtype=torch.int64, device=device)

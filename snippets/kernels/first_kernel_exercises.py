@@ -51,7 +51,10 @@ def log_softmax(x: Tensor, y: Tensor) -> None:
 
 # --8<-- [start:three]
 @triton.jit
-def column_softmax_kernel(x_ptr, y_ptr, row_stride, column_stride, rows, columns, BLOCK: tl.constexpr):
+def column_softmax_kernel(
+    x_ptr, y_ptr, row_stride, column_stride, rows, columns,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
     pass  # yours: one program a column; BLOCK is at least rows
 
 
@@ -92,7 +95,10 @@ def logsumexp(x: Tensor) -> Tensor:
 
 # --8<-- [start:five]
 @triton.jit
-def log_softmax_gradient_kernel(dy_ptr, y_ptr, dx_ptr, dy_row_stride, dy_column_stride, columns, BLOCK: tl.constexpr):
+def log_softmax_gradient_kernel(
+    dy_ptr, y_ptr, dx_ptr, dy_row_stride, dy_column_stride, columns,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
     pass  # yours: dx = dy - exp(y) * sum(dy), the sum over the row
 
 

@@ -12,7 +12,10 @@ def nan(*shape: int, like: Tensor) -> Tensor:
 
 # --8<-- [start:one]
 @triton.jit
-def largest_kernel(x_ptr, result_ptr, columns, BLOCK: tl.constexpr):
+def largest_kernel(
+    x_ptr, result_ptr, columns,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0)
     cols = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + row * columns + cols)
@@ -31,14 +34,19 @@ def largest(x: Tensor) -> Tensor:
 
 # --8<-- [start:two]
 @triton.jit
-def log_softmax_kernel(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):
+def log_softmax_kernel(
+    x_ptr, y_ptr, columns,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0)
     cols = tl.arange(0, BLOCK)
     inside = cols < columns
-    x = tl.load(x_ptr + row * columns + cols, mask=inside, other=float("-inf"))
+    x_ptr += row * columns
+    x = tl.load(x_ptr + cols, mask=inside, other=float("-inf"))
     shifted = x - tl.max(x, axis=0)
-    total = tl.sum(tl.exp(shifted), axis=0)  # exp(-inf) is 0: the lanes outside add nothing
-    tl.store(y_ptr + row * columns + cols, shifted - tl.log(total), mask=inside)
+    total = tl.sum(tl.exp(shifted), axis=0)  # outside: exp(-inf), which is 0
+    y_ptr += row * columns
+    tl.store(y_ptr + cols, shifted - tl.log(total), mask=inside)
 
 
 # --8<-- [end:two]
@@ -51,11 +59,15 @@ def log_softmax(x: Tensor, y: Tensor) -> None:
 
 # --8<-- [start:three]
 @triton.jit
-def column_softmax_kernel(x_ptr, y_ptr, row_stride, column_stride, rows, columns, BLOCK: tl.constexpr):
+def column_softmax_kernel(
+    x_ptr, y_ptr, row_stride, column_stride, rows, columns,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
     column = tl.program_id(0).to(tl.int64)
-    down = tl.arange(0, BLOCK).to(tl.int64)  # it is multiplied by a stride, too
+    down = tl.arange(0, BLOCK).to(tl.int64)  # multiplied by a stride, too
     inside = down < rows
-    x = tl.load(x_ptr + down * row_stride + column * column_stride, mask=inside, other=float("-inf"))
+    x_ptr += down * row_stride + column * column_stride
+    x = tl.load(x_ptr, mask=inside, other=float("-inf"))
     exps = tl.exp(x - tl.max(x, axis=0))
     tl.store(y_ptr + down * columns + column, exps / tl.sum(exps, axis=0), mask=inside)
 
@@ -73,15 +85,20 @@ def column_softmax(x: Tensor) -> Tensor:
 
 # --8<-- [start:four]
 @triton.jit
-def logsumexp_kernel(x_ptr, result_ptr, x_stride, columns, BLOCK: tl.constexpr):
+def logsumexp_kernel(
+    x_ptr, result_ptr, x_stride, columns,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     high = -3.4028234663852886e38
     total = 0.0
     for start in range(0, columns, BLOCK):
         cols = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + row * x_stride + cols, mask=cols < columns, other=float("-inf"))
+        x_tile = x_ptr + row * x_stride + cols
+        x = tl.load(x_tile, mask=cols < columns, other=float("-inf"))
         higher = tl.maximum(high, tl.max(x, axis=0))
-        total = total * tl.exp(high - higher) + tl.sum(tl.exp(x - higher), axis=0)
+        total = total * tl.exp(high - higher)
+        total += tl.sum(tl.exp(x - higher), axis=0)
         high = higher
     tl.store(result_ptr + row, high + tl.log(total))
 
@@ -98,13 +115,18 @@ def logsumexp(x: Tensor) -> Tensor:
 
 # --8<-- [start:five]
 @triton.jit
-def log_softmax_gradient_kernel(dy_ptr, y_ptr, dx_ptr, dy_row_stride, dy_column_stride, columns, BLOCK: tl.constexpr):
+def log_softmax_gradient_kernel(
+    dy_ptr, y_ptr, dx_ptr, dy_row_stride, dy_column_stride, columns,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, BLOCK)
     inside = cols < columns
-    dy = tl.load(dy_ptr + row * dy_row_stride + cols * dy_column_stride, mask=inside, other=0.0)
+    dy_ptr += row * dy_row_stride + cols * dy_column_stride
+    dy = tl.load(dy_ptr, mask=inside, other=0.0)
     y = tl.load(y_ptr + row * columns + cols, mask=inside, other=0.0)
-    tl.store(dx_ptr + row * columns + cols, dy - tl.exp(y) * tl.sum(dy, axis=0), mask=inside)
+    dx = dy - tl.exp(y) * tl.sum(dy, axis=0)
+    tl.store(dx_ptr + row * columns + cols, dx, mask=inside)
 
 
 class LogSoftmax(torch.autograd.Function):
@@ -120,7 +142,8 @@ class LogSoftmax(torch.autograd.Function):
         rows, columns = y.shape
         dx = nan(rows, columns, like=y)
         block = triton.next_power_of_2(columns)
-        log_softmax_gradient_kernel[(rows,)](dy, y, dx, dy.stride(0), dy.stride(1), columns, BLOCK=block)
+        strides = dy.stride(0), dy.stride(1)
+        log_softmax_gradient_kernel[(rows,)](dy, y, dx, *strides, columns, BLOCK=block)
         return dx
 
 

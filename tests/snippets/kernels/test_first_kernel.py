@@ -1,6 +1,8 @@
 """Each stage of the first kernel: what it gets right, what it gets wrong, and that the next one mends it."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from snippets.kernels.first_kernel import (
     written_out,
 )
 from snippets.validation.equivalence import check
+from tests.benchmarks.source import ROOT
 from tests.exercises.test_first_kernel import loops
 from tests.kernels import interpreter
 
@@ -197,3 +200,14 @@ def test_the_script_prints_a_verdict_of_every_stage(script):
         "any_width": ["right", "right", "right", "right", "right", "none"],
         "with_backward": ["right", "right", "right", "right", "right", "right"],
     }
+
+
+@pytest.mark.parametrize(("columns", "widths"), (("i32", "8 of 16 bits"), ("i32:16", "1 of 128 bits")))
+def test_rows_that_may_begin_anywhere_are_loaded_in_small_pieces(columns, widths):
+    """As the page's command prints: it compiles for an H200, and needs no GPU."""
+    kernel = "snippets/kernels/first_kernel.py:masked_kernel"
+    command = [sys.executable, "-m", "snippets.validation.compiled_code", kernel, "--signature"]
+    done = subprocess.run(
+        [*command, f"*bf16:16, *bf16:16, {columns}, 1024"], cwd=ROOT, capture_output=True, text=True, timeout=200
+    )
+    assert re.search(rf"^loads +{widths}$", done.stdout, flags=re.MULTILINE), done.stdout + done.stderr
