@@ -228,7 +228,6 @@ def with_backward(x: Tensor) -> Tensor:
 STAGES = (first, rounded_up, any_length, any_layout, any_offset, any_width, with_backward)
 
 
-# --8<-- [start:try]
 def verdict(stage, x: Tensor) -> str:
     """What a stage makes of an input."""
     try:
@@ -246,9 +245,6 @@ def gradient_verdict(stage, x: Tensor) -> str:
     weights = torch.randn_like(y)
     expected = torch.autograd.grad(torch.softmax(x, -1), x, weights)[0]
     return "right" if torch.allclose(torch.autograd.grad(y, x, weights)[0], expected, atol=1e-6) else "wrong"
-
-
-# --8<-- [end:try]
 
 
 def inputs(device: torch.device) -> dict[str, Tensor]:
