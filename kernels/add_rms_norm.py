@@ -505,7 +505,6 @@ class _AddRMSNorm(torch.autograd.Function):
 # --8<-- [end:autograd]
 
 
-# --8<-- [start:public]
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _NUMBER = (float, numbers.Real)  # NumPy's, too; the first is found sooner
 _EPS = torch.finfo(torch.float32).eps  # what F.rms_norm takes for None, whatever the dtype: it computes in fp32
@@ -573,4 +572,3 @@ def add_rms_norm(
     return _forward_op(x, residual, weight, eps, dtype, False)[:2]
 
 
-# --8<-- [end:public]

@@ -695,7 +695,6 @@ class _CrossEntropy(torch.autograd.Function):
 # --8<-- [end:autograd]
 
 
-# --8<-- [start:public]
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _INTEGER, _NUMBER = (int, numbers.Integral), (float, numbers.Real)  # NumPy's, too; the first is found sooner
 _INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
@@ -772,4 +771,3 @@ def cross_entropy(
     return _forward_op(logits, target, *options, dtype, False, False)[0]
 
 
-# --8<-- [end:public]

@@ -973,7 +973,6 @@ class _LayerNorm(torch.autograd.Function):
 # --8<-- [end:autograd]
 
 
-# --8<-- [start:public]
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _NUMBER = (float, numbers.Real)  # NumPy's, too; the first is found sooner
 # torch autocasts layer_norm to fp32 on a GPU; we do as the installed one does
@@ -1034,4 +1033,3 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     return _forward_op(x, weight, bias, eps, dtype, False)[0]
 
 
-# --8<-- [end:public]

@@ -613,7 +613,6 @@ class _LayerNormGELU(torch.autograd.Function):
 # --8<-- [end:autograd]
 
 
-# --8<-- [start:public]
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _NUMBER = (float, numbers.Real)  # NumPy's, too; the first is found sooner
 _INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
@@ -682,4 +681,3 @@ def layer_norm_gelu(
     return _forward_op(x, weight, bias, eps, tanh, dtype, False)[0]
 
 
-# --8<-- [end:public]

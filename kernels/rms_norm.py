@@ -76,6 +76,7 @@ def _two_looks(
         kept = kept + (tl.load(x_ptr + cols, mask=cols < N, other=0.0, cache_modifier=CACHE),)
         x = kept[tile].to(tl.float32)
         squares += x * x
+    # --8<-- [start:looks]
     for start in range(KEPT * BLOCK, N, BLOCK):
         x = _load(x_ptr, start + tl.arange(0, BLOCK), N, "evict_last", "")
         squares += x * x
@@ -87,6 +88,7 @@ def _two_looks(
         weight = _load(weight_ptr, cols, N, "", CACHE)
         y = _load(x_ptr, cols, N, "evict_first", "") * rstd * weight
         tl.store(y_ptr + cols, y, mask=cols < N, cache_modifier=STORE)
+    # --8<-- [end:looks]
     zero = (rstd < 0).to(tl.int16)
     for tile in tl.static_range(KEPT):
         cols = tile * BLOCK + tl.arange(0, BLOCK)
@@ -478,7 +480,6 @@ class _RMSNorm(torch.autograd.Function):
 # --8<-- [end:autograd]
 
 
-# --8<-- [start:public]
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _NUMBER = (float, numbers.Real)  # NumPy's, too; the first is found sooner
 _EPS = torch.finfo(torch.float32).eps  # what F.rms_norm takes for None, whatever the dtype: it computes in fp32
@@ -536,4 +537,3 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float | None = 1e-6) 
     return _forward_op(x, weight, eps, dtype, False)[0]
 
 
-# --8<-- [end:public]

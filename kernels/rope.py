@@ -295,7 +295,6 @@ class _Rope(torch.autograd.Function):
 # --8<-- [end:autograd]
 
 
-# --8<-- [start:public]
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _INTERPRETED = not isinstance(_rope_kernel, triton.runtime.JITFunction)
 
@@ -369,4 +368,3 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor
     return _forward_op(q, k, cos, sin, q_dtype, k_dtype, _order(q), _order(k))
 
 
-# --8<-- [end:public]

@@ -119,11 +119,13 @@ def _prefetch(ptr, inside):
 
 
 # --8<-- [start:exchange]
+# --8<-- [start:merge]
 @triton.jit
 def _merge(high, total, other_high, other_total):
     """Two maxima, each with a sum of exponentials that is relative to it, as one."""
     top = tl.maximum(high, other_high)
     return top, tl.fma(total, _exp(high - top), other_total * _exp(other_high - top))
+# --8<-- [end:merge]
 
 
 @triton.jit
@@ -229,6 +231,7 @@ def _all_kept(
     return tiles
 
 
+# --8<-- [start:exponentials]
 @triton.jit
 def _exponentials(tiles, high, dtype: tl.constexpr, TILES: tl.constexpr):
     """Relative to each thread's maximum, and their sums: added up on the way, or the compiler keeps all of them."""
@@ -238,6 +241,7 @@ def _exponentials(tiles, high, dtype: tl.constexpr, TILES: tl.constexpr):
         exps = exps + (_exp(_look(tiles[tile], high[:, None], dtype) - high[:, None]),)
         sums += exps[tile]
     return exps, sums
+# --8<-- [end:exponentials]
 
 
 @triton.jit
@@ -265,6 +269,7 @@ def _forward_row_kernel(
         for tile in tl.static_range(TILES):
             eights = tile * BLOCK + tl.arange(0, BLOCK // 8) * 8  # one for each thread
             _prefetch(x_ptr + AHEAD * stride + eights, (eights < left) & (row + AHEAD < M))
+    # --8<-- [start:meeting]
     dtype: tl.constexpr = x_ptr.dtype.element_ty
     peak = _look(tiles[0], None, dtype)
     for tile in tl.static_range(1, TILES):
@@ -272,6 +277,7 @@ def _forward_row_kernel(
     high = tl.maximum(tl.max(peak, axis=1), _lowest())  # finite, for -inf - -inf would be NaN
     exps, sums = _exponentials(tiles, high, dtype, TILES)
     top, total = tl.reduce((high, tl.sum(sums, axis=1)), 0, _merge)
+    # --8<-- [end:meeting]
     if PARTS > 1:
         words_ptr += row * PARTS
         _send(top, total, words_ptr + part)
@@ -537,7 +543,6 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
 # --8<-- [end:launch]
 
 
-# --8<-- [start:op]
 _MOST_ROWS = _MOST_COLUMNS = 2**30  # indices of 32 bits have room for the largest tile beyond
 
 
@@ -631,10 +636,8 @@ torch.library.register_fake(f"{_namespace}::softmax_forward", _forward_fake, lib
 torch.library.register_fake(f"{_namespace}::softmax_backward", _backward_fake, lib=_library)
 _forward_op = getattr(torch.ops, _namespace).softmax_forward.default
 _backward_op = getattr(torch.ops, _namespace).softmax_backward.default
-# --8<-- [end:op]
 
 
-# --8<-- [start:autograd]
 # of the innermost call of torch.func, None outside; compiled code is guarded by it
 _transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._functorch.CInterpreter
 
@@ -665,10 +668,8 @@ class _Softmax(torch.autograd.Function):
         return _backward_op(dy, *ctx.saved_tensors, ctx.dtype), None
 
 
-# --8<-- [end:autograd]
 
 
-# --8<-- [start:public]
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # torch autocasts softmax to fp32 on a GPU; we do as the installed one does
 _AUTOCAST = torch._C._dispatch_has_kernel_for_dispatch_key("aten::softmax.int", "AutocastCUDA")
@@ -713,4 +714,3 @@ def softmax(x: Tensor) -> Tensor:
     return _forward_op(x, dtype)
 
 
-# --8<-- [end:public]

@@ -308,7 +308,6 @@ class _Gated(torch.autograd.Function):
 # --8<-- [end:autograd]
 
 
-# --8<-- [start:public]
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
 
@@ -381,4 +380,3 @@ def _gated(gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
     return _forward_op(gate, up, activation)
 
 
-# --8<-- [end:public]

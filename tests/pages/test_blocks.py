@@ -10,10 +10,11 @@ import io
 import os
 import re
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import markdown
@@ -24,6 +25,7 @@ from pytest_codeblocks.main import CodeBlock, extract_from_buffer
 from docs.publish.generated import census
 from docs.publish.markdown import pages
 from docs.publish.markdown.fences import Block, blocks_of
+from docs.publish.place import kernel_files
 from tests.benchmarks.source import ROOT
 
 SECONDS = 1800  # for a shell block on a slow machine that is busy
@@ -61,6 +63,17 @@ def collect() -> list:
 
 
 BLOCKS = collect()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def copies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The kernels as a reader has them beside their code: copied, and imported by their own names."""
+    folder = tmp_path_factory.mktemp("copies")
+    for kernel in kernel_files().values():
+        shutil.copy(kernel, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield folder
 
 
 def run_python(code: str, folder: Path) -> str:
@@ -140,6 +153,12 @@ def test_broken_python_fails_whatever_its_options(info: str, tmp_path: Path, scr
     (block,) = blocks_in(f"```{info}\nx = = 1\n```\n")
     with pytest.raises(SyntaxError):
         run(block, tmp_path, script)
+
+
+def test_code_imports_the_copy_of_a_kernel(tmp_path: Path, script: Script, copies: Path):
+    code = f"import softmax\nassert softmax.__file__ == {str(copies / 'softmax.py')!r}"
+    (block,) = blocks_in(f"```python\n{code}\n```\n")
+    run(block, tmp_path, script)
 
 
 def test_broken_shell_fails(tmp_path: Path, script: Script):

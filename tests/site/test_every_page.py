@@ -1,4 +1,4 @@
-"""Every page, visited once: quiet, self-contained, light, as wide as the screen, and readable by everyone."""
+"""Every page, visited once: quiet, self-contained, light, as wide as the screen, not endless, and readable by all."""
 
 import random
 import re
@@ -15,6 +15,8 @@ from playwright.sync_api import Page, Response
 from tests.site.conftest import DESKTOP, Site
 
 MOST_BYTES = 500_000
+MOST_PIXELS = 12_000  # of a page that begins with a kernel's verdict, on a screen 1440 wide
+LENGTH = "document.querySelector('.rp-verdict') ? document.documentElement.scrollHeight : 0"
 WIDTH = "document.documentElement.scrollWidth"
 CONTRAST = ["color-contrast", "link-in-text-block"]
 STRUCTURE = {"resultTypes": ["violations"], "rules": {name: {"enabled": False} for name in CONTRAST}}
@@ -24,6 +26,14 @@ LOOKS = (Path(__file__).parent / "looks.js").read_text(encoding="utf-8")
 SAMPLE = "{include: rpSample}"
 CODE = """[...document.querySelectorAll('.highlight pre > code')].filter((code) => code.scrollWidth > code.clientWidth)
     .map((code) => code.textContent.split('\\n').reduce((one, other) => other.length > one.length ? other : one))"""
+
+CROWDED = """[...document.querySelectorAll('.role-axis-label')].flatMap((axis) => {
+    const labels = [...axis.querySelectorAll('text')].filter((label) => label.getBoundingClientRect().width)
+    return labels.slice(1).map((label, at) => [labels[at], label])
+}).filter(([one, next]) => {
+    const [a, b] = [one, next].map((label) => label.getBoundingClientRect())
+    return a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom
+}).map((two) => two.map((label) => label.textContent).join(' on '))"""
 
 
 def test_page(site: Site, page: Page, url: str) -> None:
@@ -65,6 +75,7 @@ def faults_of(site: Site, page: Page, url: str) -> Iterator[str]:
             page.goto(site.address + url, wait_until="load")
         page.evaluate("document.fonts.ready.then(() => null)")
         yield from weight(traffic.responses)
+        yield from length(page)
         page.evaluate(OPEN)
         yield from wide_code(page)
         page.evaluate(LOOKS)
@@ -80,17 +91,26 @@ def faults_of(site: Site, page: Page, url: str) -> Iterator[str]:
     yield from (f"host: {host}" for host in traffic.hosts - {"", urlsplit(site.address).netloc})
 
 
+def length(page: Page) -> Iterator[str]:
+    """How long a kernel's page is, as it opens: what only a specialist needs has a second page."""
+    page.set_viewport_size({"width": 1440, "height": 900})
+    if (pixels := page.evaluate(LENGTH)) > MOST_PIXELS:
+        yield f"length: {pixels} pixels, expected at most {MOST_PIXELS}: move what few need to the page beside it"
+    page.set_viewport_size(DESKTOP)
+
+
 def wide_code(page: Page) -> Iterator[str]:
     """Code of up to 120 columns that scrolls sideways at 1280 pixels."""
     yield from (f"code: {line}" for line in page.evaluate(CODE) if len(line) <= 120)
 
 
 def wide_pages(page: Page) -> Iterator[str]:
-    """Widths of a screen at which the whole page scrolls sideways."""
+    """Widths of a screen at which the whole page scrolls sideways, or labels of a chart's axis lie on each other."""
     for width in (DESKTOP["width"], 1024, 390):
         page.set_viewport_size({"width": width, "height": DESKTOP["height"]})
         if (needed := page.evaluate(WIDTH)) > width:
             yield f"width: {needed} pixels on a screen of {width}"
+        yield from (f"labels: {two} on a screen of {width}" for two in page.evaluate(CROWDED))
 
 
 def weight(responses: list[Response]) -> Iterator[str]:
@@ -120,9 +140,11 @@ FAULTS = {
     "dark": "<style>[data-md-color-scheme=slate] .dim { color: #333; background: #000 }</style><p class=dim>dim</p>",
     "console": "<script>console.error('a message')</script>",
     "host": "<script>fetch('//127.0.0.2:9/').catch(() => null)</script>",
+    "length": f'<div class="rp-verdict" style="height: {MOST_PIXELS}px"></div>',
     "width": '<p style="width: 3000px">wide</p>',
     "code": '<div class="highlight"><pre><code style="display: block; width: 9em; overflow: auto">123456789 123456789'
     "</code></pre></div>",
+    "labels": '<svg><g class="role-axis-label"><text x="9" y="9">16384</text><text x="20" y="9">65536</text></g></svg>',
     "weight": '<img src="../heavy.svg" alt="">',
 }
 

@@ -9,6 +9,7 @@ from urllib.parse import quote, urljoin
 import pytest
 from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect
 
+from docs.publish.markdown.markers import MARKER
 from tests.site.conftest import Site
 from tests.site.test_every_page import COLOURS, LOOKS, SAMPLE, STRUCTURE, WIDTH, violations
 
@@ -179,7 +180,7 @@ def test_an_address_elsewhere_on_the_page_closes_it_and_leads_there(site: Site, 
 
 
 def test_every_form_is_shown_as_it_is(site: Site, page: Page, index: dict, example: Example) -> None:
-    """Highlighting loses and adds nothing."""
+    """Highlighting loses and adds nothing; the markers of embedded sections are empty lines."""
     configuration = next(each for each in index["configurations"] if each["id"] == example.configuration)
     kernel = next(each for each in configuration["kernels"] if each["name"] == example.kernel)
     opened(page, site.address + PAGE + example.address("sm_90"))
@@ -190,8 +191,16 @@ def test_every_form_is_shown_as_it_is(site: Site, page: Page, index: dict, examp
         pane = page.get_by_role("listbox", name=index["forms"][form]).last
         expect(pane).to_have_attribute("aria-busy", "false")
         expect(pane.locator(".rp-code-keyword").first).to_be_attached()
-        expected = read(site, url).rstrip().split("\n")
+        expected = ["" if MARKER.match(line) else line for line in read(site, url).rstrip().split("\n")]
         assert pane.evaluate(TEXT) == [line if form == "python" else ORIGIN.sub("", line) for line in expected]
+
+
+def test_the_first_view_begins_at_the_first_load(site: Site, page: Page, index: dict, example: Example) -> None:
+    opened(page, site.address + PAGE + "#compiled/")
+    source = next(pane for pane in listings(page) if pane.locator("[role=option]").count())
+    current = source.locator(".rp-current")
+    expect(current).to_contain_text("_all_kept(")  # which loads, as only functions that this kernel calls do
+    expect(current).to_be_in_viewport()
 
 
 # ---- light ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a reader does: searches, asks a number for its evidence, touches a chart, chooses a machine, copies code."""
+"""What a reader does: asks a number for its evidence, touches a chart, chooses a machine, copies code."""
 
 import json
 import re
@@ -50,22 +50,6 @@ def record(slug: str, name: str, factor: float) -> Record:
         "rows": [common | {"variant": "ours", "time": timing}, common | {"variant": "eager", "time": slower}],
     }  # fmt: skip
     return Record.model_validate_json(json.dumps(content))
-
-
-# ---- search ---------------------------------------------------------------------------------------------------------
-
-
-def test_search_finds_a_page(site: Site, page: Page) -> None:
-    page.goto(site.address)
-    page.locator(".md-search__input").click()
-    page.keyboard.type("RMSNorm Triton", delay=20)
-    expect(page.locator(".md-search-result__link[href*='kernels/rms-norm/']").first).to_be_visible()
-
-
-def test_search_leaves_tables_of_numbers_out(site: Site) -> None:
-    index = json.loads((site.folder / "search" / "search_index.json").read_text())
-    assert index["docs"]
-    assert not [entry["location"] for entry in index["docs"] if "p20 to p80" in entry["text"]]
 
 
 # ---- evidence -------------------------------------------------------------------------------------------------------
@@ -159,6 +143,24 @@ def test_without_scripts_numbers_charts_and_code_are_there(site: Site, browser: 
     context.close()
 
 
+# ---- finding one's way ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_contents_mark_the_section_that_was_jumped_to(site: Site, page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 844})
+    page.goto(site.address + "kernels/rms-norm/#the-evidence")
+    expect(page.locator(".md-nav--secondary .md-nav__link--active").last).to_have_text("The evidence")
+    assert page.locator("#the-evidence").bounding_box()["y"] > page.locator(".md-header").bounding_box()["height"]
+
+
+def test_an_opened_box_has_no_halo(site: Site, page: Page) -> None:
+    page.goto(site.address + "patterns/attention/")
+    box = page.locator("details.question").first
+    box.locator("summary").click()
+    expect(box).to_have_css("box-shadow", "none")
+
+
 # ---- copy -----------------------------------------------------------------------------------------------------------
 
 
@@ -184,6 +186,7 @@ def test_the_copy_button_copies_exactly_the_embedded_source(site: Site, page: Pa
     texts = []
     for button in page.locator(".highlight .rp-copy").all():
         page.evaluate("navigator.clipboard.writeText('')")
+        expect(button).to_have_css("opacity", "1")  # without a pointer over the code
         button.click()
         expect(button).to_have_text("Copied")
         texts.append(copied(page))

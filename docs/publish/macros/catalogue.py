@@ -7,7 +7,7 @@ from typing import Any
 from docs.publish.errors import PublishError
 from docs.publish.evidence import Quantity
 from docs.publish.macros import captures as capture_blocks
-from docs.publish.macros import charts, claims, kernel_files, losses, numbers, suite, sweeps, tables
+from docs.publish.macros import charts, claims, gains, kernel_files, losses, numbers, suite, sweeps, tables
 from docs.publish.macros.calc import Input, calc
 from docs.publish.macros.claims import Side
 from docs.publish.macros.page import Page
@@ -129,6 +129,16 @@ class Macros:
     def chart(self, **spec: Any) -> str:
         """A chart from records, see docs.publish.macros.charts.render."""
         return self._page.put_html(charts.render(spec, self._store, self._page.evidence, self._page.place))
+
+    def gains(self, case: str, shape: Names) -> str:
+        """What a kernel gains, alone at some shapes and inside a compiled block, see docs.publish.macros.gains."""
+        page = self._page
+        return page.put_html(gains.of_one(self._store, page.place, page.evidence, case, _list(shape)))
+
+    def kernels(self, what: str) -> str:
+        """All kernels beside each other: kernels("verdicts"), "typical", "worst" or "block"; see macros.gains."""
+        page = self._page
+        return page.put_html(gains.of_all(self._store, page.place, page.evidence, self._root, what))
 
     def losses(self, case: str) -> str:
         """Every point of a case's grid at which ours is behind, see docs.publish.macros.losses."""

@@ -13,6 +13,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page as MkDocsPage
+from mkdocs.utils import get_relative_url
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # `mkdocs build` has no reason to know our root
 
@@ -31,7 +32,7 @@ from docs.publish.records import reports, sweeps
 from docs.publish.records.captures import Captures
 from docs.publish.records.schema import TestReport
 from docs.publish.records.store import Store
-from docs.publish.site import notebooks, reading
+from docs.publish.site import glossary, notebooks, reading, search
 
 
 @dataclass
@@ -43,6 +44,9 @@ class Build:
     captures: Captures
     reports: list[TestReport]
     pages: dict[str, Page] = field(default_factory=dict)
+    questions: dict[str, list[str]] = field(default_factory=dict)
+    about: dict[str, str] = field(default_factory=dict)
+    terms: list[glossary.Term] = field(default_factory=list)
 
 
 current: Build
@@ -76,6 +80,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 @event_priority(50)  # before mkdocs-jupyter, which looks for notebooks among the files
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add what is generated: result pages, compiled code, kernel files, notebooks, the palette, the charts' script."""
+    if written := files.get_file_from_path(glossary.PAGE):
+        current.terms = glossary.terms(written.content_string)
     for path, content in generated(config):
         files.append(File.generated(config, path, content=content))
     for _, notebook in notebooks.for_the_site(current.root):
@@ -124,11 +130,22 @@ def on_page_markdown(markdown: str, *, page: MkDocsPage, config: MkDocsConfig, f
     return rendered
 
 
+def on_page_content(html: str, *, page: MkDocsPage, config: MkDocsConfig, files: Files) -> str:
+    """Keep figures out of the search's index."""
+    return search.without_figures(html)
+
+
 @event_priority(-50)  # after the search's index, which leaves charts and tables out: to parse them takes long
 def on_page_context(context: dict[str, Any], *, page: MkDocsPage, config: MkDocsConfig, nav: Any) -> dict[str, Any]:
-    """Put charts and tables in their places, and the evidence at the page's end."""
+    """Put charts and tables in their places, and the evidence and what terms mean at the page's end."""
+    current.about[page.url] = f"{page.url} {page.title}. {page.meta.get('description', '')}"
+    if page.file.src_uri == search.QUESTIONS:
+        current.questions = search.questions(page.content or "", page.url)
     if ours := current.pages.get(page.file.src_uri):
         page.content = ours.finish(page.content or "")
+    if not page.file.src_uri.startswith((glossary.PAGE, *glossary.EXCLUDED)):
+        address = get_relative_url("reference/glossary/", page.url)
+        page.content = glossary.shown(page.content or "", current.terms, address)
     return context
 
 
@@ -144,6 +161,14 @@ def on_env(env: Any, *, config: MkDocsConfig, files: Files) -> None:
     shown += sweeps.stale(current.root)
     if shown:
         raise PluginError("a release shows nothing stale; measure or capture these again:\n" + "\n".join(shown))
+
+
+@event_priority(50)  # before the search's plugin, which writes its index
+def on_post_build(config: MkDocsConfig) -> None:
+    """Make the search's index one of prose, with code, page titles and questions beside it."""
+    plugin: Any = config.plugins.get("material/search")
+    if plugin:
+        plugin.search_index.entries = search.entries(plugin.search_index.entries, current.questions, current.about)
 
 
 def releasing() -> bool:

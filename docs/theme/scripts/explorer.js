@@ -7,6 +7,8 @@ const MACHINE = ["sass", "amdgcn"] // the last form: one for NVIDIA's GPUs, one 
 const UNITS = { python: "lines", triton: "lines", cpp: "lines", graph: "lines", ttir: "operations", ttgir: "operations" }
 const SIDES = ["first", "second"] // on a phone one is above the other
 const ORIGIN = / {4}\/\/ line (\d+)$/
+const MARKER = /^\s*# --8<-- \[/ // of a section that a page embeds: an empty line here, as the numbers have to stay
+const LOAD = /\btl\.load\(/
 const CHUNK = 100 // lines that are laid out together, and only when they come into sight
 const MARKS = 200 // places on the ruler
 
@@ -83,7 +85,7 @@ function highlighted(text, form) {
 // ---- a listing: the HTML of its lines, and which of them came from which line of the source ----
 
 function parsed(text, form, isSource) {
-  const lines = text.trimEnd().split("\n")
+  const lines = text.trimEnd().split("\n").map((line) => (isSource && MARKER.test(line) ? "" : line))
   const from = lines.map((line, at) => (isSource ? at + 1 : Number(ORIGIN.exec(line)?.[1] ?? 0)))
   const plain = isSource ? lines : lines.map((line) => line.replace(ORIGIN, ""))
   const places = new Map()
@@ -97,7 +99,7 @@ function parsed(text, form, isSource) {
     const name = line.trim() ? "" : ' aria-label="empty"'
     return `<div role="option" aria-selected="false"${name}><i data-at="${at + 1}" data-beside="${isSource ? "" : from[at] || ""}"></i>${code[at]}\n</div>`
   })
-  return { html: chunked(rows), from, places, columns: Math.max(...plain.map((line) => line.length)) }
+  return { html: chunked(rows), from, places, columns: Math.max(...plain.map((line) => line.length)), plain }
 }
 
 function chunked(rows) {
@@ -307,14 +309,26 @@ async function show(pane) {
   pane.listing.ariaBusy = "true"
   const text = await load(url).catch((error) => failed(pane, key, url, error))
   if (pane.key !== key || text === undefined) return // another choice was quicker, or it failed
-  const { html, from, places, columns } = parsed(text, form, isSource)
+  const { html, from, places, columns, plain } = parsed(text, form, isSource)
   pane.listing.style.setProperty("--columns", columns)
   pane.listing.innerHTML = html
   Object.assign(pane, { from, places, rows: [...pane.listing.querySelectorAll("[role=option]")] })
   pane.listing.ariaBusy = "false"
   pane.listing.scrollLeft = 0
   if (isSource && pin?.kernel === kernel.name && !places.has(pin.line)) unpin() // an address of no line
-  settle(pane, isSource ? kernel.source.line - 1 : 0)
+  settle(pane, isSource ? firstLoad(plain, kernel.source) : 0)
+}
+
+// Where a kernel's work begins, after its signature and its addresses: the first load, or call of a function that loads.
+function firstLoad(lines, { line, last }) {
+  const bodies = lines.join("\n").split(/^def (?=\w)/m).slice(1)
+  let loads = LOAD
+  for (let known = 0, names = []; ; known = names.length) {
+    names = bodies.filter((body) => loads.test(body.slice(body.indexOf("(")))).map((body) => /\w+/.exec(body)[0])
+    loads = new RegExp(`${LOAD.source}|(?<!def )\\b(?:${names.join("|") || "(?!)"})\\(`)
+    if (names.length === known) break
+  }
+  return line - 1 + Math.max(0, lines.slice(line - 1, last).findIndex((each) => loads.test(each)))
 }
 
 function failed(pane, key, url, error) {

@@ -123,11 +123,15 @@ def _number(plot: Plot, height: Height, mark: Mark) -> str:
 
 
 def _ticks(sizes: list[int], width: int) -> list[int]:
-    """The sizes to label, as far as there is room: the largest always, powers of two before others."""
+    """The sizes to label, as far as there is room: both ends before others, powers of two before the rest."""
     doubling = (width - 150) / max(1, math.log2(sizes[-1] / sizes[0]))  # pixels; 150 are for names beside the lines
-    label = 7 * len(str(sizes[-1])) + 8
-    kept = [sizes[-1]]
-    for size in sorted(sizes[:-1], key=lambda size: (size & (size - 1) != 0, -size)):
-        if all(abs(math.log2(size / other)) * doubling >= label for other in kept):
+    half = {size: 3.5 * len(str(size)) for size in sizes}  # a label's
+    inwards = {sizes[0]: half[sizes[0]], sizes[-1]: half[sizes[-1]]}  # the first and the last reach in from their ticks
+    kept: list[int] = []
+    for size in [sizes[-1], *sorted(sizes[:-1], key=lambda size: (size != sizes[0], size & (size - 1) != 0, -size))]:
+        reach = half[size] + inwards.get(size, 0) + 8
+        if all(
+            abs(math.log2(size / other)) * doubling >= reach + half[other] + inwards.get(other, 0) for other in kept
+        ):
             kept.append(size)
     return sorted(kept)

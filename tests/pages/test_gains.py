@@ -1,0 +1,141 @@
+"""What kernels gain: side by side numbers of one run, a worst point that nobody chose, and verdicts that follow."""
+
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from docs.publish.errors import PublishError
+from docs.publish.macros import gains
+from docs.publish.macros.catalogue import Macros
+from docs.publish.macros.page import Page
+from docs.publish.place import Place, kernel_files
+from docs.publish.records.captures import Captures
+from docs.publish.records.store import Store
+from tests.benchmarks.source import ROOT
+from tests.pages import tiny
+
+SHAPE, WIDE = {"rows": 8, "columns": 4}, {"rows": 8, "columns": 8}
+BLOCK = {"batch": 4, "tokens": 2, "width": 2}
+SIDES = {"eager": 3.0, "compile": 1.5, "liger": 1.2, "quack": 1.1}  # ms, where ours takes 1 ms
+PAGE = "---\ntitle: Sum\nlevel: advanced\ntypical: 8x4\n---\n\n# Sum\n"
+LICENCE = "# SPDX-License-Identifier: MIT\n"
+FILE = f'{LICENCE}"""Adds: one file.\n\n    y = a + b    of all\n\nNames: a and b.\n\n    no = formula\n"""\n'
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tiny.project(tmp_path)
+    (root / "docs/pages/kernels").mkdir()
+    (root / "docs/pages/kernels/add.md").write_text(PAGE)
+    (root / tiny.KERNEL).write_text(FILE)
+    return root
+
+
+def timed(milliseconds: float) -> dict:
+    return dict.fromkeys(("p20", "p50", "p80"), milliseconds * 1e-3) | {"samples": 5}
+
+
+def point(root: Path, shape: dict[str, int], sides: dict[str, float], **changed: str) -> list[dict]:
+    """The rows of ours, at one millisecond, and of other sides beside it."""
+    times = {"ours": 1.0} | sides
+    few = {"bytes_read": 1, "bytes_written": 1, "flops": 1}  # no side exceeds what the GPU can do
+    return [tiny.row(root, shape=shape, variant=name, time=timed(ms), **few, **changed) for name, ms in times.items()]
+
+
+def macros(root: Path, *rows: list[dict]) -> tuple[Macros, Page]:
+    tiny.write(root, tiny.record(root, [row for of_point in rows for row in of_point]))
+    page = Page(Place("kernels/index.md", "kernels/"))
+    return Macros(Store.load(root / "docs/measurements", root), Captures([], root), page, root), page
+
+
+def lines(html: str) -> list[list[str]]:
+    """The cells of a table's lines, as text."""
+    rows = re.findall(r"<tr>(.*?)</tr>", html, re.S)
+    cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.S) for row in rows]
+    return [[unescape(re.sub(r"<[^>]+>", "", cell)).replace("\xa0", " ") for cell in row] for row in cells]
+
+
+def shown(root: Path, what: str, *rows: list[dict]) -> list[list[str]]:
+    known, page = macros(root, *rows)
+    known.kernels(what)
+    return lines(page.html[-1])
+
+
+def test_a_page_shows_the_gains_at_its_shapes_and_in_the_block(root: Path):
+    known, page = macros(
+        root, point(root, SHAPE, SIDES), point(root, WIDE, SIDES), point(root, BLOCK, {"compile": 0.9})
+    )
+    known.gains("kernels/add", "8x4")
+    assert lines(page.html[-1]) == [
+        ["ours over", "eager", "compile", "best peer"],
+        ["forward, 8 × 4", "3.00×", "1.50×", "quack 1.10×"],
+        ["forward, compiled block of 4 × 2 × 2", "–", "0.900×", "–"],
+    ]
+    assert "command" in page.evidence.entries["e1"], "a number without its evidence"
+    with pytest.raises(PublishError, match="gains: shape: expected one of 8x4, 8x8"):
+        known.gains("kernels/add", "4x4")
+    with pytest.raises(PublishError, match="gains: case: expected one of kernels/add"):
+        known.gains("kernels/ad", "8x4")
+
+
+def test_other_modes_are_no_gains(root: Path):
+    known, page = macros(root, point(root, SHAPE, SIDES), point(root, SHAPE, {"eager": 0.1}, mode="calls"))
+    known.gains("kernels/add", "8x4")
+    assert lines(page.html[-1])[1:] == [["forward, 8 × 4", "3.00×", "1.50×", "quack 1.10×"]]
+
+
+def test_the_worst_point_is_found_and_the_typical_one_is_named(root: Path):
+    rows = point(root, SHAPE, SIDES), point(root, WIDE, SIDES | {"liger": 0.5}), point(root, BLOCK, {"compile": 0.1})
+    assert shown(root, "worst", *rows)[1:] == [["Sum, forward, 8 × 8", "3.00×", "1.50×", "Liger 0.500×"]]
+    assert shown(root, "typical", *rows)[1:] == [["Sum, forward, 8 × 4", "3.00×", "1.50×", "quack 1.10×"]]
+    assert shown(root, "block", *rows)[1:] == [["Sum, forward, compiled block of 4 × 2 × 2", "0.100×"]]
+
+
+@pytest.mark.parametrize(
+    ("eager", "steps", "verdict"),
+    [
+        (3.0, [1.1], "Use it, in eager and in compiled code."),
+        (3.0, [1.1, 1.0], "Use it in eager code. In a compiled block it makes no difference."),
+        (3.0, [0.98], "Use it in eager code. In a compiled block it makes no difference."),
+        (3.0, [1.02], "Use it in eager code. In a compiled block it makes no difference."),
+        (3.0, [0.9], "Use it in eager code. In compiled code, let the compiler have it."),
+        (3.0, [], "Use it in eager code. No compiled block was timed with it."),
+        (1.02, [1.1], "PyTorch's own is as fast."),
+    ],
+)
+def test_a_verdict_follows_from_the_records(eager: float, steps: list[float], verdict: str, root: Path):
+    blocks = [point(root, BLOCK | {"cap": cap}, {"compile": ms}, direction="both") for cap, ms in enumerate(steps)]
+    forward = point(root, BLOCK, {"compile": 9.0})  # a whole step decides
+    rows = point(root, SHAPE, {"eager": eager}), point(root, WIDE, {"eager": 1.0}), forward, *blocks
+    assert shown(root, "verdicts", *rows)[1:] == [["Sum", "y = a + b", "rows × columns, columns 4 to 8", verdict]]
+
+
+def test_a_kernel_without_records_waits_and_one_without_a_typical_shape_stops_the_build(root: Path):
+    (root / "kernels/more.py").write_text(FILE)
+    rows = point(root, SHAPE, SIDES)
+    assert [line[0] for line in shown(root, "typical", rows)[1:]] == ["Sum, forward, 8 × 4"]
+    with pytest.raises(PublishError, match="kernels: expected one of verdicts, typical, worst, block; got 'best'"):
+        shown(root, "best", rows)
+    (root / "docs/pages/kernels/add.md").write_text(PAGE.replace("typical", "usual"))
+    with pytest.raises(PublishError, match=r'kernels/add.md: expected a line "typical: 32768x4096"'):
+        shown(root, "verdicts", rows)
+
+
+@pytest.mark.parametrize("name", kernel_files())
+def test_every_kernel_says_in_a_formula_what_it_computes(name: str):
+    formula = gains._formula(ROOT, name)
+    assert formula and all(" = " in line for line in formula)
+
+
+@pytest.mark.parametrize("name", kernel_files())
+def test_a_kernels_page_answers_first(name: str):
+    """A verdict, what it gains, the file and lines to paste; what specialists need stands on a page beside it."""
+    page = ROOT / "docs" / "pages" / "kernels" / f"{name.replace('_', '-')}.md"
+    text = page.read_text(encoding="utf-8")
+    gains = ["{{ gains("] if "{{ losses(" in text else []  # a kernel that no H200 has timed has neither
+    order = ['<div class="rp-verdict"', *gains, f'{{{{ kernel_file("{name}")', f"from {name} import ", "\n## "]
+    assert all(part in text for part in order), f"{page.name}: expected {order}"
+    assert sorted(order, key=text.index) == order, f"{page.name}: expected {order} in this order"
+    assert page.with_name(f"{page.stem}-internals.md").is_file()

@@ -1,0 +1,119 @@
+"""The search, as a reader uses it: what comes first, what an excerpt shows, and what is said where there is nothing."""
+
+import json
+import re
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.site.conftest import Site
+
+BEST = """() => {
+    const score = (link) => Number(link.firstElementChild.dataset.mdScore)
+    const better = (best, link) => score(link) > score(best) ? link : best
+    return [...document.querySelectorAll('.md-search-result__item')].map(
+        (page) => [...page.querySelectorAll('a')].reduce(better).href)
+}"""
+
+# What is typed, and what has to be among the first three results: the first of them first. A page, or a section of one.
+# Nothing means that there has to be no result. A page that is new takes its rows along.
+QUERIES = {
+    "fused softmax": ["kernels/softmax/", "validation/equivalence/"],
+    "softmax": ["kernels/softmax/", "kernels/softmax-dropout/"],
+    "how do I time": ["validation/timing/", "results/methodology/#how-it-is-timed"],
+    "do_bench": ["validation/timing/#the-evidence"],
+    "out of memory": ["patterns/attention/"],
+    "torch.compile": ["compiler/what-compile-does/", ""],
+    "TORCH_LOGS": ["compiler/what-compile-does/#where-it-loses"],
+    'TORCH_LOGS="recompiles"': ["compiler/what-compile-does/#where-it-loses"],
+    "recompile": ["compiler/what-compile-does/#where-it-loses"],
+    "recompile recompiles": ["compiler/what-compile-does/#where-it-loses"],  # two forms of a word at one place
+    "recompilation": ["compiler/what-compile-does/#where-it-loses"],
+    "F.scaled_dot_product_attention": ["patterns/attention/"],
+    "which attention": ["patterns/attention/"],
+    "cuda graph": ["reference/glossary/#cuda-graph", "#compiled-then-recorded"],
+    "what does 'cold' mean?": ["reference/glossary/#cold-cache", "results/methodology/#how-it-is-timed"],
+    "ridge point": ["validation/roofline/#two-bounds-and-the-point-where-they-meet", "reference/glossary/#ridge-point"],
+    "how do I prove that it is the same?": ["validation/equivalence/"],
+    "does the kernel spill": ["validation/compiled-code/#three-findings"],
+    "layernorm": ["kernels/layer-norm/", "kernels/layer-norm-gelu/"],
+    "rms norm": ["kernels/add-rms-norm/", "kernels/rms-norm/"],
+    "cross-entropy backward": ["kernels/cross-entropy/"],
+    "rotary": ["kernels/rope/"],
+    "float64 reference": ["results/methodology/#right-before-fast", "validation/equivalence/"],
+    "stale": ["results/methodology/#stale-numbers"],
+    "graph break": [],  # "graph" and "break" both stand on some pages, and nowhere together
+    "zebra crossing": [],
+}
+
+
+@pytest.fixture(scope="module")
+def searching(site: Site, tab: Page) -> Iterator[Page]:
+    """The first page, with the search open."""
+    tab.goto(site.address)
+    tab.locator(".md-search__input").click()
+    yield tab
+    tab.goto("about:blank")
+
+
+def search(page: Page, words: str) -> None:
+    """Type words; returns when there is an answer."""
+    said = page.locator(".md-search-result__meta")
+    for text, answer in (("", "Type to start searching"), (words, re.compile("matching document"))):
+        page.fill(".md-search__input", text)
+        page.press(".md-search__input", "Shift")  # the field listens to keys
+        expect(said).to_have_text(answer)
+
+
+def first_three(site: Site, page: Page, words: str) -> list[str]:
+    """The best section of each of the first three pages, as addresses below the site's."""
+    search(page, words)
+    links = [urlsplit(link) for link in page.evaluate(BEST)[:3]]
+    return [f"{link.path.removeprefix(site.prefix)}{'#' * bool(link.fragment)}{link.fragment}" for link in links]
+
+
+@pytest.mark.parametrize(("words", "wanted"), QUERIES.items(), ids=QUERIES)
+def test_what_people_type_finds_what_they_want(site: Site, searching: Page, words: str, wanted: list[str]) -> None:
+    found = first_three(site, searching, words)
+    missing = [each for each in wanted if not any(is_in(each, result) for result in found)]
+    assert not missing, f"expected {missing} among the first three results, got {found}"
+    assert bool(found) == bool(wanted), f"expected {wanted or 'no result'}, got {found}"
+    assert not found or is_in(wanted[0], found[0]), f"expected {wanted[0]!r} first, got {found}"
+
+
+def is_in(wanted: str, result: str) -> bool:
+    """Whether a result is a page, or a section of it where no section is wanted."""
+    return wanted == (result if "#" in wanted else result.partition("#")[0])
+
+
+def test_nothing_found_is_said(searching: Page) -> None:
+    search(searching, "graph break")
+    expect(searching.locator(".md-search-result__meta")).to_have_text("No matching documents")
+
+
+def test_a_word_that_is_missing_is_named(searching: Page) -> None:
+    """Of four words and more."""
+    search(searching, "float64 reference largest error zebra")
+    expect(searching.locator(".md-search-result__terms").first).to_have_text("Missing: zebra")
+
+
+def test_an_excerpt_is_short_and_shows_what_was_found_among_prose(searching: Page) -> None:
+    search(searching, "bandwidth copy")
+    texts = [article.inner_text() for article in searching.locator(".md-search-result article:has(mark)").all()]
+    assert texts
+    assert all(len(text) < 400 for text in texts)
+    assert searching.locator(".md-search-result pre").count() == 0
+
+
+def test_the_index_has_prose_for_its_text_and_no_tables_of_numbers(site: Site) -> None:
+    sections = json.loads((site.folder / "search" / "search_index.json").read_text())["docs"]
+    assert any("rms_norm" in section.get("code", "") for section in sections)
+    assert not [each["location"] for each in sections if "<pre>" in each["text"] or "p20 to p80" in each["text"]]
+
+
+def test_a_result_leads_to_its_section(site: Site, searching: Page) -> None:
+    search(searching, "ridge point")
+    searching.locator(".md-search-result__item").first.locator("a[href*='#']").first.click()
+    expect(searching.locator("#two-bounds-and-the-point-where-they-meet")).to_be_in_viewport()
