@@ -570,5 +570,3 @@ def add_rms_norm(
     if torch.is_grad_enabled() and (x.requires_grad or residual.requires_grad or trained):
         return _AddRMSNorm.apply(x, residual, weight, eps, dtype)
     return _forward_op(x, residual, weight, eps, dtype, False)[:2]
-
-

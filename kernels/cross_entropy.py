@@ -769,5 +769,3 @@ def cross_entropy(
     if torch.is_grad_enabled() and logits.requires_grad:
         return _CrossEntropy.apply(logits, target, options, dtype)
     return _forward_op(logits, target, *options, dtype, False, False)[0]
-
-

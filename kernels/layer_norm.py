@@ -1031,5 +1031,3 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     ):
         return _LayerNorm.apply(x, weight, bias, eps, dtype)
     return _forward_op(x, weight, bias, eps, dtype, False)[0]
-
-

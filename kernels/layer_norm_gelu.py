@@ -680,5 +680,3 @@ def layer_norm_gelu(
     ):
         return _LayerNormGELU.apply(x, weight, bias, eps, tanh, dtype)
     return _forward_op(x, weight, bias, eps, tanh, dtype, False)[0]
-
-

@@ -535,5 +535,3 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float | None = 1e-6) 
     if torch.is_grad_enabled() and (x.requires_grad or (weight is not None and weight.requires_grad)):
         return _RMSNorm.apply(x, weight, eps, dtype)
     return _forward_op(x, weight, eps, dtype, False)[0]
-
-

@@ -366,5 +366,3 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor
         if q.requires_grad or k.requires_grad:
             return _Rope.apply(q, k, cos, sin, q_dtype, k_dtype)
     return _forward_op(q, k, cos, sin, q_dtype, k_dtype, _order(q), _order(k))
-
-

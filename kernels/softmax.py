@@ -125,6 +125,8 @@ def _merge(high, total, other_high, other_total):
     """Two maxima, each with a sum of exponentials that is relative to it, as one."""
     top = tl.maximum(high, other_high)
     return top, tl.fma(total, _exp(high - top), other_total * _exp(other_high - top))
+
+
 # --8<-- [end:merge]
 
 
@@ -241,6 +243,8 @@ def _exponentials(tiles, high, dtype: tl.constexpr, TILES: tl.constexpr):
         exps = exps + (_exp(_look(tiles[tile], high[:, None], dtype) - high[:, None]),)
         sums += exps[tile]
     return exps, sums
+
+
 # --8<-- [end:exponentials]
 
 
@@ -668,8 +672,6 @@ class _Softmax(torch.autograd.Function):
         return _backward_op(dy, *ctx.saved_tensors, ctx.dtype), None
 
 
-
-
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # torch autocasts softmax to fp32 on a GPU; we do as the installed one does
 _AUTOCAST = torch._C._dispatch_has_kernel_for_dispatch_key("aten::softmax.int", "AutocastCUDA")
@@ -712,5 +714,3 @@ def softmax(x: Tensor) -> Tensor:
     if torch.is_grad_enabled() and x.requires_grad:
         return _Softmax.apply(x, dtype)
     return _forward_op(x, dtype)
-
-

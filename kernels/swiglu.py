@@ -378,5 +378,3 @@ def _gated(gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
     if torch.is_grad_enabled() and (gate.requires_grad or (up is not None and up.requires_grad)):
         return _Gated.apply(gate, up, activation)
     return _forward_op(gate, up, activation)
-
-

@@ -7,6 +7,12 @@ own variants, and so where they stand among those of the same role:
 
 Colours are used through CSS variables (`var(--rp-ours)`), so that one drawing follows light and dark mode. The hook
 writes `css()` to the site as stylesheets/palette.css, which docs/theme/main.html links.
+
+A case may name a shared variant more exactly, since what "torch.compile" compiled differs from case to case:
+
+    LABELS = {"compile": {"label": "better design, compiled", "role": "compile"}}
+
+The role stays the same, and the label has the variant's name in it.
 """
 
 import json
@@ -52,7 +58,8 @@ def declared() -> dict[str, dict[str, dict[str, str]]]:
                 roles = ", ".join(load()["roles"])
                 raise PublishError(f"{case}: {variant}: expected a label, maybe a short one, and a role of {roles}")
             other, where = seen.setdefault(variant, (entry, case))
-            if other != entry:
+            exact = variant in shared and variant in entry["label"] and entry["role"] == shared[variant]["role"]
+            if other != entry and not exact:
                 raise PublishError(f"{case}: {variant}: expected {other}, as {where} declares it, got {entry}")
         cases[case] = shared | own
     return cases
@@ -74,12 +81,12 @@ def check(case: str, variants: Iterable[str]) -> None:
 def variants() -> dict[str, dict[str, str]]:
     """All variants by id, in the order in which tables show them: by role, then as they are declared."""
     roles = load()["roles"]
-    every = {variant: entry for known in declared().values() for variant, entry in known.items()}
+    every = {variant: entry for known in declared().values() for variant, entry in known.items()} | load()["variants"]
     return dict(sorted(every.items(), key=lambda item: roles[item[1]["role"]]["order"]))
 
 
-def label(variant: str, short: bool = False) -> str:
-    """How prose, tables and charts call a variant; a short one where room is scarce.
+def label(variant: str, short: bool = False, case: str = "") -> str:
+    """How prose, tables and charts call a variant, in a case if one is given; a short one where room is scarce.
 
     Raises:
         KeyError: no case declares it.
@@ -87,7 +94,7 @@ def label(variant: str, short: bool = False) -> str:
     known = variants()
     if variant not in known:
         raise KeyError(f"no variant {variant!r} in {FILE.name} or a case's LABELS: expected one of {', '.join(known)}")
-    entry = known[variant]
+    entry = declared().get(case, known).get(variant, known[variant])
     return entry.get("short", entry["label"]) if short else entry["label"]
 
 

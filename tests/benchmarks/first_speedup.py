@@ -69,6 +69,7 @@ LABELS = {
     "better": {"label": "better design", "short": "better", "role": "rewrite"},
     "graph": {"label": "CUDA graph", "short": "graph", "role": "graph"},
     "compile-draft": {"label": "first draft, compiled", "role": "compile-max"},
+    "compile": {"label": "better design, compiled", "short": "better, compiled", "role": "compile"},
 }
 CASE = Case(
     name="first-speedup",

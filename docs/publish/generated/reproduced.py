@@ -207,7 +207,12 @@ def _listed(worst: list[Again]) -> str:
     def cells(pair: Again) -> list[str]:
         row, unit = pair.first, {"time": "s", "rate_share": "%"}[pair.metric]
         first, second = (units.text(value, unit) for value in pair.values)
-        shown = [code(row.case), f"{row.direction}, {row.mode}", units.size(row.size), palette.label(row.variant)]
+        shown = [
+            code(row.case),
+            f"{row.direction}, {row.mode}",
+            units.size(row.size),
+            palette.label(row.variant, case=row.case),
+        ]
         return [
             *shown,
             f"{first} ({_start(pair.first)})",

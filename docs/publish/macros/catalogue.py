@@ -7,7 +7,7 @@ from typing import Any
 from docs.publish.errors import PublishError
 from docs.publish.evidence import Quantity
 from docs.publish.macros import captures as capture_blocks
-from docs.publish.macros import charts, claims, gains, kernel_files, losses, numbers, suite, sweeps, tables
+from docs.publish.macros import charts, claims, doors, gains, kernel_files, losses, numbers, suite, sweeps, tables
 from docs.publish.macros.calc import Input, calc
 from docs.publish.macros.claims import Side
 from docs.publish.macros.page import Page
@@ -149,6 +149,17 @@ class Macros:
         return self._page.put_html(
             sweeps.table(self._root, self._page.place, self._page.evidence, kernel, direction, shape, dtype)
         )
+
+    def jobs(self, *wanted: doors.Job) -> str:
+        """A list of jobs, each with the page that answers it: jobs(["Time an op", "validation/timing.md", "…"]).
+
+        A job whose page does not stand yet is left out.
+        """
+        return self._page.put_markdown(doors.jobs(self._root, wanted))
+
+    def clone(self, command: str) -> str:
+        """The lines that install torch, clone the repository and run a command in it."""
+        return self._page.put_markdown(doors.clone(self._page.place, command))
 
     def suite(self) -> str:
         """What the tests take by area, see docs.publish.macros.suite."""

@@ -155,6 +155,6 @@ def _cells(ours: Measured, best: Measured, place: Place, page: Evidence) -> list
         units.size(ours.size),
         shown(ours, "time"),
         shown(best, "time"),
-        escape(palette.label(best.variant)),
+        escape(palette.label(best.variant, case=best.case)),
         shown(best, "speedup", "ours"),
     ]

@@ -113,14 +113,16 @@ def _by_shape(rows: list[Measured], metric: str) -> Grid:
         {row.size for row in rows}, key=lambda size: [int(number) for number in size.split("x")], reverse=True
     )
     at = {(row.size, row.variant): row for row in rows}
-    head = [_dimensions(rows[0]), *map(palette.label, variants)]
+    head = [_dimensions(rows[0]), *(palette.label(name, case=rows[0].case) for name in variants)]
     return head, [(units.size(size), [(at.get((size, name)), metric) for name in variants]) for size in sizes]
 
 
 def _by_variant(rows: list[Measured], metrics: list[str]) -> Grid:
     """Variants down (with their shape, if there are several), metrics across."""
     several = len({row.size for row in rows}) > 1
-    names = [palette.label(row.variant) + (f", {units.size(row.size)}" if several else "") for row in rows]
+    names = [
+        palette.label(row.variant, case=row.case) + (f", {units.size(row.size)}" if several else "") for row in rows
+    ]
     body: list[tuple[str, list[Column]]] = [
         (name, [(row, metric) for metric in metrics]) for name, row in zip(names, rows, strict=True)
     ]
@@ -130,7 +132,7 @@ def _by_variant(rows: list[Measured], metrics: list[str]) -> Grid:
 def _what(row: Measured, metrics: list[str], over: str | None) -> str:
     """What the table shows, in a line."""
     labels = ", ".join(METRICS[metric].label for metric in metrics)
-    against = f" over {palette.label(over)}" if over else ""
+    against = f" over {palette.label(over, case=row.case)}" if over else ""
     timed = f", {MODES[row.mode]}" if any(METRICS[metric].power for metric in metrics) else ""
     timed += evidence.kind(row.published(metric, over if metric == "speedup" else None) for metric in metrics)
     return f"{labels[0].upper()}{labels[1:]}{against}. {DIRECTIONS[row.direction].capitalize()}, {row.dtype}{timed}"
@@ -139,7 +141,7 @@ def _what(row: Measured, metrics: list[str], over: str | None) -> str:
 def _missing(store: Store, rows: list[Measured], variants: list[str]) -> str:
     """Which of the wanted variants (all if none is named) could not be timed at these points, and why."""
     points, known = {(row.case, row.direction, row.size, row.dtype) for row in rows}, palette.variants()
-    names = {variant: palette.label(variant) for variant in known}
+    names = {variant: palette.label(variant, case=rows[0].case) for variant in known}
     reasons = dict.fromkeys(
         f"{names.get(failure.variant, failure.variant)}: {_briefly(failure.explanation)}"
         for failure in store.failures(rows[0].machine)

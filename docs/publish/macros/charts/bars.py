@@ -1,4 +1,4 @@
-"""Sorted bars, best first, each with its name and value."""
+"""Bars, best first or in the order of the page's story, each with its name and value."""
 
 from docs.publish.macros.charts import vega
 from docs.publish.macros.charts.marks import Plot
@@ -8,12 +8,15 @@ from docs.publish.macros.charts.vega import INK, TEXT, Spec
 def bars(plot: Plot, width: int) -> Spec:
     """Names stand before the bars; on a phone above them."""
     narrow = width < 500
-    best_first = sorted(plot.marks, key=lambda mark: mark.value, reverse=not plot.measure.lower_is_better)
-    left = 4 if narrow else vega.room(mark.label() for mark in best_first) + 12
-    right = vega.room((plot.label(mark) for mark in best_first), bold=True) + 22
+    if plot.ranked:
+        ordered = sorted(plot.marks, key=lambda mark: mark.value, reverse=not plot.measure.lower_is_better)
+    else:
+        ordered = sorted(plot.marks, key=lambda mark: plot.variants.index(mark.variant))
+    left = 4 if narrow else vega.room(mark.label() for mark in ordered) + 12
+    right = vega.room((plot.label(mark) for mark in ordered), bold=True) + 22
     step, thickness, middle = (46, 16, 8) if narrow else (34, 20, 0)
     drawn = width - left - right
-    top = max([mark.high for mark in best_first] + ([plot.ceiling[0]] if plot.ceiling else []))
+    top = max([mark.high for mark in ordered] + ([plot.ceiling[0]] if plot.ceiling else []))
     scale = {"domain": [0, top / plot.scale], "nice": False}
     y = vega.name("key", sort=None, axis=None, scale={"paddingInner": 0, "paddingOuter": 0})
 
@@ -49,4 +52,4 @@ def bars(plot: Plot, width: int) -> Spec:
         ),
     ]
     padding = {"left": left, "right": right, "top": 24 if plot.ceiling else 4, "bottom": 4}
-    return vega.chart(layers, vega.data(plot, best_first), drawn, step * len(best_first), padding)
+    return vega.chart(layers, vega.data(plot, ordered), drawn, step * len(ordered), padding)

@@ -37,7 +37,7 @@ class Mark:
         return self.row.variant
 
     def label(self, short: bool = False) -> str:
-        return palette.label(self.variant, short)
+        return palette.label(self.variant, short, self.row.case)
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Plot:
 
     Attributes:
         busy: the rows that are left out, since the machine was busy when they were measured.
+        ranked: bars stand best first, rather than as `variants` has them.
     """
 
     measure: Metric
@@ -54,6 +55,7 @@ class Plot:
     ceiling: tuple[float, str] | None
     variants: list[str]
     busy: tuple[Measured, ...] = ()
+    ranked: bool = True
 
     @property
     def newest(self) -> Measured:
@@ -133,7 +135,7 @@ def _plot(question: Question, rows: list[Measured]) -> Plot | None:
     drawn = [name for name in variants if any(mark.variant == name for mark in marks)]
     measure = replace(question.measure, unit=marks[0].published.unit) if marks else question.measure
     ceiling = _ceiling(question.metric, marks[-1].row) if marks else None
-    return Plot(measure, marks, _unit(measure, marks), ceiling, drawn, busy)
+    return Plot(measure, marks, _unit(measure, marks), ceiling, drawn, busy, question.ranked)
 
 
 def _mark(question: Question, row: Measured) -> Mark | None:

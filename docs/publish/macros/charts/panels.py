@@ -63,7 +63,7 @@ def _busy(plot: Plot) -> str:
         return ""
     variants: dict[str, list[str]] = {}
     for row in plot.busy:
-        variants.setdefault(units.size(row.size), []).append(palette.label(row.variant))
+        variants.setdefault(units.size(row.size), []).append(palette.label(row.variant, case=row.case))
     places = "; ".join(f"{', '.join(names)} at {size}" for size, names in variants.items())
     why = evidence.busy(plot.busy[0].busy)
     return f' <span class="rp-badge">busy</span> Not drawn: {escape(places)}. {escape(why)}'

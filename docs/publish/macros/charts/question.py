@@ -23,6 +23,7 @@ class Question:
         x: the dimension of the shape along which lines run.
         title, note: see charts.render.
         better: whether the values are a contest.
+        ranked: whether bars stand best first; else in the order of `variants`, which is that of the page's story.
     """
 
     kind: str
@@ -34,6 +35,7 @@ class Question:
     title: str = ""
     note: str = ""
     better: bool = True
+    ranked: bool = True
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> "Question":

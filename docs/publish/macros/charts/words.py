@@ -65,7 +65,7 @@ def _mark_of(question: Question, plot: Plot, name: str) -> Mark:
 def what(question: Question, plot: Plot) -> str:
     """One line under the title: what is drawn, and where it was measured."""
     row, name = plot.newest, plot.measure.label
-    over = f" over {palette.label(question.over)}" if question.over else ""
+    over = f" over {palette.label(question.over, case=row.case)}" if question.over else ""
     better = f", {'less' if plot.measure.lower_is_better else 'more'} is better" if question.better else ""
     shape = f"by {question.x}" if question.kind == "lines" else row.size.replace("x", "×")
     timed = f", {MODES[row.mode]}" if plot.measure.power else ""

@@ -1,0 +1,68 @@
+"""The start page's doors: only jobs whose page stands, lines that fetch the code, and one name for one thing."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from packaging.requirements import Requirement
+
+from docs.publish import palette
+from docs.publish.macros import doors
+from docs.publish.place import Place
+from tests.benchmarks.source import ROOT
+from tests.pages.test_charts import BARS, drawn, project, scaling, spec_of  # noqa: F401  a fixture
+
+START = (ROOT / "docs/pages/index.md").read_text(encoding="utf-8")
+PLACE = Place("index.md", "")
+JOBS = [["Time an op", "timing.md", "how"], ["Ship it", "ship.md#warm", "a container"]]
+
+
+def test_a_job_has_a_line_only_while_its_page_stands(tmp_path: Path) -> None:
+    (tmp_path / "docs/pages").mkdir(parents=True)
+    (tmp_path / "docs/pages/timing.md").touch()
+    assert re.findall(r"\]\((.*?)\)", doors.jobs(tmp_path, JOBS)) == ["timing.md"]
+    (tmp_path / "docs/pages/ship.md").touch()
+    assert re.findall(r"\*\*(.*?)\*\*.*\]\((.*?)\)", doors.jobs(tmp_path, JOBS)) == [
+        ("Time an op", "timing.md"),
+        ("Ship it", "ship.md#warm"),
+    ]
+
+
+def test_the_ways_through_come_before_the_story() -> None:
+    order = [START.index(part) for part in ("{{ jobs(", "{{ chart(", "## Three ways", "{{ clone(", "## One block")]
+    assert order == sorted(order)
+
+
+def test_the_lines_that_fetch_the_code_work(tmp_path: Path) -> None:
+    """In a clone of this very repository; pip is only asked whether what is installed here would do."""
+    here = Place("index.md", "", repository=str(ROOT))
+    block = doors.clone(here, "python -m snippets.environment")
+    install, *lines = block.removeprefix("```sh\n").removesuffix("```\n").splitlines()
+    requirement = re.search(r'pip install "(.+?)"', install)
+    assert requirement and torch.__version__.partition("+")[0] in Requirement(requirement[1]).specifier
+    script = "\n".join(lines).replace("python ", f"{sys.executable} ")
+    done = subprocess.run(["sh", "-ec", script], cwd=tmp_path, capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    command = re.search(r'\{\{ clone\("python -m ([\w.]+)"\) \}\}', START)
+    assert command and (tmp_path / ROOT.name / f"{command[1].replace('.', '/')}.py").is_file()
+
+
+def test_the_lines_name_the_repository() -> None:
+    assert f"git clone {PLACE.repository}\ncd ridgepoint\npython -m x\n" in doors.clone(PLACE, "python -m x")
+
+
+def test_bars_stand_best_first_or_in_the_order_of_the_story(project: Path) -> None:  # noqa: F811
+    story = ["compile", "ours", "eager"]
+    values = scaling(project, "ours", "eager", "compile")
+    given = {**BARS, "metric": "time", "shape": "8x16", "variants": story}
+    for ranked, expected in ((True, ["ours", "eager", "compile"]), (False, story)):
+        shown = spec_of(drawn(project, given | {"ranked": ranked}, values), "wide")["data"]["values"]
+        assert [mark["variant"] for mark in shown] == expected
+
+
+def test_a_case_may_say_what_was_compiled_and_others_keep_the_shared_name() -> None:
+    assert palette.label("compile", case="first-speedup") == "better design, compiled"
+    assert palette.label("compile") == palette.label("compile", case="kernels/softmax") == "torch.compile"
+    assert palette.variants()["compile"] == palette.load()["variants"]["compile"]
