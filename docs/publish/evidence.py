@@ -3,13 +3,16 @@
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from html import escape
 from typing import Any
 
-from docs.publish import units
+from docs.publish import palette, units
 from docs.publish.place import Place, machine_page
-from docs.publish.records.measured import METRICS, Measured, Published
+from docs.publish.records.measured import DIRECTIONS, METRICS, MODES, Measured, Published
 from docs.publish.records.schema import Record, Row, Sweep, describe
+from tests.benchmarks import source
+from tests.benchmarks.runner import discover
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ def of_row(row: Measured, metric: str, over: str | None, place: Place) -> Quanti
     entry = {
         "label": f"{known.label[0].upper()}{known.label[1:]}{f' over {over}' if over else ''}: {describe(row.row)}",
         "value": published.text,
+        "about": about(row),
+        "again": f"python -m tests.benchmarks {row.case}",
         "meaning": meaning(published),
         "runs": [_run(measured, said, known.unit) for measured, said in published.runs],
         "spread": "" if published.runs else spread(row, metric, over),
@@ -91,6 +96,20 @@ def of_row(row: Measured, metric: str, over: str | None, place: Place) -> Quanti
     shown = {key: fact for key, fact in entry.items() if fact}
     href = place.to(machine_page(row.machine, row.anchor))
     return Quantity(value, known.unit, shown, href, row.stale, bool(row.busy))
+
+
+def about(row: Measured) -> str:
+    """The row in words: where in its case it stands, and what the case asks."""
+    place = f"{DIRECTIONS[row.direction]}, {units.size(row.size)}, {row.dtype}, {MODES[row.mode]}"
+    asked = _questions().get(row.case)
+    where = f"{palette.label(row.variant, case=row.case)}: {place}."
+    return f"{where} The case asks: {asked}" if asked else where
+
+
+@cache
+def _questions() -> dict[str, str]:
+    """What each case asks, by its name."""
+    return {case: source.question(path) for case, path in discover().items()}
 
 
 def meaning(published: Published) -> str:

@@ -62,6 +62,14 @@ def labels(path: Path) -> dict[str, dict[str, str]]:
     return {}
 
 
+def question(path: Path) -> str:
+    """What a case file's CASE asks; nothing where it is no literal."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.keyword) and node.arg == "question" and isinstance(node.value, ast.Constant):
+            return str(node.value.value)
+    return ""
+
+
 def _measured(tree: ast.Module) -> ast.Module:
     """A file's tree without LABELS."""
     left_out = _presentation(tree)

@@ -19,6 +19,8 @@ from docs.publish.macros.render import render
 from docs.publish.place import Place
 from docs.publish.records.captures import Captures
 from docs.publish.records.store import Store
+from tests.benchmarks import source
+from tests.benchmarks.runner import discover
 from tests.pages import tiny
 
 CAPTURE = {
@@ -291,6 +293,14 @@ def test_a_table_has_the_evidence_of_each_cell(root: Path):
     assert "ours, 8 × 8" in html
 
 
+def test_evidence_says_the_case_in_words_and_how_to_measure_it_again(root: Path):
+    _, page = rendered('{{ number("kernels/add", "ours", "time") }}\n', root)
+    (entry,) = page.evidence.entries.values()
+    assert entry["about"] == "ours: forward, 8 × 4, bfloat16, GPU time, cold cache."
+    assert entry["again"] == "python -m tests.benchmarks kernels/add"
+    assert all(source.question(path) for path in discover().values())
+
+
 def test_a_table_says_what_was_not_timed(root: Path):
     where = {"case": "kernels/add", "direction": "forward", "shape": {"rows": 8, "columns": 4}, "dtype": "bfloat16"}
     failures = [where | {"variant": "liger", "reason": "ImportError: no Liger here"}]
@@ -318,6 +328,36 @@ def test_a_machine_without_the_shape_shows_its_own(root: Path):
 
 def took(milliseconds: float) -> dict:
     return {"time": {"p20": 1e-6, "p50": milliseconds * 1e-3, "p80": 1.0, "samples": 5}}
+
+
+CELL = re.compile(r'<span class="([^"]+)" style="--part: ([\d.]+)"><a [^>]*>([^<]*)</a>')
+
+
+def compared(root: Path, metric: str, **times: float) -> list[tuple[str, ...]]:
+    """The marked cells of a table of two shapes, of which the second is ours alone."""
+    rows = [tiny.row(root, variant=name, **took(ms)) for name, ms in times.items()]
+    only(root, [*rows, tiny.row(root, shape={"rows": 1, "columns": 1})])
+    markdown, page = rendered(f'{{{{ table("kernels/add", "{metric}", mode="device") }}}}\n', root)
+    return CELL.findall(page.finish(markdown))
+
+
+def test_the_best_cell_stands_out_ours_is_tinted_and_bars_compare(root: Path):
+    assert compared(root, "time", eager=4, ours=1, liger=2) == [
+        ("rp-cell", "1.000", "4.00 ms"),
+        ("rp-cell", "0.500", "2.00 ms"),
+        ("rp-cell rp-cell--best rp-cell--ours", "0.250", "1.00 ms"),
+    ]
+    assert compared(root, "bandwidth", eager=4, ours=1)[-1][0] == "rp-cell rp-cell--best rp-cell--ours"
+
+
+def test_two_that_are_level_are_both_the_best(root: Path):
+    best = "rp-cell rp-cell--best"
+    assert [name for name, *_ in compared(root, "time", eager=1.009, ours=1)] == [best, f"{best} rp-cell--ours"]
+    assert [name for name, *_ in compared(root, "time", eager=1, ours=1.02)] == [best, "rp-cell rp-cell--ours"]
+
+
+def test_what_is_no_contest_is_not_compared(root: Path):
+    assert not compared(root, "kernels", eager=4, ours=1)
 
 
 def lost(root: Path) -> str:

@@ -73,6 +73,27 @@ def test_a_number_opens_its_evidence_and_gets_the_focus_back(site: Site, page: P
     expect(number).to_be_focused()
 
 
+@pytest.mark.parametrize("width", [1440, 390])
+def test_evidence_is_a_sheet_beside_the_number_with_a_command_to_copy(site: Site, page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(site.address + "kernels/softmax/")
+    page.locator(".rp-verdict a.rp-number").first.click()
+    sheet = page.locator("dialog.rp-evidence")
+    box = sheet.bounding_box()
+    assert box["x"] + box["width"] == width and box["y"] + box["height"] == 900
+    assert (box["width"] < width / 2) == (width > 1000)
+    expect(sheet).to_contain_text("The case asks: How close does softmax come")
+    sheet.get_by_label("Copy this command").click()
+    assert copied(page) == "python -m tests.benchmarks kernels/softmax"
+
+
+def test_dots_stand_under_numbers_of_the_prose_alone(site: Site, page: Page) -> None:
+    page.goto(site.address + "kernels/softmax/")
+    prose, table = page.locator(".rp-verdict a.rp-number"), page.locator("td a.rp-number:visible")
+    assert "rgba(0, 0, 0, 0)" not in prose.first.evaluate("(one) => getComputedStyle(one).textDecorationColor")
+    expect(table.first).to_have_css("text-decoration-color", "rgba(0, 0, 0, 0)")
+
+
 # ---- charts ---------------------------------------------------------------------------------------------------------
 
 
@@ -124,7 +145,8 @@ def test_a_chart_follows_the_mode(sample: str, page: Page) -> None:
 def test_the_machine_is_chosen_for_all_charts_and_remembered(sample: str, page: Page) -> None:
     page.goto(sample)
     expect(page.locator(".rp-chart__title:visible").first).to_have_text("Ours takes 1.00 ms, eager 2.00 ms")
-    page.get_by_label("Machine").first.select_option("A laptop")
+    expect(page.get_by_label("Machine")).to_have_count(1)
+    page.get_by_label("Machine").select_option("A laptop")
     for again in (False, True):
         if again:
             page.reload()

@@ -1,16 +1,17 @@
 """Tables from records: one panel a machine, every cell with its evidence."""
 
 import textwrap
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html import escape
 
 from docs.publish import evidence, markup, palette, units
 from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Evidence
 from docs.publish.place import Place, machine_page
-from docs.publish.records.measured import DIRECTIONS, METRICS, MODES, Coordinates, Measured
+from docs.publish.records.measured import DIRECTIONS, METRICS, MODES, Coordinates, Measured, Published
 from docs.publish.records.store import Store
 
+NOISE = 0.01  # two values this close to each other are level: both stand out as the best
 Column = tuple[Measured | None, str]  # a row and a metric: one cell
 Grid = tuple[list[str], list[tuple[str, list[Column]]]]  # the head, and each line's name and cells
 
@@ -51,7 +52,10 @@ def table(
     def panel(rows: list[Measured], shown: bool) -> str:
         record = rows[0].record
         head, lines = _grid(rows, metrics)
-        cells = (("", [escape(name), *(cell(*column) for column in columns)]) for name, columns in lines)
+        beside = _compared(lines, over)
+        cells = (
+            ("", [escape(name), *(beside.cell(column, cell(*column)) for column in columns)]) for name, columns in lines
+        )
         machine = rows[0].machine, record.machine["name"]
         link = markup.link(machine[1], place.to(machine_page(machine[0])))
         return markup.panel(
@@ -65,6 +69,45 @@ def table(
 
     found = (_of_variants(rows, variants) for rows in _rows(store, at, shapes))
     return markup.panels([panel(rows, shown=not index) for index, rows in enumerate(found) if rows], "table")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The values that stand beside each other in a table, by the shape and the metric that they share.
+
+    Attributes:
+        values: by shape and metric the values of the variants in one unit; only where there are two at least.
+        over: the variant that speedups are over.
+    """
+
+    values: dict[tuple[str, str], dict[str, float]]
+    over: str | None
+
+    def cell(self, column: Column, shown: str) -> str:
+        """A cell's HTML, with what tells it from those beside it: the best, ours, a bar."""
+        row, metric = column
+        beside = self.values.get((row.size, metric), {}) if row else {}
+        if row is None or row.variant not in beside:
+            return shown
+        value = beside[row.variant]
+        best = (min if METRICS[metric].lower_is_better else max)(beside.values())
+        level = abs(value - best) <= NOISE * best
+        classes = ["rp-cell", *["rp-cell--best"] * level, *["rp-cell--ours"] * (row.variant == "ours")]
+        part = value / (max(beside.values()) or 1)
+        return f'<span class="{" ".join(classes)}" style="--part: {part:.3f}">{shown}</span>'
+
+
+def _compared(lines: list[tuple[str, list[Column]]], over: str | None) -> Compared:
+    """What is a contest: times and what follows them, and memory."""
+    found: dict[tuple[str, str], dict[str, Published]] = {}
+    for row, metric in (column for _, columns in lines for column in columns):
+        contest = METRICS[metric].power or metric == "memory"
+        published = row.published(metric, over if metric == "speedup" else None) if row and contest else None
+        if row and published:
+            found.setdefault((row.size, metric), {})[row.variant] = published
+    one_unit = {at: known for at, known in found.items() if len({each.unit for each in known.values()}) == 1}
+    values = {at: {name: each.value for name, each in known.items()} for at, known in one_unit.items()}
+    return Compared({at: known for at, known in values.items() if len(known) > 1}, over)
 
 
 def _rows(store: Store, at: Coordinates, shapes: list[str]) -> list[list[Measured]]:

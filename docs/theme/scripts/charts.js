@@ -1,5 +1,5 @@
 // Charts are static SVG. The first touch of one loads Vega and puts the same drawing, with tooltips, in its place.
-// A chooser switches every chart of the page to a machine, and the next pages remember it.
+// One chooser switches all charts and tables of the page to a machine, and the next pages remember it.
 
 const REMEMBERED = "rp-machine"
 const figures = [...document.querySelectorAll(".rp-chart")]
@@ -38,24 +38,27 @@ function choose(machine) {
     const its = panels(figure)
     if (!its.some((panel) => panel.dataset.machine === machine)) continue
     for (const panel of its) panel.classList.toggle("rp-shown", panel.dataset.machine === machine)
-    const select = figure.querySelector(".rp-machine select")
-    if (select) select.value = machine
   }
+  const select = document.querySelector(".rp-machine select")
+  if ([...(select?.options ?? [])].some(({ value }) => value === machine)) select.value = machine
 }
 
-function chooser(figure) {
+// Before the first of the figures that have a choice, and in sight while one of them is.
+function chooser(figures) {
   const label = document.createElement("label")
   label.className = "rp-machine"
   const select = document.createElement("select")
-  for (const { dataset } of panels(figure)) select.add(new Option(dataset.name, dataset.machine))
+  const known = new Map(figures.flatMap(panels).map(({ dataset }) => [dataset.machine, dataset.name]))
+  for (const [machine, name] of known) select.add(new Option(name, machine))
   select.addEventListener("change", () => {
     localStorage.setItem(REMEMBERED, select.value)
     choose(select.value)
   })
   label.append("Machine", select)
-  figure.prepend(label)
+  figures[0].before(label)
 }
 
-for (const figure of figures) if (panels(figure).length > 1) chooser(figure)
+const choices = figures.filter((figure) => panels(figure).length > 1)
+if (choices.length) chooser(choices)
 const remembered = localStorage.getItem(REMEMBERED)
 if (remembered) choose(remembered)

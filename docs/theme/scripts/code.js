@@ -4,7 +4,7 @@ async function put(text) {
   await navigator.clipboard.writeText(text)
 }
 
-function button(text, label) {
+export function button(text, label) {
   const made = document.createElement("button")
   made.type = "button"
   made.className = "rp-copy"
@@ -13,7 +13,7 @@ function button(text, label) {
   return made
 }
 
-async function copy(pressed, text) {
+export async function copy(pressed, text) {
   const label = pressed.textContent
   try {
     await put(await text())

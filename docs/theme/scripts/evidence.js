@@ -1,4 +1,6 @@
-// A number's evidence opens in one dialog; without scripts the number is a link to its row on the machine's page.
+import { button, copy } from "./code.js"
+
+// A number's evidence opens in a sheet at the side, below on a phone; without scripts the number is a link to its row on the machine's page.
 
 const source = document.getElementById("rp-evidence")
 const evidence = source ? JSON.parse(source.textContent) : {}
@@ -8,7 +10,8 @@ const FACTS = [
   ["runs", "Each run"],
   ["formula", "Formula"],
   ["inputs", "Inputs"],
-  ["command", "Command"],
+  ["again", "Measure it"],
+  ["command", "The run"],
   ["machine", "Machine"],
   ["software", "Software"],
   ["date", "Date"],
@@ -38,27 +41,35 @@ function run({ date, value, host }) {
   return element("li", {}, [value, date, host].filter(Boolean).join(", "))
 }
 
+function command(text) {
+  const made = button("Copy", "Copy this command")
+  made.addEventListener("click", () => copy(made, () => text))
+  return element("pre", {}, element("code", {}, text), made)
+}
+
 // What a fact holds, as a node or text.
 function shown(key, value) {
   if (key === "stale") return "The code that this number measured has changed since."
   if (key === "runs") return element("ul", {}, ...value.map(run))
   if (key === "inputs") return element("ul", {}, ...value.map(input))
   if (key === "date") return value.replace("T", " ").replace(/:\d\dZ$/, " UTC")
+  if (key === "again") return command(value)
   return CODE.has(key) ? element("code", {}, value) : value
 }
 
 function fill(dialog, entry, href) {
   const facts = FACTS.filter(([key]) => entry[key]).flatMap(([key, name]) => [element("dt", {}, name), element("dd", {}, shown(key, entry[key]))])
   const links = [
-    entry.machine && link("Its row", href),
+    entry.machine && link("Its row among all numbers", href),
     entry.source_url && link("Source", entry.source_url),
     entry.download_url && link("Download the record", entry.download_url),
   ].filter(Boolean)
-  const close = element("button", { type: "button", className: "rp-evidence__close", ariaLabel: "Close" }, "×")
+  const close = element("button", { type: "button", className: "rp-evidence__close", ariaLabel: "Close", autofocus: true }, "×")
   close.addEventListener("click", () => dialog.close())
   dialog.firstChild.replaceChildren(
     element("h2", { className: "rp-evidence__label", id: "rp-evidence-label" }, entry.label),
     element("p", { className: "rp-evidence__value" }, entry.value),
+    ...(entry.about ? [element("p", { className: "rp-evidence__about" }, entry.about)] : []),
     element("dl", {}, ...facts),
     element("p", { className: "rp-evidence__links" }, ...links),
     close,
