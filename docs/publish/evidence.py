@@ -94,16 +94,21 @@ def of_row(row: Measured, metric: str, over: str | None, place: Place) -> Quanti
         "busy": busy(row.busy) if row.busy else "",
     }
     shown = {key: fact for key, fact in entry.items() if fact}
-    href = place.to(machine_page(row.machine, row.anchor))
+    href = place.to(machine_page(row.machine, row.anchor, row.case))
     return Quantity(value, known.unit, shown, href, row.stale, bool(row.busy))
 
 
 def about(row: Measured) -> str:
     """The row in words: where in its case it stands, and what the case asks."""
     place = f"{DIRECTIONS[row.direction]}, {units.size(row.size)}, {row.dtype}, {MODES[row.mode]}"
-    asked = _questions().get(row.case)
+    asked = question(row.case)
     where = f"{palette.label(row.variant, case=row.case)}: {place}."
     return f"{where} The case asks: {asked}" if asked else where
+
+
+def question(case: str) -> str:
+    """What a case asks; nothing of one that is no more."""
+    return _questions().get(case, "")
 
 
 @cache

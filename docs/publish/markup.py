@@ -24,6 +24,7 @@ def table(
     remark: bool = False,
     named: bool = True,
     searched: bool = True,
+    grid: bool = False,
 ) -> str:
     """A table in a box that scrolls sideways by itself: table.html.j2.
 
@@ -34,10 +35,11 @@ def table(
         remark: the last cell of each line is words, and may wrap.
         named: the first cell of each line is its name.
         searched: the search's index has it.
+        grid: it is long and wide: its head and its first column stay in sight, and its lines can be filtered.
     """
     classes = "rp-table" + " rp-words" * words + " rp-remark" * remark
     template = TEMPLATES.get_template("table.html.j2")
-    return template.render(classes=classes, head=list(head), rows=rows, named=named, searched=searched)
+    return template.render(classes=classes, head=list(head), rows=rows, named=named, searched=searched, grid=grid)
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:

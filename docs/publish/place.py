@@ -58,6 +58,7 @@ def kernel_files(root: Path = ROOT) -> dict[str, Path]:
     return {path.stem: path for path in sorted((root / "kernels").glob("*.py")) if path.stem != "__init__"}
 
 
-def machine_page(slug: str, anchor: str = "") -> str:
-    """The address of a machine's page below the site's."""
-    return f"results/machines/{slug}/{'#' if anchor else ''}{anchor}"
+def machine_page(slug: str, anchor: str = "", case: str = "") -> str:
+    """The address below the site's of a machine's page, or of the page that it has for a case."""
+    folder = f"{case.replace('/', '-')}/" if case else ""
+    return f"results/machines/{slug}/{folder}{'#' if anchor else ''}{anchor}"

@@ -125,7 +125,7 @@ def test_evidence_says_where_a_number_comes_from(root: Path):
     assert entry["spread"] == "1.67 TB/s to 2.22 TB/s (p20 to p80 of 100 samples of its time)"
     assert entry["source_url"].endswith(f"/blob/{'c' * 40}/kernels/add.py")
     assert entry["download_url"] == "../../results/nvidia-h200.json"
-    assert 'href="../../results/machines/nvidia-h200/#kernels-add-ours-forward-8x4-bfloat16-device"' in html
+    assert 'href="../../results/machines/nvidia-h200/kernels-add/#kernels-add-ours-forward-8x4-bfloat16-device"' in html
     assert json.loads(re.sub(r"</?script[^>]*>", "", page.evidence.script())) == page.evidence.entries
 
 
@@ -454,7 +454,10 @@ def test_a_site_shows_numbers_code_and_kernel_files(tmp_path: Path):
     assert 'data-copy-url="kernels/add.py"' in site["index.html"]
     assert "https://example.org/tiny/kernels/add.py" in site["index.html"]
     assert "[start:add]" not in site["index.html"]
-    assert 'id="kernels-add-ours-forward-8x4-bfloat16-device"' in site["results/machines/nvidia-h200/index.html"]
+    assert (
+        'id="kernels-add-ours-forward-8x4-bfloat16-device"'
+        in site["results/machines/nvidia-h200/kernels-add/index.html"]
+    )
 
 
 def test_misuse_stops_the_build_with_one_line(tmp_path: Path):

@@ -11,11 +11,13 @@ import pytest
 from docs.publish.evidence import of_row
 from docs.publish.generated import exports, history, machines, verification
 from docs.publish.place import Place
+from docs.publish.records.measured import Coordinates
 from docs.publish.records.reports import load as load_reports
 from docs.publish.records.store import Store
 from tests.pages import tiny
 
 PLACE = Place("results/machines/nvidia-h200.md", "results/machines/nvidia-h200/")
+OF_CASE = Place("results/machines/nvidia-h200/kernels-add.md", "results/machines/nvidia-h200/kernels-add/")
 REPORT = {
     "schema": 1,
     "id": "2026-01-01T00-00-00Z-nvidia-h200",
@@ -61,18 +63,18 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_each_number_leads_to_its_row_on_the_machines_page(store: Store):
-    page = machines.page(store, "nvidia-h200", PLACE)
+    page = machines.case_page(store, "nvidia-h200", "kernels/add", OF_CASE)
     rows = store.select()
     anchors = re.findall(r'<tr id="(kernels[^"]+)">', page)
     assert sorted(anchors) == sorted(row.anchor for row in rows)
     for row in rows:
         quantity = of_row(row, "time", None, Place("kernels/add.md", "kernels/add/"))
-        assert quantity and quantity.href == f"../../results/machines/nvidia-h200/#{row.anchor}"
+        assert quantity and quantity.href == f"../../results/machines/nvidia-h200/kernels-add/#{row.anchor}"
 
 
 def test_a_machines_page_says_all_that_evidence_needs(store: Store):
-    page = machines.page(store, "nvidia-h200", PLACE)
-    row = page[page.index('id="kernels-add-ours-forward') :].partition("</tr>")[0]
+    of_case = machines.case_page(store, "nvidia-h200", "kernels/add", OF_CASE)
+    row = of_case[of_case.index('id="kernels-add-ours-forward') :].partition("</tr>")[0]
     cells = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)
     assert cells == [
         "8 × 4",
@@ -96,6 +98,11 @@ def test_a_machines_page_says_all_that_evidence_needs(store: Store):
         "–",
         "–",
     ]
+    page = machines.page(store, "nvidia-h200", PLACE)
+    assert '<a href="kernels-add/">kernels/add</a>' in page, "the machine's own page lists its cases"
+    assert "kernels-add-ours" not in page
+    run = store.newest_record(Coordinates(machine="nvidia-h200")).id
+    assert f'href="../#{run}"' in of_case and f'<tr id="{run}">' in page
     assert 'href="../../nvidia-h200.json"' in page
     assert 'href="../../nvidia-h200.csv"' in page
     assert "ImportError: no &lt;module&gt;" in page, "what could not be timed is said, and escaped"
@@ -105,6 +112,7 @@ def test_a_machines_page_says_all_that_evidence_needs(store: Store):
 def test_result_pages_stay_out_of_search(store: Store):
     pages = [
         machines.page(store, "nvidia-h200", PLACE),
+        machines.case_page(store, "nvidia-h200", "kernels/add", OF_CASE),
         history.page(store, PLACE),
         verification.page([], {}, {}, PLACE),
     ]

@@ -1,4 +1,4 @@
-"""The page of a machine: every current number, with all that its evidence says."""
+"""The pages of a machine: what it is and its runs, and one for each case with every current number of it."""
 
 from html import escape
 from itertools import groupby
@@ -6,7 +6,7 @@ from itertools import groupby
 from docs.publish import evidence, units
 from docs.publish.evidence import above_ceiling
 from docs.publish.markup import NONE, code, facts, front_matter, link, table
-from docs.publish.place import Place
+from docs.publish.place import Place, machine_page
 from docs.publish.records.measured import METRICS, Coordinates, Measured
 from docs.publish.records.schema import Ceiling, Failure, Record
 from docs.publish.records.store import Store
@@ -33,11 +33,15 @@ def page(store: Store, machine: str, place: Place) -> str:
         _machine(newest, place),
         "\n\n",
     ]
+    parts += [
+        "## Cases\n\n",
+        "Every number has a line on the page of its case, with all that its evidence says.\n\n",
+        _cases(rows, place),
+        "\n\n",
+    ]
     head = ("date", "commit", "command", "host", "before", "after", "software")
     parts += ["## Runs\n\n", table(head, (_run(record, place) for record in runs), words=True), "\n\n"]
     parts += ["## Ceilings\n\n", _ceilings(newest), "\n\n"]
-    for case, measured in groupby(sorted(rows, key=lambda row: row.case), lambda row: row.case):
-        parts.append(_case(case, list(measured), place))
     if busy := store.busy(machine):
         parts += ["## Measured while the machine was busy\n\n", _busy(busy), "\n\n"]
     if failures := store.failures(machine):
@@ -48,6 +52,33 @@ def page(store: Store, machine: str, place: Place) -> str:
             "\n\n",
         ]
     return "".join(parts)
+
+
+def case_page(store: Store, machine: str, case: str, place: Place) -> str:
+    """The page of a case on a machine as Markdown."""
+    rows = store.select(Coordinates(case, machine=machine))
+    name = store.machines[machine]
+    back = link(name, place.to(machine_page(machine)))
+    head = front_matter(f"{case}, {name}", evidence.question(case) or "Every number of this case")
+    return f"{head}<p>Every current number of this case on {back}.</p>\n\n{_case(rows, place)}"
+
+
+def cases(store: Store, machine: str) -> list[str]:
+    """The cases that a machine has measured, by name."""
+    return sorted({row.case for row in store.select(Coordinates(machine=machine))})
+
+
+def _cases(rows: list[Measured], place: Place) -> str:
+    """A line for each case, with a link to its page."""
+    lines = []
+    for case, measured in groupby(sorted(rows, key=lambda row: row.case), lambda row: row.case):
+        of_case = list(measured)
+        marks = [word for word in ("stale", "busy") if any(getattr(row, word) for row in of_case)]
+        badges = "".join(f' <small class="rp-badge">{word}</small>' for word in marks)
+        named = link(case, place.to(machine_page(of_case[0].machine, case=case)))
+        days = evidence.days(row.record for row in of_case)
+        lines.append(("", [named + badges, escape(evidence.question(case)), str(len(of_case)), days]))
+    return table(("case", "what it asks", "numbers", "measured"), lines, words=True)
 
 
 def _machine(record: Record, place: Place) -> str:
@@ -121,19 +152,17 @@ def _ceiling(name: str, best: Ceiling, unit: str) -> tuple[str, list[str]]:
     return "", [name, units.text(best["rate"], unit), *times, str(time.samples), escape(best["by"])]
 
 
-def _case(case: str, rows: list[Measured], place: Place) -> str:
+def _case(rows: list[Measured], place: Place) -> str:
     """The tables of a case, one for each direction, dtype, mode and kind of shape."""
     first = rows[0]
     record = first.record
     files = ", ".join(link(file, place.source(file, record.commit)) for file in first.row.sources.files)
-    runs = ", ".join(link(run.date[:10], f"#{run.id}") for run in {row.record.id: row.record for row in rows}.values())
+    records = {row.record.id: row.record for row in rows}.values()
+    runs = ", ".join(link(run.date[:10], place.to(machine_page(first.machine, run.id))) for run in records)
     stale = ' <small class="rp-badge">stale</small> The code has changed since.' if first.stale else ""
     if busy := dict.fromkeys(row.busy for row in rows if row.busy):
         stale += f' <small class="rp-badge">busy</small> {escape(evidence.busy("; ".join(busy)))}'
-    parts = [
-        f"## {case} {{ #case-{case.replace('/', '-')} }}\n\n",
-        f"<p>Measured {runs}, of {files}.{stale}</p>\n\n",
-    ]
+    parts = [f"<p>Measured {runs}, of {files}.{stale}</p>\n\n"]
     above = sum(bool(above_ceiling(row, metric)) for row in rows for metric in ("share", "rate_share"))
     if above:
         method = place.to("results/methodology/#above-the-ceiling")
@@ -143,8 +172,9 @@ def _case(case: str, rows: list[Measured], place: Place) -> str:
         return row.direction, row.dtype, row.mode, " × ".join(row.row.shape)
 
     for (direction, dtype, mode, dimensions), timed in groupby(sorted(rows, key=group), group):
-        parts.append(f"<p><strong>{direction}</strong>, {dtype}, timed as {mode}; shape: {dimensions}</p>\n\n")
-        parts += [table(COLUMNS, [(row.anchor, _cells(row)) for row in timed]), "\n\n"]
+        lines = table(COLUMNS, [(row.anchor, _cells(row)) for row in timed], grid=True)
+        what = f"<p><strong>{direction}</strong>, {dtype}, timed as {mode}; shape: {dimensions}</p>"
+        parts.append(f'<section class="rp-group">{what}{lines}</section>\n\n')
     return "".join(parts)
 
 
