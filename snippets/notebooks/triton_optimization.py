@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from html import escape
 from pathlib import Path
 
 import torch
@@ -29,6 +30,11 @@ from torch._inductor.utils import run_and_get_code
 from snippets.validation.equivalence import Agreement, compare
 from snippets.validation.timing import Timing, measure
 
+COLOURS = {  # the site's, and others where a notebook stands on its own
+    "plain": "var(--rp-eager, #8a8a8a)",
+    "compiled": "var(--rp-compile, #2d6cb5)",
+    "ours": "var(--rp-ours, #b5460f)",
+}
 Function = Callable[..., Tensor]
 Check = Callable[[Tensor, Mapping[str, Tensor]], None]
 
@@ -59,6 +65,10 @@ class Experiment:
     def device(self) -> torch.device:
         return next(iter(self.inputs.values())).device
 
+    def role(self, name: str) -> str:
+        """What a variant is: "compiled", "ours" or "plain"."""
+        return "compiled" if name in self.compiled else "ours" if name in self.ours else "plain"
+
 
 @dataclass(frozen=True)
 class Report:
@@ -68,6 +78,28 @@ class Report:
     agreements: Mapping[str, Agreement]
     timings: Mapping[str, Timing]
     generated: Mapping[str, list[Path]]
+    roles: Mapping[str, str]
+
+    def _repr_html_(self) -> str:
+        """Milliseconds of each timed variant as bars, shortest first, in the site's colours; a notebook shows this."""
+        times = sorted((timing.p50 * 1e3, name) for name, timing in self.timings.items())
+        longest = times[-1][0]
+        bars = "".join(
+            f"<span>{escape(name)}</span><span style='display: flex; align-items: center; gap: 0.5em'>"
+            f"<span style='width: {75 * ms / longest:.1f}%; height: 1.1em; background: {COLOURS[self.roles[name]]}'>"
+            f"</span><b>{ms:.3g} ms</b></span>"
+            for ms, name in times
+        )
+        grid = "display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 0.45em 0.8em; max-width: 40em"
+        return f"<div style='{grid}'>{bars}</div>"
+
+    def code(self, variant: str) -> str:
+        """The first kernel that the compiler generated for a variant, without what surrounds the kernel."""
+        text = self.generated[variant][0].read_text()
+        found = re.search(r"^(@triton\.jit\n.*?)^'''|^(extern \"C\".*?^\})", text, re.M | re.S)
+        if not found:
+            raise ValueError(f"{variant}: expected a Triton or a C++ kernel in {self.generated[variant][0]}, got none")
+        return (found[1] or found[2]).rstrip()
 
 
 def run(experiment: Experiment, into: Path) -> Report:
@@ -97,7 +129,7 @@ def run(experiment: Experiment, into: Path) -> Report:
             shutil.rmtree(target)
         beside.rename(target)
     files = {name: sorted((target / "generated").glob(f"{_slug(name)}.*")) for name in experiment.variants}
-    return Report(target, agreements, timings, files)
+    return Report(target, agreements, timings, files, {name: experiment.role(name) for name in files})
 
 
 def _prepare(experiment: Experiment, name: str, arguments: tuple[Tensor, ...], folder: Path) -> Function:

@@ -1,5 +1,7 @@
 """What the search's index is made of: prose, code's names beside it, page titles, and questions at their answers."""
 
+import re
+
 from docs.publish.site import search
 
 CODE = "<pre><code>for x in rows:\n    torch.add(x, 1 &lt; 2)</code></pre>"
@@ -37,3 +39,11 @@ def test_a_question_is_found_at_its_answer() -> None:
 def test_a_question_whose_answer_is_no_section_is_found_at_the_page() -> None:
     page, _ = search.entries(SECTIONS, {"a/#table-3": ["Which?"]}, {})
     assert page["questions"] == "<p>Which?</p>"
+
+
+def test_what_all_kernels_need_is_nothing_to_search():
+    """Whoever looks for "CUDA graph" wants what explains one, and each kernel's page says that graphs take it."""
+    answer = "<dl>\n<dt>Use it when</dt>\n<dd>Rows are long.</dd>\n<dt>What it needs</dt>\n<dd>A GPU.</dd>\n</dl>"
+    marked = search.without_figures(f"{answer}<svg viewBox='0 0 1 1'></svg>")
+    assert re.findall(r"<(\w+) data-search-exclude", marked) == ["dd", "svg"]
+    assert '<dd data-search-exclude="true">A GPU.' in marked

@@ -20,7 +20,7 @@ BEST = """() => {
 # What is typed, and what has to be among the first three results: the first of them first. A page, or a section of one.
 # Nothing means that there has to be no result. A page that is new takes its rows along.
 QUERIES = {
-    "fused softmax": ["kernels/softmax/", "validation/equivalence/"],
+    "fused softmax": ["kernels/softmax/", "kernels/softmax-dropout/"],
     "softmax": ["kernels/softmax/", "kernels/softmax-dropout/"],
     "how do I time": ["validation/timing/", "results/methodology/#how-it-is-timed"],
     "do_bench": ["validation/timing/#the-evidence"],
@@ -33,13 +33,13 @@ QUERIES = {
     "recompilation": ["compiler/what-compile-does/#where-it-loses"],
     "F.scaled_dot_product_attention": ["patterns/attention/"],
     "which attention": ["patterns/attention/"],
-    "cuda graph": ["reference/glossary/#cuda-graph", "#compiled-then-recorded"],
+    "cuda graph": ["#compiled-then-recorded", "reference/glossary/#cuda-graph"],
     "what does 'cold' mean?": ["reference/glossary/#cold-cache", "results/methodology/#how-it-is-timed"],
     "ridge point": ["validation/roofline/#two-bounds-and-the-point-where-they-meet", "reference/glossary/#ridge-point"],
     "how do I prove that it is the same?": ["validation/equivalence/"],
     "does the kernel spill": ["validation/compiled-code/#three-findings"],
     "layernorm": ["kernels/layer-norm/", "kernels/layer-norm-gelu/"],
-    "rms norm": ["kernels/add-rms-norm/", "kernels/rms-norm/"],
+    "rms norm": ["kernels/rms-norm/", "kernels/add-rms-norm/"],
     "cross-entropy backward": ["kernels/cross-entropy/"],
     "rotary": ["kernels/rope/"],
     "float64 reference": ["results/methodology/#right-before-fast", "validation/equivalence/"],

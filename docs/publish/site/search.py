@@ -19,6 +19,7 @@ TAG = re.compile(r"<[^>]*>")
 WORD = re.compile(r"[A-Za-z_]\w+")
 CELL = r"<td[^>]*>(?P<{}>(?:(?!</td>).)*)</td>\s*"
 ROW = re.compile(r"<tr[^>]*>\s*" + CELL.format("question") + CELL.format("answer"), re.S)
+NEEDS = re.compile(r"(<dt>What it needs</dt>\s*)<dd>")
 LINK = re.compile(r'href="([^"]+)"')
 
 
@@ -38,8 +39,11 @@ def questions(page: str, url: str) -> dict[str, list[str]]:
 
 
 def without_figures(page: str) -> str:
-    """A page's HTML with its figures marked as nothing to search: their labels are no sentences."""
-    return page.replace("<svg ", '<svg data-search-exclude="true" ')
+    """A page's HTML with what is nothing to search marked: the labels of figures, which are no sentences, and what a
+    kernel needs, which all of them say in nearly the same words at the top of their pages.
+    """
+    page = page.replace("<svg ", '<svg data-search-exclude="true" ')
+    return NEEDS.sub(r'\1<dd data-search-exclude="true">', page)
 
 
 def entries(sections: Iterable[Entry], asked: Mapping[str, list[str]], about: Mapping[str, str]) -> list[Entry]:

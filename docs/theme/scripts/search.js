@@ -6,6 +6,7 @@
 const FEW = 3 // words of which none may be missing
 const WHOLE = 3 // what a whole word weighs against the beginning of one
 const ADJACENT = 3 // and two words that stand together, as typed, against the same two apart
+const NAMED = 2 // and a section whose title is the query, without a word more
 const EXCERPT = 200 // characters
 const LONG = ["text", "code"] // fields in which two words may be far apart
 const FILLERS = new Set(["made", "make", "makes", "much", "need", "use", "using", "vs"]) // beside lunr's: how, do, my, is, ...
@@ -75,6 +76,7 @@ lunr.Index.prototype.search = function (query) {
     const { metadata } = hit.matchData
     const titled = Object.values(metadata).filter(({ title }) => title).length
     hit.score *= ADJACENT ** neighbours(metadata, words) * (1 + titled / lengths.get(hit.ref))
+    if (titled === words.length && titled === lengths.get(hit.ref)) hit.score *= NAMED
   }
   return result
 }

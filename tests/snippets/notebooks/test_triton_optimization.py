@@ -62,3 +62,14 @@ def test_interpreted_kernels_are_checked_and_not_timed(tmp_path):
     report = run(experiment(ours=("written out, compiled",)), tmp_path)
     assert report.timings.keys() == {"plain"} and report.agreements.keys() == {"plain", "written out, compiled"}
     assert json.loads((report.folder / "metadata.json").read_text())["not_timed"] == ["written out, compiled"]
+
+
+def test_a_report_shows_the_first_kernel_whole_and_a_bar_for_each_time(tmp_path):
+    report = run(experiment(compiled=("written out, compiled",)), tmp_path)
+    code = report.code("written out, compiled")
+    assert code.startswith("@triton.jit" if DEVICE.type == "cuda" else 'extern "C"') and "'''" not in code
+    assert code.splitlines()[-1].strip() and code in report.generated["written out, compiled"][0].read_text()
+    shown = report._repr_html_()
+    assert shown.count(" ms</b>") == 2 and "--rp-eager" in shown and "--rp-compile" in shown
+    assert "width: 75.0%" in shown, "the longest time has the longest bar"
+    assert "--rp-ours" not in shown, "none of these is ours"
