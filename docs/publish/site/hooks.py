@@ -26,8 +26,8 @@ from docs.publish.macros.catalogue import Macros
 from docs.publish.macros.charts import svg
 from docs.publish.macros.page import Page
 from docs.publish.macros.render import render
-from docs.publish.markdown import markers, pages
-from docs.publish.place import Place, kernel_files
+from docs.publish.markdown import elsewhere, markers, pages, scripts
+from docs.publish.place import SITE, Place, kernel_files
 from docs.publish.records import reports, sweeps
 from docs.publish.records.captures import Captures
 from docs.publish.records.schema import TestReport
@@ -47,6 +47,7 @@ class Build:
     questions: dict[str, list[str]] = field(default_factory=dict)
     about: dict[str, str] = field(default_factory=dict)
     terms: list[glossary.Term] = field(default_factory=list)
+    texts: dict[str, str] = field(default_factory=dict)
 
 
 current: Build
@@ -56,6 +57,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Load the records; put the machines' pages into the navigation."""
     global current
     pages.forget()
+    elsewhere.forget()
     root = Path(config.config_file_path).parent
     measurements = root / "docs" / "measurements"
     try:
@@ -79,7 +81,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 @event_priority(50)  # before mkdocs-jupyter, which looks for notebooks among the files
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add what is generated: result pages, compiled code, kernel files, notebooks, the palette, the charts' script."""
+    """Add what is generated: result pages, compiled code, files to copy, notebooks, the palette, the charts' script."""
+    current.texts = {file.src_uri: file.content_string for file in files.documentation_pages() if _written(file)}
     if written := files.get_file_from_path(glossary.PAGE):
         current.terms = glossary.terms(written.content_string)
     for path, content in generated(config):
@@ -97,10 +100,19 @@ def generated(config: MkDocsConfig) -> Iterator[tuple[str, str]]:
     yield "assets/vega.js", svg.bundle()
     for path in kernel_files(current.root).values():
         yield f"kernels/{path.name}", path.read_text(encoding="utf-8")
+    embedded = {path for page, text in current.texts.items() for path in scripts.embedded(text, page)}
+    for source in sorted(embedded):
+        if source.startswith("snippets/"):
+            yield scripts.served(source), scripts.script(source, current.root, config.site_url or SITE)
     blocks = census.count()
     at = functools.partial(place, config)
     yield from results.files(current.store, current.reports, blocks, at)
     yield from explorer.files(current.store, current.captures, at)
+
+
+def _written(file: File) -> bool:
+    """Whether a page's Markdown was written by hand."""
+    return file.src_uri.endswith(".md") and not file.generated_by
 
 
 def place(config: MkDocsConfig, path: str, url: str) -> Place:
@@ -127,7 +139,10 @@ def on_page_markdown(markdown: str, *, page: MkDocsPage, config: MkDocsConfig, f
     except PublishError as error:
         raise PluginError(str(error)) from error
     page.meta.setdefault("reading_time", reading.minutes(markdown))
-    return rendered
+    page.meta["scripts"] = [
+        ours.place.to(scripts.served(path)) for path in scripts.embedded(markdown, page.file.src_uri)
+    ]
+    return elsewhere.noted(rendered, ours.place, current.texts, current.root)
 
 
 def on_page_content(html: str, *, page: MkDocsPage, config: MkDocsConfig, files: Files) -> str:

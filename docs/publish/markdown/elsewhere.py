@@ -1,0 +1,213 @@
+"""Below a block of embedded code: the script that it is part of, and where names are from that the page does not show."""
+
+import ast
+import builtins
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from html import escape
+from pathlib import Path
+
+from markdown.extensions.toc import slugify  # type: ignore[import-untyped]
+
+from docs.publish.markdown import markers
+from docs.publish.markdown.fences import Block, blocks_of
+from docs.publish.markdown.scripts import OURS, bound, served
+from docs.publish.place import Place
+from tests.benchmarks.source import ROOT
+
+HEADING = re.compile(r"^#{2,3} +(?P<title>.*?) *(?:\{ *#(?P<anchor>[\w-]+) *\})?$")
+BINDS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+@dataclass(frozen=True)
+class Name:
+    """Where a name of a file is from: a module, or a line of the file itself."""
+
+    module: str = ""
+    original: str = ""  # in the module; "" of a module itself
+    line: int = 0
+
+
+def noted(text: str, place: Place, texts: Mapping[str, str], root: Path = ROOT) -> str:
+    """A page's Markdown with a line below each embedded block that brings a file, or names, not yet accounted for.
+
+    Args:
+        texts: the Markdown of all pages, by their paths: where names of other files are shown.
+    """
+    lines = text.splitlines()
+    blocks = [block for block in blocks_of(text, place.path) if _sections(block)]
+    shown = {section for block in blocks for section in _sections(block)}
+    said: set[tuple[str, str]] = set()
+    notes = [(block, list(_notes(block, shown, said, place, texts, root))) for block in blocks]
+    for block, sentences in reversed(notes):
+        if sentences:
+            indent = lines[block.line - 1].partition(block.fence)[0]
+            line = f'{indent}<p class="rp-from" data-search-exclude>{" ".join(sentences)}</p>'
+            lines[block.last : block.last] = ["", line, ""]
+    return "\n".join(lines) + ("\n" if text.endswith("\n") else "")
+
+
+def _sections(block: Block) -> list[tuple[str, str | None]]:
+    return [(path, part) for path, part in block.includes if path.endswith(".py") and path.startswith(OURS)]
+
+
+def _notes(
+    block: Block,
+    shown: set[tuple[str, str | None]],
+    said: set[tuple[str, str]],
+    place: Place,
+    texts: Mapping[str, str],
+    root: Path,
+) -> Iterator[str]:
+    """Sentences of HTML: the script of a block's files, and where names are from that the page does not show."""
+    for path in dict.fromkeys(path for path, _ in _sections(block)):
+        names = {name for at, section in _sections(block) if at == path for name in used(root / path, section)}
+        visible = [lines_of(root / path, section) for at, section in shown if at == path]
+        new = {
+            name: origin
+            for name, origin in where(root / path).items()
+            if name in names and (path, name) not in said and not any(origin.line in lines for lines in visible)
+        }
+        here = sorted(name for name, origin in new.items() if origin.line)
+        imported = list(_imported(new, place, texts, root))
+        link, first = place.to(served(path)), (path, "") not in said
+        file = f'<a href="{link}" download><code>{Path(path).name}</code></a>'
+        said |= {(path, name) for name in ("", *new)}
+        if first:
+            yield f'Part of {file} <button type="button" data-copy-url="{link}">Copy the file</button>'
+        if here:
+            yield f"Also {'there' if first else f'in {file}'}: {_codes(here)}."
+        if imported:
+            yield f"Imported: {'; '.join(imported)}."
+
+
+def _imported(origins: Mapping[str, Name], place: Place, texts: Mapping[str, str], root: Path) -> Iterator[str]:
+    """Where imported names are from, but for modules under their own names."""
+    modules: dict[str, list[str]] = {}
+    for name, origin in sorted(origins.items()):
+        if origin.original:
+            modules.setdefault(origin.module, []).append(name)
+        elif origin.module:
+            yield f"<code>{name}</code> is <code>{origin.module}</code>"
+    for module, names in modules.items():
+        path = f"{module.replace('.', '/')}.py"
+        if not (root / path).is_file():
+            yield f"{_codes(names)} from <code>{module}</code>"
+        elif found := page_with(path, names[0], texts, root):
+            page, anchor = found
+            if page != place.path:
+                link = place.to(address(page) + (f"#{anchor}" if anchor else ""))
+                yield f'{_codes(names)} from <a href="{link}">{escape(title(texts[page]) or page)}</a>'
+
+
+def _codes(names: list[str]) -> str:
+    marked = [f"<code>{name}</code>" for name in names]
+    return " and ".join(filter(None, [", ".join(marked[:-1]), marked[-1]]))
+
+
+# ---- what files say of names ----------------------------------------------------------------------------------------
+
+
+@cache
+def where(file: Path) -> dict[str, Name]:
+    """Where each name is from that a file has at its top level."""
+    found: dict[str, Name] = {}
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                found[alias.asname or alias.name.partition(".")[0]] = Name(alias.name if alias.asname else "")
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                found[alias.asname or alias.name] = Name(node.module or "", alias.name)
+        elif isinstance(node, BINDS):
+            found[node.name] = Name(line=node.lineno)
+        else:
+            found |= {name: Name(line=node.lineno) for name in bound(node)}
+    return found
+
+
+@cache
+def lines_of(file: Path, section: str | None) -> range:
+    """The lines of a section, or of the whole file."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    if section is None:
+        return range(1, len(lines) + 1)
+    found = [number for number, line in enumerate(lines, 1) if (marker := markers.MARKER.match(line))
+             and marker["name"] == section]  # fmt: skip
+    return range(found[0] + 1, found[-1])
+
+
+@cache
+def used(file: Path, section: str | None) -> set[str]:
+    """The names of the file's top level, and of no function of it, that a section uses."""
+    lines = lines_of(file, section)
+    return {name for line, name in _global(ast.parse(file.read_text(encoding="utf-8")), frozenset()) if line in lines}
+
+
+def _global(node: ast.AST, local: frozenset[str]) -> Iterator[tuple[int, str]]:
+    """(line, name) of each name that is read and is no local one, nor Python's own."""
+    if isinstance(node, ast.Name):
+        if isinstance(node.ctx, ast.Load) and node.id not in local and not hasattr(builtins, node.id):
+            yield node.lineno, node.id
+        return
+    inside = local | _locals(node) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) else local
+    for child in ast.iter_child_nodes(node):
+        outside = isinstance(node, ast.FunctionDef) and child in (*node.decorator_list, node.returns)
+        yield from _global(child, local if outside else inside)
+
+
+def _locals(function: ast.AST) -> frozenset[str]:
+    """What a function gives a meaning to: its arguments, and all that it assigns or defines."""
+    found = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.arg):
+            found.add(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, BINDS) and node is not function:
+            found.add(node.name)
+    return frozenset(found)
+
+
+# ---- pages ----------------------------------------------------------------------------------------------------------
+
+
+def page_with(path: str, name: str, texts: Mapping[str, str], root: Path = ROOT) -> tuple[str, str] | None:
+    """The page that shows where a name is defined, and the anchor; else one that embeds the file; None if none does."""
+    line = where(root / path)[name].line
+    embeds = None
+    for page, text in texts.items():
+        for block in blocks_of(text, page):
+            for at, section in block.includes:
+                if at == path and line in lines_of(root / path, section):
+                    return page, _anchor(text, block.line)
+                embeds = embeds or ((page, "") if at == path else None)
+    return embeds
+
+
+def _anchor(text: str, line: int) -> str:
+    """The anchor of the section that a line is in, "" above the first."""
+    fenced = {number for block in blocks_of(text, "") for number in range(block.line, block.last + 1)}
+    above = enumerate(text.splitlines()[: line - 1], 1)
+    found = [match for number, heading in above if number not in fenced and (match := HEADING.match(heading))]
+    return (found[-1]["anchor"] or slugify(found[-1]["title"], "-")) if found else ""
+
+
+def title(text: str) -> str:
+    """A page's title, as its front matter has it; "" where it has none."""
+    found = re.search(r"^title: *(.+)$", text, re.M)
+    return found[1] if found else ""
+
+
+def address(page: str) -> str:
+    """A page's address below the site's: "validation/timing.md" is at "validation/timing/"."""
+    path = page.removesuffix(".md")
+    return path.removesuffix("index") if path.rpartition("/")[2] == "index" else f"{path}/"
+
+
+def forget() -> None:
+    """Read the files again: they may have changed since the last build."""
+    for kept in (where, lines_of, used):
+        kept.cache_clear()

@@ -1,0 +1,298 @@
+"""Files that pages embed, each as one script that runs alone: all that it uses of other files of ours is in it.
+
+What a file imports from its neighbours is merged into it where that keeps the meaning. Where two files give one name
+to two things, or a file starts itself once more, the script carries all files instead, and unpacks them when it runs.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from docs.publish.markdown import markers
+from docs.publish.markdown.fences import blocks_of
+from docs.publish.place import SITE
+from tests.benchmarks.source import ROOT
+
+OURS = ("snippets", "kernels")
+COMMAND = re.compile(r"python -m snippets\.(?:\w+\.)*(\w+)")
+NAMED = re.compile(r"(?:snippets|kernels)/[\w/]+\.py")  # a file of ours, in a string
+PLACE = {"__file__"}  # names and values by which a file finds its place among others
+NAME = {"__spec__", "-m"}  # and starts one by its module's name
+LONG = 120
+
+
+class Entangled(Exception):
+    """Files that cannot be merged into one without changing what they mean; the message says why."""
+
+
+def served(path: str) -> str:
+    """Where the script of a file is on the site: snippets/validation/timing.py is validation/timing.py."""
+    return path.removeprefix("snippets/")
+
+
+def embedded(text: str, page: str) -> list[str]:
+    """The Python files of ours that a page's blocks embed, in the page's order."""
+    paths = (path for block in blocks_of(text, page) for path, _ in block.includes)
+    return list(dict.fromkeys(path for path in paths if path.endswith(".py") and path.startswith(OURS)))
+
+
+def script(path: str, root: Path = ROOT, site: str = SITE) -> str:
+    """A file with all that it uses, to run as `python NAME.py` in any folder."""
+    if path.startswith("kernels/"):  # these stand alone, and are served as they are
+        return (root / path).read_text(encoding="utf-8")
+    others = [Path(other).name for other in reached(path, root) if other != path]
+    alone = Module(path, root)
+    try:
+        text = merged(path, root) if others or has(alone.tree, NAME) else alone.text
+    except Entangled:
+        text = carried(path, root)
+    docstring, rest = _split(COMMAND.sub(r"python \1.py", text))
+    what = f" With what it uses of {_listed(others)}." if others else ""
+    return f"{docstring}\n# {site}{served(path)}, MIT licence.{what}\n\n{rest.lstrip()}"
+
+
+# ---- what a file uses -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Module:
+    """A file of ours, and what of it is used: all, or some names."""
+
+    path: str
+    root: Path
+    used: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.text = markers.without((self.root / self.path).read_text(encoding="utf-8"))
+        self.tree = ast.parse(self.text)
+        self.binds = {name: node for node in self.tree.body for name in bound(node)}
+
+    def imports(self, everywhere: bool = False) -> Iterator[tuple[ast.ImportFrom, str]]:
+        """Each import of ours with the path that it is from; of a whole module, that module's."""
+        for node in ast.walk(self.tree) if everywhere else self.tree.body:
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(OURS):
+                base = (node.module or "").replace(".", "/")
+                for path in [f"{base}.py", *(f"{base}/{alias.name}.py" for alias in node.names)]:
+                    if (self.root / path).is_file():
+                        yield node, path
+
+
+def bound(node: ast.stmt) -> set[str]:
+    """The names that a statement gives a meaning to."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {node.name}
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+    passing = [each.target for each in ast.walk(node) if isinstance(each, ast.comprehension)]
+    for_a_moment = {part.id for target in passing for part in ast.walk(target) if isinstance(part, ast.Name)}
+    names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+    return names - for_a_moment
+
+
+def reached(path: str, root: Path = ROOT) -> list[str]:
+    """A file and those of ours that it needs: all that it imports, or names in a string, with theirs."""
+    found: dict[str, None] = {}
+    waiting = [path]
+    while waiting:
+        module = Module(waiting.pop(), root)
+        if module.path not in found:
+            found[module.path] = None
+            waiting += [other for _, other in module.imports(everywhere=True)]
+            if module.path == path and has(module.tree, NAME):
+                texts = [node.value for node in ast.walk(module.tree) if isinstance(node, ast.Constant)]
+                named = [name for text in texts if isinstance(text, str) for name in NAMED.findall(text)]
+                waiting += [name for name in named if (root / name).is_file()]
+    return sorted(found)
+
+
+def has(tree: ast.AST, wanted: set[str]) -> bool:
+    """Whether one of these names or values stands in code."""
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    values = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return bool((names | values) & wanted)
+
+
+# ---- several files merged into one ----------------------------------------------------------------------------------
+
+
+def merged(path: str, root: Path = ROOT) -> str:
+    """A file below what it uses of others; the imports of all stand at the top.
+
+    Raises:
+        Entangled: two files give one name to two things, or one imports, starts or looks up what a single file has not.
+    """
+    modules: dict[str, Module] = {}
+    order = list(dict.fromkeys(_use(path, None, modules, root)))
+    whole = modules[path]
+    parts = [_part(modules[other]) for other in order if other != path]
+    imports = [line for other in order for line in _imports(modules[other])]
+    _refuse_clashes([modules[other] for other in order])
+    docstring, _ = _split(whole.text)
+    text = "\n".join([docstring, *_sorted(imports), "\n", *parts, _title(path), "\n", _body(whole)])
+    return re.sub(r"\n{4,}", "\n\n\n", text)
+
+
+def _use(path: str, names: set[str] | None, modules: dict[str, Module], root: Path) -> list[str]:
+    """Note what is used of a file, all if no names are given; returns the files, each after those that it uses."""
+    module = modules.setdefault(path, Module(path, root))
+    if any(isinstance(node, ast.ImportFrom) and node not in module.tree.body for node, _ in module.imports(True)):
+        raise Entangled(f"{path} imports ours within a function")
+    order: list[str] = []
+    waiting = (set(module.binds) if names is None else names) - module.used
+    if names is None and has(module.tree, PLACE | NAME):
+        raise Entangled(f"{path} asks where it lies, or starts itself")
+    while waiting:
+        name = waiting.pop()
+        node = module.binds.get(name)
+        if node is None:
+            raise Entangled(f"{path} has no {name}: it is a module")
+        module.used.add(name)
+        if has(node, PLACE | NAME):
+            raise Entangled(f"{path}: {name} asks where it lies, or starts it")
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+            waiting |= (used & set(module.binds)) - module.used
+    for node, other in module.imports():
+        wanted = {alias.name for alias in node.names if alias.name in module.used}
+        if any(alias.asname for alias in node.names):
+            raise Entangled(f"{path} renames what it imports")
+        if wanted:
+            order += _use(other, wanted, modules, root)
+    return [*order, path]
+
+
+def _part(module: Module) -> str:
+    """What is used of a file, without its imports, each statement with the comments above it."""
+    lines = module.text.splitlines()
+    found = []
+    for node in module.tree.body:
+        if isinstance(node, ast.Import | ast.ImportFrom) or not bound(node) & module.used:
+            continue
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign):
+            raise Entangled(f"{module.path}:{node.lineno}: a statement that does more than to define")
+        first = _first(node)
+        while first > 1 and lines[first - 2].startswith("#"):
+            first -= 1
+        found.append("\n".join(lines[first - 1 : node.end_lineno]))
+    return "\n\n\n".join([_title(f"of {module.path}"), *found, "\n"])
+
+
+def _body(module: Module) -> str:
+    """All of a file but its docstring and its imports."""
+    gone: set[int] = set()
+    for node in module.tree.body:
+        docstring = node is module.tree.body[0] and isinstance(node, ast.Expr)
+        if docstring or isinstance(node, ast.Import | ast.ImportFrom):
+            gone.update(range(node.lineno, (node.end_lineno or 0) + 1))
+    lines = [line for number, line in enumerate(module.text.splitlines(), 1) if number not in gone]
+    return "\n".join(lines).strip("\n") + "\n"
+
+
+def _title(what: str) -> str:
+    return f"{f'# ---- {what} ':-<{LONG - 1}}"
+
+
+def _imports(module: Module) -> Iterator[tuple[str, str, str | None]]:
+    """(module, name or "", alias) of what a file imports and uses, but for ours."""
+    ours = {id(node) for node, _ in module.imports()}
+    for node in module.tree.body:
+        for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) and id(node) not in ours else []:
+            if (alias.asname or alias.name).partition(".")[0] in module.used:
+                yield (node.module or "", alias.name, alias.asname) if isinstance(node, ast.ImportFrom) else (
+                    alias.name, "", alias.asname
+                )  # fmt: skip
+
+
+def _sorted(imports: list[tuple[str, str, str | None]]) -> list[str]:
+    """Import statements, one for each module: the standard library's, a blank line, the others."""
+    plain = sorted(
+        {f"import {module}" + (f" as {alias}" if alias else "") for module, name, alias in imports if not name}
+    )
+    froms: dict[str, set[str]] = {}
+    for module, name, alias in imports:
+        if name:
+            froms.setdefault(module, set()).add(f"{name} as {alias}" if alias else name)
+    lines = [*plain, *(f"from {module} import {', '.join(sorted(names))}" for module, names in sorted(froms.items()))]
+    standard = [line for line in lines if re.split(r"[ .]", line)[1] in sys.stdlib_module_names]
+    return [*standard, "", *(line for line in lines if line not in standard)]
+
+
+def _refuse_clashes(modules: list[Module]) -> None:
+    """Raises: Entangled: a name means two things."""
+    meant: dict[str, object] = {}
+    for module in modules:
+        imported = {
+            (alias or name or origin).partition(".")[0]: (origin if name or alias else origin.partition(".")[0], name)
+            for origin, name, alias in _imports(module)
+        }
+        ours = {alias.name for node, _ in module.imports() for alias in node.names}
+        for name in module.used - ours:
+            meaning = imported.get(name, module.path)
+            if meant.setdefault(name, meaning) != meaning:
+                raise Entangled(f"{name} is one thing in {module.path} and another in {meant[name]}")
+
+
+# ---- several files carried in one -----------------------------------------------------------------------------------
+
+UNPACK = """{docstring}
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+FILES = {{
+{files}}}
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in FILES.items():
+            file = Path(folder, name)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        command = [sys.executable, "-m", "{module}", *sys.argv[1:]]
+        sys.exit(subprocess.run(command, env={{**os.environ, "PYTHONPATH": folder}}).returncode)
+"""
+
+
+def carried(path: str, root: Path = ROOT) -> str:
+    """A script that holds a file and all that it needs, and runs the file where these are unpacked."""
+    files = [path, *(other for other in reached(path, root) if other != path)]
+    module = path.removesuffix(".py").replace("/", ".")
+    texts = "".join(f'    "{name}": {_quoted(_carried(name, root))},\n' for name in files)
+    docstring, _ = _split(Module(path, root).text)
+    return UNPACK.format(docstring=docstring, files=texts, module=module)
+
+
+def _carried(path: str, root: Path) -> str:
+    text = (root / path).read_text(encoding="utf-8")
+    return text if path.startswith("kernels/") else markers.without(text)  # kernels as they are served
+
+
+def _quoted(text: str) -> str:
+    """A text as a literal that reads like the text, where Python has one for it."""
+    plain = f"r'''{text}'''"
+    return plain if "'''" not in text and not text.endswith(("\\", "'")) else repr(text)
+
+
+# ---- text -----------------------------------------------------------------------------------------------------------
+
+
+def _split(text: str) -> tuple[str, str]:
+    """A file's docstring, as it is written, and the rest."""
+    node = ast.parse(text).body[0]
+    lines = text.splitlines(keepends=True)
+    return "".join(lines[: node.end_lineno]), "".join(lines[node.end_lineno :])
+
+
+def _first(node: ast.stmt) -> int:
+    decorators = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
