@@ -1,4 +1,4 @@
-"""Below a block of embedded code: the script that it is part of, and where names are from that the page does not show."""
+"""Below embedded code: the script that it is part of, and where names are from that the page does not show."""
 
 import ast
 import builtins
@@ -95,9 +95,11 @@ def _imported(origins: Mapping[str, Name], place: Place, texts: Mapping[str, str
         path = f"{module.replace('.', '/')}.py"
         if not (root / path).is_file():
             yield f"{_codes(names)} from <code>{module}</code>"
-        elif found := page_with(path, names[0], texts, root):
-            page, anchor = found
-            if page != place.path:
+        else:
+            found = [page_with(path, name, texts, root) for name in names]
+            # the first place that is more than a page; a page is better than none
+            page, anchor = max(filter(None, found), key=lambda each: bool(each[1]), default=("", ""))
+            if page and page != place.path:
                 link = place.to(address(page) + (f"#{anchor}" if anchor else ""))
                 yield f'{_codes(names)} from <a href="{link}">{escape(title(texts[page]) or page)}</a>'
 

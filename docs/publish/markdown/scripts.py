@@ -46,10 +46,10 @@ def script(path: str, root: Path = ROOT, site: str = SITE) -> str:
     others = [Path(other).name for other in reached(path, root) if other != path]
     alone = Module(path, root)
     try:
-        text = merged(path, root) if others or has(alone.tree, NAME) else alone.text
+        text = COMMAND.sub(r"python \1.py", merged(path, root) if others or has(alone.tree, NAME) else alone.text)
     except Entangled:
         text = carried(path, root)
-    docstring, rest = _split(COMMAND.sub(r"python \1.py", text))
+    docstring, rest = _split(text)
     what = f" With what it uses of {_listed(others)}." if others else ""
     return f"{docstring}\n# {site}{served(path)}, MIT licence.{what}\n\n{rest.lstrip()}"
 
@@ -264,7 +264,7 @@ def carried(path: str, root: Path = ROOT) -> str:
     files = [path, *(other for other in reached(path, root) if other != path)]
     module = path.removesuffix(".py").replace("/", ".")
     texts = "".join(f'    "{name}": {_quoted(_carried(name, root))},\n' for name in files)
-    docstring, _ = _split(Module(path, root).text)
+    docstring = COMMAND.sub(r"python \1.py", _split(Module(path, root).text)[0])
     return UNPACK.format(docstring=docstring, files=texts, module=module)
 
 

@@ -1,0 +1,288 @@
+"""Each file that a page embeds is one script to paste: complete, and it runs in an empty folder."""
+
+import ast
+import builtins
+import os
+import re
+import runpy
+import subprocess
+import symtable
+import sys
+from pathlib import Path
+
+import pytest
+
+from docs.publish.markdown import elsewhere, markers, pages, scripts
+from docs.publish.place import Place
+from tests.benchmarks.source import ROOT
+
+EMBEDDED = sorted({path for page, text in pages.texts().items() for path in scripts.embedded(text, page)})
+SNIPPETS = [path for path in EMBEDDED if path.startswith("snippets/")]
+
+
+def is_carried(path: str) -> bool:
+    return "\nFILES = {" in scripts.script(path)
+
+
+MERGED = [path for path in SNIPPETS if len(scripts.reached(path)) > 1 and not is_carried(path)]
+ALONE = [path for path in SNIPPETS if len(scripts.reached(path)) == 1]
+
+
+def unresolved(text: str) -> set[str]:
+    """Names that some part of a file takes from its top level, and that stand neither there nor in Python."""
+    top = symtable.symtable(text, "script", "exec")
+    known = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+    found, waiting = set(), [top]
+    while waiting:
+        table = waiting.pop()
+        waiting += table.get_children()
+        found |= {symbol.get_name() for symbol in table.get_symbols() if symbol.is_global() and symbol.is_referenced()}
+    return {name for name in found - known if not hasattr(builtins, name) and name not in ("__file__", "__spec__")}
+
+
+def ours_in(text: str) -> list[str]:
+    return re.findall(r"^\s*(?:from|import) +(?:snippets|kernels|tests|docs)\b.*", text, re.M)
+
+
+# ---- the site's -----------------------------------------------------------------------------------------------------
+
+
+def test_every_page_with_code_of_ours_has_scripts():
+    """And no two files have one address: kernels are served beside snippets of their track."""
+    assert EMBEDDED
+    addresses = [
+        scripts.served(path) for path in {*EMBEDDED, *(f"kernels/{file.name}" for file in ROOT.glob("kernels/*.py"))}
+    ]
+    assert len(set(addresses)) == len(addresses)
+
+
+@pytest.mark.parametrize("path", EMBEDDED)
+def test_a_script_is_complete(path: str):
+    text = scripts.script(path)
+    assert not unresolved(text)
+    assert is_carried(path) or not ours_in(text)
+    assert is_carried(path) or path.startswith("kernels/") or "--8<--" not in text
+
+
+@pytest.mark.parametrize("path", ALONE)
+def test_a_file_that_stands_alone_is_its_script(path: str):
+    """So whatever test runs the file has run the script."""
+    body = ast.parse(scripts.script(path)).body[1:]
+    source = scripts.COMMAND.sub(r"python \1.py", (ROOT / path).read_text())
+    assert [ast.dump(node) for node in body] == [ast.dump(node) for node in ast.parse(source).body[1:]]
+
+
+@pytest.mark.parametrize("path", MERGED)
+def test_a_merged_script_runs_in_an_empty_folder(path: str, tmp_path: Path):
+    file = tmp_path / Path(path).name
+    file.write_text(scripts.script(path))
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([sys.executable, file], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+@pytest.mark.parametrize("path", [path for path in SNIPPETS if is_carried(path)])
+def test_a_script_carries_whatever_its_files_import(path: str, tmp_path: Path):
+    """It runs the files as they are: what could be wrong with it is that one is missing."""
+    (tmp_path / "script.py").write_text(scripts.script(path))
+    files = runpy.run_path(str(tmp_path / "script.py"))["FILES"]
+    for name, text in files.items():
+        assert markers.without((ROOT / name).read_text()) == markers.without(text)
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(scripts.OURS):
+                base = (node.module or "").replace(".", "/")
+                assert f"{base}.py" in files or all(f"{base}/{alias.name}.py" in files for alias in node.names)
+
+
+# ---- how scripts are made -------------------------------------------------------------------------------------------
+
+TIMER = '''"""A timer."""
+
+import math
+import time
+
+from fractions import Fraction
+
+ROUNDS = 3  # as many as it takes
+UNIT = 1e6
+
+
+# The best of some.
+# --8<-- [start:best]
+def best(call):
+    return min(once(call) for _ in range(ROUNDS))
+
+
+# --8<-- [end:best]
+
+
+def once(call):
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def unused(x: Fraction):
+    return math.sqrt(x)
+'''
+OP = '''"""An op.
+
+Run `python -m snippets.op`.
+"""
+
+from functools import partial
+
+from snippets.timer import best
+
+
+def main():
+    print(best(partial(abs, -1)) >= 0)
+
+
+if __name__ == "__main__":
+    main()
+'''
+
+
+def house(folder: Path, **files: str) -> Path:
+    """A folder with snippets of these texts."""
+    (folder / "snippets").mkdir(parents=True)
+    for name, text in files.items():
+        (folder / "snippets" / f"{name}.py").write_text(text)
+    return folder
+
+
+def printed(text: str, folder: Path) -> str:
+    """What a script prints that is run in a folder of its own."""
+    (folder / "alone").mkdir()
+    (folder / "alone" / "script.py").write_text(text)
+    command = [sys.executable, "-I", "script.py"]
+    return subprocess.run(command, cwd=folder / "alone", capture_output=True, text=True, check=True).stdout
+
+
+def test_a_script_has_what_is_used_of_other_files_and_no_more(tmp_path: Path):
+    text = scripts.script("snippets/op.py", house(tmp_path, op=OP, timer=TIMER), "https://site/")
+    assert text.startswith(
+        '"""An op.\n\nRun `python op.py`.\n"""\n\n# https://site/op.py, MIT licence. With what it uses of timer.py.'
+    )
+    assert "import time\nfrom functools import partial\n" in text
+    assert "# The best of some.\ndef best" in text and "ROUNDS = 3" in text and "def once" in text
+    assert not {"UNIT", "unused", "math", "fractions", "8<"} & set(re.findall(r"[\w<]+", text))
+    assert printed(text, tmp_path) == "True\n"
+
+
+CLASHING = {
+    "a name of both": OP.replace("def main", "ROUNDS = 5\n\n\ndef main"),
+    "a module by its name": OP.replace("snippets.timer import best", "snippets import timer").replace(
+        "best(", "timer.best("
+    ),
+    "another name": OP.replace("import best", "import best as fastest").replace("best(", "fastest("),
+    "an import in a function": OP.replace("from snippets.timer import best\n", "").replace(
+        "    print", "    from snippets.timer import best\n\n    print"
+    ),
+    "its own name": OP.replace("print(", "print(__spec__.name == 'snippets.op' and "),
+    "its place": OP.replace("print(", "print(__file__.endswith('snippets/op.py') and "),
+}
+
+
+@pytest.mark.parametrize("what", CLASHING)
+def test_what_cannot_be_one_file_is_carried_and_runs(what: str, tmp_path: Path):
+    root = house(tmp_path, op=CLASHING[what], timer=TIMER)
+    with pytest.raises(scripts.Entangled):
+        scripts.merged("snippets/op.py", root)
+    assert printed(scripts.script("snippets/op.py", root), tmp_path) == "True\n"
+
+
+def test_an_import_that_means_two_things_is_no_single_file(tmp_path: Path):
+    other = OP.replace(
+        "from functools import partial", "from operator import call as time\nfrom functools import partial"
+    )
+    with pytest.raises(scripts.Entangled, match="time"):
+        scripts.merged("snippets/op.py", house(tmp_path, op=other, timer=TIMER))
+
+
+def test_a_statement_of_another_file_that_acts_is_not_lost(tmp_path: Path):
+    acting = TIMER.replace("ROUNDS = 3", "for ROUNDS in (1, 3): print(ROUNDS)")
+    root = house(tmp_path, op=OP, timer=acting)
+    with pytest.raises(scripts.Entangled, match="more than to define"):
+        scripts.merged("snippets/op.py", root)
+    assert printed(scripts.script("snippets/op.py", root), tmp_path) == "1\n3\nTrue\n"
+
+
+# ---- what a page says below its code --------------------------------------------------------------------------------
+
+PAGE = """---
+title: An op
+---
+
+```python
+--8<-- "snippets/op.py:main"
+```
+
+- In a list:
+
+    ```python
+    --8<-- "snippets/op.py:again"
+    ```
+"""
+OTHER = """---
+title: The timer
+---
+
+## What it does { #does }
+
+### How it `counts`
+
+```python
+--8<-- "snippets/timer.py:best"
+```
+"""
+
+
+AGAIN = """# --8<-- [end:main]
+
+
+# --8<-- [start:again]
+def again(best, x=math.pi):
+    return main, best, partial, SIZE, len(str(x))
+
+
+# --8<-- [end:again]
+if __name__"""
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> list[str]:
+    """What stands below the blocks of a page, as lines."""
+    marked = OP.replace("from functools", "import math\nimport numpy as np\nfrom functools").replace(
+        "abs, -1", "np.full, SIZE"
+    )
+    marked = marked.replace("def main", "SIZE = 1\n\n\n# --8<-- [start:main]\ndef main").replace("if __name__", AGAIN)
+    root = house(tmp_path, op=marked, timer=TIMER)
+    elsewhere.forget()
+    text = elsewhere.noted(PAGE, Place("op.md", "op/"), {"op.md": PAGE, "a/timer.md": OTHER}, root)
+    return [line for line in text.splitlines() if "rp-from" in line]
+
+
+def test_a_section_says_where_its_names_are_from(notes: list[str]):
+    assert re.sub(r"<[^>]*>", "", notes[0]) == (
+        "Part of op.py Copy the file Also there: SIZE. "
+        "Imported: np is numpy; best from The timer; partial from functools."
+    )
+    assert 'href="../a/timer/#how-it-counts">The timer' in notes[0]
+    assert 'href="../op.py" download' in notes[0] and 'data-copy-url="../op.py"' in notes[0]
+
+
+def test_what_is_said_once_is_not_said_again(notes: list[str]):
+    """Nor is an argument taken for the name of another file, nor are Python's own names and a module's."""
+    assert len(notes) == 1
+
+
+def test_pages_say_where_names_of_other_pages_are_from():
+    elsewhere.forget()
+    texts = pages.texts()
+    text = elsewhere.noted(texts["index.md"], Place("index.md", ""), texts)
+    assert '<code>captured</code> from <a href="validation/timing/#the-timer">Timing a GPU</a>' in text
+    text = elsewhere.noted(texts["patterns/attention.md"], Place("patterns/attention.md", "patterns/attention/"), texts)
+    assert "<code>merge</code> and <code>split</code>" in text and "<code>torch.nn.functional</code>" in text
