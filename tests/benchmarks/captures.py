@@ -82,6 +82,7 @@ _COMPILER = "snippets.compiler.what_compile_does"
 _FIRST = "snippets.kernels.first_kernel"
 _FINDINGS = "snippets.validation.compiled_code_findings"
 _INDUCTOR = "snippets.compiler.inductor_code"
+_YOURS = "snippets.validation.timing_your_op"
 
 
 def _inductor(function: str, direction: str) -> Iterator[Output]:
@@ -126,6 +127,8 @@ CAPTURES = (
     Output("validation/compiled-code/narrow", _FINDINGS, "narrow"),
     Output("validation/compiled-code/spill", _FINDINGS, "spill"),
     Output("validation/equivalence", "snippets.validation.equivalence"),
+    Output("validation/timing-your-op/three-timers", _YOURS, "three timers"),
+    Output("validation/timing-your-op/two-versions", _YOURS, "two versions"),
 )
 
 

@@ -23,7 +23,7 @@ import torch
 from pytest_codeblocks.main import CodeBlock, extract_from_buffer
 
 from docs.publish.generated import census
-from docs.publish.markdown import pages
+from docs.publish.markdown import pages, scripts
 from docs.publish.markdown.fences import Block, blocks_of
 from docs.publish.place import kernel_files
 from tests.benchmarks.source import ROOT
@@ -35,7 +35,7 @@ Script = Callable[[str], subprocess.CompletedProcess[str]]
 
 def expand(code: str) -> str:
     """Code with its includes expanded, by the extension that expands them on the page."""
-    settings = {"pymdownx.snippets": {"base_path": [str(ROOT)], "check_paths": True}}
+    settings = {"pymdownx.snippets": {"base_path": [str(ROOT)], "check_paths": True, "dedent_subsections": True}}
     extended = markdown.Markdown(extensions=["pymdownx.snippets"], extension_configs=settings)
     return "\n".join(extended.preprocessors["snippet"].run(code.splitlines())) + "\n"
 
@@ -67,10 +67,12 @@ BLOCKS = collect()
 
 @pytest.fixture(scope="module", autouse=True)
 def copies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The kernels as a reader has them beside their code: copied, and imported by their own names."""
+    """The files that panels offer, as a reader has them beside their code: copied, and imported by their own names."""
     folder = tmp_path_factory.mktemp("copies")
     for kernel in kernel_files().values():
         shutil.copy(kernel, folder)
+    for path in re.findall(r"snippet_file\(\s*[\"']([^\"']+)", "".join(pages.texts().values())):
+        (folder / Path(path).name).write_text(scripts.script(path))
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         yield folder

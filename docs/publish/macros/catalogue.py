@@ -177,6 +177,10 @@ class Macros:
         """The panel that offers kernels/<name>.py to copy."""
         return self._page.put_markdown(kernel_files.panel(name, self._page.place, self._root))
 
+    def snippet_file(self, path: str) -> str:
+        """The panel that offers a file of snippets/ to copy, with all that it uses of others."""
+        return self._page.put_markdown(kernel_files.snippet(path, self._page.place, self._root))
+
     def explorer(self, name: str) -> str:
         """What kernels/<name>.py, or the compiler's page, was compiled to: facts, and the button of the viewer."""
         from docs.publish.compiled.panel import panel  # brings Triton

@@ -1,11 +1,11 @@
-"""Kernel files, offered to copy, to download and at a stable address: served as they are in kernels/."""
+"""Files offered to copy, to download and at a stable address: kernels as they are, snippets with all that they use."""
 
 import re
 from html import escape
 from pathlib import Path
 
 from docs.publish.errors import unknown
-from docs.publish.markdown import markers
+from docs.publish.markdown import markers, scripts
 from docs.publish.place import Place, kernel_files
 from snippets.environment import NEWEST, OLDEST
 from tests.benchmarks.source import ROOT
@@ -21,14 +21,31 @@ def panel(name: str, place: Place, root: Path = ROOT) -> str:
     if name not in known:
         raise unknown("kernel_file", name, known)
     text = known[name].read_text(encoding="utf-8")
-    file = known[name].name
-    link, address = place.to(f"kernels/{file}"), f"{place.site_url}kernels/{file}"
+    return _panel(
+        f"kernels/{known[name].name}", text, licence(text), "the Triton of that torch, and nothing else", place
+    )
+
+
+def snippet(path: str, place: Place, root: Path = ROOT) -> str:
+    """The panel of a file of snippets/, as Markdown.
+
+    Raises:
+        PublishError: there is no such file.
+    """
+    known = sorted(file.relative_to(root).as_posix() for file in (root / "snippets").rglob("*.py"))
+    if path not in known:
+        raise unknown("snippet_file", path, known)
+    return _panel(scripts.served(path), scripts.script(path, root, place.site_url), "MIT", "nothing else", place)
+
+
+def _panel(served: str, text: str, licence: str, needs: str, place: Place) -> str:
+    file, link, address = Path(served).name, place.to(served), f"{place.site_url}{served}"
     lines = len(text.splitlines())
     shown = "\n".join(f"    {line}".rstrip() for line in markers.without(text).rstrip("\n").splitlines())
     versions = " to ".join(".".join(map(str, version)) for version in (OLDEST, NEWEST))
     return f"""<div class="rp-kernel-file" markdown="1">
-<p><strong><code>{file}</code></strong>: one file, {lines} lines, {licence(text)} licence. It needs torch {versions}
-and the Triton of that torch, and nothing else.</p>
+<p><strong><code>{file}</code></strong>: one file, {lines} lines, {licence} licence. It needs torch {versions}
+and {needs}.</p>
 <p><button type="button" class="rp-button" data-copy-url="{link}">Copy the file</button>
 <a class="rp-button" href="{link}" download>Download</a>
 <button type="button" class="rp-button" data-copy-text="curl -O {escape(address)}">Copy the curl command</button></p>
