@@ -28,7 +28,7 @@ def fused(x: torch.Tensor) -> torch.Tensor:
 def two_versions() -> None:
     """Time both side by side, as the page does."""
     # --8<-- [start:use]
-    x = torch.randn(512, 1024, device="cuda" if torch.cuda.is_available() else "cpu")
+    x = torch.randn(64, 1024, device="cuda" if torch.cuda.is_available() else "cpu")
 
     calls = {"written_out": lambda: written_out(x), "fused": lambda: fused(x)}
     for name, time in measure(calls, x.device, mode="device" if x.is_cuda else "calls").items():
@@ -79,7 +79,7 @@ def main() -> None:
     print("==== two versions")
     two_versions()
     print("==== three timers")
-    shapes = [(512, 1024), (32768, 4096)] if torch.cuda.is_available() else [(512, 1024)]
+    shapes = [(64, 1024), (32768, 4096)] if torch.cuda.is_available() else [(64, 1024)]
     for shape in shapes:
         three_timers(torch.randn(shape, device="cuda" if torch.cuda.is_available() else "cpu"))
 
