@@ -25,6 +25,7 @@ def table(
     named: bool = True,
     searched: bool = True,
     grid: bool = False,
+    stacked: bool = False,
 ) -> str:
     """A table in a box that scrolls sideways by itself: table.html.j2.
 
@@ -36,10 +37,12 @@ def table(
         named: the first cell of each line is its name.
         searched: the search's index has it.
         grid: it is long and wide: its head and its first column stay in sight, and its lines can be filtered.
+        stacked: on a phone the cells of a line stand below each other, each with its column's name.
     """
-    classes = "rp-table" + " rp-words" * words + " rp-remark" * remark
+    classes = "rp-table" + " rp-words" * words + " rp-remark" * remark + " rp-stacked" * stacked
     template = TEMPLATES.get_template("table.html.j2")
-    return template.render(classes=classes, head=list(head), rows=rows, named=named, searched=searched, grid=grid)
+    given = {"named": named, "searched": searched, "grid": grid, "stacked": stacked}
+    return template.render(classes=classes, head=list(head), rows=rows, **given)
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:

@@ -16,7 +16,7 @@ from tests.site.test_every_page import COLOURS, LOOKS, SAMPLE, STRUCTURE, WIDTH,
 PAGE = "kernels/softmax/"
 DATA = "compiled/softmax/"
 BESIDE = "kernels/rms-norm/", "compiled/rms_norm/"  # torch.compile's kernels stand beside ours
-COMPILER = "compiler/what-compile-does/", "compiled/what-compile-does/"
+COMPILER = "compiler/inductor-code/", "compiled/what-compile-does/"
 ORIGIN = re.compile(r" {4}// line (\d+)$")
 WIDE: ViewportSize = {"width": 1440, "height": 900}
 PHONE: ViewportSize = {"width": 390, "height": 844}

@@ -40,7 +40,7 @@ def page(store: Store, machine: str, place: Place) -> str:
         "\n\n",
     ]
     head = ("date", "commit", "command", "host", "before", "after", "software")
-    parts += ["## Runs\n\n", table(head, (_run(record, place) for record in runs), words=True), "\n\n"]
+    parts += ["## Runs\n\n", table(head, (_run(record, place) for record in runs), words=True, stacked=True), "\n\n"]
     parts += ["## Ceilings\n\n", _ceilings(newest), "\n\n"]
     if busy := store.busy(machine):
         parts += ["## Measured while the machine was busy\n\n", _busy(busy), "\n\n"]
@@ -78,7 +78,7 @@ def _cases(rows: list[Measured], place: Place) -> str:
         named = link(case, place.to(machine_page(of_case[0].machine, case=case)))
         days = evidence.days(row.record for row in of_case)
         lines.append(("", [named + badges, escape(evidence.question(case)), str(len(of_case)), days]))
-    return table(("case", "what it asks", "numbers", "measured"), lines, words=True)
+    return table(("case", "what it asks", "numbers", "measured"), lines, words=True, stacked=True)
 
 
 def _machine(record: Record, place: Place) -> str:
@@ -241,4 +241,4 @@ def _failures(failures: list[Failure]) -> str:
         )
         for failure in failures
     ]
-    return table(("case", "variant", "direction", "shape", "dtype", "reason"), lines, words=True)
+    return table(("case", "variant", "direction", "shape", "dtype", "reason"), lines, words=True, stacked=True)
