@@ -87,19 +87,25 @@ class Report:
         bars = "".join(
             f"<span>{escape(name)}</span><span style='display: flex; align-items: center; gap: 0.5em'>"
             f"<span style='width: {75 * ms / longest:.1f}%; height: 1.1em; background: {COLOURS[self.roles[name]]}'>"
-            f"</span><b>{ms:.3g} ms</b></span>"
+            f"</span><b style='white-space: nowrap'>{ms:.3g} ms</b></span>"
             for ms, name in times
         )
         grid = "display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 0.45em 0.8em; max-width: 40em"
         return f"<div style='{grid}'>{bars}</div>"
 
     def code(self, variant: str) -> str:
-        """The first kernel that the compiler generated for a variant, without what surrounds the kernel."""
+        """The first kernel that the compiler generated for a variant, without what surrounds the kernel.
+
+        C++ comes without casts of indices, and with half of its indentation.
+        """
         text = self.generated[variant][0].read_text()
         found = re.search(r"^(@triton\.jit\n.*?)^'''|^(extern \"C\".*?^\})", text, re.M | re.S)
         if not found:
             raise ValueError(f"{variant}: expected a Triton or a C++ kernel in {self.generated[variant][0]}, got none")
-        return (found[1] or found[2]).rstrip()
+        if found[1]:
+            return found[1].rstrip()
+        plain = re.sub(r"static_cast<int64_t>\(([^()]*)\)", r"\1", found[2])
+        return re.sub(r"^ +", lambda indent: " " * (len(indent[0]) // 2), plain, flags=re.M).rstrip()
 
 
 def run(experiment: Experiment, into: Path) -> Report:

@@ -87,7 +87,7 @@ fused_norm = run(
 fused_norm
 
 # %% [markdown]
-# The kernel that the compiler generated:
+# The kernel that the compiler generated. C++ is shown without the casts of its indices.
 
 # %%
 print(fused_norm.code("compiled"))

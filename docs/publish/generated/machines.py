@@ -241,4 +241,4 @@ def _failures(failures: list[Failure]) -> str:
         )
         for failure in failures
     ]
-    return table(("case", "variant", "direction", "shape", "dtype", "reason"), lines, words=True, stacked=True)
+    return table(("case", "variant", "direction", "shape", "dtype", "reason"), lines, words=True)

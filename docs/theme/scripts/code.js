@@ -28,10 +28,13 @@ export async function copy(pressed, text) {
   }, 1600)
 }
 
-for (const code of document.querySelectorAll(".highlight pre > code")) {
+// A notebook's cells are highlighted by another's hand, which leaves out <code> and brings a button of its own look.
+for (const code of document.querySelectorAll(".highlight pre > code, .highlight-ipynb > pre")) {
   const made = button("Copy", "Copy this code")
   made.addEventListener("click", () => copy(made, () => code.textContent))
-  code.closest(".highlight").append(made)
+  const cell = code.closest(".jp-InputArea")
+  cell?.querySelector(".zeroclipboard-container")?.remove()
+  ;(cell ?? code.closest(".highlight")).append(made)
 }
 
 // <button data-copy-url="…">: copies a whole file as it is served.
@@ -44,10 +47,10 @@ for (const pressed of document.querySelectorAll("[data-copy-text]")) {
   pressed.addEventListener("click", () => copy(pressed, async () => pressed.dataset.copyText))
 }
 
-const SCROLLABLE = ".highlight pre > code, .md-typeset__scrollwrap, .rp-scroll"
+const SCROLLABLE = ".highlight pre > code, .md-typeset__scrollwrap, .rp-scroll, .jp-OutputArea-output pre"
 function reachable() {
   for (const box of document.querySelectorAll(SCROLLABLE)) {
-    if (box.scrollWidth > box.clientWidth) box.tabIndex = 0
+    if (box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight) box.tabIndex = 0
     else box.removeAttribute("tabindex")
   }
 }
