@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from docs.publish.markdown import elsewhere, markers, pages, scripts
+from docs.publish.markdown.fences import blocks_of
 from docs.publish.place import Place
 from tests.benchmarks.source import ROOT
 
@@ -286,3 +287,13 @@ def test_pages_say_where_names_of_other_pages_are_from():
     assert '<code>captured</code> from <a href="validation/timing/#the-timer">Timing a GPU</a>' in text
     text = elsewhere.noted(texts["patterns/attention.md"], Place("patterns/attention.md", "patterns/attention/"), texts)
     assert "<code>merge</code> and <code>split</code>" in text and "<code>torch.nn.functional</code>" in text
+
+
+def test_a_beginners_page_does_not_walk_inductors_objects():
+    elsewhere.forget()
+    for page, text in pages.texts().items():
+        for block in blocks_of(text, page) if "\nlevel: beginner\n" in text else ():
+            for path, section in block.includes if block.embedded and block.language == "python" else ():
+                shown, origins = elsewhere.used(ROOT / path, section), elsewhere.where(ROOT / path)
+                inside = [name for name in shown if name in origins and "_inductor.graph" in origins[name].module]
+                assert not inside, f"{block}: {path}:{section} shows {inside}"

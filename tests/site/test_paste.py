@@ -1,0 +1,125 @@
+"""Code to take along, by a button and by an address; and notebooks, edges and rows that are like all others."""
+
+import json
+import re
+import urllib.request
+from itertools import pairwise
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from docs.publish.markdown import pages, scripts
+from tests.site.conftest import Site
+from tests.site.test_reading import copied
+
+EDGES = """() => {
+  const left = document.querySelector("article > h1, article > h2").getBoundingClientRect().left
+  const boxes = [...document.querySelectorAll("article > *")].map((box) => [box, box.getBoundingClientRect()])
+  const shown = boxes.filter(([, { width, height }]) => width && height)
+  return shown.map(([box, { right }]) => [Math.round(right - left), box.outerHTML.slice(0, 60)])
+}"""
+
+
+def test_a_script_is_copied_from_the_byline_and_from_below_its_code(site: Site, page: Page) -> None:
+    page.goto(site.address + "patterns/attention/")
+    expected = scripts.script("snippets/patterns/attention.py", site=canonical(site))
+    for button in (page.get_by_label("Copy attention.py"), page.locator(".rp-from [data-copy-url]")):
+        page.evaluate("navigator.clipboard.writeText('')")
+        button.click()
+        expect(button).to_have_text("Copied")
+        assert copied(page) == expected
+    with page.expect_download() as download:
+        page.locator(".rp-byline a[download]").click()
+    assert download.value.suggested_filename == "attention.py"
+
+
+def canonical(site: Site) -> str:
+    return re.search(r'<link rel="canonical" href="([^"]+)"', site.pages[""])[1]
+
+
+def test_every_script_has_its_address_and_its_page_leads_there(site: Site) -> None:
+    for path, text in pages.texts().items():
+        address = path.removesuffix(".md").removesuffix("index")
+        html = site.pages.get(f"{address}/" if address and not address.endswith("/") else address)
+        for source in scripts.embedded(text, path) if html else ():
+            with urllib.request.urlopen(site.address + scripts.served(source)) as answer:
+                assert answer.read().decode() == scripts.script(source, site=canonical(site))
+            assert f'{source.rpartition("/")[2]}" download' in html, f"{path} does not offer {source}"
+
+
+def test_the_timing_page_answers_first(site: Site, page: Page) -> None:
+    """The file, three lines, and what they print stand on the first two screens."""
+    page.goto(site.address + "validation/timing/")
+    page.get_by_role("button", name="Copy the file", exact=True).first.click()
+    expect(page.get_by_role("button", name="Copied").first).to_be_visible()
+    assert copied(page) == scripts.script("snippets/validation/timing.py", site=canonical(site))
+    printed = page.locator(".language-text").first
+    expect(printed).to_contain_text("written_out: ")
+    assert printed.bounding_box()["y"] < 2 * 900
+
+
+# ---- a notebook is a page like others -------------------------------------------------------------------------------
+
+
+def test_a_notebooks_cells_have_the_sites_copy_button(site: Site, page: Page) -> None:
+    page.goto(site.address + "notebooks/triton-optimization/")
+    expect(page.locator("clipboard-copy")).to_have_count(0)
+    button = page.locator(".jp-InputArea .rp-copy").first
+    expect(button).to_have_css("opacity", "1")
+    button.click()
+    expect(button).to_have_text("Copied")
+    assert copied(page).startswith("import os\nfrom pathlib import Path\n")
+
+
+def test_a_notebooks_long_output_scrolls_and_is_reached_by_keys(site: Site, page: Page) -> None:
+    """Whether the notebook was executed, is for whoever built the site: here an output is put in."""
+    page.goto(site.address + "notebooks/triton-optimization/")
+    page.locator(".jp-InputArea").first.evaluate(
+        "(area, html) => area.insertAdjacentHTML('afterend', html)",
+        f"<div class='jp-OutputArea-output' id='long'><pre>{'int x = 0;<br>' * 200}{'x' * 400}</pre></div>",
+    )
+    page.set_viewport_size({"width": 1200, "height": 900})  # what scrolls is looked up when the window changes
+    output = page.locator("#long pre")
+    expect(output).to_have_attribute("tabindex", "0")
+    assert output.bounding_box()["height"] < 900 and output.bounding_box()["width"] < 1000
+
+
+# ---- edges and rows -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["", "compiler/what-compile-does/", "kernels/softmax/", "reference/contributing/"])
+def test_what_stands_on_a_page_ends_at_one_of_two_edges(site: Site, page: Page, place: str) -> None:
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto(site.address + place)
+    found = page.evaluate(EDGES)
+    text, code = min(edge for edge, _ in found), max(edge for edge, _ in found)
+    assert not [box for edge, box in found if edge not in (text, code)], (text, code)
+
+
+def test_a_run_fills_its_rows_on_a_phone(site: Site, page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(site.address + next(url for url in site.pages if re.fullmatch(r"results/machines/[^/]+/", url)))
+    row = page.locator("#runs ~ .rp-scroll table.rp-stacked tbody tr").first
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    cells = row.locator("td").all()
+    labels = [cell.evaluate("(cell) => getComputedStyle(cell, '::before').content") for cell in cells]
+    assert list(map(json.loads, labels)) == ["commit", "command", "host", "before", "after", "software"]
+    for above, below in pairwise(cells):
+        assert below.bounding_box()["y"] >= above.bounding_box()["y"] + above.bounding_box()["height"] - 1
+        assert below.bounding_box()["width"] > 300
+
+
+def test_no_link_of_the_evidence_breaks_on_a_phone(site: Site, page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(site.address + "kernels/softmax/")
+    page.locator(".rp-verdict a.rp-number").first.click()
+    links = page.locator("dialog.rp-evidence .rp-evidence__links a")
+    assert "Source" in links.all_text_contents()
+    for link in links.all():
+        assert link.evaluate("(link) => link.getClientRects().length") == 1
+
+
+def test_contributing_is_not_filed_under_reference(site: Site, page: Page) -> None:
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto(site.address + "reference/contributing/")
+    expect(page.locator(".md-tabs__item--active")).to_have_text("Contribute")
