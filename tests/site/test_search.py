@@ -23,7 +23,7 @@ QUERIES = {
     "fused softmax": ["kernels/softmax/", "kernels/softmax-dropout/"],
     "softmax": ["kernels/softmax/", "kernels/softmax-dropout/"],
     "how do I time": ["validation/timing/", "results/methodology/#how-it-is-timed"],
-    "do_bench": ["validation/timing/#the-evidence"],
+    "do_bench": ["validation/timing/"],
     "out of memory": ["patterns/attention/"],
     "torch.compile": ["compiler/what-compile-does/", ""],
     "TORCH_LOGS": ["compiler/what-compile-does/#where-it-loses"],

@@ -35,7 +35,9 @@ def snippet(path: str, place: Place, root: Path = ROOT) -> str:
     known = sorted(file.relative_to(root).as_posix() for file in (root / "snippets").rglob("*.py"))
     if path not in known:
         raise unknown("snippet_file", path, known)
-    return _panel(scripts.served(path), scripts.script(path, root, place.site_url), "MIT", "nothing else", place)
+    text = scripts.script(path, root, place.site_url)
+    shown = _panel(scripts.served(path), text, "MIT", "nothing else", place)
+    return shown.replace("<div ", "<div data-search-exclude ", 1)  # its sections on the page are what is found
 
 
 def _panel(served: str, text: str, licence: str, needs: str, place: Place) -> str:
