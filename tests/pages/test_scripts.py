@@ -8,10 +8,13 @@ import runpy
 import subprocess
 import symtable
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
+from docs.publish.errors import PublishError
+from docs.publish.macros import kernel_files
 from docs.publish.markdown import elsewhere, markers, pages, scripts
 from docs.publish.markdown.fences import blocks_of
 from docs.publish.place import Place
@@ -195,6 +198,14 @@ def test_what_cannot_be_one_file_is_carried_and_runs(what: str, tmp_path: Path):
     assert printed(scripts.script("snippets/op.py", root), tmp_path) == "True\n"
 
 
+def test_a_function_that_asks_where_it_lies_is_not_moved_to_another_file(tmp_path: Path):
+    asking = TIMER.replace("    call()", "    call() if __file__.endswith('timer.py') else time.sleep(-1)")
+    root = house(tmp_path, op=OP, timer=asking)
+    with pytest.raises(scripts.Entangled, match="once asks where it lies"):
+        scripts.merged("snippets/op.py", root)
+    assert printed(scripts.script("snippets/op.py", root), tmp_path) == "True\n"
+
+
 def test_an_import_that_means_two_things_is_no_single_file(tmp_path: Path):
     other = OP.replace(
         "from functools import partial", "from operator import call as time\nfrom functools import partial"
@@ -209,6 +220,16 @@ def test_a_statement_of_another_file_that_acts_is_not_lost(tmp_path: Path):
     with pytest.raises(scripts.Entangled, match="more than to define"):
         scripts.merged("snippets/op.py", root)
     assert printed(scripts.script("snippets/op.py", root), tmp_path) == "1\n3\nTrue\n"
+
+
+def test_a_panel_offers_a_snippets_script(tmp_path: Path):
+    root = house(tmp_path, op=OP, timer=TIMER)
+    panel = kernel_files.snippet("snippets/op.py", Place("a.md", "a/", "https://site/"), root)
+    assert 'data-copy-url="../op.py"' in panel and 'data-copy-text="curl -O https://site/op.py"' in panel
+    shown = re.search(r"    ```python\n(.*?)    ```", panel, re.S)
+    assert shown and textwrap.dedent(shown[1]) == scripts.script("snippets/op.py", root, "https://site/")
+    with pytest.raises(PublishError, match=r"snippets/op\.py"):
+        kernel_files.snippet("snippets/of.py", Place("a.md", "a/"), root)
 
 
 # ---- what a page says below its code --------------------------------------------------------------------------------
@@ -245,8 +266,8 @@ AGAIN = """# --8<-- [end:main]
 
 
 # --8<-- [start:again]
-def again(best, x=math.pi):
-    return main, best, partial, SIZE, len(str(x))
+def again(OTHER, x=math.pi):
+    return main, OTHER, partial, SIZE, len(str(x))
 
 
 # --8<-- [end:again]
@@ -259,7 +280,9 @@ def notes(tmp_path: Path) -> list[str]:
     marked = OP.replace("from functools", "import math\nimport numpy as np\nfrom functools").replace(
         "abs, -1", "np.full, SIZE"
     )
-    marked = marked.replace("def main", "SIZE = 1\n\n\n# --8<-- [start:main]\ndef main").replace("if __name__", AGAIN)
+    marked = marked.replace("def main", "OTHER = SIZE = 1\n\n\n# --8<-- [start:main]\ndef main").replace(
+        "if __name__", AGAIN
+    )
     root = house(tmp_path, op=marked, timer=TIMER)
     elsewhere.forget()
     text = elsewhere.noted(PAGE, Place("op.md", "op/"), {"op.md": PAGE, "a/timer.md": OTHER}, root)
