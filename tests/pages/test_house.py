@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from mkdocs.utils.meta import get_data
 
 from docs.publish.generated import census
 from docs.publish.markdown import pages
@@ -87,6 +88,12 @@ def test_every_section_is_on_a_page(source: str):
     marked = set(re.findall(r"\[start:([\w-]+)\]", (ROOT / source).read_text()))
     shown = {section for path, section in includes() if path == source}
     assert marked <= shown, f"embed these or delete their markers: {sorted(marked - shown)}"
+
+
+def test_every_page_has_front_matter_that_is_read():
+    """MkDocs shows what it cannot read, such as a description with a colon, as the page's text, and says nothing."""
+    wanted = {"title", "description"}
+    assert not [page for page, text in pages.texts().items() if not wanted <= get_data(text)[1].keys()]
 
 
 @pytest.mark.parametrize("case", discover())
