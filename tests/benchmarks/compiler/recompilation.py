@@ -102,7 +102,7 @@ def compiled(name: str, x: Tensor, first: Tensor, weights: Weights) -> Call:
 CASE = Case(
     name="compiler/recompilation",
     question="What does a graph for every length cost a call, and what does padding to the next power of two?",
-    sources=("snippets/compiler/recompilation_diary.py", *SOURCES),
+    sources=("snippets/compiler/recompilation_diary.py", "snippets/compiler/recompilation.py", *SOURCES),
     points=points,
     prepare=prepare,
 )
