@@ -88,6 +88,7 @@ def compiled(name: str, x: Tensor, first: Tensor, weights: Weights) -> Call:
     """A strategy of the page, compiled by a call with `first`, which has the shape of `x` or another length."""
     function, call, options = STRATEGIES[name]
     run = torch.compile(own(function), **options)
+    x, first = x.clone(), first.clone()  # a mark stays on its tensor: no other strategy may see it
     with torch.no_grad():
         call(run, first, weights)
         call(run, x, weights)
