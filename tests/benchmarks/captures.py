@@ -83,8 +83,10 @@ _COMPILER = "snippets.compiler.what_compile_does"
 _FINDINGS = "snippets.validation.compiled_code_findings"
 _FUSION = "snippets.compiler.fusion"
 _INDUCTOR = "snippets.compiler.inductor_code"
+_MODES = "snippets.compiler.modes"
 _PITFALLS = "snippets.reference.common_pitfalls"
 _RECOMPILATION = "snippets.compiler.recompilation"
+_SECONDS = "snippets.compiler.compile_time"
 _TRAINING = "snippets.compiler.training"
 
 
@@ -149,6 +151,35 @@ def _fusion() -> Iterator[Output]:
     yield Output("compiler/fusion/registers-gpu", _FUSION, "registers", device="cuda", varies=r"\d+", also=also)
 
 
+def _modes() -> Iterator[Output]:
+    """What the modes are, what each costs on a GPU, and what a CUDA graph holds on to."""
+    names = "max-autotune(-no-cudagraphs)?|coordinate-descent|reduce-overhead|default|eager"
+    found = rf"\d[\d.,]*|never|at once|library|Triton|{names}"  # all of it is measured
+    yield Output("compiler/modes/modes", _MODES, "modes")
+    yield Output("compiler/modes/options", _MODES, "options")
+    for section in ("table", "search", "descent", "totals", "start"):
+        yield Output(f"compiler/modes/{section}", _MODES, section, device="cuda", varies=found)
+    for section in ("launches", "moved", "copied", "overwritten", "kept", "skipped"):
+        varies = r"\d+" if section in ("launches", "kept") else r"(?!)"
+        also = ("snippets/compiler/modes.py",)
+        yield Output(f"compiler/modes/{section}", f"{_MODES}_traps", section, device="cuda", varies=varies, also=also)
+
+
+def _compile_time() -> Iterator[Output]:
+    """Where the seconds of a start go, what the caches answer, and what compile workers change."""
+    size = r"[\d.]+ KB"
+    for section in ("seconds", "growth", "starts", "graphs", "exercises", "host"):
+        varies = rf"{size}|pays from step \d+ on|never pays"
+        yield Output(f"compiler/compile-time/{section}", _SECONDS, section, device="cuda", varies=varies)
+    cache, workers, also = f"{_SECONDS}_cache", f"{_SECONDS}_workers", ("snippets/compiler/compile_time.py",)
+    for section in ("files", "artifacts", "changes", "shipped", "unpacked"):
+        yield Output(f"compiler/compile-time/{section}", cache, section, device="cuda", varies=size, also=also)
+    for name, section in (("wrong-hit", "wrong hit"), ("changes-cpu", "changes"), ("shipped-cpu", "shipped")):
+        yield Output(f"compiler/compile-time/{name}", cache, section, also=also)
+    varies = r"\d+ cores|default: \d+|\d+ of \d+"
+    yield Output("compiler/compile-time/workers", workers, "workers", device="cuda", varies=varies, also=also)
+
+
 def _training() -> Iterator[Output]:
     """The graphs of a training step, what is kept between them, and what each choice changes."""
     for section in ("forward", "backward"):
@@ -164,6 +195,8 @@ CAPTURES = (
     *_breaks(),
     *_recompilation(),
     *_fusion(),
+    *_modes(),
+    *_compile_time(),
     *_training(),
     Output("compiler/what-compile-does/eager", _COMPILER, "eager"),
     Output("compiler/what-compile-does/eager-timed", _COMPILER, "eager, timed", device="cuda"),
