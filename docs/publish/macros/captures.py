@@ -1,10 +1,20 @@
-"""A stored capture as a fenced block, with a line that says where it comes from."""
+"""A stored capture as a fenced block, with a line that says where it comes from; and single numbers of it."""
 
-from docs.publish.errors import PublishError
-from docs.publish.evidence import Evidence
+import re
+
+from docs.publish.errors import PublishError, unknown
+from docs.publish.evidence import Evidence, Quantity, of_run
 from docs.publish.place import Place
 from docs.publish.records.captures import Captures
 from docs.publish.records.schema import Capture
+
+
+SCALES = {  # as scripts print a unit: what it is worth, in which family of units.py
+    "ns": (1e-9, "s"), "us": (1e-6, "s"), "ms": (1e-3, "s"), "s": (1.0, "s"),
+    "KB": (1e3, "B"), "MB": (1e6, "B"), "GB": (1e9, "B"), "KiB": (2**10, "B"), "MiB": (2**20, "B"), "GiB": (2**30, "B"),
+    "%": (1e-2, "%"), "x": (1.0, "x"),
+}  # fmt: skip
+PRINTED = re.compile(rf"(?<![\w.])(-?\d[\d,]*(?:\.\d+)?) ?({'|'.join(SCALES)})?(?![\w.])")
 
 
 def show(captures: Captures, capture: Capture, place: Place, page: Evidence, lines: str = "", title: str = "") -> str:
@@ -54,3 +64,42 @@ def picked(capture: Capture, lines: str) -> str:
             )
         chosen += every[begin - 1 : end]
     return "\n".join(chosen)
+
+
+def number(captures: Captures, capture: Capture, place: Place, labels: list[str], which: int) -> Quantity:
+    """A number that a script printed, with the run behind it.
+
+    Args:
+        labels: how the line begins; of several, each is looked for below the one before, the last is the number's line.
+        which: the number's place among those that follow the label, from 1.
+
+    Raises:
+        PublishError: the capture has no such lines, or the line not so many numbers.
+    """
+    lines, at = capture.content.splitlines(), -1
+    for label in labels:
+        begins = re.compile(rf"\s*{re.escape(label)}(?!\S)")
+        found = next((number for number in range(at + 1, len(lines)) if begins.match(lines[number])), None)
+        if found is None:
+            rest = (line.strip() for line in lines[at + 1 :] if line.strip())
+            raise unknown(f"capture {capture.name}: line", label, rest)
+        at, last = found, begins
+    begins = last.match(lines[at])
+    printed = PRINTED.findall(lines[at], begins.end() if begins else 0)
+    if not 1 <= which <= len(printed):
+        raise PublishError(
+            f"capture {capture.name}: {lines[at].strip()!r}: expected number 1 to {len(printed)}, got {which}"
+        )
+    digits, unit = printed[which - 1]
+    scale, family = SCALES.get(unit, (1.0, ""))
+    stale = captures.is_stale(capture)
+    entry = {
+        "label": f"Number {which} of {' / '.join(labels)}, printed by {capture.sources.files[0]}",
+        "value": f"{digits} {unit.replace('us', 'µs')}".strip(),
+        **of_run(capture),
+        "download_url": place.source(f"docs/measurements/captures/{capture.name}.json"),
+        "source_url": place.source(capture.sources.files[0], capture.commit),
+        "stale": stale,
+    }
+    href = place.source(f"docs/measurements/captures/{capture.name}.json")
+    return Quantity(float(digits.replace(",", "")) * scale, family, {k: v for k, v in entry.items() if v}, href, stale)

@@ -44,6 +44,10 @@ class Macros:
         """What a machine's driver reports: machine("memory")."""
         return self._page.evidence.show(self.machine_value(fact, **where))
 
+    def captured(self, name: str, *line: str, which: int = 1) -> str:
+        """A number that a script printed: captured("compiler/modes/table", "decode", "max-autotune", which=4)."""
+        return self._page.evidence.show(self.captured_value(name, *line, which=which))
+
     def calc(self, expression: str, unit: str, **inputs: Input) -> str:
         """Worked arithmetic: calc("2 * rows * width / copy", unit="us", rows=8, width=2, copy=ceiling_value(...))."""
         return self._page.evidence.show(calc(self._page.place, expression, unit, inputs))
@@ -59,6 +63,11 @@ class Macros:
     def machine_value(self, fact: str, **where: str) -> Quantity:
         """What a machine's driver reports as an input of calc()."""
         return numbers.machine(self._store, self._page.place, fact, Coordinates(**where))
+
+    def captured_value(self, name: str, *line: str, which: int = 1) -> Quantity:
+        """A number that a script printed, as an input of calc(): captured_value("compiler/modes/table", "mlp", "eager")."""
+        capture = self._captures.named(name)
+        return capture_blocks.number(self._captures, capture, self._page.place, list(line), which)
 
     def datasheet_value(self, device: str, figure: str) -> Quantity:
         """A datasheet's figure as an input of calc()."""
