@@ -8,13 +8,12 @@ from docs.publish.place import Place
 from docs.publish.records.captures import Captures
 from docs.publish.records.schema import Capture
 
-
 SCALES = {  # as scripts print a unit: what it is worth, in which family of units.py
     "ns": (1e-9, "s"), "us": (1e-6, "s"), "ms": (1e-3, "s"), "s": (1.0, "s"),
     "KB": (1e3, "B"), "MB": (1e6, "B"), "GB": (1e9, "B"), "KiB": (2**10, "B"), "MiB": (2**20, "B"), "GiB": (2**30, "B"),
     "%": (1e-2, "%"), "x": (1.0, "x"),
 }  # fmt: skip
-PRINTED = re.compile(rf"(?<![\w.])(-?\d[\d,]*(?:\.\d+)?) ?({'|'.join(SCALES)})?(?![\w.])")
+PRINTED = re.compile(rf"(?<![\w.])(-?\d[\d,]*(?:\.\d+)?) ?({'|'.join(SCALES)})?(?!\w|\.\d)")
 
 
 def show(captures: Captures, capture: Capture, place: Place, page: Evidence, lines: str = "", title: str = "") -> str:

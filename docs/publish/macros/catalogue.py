@@ -65,7 +65,7 @@ class Macros:
         return numbers.machine(self._store, self._page.place, fact, Coordinates(**where))
 
     def captured_value(self, name: str, *line: str, which: int = 1) -> Quantity:
-        """A number that a script printed, as an input of calc(): captured_value("compiler/modes/table", "mlp", "eager")."""
+        """A number that a script printed, as an input of calc(): captured_value("compiler/modes/table", "mlp")."""
         capture = self._captures.named(name)
         return capture_blocks.number(self._captures, capture, self._page.place, list(line), which)
 

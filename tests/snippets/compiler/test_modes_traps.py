@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch._dynamo.callback import CallbackTrigger, callback_handler
 from torch._dynamo.testing import CompileCounter
+from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCachePickler
 from torch._inductor.cudagraph_trees import CUDAGraphTreeManager
+from torch._inductor.utils import fresh_cache
 
 from snippets.compiler import modes_traps
 from snippets.compiler.modes import compiled, make
@@ -70,6 +72,19 @@ def test_marked_inputs_may_move_without_a_limit():
         assert "if status != CheckInvariantStatus.StaticInputIdxMismatch:\n" in source
 
 
+def test_a_marked_input_is_part_of_what_the_cache_knows():
+    """On torch 2.11 it is not: code that was compiled for the unmarked tensor is taken from the cache."""
+    known = inspect.getsource(AOTAutogradCachePickler._reduce_aot_config)
+    assert ("static_input_indices" in known) is not torch.__version__.startswith("2.11")
+
+
+@pytest.fixture
+def without_caches():
+    """Nothing that an earlier test has compiled is found again."""
+    with torch.compiler.config.patch(force_disable_caches=True):
+        yield
+
+
 @GPU
 @torch.no_grad()
 def test_a_graph_is_one_launch_and_its_input_another():
@@ -92,6 +107,7 @@ def test_a_graph_recorded_by_hand_reads_the_old_address():
 @GPU
 @torch.no_grad()
 @pytest.mark.parametrize(("static", "recorded"), [(False, 1), (True, 6)])
+@pytest.mark.usefixtures("without_caches")
 def test_an_input_that_moves_is_copied_or_recorded_again(static: bool, recorded: int):
     graphs, launched, right = moved(DEVICE, static)
     assert (graphs, right) == (recorded, True)
@@ -119,6 +135,15 @@ def test_memory_of_graphs_is_kept_until_a_reset():
 
 @GPU
 @torch.no_grad()
+def test_a_mark_comes_too_late_on_torch_2_11_if_the_cache_has_the_unmarked_code():
+    with fresh_cache():
+        graphs = [moved(DEVICE, static)[0] for static in (False, True)]
+    assert graphs == [1, 1 if torch.__version__.startswith("2.11") else 6]
+
+
+@GPU
+@torch.no_grad()
+@pytest.mark.usefixtures("without_caches")
 def test_an_argument_that_is_changed_gets_no_graph_and_a_buffer_does():
     x, total = (torch.ones(4, device=DEVICE) for _ in range(2))
     assert skipped(count, total, x).startswith("skipping cudagraphs due to mutated inputs (1 instances)")
@@ -128,9 +153,11 @@ def test_an_argument_that_is_changed_gets_no_graph_and_a_buffer_does():
 
 
 @GPU
-@torch.no_grad()
-def test_large_sizes_first_keep_less():
+def test_large_sizes_first_keep_less(script):
     """What the page advises: a large graph's memory serves the small ones, and not the other way round."""
-    (*_, down), _, _ = kept_memory(DEVICE, "reduce-overhead", [4096, 2048, 1024])
-    (*_, up), _, _ = kept_memory(DEVICE, "reduce-overhead", [1024, 2048, 4096])
-    assert down < up
+    printed = script("snippets.compiler.modes_traps").stdout  # alone: what others hold is not counted
+    down, up = (
+        next(line.removeprefix(name).split() for line in printed.splitlines() if line.startswith(name + "  "))
+        for name in ("reduce-overhead, large first", "reduce-overhead, small first")
+    )
+    assert int(down[3]) < int(up[3])
