@@ -75,19 +75,17 @@ def number(captures: Captures, capture: Capture, place: Place, labels: list[str]
     Raises:
         PublishError: the capture has no such lines, or the line not so many numbers.
     """
-    lines, at = capture.content.splitlines(), -1
+    rest = capture.content.splitlines()
     for label in labels:
         begins = re.compile(rf"\s*{re.escape(label)}(?!\S)")
-        found = next((number for number in range(at + 1, len(lines)) if begins.match(lines[number])), None)
-        if found is None:
-            rest = (line.strip() for line in lines[at + 1 :] if line.strip())
-            raise unknown(f"capture {capture.name}: line", label, rest)
-        at, last = found, begins
-    begins = last.match(lines[at])
-    printed = PRINTED.findall(lines[at], begins.end() if begins else 0)
+        at = next((number for number, line in enumerate(rest) if begins.match(line)), None)
+        if at is None:
+            raise unknown(f"capture {capture.name}: line", label, filter(None, map(str.strip, rest)))
+        line, rest = rest[at], rest[at + 1 :]
+    printed = PRINTED.findall(begins.sub("", line, count=1))
     if not 1 <= which <= len(printed):
         raise PublishError(
-            f"capture {capture.name}: {lines[at].strip()!r}: expected number 1 to {len(printed)}, got {which}"
+            f"capture {capture.name}: {line.strip()!r}: expected number 1 to {len(printed)}, got {which}"
         )
     digits, unit = printed[which - 1]
     scale, family = SCALES.get(unit, (1.0, ""))
