@@ -78,9 +78,11 @@ class Output:
         return re.sub(r"\s*#\s*", " # ", re.sub(f"{MEASURED}|{self.varies}", "#", content))
 
 
+_BREAKS = "snippets.compiler.graph_breaks"
 _COMPILER = "snippets.compiler.what_compile_does"
 _FINDINGS = "snippets.validation.compiled_code_findings"
 _INDUCTOR = "snippets.compiler.inductor_code"
+_PITFALLS = "snippets.reference.common_pitfalls"
 
 
 def _inductor(function: str, direction: str) -> Iterator[Output]:
@@ -100,7 +102,31 @@ def _inductor(function: str, direction: str) -> Iterator[Output]:
         )
 
 
+_KINDS = (
+    "branch", "item", "logging", "library", "mutation", "context",
+    "generator", "autograd", "hooks", "numpy", "try", "third-party",
+)  # fmt: skip
+_SYMPTOMS = (
+    "skipped", "repeated", "caught", "late hook", "no fake",
+    "alias", "unguarded", "disabled", "reordered", "seed",
+)  # fmt: skip
+
+
+def _breaks() -> Iterator[Output]:
+    """What the log of graph breaks says, and how many there are."""
+    line = r"\.py:\d+|\.py\", line \d+"  # of our source: it moves with every comment
+    found = ("snippets/compiler/graph_breaks.py",)
+    for section in ("places", "loop", "explain", "model", "exercise one", "exercise two"):
+        yield Output(f"compiler/graph-breaks/{section.replace(' ', '-')}", _BREAKS, section, varies=line)
+    for section in ("counts", "causes", *_KINDS):
+        yield Output(f"compiler/graph-breaks/{section}", f"{_BREAKS}_mended", section, varies=line, also=found)
+    for section in _SYMPTOMS:
+        name = f"reference/common-pitfalls/{section.replace(' ', '-')}"
+        yield Output(name, _PITFALLS, section, varies=line, also=found)
+
+
 CAPTURES = (
+    *_breaks(),
     Output("compiler/what-compile-does/eager", _COMPILER, "eager"),
     Output("compiler/what-compile-does/eager-timed", _COMPILER, "eager, timed", device="cuda"),
     Output("compiler/what-compile-does/dynamo", _COMPILER, "Dynamo", "python"),
