@@ -83,6 +83,7 @@ _COMPILER = "snippets.compiler.what_compile_does"
 _FINDINGS = "snippets.validation.compiled_code_findings"
 _INDUCTOR = "snippets.compiler.inductor_code"
 _PITFALLS = "snippets.reference.common_pitfalls"
+_RECOMPILATION = "snippets.compiler.recompilation"
 
 
 def _inductor(function: str, direction: str) -> Iterator[Output]:
@@ -125,8 +126,20 @@ def _breaks() -> Iterator[Output]:
         yield Output(name, _PITFALLS, section, varies=line, also=found)
 
 
+def _recompilation() -> Iterator[Output]:
+    """How many graphs are compiled, and why; and the diary, whose counts are those of a GPU on a CPU, too."""
+    for section in ("specialised", "mends", "limit", "stances", "marked", "unbacked"):
+        yield Output(f"compiler/recompilation/{section}", _RECOMPILATION, section)
+    diary = f"{_RECOMPILATION}_diary"
+    yield Output("compiler/recompilation/lengths", diary, "lengths")
+    yield Output("compiler/recompilation/diary", diary, "diary", device="cuda")
+    yield Output("compiler/recompilation/diary-cpu", diary, "diary")
+    yield Output("compiler/recompilation/exercises", diary, "exercises", device="cuda")
+
+
 CAPTURES = (
     *_breaks(),
+    *_recompilation(),
     Output("compiler/what-compile-does/eager", _COMPILER, "eager"),
     Output("compiler/what-compile-does/eager-timed", _COMPILER, "eager, timed", device="cuda"),
     Output("compiler/what-compile-does/dynamo", _COMPILER, "Dynamo", "python"),

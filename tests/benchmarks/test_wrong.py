@@ -17,6 +17,7 @@ LONGER = BLOCK | {"tokens": 512}  # for dropout: what chance leaves falls with t
 # a small shape for each way in which a case makes its inputs, with the directions that it is measured in
 SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
     "compiler/graph-breaks": [({"rows": 64, "width": 256}, "forward")],
+    "compiler/recompilation": [({"batch": 2, "length": 20, "width": 256}, "forward")],
     "compiler/what-compile-does": [
         ({"operations": 6} | ROWS, "forward both"),
         ({"operations": 1} | ROWS, "forward"),
