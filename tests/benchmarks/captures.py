@@ -81,6 +81,7 @@ class Output:
 _BREAKS = "snippets.compiler.graph_breaks"
 _COMPILER = "snippets.compiler.what_compile_does"
 _FINDINGS = "snippets.validation.compiled_code_findings"
+_FUSION = "snippets.compiler.fusion"
 _INDUCTOR = "snippets.compiler.inductor_code"
 _PITFALLS = "snippets.reference.common_pitfalls"
 _RECOMPILATION = "snippets.compiler.recompilation"
@@ -137,9 +138,20 @@ def _recompilation() -> Iterator[Output]:
     yield Output("compiler/recompilation/exercises", diary, "exercises", device="cuda")
 
 
+def _fusion() -> Iterator[Output]:
+    """Inductor's plans for the functions of the page on fusion, and what some of them become on a GPU."""
+    also = (_INDUCTOR.replace(".", "/") + ".py",)
+    for section in ("steps", "eager", "asked", "opaque", "exercise", "window", "together"):
+        yield Output(f"compiler/fusion/{section}", _FUSION, section, also=also)
+    for section in ("steps", "asked"):
+        yield Output(f"compiler/fusion/{section}-gpu", _FUSION, section, device="cuda", also=also)
+    yield Output("compiler/fusion/registers-gpu", _FUSION, "registers", device="cuda", varies=r"\d+", also=also)
+
+
 CAPTURES = (
     *_breaks(),
     *_recompilation(),
+    *_fusion(),
     Output("compiler/what-compile-does/eager", _COMPILER, "eager"),
     Output("compiler/what-compile-does/eager-timed", _COMPILER, "eager, timed", device="cuda"),
     Output("compiler/what-compile-does/dynamo", _COMPILER, "Dynamo", "python"),

@@ -18,6 +18,11 @@ LONGER = BLOCK | {"tokens": 512}  # for dropout: what chance leaves falls with t
 SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
     "compiler/graph-breaks": [({"rows": 64, "width": 256}, "forward")],
     "compiler/recompilation": [({"batch": 2, "length": 20, "width": 256}, "forward")],
+    "compiler/fusion": [
+        *(({"step": step} | ROWS, "forward") for step in (1, 3, 8)),
+        ({"window": 4} | ROWS, "forward"),
+        ({"together": 4} | ROWS, "forward"),
+    ],
     "compiler/what-compile-does": [
         ({"operations": 6} | ROWS, "forward both"),
         ({"operations": 1} | ROWS, "forward"),
