@@ -1,7 +1,7 @@
 """What does Inductor fuse? One function grows line by line; after each line, the kernels and the bytes that they move.
 
 Run `python -m snippets.compiler.fusion`. Nothing is computed for the counts: Inductor plans for the device at hand, a
-GPU if there is one, and the plan is read off its scheduler, which is no public API. Seen with torch 2.11 and 2.13.
+GPU if there is one, and the plan is read off its scheduler, which is no public API. Seen with torch 2.11 to 2.15.
 """
 
 from collections import Counter

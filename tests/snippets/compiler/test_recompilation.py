@@ -189,5 +189,6 @@ def test_dynamic_true_does_not_make_a_symbol_of_a_first_size_of_1():
 
 
 def test_attention_needs_to_know_that_an_unbacked_length_is_not_0():
-    assert of_unbacked(attend).startswith("Could not guard on data-dependent expression Eq(u")
+    asks = "Could not guard on data-dependent expression Eq(u"
+    assert of_unbacked(attend).startswith(asks if TORCH < (2, 15) else "one graph")
     assert of_unbacked(attend_checked) == "one graph"
