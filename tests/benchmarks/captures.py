@@ -83,6 +83,7 @@ _COMPILER = "snippets.compiler.what_compile_does"
 _FINDINGS = "snippets.validation.compiled_code_findings"
 _FUSION = "snippets.compiler.fusion"
 _INDUCTOR = "snippets.compiler.inductor_code"
+_MODES = "snippets.compiler.modes"
 _PITFALLS = "snippets.reference.common_pitfalls"
 _RECOMPILATION = "snippets.compiler.recompilation"
 
@@ -148,10 +149,25 @@ def _fusion() -> Iterator[Output]:
     yield Output("compiler/fusion/registers-gpu", _FUSION, "registers", device="cuda", varies=r"\d+", also=also)
 
 
+def _modes() -> Iterator[Output]:
+    """What the modes are, what each costs on a GPU, and what a CUDA graph holds on to."""
+    names = "max-autotune(-no-cudagraphs)?|coordinate-descent|reduce-overhead|default|eager"
+    found = rf"\d[\d.,]*|never|at once|library|Triton|{names}"  # all of it is measured
+    yield Output("compiler/modes/modes", _MODES, "modes")
+    yield Output("compiler/modes/options", _MODES, "options")
+    for section in ("table", "search", "descent", "totals", "start"):
+        yield Output(f"compiler/modes/{section}", _MODES, section, device="cuda", varies=found)
+    for section in ("launches", "moved", "copied", "overwritten", "kept", "skipped"):
+        varies = r"\d+" if section in ("launches", "kept") else r"(?!)"
+        also = ("snippets/compiler/modes.py",)
+        yield Output(f"compiler/modes/{section}", f"{_MODES}_traps", section, device="cuda", varies=varies, also=also)
+
+
 CAPTURES = (
     *_breaks(),
     *_recompilation(),
     *_fusion(),
+    *_modes(),
     Output("compiler/what-compile-does/eager", _COMPILER, "eager"),
     Output("compiler/what-compile-does/eager-timed", _COMPILER, "eager, timed", device="cuda"),
     Output("compiler/what-compile-does/dynamo", _COMPILER, "Dynamo", "python"),

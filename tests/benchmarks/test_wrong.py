@@ -23,6 +23,13 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
         ({"window": 4} | ROWS, "forward"),
         ({"together": 4} | ROWS, "forward"),
     ],
+    "compiler/modes": [
+        ({"mlp": 2, "rows": 32, "width": 128}, "forward"),
+        ({"block": 1, "batch": 2, "tokens": 32, "width": 128}, "forward"),
+        ({"decode": 2, "batch": 2, "cached": 64, "width": 128}, "forward"),
+        ({"norms": 2} | ROWS, "forward"),
+        ({"convolution": 2, "batch": 2, "channels": 16, "side": 8}, "forward"),
+    ],
     "compiler/what-compile-does": [
         ({"operations": 6} | ROWS, "forward both"),
         ({"operations": 1} | ROWS, "forward"),
