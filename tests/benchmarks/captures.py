@@ -86,6 +86,7 @@ _INDUCTOR = "snippets.compiler.inductor_code"
 _MODES = "snippets.compiler.modes"
 _PITFALLS = "snippets.reference.common_pitfalls"
 _RECOMPILATION = "snippets.compiler.recompilation"
+_SECONDS = "snippets.compiler.compile_time"
 
 
 def _inductor(function: str, direction: str) -> Iterator[Output]:
@@ -163,11 +164,27 @@ def _modes() -> Iterator[Output]:
         yield Output(f"compiler/modes/{section}", f"{_MODES}_traps", section, device="cuda", varies=varies, also=also)
 
 
+def _compile_time() -> Iterator[Output]:
+    """Where the seconds of a start go, what the caches answer, and what compile workers change."""
+    size = r"[\d.]+ KB"
+    for section in ("seconds", "growth", "starts", "graphs", "exercises", "host"):
+        varies = rf"{size}|pays from step \d+ on|never pays"
+        yield Output(f"compiler/compile-time/{section}", _SECONDS, section, device="cuda", varies=varies)
+    cache, workers, also = f"{_SECONDS}_cache", f"{_SECONDS}_workers", ("snippets/compiler/compile_time.py",)
+    for section in ("files", "artifacts", "changes", "shipped", "unpacked"):
+        yield Output(f"compiler/compile-time/{section}", cache, section, device="cuda", varies=size, also=also)
+    for name, section in (("wrong-hit", "wrong hit"), ("changes-cpu", "changes"), ("shipped-cpu", "shipped")):
+        yield Output(f"compiler/compile-time/{name}", cache, section, also=also)
+    varies = r"\d+ cores|default: \d+|\d+ of \d+"
+    yield Output("compiler/compile-time/workers", workers, "workers", device="cuda", varies=varies, also=also)
+
+
 CAPTURES = (
     *_breaks(),
     *_recompilation(),
     *_fusion(),
     *_modes(),
+    *_compile_time(),
     Output("compiler/what-compile-does/eager", _COMPILER, "eager"),
     Output("compiler/what-compile-does/eager-timed", _COMPILER, "eager, timed", device="cuda"),
     Output("compiler/what-compile-does/dynamo", _COMPILER, "Dynamo", "python"),
