@@ -87,6 +87,7 @@ _MODES = "snippets.compiler.modes"
 _PITFALLS = "snippets.reference.common_pitfalls"
 _RECOMPILATION = "snippets.compiler.recompilation"
 _SECONDS = "snippets.compiler.compile_time"
+_TRAINING = "snippets.compiler.training"
 
 
 def _inductor(function: str, direction: str) -> Iterator[Output]:
@@ -179,12 +180,24 @@ def _compile_time() -> Iterator[Output]:
     yield Output("compiler/compile-time/workers", workers, "workers", device="cuda", varies=varies, also=also)
 
 
+def _training() -> Iterator[Output]:
+    """The graphs of a training step, what is kept between them, and what each choice changes."""
+    for section in ("forward", "backward"):
+        yield Output(f"compiler/training/{section}", _TRAINING, section, "python")
+    for section in (
+        "checkpointing", "order", "budgets", "accumulation", "autocast",
+        "learning rates", "whole step", "compiled autograd", "exercise",
+    ):  # fmt: skip
+        yield Output(f"compiler/training/{section.replace(' ', '-')}", _TRAINING, section)
+
+
 CAPTURES = (
     *_breaks(),
     *_recompilation(),
     *_fusion(),
     *_modes(),
     *_compile_time(),
+    *_training(),
     Output("compiler/what-compile-does/eager", _COMPILER, "eager"),
     Output("compiler/what-compile-does/eager-timed", _COMPILER, "eager, timed", device="cuda"),
     Output("compiler/what-compile-does/dynamo", _COMPILER, "Dynamo", "python"),
