@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from snippets.compiler.modes import MODES, OPTIONS, WORKLOADS, Block, compiled, make
 from tests.benchmarks import wrong
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
+from tests.benchmarks.own import SOURCES, own
 
 NAMES = {  # of variants that many cases share
     "default": "compile",
@@ -75,7 +76,11 @@ def call(function: Callable, inputs: tuple[Tensor, ...]) -> Call:
 
 def built(module: nn.Module, mode: str, inputs: tuple[Tensor, ...]) -> Call:
     """Compiled, called, and what a CUDA graph does in its second and third call done."""
-    fast = call(compiled(module, mode), inputs)
+
+    def apply(*tensors: Tensor) -> object:
+        return module(*tensors)
+
+    fast = call(compiled(own(apply), mode), inputs)
     for _ in range(3):
         fast()
     return fast
@@ -132,7 +137,7 @@ LABELS = {
 CASE = Case(
     name="compiler/modes",
     question="What does each mode of torch.compile save on the GPU, and what of it does a caller see?",
-    sources=("snippets/compiler/modes.py",),
+    sources=("snippets/compiler/modes.py", *SOURCES),
     points=points,
     prepare=prepare,
 )

@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from types import FunctionType
 
 import torch
 import torch._dynamo.compiled_autograd
@@ -23,6 +22,7 @@ from snippets.compiler.training import (
     with_run,
 )
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
+from tests.benchmarks.own import SOURCES, own
 
 Step = Callable[..., Tensor]  # as train_step
 LOOKED_AT = ("blocks.0.qkv.weight", "head.weight")  # parameters whose update and moment are held against float64
@@ -163,16 +163,8 @@ def flops(layers: int, width: int, vocabulary: int, rows: int, length: int) -> i
 
 
 def compiled_alone(function: Callable) -> Callable:
-    """Compiled apart from all others: Dynamo keeps what it compiles with the code object, which variants share."""
-    assert isinstance(function, FunctionType)
-    own = FunctionType(
-        function.__code__.replace(),
-        function.__globals__,
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
-    return torch.compile(own, dynamic=False)
+    """Compiled apart from all others."""
+    return torch.compile(own(function), dynamic=False)
 
 
 def under_budget(budget: float, function: Callable) -> Callable:
@@ -259,7 +251,7 @@ LABELS = {
 CASE = Case(
     name="compiler/training",
     question="What does each choice around a compiled training step do to its time and to its peak memory?",
-    sources=("snippets/compiler/training.py",),
+    sources=("snippets/compiler/training.py", *SOURCES),
     points=points,
     prepare=prepare,
 )
