@@ -191,6 +191,26 @@ def _training() -> Iterator[Output]:
         yield Output(f"compiler/training/{section.replace(' ', '-')}", _TRAINING, section)
 
 
+def _diagnosis() -> Iterator[Output]:
+    """What the diagnosis says of seven programs on a GPU, before and after."""
+    programs = "snippets.validation.diagnosis_programs"
+    also = tuple(f"snippets/validation/{name}.py" for name in ("diagnosis", "roofline", "timing"))
+    causes = ("launching", "memory", "matrix", "loading", "copying", "waiting", "compiling")
+    sections = [f"{cause}{when}" for cause in causes for when in ("", ", mended")]
+    for section in (*sections, "gains"):
+        name = f"validation/diagnosis/{section.replace(', ', '-')}"
+        yield Output(name, programs, section, device="cuda", varies=r".+", also=also)  # all of it was measured
+
+
+def _regressions() -> Iterator[Output]:
+    """What varies between runs of the same code, and how often the gate is wrong."""
+    also = ("snippets/validation/gate.py",)
+    for section in ("spread", "gate", "rates", "usual", "noise"):
+        name = f"validation/regressions/{section}"
+        verdicts = r"\b[\d.]+%?|not slower|slower|not judged"
+        yield Output(name, "snippets.validation.regressions", section, device="cuda", varies=verdicts, also=also)
+
+
 CAPTURES = (
     *_breaks(),
     *_recompilation(),
@@ -216,6 +236,8 @@ CAPTURES = (
     Output("validation/compiled-code/narrow", _FINDINGS, "narrow"),
     Output("validation/compiled-code/spill", _FINDINGS, "spill"),
     Output("validation/equivalence", "snippets.validation.equivalence"),
+    *_diagnosis(),
+    *_regressions(),
 )
 
 
