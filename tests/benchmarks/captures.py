@@ -84,6 +84,7 @@ _FINDINGS = "snippets.validation.compiled_code_findings"
 _FUSION = "snippets.compiler.fusion"
 _INDUCTOR = "snippets.compiler.inductor_code"
 _MODES = "snippets.compiler.modes"
+_LLAMA = "snippets.examples.llama"
 _PITFALLS = "snippets.reference.common_pitfalls"
 _RECOMPILATION = "snippets.compiler.recompilation"
 _SECONDS = "snippets.compiler.compile_time"
@@ -211,7 +212,22 @@ def _regressions() -> Iterator[Output]:
         yield Output(name, "snippets.validation.regressions", section, device="cuda", varies=verdicts, also=also)
 
 
+def _llama() -> Iterator[Output]:
+    """What attention is given, which kernels a step of two layers runs, and how the loss falls."""
+    also = tuple(f"kernels/{name}.py" for name in ("add_rms_norm", "cross_entropy", "rms_norm", "rope", "swiglu"))
+    for section in ("said", "mended"):
+        yield Output(f"examples/llama/{section}", _LLAMA, section)
+    yield Output("examples/llama/captured", _LLAMA, "captured", device="cuda")
+    for section in ("kernels", "names"):
+        yield Output(f"examples/llama/{section}", _LLAMA, section, device="cuda", also=also)
+    for section in ("curve", "distances"):
+        curve = f"{_LLAMA}_curve"
+        sources = (f"{_LLAMA.replace('.', '/')}.py", *also)
+        yield Output(f"examples/llama/{section}", curve, section, device="cuda", varies=r"\d\.\d{4}", also=sources)
+
+
 CAPTURES = (
+    *_llama(),
     *_breaks(),
     *_recompilation(),
     *_fusion(),
