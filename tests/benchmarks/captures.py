@@ -83,9 +83,11 @@ _COMPILER = "snippets.compiler.what_compile_does"
 _FINDINGS = "snippets.validation.compiled_code_findings"
 _FUSION = "snippets.compiler.fusion"
 _INDUCTOR = "snippets.compiler.inductor_code"
+_MEMORY = "snippets.validation.memory"
 _MODES = "snippets.compiler.modes"
 _LLAMA = "snippets.examples.llama"
 _PITFALLS = "snippets.reference.common_pitfalls"
+_PROFILING = "snippets.validation.profiling"
 _RECOMPILATION = "snippets.compiler.recompilation"
 _SECONDS = "snippets.compiler.compile_time"
 _TRAINING = "snippets.compiler.training"
@@ -181,6 +183,37 @@ def _compile_time() -> Iterator[Output]:
     yield Output("compiler/compile-time/workers", workers, "workers", device="cuda", varies=varies, also=also)
 
 
+def _memory() -> Iterator[Output]:
+    """Who holds memory, predicted without a GPU; and what a GPU's allocator does with it."""
+    also = (_MEMORY.replace(".", "/") + ".py",)
+    for section in (
+        "graphs alive", "peak", "saved", "saved, SDPA", "remedies", "in place", "summed", "stored", "last step",
+    ):  # fmt: skip
+        name = section.replace(",", "").replace(" ", "-").lower()
+        yield Output(f"validation/memory/{name}", f"{_MEMORY}_remedies", section, also=also)
+    remedies = f"{_MEMORY.replace('.', '/')}_remedies.py"
+    for section in ("snapshot", "snapshot, remedied", "empty cache", "cost", "fragments", "message"):
+        name = section.replace(",", "").replace(" ", "-")
+        varies = r"[\d.,]+|Process \d+"
+        yield Output(
+            f"validation/memory/{name}", f"{_MEMORY}_allocator", section, "text", "cuda", varies, (*also, remedies)
+        )
+
+
+def _profiling() -> Iterator[Output]:
+    """Steps of a program on a GPU, read and as timelines; what profiling costs; one kernel's counters."""
+    also = ("snippets/validation/diagnosis.py",)
+    measured = r"[\d.,]+|during the gap|(?<=   )\S.*$"
+    for section in ("readings", "costs"):
+        yield Output(f"validation/profiling/{section}", _PROFILING, section, "text", "cuda", measured, also)
+    for name in ("eager", "compiled", "graph", "large"):
+        section, every = f"timeline {name}", r"(?s).+"  # a time is in each line
+        path = f"validation/profiling/timeline-{name}"
+        yield Output(path, _PROFILING, section, "json", "cuda", every, also, verbatim=True)
+    also = ("kernels/rms_norm.py",)
+    yield Output("validation/profiling/counters", f"{_PROFILING}_counters", "counters", "text", "cuda", measured, also)
+
+
 def _training() -> Iterator[Output]:
     """The graphs of a training step, what is kept between them, and what each choice changes."""
     for section in ("forward", "backward"):
@@ -233,6 +266,8 @@ CAPTURES = (
     *_fusion(),
     *_modes(),
     *_compile_time(),
+    *_memory(),
+    *_profiling(),
     *_training(),
     Output("compiler/what-compile-does/eager", _COMPILER, "eager"),
     Output("compiler/what-compile-does/eager-timed", _COMPILER, "eager, timed", device="cuda"),
