@@ -191,7 +191,7 @@ def _memory() -> Iterator[Output]:
     ):  # fmt: skip
         name = section.replace(",", "").replace(" ", "-").lower()
         yield Output(f"validation/memory/{name}", f"{_MEMORY}_remedies", section, also=also)
-    remedies = f"{_MEMORY.replace('.', '/')}_remedies.py"
+    both = (*also, f"{_MEMORY.replace('.', '/')}_remedies.py")
     for section in ("snapshot", "snapshot, remedied", "empty cache", "cost", "fragments", "message"):
         name = section.replace(",", "").replace(" ", "-")
         varies = r"[\d.,]+|Process \d+"
