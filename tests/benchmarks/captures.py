@@ -195,9 +195,7 @@ def _memory() -> Iterator[Output]:
     for section in ("snapshot", "snapshot, remedied", "empty cache", "cost", "fragments", "message"):
         name = section.replace(",", "").replace(" ", "-")
         varies = r"[\d.,]+|Process \d+"
-        yield Output(
-            f"validation/memory/{name}", f"{_MEMORY}_allocator", section, "text", "cuda", varies, (*also, remedies)
-        )
+        yield Output(f"validation/memory/{name}", f"{_MEMORY}_allocator", section, "text", "cuda", varies, both)
 
 
 def _profiling() -> Iterator[Output]:
