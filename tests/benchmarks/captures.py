@@ -78,6 +78,8 @@ class Output:
         return re.sub(r"\s*#\s*", " # ", re.sub(f"{MEASURED}|{self.varies}", "#", content))
 
 
+_ASSISTANT = "snippets.validation.assistant"
+_PARTS = ("capture", "findings", "module", "patterns", "profile", "report", "trace", "trials", "validate")
 _BREAKS = "snippets.compiler.graph_breaks"
 _COMPILER = "snippets.compiler.what_compile_does"
 _FINDINGS = "snippets.validation.compiled_code_findings"
@@ -257,8 +259,22 @@ def _llama() -> Iterator[Output]:
         yield Output(f"examples/llama/{section}", curve, section, device="cuda", varies=r"\d\.\d{4}", also=sources)
 
 
+def _assistant() -> Iterator[Output]:
+    """What the assistant says about two modules: without a GPU all but what it tried, and that on one."""
+    tool = [f"snippets/validation/assistant{part}.py" for part in ("", *(f"_{part}" for part in _PARTS))]
+    module, varies = f"{_ASSISTANT}_examples", r"\.py:\d+|torch \d[\w.+]*|0x[0-9a-f]+"
+    for section in ("gpt", "forecaster"):
+        name = f"validation/assistant/{section}"
+        yield Output(name, module, section, varies=varies, also=tuple(tool))
+        yield Output(f"{name}-gpu", module, section, device="cuda", varies=r"\d+", also=tuple(tool))
+    yield Output(
+        "validation/assistant/validate-gpu", module, "validate", device="cuda", varies=r"[\d.]+", also=tuple(tool)
+    )
+
+
 CAPTURES = (
     *_llama(),
+    *_assistant(),
     *_breaks(),
     *_recompilation(),
     *_fusion(),

@@ -1,6 +1,7 @@
-"""A clock that no other process moves."""
+"""A clock that no other process moves, and one core for tiny modules."""
 
 import pytest
+import torch
 
 from snippets.validation import timing, timing_mistakes
 
@@ -31,3 +32,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     for module in (timing, timing_mistakes):
         monkeypatch.setattr(module, "time", stand_in)
     return stand_in
+
+
+@pytest.fixture(scope="module")
+def one_core():
+    """Tiny modules are not worth a second thread, and on a busy machine threads wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -1,0 +1,364 @@
+"""Changes that can be made automatically: each is tried on a copy, checked, timed beside the original, or refused.
+
+A change is suggested only where the check passed and it was faster than the original by more than the noise.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+from torch.overrides import TorchFunctionMode
+
+from snippets.validation import timing
+from snippets.validation.assistant_capture import Captured, cleaned, is_attention
+from snippets.validation.assistant_findings import Finding
+from snippets.validation.assistant_module import Subject, copied, fresh_inputs, nothing_changed, one_line, quiet
+from snippets.validation.assistant_trace import kind_of_mask
+from snippets.validation.assistant_validate import Checked, Ratio, check_against, peak, results_of, step, still
+
+Progress = Callable[[str], None]
+Change = Callable[[nn.Module], nn.Module]
+
+
+# --8<-- [start:candidate]
+@dataclass(frozen=True)
+class Candidate:
+    """A change: how it is made to a copy, how the reader makes it, and what it is for.
+
+    Attributes:
+        precision: it changes the numbers more than rounding does, knowingly: held to the error of bf16 or TF32.
+        answers: the kinds of findings that it mends.
+        during: the settings under which it runs.
+    """
+
+    name: str
+    code: str
+    page: str
+    change: Change
+    answers: tuple[str, ...] = ()
+    precision: float = 0.0
+    during: Callable[[], AbstractContextManager] = nullcontext
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of a change: its gain, or why it is not suggested."""
+
+    name: str
+    code: str
+    page: str
+    ratio: Ratio | None = None
+    cold: float = 0.0  # seconds of the first step
+    memory: float | None = None  # share of the original's peak
+    error: float = 0.0  # the largest, in units of the bound
+    answers: tuple[str, ...] = ()
+    refused: str = ""
+
+    @property
+    def suggested(self) -> bool:
+        return not self.refused
+
+
+# --8<-- [end:candidate]
+
+
+class Inside(nn.Module):
+    """A module that runs under a mode: what it holds is not changed."""
+
+    def __init__(self, module: nn.Module, mode: Callable[[], AbstractContextManager]):
+        super().__init__()
+        self._orig_mod, self.mode = module, mode
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        with self.mode():
+            return self._orig_mod(*inputs, **named)
+
+
+class CausalFlag(TorchFunctionMode):
+    """Attention with a causal mask becomes attention with a flag. Each mask's numbers are looked at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known: dict[tuple, str] = {}
+
+    def __torch_function__(self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if function is F.scaled_dot_product_attention:
+            mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
+            if mask is not None and not torch.compiler.is_compiling():
+                key = (mask.data_ptr(), tuple(mask.shape))
+                if self.known.setdefault(key, kind_of_mask(mask)) == "causal":
+                    args = args[:3]
+                    kwargs = {**kwargs, "attn_mask": None, "is_causal": True}
+        return function(*args, **kwargs)
+
+
+def compiled_with_flag(module: nn.Module) -> nn.Module:
+    """Compiled, every mask of the captured graph that is causal, square and alike for all made a flag.
+
+    Which masks are, the first run of the graph tells, as it was captured.
+    """
+    from torch._inductor.compile_fx import compile_fx
+
+    def backend(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable:
+        state: dict[str, Callable] = {}
+
+        def run(*given: Tensor) -> Any:
+            if "compiled" not in state:
+                causal = causal_nodes(graph, given)
+                for node in causal:
+                    node.kwargs = {**{k: v for k, v in node.kwargs.items() if k != "attn_mask"}, "is_causal": True}
+                    node.args = node.args[:3]
+                graph.graph.eliminate_dead_code()
+                graph.recompile()
+                state["compiled"] = compile_fx(graph, inputs)
+            return state["compiled"](*given)
+
+        return run
+
+    return torch.compile(module, backend=backend)  # type: ignore[return-value]
+
+
+def causal_nodes(graph: fx.GraphModule, inputs: tuple) -> list[fx.Node]:
+    """The attentions of a graph whose mask is causal for these inputs."""
+    found = []
+
+    class Look(fx.Interpreter):
+        def run_node(self, node: fx.Node) -> Any:
+            if is_attention(node):
+                args, kwargs = self.fetch_args_kwargs_from_env(node)
+                mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
+                if mask is not None and kind_of_mask(mask) == "causal":
+                    found.append(node)
+            return super().run_node(node)
+
+    with torch.no_grad():
+        Look(graph).run(*inputs)
+    return found
+
+
+class SiteKernels(TorchFunctionMode):
+    """Calls of PyTorch that a kernel of this site does, too, are handed to the kernel."""
+
+    def __torch_function__(self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        replaced = self.replaced(function, args, kwargs)
+        return replaced() if replaced else function(*args, **kwargs)
+
+    def replaced(self, function: Callable, args: tuple, kwargs: dict) -> Callable[[], Tensor] | None:
+        from kernels.cross_entropy import cross_entropy
+        from kernels.layer_norm import layer_norm
+        from kernels.rms_norm import rms_norm
+
+        given = dict(zip(("x", "shape", "weight", "bias", "eps"), args, strict=False)) | kwargs
+        if function is F.layer_norm and len(given["shape"] if "shape" in given else given["normalized_shape"]) == 1:
+            return lambda: layer_norm(args[0], given.get("weight"), given.get("bias"), given.get("eps", 1e-5))
+        if function is F.rms_norm and len(args) >= 2 and len(args[1]) == 1:
+            names = dict(zip(("weight", "eps"), args[2:], strict=False)) | kwargs
+            return lambda: rms_norm(args[0], names.get("weight"), names.get("eps"))
+        if (
+            function is F.cross_entropy
+            and len(args) >= 2
+            and args[0].dim() == 2
+            and not set(kwargs) - {"ignore_index", "reduction"}
+        ):
+            return lambda: cross_entropy(*args[:2], **kwargs)
+        return None
+
+
+def with_site_norms(module: nn.Module) -> nn.Module:
+    """Modules whose whole forward is an RMSNorm written out, as libraries have them, run the kernel instead."""
+    from kernels.rms_norm import rms_norm
+
+    for part in module.modules():
+        eps = getattr(part, "variance_epsilon", None)
+        if type(part).__name__.endswith("RMSNorm") and eps is not None and hasattr(part, "weight"):
+            part.forward = lambda x, part=part, eps=eps: rms_norm(x, part.weight, eps)  # type: ignore[method-assign]
+    return Inside(module, SiteKernels)
+
+
+def candidates(subject: Subject, findings: list[Finding], captured: Captured) -> Iterator[Candidate]:
+    """What is worth trying on this module, given what was found."""
+    kinds = {finding.kind for finding in findings}
+    on_gpu = subject.device.type == "cuda"
+    compiles = (
+        "chain",
+        "norm",
+        "norm-activation",
+        "written-out",
+        "gated-mlp",
+        "rotary",
+        "softmax-dropout",
+        "host-bound",
+    )
+    yield Candidate(
+        "torch.compile",
+        "torch.compile(model)",
+        "compiler/what-compile-does.md",
+        lambda module: compiled(module),
+        compiles,
+    )
+    if "mask" in kinds:
+        yield Candidate(
+            "causality as a flag",
+            "F.scaled_dot_product_attention(q, k, v, is_causal=True)",
+            "patterns/attention.md#one-kernel",
+            lambda module: Inside(module, CausalFlag),
+            ("mask",),
+        )
+        yield Candidate(
+            "torch.compile, causality as a flag",
+            "torch.compile(model), with is_causal=True said at the attention",
+            "patterns/attention.md#compiled",
+            compiled_with_flag,
+            ("mask", *compiles),
+        )
+    if not on_gpu:
+        return
+    graph = "torch.compile(model, mode='reduce-overhead')"
+    yield Candidate(
+        "torch.compile with CUDA graphs",
+        graph,
+        "compiler/what-compile-does.md#what-is-slow",
+        lambda module: compiled(module, mode="reduce-overhead"),
+        (*compiles, "small-kernels"),
+    )
+    if kinds & {"norm", "norm-activation", "cross-entropy"}:
+        yield Candidate(
+            "kernels of this site",
+            "kernels/rms_norm.py, layer_norm.py, cross_entropy.py",
+            "kernels/rms-norm.md",
+            with_site_norms,
+            ("norm", "cross-entropy"),
+        )
+    if any(isinstance(part, nn.Conv2d) for part in subject.module.modules()):
+        yield Candidate(
+            "channels last",
+            "model.to(memory_format=torch.channels_last)",
+            "compiler/fusion.md#layout",
+            lambda module: module.to(memory_format=torch.channels_last),
+            ("copy",),
+        )
+    dtypes = {parameter.dtype for parameter in subject.module.parameters()}
+    if dtypes == {torch.float32}:
+        roofline = "validation/roofline.md#two-bounds-and-the-point-where-they-meet"
+        yield Candidate(
+            "TF32",
+            "torch.set_float32_matmul_precision('high')",
+            roofline,
+            lambda module: module,
+            ("precision",),
+            2.0**-11,
+            tf32,
+        )
+        autocast = torch.autocast("cuda", torch.bfloat16)
+        yield Candidate(
+            "bfloat16 by autocast",
+            "with torch.autocast('cuda', torch.bfloat16): …",
+            roofline,
+            lambda module: Inside(module, lambda: autocast),
+            ("precision",),
+            2.0**-8,
+        )
+
+
+def compiled(module: nn.Module, **options: Any) -> nn.Module:
+    return torch.compile(module, **options)  # type: ignore[return-value]
+
+
+class tf32:  # a setting, for a while
+    """Products of fp32 matrices on tensor cores, in 11 bits."""
+
+    def __enter__(self) -> None:
+        self.before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high")
+
+    def __exit__(self, *error: object) -> None:
+        torch.set_float32_matmul_precision(self.before)
+
+
+# --8<-- [start:try]
+def try_all(subject: Subject, findings: list[Finding], captured: Captured, progress: Progress) -> list[Trial]:
+    """Try each candidate; those that are right and faster come first, the fastest in front."""
+    trials = []
+    for candidate in candidates(subject, findings, captured):
+        progress(f"trying {candidate.name}")
+        trials.append(tried(subject, candidate))
+    return sorted(trials, key=lambda trial: (bool(trial.refused), -(trial.ratio.middle if trial.ratio else 0.0)))
+
+
+def tried(subject: Subject, candidate: Candidate) -> Trial:
+    """Make one change to a copy, check it, time it beside the original."""
+
+    def outcome(**what: Any) -> Trial:
+        return Trial(candidate.name, candidate.code, candidate.page, answers=candidate.answers, **what)
+
+    try:
+        with cleaned(), torch._inductor.config.patch(fallback_random=True):
+            seconds: list[float] = []
+            checks = check_against(subject, lambda: changed_results(subject, candidate, seconds))
+            wrong = [check for check in checks if not within(check, subject, candidate)]
+            if wrong:
+                return outcome(refused=f"the check fails: {wrong[0].problem}")
+            ratio, memory = timed_trial(subject, candidate)
+    except torch.OutOfMemoryError:
+        return outcome(refused="out of memory")
+    except Exception as error:  # noqa: BLE001  # compilers and kernels raise anything; that is an answer here
+        return outcome(refused=f"{type(error).__name__}: {one_line(error)}")
+    refused = "" if ratio.word == "faster" else f"no faster: {ratio}"
+    return outcome(
+        ratio=ratio,
+        cold=seconds[0],
+        memory=memory,
+        error=max((check.share for check in checks), default=0.0),
+        refused=refused,
+    )
+
+
+def changed_results(subject: Subject, candidate: Candidate, seconds: list[float]) -> dict[str, Tensor]:
+    """Outputs and gradients of the changed module, in the dtypes of the original, and what the first step took."""
+    module, inputs = still(copied(subject.module)), fresh_inputs(subject.inputs, subject.named)
+    began = time.perf_counter()
+    with candidate.during():
+        results = results_of(candidate.change(module), *inputs)
+    timing.synchronize(subject.device)
+    seconds.append(time.perf_counter() - began)
+    if not candidate.precision:
+        return results
+    return {name: result.float() if result.dtype != torch.float32 else result for name, result in results.items()}
+
+
+def within(check: Checked, subject: Subject, candidate: Candidate) -> bool:
+    """Whether a result holds: for a change of precision, by the precision that it changes to."""
+    if not candidate.precision:
+        return check.holds
+    return check.share <= candidate.precision / torch.finfo(torch.float32).eps
+
+
+def timed_trial(subject: Subject, candidate: Candidate) -> tuple[Ratio, float | None]:
+    """How much faster a step is, and with what share of the memory."""
+    with nothing_changed(), quiet():
+        before, after = subject.fresh(), subject.fresh()
+        after = Subject(candidate.change(after.module), after.inputs, after.named)
+
+        def changed() -> None:
+            with candidate.during():
+                step(after)
+
+        measured = timing.measure(
+            {"before": lambda: step(before), "after": changed}, subject.device, "calls", rounds=15, patience=10.0
+        )
+        memory = None
+        if subject.device.type == "cuda":
+            with candidate.during():
+                weighed, base = peak(after), peak(before)
+            memory = weighed / base if weighed is not None and base else None
+    return Ratio.of(measured["before"], measured["after"]), memory
+
+
+# --8<-- [end:try]

@@ -1,0 +1,103 @@
+"""Trials: what is wrong, slower or broken is refused, and what is right and faster is suggested."""
+
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from snippets.validation import assistant_trials
+from snippets.validation.assistant_module import Subject
+from tests.snippets.validation.planted import fusion, kernels
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+
+class Sine(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(32, 32)
+
+    def forward(self, x):
+        return torch.sin(self.fc(x))
+
+
+def trial(change, module=None, x=None):
+    candidate = assistant_trials.Candidate("a change", "code", "index.md", change)
+    return assistant_trials.tried(
+        Subject(module or Sine(), (x if x is not None else torch.randn(16, 32),), {}), candidate
+    )
+
+
+def test_a_wrong_change_is_refused_and_gets_no_time():
+    def wrong(module):
+        module.fc.bias.data += 1e-3
+        return module
+
+    outcome = trial(wrong)
+    assert outcome.refused.startswith("the check fails: output 0") and outcome.ratio is None
+
+
+def test_a_change_that_gains_nothing_is_refused():
+    class Slower(nn.Module):
+        def __init__(self, module):
+            super().__init__()
+            self.module = module
+
+        def forward(self, x):
+            for _ in range(20):
+                y = self.module(x)
+            return y
+
+    assert trial(Slower).refused.startswith("no faster: 0.")
+
+
+def test_a_change_that_raises_is_refused():
+    def broken(module):
+        raise RuntimeError("no such compiler\nand a long story")
+
+    assert trial(broken).refused == "RuntimeError: no such compiler"
+
+
+def test_a_change_that_is_right_and_faster_is_suggested():
+    slow = fusion.PhysicsLoss()
+    slow.blend = lambda u: [type(slow).blend(slow, u) for _ in range(20)][-1]
+
+    def quick(module):
+        module.blend = partial(fusion.PhysicsLoss.blend, module)
+        return module
+
+    outcome = trial(quick, slow, fusion.sequence())
+    assert outcome.suggested and outcome.ratio.low > 1.0 and outcome.error <= 1.0
+
+
+def test_a_causal_mask_becomes_a_flag_and_the_function_stays_the_same():
+    asked = []
+
+    class Watch(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            if function is F.scaled_dot_product_attention:
+                asked.append((len(args), (kwargs or {}).get("attn_mask"), (kwargs or {}).get("is_causal")))
+            return function(*args, **(kwargs or {}))
+
+    module, x = kernels.MaskAsData(), kernels.sequence()
+    with Watch():
+        changed = assistant_trials.Inside(module, assistant_trials.CausalFlag)(x)
+    assert asked == [(3, None, True)]
+    torch.testing.assert_close(changed, module(x))
+
+
+def test_a_captured_mask_becomes_a_flag():
+    counts = []
+
+    def backend(graph, inputs):
+        def run(*given):
+            counts.append(len(assistant_trials.causal_nodes(graph, given)))
+            return graph(*given)
+
+        return run
+
+    for module in (kernels.MaskAsData(), kernels.WindowedAttention()):
+        torch.compile(module, backend=backend)(kernels.sequence())
+    assert counts == [1, 0]
