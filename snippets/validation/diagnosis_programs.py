@@ -165,7 +165,7 @@ def from_pinned(device: torch.device) -> Call:
 # --8<-- [start:waiting]
 def optimizer_like(small: Tensor) -> Tensor:
     """Many short launches after the long kernels, as an optimizer that is not fused has."""
-    for _ in range(40):
+    for _ in range(100):
         small = small * 0.999 + 0.001
     return small
 

@@ -71,8 +71,9 @@ def empty_cache() -> None:
     torch.cuda.empty_cache()
     print(line("empty_cache()", now()))
     del tensors
-    small = [empty(1) for _ in range(64)]  # they share segments of 20 MiB
-    print(line("64 tensors of 1 MiB instead", now()))
+    torch.cuda.empty_cache()
+    small = [empty(5) for _ in range(64)]  # four share a segment of 20 MiB
+    print(line("64 tensors of 5 MiB instead", now()))
     small = small[::16]
     torch.cuda.empty_cache()
     print(line("60 of them deleted, empty_cache()", now()))
@@ -164,11 +165,11 @@ def main(arguments: list[str]) -> int:
     if arguments == ["message"]:
         message()
         return 0
-    snapshot()
     print("==== empty cache")
-    empty_cache()
+    empty_cache()  # first: a model leaves workspaces of libraries behind
     print("==== cost")
     cost()
+    snapshot()
     print("==== fragments")
     print(HEAD)
     print("as it is\n" + process("growing"))

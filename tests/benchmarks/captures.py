@@ -203,15 +203,15 @@ def _memory() -> Iterator[Output]:
 def _profiling() -> Iterator[Output]:
     """Steps of a program on a GPU, read and as timelines; what profiling costs; one kernel's counters."""
     also = ("snippets/validation/diagnosis.py",)
-    measured = r"[\d.,]+|during the gap|(?<=   )\S.*$"
-    for section in ("readings", "costs"):
+    numbers = r"[\d.,]+"
+    during = r"(?m:(?<=   )\S.*$)"  # the last column: what the host did just then
+    for section, measured in (("readings", f"{numbers}|{during}"), ("costs", numbers)):
         yield Output(f"validation/profiling/{section}", _PROFILING, section, "text", "cuda", measured, also)
     for name in ("eager", "compiled", "graph", "large"):
-        section, every = f"timeline {name}", r"(?s).+"  # a time is in each line
         path = f"validation/profiling/timeline-{name}"
-        yield Output(path, _PROFILING, section, "json", "cuda", every, also, verbatim=True)
+        yield Output(path, _PROFILING, f"timeline {name}", "json", "cuda", r"-?[\d.]+", also, verbatim=True)
     also = ("kernels/rms_norm.py",)
-    yield Output("validation/profiling/counters", f"{_PROFILING}_counters", "counters", "text", "cuda", measured, also)
+    yield Output("validation/profiling/counters", f"{_PROFILING}_counters", "counters", "text", "cuda", numbers, also)
 
 
 def _training() -> Iterator[Output]:
@@ -233,7 +233,11 @@ def _diagnosis() -> Iterator[Output]:
     sections = [f"{cause}{when}" for cause in causes for when in ("", ", mended")]
     for section in (*sections, "gains"):
         name = f"validation/diagnosis/{section.replace(', ', '-')}"
-        yield Output(name, programs, section, device="cuda", varies=r".+", also=also)  # all of it was measured
+        # how often and how long, and so the order of shares and kernels; not the cause that is found, nor its remedy
+        measured = r"\d+ gaps|(?s:(?<=\n) +\d+%  .*?(?=mostly ))"
+        if section.startswith("compiling"):  # kernels are tried, too
+            measured += r"|\d+ kernels"
+        yield Output(name, programs, section, device="cuda", varies=measured, also=also)
 
 
 def _regressions() -> Iterator[Output]:

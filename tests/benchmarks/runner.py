@@ -84,14 +84,22 @@ class Record:
 
 
 def plan(
-    names: Iterable[str], device: torch.device, modes: Collection[str] = (), fresh: Set[Key] = frozenset()
+    names: Iterable[str],
+    device: torch.device,
+    modes: Collection[str] = (),
+    fresh: Set[Key] = frozenset(),
+    numbers: Collection[int] = (),
 ) -> Points:
-    """What to measure: the cases' points on this device, in some modes or all, without those that are fresh."""
+    """What to measure: the cases' points on this device, in some modes or all, without those that are fresh.
+
+    `numbers` chooses points by their place in the case, from 1: so several GPUs can share a case.
+    """
     files, todo = discover(), {}
     for name in names:
         case = load(files[name])
         version = sources_of(case, files[name])["hash"] if fresh else ""
-        points = [replace(p, modes=tuple(m for m in p.modes if m in modes or not modes)) for p in case.points(device)]
+        wanted = [p for number, p in enumerate(case.points(device), 1) if number in numbers or not numbers]
+        points = [replace(p, modes=tuple(m for m in p.modes if m in modes or not modes)) for p in wanted]
         left = [p for p in points if p.modes and not {key(method.where(case, p), m, version) for m in p.modes} <= fresh]
         if left:
             todo[name] = left

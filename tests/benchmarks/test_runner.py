@@ -459,6 +459,15 @@ def test_only_the_modes_that_are_asked_for(house: Path, capsys: pytest.CaptureFi
     assert {row["mode"] for (record,) in [records(house)] for row in record["rows"]} == {"calls"}
 
 
+def test_only_the_points_that_are_asked_for(house: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    second = 'Point({"elements": 8}, "float32", "backward", modes=("calls",))'
+    edit(house / "tests/benchmarks/first.py", 'modes=("calls",))]', f'modes=("calls",)), {second}]')
+    assert bench(house, "first", "--points", "2") == 0
+    assert {row["direction"] for (record,) in [records(house)] for row in record["rows"]} == {"backward"}
+    assert bench(house, "first", "--points", "3") == 0
+    assert "nothing to measure on this cpu" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("difference", ["machine", "software", "truncated"])
 def test_what_another_machine_or_version_measured_is_not_fresh(house: Path, difference: str) -> None:
     bench(house, "first")
