@@ -47,7 +47,7 @@ def curve(rung: str, sizes: dict, batches: Tensor, order: int, dtype: torch.dtyp
 def main() -> None:
     on_gpu = torch.cuda.is_available()
     kernels_run = on_gpu or os.environ.get("TRITON_INTERPRET") == "1"
-    fast = "rewritten" if kernels_run else "layers"
+    fast = "rewritten-cudnn" if kernels_run else "layers"
     steps, batch, length, sizes = (50, 4, 1024, LLAMA) if on_gpu else (4, 2, 32, TINY)
     device, dtype = torch.device("cuda" if on_gpu else "cpu"), torch.bfloat16 if on_gpu else torch.float32
     batches = text(steps, batch, length, sizes["vocab_size"]).to(device)
@@ -55,9 +55,9 @@ def main() -> None:
     for order in (1, 2, 3):
         curves[f"order {order}"] = curve("eager", sizes, batches, order, dtype)
     print("==== curve")
-    print(f"{'step':>4}" + "".join(f"{name:>12}" for name in curves))
+    print(f"{'step':>4}" + "".join(f"{name:>17}" for name in curves))
     for step in sorted({0, 1, *range(4, steps, 5), steps - 1}):
-        print(f"{step + 1:4}" + "".join(f"{losses[step]:12.4f}" for losses in curves.values()))
+        print(f"{step + 1:4}" + "".join(f"{losses[step]:17.4f}" for losses in curves.values()))
     print("==== distances")
     print(f"{'':24}{'largest':>10}{'root mean square':>20}   from eager's curve")
     plain = torch.tensor(curves.pop("eager"))

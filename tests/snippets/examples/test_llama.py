@@ -190,6 +190,28 @@ def test_adamw_compiled_is_adamw() -> None:
         torch.testing.assert_close(one, other)
 
 
+def test_updates_beside_the_backward_are_those_after_it() -> None:
+    losses, ends = [], []
+    for ahead in (False, True):
+        torch.manual_seed(0)
+        own = llama.make_model(llama.TINY, HERE, torch.float32)
+        updates = llama.UpdateAhead(own, lr=1e-2) if ahead else None
+        update = updates.join if updates else llama.make_optimizer(own, lr=1e-2).step
+        for _ in range(3):
+            loss = llama.eager(own)(tokens())
+            loss.backward()
+            update()
+            own.zero_grad()
+            losses.append(loss.detach())
+        ends.append([p.detach().clone() for p in own.parameters()])
+    torch.testing.assert_close(losses[:3], losses[3:])
+    for after, beside in zip(*ends, strict=True):
+        torch.testing.assert_close(after, beside)
+    updates.remove()
+    llama.eager(own)(tokens()).backward()
+    assert all(torch.equal(p, end) for p, end in zip(own.parameters(), ends[-1], strict=True))
+
+
 def test_a_step_updates_and_forgets_the_gradients() -> None:
     torch.manual_seed(0)
     own = llama.make_model(llama.TINY, HERE, torch.float32)
