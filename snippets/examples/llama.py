@@ -328,7 +328,7 @@ def update_compiled(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
 
 # --8<-- [start:ahead]
 class UpdateAhead:
-    """AdamW for each part of the model as soon as it has its gradients: no later part of the backward needs its weights.
+    """AdamW for each part of the model as soon as it has its gradients: what is left of the backward needs none of it.
 
     On a GPU the updates run on a stream of their own, beside the rest of the backward; `join` waits for them.
     """
