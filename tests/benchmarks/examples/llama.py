@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from types import ModuleType
 
 import torch
@@ -83,10 +83,13 @@ def steps(point: Point, device: torch.device, dtype: torch.dtype) -> Workload:
     def rung(name: str) -> Call:
         return partial(step, RUNGS[name](sharing(model)))
 
+    @cache
+    def compiled_step() -> Call:
+        """Of an optimizer of its own: what compiled code saw of the other's settings must stay. It takes a while."""
+        return llama.update_compiled(make_optimizer(model, lr=0.0))
+
     def update_compiled() -> Call:
-        """With an optimizer of its own: what compiled code saw of the other's settings must stay."""
-        own = make_optimizer(model, lr=0.0)
-        return partial(step, RUNGS["rewritten-cudnn"](sharing(model)), llama.update_compiled(own))
+        return partial(step, RUNGS["rewritten-cudnn"](sharing(model)), compiled_step())
 
     def in_a_graph() -> Call:
         torch.cuda.empty_cache()  # during capture what the allocator keeps is not given back
