@@ -163,7 +163,7 @@ def record(step: Callable[[], object], path: str | Path, steps: int = 5, warm_up
 
 PRODUCTS = re.compile(r"aten::(mm|bmm|addmm|baddbmm|_scaled_mm|\w*conv\w*|\w*attention\w*)$")
 PRODUCT_KERNELS = re.compile(
-    r"gemm|cutlass|nvjet|xmma|cublas|wgrad|dgrad|flash|fmha|triton_tem|conv2d|implicit_con", re.I
+    r"(?<!fb)gemm|cutlass|scudnn|nvjet|xmma|cublas|wgrad|dgrad|flash|fmha|triton_tem|conv2d|implicit_con", re.I
 )
 ELEMENTWISE = re.compile(
     r"aten::(add|sub|mul|div|neg|relu|gelu|silu|sigmoid|tanh|exp|log|sqrt|rsqrt|pow|abs|clamp|clamp_min|where|copy|cos|sin)_?$"

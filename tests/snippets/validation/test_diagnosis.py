@@ -14,7 +14,18 @@ import pytest
 import torch
 
 from snippets.validation import diagnosis
-from snippets.validation.diagnosis import CAUSES, MEANING, Ceilings, diagnose, read, record, short, union, without
+from snippets.validation.diagnosis import (
+    CAUSES,
+    MEANING,
+    Ceilings,
+    Event,
+    diagnose,
+    read,
+    record,
+    short,
+    union,
+    without,
+)
 
 FILE = Path(diagnosis.__file__)
 ADD = (
@@ -269,6 +280,23 @@ def test_spans():
     assert without([(0, 10)], [(-1, 1), (2, 3), (9, 20)]) == [(1, 2), (3, 9)]
     assert without([(0, 1), (2, 3)], [(0, 3)]) == []
     assert without([(0, 1)], []) == [(0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (GEMM, "matrix"),
+        ("ampere_sgemm_32x32_sliced1x4_tn", "matrix"),
+        ("cudnn_ampere_scudnn_128x64_relu_xregs_large_nn_v1", "matrix"),
+        ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x64", "matrix"),
+        ("void fbgemm_gpu::split_embedding_codegen_forward_unweighted_kernel<float>(int)", "memory"),
+        ("triton_red_fused_native_layer_norm_0", "memory"),
+        (ADD, "memory"),
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "network"),
+    ],
+)
+def test_a_kernel_without_an_operation_is_known_by_its_name(name, kind):
+    assert diagnosis.kind_of(Event(name, "kernel", 0, 1), None) == kind
 
 
 def test_short_names():
