@@ -356,10 +356,7 @@ def diagnose(events: Sequence[Event], ceilings: Ceilings | None = None) -> Diagn
         kernels = [event for event in host if ran.match(event.name) and without([event.span], compiling)]
     if not kernels:
         raise ValueError("the trace has no operations: was anything called between the profiler's steps?")
-    ops = {
-        event.args["External id"]: event for event in host if event.category == "cpu_op" and "External id" in event.args
-    }
-    linked = [(kernel, ops.get(kernel.args.get("External id")) if on_gpu else kernel) for kernel in kernels]
+    linked = list(zip(kernels, operations(kernels, host) if on_gpu else kernels, strict=True))
     began = start if annotated else min(event.start for event in kernels + host)
     window = began, max(event.end for event in annotated + kernels)
     by_kind: dict[str, Spans] = {}
@@ -378,6 +375,18 @@ def diagnose(events: Sequence[Event], ceilings: Ceilings | None = None) -> Diagn
         works=works(linked, window[1] - window[0], ceilings or Ceilings()) if on_gpu else [],
         on_gpu=on_gpu,
     )
+
+
+def operations(kernels: Sequence[Event], host: Sequence[Event]) -> Iterable[Event | None]:
+    """For each kernel the operation that launched it; None where the trace does not tell.
+
+    Some versions write numbers of another kind as a kernel's External id: they name an operation that was elsewhere.
+    """
+    ops = {event.args.get("External id"): event for event in host if event.category == "cpu_op"}
+    launches = {event.args.get("correlation"): event for event in host if event.category.startswith("cuda_")}
+    for kernel in kernels:
+        op, launch = ops.get(kernel.args.get("External id")), launches.get(kernel.args.get("correlation"))
+        yield op if op and (launch is None or op.start <= launch.start <= op.end) else None
 
 
 def replays(kernels: Sequence[Event]) -> Spans:

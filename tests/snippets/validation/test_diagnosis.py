@@ -253,6 +253,17 @@ def test_several_kernels_of_one_operation_are_not_held_against_all_its_work(diag
     assert math.isnan(diagnosed(trace, Ceilings(1e9, {"bfloat16": 1e12})).works[0].ceiling)
 
 
+def test_a_number_that_names_another_operation_is_not_believed(diagnosed):
+    """As older profilers wrote it: each kernel's External id is the number of its launch."""
+    trace = memory()
+    product = trace.host("aten::mm", trace.steps[0] + 500, 10)
+    for event in trace.events:
+        if event.get("cat") in ("kernel", "cuda_runtime"):
+            event["args"]["External id"] = product
+    work = diagnosed(trace).works[0]
+    assert (work.op, work.kind) == ("", "memory")
+
+
 def test_what_the_compiler_made_moves_what_it_is_given(diagnosed):
     trace = Trace()
     name = "triton_poi_fused_add_0"
