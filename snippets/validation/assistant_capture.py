@@ -7,15 +7,23 @@ import contextlib
 import logging
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch._dynamo import convert_frame, eval_frame
 
-from snippets.validation.assistant_module import Subject, fresh_inputs, nothing_changed, one_line, quiet, seeded
-from snippets.validation.assistant_trace import Line, is_library, kind_of_mask, tensors_of
+from snippets.validation.assistant_module import (
+    Subject,
+    fresh_inputs,
+    nothing_changed,
+    one_line,
+    original,
+    quiet,
+    seeded,
+)
+from snippets.validation.assistant_trace import Line, is_library, kind_of_mask, lines_that_store, tensors_of
 
 _BREAKS = "torch._dynamo.symbolic_convert.__graph_breaks"
 _RECOMPILES = "torch._dynamo.guards.__recompiles"
@@ -37,6 +45,8 @@ class Recompiled:
 
     line: Line
     reason: str
+    function: str = ""  # whose graph it is, as Dynamo names it: each part of a function that breaks is one
+    causes: tuple[Line, ...] = ()  # what wrote the attribute that the condition reads
 
 
 @dataclass(frozen=True)
@@ -85,7 +95,9 @@ def capture(subject: Subject, others: list[Subject]) -> Captured:
             captured.error = f"{type(error).__name__}: {one_line(error)}"
         captured.breaks = breaks_of(breaks)
         captured.recompiled = unexpected(recompiled_of(recompiled))
-        captured.recompiled = [specialised(one, [subject, *others]) for one in captured.recompiled[:4]]
+        captured.recompiled = [
+            caused(specialised(one, [subject, *others]), subject.module) for one in captured.recompiled[:4]
+        ]
     captured.graphs = captured.graphs[:first] if first else captured.graphs
     return captured
 
@@ -99,8 +111,8 @@ def cleaned() -> Iterator[None]:
     trackers = convert_frame.input_codes, convert_frame.output_codes
     loggers = [logging.getLogger(name) for name in {"torch", *torch._logging._internal.log_registry.get_log_qnames()}]
     handlers = [logger.handlers for logger in loggers]
-    for logger in loggers:
-        logger.handlers = [logging.NullHandler()]
+    for logger in loggers:  # a handler of any kind turns the structured trace on, which costs as much as capture itself
+        logger.handlers = [] if logger.name == "torch.__trace" else [logging.NullHandler()]
     before = {id(reference()) for tracker in trackers for reference in tracker.seen}
     patched = {"recompile_limit": 64, "accumulated_recompile_limit": 512, "suppress_errors": False}
     try:
@@ -136,7 +148,7 @@ def logged(name: str) -> Iterator[list[str]]:
 
 
 _BREAK = re.compile(r"in user code at (.+):(\d+)\nGraph Break Reason: (.*)", re.DOTALL)
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\S+))?')
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:, in (?:torch_dynamo_resume_in_)?(\S+?)(?:_at_\d+)?$)?', re.MULTILINE)
 _AROUND = ("Encountered graph break when attempting", "Failed to handle graph break gracefully", "*** While")
 
 
@@ -176,7 +188,8 @@ def recompiled_of(entries: list[str]) -> list[Recompiled]:
         file, number = re.search(r" in (\S.*):(\d+)$", head.splitlines()[0]).groups()  # type: ignore[union-attr]
         first = re.split(r"\n\s*- \d+/\d+: ", failures)[1] if re.search(r"- \d+/\d+: ", failures) else failures
         line = author_line(first) or named_line(first, file) or Line(file, int(number))
-        found.append(Recompiled(line, re.split(r"\s+#|\n|\s+\(HINT", first.strip())[0].strip()))
+        reason = re.split(r"\s+#|\n|\s+\(HINT", first.strip())[0].strip()
+        found.append(Recompiled(line, reason, head.splitlines()[0].strip()))
     return found
 
 
@@ -206,8 +219,17 @@ def specialised(recompiled: Recompiled, turns: list[Subject]) -> Recompiled:
                 torch.compile(twin.module, backend="eager")(*twin.inputs, **twin.named)
         except Exception as error:  # noqa: BLE001  # a ConstraintViolationError, from wherever it comes
             if (line := author_line(str(error).rpartition("User stack:")[2])) is not None:
-                return Recompiled(line, f"makes a constant of size {size} at index {dim}")
+                return replace(recompiled, line=line, reason=f"makes a constant of size {size} at index {dim}")
     return recompiled
+
+
+def caused(recompiled: Recompiled, module: nn.Module) -> Recompiled:
+    """For an attribute that has another value: the lines that write to it."""
+    match = re.search(r"\.(\w+) == |\.(\w+)\) == \d+$", recompiled.reason)
+    name = (match[1] or match[2]) if match else ""
+    parts = [part for part in original(module).modules() if name and name in vars(part)]
+    lines = (line for part in parts for line in lines_that_store(part, name))
+    return replace(recompiled, causes=tuple(dict.fromkeys(lines)))
 
 
 def unexpected(recompiled: list[Recompiled]) -> list[Recompiled]:
@@ -216,7 +238,7 @@ def unexpected(recompiled: list[Recompiled]) -> list[Recompiled]:
     left = []
     for one in recompiled:
         match = re.search(r"tensor .* size mismatch at index \d+|tensor .* stride mismatch", one.reason)
-        key = match.group() if match else ""
+        key = f"{one.function}: {match.group()}" if match else ""
         if key and (key not in seen or "expected 1," in one.reason):
             seen.add(key)
         else:

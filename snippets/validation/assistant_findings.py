@@ -146,8 +146,9 @@ def recompilations(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """What makes another graph at the same sizes, or at each new one."""
     for line in dict.fromkeys(one.line for one in captured.recompiled):
         reasons = [one.reason for one in captured.recompiled if one.line == line]
+        causes = [cause for one in captured.recompiled if one.line == line for cause in one.causes]
         change = "make what changes a tensor, or keep it out of forward"
-        changes = re.search(r"size|== -?[\d.]+|%|Mod", reasons[0])
+        changes = re.search(r"size|== -?[\d.]+", reasons[0]) and not re.search(r"%|Mod", reasons[0])
         settles = len(reasons) == 1 and not changes  # as what is made at the first call, once
         named = not settles and not line.text.startswith(("def ", "@", "async "))
         if any("size" in reason for reason in reasons):
@@ -156,7 +157,7 @@ def recompilations(trace: Trace, captured: Captured) -> Iterator[Finding]:
             "recompilation",
             "readiness",
             "A recompilation: what is compiled serves one value only",
-            (line,),
+            tuple(dict.fromkeys((*causes, line))),
             f"{len(reasons)} more graphs over {captured.sizes} sizes of the inputs; failed: {reasons[0]}",
             change,
             "compiler/recompilation.md#what-the-log-says-and-what-ends-it",
@@ -192,23 +193,32 @@ def made_on_host(trace: Trace, captured: Captured) -> Iterator[Finding]:
             if user.name in ("to", "cuda", "type_as") and moves(user)
         ]
         constant = call.name in _MADE_ON_HOST and not call.inputs and call.out.shape != ()
-        if constant or (call.name in _FACTORIES and "device" not in call.named and moved):
-            yield Finding(
-                "cuda-graph",
-                "readiness",
-                "A tensor is made in the host's memory at each call",
-                in_order([call, *moved], call),
-                f"{call.name} makes it on the host, and the copy to a GPU waits; a CUDA graph would replay the "
-                f"first one",
-                "make it once, as a buffer of the module, or with device=x.device",
-                "compiler/what-compile-does.md#where-it-loses",
-                kernels=2,
-            )
+        made = call.name in _FACTORIES and "device" not in call.named and call.out.device == "cpu"
+        brought = bool(call.inputs) and call.inputs[0].origin == "found" and call.inputs[0].device == "cpu"
+        if call.facts.get("by list"):
+            yield host_finding(call, [call], "the list of places is made a tensor on the host")
+        elif brought and moves(call) and call.name in ("to", "cuda", "type_as"):
+            yield host_finding(call, [call], f"{call.name} copies a tensor that is no buffer, so it stays on the host")
+        elif constant or (made and moved):
+            yield host_finding(call, [call, *moved], f"{call.name} makes it on the host")
+
+
+def host_finding(first: Call, calls: list[Call], what: str) -> Finding:
+    return Finding(
+        "cuda-graph",
+        "readiness",
+        "A tensor is made in the host's memory at each call",
+        in_order(calls, first),
+        f"{what}, and the copy to a GPU waits; a CUDA graph would replay the first one",
+        "make it once, as a buffer of the module, or with device=x.device",
+        "compiler/what-compile-does.md#where-it-loses",
+        kernels=2,
+    )
 
 
 _SHAPED = words(
     "tril triu view reshape unsqueeze expand repeat bool float long int mul add sub div neg pow exp eq ge gt lt "
-    "le bitwise_not outer"
+    "le bitwise_not outer setitem fill copy masked_fill cumsum log where zero"
 )
 
 
@@ -433,7 +443,7 @@ def synchronisations(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """Calls at which the host waits for the GPU, since it needs a number or a size from there."""
     for call in trace.calls:
         what = _READS.get(call.name)
-        if call.name in ("getitem", "setitem") and call.facts.get("by mask") and not call.facts.get("one value"):
+        if call.name in ("index", "setitem") and call.facts.get("by mask") and not call.facts.get("one value"):
             what = "selects by a mask, and has to count it"
         if call.name == "where" and len(call.inputs) == 1:
             what = "counts what is true"

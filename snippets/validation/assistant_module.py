@@ -241,7 +241,8 @@ def other_sizes(subject: Subject) -> list[Subject]:
         if not sizes:
             continue
         size = max(set(sizes), key=sizes.count)
-        for other in (size + 1, size + 2) if dim == 0 else (size - 1, size - 2):
+        smaller = size - 1, size - 2  # what fits into memory still fits, and positions do not run out
+        for other in smaller if dim or size >= 4 else (size + 1, size + 2):
             if other >= 2 and (variant := resized(subject, dim, size, other)) is not None:
                 found.append(variant)
     return found
