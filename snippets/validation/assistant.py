@@ -73,7 +73,7 @@ def analyze(
     progress("recording the calls, the operations and the memory of one step")
     trace = traced(subject)
     progress("capturing its graphs, for these and for other sizes")
-    captured = capture(subject, other_sizes(subject))
+    captured = capture(subject, *other_sizes(subject))
     findings = find(trace, captured)
     on_gpu = subject.device.type == "cuda"
     profiled = None

@@ -45,7 +45,6 @@ class Recompiled:
 
     line: Line
     reason: str
-    function: str = ""  # whose graph it is, as Dynamo names it: each part of a function that breaks is one
     causes: tuple[Line, ...] = ()  # what wrote the attribute that the condition reads
 
 
@@ -70,10 +69,15 @@ class Captured:
 
 
 # --8<-- [start:capture]
-def capture(subject: Subject, others: list[Subject]) -> Captured:
-    """Capture a module for its inputs, call it once more with the same, then with inputs of other sizes."""
-    captured = Captured(sizes=1 + len(others))
-    twin, first = subject.fresh(), 0
+def capture(subject: Subject, changed: list[Subject] = [], again: list[Subject] = []) -> Captured:  # noqa: B006
+    """Capture a module for its inputs, call it twice more with the same, then with inputs of other sizes.
+
+    Args:
+        changed: calls in which a size changes for the first time: one more graph is due, which then serves all.
+        again: calls in which it changes once more: no graph is due.
+    """
+    turns = [subject, *changed, *again]
+    captured, twin, first = Captured(sizes=len(turns)), subject.fresh(), 0
     with nothing_changed(), quiet(), logged(_BREAKS) as breaks, logged(_RECOMPILES) as recompiled, cleaned():
 
         def keep(graph: fx.GraphModule, example_inputs: list[Tensor]) -> Callable:
@@ -82,22 +86,20 @@ def capture(subject: Subject, others: list[Subject]) -> Captured:
 
         compiled = torch.compile(twin.module, backend=keep)
         try:
-            for turn in (subject, subject, subject, *others):
+            for turn in (subject, subject, *turns):
                 seeded()
-                if len(unexpected(recompiled_of(recompiled))) >= 3:
+                if len(captured.recompiled) >= 3:
                     break
+                recompiled.clear()
                 inputs, named = fresh_inputs(turn.inputs, turn.named)
                 compiled(*inputs, **named)
-                if not first:  # what is logged now are graphs of functions that share their code
-                    first = len(captured.graphs)
-                    recompiled.clear()
+                if first:  # before, what is logged are graphs of functions that share their code
+                    captured.recompiled += unexpected(recompiled_of(recompiled), turn in changed)
+                first = first or len(captured.graphs)
         except Exception as error:  # noqa: BLE001  # Dynamo and backends raise many kinds
             captured.error = f"{type(error).__name__}: {one_line(error)}"
         captured.breaks = breaks_of(breaks)
-        captured.recompiled = unexpected(recompiled_of(recompiled))
-        captured.recompiled = [
-            caused(specialised(one, [subject, *others]), subject.module) for one in captured.recompiled[:4]
-        ]
+        captured.recompiled = [caused(specialised(one, turns), subject.module) for one in captured.recompiled[:4]]
     captured.graphs = captured.graphs[:first] if first else captured.graphs
     return captured
 
@@ -148,7 +150,9 @@ def logged(name: str) -> Iterator[list[str]]:
 
 
 _BREAK = re.compile(r"in user code at (.+):(\d+)\nGraph Break Reason: (.*)", re.DOTALL)
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:, in (?:torch_dynamo_resume_in_)?(\S+?)(?:_at_\d+)?$)?', re.MULTILINE)
+_FRAME = re.compile(
+    r'File "([^"]+)", line (\d+)(?:, in (?:torch_dynamo_resume_in_)?(\S+?)(?:_at_\d+)?$)?', re.MULTILINE
+)
 _AROUND = ("Encountered graph break when attempting", "Failed to handle graph break gracefully", "*** While")
 
 
@@ -189,7 +193,7 @@ def recompiled_of(entries: list[str]) -> list[Recompiled]:
         first = re.split(r"\n\s*- \d+/\d+: ", failures)[1] if re.search(r"- \d+/\d+: ", failures) else failures
         line = author_line(first) or named_line(first, file) or Line(file, int(number))
         reason = re.split(r"\s+#|\n|\s+\(HINT", first.strip())[0].strip()
-        found.append(Recompiled(line, reason, head.splitlines()[0].strip()))
+        found.append(Recompiled(line, reason))
     return found
 
 
@@ -232,18 +236,10 @@ def caused(recompiled: Recompiled, module: nn.Module) -> Recompiled:
     return replace(recompiled, causes=tuple(dict.fromkeys(lines)))
 
 
-def unexpected(recompiled: list[Recompiled]) -> list[Recompiled]:
-    """Those that dynamic shapes do not explain: a size that changes makes one graph more, which then serves all."""
-    seen: set[str] = set()
-    left = []
-    for one in recompiled:
-        match = re.search(r"tensor .* size mismatch at index \d+|tensor .* stride mismatch", one.reason)
-        key = f"{one.function}: {match.group()}" if match else ""
-        if key and (key not in seen or "expected 1," in one.reason):
-            seen.add(key)
-        else:
-            left.append(one)
-    return left
+def unexpected(recompiled: list[Recompiled], changed: bool) -> list[Recompiled]:
+    """Those that dynamic shapes do not explain: at a size that changes for the first time, one graph more is due."""
+    due = r"tensor .* (size|stride) mismatch"
+    return [one for one in recompiled if not (changed and re.match(due, one.reason))]
 
 
 def watched(graph: fx.GraphModule, masks: list[Mask]) -> Callable:

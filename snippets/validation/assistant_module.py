@@ -26,7 +26,7 @@ class Refused(ValueError):
     """What was asked for cannot be done; the message says what was expected and what came."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # tensors do not compare to one truth
 class Subject:
     """A module and the inputs of one call of it."""
 
@@ -229,23 +229,29 @@ def loss_of(output: Any) -> Tensor | None:
     )
 
 
-def other_sizes(subject: Subject) -> list[Subject]:
-    """The same call with other batches and other lengths, as far as the module takes them.
+def other_sizes(subject: Subject) -> tuple[list[Subject], list[Subject]]:
+    """The same call with other batches and other lengths, as far as the module takes them: changed, and changed again.
 
     A dimension that several inputs share is changed in all of them; the numbers are those of the inputs, repeated.
     """
     tensors = [tensor for tensor in tensors_of((subject.inputs, subject.named)) if tensor.dim()]
-    found = []
+    changed: list[Subject] = []
+    again: list[Subject] = []
+    both: list[Subject | None] = [subject, subject]
     for dim in (0, 1):
         sizes = [tensor.shape[dim] for tensor in tensors if is_size(tensor, dim)]
         if not sizes:
             continue
         size = max(set(sizes), key=sizes.count)
-        smaller = size - 1, size - 2  # what fits into memory still fits, and positions do not run out
-        for other in smaller if dim or size >= 4 else (size + 1, size + 2):
+        # Fewer where there are some to spare: what fitted into memory still fits, and positions do not run out.
+        once, twice = (size - 1, size - 2) if dim or size >= 4 else (size + 1, size + 2)
+        for number, (variants, other) in enumerate(((changed, once), (again, twice))):
             if other >= 2 and (variant := resized(subject, dim, size, other)) is not None:
-                found.append(variant)
-    return found
+                variants.append(variant)
+                both[number] = (start := both[number]) and resized(start, dim, size, other)
+    if len(changed) == len(again) == 2 and both[0] and both[1]:
+        return [both[0]], [both[1]]  # at once, which takes one graph less
+    return changed, again
 
 
 def is_size(tensor: Tensor, dim: int) -> bool:

@@ -123,7 +123,7 @@ def summary(facts: Facts) -> list[str]:
         f"  forward: {facts.kernels} kernels move {size(facts.moved)} and compute {facts.flops / 1e9:.2f} GFLOP",
         f"  memory:  {size(facts.parameters)} of parameters, {size(facts.saved)} kept for backward, a peak of "
         f"{size(facts.peak)} beside them",
-        f"  capture: {facts.error or f'{graphs}; {again}'}",
+        f"  capture: {f'torch.compile raises {facts.error}' if facts.error else f'{graphs}; {again}'}",
     ]
 
 

@@ -87,7 +87,7 @@ class Value:
     dtype: torch.dtype
     bytes: int
     device: str
-    origin: str  # "input", "parameter" or "buffer", also of a view or a cast of one; "made"; "found" where no call made it
+    origin: str  # "input", "parameter" or "buffer", also of a view or cast of one; "made"; "found" if by no call
 
     @property
     def numel(self) -> int:

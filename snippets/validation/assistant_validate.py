@@ -239,7 +239,7 @@ def compare_modules(before: Subject, after: Subject, rounds: int, progress: Prog
             before, lambda: results_of(still(runnable(after)), *fresh_inputs(after.inputs, after.named))
         )
     progress("counting graph breaks")
-    captured = [capture(subject, []) for subject in (before, after)]
+    captured = [capture(subject) for subject in (before, after)]
     progress("timing both, side by side")
     with nothing_changed(), quiet(), refusing("one of the two"):
         twins = [Subject(runnable(one), *fresh_inputs(one.inputs, one.named)) for one in (before, after)]
