@@ -46,6 +46,7 @@ class Recompiled:
     line: Line
     reason: str
     causes: tuple[Line, ...] = ()  # what wrote the attribute that the condition reads
+    by_size: bool = False  # one of the graphs that were there would have served, but for a size
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,7 @@ def recompiled_of(entries: list[str]) -> list[Recompiled]:
         first = re.split(r"\n\s*- \d+/\d+: ", failures)[1] if re.search(r"- \d+/\d+: ", failures) else failures
         line = author_line(first) or named_line(first, file) or Line(file, int(number))
         reason = re.split(r"\s+#|\n|\s+\(HINT", first.strip())[0].strip()
-        found.append(Recompiled(line, reason))
+        found.append(Recompiled(line, reason, by_size=bool(re.search(r"tensor .* (size|stride) mismatch", failures))))
     return found
 
 
@@ -238,8 +239,7 @@ def caused(recompiled: Recompiled, module: nn.Module) -> Recompiled:
 
 def unexpected(recompiled: list[Recompiled], changed: bool) -> list[Recompiled]:
     """Those that dynamic shapes do not explain: at a size that changes for the first time, one graph more is due."""
-    due = r"tensor .* (size|stride) mismatch"
-    return [one for one in recompiled if not (changed and re.match(due, one.reason))]
+    return [one for one in recompiled if not (changed and one.by_size)]
 
 
 def watched(graph: fx.GraphModule, masks: list[Mask]) -> Callable:

@@ -148,7 +148,7 @@ def recompilations(trace: Trace, captured: Captured) -> Iterator[Finding]:
         reasons = [one.reason for one in captured.recompiled if one.line == line]
         causes = [cause for one in captured.recompiled if one.line == line for cause in one.causes]
         change = "make what changes a tensor, or keep it out of forward"
-        changes = re.search(r"size|== -?[\d.]+", reasons[0]) and not re.search(r"%|Mod", reasons[0])
+        changes = re.search(r"size|== -?[\d.]+", reasons[0]) and not re.search(r"%|Mod|^len\(", reasons[0])
         settles = len(reasons) == 1 and not changes  # as what is made at the first call, once
         named = not settles and not line.text.startswith(("def ", "@", "async "))
         if any("size" in reason for reason in reasons):

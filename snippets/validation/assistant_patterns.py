@@ -17,7 +17,7 @@ from snippets.validation.assistant_findings import (
     root,
     size,
 )
-from snippets.validation.assistant_trace import CASTS, VIEWS, Call, Trace, Value, words
+from snippets.validation.assistant_trace import CASTS, VIEWS, Call, Line, Trace, Value, words
 
 ATTENTION = "patterns/attention.md"
 SDPA = ("scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention")
@@ -122,10 +122,10 @@ def scores_of(trace: Trace, softmax: Call) -> Call | None:
 
 def causal_masks(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """A mask given as data that says no more than a flag: with the flag, attention skips half of its work."""
-    flagged = set()
+    flagged: dict[Line, list[Call]] = {}
     for call in eager(trace):
         if call.name in SDPA and call.facts.get("causal") and not call.facts.get("mask"):
-            flagged.add(call.line)
+            flagged.setdefault(call.line, []).append(call)
         if (
             call.name in SDPA[:2]
             and call.facts.get("mask") == "causal"
@@ -137,7 +137,7 @@ def causal_masks(trace: Trace, captured: Captured) -> Iterator[Finding]:
             yield mask_finding(
                 "A causal mask given as data",
                 in_order([call, *masks[:1]], call),
-                call,
+                [call],
                 "each number of the mask says what is_causal=True says, and attention computes the hidden half, too",
                 "leave the mask out and say is_causal=True",
             )
@@ -145,7 +145,7 @@ def causal_masks(trace: Trace, captured: Captured) -> Iterator[Finding]:
             yield mask_finding(
                 "A mask that hides nothing",
                 (call.line,),
-                call,
+                [call],
                 "every entry allows",
                 "leave it out where nothing is padded",
                 "note",
@@ -155,7 +155,7 @@ def causal_masks(trace: Trace, captured: Captured) -> Iterator[Finding]:
             yield mask_finding(
                 "Under torch.compile the flag is_causal is lost",
                 (mask.line,),
-                None,
+                flagged[mask.line],
                 "eager attention gets is_causal=True and no mask; the captured graph builds the mask as a "
                 "tensor and passes it",
                 "say is_causal=True where attention is called, whatever the library decides while it is traced",
@@ -163,9 +163,9 @@ def causal_masks(trace: Trace, captured: Captured) -> Iterator[Finding]:
 
 
 def mask_finding(
-    title: str, lines: tuple, call: Call | None, evidence: str, change: str, weight: str = "finding"
+    title: str, lines: tuple, calls: list[Call], evidence: str, change: str, weight: str = "finding"
 ) -> Finding:
-    half = call.flops // 2 if call else 0
+    half = sum(call.flops for call in calls) // 2
     return Finding(
         "mask",
         "kernels",

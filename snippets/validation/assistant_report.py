@@ -94,14 +94,13 @@ def as_text(result: Report | Verdict) -> str:
 
 
 def text_of_report(report: Report) -> list[str]:
-    rows = [*summary(report.facts), ""]
-    number = 0
+    numbers = {id(one): number for number, one in enumerate((each for group in GROUPS for each in report.of(group)), 1)}
+    rows = [*summary(report.facts), *where_to_start(report, numbers), ""]
     for group, title in GROUPS.items():
         found = report.of(group)
         rows += [f"{title}: {len(found) or 'nothing'} found"]
         for finding in found:
-            number += 1
-            rows += ["", *text_of_finding(finding, number)]
+            rows += ["", *text_of_finding(finding, numbers[id(finding)])]
         rows += [""]
     if notes := [finding for finding in report.findings if finding.weight == "note"]:
         rows += [
@@ -125,6 +124,14 @@ def summary(facts: Facts) -> list[str]:
         f"{size(facts.peak)} beside them",
         f"  capture: {f'torch.compile raises {facts.error}' if facts.error else f'{graphs}; {again}'}",
     ]
+
+
+def where_to_start(report: Report, numbers: dict[int, int]) -> list[str]:
+    """The findings with the most bytes, work and launches to save, where there are enough to choose from."""
+    first = [str(numbers[id(one)]) for one in report.findings if id(one) in numbers][:3]
+    if len(numbers) <= 3:
+        return []
+    return [f"  start with findings {', '.join(first)}: most to save, by bytes, work and launches counted"]
 
 
 def text_of_finding(finding: Finding, number: int) -> list[str]:

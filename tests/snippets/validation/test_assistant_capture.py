@@ -47,7 +47,7 @@ def test_the_line_that_makes_a_size_a_constant_is_named():
 
 def test_one_more_graph_for_a_size_that_changes_is_expected():
     line = Line("model.py", 1)
-    size = [Recompiled(line, "tensor 'x' size mismatch at index 0. expected 4, actual 9")]
+    size = [Recompiled(line, "tensor 'x' size mismatch at index 0. expected 4, actual 9", by_size=True)]
     assert unexpected(size, changed=True) == [] and unexpected(size, changed=False) == size
 
 
