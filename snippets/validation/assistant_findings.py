@@ -12,6 +12,7 @@ from itertools import pairwise
 import torch
 
 from snippets.validation.assistant_capture import Captured
+from snippets.validation.assistant_module import products_in_tf32
 from snippets.validation.assistant_trace import CASTS, VIEWS, Call, Line, Trace, Value, words
 
 GROUPS = {
@@ -512,7 +513,7 @@ def widened(trace: Trace, value: Value) -> Call | None:
 
 def fp32_products(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """A module whose products are fp32 throughout, where TF32 is off."""
-    if torch.get_float32_matmul_precision() != "highest":
+    if products_in_tf32():
         return
     products = [
         call

@@ -90,7 +90,7 @@ def fresh_inputs(inputs: tuple, named: dict[str, Any]) -> tuple[tuple, dict[str,
 @contextlib.contextmanager
 def nothing_changed(seed: int = 0) -> Iterator[None]:
     """Run under a fixed seed; afterwards random numbers, modes and settings are as they were, whatever ran."""
-    before = [(put, get()) for get, put in settings()]
+    before = [(get, put, get()) for get, put in settings()]
     devices = (
         list(range(torch.cuda.device_count())) if torch.cuda.is_available() and torch.cuda.is_initialized() else []
     )
@@ -106,23 +106,54 @@ def nothing_changed(seed: int = 0) -> Iterator[None]:
         random.setstate(state)
         if numpy:
             numpy.random.set_state(numpy_state)
-        for put, value in before:
-            put(value)
+        for get, put, value in before:
+            if get() != value:
+                put(value)
 
 
 # --8<-- [end:unchanged]
 
 
-def settings() -> list[tuple[Callable[[], Any], Callable[[Any], Any]]]:
+Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
+
+
+def attribute(owner: Any, name: str) -> Setting:
+    return (lambda: getattr(owner, name)), (lambda value: setattr(owner, name, value))
+
+
+def precision_settings() -> list[Setting]:
+    """How fp32 is multiplied, by the old name and by the new ones, which a process may use instead.
+
+    The old name sets the new ones too, so it is put back first. It cannot be read where both were used.
+    """
+
+    def get() -> str | None:
+        try:
+            return torch.get_float32_matmul_precision()
+        except RuntimeError:
+            return None
+
+    def put(value: str | None) -> None:
+        if value is not None:
+            torch.set_float32_matmul_precision(value)
+
+    backends = torch.backends
+    owners = (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn, backends.mkldnn.matmul)
+    return [(get, put), *(attribute(owner, "fp32_precision") for owner in owners)]
+
+
+def products_in_tf32() -> bool:
+    """Whether products of fp32 on a GPU may be TF32."""
+    own = torch.backends.cuda.matmul.fp32_precision
+    return (torch.backends.fp32_precision if own == "none" else own) not in ("none", "ieee")
+
+
+def settings() -> list[Setting]:
     """What of torch's global state a module may change, by how to read it and how to put it back."""
-
-    def attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-        return (lambda: getattr(owner, name)), (lambda value: setattr(owner, name, value))
-
     return [
         (torch.get_default_dtype, torch.set_default_dtype),
-        (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-        (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+        *precision_settings(),
+        (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
         (torch.get_num_threads, torch.set_num_threads),
         (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
         (torch.is_autocast_enabled, torch.set_autocast_enabled),

@@ -17,7 +17,16 @@ from torch.overrides import TorchFunctionMode
 from snippets.validation import timing
 from snippets.validation.assistant_capture import Captured, cleaned, is_attention
 from snippets.validation.assistant_findings import Finding
-from snippets.validation.assistant_module import Subject, copied, fresh_inputs, nothing_changed, one_line, quiet
+from snippets.validation.assistant_module import (
+    Subject,
+    copied,
+    fresh_inputs,
+    nothing_changed,
+    one_line,
+    precision_settings,
+    products_in_tf32,
+    quiet,
+)
 from snippets.validation.assistant_trace import kind_of_mask
 from snippets.validation.assistant_validate import Checked, Ratio, check_against, peak, results_of, step, still
 
@@ -31,7 +40,8 @@ class Candidate:
     """A change: how it is made to a copy, how the reader makes it, and what it is for.
 
     Attributes:
-        precision: it changes the numbers more than rounding does, knowingly: held to the error of bf16 or TF32.
+        rounding: of the coarser numbers that it multiplies, where it does so. No bound of the module's own dtype holds
+            then: the errors of both are told, and the reader decides.
         answers: the kinds of findings that it mends.
         during: the settings under which it runs.
     """
@@ -41,7 +51,7 @@ class Candidate:
     page: str
     change: Change
     answers: tuple[str, ...] = ()
-    precision: float = 0.0
+    rounding: float = 0.0
     during: Callable[[], AbstractContextManager] = nullcontext
 
 
@@ -56,12 +66,19 @@ class Trial:
     cold: float = 0.0  # seconds of the first step
     memory: float | None = None  # share of the original's peak
     error: float = 0.0  # the largest, in units of the bound
+    errors: tuple[float, float] | None = None  # of a trade: the worst before and after, see `Checked.relative`
     answers: tuple[str, ...] = ()
     refused: str = ""
 
     @property
     def suggested(self) -> bool:
-        return not self.refused
+        """Right by the bound, and faster."""
+        return not self.refused and self.errors is None
+
+    @property
+    def trade(self) -> bool:
+        """Faster, and less precise: not for the tool to decide."""
+        return not self.refused and self.errors is not None
 
 
 # --8<-- [end:candidate]
@@ -245,7 +262,7 @@ def candidates(subject: Subject, findings: list[Finding], captured: Captured) ->
             ("copy",),
         )
     dtypes = {parameter.dtype for parameter in subject.module.parameters()}
-    if dtypes == {torch.float32}:
+    if dtypes == {torch.float32} and not products_in_tf32():
         roofline = "validation/roofline.md#two-bounds-and-the-point-where-they-meet"
         yield Candidate(
             "TF32",
@@ -256,12 +273,11 @@ def candidates(subject: Subject, findings: list[Finding], captured: Captured) ->
             2.0**-11,
             tf32,
         )
-        autocast = torch.autocast("cuda", torch.bfloat16)
         yield Candidate(
             "bfloat16 by autocast",
             "with torch.autocast('cuda', torch.bfloat16): …",
             roofline,
-            lambda module: Inside(module, lambda: autocast),
+            lambda module: Inside(module, lambda: torch.autocast("cuda", torch.bfloat16)),
             ("precision",),
             2.0**-8,
         )
@@ -275,11 +291,12 @@ class tf32:  # a setting, for a while
     """Products of fp32 matrices on tensor cores, in 11 bits."""
 
     def __enter__(self) -> None:
-        self.before = torch.get_float32_matmul_precision()
+        self.before = [(put, get()) for get, put in precision_settings()]
         torch.set_float32_matmul_precision("high")
 
     def __exit__(self, *error: object) -> None:
-        torch.set_float32_matmul_precision(self.before)
+        for put, value in self.before:
+            put(value)
 
 
 # --8<-- [start:try]
@@ -302,9 +319,8 @@ def tried(subject: Subject, candidate: Candidate) -> Trial:
         with cleaned(), torch._inductor.config.patch(fallback_random=True):
             seconds: list[float] = []
             checks = check_against(subject, lambda: changed_results(subject, candidate, seconds))
-            wrong = [check for check in checks if not within(check, subject, candidate)]
-            if wrong:
-                return outcome(refused=f"the check fails: {wrong[0].problem}")
+            if problem := wrong(checks, candidate.rounding):
+                return outcome(refused=f"the check fails: {problem}")
             ratio, memory = timed_trial(subject, candidate)
     except torch.OutOfMemoryError:
         return outcome(refused="out of memory")
@@ -316,6 +332,7 @@ def tried(subject: Subject, candidate: Candidate) -> Trial:
         cold=seconds[0],
         memory=memory,
         error=max((check.share for check in checks), default=0.0),
+        errors=worst(checks) if candidate.rounding else None,
         refused=refused,
     )
 
@@ -328,16 +345,27 @@ def changed_results(subject: Subject, candidate: Candidate, seconds: list[float]
         results = results_of(candidate.change(module), *inputs)
     timing.synchronize(subject.device)
     seconds.append(time.perf_counter() - began)
-    if not candidate.precision:
-        return results
-    return {name: result.float() if result.dtype != torch.float32 else result for name, result in results.items()}
+    return {name: result.float() for name, result in results.items()} if candidate.rounding else results
 
 
-def within(check: Checked, subject: Subject, candidate: Candidate) -> bool:
-    """Whether a result holds: for a change of precision, by the precision that it changes to."""
-    if not candidate.precision:
-        return check.holds
-    return check.share <= candidate.precision / torch.finfo(torch.float32).eps
+def wrong(checks: list[Checked], rounding: float) -> str:
+    """Why a change is refused; empty if it is not.
+
+    Coarser numbers miss the bound of finer ones. What is refused there is nonsense: an error beyond the root of the
+    rounding, with which nothing of the result would be left to trust.
+    """
+    if not rounding:
+        return next((check.problem for check in checks if not check.holds), "")
+    far = max(checks, key=lambda check: check.relative[1], default=None)
+    if far is None or far.relative[1] <= rounding**0.5:
+        return ""
+    return f"{far.name} is {far.relative[1]:.1e} from float64 by RMS, expected at most {rounding**0.5:.1e}"
+
+
+def worst(checks: list[Checked]) -> tuple[float, float]:
+    """The largest relative error before and after."""
+    before, after = zip(*(check.relative for check in checks), strict=True)
+    return max(before), max(after)
 
 
 def timed_trial(subject: Subject, candidate: Candidate) -> tuple[Ratio, float | None]:

@@ -26,7 +26,7 @@ from snippets.validation.assistant_module import (
     seeded,
 )
 from snippets.validation.assistant_trace import leaves_of, record_memory, tensors_of
-from snippets.validation.equivalence import compare, largest
+from snippets.validation.equivalence import compare, distance, largest, rms
 from snippets.validation.timing import Timing
 
 Progress = Callable[[str], None]
@@ -109,11 +109,17 @@ def wide_copy(subject: Subject) -> tuple[nn.Module, tuple, dict]:
 
 @dataclass(frozen=True)
 class Checked:
-    """How far a result is from float64, in units of what the bound allows."""
+    """How far a result is from float64, in units of what the bound allows.
+
+    Attributes:
+        relative: the error by RMS of the module as it was and of the changed one, as a share of the result's own RMS,
+            or of the largest of its layer's where that is more.
+    """
 
     name: str
     share: float
     problem: str = ""
+    relative: tuple[float, float] = (0.0, math.inf)
 
     @property
     def holds(self) -> bool:
@@ -143,23 +149,32 @@ def checked(name: str, actual: dict[str, Tensor], baseline: dict[str, Tensor], e
     three = actual[name].detach(), baseline[name].detach(), exact[name].detach().double()
     agreement = compare(*three)
     layer = name.rpartition(".")[0]
+    relative = relative_errors(*three, [one for each, one in exact.items() if layer and each.startswith(f"{layer}.")])
     if (
         agreement.problem.startswith("no yardstick") and layer
     ):  # terms cancel; the layer's other gradients tell their size
         sizes = [largest(one.detach()) for each, one in exact.items() if each.startswith(f"{layer}.") and one.numel()]
         agreement = compare(*three, largest_summand=max(sizes))
     if agreement.problem:
-        return Checked(name, math.inf, f"{name}: {agreement.problem}")
+        return Checked(name, math.inf, f"{name}: {agreement.problem}", relative)
     shares = [
         error / bound
         for error, bound in ((agreement.error, agreement.bound), (agreement.rms, agreement.rms_bound))
         if bound
     ]
     share = max(shares, default=0.0 if agreement.holds else math.inf)
-    return Checked(name, share, "" if agreement.holds else f"{name}: {agreement}")
+    return Checked(name, share, "" if agreement.holds else f"{name}: {agreement}", relative)
 
 
 # --8<-- [end:checked]
+
+
+def relative_errors(actual: Tensor, baseline: Tensor, exact: Tensor, layer: list[Tensor]) -> tuple[float, float]:
+    """The RMS of the error before and after, as a share of the size of the result."""
+    if actual.shape != exact.shape or not exact.numel():
+        return 0.0, 0.0 if actual.shape == exact.shape else math.inf
+    size = max(rms(one.detach().double()) for one in (exact, *layer)) or 1.0
+    return rms(distance(baseline, exact)) / size, rms(distance(actual, exact).nan_to_num(posinf=1e300)) / size
 
 
 NOISE = 0.02  # between the percentiles of two equal modules

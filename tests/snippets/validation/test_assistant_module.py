@@ -78,6 +78,25 @@ def test_a_compiled_module_is_looked_at_as_it_was_before():
     assert [one.kind for one in faults(analyze(module, kernels.sequence()).findings)] == ["small-kernels"]
 
 
+class SetsByTheNewName(nn.Module):
+    def forward(self, x):
+        torch.backends.cuda.matmul.fp32_precision = "ieee"
+        return torch.mm(x, x)
+
+
+def test_precision_that_was_set_by_the_new_name_stays():
+    """Where both names were used, the old one cannot even be read."""
+    matmul = torch.backends.cuda.matmul
+    before = torch.get_float32_matmul_precision(), matmul.fp32_precision
+    try:
+        matmul.fp32_precision = "tf32"
+        analyze(SetsByTheNewName(), torch.randn(256, 256))
+        assert matmul.fp32_precision == "tf32"
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        matmul.fp32_precision = before[1]
+
+
 class Raises(nn.Module):
     def forward(self, x):
         raise IndexError("no such row")
