@@ -51,6 +51,7 @@ class Report:
     trials: list[Trial] = field(default_factory=list)
     profile: Profile | None = None
     seconds: float = 0.0
+    no_profile: str = ""  # why there is none, where there is a GPU
 
     @property
     def suggestions(self) -> list[Trial]:
@@ -115,6 +116,7 @@ def text_of_report(report: Report) -> list[str]:
         ]
     if report.profile:
         rows += ["Kernels", *(f"  {row}" for row in in_words(report.profile)), ""]
+    rows += [f"No profile: {report.no_profile}", ""] if report.no_profile else []
     rows += text_of_trials(report)
     return rows
 

@@ -3,6 +3,8 @@
 A change is suggested only where the check passed and it was faster than the original by more than the noise.
 """
 
+import gc
+import importlib.util
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -10,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch._inductor.config
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
@@ -26,9 +29,20 @@ from snippets.validation.assistant_module import (
     precision_settings,
     products_in_tf32,
     quiet,
+    resized,
+    seeded,
 )
-from snippets.validation.assistant_trace import kind_of_mask
-from snippets.validation.assistant_validate import Checked, Ratio, check_against, peak, results_of, step, still
+from snippets.validation.assistant_trace import kind_of_mask, tensors_of
+from snippets.validation.assistant_validate import (
+    Checked,
+    Ratio,
+    References,
+    check_against,
+    peak,
+    results_of,
+    step,
+    still,
+)
 
 Progress = Callable[[str], None]
 Change = Callable[[nn.Module], nn.Module]
@@ -44,6 +58,7 @@ class Candidate:
             then: the errors of both are told, and the reader decides.
         answers: the kinds of findings that it mends.
         during: the settings under which it runs.
+        runs: how many steps it takes until it runs as it will: a CUDA graph is recorded first, then replayed.
     """
 
     name: str
@@ -53,6 +68,7 @@ class Candidate:
     answers: tuple[str, ...] = ()
     rounding: float = 0.0
     during: Callable[[], AbstractContextManager] = nullcontext
+    runs: int = 1
 
 
 @dataclass(frozen=True)
@@ -97,11 +113,11 @@ class Inside(nn.Module):
 
 
 class CausalFlag(TorchFunctionMode):
-    """Attention with a causal mask becomes attention with a flag. Each mask's numbers are looked at once."""
+    """Attention with a causal mask becomes attention with a flag. In a call, each mask is looked at once."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.known: dict[tuple, str] = {}
+        self.known: dict[tuple, tuple[str, Tensor]] = {}
 
     def __torch_function__(self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -109,7 +125,9 @@ class CausalFlag(TorchFunctionMode):
             mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
             if mask is not None and not torch.compiler.is_compiling():
                 key = (mask.data_ptr(), tuple(mask.shape))
-                if self.known.setdefault(key, kind_of_mask(mask)) == "causal":
+                if key not in self.known:
+                    self.known[key] = kind_of_mask(mask), mask  # held, so that no other gets its address meanwhile
+                if self.known[key][0] == "causal":
                     args = args[:3]
                     kwargs = {**kwargs, "attn_mask": None, "is_causal": True}
         return function(*args, **kwargs)
@@ -133,7 +151,7 @@ def compiled_with_flag(module: nn.Module) -> nn.Module:
                     node.args = node.args[:3]
                 graph.graph.eliminate_dead_code()
                 graph.recompile()
-                state["compiled"] = compile_fx(graph, inputs)
+                state["compiled"] = compile_fx(graph, list(given))
             return state["compiled"](*given)
 
         return run
@@ -244,8 +262,9 @@ def candidates(subject: Subject, findings: list[Finding], captured: Captured) ->
         "compiler/what-compile-does.md#what-is-slow",
         lambda module: compiled(module, mode="reduce-overhead"),
         (*compiles, "small-kernels"),
+        runs=4,
     )
-    if kinds & {"norm", "norm-activation", "cross-entropy"}:
+    if kinds & {"norm", "norm-activation", "cross-entropy"} and importlib.util.find_spec("kernels"):
         yield Candidate(
             "kernels of this site",
             "kernels/rms_norm.py, layer_norm.py, cross_entropy.py",
@@ -300,25 +319,64 @@ class tf32:  # a setting, for a while
 
 
 # --8<-- [start:try]
-def try_all(subject: Subject, findings: list[Finding], captured: Captured, progress: Progress) -> list[Trial]:
-    """Try each candidate; those that are right and faster come first, the fastest in front."""
-    trials = []
-    for candidate in candidates(subject, findings, captured):
+def try_all(
+    subject: Subject, findings: list[Finding], captured: Captured, progress: Progress, patience: float = 300.0
+) -> list[Trial]:
+    """Try each candidate; those that are right and faster come first, the fastest in front.
+
+    No trial begins after so many seconds of patience. One that has begun is not cut off: a compiler cannot be.
+    """
+    trials, began, wanted = [], time.perf_counter(), list(candidates(subject, findings, captured))
+    progress(f"computing the step in float64, to hold {len(wanted)} changes against it")
+    checked_on, references, problem = reference_for(subject)
+    for candidate in wanted:
+        late = "" if time.perf_counter() - began < patience else f"not tried: {patience:.0f} s were spent before"
+        if references is None or late:
+            trials.append(outcome_of(candidate, refused=problem or late))
+            continue
         progress(f"trying {candidate.name}")
-        trials.append(tried(subject, candidate))
-    return sorted(trials, key=lambda trial: (bool(trial.refused), -(trial.ratio.middle if trial.ratio else 0.0)))
+        trials.append(tried(subject, candidate, checked_on, references))
+    return sorted(trials, key=lambda trial: (not trial.suggested, not trial.trade, -middle(trial)))
 
 
-def tried(subject: Subject, candidate: Candidate) -> Trial:
+def middle(trial: Trial) -> float:
+    return trial.ratio.middle if trial.ratio else 0.0
+
+
+def reference_for(subject: Subject) -> tuple[Subject, References | None, str]:
+    """What changes are held against: of these inputs, or of one row of them where float64 does not fit."""
+    problem = ""
+    for smaller in (subject, one_row(subject)):
+        try:
+            if smaller is not None:
+                return smaller, References.of(smaller), ""
+        except torch.OutOfMemoryError:
+            problem = "not tried: the step does not fit into memory in float64, so nothing could be checked"
+        except Exception as error:  # noqa: BLE001  # some operations have no float64
+            return subject, None, f"not tried, since the step cannot run in float64: {one_line(error)}"
+    return subject, None, problem
+
+
+def one_row(subject: Subject) -> Subject | None:
+    """The call with the first row of the batch only, if the module takes it."""
+    batches = [tensor.shape[0] for tensor in tensors_of((subject.inputs, subject.named)) if tensor.dim()]
+    return resized(subject, 0, max(set(batches), key=batches.count), 1) if batches else None
+
+
+def outcome_of(candidate: Candidate, **what: Any) -> Trial:
+    return Trial(candidate.name, candidate.code, candidate.page, answers=candidate.answers, **what)
+
+
+def tried(subject: Subject, candidate: Candidate, checked_on: Subject, references: References) -> Trial:
     """Make one change to a copy, check it, time it beside the original."""
 
     def outcome(**what: Any) -> Trial:
-        return Trial(candidate.name, candidate.code, candidate.page, answers=candidate.answers, **what)
+        return outcome_of(candidate, **what)
 
     try:
         with cleaned(), torch._inductor.config.patch(fallback_random=True):
             seconds: list[float] = []
-            checks = check_against(subject, lambda: changed_results(subject, candidate, seconds))
+            checks = check_against(references, lambda: changed_results(checked_on, candidate, seconds))
             if problem := wrong(checks, candidate.rounding):
                 return outcome(refused=f"the check fails: {problem}")
             ratio, memory = timed_trial(subject, candidate)
@@ -326,6 +384,10 @@ def tried(subject: Subject, candidate: Candidate) -> Trial:
         return outcome(refused="out of memory")
     except Exception as error:  # noqa: BLE001  # compilers and kernels raise anything; that is an answer here
         return outcome(refused=f"{type(error).__name__}: {one_line(error)}")
+    finally:
+        if subject.device.type == "cuda":  # compiled code and its graphs lie in cycles
+            gc.collect()
+            torch.cuda.empty_cache()
     refused = "" if ratio.word == "faster" else f"no faster: {ratio}"
     return outcome(
         ratio=ratio,
@@ -339,12 +401,14 @@ def tried(subject: Subject, candidate: Candidate) -> Trial:
 
 def changed_results(subject: Subject, candidate: Candidate, seconds: list[float]) -> dict[str, Tensor]:
     """Outputs and gradients of the changed module, in the dtypes of the original, and what the first step took."""
-    module, inputs = still(copied(subject.module)), fresh_inputs(subject.inputs, subject.named)
-    began = time.perf_counter()
-    with candidate.during():
-        results = results_of(candidate.change(module), *inputs)
-    timing.synchronize(subject.device)
-    seconds.append(time.perf_counter() - began)
+    changed = candidate.change(still(copied(subject.module)))
+    for _ in range(candidate.runs):
+        seeded()
+        inputs, began = fresh_inputs(subject.inputs, subject.named), time.perf_counter()
+        with candidate.during():
+            results = results_of(changed, *inputs)
+        timing.synchronize(subject.device)
+        seconds.append(time.perf_counter() - began)
     return {name: result.float() for name, result in results.items()} if candidate.rounding else results
 
 

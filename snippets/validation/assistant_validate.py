@@ -1,6 +1,7 @@
 """Is a changed module right, faster and smaller? Both are held against float64, then timed side by side."""
 
 import math
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -126,13 +127,26 @@ class Checked:
         return not self.problem and self.share <= 1.0
 
 
-def check_against(reference: Subject, run: Callable[[], dict[str, Tensor]]) -> list[Checked]:
+@dataclass
+class References:
+    """What a module gives in float64, and in its own dtype."""
+
+    exact: dict[str, Tensor]
+    baseline: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, subject: Subject) -> "References":
+        with nothing_changed(), quiet():
+            seeded()
+            exact = results_of(*wide_copy(subject), wide=True)
+            seeded()
+            return cls(exact, results_of(still(copied(subject.module)), *fresh_inputs(subject.inputs, subject.named)))
+
+
+def check_against(references: References, run: Callable[[], dict[str, Tensor]]) -> list[Checked]:
     """Hold what `run` gives against the reference module in float64, by the error of that module in its own dtype."""
+    exact, baseline = references.exact, references.baseline
     with nothing_changed(), quiet():
-        seeded()
-        exact = results_of(*wide_copy(reference), wide=True)
-        seeded()
-        baseline = results_of(still(copied(reference.module)), *fresh_inputs(reference.inputs, reference.named))
         seeded()
         actual = run()
     return [
@@ -251,7 +265,7 @@ def compare_modules(before: Subject, after: Subject, rounds: int, progress: Prog
     progress("holding outputs and gradients against float64")
     with refusing("the changed module"):
         checks = check_against(
-            before, lambda: results_of(still(runnable(after)), *fresh_inputs(after.inputs, after.named))
+            References.of(before), lambda: results_of(still(runnable(after)), *fresh_inputs(after.inputs, after.named))
         )
     progress("counting graph breaks")
     captured = [capture(subject) for subject in (before, after)]
@@ -311,13 +325,18 @@ def timed(twins: list[Subject], run: Callable[[Subject], None], rounds: int) -> 
 
 
 def peak(twin: Subject) -> int | None:
-    """Bytes that a step needs beside the parameters and inputs; on a CPU, of what is not compiled."""
+    """Bytes that a step needs beside the parameters and inputs; on a CPU, of what is not compiled.
+
+    A replayed CUDA graph allocates nothing: what it needs, it took while it was recorded, and is not known here.
+    """
     if twin.device.type == "cuda":
-        torch.cuda.synchronize()
+        if replays(twin.device):
+            return None
+        timing.synchronize(twin.device)
         torch.cuda.reset_peak_memory_stats(twin.device)
         before = torch.cuda.memory_allocated(twin.device)
         step(twin)
-        torch.cuda.synchronize()
+        timing.synchronize(twin.device)
         return torch.cuda.max_memory_allocated(twin.device) - before
     if original(twin.module) is not twin.module:
         return None
@@ -325,6 +344,13 @@ def peak(twin: Subject) -> int | None:
 
     wanted = [one for one in (*twin.module.parameters(), *tensors_of((twin.inputs, twin.named))) if one.requires_grad]
     return record_memory(twin.module, twin.inputs, twin.named, loss_of, bool(wanted), wanted).peak
+
+
+def replays(device: torch.device) -> bool:
+    """Whether torch.compile has recorded CUDA graphs on a device, that are still there."""
+    trees = sys.modules.get("torch._inductor.cudagraph_trees")
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return trees is not None and trees.get_manager(index, create_if_none_exists=False) is not None
 
 
 __all__ = ["Refused", "Verdict", "check_against", "compare_modules", "one_line", "results_of", "still", "timed"]

@@ -27,9 +27,11 @@ class Sine(nn.Module):
 
 def trial(change, module=None, x=None):
     candidate = assistant_trials.Candidate("a change", "code", "index.md", change)
-    return assistant_trials.tried(
-        Subject(module or Sine(), (x if x is not None else torch.randn(16, 32),), {}), candidate
-    )
+    return tried(Subject(module or Sine(), (x if x is not None else torch.randn(16, 32),), {}), candidate)
+
+
+def tried(subject, candidate):
+    return assistant_trials.tried(subject, candidate, *assistant_trials.reference_for(subject)[:2])
 
 
 def test_a_wrong_change_is_refused_and_gets_no_time():
@@ -95,7 +97,7 @@ def test_a_change_of_precision_is_a_trade_and_no_suggestion(change, rounding, wo
     """Coarser numbers miss the bound of finer ones; how far both are from float64 is told, and nonsense is refused."""
     monkeypatch.setattr(assistant_trials, "timed_trial", lambda *_: (Ratio(1.9, 2.0, 2.1), None))
     candidate = assistant_trials.Candidate("a change", "code", "index.md", change, rounding=rounding)
-    found = assistant_trials.tried(Subject(Sine(), (torch.randn(16, 32),), {}), candidate)
+    found = tried(Subject(Sine(), (torch.randn(16, 32),), {}), candidate)
     assert not found.suggested and found.trade == (word == "trade")
     if word == "trade":
         before, after = found.errors

@@ -11,7 +11,7 @@ from torch import nn
 from snippets.validation import timing
 from snippets.validation.assistant import validate
 from snippets.validation.assistant_module import Subject
-from snippets.validation.assistant_validate import Ratio, check_against, results_of
+from snippets.validation.assistant_validate import Ratio, References, check_against, results_of
 from snippets.validation.timing import Timing
 from tests.snippets.validation.planted import fusion
 
@@ -53,7 +53,7 @@ def test_validate_says_what_is_right_and_what_is_wrong():
     for changed, name in ((Shifted, "output 0"), (NoGradient, "gradient of fc.weight"), (HalfGradient, "gradient of")):
         other, inputs = changed(), (x.detach().clone().requires_grad_(),)
         other.load_state_dict(module.state_dict())
-        checks = check_against(Subject(module, (x,), {}), partial(results_of, other, inputs, {}))
+        checks = check_against(References.of(Subject(module, (x,), {})), partial(results_of, other, inputs, {}))
         wrong = [check.name for check in checks if not check.holds]
         assert wrong and wrong[0].startswith(name)
 
