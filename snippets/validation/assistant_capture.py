@@ -66,6 +66,7 @@ class Captured:
     recompiled: list[Recompiled] = field(default_factory=list)
     masks: list[Mask] = field(default_factory=list)
     sizes: int = 1  # how many sizes of the inputs were tried
+    repeats: bool = False  # a call with the same sizes makes another graph
     error: str = ""
 
 
@@ -96,6 +97,7 @@ def capture(subject: Subject, changed: list[Subject] = [], again: list[Subject] 
                 compiled(*inputs, **named)
                 if first:  # before, what is logged are graphs of functions that share their code
                     captured.recompiled += unexpected(recompiled_of(recompiled), turn in changed)
+                    captured.repeats |= turn is subject and bool(captured.recompiled)
                 first = first or len(captured.graphs)
         except Exception as error:  # noqa: BLE001  # Dynamo and backends raise many kinds
             captured.error = f"{type(error).__name__}: {one_line(error)}"

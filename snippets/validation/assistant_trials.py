@@ -38,6 +38,7 @@ from snippets.validation.assistant_validate import (
     Ratio,
     References,
     check_against,
+    drops,
     peak,
     results_of,
     step,
@@ -58,6 +59,7 @@ class Candidate:
             then: the errors of both are told, and the reader decides.
         answers: the kinds of findings that it mends.
         during: the settings under which it runs.
+        compiles: it is of no use to a module that is compiled anew at each call.
         runs: how many steps it takes until it runs as it will: a CUDA graph is recorded first, then replayed.
     """
 
@@ -68,6 +70,7 @@ class Candidate:
     answers: tuple[str, ...] = ()
     rounding: float = 0.0
     during: Callable[[], AbstractContextManager] = nullcontext
+    compiles: bool = False
     runs: int = 1
 
 
@@ -237,8 +240,10 @@ def candidates(subject: Subject, findings: list[Finding], captured: Captured) ->
         "compiler/what-compile-does.md",
         lambda module: compiled(module),
         compiles,
+        compiles=True,
     )
-    if "mask" in kinds:
+    masks = [one for one in findings if one.kind == "mask" and one.weight == "finding"]
+    if any("torch.compile" not in one.title for one in masks):
         yield Candidate(
             "causality as a flag",
             "F.scaled_dot_product_attention(q, k, v, is_causal=True)",
@@ -246,12 +251,14 @@ def candidates(subject: Subject, findings: list[Finding], captured: Captured) ->
             lambda module: Inside(module, CausalFlag),
             ("mask",),
         )
+    if masks:
         yield Candidate(
             "torch.compile, causality as a flag",
             "torch.compile(model), with is_causal=True said at the attention",
             "patterns/attention.md#compiled",
             compiled_with_flag,
             ("mask", *compiles),
+            compiles=True,
         )
     if not on_gpu:
         return
@@ -262,6 +269,7 @@ def candidates(subject: Subject, findings: list[Finding], captured: Captured) ->
         "compiler/what-compile-does.md#what-is-slow",
         lambda module: compiled(module, mode="reduce-overhead"),
         (*compiles, "small-kernels"),
+        compiles=True,
         runs=4,
     )
     if kinds & {"norm", "norm-activation", "cross-entropy"} and importlib.util.find_spec("kernels"):
@@ -330,9 +338,12 @@ def try_all(
     progress(f"computing the step in float64, to hold {len(wanted)} changes against it")
     checked_on, references, problem = reference_for(subject)
     for candidate in wanted:
-        late = "" if time.perf_counter() - began < patience else f"not tried: {patience:.0f} s were spent before"
-        if references is None or late:
-            trials.append(outcome_of(candidate, refused=problem or late))
+        late = time.perf_counter() - began > patience
+        why = problem or (f"not tried: {patience:.0f} s were spent before" if late else "")
+        if candidate.compiles and captured.repeats:
+            why = "not tried: it would be compiled anew at each call, see the recompilations"
+        if references is None or why:
+            trials.append(outcome_of(candidate, refused=why))
             continue
         progress(f"trying {candidate.name}")
         trials.append(tried(subject, candidate, checked_on, references))
@@ -376,10 +387,13 @@ def tried(subject: Subject, candidate: Candidate, checked_on: Subject, reference
     try:
         with cleaned(), torch._inductor.config.patch(fallback_random=True):
             seconds: list[float] = []
-            checks = check_against(references, lambda: changed_results(checked_on, candidate, seconds))
+            changed = candidate.change(still(copied(subject.module)))
+            checks = check_against(references, lambda: changed_results(changed, checked_on, candidate, seconds))
             if problem := wrong(checks, candidate.rounding):
                 return outcome(refused=f"the check fails: {problem}")
-            ratio, memory = timed_trial(subject, candidate)
+            if drops(subject.module) or checked_on is not subject:  # else what was checked is what is timed
+                changed = candidate.change(copied(subject.module))
+            ratio, memory = timed_trial(subject, changed, candidate)
     except torch.OutOfMemoryError:
         return outcome(refused="out of memory")
     except Exception as error:  # noqa: BLE001  # compilers and kernels raise anything; that is an answer here
@@ -399,9 +413,10 @@ def tried(subject: Subject, candidate: Candidate, checked_on: Subject, reference
     )
 
 
-def changed_results(subject: Subject, candidate: Candidate, seconds: list[float]) -> dict[str, Tensor]:
+def changed_results(
+    changed: nn.Module, subject: Subject, candidate: Candidate, seconds: list[float]
+) -> dict[str, Tensor]:
     """Outputs and gradients of the changed module, in the dtypes of the original, and what the first step took."""
-    changed = candidate.change(still(copied(subject.module)))
     for _ in range(candidate.runs):
         seeded()
         inputs, began = fresh_inputs(subject.inputs, subject.named), time.perf_counter()
@@ -432,11 +447,10 @@ def worst(checks: list[Checked]) -> tuple[float, float]:
     return max(before), max(after)
 
 
-def timed_trial(subject: Subject, candidate: Candidate) -> tuple[Ratio, float | None]:
+def timed_trial(subject: Subject, module: nn.Module, candidate: Candidate) -> tuple[Ratio, float | None]:
     """How much faster a step is, and with what share of the memory."""
     with nothing_changed(), quiet():
-        before, after = subject.fresh(), subject.fresh()
-        after = Subject(candidate.change(after.module), after.inputs, after.named)
+        before, after = subject.fresh(), Subject(module, *fresh_inputs(subject.inputs, subject.named))
 
         def changed() -> None:
             with candidate.during():

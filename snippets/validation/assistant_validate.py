@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,13 +89,22 @@ def weight_for(output: Tensor, number: int) -> Tensor:
 
 def still(module: nn.Module) -> nn.Module:
     """Without dropout, so that two versions can be compared number by number."""
-    for part in module.modules():
-        if isinstance(part, nn.modules.dropout._DropoutNd):
-            part.p = 0.0
-        for name in ("dropout", "dropout_p", "attention_dropout", "attn_dropout", "p"):
-            if isinstance(vars(part).get(name), float):
-                setattr(part, name, 0.0)
+    for part, name in rates(module):
+        setattr(part, name, 0.0)
     return module
+
+
+def rates(module: nn.Module) -> Iterator[tuple[nn.Module, str]]:
+    """The attributes that say how much is dropped, of modules of PyTorch and by their usual names."""
+    for part in module.modules():
+        for name in ("dropout", "dropout_p", "attention_dropout", "attn_dropout", "p"):
+            if type(vars(part).get(name)) in (float, int) and (name != "p" or "drop" in type(part).__name__.lower()):
+                yield part, name
+
+
+def drops(module: nn.Module) -> bool:
+    """Whether a module drops anything in the mode that it is in."""
+    return any(part.training and getattr(part, name) for part, name in rates(original(module)))
 
 
 def wide_copy(subject: Subject) -> tuple[nn.Module, tuple, dict]:

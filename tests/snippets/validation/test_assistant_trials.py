@@ -8,10 +8,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from snippets.validation import assistant_trials
+from snippets.validation.assistant_capture import capture
 from snippets.validation.assistant_module import Subject
 from snippets.validation.assistant_report import outcome
 from snippets.validation.assistant_validate import Ratio
-from tests.snippets.validation.planted import fusion, kernels
+from tests.snippets.validation.planted import fusion, kernels, readiness
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -55,6 +56,20 @@ def test_a_change_that_gains_nothing_is_refused():
             return y
 
     assert trial(Slower).refused.startswith("no faster: 0.")
+
+
+def test_what_is_compiled_anew_at_each_call_is_not_compiled():
+    subject = Subject(readiness.CountsSteps(), (readiness.rows(),), {})
+    trials = assistant_trials.try_all(subject, [], capture(subject), lambda message: None)
+    assert [one.refused for one in trials] == [
+        "not tried: it would be compiled anew at each call, see the recompilations"
+    ]
+
+
+def test_no_trial_begins_when_patience_is_at_its_end():
+    subject = Subject(Sine(), (torch.randn(16, 32),), {})
+    trials = assistant_trials.try_all(subject, [], capture(subject), lambda message: None, patience=0.0)
+    assert [one.refused for one in trials] == ["not tried: 0 s were spent before"]
 
 
 def test_a_change_that_raises_is_refused():

@@ -1,6 +1,7 @@
 """The cases of all areas, and what findings are computed from."""
 
 import functools
+import re
 
 import torch
 from torch.utils._pytree import tree_map
@@ -27,7 +28,8 @@ def evidence(factory):
     """What findings are computed from."""
     subject = made(factory)
     captured = capture(subject, *other_sizes(subject))
-    assert not captured.error or "0-dimensional" in captured.error  # Dynamo's own np.percentile, under NumPy 2.4
+    known = "0-dimensional|making fake tensor call"  # np.percentile under NumPy 2.4, quantile under torch 2.11
+    assert not captured.error or re.search(known, captured.error)
     return traced(subject), captured
 
 
