@@ -22,8 +22,8 @@ from snippets.validation.assistant_trace import CASTS, VIEWS, Call, Line, Trace,
 ATTENTION = "patterns/attention.md"
 SDPA = ("scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention")
 PASSED = VIEWS | CASTS
-CHAIN = 3  # kernels; two in a row are in every model
-WORTH = 2.5  # times the bytes of one kernel that a chain moves; a scaled sum moves twice as many, and is in every model
+CHAIN = 3  # kernels in a row are worth a note, and more a finding: two or three are in every model
+WORTH = 2.5  # times the bytes of one kernel, or more, that a chain moves which is a finding
 
 
 def eager(trace: Trace) -> list[Call]:
@@ -490,8 +490,9 @@ def turned_halves(trace: Trace, cat: Call) -> list[Call]:
     negated = [maker for one in cat.inputs if (maker := trace.makers.get(one.id)) is not None and maker.name == "neg"]
     if len(negated) != 1 or len({root(trace, maker_input(trace, one)).id for one in cat.inputs}) != 1:
         return []
-    sines = [user for user in past(trace, cat.outputs[0], PASSED) if user.name == "mul"]
-    sums = [user for sine in sines for user in past(trace, sine.outputs[0], PASSED) if user.name in ("add", "addcmul")]
+    users = past(trace, cat.outputs[0], PASSED)
+    sines, sums = ([user for user in users if user.name == name] for name in ("mul", "addcmul"))
+    sums += [user for sine in sines for user in past(trace, sine.outputs[0], PASSED) if user.name in ("add", "addcmul")]
     return [negated[0], cat, *sines, *sums] if sums else []
 
 
@@ -615,7 +616,7 @@ def chains(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 "compiler/fusion.md#a-kernel-ends-where-a-value-is-not-there-yet",
                 saves=moved - least,
                 kernels=len(group) - 1,
-                weight="finding" if moved >= WORTH * least else "note",
+                weight="finding" if len(group) > CHAIN and moved >= WORTH * least else "note",
             )
 
 

@@ -9,9 +9,9 @@ from torch.utils._pytree import tree_map
 from snippets.validation.assistant import traced
 from snippets.validation.assistant_capture import capture
 from snippets.validation.assistant_module import Subject, other_sizes, subject_of
-from tests.snippets.validation.planted import fusion, kernels, memory, readiness
+from tests.snippets.validation.planted import fusion, kernels, memory, readiness, spellings
 
-AREAS = (readiness, fusion, memory, kernels)
+AREAS = (readiness, fusion, memory, kernels, spellings)
 CASES = {name: pair for area in AREAS for name, pair in area.CASES.items()}
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
