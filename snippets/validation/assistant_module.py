@@ -185,6 +185,7 @@ def check(subject: Subject) -> Any:
     """
     if not isinstance(subject.module, nn.Module):
         raise Refused(f"expected a torch.nn.Module, got {type(subject.module).__name__}")
+    check_kind(subject)
     check_devices(subject)
     first, second = (outputs(subject) for _ in range(2))
     if len(first) != len(second) or not all(map(alike, first, second)):
@@ -194,6 +195,16 @@ def check(subject: Subject) -> Any:
             "a generator of its own?"
         )
     return first
+
+
+def check_kind(subject: Subject) -> None:
+    """Raise a Refused for a module in which there is nothing to run line by line."""
+    if isinstance(original(subject.module), torch.jit.ScriptModule):
+        raise Refused(f"{subject.name} is TorchScript, which has no lines of Python: give the module it was made from")
+    if any(nn.parameter.is_lazy(one) for one in subject.module.parameters()):
+        raise Refused(f"{subject.name} has parameters without a shape yet: call it once before")
+    if subject.device.type == "meta":
+        raise Refused(f"{subject.name} is on meta, where nothing is computed: put it and its inputs on a CPU or a GPU")
 
 
 def check_devices(subject: Subject) -> None:
@@ -220,9 +231,9 @@ def refusing(name: str) -> Iterator[None]:
         yield
     except Refused:
         raise
-    except torch.OutOfMemoryError as error:
-        raise Refused(f"out of memory while {name} ran: take smaller inputs. {one_line(error)}") from None
-    except Exception as error:  # noqa: BLE001  # a module may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # a module may raise anything
+        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):  # the second: a CPU
+            raise Refused(f"out of memory while {name} ran: take smaller inputs. {one_line(error)}") from None
         raise Refused(f"{name} raises {type(error).__name__}{where(error)}: {one_line(error)}") from None
 
 
@@ -271,9 +282,9 @@ def other_sizes(subject: Subject) -> tuple[list[Subject], list[Subject]]:
     both: list[Subject | None] = [subject, subject]
     for dim in (0, 1):
         sizes = [tensor.shape[dim] for tensor in tensors if is_size(tensor, dim)]
-        if not sizes:
+        size = max(set(sizes), key=sizes.count, default=0)
+        if not size:
             continue
-        size = max(set(sizes), key=sizes.count)
         # Fewer where there are some to spare: what fitted into memory still fits, and positions do not run out.
         once, twice = (size - 1, size - 2) if dim or size >= 4 else (size + 1, size + 2)
         for number, (variants, other) in enumerate(((changed, once), (again, twice))):

@@ -371,7 +371,7 @@ def reference_for(subject: Subject) -> tuple[Subject, References | None, str]:
 def one_row(subject: Subject) -> Subject | None:
     """The call with the first row of the batch only, if the module takes it."""
     batches = [tensor.shape[0] for tensor in tensors_of((subject.inputs, subject.named)) if tensor.dim()]
-    return resized(subject, 0, max(set(batches), key=batches.count), 1) if batches else None
+    return resized(subject, 0, max(set(batches), key=batches.count), 1) if all(batches) and batches else None
 
 
 def outcome_of(candidate: Candidate, **what: Any) -> Trial:
