@@ -25,7 +25,7 @@ def test_what_is_found_in_the_forecaster():
     assert kinds(partial(forecaster, 12)) == expected  # fewer steps than on the page, to be quick
 
 
-def test_the_mended_gpt_is_the_same_function_and_has_fewer_findings():
+def test_the_mended_gpt_is_the_same_function_and_has_fewer_findings(untimed):
     module, *inputs = gpt()
     torch.manual_seed(0)
     mended, *_ = gpt(FusedGPT)

@@ -52,7 +52,7 @@ def test_html_stands_alone_in_the_sites_colours(report):
     } == assistant_report.COLOURS
 
 
-def test_html_escapes_what_it_shows():
+def test_html_escapes_what_it_shows(untimed):
     module = nn.Linear(32, 8)
     verdict = validate(module, nn.Linear(32, 8), torch.randn(4, 32), rounds=5)
     verdict.names = ("<script>", "&")

@@ -24,10 +24,10 @@ def made(factory) -> Subject:
     return Subject(subject.module.to(DEVICE), inputs, named)
 
 
-def evidence(factory):
-    """What findings are computed from."""
+def evidence(factory, sizes: bool = True):
+    """What findings are computed from, with inputs of other sizes or, to be quick, without."""
     subject = made(factory)
-    captured = capture(subject, *other_sizes(subject))
+    captured = capture(subject, *(other_sizes(subject) if sizes else ()))
     known = "0-dimensional|making fake tensor call"  # np.percentile under NumPy 2.4, quantile under torch 2.11
     assert not captured.error or re.search(known, captured.error)
     return traced(subject), captured
@@ -35,8 +35,8 @@ def evidence(factory):
 
 @functools.cache
 def with_fault(name: str):
-    """The evidence of a case's module with its fault."""
-    return evidence(CASES[name][0])
+    """The evidence of a case's module with its fault, in other sizes where the fault may lie in a graph."""
+    return evidence(CASES[name][0], sizes=name in readiness.CASES)
 
 
 @functools.cache
