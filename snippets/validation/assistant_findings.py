@@ -159,7 +159,8 @@ def recompilations(trace: Trace, captured: Captured) -> Iterator[Finding]:
             "readiness",
             "A recompilation: what is compiled serves one value only",
             tuple(dict.fromkeys((*causes, line))),
-            f"{len(reasons)} more graphs over {captured.sizes} sizes of the inputs; failed: {reasons[0]}",
+            f"{len(reasons)} more graph{'s' * (len(reasons) > 1)} over {captured.sizes} sizes of the inputs; "
+            f"failed: {reasons[0]}",
             change,
             "compiler/recompilation.md#what-the-log-says-and-what-ends-it",
             kernels=trace.kernels // 2,
