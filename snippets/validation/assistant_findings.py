@@ -151,6 +151,7 @@ def recompilations(trace: Trace, captured: Captured) -> Iterator[Finding]:
         change = "make what changes a tensor, or keep it out of forward"
         changes = re.search(r"size|== -?[\d.]+", reasons[0]) and not re.search(r"%|Mod|^len\(", reasons[0])
         settles = len(reasons) == 1 and not changes  # as what is made at the first call, once
+        settles |= all("//" in reason for reason in reasons)  # a loop over chunks: a graph serves a range of sizes
         named = not settles and not line.text.startswith(("def ", "@", "async "))
         if any("size" in reason for reason in reasons):
             change = "do not compare, loop over or store the size: let it stay a symbol"
