@@ -26,6 +26,7 @@ from snippets.validation.assistant_module import (
     load,
     loss_of,
     nothing_changed,
+    one_line,
     other_sizes,
     quiet,
     refusing,
@@ -49,6 +50,7 @@ def analyze(
     *inputs: Any,
     named: Mapping[str, Any] | None = None,
     measure: bool | None = None,
+    patience: float = 300.0,
     progress: Progress = silent,
 ) -> Report:
     """Say what keeps a module from being fast for these inputs, line by line.
@@ -61,6 +63,7 @@ def analyze(
         inputs: of one call, on the module's device.
         named: keyword inputs.
         measure: try the changes that can be made automatically and time them; by default where there is a GPU.
+        patience: seconds after which no further change is tried.
         progress: called with a line of text before each step.
 
     Raises:
@@ -73,19 +76,22 @@ def analyze(
     progress("recording the calls, the operations and the memory of one step")
     trace = traced(subject)
     progress("capturing its graphs, for these and for other sizes")
-    captured = capture(subject, other_sizes(subject))
+    captured = capture(subject, *other_sizes(subject))
     findings = find(trace, captured)
     on_gpu = subject.device.type == "cuda"
-    profiled = None
+    profiled, problem = None, ""
     if on_gpu:
         progress("profiling its kernels")
-        with refusing(subject.name):
+        try:
             profiled = profile(subject, trace)
-        findings += slow_kernels(profiled)
+            findings = merged([*findings, *slow_kernels(profiled)])
+        except Exception as error:  # noqa: BLE001  # all that was found before stands without it
+            problem = f"{type(error).__name__}: {one_line(error)}"
     trials = []
     if on_gpu if measure is None else measure:
-        trials = try_all(subject, findings, captured, progress)
-    return Report(describe(subject, trace, captured), findings, trials, profiled, time.perf_counter() - started)
+        trials = try_all(subject, findings, captured, progress, patience)
+    seconds = time.perf_counter() - started
+    return Report(describe(subject, trace, captured), findings, trials, profiled, seconds, problem)
 
 
 def traced(subject: Subject) -> Trace:
@@ -142,6 +148,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--measure", action=argparse.BooleanOptionalAction, help="try changes and time them (default: on a GPU)"
     )
+    parser.add_argument("--patience", type=float, default=300.0, help="seconds after which nothing more is tried")
     asked = parser.parse_args(arguments)
 
     def progress(message: str) -> None:
@@ -155,7 +162,12 @@ def main(arguments: list[str] | None = None) -> int:
             result = validate(subject.module, changed.module, *subject.inputs, named=subject.named, progress=progress)
         else:
             result = analyze(
-                subject.module, *subject.inputs, named=subject.named, measure=asked.measure, progress=progress
+                subject.module,
+                *subject.inputs,
+                named=subject.named,
+                measure=asked.measure,
+                patience=asked.patience,
+                progress=progress,
             )
     except Refused as error:
         print(f"assistant: {error}", file=sys.stderr)

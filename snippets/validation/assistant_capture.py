@@ -7,15 +7,23 @@ import contextlib
 import logging
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch._dynamo import convert_frame, eval_frame
 
-from snippets.validation.assistant_module import Subject, fresh_inputs, nothing_changed, one_line, quiet, seeded
-from snippets.validation.assistant_trace import Line, is_library, kind_of_mask, tensors_of
+from snippets.validation.assistant_module import (
+    Subject,
+    fresh_inputs,
+    nothing_changed,
+    one_line,
+    original,
+    quiet,
+    seeded,
+)
+from snippets.validation.assistant_trace import Line, is_library, kind_of_mask, lines_that_store, tensors_of
 
 _BREAKS = "torch._dynamo.symbolic_convert.__graph_breaks"
 _RECOMPILES = "torch._dynamo.guards.__recompiles"
@@ -37,6 +45,8 @@ class Recompiled:
 
     line: Line
     reason: str
+    causes: tuple[Line, ...] = ()  # what wrote the attribute that the condition reads
+    by_size: bool = False  # one of the graphs that were there would have served, but for a size
 
 
 @dataclass(frozen=True)
@@ -56,14 +66,20 @@ class Captured:
     recompiled: list[Recompiled] = field(default_factory=list)
     masks: list[Mask] = field(default_factory=list)
     sizes: int = 1  # how many sizes of the inputs were tried
+    repeats: bool = False  # a call with the same sizes makes another graph
     error: str = ""
 
 
 # --8<-- [start:capture]
-def capture(subject: Subject, others: list[Subject]) -> Captured:
-    """Capture a module for its inputs, call it once more with the same, then with inputs of other sizes."""
-    captured = Captured(sizes=1 + len(others))
-    twin, first = subject.fresh(), 0
+def capture(subject: Subject, changed: list[Subject] = [], again: list[Subject] = []) -> Captured:  # noqa: B006
+    """Capture a module for its inputs, call it twice more with the same, then with inputs of other sizes.
+
+    Args:
+        changed: calls in which a size changes for the first time: one more graph is due, which then serves all.
+        again: calls in which it changes once more: no graph is due.
+    """
+    turns = [subject, *changed, *again]
+    captured, twin, first = Captured(sizes=len(turns)), subject.fresh(), 0
     with nothing_changed(), quiet(), logged(_BREAKS) as breaks, logged(_RECOMPILES) as recompiled, cleaned():
 
         def keep(graph: fx.GraphModule, example_inputs: list[Tensor]) -> Callable:
@@ -72,20 +88,21 @@ def capture(subject: Subject, others: list[Subject]) -> Captured:
 
         compiled = torch.compile(twin.module, backend=keep)
         try:
-            for turn in (subject, subject, subject, *others):
+            for turn in (subject, subject, *turns):
                 seeded()
-                if len(unexpected(recompiled_of(recompiled))) >= 3:
+                if len(captured.recompiled) >= 3:
                     break
+                recompiled.clear()
                 inputs, named = fresh_inputs(turn.inputs, turn.named)
                 compiled(*inputs, **named)
-                if not first:  # what is logged now are graphs of functions that share their code
-                    first = len(captured.graphs)
-                    recompiled.clear()
+                if first:  # before, what is logged are graphs of functions that share their code
+                    captured.recompiled += unexpected(recompiled_of(recompiled), turn in changed)
+                    captured.repeats |= turn is subject and bool(captured.recompiled)
+                first = first or len(captured.graphs)
         except Exception as error:  # noqa: BLE001  # Dynamo and backends raise many kinds
             captured.error = f"{type(error).__name__}: {one_line(error)}"
         captured.breaks = breaks_of(breaks)
-        captured.recompiled = unexpected(recompiled_of(recompiled))
-        captured.recompiled = [specialised(one, [subject, *others]) for one in captured.recompiled[:4]]
+        captured.recompiled = [caused(specialised(one, turns), subject.module) for one in captured.recompiled[:4]]
     captured.graphs = captured.graphs[:first] if first else captured.graphs
     return captured
 
@@ -99,8 +116,8 @@ def cleaned() -> Iterator[None]:
     trackers = convert_frame.input_codes, convert_frame.output_codes
     loggers = [logging.getLogger(name) for name in {"torch", *torch._logging._internal.log_registry.get_log_qnames()}]
     handlers = [logger.handlers for logger in loggers]
-    for logger in loggers:
-        logger.handlers = [logging.NullHandler()]
+    for logger in loggers:  # a handler of any kind turns the structured trace on, which costs as much as capture itself
+        logger.handlers = [] if logger.name == "torch.__trace" else [logging.NullHandler()]
     before = {id(reference()) for tracker in trackers for reference in tracker.seen}
     patched = {"recompile_limit": 64, "accumulated_recompile_limit": 512, "suppress_errors": False}
     try:
@@ -136,7 +153,9 @@ def logged(name: str) -> Iterator[list[str]]:
 
 
 _BREAK = re.compile(r"in user code at (.+):(\d+)\nGraph Break Reason: (.*)", re.DOTALL)
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\S+))?')
+_FRAME = re.compile(
+    r'File "([^"]+)", line (\d+)(?:, in (?:torch_dynamo_resume_in_)?(\S+?)(?:_at_\d+)?$)?', re.MULTILINE
+)
 _AROUND = ("Encountered graph break when attempting", "Failed to handle graph break gracefully", "*** While")
 
 
@@ -176,7 +195,8 @@ def recompiled_of(entries: list[str]) -> list[Recompiled]:
         file, number = re.search(r" in (\S.*):(\d+)$", head.splitlines()[0]).groups()  # type: ignore[union-attr]
         first = re.split(r"\n\s*- \d+/\d+: ", failures)[1] if re.search(r"- \d+/\d+: ", failures) else failures
         line = author_line(first) or named_line(first, file) or Line(file, int(number))
-        found.append(Recompiled(line, re.split(r"\s+#|\n|\s+\(HINT", first.strip())[0].strip()))
+        reason = re.split(r"\s+#|\n|\s+\(HINT", first.strip())[0].strip()
+        found.append(Recompiled(line, reason, by_size=bool(re.search(r"tensor .* (size|stride) mismatch", failures))))
     return found
 
 
@@ -206,22 +226,22 @@ def specialised(recompiled: Recompiled, turns: list[Subject]) -> Recompiled:
                 torch.compile(twin.module, backend="eager")(*twin.inputs, **twin.named)
         except Exception as error:  # noqa: BLE001  # a ConstraintViolationError, from wherever it comes
             if (line := author_line(str(error).rpartition("User stack:")[2])) is not None:
-                return Recompiled(line, f"makes a constant of size {size} at index {dim}")
+                return replace(recompiled, line=line, reason=f"makes a constant of size {size} at index {dim}")
     return recompiled
 
 
-def unexpected(recompiled: list[Recompiled]) -> list[Recompiled]:
-    """Those that dynamic shapes do not explain: a size that changes makes one graph more, which then serves all."""
-    seen: set[str] = set()
-    left = []
-    for one in recompiled:
-        match = re.search(r"tensor .* size mismatch at index \d+|tensor .* stride mismatch", one.reason)
-        key = match.group() if match else ""
-        if key and (key not in seen or "expected 1," in one.reason):
-            seen.add(key)
-        else:
-            left.append(one)
-    return left
+def caused(recompiled: Recompiled, module: nn.Module) -> Recompiled:
+    """For an attribute that has another value: the lines that write to it."""
+    match = re.search(r"\.(\w+) == |\.(\w+)\) == \d+$", recompiled.reason)
+    name = (match[1] or match[2]) if match else ""
+    parts = [part for part in original(module).modules() if name and name in vars(part)]
+    lines = (line for part in parts for line in lines_that_store(part, name))
+    return replace(recompiled, causes=tuple(dict.fromkeys(lines)))
+
+
+def unexpected(recompiled: list[Recompiled], changed: bool) -> list[Recompiled]:
+    """Those that dynamic shapes do not explain: at a size that changes for the first time, one graph more is due."""
+    return [one for one in recompiled if not (changed and one.by_size)]
 
 
 def watched(graph: fx.GraphModule, masks: list[Mask]) -> Callable:

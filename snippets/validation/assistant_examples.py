@@ -135,12 +135,12 @@ def gpt(model: type[GPT] = GPT) -> tuple[nn.Module, Tensor, Tensor]:
     return model(*sizes).to(DEVICE), ids[:, :-1], ids[:, 1:]
 
 
-def forecaster() -> tuple[nn.Module, Tensor, Tensor]:
-    """Sales of a day in each of 48 steps, some of them unknown."""
+def forecaster(steps: int = 48) -> tuple[nn.Module, Tensor, Tensor]:
+    """Sales of a day in each step, some of them unknown."""
     torch.manual_seed(0)
     batch = 256 if DEVICE.type == "cuda" else 8
-    known = torch.arange(batch * 48, device=DEVICE).view(batch, 48) % 5 > 0
-    return Forecaster().to(DEVICE), torch.randn(batch, 48, 32, device=DEVICE), known
+    known = torch.arange(batch * steps, device=DEVICE).view(batch, steps) % 5 > 0
+    return Forecaster().to(DEVICE), torch.randn(batch, steps, 32, device=DEVICE), known
 
 
 def main() -> None:
@@ -148,7 +148,7 @@ def main() -> None:
     for factory in (gpt, forecaster):
         module, *inputs = factory()
         print(f"==== {factory.__name__}")
-        print(analyze(module, *inputs))
+        print(analyze(module, *inputs), flush=True)
     module, *inputs = gpt()
     fused, *_ = gpt(FusedGPT)
     print("==== validate")

@@ -12,6 +12,7 @@ from itertools import pairwise
 import torch
 
 from snippets.validation.assistant_capture import Captured
+from snippets.validation.assistant_module import products_in_tf32
 from snippets.validation.assistant_trace import CASTS, VIEWS, Call, Line, Trace, Value, words
 
 GROUPS = {
@@ -146,9 +147,11 @@ def recompilations(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """What makes another graph at the same sizes, or at each new one."""
     for line in dict.fromkeys(one.line for one in captured.recompiled):
         reasons = [one.reason for one in captured.recompiled if one.line == line]
+        causes = [cause for one in captured.recompiled if one.line == line for cause in one.causes]
         change = "make what changes a tensor, or keep it out of forward"
-        changes = re.search(r"size|== -?[\d.]+|%|Mod", reasons[0])
+        changes = re.search(r"size|== -?[\d.]+", reasons[0]) and not re.search(r"%|Mod|^len\(", reasons[0])
         settles = len(reasons) == 1 and not changes  # as what is made at the first call, once
+        settles |= all("//" in reason for reason in reasons)  # a loop over chunks: a graph serves a range of sizes
         named = not settles and not line.text.startswith(("def ", "@", "async "))
         if any("size" in reason for reason in reasons):
             change = "do not compare, loop over or store the size: let it stay a symbol"
@@ -156,8 +159,9 @@ def recompilations(trace: Trace, captured: Captured) -> Iterator[Finding]:
             "recompilation",
             "readiness",
             "A recompilation: what is compiled serves one value only",
-            (line,),
-            f"{len(reasons)} more graphs over {captured.sizes} sizes of the inputs; failed: {reasons[0]}",
+            tuple(dict.fromkeys((*causes, line))),
+            f"{len(reasons)} more graph{'s' * (len(reasons) > 1)} over {captured.sizes} sizes of the inputs; "
+            f"failed: {reasons[0]}",
             change,
             "compiler/recompilation.md#what-the-log-says-and-what-ends-it",
             kernels=trace.kernels // 2,
@@ -192,23 +196,32 @@ def made_on_host(trace: Trace, captured: Captured) -> Iterator[Finding]:
             if user.name in ("to", "cuda", "type_as") and moves(user)
         ]
         constant = call.name in _MADE_ON_HOST and not call.inputs and call.out.shape != ()
-        if constant or (call.name in _FACTORIES and "device" not in call.named and moved):
-            yield Finding(
-                "cuda-graph",
-                "readiness",
-                "A tensor is made in the host's memory at each call",
-                in_order([call, *moved], call),
-                f"{call.name} makes it on the host, and the copy to a GPU waits; a CUDA graph would replay the "
-                f"first one",
-                "make it once, as a buffer of the module, or with device=x.device",
-                "compiler/what-compile-does.md#where-it-loses",
-                kernels=2,
-            )
+        made = call.name in _FACTORIES and "device" not in call.named and call.out.device == "cpu"
+        brought = bool(call.inputs) and call.inputs[0].origin == "found" and call.inputs[0].device == "cpu"
+        if call.facts.get("by list"):
+            yield host_finding(call, [call], "the list of places is made a tensor on the host")
+        elif brought and moves(call) and call.name in ("to", "cuda", "type_as"):
+            yield host_finding(call, [call], f"{call.name} copies a tensor that is no buffer, so it stays on the host")
+        elif constant or (made and moved):
+            yield host_finding(call, [call, *moved], f"{call.name} makes it on the host")
+
+
+def host_finding(first: Call, calls: list[Call], what: str) -> Finding:
+    return Finding(
+        "cuda-graph",
+        "readiness",
+        "A tensor is made in the host's memory at each call",
+        in_order(calls, first),
+        f"{what}, and the copy to a GPU waits; a CUDA graph would replay the first one",
+        "make it once, as a buffer of the module, or with device=x.device",
+        "compiler/what-compile-does.md#where-it-loses",
+        kernels=2,
+    )
 
 
 _SHAPED = words(
     "tril triu view reshape unsqueeze expand repeat bool float long int mul add sub div neg pow exp eq ge gt lt "
-    "le bitwise_not outer"
+    "le bitwise_not outer setitem fill copy masked_fill cumsum log where zero"
 )
 
 
@@ -433,7 +446,7 @@ def synchronisations(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """Calls at which the host waits for the GPU, since it needs a number or a size from there."""
     for call in trace.calls:
         what = _READS.get(call.name)
-        if call.name in ("getitem", "setitem") and call.facts.get("by mask") and not call.facts.get("one value"):
+        if call.name in ("index", "setitem") and call.facts.get("by mask") and not call.facts.get("one value"):
             what = "selects by a mask, and has to count it"
         if call.name == "where" and len(call.inputs) == 1:
             what = "counts what is true"
@@ -502,7 +515,7 @@ def widened(trace: Trace, value: Value) -> Call | None:
 
 def fp32_products(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """A module whose products are fp32 throughout, where TF32 is off."""
-    if torch.get_float32_matmul_precision() != "highest":
+    if products_in_tf32():
         return
     products = [
         call

@@ -26,7 +26,7 @@ class Refused(ValueError):
     """What was asked for cannot be done; the message says what was expected and what came."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # tensors do not compare to one truth
 class Subject:
     """A module and the inputs of one call of it."""
 
@@ -90,7 +90,7 @@ def fresh_inputs(inputs: tuple, named: dict[str, Any]) -> tuple[tuple, dict[str,
 @contextlib.contextmanager
 def nothing_changed(seed: int = 0) -> Iterator[None]:
     """Run under a fixed seed; afterwards random numbers, modes and settings are as they were, whatever ran."""
-    before = [(put, get()) for get, put in settings()]
+    before = [(get, put, get()) for get, put in settings()]
     devices = (
         list(range(torch.cuda.device_count())) if torch.cuda.is_available() and torch.cuda.is_initialized() else []
     )
@@ -106,23 +106,54 @@ def nothing_changed(seed: int = 0) -> Iterator[None]:
         random.setstate(state)
         if numpy:
             numpy.random.set_state(numpy_state)
-        for put, value in before:
-            put(value)
+        for get, put, value in before:
+            if get() != value:
+                put(value)
 
 
 # --8<-- [end:unchanged]
 
 
-def settings() -> list[tuple[Callable[[], Any], Callable[[Any], Any]]]:
+Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
+
+
+def attribute(owner: Any, name: str) -> Setting:
+    return (lambda: getattr(owner, name)), (lambda value: setattr(owner, name, value))
+
+
+def precision_settings() -> list[Setting]:
+    """How fp32 is multiplied, by the old name and by the new ones, which a process may use instead.
+
+    The old name sets the new ones too, so it is put back first. It cannot be read where both were used.
+    """
+
+    def get() -> str | None:
+        try:
+            return torch.get_float32_matmul_precision()
+        except RuntimeError:
+            return None
+
+    def put(value: str | None) -> None:
+        if value is not None:
+            torch.set_float32_matmul_precision(value)
+
+    backends = torch.backends
+    owners = (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn, backends.mkldnn.matmul)
+    return [(get, put), *(attribute(owner, "fp32_precision") for owner in owners)]
+
+
+def products_in_tf32() -> bool:
+    """Whether products of fp32 on a GPU may be TF32."""
+    own = torch.backends.cuda.matmul.fp32_precision
+    return (torch.backends.fp32_precision if own == "none" else own) not in ("none", "ieee")
+
+
+def settings() -> list[Setting]:
     """What of torch's global state a module may change, by how to read it and how to put it back."""
-
-    def attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-        return (lambda: getattr(owner, name)), (lambda value: setattr(owner, name, value))
-
     return [
         (torch.get_default_dtype, torch.set_default_dtype),
-        (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-        (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+        *precision_settings(),
+        (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
         (torch.get_num_threads, torch.set_num_threads),
         (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
         (torch.is_autocast_enabled, torch.set_autocast_enabled),
@@ -154,6 +185,7 @@ def check(subject: Subject) -> Any:
     """
     if not isinstance(subject.module, nn.Module):
         raise Refused(f"expected a torch.nn.Module, got {type(subject.module).__name__}")
+    check_kind(subject)
     check_devices(subject)
     first, second = (outputs(subject) for _ in range(2))
     if len(first) != len(second) or not all(map(alike, first, second)):
@@ -163,6 +195,16 @@ def check(subject: Subject) -> Any:
             "a generator of its own?"
         )
     return first
+
+
+def check_kind(subject: Subject) -> None:
+    """Raise a Refused for a module in which there is nothing to run line by line."""
+    if isinstance(original(subject.module), torch.jit.ScriptModule):
+        raise Refused(f"{subject.name} is TorchScript, which has no lines of Python: give the module it was made from")
+    if any(nn.parameter.is_lazy(one) for one in subject.module.parameters()):
+        raise Refused(f"{subject.name} has parameters without a shape yet: call it once before")
+    if subject.device.type == "meta":
+        raise Refused(f"{subject.name} is on meta, where nothing is computed: put it and its inputs on a CPU or a GPU")
 
 
 def check_devices(subject: Subject) -> None:
@@ -189,9 +231,9 @@ def refusing(name: str) -> Iterator[None]:
         yield
     except Refused:
         raise
-    except torch.OutOfMemoryError as error:
-        raise Refused(f"out of memory while {name} ran: take smaller inputs. {one_line(error)}") from None
-    except Exception as error:  # noqa: BLE001  # a module may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # a module may raise anything
+        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):  # the second: a CPU
+            raise Refused(f"out of memory while {name} ran: take smaller inputs. {one_line(error)}") from None
         raise Refused(f"{name} raises {type(error).__name__}{where(error)}: {one_line(error)}") from None
 
 
@@ -229,22 +271,29 @@ def loss_of(output: Any) -> Tensor | None:
     )
 
 
-def other_sizes(subject: Subject) -> list[Subject]:
-    """The same call with other batches and other lengths, as far as the module takes them.
+def other_sizes(subject: Subject) -> tuple[list[Subject], list[Subject]]:
+    """The same call with other batches and other lengths, as far as the module takes them: changed, and changed again.
 
     A dimension that several inputs share is changed in all of them; the numbers are those of the inputs, repeated.
     """
     tensors = [tensor for tensor in tensors_of((subject.inputs, subject.named)) if tensor.dim()]
-    found = []
+    changed: list[Subject] = []
+    again: list[Subject] = []
+    both: list[Subject | None] = [subject, subject]
     for dim in (0, 1):
         sizes = [tensor.shape[dim] for tensor in tensors if is_size(tensor, dim)]
-        if not sizes:
+        size = max(set(sizes), key=sizes.count, default=0)
+        if not size:
             continue
-        size = max(set(sizes), key=sizes.count)
-        for other in (size + 1, size + 2) if dim == 0 else (size - 1, size - 2):
+        # Fewer where there are some to spare: what fitted into memory still fits, and positions do not run out.
+        once, twice = (size - 1, size - 2) if dim or size >= 4 else (size + 1, size + 2)
+        for number, (variants, other) in enumerate(((changed, once), (again, twice))):
             if other >= 2 and (variant := resized(subject, dim, size, other)) is not None:
-                found.append(variant)
-    return found
+                variants.append(variant)
+                both[number] = (start := both[number]) and resized(start, dim, size, other)
+    if len(changed) == len(again) == 2 and both[0] and both[1]:
+        return [both[0]], [both[1]]  # at once, which takes one graph less
+    return changed, again
 
 
 def is_size(tensor: Tensor, dim: int) -> bool:

@@ -17,12 +17,13 @@ from snippets.validation.assistant_findings import (
     root,
     size,
 )
-from snippets.validation.assistant_trace import CASTS, VIEWS, Call, Trace, Value, words
+from snippets.validation.assistant_trace import CASTS, VIEWS, Call, Line, Trace, Value, words
 
 ATTENTION = "patterns/attention.md"
 SDPA = ("scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention")
 PASSED = VIEWS | CASTS
-CHAIN = 3  # kernels; two in a row are in every model
+CHAIN = 3  # kernels in a row are worth a note, and more a finding: two or three are in every model
+WORTH = 2.5  # times the bytes of one kernel, or more, that a chain moves which is a finding
 
 
 def eager(trace: Trace) -> list[Call]:
@@ -62,7 +63,7 @@ def explicit_attention(trace: Trace, captured: Captured) -> Iterator[Finding]:
     for softmax in eager(trace):
         if softmax.name == "multi_head_attention_forward":
             yield from weights_wanted(softmax)
-        if softmax.name != "softmax" or not softmax.inputs:
+        if not (softmax.name == "softmax" and softmax.inputs) and not softmax_by_hand(trace, softmax):
             continue
         scores = scores_of(trace, softmax)
         weighted = [user for user in past(trace, softmax.outputs[0], POINTWISE | PASSED) if of_activations(user)]
@@ -121,10 +122,10 @@ def scores_of(trace: Trace, softmax: Call) -> Call | None:
 
 def causal_masks(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """A mask given as data that says no more than a flag: with the flag, attention skips half of its work."""
-    flagged = set()
+    flagged: dict[Line, list[Call]] = {}
     for call in eager(trace):
         if call.name in SDPA and call.facts.get("causal") and not call.facts.get("mask"):
-            flagged.add(call.line)
+            flagged.setdefault(call.line, []).append(call)
         if (
             call.name in SDPA[:2]
             and call.facts.get("mask") == "causal"
@@ -136,7 +137,7 @@ def causal_masks(trace: Trace, captured: Captured) -> Iterator[Finding]:
             yield mask_finding(
                 "A causal mask given as data",
                 in_order([call, *masks[:1]], call),
-                call,
+                [call],
                 "each number of the mask says what is_causal=True says, and attention computes the hidden half, too",
                 "leave the mask out and say is_causal=True",
             )
@@ -144,7 +145,7 @@ def causal_masks(trace: Trace, captured: Captured) -> Iterator[Finding]:
             yield mask_finding(
                 "A mask that hides nothing",
                 (call.line,),
-                call,
+                [call],
                 "every entry allows",
                 "leave it out where nothing is padded",
                 "note",
@@ -154,7 +155,7 @@ def causal_masks(trace: Trace, captured: Captured) -> Iterator[Finding]:
             yield mask_finding(
                 "Under torch.compile the flag is_causal is lost",
                 (mask.line,),
-                None,
+                flagged[mask.line],
                 "eager attention gets is_causal=True and no mask; the captured graph builds the mask as a "
                 "tensor and passes it",
                 "say is_causal=True where attention is called, whatever the library decides while it is traced",
@@ -162,9 +163,9 @@ def causal_masks(trace: Trace, captured: Captured) -> Iterator[Finding]:
 
 
 def mask_finding(
-    title: str, lines: tuple, call: Call | None, evidence: str, change: str, weight: str = "finding"
+    title: str, lines: tuple, calls: list[Call], evidence: str, change: str, weight: str = "finding"
 ) -> Finding:
-    half = call.flops // 2 if call else 0
+    half = sum(call.flops for call in calls) // 2
     return Finding(
         "mask",
         "kernels",
@@ -223,6 +224,7 @@ def gated(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 continue
             together = one is other
             path = [*lines, call] if together else [one, other, *lines, call]
+            glu, rest = together and [each.name for each in lines] == ["sigmoid"], "kernels/swiglu.py"
             yield Finding(
                 "gated-mlp",
                 "fusion",
@@ -230,11 +232,11 @@ def gated(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 in_order(path),
                 f"{sum(each.kernels for each in path)} kernels; the activation and the gate move "
                 f"{size(sum(each.moved for each in [*lines, call]))}",
-                "stack the two weights, and take kernels/swiglu.py for the rest",
+                "F.glu" if glu else rest if together else f"stack the two weights, and take {rest} for the rest",
                 "kernels/swiglu.md",
                 saves=2 * acted.bytes + (0 if together else one.inputs[0].bytes),
                 kernels=len(path) - 2,
-                weight="note" if together else "finding",
+                weight="note" if together and len(lines) == 1 and not glu else "finding",
             )
             break
 
@@ -417,7 +419,7 @@ def large_vocabulary(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """A cross-entropy whose logits, and their gradient, are the largest tensors of the step."""
     for call in eager(trace):
         if (
-            call.name not in ("cross_entropy", "log_softmax", "softmax")
+            call.name not in ("cross_entropy", "log_softmax", "softmax", "logsumexp")
             or not call.inputs
             or "checkpoint" in call.inside
         ):
@@ -426,10 +428,10 @@ def large_vocabulary(trace: Trace, captured: Captured) -> Iterator[Finding]:
         classes = (
             logits.shape[1] if call.name == "cross_entropy" and len(logits.shape) > 1 else (logits.shape or (0,))[-1]
         )
-        users = past(trace, call.outputs[0], {"log", "clamp", "add"}) if call.name != "cross_entropy" else []
-        chosen = call.name == "cross_entropy" or any(
-            user.name in ("nll_loss", "gather", "getitem", "take_along_dim") for user in users
-        )
+        taken = root(trace, logits) if call.name == "logsumexp" else call.outputs[0]
+        users = past(trace, taken, PASSED | {"log", "clamp", "add", "neg"}) if call.name != "cross_entropy" else []
+        users = [user for user in users if user.name in ("nll_loss", "gather", "index", "take_along_dim")]
+        chosen = call.name == "cross_entropy" or bool(users)
         chunks = sum(other.line == call.line and other.name == call.name for other in trace.calls)
         if classes < VOCABULARY or not chosen or chunks >= 3:
             continue
@@ -453,7 +455,7 @@ def rotary(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """Pairs of numbers turned by an angle, in halves, in pairs or as complex numbers."""
     for call in eager(trace):
         path: list[Call] = []
-        if call.name == "cat":
+        if call.name in ("cat", "stack"):
             path = turned_halves(trace, call)
         elif call.name == "sub":
             path = turned_pairs(trace, call)
@@ -482,14 +484,15 @@ def rotary(trace: Trace, captured: Captured) -> Iterator[Finding]:
 
 
 def turned_halves(trace: Trace, cat: Call) -> list[Call]:
-    """`cat((-x2, x1))`, times a sine, plus x times a cosine."""
+    """`cat((-x2, x1))`, or the same stacked, times a sine, plus x times a cosine."""
     if len(cat.inputs) != 2:
         return []
     negated = [maker for one in cat.inputs if (maker := trace.makers.get(one.id)) is not None and maker.name == "neg"]
     if len(negated) != 1 or len({root(trace, maker_input(trace, one)).id for one in cat.inputs}) != 1:
         return []
-    sines = [user for user in past(trace, cat.outputs[0], PASSED) if user.name == "mul"]
-    sums = [user for sine in sines for user in past(trace, sine.outputs[0], PASSED) if user.name in ("add", "addcmul")]
+    users = past(trace, cat.outputs[0], PASSED)
+    sines, sums = ([user for user in users if user.name == name] for name in ("mul", "addcmul"))
+    sums += [user for sine in sines for user in past(trace, sine.outputs[0], PASSED) if user.name in ("add", "addcmul")]
     return [negated[0], cat, *sines, *sums] if sums else []
 
 
@@ -535,19 +538,8 @@ def products_in(trace: Trace, call: Call) -> list[Call]:
 def written_out(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """Functions that PyTorch has as one kernel, made of several: softmax, its logarithm, SiLU."""
     for call in eager(trace):
-        if call.name == "div" and len(call.inputs) == 2:
-            above, below = (made_by(trace, one) for one in call.inputs)
-            if (
-                above is not None
-                and below is not None
-                and above.name == "exp"
-                and below.name == "sum"
-                and made_by(trace, below.inputs[0]) is above
-            ):
-                before = [
-                    maker for maker in [made_by(trace, above.inputs[0])] if maker is not None and maker.name == "sub"
-                ]
-                yield rewritten([*before, above, below, call], "Softmax", "F.softmax", "kernels/softmax.md")
+        if steps := softmax_by_hand(trace, call):
+            yield rewritten([*steps, call], "Softmax", "F.softmax", "kernels/softmax.md")
         elif call.name == "log" and (maker := made_by(trace, call.inputs[0])) is not None and maker.name == "softmax":
             yield rewritten(
                 [maker, call], "Log-softmax", "F.log_softmax, or F.cross_entropy for a loss", "kernels/cross-entropy.md"
@@ -557,6 +549,19 @@ def written_out(trace: Trace, captured: Captured) -> Iterator[Finding]:
             if x is not None and len(lines) >= 2:
                 name = "SiLU" if len(lines) == 2 else "Mish"
                 yield rewritten(lines, name, f"F.{name.lower()}", "kernels/swiglu.md")
+
+
+def softmax_by_hand(trace: Trace, call: Call) -> list[Call]:
+    """The steps before a division of exponentials by their sum; none where a call is no such division."""
+    if call.name != "div" or len(call.inputs) != 2:
+        return []
+    above, below = (made_by(trace, one) for one in call.inputs)
+    if above is None or below is None or above.name != "exp" or below.name != "sum":
+        return []
+    if made_by(trace, below.inputs[0]) is not above:
+        return []
+    before = made_by(trace, above.inputs[0])
+    return [*([before] if before is not None and before.name == "sub" else []), above, below]
 
 
 def rewritten(path: list[Call], name: str, call: str, page: str) -> Finding:
@@ -611,6 +616,7 @@ def chains(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 "compiler/fusion.md#a-kernel-ends-where-a-value-is-not-there-yet",
                 saves=moved - least,
                 kernels=len(group) - 1,
+                weight="finding" if len(group) > CHAIN and moved >= WORTH * least else "note",
             )
 
 
@@ -657,14 +663,14 @@ def without_explained(findings: list[Finding]) -> list[Finding]:
         for line in one.lines
     }
     gated_lines = {line for one in findings if one.kind == "gated-mlp" for line in one.lines}
-
+    attention_lines = {line for one in findings if one.kind == "attention" for line in one.lines}
     rewritten_lines = {line for one in findings if one.kind == "written-out" for line in one.lines}
 
     def explained(one: Finding) -> bool:
         if one.kind == "chain" and set(one.lines) <= rewritten_lines:
             return True
         if one.kind == "written-out":
-            return bool(set(one.lines) & gated_lines)
+            return bool(set(one.lines) & (gated_lines | attention_lines))
         own = [line for line in one.lines if line not in larger]
         return (
             one.kind in ("chain", "temporary") and 2 * len(own) < len(one.lines) + 1 and bool(set(one.lines) & larger)

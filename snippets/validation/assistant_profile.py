@@ -1,5 +1,6 @@
 """Which kernels ran on the GPU, for how long, from which line, and how near they came to the ceiling of the machine."""
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -69,11 +70,15 @@ def stepped(twin: Subject) -> None:
         torch.autograd.grad(loss, wanted, allow_unused=True)
 
 
+@functools.cache
 def measured_ceilings(device: torch.device) -> dict[str, float]:
-    """By the site's own roofline, on tensors small enough to fit beside a model."""
-    memory = roofline.bandwidth(device, 2**26)["copy"].rate
-    matrix = next(iter(roofline.matrix_rate(device, 4096, torch.bfloat16).values())).rate
-    return {"copy": memory, "matrix": matrix}
+    """As the site's own roofline does, but briefly, and on tensors small enough to fit beside a model."""
+    source, target = (torch.zeros(2**26, device=device, dtype=torch.bfloat16) for _ in range(2))
+    factors = [torch.randn(4096, 4096, device=device, dtype=torch.bfloat16) for _ in range(2)]
+    calls: dict[str, timing.Call] = {"copy": lambda: target.copy_(source), "matrix": lambda: torch.mm(*factors)}
+    work = {"copy": 2 * source.nbytes, "matrix": 2 * 4096**3}
+    measured = timing.measure(calls, device, "device", rounds=10)
+    return {name: work[name] / timed.p50 for name, timed in measured.items()}
 
 
 class Marked(Calls):
@@ -111,7 +116,12 @@ def launches(profiler: Any, calls: Calls, on_gpu: bool) -> Iterator[tuple[Line, 
     for event in events:
         line = marked_line(event, calls)
         if line is not None and event.sequence_nr >= 0:
-            by_sequence.setdefault(event.sequence_nr, line)
+            by_sequence[event.sequence_nr] = line  # the last to see a number is the one that took it
+    marks = {event.name for event in events if event.is_user_annotation or event.name.startswith("ridgepoint:")}
+    alone: dict[str, float] = defaultdict(float)  # seconds of kernels that no operation of PyTorch launched
+    for event in events:
+        if event.device_type != torch.autograd.DeviceType.CPU and event.name not in marks:
+            alone[event.name] += event.time_range.elapsed_us() * 1e-6
     for event in events:
         line = marked_line(event, calls)
         forward = line is not None
@@ -119,16 +129,21 @@ def launches(profiler: Any, calls: Calls, on_gpu: bool) -> Iterator[tuple[Line, 
             line = by_sequence.get(sequence_of(event), Line("backward", 0))
         if on_gpu:
             for kernel in event.kernels:
-                yield line, kernel.name, kernel.duration * 1e-6, forward
+                if kernel.name not in marks:  # a mark has a span on the GPU, too, and is no kernel
+                    alone[kernel.name] -= kernel.duration * 1e-6
+                    yield line, kernel.name, kernel.duration * 1e-6, forward
         elif event.name.startswith("aten::") and event.self_cpu_time_total > 0:  # a CPU has operations only
             yield line, event.name, event.self_cpu_time_total * 1e-6, forward
+    for name, seconds in alone.items():
+        if seconds > 1e-6:
+            yield Line("launched elsewhere", 0), name, seconds, False
 
 
 def marked_line(event: Any, calls: Calls) -> Line | None:
     """The line of the call that an event belongs to."""
     while event is not None:
         name, _, number = event.name.partition(":")
-        if name == "ridgepoint" and int(number) < len(calls.calls):
+        if name == "ridgepoint" and number.isdigit() and int(number) < len(calls.calls):
             return calls.calls[int(number)].line
         event = event.cpu_parent
     return None
@@ -197,7 +212,7 @@ def slow_kernels(profile: Profile) -> list[Finding]:
                     (line,),
                     f"{spent * 1e6:.0f} us in forward, {spent / profile.busy:.0%} of the GPU's time, by "
                     f"{kernels[0][:60]}; "
-                    f"its bytes and FLOPs would take {least * 1e6:.0f} us at the ceiling",
+                    f"at the ceilings of a copy and of products in bf16 it would be {least * 1e6:.0f} us",
                     "see what else is said about this line; if nothing is, compile it with mode='max-autotune'",
                     "validation/roofline.md#two-bounds-and-the-point-where-they-meet",
                     saves=int((spent - least) * 4e12),

@@ -51,11 +51,17 @@ class Report:
     trials: list[Trial] = field(default_factory=list)
     profile: Profile | None = None
     seconds: float = 0.0
+    no_profile: str = ""  # why there is none, where there is a GPU
 
     @property
     def suggestions(self) -> list[Trial]:
         """What was tried, passed the check, and was faster."""
         return [trial for trial in self.trials if trial.suggested]
+
+    @property
+    def trades(self) -> list[Trial]:
+        """What was tried and was faster, for precision."""
+        return [trial for trial in self.trials if trial.trade]
 
     def of(self, group: str, weight: str = "finding") -> list[Finding]:
         return [finding for finding in self.findings if finding.group == group and finding.weight == weight]
@@ -94,14 +100,13 @@ def as_text(result: Report | Verdict) -> str:
 
 
 def text_of_report(report: Report) -> list[str]:
-    rows = [*summary(report.facts), ""]
-    number = 0
+    numbers = {id(one): number for number, one in enumerate((each for group in GROUPS for each in report.of(group)), 1)}
+    rows = [*summary(report.facts), *where_to_start(report, numbers), ""]
     for group, title in GROUPS.items():
         found = report.of(group)
         rows += [f"{title}: {len(found) or 'nothing'} found"]
         for finding in found:
-            number += 1
-            rows += ["", *text_of_finding(finding, number)]
+            rows += ["", *text_of_finding(finding, numbers[id(finding)])]
         rows += [""]
     if notes := [finding for finding in report.findings if finding.weight == "note"]:
         rows += [
@@ -111,6 +116,7 @@ def text_of_report(report: Report) -> list[str]:
         ]
     if report.profile:
         rows += ["Kernels", *(f"  {row}" for row in in_words(report.profile)), ""]
+    rows += [f"No profile: {report.no_profile}", ""] if report.no_profile else []
     rows += text_of_trials(report)
     return rows
 
@@ -123,8 +129,17 @@ def summary(facts: Facts) -> list[str]:
         f"  forward: {facts.kernels} kernels move {size(facts.moved)} and compute {facts.flops / 1e9:.2f} GFLOP",
         f"  memory:  {size(facts.parameters)} of parameters, {size(facts.saved)} kept for backward, a peak of "
         f"{size(facts.peak)} beside them",
-        f"  capture: {facts.error or f'{graphs}; {again}'}",
+        f"  capture: {f'torch.compile raises {facts.error}' if facts.error else f'{graphs}; {again}'}",
+        f"  pages:   {SITE}",
     ]
+
+
+def where_to_start(report: Report, numbers: dict[int, int]) -> list[str]:
+    """The findings with the most bytes, work and launches to save, where there are enough to choose from."""
+    first = [str(numbers[id(one)]) for one in report.findings if id(one) in numbers][:3]
+    if len(numbers) <= 3:
+        return []
+    return [f"  start with findings {', '.join(first)}: most to save, by bytes, work and launches counted"]
 
 
 def text_of_finding(finding: Finding, number: int) -> list[str]:
@@ -137,17 +152,19 @@ def text_of_finding(finding: Finding, number: int) -> list[str]:
         wrapped(f"why     {finding.evidence}", "     ", " " * 13),
         wrapped(f"change  {finding.change}", "     ", " " * 13),
     ]
-    return [*rows, f"     read    {address(finding.page)}"]
+    return [*rows, f"     read    {place(finding.page)}"]
 
 
 def text_of_trials(report: Report) -> list[str]:
     if not report.trials:
         return ["Nothing was tried: without a GPU the tool analyses only, unless --measure asks for trials."]
-    rows = [f"Tried: {len(report.trials)} changes, {len(report.suggestions)} of them right and faster"]
+    trades = f"; {len(report.trades)} faster at the price of precision" if report.trades else ""
+    rows = [f"Tried: {len(report.trials)} changes, {len(report.suggestions)} of them right and faster{trades}"]
     for trial in report.trials:
-        rows.append(f"  {'+' if trial.suggested else '-'} {trial.name}: {outcome(trial)}")
-        if trial.suggested:
-            rows.append(f"      {trial.code}   {address(trial.page)}")
+        sign = "+" if trial.suggested else "?" if trial.trade else "-"
+        rows.append(wrapped(f"{sign} {trial.name}: {outcome(trial)}", "  ", "      "))
+        if trial.suggested or trial.trade:
+            rows.append(f"      {trial.code}   {place(trial.page)}")
     return rows
 
 
@@ -156,8 +173,11 @@ def outcome(trial: Trial) -> str:
     if trial.refused:
         return f"refused, {trial.refused}"
     memory = f", {trial.memory:.2f} of the memory" if trial.memory is not None else ""
-    first = f"the first takes {trial.cold:.1f} s; error {trial.error:.2f} of the bound"
-    return f"a step is {trial.ratio} faster{memory}; {first}"
+    gain = f"a step is {trial.ratio} faster{memory}; the first takes {trial.cold:.1f} s"
+    if trial.errors is not None:
+        before, after = trial.errors
+        return f"{gain}; results are {after:.0e} from float64, before {before:.0e}: a trade for you to decide"
+    return f"{gain}; error {trial.error:.2f} of the bound"
 
 
 def text_of_verdict(verdict: Verdict) -> list[str]:
@@ -189,9 +209,14 @@ def wrapped(text: str, first: str, later: str) -> str:
 
 
 def address(page: str) -> str:
-    """Where a page stands: "compiler/fusion.md#rows" is …/compiler/fusion/#rows."""
+    """Where a page stands."""
+    return f"{SITE}{place(page)}"
+
+
+def place(page: str) -> str:
+    """Where a page stands on the site: "compiler/fusion.md#rows" is compiler/fusion/#rows."""
     path, _, anchor = page.partition("#")
-    return f"{SITE}{path.removesuffix('.md')}/{'#' + anchor if anchor else ''}"
+    return f"{path.removesuffix('.md')}/{'#' + anchor if anchor else ''}"
 
 
 # ---- JSON -----------------------------------------------------------------------------------------------------------
@@ -202,7 +227,7 @@ def as_json(result: Report | Verdict) -> str:
     """For programs: all that is in a report, lines as file, number and text."""
     content = plain(result)
     if isinstance(result, Report):
-        content["suggestions"] = [trial.name for trial in result.suggestions]
+        content |= {name: [trial.name for trial in getattr(result, name)] for name in ("suggestions", "trades")}
     else:
         content |= {"right": result.right, "verdict": str(result), "ratios": plain(result.ratios)}
     return json.dumps({"schema": 1, **content}, indent=1)
@@ -268,6 +293,7 @@ td, th { text-align: left;
 th { font-weight: 600; }
 .gain { color: var(--ours); }
 .refused { color: var(--ink-soft); }
+.trade { color: var(--warn); }
 .bar { display: inline-block; height: .6em; background: var(--eager); vertical-align: baseline; }
 .wrong { color: var(--warn); font-weight: 600; }
 """
@@ -324,7 +350,7 @@ def html_of_finding(finding: Finding) -> str:
 def trials_table(report: Report) -> str:
     rows = []
     for trial in report.trials:
-        kind = "gain" if trial.suggested else "refused"
+        kind = "gain" if trial.suggested else "trade" if trial.trade else "refused"
         rows.append(
             f'<tr class="{kind}"><td>{escaped(trial.name)}</td><td>{escaped(outcome(trial))}</td><td '
             f'class="code">{escaped(trial.code)}</td></tr>'

@@ -6,6 +6,7 @@ in a second run, follows memory: what autograd keeps, and what is alive where mo
 """
 
 import collections
+import contextlib
 import functools
 import inspect
 import linecache
@@ -87,7 +88,7 @@ class Value:
     dtype: torch.dtype
     bytes: int
     device: str
-    origin: str  # "input", "parameter" or "buffer", also of a view or a cast of one, or "made"
+    origin: str  # "input", "parameter" or "buffer", also of a view or cast of one; "made"; "found" if by no call
 
     @property
     def numel(self) -> int:
@@ -240,7 +241,8 @@ class Recorder:
         return value
 
     def value(self, tensor: Tensor) -> Value:
-        return self.values[tensor] if tensor in self.values else self.new(tensor)
+        """The number of a tensor; one without comes from where the record does not look, such as NumPy."""
+        return self.values[tensor] if tensor in self.values else self.new(tensor, "found")
 
     def stack(self) -> tuple[tuple[Line, ...], tuple[tuple[int, int], ...], frozenset[str]]:
         """The author's lines, outermost first, where in each function they are, and what of torch they run under."""
@@ -254,7 +256,7 @@ class Recorder:
                 frames.append(frame)
             elif _LAYERS in file and not file.endswith("module.py"):
                 layers.append(frame)
-            elif "_dynamo" in file and "eval_frame" in file:
+            elif "_dynamo" in file and "eval_frame" in file and frame.f_code.co_name != "_fn":  # which is `disable`
                 inside.add("compile")
             elif file.endswith(os.path.join("utils", "checkpoint.py")):
                 inside.add("checkpoint")
@@ -287,7 +289,7 @@ class Calls(TorchFunctionMode):
     def __torch_function__(self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         name = name_of(function)
-        if name in _ASKED or name.strip("_") == "len" or self.current is not None:
+        if name in _ASKED or name.startswith(("len", "lift_fresh")) or self.current is not None:
             return function(*args, **kwargs)
         recorder = self.recorder
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
@@ -300,6 +302,7 @@ class Calls(TorchFunctionMode):
             named={key: None if isinstance(arg, Tensor) else plain(arg) for key, arg in kwargs.items()},
         )
         note_facts(call, args, kwargs)
+        call.name = name = "index" if call.facts.get("by tensor") else name
         self.begins.append(torch._C._autograd._get_sequence_nr())
         self.calls.append(call)
         self.current = call
@@ -313,11 +316,21 @@ class Calls(TorchFunctionMode):
         spelt = getattr(function, "__name__", "")
         call.writes = name == "setitem" or spelt in _IN_PLACE or (spelt.endswith("_") and not spelt.endswith("__"))
         origin = call.inputs[0].origin if call.inputs and (name in VIEWS | CASTS or call.writes) else "made"
+        if origin == "input" and made and not same_memory(made[0], tensors[0]):
+            origin = "made"  # a copy: what writes into it leaves the input alone
         call.outputs = tuple(recorder.new(tensor, origin) for tensor in made)
         return result
 
 
 # --8<-- [end:calls]
+
+
+def same_memory(one: Tensor, other: Tensor) -> bool:
+    """Whether a tensor is the other, or a view of it."""
+    try:
+        return one.untyped_storage()._cdata == other.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):  # a sparse tensor has no storage
+        return one is other
 
 
 def plain(argument: Any) -> Any:
@@ -339,6 +352,9 @@ def note_facts(call: Call, args: tuple, kwargs: dict) -> None:
     elif call.name in ("getitem", "setitem") and len(args) > 1:
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         call.facts["by mask"] = any(isinstance(one, Tensor) and one.dtype in (torch.bool, torch.uint8) for one in index)
+        call.facts["by list"] = any(isinstance(one, list) or hasattr(one, "__array_interface__") for one in index)
+        picks = any(isinstance(one, Tensor) for one in index) or call.facts["by list"]
+        call.facts["by tensor"] = call.name == "getitem" and picks  # a copy of what was picked, and no view
         value = args[2] if len(args) > 2 else None
         call.facts["one value"] = call.name == "setitem" and (not isinstance(value, Tensor) or value.numel() == 1)
 
@@ -384,7 +400,8 @@ def op_of(function: Any, args: tuple, kwargs: dict, result: Any) -> Op:
     count = flop_registry.get(function.overloadpacket)
     flops = 0
     if count is not None:
-        flops = int(count(*args, **kwargs, out_val=result))
+        with contextlib.suppress(Exception):  # a formula that does not know these arguments counts nothing
+            flops = int(count(*args, **kwargs, out_val=result))
     made = list(tensors_of(result))
     runs = not (function.is_view or name in _FREE)
     return Op(name, read, sum(map(bytes_of, made)), flops, runs, made[0].dtype if made else None)
@@ -584,12 +601,28 @@ def stored_graphs(module: nn.Module) -> list[Line]:
         for name, value in vars(part).items():
             if name.startswith("_") or not any(one.grad_fn is not None for one in tensors_of(stored(value))):
                 continue
-            code = inspect.unwrap(type(part).forward).__code__
+            lines += lines_that_store(part, name)
+    return lines
+
+
+def lines_that_store(part: nn.Module, name: str) -> list[Line]:
+    """The lines of a module's methods, its constructor aside, that write to an attribute or put something into it."""
+    lines = []
+    methods = {key: value for kind in reversed(type(part).__mro__) for key, value in vars(kind).items()}
+    for key, method in methods.items():
+        code = getattr(inspect.unwrap(method) if callable(method) else method, "__code__", None)
+        if code is None or key == "__init__" or not code.co_varnames or is_library(code.co_filename):
+            continue
+        me = code.co_varnames[0]
+        stores = re.compile(
+            rf"\b{me}\.{name}(\[.*\])?\s*([-+*/%|&]|//|:[^=]*)?=(?!=)|\b{me}\.{name}\.(append|add|extend|update)\b"
+        )
+        try:
             source, first = inspect.getsourcelines(code)
-            me = code.co_varnames[0]
-            stores = re.compile(rf"{me}\.{name}(\[.*\])?\s*(\+|:.*)?=(?!=)|{me}\.{name}\.(append|add|extend|update)\b")
-            at = [number for number, text in enumerate(source, first) if stores.search(text)]
-            lines += [Line(code.co_filename, number, code.co_name) for number in at]
+        except OSError:  # a class made at run time has no file
+            continue
+        at = [number for number, text in enumerate(source, first) if stores.search(text)]
+        lines += [Line(code.co_filename, number, code.co_name) for number in at]
     return lines
 
 

@@ -3,6 +3,8 @@
 A change is suggested only where the check passed and it was faster than the original by more than the noise.
 """
 
+import gc
+import importlib.util
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -10,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch._inductor.config
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
@@ -17,9 +20,30 @@ from torch.overrides import TorchFunctionMode
 from snippets.validation import timing
 from snippets.validation.assistant_capture import Captured, cleaned, is_attention
 from snippets.validation.assistant_findings import Finding
-from snippets.validation.assistant_module import Subject, copied, fresh_inputs, nothing_changed, one_line, quiet
-from snippets.validation.assistant_trace import kind_of_mask
-from snippets.validation.assistant_validate import Checked, Ratio, check_against, peak, results_of, step, still
+from snippets.validation.assistant_module import (
+    Subject,
+    copied,
+    fresh_inputs,
+    nothing_changed,
+    one_line,
+    precision_settings,
+    products_in_tf32,
+    quiet,
+    resized,
+    seeded,
+)
+from snippets.validation.assistant_trace import kind_of_mask, tensors_of
+from snippets.validation.assistant_validate import (
+    Checked,
+    Ratio,
+    References,
+    check_against,
+    drops,
+    peak,
+    results_of,
+    step,
+    still,
+)
 
 Progress = Callable[[str], None]
 Change = Callable[[nn.Module], nn.Module]
@@ -31,9 +55,12 @@ class Candidate:
     """A change: how it is made to a copy, how the reader makes it, and what it is for.
 
     Attributes:
-        precision: it changes the numbers more than rounding does, knowingly: held to the error of bf16 or TF32.
+        rounding: of the coarser numbers that it multiplies, where it does so. No bound of the module's own dtype holds
+            then: the errors of both are told, and the reader decides.
         answers: the kinds of findings that it mends.
         during: the settings under which it runs.
+        compiles: it is of no use to a module that is compiled anew at each call.
+        runs: how many steps it takes until it runs as it will: a CUDA graph is recorded first, then replayed.
     """
 
     name: str
@@ -41,8 +68,10 @@ class Candidate:
     page: str
     change: Change
     answers: tuple[str, ...] = ()
-    precision: float = 0.0
+    rounding: float = 0.0
     during: Callable[[], AbstractContextManager] = nullcontext
+    compiles: bool = False
+    runs: int = 1
 
 
 @dataclass(frozen=True)
@@ -56,12 +85,19 @@ class Trial:
     cold: float = 0.0  # seconds of the first step
     memory: float | None = None  # share of the original's peak
     error: float = 0.0  # the largest, in units of the bound
+    errors: tuple[float, float] | None = None  # of a trade: the worst before and after, see `Checked.relative`
     answers: tuple[str, ...] = ()
     refused: str = ""
 
     @property
     def suggested(self) -> bool:
-        return not self.refused
+        """Right by the bound, and faster."""
+        return not self.refused and self.errors is None
+
+    @property
+    def trade(self) -> bool:
+        """Faster, and less precise: not for the tool to decide."""
+        return not self.refused and self.errors is not None
 
 
 # --8<-- [end:candidate]
@@ -80,11 +116,11 @@ class Inside(nn.Module):
 
 
 class CausalFlag(TorchFunctionMode):
-    """Attention with a causal mask becomes attention with a flag. Each mask's numbers are looked at once."""
+    """Attention with a causal mask becomes attention with a flag. In a call, each mask is looked at once."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.known: dict[tuple, str] = {}
+        self.known: dict[tuple, tuple[str, Tensor]] = {}
 
     def __torch_function__(self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -92,7 +128,9 @@ class CausalFlag(TorchFunctionMode):
             mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
             if mask is not None and not torch.compiler.is_compiling():
                 key = (mask.data_ptr(), tuple(mask.shape))
-                if self.known.setdefault(key, kind_of_mask(mask)) == "causal":
+                if key not in self.known:
+                    self.known[key] = kind_of_mask(mask), mask  # held, so that no other gets its address meanwhile
+                if self.known[key][0] == "causal":
                     args = args[:3]
                     kwargs = {**kwargs, "attn_mask": None, "is_causal": True}
         return function(*args, **kwargs)
@@ -116,7 +154,7 @@ def compiled_with_flag(module: nn.Module) -> nn.Module:
                     node.args = node.args[:3]
                 graph.graph.eliminate_dead_code()
                 graph.recompile()
-                state["compiled"] = compile_fx(graph, inputs)
+                state["compiled"] = compile_fx(graph, list(given))
             return state["compiled"](*given)
 
         return run
@@ -202,8 +240,10 @@ def candidates(subject: Subject, findings: list[Finding], captured: Captured) ->
         "compiler/what-compile-does.md",
         lambda module: compiled(module),
         compiles,
+        compiles=True,
     )
-    if "mask" in kinds:
+    masks = [one for one in findings if one.kind == "mask" and one.weight == "finding"]
+    if any("torch.compile" not in one.title for one in masks):
         yield Candidate(
             "causality as a flag",
             "F.scaled_dot_product_attention(q, k, v, is_causal=True)",
@@ -211,24 +251,18 @@ def candidates(subject: Subject, findings: list[Finding], captured: Captured) ->
             lambda module: Inside(module, CausalFlag),
             ("mask",),
         )
+    if masks:
         yield Candidate(
             "torch.compile, causality as a flag",
             "torch.compile(model), with is_causal=True said at the attention",
             "patterns/attention.md#compiled",
             compiled_with_flag,
             ("mask", *compiles),
+            compiles=True,
         )
     if not on_gpu:
         return
-    graph = "torch.compile(model, mode='reduce-overhead')"
-    yield Candidate(
-        "torch.compile with CUDA graphs",
-        graph,
-        "compiler/what-compile-does.md#what-is-slow",
-        lambda module: compiled(module, mode="reduce-overhead"),
-        (*compiles, "small-kernels"),
-    )
-    if kinds & {"norm", "norm-activation", "cross-entropy"}:
+    if kinds & {"norm", "norm-activation", "cross-entropy"} and importlib.util.find_spec("kernels"):
         yield Candidate(
             "kernels of this site",
             "kernels/rms_norm.py, layer_norm.py, cross_entropy.py",
@@ -245,7 +279,7 @@ def candidates(subject: Subject, findings: list[Finding], captured: Captured) ->
             ("copy",),
         )
     dtypes = {parameter.dtype for parameter in subject.module.parameters()}
-    if dtypes == {torch.float32}:
+    if dtypes == {torch.float32} and not products_in_tf32():
         roofline = "validation/roofline.md#two-bounds-and-the-point-where-they-meet"
         yield Candidate(
             "TF32",
@@ -256,15 +290,23 @@ def candidates(subject: Subject, findings: list[Finding], captured: Captured) ->
             2.0**-11,
             tf32,
         )
-        autocast = torch.autocast("cuda", torch.bfloat16)
         yield Candidate(
             "bfloat16 by autocast",
             "with torch.autocast('cuda', torch.bfloat16): …",
             roofline,
-            lambda module: Inside(module, lambda: autocast),
+            lambda module: Inside(module, lambda: torch.autocast("cuda", torch.bfloat16)),
             ("precision",),
             2.0**-8,
         )
+    yield Candidate(  # the last: what its graphs take from the allocator clouds the memory of others
+        "torch.compile with CUDA graphs",
+        "torch.compile(model, mode='reduce-overhead')",
+        "compiler/what-compile-does.md#what-is-slow",
+        lambda module: compiled(module, mode="reduce-overhead"),
+        (*compiles, "small-kernels"),
+        compiles=True,
+        runs=4,
+    )
 
 
 def compiled(module: nn.Module, **options: Any) -> nn.Module:
@@ -275,76 +317,143 @@ class tf32:  # a setting, for a while
     """Products of fp32 matrices on tensor cores, in 11 bits."""
 
     def __enter__(self) -> None:
-        self.before = torch.get_float32_matmul_precision()
+        self.before = [(put, get()) for get, put in precision_settings()]
         torch.set_float32_matmul_precision("high")
 
     def __exit__(self, *error: object) -> None:
-        torch.set_float32_matmul_precision(self.before)
+        for put, value in self.before:
+            put(value)
 
 
 # --8<-- [start:try]
-def try_all(subject: Subject, findings: list[Finding], captured: Captured, progress: Progress) -> list[Trial]:
-    """Try each candidate; those that are right and faster come first, the fastest in front."""
-    trials = []
-    for candidate in candidates(subject, findings, captured):
+def try_all(
+    subject: Subject, findings: list[Finding], captured: Captured, progress: Progress, patience: float = 300.0
+) -> list[Trial]:
+    """Try each candidate; those that are right and faster come first, the fastest in front.
+
+    No trial begins after so many seconds of patience. One that has begun is not cut off: a compiler cannot be.
+    """
+    trials, began, wanted = [], time.perf_counter(), list(candidates(subject, findings, captured))
+    progress(f"computing the step in float64, to hold {len(wanted)} changes against it")
+    checked_on, references, problem = reference_for(subject)
+    for candidate in wanted:
+        late = time.perf_counter() - began > patience
+        why = problem or (f"not tried: {patience:.0f} s were spent before" if late else "")
+        if candidate.compiles and captured.repeats:
+            why = "not tried: it would be compiled anew at each call, see the recompilations"
+        if references is None or why:
+            trials.append(outcome_of(candidate, refused=why))
+            continue
         progress(f"trying {candidate.name}")
-        trials.append(tried(subject, candidate))
-    return sorted(trials, key=lambda trial: (bool(trial.refused), -(trial.ratio.middle if trial.ratio else 0.0)))
+        trials.append(tried(subject, candidate, checked_on, references))
+    return sorted(trials, key=lambda trial: (not trial.suggested, not trial.trade, -middle(trial)))
 
 
-def tried(subject: Subject, candidate: Candidate) -> Trial:
+def middle(trial: Trial) -> float:
+    return trial.ratio.middle if trial.ratio else 0.0
+
+
+def reference_for(subject: Subject) -> tuple[Subject, References | None, str]:
+    """What changes are held against: of these inputs, or of one row of them where float64 does not fit."""
+    problem = ""
+    for smaller in (subject, one_row(subject)):
+        try:
+            if smaller is not None:
+                return smaller, References.of(smaller), ""
+        except torch.OutOfMemoryError:
+            problem = "not tried: the step does not fit into memory in float64, so nothing could be checked"
+        except Exception as error:  # noqa: BLE001  # some operations have no float64
+            return subject, None, f"not tried, since the step cannot run in float64: {one_line(error)}"
+    return subject, None, problem
+
+
+def one_row(subject: Subject) -> Subject | None:
+    """The call with the first row of the batch only, if the module takes it."""
+    batches = [tensor.shape[0] for tensor in tensors_of((subject.inputs, subject.named)) if tensor.dim()]
+    return resized(subject, 0, max(set(batches), key=batches.count), 1) if all(batches) and batches else None
+
+
+def outcome_of(candidate: Candidate, **what: Any) -> Trial:
+    return Trial(candidate.name, candidate.code, candidate.page, answers=candidate.answers, **what)
+
+
+def tried(subject: Subject, candidate: Candidate, checked_on: Subject, references: References) -> Trial:
     """Make one change to a copy, check it, time it beside the original."""
 
     def outcome(**what: Any) -> Trial:
-        return Trial(candidate.name, candidate.code, candidate.page, answers=candidate.answers, **what)
+        return outcome_of(candidate, **what)
 
     try:
         with cleaned(), torch._inductor.config.patch(fallback_random=True):
             seconds: list[float] = []
-            checks = check_against(subject, lambda: changed_results(subject, candidate, seconds))
-            wrong = [check for check in checks if not within(check, subject, candidate)]
-            if wrong:
-                return outcome(refused=f"the check fails: {wrong[0].problem}")
-            ratio, memory = timed_trial(subject, candidate)
+            changed = candidate.change(still(copied(subject.module)))
+            checks = check_against(references, lambda: changed_results(changed, checked_on, candidate, seconds))
+            if problem := wrong(checks, candidate.rounding):
+                return outcome(refused=f"the check fails: {problem}")
+            if drops(subject.module) or checked_on is not subject:  # else what was checked is what is timed
+                changed = candidate.change(copied(subject.module))
+            ratio, memory = timed_trial(subject, changed, candidate)
     except torch.OutOfMemoryError:
         return outcome(refused="out of memory")
     except Exception as error:  # noqa: BLE001  # compilers and kernels raise anything; that is an answer here
         return outcome(refused=f"{type(error).__name__}: {one_line(error)}")
+    finally:
+        if subject.device.type == "cuda":  # compiled code and its graphs lie in cycles
+            gc.collect()
+            torch.cuda.empty_cache()
     refused = "" if ratio.word == "faster" else f"no faster: {ratio}"
     return outcome(
         ratio=ratio,
         cold=seconds[0],
         memory=memory,
         error=max((check.share for check in checks), default=0.0),
+        errors=worst(checks) if candidate.rounding else None,
         refused=refused,
     )
 
 
-def changed_results(subject: Subject, candidate: Candidate, seconds: list[float]) -> dict[str, Tensor]:
+def changed_results(
+    changed: nn.Module, subject: Subject, candidate: Candidate, seconds: list[float]
+) -> dict[str, Tensor]:
     """Outputs and gradients of the changed module, in the dtypes of the original, and what the first step took."""
-    module, inputs = still(copied(subject.module)), fresh_inputs(subject.inputs, subject.named)
-    began = time.perf_counter()
-    with candidate.during():
-        results = results_of(candidate.change(module), *inputs)
-    timing.synchronize(subject.device)
-    seconds.append(time.perf_counter() - began)
-    if not candidate.precision:
-        return results
-    return {name: result.float() if result.dtype != torch.float32 else result for name, result in results.items()}
+    results: dict[str, Tensor] = {}
+    for _ in range(candidate.runs):
+        results.clear()  # a CUDA graph writes over what it gave before
+        if candidate.runs > 1:
+            torch.compiler.cudagraph_mark_step_begin()
+        seeded()
+        inputs, began = fresh_inputs(subject.inputs, subject.named), time.perf_counter()
+        with candidate.during():
+            results = results_of(changed, *inputs)
+        timing.synchronize(subject.device)
+        seconds.append(time.perf_counter() - began)
+    return {name: result.float() for name, result in results.items()} if candidate.rounding else results
 
 
-def within(check: Checked, subject: Subject, candidate: Candidate) -> bool:
-    """Whether a result holds: for a change of precision, by the precision that it changes to."""
-    if not candidate.precision:
-        return check.holds
-    return check.share <= candidate.precision / torch.finfo(torch.float32).eps
+def wrong(checks: list[Checked], rounding: float) -> str:
+    """Why a change is refused; empty if it is not.
+
+    Coarser numbers miss the bound of finer ones. What is refused there is nonsense: an error beyond the root of the
+    rounding, with which nothing of the result would be left to trust.
+    """
+    if not rounding:
+        return next((check.problem for check in checks if not check.holds), "")
+    far = max(checks, key=lambda check: check.relative[1], default=None)
+    if far is None or far.relative[1] <= rounding**0.5:
+        return ""
+    return f"{far.name} is {far.relative[1]:.1e} from float64 by RMS, expected at most {rounding**0.5:.1e}"
 
 
-def timed_trial(subject: Subject, candidate: Candidate) -> tuple[Ratio, float | None]:
+def worst(checks: list[Checked]) -> tuple[float, float]:
+    """The largest relative error before and after."""
+    before, after = zip(*(check.relative for check in checks), strict=True)
+    return max(before), max(after)
+
+
+def timed_trial(subject: Subject, module: nn.Module, candidate: Candidate) -> tuple[Ratio, float | None]:
     """How much faster a step is, and with what share of the memory."""
     with nothing_changed(), quiet():
-        before, after = subject.fresh(), subject.fresh()
-        after = Subject(candidate.change(after.module), after.inputs, after.named)
+        before, after = subject.fresh(), Subject(module, *fresh_inputs(subject.inputs, subject.named))
 
         def changed() -> None:
             with candidate.during():

@@ -1,8 +1,9 @@
 """Is a changed module right, faster and smaller? Both are held against float64, then timed side by side."""
 
 import math
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +27,7 @@ from snippets.validation.assistant_module import (
     seeded,
 )
 from snippets.validation.assistant_trace import leaves_of, record_memory, tensors_of
-from snippets.validation.equivalence import compare, largest
+from snippets.validation.equivalence import compare, distance, largest, rms
 from snippets.validation.timing import Timing
 
 Progress = Callable[[str], None]
@@ -88,13 +89,22 @@ def weight_for(output: Tensor, number: int) -> Tensor:
 
 def still(module: nn.Module) -> nn.Module:
     """Without dropout, so that two versions can be compared number by number."""
-    for part in module.modules():
-        if isinstance(part, nn.modules.dropout._DropoutNd):
-            part.p = 0.0
-        for name in ("dropout", "dropout_p", "attention_dropout", "attn_dropout", "p"):
-            if isinstance(vars(part).get(name), float):
-                setattr(part, name, 0.0)
+    for part, name in rates(module):
+        setattr(part, name, 0.0)
     return module
+
+
+def rates(module: nn.Module) -> Iterator[tuple[nn.Module, str]]:
+    """The attributes that say how much is dropped, of modules of PyTorch and by their usual names."""
+    for part in module.modules():
+        for name in ("dropout", "dropout_p", "attention_dropout", "attn_dropout", "p"):
+            if type(vars(part).get(name)) in (float, int) and (name != "p" or "drop" in type(part).__name__.lower()):
+                yield part, name
+
+
+def drops(module: nn.Module) -> bool:
+    """Whether a module drops anything in the mode that it is in."""
+    return any(part.training and getattr(part, name) for part, name in rates(original(module)))
 
 
 def wide_copy(subject: Subject) -> tuple[nn.Module, tuple, dict]:
@@ -109,24 +119,43 @@ def wide_copy(subject: Subject) -> tuple[nn.Module, tuple, dict]:
 
 @dataclass(frozen=True)
 class Checked:
-    """How far a result is from float64, in units of what the bound allows."""
+    """How far a result is from float64, in units of what the bound allows.
+
+    Attributes:
+        relative: the error by RMS of the module as it was and of the changed one, as a share of the result's own RMS,
+            or of the largest of its layer's where that is more.
+    """
 
     name: str
     share: float
     problem: str = ""
+    relative: tuple[float, float] = (0.0, math.inf)
 
     @property
     def holds(self) -> bool:
         return not self.problem and self.share <= 1.0
 
 
-def check_against(reference: Subject, run: Callable[[], dict[str, Tensor]]) -> list[Checked]:
+@dataclass
+class References:
+    """What a module gives in float64, and in its own dtype."""
+
+    exact: dict[str, Tensor]
+    baseline: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, subject: Subject) -> "References":
+        with nothing_changed(), quiet():
+            seeded()
+            exact = results_of(*wide_copy(subject), wide=True)
+            seeded()
+            return cls(exact, results_of(still(copied(subject.module)), *fresh_inputs(subject.inputs, subject.named)))
+
+
+def check_against(references: References, run: Callable[[], dict[str, Tensor]]) -> list[Checked]:
     """Hold what `run` gives against the reference module in float64, by the error of that module in its own dtype."""
+    exact, baseline = references.exact, references.baseline
     with nothing_changed(), quiet():
-        seeded()
-        exact = results_of(*wide_copy(reference), wide=True)
-        seeded()
-        baseline = results_of(still(copied(reference.module)), *fresh_inputs(reference.inputs, reference.named))
         seeded()
         actual = run()
     return [
@@ -143,23 +172,32 @@ def checked(name: str, actual: dict[str, Tensor], baseline: dict[str, Tensor], e
     three = actual[name].detach(), baseline[name].detach(), exact[name].detach().double()
     agreement = compare(*three)
     layer = name.rpartition(".")[0]
+    relative = relative_errors(*three, [one for each, one in exact.items() if layer and each.startswith(f"{layer}.")])
     if (
         agreement.problem.startswith("no yardstick") and layer
     ):  # terms cancel; the layer's other gradients tell their size
         sizes = [largest(one.detach()) for each, one in exact.items() if each.startswith(f"{layer}.") and one.numel()]
         agreement = compare(*three, largest_summand=max(sizes))
     if agreement.problem:
-        return Checked(name, math.inf, f"{name}: {agreement.problem}")
+        return Checked(name, math.inf, f"{name}: {agreement.problem}", relative)
     shares = [
         error / bound
         for error, bound in ((agreement.error, agreement.bound), (agreement.rms, agreement.rms_bound))
         if bound
     ]
     share = max(shares, default=0.0 if agreement.holds else math.inf)
-    return Checked(name, share, "" if agreement.holds else f"{name}: {agreement}")
+    return Checked(name, share, "" if agreement.holds else f"{name}: {agreement}", relative)
 
 
 # --8<-- [end:checked]
+
+
+def relative_errors(actual: Tensor, baseline: Tensor, exact: Tensor, layer: list[Tensor]) -> tuple[float, float]:
+    """The RMS of the error before and after, as a share of the size of the result."""
+    if actual.shape != exact.shape or not exact.numel():
+        return 0.0, 0.0 if actual.shape == exact.shape else math.inf
+    size = max(rms(one.detach().double()) for one in (exact, *layer)) or 1.0
+    return rms(distance(baseline, exact)) / size, rms(distance(actual, exact).nan_to_num(posinf=1e300)) / size
 
 
 NOISE = 0.02  # between the percentiles of two equal modules
@@ -236,10 +274,10 @@ def compare_modules(before: Subject, after: Subject, rounds: int, progress: Prog
     progress("holding outputs and gradients against float64")
     with refusing("the changed module"):
         checks = check_against(
-            before, lambda: results_of(still(runnable(after)), *fresh_inputs(after.inputs, after.named))
+            References.of(before), lambda: results_of(still(runnable(after)), *fresh_inputs(after.inputs, after.named))
         )
     progress("counting graph breaks")
-    captured = [capture(subject, []) for subject in (before, after)]
+    captured = [capture(subject) for subject in (before, after)]
     progress("timing both, side by side")
     with nothing_changed(), quiet(), refusing("one of the two"):
         twins = [Subject(runnable(one), *fresh_inputs(one.inputs, one.named)) for one in (before, after)]
@@ -296,13 +334,18 @@ def timed(twins: list[Subject], run: Callable[[Subject], None], rounds: int) -> 
 
 
 def peak(twin: Subject) -> int | None:
-    """Bytes that a step needs beside the parameters and inputs; on a CPU, of what is not compiled."""
+    """Bytes that a step needs beside the parameters and inputs; on a CPU, of what is not compiled.
+
+    A replayed CUDA graph allocates nothing: what it needs, it took while it was recorded, and is not known here.
+    """
     if twin.device.type == "cuda":
-        torch.cuda.synchronize()
+        if replays(twin.device):
+            return None
+        timing.synchronize(twin.device)
         torch.cuda.reset_peak_memory_stats(twin.device)
         before = torch.cuda.memory_allocated(twin.device)
         step(twin)
-        torch.cuda.synchronize()
+        timing.synchronize(twin.device)
         return torch.cuda.max_memory_allocated(twin.device) - before
     if original(twin.module) is not twin.module:
         return None
@@ -310,6 +353,13 @@ def peak(twin: Subject) -> int | None:
 
     wanted = [one for one in (*twin.module.parameters(), *tensors_of((twin.inputs, twin.named))) if one.requires_grad]
     return record_memory(twin.module, twin.inputs, twin.named, loss_of, bool(wanted), wanted).peak
+
+
+def replays(device: torch.device) -> bool:
+    """Whether torch.compile has recorded CUDA graphs on a device, that are still there."""
+    trees = sys.modules.get("torch._inductor.cudagraph_trees")
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return trees is not None and trees.get_manager(index, create_if_none_exists=False) is not None
 
 
 __all__ = ["Refused", "Verdict", "check_against", "compare_modules", "one_line", "results_of", "still", "timed"]

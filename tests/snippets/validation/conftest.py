@@ -34,6 +34,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return stand_in
 
 
+@pytest.fixture
+def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what `validate` says of results, whatever the time."""
+    equal = timing.Timing.of([1e-3] * 5), timing.Timing.of([1e-3] * 5)
+    monkeypatch.setattr("snippets.validation.assistant_validate.timed", lambda *_: equal)
+
+
 @pytest.fixture(scope="module")
 def one_core():
     """Tiny modules are not worth a second thread, and on a busy machine threads wait for each other."""

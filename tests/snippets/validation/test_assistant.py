@@ -106,7 +106,7 @@ def test_the_flag_that_llama_loses_under_compile_is_found():
     if transformers.__version__ != "5.17.0":
         pytest.skip("the version that shows it is 5.17.0")
     subject = made(real.MODELS["Llama"])
-    found = [one for one in find(traced(subject), capture(subject, [])) if one.kind == "mask"]
+    found = [one for one in find(traced(subject), capture(subject)) if one.kind == "mask"]
     assert [(one.title, Path(one.line.file).name) for one in found] == [
         ("Under torch.compile the flag is_causal is lost", "sdpa_attention.py")
     ]

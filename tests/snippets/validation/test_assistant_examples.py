@@ -1,5 +1,7 @@
 """The page's two modules: what is found in them, and that the mended one is the same function."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -20,10 +22,10 @@ def test_what_is_found_in_the_gpt():
 
 def test_what_is_found_in_the_forecaster():
     expected = {"graph-break", "recompilation", "norm", "kept-graph", "small-kernels", "sync"}
-    assert kinds(forecaster) == expected
+    assert kinds(partial(forecaster, 12)) == expected  # fewer steps than on the page, to be quick
 
 
-def test_the_mended_gpt_is_the_same_function_and_has_fewer_findings():
+def test_the_mended_gpt_is_the_same_function_and_has_fewer_findings(untimed):
     module, *inputs = gpt()
     torch.manual_seed(0)
     mended, *_ = gpt(FusedGPT)

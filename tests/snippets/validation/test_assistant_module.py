@@ -78,6 +78,25 @@ def test_a_compiled_module_is_looked_at_as_it_was_before():
     assert [one.kind for one in faults(analyze(module, kernels.sequence()).findings)] == ["small-kernels"]
 
 
+class SetsByTheNewName(nn.Module):
+    def forward(self, x):
+        torch.backends.cuda.matmul.fp32_precision = "ieee"
+        return torch.mm(x, x)
+
+
+def test_precision_that_was_set_by_the_new_name_stays():
+    """Where both names were used, the old one cannot even be read."""
+    matmul = torch.backends.cuda.matmul
+    before = torch.get_float32_matmul_precision(), matmul.fp32_precision
+    try:
+        matmul.fp32_precision = "tf32"
+        analyze(SetsByTheNewName(), torch.randn(256, 256))
+        assert matmul.fp32_precision == "tf32"
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        matmul.fp32_precision = before[1]
+
+
 class Raises(nn.Module):
     def forward(self, x):
         raise IndexError("no such row")
@@ -91,6 +110,16 @@ class Noisy(nn.Module):
 class TooLarge(nn.Module):
     def forward(self, x):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 TiB")
+
+
+class TooLargeForTheHost(nn.Module):
+    def forward(self, x):
+        return torch.empty(2**48) + x
+
+
+class Exits(nn.Module):
+    def forward(self, x):
+        raise SystemExit("no licence")
 
 
 class Uncopiable(nn.Module):
@@ -108,15 +137,25 @@ class Uncopiable(nn.Module):
         (Raises(), r"Raises raises IndexError at .*test_assistant_module.py:\d+: no such row"),
         (Noisy(), "not deterministic"),
         (TooLarge(), "out of memory while TooLarge ran"),
+        (TooLargeForTheHost(), "out of memory while TooLargeForTheHost ran"),
+        (Exits(), r"Exits raises SystemExit at .*: no licence"),
+        (nn.LazyLinear(8), "LazyLinear has parameters without a shape yet"),
+        (nn.Linear(8, 8, device="meta"), "Linear is on meta"),
         (Uncopiable(), "Uncopiable cannot be copied"),
         (len, "expected a torch.nn.Module, got builtin"),
     ],
-    ids=["raises", "nondeterministic", "out of memory", "uncopiable", "no module"],
+    ids=lambda one: type(one).__name__ if not isinstance(one, str) else "",
 )
 def test_a_bad_module_gets_one_clear_message(module, message):
+    x = torch.randn(2)
+    around = global_state()
     with pytest.raises(Refused, match=message) as refused:
-        analyze(module, torch.randn(2))
-    assert "\n" not in str(refused.value)
+        analyze(module, x)
+    assert "\n" not in str(refused.value) and global_state() == around
+
+
+def test_an_empty_batch_is_looked_at():
+    assert analyze(nn.Linear(8, 8), torch.randn(0, 8)).facts.sizes == 1
 
 
 def test_inputs_on_another_device():

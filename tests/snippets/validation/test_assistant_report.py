@@ -25,8 +25,9 @@ def report():
 def test_the_report_names_lines_reasons_and_pages(report):
     text = as_text(report)
     assert "1. Attention written out" in text and "scores = q @ k.transpose(-2, -1)" in text
-    assert "https://ridgepoint-guide.github.io/ridgepoint/patterns/attention/#never-the-whole-square" in text
-    assert all(len(line) <= 120 for line in text.splitlines() if "site-packages" not in line and "http" not in line)
+    assert "pages:   https://ridgepoint-guide.github.io/ridgepoint/" in text
+    assert "read    patterns/attention/#never-the-whole-square" in text
+    assert all(len(line) <= assistant_report.WIDTH for line in text.splitlines())
 
 
 def test_json_has_all_of_it(report):
@@ -51,7 +52,7 @@ def test_html_stands_alone_in_the_sites_colours(report):
     } == assistant_report.COLOURS
 
 
-def test_html_escapes_what_it_shows():
+def test_html_escapes_what_it_shows(untimed):
     module = nn.Linear(32, 8)
     verdict = validate(module, nn.Linear(32, 8), torch.randn(4, 32), rounds=5)
     verdict.names = ("<script>", "&")

@@ -11,7 +11,7 @@ from torch import nn
 from snippets.validation import timing
 from snippets.validation.assistant import validate
 from snippets.validation.assistant_module import Subject
-from snippets.validation.assistant_validate import Ratio, check_against, results_of
+from snippets.validation.assistant_validate import Ratio, References, check_against, results_of
 from snippets.validation.timing import Timing
 from tests.snippets.validation.planted import fusion
 
@@ -45,7 +45,7 @@ class HalfGradient(Sine):
         return 0.5 * y + 0.5 * y.detach()
 
 
-def test_validate_says_what_is_right_and_what_is_wrong():
+def test_validate_says_what_is_right_and_what_is_wrong(untimed):
     module, x = Sine(), torch.randn(16, 32, requires_grad=True)
     same = validate(module, copy.deepcopy(module), x, rounds=5)
     assert same.right and "gradient of input 0" in {check.name for check in same.checks}
@@ -53,7 +53,7 @@ def test_validate_says_what_is_right_and_what_is_wrong():
     for changed, name in ((Shifted, "output 0"), (NoGradient, "gradient of fc.weight"), (HalfGradient, "gradient of")):
         other, inputs = changed(), (x.detach().clone().requires_grad_(),)
         other.load_state_dict(module.state_dict())
-        checks = check_against(Subject(module, (x,), {}), partial(results_of, other, inputs, {}))
+        checks = check_against(References.of(Subject(module, (x,), {})), partial(results_of, other, inputs, {}))
         wrong = [check.name for check in checks if not check.holds]
         assert wrong and wrong[0].startswith(name)
 
@@ -78,14 +78,14 @@ def timed_by_keyword(twins, run, rounds):
     return measured["0"], measured["1"]
 
 
-def test_an_upcast_inside_does_not_spoil_the_reference():
+def test_an_upcast_inside_does_not_spoil_the_reference(untimed):
     """float64 stays float64 where the module says `.float()`, so a module in fp32 is right beside itself."""
     x = torch.randn(2, 16, 64)
     module = fusion.RotaryComplex()
     assert validate(module, copy.deepcopy(module), x, rounds=5).right
 
 
-def test_a_gradient_that_cancels_is_judged_by_its_layer():
+def test_a_gradient_that_cancels_is_judged_by_its_layer(untimed):
     """Softmax does not feel a constant, so the bias of the keys has a gradient of zero but for rounding."""
     module = fusion.AttentionWritten()
     verdict = validate(module, copy.deepcopy(module), fusion.sequence(), rounds=5)
