@@ -424,9 +424,10 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
     elif N > 2048:
         large = N <= 4096 and bits == 16 and _shared_memory(device) >= 128 * 1024  # on other GPUs that spills
         threads, tile, programs = 512, 16384 if large else 8192, 1
-    else:
-        middle = 256 < N <= 1024  # other fp32 rows take registers for three programs at once
-        threads, tile, programs = 64 if bits == 16 and middle else 128, 2048, 4 if bits == 16 or middle else 3
+    elif bits == 16:
+        threads, tile, programs = 64 if 256 < N <= 1024 else 128, 2048, 4
+    else:  # in fp32, registers leave room for fewer programs at once
+        threads, tile, programs = 128, 4096 if N > 1024 else 2048, 2 if N > 1024 else 4 if N > 256 else 3
     # of shared memory, what one stage takes, for x and dy
     room = _shared_memory(device) // programs - 4096
     while tile * bits // 4 > room:

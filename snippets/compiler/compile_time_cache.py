@@ -101,8 +101,7 @@ def precision(value: str) -> Iterator[None]:
 def deterministic() -> Iterator[None]:
     torch.use_deterministic_algorithms(True)
     try:
-        with patch.dict(os.environ, CUBLAS_WORKSPACE_CONFIG=":4096:8"):  # cuBLAS refuses without
-            yield
+        yield
     finally:
         torch.use_deterministic_algorithms(False)
 
@@ -170,7 +169,7 @@ def outcome(scene: Scene, root: Path, device: str) -> Outcome:
     function = next(value for name, value in vars(module(scene, root, device)).items() if name in ("gate", "door"))
     x = torch.randn(scene.rows, 64, device=device, dtype=scene.dtype)
     weight = torch.randn(64, 64, device=device, dtype=scene.dtype, requires_grad=scene.trained)
-    with scene.setting(), patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=str(root / scene.cache)):
+    with scene.setting(), caches_in(root / scene.cache):
         began = time.perf_counter()
         torch.compile(function, dynamic=False)(x, weight)
         synchronize(x.device)
@@ -179,6 +178,11 @@ def outcome(scene: Scene, root: Path, device: str) -> Outcome:
     return Outcome(
         said(counters["aot_autograd"], "autograd_cache"), said(counters["inductor"], "fxgraph_cache"), seconds
     )
+
+
+def caches_in(folder: Path) -> contextlib.AbstractContextManager:
+    """All caches in this folder: Triton's is named, too, since a compile worker would stay with the first one."""
+    return patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=str(folder), TRITON_CACHE_DIR=str(folder / "triton"))
 
 
 def said(counts: Counter, name: str) -> str:
@@ -279,7 +283,7 @@ def show(root: Path) -> None:
         ("the same, under another PyTorch", other_torch),
     ):
         scene = replace(BASE, cache=what.replace(" ", "-"), setting=setting)
-        with setting(), patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=str(root / scene.cache)):
+        with setting(), caches_in(root / scene.cache):
             unpack(file)
         before = listing(root / scene.cache)
         print(line(what, outcome(scene, root, device)))
@@ -312,7 +316,9 @@ def main() -> None:
     """`show` in a new process, which was told nothing about caches but where they are."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "snippets.compiler.compile_time_cache", folder]
-        sys.exit(subprocess.run(command, cwd=ROOT, env=environment(f"{folder}/{BASE.cache}"), check=False).returncode)
+        # cuBLAS looks once, at the first product, whether it may be deterministic
+        env = environment(f"{folder}/{BASE.cache}", CUBLAS_WORKSPACE_CONFIG=":4096:8")
+        sys.exit(subprocess.run(command, cwd=ROOT, env=env, check=False).returncode)
 
 
 if __name__ == "__main__":

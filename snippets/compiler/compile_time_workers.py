@@ -90,7 +90,8 @@ def main() -> None:
 
     kernels = 32
     print("==== workers")
-    print(f"{os.cpu_count()} cores; workers by default: {config.compile_threads}")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    print(f"{cores} cores; workers by default: {config.compile_threads}")
     print(f"{'kernels':<12} {'workers':<22} {'first call':>10} {'for kernels':>12} {'compiled by a worker':>22}")
     for what, name, wait, variables in (
         ("distinct", "1", False, {"TORCHINDUCTOR_COMPILE_THREADS": "1"}),

@@ -200,14 +200,14 @@ def plan(function: Callable, *inputs: Tensor, **options: Any) -> list[Kernel]:
 
     def watched(lowered: GraphLowering) -> None:
         codegen(lowered)
-        kernels.extend(
+        kernels[:] = [
             Kernel(
                 tuple(operation_of(part.node) for part in node.get_nodes() if part.node is not None),
                 written=not node.is_extern(),
                 bytes=node.get_read_write_buffers_sizes(),
             )
             for node in lowered.scheduler.nodes
-        )
+        ]
         raise StopIteration("planned: there is no need to build the kernels")
 
     torch.compiler.reset()

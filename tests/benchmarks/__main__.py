@@ -52,13 +52,13 @@ def main(arguments: list[str]) -> int:
         return 2
     if problem := environment.compiler_problem():
         print(f"{problem}; variants that need it will not be timed", file=sys.stderr)
-    fresh = fresh_points(options.out, device) if options.skip_fresh else frozenset()
-    todo = plan(options.cases or files, device, options.modes, fresh, options.points)
+    fresh = fresh_points(options.out, device, options.variants) if options.skip_fresh else frozenset()
+    todo = plan(options.cases or files, device, options.modes, fresh, options.variants, options.points)
     if not todo:
         print(f"nothing to measure on this {device.type}: no case has points here, or all were measured with this code")
         return 0
     command = published_command("python -m tests.benchmarks", arguments, own=("--out", "--commit"))
-    record = Record(options.out, device, command, options.commit)
+    record = Record(options.out, device, command, options.commit, options.variants)
     bar = Progress()
     try:
         run(todo, device, record, bar.say, bar.over)
@@ -89,6 +89,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--modes", nargs="+", choices=MODES, default=(), help="time in these modes only, e.g. calls")
     parser.add_argument(
         "--points", nargs="+", type=int, default=(), metavar="N", help="these points of each case only, from 1"
+    )
+    parser.add_argument(
+        "--variants",
+        nargs="+",
+        default=(),
+        help="build and time only these and the baseline: to time again without the slow to build",
     )
     parser.add_argument(
         "--skip-fresh", action="store_true", help="go on where a run stopped: leave out points that are up to date"

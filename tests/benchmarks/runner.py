@@ -53,7 +53,9 @@ def sources_of(case: Case, path: Path) -> dict:
 class Record:
     """A run's record, on disk from the first finished point on."""
 
-    def __init__(self, folder: Path, device: torch.device, command: str, commit: str | None):
+    def __init__(
+        self, folder: Path, device: torch.device, command: str, commit: str | None, variants: Iterable[str] = ()
+    ):
         now = datetime.now(UTC)
         described = machine.describe(device)
         commit, dirty = (commit, False) if commit else commit_of_tree()
@@ -67,6 +69,7 @@ class Record:
             "machine": described | {"before": machine.state(device), "after": {}},
             "software": machine.software(),
             "ceilings": {},
+            "variants": list(variants),
             "grid": {},
             "seconds": {},
             "rows": [],
@@ -88,18 +91,23 @@ def plan(
     device: torch.device,
     modes: Collection[str] = (),
     fresh: Set[Key] = frozenset(),
+    variants: Iterable[str] = (),
     numbers: Collection[int] = (),
 ) -> Points:
-    """What to measure: the cases' points on this device, in some modes or all, without those that are fresh.
+    """What to measure: the cases' points on this device, without those that are fresh.
 
-    `numbers` chooses points by their place in the case, from 1: so several GPUs can share a case.
+    In some modes or all, and of each point some variants or all that it asks for. `numbers` chooses points by their
+    place in the case, from 1: so several GPUs can share a case.
     """
+    only = frozenset(variants)
     files, todo = discover(), {}
     for name in names:
         case = load(files[name])
         version = sources_of(case, files[name])["hash"] if fresh else ""
-        wanted = [p for number, p in enumerate(case.points(device), 1) if number in numbers or not numbers]
-        points = [replace(p, modes=tuple(m for m in p.modes if m in modes or not modes)) for p in wanted]
+        asked = [p for number, p in enumerate(case.points(device), 1) if number in numbers or not numbers]
+        points = [replace(p, modes=tuple(m for m in p.modes if m in modes or not modes)) for p in asked]
+        if only:
+            points = [replace(p, variants=tuple(only if p.variants is None else only & {*p.variants})) for p in points]
         left = [p for p in points if p.modes and not {key(method.where(case, p), m, version) for m in p.modes} <= fresh]
         if left:
             todo[name] = left
@@ -140,14 +148,15 @@ def key(at: Mapping, mode: str, version: str) -> Key:
     return at["case"], at["direction"], *at["shape"].items(), at["dtype"], mode, version
 
 
-def fresh_points(folder: Path, device: torch.device) -> set[Key]:
-    """What this kind of machine has measured already, with this software."""
+def fresh_points(folder: Path, device: torch.device, variants: Iterable[str] = ()) -> set[Key]:
+    """What this kind of machine has measured already, with this software: all variants, or the same."""
     slug, versions = machine.describe(device)["slug"], machine.software()
     fresh: set[Key] = set()
     for path in folder.glob("*.json"):
         try:
             content = json.loads(path.read_text())
-            if content["machine"]["slug"] == slug and content["software"] == versions:
+            whole = {*content.get("variants", ())} in (set(), {*variants})
+            if whole and content["machine"]["slug"] == slug and content["software"] == versions:
                 quiet = [row for row in content["rows"] if not row.get("busy")]
                 fresh |= {key(row, row["mode"], row["sources"]["hash"]) for row in quiet}
         except (ValueError, KeyError, TypeError):

@@ -468,6 +468,20 @@ def test_only_the_points_that_are_asked_for(house: Path, capsys: pytest.CaptureF
     assert "nothing to measure on this cpu" in capsys.readouterr().out
 
 
+def test_some_variants_are_timed_beside_the_baseline_and_leave_the_others_to_be_measured(house: Path) -> None:
+    assert bench(house, "first", "--variants", "ours") == 0
+    (record,) = records(house)
+    assert record["variants"] == ["ours"] and not record["failures"], "what was not asked for is not built"
+    assert {row["variant"] for row in record["rows"]} == {"eager", "ours"}
+    assert "--variants ours" in record["command"]
+    make_old(house)
+    assert bench(house, "--skip-fresh", "--variants", "ours") == 0
+    assert len(records(house)) == 1, "the same variants are fresh"
+    assert bench(house, "--skip-fresh") == 0
+    (newest,) = (record for record in records(house) if not record["variants"])
+    assert "peer" in [failure["variant"] for failure in newest["failures"]]
+
+
 @pytest.mark.parametrize("difference", ["machine", "software", "truncated"])
 def test_what_another_machine_or_version_measured_is_not_fresh(house: Path, difference: str) -> None:
     bench(house, "first")

@@ -190,8 +190,10 @@ class Promises:
         reference = self.run(self.plain, exact, exact_grads)
         ours = self.run(self.function, arguments, grads)
         summands = self.summands(exact, exact_grads, reference)
-        # Where every sum cancels to zero, the exact result does not tell how large its errors are on average.
-        cancelled = {name for name, exact_result in reference.items() if not exact_result.any()}
+        # Where all sums cancel to zero, the exact result does not tell how evenly errors are spread. To even ones the
+        # check allows 4.25 eps of a summand by RMS in fp32, and 2 eps to the largest: there the second alone is held.
+        fp32 = {name for name, result in ours.items() if result.dtype == torch.float32}
+        cancelled = {name for name in fp32 & reference.keys() if not reference[name].any()}
         for name in cancelled:
             agreement = compare(ours[name], baseline[name], reference[name], summands.get(name))
             assert not agreement.problem and agreement.error <= agreement.bound, f"{name}: {agreement}"

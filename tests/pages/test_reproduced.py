@@ -50,6 +50,16 @@ def test_what_agrees_reaches_the_goal(root: Path):
     assert "Furthest apart" not in page and page.count("<svg") == 2 and "var(--rp-accent)" not in page
 
 
+def test_a_run_of_some_variants_reproduces_and_replaces_nothing_but_other_code(root: Path):
+    both = [timed(root, 1), timed(root, 2, variant="eager")]
+    known = store(root, run(root, 1, both), run(root, 2, [timed(root, 1.04)], variants=["ours"]))
+    assert ratios(known) == [1.04]
+    assert [row.time.p50 for row in known.select()] == [1e-3, 2e-3]
+    changed = timed(root, 3, sources={"hash": "0" * 16, "files": [tiny.KERNEL, tiny.CASE]})
+    known = store(root, run(root, 3, [changed], variants=["ours"]))
+    assert [row.time.p50 for row in known.select()] == [3e-3]
+
+
 def test_what_does_not_agree_is_said_and_listed_with_both_numbers(root: Path):
     first = run(root, 1, [timed(root, 1), timed(root, 2, variant="eager")])
     second = run(root, 2, [timed(root, 1.2), timed(root, 1, variant="eager")])

@@ -10,7 +10,7 @@ from docs.publish import palette, units
 from docs.publish.markup import code, front_matter, table
 from docs.publish.place import Place
 from docs.publish.records import reruns
-from docs.publish.records.measured import RUNS, Coordinates, Measured
+from docs.publish.records.measured import RUNS, Coordinates, Measured, of_the_bandwidth_ceiling
 from docs.publish.records.store import Store
 
 WITHIN = 0.05  # what two GPU times may differ by
@@ -29,9 +29,7 @@ class Again:
     @property
     def metric(self) -> str:
         """Rates of matrix products are compared as shares of the ceiling of their own run, everything else as times."""
-        matrix, bandwidth = (self.first.metric(name) or 0 for name in ("rate_share", "bandwidth"))
-        ceilings = self.first.record.ceilings["bandwidth"]
-        memory = bandwidth / ceilings[self.first.row.mix]["rate"] if bandwidth else 0
+        matrix, memory = self.first.metric("rate_share") or 0, of_the_bandwidth_ceiling(self.first.row)
         comparable = self.first.mode != "calls" and self.second.metric("rate_share")
         return "rate_share" if matrix > memory and comparable else "time"
 

@@ -96,10 +96,13 @@ class Published:
         return units.between(self.low, self.high, self.unit) if self.runs else units.text(self.value, self.unit)
 
 
+def of_the_bandwidth_ceiling(row: Row) -> float:
+    """How near its rate is to the ceiling of memory, wherever the bytes came from; 0 where none are counted."""
+    return row.moved / row.time.p50 / row.record.ceilings["bandwidth"][row.mix]["rate"] if row.moved else 0.0
+
+
 def _share(row: Row) -> float | None:
-    if not row.moved or not row.from_memory:
-        return None
-    return row.moved / row.time.p50 / row.record.ceilings["bandwidth"][row.mix]["rate"]
+    return of_the_bandwidth_ceiling(row) if row.moved and row.from_memory else None
 
 
 def _matrix_ceiling(row: Row) -> float | None:

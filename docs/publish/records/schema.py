@@ -189,7 +189,9 @@ class Row(Point):
 
     @property
     def from_memory(self) -> bool:
-        """Whether it must read memory: repeated calls find what fits in the cache, which "device" leaves cold."""
+        """Whether its bytes come from memory: a "device" time begins with a cold cache, and repeated calls find in
+        the cache what fits there.
+        """
         return self.mode == "device" or self.moved > (self.record.machine["l2_bytes"] or 0)
 
 
@@ -221,6 +223,7 @@ class Record(Provenance):
     dirty: bool
     machine: Machine
     ceilings: Ceilings
+    variants: list[str] = []  # beside the baseline, those that were asked for; none named: all
     grid: dict[str, list[str]] = {}  # by case, what it times: "forward 32768x4096 bfloat16 device"
     seconds: dict[str, float] = {}  # what each point took, for planning the next run
     rows: list[Row]

@@ -204,13 +204,22 @@ def _measured(rows: list[Row], root: Path) -> list[Measured]:
 
 
 def _newest_at_each_point(rows: list[Measured]) -> list[Measured]:
-    """Of each point the rows of its newest run; of a run on a busy machine only where there is no other."""
-    known: dict[tuple, dict[str, bool]] = {}  # of each point its runs, and whether the machine was busy
+    """Of each point the rows of its newest run; of a run on a busy machine only where there is no other.
+
+    A run of some variants only stands back for one of all, of the same code: it shows whether that can be reproduced.
+    """
+    known: dict[tuple, dict[str, list[Measured]]] = {}  # of each point its runs
     for row in rows:
-        runs = known.setdefault((row.machine, *point(row.row)), {})
-        runs[row.record.id] = runs.get(row.record.id, False) or bool(row.busy)
-    chosen = {at: ([run for run in runs if not runs[run]] or list(runs))[-1] for at, runs in known.items()}
-    return [row for row in rows if chosen[row.machine, *point(row.row)] == row.record.id]
+        known.setdefault((row.machine, *point(row.row)), {}).setdefault(row.record.id, []).append(row)
+    current = {row for runs in known.values() for row in _chosen(list(runs.values()))}
+    return [row for row in rows if row in current]
+
+
+def _chosen(runs: list[list[Measured]]) -> list[Measured]:
+    """Of a point's runs, oldest first, the one that is current."""
+    quiet = [rows for rows in runs if not any(row.busy for row in rows)] or runs
+    newest = [rows for rows in quiet if rows[0].row.sources.hash == quiet[-1][0].row.sources.hash]
+    return ([rows for rows in newest if not rows[0].record.variants] or newest)[-1]
 
 
 def _place(at: Point) -> tuple[str, str, str, str]:

@@ -190,7 +190,14 @@ LABELS = {
 CASE = Case(
     name="compiler/fusion",
     question="What does each fusion save as a function grows, and when has the compiler fused too much?",
-    sources=("snippets/compiler/fusion.py", "kernels/rms_norm.py", "tests/benchmarks/sides.py", *SOURCES),
+    sources=(
+        "snippets/compiler/fusion.py",
+        "snippets/compiler/inductor_code.py",
+        "snippets/compiler/what_compile_does.py",
+        "kernels/rms_norm.py",
+        "tests/benchmarks/sides.py",
+        *SOURCES,
+    ),
     points=points,
     prepare=prepare,
 )

@@ -88,6 +88,7 @@ def compiled(name: str, x: Tensor, first: Tensor, weights: Weights) -> Call:
     """A strategy of the page, compiled by a call with `first`, which has the shape of `x` or another length."""
     function, call, options = STRATEGIES[name]
     run = torch.compile(own(function), **options)
+    x, first = x.clone(), first.clone()  # a mark stays on its tensor: no other strategy may see it
     with torch.no_grad():
         call(run, first, weights)
         call(run, x, weights)
@@ -102,7 +103,7 @@ def compiled(name: str, x: Tensor, first: Tensor, weights: Weights) -> Call:
 CASE = Case(
     name="compiler/recompilation",
     question="What does a graph for every length cost a call, and what does padding to the next power of two?",
-    sources=("snippets/compiler/recompilation_diary.py", *SOURCES),
+    sources=("snippets/compiler/recompilation_diary.py", "snippets/compiler/recompilation.py", *SOURCES),
     points=points,
     prepare=prepare,
 )

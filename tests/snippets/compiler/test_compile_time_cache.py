@@ -3,17 +3,20 @@
 import json
 import re
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch._inductor.codecache import FxGraphCache
 from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._inductor.runtime.cache_dir_utils import cache_dir, triton_cache_dir
 from torch.compiler._cache import CacheArtifactManager
 
 from snippets.compiler import compile_time_cache
 from snippets.compiler.compile_time_cache import (
     BASE,
     CHANGES,
+    caches_in,
     compiled_anew,
     kinds,
     line,
@@ -89,6 +92,22 @@ def test_settings_are_back_after_each_scene(tmp_path):
         with scene.setting():
             pass
         assert state() == before
+
+
+def test_all_caches_lie_in_the_folder_whatever_was_said_before(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/elsewhere")
+    with caches_in(tmp_path):
+        assert cache_dir() == str(tmp_path) and triton_cache_dir(0).startswith(str(tmp_path))
+
+
+def test_cublas_may_be_deterministic_from_its_first_product_on(monkeypatch):
+    """Asked for later, it is not: on a GPU the scene would end in an error."""
+    told: dict[str, str] = {}
+    process = SimpleNamespace(returncode=0)
+    monkeypatch.setattr(compile_time_cache.subprocess, "run", lambda command, env, **other: told.update(env) or process)
+    with pytest.raises(SystemExit):
+        compile_time_cache.main()
+    assert told["CUBLAS_WORKSPACE_CONFIG"] in (":4096:8", ":16:8")
 
 
 def product(x: torch.Tensor) -> torch.Tensor:

@@ -55,7 +55,8 @@ def test_each_mistake_on_a_gpu():
         return measure({"": call}, device, "device", rounds=9)[""].p50
 
     assert host_clock(large.neg, device).p50 < right(large.neg) / 5, "the host must not have waited"
-    warm, cold = (min(timed(cached.neg) for _ in range(5)) for timed in (lambda x: warm_cache(x, device).p50, right))
+    warm = min(warm_cache(cached.neg, device).p50 for _ in range(5))  # other work on the GPU makes some longer
+    cold = min(right(cached.neg) for _ in range(5))
     assert warm < cold, "the inputs must have been in the cache"
 
     def late():
