@@ -271,8 +271,10 @@ def _assistant() -> Iterator[Output]:
         name = f"validation/assistant/{section}"
         yield Output(name, module, section, varies=varies, also=tuple(tool))
         yield Output(f"{name}-gpu", module, section, device="cuda", varies=r"\d+", also=tuple(tool))
+    verdict = r"[\d.]+|faster|slower|as fast"
+    yield Output("validation/assistant/validate", module, "validate", varies=verdict, also=tuple(tool))
     yield Output(
-        "validation/assistant/validate-gpu", module, "validate", device="cuda", varies=r"[\d.]+", also=tuple(tool)
+        "validation/assistant/validate-gpu", module, "validate", device="cuda", varies=verdict, also=tuple(tool)
     )
 
 
