@@ -78,13 +78,18 @@ class Output:
         return re.sub(r"\s*#\s*", " # ", re.sub(f"{MEASURED}|{self.varies}", "#", content))
 
 
+_ASSISTANT = "snippets.validation.assistant"
+_PARTS = ("capture", "findings", "module", "patterns", "profile", "report", "trace", "trials", "validate")
 _BREAKS = "snippets.compiler.graph_breaks"
 _COMPILER = "snippets.compiler.what_compile_does"
 _FINDINGS = "snippets.validation.compiled_code_findings"
 _FUSION = "snippets.compiler.fusion"
 _INDUCTOR = "snippets.compiler.inductor_code"
+_MEMORY = "snippets.validation.memory"
 _MODES = "snippets.compiler.modes"
+_LLAMA = "snippets.examples.llama"
 _PITFALLS = "snippets.reference.common_pitfalls"
+_PROFILING = "snippets.validation.profiling"
 _RECOMPILATION = "snippets.compiler.recompilation"
 _SECONDS = "snippets.compiler.compile_time"
 _TRAINING = "snippets.compiler.training"
@@ -180,6 +185,35 @@ def _compile_time() -> Iterator[Output]:
     yield Output("compiler/compile-time/workers", workers, "workers", device="cuda", varies=varies, also=also)
 
 
+def _memory() -> Iterator[Output]:
+    """Who holds memory, predicted without a GPU; and what a GPU's allocator does with it."""
+    also = (_MEMORY.replace(".", "/") + ".py",)
+    for section in (
+        "graphs alive", "peak", "saved", "saved, SDPA", "remedies", "in place", "summed", "stored", "last step",
+    ):  # fmt: skip
+        name = section.replace(",", "").replace(" ", "-").lower()
+        yield Output(f"validation/memory/{name}", f"{_MEMORY}_remedies", section, also=also)
+    both = (*also, f"{_MEMORY.replace('.', '/')}_remedies.py")
+    for section in ("snapshot", "snapshot, remedied", "empty cache", "cost", "fragments", "message"):
+        name = section.replace(",", "").replace(" ", "-")
+        varies = r"[\d.,]+|Process \d+"
+        yield Output(f"validation/memory/{name}", f"{_MEMORY}_allocator", section, "text", "cuda", varies, both)
+
+
+def _profiling() -> Iterator[Output]:
+    """Steps of a program on a GPU, read and as timelines; what profiling costs; one kernel's counters."""
+    also = ("snippets/validation/diagnosis.py",)
+    numbers = r"[\d.,]+"
+    during = r"(?m:(?<=   )\S.*$)"  # the last column: what the host did just then
+    for section, measured in (("readings", f"{numbers}|{during}"), ("costs", numbers)):
+        yield Output(f"validation/profiling/{section}", _PROFILING, section, "text", "cuda", measured, also)
+    for name in ("eager", "compiled", "graph", "large"):
+        path = f"validation/profiling/timeline-{name}"
+        yield Output(path, _PROFILING, f"timeline {name}", "json", "cuda", r"-?[\d.]+", also, verbatim=True)
+    also = ("kernels/rms_norm.py",)
+    yield Output("validation/profiling/counters", f"{_PROFILING}_counters", "counters", "text", "cuda", numbers, also)
+
+
 def _training() -> Iterator[Output]:
     """The graphs of a training step, what is kept between them, and what each choice changes."""
     for section in ("forward", "backward"):
@@ -191,12 +225,65 @@ def _training() -> Iterator[Output]:
         yield Output(f"compiler/training/{section.replace(' ', '-')}", _TRAINING, section)
 
 
+def _diagnosis() -> Iterator[Output]:
+    """What the diagnosis says of seven programs on a GPU, before and after."""
+    programs = "snippets.validation.diagnosis_programs"
+    also = tuple(f"snippets/validation/{name}.py" for name in ("diagnosis", "roofline", "timing"))
+    causes = ("launching", "memory", "matrix", "loading", "copying", "waiting", "compiling")
+    sections = [f"{cause}{when}" for cause in causes for when in ("", ", mended")]
+    for section in (*sections, "gains"):
+        name = f"validation/diagnosis/{section.replace(', ', '-')}"
+        # how often and how long, and so the order of shares and kernels; not the cause that is found, nor its remedy
+        measured = r"\d+ gaps|(?s:(?<=\n) +\d+%  .*?(?=mostly ))"
+        if section.startswith("compiling"):  # kernels are tried, too
+            measured += r"|\d+ kernels"
+        yield Output(name, programs, section, device="cuda", varies=measured, also=also)
+
+
+def _regressions() -> Iterator[Output]:
+    """What varies between runs of the same code, and how often the gate is wrong."""
+    also = ("snippets/validation/gate.py",)
+    for section in ("spread", "gate", "rates", "usual", "noise"):
+        name = f"validation/regressions/{section}"
+        verdicts = r"\b[\d.]+%?|not slower|slower|not judged"
+        yield Output(name, "snippets.validation.regressions", section, device="cuda", varies=verdicts, also=also)
+
+
+def _llama() -> Iterator[Output]:
+    """What attention is given, which kernels a step of two layers runs, and how the loss falls."""
+    also = tuple(f"kernels/{name}.py" for name in ("add_rms_norm", "cross_entropy", "rms_norm", "rope", "swiglu"))
+    for section in ("said", "mended"):
+        yield Output(f"examples/llama/{section}", _LLAMA, section)
+    yield Output("examples/llama/captured", _LLAMA, "captured", device="cuda")
+    for section in ("kernels", "names"):
+        yield Output(f"examples/llama/{section}", _LLAMA, section, device="cuda", also=also)
+    for section in ("curve", "distances"):
+        curve = f"{_LLAMA}_curve"
+        sources = (f"{_LLAMA.replace('.', '/')}.py", *also)
+        yield Output(f"examples/llama/{section}", curve, section, device="cuda", varies=r"\d\.\d{4}", also=sources)
+
+
+def _assistant() -> Iterator[Output]:
+    """What the assistant says about two modules without a GPU."""
+    tool = [f"snippets/validation/assistant{part}.py" for part in ("", *(f"_{part}" for part in _PARTS))]
+    module, varies = f"{_ASSISTANT}_examples", r"\.py:\d+|torch \d[\w.+]*|0x[0-9a-f]+"
+    for section in ("gpt", "forecaster"):
+        name = f"validation/assistant/{section}"
+        yield Output(name, module, section, varies=varies, also=tuple(tool))
+    verdict = r"[\d.]+|faster|slower|as fast"
+    yield Output("validation/assistant/validate", module, "validate", varies=verdict, also=tuple(tool))
+
+
 CAPTURES = (
+    *_llama(),
+    *_assistant(),
     *_breaks(),
     *_recompilation(),
     *_fusion(),
     *_modes(),
     *_compile_time(),
+    *_memory(),
+    *_profiling(),
     *_training(),
     Output("compiler/what-compile-does/eager", _COMPILER, "eager"),
     Output("compiler/what-compile-does/eager-timed", _COMPILER, "eager, timed", device="cuda"),
@@ -216,6 +303,8 @@ CAPTURES = (
     Output("validation/compiled-code/narrow", _FINDINGS, "narrow"),
     Output("validation/compiled-code/spill", _FINDINGS, "spill"),
     Output("validation/equivalence", "snippets.validation.equivalence"),
+    *_diagnosis(),
+    *_regressions(),
 )
 
 

@@ -35,6 +35,11 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
         ({"operations": 6} | ROWS, "forward both"),
         ({"operations": 1} | ROWS, "forward"),
     ],
+    "examples/llama": [
+        ({"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256}, "both"),
+        ({"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256, "traced": 1}, "both"),
+        ({"batch": 1, "tokens": 256, "heads": 4, "kv_heads": 2, "head_dim": 64}, "both"),
+    ],
     "first-speedup": [({"width": 256, "heads": 2, "batch": 1, "tokens": 64}, "forward")],
     "kernels/add-rms-norm": [(ROWS, "forward backward both"), (BLOCK, "forward both")],
     "kernels/cross-entropy": [
@@ -62,6 +67,7 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
         ({"tokens": 64, "width": 256, "hidden": 896}, "both"),
     ],
     "patterns/attention": [({"tokens": 256, "width": 256, "heads": 2}, "forward")],
+    "validation/memory": [({"layers": 2, "width": 64, "vocabulary": 512, "rows": 2, "length": 64}, "both")],
     "validation/equivalence": [({"rows": 8, "columns": 32768}, "forward")],
     "validation/roofline": [({"elements": 4096}, "forward"), ({"rows": 8, "inner": 1024, "columns": 1024}, "forward")],
     "validation/timing": [

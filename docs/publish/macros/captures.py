@@ -27,16 +27,20 @@ def show(captures: Captures, capture: Capture, place: Place, page: Evidence, lin
     """
     content = picked(capture, lines)
     fence = "`" * max(3, 1 + max((len(line) - len(line.lstrip("`")) for line in content.splitlines()), default=0))
+    options = f' title="{title}"' if title else ""
+    return f"{fence}{capture.language}{options}\n{content}\n{fence}\n\n{provenance(captures, capture, place, page)}"
+
+
+def provenance(captures: Captures, capture: Capture, place: Place, page: Evidence) -> str:
+    """The line that says where a capture comes from, with a badge if the code has changed since."""
     stale = captures.is_stale(capture)
     if stale:
         page.stale.append(f"capture {capture.name}")
-    options = f' title="{title}"' if title else ""
     version = ", ".join(f"{name} {capture.software[name]}" for name in ("torch", "triton") if name in capture.software)
     record = place.source(f"docs/measurements/captures/{capture.name}.json")
     source = place.source(capture.sources.files[0], capture.commit)
     badge = ' <small class="rp-badge">stale</small>' if stale else ""
     return (
-        f"{fence}{capture.language}{options}\n{content}\n{fence}\n\n"
         f'<p class="rp-provenance">Printed by <a href="{source}"><code>{capture.command}</code></a> '
         f"on {capture.machine['name']}, "
         f'{version}, {capture.date[:10]} (<a href="{record}">record</a>).{badge}</p>\n'

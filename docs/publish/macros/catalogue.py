@@ -1,13 +1,14 @@
 """What a page can call: each macro is a method of `Macros`."""
 
 from collections.abc import Callable, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from docs.publish.errors import PublishError
 from docs.publish.evidence import Quantity
 from docs.publish.macros import captures as capture_blocks
-from docs.publish.macros import charts, claims, kernel_files, losses, numbers, suite, sweeps, tables
+from docs.publish.macros import charts, claims, kernel_files, losses, numbers, suite, sweeps, tables, timelines
 from docs.publish.macros.calc import Input, calc
 from docs.publish.macros.claims import Side
 from docs.publish.macros.page import Page
@@ -160,6 +161,14 @@ class Macros:
     def output(self, script: str, lines: str = "", title: str = "") -> str:
         """All that a script printed, by the script's path."""
         return self._captured(self._captures.of_script(script), lines, title)
+
+    def timeline(self, name: str, title: str) -> str:
+        """A captured step, drawn: timeline("validation/profiling/timeline-eager", "Three small layers")."""
+        page, capture = self._page, self._captures.named(name)
+        drawn = timelines.figure(capture, title)
+        source = capture_blocks.provenance(self._captures, capture, page.place, page.evidence)
+        caption = f"<figcaption>{escape(title)}</figcaption>"
+        return page.put_html(f'<figure class="rp-figure">{drawn}{caption}</figure>\n{source}')
 
     def kernel_file(self, name: str) -> str:
         """The panel that offers kernels/<name>.py to copy."""
