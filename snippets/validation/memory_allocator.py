@@ -165,6 +165,18 @@ def main(arguments: list[str]) -> int:
     if arguments == ["message"]:
         message()
         return 0
+    try:
+        everything()
+    except Exception as error:
+        free, whole = torch.cuda.mem_get_info()
+        own = torch.cuda.memory_reserved()
+        error.add_note(f"MB of the GPU's {whole / MB:,.0f} that are free: {free / MB:,.0f}; ours: {own / MB:,.0f}")
+        raise
+    return 0
+
+
+def everything() -> None:
+    """All sections, one after the other."""
     print("==== empty cache")
     empty_cache()  # first: a model leaves workspaces of libraries behind
     print("==== cost")
@@ -177,7 +189,6 @@ def main(arguments: list[str]) -> int:
         print(f"{setting}\n" + process("growing", PYTORCH_CUDA_ALLOC_CONF=setting))
     print("==== message")
     print(process("message"))
-    return 0
 
 
 if __name__ == "__main__":
