@@ -185,18 +185,13 @@ def _compile_time() -> Iterator[Output]:
 
 
 def _memory() -> Iterator[Output]:
-    """Who holds memory, predicted without a GPU; and what a GPU's allocator does with it."""
+    """Who holds memory, predicted without a GPU."""
     also = (_MEMORY.replace(".", "/") + ".py",)
     for section in (
         "graphs alive", "peak", "saved", "saved, SDPA", "remedies", "in place", "summed", "stored", "last step",
     ):  # fmt: skip
         name = section.replace(",", "").replace(" ", "-").lower()
         yield Output(f"validation/memory/{name}", f"{_MEMORY}_remedies", section, also=also)
-    both = (*also, f"{_MEMORY.replace('.', '/')}_remedies.py")
-    for section in ("snapshot", "snapshot, remedied", "empty cache", "cost", "fragments", "message"):
-        name = section.replace(",", "").replace(" ", "-")
-        varies = r"[\d.,]+|Process \d+"
-        yield Output(f"validation/memory/{name}", f"{_MEMORY}_allocator", section, "text", "cuda", varies, both)
 
 
 def _training() -> Iterator[Output]:
