@@ -121,8 +121,8 @@ def validate(
 ) -> Verdict:
     """Say whether a changed module is the same function, faster and smaller, and with what certainty.
 
-    Outputs and all gradients are held against float64, by the bound of `snippets.validation.equivalence`; forward and a
-    step are timed side by side.
+    Outputs and all gradients are held against float64, by the bound of `snippets.validation.equivalence`; forward,
+    backward and a step of both are timed side by side.
 
     Raises:
         Refused: one of the two raises, is not deterministic, or cannot take these inputs.

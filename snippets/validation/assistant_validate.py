@@ -233,7 +233,7 @@ class Verdict:
     checks: list[Checked]
     not_compared: int
     cold: tuple[float, float]  # seconds of the first step: compilation is in it
-    times: dict[str, tuple[Timing, Timing]]  # "forward" and "step"
+    times: dict[str, tuple[Timing, Timing]]  # "forward", "backward" where there is a gradient, and "step"
     peaks: tuple[int | None, int | None]  # bytes beyond what was there
     breaks: tuple[int, int]
     graphs: tuple[int, int]
@@ -282,7 +282,10 @@ def compare_modules(before: Subject, after: Subject, rounds: int, progress: Prog
     with nothing_changed(), quiet(), refusing("one of the two"):
         twins = [Subject(runnable(one), *fresh_inputs(one.inputs, one.named)) for one in (before, after)]
         cold = tuple(first_step(twin) for twin in twins)
-        times = {"forward": timed(twins, forward, rounds), "step": timed(twins, step, rounds)}
+        times = {"forward": timed(twins, forward, rounds)}
+        if all(differentiable(twin) for twin in twins):
+            times["backward"] = timed_backward(twins, rounds)
+        times["step"] = timed(twins, step, rounds)
         peaks = tuple(peak(twin) for twin in twins)
     names = {name.replace("_orig_mod.", "") for name, _ in after.module.named_parameters()}
     left = sum(name not in names for name, _ in before.module.named_parameters())
@@ -316,10 +319,21 @@ def forward(twin: Subject) -> None:
 
 def step(twin: Subject) -> None:
     """Forward, and backward where there is a gradient."""
+    backward_of(twin)()
+
+
+def backward_of(twin: Subject) -> Callable[[], object]:
+    """Runs the forward, and returns its backward, which does nothing where there is no gradient."""
     outputs = [one for one in tensors_of(leaves_of(twin.module(*twin.inputs, **twin.named))) if one.requires_grad]
     wanted = [one for one in (*twin.module.parameters(), *tensors_of((twin.inputs, twin.named))) if one.requires_grad]
-    if outputs and wanted:
-        torch.autograd.grad(outputs, wanted, [torch.ones_like(one) for one in outputs], allow_unused=True)
+    if not (outputs and wanted):
+        return timing.nothing
+    ones = [torch.ones_like(one) for one in outputs]
+    return lambda: torch.autograd.grad(outputs, wanted, ones, allow_unused=True)
+
+
+def differentiable(twin: Subject) -> bool:
+    return backward_of(twin) is not timing.nothing
 
 
 def first_step(twin: Subject) -> float:
@@ -331,6 +345,29 @@ def timed(twins: list[Subject], run: Callable[[Subject], None], rounds: int) -> 
     calls = {str(number): (lambda twin=twin: run(twin)) for number, twin in enumerate(twins)}
     measured = timing.measure(calls, twins[0].device, "calls", rounds=rounds, patience=10.0)
     return measured["0"], measured["1"]
+
+
+# --8<-- [start:backward]
+def timed_backward(twins: list[Subject], rounds: int, patience: float = 10.0) -> tuple[Timing, Timing]:
+    """Both by the wall clock, in turns. A backward needs a forward of its own, which is over before the clock starts.
+
+    Keeping one forward's graph for many backwards would be simpler: compiled code refuses that, since its backward
+    writes over what the forward has kept.
+    """
+    samples: tuple[list[float], list[float]] = ([], [])
+    for twin in twins * 3:  # the first backward compiles, and the third replays what CUDA graphs have recorded
+        backward_of(twin)()
+    with timing.no_garbage_collection():
+        began = time.perf_counter()
+        for turn in range(rounds):
+            if turn >= 5 and time.perf_counter() - began > patience:
+                break
+            for number in (turn % 2, 1 - turn % 2):
+                samples[number].append(timing.seconds_of(backward_of(twins[number]), twins[number].device, 1))
+    return Timing.of(samples[0], 1), Timing.of(samples[1], 1)
+
+
+# --8<-- [end:backward]
 
 
 def peak(twin: Subject) -> int | None:

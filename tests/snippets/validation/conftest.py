@@ -38,7 +38,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of what `validate` says of results, whatever the time."""
     equal = timing.Timing.of([1e-3] * 5), timing.Timing.of([1e-3] * 5)
-    monkeypatch.setattr("snippets.validation.assistant_validate.timed", lambda *_: equal)
+    for name in ("timed", "timed_backward"):
+        monkeypatch.setattr(f"snippets.validation.assistant_validate.{name}", lambda *_: equal)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 import copy
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from snippets.validation import timing
 from snippets.validation.assistant import validate
 from snippets.validation.assistant_module import Subject
-from snippets.validation.assistant_validate import Ratio, References, check_against, results_of
+from snippets.validation.assistant_validate import Ratio, References, check_against, results_of, timed_backward
 from snippets.validation.timing import Timing
 from tests.snippets.validation.planted import fusion
 
@@ -68,7 +69,8 @@ def test_validate_finds_the_slower_one_and_the_larger_one(monkeypatch):
     monkeypatch.setattr(timing, "seconds_of", seconds_of)
     monkeypatch.setattr("snippets.validation.assistant_validate.timed", timed_by_keyword)
     verdict = validate(Sine(), Shifted(), torch.randn(4, 32), rounds=5)
-    assert {name: ratio.word for name, ratio in verdict.ratios.items()} == {"forward": "slower", "step": "slower"}
+    words = {name: ratio.word for name, ratio in verdict.ratios.items()}
+    assert words == {"forward": "slower", "backward": "as fast", "step": "slower"}  # the clock knows no backward
     assert verdict.ratios["step"].middle == 0.5
 
 
@@ -76,6 +78,48 @@ def timed_by_keyword(twins, run, rounds):
     calls = {str(number): partial(lambda twin: run(twin), twin=twin) for number, twin in enumerate(twins)}
     measured = timing.measure(calls, "cpu", "calls", rounds=rounds)
     return measured["0"], measured["1"]
+
+
+def test_the_backward_is_timed_alone(monkeypatch):
+    """By a clock that a forward moves by a minute, and a backward by its module's seconds."""
+    clock = [0.0]
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+
+    class Takes(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, seconds):
+            ctx.seconds = seconds
+            clock[0] += 60
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, dy):
+            clock[0] += ctx.seconds
+            return dy, None
+
+    class Module(nn.Module):
+        def __init__(self, seconds):
+            super().__init__()
+            self.fc, self.seconds = nn.Linear(4, 4), seconds
+
+        def forward(self, x):
+            return Takes.apply(self.fc(x), self.seconds)
+
+    twins = [Subject(Module(seconds), (torch.randn(2, 4),), {}) for seconds in (2.0, 3.0)]
+    assert [one.p50 for one in timed_backward(twins, rounds=5)] == [2.0, 3.0]
+    assert timed_backward(twins, rounds=7)[0].samples == 7
+
+
+def test_what_has_no_gradient_has_no_backward(untimed):
+    module, x = Sine().requires_grad_(False), torch.randn(4, 32)
+    assert list(validate(module, copy.deepcopy(module), x, rounds=5).times) == ["forward", "step"]
+
+
+def test_a_compiled_backward_is_timed():
+    """It writes over what the forward kept, so each needs a forward of its own."""
+    compiled = torch.compile(Sine(), backend="aot_eager")
+    twins = [Subject(module, (torch.randn(4, 32),), {}) for module in (Sine(), compiled)]
+    assert all(0 < one.p50 < 60 for one in timed_backward(twins, rounds=5))
 
 
 def test_an_upcast_inside_does_not_spoil_the_reference(untimed):
