@@ -373,7 +373,6 @@ def line_of(entry: Mapping) -> str:
 # --8<-- [end:read]
 
 
-# --8<-- [start:arena]
 @dataclass(frozen=True)
 class Arena:
     """What the allocator has from CUDA, in bytes.
@@ -405,9 +404,6 @@ def arena(snapshot: Mapping, device: int = 0) -> Arena:
         free += (not empty) * sum(sizes)
         largest = max([largest, *sizes])
     return Arena(sum(segment["total_size"] for segment in segments), used, free, idle, largest)
-
-
-# --8<-- [end:arena]
 
 
 # ---- showing it -----------------------------------------------------------------------------------------
