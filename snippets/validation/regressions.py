@@ -98,7 +98,7 @@ def spread(values: Sequence[float]) -> float:
 
 
 def spreads(taken: list[Samples], name: str) -> dict[str, float]:
-    """How far apart repeated measurements of the same code lie, from the widest kind of comparison to the narrowest."""
+    """How far apart repeated measurements of the same code lie, for each way to compare."""
     old, same = ([run[name][side] for run in taken] for side in ("old", "same"))
     return {
         "samples of one process": statistics.median(spread(samples) for samples in old),

@@ -89,7 +89,6 @@ _MEMORY = "snippets.validation.memory"
 _MODES = "snippets.compiler.modes"
 _LLAMA = "snippets.examples.llama"
 _PITFALLS = "snippets.reference.common_pitfalls"
-_PROFILING = "snippets.validation.profiling"
 _RECOMPILATION = "snippets.compiler.recompilation"
 _SECONDS = "snippets.compiler.compile_time"
 _TRAINING = "snippets.compiler.training"
@@ -186,32 +185,13 @@ def _compile_time() -> Iterator[Output]:
 
 
 def _memory() -> Iterator[Output]:
-    """Who holds memory, predicted without a GPU; and what a GPU's allocator does with it."""
+    """Who holds memory, predicted without a GPU."""
     also = (_MEMORY.replace(".", "/") + ".py",)
     for section in (
         "graphs alive", "peak", "saved", "saved, SDPA", "remedies", "in place", "summed", "stored", "last step",
     ):  # fmt: skip
         name = section.replace(",", "").replace(" ", "-").lower()
         yield Output(f"validation/memory/{name}", f"{_MEMORY}_remedies", section, also=also)
-    both = (*also, f"{_MEMORY.replace('.', '/')}_remedies.py")
-    for section in ("snapshot", "snapshot, remedied", "empty cache", "cost", "fragments", "message"):
-        name = section.replace(",", "").replace(" ", "-")
-        varies = r"[\d.,]+|Process \d+"
-        yield Output(f"validation/memory/{name}", f"{_MEMORY}_allocator", section, "text", "cuda", varies, both)
-
-
-def _profiling() -> Iterator[Output]:
-    """Steps of a program on a GPU, read and as timelines; what profiling costs; one kernel's counters."""
-    also = ("snippets/validation/diagnosis.py",)
-    numbers = r"[\d.,]+"
-    during = r"(?m:(?<=   )\S.*$)"  # the last column: what the host did just then
-    for section, measured in (("readings", f"{numbers}|{during}"), ("costs", numbers)):
-        yield Output(f"validation/profiling/{section}", _PROFILING, section, "text", "cuda", measured, also)
-    for name in ("eager", "compiled", "graph", "large"):
-        path = f"validation/profiling/timeline-{name}"
-        yield Output(path, _PROFILING, f"timeline {name}", "json", "cuda", r"-?[\d.]+", also, verbatim=True)
-    also = ("kernels/rms_norm.py",)
-    yield Output("validation/profiling/counters", f"{_PROFILING}_counters", "counters", "text", "cuda", numbers, also)
 
 
 def _training() -> Iterator[Output]:
@@ -283,7 +263,6 @@ CAPTURES = (
     *_modes(),
     *_compile_time(),
     *_memory(),
-    *_profiling(),
     *_training(),
     Output("compiler/what-compile-does/eager", _COMPILER, "eager"),
     Output("compiler/what-compile-does/eager-timed", _COMPILER, "eager, timed", device="cuda"),

@@ -439,6 +439,14 @@ def failed(reason: str) -> dict:
 # ---- in a site ------------------------------------------------------------------------------------------------------
 
 
+def test_a_source_is_a_link_at_the_commit_that_is_built(root: Path):
+    place = Place("kernels/add.md", "kernels/add/")
+    text, _ = rendered('Copy {{ source("kernels/add.py") }} beside', root)
+    assert text == f'Copy <a href="{place.source("kernels/add.py")}"><code>kernels/add.py</code></a> beside'
+    with pytest.raises(PublishError, match=r"source: expected one of kernels/add\.py; got 'kernels/ad\.py'"):
+        rendered('{{ source("kernels/ad.py") }}', root)
+
+
 def test_a_site_shows_numbers_code_and_kernel_files(tmp_path: Path):
     page = (
         "---\ntitle: Add\n---\n\n# Add\n\n!!! note\n\n"

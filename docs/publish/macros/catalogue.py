@@ -5,7 +5,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from docs.publish.errors import PublishError
+from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Quantity
 from docs.publish.macros import captures as capture_blocks
 from docs.publish.macros import charts, claims, kernel_files, losses, numbers, suite, sweeps, tables, timelines
@@ -173,6 +173,14 @@ class Macros:
     def kernel_file(self, name: str) -> str:
         """The panel that offers kernels/<name>.py to copy."""
         return self._page.put_markdown(kernel_files.panel(name, self._page.place, self._root))
+
+    def source(self, file: str) -> str:
+        """A link to a file of the repository, as it is at the commit that is built."""
+        if not (self._root / file).is_file():
+            folder = (self._root / file).parent
+            beside = sorted(path.relative_to(self._root).as_posix() for path in folder.glob("*") if path.is_file())
+            raise unknown("source", file, beside)
+        return f'<a href="{escape(self._page.place.source(file))}"><code>{escape(file)}</code></a>'
 
     def explorer(self, name: str) -> str:
         """What kernels/<name>.py, or the compiler's page, was compiled to: facts, and the button of the viewer."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from snippets.validation import memory
 from snippets.validation.memory import (
@@ -274,6 +275,43 @@ def test_copied_alone_it_works(tmp_path):
 def test_without_a_gpu_recording_says_what_to_use():
     with pytest.raises(RuntimeError, match=r"record\(\) counts tensors on any device"):
         recorded(lambda: None)
+
+
+def test_while_a_step_is_recorded_no_checkpoint_ends_early(monkeypatch):
+    """By an exception, that is, which recording can lose; and afterwards it does again, even if the step fails."""
+    ran = []
+
+    def part(x: torch.Tensor) -> torch.Tensor:
+        y = x.exp()
+        ran.append("exp")
+        z = y + 1  # nothing is saved from here on
+        ran.append("end")
+        return z
+
+    def step() -> None:
+        x = torch.ones(3, requires_grad=True)
+        checkpoint(part, x, use_reentrant=False).sum().backward()
+
+    step()
+    assert ran == ["exp", "end"], "the second forward ends within exp"
+    for name in ("_record_memory_history", "_snapshot"):
+        monkeypatch.setattr(torch.cuda.memory, name, lambda **options: {})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    ran.clear()
+    recorded(step)
+    assert ran == ["exp", "end"] * 2
+    with pytest.raises(ZeroDivisionError):
+        recorded(lambda: 1 / 0)
+    ran.clear()
+    step()
+    assert ran == ["exp", "end"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs the allocator of a GPU")
+def test_a_checkpointed_step_can_be_recorded():
+    layer = nn.Linear(64, 64, device="cuda")
+    recorded(lambda: checkpoint(layer, torch.ones(8, 64, device="cuda"), use_reentrant=False).sum().backward())
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs the allocator of a GPU")

@@ -13,6 +13,7 @@ from snippets.validation.memory_remedies import (
     Early,
     Model,
     adam,
+    explicit,
     growth,
     in_parts,
     loss_in_fp32,
@@ -77,8 +78,22 @@ def test_stepping_early_updates_as_a_step_at_the_end(small):
 def test_what_each_remedy_gives_back(plain):
     peaks = {name: predicted(remedies).nbytes for name, remedies in REMEDIES.items()}
     assert peaks["nothing"] == plain == peaks["ReLU in place"]  # in place gives nothing back at the peak
-    assert peaks["SDPA, loss in parts"] < peaks["loss in parts"] < peaks["blocks checkpointed"] < peaks["SDPA"] < plain
-    assert predicted({}, loss_of=loss_in_fp32).nbytes > plain
+    assert peaks["SDPA, loss in parts"] < peaks["blocks checkpointed"] < peaks["SDPA"] < peaks["loss in parts"] < plain
+    assert predicted({}, loss_of=loss_in_fp32).nbytes < plain  # scores are kept in fp32 under autocast, too, and a copy
+    alone = REMEDIES["SDPA"]
+    assert predicted(alone, loss_of=loss_in_fp32).nbytes > peaks["SDPA"]
+
+
+def test_scores_are_kept_in_fp32_under_autocast_and_in_float64_for_a_reference():
+    q, k, v = torch.randn(3, 1, 2, 8, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        kept: list[torch.dtype] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t.dtype), t)[1], lambda t: t):
+            found = explicit(q.requires_grad_(), k, v)
+    assert found.dtype == torch.bfloat16 and torch.float32 in kept
+    exact = explicit(*(t.double() for t in (q, k, v)))
+    assert exact.dtype == torch.float64
+    torch.testing.assert_close(exact, sdpa(*(t.double() for t in (q, k, v))), rtol=0, atol=1e-14)
 
 
 def test_remedies_move_the_peak_and_then_the_optimizer_counts():
