@@ -98,6 +98,7 @@ def number(captures: Captures, capture: Capture, place: Place, labels: list[str]
         "label": f"Number {which} of {' / '.join(labels)}, printed by {capture.sources.files[0]}",
         "value": f"{digits} {unit.replace('us', 'µs')}".strip(),
         **of_run(capture),
+        "download_url": place.source(f"docs/measurements/captures/{capture.name}.json"),
         "source_url": place.source(capture.sources.files[0], capture.commit),
         "stale": stale,
     }
