@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
     if problem := environment.compiler_problem():
         print(f"{problem}; variants that need it will not be timed", file=sys.stderr)
     fresh = fresh_points(options.out, device, options.variants) if options.skip_fresh else frozenset()
-    todo = plan(options.cases or files, device, options.modes, fresh, options.variants)
+    todo = plan(options.cases or files, device, options.modes, fresh, options.variants, options.points)
     if not todo:
         print(f"nothing to measure on this {device.type}: no case has points here, or all were measured with this code")
         return 0
@@ -87,6 +87,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cuda", "cpu"), help="default: the GPU where there is one")
     parser.add_argument("--commit", type=commit_hash, help="the commit measured, where the folder is no git checkout")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=(), help="time in these modes only, e.g. calls")
+    parser.add_argument(
+        "--points", nargs="+", type=int, default=(), metavar="N", help="these points of each case only, from 1"
+    )
     parser.add_argument(
         "--variants",
         nargs="+",

@@ -78,10 +78,21 @@ class Output:
         return re.sub(r"\s*#\s*", " # ", re.sub(f"{MEASURED}|{self.varies}", "#", content))
 
 
+_ASSISTANT = "snippets.validation.assistant"
+_PARTS = ("capture", "findings", "module", "patterns", "profile", "report", "trace", "trials", "validate")
+_BREAKS = "snippets.compiler.graph_breaks"
 _COMPILER = "snippets.compiler.what_compile_does"
 _FIRST = "snippets.kernels.first_kernel"
 _FINDINGS = "snippets.validation.compiled_code_findings"
+_FUSION = "snippets.compiler.fusion"
 _INDUCTOR = "snippets.compiler.inductor_code"
+_MEMORY = "snippets.validation.memory"
+_MODES = "snippets.compiler.modes"
+_LLAMA = "snippets.examples.llama"
+_PITFALLS = "snippets.reference.common_pitfalls"
+_RECOMPILATION = "snippets.compiler.recompilation"
+_SECONDS = "snippets.compiler.compile_time"
+_TRAINING = "snippets.compiler.training"
 _YOURS = "snippets.validation.timing_your_op"
 
 
@@ -102,7 +113,159 @@ def _inductor(function: str, direction: str) -> Iterator[Output]:
         )
 
 
+_KINDS = (
+    "branch", "item", "logging", "library", "mutation", "context",
+    "generator", "autograd", "hooks", "numpy", "try", "third-party",
+)  # fmt: skip
+_SYMPTOMS = (
+    "skipped", "repeated", "caught", "late hook", "no fake",
+    "alias", "unguarded", "disabled", "reordered", "seed",
+)  # fmt: skip
+
+
+def _breaks() -> Iterator[Output]:
+    """What the log of graph breaks says, and how many there are."""
+    line = r"\.py:\d+|\.py\", line \d+"  # of our source: it moves with every comment
+    found = ("snippets/compiler/graph_breaks.py",)
+    for section in ("places", "loop", "explain", "model", "exercise one", "exercise two"):
+        yield Output(f"compiler/graph-breaks/{section.replace(' ', '-')}", _BREAKS, section, varies=line)
+    for section in ("counts", "causes", *_KINDS):
+        yield Output(f"compiler/graph-breaks/{section}", f"{_BREAKS}_mended", section, varies=line, also=found)
+    for section in _SYMPTOMS:
+        name = f"reference/common-pitfalls/{section.replace(' ', '-')}"
+        yield Output(name, _PITFALLS, section, varies=line, also=found)
+
+
+def _recompilation() -> Iterator[Output]:
+    """How many graphs are compiled, and why; and the diary, whose counts are those of a GPU on a CPU, too."""
+    for section in ("specialised", "mends", "limit", "stances", "marked", "unbacked"):
+        yield Output(f"compiler/recompilation/{section}", _RECOMPILATION, section)
+    diary = f"{_RECOMPILATION}_diary"
+    yield Output("compiler/recompilation/lengths", diary, "lengths")
+    yield Output("compiler/recompilation/diary", diary, "diary", device="cuda")
+    yield Output("compiler/recompilation/diary-cpu", diary, "diary")
+    yield Output("compiler/recompilation/exercises", diary, "exercises", device="cuda")
+
+
+def _fusion() -> Iterator[Output]:
+    """Inductor's plans for the functions of the page on fusion, and what some of them become on a GPU."""
+    also = (_INDUCTOR.replace(".", "/") + ".py",)
+    for section in ("steps", "eager", "asked", "opaque", "exercise", "window", "together"):
+        yield Output(f"compiler/fusion/{section}", _FUSION, section, also=also)
+    for section in ("steps", "asked"):
+        yield Output(f"compiler/fusion/{section}-gpu", _FUSION, section, device="cuda", also=also)
+    yield Output("compiler/fusion/registers-gpu", _FUSION, "registers", device="cuda", varies=r"\d+", also=also)
+
+
+def _modes() -> Iterator[Output]:
+    """What the modes are, what each costs on a GPU, and what a CUDA graph holds on to."""
+    names = "max-autotune(-no-cudagraphs)?|coordinate-descent|reduce-overhead|default|eager"
+    found = rf"\d[\d.,]*|never|at once|library|Triton|{names}"  # all of it is measured
+    yield Output("compiler/modes/modes", _MODES, "modes")
+    yield Output("compiler/modes/options", _MODES, "options")
+    for section in ("table", "search", "descent", "totals", "start"):
+        yield Output(f"compiler/modes/{section}", _MODES, section, device="cuda", varies=found)
+    for section in ("launches", "moved", "copied", "overwritten", "kept", "skipped"):
+        varies = r"\d+" if section in ("launches", "kept") else r"(?!)"
+        also = ("snippets/compiler/modes.py",)
+        yield Output(f"compiler/modes/{section}", f"{_MODES}_traps", section, device="cuda", varies=varies, also=also)
+
+
+def _compile_time() -> Iterator[Output]:
+    """Where the seconds of a start go, what the caches answer, and what compile workers change."""
+    size = r"[\d.]+ KB"
+    for section in ("seconds", "growth", "starts", "graphs", "exercises", "host"):
+        varies = rf"{size}|pays from step \d+ on|never pays"
+        yield Output(f"compiler/compile-time/{section}", _SECONDS, section, device="cuda", varies=varies)
+    cache, workers, also = f"{_SECONDS}_cache", f"{_SECONDS}_workers", ("snippets/compiler/compile_time.py",)
+    for section in ("files", "artifacts", "changes", "shipped", "unpacked"):
+        yield Output(f"compiler/compile-time/{section}", cache, section, device="cuda", varies=size, also=also)
+    for name, section in (("wrong-hit", "wrong hit"), ("changes-cpu", "changes"), ("shipped-cpu", "shipped")):
+        yield Output(f"compiler/compile-time/{name}", cache, section, also=also)
+    varies = r"\d+ cores|default: \d+|\d+ of \d+"
+    yield Output("compiler/compile-time/workers", workers, "workers", device="cuda", varies=varies, also=also)
+
+
+def _memory() -> Iterator[Output]:
+    """Who holds memory, predicted without a GPU."""
+    also = (_MEMORY.replace(".", "/") + ".py",)
+    for section in (
+        "graphs alive", "peak", "saved", "saved, SDPA", "remedies", "in place", "summed", "stored", "last step",
+    ):  # fmt: skip
+        name = section.replace(",", "").replace(" ", "-").lower()
+        yield Output(f"validation/memory/{name}", f"{_MEMORY}_remedies", section, also=also)
+
+
+def _training() -> Iterator[Output]:
+    """The graphs of a training step, what is kept between them, and what each choice changes."""
+    for section in ("forward", "backward"):
+        yield Output(f"compiler/training/{section}", _TRAINING, section, "python")
+    for section in (
+        "checkpointing", "order", "budgets", "accumulation", "autocast",
+        "learning rates", "whole step", "compiled autograd", "exercise",
+    ):  # fmt: skip
+        yield Output(f"compiler/training/{section.replace(' ', '-')}", _TRAINING, section)
+
+
+def _diagnosis() -> Iterator[Output]:
+    """What the diagnosis says of seven programs on a GPU, before and after."""
+    programs = "snippets.validation.diagnosis_programs"
+    also = tuple(f"snippets/validation/{name}.py" for name in ("diagnosis", "roofline", "timing"))
+    causes = ("launching", "memory", "matrix", "loading", "copying", "waiting", "compiling")
+    sections = [f"{cause}{when}" for cause in causes for when in ("", ", mended")]
+    for section in (*sections, "gains"):
+        name = f"validation/diagnosis/{section.replace(', ', '-')}"
+        # how often and how long, and so the order of shares and kernels; not the cause that is found, nor its remedy
+        measured = r"\d+ gaps|(?s:(?<=\n) +\d+%  .*?(?=mostly ))"
+        if section.startswith("compiling"):  # kernels are tried, too
+            measured += r"|\d+ kernels"
+        yield Output(name, programs, section, device="cuda", varies=measured, also=also)
+
+
+def _regressions() -> Iterator[Output]:
+    """What varies between runs of the same code, and how often the gate is wrong."""
+    also = ("snippets/validation/gate.py",)
+    for section in ("spread", "gate", "rates", "usual", "noise"):
+        name = f"validation/regressions/{section}"
+        verdicts = r"\b[\d.]+%?|not slower|slower|not judged"
+        yield Output(name, "snippets.validation.regressions", section, device="cuda", varies=verdicts, also=also)
+
+
+def _llama() -> Iterator[Output]:
+    """What attention is given, which kernels a step of two layers runs, and how the loss falls."""
+    also = tuple(f"kernels/{name}.py" for name in ("add_rms_norm", "cross_entropy", "rms_norm", "rope", "swiglu"))
+    for section in ("said", "mended"):
+        yield Output(f"examples/llama/{section}", _LLAMA, section)
+    yield Output("examples/llama/captured", _LLAMA, "captured", device="cuda")
+    for section in ("kernels", "names"):
+        yield Output(f"examples/llama/{section}", _LLAMA, section, device="cuda", also=also)
+    for section in ("curve", "distances"):
+        curve = f"{_LLAMA}_curve"
+        sources = (f"{_LLAMA.replace('.', '/')}.py", *also)
+        yield Output(f"examples/llama/{section}", curve, section, device="cuda", varies=r"\d\.\d{4}", also=sources)
+
+
+def _assistant() -> Iterator[Output]:
+    """What the assistant says about two modules without a GPU."""
+    tool = [f"snippets/validation/assistant{part}.py" for part in ("", *(f"_{part}" for part in _PARTS))]
+    module, varies = f"{_ASSISTANT}_examples", r"\.py:\d+|torch \d[\w.+]*|0x[0-9a-f]+"
+    for section in ("gpt", "forecaster"):
+        name = f"validation/assistant/{section}"
+        yield Output(name, module, section, varies=varies, also=tuple(tool))
+    verdict = r"[\d.]+|faster|slower|as fast"
+    yield Output("validation/assistant/validate", module, "validate", varies=verdict, also=tuple(tool))
+
+
 CAPTURES = (
+    *_llama(),
+    *_assistant(),
+    *_breaks(),
+    *_recompilation(),
+    *_fusion(),
+    *_modes(),
+    *_compile_time(),
+    *_memory(),
+    *_training(),
     Output("compiler/what-compile-does/eager", _COMPILER, "eager"),
     Output("compiler/what-compile-does/eager-timed", _COMPILER, "eager, timed", device="cuda"),
     Output("compiler/what-compile-does/dynamo", _COMPILER, "Dynamo", "python"),
@@ -129,6 +292,8 @@ CAPTURES = (
     Output("validation/equivalence", "snippets.validation.equivalence"),
     Output("validation/timing-your-op/three-timers", _YOURS, "three timers"),
     Output("validation/timing-your-op/two-versions", _YOURS, "two versions"),
+    *_diagnosis(),
+    *_regressions(),
 )
 
 

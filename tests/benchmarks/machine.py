@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-PACKAGES = ("torch", "triton", "numpy", "liger-kernel", "quack-kernels", "nvidia-cutlass-dsl")
+PACKAGES = ("torch", "triton", "numpy", "liger-kernel", "quack-kernels", "nvidia-cutlass-dsl", "transformers")
 
 
 def describe(device: torch.device) -> dict:

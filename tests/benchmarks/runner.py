@@ -92,17 +92,20 @@ def plan(
     modes: Collection[str] = (),
     fresh: Set[Key] = frozenset(),
     variants: Iterable[str] = (),
+    numbers: Collection[int] = (),
 ) -> Points:
     """What to measure: the cases' points on this device, without those that are fresh.
 
-    In some modes or all, and of each point some variants or all that it asks for.
+    In some modes or all, and of each point some variants or all that it asks for. `numbers` chooses points by their
+    place in the case, from 1: so several GPUs can share a case.
     """
     only = frozenset(variants)
     files, todo = discover(), {}
     for name in names:
         case = load(files[name])
         version = sources_of(case, files[name])["hash"] if fresh else ""
-        points = [replace(p, modes=tuple(m for m in p.modes if m in modes or not modes)) for p in case.points(device)]
+        asked = [p for number, p in enumerate(case.points(device), 1) if number in numbers or not numbers]
+        points = [replace(p, modes=tuple(m for m in p.modes if m in modes or not modes)) for p in asked]
         if only:
             points = [replace(p, variants=tuple(only if p.variants is None else only & {*p.variants})) for p in points]
         left = [p for p in points if p.modes and not {key(method.where(case, p), m, version) for m in p.modes} <= fresh]

@@ -47,7 +47,7 @@ def test_a_script_still_prints_what_the_pages_show(module, device, script):
         assert capture.comparable(content) == capture.comparable(known[capture.name]["content"]), capture.name
 
 
-@pytest.mark.parametrize("module", [captures._COMPILER, captures._INDUCTOR])
+@pytest.mark.parametrize("module", [captures._BREAKS, captures._COMPILER, captures._INDUCTOR, captures._TRAINING])
 def test_a_script_prints_the_same_on_another_machine(module, script, tmp_path, monkeypatch, one_core):
     """Other cores, threads, vector instructions, locale, time zone, home and logs; what is measured apart."""
     cores = 64 if os.cpu_count() == 2 else 2  # Inductor compares them with the number of threads

@@ -459,6 +459,15 @@ def test_only_the_modes_that_are_asked_for(house: Path, capsys: pytest.CaptureFi
     assert {row["mode"] for (record,) in [records(house)] for row in record["rows"]} == {"calls"}
 
 
+def test_only_the_points_that_are_asked_for(house: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    second = 'Point({"elements": 8}, "float32", "backward", modes=("calls",))'
+    edit(house / "tests/benchmarks/first.py", 'modes=("calls",))]', f'modes=("calls",)), {second}]')
+    assert bench(house, "first", "--points", "2") == 0
+    assert {row["direction"] for (record,) in [records(house)] for row in record["rows"]} == {"backward"}
+    assert bench(house, "first", "--points", "3") == 0
+    assert "nothing to measure on this cpu" in capsys.readouterr().out
+
+
 def test_some_variants_are_timed_beside_the_baseline_and_leave_the_others_to_be_measured(house: Path) -> None:
     assert bench(house, "first", "--variants", "ours") == 0
     (record,) = records(house)

@@ -16,9 +16,29 @@ BLOCK = {"batch": 1, "tokens": 64, "width": 256}
 LONGER = BLOCK | {"tokens": 512}  # for dropout: what chance leaves falls with the size
 # a small shape for each way in which a case makes its inputs, with the directions that it is measured in
 SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
+    "compiler/graph-breaks": [({"rows": 64, "width": 256}, "forward")],
+    "compiler/recompilation": [({"batch": 2, "length": 20, "width": 256}, "forward")],
+    "compiler/fusion": [
+        *(({"step": step} | ROWS, "forward") for step in (1, 3, 8)),
+        ({"window": 4} | ROWS, "forward"),
+        ({"together": 4} | ROWS, "forward"),
+    ],
+    "compiler/modes": [
+        ({"mlp": 2, "rows": 32, "width": 128}, "forward"),
+        ({"block": 1, "batch": 2, "tokens": 32, "width": 128}, "forward"),
+        ({"decode": 2, "batch": 2, "cached": 64, "width": 128}, "forward"),
+        ({"norms": 2} | ROWS, "forward"),
+        ({"convolution": 2, "batch": 2, "channels": 16, "side": 8}, "forward"),
+    ],
+    "compiler/training": [({"layers": 1, "width": 128, "vocabulary": 256, "rows": 2, "length": 32}, "both")],
     "compiler/what-compile-does": [
         ({"operations": 6} | ROWS, "forward both"),
         ({"operations": 1} | ROWS, "forward"),
+    ],
+    "examples/llama": [
+        ({"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256}, "both"),
+        ({"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256, "traced": 1}, "both"),
+        ({"batch": 1, "tokens": 256, "heads": 4, "kv_heads": 2, "head_dim": 64}, "both"),
     ],
     "first-speedup": [({"width": 256, "heads": 2, "batch": 1, "tokens": 64}, "forward")],
     "kernels/add-rms-norm": [(ROWS, "forward backward both"), (BLOCK, "forward both")],
@@ -48,6 +68,7 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
         ({"tokens": 64, "width": 256, "hidden": 896}, "both"),
     ],
     "patterns/attention": [({"tokens": 256, "width": 256, "heads": 2}, "forward")],
+    "validation/memory": [({"layers": 2, "width": 64, "vocabulary": 512, "rows": 2, "length": 64}, "both")],
     "validation/equivalence": [({"rows": 8, "columns": 32768}, "forward")],
     "validation/roofline": [({"elements": 4096}, "forward"), ({"rows": 8, "inner": 1024, "columns": 1024}, "forward")],
     "validation/timing": [

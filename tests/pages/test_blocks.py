@@ -92,7 +92,11 @@ def run_python(code: str, folder: Path) -> str:
 
 
 def run_shell(code: str, shell: str) -> str:
-    """Run code from the root with this environment's programs first; returns what it printed."""
+    """Run code from the root with this environment's programs first; returns what it printed.
+
+    It may leave no file there: a reader's checkout stays as it was.
+    """
+    before = files_of_root()
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     started = subprocess.Popen(
         [shell, "-eu", "-c", code],
@@ -110,7 +114,12 @@ def run_shell(code: str, shell: str) -> str:
         os.killpg(started.pid, signal.SIGKILL)  # what the shell started, too
         raise
     assert started.returncode == 0, f"exit status {started.returncode}\n{printed}"
+    assert not files_of_root() - before
     return printed
+
+
+def files_of_root() -> set[str]:
+    return {path.name for path in ROOT.iterdir() if path.is_file()}
 
 
 def run_script(module: str, script: Script) -> str:
@@ -166,6 +175,13 @@ def test_code_imports_the_copy_of_a_kernel(tmp_path: Path, script: Script, copie
 def test_broken_shell_fails(tmp_path: Path, script: Script):
     (block,) = blocks_in('```sh title="run"\nfalse\ntrue\n```\n')
     with pytest.raises(AssertionError, match="exit status 1"):
+        run(block, tmp_path, script)
+
+
+def test_a_block_that_leaves_a_file_fails(tmp_path: Path, script: Script, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    block = CodeBlock("echo x > report.html", 1, "sh")
+    with pytest.raises(AssertionError, match=r"report\.html"):
         run(block, tmp_path, script)
 
 

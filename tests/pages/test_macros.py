@@ -222,6 +222,9 @@ MISUSE = [
     ('calc("1 / rows", unit="", rows=0)', "division by zero"),
     ('capture("kernels/add/outputs")', "capture: expected one of kernels/add/output; got 'kernels/add/outputs'"),
     ('capture("kernels/add/output", lines="2-9")', "lines: expected between 1 and 3, got '2-9'"),
+    ('captured("kernels/add/output", "two")', "capture kernels/add/output: line: expected one of one, ```, three; got"),
+    ('captured("kernels/add/output", "three", "one")', "line: expected nothing, since there is none; got 'one'"),
+    ('captured("kernels/add/output", "one")', "'one': expected number 1 to 0, got 1"),
     ('output("kernels/sub.py")', "output of: expected one of kernels/add.py"),
     ('kernel_file("ad")', "kernel_file: expected one of add; got 'ad'; did you mean add?"),
     ('table("kernels/add", "tme")', "metric: expected one of time"),
@@ -244,6 +247,43 @@ def test_misuse_names_page_and_line_and_what_was_expected(macro: str, expected: 
     assert str(refusal.value).startswith("kernels/add.md:7: ")
     assert expected in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.fixture
+def printed(root: Path) -> Path:
+    """A script printed a table of two parts, each with a line of its own for the same name."""
+    content = "mlp\n  fast-2   1,205.5 us  96 MiB   never\n\nnorms\n  fast  3 x\n  fast-2  7.5 s 40%\nTook 8.5 us.\n"
+    tiny.write(root, CAPTURE | {"name": "kernels/add/table", "content": content}, "captures", "table")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("macro", "shown", "value", "unit"),
+    [
+        ('captured("kernels/add/table", "mlp", "fast-2")', "1,205.5 µs", 1.2055e-3, "s"),
+        ('captured("kernels/add/table", "mlp", "fast-2", which=2)', "96 MiB", 96.0 * 2**20, "B"),
+        ('captured("kernels/add/table", "norms", "fast")', "3 x", 3.0, "x"),
+        ('captured("kernels/add/table", "norms", "fast-2", which=2)', "40 %", 0.4, "%"),
+        ('captured("kernels/add/table", "Took")', "8.5 µs", 8.5e-6, "s"),
+    ],
+)
+def test_a_number_that_a_script_printed_is_found_by_its_line(
+    macro: str, shown: str, value: float, unit: str, printed: Path
+):
+    html, page = rendered(f"{{{{ {macro} }}}} {{{{ {macro.replace('captured', 'captured_value', 1)} }}}}", printed)
+    entry = page.evidence.entries["e1"]
+    assert entry["value"] == shown
+    assert entry["command"] == "python -m kernels.add"
+    assert entry["machine"] == "NVIDIA H200"
+    assert f"value={value}, unit='{unit}'" in html
+    assert page.evidence.stale == [entry["label"]], "its hash is not that of the code"
+
+
+def test_what_is_worked_out_from_a_stale_capture_is_stale(printed: Path):
+    macro = 'calc("2 * t", unit="us", t=captured_value("kernels/add/table", "mlp", "fast-2"))'
+    html, page = rendered(f"{{{{ {macro} }}}}", printed)
+    assert ">2,410 µs <small>stale</small></a>" in html
+    assert page.evidence.entries["e1"]["inputs"][0]["value"] == "1,205.5 µs"
 
 
 def test_an_open_fence_stops_the_build(root: Path):
@@ -437,6 +477,14 @@ def failed(reason: str) -> dict:
 
 
 # ---- in a site ------------------------------------------------------------------------------------------------------
+
+
+def test_a_source_is_a_link_at_the_commit_that_is_built(root: Path):
+    place = Place("kernels/add.md", "kernels/add/")
+    text, _ = rendered('Copy {{ source("kernels/add.py") }} beside', root)
+    assert text == f'Copy <a href="{place.source("kernels/add.py")}"><code>kernels/add.py</code></a> beside'
+    with pytest.raises(PublishError, match=r"source: expected one of kernels/add\.py; got 'kernels/ad\.py'"):
+        rendered('{{ source("kernels/ad.py") }}', root)
 
 
 def test_a_site_shows_numbers_code_and_kernel_files(tmp_path: Path):

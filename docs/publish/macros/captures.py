@@ -1,10 +1,19 @@
-"""A stored capture as a fenced block, with a line that says where it comes from."""
+"""A stored capture as a fenced block, with a line that says where it comes from; and single numbers of it."""
 
-from docs.publish.errors import PublishError
-from docs.publish.evidence import Evidence
+import re
+
+from docs.publish.errors import PublishError, unknown
+from docs.publish.evidence import Evidence, Quantity, of_run
 from docs.publish.place import Place
 from docs.publish.records.captures import Captures
 from docs.publish.records.schema import Capture
+
+SCALES = {  # as scripts print a unit: what it is worth, in which family of units.py
+    "ns": (1e-9, "s"), "us": (1e-6, "s"), "ms": (1e-3, "s"), "s": (1.0, "s"),
+    "KB": (1e3, "B"), "MB": (1e6, "B"), "GB": (1e9, "B"), "KiB": (2**10, "B"), "MiB": (2**20, "B"), "GiB": (2**30, "B"),
+    "%": (1e-2, "%"), "x": (1.0, "x"),
+}  # fmt: skip
+PRINTED = re.compile(rf"(?<![\w.])(-?\d[\d,]*(?:\.\d+)?) ?({'|'.join(SCALES)})?(?!\w|\.\d)")
 
 
 def show(captures: Captures, capture: Capture, place: Place, page: Evidence, lines: str = "", title: str = "") -> str:
@@ -18,16 +27,20 @@ def show(captures: Captures, capture: Capture, place: Place, page: Evidence, lin
     """
     content = picked(capture, lines)
     fence = "`" * max(3, 1 + max((len(line) - len(line.lstrip("`")) for line in content.splitlines()), default=0))
+    options = f' title="{title}"' if title else ""
+    return f"{fence}{capture.language}{options}\n{content}\n{fence}\n\n{provenance(captures, capture, place, page)}"
+
+
+def provenance(captures: Captures, capture: Capture, place: Place, page: Evidence) -> str:
+    """The line that says where a capture comes from, with a badge if the code has changed since."""
     stale = captures.is_stale(capture)
     if stale:
         page.stale.append(f"capture {capture.name}")
-    options = f' title="{title}"' if title else ""
     version = ", ".join(f"{name} {capture.software[name]}" for name in ("torch", "triton") if name in capture.software)
     record = place.source(f"docs/measurements/captures/{capture.name}.json")
     source = place.source(capture.sources.files[0], capture.commit)
     badge = ' <small class="rp-badge">stale</small>' if stale else ""
     return (
-        f"{fence}{capture.language}{options}\n{content}\n{fence}\n\n"
         f'<p class="rp-provenance">Printed by <a href="{source}"><code>{capture.command}</code></a> '
         f"on {capture.machine['name']}, "
         f'{version}, {capture.date[:10]} (<a href="{record}">record</a>).{badge}</p>\n'
@@ -54,3 +67,40 @@ def picked(capture: Capture, lines: str) -> str:
             )
         chosen += every[begin - 1 : end]
     return "\n".join(chosen)
+
+
+def number(captures: Captures, capture: Capture, place: Place, labels: list[str], which: int) -> Quantity:
+    """A number that a script printed, with the run behind it.
+
+    Args:
+        labels: how the line begins; of several, each is looked for below the one before, the last is the number's line.
+        which: the number's place among those that follow the label, from 1.
+
+    Raises:
+        PublishError: the capture has no such lines, or the line not so many numbers.
+    """
+    rest = capture.content.splitlines()
+    for label in labels:
+        begins = re.compile(rf"\s*{re.escape(label)}(?!\S)")
+        at = next((number for number, line in enumerate(rest) if begins.match(line)), None)
+        if at is None:
+            raise unknown(f"capture {capture.name}: line", label, filter(None, map(str.strip, rest)))
+        line, rest = rest[at], rest[at + 1 :]
+    printed = PRINTED.findall(begins.sub("", line, count=1))
+    if not 1 <= which <= len(printed):
+        raise PublishError(
+            f"capture {capture.name}: {line.strip()!r}: expected number 1 to {len(printed)}, got {which}"
+        )
+    digits, unit = printed[which - 1]
+    scale, family = SCALES.get(unit, (1.0, ""))
+    stale = captures.is_stale(capture)
+    entry = {
+        "label": f"Number {which} of {' / '.join(labels)}, printed by {capture.sources.files[0]}",
+        "value": f"{digits} {unit.replace('us', 'µs')}".strip(),
+        **of_run(capture),
+        "download_url": place.source(f"docs/measurements/captures/{capture.name}.json"),
+        "source_url": place.source(capture.sources.files[0], capture.commit),
+        "stale": stale,
+    }
+    href = place.source(f"docs/measurements/captures/{capture.name}.json")
+    return Quantity(float(digits.replace(",", "")) * scale, family, {k: v for k, v in entry.items() if v}, href, stale)

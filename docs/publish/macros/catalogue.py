@@ -1,13 +1,26 @@
 """What a page can call: each macro is a method of `Macros`."""
 
 from collections.abc import Callable, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
-from docs.publish.errors import PublishError
+from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Quantity
 from docs.publish.macros import captures as capture_blocks
-from docs.publish.macros import charts, claims, doors, gains, kernel_files, losses, numbers, suite, sweeps, tables
+from docs.publish.macros import (
+    charts,
+    claims,
+    doors,
+    gains,
+    kernel_files,
+    losses,
+    numbers,
+    suite,
+    sweeps,
+    tables,
+    timelines,
+)
 from docs.publish.macros.calc import Input, calc
 from docs.publish.macros.claims import Side
 from docs.publish.macros.page import Page
@@ -44,6 +57,10 @@ class Macros:
         """What a machine's driver reports: machine("memory")."""
         return self._page.evidence.show(self.machine_value(fact, **where))
 
+    def captured(self, name: str, *line: str, which: int = 1) -> str:
+        """A number that a script printed: captured("compiler/modes/table", "decode", "max-autotune", which=4)."""
+        return self._page.evidence.show(self.captured_value(name, *line, which=which))
+
     def calc(self, expression: str, unit: str, **inputs: Input) -> str:
         """Worked arithmetic: calc("2 * rows * width / copy", unit="us", rows=8, width=2, copy=ceiling_value(...))."""
         return self._page.evidence.show(calc(self._page.place, expression, unit, inputs))
@@ -59,6 +76,11 @@ class Macros:
     def machine_value(self, fact: str, **where: str) -> Quantity:
         """What a machine's driver reports as an input of calc()."""
         return numbers.machine(self._store, self._page.place, fact, Coordinates(**where))
+
+    def captured_value(self, name: str, *line: str, which: int = 1) -> Quantity:
+        """A number that a script printed, as an input of calc(): captured_value("compiler/modes/table", "mlp")."""
+        capture = self._captures.named(name)
+        return capture_blocks.number(self._captures, capture, self._page.place, list(line), which)
 
     def datasheet_value(self, device: str, figure: str) -> Quantity:
         """A datasheet's figure as an input of calc()."""
@@ -173,6 +195,14 @@ class Macros:
         """All that a script printed, by the script's path."""
         return self._captured(self._captures.of_script(script), lines, title)
 
+    def timeline(self, name: str, title: str) -> str:
+        """A captured step, drawn: timeline("validation/profiling/timeline-eager", "Three small layers")."""
+        page, capture = self._page, self._captures.named(name)
+        drawn = timelines.figure(capture, title)
+        source = capture_blocks.provenance(self._captures, capture, page.place, page.evidence)
+        caption = f"<figcaption>{escape(title)}</figcaption>"
+        return page.put_html(f'<figure class="rp-figure">{drawn}{caption}</figure>\n{source}')
+
     def kernel_file(self, name: str) -> str:
         """The panel that offers kernels/<name>.py to copy."""
         return self._page.put_markdown(kernel_files.panel(name, self._page.place, self._root))
@@ -180,6 +210,14 @@ class Macros:
     def snippet_file(self, path: str) -> str:
         """The panel that offers a file of snippets/ to copy, with all that it uses of others."""
         return self._page.put_markdown(kernel_files.snippet(path, self._page.place, self._root))
+
+    def source(self, file: str) -> str:
+        """A link to a file of the repository, as it is at the commit that is built."""
+        if not (self._root / file).is_file():
+            folder = (self._root / file).parent
+            beside = sorted(path.relative_to(self._root).as_posix() for path in folder.glob("*") if path.is_file())
+            raise unknown("source", file, beside)
+        return f'<a href="{escape(self._page.place.source(file))}"><code>{escape(file)}</code></a>'
 
     def explorer(self, name: str) -> str:
         """What kernels/<name>.py, or the compiler's page, was compiled to: facts, and the button of the viewer."""

@@ -39,7 +39,8 @@ def ceiling(
     """A measured ceiling: a traffic mix ("copy"), or a dtype and a regime ("bfloat16", "burst").
 
     Args:
-        at: a machine; and a case, to take the ceiling from the run that measured it instead of from the newest.
+        at: a machine; and a case, or a shape of it, to take the ceiling from the run that measured that instead of
+            from the newest.
 
     Raises:
         PublishError: it was not measured.

@@ -160,13 +160,14 @@ class Store:
         return slug
 
     def newest_record(self, at: Coordinates) -> Record:
-        """The newest run of a machine, or its newest run of a case.
+        """The newest run of a machine, or its newest run of a case, or the one that measured a shape of it.
 
         Raises:
-            PublishError: the machine or the case is not known.
+            PublishError: the machine, the case or the shape is not known.
         """
         if at.case is not None:
-            return max((row.record for row in self.rows_of(at)), key=_age)
+            rows = self.rows_of(at) if at.shape is None else self.choose(at, "shape")
+            return max((row.record for row in rows), key=_age)
         machine = self._known(at.machine)
         return [record for record in self.records if record.machine["slug"] == machine][-1]
 

@@ -60,7 +60,7 @@ function shown(key, value) {
 function fill(dialog, entry, href) {
   const facts = FACTS.filter(([key]) => entry[key]).flatMap(([key, name]) => [element("dt", {}, name), element("dd", {}, shown(key, entry[key]))])
   const links = [
-    entry.machine && link("Its row among all numbers", href),
+    entry.machine && href !== entry.download_url && link("Its row among all numbers", href), // a number that a script printed has none
     entry.source_url && link("Source", entry.source_url),
     entry.download_url && link("Download the record", entry.download_url),
   ].filter(Boolean)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import triton
+from triton.runtime.interpreter import InterpretedFunction
 
 from snippets.compiler import inductor_code
 from snippets.compiler.inductor_code import Made, Refused, made, rms_norm, standalone
@@ -231,7 +232,7 @@ def test_a_triton_kernel_stands_alone(tmp_path: Path):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     kernel = module.triton_poi_fused_rsqrt_0
-    assert isinstance(kernel, (triton.JITFunction, triton.runtime.interpreter.InterpretedFunction))
+    assert isinstance(kernel, (triton.JITFunction, InterpretedFunction))
 
 
 def test_the_script_prints_four_sections_for_each_graph(script):

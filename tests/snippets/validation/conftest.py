@@ -1,6 +1,7 @@
-"""A clock that no other process moves."""
+"""A clock that no other process moves, and one core for tiny modules."""
 
 import pytest
+import torch
 
 from snippets.validation import timing, timing_mistakes
 
@@ -31,3 +32,20 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     for module in (timing, timing_mistakes):
         monkeypatch.setattr(module, "time", stand_in)
     return stand_in
+
+
+@pytest.fixture
+def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what `validate` says of results, whatever the time."""
+    equal = timing.Timing.of([1e-3] * 5), timing.Timing.of([1e-3] * 5)
+    for name in ("timed", "timed_backward"):
+        monkeypatch.setattr(f"snippets.validation.assistant_validate.{name}", lambda *_: equal)
+
+
+@pytest.fixture(scope="module")
+def one_core():
+    """Tiny modules are not worth a second thread, and on a busy machine threads wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

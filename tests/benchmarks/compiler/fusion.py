@@ -1,0 +1,203 @@
+"""What fusion is worth at each step of a growing function, what an opaque operator in it costs, and what fusing too
+much does: repeated work, and too many values at once."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from snippets.compiler.fusion import (
+    GROUPS,
+    HEADS,
+    KEEP,
+    STEPS,
+    activated,
+    gated,
+    inputs_of,
+    pooled,
+    projected,
+    scale_of,
+    scaled,
+    scaled_opaque,
+    times,
+    together,
+    window,
+)
+from snippets.compiler.what_compile_does import nbytes
+from tests.benchmarks import wrong
+from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
+from tests.benchmarks.own import SOURCES, own
+from tests.benchmarks.sides import compiled_with_every_knob
+
+Function = Callable[..., Tensor | tuple[Tensor, ...]]
+
+
+def points(device: torch.device) -> Iterable[Point]:
+    """Each family has its own number of rows, by which a table tells them apart."""
+    if device.type == "cpu":
+        for shape in ({"step": 3, "rows": 1024}, {"window": 8, "rows": 512}, {"together": 4, "rows": 256}):
+            yield Point(shape | {"columns": 1024}, "float32", "forward", ("calls",))
+        return
+    for number, step in enumerate(STEPS, 1):
+        variants = None if step in (scaled, activated) else ("eager", "compile")  # every knob is slow to build
+        yield Point({"step": number, "rows": 16384, "columns": 4096}, "bfloat16", "forward", variants=variants)
+    for width in (2, 4, 8, 16):
+        yield Point({"window": width, "rows": 8192, "columns": 8192}, "float32", "forward")
+    for several in (2, 4, 8, 16):
+        yield Point({"together": several, "rows": 65536, "columns": 1024}, "bfloat16", "forward")
+
+
+def prepare(point: Point, device: torch.device) -> Workload:
+    """The first of the shape's sizes says which family the point belongs to."""
+    (family, number), (_, rows), (_, columns) = point.shape.items()
+    dtype = getattr(torch, point.dtype)
+    return {"step": of_step, "window": of_window, "together": of_together}[family](number, rows, columns, device, dtype)
+
+
+def of_step(number: int, rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> Workload:
+    """The growing function, up to one of its steps."""
+    step = STEPS[number - 1]
+    inputs = inputs_of(step, rows, columns, str(device), dtype)
+    variants: dict[str, Function] = {"eager": step, "compile": compiled(step)}
+    if step is scaled:
+        variants["opaque"] = compiled(scaled_opaque)
+        if device.type == "cuda":
+            variants["ours"] = compiled(scaled_by_ours)
+    variants["compile-max"] = compiled_with_every_knob(own(step))
+    table = HEADS * GROUPS * (columns // HEADS) * 4 if step is pooled else 0
+    products = 2 * rows * columns * columns if number > STEPS.index(projected) else 0
+    return workload(
+        variants,
+        inputs,
+        written=rows * columns * dtype.itemsize + table,
+        flops=products + 20 * rows * columns,
+        mix="triad",
+        false={"bias left out": lambda x, y, bias, *others: step(x, y, 0 * bias, *others)},
+    )
+
+
+def of_window(width: int, rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> Workload:
+    """An expensive function: computed anew for each sum, or once and kept."""
+    function = partial(window, width=width)
+    x = torch.randn(rows, columns, device=device).to(dtype)
+    size = columns - width + 1
+    return workload(
+        {
+            "eager": function,
+            "compile": partial(compiled(window), width=width),
+            "kept": partial(compiled(window, options=KEEP), width=width),
+        },
+        [x],
+        written=rows * size * dtype.itemsize,
+        flops=rows * size * width,
+        mix="copy",
+        false={"last of the window left out": lambda x: window(x, width - 1)[:, :size]},
+    )
+
+
+def of_together(several: int, rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> Workload:
+    """Several tensors that need each other's sums: all in one kernel, or each read twice."""
+    tensors = [torch.randn(rows, columns, device=device).to(dtype) for _ in range(several)]
+    return workload(
+        {
+            "eager": together,
+            "compile": compiled(together),
+            "apart": apart(compiled(scale_of), compiled(times)),
+        },
+        tensors,
+        written=nbytes(tensors),
+        flops=3 * several * rows * columns,
+        mix="copy",
+        false={"each over its own length": lambda *tensors: tuple(together(tensor)[0] for tensor in tensors)},
+    )
+
+
+def compiled(function: Function, **how: Any) -> Function:
+    """For the shapes at hand, and apart from what else compiles the function."""
+    return torch.compile(own(function), dynamic=False, **how)
+
+
+def workload(
+    variants: dict[str, Function],
+    inputs: list[Tensor],
+    written: int,
+    flops: int,
+    mix: str,
+    false: dict[str, Function],
+) -> Workload:
+    """Forward only: every variant gets the same inputs. The first is the baseline, and the reference in float64."""
+    eager = variants["eager"]
+
+    def build(name: str) -> Call:
+        call = partial(variants[name], *inputs)
+        if name != "eager":
+            call()  # compiles
+        return call
+
+    return Workload(
+        variants={
+            name: Variant(partial(build, name), results, chooses_by_timing=name == "compile-max") for name in variants
+        },
+        baseline="eager",
+        reference=lambda: results(eager(*(t.double() if t.is_floating_point() else t for t in inputs))),
+        bytes_read=nbytes(inputs),
+        bytes_written=written,
+        flops=flops,
+        mix=mix,
+        wrong={what: wrongly(function, inputs) for what, function in (usual(eager) | false).items()},
+    )
+
+
+def usual(function: Function) -> dict[str, Function]:
+    return {"5% too large": wrong.scaled(function), "last tile not written": wrong.cut(function)}
+
+
+def wrongly(function: Function, inputs: list[Tensor]) -> Callable[[Results], Results]:
+    return lambda baseline: results(function(*inputs))
+
+
+def scaled_by_ours(x: Tensor, y: Tensor, bias: Tensor, weight: Tensor) -> Tensor:
+    """`scaled` with the kernel of the page on RMSNorm, which is faster by itself."""
+    from kernels.rms_norm import rms_norm
+
+    hidden = rms_norm(gated(x, y, bias), weight, 1e-6)
+    return hidden / hidden.abs().amax(dim=-1, keepdim=True)
+
+
+def apart(scale_of: Function, times: Function) -> Function:
+    """One kernel for the sums and one for each tensor."""
+
+    def function(*tensors: Tensor) -> tuple[Tensor, ...]:
+        scale = scale_of(*tensors)
+        return tuple(times(tensor, scale) for tensor in tensors)
+
+    return function
+
+
+def results(returned: object) -> Results:
+    """All in the dtype of the first: a sum in fp32 of bf16 values is as far off as those."""
+    tensors = returned if isinstance(returned, tuple) else (returned,)
+    return {f"output {n}" if n else "output": tensor.to(tensors[0].dtype) for n, tensor in enumerate(tensors)}
+
+
+LABELS = {
+    "opaque": {"label": "compile, norm opaque", "short": "norm opaque", "role": "rewrite"},
+    "kept": {"label": "compile, kept in memory", "short": "kept", "role": "rewrite"},
+    "apart": {"label": "compile, one by one", "short": "one by one", "role": "rewrite"},
+}
+CASE = Case(
+    name="compiler/fusion",
+    question="What does each fusion save as a function grows, and when has the compiler fused too much?",
+    sources=(
+        "snippets/compiler/fusion.py",
+        "snippets/compiler/inductor_code.py",
+        "snippets/compiler/what_compile_does.py",
+        "kernels/rms_norm.py",
+        "tests/benchmarks/sides.py",
+        *SOURCES,
+    ),
+    points=points,
+    prepare=prepare,
+)

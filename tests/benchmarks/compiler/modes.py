@@ -1,0 +1,143 @@
+"""What each mode of torch.compile is worth, on the same workloads: by the GPU's clock, and as a caller sees it."""
+
+import copy
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from snippets.compiler.modes import MODES, OPTIONS, WORKLOADS, Block, compiled, make
+from tests.benchmarks import wrong
+from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
+from tests.benchmarks.own import SOURCES, own
+
+NAMES = {  # of variants that many cases share
+    "default": "compile",
+    "max-autotune-no-cudagraphs": "compile-max",  # which has coordinate descent in it
+}
+SMALL = (
+    {"norms": 2, "rows": 256, "columns": 4096},
+    {"mlp": 2, "rows": 64, "width": 256},
+    {"convolution": 2, "batch": 2, "channels": 16, "side": 8},
+)
+
+
+def points(device: torch.device) -> Iterable[Point]:
+    """Modes at every workload on a GPU; on a CPU, where they differ little, one at small ones.
+
+    Coordinate descent by itself is built where launches are not all: elsewhere it changes what nobody waits for.
+    """
+    if device.type == "cpu":
+        for shape in SMALL:
+            yield Point(shape, "float32", "forward", ("calls",), ("compile",))
+        return
+    for name, shape in WORKLOADS.items():
+        alone = ("coordinate-descent",) if name in ("wide-block", "norms") else ()
+        variants = ("compile", "reduce-overhead", "compile-max", "max-autotune", *alone, *OPTIONS)
+        yield Point(shape, "bfloat16", "forward", ("device", "calls"), variants)
+
+
+def prepare(point: Point, device: torch.device) -> Workload:
+    """The module, its inputs, and itself in every mode."""
+    module, inputs = make(point.shape, device, getattr(torch, point.dtype))
+    kind = next(iter(point.shape))
+    home = next((name for name, shape in WORKLOADS.items() if next(iter(shape)) == kind), "")
+    modes = [*MODES, *(name for name, (where, _) in OPTIONS.items() if where == home and name != "cpp-wrapper")]
+    variants = {"eager": Variant(lambda: call(module, inputs), results)}
+    for mode in modes:
+        variants[NAMES.get(mode, mode)] = Variant(
+            partial(built, module, mode, inputs),
+            results,
+            chooses_by_timing="autotune" in mode or mode in ("coordinate-descent", "no-epilogue-fusion"),
+        )
+    produced = results(call(module, inputs)())
+    weights = sum(t.nbytes for t in (*module.parameters(), *module.buffers()))
+    return Workload(
+        variants=variants,
+        baseline="eager",
+        reference=lambda: results(call(copy.deepcopy(module).double(), tuple(map(exact, inputs)))()),
+        bytes_read=weights + sum(x.nbytes for x in inputs),
+        bytes_written=sum(t.nbytes for t in produced.values()),
+        flops=flops(module, inputs),
+        mix="read" if weights > sum(x.nbytes for x in inputs) else "copy",
+        wrong={
+            "5% too large": wrongly(wrong.scaled(module), inputs),
+            "second half not written": wrongly(wrong.changed(module, half), inputs),
+            **part_left_out(module, inputs),
+        },
+    )
+
+
+def call(function: Callable, inputs: tuple[Tensor, ...]) -> Call:
+    """Inference: freezing, for one, asks for it."""
+    return torch.no_grad()(partial(function, *inputs))
+
+
+def built(module: nn.Module, mode: str, inputs: tuple[Tensor, ...]) -> Call:
+    """Compiled, called, and what a CUDA graph does in its second and third call done."""
+
+    def apply(*tensors: Tensor) -> object:
+        return module(*tensors)
+
+    fast = call(compiled(own(apply), mode), inputs)
+    for _ in range(3):
+        fast()
+    return fast
+
+
+def exact(x: Tensor) -> Tensor:
+    return x.double() if x.is_floating_point() else x
+
+
+def flops(module: nn.Module, inputs: tuple[Tensor, ...]) -> int:
+    """Of products, attention and convolutions, as PyTorch counts; norms as ten a value."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        module(*inputs)
+    return counter.get_total_flops() or 10 * sum(x.numel() for x in inputs)
+
+
+def half(y: Tensor) -> Tensor:
+    """Of the last dimension only half is written: in images it is narrower than a tile."""
+    return torch.cat((y[..., : y.shape[-1] // 2], torch.zeros_like(y[..., y.shape[-1] // 2 :])), -1)
+
+
+def part_left_out(module: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, Callable[[Results], Results]]:
+    """The module without something that it is made of."""
+    other = copy.deepcopy(module)
+    blocks = [layer for layer in other.modules() if isinstance(layer, Block)]
+    if blocks:
+        for block in blocks:
+            block.out.weight.data.zero_()
+        return {"attention left out": wrongly(other, inputs)}
+    if isinstance(other, nn.Sequential):
+        return {"last layer left out": wrongly(other[:-1], inputs)}
+    return {"second norm left out": wrongly(lambda *tensors: tuple(x + x for x in tensors), inputs)}
+
+
+def wrongly(function: Callable, inputs: tuple[Tensor, ...]) -> Callable[[Results], Results]:
+    return lambda baseline: results(call(function, inputs)())
+
+
+def results(returned: object) -> Results:
+    tensors = returned if isinstance(returned, tuple) else (returned,)
+    return {f"output {n}" if n else "output": tensor for n, tensor in enumerate(tensors)}
+
+
+LABELS = {
+    "reduce-overhead": {"label": "reduce-overhead", "short": "reduce-overhead", "role": "graph"},
+    "coordinate-descent": {"label": "coordinate descent", "short": "coordinate descent", "role": "rewrite"},
+    "max-autotune": {"label": "max-autotune", "short": "max-autotune", "role": "compile-max"},
+    "combo-kernels": {"label": "combo kernels", "short": "combo kernels", "role": "rewrite"},
+    "no-epilogue-fusion": {"label": "every knob, no epilogue fusion", "short": "no epilogues", "role": "rewrite"},
+    "freezing": {"label": "freezing", "short": "freezing", "role": "rewrite"},
+}
+CASE = Case(
+    name="compiler/modes",
+    question="What does each mode of torch.compile save on the GPU, and what of it does a caller see?",
+    sources=("snippets/compiler/modes.py", *SOURCES),
+    points=points,
+    prepare=prepare,
+)

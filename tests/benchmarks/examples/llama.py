@@ -1,0 +1,365 @@
+"""One training step of Hugging Face's Llama, rung by rung; and its attention alone, by implementation."""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
+from types import ModuleType
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend
+
+from snippets.examples import llama
+from snippets.examples.llama import LLAMA, RUNGS, TINY, Loss, make_model, make_optimizer, preferring, sharing
+from snippets.validation.timing import captured
+from tests.benchmarks import wrong
+from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
+
+# Where layers are few, the loss and all gradients are held against float64; in the whole model the loss and the
+# gradients of all norms: each depends on everything after it and, by its input, on everything before it.
+WHOLE = {"batch": 4, "tokens": 4096, "layers": 16, "width": 2048, "vocabulary": 128256}
+FEW = {"batch": 2, "tokens": 4096, "layers": 2, "width": 2048, "vocabulary": 8192}
+HEADS = {"batch": 4, "tokens": 4096, "heads": 32, "kv_heads": 8, "head_dim": 64}
+UNTRACED = (
+    "eager", "rewritten", "rewritten-cudnn", "rewritten-wide", "rewritten-lt", "rewritten-update", "rewritten-graph",
+    "rewritten-ahead", "rewritten-compiled", "kernels", "layers", "liger",
+)  # fmt: skip
+TRACED = ("eager", "compile", "compile-causal")
+CHECKED = (
+    "eager", "rewritten", "rewritten-cudnn", "rewritten-graph", "rewritten-ahead", "rewritten-compiled", "kernels",
+    "layers", "liger", "compile-causal",
+)  # fmt: skip
+# A logit in bf16 is off by up to a 256th of itself; over thousands of tokens their mean is off by far less.
+LOSS_IS_OFF_BY = 1e-3
+
+
+def points(device: torch.device) -> Iterator[Point]:
+    """The rungs that compile in seconds first; then those that trace the whole model, which takes minutes."""
+    if device.type == "cpu":
+        tiny = {"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256}
+        yield Point(tiny, "float32", "both", ("calls",), ("eager", "layers"))
+        return
+    yield Point(WHOLE, "bfloat16", "both", ("sustained",), UNTRACED)
+    yield Point(HEADS, "bfloat16", "both", ("sustained",))
+    yield Point(FEW, "bfloat16", "both", ("calls",), CHECKED)
+    yield Point(WHOLE | {"traced": 1}, "bfloat16", "both", ("sustained",), TRACED)
+
+
+def prepare(point: Point, device: torch.device) -> Workload:
+    """Random weights and tokens. The learning rate is zero: a step does all of its work and changes nothing."""
+    dtype = getattr(torch, point.dtype)
+    return alone(point, device, dtype) if "heads" in point.shape else steps(point, device, dtype)
+
+
+def as_returned(results: object) -> Results:
+    assert isinstance(results, dict)
+    return results
+
+
+# ---- the step -------------------------------------------------------------------------------------------------------
+
+
+def steps(point: Point, device: torch.device, dtype: torch.dtype) -> Workload:
+    batch, length, layers, width, vocabulary = list(point.shape.values())[:5]
+    sizes: dict[str, float] = dict(LLAMA if width == LLAMA["hidden_size"] else TINY) | {
+        "num_hidden_layers": layers,
+        "vocab_size": vocabulary,
+    }
+    model = make_model(sizes, device, dtype)
+    optimizer = make_optimizer(model, lr=0.0)
+    tokens = torch.randint(vocabulary, (batch, length), device=device)
+    watched = [name for name, p in model.named_parameters() if layers < 16 or p.dim() == 1]
+
+    def step(loss_of: Loss, update: Call = optimizer.step) -> Results:
+        """As `llama.train_step`, but it keeps the gradients that are looked at."""
+        loss = loss_of(tokens)
+        loss.backward()
+        update()
+        found = {"loss": loss.detach()} | {f"{name}.grad": grads(model)[name] for name in watched}
+        optimizer.zero_grad()
+        return found
+
+    def rung(name: str) -> Call:
+        return partial(step, RUNGS[name](sharing(model)))
+
+    @cache
+    def compiled_step() -> Call:
+        """Of an optimizer of its own: what compiled code saw of the other's settings must stay. It takes a while."""
+        return llama.update_compiled(make_optimizer(model, lr=0.0))
+
+    def update_compiled() -> Call:
+        return partial(step, RUNGS["rewritten-cudnn"](sharing(model)), compiled_step())
+
+    def in_a_graph() -> Call:
+        torch.cuda.empty_cache()  # during capture what the allocator keeps is not given back
+        return captured(update_compiled())
+
+    def ahead() -> Call:
+        """The parameters are those of all variants, so the hooks are there for the capture only."""
+        torch.cuda.empty_cache()
+        updates = llama.UpdateAhead(model, lr=0.0)
+        try:
+            return captured(partial(step, RUNGS["rewritten-cudnn"](sharing(model)), updates.join))
+        finally:
+            updates.remove()
+
+    def wide() -> Call:
+        """Half as many chunks: their logits take twice the memory, and the sum of their products half the traffic."""
+        other = sharing(model)
+        loss_of = preferring(llama.CUDNN_FIRST, lambda tokens: llama.written_out(other, tokens, llama.block, rows=8192))
+        return partial(step, loss_of)
+
+    def by_cublaslt() -> Call:
+        """Products by the other of two libraries, which may choose other kernels."""
+        plain, library = rung("rewritten-cudnn"), torch.backends.cuda.preferred_blas_library
+
+        def call() -> object:
+            before = library()
+            library("cublaslt")
+            try:
+                return plain()
+            finally:
+                library(before)
+
+        return call
+
+    def wrongly(spoil: Callable[[nn.Module], Loss]) -> Callable[[Results], Results]:
+        def results(baseline: Results) -> Results:
+            loss = spoil(sharing(model))(tokens)
+            loss.backward()
+            found = {"loss": loss.detach()} | {f"{name}.grad": grads(model)[name] for name in watched}
+            optimizer.zero_grad()
+            return found
+
+        return results
+
+    builds: dict[str, Callable[[], Call]] = {name: partial(rung, name) for name in RUNGS}
+    builds |= {
+        "rewritten-wide": wide,
+        "rewritten-lt": by_cublaslt,
+        "rewritten-update": update_compiled,
+        "rewritten-graph": in_a_graph,
+        "rewritten-ahead": ahead,
+        "liger": lambda: partial(step, liger(sharing(model))),
+    }
+    return Workload(
+        variants={name: Variant(build, as_returned) for name, build in builds.items()},
+        baseline="eager",
+        reference=lambda: in_float64(model, tokens, watched),
+        bytes_read=0,  # matrix products rule: no bound of traffic is drawn
+        bytes_written=0,
+        flops=sum(flops(sizes, batch, length).values()),
+        largest_summands={"loss": LOSS_IS_OFF_BY / (2 * torch.finfo(torch.float32).eps)},
+        wrong={name: wrongly(spoil) for name, spoil in WRONG.items()},
+    )
+
+
+def grads(model: nn.Module) -> dict[str, Tensor]:
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def flops(sizes: Mapping[str, float], batch: int, length: int) -> dict[str, int]:
+    """Of a step. Products have twice their forward's in the backward; attention, over the causal half, five for two."""
+    names = "hidden_size", "num_attention_heads", "num_key_value_heads", "num_hidden_layers"
+    hidden, heads, kv, layers = (int(sizes[name]) for name in names)
+    weights = layers * (
+        2 * hidden**2 + 2 * hidden * hidden * kv // heads + 3 * hidden * int(sizes["intermediate_size"])
+    )
+    weights += hidden * int(sizes["vocab_size"])
+    return {
+        "products": 6 * batch * length * weights,
+        "attention": layers * 7 * batch * length**2 * hidden,
+    }
+
+
+def in_float64(model: nn.Module, tokens: Tensor, watched: list[str]) -> Results:
+    """Sequence by sequence, and each layer's forward again in the backward: so the scores fit into memory."""
+    exact = copy.deepcopy(model).double()
+    for module in exact.modules():  # the library's norm and loss go through fp32, whatever they are given
+        if type(module).__name__ == "LlamaRMSNorm":
+            width, eps = module.weight.shape, module.variance_epsilon
+            module.forward = partial(F.rms_norm, normalized_shape=width, weight=module.weight, eps=eps)
+    exact.loss_function = lambda logits, labels, **_: F.cross_entropy(
+        logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+    )
+    exact.gradient_checkpointing_enable()
+    total = torch.zeros((), dtype=torch.float64, device=tokens.device)
+    for sequence in tokens.split(1):
+        loss = exact(input_ids=sequence, labels=sequence).loss / len(tokens)
+        loss.backward()
+        total += loss.detach()
+    found = grads(exact)
+    reference = {"loss": total} | {f"{name}.grad": found[name] for name in watched}
+    del exact, found, loss
+    if tokens.is_cuda:
+        torch.cuda.empty_cache()  # blocks of these sizes fit nothing that is to come
+    return reference
+
+
+def liger(model: nn.Module) -> Loss:
+    """Its documented call, which replaces names in the library's module as well: they are put back for the others."""
+    from liger_kernel.transformers import apply_liger_kernel_to_llama
+    from transformers.models.llama import modeling_llama as library
+
+    before = dict(vars(library))
+    apply_liger_kernel_to_llama(model=model)
+    theirs = {name: value for name, value in vars(library).items() if before.get(name) is not value}
+
+    def put(names: Mapping[str, object], into: ModuleType = library) -> None:
+        for name, value in names.items():
+            setattr(into, name, value)
+
+    def loss(tokens: Tensor) -> Tensor:
+        put(theirs)
+        try:
+            return model(input_ids=tokens, labels=tokens).loss
+        finally:
+            put({name: before[name] for name in theirs})
+
+    put({name: before[name] for name in theirs})
+    return loss
+
+
+def not_causal(model: nn.Module) -> Loss:
+    for layer in model.model.layers:
+        layer.self_attn.is_causal = False
+    return llama.eager(model)
+
+
+def not_rotated(model: nn.Module) -> Loss:
+    rotary = model.model.rotary_emb
+    table = rotary.forward
+    rotary.forward = lambda *arguments, **named: tuple(
+        make(t) for make, t in zip((torch.ones_like, torch.zeros_like), table(*arguments, **named), strict=True)
+    )
+    return llama.eager(model)
+
+
+def norms_too_large(model: nn.Module) -> Loss:
+    for layer in model.model.layers:
+        for norm in (layer.input_layernorm, layer.post_attention_layernorm):
+            norm.forward = wrong.scaled(norm.forward, 1.1)
+    return llama.eager(model)
+
+
+def without_a_chunk(model: nn.Module) -> Loss:
+    """The first eighth of the rows has no part in the loss."""
+
+    def loss(tokens: Tensor) -> Tensor:
+        labels = tokens.clone()
+        labels.view(-1)[: labels.numel() // 8] = -100
+        return model(input_ids=tokens, labels=labels).loss
+
+    return loss
+
+
+WRONG: dict[str, Callable[[nn.Module], Loss]] = {
+    "the future not masked": not_causal,
+    "not rotated": not_rotated,
+    "norms 10% too large": norms_too_large,
+    "an eighth of the rows left out of the loss": without_a_chunk,
+}
+
+
+# ---- attention alone ------------------------------------------------------------------------------------------------
+
+
+def alone(point: Point, device: torch.device, dtype: torch.dtype) -> Workload:
+    """Forward and backward, causal. q, k and v lie as the projections leave them: heads within a token."""
+    batch, length, heads, kv_heads, head_dim = point.shape.values()
+
+    def made(count: int) -> Tensor:
+        return torch.randn(batch, length, count, head_dim, device=device).to(dtype).transpose(1, 2)
+
+    q, k, v, dy = made(heads), made(kv_heads), made(kv_heads), made(heads)
+    inputs = [t.requires_grad_() for t in (q, k, v)]
+    repeats = heads // kv_heads
+    mask = torch.ones(length, length, dtype=torch.bool, device=device).tril()[None, None]
+
+    def call(attend: Callable[..., Tensor], *inputs: Tensor, dy: Tensor = dy) -> Results:
+        y = attend(*inputs)
+        found = torch.autograd.grad(y, inputs, dy)
+        return dict(zip(("output", "q.grad", "k.grad", "v.grad"), (y.detach(), *found), strict=True))
+
+    def repeated(t: Tensor) -> Tensor:
+        return t.repeat_interleave(repeats, 1)
+
+    def masked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """As the library calls it where it has made a mask."""
+        return F.scaled_dot_product_attention(q, repeated(k), repeated(v), attn_mask=mask)
+
+    def forced(backend: SDPBackend) -> Callable[..., Tensor]:
+        return lambda *inputs: preferring([backend], lambda _: causal(*inputs))(q)
+
+    def reference() -> Results:
+        """One sequence, and the heads that share a key, at a time."""
+        found = {name: torch.empty_like(t, dtype=torch.float64) for name, t in call(causal, *inputs).items()}
+        for b in range(batch):
+            for h in range(kv_heads):
+                own = slice(h * repeats, (h + 1) * repeats)
+                parts = [q[b : b + 1, own], k[b : b + 1, h : h + 1], v[b : b + 1, h : h + 1]]
+                exact = [t.detach().double().requires_grad_() for t in parts]
+                some = call(masked, *exact, dy=dy[b : b + 1, own].double())
+                for name, t in some.items():
+                    found[name][b : b + 1, own if name in ("output", "q.grad") else slice(h, h + 1)] = t
+        return found
+
+    def wrongly(attend: Callable[..., Tensor]) -> Callable[[Results], Results]:
+        return lambda baseline: call(attend, *inputs)
+
+    calls: dict[str, Callable[..., Tensor]] = {
+        "eager": causal,
+        "cudnn": forced(SDPBackend.CUDNN_ATTENTION),
+        "flash": forced(SDPBackend.FLASH_ATTENTION),
+        "masked": masked,
+    }
+    return Workload(
+        variants={
+            name: Variant(partial(partial, call, attend, *inputs), as_returned) for name, attend in calls.items()
+        },
+        baseline="eager",
+        reference=reference,
+        bytes_read=0,
+        bytes_written=0,
+        flops=7 * batch * length**2 * heads * head_dim,
+        wrong={
+            "the future not masked": wrongly(partial(F.scaled_dot_product_attention, enable_gqa=True)),
+            "5% too large": wrongly(wrong.scaled(causal)),
+            "scores 10% too large": wrongly(lambda q, k, v: causal(1.1 * q, k, v)),
+        },
+    )
+
+
+causal = partial(F.scaled_dot_product_attention, is_causal=True, enable_gqa=True)
+
+LABELS = {
+    "compile-causal": {"label": "compiled, causality said", "short": "compiled, causal", "role": "compile"},
+    "layers": {"label": "each layer compiled", "short": "layers compiled", "role": "compile-max"},
+    "kernels": {"label": "four kernels of ours", "short": "four kernels", "role": "ours"},
+    "rewritten": {"label": "rewritten with our kernels", "short": "rewritten", "role": "ours"},
+    "rewritten-compiled": {"label": "rewritten, each layer compiled", "short": "rewritten, compiled", "role": "ours"},
+    "rewritten-cudnn": {"label": "rewritten, cuDNN first", "short": "cuDNN first", "role": "ours"},
+    "rewritten-update": {"label": "and AdamW compiled", "short": "AdamW compiled", "role": "ours"},
+    "rewritten-graph": {"label": "and all in a CUDA graph", "short": "CUDA graph", "role": "graph"},
+    "rewritten-ahead": {"label": "CUDA graph, AdamW beside the backward", "short": "AdamW beside", "role": "graph"},
+    "rewritten-wide": {"label": "cuDNN first, logits of 8192 rows", "short": "8192 rows", "role": "ours"},
+    "rewritten-lt": {"label": "cuDNN first, products by cuBLASLt", "short": "cuBLASLt", "role": "ours"},
+    "cudnn": {"label": "cuDNN", "role": "peer-1"},
+    "flash": {"label": "FlashAttention", "role": "peer-2"},
+    "masked": {"label": "with a mask", "role": "other"},
+}
+CASE = Case(
+    name="examples/llama",
+    question="What is each step from the library's Llama to the fastest training step worth, in time and in memory?",
+    sources=(
+        "snippets/examples/llama.py",
+        "kernels/add_rms_norm.py",
+        "kernels/cross_entropy.py",
+        "kernels/rms_norm.py",
+        "kernels/rope.py",
+        "kernels/swiglu.py",
+    ),
+    points=points,
+    prepare=prepare,
+)

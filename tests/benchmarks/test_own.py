@@ -1,0 +1,47 @@
+"""Variants that compile the same function share nothing of what is compiled."""
+
+import pytest
+import torch
+
+from tests.benchmarks.case import Point
+from tests.benchmarks.own import own
+from tests.benchmarks.runner import discover, load
+from tests.benchmarks.test_wrong import CPU, SHAPES
+
+
+def double(x: torch.Tensor, *, factor: int = 2) -> torch.Tensor:
+    return x * factor
+
+
+def test_a_copy_computes_the_same_and_has_graphs_of_its_own():
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    torch.compiler.reset()
+    for function in (double, own(double), own(double)):
+        for _ in range(2):
+            assert torch.compile(function, backend=backend)(torch.ones(2)).tolist() == [2, 2]
+    assert len(graphs) == 3
+
+
+@pytest.mark.parametrize("name", [name for name in discover() if name.startswith("compiler/")])
+def test_what_a_case_compiles_has_code_of_its_own(name, monkeypatch):
+    codes = []  # kept: an address may be used again
+
+    def compile(function=None, **options):
+        if function is None:  # a compiler for compiled autograd
+            return compile
+        codes.append(function.__code__)
+        return function
+
+    monkeypatch.setattr(torch, "compile", compile)
+    for shape, _ in SHAPES[name]:
+        for variant in load(discover()[name]).prepare(Point(shape, "float32"), CPU).variants.values():
+            variant.build()
+        assert codes
+        for seen in codes:
+            assert sum(code is seen for code in codes) == 1, seen.co_name
+        codes.clear()

@@ -1,0 +1,226 @@
+"""A training step that wastes memory: what each remedy gives back at the peak, and what it does to the time."""
+
+import copy
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from snippets.validation.memory_remedies import Early, Model, in_parts, loss_in_fp32, loss_of, sdpa, with_remedies
+from snippets.validation.memory_remedies import train_step as step_of
+from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
+from tests.benchmarks.own import SOURCES, own
+
+LOOKED_AT = ("blocks.0.attention.qkv.weight", "head.weight")  # whose update and moment are held against float64
+STEPS, VARIANCE = 100, 1e-9  # before the step that is checked: in Adam's first one the size of a gradient has no say
+
+
+def points(device: torch.device) -> Iterable[Point]:
+    """One step of a model whose scores and logits take most of the memory."""
+    if device.type == "cpu":
+        shape = {"layers": 2, "width": 64, "vocabulary": 512, "rows": 2, "length": 64}
+        names = "eager", "sdpa", "parts", "checkpoint", "in-place", "fused", "early", "together"
+        yield Point(shape, "bfloat16", "both", ("calls",), names)
+        return
+    shape = {"layers": 2, "width": 2048, "vocabulary": 32768, "rows": 4, "length": 2048}
+    yield Point(shape, "bfloat16", "both", ("sustained",))
+
+
+class Training:
+    """A model and its optimizer as they are in the middle of a training, and the way back there.
+
+    Most share one model's parameters, and change them: `before` is a copy of what they were.
+    """
+
+    def __init__(
+        self, model: Model, before: dict[str, Tensor], batch: tuple[Tensor, Tensor], step: Callable, **adam: bool
+    ):
+        self.model, self.before, self.batch, self.step = model, before, batch, step
+        self.parameters = dict(model.named_parameters())
+        self.optimizer = self.made(adam)
+        self.restore()
+
+    def made(self, adam: dict[str, bool]) -> torch.optim.Optimizer | Early:
+        optimizer = torch.optim.AdamW(self.parameters.values(), **adam)
+        for p in self.parameters.values():
+            p.grad = torch.zeros_like(p)
+        optimizer.step()  # makes its state
+        return optimizer
+
+    def restore(self) -> None:
+        with torch.no_grad():
+            for name, p in self.parameters.items():
+                p.grad = None
+                p.copy_(self.before[name])
+                state = self.optimizer.state[p]
+                state["step"].fill_(STEPS)
+                state["exp_avg"].zero_()
+                state["exp_avg_sq"].fill_(VARIANCE)
+
+    def __call__(self) -> Tensor:
+        return self.step(self.model, self.optimizer, *self.batch)
+
+    def results(self, loss: object) -> Results:
+        assert isinstance(loss, Tensor)
+        found = {"loss": loss}
+        for name in LOOKED_AT:
+            p = self.parameters[name]
+            found[f"update of {name}"] = p.detach() - self.before[name]
+            found[f"moment of {name}"] = self.optimizer.state[p]["exp_avg"]
+        return found
+
+
+class TrainingEarly(Training):
+    """Each parameter steps by itself in backward: on parameters of its own, whose hooks no other variant meets."""
+
+    def made(self, adam: dict[str, bool]) -> Early:
+        return Early(self.model, **adam)
+
+
+def prepare(point: Point, device: torch.device) -> Workload:
+    """Random tokens and targets; parameters in fp32, matrix products in the point's dtype."""
+    layers, width, vocabulary, rows, length = point.shape.values()
+    dtype = getattr(torch, point.dtype)
+    model = Model(layers, width, max(width // 128, 1), vocabulary).to(device)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    tokens = torch.randint(vocabulary, (rows, length + 1), device=device)
+    batch = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    two: dict[str, Any] = {"attention": sdpa, "loss": in_parts}
+    forward = loss_of if dtype == torch.bfloat16 else loss_in_fp32
+    step_as_usual = partial(step_of, loss_of=forward)
+
+    def at(step: Callable = step_as_usual, adam: dict[str, bool] | None = None, **remedies: Any) -> Variant:
+        """A variant; what it needs is made when it is built."""
+        made: list[Training] = []
+
+        def build() -> Call:
+            made.append(Training(with_remedies(model, **remedies), before, batch, step, **(adam or {"foreach": True})))
+            return made[0]
+
+        return variant(build, made)
+
+    def early(**remedies: Any) -> Variant:
+        made: list[Training] = []
+
+        def build() -> Call:
+            own_model = with_remedies(copy.deepcopy(model), **remedies)
+            made.append(TrainingEarly(own_model, before, batch, step_as_usual, fused=True))
+            return made[0]
+
+        return variant(build, made)
+
+    def variant(build: Callable[[], Call], made: list[Training]) -> Variant:
+        return Variant(
+            build,
+            lambda loss: {name: t.to(dtype) for name, t in made[0].results(loss).items()},
+            refresh=lambda: made[0].restore(),
+        )
+
+    def wrongly(step: Callable = step_as_usual, batch: tuple[Tensor, Tensor] = batch, **remedies: Any) -> Callable:
+        def results(baseline: Results) -> Results:
+            wrong = Training(with_remedies(copy.deepcopy(model), **remedies), before, batch, step)
+            return {name: t.to(dtype) for name, t in wrong.results(wrong()).items()}
+
+        return results
+
+    def in_float64() -> Results:
+        """Row by row, which is the same: each has as many tokens."""
+        exact = Training(copy.deepcopy(model).double(), before, batch, row_by_row)
+        return exact.results(exact())
+
+    fused = {"fused": True}
+    return Workload(
+        variants={
+            "eager": at(),
+            "fp32": at(partial(step_of, loss_of=loss_in_fp32)),
+            "sdpa": at(attention=sdpa),
+            "parts": at(loss=in_parts),
+            "loss-kernel": at(loss=by_kernel),
+            "checkpoint": at(checkpointed=True),
+            "in-place": at(in_place=True),
+            "fused": at(adam=fused),
+            "together": at(adam=fused, **two),
+            "checkpoint-too": at(adam=fused, checkpointed=True, **two),
+            "early": early(**two),
+            "compile": at(partial(step_of, loss_of=compiled(forward))),
+            "compile-together": at(partial(step_of, loss_of=compiled(forward)), adam=fused, **two),
+        },
+        baseline="eager",
+        reference=in_float64,
+        bytes_read=0,  # no bound is drawn: matrix products take most of the time
+        bytes_written=0,
+        flops=flops(layers, width, vocabulary, rows, length),
+        wrong={
+            "attention looks ahead": wrongly(attention=nn.functional.scaled_dot_product_attention),
+            "gradient not zeroed": wrongly(partial(not_zeroed, step_as_usual)),
+            "one row left out": wrongly(batch=(batch[0][1:], batch[1][1:])),
+            "loss summed, not averaged": wrongly(loss=summed),
+            "parts weighed as if each were the whole": wrongly(loss=parts_averaged),
+        },
+    )
+
+
+def row_by_row(model: Model, optimizer: torch.optim.Optimizer, tokens: Tensor, targets: Tensor) -> Tensor:
+    losses = []
+    for row in range(len(tokens)):
+        loss = model(tokens[row : row + 1], targets[row : row + 1]) / len(tokens)
+        loss.backward()
+        losses.append(loss.detach())
+    optimizer.step()
+    return torch.stack(losses).sum()
+
+
+def by_kernel(x: Tensor, head: Tensor, targets: Tensor) -> Tensor:
+    """This site's kernel, which writes the gradient of the logits in the forward: it keeps them alone."""
+    from kernels.cross_entropy import cross_entropy
+
+    return cross_entropy(nn.functional.linear(x, head), targets)
+
+
+def compiled(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Compiled apart from all others."""
+    return torch.compile(own(forward), dynamic=False)
+
+
+def summed(x: Tensor, head: Tensor, targets: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(nn.functional.linear(x, head), targets, reduction="sum")
+
+
+def parts_averaged(x: Tensor, head: Tensor, targets: Tensor, parts: int = 8) -> Tensor:
+    pieces = zip(x.chunk(parts), targets.chunk(parts), strict=True)
+    return sum(nn.functional.cross_entropy(nn.functional.linear(x, head), t) for x, t in pieces)
+
+
+def not_zeroed(step: Callable, model: Model, optimizer: torch.optim.Optimizer, *batch: Tensor) -> Tensor:
+    model(*(t.flip(0, 1) for t in batch)).backward()
+    return step(model, optimizer, *batch)
+
+
+def flops(layers: int, width: int, vocabulary: int, rows: int, length: int) -> int:
+    """Three times the forward's products, the scores of all pairs. Nothing that is computed again."""
+    matrices = 12 * width**2 * layers + width * vocabulary
+    return 3 * rows * length * (2 * matrices + 4 * layers * length * width)
+
+
+LABELS = {
+    "fp32": {"label": "fp32, no autocast", "role": "other"},
+    "sdpa": {"label": "SDPA", "role": "peer-1"},
+    "parts": {"label": "loss in parts", "role": "rewrite"},
+    "loss-kernel": {"label": "loss by a kernel", "role": "ours"},
+    "checkpoint": {"label": "blocks checkpointed", "role": "rewrite"},
+    "in-place": {"label": "ReLU in place", "role": "other"},
+    "fused": {"label": "fused AdamW", "role": "other"},
+    "together": {"label": "SDPA, loss in parts, fused AdamW", "role": "rewrite-2"},
+    "checkpoint-too": {"label": "the three, and blocks checkpointed", "role": "rewrite-2"},
+    "early": {"label": "the three, each parameter stepping early", "role": "rewrite-2"},
+    "compile-together": {"label": "the three, compiled", "role": "compile-max"},
+}
+CASE = Case(
+    name="validation/memory",
+    question="What does each remedy give back at a training step's peak, and what does it cost?",
+    sources=("snippets/validation/memory_remedies.py", "kernels/cross_entropy.py", *SOURCES),
+    points=points,
+    prepare=prepare,
+)

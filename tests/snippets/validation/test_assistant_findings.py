@@ -1,0 +1,96 @@
+"""Findings: planted faults are found at their lines, and clean twins are left alone."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from snippets.validation import assistant, assistant_findings, assistant_patterns
+from snippets.validation.assistant import find
+from tests.snippets.validation.planted.seen import AREAS, CASES, evidence, faults, hits, twin, with_fault
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+
+def test_planted_faults_are_found_at_their_lines_and_clean_twins_are_left_alone():
+    rows = []
+    for name in CASES:
+        found, alarms = hits(find(*with_fault(name))), faults(find(*twin(name)))
+        where = f"{found[0].kind} at {Path(found[0].line.file).name}:{found[0].line.number}" if found else "MISSED"
+        rows.append((name, where, ", ".join(f"{one.kind} at {one.line.number}" for one in alarms)))
+    print(f"\n{'module':24}{'fault':40}on its twin")
+    for name, where, alarms in rows:
+        print(f"{name:24}{where:40}{alarms or 'nothing'}")
+    missed = [name for name, where, _ in rows if where == "MISSED"]
+    alarmed = [name for name, _, alarms in rows if alarms]
+    print(f"found {len(rows) - len(missed)} of {len(rows)}, false alarms on {len(alarmed)} of {len(rows)} twins")
+    assert len(rows) >= 30
+    assert len(missed) <= 0.05 * len(rows), missed
+    assert len(alarmed) <= len(rows) / 20, alarmed
+
+
+def test_every_fault_marks_one_line():
+    for area in AREAS:
+        text = Path(area.__file__).read_text(encoding="utf-8")
+        kinds = re.findall(r"# fault: (.*)$", text, re.MULTILINE)
+        assert len(kinds) >= len(area.CASES) - 1  # a fault may stand in two cases
+        assert all(re.search(rf'"{kind}",', source_of_findings()) for kind in kinds)
+
+
+def source_of_findings() -> str:
+    return "".join(Path(each.__file__).read_text(encoding="utf-8") for each in (assistant_findings, assistant_patterns))
+
+
+FOUND_BY = {
+    "nan guard": "graph_breaks",
+    "counts steps": "recompilations",
+    "positions on host": "made_on_host",
+    "writes input": "written_inputs",
+    "attention": "explicit_attention",
+    "three projections": "separate_projections",
+    "rms norm": "written_out_norms",
+    "norm and gelu": "norm_and_activation",
+    "gated mlp": "gated",
+    "cross-entropy": "large_vocabulary",
+    "rotary, halves": "rotary",
+    "pointwise chain": "chains",
+    "softmax": "written_out",
+    "contiguous heads": "layout_copies",
+    "grouped queries": "repeats",
+    "pairwise differences": "outsized",
+    "one-hot": "one_hot_products",
+    "growing path": "growing",
+    "history": "kept_graphs",
+    "mask as data": "causal_masks",
+    "fp32 head": "upcast_products",
+    "odd vocabulary": "odd_sizes",
+    "step by step": "small_kernels",
+    "drops padding": "synchronisations",
+}
+
+
+@pytest.mark.parametrize("name", FOUND_BY)
+def test_without_its_function_a_fault_is_missed(name, monkeypatch):
+    """What finds a fault is the function that says so, and no accident."""
+    faulty = with_fault(name)
+    assert hits(find(*faulty))
+    for names in ("FINDERS", "PATTERNS"):
+        left = tuple(each for each in getattr(assistant, names) if each.__name__ != FOUND_BY[name])
+        monkeypatch.setattr(assistant, names, left)
+    assert not hits(find(*faulty))
+
+
+def test_every_function_that_finds_has_a_case():
+    every = {each.__name__ for each in (*assistant.FINDERS, *assistant.PATTERNS)}
+    assert every - set(FOUND_BY.values()) == {"saved_activations", "fp32_products", "dropout_after_softmax"}
+
+
+def test_large_fp32_products_are_a_finding_and_small_ones_a_note():
+    wide = nn.Linear(1024, 2048, bias=False)
+    for rows, weight in ((64, "note"), (1024, "finding")):
+        found = [
+            one for one in find(*evidence(lambda rows=rows: (wide, torch.randn(rows, 1024)))) if one.kind == "precision"
+        ]
+        assert [one.weight for one in found] == [weight]

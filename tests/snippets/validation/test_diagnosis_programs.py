@@ -1,0 +1,130 @@
+"""Each program does what its mend does, and is slow for the reason that it stands for."""
+
+import functools
+import itertools
+
+import pytest
+import torch
+from torch.nn.functional import gelu
+
+from snippets.validation import diagnosis_programs as programs
+from snippets.validation.diagnosis import BUSY, CAUSES, Ceilings
+from snippets.validation.diagnosis_programs import PROGRAMS, Photos, ceilings_of, examine, gain
+from tests.benchmarks.captures import CAPTURES
+
+CPU = torch.device("cpu")
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def test_one_program_for_each_cause_that_one_gpu_has():
+    assert [program.cause for program in PROGRAMS] == [
+        "launching", "memory", "matrix", "loading", "copying", "waiting", "compiling",
+    ]  # fmt: skip
+    assert set(CAUSES) - {program.cause for program in PROGRAMS} == {"network", "starting"}
+
+
+def test_what_is_fused_is_gelu():
+    x = torch.randn(1000, dtype=torch.float64)
+    torch.testing.assert_close(programs.gelu_by_hand(x), gelu(x, approximate="tanh"), rtol=0, atol=1e-8)
+
+
+def test_products_in_bfloat16_are_those_in_float32():
+    x, weights = programs.inputs(CPU, torch.float32)
+    exact = programs.layers(x, weights)
+    rough = programs.layers(x.bfloat16(), [weight.bfloat16() for weight in weights]).float()
+    assert (rough - exact).norm() < 0.02 * exact.norm()
+
+
+def test_a_photo_is_decoded_to_the_same_each_time():
+    assert torch.equal(Photos()[7], Photos()[7]) and Photos()[7].shape == (4096,)
+
+
+def test_a_loss_is_looked_at_each_step_or_seldom(monkeypatch):
+    seen = []
+    monkeypatch.setattr(programs, "print_to_nowhere", seen.append)
+    monkeypatch.setattr(programs, "optimizer_like", lambda small: small)
+    monkeypatch.setattr(programs, "inputs", lambda device, dtype: (torch.ones(2, 2), [torch.eye(2)]))
+    for every, looks in ((1, 6), (3, 2)):
+        step = programs.logged(CPU, every)
+        for _ in range(6):
+            step()
+        assert seen == [1.0] * looks
+        seen.clear()
+
+
+def test_bytes_are_as_bright_as_floats():
+    pixels = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
+    assert torch.equal(programs.brightness(pixels), programs.brightness(pixels.float()))
+
+
+@pytest.mark.parametrize(("program", "graphs"), [(programs.one_graph_each, 5), (programs.one_graph_for_all, 1)])
+def test_how_often_it_compiles(monkeypatch, program, graphs):
+    compiled = itertools.count()
+    monkeypatch.setattr(
+        torch, "compile", functools.partial(torch.compile, backend=lambda graph, _: (next(compiled), graph.forward)[1])
+    )
+    torch.compiler.reset()
+    step = program(CPU)
+    for _ in range(5):
+        step()
+    assert next(compiled) == graphs
+
+
+def test_examine_leaves_nothing_behind_and_gain_is_of_both():
+    found = examine(lambda: torch.ones(8) + 1, Ceilings(), few=True)
+    assert found.steps == 2
+    slow, fast = gain(PROGRAMS[-1], lambda: torch.ones(2**20).sort(), lambda: None, CPU)
+    assert slow > fast >= 0
+
+
+WAITING = """2.41 ms a step, 214 kernels and copies in it, half of them under 1.7 us
+a kernel runs for 78% of the step; 206 gaps in which nothing does, the longest 21.3 us
+   66%  matrix     matrix products and attention run
+   22%  waiting    the GPU is idle, and would not be if the host had not waited for it earlier
+   64%  matrix     40 x nvjet_tst_128x256_64x4_2x1_v_bz_coopA_NNN, aten::mm  bfloat16  91% of its ceiling
+mostly waiting; next:
+  torch.cuda.set_sync_debug_mode("warn") names the line (.item(), .cpu(), a branch on a tensor)
+"""
+SLOWER_HOST = """2.9 ms a step, 214 kernels and copies in it, half of them under 1.65 us
+a kernel runs for 65% of the step; 214 gaps in which nothing does, the longest 108 us
+   55%  matrix     matrix products and attention run
+   35%  waiting    the GPU is idle, and would not be if the host had not waited for it earlier
+    9%  memory     kernels that only move data and do little with it run
+   54%  matrix     40 x nvjet_tst_128x256_64x4_2x1_v_bz_coopA_NNN, aten::mm  bfloat16  90% of its ceiling
+    4%  memory     500 x vectorized_elementwise_kernel MulFunctor, aten::mul  float32
+mostly waiting; next:
+  torch.cuda.set_sync_debug_mode("warn") names the line (.item(), .cpu(), a branch on a tensor)
+"""
+GAINS = """slow by    diagnosed         before         mended        gain
+waiting    waiting         2.446 ms       2.011 ms      1.22 x  then matrix
+"""
+
+
+def test_captured_reports_may_differ_in_what_was_measured_and_in_nothing_else():
+    by_name = {capture.name: capture for capture in CAPTURES}
+    report, gains = (by_name[f"validation/diagnosis/{name}"].comparable for name in ("waiting", "gains"))
+    assert report(WAITING) == report(SLOWER_HOST)
+    for old, new in (("mostly waiting", "mostly launching"), ("214 kernels", "215 kernels"), ("names the", "has the")):
+        assert report(SLOWER_HOST.replace(old, new)) != report(WAITING)
+    assert report(WAITING + "one line more\n") != report(WAITING)
+    assert gains(GAINS) == gains(GAINS.replace("2.446", "12.4").replace("1.22", "6.20"))
+    for old, new in (("waiting    waiting", "waiting    launching"), ("then matrix", "then memory")):
+        assert gains(GAINS.replace(old, new)) != gains(GAINS)
+
+
+@gpu
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.cause)
+def test_on_a_gpu_each_program_is_slow_for_its_reason(program):
+    device = torch.device("cuda")
+    found = examine(program.before(device), Ceilings(), program.each_call_differs)
+    assert found.on_gpu
+    assert found.cause == program.cause, str(found)
+    assert (found.cause in BUSY) == (found.idle < 0.2)
+
+
+@gpu
+def test_a_product_in_float32_is_near_its_ceiling():
+    device = torch.device("cuda")
+    ceilings = ceilings_of(device)
+    assert ceilings.matrix["bfloat16"] > 4 * ceilings.matrix["float32"]
+    assert 0.5 < examine(programs.in_float32(device), ceilings, few=False).works[0].ceiling < 1.2
