@@ -9,6 +9,7 @@ from docs.publish.evidence import Quantity
 from docs.publish.macros import captures as capture_blocks
 from docs.publish.macros import charts, claims, doors, gains, kernel_files, losses, numbers, suite, sweeps, tables
 from docs.publish.macros.calc import Input, calc
+from docs.publish.macros.charts import roofline
 from docs.publish.macros.claims import Side
 from docs.publish.macros.page import Page
 from docs.publish.records.captures import Captures
@@ -129,6 +130,11 @@ class Macros:
     def chart(self, **spec: Any) -> str:
         """A chart from records, see docs.publish.macros.charts.render."""
         return self._page.put_html(charts.render(spec, self._store, self._page.evidence, self._page.place))
+
+    def roofline(self, **spec: Any) -> str:
+        """A machine's roofs and what was measured below them, see docs.publish.macros.charts.roofline."""
+        page = self._page
+        return page.put_html(roofline.render(spec, self._store, page.evidence, page.place, self._root))
 
     def gains(self, case: str, shape: Names) -> str:
         """What a kernel gains, alone at some shapes and inside a compiled block, see docs.publish.macros.gains."""

@@ -36,7 +36,7 @@ def panel(question: Question, plot: Plot, shown: Evidence, place: Place, first: 
         )
     title = words.title(question, plot)
     spoken = f"{title}. {words.drawing(plot)}"
-    drawings = (_drawing(DRAW[question.kind](plot, width), size, spoken) for size, width in SIZES.items())
+    drawings = (drawing(DRAW[question.kind](plot, width), size, spoken) for size, width in SIZES.items())
     note = f" {escape(question.note)}" if first and question.note else ""  # as the title: of the page's machine only
     table = _table(question, plot, shown, place)
     return markup.panel(
@@ -69,7 +69,8 @@ def _busy(plot: Plot) -> str:
     return f' <span class="rp-badge">busy</span> Not drawn: {escape(places)}. {escape(why)}'
 
 
-def _drawing(spec: Spec, size: str, spoken: str) -> str:
+def drawing(spec: Spec, size: str, spoken: str) -> str:
+    """A drawing for a size of screen, and what it is drawn from again at a touch; `spoken` is said of it."""
     data = json.dumps(spec, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     drawn = f'role="img" aria-label="{escape(spoken)}">{svg(spec)}'
     return (

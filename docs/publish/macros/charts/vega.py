@@ -10,7 +10,9 @@ from docs.publish.macros.charts.marks import Mark, Plot
 Spec = dict[str, Any]
 VERSION = "6.4"  # of Vega-Lite: the newest that vl-convert draws
 
-INK, SOFT, LINE, CEILING = (palette.colour(name) for name in ("ink", "ink-soft", "line", "ceiling"))
+INK, SOFT, LINE, CEILING, PAPER, ACCENT = (
+    palette.colour(name) for name in ("ink", "ink-soft", "line", "ceiling", "paper", "accent")
+)
 FONT, TEXT, SMALL = "Ridgepoint Serif", 14, 12.5
 CHARACTER = 0.5  # width of an average character, in font sizes: reserves room for labels
 
