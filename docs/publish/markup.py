@@ -82,6 +82,11 @@ def panels(drawn: Iterable[str], kind: str = "") -> str:
     return f'<section class="{classes}" data-search-exclude>{"".join(drawn)}</section>'
 
 
+def beside(blocks: Iterable[str]) -> str:
+    """Charts or tables of the same thing side by side, where the screen has room for two."""
+    return f'<section class="rp-pair">{"".join(blocks)}</section>'
+
+
 def link(text: str, href: str) -> str:
     """A link; the text is escaped."""
     return f'<a href="{escape(href)}">{escape(text)}</a>'

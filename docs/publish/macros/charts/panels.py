@@ -36,18 +36,25 @@ def panel(question: Question, plot: Plot, shown: Evidence, place: Place, first: 
         )
     title = words.title(question, plot)
     spoken = f"{title}. {words.drawing(plot)}"
-    drawings = (drawing(DRAW[question.kind](plot, width), size, spoken) for size, width in SIZES.items())
+    why = plot.undrawn
+    drawings = [drawing(DRAW[question.kind](plot, width), size, spoken) for size, width in SIZES.items() if not why]
     note = f" {escape(question.note)}" if first and question.note else ""  # as the title: of the page's machine only
     table = _table(question, plot, shown, place)
     return markup.panel(
-        title=title,
+        title="" if why else title,
         what=words.what(question, plot),
-        body="".join(drawings),
+        body=f'<p class="rp-chart__words">{_instead(plot)}</p>' if why else "".join(drawings),
         source=f"{machine}, {evidence.days(mark.row.record for mark in plot.marks)}.{note}{_stale(plot)}{_busy(plot)}",
         details=f"<details><summary>The numbers</summary>{table}</details>",
         machine=known,
         shown=first,
     )
+
+
+def _instead(plot: Plot) -> str:
+    """What is said where a drawing would show nothing."""
+    machine = plot.newest.record.machine["name"]
+    return f"The numbers of {escape(machine)} are not drawn: {escape(plot.undrawn)}. They stand in the table below."
 
 
 def _stale(plot: Plot) -> str:

@@ -379,7 +379,8 @@ def _names(plot: Plot, across: "Across", x: Any, y: Any, narrow: bool, decade: f
     at = math.sqrt(roofs.ridge.value * max(across.low, roofs.ridge.value / 32))
     sloped = {"x": at, "y": roofs.at(at) / scale, "text": f"{'' if narrow else 'memory: '}{roofs.memory.text}"}
     level = corner | {"text": f"{'' if narrow else f'arithmetic, {roofs.dtype}: '}{roofs.matrix.text}"}
-    angle = -math.degrees(math.atan(decade / (across.pixels / math.log10(across.high / across.low))))
+    steep = math.atan(decade / (across.pixels / math.log10(across.high / across.low)))
+    angle = 360 - math.degrees(steep)
     small = {"fontSize": SMALL, "color": SOFT}
     place = {"x": x(), "y": y(), "text": text}
     return [
