@@ -158,7 +158,9 @@ def test_lines_near_the_ceiling_begin_there_too(project):
     rows = [each | {"shape": {"rows": 8, "columns": columns}} for columns in (1, 4, 16)
             for each in near(project, 0.87, 0.95)["rows"]]  # fmt: skip
     html = drawn(project, LINES | {"metric": "share"}, record(project, rows))
-    scale = next(layer["encoding"]["y"]["scale"] for layer in spec_of(html, "wide")["layer"] if layer["mark"]["type"] == "line")
+    scale = next(
+        layer["encoding"]["y"]["scale"] for layer in spec_of(html, "wide")["layer"] if layer["mark"]["type"] == "line"
+    )
     assert scale["domain"][0] == 80 and "The axis begins at 80%.</div>" in html
 
 
@@ -174,7 +176,9 @@ def words_of(html: str) -> list[str]:
 
 def test_few_points_of_a_line_are_told_in_words_with_their_table(project):
     whole = scaling(project, "ours", "eager")
-    few = record(project, [each for each in whole["rows"] if each["shape"]["columns"] < 16], machine=LAPTOP, id="laptop")
+    few = record(
+        project, [each for each in whole["rows"] if each["shape"]["columns"] < 16], machine=LAPTOP, id="laptop"
+    )
     html = drawn(project, LINES, whole, few)
     home, other = html.split('data-machine="laptop"')
     assert "<svg" in home and not words_of(home)

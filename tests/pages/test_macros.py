@@ -234,7 +234,10 @@ MISUSE = [
         "shape of kernels/add: expected one of 8x8, 8x4; got '9x9'",
     ),
     ('chart(kind="pie", case="kernels/add", metric="time")', "chart: kind: expected one of"),
-    ('table("kernels/add", "time", direction=["forward", "backward"], title="Both")', "title: expected one for each of"),
+    (
+        'table("kernels/add", "time", direction=["forward", "backward"], title="Both")',
+        "title: expected one for each of",
+    ),
 ]
 
 

@@ -13,6 +13,9 @@ from docs.publish.errors import PublishError
 from docs.publish.evidence import Evidence
 from docs.publish.macros.charts import roofline, vega
 from docs.publish.macros.charts.height import Height
+from docs.publish.macros.charts.roofline import names
+from docs.publish.macros.charts.roofline.plot import Asked
+from docs.publish.macros.charts.roofline.plot import plot as of_machine
 from docs.publish.place import Place
 from docs.publish.records.schema import Record
 from docs.publish.records.store import Store
@@ -84,8 +87,8 @@ def test_both_axes_are_logarithmic_and_both_roofs_meet_at_the_ridge_point(root: 
     assert low <= 0.5 and high >= 1000
     # 4 TB/s of a copy and 800 TFLOP/s of a burst; the axis is in TFLOP/s
     assert outline == [{"x": low, "y": 4 * low}, {"x": 200, "y": 800}, {"x": high, "y": 800}]
-    names = {value["text"] for values in layers(spec, "text") for value in values}
-    assert {"ridge point", "200 FLOP/byte", "memory: 4.00 TB/s", "arithmetic, bfloat16: 800 TFLOP/s"} <= names
+    words = {value["text"] for values in layers(spec, "text") for value in values}
+    assert {"ridge point", "200 FLOP/byte", "memory: 4.00 TB/s", "arithmetic, bfloat16: 800 TFLOP/s"} <= words
 
 
 def test_points_stand_where_their_bytes_flops_and_times_put_them(root: Path):
@@ -159,11 +162,11 @@ def test_no_name_lies_on_another_on_a_point_or_on_a_stem(pixels: int, decade: in
         for rows in [*range(100, 112), *range(200, 206)]
     ]
     known = store(root, record(root, products(root) + crowd))
-    asked = roofline.Asked(**LINE, points=points, kernels=())
-    plot = roofline._plot(asked, known, PLACE, root, "nvidia-h200")
-    across = roofline.Across.of([stem.intensity for stem in plot.every], pixels)
+    asked = Asked(**LINE, points=points, kernels=())
+    plot = of_machine(asked, known, PLACE, root, "nvidia-h200")
+    across = names.Across.of([stem.intensity for stem in plot.every], pixels)
     above = Height(8e13, 8e14, True, decade)
-    ends = roofline.flags(plot, [stem.name for stem in plot.stems], across, above.pixel)
+    ends = names.ends(plot, [stem.name for stem in plot.stems], across, above.pixel)
     boxes, lines, dots = [], [], []
     for stem, end in zip(plot.stems, ends, strict=True):
         x, wide = across.pixel(stem.intensity), vega.room([stem.name]) * vega.SMALL / vega.TEXT
@@ -171,9 +174,11 @@ def test_no_name_lies_on_another_on_a_point_or_on_a_stem(pixels: int, decade: in
         boxes.append((left + 2, end - 6, left + wide - 2, end + 6))
         lines.append((x, above.pixel(stem.rates[-1]), x, end))
         dots += [(x - 2, above.pixel(rate) - 2, x + 2, above.pixel(rate) + 2) for rate in stem.rates]
-    assert not [pair for pair in itertools.combinations(boxes, 2) if roofline._meet(*pair)]
-    assert not [(box, dot) for box, dot in itertools.product(boxes, dots) if roofline._meet(box, dot)]
+    assert not [pair for pair in itertools.combinations(boxes, 2) if names._meet(*pair)]
+    assert not [(box, dot) for box, dot in itertools.product(boxes, dots) if names._meet(box, dot)]
     # of one side of the ridge point: names of the other reach below it only where a screen has no room beside
-    sides = [[index for index, stem in enumerate(plot.stems) if (stem.intensity <= 200) == side] for side in (True, False)]
-    crossed = [(a, b) for side in sides for a in side for b in side if a != b and roofline._meet(boxes[a], lines[b])]
+    sides = [
+        [index for index, stem in enumerate(plot.stems) if (stem.intensity <= 200) == side] for side in (True, False)
+    ]
+    crossed = [(a, b) for side in sides for a in side for b in side if a != b and names._meet(boxes[a], lines[b])]
     assert not crossed

@@ -77,7 +77,7 @@ class Plot:
 
     @property
     def start(self) -> float:
-        """Where the axis of values begins: at zero; or, where everything lies near the ceiling, at a round value below."""
+        """Where the axis of values begins: at zero; where everything lies near the ceiling, at a round value below."""
         values = [value for mark in self.marks for value in (mark.low, mark.high)]
         if self.ceiling is None or min(values) < NEAR * self.ceiling[0]:
             return 0
@@ -174,7 +174,9 @@ def _plot(question: Question, rows: list[Measured]) -> Plot | None:
     measure = replace(question.measure, unit=marks[0].published.unit) if marks else question.measure
     contest = question.kind == "bars" and question.better and len(question.variants) != 1
     ceiling = _ceiling(question.metric, marks[-1].row) if marks else None
-    return Plot(measure, marks, _unit(measure, marks), ceiling, drawn, busy, question.ranked, question.kind == "lines", contest)
+    return Plot(
+        measure, marks, _unit(measure, marks), ceiling, drawn, busy, question.ranked, question.kind == "lines", contest
+    )
 
 
 def _mark(question: Question, row: Measured) -> Mark | None:
