@@ -233,6 +233,7 @@ MISUSE = [
         'table("kernels/add", "time", direction="backward", shape="9x9")',
         "shape of kernels/add: expected one of 8x8, 8x4; got '9x9'",
     ),
+    ('chart(case="kernels/add", direction=["forward", "backward"], note=["One"])', "note: expected one for each of"),
     ('chart(kind="pie", case="kernels/add", metric="time")', "chart: kind: expected one of"),
     (
         'table("kernels/add", "time", direction=["forward", "backward"], title="Both")',

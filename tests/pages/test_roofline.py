@@ -122,10 +122,11 @@ def test_what_a_place_lacks_is_refused_on_the_published_machine_and_left_out_of_
         drawn(root, points=[point])
     block = row(root, case="first-speedup", variant="better", shape={"d": 2, "h": 2}, flops=10**12)
     laptop = record(root, products(root), machine=LAPTOP | {"kind": "gpu"}, id="laptop")
+    laptop["ceilings"] = laptop["ceilings"] | {"bandwidth": {"copy": tiny.CEILING | {"rate": 2e12}}}
     html = drawn(root, record(root, [*products(root), *sums(root), block]), laptop, points=[point])
     home, other = html.split('data-machine="laptop"')
     assert "small block" in home and "small block" not in other
-    assert "A laptop: the ridge point lies at 200 FLOP/byte" in other
+    assert "A laptop: the ridge point lies at 400 FLOP/byte" in other
 
 
 def test_a_machine_that_did_not_measure_the_line_has_no_roofline(root: Path):
@@ -174,6 +175,8 @@ def test_no_name_lies_on_another_on_a_point_or_on_a_stem(pixels: int, decade: in
         boxes.append((left + 2, end - 6, left + wide - 2, end + 6))
         lines.append((x, above.pixel(stem.rates[-1]), x, end))
         dots += [(x - 2, above.pixel(rate) - 2, x + 2, above.pixel(rate) + 2) for rate in stem.rates]
+    lowest = [above.pixel(stem.rates[-1]) for stem in plot.stems]
+    assert all(end > low for end, low in zip(ends, lowest, strict=True)), "a name stands below all points of its stem"
     assert not [pair for pair in itertools.combinations(boxes, 2) if names._meet(*pair)]
     assert not [(box, dot) for box, dot in itertools.product(boxes, dots) if names._meet(box, dot)]
     # of one side of the ridge point: names of the other reach below it only where a screen has no room beside

@@ -37,7 +37,7 @@ def panel(question: Question, plot: Plot, shown: Evidence, place: Place, first: 
     title = words.title(question, plot)
     spoken = f"{title}. {words.drawing(plot)}"
     why = plot.undrawn
-    drawings = [drawing(DRAW[question.kind](plot, width), size, spoken) for size, width in SIZES.items() if not why]
+    drawings = (drawing(DRAW[question.kind](plot, width), size, spoken) for size, width in SIZES.items())
     note = f" {escape(question.note)}" if first and question.note else ""  # as the title: of the page's machine only
     table = _table(question, plot, shown, place)
     return markup.panel(

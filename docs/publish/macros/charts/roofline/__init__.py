@@ -130,4 +130,4 @@ def _intensity(row: Measured, place: Place) -> Quantity:
     found = calc(place, "flops / (bytes_read + bytes_written)", "FLOP/byte", inputs)
     source = {"source_url": place.source(row.row.sources.files[-1], row.record.commit)}
     href = place.to(machine_page(row.machine, row.anchor, row.case))
-    return Quantity(found.value, found.unit, found.entry | evidence.of_run(row.record) | source, href, row.stale)
+    return Quantity(found.value, found.unit, found.entry | evidence.of_run(row.record) | source, href)
