@@ -1,5 +1,6 @@
 """HTML that all kinds of pages share: tables, panels, links."""
 
+import json
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -8,12 +9,13 @@ import jinja2
 
 NONE = "–"
 TEMPLATES = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent))
-FRONT_MATTER = "---\ntitle: {title}\ndescription: {description}\nsearch:\n  exclude: true\n---\n\n# {title}\n\n"
+FRONT_MATTER = "---\ntitle: {title}\ndescription: {description}\nsearch:\n  exclude: true\n---\n\n# {heading}\n\n"
 
 
 def front_matter(title: str, description: str) -> str:
-    """The head of a generated page, which search leaves out."""
-    return FRONT_MATTER.format(title=title, description=description)
+    """The head of a generated page, which search leaves out. Its texts may have colons and quotes."""
+    quoted = {"title": title, "description": description}
+    return FRONT_MATTER.format(heading=title, **{name: json.dumps(text, ensure_ascii=False) for name, text in quoted.items()})
 
 
 def table(

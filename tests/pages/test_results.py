@@ -7,7 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
+from docs.publish import markup
 from docs.publish.evidence import of_row
 from docs.publish.generated import exports, history, machines, verification
 from docs.publish.place import Place
@@ -117,6 +119,17 @@ def test_result_pages_stay_out_of_search(store: Store):
         verification.page([], {}, {}, PLACE),
     ]
     assert all("search:\n  exclude: true" in page.partition("\n---\n")[0] for page in pages)
+
+
+def test_the_head_of_a_page_is_read_whatever_is_in_its_texts():
+    """YAML that is none is no head at all: search found a page whose case asks "…: SwiGLU, GeGLU?"."""
+    head, _, rest = markup.front_matter('kernels/a: "b"', "What is left: this, or 'that'?").partition("\n---\n")
+    assert yaml.safe_load(head) == {
+        "title": 'kernels/a: "b"',
+        "description": "What is left: this, or 'that'?",
+        "search": {"exclude": True},
+    }
+    assert rest.strip() == '# kernels/a: "b"'
 
 
 def test_exports_hold_every_current_row(store: Store):
