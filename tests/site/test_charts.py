@@ -65,12 +65,13 @@ def test_the_numbers_of_the_roofline_open_their_evidence(site: Site, page: Page)
     expect(sheet).to_contain_text("flops / (bytes_read + bytes_written)")
 
 
+@pytest.mark.parametrize("kernel", ["rms-norm", "rope"])  # with most columns, and with the longest shapes
 @pytest.mark.parametrize(("width", "beside"), [(1440, True), (1280, True), (1000, False), (390, False)])
 def test_forward_and_backward_stand_side_by_side_where_there_is_room(
-    site: Site, page: Page, width: int, beside: bool
+    site: Site, page: Page, width: int, beside: bool, kernel: str
 ) -> None:
     page.set_viewport_size({"width": width, "height": 900})
-    page.goto(site.address + site.having('class="rp-pair"', "kernels/add-rms-norm"))
+    page.goto(f"{site.address}kernels/{kernel}/")
     pairs = page.locator(".rp-pair")
     assert pairs.count() > 1
     for pair in pairs.all():
