@@ -136,6 +136,37 @@ def test_a_machine_that_did_not_measure_the_line_has_no_roofline(root: Path):
         drawn(root, record(root))
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"busy": "two others at work"}, "the machine was busy (two others at work)."),
+        ({"time": TIMING | {"p20": 0.5e-3, "p50": 1e-3}}, "half of them spread over 70.0% of their value or more"),
+    ],
+)
+def test_a_machine_whose_numbers_show_nothing_has_words_instead(changed: dict, said: str, root: Path):
+    line = [each | changed for each in products(root)]
+    html = drawn(root, record(root, products(root)), record(root, line, machine=LAPTOP | {"kind": "gpu"}, id="laptop"))
+    home, other = html.split('data-machine="laptop"')
+    assert "<svg" in home and "<svg" not in other
+    assert f"The numbers of A laptop are not drawn: {said}" in other
+    assert other.count("data-evidence=") == 9
+
+
+def test_a_line_of_two_points_has_words_instead(root: Path):
+    html = drawn(root, record(root, products(root)[:2]))
+    assert "are not drawn: a line needs 3 points at least, and there are 2." in html
+
+
+def test_all_points_lie_on_the_drawing(root: Path):
+    """However far from the roofs they are."""
+    line = [product(root, 1, 1, 1e9), product(root, 2, 2, 3e15), product(root, 4, 300, 1e14)]
+    spec = spec_of(drawn(root, record(root, line)))
+    low, high = next(
+        layer["encoding"]["y"]["scale"]["domain"] for layer in spec["layer"] if layer["mark"]["type"] == "point"
+    )
+    assert low < 1e-3 and high > 3e3
+
+
 def test_a_word_that_is_none_is_refused(root: Path):
     with pytest.raises(PublishError, match="roofline: expected one of case, variant"):
         drawn(root, shape="8x4")

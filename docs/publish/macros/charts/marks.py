@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -94,12 +95,9 @@ class Plot:
     def undrawn(self) -> str:
         """Why there is nothing to see in a drawing of this machine's numbers; empty where there is."""
         spreads = [(mark.high - mark.low) / mark.value for mark in self.marks if mark.value and not mark.published.runs]
-        if spreads and (middle := statistics.median(spreads)) > NOISY:
-            said = units.text(middle, "%")
-            return f"half of them spread over {said} of their value or more from the 20th to the 80th percentile"
-        places = {mark.x for mark in self.marks} - {None}
-        if self.line and len(places) < FEW:
-            return f"a line needs {FEW} points at least, and there {'is' if len(places) == 1 else 'are'} {len(places)}"
+        points = len({mark.x for mark in self.marks}) if self.line else None
+        if why := unfit(spreads, points):
+            return why
         if self.contest and not self.line and len(self.marks) == 1:
             return f"only {self.marks[0].label()} was measured, and nothing beside it"
         return ""
@@ -129,6 +127,21 @@ class Plot:
     def spread_of(self) -> str:
         """What the ends are."""
         return "lowest to highest machine" if self.ranges else "p20 to p80"
+
+
+def unfit(spreads: Sequence[float], points: int | None) -> str:
+    """Why numbers are too noisy to draw, or a line's points too few; empty where they are fit.
+
+    Args:
+        spreads: from p20 to p80, as parts of the values.
+        points: of a line; None where there is no line.
+    """
+    if spreads and (middle := statistics.median(spreads)) > NOISY:
+        said = units.text(middle, "%")
+        return f"half of them spread over {said} of their value or more from the 20th to the 80th percentile"
+    if points is not None and points < FEW:
+        return f"a line needs {FEW} points at least, and there {'is' if points == 1 else 'are'} {points}"
+    return ""
 
 
 def plots(question: Question, store: Store) -> list[Plot]:

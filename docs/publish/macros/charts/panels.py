@@ -15,6 +15,7 @@ from docs.publish.macros.charts.question import Question
 from docs.publish.macros.charts.svg import svg
 from docs.publish.macros.charts.vega import Spec
 from docs.publish.place import Place, machine_page
+from docs.publish.records.measured import Measured
 
 DRAW: dict[str, Callable[[Plot, int], Spec]] = {"bars": bars, "lines": lines, "history": history}
 SIZES = {"wide": 720, "narrow": 350}  # CSS pixels
@@ -43,7 +44,7 @@ def panel(question: Question, plot: Plot, shown: Evidence, place: Place, first: 
     return markup.panel(
         title="" if why else title,
         what=words.what(question, plot),
-        body=f'<p class="rp-chart__words">{_instead(plot)}</p>' if why else "".join(drawings),
+        body=instead(row, why) if why else "".join(drawings),
         source=f"{machine}, {evidence.days(mark.row.record for mark in plot.marks)}.{note}{_stale(plot)}{_busy(plot)}",
         details=f"<details><summary>The numbers</summary>{table}</details>",
         machine=known,
@@ -51,10 +52,10 @@ def panel(question: Question, plot: Plot, shown: Evidence, place: Place, first: 
     )
 
 
-def _instead(plot: Plot) -> str:
-    """What is said where a drawing would show nothing."""
-    machine = plot.newest.record.machine["name"]
-    return f"The numbers of {escape(machine)} are not drawn: {escape(plot.undrawn)}. They stand in the table below."
+def instead(row: Measured, why: str) -> str:
+    """What is said of a machine of which a drawing would show nothing."""
+    said = f"The numbers of {row.record.machine['name']} are not drawn: {why}. They stand in the table below."
+    return f'<p class="rp-chart__words">{escape(said)}</p>'
 
 
 def _stale(plot: Plot) -> str:

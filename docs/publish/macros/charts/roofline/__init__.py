@@ -48,14 +48,15 @@ def _panel(asked: Asked, plot: Plot, shown: Evidence, place: Place) -> str:
     title = _title(asked, plot) if home else f"{row.record.machine['name']}: {_ridge(plot)}"
     points = "; ".join(f"{stem.name} {', '.join(map(_said, stem.rows))}" for stem in plot.every)
     spoken = f"{title}. {_ridge(plot)}. {points}"
-    drawn = "".join(panels.drawing(drawing.spec(plot, width), size, spoken) for size, width in panels.SIZES.items())
+    drawn = (panels.drawing(drawing.spec(plot, width), size, spoken) for size, width in panels.SIZES.items())
+    why = plot.undrawn
     machine = markup.link(row.record.machine["name"], place.to(machine_page(row.machine)))
     days = evidence.days(each.record for stem in plot.every for each in stem.rows)
     badge = f' <span class="rp-badge">stale</span> {escape(", ".join(stale))}: changed since.' if stale else ""
     return markup.panel(
-        title=title,
+        title="" if why else title,
         what=f"Rate over arithmetic intensity, both axes logarithmic. {_timed(plot)}",
-        body=_key(plot) + drawn,
+        body=panels.instead(row, why) if why else _key(plot) + "".join(drawn),
         source=f"{machine}, {days}.{f' {escape(asked.note)}' if home and asked.note else ''}{badge}",
         details=f"<details><summary>The numbers</summary>{_table(plot, shown, place)}</details>",
         machine=(row.machine, row.record.machine["name"]),

@@ -38,11 +38,14 @@ class Frame:
         """As high as the names need."""
         narrow = width < 500
         across = Across.of([stem.intensity for stem in plot.every], width - LEFT - RIGHT)
-        top = plot.roofs.matrix.value * 10 ** (HEAD / DECADE[narrow])
+        highest = max(plot.roofs.matrix.value, *(stem.rates[0] / 2 for stem in plot.every))
+        top = highest * 10 ** (HEAD / DECADE[narrow])
         decade = Height(top / 10, top, True, DECADE[narrow])
         written = [stem.name.replace(", ", ",\n") if narrow else stem.name for stem in plot.stems]
         found = ends(plot, written, across, decade.pixel)
-        lowest = max(end + LINE_HEIGHT * (1 + name.count("\n")) for end, name in zip(found, written, strict=True))
+        lines = [end + LINE_HEIGHT * name.count("\n") for end, name in zip(found, written, strict=True)]
+        points = [decade.pixel(rate) for stem in plot.every for rate in stem.rates]
+        lowest = max(*lines, *points) + LINE_HEIGHT
         height = Height(decade.value(lowest), top, True, math.ceil(lowest))
         return cls(narrow, plot.roofs.matrix.text.split()[-1], across, height, written, found)
 

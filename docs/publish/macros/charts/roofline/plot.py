@@ -10,6 +10,7 @@ from docs.publish.errors import unknown
 from docs.publish.evidence import Quantity
 from docs.publish.macros import numbers
 from docs.publish.macros.calc import calc
+from docs.publish.macros.charts.marks import unfit
 from docs.publish.macros.gains import ALONE, typical
 from docs.publish.place import Place, kernel_files
 from docs.publish.records.measured import PUBLISHED_MACHINE, Coordinates, Measured
@@ -23,7 +24,7 @@ class Asked:
     Attributes:
         case, variant: whose line is traced below the roofs; the roofs are those of the same run.
         along: the dimension of its shape that makes the intensity.
-        named: the places on the line that have a name.
+        named: the places on the line that have a name, beside its ends.
         points: what else stands below the roofs, each a name, a case, its variants, a shape and, if needed, a mode.
         kernels: what each kernel is drawn with, at the shape that its page calls typical, forward.
         title: with placeholders, see `_title` of the package.
@@ -97,6 +98,14 @@ class Plot:
     def last(self) -> Measured:
         return self.line[-1].rows[0]
 
+    @property
+    def undrawn(self) -> str:
+        """Why there is nothing to see in a drawing of this machine's numbers; empty where there is."""
+        rows = [stem.rows[0] for stem in self.line]
+        if busy := [row.busy for row in rows if row.busy]:
+            return f"the machine was busy ({busy[0]})"
+        return unfit([(row.time.p80 - row.time.p20) / row.time.p50 for row in rows], len(rows))
+
 
 def rate(row: Measured) -> float:
     """FLOPs a second."""
@@ -114,13 +123,14 @@ def plot(asked: Asked, store: Store, place: Place, root: Path, machine: str) -> 
     if not rows:
         return None
     line = [Stem(_of_line(asked, row, first=row is rows[0]), [row]) for row in rows]
-    ends = [line[0], line[-1]]
-    named = [stem for stem in line if stem.rows[0].row.shape[asked.along] in asked.named] or ends
+    sizes = {rows[0].row.shape[asked.along], *asked.named, rows[-1].row.shape[asked.along]}
+    named = [stem for stem in line if stem.rows[0].row.shape[asked.along] in sizes]
     where = Coordinates(asked.case, machine=machine)
     memory = numbers.ceiling(store, place, "copy", at=where)
     matrix = numbers.ceiling(store, place, rows[0].dtype, rows[0].row.regime, where)
     ridge = calc(place, "matrix / memory", "FLOP/byte", {"matrix": matrix, "memory": memory})
-    stems = [stem for point in asked.points if (stem := _stem(store, machine, *point))]
+    strict = machine == PUBLISHED_MACHINE
+    stems = [stem for point in asked.points if (stem := _stem(store, machine, strict, *point))]
     kernels = _kernels(asked, store, root, machine)
     roofs = Roofs(memory, matrix, ridge, rows[0].dtype)
     return Plot(roofs, line, [*named, *stems, *kernels], kernels)
@@ -134,16 +144,23 @@ def _of_line(asked: Asked, row: Measured, first: bool) -> str:
 
 
 def _stem(
-    store: Store, machine: str, name: str, case: str, variants: Sequence[str], shape: str, mode: str = ALONE
+    store: Store,
+    machine: str,
+    strict: bool,
+    name: str,
+    case: str,
+    variants: Sequence[str],
+    shape: str,
+    mode: str = ALONE,
 ) -> Stem | None:
     """A place's variants on a machine; None where it was not measured there.
 
     Raises:
-        PublishError: on the published machine one of them was not measured.
+        PublishError: one of them was not measured, and `strict` says that all have to be.
     """
     at = Coordinates(case, direction="forward", shape=shape, mode=mode, machine=machine)
     found = {row.variant: row for row in store.select(at) if row.row.flops and row.row.moved and not row.busy}
-    for variant in variants if machine == PUBLISHED_MACHINE else ():
+    for variant in variants if strict else ():
         if variant not in found:
             raise unknown(f"roofline: {name}: variant with bytes and FLOPs at {shape}, {mode}", variant, found)
     rows = [found[variant] for variant in variants if variant in found]
@@ -157,5 +174,5 @@ def _kernels(asked: Asked, store: Store, root: Path, machine: str) -> list[Stem]
         case = f"kernels/{name.replace('_', '-')}"
         if store.select(Coordinates(case, "ours", machine=machine, mode=ALONE)):
             title, shape = typical(root, case)
-            stems.append(_stem(store, machine, title, case, asked.kernels, shape))
+            stems.append(_stem(store, machine, False, title, case, asked.kernels, shape))
     return [stem for stem in stems if stem]
