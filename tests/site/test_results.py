@@ -32,6 +32,8 @@ def test_no_column_is_cut_on_a_wide_screen(site: Site, page: Page, case: str) ->
     page.set_viewport_size({"width": 1440, "height": 900})
     page.goto(f"{site.address}results/machines/nvidia-h200/kernels-{case}/")
     page.evaluate("document.fonts.ready.then(() => null)")
+    heads = "(links) => links.filter((link) => link.getClientRects().length > 1).map((link) => link.textContent)"
+    assert page.locator(".rp-grid thead a").evaluate_all(heads) == [], "a word is broken"
     grids = "[...document.querySelectorAll('.rp-grid')].map((box) => box.scrollWidth - box.clientWidth)"
     assert set(page.evaluate(grids)) == {0}
 

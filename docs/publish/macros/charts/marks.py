@@ -98,7 +98,7 @@ class Plot:
         points = len({mark.x for mark in self.marks}) if self.line else None
         if why := unfit(spreads, points):
             return why
-        if self.contest and not self.line and len(self.marks) == 1:
+        if self.contest and len(self.marks) == 1 and not self.busy:
             return f"only {self.marks[0].label()} was measured, and nothing beside it"
         return ""
 
