@@ -1,5 +1,6 @@
 """HTML that all kinds of pages share: tables, panels, links."""
 
+import json
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -8,12 +9,21 @@ import jinja2
 
 NONE = "–"
 TEMPLATES = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent))
-FRONT_MATTER = "---\ntitle: {title}\ndescription: {description}\nsearch:\n  exclude: true\n---\n\n# {title}\n\n"
+FRONT_MATTER = (
+    "---\ntitle: {title}\ndescription: {description}\nhide: {hidden}\nsearch:\n  exclude: true\n---\n\n# {heading}\n\n"
+)
 
 
-def front_matter(title: str, description: str) -> str:
-    """The head of a generated page, which search leaves out."""
-    return FRONT_MATTER.format(title=title, description=description)
+def front_matter(title: str, description: str, wide: bool = False) -> str:
+    """The head of a generated page, which search leaves out. Its texts may have colons and quotes.
+
+    Args:
+        wide: its tables need the room of the navigation at the side.
+    """
+    quoted = {"title": title, "description": description, "hidden": ["navigation"] if wide else []}
+    return FRONT_MATTER.format(
+        heading=title, **{name: json.dumps(text, ensure_ascii=False) for name, text in quoted.items()}
+    )
 
 
 def table(
@@ -83,6 +93,11 @@ def panels(drawn: Iterable[str], kind: str = "") -> str:
     # a section, since the search's index takes the first </div> inside for the end of what it was to leave out
     classes = f"rp-chart rp-chart--{kind}" if kind else "rp-chart"
     return f'<section class="{classes}" data-search-exclude>{"".join(drawn)}</section>'
+
+
+def beside(blocks: Iterable[str]) -> str:
+    """Charts or tables of the same thing side by side, where the screen has room for two."""
+    return f'<section class="rp-pair">{"".join(blocks)}</section>'
 
 
 def link(text: str, href: str) -> str:

@@ -111,7 +111,7 @@ def test_what_is_drawn_is_vega_lite(kind, project):
 
 def test_every_machine_has_its_own_panel_and_only_the_pages_machine_its_title_and_note(project):
     laptop = record(project, machine=LAPTOP, id="laptop", rows=[row(project, mode="calls", time=timing(3))])
-    spec = BARS | {"title": "Ours moves {ours}", "mode": "device", "note": "Eight rows."}
+    spec = BARS | {"title": "Ours moves {ours}", "mode": "device", "note": "Eight rows.", "variants": ["ours"]}
     html = drawn(project, spec, record(project), laptop)
     assert re.findall(r'data-machine="([^"]+)"', html) == ["nvidia-h200", "laptop"]
     assert titles(html) == ["Ours moves 2.00 TB/s", "A laptop: ours, 667 GB/s"]
@@ -126,6 +126,82 @@ def test_of_another_machine_is_said_who_is_ahead(metric, project):
         drawn(project, BARS | {"title": "{ours}", "metric": metric, "mode": "device"}, record(project), laptop)
     )
     assert title.startswith("A laptop: eager is ahead with ")
+
+
+# ---- where a drawing would show nothing -----------------------------------------------------------------------------
+
+
+def near(root, *parts: float) -> dict:
+    """Variants that reach these parts of the ceiling of 4 TB/s, each within a hundredth."""
+    names = ("eager", "compile", "ours")
+    times = [{"p20": 0.5e-3 / part / 1.005, "p50": 0.5e-3 / part, "p80": 0.5e-3 / part / 0.995} for part in parts]
+    return record(
+        root,
+        [row(root, variant=name, time=TIMING | time) for name, time in zip(names[-len(times) :], times, strict=True)],
+    )
+
+
+@pytest.mark.parametrize(("metric", "begins"), [("bandwidth", "3.3 TB/s"), ("share", "80%")])
+def test_what_lies_near_the_ceiling_is_zoomed_into_as_dots_and_says_so(metric, begins, project):
+    html = drawn(project, BARS | {"metric": metric}, near(project, 0.87, 0.95, 0.98))
+    for size in ("wide", "narrow"):
+        spec = spec_of(html, size)
+        kinds = [layer["mark"]["type"] for layer in spec["layer"]]
+        assert "point" in kinds and "bar" not in kinds, "a bar is as long as its value"
+        low, high = spec["layer"][0]["encoding"]["x"]["scale"]["domain"]
+        assert low == pytest.approx(float(begins.split()[0].rstrip("%"))) and 0.75 * high < low < 0.87 * high
+    assert html.count(f"the axis begins at {begins}") == 4, "drawn twice, and each time told how to be drawn again"
+    assert f"The axis begins at {begins}.</div>" in html
+
+
+def test_lines_near_the_ceiling_begin_there_too(project):
+    rows = [each | {"shape": {"rows": 8, "columns": columns}} for columns in (1, 4, 16)
+            for each in near(project, 0.87, 0.95)["rows"]]  # fmt: skip
+    html = drawn(project, LINES | {"metric": "share"}, record(project, rows))
+    scale = next(
+        layer["encoding"]["y"]["scale"] for layer in spec_of(html, "wide")["layer"] if layer["mark"]["type"] == "line"
+    )
+    assert scale["domain"][0] == 80 and "The axis begins at 80%.</div>" in html
+
+
+def test_one_that_is_far_from_the_ceiling_keeps_the_axis_at_zero(project):
+    html = drawn(project, BARS, near(project, 0.65, 0.95, 0.98))
+    assert spec_of(html, "wide")["layer"][0]["encoding"]["x"]["scale"]["domain"][0] == 0
+    assert "begins at" not in html
+
+
+def words_of(html: str) -> list[str]:
+    return re.findall(r'class="rp-chart__words">(.*?)</p>', html)
+
+
+def test_few_points_of_a_line_are_told_in_words_with_their_table(project):
+    whole = scaling(project, "ours", "eager")
+    few = record(
+        project, [each for each in whole["rows"] if each["shape"]["columns"] < 16], machine=LAPTOP, id="laptop"
+    )
+    html = drawn(project, LINES, whole, few)
+    home, other = html.split('data-machine="laptop"')
+    assert "<svg" in home and not words_of(home)
+    assert "<svg" not in other and other.count('class="rp-number"') == 4
+    assert words_of(other) == [
+        "The numbers of A laptop are not drawn: a line needs 3 points at least, and there are 2. "
+        "They stand in the table below."
+    ]
+
+
+def test_a_contest_with_one_side_is_told_in_words(project):
+    laptop = record(project, [row(project, mode="calls")], machine=LAPTOP, id="laptop")
+    html = drawn(project, BARS | {"mode": "device"}, record(project), laptop)
+    assert ["only ours was measured, and nothing beside it" in said for said in words_of(html)] == [True]
+    assert not words_of(drawn(project, BARS | {"mode": "device", "better": False}, record(project), laptop))
+
+
+@pytest.mark.parametrize(("spread", "told"), [(0.5, True), (0.3, False)])
+def test_noisy_numbers_are_told_in_words(spread, told, project):
+    time = TIMING | {"p20": (1 - spread / 2) * 1e-3, "p80": (1 + spread / 2) * 1e-3}
+    rows = [row(project, variant=name, time=time) for name in ("ours", "eager", "compile")]
+    said = words_of(drawn(project, BARS | {"metric": "time"}, record(project, rows)))
+    assert ["spread over 50.0% of their value or more" in each for each in said] == [True] * told
 
 
 def test_over_shares_the_ceiling_is_one(project):

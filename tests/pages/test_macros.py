@@ -236,7 +236,12 @@ MISUSE = [
         'table("kernels/add", "time", direction="backward", shape="9x9")',
         "shape of kernels/add: expected one of 8x8, 8x4; got '9x9'",
     ),
+    ('chart(case="kernels/add", direction=["forward", "backward"], note=["One"])', "note: expected one for each of"),
     ('chart(kind="pie", case="kernels/add", metric="time")', "chart: kind: expected one of"),
+    (
+        'table("kernels/add", "time", direction=["forward", "backward"], title="Both")',
+        "title: expected one for each of",
+    ),
 ]
 
 
@@ -331,6 +336,27 @@ def test_a_table_has_the_evidence_of_each_cell(root: Path):
     assert html.count("<tr>") == 3
     assert html.count("data-evidence=") == 3, "one of the four is not measured"
     assert "ours, 8 × 8" in html
+
+
+def test_directions_stand_side_by_side_each_with_its_title(root: Path):
+    only(root, [tiny.row(root, direction=name, variant=side) for name in ("forward", "backward")
+                for side in ("ours", "compile")])  # fmt: skip
+    both = '"kernels/add", metric="time", direction=["forward", "backward"], title=["One", "Other"]'
+    for macro in (f"table({both})", f"chart(case={both}, kind='bars')"):
+        markdown, page = rendered(f"{{{{ {macro} }}}}\n", root)
+        html = page.finish(markdown)
+        (pair,) = re.findall(r'<section class="rp-pair">(.*)</section>', html, re.S)
+        assert pair.count('<section class="rp-chart') == 2
+        assert re.findall(r'rp-chart__title">([^<]*)<', pair) == ["One", "Other"]
+        assert re.findall(r"(Forward|Backward), bfloat16", pair) == ["Forward", "Backward"]
+
+
+def test_columns_of_tables_side_by_side_have_short_names(root: Path):
+    only(root, [tiny.row(root, direction=name, variant="compile", shape=shape) for name in ("forward", "backward")
+                for shape in ({"rows": 8, "columns": 4}, {"rows": 8, "columns": 8})])  # fmt: skip
+    for directions, name in (('["forward", "backward"]', "compile"), ('"forward"', "torch.compile")):
+        markdown, page = rendered(f'{{{{ table("kernels/add", "time", direction={directions}) }}}}\n', root)
+        assert set(re.findall(r'<th scope="col">([^<]*)</th>', page.finish(markdown))) == {"rows × columns", name}
 
 
 def test_evidence_says_the_case_in_words_and_how_to_measure_it_again(root: Path):

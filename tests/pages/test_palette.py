@@ -74,6 +74,12 @@ def test_variants_of_one_case_can_be_told_apart(mode, blindness, cases):
             assert distance > APART, f"{case}: {one} and {other} look alike: {distance:.1f}"
 
 
+def test_in_the_dark_ours_outshines_plain_code_and_its_rewrites():
+    """What is brightest is looked at first, and that must not be what is merely written in another way."""
+    dark = {name: luminance(colour) for name, colour in palette.colours("dark").items()}
+    assert max(dark[name] for name in ("eager", "rewrite", "rewrite-2", "other", "other-2")) < dark["ours"]
+
+
 def test_css_has_every_colour_in_both_modes():
     css = palette.css()
     for mode in palette.MODES:

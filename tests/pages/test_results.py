@@ -7,7 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
+from docs.publish import markup
 from docs.publish.evidence import of_row
 from docs.publish.generated import exports, history, machines, verification
 from docs.publish.place import Place
@@ -94,9 +96,6 @@ def test_a_machines_page_says_all_that_evidence_needs(store: Store):
         "0.00100",
         "0.00200",
         "2.50 s",
-        "–",
-        "–",
-        "–",
     ]
     page = machines.page(store, "nvidia-h200", PLACE)
     assert '<a href="kernels-add/">kernels/add</a>' in page, "the machine's own page lists its cases"
@@ -117,6 +116,26 @@ def test_result_pages_stay_out_of_search(store: Store):
         verification.page([], {}, {}, PLACE),
     ]
     assert all("search:\n  exclude: true" in page.partition("\n---\n")[0] for page in pages)
+
+
+def test_a_column_in_which_nothing_stands_is_left_out(store: Store):
+    page = machines.case_page(store, "nvidia-h200", "kernels/add", OF_CASE)
+    head, line = page.partition("<thead>")[2].split("</thead>")[0], page.partition("<tbody>")[2].split("</tr>")[0]
+    names = re.findall(r'<th scope="col">(.*?)</th>', head)
+    assert names[:3] == ["shape", "variant", "p50"] and not {"registers", "spills", "launch"} & set(names)
+    assert len(re.findall("<t[hd]", line)) == len(names)
+
+
+def test_the_head_of_a_page_is_read_whatever_is_in_its_texts():
+    """YAML that is none is no head at all: search found a page whose case asks "…: SwiGLU, GeGLU?"."""
+    head, _, rest = markup.front_matter('kernels/a: "b"', "What is left: this, or 'that'?").partition("\n---\n")
+    assert yaml.safe_load(head) == {
+        "title": 'kernels/a: "b"',
+        "description": "What is left: this, or 'that'?",
+        "hide": [],
+        "search": {"exclude": True},
+    }
+    assert rest.strip() == '# kernels/a: "b"'
 
 
 def test_exports_hold_every_current_row(store: Store):

@@ -27,13 +27,20 @@ SAMPLE = "{include: rpSample}"
 CODE = """[...document.querySelectorAll('.highlight pre > code')].filter((code) => code.scrollWidth > code.clientWidth)
     .map((code) => code.textContent.split('\\n').reduce((one, other) => other.length > one.length ? other : one))"""
 
-CROWDED = """[...document.querySelectorAll('.role-axis-label')].flatMap((axis) => {
-    const labels = [...axis.querySelectorAll('text')].filter((label) => label.getBoundingClientRect().width)
-    return labels.slice(1).map((label, at) => [labels[at], label])
-}).filter(([one, next]) => {
-    const [a, b] = [one, next].map((label) => label.getBoundingClientRect())
-    return a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom
-}).map((two) => two.map((label) => label.textContent).join(' on '))"""
+CROWDED = """[...document.querySelectorAll('.rp-chart__plot')].flatMap((plot) => {
+    const LOOSE = 5 // pixels above and below the letters of two lines, which are part of their boxes
+    const slanted = (text) => /rotate\\((?!0)/.test(text.getAttribute('transform') ?? '')
+    const box = (text) => text.getBoundingClientRect()
+    const seen = (text) => text.textContent.trim() && box(text).width && !slanted(text)
+    const texts = [...plot.querySelectorAll('svg text')].filter(seen)
+    const { left, right } = box(plot)
+    const outside = texts.filter((text) => box(text).left < left - 1 || box(text).right > right + 1)
+    const over = (a, b) => a.left + 1 < b.right && a.top + LOOSE < b.bottom
+    const pairs = texts.flatMap((one, at) => texts.slice(at + 1).map((other) => [one, other]))
+    const meet = ([one, other]) => over(box(one), box(other)) && over(box(other), box(one))
+    const words = pairs.filter(meet).map((two) => two.map((text) => text.textContent).join(' on '))
+    return [...outside.map((text) => text.textContent + ' outside of its chart'), ...words]
+})"""
 
 
 def test_page(site: Site, page: Page, url: str) -> None:
@@ -105,7 +112,7 @@ def wide_code(page: Page) -> Iterator[str]:
 
 
 def wide_pages(page: Page) -> Iterator[str]:
-    """Widths of a screen at which the whole page scrolls sideways, or labels of a chart's axis lie on each other."""
+    """Widths of a screen at which the page scrolls sideways, or a chart's words lie on each other or beside it."""
     for width in (DESKTOP["width"], 1024, 390):
         page.set_viewport_size({"width": width, "height": DESKTOP["height"]})
         if (needed := page.evaluate(WIDTH)) > width:
@@ -144,7 +151,7 @@ FAULTS = {
     "width": '<p style="width: 3000px">wide</p>',
     "code": '<div class="highlight"><pre><code style="display: block; width: 9em; overflow: auto">123456789 123456789'
     "</code></pre></div>",
-    "labels": '<svg><g class="role-axis-label"><text x="9" y="9">16384</text><text x="20" y="9">65536</text></g></svg>',
+    "labels": '<div class="rp-chart__plot"><svg><text y="9">16384</text><text x="9" y="9">65536</text></svg></div>',
     "weight": '<img src="../heavy.svg" alt="">',
 }
 

@@ -94,6 +94,12 @@ def test_dots_stand_under_numbers_of_the_prose_alone(site: Site, page: Page) -> 
     expect(table.first).to_have_css("text-decoration-color", "rgba(0, 0, 0, 0)")
 
 
+def test_whole_bars_are_equally_long_in_all_columns(site: Site, page: Page) -> None:
+    page.goto(site.address + "kernels/softmax/")
+    bars = "(cells) => cells.map((cell) => getComputedStyle(cell, '::after').width)"
+    assert len(set(page.locator(".rp-pair .rp-cell").evaluate_all(bars))) == 1
+
+
 # ---- charts ---------------------------------------------------------------------------------------------------------
 
 

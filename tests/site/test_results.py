@@ -27,6 +27,17 @@ def test_a_link_to_a_line_lands_below_the_head_which_stays(site: Site, page: Pag
     assert first["x"] == page.locator(".rp-grid:has(tr:target)").bounding_box()["x"], "the first column went away"
 
 
+@pytest.mark.parametrize("case", ["softmax", "rope", "cross-entropy"])
+def test_no_column_is_cut_on_a_wide_screen(site: Site, page: Page, case: str) -> None:
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto(f"{site.address}results/machines/nvidia-h200/kernels-{case}/")
+    page.evaluate("document.fonts.ready.then(() => null)")
+    heads = "(links) => links.filter((link) => link.getClientRects().length > 1).map((link) => link.textContent)"
+    assert page.locator(".rp-grid thead a").evaluate_all(heads) == [], "a word is broken"
+    grids = "[...document.querySelectorAll('.rp-grid')].map((box) => box.scrollWidth - box.clientWidth)"
+    assert set(page.evaluate(grids)) == {0}
+
+
 def test_lines_are_filtered_by_words(site: Site, page: Page) -> None:
     page.goto(site.address + CASE)
     every = page.locator(".rp-grid tbody tr").count()

@@ -42,6 +42,7 @@ QUERIES = {
     "rms norm": ["kernels/rms-norm/", "kernels/add-rms-norm/"],
     "cross-entropy backward": ["kernels/cross-entropy/"],
     "rotary": ["kernels/rope/"],
+    "swiglu": ["kernels/swiglu/"],
     "float64 reference": ["results/methodology/#right-before-fast", "validation/equivalence/"],
     "stale": ["results/methodology/#stale-numbers"],
     "graph break": [],  # "graph" and "break" both stand on some pages, and nowhere together

@@ -59,7 +59,7 @@ def case_page(store: Store, machine: str, case: str, place: Place) -> str:
     rows = store.select(Coordinates(case, machine=machine))
     name = store.machines[machine]
     back = link(name, place.to(machine_page(machine)))
-    head = front_matter(f"{case}, {name}", evidence.question(case) or "Every number of this case")
+    head = front_matter(f"{case}, {name}", evidence.question(case) or "Every number of this case", wide=True)
     return f"{head}<p>Every current number of this case on {back}.</p>\n\n{_case(rows, place)}"
 
 
@@ -172,10 +172,16 @@ def _case(rows: list[Measured], place: Place) -> str:
         return row.direction, row.dtype, row.mode, " × ".join(row.row.shape)
 
     for (direction, dtype, mode, dimensions), timed in groupby(sorted(rows, key=group), group):
-        lines = table(COLUMNS, [(row.anchor, _cells(row)) for row in timed], grid=True)
+        lines = _table([(row.anchor, _cells(row)) for row in timed])
         what = f"<p><strong>{direction}</strong>, {dtype}, timed as {mode}; shape: {dimensions}</p>"
         parts.append(f'<section class="rp-group">{what}{lines}</section>\n\n')
     return "".join(parts)
+
+
+def _table(lines: list[tuple[str, list[str]]]) -> str:
+    """The lines without the columns in which none of them has anything."""
+    kept = [at for at in range(len(COLUMNS)) if any(cells[at] != NONE for _, cells in lines)]
+    return table([COLUMNS[at] for at in kept], [(name, [cells[at] for at in kept]) for name, cells in lines], grid=True)
 
 
 def _cells(measured: Measured) -> list[str]:

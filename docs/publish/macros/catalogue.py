@@ -5,6 +5,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from docs.publish import markup
 from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Quantity
 from docs.publish.macros import captures as capture_blocks
@@ -22,6 +23,7 @@ from docs.publish.macros import (
     timelines,
 )
 from docs.publish.macros.calc import Input, calc
+from docs.publish.macros.charts import roofline
 from docs.publish.macros.claims import Side
 from docs.publish.macros.page import Page
 from docs.publish.records.captures import Captures
@@ -140,17 +142,29 @@ class Macros:
         variants: Names = (),
         shape: Names = (),
         over: str | None = None,
-        title: str = "",
-        **where: str,
+        **where: Any,
     ) -> str:
-        """A table from records, see docs.publish.macros.tables.table."""
-        at, page = Coordinates(case, **where), self._page
-        named = _list(metric), _list(variants), _list(shape)
-        return page.put_html(tables.table(self._store, page.place, page.evidence, at, *named, over, title))
+        """A table from records, see docs.publish.macros.tables.table; of several directions side by side."""
+        page, named = self._page, (_list(metric), _list(variants), _list(shape))
+        narrow = not isinstance(where.get("direction"), str | None)
+
+        def drawn(title: str = "", **where: str) -> str:
+            at = Coordinates(case, **where)
+            return tables.table(self._store, page.place, page.evidence, at, *named, over, title, narrow)
+
+        return page.put_html(_by_direction(drawn, where))
 
     def chart(self, **spec: Any) -> str:
-        """A chart from records, see docs.publish.macros.charts.render."""
-        return self._page.put_html(charts.render(spec, self._store, self._page.evidence, self._page.place))
+        """A chart from records, see docs.publish.macros.charts.render; of several directions side by side."""
+        page = self._page
+        return page.put_html(
+            _by_direction(lambda **one: charts.render(one, self._store, page.evidence, page.place), spec)
+        )
+
+    def roofline(self, **spec: Any) -> str:
+        """A machine's roofs and what was measured below them, see docs.publish.macros.charts.roofline."""
+        page = self._page
+        return page.put_html(roofline.render(spec, self._store, page.evidence, page.place, self._root))
 
     def gains(self, case: str, shape: Names) -> str:
         """What a kernel gains, alone at some shapes and inside a compiled block, see docs.publish.macros.gains."""
@@ -250,6 +264,23 @@ class Macros:
         """The macros by name."""
         names = [name for name in dir(self) if not name.startswith("_") and name != "all"]
         return {name: getattr(self, name) for name in names}
+
+
+def _by_direction(drawn: Callable[..., str], spec: dict[str, Any]) -> str:
+    """What is drawn of a specification: once, or for each of its directions, with a title and a note each.
+
+    Raises:
+        PublishError: the titles or notes are not as many as the directions.
+    """
+    directions = spec.get("direction")
+    if directions is None or isinstance(directions, str):
+        return drawn(**spec)
+    own = {name: spec[name] for name in ("title", "note") if name in spec}
+    for name, texts in own.items():
+        if isinstance(texts, str) or len(texts) != len(directions):
+            raise PublishError(f"{name}: expected one for each of {', '.join(directions)}, got {texts!r}")
+    each = [{name: texts[at] for name, texts in own.items()} for at in range(len(directions))]
+    return markup.beside(drawn(**spec | {"direction": name} | one) for name, one in zip(directions, each, strict=True))
 
 
 def _list(names: Names) -> list[str]:

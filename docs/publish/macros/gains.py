@@ -83,13 +83,13 @@ def of_all(store: Store, place: Place, page: Evidence, root: Path, what: str) ->
         if not known:
             continue  # it waits for somebody with the GPU
         alone = [point for point in known if not point.in_block]
-        title, shape = _meta(root, slug)
-        typical = _at(alone, shape)
+        title, shape = typical(root, f"kernels/{slug}")
+        usual = _at(alone, shape)
         link = markup.link(title, place.to(f"kernels/{slug}/"))
         formula = "<br>".join(map(markup.code, _formula(root, name)))
-        verdicts.append(("", [link, formula, escape(_shapes(typical[0], alone)), verdict(typical, known)]))
+        verdicts.append(("", [link, formula, escape(_shapes(usual[0], alone)), verdict(usual, known)]))
         worst = min(alone, key=lambda point: point.over(point.best.variant))
-        chosen = {"typical": typical, "worst": [worst], "block": [point for point in known if point.in_block]}
+        chosen = {"typical": usual, "worst": [worst], "block": [point for point in known if point.in_block]}
         gains += [(f"{link}, {_where(point)}", point) for point in chosen.get(what, [])]
     if what != "verdicts":
         return _panel(gains, place, page)
@@ -106,9 +106,9 @@ def points(store: Store, case: str) -> list[Point]:
     return [Point(ours, others) for ours, others in timed if ours and others]
 
 
-def verdict(typical: Iterable[Point], known: Iterable[Point]) -> str:
+def verdict(usual: Iterable[Point], known: Iterable[Point]) -> str:
     """When to use a kernel, as its gains say: alone against eager code, and in a whole step of the compiled block."""
-    if any(point.over("eager") <= 1 + LEVEL for point in typical if "eager" in point.others):
+    if any(point.over("eager") <= 1 + LEVEL for point in usual if "eager" in point.others):
         return "PyTorch's own is as fast."
     steps = [point for point in known if point.in_block and point.ours.direction == "both"]
     gains = [point.over("compile") for point in steps if "compile" in point.others]
@@ -172,13 +172,17 @@ def _shapes(typical: Point, known: list[Point]) -> str:
     return f"{' × '.join(dimensions)}, {dimensions[-1]} {min(lengths)} to {max(lengths)}"
 
 
-def _meta(root: Path, slug: str) -> tuple[str, str]:
-    """The title of a kernel's page, and the shape that it calls typical."""
-    path = f"kernels/{slug}.md"
+def typical(root: Path, case: str) -> tuple[str, str]:
+    """The title of a kernel's page, and the shape that it calls typical.
+
+    Raises:
+        PublishError: it names none.
+    """
+    path = f"{case}.md"
     meta = dict(META.findall((root / "docs" / "pages" / path).read_text(encoding="utf-8").split("\n---\n")[0]))
     if "typical" not in meta:
         raise PublishError(f'{path}: expected a line "typical: 32768x4096" in the front matter, got none')
-    return meta.get("title", slug), meta["typical"]
+    return meta.get("title", case), meta["typical"]
 
 
 def _formula(root: Path, name: str) -> list[str]:

@@ -26,6 +26,7 @@ def table(
     shapes: list[str],
     over: str | None = None,
     title: str = "",
+    narrow: bool = False,
 ) -> str:
     """A table as HTML, with a panel for each machine, the published one first.
 
@@ -35,6 +36,7 @@ def table(
     Args:
         at: the case, and as far as it is needed direction, dtype, mode and machine.
         variants, shapes: all if none is named.
+        narrow: another one stands beside it, so variants have their short names.
 
     Raises:
         PublishError: nothing fits, or a choice is open.
@@ -51,7 +53,7 @@ def table(
 
     def panel(rows: list[Measured], shown: bool) -> str:
         record = rows[0].record
-        head, lines = _grid(rows, metrics)
+        head, lines = _grid(rows, metrics, narrow)
         beside = _compared(lines, over)
         cells = (
             ("", [escape(name), *(beside.cell(column, cell(*column)) for column in columns)]) for name, columns in lines
@@ -143,20 +145,20 @@ def _of_variants(rows: list[Measured], variants: list[str]) -> list[Measured]:
     return sorted((row for row in rows if row.variant in order), key=lambda row: order[row.variant])
 
 
-def _grid(rows: list[Measured], metrics: list[str]) -> Grid:
+def _grid(rows: list[Measured], metrics: list[str], narrow: bool) -> Grid:
     if len(metrics) == 1 and len({row.size for row in rows}) > 1:
-        return _by_shape(rows, metrics[0])
+        return _by_shape(rows, metrics[0], narrow)
     return _by_variant(rows, metrics)
 
 
-def _by_shape(rows: list[Measured], metric: str) -> Grid:
+def _by_shape(rows: list[Measured], metric: str, narrow: bool) -> Grid:
     """Shapes down, variants across."""
     variants = list(dict.fromkeys(row.variant for row in rows))
     sizes = sorted(
         {row.size for row in rows}, key=lambda size: [int(number) for number in size.split("x")], reverse=True
     )
     at = {(row.size, row.variant): row for row in rows}
-    head = [_dimensions(rows[0]), *(palette.label(name, case=rows[0].case) for name in variants)]
+    head = [_dimensions(rows[0]), *(palette.label(name, narrow, rows[0].case) for name in variants)]
     return head, [(units.size(size), [(at.get((size, name)), metric) for name in variants]) for size in sizes]
 
 

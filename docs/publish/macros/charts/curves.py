@@ -2,6 +2,8 @@
 
 import json
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from docs.publish import palette, units
 from docs.publish.macros.charts import vega
@@ -19,7 +21,9 @@ def lines(plot: Plot, width: int) -> Spec:
     labelled = _ticks(sizes, width)
     axis = vega.axis(values=labelled, labelExpr=BINARY, ticks=True, tickColor=LINE, domain=True, domainColor=INK)
     scale = {"type": "log", "base": 2, "domain": [sizes[0], sizes[-1]], "nice": False}
-    return _curves(plot, width, vega.number("x", scale=scale, axis=axis))
+    long = math.log(sizes[-1] / sizes[0]) or 1
+    parts = {size: math.log(size / sizes[0]) / long for size in sizes}
+    return _curves(plot, width, vega.number("x", scale=scale, axis=axis), parts)
 
 
 def history(plot: Plot, width: int) -> Spec:
@@ -27,16 +31,20 @@ def history(plot: Plot, width: int) -> Spec:
     dates = sorted({mark.x for mark in plot.marks})
     labelled = dates[:: math.ceil(len(dates) / (2 if width < 500 else 5))]
     axis = vega.axis(format="%-d %b %Y", values=labelled, domain=True)
-    return _curves(plot, width, {"field": "x", "type": "temporal", "axis": axis})
+    return _curves(plot, width, {"field": "x", "type": "temporal", "axis": axis}, {dates[-1]: 1})
 
 
-def _curves(plot: Plot, width: int, x: Spec) -> Spec:
+def _curves(plot: Plot, width: int, x: Spec, parts: Mapping[Any, float]) -> Spec:
+    """Curves; `parts` has the places at which names may stand, as parts of the way across."""
     narrow = width < 500
     height = Height.of(plot, pixels=270 if narrow else 300)
     ends = _ends(plot, height, short=narrow)
     ticks = {value: _tick(plot, height, value) for value in height.ticks()}
     left = vega.room(ticks.values()) + 12
-    right = vega.room((end["label"] for end in ends if end["last"]), bold=True) + 14
+    # each name begins where its curve ends, and all of them end on the drawing
+    beside = [(parts.get(end["x"], 0), width - left - vega.room([end["label"]], bold=True) - 14) for end in ends]
+    drawn = min([width - left - 14, *(math.floor(free / part) for part, free in beside if part)])
+    right = width - left - drawn
     scale = {
         "type": "log" if height.logarithmic else "linear",
         "domain": [height.bottom, height.top],
@@ -81,14 +89,13 @@ def _curves(plot: Plot, width: int, x: Spec) -> Spec:
         )
     top = 12 if height.logarithmic and not plot.ceiling else 24
     padding = {"left": left, "right": right, "top": top, "bottom": 24}
-    return vega.chart(layers, vega.data(plot, plot.marks), width - left - right, height.pixels, padding)
+    return vega.chart(layers, vega.data(plot, plot.marks), drawn, height.pixels, padding)
 
 
 def _ends(plot: Plot, height: Height, short: bool) -> list[Spec]:
     """A label for each curve at its last point. Those that would overlap are pushed apart."""
     last_marks = [max((m for m in plot.marks if m.variant == name), key=lambda mark: mark.x) for name in plot.variants]
     last_marks.sort(key=lambda mark: mark.value, reverse=True)
-    end = max(mark.x for mark in last_marks)
     labels = []
     for x in dict.fromkeys(mark.x for mark in last_marks):
         marks = [mark for mark in last_marks if mark.x == x]
@@ -99,7 +106,6 @@ def _ends(plot: Plot, height: Height, short: bool) -> list[Spec]:
                 "colour": palette.colour(mark.variant),
                 "x": x,
                 "place": height.value(pixel),
-                "last": x == end,
             }
             for mark, pixel in zip(marks, pixels, strict=True)
         ]

@@ -8,7 +8,7 @@ from docs.publish.macros.charts.marks import Plot
 
 @dataclass(frozen=True)
 class Height:
-    """The scale, in the plot's unit: from zero, or logarithmic where the values need it."""
+    """The scale, in the plot's unit: from zero or the plot's start, or logarithmic where the values need it."""
 
     bottom: float
     top: float
@@ -22,7 +22,8 @@ class Height:
         low, high = min(values), max(values)
         if plot.measure.lower_is_better and high > 30 * low > 0:
             return cls(low / 1.3, high * 1.3, True, pixels)
-        return cls(0, high * 1.06 or 1, False, pixels)
+        start = plot.start / plot.scale
+        return cls(start, start + (high - start) * 1.06 or 1, False, pixels)
 
     def pixel(self, value: float) -> float:
         """From the top."""
@@ -40,9 +41,11 @@ class Height:
         if self.logarithmic:
             powers = range(math.ceil(math.log10(self.bottom)), math.floor(math.log10(self.top)) + 1)
             return [10.0**power for power in powers][:: max(1, len(powers) // 5)]
-        step = 10 ** math.floor(math.log10(self.top / 4))
-        step *= max(factor for factor in (1, 2, 5, 10) if factor * step <= self.top / 3 or factor == 1)
-        return [index * step for index in range(math.floor(self.top / step) + 1)]
+        long = self.top - self.bottom
+        step = 10 ** math.floor(math.log10(long / 4))
+        step *= max(factor for factor in (1, 2, 5, 10) if factor * step <= long / 3 or factor == 1)
+        first = math.ceil(round(self.bottom / step, 6))
+        return [round(index * step, 9) for index in range(first, math.floor(self.top / step) + 1)]
 
 
 def apart(pixels: list[float], gap: float, height: float) -> list[float]:

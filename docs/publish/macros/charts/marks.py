@@ -1,5 +1,8 @@
 """From records to what is drawn: for each machine a plot of marks, all in one unit, with its ceiling."""
 
+import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,6 +12,9 @@ from docs.publish.macros.charts.question import Question
 from docs.publish.records.measured import Coordinates, Measured, Metric, Published
 from docs.publish.records.store import Store
 
+NEAR = 0.7  # of the ceiling: where all values are above it, the axis begins below the lowest instead of at zero
+NOISY = 0.4  # from p20 to p80, as a part of the value: where half of the marks spread further, nothing is drawn
+FEW = 3  # points of a line
 MIXES = {"triad": "measured ceiling of two reads per write"}
 
 
@@ -47,6 +53,8 @@ class Plot:
     Attributes:
         busy: the rows that are left out, since the machine was busy when they were measured.
         ranked: bars stand best first, rather than as `variants` has them.
+        line: the marks are points of lines over a size.
+        contest: several variants were asked for, to be compared.
     """
 
     measure: Metric
@@ -56,6 +64,8 @@ class Plot:
     variants: list[str]
     busy: tuple[Measured, ...] = ()
     ranked: bool = True
+    line: bool = False
+    contest: bool = False
 
     @property
     def newest(self) -> Measured:
@@ -65,6 +75,32 @@ class Plot:
     @property
     def scale(self) -> float:
         return units.NAMED[self.unit][0]
+
+    @property
+    def start(self) -> float:
+        """Where the axis of values begins: at zero; where everything lies near the ceiling, at a round value below."""
+        values = [value for mark in self.marks for value in (mark.low, mark.high)]
+        if self.ceiling is None or min(values) < NEAR * self.ceiling[0]:
+            return 0
+        low, high = (value / self.scale for value in (min(values), max(*values, self.ceiling[0])))
+        step = 10.0 ** math.floor(math.log10(high - low)) if high > low else high / 10
+        return round(math.floor((low - (high - low) / 4) / step) * step, 9) * self.scale
+
+    @property
+    def begins(self) -> str:
+        """Where the axis begins, in words; empty where it begins at zero."""
+        return f"the axis begins at {units.in_unit(self.start, self.unit, exact=True)}" if self.start else ""
+
+    @property
+    def undrawn(self) -> str:
+        """Why there is nothing to see in a drawing of this machine's numbers; empty where there is."""
+        spreads = [(mark.high - mark.low) / mark.value for mark in self.marks if mark.value and not mark.published.runs]
+        points = len({mark.x for mark in self.marks}) if self.line else None
+        if why := unfit(spreads, points):
+            return why
+        if self.contest and len(self.marks) == 1 and not self.busy:
+            return f"only {self.marks[0].label()} was measured, and nothing beside it"
+        return ""
 
     @property
     def ranges(self) -> bool:
@@ -91,6 +127,21 @@ class Plot:
     def spread_of(self) -> str:
         """What the ends are."""
         return "lowest to highest machine" if self.ranges else "p20 to p80"
+
+
+def unfit(spreads: Sequence[float], points: int | None) -> str:
+    """Why numbers are too noisy to draw, or a line's points too few; empty where they are fit.
+
+    Args:
+        spreads: from p20 to p80, as parts of the values.
+        points: of a line; None where there is no line.
+    """
+    if spreads and (middle := statistics.median(spreads)) > NOISY:
+        said = units.text(middle, "%")
+        return f"half of them spread over {said} of their value or more from the 20th to the 80th percentile"
+    if points is not None and points < FEW:
+        return f"a line needs {FEW} points at least, and there {'is' if points == 1 else 'are'} {points}"
+    return ""
 
 
 def plots(question: Question, store: Store) -> list[Plot]:
@@ -134,8 +185,11 @@ def _plot(question: Question, rows: list[Measured]) -> Plot | None:
         _one_row_each(question, marks)
     drawn = [name for name in variants if any(mark.variant == name for mark in marks)]
     measure = replace(question.measure, unit=marks[0].published.unit) if marks else question.measure
+    contest = question.kind == "bars" and question.better and len(question.variants) != 1
     ceiling = _ceiling(question.metric, marks[-1].row) if marks else None
-    return Plot(measure, marks, _unit(measure, marks), ceiling, drawn, busy, question.ranked)
+    return Plot(
+        measure, marks, _unit(measure, marks), ceiling, drawn, busy, question.ranked, question.kind == "lines", contest
+    )
 
 
 def _mark(question: Question, row: Measured) -> Mark | None:

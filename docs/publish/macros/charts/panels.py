@@ -15,6 +15,7 @@ from docs.publish.macros.charts.question import Question
 from docs.publish.macros.charts.svg import svg
 from docs.publish.macros.charts.vega import Spec
 from docs.publish.place import Place, machine_page
+from docs.publish.records.measured import Measured
 
 DRAW: dict[str, Callable[[Plot, int], Spec]] = {"bars": bars, "lines": lines, "history": history}
 SIZES = {"wide": 720, "narrow": 350}  # CSS pixels
@@ -36,18 +37,25 @@ def panel(question: Question, plot: Plot, shown: Evidence, place: Place, first: 
         )
     title = words.title(question, plot)
     spoken = f"{title}. {words.drawing(plot)}"
-    drawings = (_drawing(DRAW[question.kind](plot, width), size, spoken) for size, width in SIZES.items())
+    why = plot.undrawn
+    drawings = (drawing(DRAW[question.kind](plot, width), size, spoken) for size, width in SIZES.items())
     note = f" {escape(question.note)}" if first and question.note else ""  # as the title: of the page's machine only
     table = _table(question, plot, shown, place)
     return markup.panel(
-        title=title,
+        title="" if why else title,
         what=words.what(question, plot),
-        body="".join(drawings),
+        body=instead(row, why) if why else "".join(drawings),
         source=f"{machine}, {evidence.days(mark.row.record for mark in plot.marks)}.{note}{_stale(plot)}{_busy(plot)}",
         details=f"<details><summary>The numbers</summary>{table}</details>",
         machine=known,
         shown=first,
     )
+
+
+def instead(row: Measured, why: str) -> str:
+    """What is said of a machine of which a drawing would show nothing."""
+    said = f"The numbers of {row.record.machine['name']} are not drawn: {why}. They stand in the table below."
+    return f'<p class="rp-chart__words">{escape(said)}</p>'
 
 
 def _stale(plot: Plot) -> str:
@@ -69,7 +77,8 @@ def _busy(plot: Plot) -> str:
     return f' <span class="rp-badge">busy</span> Not drawn: {escape(places)}. {escape(why)}'
 
 
-def _drawing(spec: Spec, size: str, spoken: str) -> str:
+def drawing(spec: Spec, size: str, spoken: str) -> str:
+    """A drawing for a size of screen, and what it is drawn from again at a touch; `spoken` is said of it."""
     data = json.dumps(spec, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     drawn = f'role="img" aria-label="{escape(spoken)}">{svg(spec)}'
     return (

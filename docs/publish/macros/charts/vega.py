@@ -10,9 +10,11 @@ from docs.publish.macros.charts.marks import Mark, Plot
 Spec = dict[str, Any]
 VERSION = "6.4"  # of Vega-Lite: the newest that vl-convert draws
 
-INK, SOFT, LINE, CEILING = (palette.colour(name) for name in ("ink", "ink-soft", "line", "ceiling"))
+INK, SOFT, LINE, CEILING, PAPER, ACCENT = (
+    palette.colour(name) for name in ("ink", "ink-soft", "line", "ceiling", "paper", "accent")
+)
 FONT, TEXT, SMALL = "Ridgepoint Serif", 14, 12.5
-CHARACTER = 0.5  # width of an average character, in font sizes: reserves room for labels
+CHARACTER = 0.53  # width of an average character, in font sizes: reserves room for labels
 
 
 def layer(mark: str, encoding: Spec, data: Sequence[Spec] = (), **settings: Any) -> Spec:
@@ -106,7 +108,7 @@ def ceiling(plot: Plot, channel: str, encoding: Spec, before: float = 0) -> list
 
 def room(texts: Iterable[str], bold: bool = False) -> int:
     """Pixels that the longest text needs."""
-    return math.ceil(max(map(len, texts), default=0) * TEXT * (CHARACTER + 0.03 * bold))
+    return math.ceil(max(map(len, texts), default=0) * TEXT * (CHARACTER + 0.04 * bold))
 
 
 def chart(layers: list[Spec], values: list[Spec], width: int, height: int, padding: dict[str, int]) -> Spec:

@@ -71,7 +71,9 @@ def what(question: Question, plot: Plot) -> str:
     timed = f", {MODES[row.mode]}" if plot.measure.power else ""
     timed += evidence.kind(mark.published for mark in plot.marks)
     where = f"{DIRECTIONS[row.direction].capitalize()}, {row.dtype}, {shape}{timed}."
-    return f"{name[0].upper()}{name[1:]}{over}{better}. {where}"
+    begins = plot.begins if plot.marks and not plot.undrawn else ""
+    zoomed = f" {begins[0].upper()}{begins[1:]}." if begins else ""
+    return f"{name[0].upper()}{name[1:]}{over}{better}. {where}{zoomed}"
 
 
 def drawing(plot: Plot) -> str:
