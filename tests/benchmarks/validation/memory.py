@@ -220,7 +220,12 @@ LABELS = {
 CASE = Case(
     name="validation/memory",
     question="What does each remedy give back at a training step's peak, and what does it cost?",
-    sources=("snippets/validation/memory_remedies.py", "kernels/cross_entropy.py", *SOURCES),
+    sources=(
+        "snippets/validation/memory_remedies.py",
+        "snippets/validation/memory.py",
+        "kernels/cross_entropy.py",
+        *SOURCES,
+    ),
     points=points,
     prepare=prepare,
 )
