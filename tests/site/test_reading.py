@@ -65,7 +65,9 @@ def test_search_finds_a_page(site: Site, page: Page) -> None:
 def test_search_leaves_tables_of_numbers_out(site: Site) -> None:
     index = json.loads((site.folder / "search" / "search_index.json").read_text())
     assert index["docs"]
-    prose = [entry for entry in index["docs"] if not entry["location"].startswith("validation/regressions/")]  # prints it
+    prose = [
+        entry for entry in index["docs"] if not entry["location"].startswith("validation/regressions/")
+    ]  # prints it
     assert not [entry["location"] for entry in prose if "p20 to p80" in entry["text"]]
 
 
