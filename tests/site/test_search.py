@@ -24,17 +24,18 @@ QUERIES = {
     "softmax": ["kernels/softmax/", "kernels/softmax-dropout/"],
     "how do I time": ["validation/timing/", "results/methodology/#how-it-is-timed"],
     "do_bench": ["validation/timing/"],
-    "out of memory": ["patterns/attention/"],
-    "torch.compile": ["compiler/what-compile-does/", ""],
-    "TORCH_LOGS": ["compiler/what-compile-does/#where-it-loses"],
-    'TORCH_LOGS="recompiles"': ["compiler/what-compile-does/#where-it-loses"],
-    "recompile": ["compiler/what-compile-does/#where-it-loses"],
-    "recompile recompiles": ["compiler/what-compile-does/#where-it-loses"],  # two forms of a word at one place
-    "recompilation": ["compiler/what-compile-does/#where-it-loses"],
+    "out of memory": ["validation/memory/", "patterns/attention/"],
+    "torch.compile": ["compiler/what-compile-does/", "compiler/compile-time/"],
+    "TORCH_LOGS": ["compiler/graph-breaks/", "compiler/what-compile-does/#where-it-loses"],
+    'TORCH_LOGS="recompiles"': ["compiler/recompilation/#what-the-log-says-and-what-ends-it"],
+    "recompile": ["compiler/recompilation/", "reference/questions/#recompilation"],
+    # two forms of a word at one place
+    "recompile recompiles": ["compiler/recompilation/", "reference/questions/#recompilation"],
+    "recompilation": ["compiler/recompilation/", "reference/questions/#recompilation"],
     "F.scaled_dot_product_attention": ["patterns/attention/"],
     "which attention": ["patterns/attention/"],
-    "cuda graph": ["#compiled-then-recorded", "reference/glossary/#cuda-graph"],
-    "what does 'cold' mean?": ["reference/glossary/#cold-cache", "results/methodology/#how-it-is-timed"],
+    "cuda graph": ["#compiled-then-recorded", "compiler/modes/#what-a-cuda-graph-holds-on-to"],
+    "what does 'cold' mean?": ["compiler/compile-time/", "reference/glossary/#cold-cache"],
     "ridge point": ["validation/roofline/#two-bounds-and-the-point-where-they-meet", "reference/glossary/#ridge-point"],
     "how do I prove that it is the same?": ["validation/equivalence/"],
     "does the kernel spill": ["validation/compiled-code/#three-findings"],
@@ -45,7 +46,7 @@ QUERIES = {
     "swiglu": ["kernels/swiglu/"],
     "float64 reference": ["results/methodology/#right-before-fast", "validation/equivalence/"],
     "stale": ["results/methodology/#stale-numbers"],
-    "graph break": [],  # "graph" and "break" both stand on some pages, and nowhere together
+    "graph break": ["compiler/graph-breaks/", "reference/questions/#graph-breaks"],
     "zebra crossing": [],
 }
 
@@ -90,7 +91,7 @@ def is_in(wanted: str, result: str) -> bool:
 
 
 def test_nothing_found_is_said(searching: Page) -> None:
-    search(searching, "graph break")
+    search(searching, "zebra crossing")
     expect(searching.locator(".md-search-result__meta")).to_have_text("No matching documents")
 
 
