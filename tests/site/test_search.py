@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.site.conftest import Site
+from tests.site.conftest import DESKTOP, Site
 
 BEST = """() => {
     const score = (link) => Number(link.firstElementChild.dataset.mdScore)
@@ -54,6 +54,7 @@ QUERIES = {
 @pytest.fixture(scope="module")
 def searching(site: Site, tab: Page) -> Iterator[Page]:
     """The first page, with the search open."""
+    tab.set_viewport_size(DESKTOP)  # the last test may have left a phone's
     tab.goto(site.address)
     tab.locator(".md-search__input").click()
     yield tab
