@@ -162,7 +162,7 @@ def _modes() -> Iterator[Output]:
     found = rf"\d[\d.,]*|never|at once|library|Triton|{names}"  # all of it is measured
     yield Output("compiler/modes/modes", _MODES, "modes")
     yield Output("compiler/modes/options", _MODES, "options")
-    for section in ("table", "search", "descent", "totals", "start"):
+    for section in ("table", "search", "descent", "start"):
         yield Output(f"compiler/modes/{section}", _MODES, section, device="cuda", varies=found)
     for section in ("launches", "moved", "copied", "overwritten", "kept", "skipped"):
         varies = r"\d+" if section in ("launches", "kept") else r"(?!)"

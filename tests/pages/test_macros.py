@@ -222,6 +222,10 @@ MISUSE = [
     ('calc("1 / rows", unit="", rows=0)', "division by zero"),
     ('capture("kernels/add/outputs")', "capture: expected one of kernels/add/output; got 'kernels/add/outputs'"),
     ('capture("kernels/add/output", lines="2-9")', "lines: expected between 1 and 3, got '2-9'"),
+    (
+        'captured("kernels/add/output")',
+        "capture kernels/add/output: expected how the number's line begins, got nothing",
+    ),
     ('captured("kernels/add/output", "two")', "capture kernels/add/output: line: expected one of one, ```, three; got"),
     ('captured("kernels/add/output", "three", "one")', "line: expected nothing, since there is none; got 'one'"),
     ('captured("kernels/add/output", "one")', "'one': expected number 1 to 0, got 1"),
@@ -282,6 +286,11 @@ def test_a_number_that_a_script_printed_is_found_by_its_line(
     assert entry["machine"] == "NVIDIA H200"
     assert f"value={value}, unit='{unit}'" in html
     assert page.evidence.stale == [entry["label"]], "its hash is not that of the code"
+
+
+def test_a_line_that_one_part_lacks_is_not_taken_from_the_next(printed: Path):
+    with pytest.raises(PublishError, match=r"line: expected one of fast-2 .*; got 'fast'"):
+        rendered('{{ captured("kernels/add/table", "mlp", "fast") }}', printed)
 
 
 def test_what_is_worked_out_from_a_stale_capture_is_stale(printed: Path):

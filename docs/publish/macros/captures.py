@@ -1,5 +1,6 @@
 """A stored capture as a fenced block, with a line that says where it comes from; and single numbers of it."""
 
+import itertools
 import re
 
 from docs.publish.errors import PublishError, unknown
@@ -73,19 +74,23 @@ def number(captures: Captures, capture: Capture, place: Place, labels: list[str]
     """A number that a script printed, with the run behind it.
 
     Args:
-        labels: how the line begins; of several, each is looked for below the one before, the last is the number's line.
+        labels: how the line begins; of several, each is looked for below the one before, up to an empty line, so that
+            a name that one part of a table lacks is not found in the next. The last is the number's line.
         which: the number's place among those that follow the label, from 1.
 
     Raises:
-        PublishError: the capture has no such lines, or the line not so many numbers.
+        PublishError: no line is named, the capture has no such lines, or the line not so many numbers.
     """
+    if not labels:
+        raise PublishError(f"capture {capture.name}: expected how the number's line begins, got nothing")
     rest = capture.content.splitlines()
     for label in labels:
         begins = re.compile(rf"\s*{re.escape(label)}(?!\S)")
-        at = next((number for number, line in enumerate(rest) if begins.match(line)), None)
+        at = next((at for at, line in enumerate(rest) if begins.match(line)), None)
         if at is None:
             raise unknown(f"capture {capture.name}: line", label, filter(None, map(str.strip, rest)))
-        line, rest = rest[at], rest[at + 1 :]
+        line = rest[at]
+        rest = list(itertools.takewhile(str.strip, rest[at + 1 :]))
     printed = PRINTED.findall(begins.sub("", line, count=1))
     if not 1 <= which <= len(printed):
         raise PublishError(
@@ -94,13 +99,14 @@ def number(captures: Captures, capture: Capture, place: Place, labels: list[str]
     digits, unit = printed[which - 1]
     scale, family = SCALES.get(unit, (1.0, ""))
     stale = captures.is_stale(capture)
+    record = place.source(f"docs/measurements/captures/{capture.name}.json")
     entry = {
         "label": f"Number {which} of {' / '.join(labels)}, printed by {capture.sources.files[0]}",
         "value": f"{digits} {unit.replace('us', 'µs')}".strip(),
         **of_run(capture),
-        "download_url": place.source(f"docs/measurements/captures/{capture.name}.json"),
+        "download_url": record,
         "source_url": place.source(capture.sources.files[0], capture.commit),
         "stale": stale,
     }
-    href = place.source(f"docs/measurements/captures/{capture.name}.json")
-    return Quantity(float(digits.replace(",", "")) * scale, family, {k: v for k, v in entry.items() if v}, href, stale)
+    shown = {key: fact for key, fact in entry.items() if fact}
+    return Quantity(float(digits.replace(",", "")) * scale, family, shown, record, stale)
