@@ -30,6 +30,11 @@ def test_a_job_has_a_line_only_while_its_page_stands(tmp_path: Path) -> None:
     ]
 
 
+def test_the_second_door_is_that_of_the_questions() -> None:
+    jobs = START.partition("{{ jobs(")[2].partition("}}")[0]
+    assert re.findall(r'"([\w/-]+\.md)', jobs)[1] == "reference/questions.md"
+
+
 def test_the_ways_through_come_before_the_story() -> None:
     order = [START.index(part) for part in ("{{ jobs(", "{{ chart(", "## Three ways", "{{ clone(", "## One block")]
     assert order == sorted(order)

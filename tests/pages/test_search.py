@@ -11,9 +11,9 @@ SECTIONS = [
 ]
 PAGE = """<table><thead><tr><th>question</th></tr></thead><tbody>
 <tr><td>Why does <code>.item()</code> break?</td><td><a href="../../a/#why">Why</a></td><td>x</td></tr>
-<tr><td>Who knows?</td><td></td><td><a href="https://elsewhere/">x</a></td></tr>
 <tr><td>Can it?</td>
-<td>Yes: <a href="../../a/#why">Why</a></td></tr></tbody></table>"""
+<td>Yes: <a href="../../a/#why">Why</a></td></tr></tbody></table>
+<h2 id="later">Later</h2><table><tbody><tr><td>Who knows?</td><td><a href="https://elsewhere/">x</a></td></tr></tbody></table>"""
 
 
 def test_code_leaves_the_text_and_its_names_stay_to_be_found() -> None:
@@ -29,11 +29,17 @@ def test_a_section_knows_its_page_and_a_page_what_it_is_about() -> None:
 
 def test_a_question_is_found_at_its_answer() -> None:
     asked = search.questions(PAGE, "reference/questions/")
-    assert asked == {"a/#why": ["Why does .item() break?", "Can it?"]}
+    assert asked["a/#why"] == ["Why does .item() break?", "Can it?"]
     page, section = search.entries(SECTIONS, asked, {})
     assert "questions" not in page
     assert section["questions"] == "<p>Why does .item() break?</p><p>Can it?</p>"
     assert section["text"] == section["questions"] + "<p>Second.</p>"
+
+
+def test_a_question_without_an_answer_is_found_where_it_stands() -> None:
+    asked = search.questions(PAGE, "reference/questions/")
+    assert asked.pop("reference/questions/#later") == ["Who knows?"]
+    assert list(asked) == ["a/#why"]
 
 
 def test_a_question_whose_answer_is_no_section_is_found_at_the_page() -> None:

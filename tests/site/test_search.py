@@ -35,7 +35,9 @@ QUERIES = {
     "F.scaled_dot_product_attention": ["patterns/attention/"],
     "which attention": ["patterns/attention/"],
     "cuda graph": ["#compiled-then-recorded", "compiler/modes/#what-a-cuda-graph-holds-on-to"],
-    "what does 'cold' mean?": ["compiler/compile-time/", "reference/glossary/#cold-cache"],
+    "what does cold mean": ["reference/glossary/#cold-cache"],
+    "what does 'cold' mean in this table?": ["reference/glossary/#cold-cache"],
+    "what does host-bound mean": ["reference/glossary/#host-bound"],
     "ridge point": ["validation/roofline/#two-bounds-and-the-point-where-they-meet", "reference/glossary/#ridge-point"],
     "how do I prove that it is the same?": ["validation/equivalence/"],
     "does the kernel spill": ["validation/compiled-code/#three-findings"],
@@ -47,6 +49,11 @@ QUERIES = {
     "float64 reference": ["results/methodology/#right-before-fast", "validation/equivalence/"],
     "stale": ["results/methodology/#stale-numbers"],
     "graph break": ["compiler/graph-breaks/", "reference/questions/#graph-breaks"],
+    # questions as people ask them: answered, in the code's own words, and without an answer yet
+    "why is my compiled model slower than eager?": ["compiler/graph-breaks/#what-a-break-costs"],
+    "what does divisible_by_16 mean": ["validation/compiled-code/"],
+    "should clipping be compiled": ["compiler/training/#optimizer"],
+    "may several threads call a compiled model?": ["reference/questions/#open-shipping"],
     "zebra crossing": [],
 }
 
@@ -114,6 +121,14 @@ def test_the_index_has_prose_for_its_text_and_no_tables_of_numbers(site: Site) -
     sections = json.loads((site.folder / "search" / "search_index.json").read_text())["docs"]
     assert any("rms_norm" in section.get("code", "") for section in sections)
     assert not [each["location"] for each in sections if "<pre>" in each["text"] or "p20 to p80" in each["text"]]
+
+
+def test_every_question_is_in_the_index(site: Site) -> None:
+    """At the section that answers it, or while none does where it stands."""
+    sections = json.loads((site.folder / "search" / "search_index.json").read_text())["docs"]
+    found = {text for each in sections for text in re.findall(r"<p>(.*?)</p>", each.get("questions", ""))}
+    asked = re.findall(r"<tr>\s*<td>(.*?)</td>", site.pages["reference/questions/"])
+    assert asked and {re.sub(r"<[^>]*>", "", each) for each in asked} == found
 
 
 def test_a_result_leads_to_its_section(site: Site, searching: Page) -> None:

@@ -21,20 +21,25 @@ CELL = r"<td[^>]*>(?P<{}>(?:(?!</td>).)*)</td>\s*"
 ROW = re.compile(r"<tr[^>]*>\s*" + CELL.format("question") + CELL.format("answer"), re.S)
 NEEDS = re.compile(r"(<dt>What it needs</dt>\s*)<dd>")
 LINK = re.compile(r'href="([^"]+)"')
+HEADING = re.compile(r'<h[23] id="([^"]+)"')
 
 
 def questions(page: str, url: str) -> dict[str, list[str]]:
-    """The questions of a page, by the address of what answers them.
+    """The questions of a page, by the address of what answers them, or of their own section while nothing does.
 
     Args:
-        page: the page's HTML: tables whose rows begin with a question and a link to its answer.
+        page: the page's HTML: tables whose rows begin with a question and a link to its answer. Where there is no
+            answer the thread follows, a link to another site.
         url: its address below the site's, from which the links lead.
     """
     found: dict[str, list[str]] = {}
+    headings = [(heading.start(), heading[1]) for heading in HEADING.finditer(page)]
     for row in ROW.finditer(page):
-        for link in LINK.findall(row["answer"])[:1]:  # some wait for an answer
-            answer = urljoin(f"https://site/{url}", link).removeprefix("https://site/")
-            found.setdefault(answer, []).append(TAG.sub("", row["question"]).strip())
+        link = next(iter(LINK.findall(row["answer"])), "//")
+        if "//" in link:
+            link = "#" + next((name for start, name in reversed(headings) if start < row.start()), "")
+        answer = urljoin(f"https://site/{url}", link).removeprefix("https://site/")
+        found.setdefault(answer, []).append(TAG.sub("", row["question"]).strip())
     return found
 
 

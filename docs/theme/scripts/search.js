@@ -7,6 +7,9 @@ const FEW = 3 // words of which none may be missing
 const WHOLE = 3 // what a whole word weighs against the beginning of one
 const ADJACENT = 3 // and two words that stand together, as typed, against the same two apart
 const NAMED = 2 // and a section whose title is the query, without a word more
+const DEFINED = 1000 // and an entry of the glossary, when the query asks what a word means
+const GLOSSARY = "reference/glossary/#"
+const MEANING = /^\s*what do(?:es)?\s+(.+?)\s+mean(?:\s+(?:in|on|for|here)\b.*)?\W*$/i // "mean" is a word of statistics otherwise
 const EXCERPT = 200 // characters
 const LONG = ["text", "code"] // fields in which two words may be far apart
 const FILLERS = new Set(["made", "make", "makes", "much", "need", "use", "using", "vs"]) // beside lunr's: how, do, my, is, ...
@@ -16,11 +19,12 @@ const RESULT = 3
 
 // A query is words, without lunr's syntax: "x^2", "a:b" and a lone quote mean nothing special to a reader.
 let compounds = new Set() // the parts of names, such as `do_bench`, all of which count
+let asked // what a query asks the meaning of
 addEventListener("message", (event) => {
   const { type, data, clean } = event.data
   if (type !== QUERY || clean) return
-  const about = data.replace(/^\s*what do(?:es)?\s+(.+?)\s+mean\W*$/i, "$1") // "mean" is a word of statistics otherwise
-  const parts = about.toLowerCase().split(/\s+/).map((name) => name.split(PARTS).filter(Boolean))
+  asked = data.match(MEANING)?.[1]
+  const parts = (asked ?? data).toLowerCase().split(/\s+/).map((name) => name.split(PARTS).filter(Boolean))
   compounds = new Set(parts.filter((words) => words.length > 1).flat())
   event.stopImmediatePropagation()
   dispatchEvent(new MessageEvent("message", { data: { type, data: parts.flat().join(" "), clean: true } }))
@@ -77,6 +81,7 @@ lunr.Index.prototype.search = function (query) {
     const titled = Object.values(metadata).filter(({ title }) => title).length
     hit.score *= ADJACENT ** neighbours(metadata, words) * (1 + titled / lengths.get(hit.ref))
     if (titled === words.length && titled === lengths.get(hit.ref)) hit.score *= NAMED
+    if (asked && hit.ref.startsWith(GLOSSARY)) hit.score *= DEFINED
   }
   return result
 }
