@@ -35,7 +35,7 @@ def page(store: Store, machine: str, place: Place) -> str:
     ]
     parts += [
         "## Cases\n\n",
-        "Every number has a line on the page of its case, with all that its evidence says.\n\n",
+        "Each case has a page with all of its numbers and their evidence.\n\n",
         _cases(rows, place),
         "\n\n",
     ]
@@ -47,7 +47,7 @@ def page(store: Store, machine: str, place: Place) -> str:
     if failures := store.failures(machine):
         parts += [
             "## Not timed\n\n",
-            "What these runs tried and could not time, and why.\n\n",
+            "What these runs could not time, and why.\n\n",
             _failures(failures),
             "\n\n",
         ]
@@ -162,11 +162,11 @@ def _case(rows: list[Measured], place: Place) -> str:
     stale = ' <small class="rp-badge">stale</small> The code has changed since.' if first.stale else ""
     if busy := dict.fromkeys(row.busy for row in rows if row.busy):
         stale += f' <small class="rp-badge">busy</small> {escape(evidence.busy("; ".join(busy)))}'
-    parts = [f"<p>Measured {runs}, of {files}.{stale}</p>\n\n"]
+    parts = [f"<p>Measured on {runs}, with {files}.{stale}</p>\n\n"]
     above = sum(bool(above_ceiling(row, metric)) for row in rows for metric in ("share", "rate_share"))
     if above:
         method = place.to("results/methodology/#above-the-ceiling")
-        parts.append(f"<p>{above} of these are above a measured ceiling: {link('why that can be', method)}.</p>\n\n")
+        parts.append(f"<p>{above} of these numbers are above a measured ceiling: {link('why', method)}.</p>\n\n")
 
     def group(row: Measured) -> tuple[str, str, str, str]:
         return row.direction, row.dtype, row.mode, " × ".join(row.row.shape)
@@ -212,7 +212,8 @@ def _metric(row: Measured, name: str) -> str:
 def _busy(rows: list[Measured]) -> str:
     """What no chart draws, and no number quotes where another run has it."""
     introduction = (
-        "Other work was going on. These rows stay in the record; no chart shows them. Measure them again.\n\n"
+        "Other work ran on the machine at the same time. These rows stay in the record, but no chart shows them. "
+        "Measure them again.\n\n"
     )
     lines = [
         (
