@@ -139,7 +139,7 @@ def kind(shown: Iterable[Published | None]) -> str:
     known = [published for published in shown if published]
     if runs := max((len(published.runs) for published in known), default=0):
         return f", from the lowest to the highest of {runs} machines"
-        launches = ", in launches (one launch is the time that the same host takes to launch a trivial operation)"
+    launches = ", in launches (one launch is the time that the same host takes to launch a trivial operation)"
     return launches if any(published.launch for published in known) else ""
 
 
