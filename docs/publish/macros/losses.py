@@ -136,7 +136,7 @@ def _not_timed(gaps: list[Missing], points: int) -> str:
         for side, reasons in by_side.items()
         for why, where in reasons.items()
     ]
-    summary = f"Not timed at some of {_counted(points)}: {escape(', '.join(counts))}"
+    summary = f"Not timed at some of {_counted(points)}: {escape('; '.join(counts))}"
     return (
         f"<details data-search-exclude><summary>{summary}</summary>"
         f"{markup.table(('variant', 'why', 'where'), lines, words=True, remark=True, searched=False)}</details>"
@@ -162,6 +162,6 @@ def _cells(ours: Measured, best: Measured, place: Place, page: Evidence) -> list
         units.size(ours.size),
         shown(ours, "time"),
         shown(best, "time"),
-        escape(palette.label(best.variant, case=best.case)),
+        escape(palette.label(best.variant, True, best.case)),
         shown(best, "speedup", "ours"),
     ]
