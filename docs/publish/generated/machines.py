@@ -94,7 +94,7 @@ def _machine(record: Record, place: Place) -> str:
             ("L2 cache", _binary(machine["l2_bytes"]) if machine["l2_bytes"] else ""),
             ("Driver", escape(machine["driver"] or "")),
             ("Power limit", f"{machine['power_limit_w']:.0f} W" if machine["power_limit_w"] else ""),
-            ("Every number below", downloads),
+            ("All numbers", downloads),
         ]
     )
 

@@ -157,7 +157,12 @@ def _at(known: list[Point], shape: str) -> list[Point]:
 
 def _where(point: Point) -> str:
     place = "compiled block of " * point.in_block + units.size(point.ours.size)
-    return escape(f"{DIRECTIONS[point.ours.direction]}, {place}").replace(" ", "&nbsp;").replace(",&nbsp;", ", ")
+    return (
+        escape(f"{DIRECTIONS[point.ours.direction]}, {place}")
+        .replace(" ", "&nbsp;")
+        .replace(",&nbsp;", ", ")
+        .replace("of&nbsp;", "of ")
+    )
 
 
 def _time(row: Measured) -> float:
