@@ -5,7 +5,7 @@ from itertools import groupby
 from docs.publish import units
 from docs.publish.markup import code, front_matter, link, table
 from docs.publish.place import Place, machine_page
-from docs.publish.records.measured import Coordinates, Measured
+from docs.publish.records.measured import DIRECTIONS, MODES, Coordinates, Measured
 from docs.publish.records.store import Store
 
 SHOWN = 8  # the newest runs; older ones are in the records
@@ -26,7 +26,9 @@ def page(store: Store, place: Place) -> str:
         for case, ways in groupby(rows, lambda row: row.case):
             parts.append(f"### {case} {{ #{machine}-{case.replace('/', '-')} }}\n\n")
             for (_, direction, mode), timed in groupby(ways, _case):
-                parts.append(f"**{direction}**, timed as {mode}\n\n{_table(list(timed), place)}\n\n")
+                parts.append(
+                    f"**{DIRECTIONS[direction]}**, {MODES[mode]} ({code(mode)})\n\n{_table(list(timed), place)}\n\n"
+                )
     return "".join(parts)
 
 

@@ -7,7 +7,7 @@ from docs.publish import evidence, units
 from docs.publish.evidence import above_ceiling
 from docs.publish.markup import NONE, code, facts, front_matter, link, table
 from docs.publish.place import Place, machine_page
-from docs.publish.records.measured import METRICS, Coordinates, Measured
+from docs.publish.records.measured import DIRECTIONS, METRICS, MODES, Coordinates, Measured
 from docs.publish.records.schema import Ceiling, Failure, Record
 from docs.publish.records.store import Store
 
@@ -158,7 +158,9 @@ def _case(rows: list[Measured], place: Place) -> str:
     record = first.record
     files = ", ".join(link(file, place.source(file, record.commit)) for file in first.row.sources.files)
     records = {row.record.id: row.record for row in rows}.values()
-    runs = ", ".join(link(run.date[:10], place.to(machine_page(first.machine, run.id))) for run in records)
+    runs = ", ".join(
+        link(run.date[:16].replace("T", " "), place.to(machine_page(first.machine, run.id))) for run in records
+    )
     stale = ' <small class="rp-badge">stale</small> The code has changed since.' if first.stale else ""
     if busy := dict.fromkeys(row.busy for row in rows if row.busy):
         stale += f' <small class="rp-badge">busy</small> {escape(evidence.busy("; ".join(busy)))}'
@@ -173,7 +175,8 @@ def _case(rows: list[Measured], place: Place) -> str:
 
     for (direction, dtype, mode, dimensions), timed in groupby(sorted(rows, key=group), group):
         lines = _table([(row.anchor, _cells(row)) for row in timed])
-        what = f"<p><strong>{direction}</strong>, {dtype}, timed as {mode}; shape: {dimensions}</p>"
+        timing = f"{MODES[mode]} ({code(mode)})"
+        what = f"<p><strong>{DIRECTIONS[direction]}</strong>, {dtype}, {timing}; shape: {dimensions}</p>"
         parts.append(f'<section class="rp-group">{what}{lines}</section>\n\n')
     return "".join(parts)
 
