@@ -122,13 +122,14 @@ def meaning(published: Published) -> str:
     if published.runs:
         machines, middle = len(published.runs), units.text(published.value, published.unit)
         return (
-            f"The host sets this pace. From the lowest to the highest of {machines} machines; their median is {middle}."
+            f"The host sets this pace, so this is the range from the lowest to the highest of {machines} machines. "
+            f"Their median is {middle}."
         )
     if published.launch:
         launch, seconds = (units.text(time, "s") for time in (published.launch, published.in_seconds().value))
         return (
-            f"The host sets this pace. One launch is an eager launch of a trivial op in the same run: here {launch}, "
-            f"beside {seconds} for this."
+            "The host sets this pace, so the time is counted in launches. One launch is the time that the same host "
+            f"took, in the same run, to launch a trivial operation: {launch}. This took {seconds}."
         )
     return ""
 
@@ -138,7 +139,8 @@ def kind(shown: Iterable[Published | None]) -> str:
     known = [published for published in shown if published]
     if runs := max((len(published.runs) for published in known), default=0):
         return f", from the lowest to the highest of {runs} machines"
-    return ", in eager launches of the same run" if any(published.launch for published in known) else ""
+    launches = ", in launches (one launch is the time that the same host takes to launch a trivial operation)"
+    return launches if any(published.launch for published in known) else ""
 
 
 def days(records: Iterable[Record]) -> str:
@@ -179,7 +181,7 @@ def spread(row: Measured, metric: str, over: str | None) -> str:
     if ends is None:
         return ""
     low, high = (units.text(end, METRICS[metric].unit) for end in ends)
-    return f"{low} to {high} (p20 to p80 of {row.time.samples} samples of its time)"
+    return f"{low} to {high} (p20 to p80 of {row.time.samples} samples)"
 
 
 def above_ceiling(row: Measured, metric: str) -> str:
@@ -191,5 +193,6 @@ def above_ceiling(row: Measured, metric: str) -> str:
     return (
         f"Above the ceiling measured in the same run, at {units.text(reached, '%')} of it. The ceiling is the best of "
         "a few plain kernels on large tensors. A kernel whose reads and writes interleave better, or whose output "
-        "stays in the cache, can pass it. It stays below the datasheet's peak, or the record would have been refused."
+        "stays in the cache, can pass this ceiling. The number is below the datasheet's peak, or the record would have "
+        "been refused."
     )

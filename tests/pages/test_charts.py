@@ -185,7 +185,7 @@ def test_few_points_of_a_line_are_told_in_words_with_their_table(project):
     assert "<svg" not in other and other.count('class="rp-number"') == 4
     assert words_of(other) == [
         "The numbers of A laptop are not drawn: a line needs 3 points at least, and there are 2. "
-        "They stand in the table below."
+        "The table below has them."
     ]
 
 

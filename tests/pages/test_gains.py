@@ -100,9 +100,9 @@ def test_the_worst_point_is_found_and_the_typical_one_is_named(root: Path):
         (3.0, [1.1, 1.0], "Use it in eager code. In a compiled block it makes no difference."),
         (3.0, [0.98], "Use it in eager code. In a compiled block it makes no difference."),
         (3.0, [1.02], "Use it in eager code. In a compiled block it makes no difference."),
-        (3.0, [0.9], "Use it in eager code. In compiled code, let the compiler have it."),
+        (3.0, [0.9], "Use it in eager code. In compiled code, use PyTorch's operation."),
         (3.0, [], "Use it in eager code. No compiled block was timed with it."),
-        (1.02, [1.1], "PyTorch's own is as fast."),
+        (1.02, [1.1], "PyTorch's own operation is as fast."),
     ],
 )
 def test_a_verdict_follows_from_the_records(eager: float, steps: list[float], verdict: str, root: Path):

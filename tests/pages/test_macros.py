@@ -122,7 +122,7 @@ def test_evidence_says_where_a_number_comes_from(root: Path):
     assert entry["machine"] == "NVIDIA H200"
     assert entry["software"] == "python 3.12.3, torch 2.11.0"
     assert entry["date"] == "2026-01-01T00:00:00Z"
-    assert entry["spread"] == "1.67 TB/s to 2.22 TB/s (p20 to p80 of 100 samples of its time)"
+    assert entry["spread"] == "1.67 TB/s to 2.22 TB/s (p20 to p80 of 100 samples)"
     assert entry["source_url"].endswith(f"/blob/{'c' * 40}/kernels/add.py")
     assert entry["download_url"] == "../../results/nvidia-h200.json"
     assert 'href="../../results/machines/nvidia-h200/kernels-add/#kernels-add-ours-forward-8x4-bfloat16-device"' in html
@@ -449,22 +449,22 @@ def test_losses_lists_each_point_at_which_another_is_faster(root: Path):
     ]
     only(root, rows)
     html = lost(root)
-    assert "timed beside others at 2 points; at 1 is the best of them over 3.00% faster.</p>" in html
+    assert "timed beside others at 2 points. At 1 of them, another is more than 3% faster.</p>" in html
     table = html.partition("<details")[0]
     assert table.count("<tr>") == 2 and "8 × 8" in table and "quack" in table and "2.50×" in table
     only(root, rows[:3])
-    assert "at 1 point; at none" in lost(root) and "<table" not in lost(root)
+    assert "at 1 point. At none of them is another more than 3% faster." in lost(root) and "<table" not in lost(root)
 
 
 def test_a_peer_that_was_not_there_is_none_that_lost(root: Path):
     """Whether an import failed, the case left it out, or only an earlier run had it."""
     rows = [tiny.row(root, variant=v, **took(t)) for v, t in (("ours", 1.0), ("eager", 2.0), ("quack", 3.0))]
     only(root, rows)
-    assert "at 1 point; at none is the best of them" in lost(root) and "Not timed" not in lost(root)
+    assert "at 1 point. At none of them" in lost(root) and "Not timed" not in lost(root)
 
     tiny.write(root, tiny.record(root, rows[:2], day=4))
     nothing = (
-        "at 0 every side was there, and none is over 3.00% faster. At 1 a side was not there, so nothing is claimed."
+        "At 0 of them, all others have a time, and none is more than 3% faster. At 1, one of the others has no time: "
     )
     assert nothing in lost(root) and "quack" in lost(root) and "not tried here" in lost(root)
 
@@ -476,7 +476,7 @@ def test_a_peer_that_was_not_there_is_none_that_lost(root: Path):
     for day, (reason, shown) in enumerate(reasons.items(), 5):
         tiny.write(root, tiny.record(root, rows[:2], day, failures=[failed(reason)]))
         assert nothing in lost(root), reason
-        assert "Not timed, of 1: quack at 1" in lost(root) and f"<td>{shown}</td>" in lost(root)
+        assert "Not timed at some of 1 point: quack at 1" in lost(root) and f"<td>{shown}</td>" in lost(root)
         assert "forward, GPU time, cold cache: 8\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}4" in lost(root)
 
 
@@ -487,7 +487,7 @@ def test_beside_a_loss_nothing_is_claimed_of_points_that_lack_a_side(root: Path)
         tiny.row(root, shape=wide, variant=v, **took(t)) for v, t in (("ours", 1.0), ("eager", 2.0), ("quack", 0.5))
     ]
     tiny.write(root, tiny.record(root, rows, day=3))
-    assert "at 1 is the best of them over 3.00% faster. At 1 of the others a side was not there" in lost(root)
+    assert "At 1 of them, another is more than 3% faster. At 1 of the rest, one of the others has no time" in lost(root)
 
 
 def test_a_peer_that_fails_has_no_time_and_the_page_says_why(root: Path):
@@ -500,7 +500,7 @@ def test_a_peer_that_fails_has_no_time_and_the_page_says_why(root: Path):
     only(root, rows)
     for day, (reason, shown) in enumerate(failures.items(), 3):
         tiny.write(root, tiny.record(root, rows, day, failures=[failed(reason)]))
-        assert "at 1 point; at none is the best of them" in lost(root), "it was there, and did not compute this"
+        assert "at 1 point. At none of them" in lost(root), "it was there, and did not compute this"
         assert f"<td>{shown}</td>" in lost(root)
     tiny.write(root, tiny.record(root, rows, day=9, failures=[failed("graph: RuntimeError: of another mode")]))
     assert "not tried here" in lost(root)

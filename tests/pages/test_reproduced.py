@@ -104,7 +104,7 @@ def test_what_older_code_took_twice_is_no_pair_while_a_campaign_goes_on(root: Pa
 def test_old_runs_are_told_apart_by_their_dates(root: Path):
     known = store(root, tiny.record(root, day=1), tiny.record(root, day=2))
     assert case(known).starts == ["run of 2026-01-01 00:00", "run of 2026-01-02 00:00"]
-    assert "Each of them is taken for one of its own" in reproduced.page(known, PLACE)
+    assert "Each of them counts as a start of its own" in reproduced.page(known, PLACE)
 
 
 def test_rates_of_matrix_products_are_shares_of_the_ceiling_of_their_own_run(root: Path):
@@ -136,7 +136,7 @@ def test_host_rows_are_counted_by_their_ranges(root: Path):
     page = reproduced.page(store(root, *records), PLACE)
     assert "The goal is reached." in page
     assert "Of 2 rows of calls, 2 have a range over 5 machines or more" in page
-    assert "90.0% of them lie in the range of the others" in page, "9 of 10: not that of 100"
+    assert "90.0% of the runs lie in the range of the others" in page, "9 of 10: not that of 100"
     assert "<td>2</td><td>2</td><td>2.00×</td></tr>" in page
     fewer = store(root, run(root, 6, [gpu, calls(root, "ours", 50), calls(root, "liger", 50)]))
     page = reproduced.page(fewer, PLACE)

@@ -21,7 +21,7 @@ def test_every_point_of_the_newest_sweep_can_be_shown(kernel: str):
     for point in newest(kernel, ROOT)[0].points:
         page = Evidence()
         html = sweeps.table(ROOT, PLACE, page, kernel, point.direction, point.size, point.dtype)
-        assert html.count("in the table") == 1
+        assert html.count("in the launch table") == 1
         assert html.count("<tr>") == 1 + len(point.tried) and len(page.entries) == 2 * len(point.tried)
         assert all(entry["machine"] == "NVIDIA H200" and entry["date"] for entry in page.entries.values())
 

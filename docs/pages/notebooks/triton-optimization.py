@@ -10,23 +10,23 @@
 #     name: python3
 #   ridgepoint:
 #     title: Four fusions
-#     description: Four fusions, each checked, timed, and kept with the code that the compiler made of it.
+#     description: Four chains of operations, each plain, compiled and as a Triton kernel, checked and timed.
 #     level: intermediate
 # ---
 
 # %% [markdown]
 # # Four fusions
 #
-# A chain of small operations on a GPU is slow for one reason: each of them reads its input from memory and writes its
-# output back. Fusing them removes that traffic. `torch.compile` does it by itself, and a kernel written by hand does
-# what the compiler's rules don't reach. This notebook lays the two beside the plain operations, four times.
+# A chain of small operations on a GPU is slow because each of them reads its input from memory and writes its output
+# back. Fusing them removes that traffic. `torch.compile` fuses by itself, and a kernel written by hand can fuse what
+# the compiler's rules leave apart. This notebook compares both with the plain operations, for four chains.
 #
-# The outputs below are those of the machine that built this page. Run the notebook on your own, from the root of a
-# clone: it takes the GPU where there is one. On a CPU the compiler's kernels are C++ and are timed as such. Triton
-# kernels are interpreted there, so they are checked and not timed.
+# The outputs below are those of the machine that built this page. To run the notebook on your machine, start it in the
+# root of a clone. It uses the GPU if there is one. On a CPU the compiler generates C++, which is timed; Triton kernels
+# are interpreted there, so they are checked but not timed.
 #
-# The bars are milliseconds a call, the shortest first: plain PyTorch in grey, what the compiler made of it in blue, and
-# the kernel written by hand in red. A variant without a bar was not timed.
+# The bars show milliseconds per call, the shortest first: plain PyTorch in grey, compiled code in blue, and the kernel
+# written by hand in red. A variant without a bar was not timed.
 
 # %%
 import os
@@ -63,8 +63,8 @@ print(torch.__version__, torch.cuda.get_device_name() if GPU else f"CPU, {torch.
 # %% [markdown]
 # ## LayerNorm and GELU
 #
-# Two operations. Eager writes the normalised tensor to memory and reads it again to apply the GELU: two passes where
-# one would do. The compiler fuses them. The Triton kernel is [a page of its own](../../kernels/layer-norm-gelu/).
+# Eager PyTorch runs two operations: it writes the normalised tensor to memory and reads it again to apply the GELU.
+# The compiler fuses the two. The Triton kernel has [a page of its own](../../kernels/layer-norm-gelu/).
 
 # %%
 x, weight, bias = randn(rows, columns), randn(columns), randn(columns)
@@ -87,14 +87,14 @@ fused_norm = run(
 fused_norm
 
 # %% [markdown]
-# The kernel that the compiler generated. C++ is shown without the casts of its indices.
+# The kernel that the compiler generated follows. (C++ is shown without the casts of its indices.)
 
 # %%
 print(fused_norm.code("compiled"))
 
 # %% [markdown]
-# Every variant was held against float64 before it was timed: its error may be at most twice that of the first one, plus
-# a few units in the last place.
+# Before a variant is timed, its result is held against float64. Its error may be at most twice that of the first
+# variant, plus a few units in the last place.
 
 # %%
 for name, agreement in fused_norm.agreements.items():
@@ -105,8 +105,8 @@ for name, agreement in fused_norm.agreements.items():
 #
 # Dropout needs random numbers, and eager keeps a mask in memory for the backward. A fused kernel draws the numbers
 # where it needs them, from a seed and the position of the element, so that the backward can draw the same ones again.
-# Random results can't be compared with each other. What can be checked is that each element is either dropped or the
-# softmax divided by the chance to be kept, and that the right share was kept.
+# Random results can't be compared with each other. So the check is that each element is either zero or the softmax
+# divided by the probability to be kept, and that the right share of the elements was kept.
 
 # %%
 p = 0.1
@@ -143,9 +143,9 @@ print(dropped.code("compiled"))
 # %% [markdown]
 # ## RMSNorm
 #
-# Written out, it is four operations, and without a compiler four passes over memory or more. `F.rms_norm` is one call.
-# Compiled, both become the same kernel. [The page on RMSNorm](../../kernels/rms-norm/) has the backward, where a kernel
-# by hand wins.
+# Written out, RMSNorm takes four operations, and in eager PyTorch four passes over memory or more. `F.rms_norm` is one
+# call. Compiled, both become the same kernel. [The page on RMSNorm](../../kernels/rms-norm/) has the backward, where a
+# kernel written by hand is faster.
 
 
 # %%
@@ -182,10 +182,10 @@ print(normed.code("F.rms_norm, compiled"))
 # %% [markdown]
 # ## SiLU, five ways
 #
-# x · sigmoid(x), element by element. Written out it is two operations. `F.silu` is one. In place, it saves the
-# allocation of an output, not traffic: a read and a write an element, as before. The compiler makes one kernel of the
-# two operations, and there is nothing left for a kernel by hand to win. It is here because it is the shortest one that
-# shows how such a kernel looks.
+# SiLU is x · sigmoid(x), element by element. Written out it takes two operations; `F.silu` is one. Called in place,
+# `F.silu` saves the memory of an output, but still reads and writes each element once. The compiler makes one kernel
+# of the two operations, so a kernel written by hand cannot be faster. The one below is here because it is short, and
+# shows what a Triton kernel looks like.
 
 
 # %%
@@ -228,13 +228,13 @@ silus
 print(silus.code("written out, compiled"))
 
 # %% [markdown]
-# The copy is part of the in-place variant's time, since a call that destroys its input cannot be timed twice on it.
-# Where the input is not needed again, the copy goes, and what remains is the traffic of `F.silu`.
+# The time of the in-place variant includes a copy, since a call that destroys its input cannot be timed twice on the
+# same input. Without the copy, the in-place variant has the traffic of `F.silu`.
 #
-# ## What is left
+# ## The files of the experiments
 #
-# Each experiment left a folder: the generated code of its compiled variants, and `metadata.json` with the machine, the
-# versions, the shapes, the errors and the times. Running the notebook again replaces it.
+# Each experiment leaves a folder: the generated code of its compiled variants, and `metadata.json` with the machine,
+# the versions, the shapes, the errors and the times. Running the notebook again replaces it.
 
 # %%
 for file in sorted(folder.rglob("*")):

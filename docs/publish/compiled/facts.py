@@ -27,19 +27,19 @@ def _widths(counts: Mapping[str, int]) -> str:
 
 
 WHY = {
-    "registers": "The threads of a multiprocessor divide its registers, so what one takes limits how many run there.",
-    "spilled": "What did not fit into registers goes through memory, in every thread.",
-    "shared": "Programs on one multiprocessor divide it among them; reductions and dots pass numbers through it.",
-    "warps": "The threads of a program: more of them hide latency, fewer have less to wait for at a barrier.",
+    "registers": "The threads of a multiprocessor share its registers, so the more each takes, the fewer run there.",
+    "spilled": "Numbers that did not fit into registers are stored to memory and read again, in every thread.",
+    "shared": "Programs on one multiprocessor share it; reductions and matrix products pass numbers through it.",
+    "warps": "The threads of a program, in groups of 32: more of them hide latency, fewer wait less at a barrier.",
     "loads": "A thread should ask for 128 bits at once: narrower loads are more instructions for the same bytes.",
     "stores": "As for loads: narrower than 128 bits, the same bytes take up to eight times the instructions.",
-    "tensor_core": "A dot without them runs at a small fraction of the GPU's rate; a kernel without a dot has none.",
-    "shuffles": "Threads of a warp exchange numbers by them: the cost of a reduction within a warp.",
-    "barriers": "Warps wait for each other there: the cost of a reduction across a program.",
-    "fp64": "Slower than fp32 on every GPU, and almost always an accident: a Python float that nobody cast.",
-    "instructions": "In the code, not as run: one in a loop counts once.",
-    "size": "Long unrolled code has to come through the instruction cache.",
-    "seconds": "What a first call at a new shape waits, on the machine that built this site.",
+    "tensor_core": "Without them a matrix product runs at a small fraction of the GPU's rate; other kernels need none.",
+    "shuffles": "They exchange numbers between the threads of a warp, which a reduction within a warp needs.",
+    "barriers": "All warps of a program wait for each other there, which a reduction across the program needs.",
+    "fp64": "Slower than fp32 on every GPU, and almost always a mistake: a Python float that was not cast.",
+    "instructions": "Counted in the code, not as executed: an instruction in a loop counts once.",
+    "size": "Long unrolled code may not fit into the instruction cache.",
+    "seconds": "How long the first call at a new shape waits for the compiler, on the machine that built this site.",
 }
 TITLES = {
     "spilled": "bytes spilled", "shared": "bytes of shared memory", "tensor_core": "tensor-core instructions",

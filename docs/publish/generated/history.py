@@ -5,7 +5,7 @@ from itertools import groupby
 from docs.publish import units
 from docs.publish.markup import code, front_matter, link, table
 from docs.publish.place import Place, machine_page
-from docs.publish.records.measured import Coordinates, Measured
+from docs.publish.records.measured import DIRECTIONS, MODES, Coordinates, Measured
 from docs.publish.records.store import Store
 
 SHOWN = 8  # the newest runs; older ones are in the records
@@ -15,9 +15,9 @@ WIDTH, HEIGHT = 96, 22
 def page(store: Store, place: Place) -> str:
     """The history page as Markdown: for each machine and case, the time of every variant at the largest point."""
     introduction = (
-        "Records are never replaced: a newer run of a case stands before the older ones, which stay here. Shown is the "
-        "median time of a call at the largest shape that most runs of the case have, oldest run first. A stale time "
-        "was measured with code, a case or a timer that has changed since.\n\n"
+        "Records are never replaced. Other pages show the newest run of a case; this one also has the older runs. The "
+        "tables show the median time of a call at the largest shape that most runs of the case have, oldest run first. "
+        "A stale time was measured with code, a case or a timer that has changed since.\n\n"
     )
     parts = [front_matter("History", "What each run of a case measured, run by run"), introduction]
     for machine, name in store.machines.items():
@@ -26,7 +26,9 @@ def page(store: Store, place: Place) -> str:
         for case, ways in groupby(rows, lambda row: row.case):
             parts.append(f"### {case} {{ #{machine}-{case.replace('/', '-')} }}\n\n")
             for (_, direction, mode), timed in groupby(ways, _case):
-                parts.append(f"**{direction}**, timed as {mode}\n\n{_table(list(timed), place)}\n\n")
+                parts.append(
+                    f"**{DIRECTIONS[direction]}**, {MODES[mode]} ({code(mode)})\n\n{_table(list(timed), place)}\n\n"
+                )
     return "".join(parts)
 
 
@@ -49,7 +51,7 @@ def _table(rows: list[Measured], place: Place) -> str:
     head = [
         f"{units.size(point.size)} {point.dtype}",
         *(link(run.date[:16].replace("T", " "), f"{place.to(machine_page(run.machine['slug']))}") for run in runs),
-        "course" if len(runs) > 1 else "",
+        "trend" if len(runs) > 1 else "",
     ]
     return table(head, lines)
 

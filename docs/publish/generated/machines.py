@@ -7,7 +7,7 @@ from docs.publish import evidence, units
 from docs.publish.evidence import above_ceiling
 from docs.publish.markup import NONE, code, facts, front_matter, link, table
 from docs.publish.place import Place, machine_page
-from docs.publish.records.measured import METRICS, Coordinates, Measured
+from docs.publish.records.measured import DIRECTIONS, METRICS, MODES, Coordinates, Measured
 from docs.publish.records.schema import Ceiling, Failure, Record
 from docs.publish.records.store import Store
 
@@ -35,7 +35,7 @@ def page(store: Store, machine: str, place: Place) -> str:
     ]
     parts += [
         "## Cases\n\n",
-        "Every number has a line on the page of its case, with all that its evidence says.\n\n",
+        "Each case has a page with all of its numbers and their evidence.\n\n",
         _cases(rows, place),
         "\n\n",
     ]
@@ -47,7 +47,7 @@ def page(store: Store, machine: str, place: Place) -> str:
     if failures := store.failures(machine):
         parts += [
             "## Not timed\n\n",
-            "What these runs tried and could not time, and why.\n\n",
+            "What these runs could not time, and why.\n\n",
             _failures(failures),
             "\n\n",
         ]
@@ -94,7 +94,7 @@ def _machine(record: Record, place: Place) -> str:
             ("L2 cache", _binary(machine["l2_bytes"]) if machine["l2_bytes"] else ""),
             ("Driver", escape(machine["driver"] or "")),
             ("Power limit", f"{machine['power_limit_w']:.0f} W" if machine["power_limit_w"] else ""),
-            ("Every number below", downloads),
+            ("All numbers", downloads),
         ]
     )
 
@@ -158,22 +158,25 @@ def _case(rows: list[Measured], place: Place) -> str:
     record = first.record
     files = ", ".join(link(file, place.source(file, record.commit)) for file in first.row.sources.files)
     records = {row.record.id: row.record for row in rows}.values()
-    runs = ", ".join(link(run.date[:10], place.to(machine_page(first.machine, run.id))) for run in records)
+    runs = ", ".join(
+        link(run.date[:16].replace("T", " "), place.to(machine_page(first.machine, run.id))) for run in records
+    )
     stale = ' <small class="rp-badge">stale</small> The code has changed since.' if first.stale else ""
     if busy := dict.fromkeys(row.busy for row in rows if row.busy):
         stale += f' <small class="rp-badge">busy</small> {escape(evidence.busy("; ".join(busy)))}'
-    parts = [f"<p>Measured {runs}, of {files}.{stale}</p>\n\n"]
+    parts = [f"<p>Measured on {runs}, with {files}.{stale}</p>\n\n"]
     above = sum(bool(above_ceiling(row, metric)) for row in rows for metric in ("share", "rate_share"))
     if above:
         method = place.to("results/methodology/#above-the-ceiling")
-        parts.append(f"<p>{above} of these are above a measured ceiling: {link('why that can be', method)}.</p>\n\n")
+        parts.append(f"<p>{above} of these numbers are above a measured ceiling: {link('why', method)}.</p>\n\n")
 
     def group(row: Measured) -> tuple[str, str, str, str]:
         return row.direction, row.dtype, row.mode, " × ".join(row.row.shape)
 
     for (direction, dtype, mode, dimensions), timed in groupby(sorted(rows, key=group), group):
         lines = _table([(row.anchor, _cells(row)) for row in timed])
-        what = f"<p><strong>{direction}</strong>, {dtype}, timed as {mode}; shape: {dimensions}</p>"
+        timing = f"{MODES[mode]} ({code(mode)})"
+        what = f"<p><strong>{DIRECTIONS[direction]}</strong>, {dtype}, {timing}; shape: {dimensions}</p>"
         parts.append(f'<section class="rp-group">{what}{lines}</section>\n\n')
     return "".join(parts)
 
@@ -212,7 +215,8 @@ def _metric(row: Measured, name: str) -> str:
 def _busy(rows: list[Measured]) -> str:
     """What no chart draws, and no number quotes where another run has it."""
     introduction = (
-        "Other work was going on. These rows stay in the record; no chart shows them. Measure them again.\n\n"
+        "Other work ran on the machine at the same time. These rows stay in the record, but no chart shows them. "
+        "Measure them again.\n\n"
     )
     lines = [
         (

@@ -80,8 +80,8 @@ def page(store: Store, place: Place) -> str:
     """The page as Markdown."""
     parts = [
         front_matter("Reproduced", "What was measured again on another machine, and how closely it agrees"),
-        "A number that nobody can measure again is worth little. So whatever was measured by the same code, with the "
-        "same software, on machines that were started separately is compared here, row by row and pair by pair.\n\n"
+        "This page compares what was measured more than once, by the same code, with the same software, on machines "
+        "that were started separately: row by row and pair by pair.\n\n"
         f"The goal: every GPU time within {units.text(WITHIN, '%', exact=True)}, and every time by the host's clock in "
         "its published range. GPU times are those of the modes `device`, `graph`, `burst` and `sustained`. Where the "
         "matrix units are nearer to their ceiling than the memory is to its own, the share of that ceiling is "
@@ -134,13 +134,13 @@ def _machine(store: Store, machine: str) -> str:
     parts = [f"<p>{_verdict(known, gpu)}</p>\n\n"]
     if any(not reruns.started(row.record) for row in store.select(Coordinates(machine=machine))):
         parts.append(
-            "<p>Older runs do not say on which start of a machine they ran. Each of them is taken for one of its own, "
-            "and named by its date.</p>\n\n"
+            "<p>Older runs do not record on which start of a machine they ran. Each of them counts as a start of its "
+            "own, and is named by its date.</p>\n\n"
         )
     if gpu:
         parts += [_figure(known, store.machines[machine]), "\n\n"]
     within = f"within {units.text(WITHIN, '%', exact=True)}"
-    head = ("case", "machines", "GPU pairs", within, "middle", "worst", "host rows", "with a range", "worst host pair")
+    head = ("case", "machines", "GPU pairs", within, "median", "worst", "host rows", "with a range", "worst host pair")
     parts += [table(head, (("", _cells(case)) for case in known)), "\n\n"]
     if worst := sorted((pair for pair in gpu if not pair.agrees), key=lambda pair: pair.off, reverse=True):
         parts += [f"### Furthest apart {{ #{machine}-worst }}\n\n", _listed(worst), "\n\n"]
@@ -162,8 +162,8 @@ def _verdict(known: list[Case], gpu: list[Again]) -> str:
         parts.append(f"Of {hosts} rows of calls, {len(ranges)} have a range over {RUNS} machines or more.")
     if ranges:
         parts.append(
-            "A range holds its own runs by definition. What it tells of another machine shows when each run in turn is "
-            f"left out: {units.text(_foretold(ranges), '%')} of them lie in the range of the others, or within "
+            "To see what a range says about another machine, each run in turn is left out: "
+            f"{units.text(_foretold(ranges), '%')} of the runs lie in the range of the others, or within "
             f"{units.text(WITHIN, '%', exact=True)} of it."
         )
     if once:
@@ -239,8 +239,8 @@ def _figure(known: list[Case], machine: str) -> str:
         for size, pixels in SIZES.items()
     )
     caption = (
-        "Each mark is a GPU row, at the ratio of two of its runs. In the band they agree within "
-        f"{units.text(WITHIN, '%', exact=True)}; beyond either end a mark stands at the end."
+        "Each mark is the ratio of two runs of a GPU row. In the band the two agree within "
+        f"{units.text(WITHIN, '%', exact=True)}; ratios beyond either end of the scale are drawn at the end."
     )
     return f'<figure class="rp-figure">{"".join(drawings)}<figcaption>{caption}</figcaption></figure>'
 

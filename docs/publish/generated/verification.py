@@ -29,8 +29,8 @@ def page(reports: list[TestReport], kernels: Mapping[str, str], blocks: Mapping[
     parts = [
         front_matter("Verification", "Which tests ran where, at which commit, and what is skipped"),
         "Every test runs on every push, on a machine without a GPU: Triton kernels in Triton's interpreter, compiled "
-        "code through Inductor's C++ backend. What that cannot show is run natively on a GPU, and the report of that "
-        "run is committed with the records.\n\n",
+        "code through Inductor's C++ backend. The tests also run natively on a GPU, and the report of that run is "
+        "committed with the records.\n\n",
     ]
     newest: dict[str, TestReport] = {}
     for report in reports:
@@ -40,9 +40,8 @@ def page(reports: list[TestReport], kernels: Mapping[str, str], blocks: Mapping[
     parts += [_report(report, kernels, place) for report in newest.values()]
     parts += [
         "## Code blocks on the pages\n\n",
-        "A census accounts for every fenced block. Those that cannot run stand in one reviewed file with their "
-        "reasons, "
-        f"{link(UNRUNNABLE, place.source(UNRUNNABLE))}, whose length should only fall.\n\n",
+        "A test accounts for every fenced block. Those that cannot run are listed in one reviewed file with their "
+        f"reasons, {link(UNRUNNABLE, place.source(UNRUNNABLE))}, which should never grow.\n\n",
         facts([(what, str(blocks[kind])) for kind, what in KINDS.items() if kind in blocks]),
         "\n\n",
     ]

@@ -109,7 +109,7 @@ def points(store: Store, case: str) -> list[Point]:
 def verdict(usual: Iterable[Point], known: Iterable[Point]) -> str:
     """When to use a kernel, as its gains say: alone against eager code, and in a whole step of the compiled block."""
     if any(point.over("eager") <= 1 + LEVEL for point in usual if "eager" in point.others):
-        return "PyTorch's own is as fast."
+        return "PyTorch's own operation is as fast."
     steps = [point for point in known if point.in_block and point.ours.direction == "both"]
     gains = [point.over("compile") for point in steps if "compile" in point.others]
     if not gains:
@@ -117,7 +117,7 @@ def verdict(usual: Iterable[Point], known: Iterable[Point]) -> str:
     if min(gains) > 1 + LEVEL:
         return "Use it, in eager and in compiled code."
     if max(gains) * (1 + LEVEL) < 1:
-        return "Use it in eager code. In compiled code, let the compiler have it."
+        return "Use it in eager code. In compiled code, use PyTorch's operation."
     return "Use it in eager code. In a compiled block it makes no difference."
 
 
@@ -129,7 +129,7 @@ def _panel(known: list[tuple[str, Point]], place: Place, page: Evidence) -> str:
     rows = [("", [line, *_cells(point, pytorch, bool(peers), place, page)]) for line, point in known]
     records = [point.ours.record for _, point in known]
     panel = markup.panel(
-        what="How many times as fast as the others ours is; below one, the other is faster. "
+        what="Speedup of ours over each of the others; below one, the other is faster. "
         f"{known[0][1].ours.dtype}, {MODES[ALONE]}",
         body=markup.table(head, rows),
         source=f"{escape(records[0].machine['name'])}, {evidence.days(records)}.",
@@ -157,7 +157,12 @@ def _at(known: list[Point], shape: str) -> list[Point]:
 
 def _where(point: Point) -> str:
     place = "compiled block of " * point.in_block + units.size(point.ours.size)
-    return escape(f"{DIRECTIONS[point.ours.direction]}, {place}").replace(" ", "&nbsp;").replace(",&nbsp;", ", ")
+    return (
+        escape(f"{DIRECTIONS[point.ours.direction]}, {place}")
+        .replace(" ", "&nbsp;")
+        .replace(",&nbsp;", ", ")
+        .replace("of&nbsp;", "of ")
+    )
 
 
 def _time(row: Measured) -> float:

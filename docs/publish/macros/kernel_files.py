@@ -51,7 +51,7 @@ and {needs}.</p>
 <p><button type="button" class="rp-button" data-copy-url="{link}">Copy the file</button>
 <a class="rp-button" href="{link}" download>Download</a>
 <button type="button" class="rp-button" data-copy-text="curl -O {escape(address)}">Copy the curl command</button></p>
-<p>Its address stays: <a href="{link}"><code>{address}</code></a></p>
+<p>Permanent address: <a href="{link}"><code>{address}</code></a></p>
 
 ??? example "The whole file"
 

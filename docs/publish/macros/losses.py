@@ -1,6 +1,6 @@
 """Where ours is behind: every point of a case's grid at which another variant is faster by more than a margin.
 
-And where it cannot be known: a side that was not there is no side that lost, so each is named, with its points.
+And where it cannot be known: a side without a time has not lost, so each is named, with its points.
 """
 
 import textwrap
@@ -47,7 +47,7 @@ def losses(store: Store, place: Place, page: Evidence, case: str) -> str:
     lost = [pair for pair in pairs if pair[0].time.p50 > (1 + MARGIN) * pair[1].time.p50]
     parts = [f"<p data-search-exclude>{_sentence(pairs, lost, gaps)}</p>"]
     if lost:
-        head = ("", "shape", "ours", "the best other", "", "ahead by")
+        head = ("", "shape", "ours", "fastest other", "", "its speedup")
         cells = (("", _cells(ours, best, place, page)) for ours, best in lost)
         parts.append(markup.table(head, cells, searched=False))
     return "".join([*parts, _not_timed(gaps, sum(row.variant == "ours" for row in rows))])
@@ -104,17 +104,23 @@ def _speaks_of(failure: Failure, at: Coordinates) -> bool:
 
 
 def _sentence(pairs: list[Pair], lost: list[Pair], gaps: list[Missing]) -> str:
-    """How many points there are, and at how many ours is behind; "none" only of points at which every side was."""
-    margin, points = units.text(MARGIN, "%"), "1 point" if len(pairs) == 1 else f"{len(pairs)} points"
+    """How many points there are, and at how many ours is behind; "none" only of points with no side missing."""
+    margin, points = units.text(MARGIN, "%", exact=True), _counted(len(pairs))
     gone = {replace(gap.at, variant=None) for gap in gaps if gap.absent}
     rest = [ours for ours, best in pairs if (ours, best) not in lost]
     unknown = sum(replace(ours.coordinates, variant=None) in gone for ours in rest)
-    if lost or not unknown:
-        said = f"at {len(lost) or 'none'} is the best of them over {margin} faster."
+    if lost:
+        said = f"At {len(lost)} of them, another is more than {margin} faster."
+    elif not unknown:
+        said = f"At none of them is another more than {margin} faster."
     else:
-        said = f"at {len(rest) - unknown} every side was there, and none is over {margin} faster."
-    silent = f" At {unknown}{' of the others' if lost else ''} a side was not there, so nothing is claimed."
-    return f"Ours was timed beside others at {points}; {said}{silent if unknown else ''}"
+        said = f"At {len(rest) - unknown} of them, all others have a time, and none is more than {margin} faster."
+    silent = f" At {unknown}{' of the rest' if lost else ''}, one of the others has no time: nothing is claimed there."
+    return f"This kernel was timed beside others at {points}. {said}{silent if unknown else ''}"
+
+
+def _counted(points: int) -> str:
+    return "1 point" if points == 1 else f"{points} points"
 
 
 def _not_timed(gaps: list[Missing], points: int) -> str:
@@ -130,9 +136,10 @@ def _not_timed(gaps: list[Missing], points: int) -> str:
         for side, reasons in by_side.items()
         for why, where in reasons.items()
     ]
+    summary = f"Not timed at some of {_counted(points)}: {escape('; '.join(counts))}"
     return (
-        f"<details data-search-exclude><summary>Not timed, of {points}: {escape(', '.join(counts))}</summary>"
-        f"{markup.table(('side', 'why', 'where'), lines, words=True, remark=True, searched=False)}</details>"
+        f"<details data-search-exclude><summary>{summary}</summary>"
+        f"{markup.table(('variant', 'why', 'where'), lines, words=True, remark=True, searched=False)}</details>"
     )
 
 
@@ -155,6 +162,6 @@ def _cells(ours: Measured, best: Measured, place: Place, page: Evidence) -> list
         units.size(ours.size),
         shown(ours, "time"),
         shown(best, "time"),
-        escape(palette.label(best.variant, case=best.case)),
+        escape(palette.label(best.variant, True, best.case)),
         shown(best, "speedup", "ours"),
     ]

@@ -71,13 +71,13 @@ def _cells(
     time = tried.time
     label = f"kernels/{sweep.kernel} {point.direction} {units.size(point.size)} {point.dtype}, {_words(tried.options)}"
     low, high = (units.text(end, "s") for end in (time.p20, time.p80))
-    spread = f"{low} to {high} (p20 to p80 of {time.samples} samples of its time)"
+    spread = f"{low} to {high} (p20 to p80 of {time.samples} samples)"
     numbers = [
         page.show(_quantity(value, unit, {"label": f"{name}: {label}", "spread": spread, **shared}))
         for name, value, unit in (("Time", time.p50, "s"), ("Bandwidth", point.bytes / time.p50, "B/s"))
     ]
     options = [escape(str(tried.options.get(name, ""))) for name in names]
-    return [*options, *numbers, "in the table" if taken else ""]
+    return [*options, *numbers, "in the launch table" if taken else ""]
 
 
 def _quantity(value: float, unit: str, facts: dict[str, Any]) -> Quantity:

@@ -67,7 +67,7 @@ function fill(dialog, entry, href) {
   const close = element("button", { type: "button", className: "rp-evidence__close", ariaLabel: "Close", autofocus: true }, "×")
   close.addEventListener("click", () => dialog.close())
   dialog.firstChild.replaceChildren(
-    element("h2", { className: "rp-evidence__label", id: "rp-evidence-label" }, entry.label),
+    element("h2", { className: "rp-evidence__label", id: "rp-evidence-label" }, entry.about ? entry.label.split(": ")[0] : entry.label),
     element("p", { className: "rp-evidence__value" }, entry.value),
     ...(entry.about ? [element("p", { className: "rp-evidence__about" }, entry.about)] : []),
     element("dl", {}, ...facts),

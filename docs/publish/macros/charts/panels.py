@@ -54,7 +54,7 @@ def panel(question: Question, plot: Plot, shown: Evidence, place: Place, first: 
 
 def instead(row: Measured, why: str) -> str:
     """What is said of a machine of which a drawing would show nothing."""
-    said = f"The numbers of {row.record.machine['name']} are not drawn: {why}. They stand in the table below."
+    said = f"The numbers of {row.record.machine['name']} are not drawn: {why}. The table below has them."
     return f'<p class="rp-chart__words">{escape(said)}</p>'
 
 
@@ -62,7 +62,9 @@ def _stale(plot: Plot) -> str:
     """Which of the drawn variants have changed since they were measured."""
     newest = {mark.variant: mark for mark in plot.marks}
     names = [mark.label() for mark in newest.values() if mark.row.stale]
-    return f' <span class="rp-badge">stale</span> {escape(", ".join(names))}: changed since.' if names else ""
+    return (
+        f' <span class="rp-badge">stale</span> {escape(", ".join(names))}: the code has changed since.' if names else ""
+    )
 
 
 def _busy(plot: Plot) -> str:

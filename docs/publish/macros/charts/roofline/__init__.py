@@ -52,7 +52,9 @@ def _panel(asked: Asked, plot: Plot, shown: Evidence, place: Place) -> str:
     why = plot.undrawn
     machine = markup.link(row.record.machine["name"], place.to(machine_page(row.machine)))
     days = evidence.days(each.record for stem in plot.every for each in stem.rows)
-    badge = f' <span class="rp-badge">stale</span> {escape(", ".join(stale))}: changed since.' if stale else ""
+    badge = (
+        f' <span class="rp-badge">stale</span> {escape(", ".join(stale))}: the code has changed since.' if stale else ""
+    )
     return markup.panel(
         title="" if why else title,
         what=f"Rate over arithmetic intensity, both axes logarithmic. {_timed(plot)}",
