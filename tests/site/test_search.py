@@ -46,6 +46,8 @@ QUERIES = {
     "swiglu": ["kernels/swiglu/"],
     "float64 reference": ["results/methodology/#right-before-fast", "validation/equivalence/"],
     "stale": ["results/methodology/#stale-numbers"],
+    "compile made it slower": ["compiler/modes/#loses", "compiler/graph-breaks/#what-a-break-costs"],
+    "which mode for a decode service": ["compiler/modes/"],
     "graph break": ["compiler/graph-breaks/", "reference/questions/#graph-breaks"],
     "zebra crossing": [],
 }
