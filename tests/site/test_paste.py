@@ -109,6 +109,26 @@ def test_a_run_fills_its_rows_on_a_phone(site: Site, page: Page) -> None:
         assert below.bounding_box()["width"] > 300
 
 
+@pytest.mark.parametrize(
+    ("page_address", "box", "label"),
+    [
+        ("compiler/modes/", ".md-typeset__scrollwrap:has-text('wide block')", "td:first-child"),
+        ("compiler/compile-time/", ".language-text pre > code", ".rp-label"),
+    ],
+)
+def test_the_first_column_of_a_wide_table_stays_on_a_phone(
+    site: Site, page: Page, page_address: str, box: str, label: str
+) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(site.address + page_address)
+    table = page.locator(box).first
+    table.evaluate("(table) => table.scrollLeft = 1000")
+    assert table.evaluate("(table) => table.scrollLeft") > 100, "nothing to scroll"
+    edge = table.bounding_box()["x"]
+    for line in table.locator(label).all():
+        assert abs(line.bounding_box()["x"] - edge) < 1
+
+
 def test_no_link_of_the_evidence_breaks_on_a_phone(site: Site, page: Page) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(site.address + "kernels/softmax/")

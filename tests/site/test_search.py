@@ -48,6 +48,8 @@ QUERIES = {
     "swiglu": ["kernels/swiglu/"],
     "float64 reference": ["results/methodology/#right-before-fast", "validation/equivalence/"],
     "stale": ["results/methodology/#stale-numbers"],
+    "compile made it slower": ["compiler/modes/#loses", "compiler/graph-breaks/#what-a-break-costs"],
+    "which mode for a decode service": ["compiler/modes/"],
     "graph break": ["compiler/graph-breaks/", "reference/questions/#graph-breaks"],
     # questions as people ask them: answered, in the code's own words, and without an answer yet
     "why is my compiled model slower than eager?": ["compiler/graph-breaks/#what-a-break-costs"],

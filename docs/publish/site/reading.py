@@ -13,7 +13,8 @@ WORDS_A_MINUTE = 200
 
 def minutes(markdown: str) -> int:
     """Minutes to read a page's prose; macros and tags don't count, nor does embedded code."""
-    words = re.findall(r"\b[A-Za-z]{2,}\b", re.sub(r"<[^>]*>|\{\{.*?\}\}", "", markdown, flags=re.DOTALL))
+    left_out = r"\{\{.*?\}\}|\{%.*?%\}|</?[A-Za-z!][^>]*>"  # a tag, and not "2 < n", which would end at some far ">"
+    words = re.findall(r"\b[A-Za-z]{2,}\b", re.sub(left_out, "", markdown, flags=re.DOTALL))
     return max(1, math.ceil(len(words) / WORDS_A_MINUTE))
 
 

@@ -47,6 +47,21 @@ for (const pressed of document.querySelectorAll("[data-copy-text]")) {
   pressed.addEventListener("click", () => copy(pressed, async () => pressed.dataset.copyText))
 }
 
+// A printed table that is wider than its place: the first column stays in sight, as in any other table.
+for (const code of document.querySelectorAll(".language-text pre > code")) {
+  const lines = code.textContent.split("\n").filter((line) => line.trim())
+  const ends = (at) => lines.every((line) => line.slice(at - 2, at) === "  " && line[at])
+  const width = [...Array(33).keys()].find((at) => at > 4 && ends(at))
+  if (!width || lines.length < 2) continue
+  for (const line of [...code.childNodes].filter((node) => node.nodeType === Node.TEXT_NODE && node.data.trim())) {
+    const label = document.createElement("span")
+    label.className = "rp-label"
+    line.splitText(width)
+    line.replaceWith(label)
+    label.append(line)
+  }
+}
+
 const SCROLLABLE = ".highlight pre > code, .md-typeset__scrollwrap, .rp-scroll, .jp-OutputArea-output pre"
 function reachable() {
   for (const box of document.querySelectorAll(SCROLLABLE)) {
