@@ -429,9 +429,13 @@ def table(kept: Sequence[Saved], most: int = 20) -> str:
         sizes[row] += tensor.nbytes
         counts[row] += 1
     lines = [f"{'MB':>10}  {'tensors':>7}  {'module':<24}{'dtype':<10}shape"]
-    for row, size in sizes.most_common(most):
+    listed = sizes.most_common()
+    for row, size in listed[:most]:
         module, dtype, shape = row
         lines.append(f"{size / MB:>10,.1f}  {counts[row]:>7}  {module:<24}{dtype:<10}{' × '.join(map(str, shape))}")
+    if rest := listed[most:]:
+        others, tensors = sum(size for _, size in rest), sum(counts[row] for row, _ in rest)
+        lines.append(f"{others / MB:>10,.1f}  {tensors:>7}  {len(rest)} other lines")
     lines.append(f"{sum(sizes.values()) / MB:>10,.1f}  {sum(counts.values()):>7}  in all")
     return "\n".join(lines)
 

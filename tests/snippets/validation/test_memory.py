@@ -16,6 +16,7 @@ from snippets.validation.memory import (
     Block,
     History,
     Ledger,
+    Saved,
     arena,
     graphs_alive,
     held_by,
@@ -134,6 +135,15 @@ def test_layers_of_one_kind_stand_in_one_line():
     text = table(saved(model, lambda: model(torch.randn(4, 8)).sum()))
     (line,) = [line for line in text.splitlines() if "*.1" in line]
     assert line.split()[1:] == ["3", "*.1", "float32", "4", "×", "8"]
+
+
+def test_lines_that_are_not_listed_are_added_up():
+    kept = [Saved(f"layer {n}", "float32", (n,), n * 1000 * KB) for n in (1, 1, 6, 3)]
+    _, listed, others, last = table(kept, most=1).splitlines()
+    assert listed.split()[:2] == ["6.0", "1"]
+    assert others.split() == ["5.0", "3", "2", "other", "lines"]
+    assert last.split() == ["11.0", "4", "in", "all"]
+    assert "other" not in table(kept, most=3)
 
 
 # ---- graphs that live on --------------------------------------------------------------------------------
