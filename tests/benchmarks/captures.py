@@ -80,6 +80,7 @@ class Output:
 
 _ASSISTANT = "snippets.validation.assistant"
 _PARTS = ("capture", "findings", "module", "patterns", "profile", "report", "trace", "trials", "validate")
+_PLANTED = ("fusion", "held_out", "kernels", "memory", "readiness", "seen", "spellings")
 _BREAKS = "snippets.compiler.graph_breaks"
 _COMPILER = "snippets.compiler.what_compile_does"
 _FINDINGS = "snippets.validation.compiled_code_findings"
@@ -251,6 +252,11 @@ def _assistant() -> Iterator[Output]:
     for section in ("gpt", "forecaster"):
         name = f"validation/assistant/{section}"
         yield Output(name, module, section, varies=varies, also=tuple(tool))
+    planted = "tests.snippets.validation.planted"
+    areas = [f"{planted.replace('.', '/')}/{name}.py" for name in _PLANTED]
+    for section in ("held out", "counted"):
+        name = f"validation/assistant/{section.replace(' ', '-')}"
+        yield Output(name, f"{planted}.counted", section, varies=r"\.py:\d+", also=(*tool, *areas))
     verdict = r"[\d.]+|faster|slower|as fast"
     yield Output("validation/assistant/validate", module, "validate", varies=verdict, also=tuple(tool))
 
