@@ -1,4 +1,4 @@
-"""Faults that nobody looked at while the assistant was written. They are counted, and the assistant is not mended by them.
+"""Faults that nobody looked at while the assistant was written. They are counted, and never used to mend it.
 
 Who mends the assistant after one of these moves the module to spellings.py, and writes another one here.
 """
