@@ -425,7 +425,7 @@ def table(kept: Sequence[Saved], most: int = 20) -> str:
     sizes: Counter[tuple[str, str, tuple[int, ...]]] = Counter()
     counts: Counter[tuple[str, str, tuple[int, ...]]] = Counter()
     for tensor in kept:
-        row = (re.sub(r"(?<=[a-z_]\.)\d+|^\d+(?=\.)", "*", tensor.module) or "the model", tensor.dtype, tensor.shape)
+        row = (re.sub(r"(?<=[a-z_]\.)\d+|^\d+(?=\.|$)", "*", tensor.module) or "the model", tensor.dtype, tensor.shape)
         sizes[row] += tensor.nbytes
         counts[row] += 1
     lines = [f"{'MB':>10}  {'tensors':>7}  {'module':<24}{'dtype':<10}shape"]

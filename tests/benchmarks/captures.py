@@ -80,7 +80,7 @@ class Output:
 
 _ASSISTANT = "snippets.validation.assistant"
 _PARTS = ("capture", "findings", "module", "patterns", "profile", "report", "trace", "trials", "validate")
-_PLANTED = ("fusion", "held_out", "kernels", "memory", "readiness", "seen", "spellings")
+_AREAS = ("fusion", "held_out", "kernels", "memory", "readiness", "seen", "spellings")
 _BREAKS = "snippets.compiler.graph_breaks"
 _COMPILER = "snippets.compiler.what_compile_does"
 _FINDINGS = "snippets.validation.compiled_code_findings"
@@ -194,6 +194,7 @@ def _memory() -> Iterator[Output]:
     ):  # fmt: skip
         name = section.replace(",", "").replace(" ", "-").lower()
         yield Output(f"validation/memory/{name}", f"{_MEMORY}_remedies", section, also=also)
+    yield Output("validation/memory/your-model", f"{_MEMORY}_your_model", also=also)
 
 
 def _training() -> Iterator[Output]:
@@ -245,6 +246,16 @@ def _llama() -> Iterator[Output]:
         yield Output(f"examples/llama/{section}", curve, section, device="cuda", varies=r"\d\.\d{4}", also=sources)
 
 
+def _planted() -> Iterator[Output]:
+    """How many planted faults the assistant finds."""
+    folder = "tests.snippets.validation.planted"
+    names = [f"snippets/validation/assistant{part}.py" for part in ("", *(f"_{part}" for part in _PARTS))]
+    names += [f"{folder.replace('.', '/')}/{name}.py" for name in _AREAS]
+    for section in ("held out", "counted"):
+        name = f"validation/assistant/{section.replace(' ', '-')}"
+        yield Output(name, f"{folder}.counted", section, varies=r"\.py:\d+", also=tuple(names))
+
+
 def _assistant() -> Iterator[Output]:
     """What the assistant says about two modules without a GPU."""
     tool = [f"snippets/validation/assistant{part}.py" for part in ("", *(f"_{part}" for part in _PARTS))]
@@ -252,17 +263,13 @@ def _assistant() -> Iterator[Output]:
     for section in ("gpt", "forecaster"):
         name = f"validation/assistant/{section}"
         yield Output(name, module, section, varies=varies, also=tuple(tool))
-    planted = "tests.snippets.validation.planted"
-    areas = [f"{planted.replace('.', '/')}/{name}.py" for name in _PLANTED]
-    for section in ("held out", "counted"):
-        name = f"validation/assistant/{section.replace(' ', '-')}"
-        yield Output(name, f"{planted}.counted", section, varies=r"\.py:\d+", also=(*tool, *areas))
     verdict = r"[\d.]+|faster|slower|as fast"
     yield Output("validation/assistant/validate", module, "validate", varies=verdict, also=tuple(tool))
 
 
 CAPTURES = (
     *_llama(),
+    *_planted(),
     *_assistant(),
     *_breaks(),
     *_recompilation(),

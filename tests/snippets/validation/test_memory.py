@@ -135,6 +135,8 @@ def test_layers_of_one_kind_stand_in_one_line():
     text = table(saved(model, lambda: model(torch.randn(4, 8)).sum()))
     (line,) = [line for line in text.splitlines() if "*.1" in line]
     assert line.split()[1:] == ["3", "*.1", "float32", "4", "×", "8"]
+    blocks = [Saved(str(number), "float32", (5,), 20) for number in range(3)]  # what a block itself keeps
+    assert table(blocks).splitlines()[1].split()[1:] == ["3", "*", "float32", "5"]
 
 
 def test_lines_that_are_not_listed_are_added_up():
