@@ -189,12 +189,12 @@ def _compile_time() -> Iterator[Output]:
 def _memory() -> Iterator[Output]:
     """Who holds memory, predicted without a GPU."""
     also = (_MEMORY.replace(".", "/") + ".py",)
+    yield Output("validation/memory/your-model", f"{_MEMORY}_your_model", also=also)
     for section in (
         "graphs alive", "peak", "saved", "saved, SDPA", "remedies", "in place", "summed", "stored", "last step",
     ):  # fmt: skip
         name = section.replace(",", "").replace(" ", "-").lower()
         yield Output(f"validation/memory/{name}", f"{_MEMORY}_remedies", section, also=also)
-    yield Output("validation/memory/your-model", f"{_MEMORY}_your_model", also=also)
 
 
 def _training() -> Iterator[Output]:
