@@ -360,6 +360,15 @@ def test_directions_stand_side_by_side_each_with_its_title(root: Path):
         assert re.findall(r"(Forward|Backward), bfloat16", pair) == ["Forward", "Backward"]
 
 
+def test_what_was_timed_may_be_said_in_words(root: Path):
+    only(root, [tiny.row(root, variant=side) for side in ("ours", "compile")])
+    asked = '"kernels/add", metric="time", work="a training step with AdamW"'
+    for macro in (f"table({asked})", f"chart(case={asked}, kind='bars')"):
+        markdown, page = rendered(f"{{{{ {macro} }}}}\n", root)
+        html = page.finish(markdown)
+        assert "A training step with AdamW, bfloat16" in html and "orward, bfloat16" not in html
+
+
 def test_columns_of_tables_side_by_side_have_short_names(root: Path):
     only(root, [tiny.row(root, direction=name, variant="compile", shape=shape) for name in ("forward", "backward")
                 for shape in ({"rows": 8, "columns": 4}, {"rows": 8, "columns": 8})])  # fmt: skip
