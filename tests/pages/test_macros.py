@@ -444,6 +444,30 @@ def test_what_is_no_contest_is_not_compared(root: Path):
     assert not compared(root, "kernels", eager=4, ours=1)
 
 
+def test_no_memory_at_all_does_not_win(root: Path):
+    """What a CUDA graph needs was set aside before: its calls ask for none."""
+    sizes = {"eager": 4000, "ours": 2000, "graph": 0}
+    only(root, [tiny.row(root, variant=name, peak_memory_bytes=size) for name, size in sizes.items()])
+    markdown, page = rendered('{{ table("kernels/add", "memory", mode="device") }}\n', root)
+    html = page.finish(markdown)
+    marked = {value: name for name, _, value in CELL.findall(html)}
+    assert marked == {"4.00 KB": "rp-cell", "2.00 KB": "rp-cell rp-cell--best rp-cell--ours"} and "0 B" in html
+
+
+@pytest.mark.parametrize(
+    ("imports", "needs"),
+    [
+        ("import json", "It needs Python's standard library and nothing else."),
+        ("from torch import nn", "It needs torch 2."),
+    ],
+)
+def test_a_file_to_copy_says_what_it_needs(imports: str, needs: str, root: Path):
+    file = root / "snippets" / "tool.py"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(f'"""A tool; it may know of torch."""\n\n{imports}\n')
+    assert needs in rendered('{{ snippet_file("snippets/tool.py") }}\n', root)[0]
+
+
 def lost(root: Path) -> str:
     markdown, page = rendered('{{ losses("kernels/add") }}\n', root)
     return page.finish(markdown)

@@ -102,12 +102,12 @@ class Compared:
 
 
 def _compared(lines: list[tuple[str, list[Column]]], over: str | None) -> Compared:
-    """What is a contest: times and what follows them, and memory."""
+    """What is a contest: times and what follows them, and memory; where a graph holds it already, a call takes none."""
     found: dict[tuple[str, str], dict[str, Published]] = {}
     for row, metric in (column for _, columns in lines for column in columns):
         contest = METRICS[metric].power or metric == "memory"
         published = row.published(metric, over if metric == "speedup" else None) if row and contest else None
-        if row and published:
+        if row and published and (published.value or metric != "memory"):
             found.setdefault((row.size, metric), {})[row.variant] = published
     one_unit = {at: known for at, known in found.items() if len({each.unit for each in known.values()}) == 1}
     values = {at: {name: each.value for name, each in known.items()} for at, known in one_unit.items()}
