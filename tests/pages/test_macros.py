@@ -459,6 +459,7 @@ def test_no_memory_at_all_does_not_win(root: Path):
     [
         ("import json", "It needs Python's standard library and nothing else."),
         ("from torch import nn", "It needs torch 2."),
+        ("def profiled():\n    import torch", "It needs torch 2."),
     ],
 )
 def test_a_file_to_copy_says_what_it_needs(imports: str, needs: str, root: Path):

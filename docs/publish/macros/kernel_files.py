@@ -37,7 +37,7 @@ def snippet(path: str, place: Place, root: Path = ROOT) -> str:
     if path not in known:
         raise unknown("snippet_file", path, known)
     text = scripts.script(path, root, place.site_url)
-    needs = TORCH if re.search(r"^(import|from) torch\b", text, re.M) else "Python's standard library"
+    needs = TORCH if re.search(r"^\s*(import|from) torch\b", text, re.M) else "Python's standard library"
     shown = _panel(scripts.served(path), text, "MIT", f"{needs} and nothing else", place)
     return shown.replace("<div ", "<div data-search-exclude ", 1)  # its sections on the page are what is found
 
