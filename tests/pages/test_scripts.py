@@ -92,7 +92,7 @@ def test_a_merged_script_runs_in_an_empty_folder(path: str, tmp_path: Path, pyte
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run([sys.executable, file], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout or "__main__" not in text  # a part of a tool only defines
+    assert bool(done.stdout) == ("__main__" in text), "a program prints, a part of one defines"
     passed.parent.mkdir(parents=True, exist_ok=True)
     passed.touch()
 
