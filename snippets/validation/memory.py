@@ -281,7 +281,9 @@ def graphs_alive() -> list[tuple[int, Tensor]]:
     tensors = [found for found in gc.get_objects() if issubclass(type(found), Tensor) and found.grad_fn is not None]
     inside = {node for tensor in tensors for node in nodes_of(tensor) - {tensor.grad_fn}}
     ends = [tensor for tensor in tensors if tensor.grad_fn not in inside]
-    return sorted(((held_by(tensor), tensor) for tensor in ends), key=lambda pair: -pair[0])
+    held = ((held_by(tensor), tensor) for tensor in ends)
+    # what a compiler has traced has sizes that are symbols, and holds no memory
+    return sorted((pair for pair in held if isinstance(pair[0], int)), key=lambda pair: -pair[0])
 
 
 # --8<-- [end:graphs]

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils.checkpoint import checkpoint
 
 from snippets.validation import memory
@@ -167,6 +169,16 @@ def test_the_ends_of_the_graphs_that_are_alive_are_found(model):
     new = [(size, tensor) for size, tensor in graphs_alive() if all(tensor is not other for _, other in others)]
     assert [size for size, _ in new] == [held_by(kept)]  # the tensors inside are not listed
     assert new[0][1] is kept
+
+
+def test_what_a_compiler_has_traced_is_no_graph_that_holds_memory():
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    x = mode.from_tensor(torch.ones(5, 3, requires_grad=True))
+    with mode:
+        traced = [(x * 2).exp(), (x[:4] * 3).exp()]
+    assert not isinstance(held_by(traced[0]), int)
+    others = graphs_alive()
+    assert not [tensor for _, tensor in others if any(tensor is one for one in traced)]
 
 
 # ---- snapshots ------------------------------------------------------------------------------------------
