@@ -199,24 +199,33 @@ def made_on_host(trace: Trace, captured: Captured) -> Iterator[Finding]:
         made = call.name in _FACTORIES and "device" not in call.named and call.out.device == "cpu"
         brought = bool(call.inputs) and call.inputs[0].origin == "found" and call.inputs[0].device == "cpu"
         if call.facts.get("by list"):
-            yield host_finding(call, [call], "the list of places is made a tensor on the host")
+            yield host_finding([call], "the list of places is made a tensor on the host")
         elif brought and moves(call) and call.name in ("to", "cuda", "type_as"):
-            yield host_finding(call, [call], f"{call.name} copies a tensor that is no buffer, so it stays on the host")
-        elif constant or (made and moved):
-            yield host_finding(call, [call, *moved], f"{call.name} makes it on the host")
+            yield host_finding([call], f"{call.name} copies a tensor that is no buffer, so it stays on the host")
+        elif constant:  # its numbers come from Python, whichever device= they are for
+            yield host_finding([call, *moved], f"{call.name} makes it on the host")
+        elif made and moved:
+            made_there = f", or make it where it is used, with {device_named(in_order(moved))}"
+            yield host_finding([call, *moved], f"{call.name} makes it on the host", made_there)
 
 
-def host_finding(first: Call, calls: list[Call], what: str) -> Finding:
+def host_finding(calls: list[Call], what: str, otherwise: str = "") -> Finding:
     return Finding(
         "cuda-graph",
         "readiness",
         "A tensor is made in the host's memory at each call",
-        in_order(calls, first),
+        in_order(calls, calls[0]),
         f"{what}, and the copy to a GPU waits; a CUDA graph would replay the first one",
-        "make it once, as a buffer of the module, or with device=x.device",
+        f"make it once, as a buffer of the module{otherwise}",
         "compiler/what-compile-does.md#where-it-loses",
         kernels=2,
     )
+
+
+def device_named(lines: Iterable[Line]) -> str:
+    """The argument that makes a tensor on the right device, which the lines that move the tensor may name."""
+    found = re.search(r"\.to\((?:device=)?([A-Za-z_][\w.]*\.device)\b", " ".join(line.text for line in lines))
+    return f"device={found[1]}" if found else "the device= of a tensor that is there already"
 
 
 _SHAPED = words(

@@ -281,7 +281,9 @@ def graphs_alive() -> list[tuple[int, Tensor]]:
     tensors = [found for found in gc.get_objects() if issubclass(type(found), Tensor) and found.grad_fn is not None]
     inside = {node for tensor in tensors for node in nodes_of(tensor) - {tensor.grad_fn}}
     ends = [tensor for tensor in tensors if tensor.grad_fn not in inside]
-    return sorted(((held_by(tensor), tensor) for tensor in ends), key=lambda pair: -pair[0])
+    held = ((held_by(tensor), tensor) for tensor in ends)
+    # what a compiler has traced has sizes that are symbols, and holds no memory
+    return sorted((pair for pair in held if isinstance(pair[0], int)), key=lambda pair: -pair[0])
 
 
 # --8<-- [end:graphs]
@@ -425,13 +427,17 @@ def table(kept: Sequence[Saved], most: int = 20) -> str:
     sizes: Counter[tuple[str, str, tuple[int, ...]]] = Counter()
     counts: Counter[tuple[str, str, tuple[int, ...]]] = Counter()
     for tensor in kept:
-        row = (re.sub(r"(?<=[a-z_]\.)\d+|^\d+(?=\.)", "*", tensor.module) or "the model", tensor.dtype, tensor.shape)
+        row = (re.sub(r"(?<=[a-z_]\.)\d+|^\d+(?=\.|$)", "*", tensor.module) or "the model", tensor.dtype, tensor.shape)
         sizes[row] += tensor.nbytes
         counts[row] += 1
     lines = [f"{'MB':>10}  {'tensors':>7}  {'module':<24}{'dtype':<10}shape"]
-    for row, size in sizes.most_common(most):
+    listed = sizes.most_common()
+    for row, size in listed[:most]:
         module, dtype, shape = row
         lines.append(f"{size / MB:>10,.1f}  {counts[row]:>7}  {module:<24}{dtype:<10}{' × '.join(map(str, shape))}")
+    if rest := listed[most:]:
+        others, tensors = sum(size for _, size in rest), sum(counts[row] for row, _ in rest)
+        lines.append(f"{others / MB:>10,.1f}  {tensors:>7}  {len(rest)} other lines")
     lines.append(f"{sum(sizes.values()) / MB:>10,.1f}  {sum(counts.values()):>7}  in all")
     return "\n".join(lines)
 

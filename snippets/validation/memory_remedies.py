@@ -158,7 +158,7 @@ def train_step(
 class Early:
     """A fused AdamW for each parameter, which steps as soon as the gradient is whole, and drops the gradient."""
 
-    def __init__(self, model: nn.Module, **options: bool):
+    def __init__(self, model: nn.Module, **options: Any):
         self.of = {p: adam([p], **options) for p in model.parameters()}
         for p in model.parameters():
             p.register_post_accumulate_grad_hook(self.update)
@@ -257,7 +257,7 @@ def stand_in(**remedies: Any) -> tuple[Model, Batch]:
     return with_remedies(Model(**SIZES), **remedies), (tokens, tokens)
 
 
-def adam(parameters: Iterable[nn.Parameter], **options: bool) -> torch.optim.Optimizer:
+def adam(parameters: Iterable[nn.Parameter], **options: Any) -> torch.optim.Optimizer:
     """AdamW in the middle of a training: with its state."""
     optimizer = torch.optim.AdamW(parameters, **options)
     for p in optimizer.param_groups[0]["params"]:

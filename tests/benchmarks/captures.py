@@ -80,6 +80,7 @@ class Output:
 
 _ASSISTANT = "snippets.validation.assistant"
 _PARTS = ("capture", "findings", "module", "patterns", "profile", "report", "trace", "trials", "validate")
+_AREAS = ("fusion", "held_out", "kernels", "memory", "readiness", "seen", "spellings")
 _BREAKS = "snippets.compiler.graph_breaks"
 _COMPILER = "snippets.compiler.what_compile_does"
 _FINDINGS = "snippets.validation.compiled_code_findings"
@@ -188,6 +189,7 @@ def _compile_time() -> Iterator[Output]:
 def _memory() -> Iterator[Output]:
     """Who holds memory, predicted without a GPU."""
     also = (_MEMORY.replace(".", "/") + ".py",)
+    yield Output("validation/memory/your-model", f"{_MEMORY}_your_model", also=also)
     for section in (
         "graphs alive", "peak", "saved", "saved, SDPA", "remedies", "in place", "summed", "stored", "last step",
     ):  # fmt: skip
@@ -244,6 +246,16 @@ def _llama() -> Iterator[Output]:
         yield Output(f"examples/llama/{section}", curve, section, device="cuda", varies=r"\d\.\d{4}", also=sources)
 
 
+def _planted() -> Iterator[Output]:
+    """How many planted faults the assistant finds."""
+    folder = "tests.snippets.validation.planted"
+    names = [f"snippets/validation/assistant{part}.py" for part in ("", *(f"_{part}" for part in _PARTS))]
+    names += [f"{folder.replace('.', '/')}/{name}.py" for name in _AREAS]
+    for section in ("held out", "counted"):
+        name = f"validation/assistant/{section.replace(' ', '-')}"
+        yield Output(name, f"{folder}.counted", section, varies=r"\.py:\d+", also=tuple(names))
+
+
 def _assistant() -> Iterator[Output]:
     """What the assistant says about two modules without a GPU."""
     tool = [f"snippets/validation/assistant{part}.py" for part in ("", *(f"_{part}" for part in _PARTS))]
@@ -257,6 +269,7 @@ def _assistant() -> Iterator[Output]:
 
 CAPTURES = (
     *_llama(),
+    *_planted(),
     *_assistant(),
     *_breaks(),
     *_recompilation(),

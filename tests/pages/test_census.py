@@ -19,7 +19,7 @@ def proof_of(path: str) -> Path | None:
     """The test file of an embeddable source file, by the naming rule; None where pages may not embed from."""
     source = Path(path)
     if source.parts[0] in ("snippets", "kernels"):
-        return ROOT / "tests" / source.with_name(f"test_{source.name}")
+        return ROOT / "tests" / source.with_name(f"test_{source.stem}.py")  # also of gate.yml, beside gate.py
     if source.parts[:2] == ("tests", "benchmarks"):  # cases: tests/pages/test_house.py loads each
         return ROOT / source
     if source.parts[:2] == ("tests", "mutants"):

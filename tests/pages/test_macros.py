@@ -360,6 +360,15 @@ def test_directions_stand_side_by_side_each_with_its_title(root: Path):
         assert re.findall(r"(Forward|Backward), bfloat16", pair) == ["Forward", "Backward"]
 
 
+def test_what_was_timed_may_be_said_in_words(root: Path):
+    only(root, [tiny.row(root, variant=side) for side in ("ours", "compile")])
+    asked = '"kernels/add", metric="time", work="a training step with AdamW"'
+    for macro in (f"table({asked})", f"chart(case={asked}, kind='bars')"):
+        markdown, page = rendered(f"{{{{ {macro} }}}}\n", root)
+        html = page.finish(markdown)
+        assert "A training step with AdamW, bfloat16" in html and "orward, bfloat16" not in html
+
+
 def test_columns_of_tables_side_by_side_have_short_names(root: Path):
     only(root, [tiny.row(root, direction=name, variant="compile", shape=shape) for name in ("forward", "backward")
                 for shape in ({"rows": 8, "columns": 4}, {"rows": 8, "columns": 8})])  # fmt: skip
@@ -433,6 +442,31 @@ def test_two_that_are_level_are_both_the_best(root: Path):
 
 def test_what_is_no_contest_is_not_compared(root: Path):
     assert not compared(root, "kernels", eager=4, ours=1)
+
+
+def test_no_memory_at_all_does_not_win(root: Path):
+    """What a CUDA graph needs was set aside before: its calls ask for none."""
+    sizes = {"eager": 4000, "ours": 2000, "graph": 0}
+    only(root, [tiny.row(root, variant=name, peak_memory_bytes=size) for name, size in sizes.items()])
+    markdown, page = rendered('{{ table("kernels/add", "memory", mode="device") }}\n', root)
+    html = page.finish(markdown)
+    marked = {value: name for name, _, value in CELL.findall(html)}
+    assert marked == {"4.00 KB": "rp-cell", "2.00 KB": "rp-cell rp-cell--best rp-cell--ours"} and "0 B" in html
+
+
+@pytest.mark.parametrize(
+    ("imports", "needs"),
+    [
+        ("import json", "It needs Python's standard library and nothing else."),
+        ("from torch import nn", "It needs torch 2."),
+        ("def profiled():\n    import torch", "It needs torch 2."),
+    ],
+)
+def test_a_file_to_copy_says_what_it_needs(imports: str, needs: str, root: Path):
+    file = root / "snippets" / "tool.py"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(f'"""A tool; it may know of torch."""\n\n{imports}\n')
+    assert needs in rendered('{{ snippet_file("snippets/tool.py") }}\n', root)[0]
 
 
 def lost(root: Path) -> str:

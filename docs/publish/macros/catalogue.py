@@ -142,6 +142,7 @@ class Macros:
         variants: Names = (),
         shape: Names = (),
         over: str | None = None,
+        work: str = "",
         **where: Any,
     ) -> str:
         """A table from records, see docs.publish.macros.tables.table; of several directions side by side."""
@@ -150,7 +151,7 @@ class Macros:
 
         def drawn(title: str = "", **where: str) -> str:
             at = Coordinates(case, **where)
-            return tables.table(self._store, page.place, page.evidence, at, *named, over, title, narrow)
+            return tables.table(self._store, page.place, page.evidence, at, *named, over, title, narrow, work)
 
         return page.put_html(_by_direction(drawn, where))
 

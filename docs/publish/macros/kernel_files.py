@@ -10,6 +10,8 @@ from docs.publish.place import Place, kernel_files
 from snippets.environment import NEWEST, OLDEST
 from tests.benchmarks.source import ROOT
 
+TORCH = "torch " + " to ".join(".".join(map(str, version)) for version in (OLDEST, NEWEST))
+
 
 def panel(name: str, place: Place, root: Path = ROOT) -> str:
     """The panel of a kernel file, as Markdown.
@@ -21,9 +23,8 @@ def panel(name: str, place: Place, root: Path = ROOT) -> str:
     if name not in known:
         raise unknown("kernel_file", name, known)
     text = known[name].read_text(encoding="utf-8")
-    return _panel(
-        f"kernels/{known[name].name}", text, licence(text), "the Triton of that torch, and nothing else", place
-    )
+    needs = f"{TORCH} and the Triton of that torch, and nothing else"
+    return _panel(f"kernels/{known[name].name}", text, licence(text), needs, place)
 
 
 def snippet(path: str, place: Place, root: Path = ROOT) -> str:
@@ -36,7 +37,8 @@ def snippet(path: str, place: Place, root: Path = ROOT) -> str:
     if path not in known:
         raise unknown("snippet_file", path, known)
     text = scripts.script(path, root, place.site_url)
-    shown = _panel(scripts.served(path), text, "MIT", "nothing else", place)
+    needs = TORCH if re.search(r"^\s*(import|from) torch\b", text, re.M) else "Python's standard library"
+    shown = _panel(scripts.served(path), text, "MIT", f"{needs} and nothing else", place)
     return shown.replace("<div ", "<div data-search-exclude ", 1)  # its sections on the page are what is found
 
 
@@ -44,10 +46,8 @@ def _panel(served: str, text: str, licence: str, needs: str, place: Place) -> st
     file, link, address = Path(served).name, place.to(served), f"{place.site_url}{served}"
     lines = len(text.splitlines())
     shown = "\n".join(f"    {line}".rstrip() for line in markers.without(text).rstrip("\n").splitlines())
-    versions = " to ".join(".".join(map(str, version)) for version in (OLDEST, NEWEST))
     return f"""<div class="rp-kernel-file" markdown="1">
-<p><strong><code>{file}</code></strong>: one file, {lines} lines, {licence} licence. It needs torch {versions}
-and {needs}.</p>
+<p><strong><code>{file}</code></strong>: one file, {lines} lines, {licence} licence. It needs {needs}.</p>
 <p><button type="button" class="rp-button" data-copy-url="{link}">Copy the file</button>
 <a class="rp-button" href="{link}" download>Download</a>
 <button type="button" class="rp-button" data-copy-text="curl -O {escape(address)}">Copy the curl command</button></p>

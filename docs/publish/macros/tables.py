@@ -27,6 +27,7 @@ def table(
     over: str | None = None,
     title: str = "",
     narrow: bool = False,
+    work: str = "",
 ) -> str:
     """A table as HTML, with a panel for each machine, the published one first.
 
@@ -37,6 +38,7 @@ def table(
         at: the case, and as far as it is needed direction, dtype, mode and machine.
         variants, shapes: all if none is named.
         narrow: another one stands beside it, so variants have their short names.
+        work: what was timed, in words, where that is more than the direction says.
 
     Raises:
         PublishError: nothing fits, or a choice is open.
@@ -62,7 +64,7 @@ def table(
         link = markup.link(machine[1], place.to(machine_page(machine[0])))
         return markup.panel(
             title=title,
-            what=_what(rows[0], metrics, over),
+            what=_what(rows[0], metrics, over, work),
             body=markup.table(map(escape, head), cells),
             source=f"{link}, {evidence.days(row.record for row in rows)}.{_missing(store, rows, variants)}",
             machine=machine,
@@ -100,12 +102,12 @@ class Compared:
 
 
 def _compared(lines: list[tuple[str, list[Column]]], over: str | None) -> Compared:
-    """What is a contest: times and what follows them, and memory."""
+    """What is a contest: times and what follows them, and memory; where a graph holds it already, a call takes none."""
     found: dict[tuple[str, str], dict[str, Published]] = {}
     for row, metric in (column for _, columns in lines for column in columns):
         contest = METRICS[metric].power or metric == "memory"
         published = row.published(metric, over if metric == "speedup" else None) if row and contest else None
-        if row and published:
+        if row and published and (published.value or metric != "memory"):
             found.setdefault((row.size, metric), {})[row.variant] = published
     one_unit = {at: known for at, known in found.items() if len({each.unit for each in known.values()}) == 1}
     values = {at: {name: each.value for name, each in known.items()} for at, known in one_unit.items()}
@@ -174,13 +176,14 @@ def _by_variant(rows: list[Measured], metrics: list[str]) -> Grid:
     return ["variant", *(METRICS[metric].label for metric in metrics)], body
 
 
-def _what(row: Measured, metrics: list[str], over: str | None) -> str:
+def _what(row: Measured, metrics: list[str], over: str | None, work: str) -> str:
     """What the table shows, in a line."""
     labels = ", ".join(METRICS[metric].label for metric in metrics)
     against = f" over {palette.label(over, case=row.case)}" if over else ""
     timed = f", {MODES[row.mode]}" if any(METRICS[metric].power for metric in metrics) else ""
     timed += evidence.kind(row.published(metric, over if metric == "speedup" else None) for metric in metrics)
-    return f"{labels[0].upper()}{labels[1:]}{against}. {DIRECTIONS[row.direction].capitalize()}, {row.dtype}{timed}"
+    work = work or DIRECTIONS[row.direction]
+    return f"{labels[0].upper()}{labels[1:]}{against}. {work[0].upper()}{work[1:]}, {row.dtype}{timed}"
 
 
 def _missing(store: Store, rows: list[Measured], variants: list[str]) -> str:

@@ -334,17 +334,17 @@ def alone(point: Point, device: torch.device, dtype: torch.dtype) -> Workload:
 causal = partial(F.scaled_dot_product_attention, is_causal=True, enable_gqa=True)
 
 LABELS = {
-    "compile-causal": {"label": "compiled, causality said", "short": "compiled, causal", "role": "compile"},
+    "compile-causal": {"label": "whole loss compiled, causality said", "short": "compiled, causal", "role": "compile"},
     "layers": {"label": "each layer compiled", "short": "layers compiled", "role": "compile-max"},
     "kernels": {"label": "four kernels of ours", "short": "four kernels", "role": "ours"},
     "rewritten": {"label": "rewritten with our kernels", "short": "rewritten", "role": "ours"},
     "rewritten-compiled": {"label": "rewritten, each layer compiled", "short": "rewritten, compiled", "role": "ours"},
     "rewritten-cudnn": {"label": "rewritten, cuDNN first", "short": "cuDNN first", "role": "ours"},
-    "rewritten-update": {"label": "and AdamW compiled", "short": "AdamW compiled", "role": "ours"},
-    "rewritten-graph": {"label": "and all in a CUDA graph", "short": "CUDA graph", "role": "graph"},
-    "rewritten-ahead": {"label": "CUDA graph, AdamW beside the backward", "short": "AdamW beside", "role": "graph"},
-    "rewritten-wide": {"label": "cuDNN first, logits of 8192 rows", "short": "8192 rows", "role": "ours"},
-    "rewritten-lt": {"label": "cuDNN first, products by cuBLASLt", "short": "cuBLASLt", "role": "ours"},
+    "rewritten-update": {"label": "rewritten, AdamW compiled", "short": "AdamW compiled", "role": "ours"},
+    "rewritten-graph": {"label": "rewritten, AdamW compiled, CUDA graph", "short": "CUDA graph", "role": "graph"},
+    "rewritten-ahead": {"label": "rewritten, fused AdamW beside, CUDA graph", "short": "AdamW beside", "role": "graph"},
+    "rewritten-wide": {"label": "rewritten, logits of 8192 rows", "short": "8192 rows", "role": "ours"},
+    "rewritten-lt": {"label": "rewritten, products by cuBLASLt", "short": "cuBLASLt", "role": "ours"},
     "cudnn": {"label": "cuDNN", "role": "peer-1"},
     "flash": {"label": "FlashAttention", "role": "peer-2"},
     "masked": {"label": "with a mask", "role": "other"},

@@ -1,20 +1,29 @@
 """A training step that wastes memory: what each remedy gives back at the peak, and what it does to the time."""
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from snippets.validation.memory_remedies import Early, Model, in_parts, loss_in_fp32, loss_of, sdpa, with_remedies
+from snippets.validation.memory_remedies import (
+    Batch,
+    Early,
+    Model,
+    in_parts,
+    loss_in_fp32,
+    loss_of,
+    sdpa,
+    with_remedies,
+)
 from snippets.validation.memory_remedies import train_step as step_of
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
+from tests.benchmarks.compiler import training
 from tests.benchmarks.own import SOURCES, own
 
 LOOKED_AT = ("blocks.0.attention.qkv.weight", "head.weight")  # whose update and moment are held against float64
-STEPS, VARIANCE = 100, 1e-9  # before the step that is checked: in Adam's first one the size of a gradient has no say
 
 
 def points(device: torch.device) -> Iterable[Point]:
@@ -28,39 +37,11 @@ def points(device: torch.device) -> Iterable[Point]:
     yield Point(shape, "bfloat16", "both", ("sustained",))
 
 
-class Training:
-    """A model and its optimizer as they are in the middle of a training, and the way back there.
-
-    Most share one model's parameters, and change them: `before` is a copy of what they were.
-    """
-
-    def __init__(
-        self, model: Model, before: dict[str, Tensor], batch: tuple[Tensor, Tensor], step: Callable, **adam: bool
-    ):
-        self.model, self.before, self.batch, self.step = model, before, batch, step
-        self.parameters = dict(model.named_parameters())
-        self.optimizer = self.made(adam)
-        self.restore()
-
-    def made(self, adam: dict[str, bool]) -> torch.optim.Optimizer | Early:
-        optimizer = torch.optim.AdamW(self.parameters.values(), **adam)
-        for p in self.parameters.values():
-            p.grad = torch.zeros_like(p)
-        optimizer.step()  # makes its state
-        return optimizer
-
-    def restore(self) -> None:
-        with torch.no_grad():
-            for name, p in self.parameters.items():
-                p.grad = None
-                p.copy_(self.before[name])
-                state = self.optimizer.state[p]
-                state["step"].fill_(STEPS)
-                state["exp_avg"].zero_()
-                state["exp_avg_sq"].fill_(VARIANCE)
+class Training(training.Training):
+    """A training as in the case of compiled steps, with the step of this page and the names in its model."""
 
     def __call__(self) -> Tensor:
-        return self.step(self.model, self.optimizer, *self.batch)
+        return self.step(self.model, self.optimizer, *self.batches[0])
 
     def results(self, loss: object) -> Results:
         assert isinstance(loss, Tensor)
@@ -75,8 +56,10 @@ class Training:
 class TrainingEarly(Training):
     """Each parameter steps by itself in backward: on parameters of its own, whose hooks no other variant meets."""
 
-    def made(self, adam: dict[str, bool]) -> Early:
-        return Early(self.model, **adam)
+    def __init__(self, model: Model, before: dict[str, Tensor], batches: Sequence[Batch], step: Callable):
+        super().__init__(model, before, batches, step, fused=True)
+        self.optimizer = Early(model, fused=True, weight_decay=self.optimizer.defaults["weight_decay"])
+        self.restore()
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -96,7 +79,9 @@ def prepare(point: Point, device: torch.device) -> Workload:
         made: list[Training] = []
 
         def build() -> Call:
-            made.append(Training(with_remedies(model, **remedies), before, batch, step, **(adam or {"foreach": True})))
+            made.append(
+                Training(with_remedies(model, **remedies), before, [batch], step, **(adam or {"foreach": True}))
+            )
             return made[0]
 
         return variant(build, made)
@@ -106,7 +91,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
 
         def build() -> Call:
             own_model = with_remedies(copy.deepcopy(model), **remedies)
-            made.append(TrainingEarly(own_model, before, batch, step_as_usual, fused=True))
+            made.append(TrainingEarly(own_model, before, [batch], step_as_usual))
             return made[0]
 
         return variant(build, made)
@@ -118,16 +103,16 @@ def prepare(point: Point, device: torch.device) -> Workload:
             refresh=lambda: made[0].restore(),
         )
 
-    def wrongly(step: Callable = step_as_usual, batch: tuple[Tensor, Tensor] = batch, **remedies: Any) -> Callable:
+    def wrongly(step: Callable = step_as_usual, batch: Batch = batch, **remedies: Any) -> Callable:
         def results(baseline: Results) -> Results:
-            wrong = Training(with_remedies(copy.deepcopy(model), **remedies), before, batch, step)
+            wrong = Training(with_remedies(copy.deepcopy(model), **remedies), before, [batch], step)
             return {name: t.to(dtype) for name, t in wrong.results(wrong()).items()}
 
         return results
 
     def in_float64() -> Results:
         """Row by row, which is the same: each has as many tokens."""
-        exact = Training(copy.deepcopy(model).double(), before, batch, row_by_row)
+        exact = Training(copy.deepcopy(model).double(), before, [batch], row_by_row)
         return exact.results(exact())
 
     fused = {"fused": True}
@@ -224,6 +209,7 @@ CASE = Case(
         "snippets/validation/memory_remedies.py",
         "snippets/validation/memory.py",
         "kernels/cross_entropy.py",
+        "tests/benchmarks/compiler/training.py",
         *SOURCES,
     ),
     points=points,

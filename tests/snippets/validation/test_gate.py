@@ -1,7 +1,9 @@
 """The gate: its arithmetic, its verdicts on real noise, and the command as a reader's CI would call it."""
 
 import json
+import os
 import random
+import shlex
 import statistics
 import subprocess
 import sys
@@ -206,3 +208,97 @@ def test_a_busy_machine_is_called_busy(monkeypatch):
     monkeypatch.setattr(Machine, "_processor", staticmethod(lambda: (100.0, 60.0, 0.0)))
     assert machine.said(own=20.0) == "machine busy: others used 40% of the processors, 0% went to other machines"
     assert machine.said(own=55.0).startswith("machine quiet: others used 5%")
+
+
+# ---- the workflow ---------------------------------------------------------------------------------------------------
+
+# In the place of `python`: an environment is a folder with such a program again, and pip notes what it was asked for.
+STAND_IN = """#!/bin/sh
+case "$1 $2" in
+"-m venv") mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+"-m pip") echo "$@" >> {asked} ;;
+"gate.py benchmark.py") {gate} ;;
+*"/gate.py --serve") exec {python} "$@" ;;
+*) exit 99 ;;
+esac
+"""
+
+
+@pytest.fixture
+def workflow():
+    return pytest.importorskip("yaml").safe_load(GATE.with_suffix(".yml").read_text())
+
+
+@pytest.fixture
+def job(workflow, tmp_path):
+    """`job(gate)`: the steps' commands, run as a runner does on a pull request that doubles the work, up to a failure.
+
+    Where there is no `gate`, a shell command, in its place, the gate itself runs, with few samples.
+    """
+    who = ["-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "init.defaultBranch=main"]
+
+    def git(*arguments, cwd=tmp_path / "origin"):
+        subprocess.run(["git", *who, *arguments], cwd=cwd, check=True, capture_output=True)
+
+    def commit(**files):
+        for name, text in files.items():
+            (tmp_path / "origin" / name.replace("__", ".")).write_text(text)
+        git("add", "-A")
+        git("commit", "-qm", "a change")
+
+    (tmp_path / "origin").mkdir()
+    git("init", "-q")
+    commit(package__py=WORK.format(20 * 200), requirements__txt="torch==2.12\n")
+    git("checkout", "-qb", "request")
+    work = WORK.format(40 * 200)
+    commit(package__py=work, requirements__txt="torch==2.13\n", benchmark__py=BENCHMARK, gate__py=GATE.read_text())
+    git("checkout", "-q", "main")
+    git("merge", "-q", "--no-ff", "--no-edit", "request")
+    checkout, *steps = workflow["jobs"]["gate"]["steps"]
+    depth = str(checkout["with"]["fetch-depth"])
+    git("clone", "-q", "--depth", depth, f"file://{tmp_path}/origin", str(tmp_path / "new"), cwd=tmp_path)
+
+    def run(gate=""):
+        programs, python = tmp_path / "programs", shlex.quote(sys.executable)
+        programs.mkdir()
+        gate = gate or f'exec {python} "$@" --samples 7 --seconds 0.004'
+        asked = shlex.quote(str(tmp_path / "asked"))
+        (programs / "python").write_text(STAND_IN.format(asked=asked, gate=gate, python=python))
+        (programs / "python").chmod(0o755)
+        (tmp_path / "runner").mkdir()
+        here = {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "RUNNER_TEMP": str(tmp_path / "runner")}
+        said = ""
+        for step in steps:
+            done = subprocess.run(
+                ["bash", "-e", "-c", step["run"]],
+                cwd=tmp_path / "new", env=os.environ | here, capture_output=True, text=True,
+            )  # fmt: skip
+            said += done.stdout + done.stderr
+            if done.returncode:
+                break
+        return done.returncode, said
+
+    return run
+
+
+def test_the_workflow_compares_a_pull_request_with_its_base(job, tmp_path):
+    status, said = job()
+    assert (tmp_path / "runner" / "base" / "package.py").read_text() == WORK.format(20 * 200), said
+    assert (tmp_path / "new" / "package.py").read_text() == WORK.format(40 * 200)
+    asked = [line.split()[-1] for line in (tmp_path / "asked").read_text().splitlines()]
+    assert asked == ["./requirements.txt", f"{tmp_path}/runner/base/requirements.txt"]
+    verdict = {1: "slower: benchmark takes ", 0: "not judged: benchmark takes "}  # with this machine's noise
+    assert status in verdict and verdict[status] in said, said
+
+
+@pytest.mark.parametrize(("gate_says", "job_ends"), [(0, 0), (1, 1), (2, 2), (3, 0)])
+def test_only_what_is_not_judged_becomes_a_warning(job, gate_says, job_ends):
+    status, said = job(f"exit {gate_says}")
+    assert status == job_ends
+    assert ("::warning::not judged" in said) == (gate_says == 3)
+
+
+def test_the_workflow_runs_on_pull_requests_and_may_only_read(workflow):
+    assert workflow[True] == "pull_request"  # YAML 1.1 reads `on` as a truth value
+    assert workflow["permissions"] == {"contents": "read"}
+    assert workflow["jobs"]["gate"]["runs-on"][0] == "self-hosted"

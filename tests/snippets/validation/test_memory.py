@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils.checkpoint import checkpoint
 
 from snippets.validation import memory
@@ -16,6 +18,7 @@ from snippets.validation.memory import (
     Block,
     History,
     Ledger,
+    Saved,
     arena,
     graphs_alive,
     held_by,
@@ -134,6 +137,17 @@ def test_layers_of_one_kind_stand_in_one_line():
     text = table(saved(model, lambda: model(torch.randn(4, 8)).sum()))
     (line,) = [line for line in text.splitlines() if "*.1" in line]
     assert line.split()[1:] == ["3", "*.1", "float32", "4", "×", "8"]
+    blocks = [Saved(str(number), "float32", (5,), 20) for number in range(3)]  # what a block itself keeps
+    assert table(blocks).splitlines()[1].split()[1:] == ["3", "*", "float32", "5"]
+
+
+def test_lines_that_are_not_listed_are_added_up():
+    kept = [Saved(f"layer {n}", "float32", (n,), n * 1000 * KB) for n in (1, 1, 6, 3)]
+    _, listed, others, last = table(kept, most=1).splitlines()
+    assert listed.split()[:2] == ["6.0", "1"]
+    assert others.split() == ["5.0", "3", "2", "other", "lines"]
+    assert last.split() == ["11.0", "4", "in", "all"]
+    assert "other" not in table(kept, most=3)
 
 
 # ---- graphs that live on --------------------------------------------------------------------------------
@@ -155,6 +169,16 @@ def test_the_ends_of_the_graphs_that_are_alive_are_found(model):
     new = [(size, tensor) for size, tensor in graphs_alive() if all(tensor is not other for _, other in others)]
     assert [size for size, _ in new] == [held_by(kept)]  # the tensors inside are not listed
     assert new[0][1] is kept
+
+
+def test_what_a_compiler_has_traced_is_no_graph_that_holds_memory():
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    x = mode.from_tensor(torch.ones(5, 3, requires_grad=True))
+    with mode:
+        traced = [(x * 2).exp(), (x[:4] * 3).exp()]
+    assert not isinstance(held_by(traced[0]), int)
+    others = graphs_alive()
+    assert not [tensor for _, tensor in others if any(tensor is one for one in traced)]
 
 
 # ---- snapshots ------------------------------------------------------------------------------------------

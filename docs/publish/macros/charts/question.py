@@ -21,7 +21,7 @@ class Question:
         variants: which to draw; all that were measured if none is named.
         over: the variant that a speedup is over.
         x: the dimension of the shape along which lines run.
-        title, note: see charts.render.
+        title, note, work: see charts.render.
         better: whether the values are a contest.
         ranked: whether bars stand best first; else in the order of `variants`, which is that of the page's story.
     """
@@ -34,6 +34,7 @@ class Question:
     x: str | None = None
     title: str = ""
     note: str = ""
+    work: str = ""
     better: bool = True
     ranked: bool = True
 

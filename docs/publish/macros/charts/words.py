@@ -70,7 +70,8 @@ def what(question: Question, plot: Plot) -> str:
     shape = f"by {question.x}" if question.kind == "lines" else row.size.replace("x", "×")
     timed = f", {MODES[row.mode]}" if plot.measure.power else ""
     timed += evidence.kind(mark.published for mark in plot.marks)
-    where = f"{DIRECTIONS[row.direction].capitalize()}, {row.dtype}, {shape}{timed}."
+    work = question.work or DIRECTIONS[row.direction]
+    where = f"{work[0].upper()}{work[1:]}, {row.dtype}, {shape}{timed}."
     begins = plot.begins if plot.marks and not plot.undrawn else ""
     zoomed = f" {begins[0].upper()}{begins[1:]}." if begins else ""
     return f"{name[0].upper()}{name[1:]}{over}{better}. {where}{zoomed}"

@@ -2,6 +2,7 @@
 
 import functools
 import re
+from collections.abc import Callable
 
 import torch
 from torch.utils._pytree import tree_map
@@ -11,8 +12,10 @@ from snippets.validation.assistant_capture import capture
 from snippets.validation.assistant_module import Subject, other_sizes, subject_of
 from tests.snippets.validation.planted import fusion, kernels, memory, readiness, spellings
 
+Pair = tuple[Callable[[], tuple], Callable[[], tuple]]  # what make a module with a fault, and without, with its inputs
+
 AREAS = (readiness, fusion, memory, kernels, spellings)
-CASES = {name: pair for area in AREAS for name, pair in area.CASES.items()}
+CASES: dict[str, Pair] = {name: pair for area in AREAS for name, pair in area.CASES.items()}
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -29,7 +32,7 @@ def evidence(factory, sizes: bool = True):
     subject = made(factory)
     captured = capture(subject, *(other_sizes(subject) if sizes else ()))
     known = "0-dimensional|making fake tensor call"  # np.percentile under NumPy 2.4, quantile under torch 2.11
-    assert not captured.error or re.search(known, captured.error)
+    assert not captured.error or re.search(known, captured.error), captured.error
     return traced(subject), captured
 
 
