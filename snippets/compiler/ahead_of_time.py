@@ -3,8 +3,9 @@
 Run `python -m snippets.compiler.ahead_of_time`. It needs a C++ compiler, also where there is a GPU.
 """
 
+import importlib
 import inspect
-import json
+import math
 import os
 import re
 import shlex
@@ -21,7 +22,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.export import Dim, ExportedProgram
 
 from snippets.compiler.compile_time import SIZES, Block, Size, Stack, environment
 
@@ -58,10 +58,12 @@ def make_input(batch: int = 2) -> Tensor:
 
 
 # --8<-- [start:build]
-def build(model: nn.Module, path: Path) -> ExportedProgram:
+def build(model: nn.Module, path: Path) -> torch.export.ExportedProgram:
     """Export with a batch that stays dynamic, compile, and write one file."""
     with torch.no_grad():
-        program = torch.export.export(model, (make_input(),), dynamic_shapes={"x": {0: Dim("batch", min=1, max=MOST)}})
+        program = torch.export.export(
+            model, (make_input(),), dynamic_shapes={"x": {0: torch.export.Dim("batch", min=1, max=MOST)}}
+        )
     torch._inductor.aoti_compile_and_package(program, package_path=str(path))
     return program
 
@@ -82,6 +84,9 @@ def serve(package: str, given: str, returned: str) -> None:
         print(stage, time.time())
 
     done("torch")
+    import torch._inductor.package  # of the compiler's Python, what can read a package
+
+    done("compiler")
     model = torch._inductor.aoti_load_package(package)
     x = torch.load(given).to(model.get_metadata()["AOTI_DEVICE_KEY"])
     done("load")
@@ -170,6 +175,9 @@ def serve_source(way: str, weights: str, given: str, returned: str) -> None:
         print(stage, time.time())
 
     done("torch")
+    if way == "compile":
+        importlib.import_module("torch._inductor.compile_fx")  # else the first call would
+        done("compiler")
     model = make_model()
     model.load_state_dict(torch.load(weights))
     x = torch.load(given).to(SIZE.device)
@@ -191,18 +199,21 @@ def serve_source(way: str, weights: str, given: str, returned: str) -> None:
 # --8<-- [end:source]
 
 
-STAGES = ("torch", "load", "first call")
+STAGES = ("torch", "compiler", "load", "first call")
 
 
 def started(command: list[str], folder: Path, cache: Path) -> tuple[dict[str, float], float]:
     """Seconds that each stage of a new process took, and one of its later calls."""
+    variables = environment(str(cache), OMP_NUM_THREADS="1")
     began = time.time()
-    done = subprocess.run(command, cwd=folder, env=environment(str(cache)), capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{command}: {done.stderr.strip()}")
     ends = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in done.stdout.splitlines()}
-    begins = dict(zip(STAGES, [began, *(ends[stage] for stage in STAGES)], strict=False))
-    return {stage: ends[stage] - begins[stage] for stage in STAGES}, (ends["200 calls"] - ends["warm"]) / 200
+    stages, last = dict.fromkeys(STAGES, 0.0), began
+    for stage in (stage for stage in STAGES if stage in ends):
+        stages[stage], last = ends[stage] - last, ends[stage]
+    return stages, (ends["200 calls"] - ends["warm"]) / 200
 
 
 def close(path: Path, expected: Tensor) -> str:
@@ -231,7 +242,7 @@ def build_lost(head: Head, path: Path) -> None:
     """Exported from a batch of one, and weights left out: each has its consequence below."""
     x = torch.randn(1, 16, device=DEVICE)
     with torch.no_grad():
-        program = torch.export.export(head, (x,), dynamic_shapes={"x": {0: Dim.AUTO}})
+        program = torch.export.export(head, (x,), dynamic_shapes={"x": {0: torch.export.Dim.AUTO}})
     options = {"aot_inductor.package_constants_in_so": False, "always_keep_tensor_constants": True}
     torch._inductor.aoti_compile_and_package(program, package_path=str(path), inductor_configs=options)
 
@@ -241,32 +252,44 @@ def build_lost(head: Head, path: Path) -> None:
 
 # --8<-- [start:wrong]
 def wrong_inputs(package: str, weights: str) -> None:
-    """Call a package that was made for one row of 16 float32 with something else."""
+    """Call eager code, and a package that was made for one row of 16 float32, with other inputs."""
+    import typing
+
     import torch
 
     model = torch._inductor.aoti_load_package(package)
     device = model.get_metadata()["AOTI_DEVICE_KEY"]
     state = torch.load(weights, map_location=device)
     model.load_constants(state, check_full_update=True)
+
+    def eager(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x.relu(), state["linear.weight"], state["linear.bias"]) / state["temperature"]
+
+    def called(call: typing.Any, x: torch.Tensor) -> torch.Tensor | str:
+        try:
+            result: torch.Tensor = call(x)
+            return result
+        except RuntimeError as error:
+            return f"{error}\n".strip().splitlines()[0]
+
     torch.manual_seed(0)
     x = torch.randn(5, 32, device=device)
     cases = {
-        "one row": x[:1, :16].clone(),
-        "five rows": x[:, :16].clone(),
-        "17 features": x[:1, :17].clone(),
+        "one row": torch.randn(1, 16, device=device),
+        "five rows": torch.randn(5, 16, device=device),
+        "17 features": torch.randn(1, 17, device=device),
         "every second feature": x[:1, ::2],
-        "float64": x[:1, :16].double(),
+        "float64": torch.randn(1, 16, device=device).double(),
     }
     for what, given in cases.items():
-        hidden = torch.relu(given[:, :16].float())
-        right = (hidden @ state["linear.weight"].t() + state["linear.bias"]) / state["temperature"]
-        try:
-            found = model(given)
-        except RuntimeError as error:
-            print(f"{what:<22}{str(error).strip().splitlines()[0]}")
+        right, found = called(eager, given), called(model, given)
+        if isinstance(found, str):
+            print(f"{what:<22}{found}")
+        elif isinstance(right, str):
+            print(f"{what:<22}returns {len(found)} row, no error; eager refuses")
         else:
             same = found.shape == right.shape and torch.allclose(found, right, atol=1e-4)
-            print(f"{what:<22}{len(found)} of {len(given)} rows   {'right' if same else 'wrong'}, no error")
+            print(f"{what:<22}returns {len(found)} row, {'right' if same else 'wrong and no error'}")
 
 
 # --8<-- [end:wrong]
@@ -277,7 +300,7 @@ def run_alone(function: Any, *arguments: str, folder: Path, **variables: str) ->
     return subprocess.run(
         alone(function, *arguments),
         cwd=folder,
-        env=environment(str(folder / "cache"), **variables),
+        env=environment(str(folder / "cache"), OMP_NUM_THREADS="1", **variables),
         capture_output=True,
         text=True,
         check=False,
@@ -332,7 +355,7 @@ def weights_apart(lost: Path, served: Path, first: Head, model: Served, saved: P
         print(f"{what:<22}{constants_error(package, given)}")
     whole = torch._inductor.aoti_load_package(str(served))
     baked = sorted(set(model.state_dict()) - set(whole.get_constant_fqns()))
-    print(f"the served package has {len(whole.get_constant_fqns())} of {len(model.state_dict())} tensors; baked in: {baked}")
+    print(f"the served package has all but {', '.join(baked)}")
     print(f"{'all of its weights':<22}{constants_error(whole, model.state_dict())}")
     early = run_alone(too_early, str(lost), folder=saved)
     ended = signal.Signals(-early.returncode).name if early.returncode < 0 else f"status {early.returncode}"
@@ -342,8 +365,9 @@ def weights_apart(lost: Path, served: Path, first: Head, model: Served, saved: P
 def constants_error(package: Any, given: dict[str, Tensor]) -> str:
     try:
         package.load_constants(given, check_full_update=True)
-    except Exception as error:
-        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    except RuntimeError as error:
+        said = re.sub(r".* (API call failed) at .*", r"\1", str(error).splitlines()[0])
+        return f"{type(error).__name__}: {said}"
     return "loaded"
 
 
@@ -382,6 +406,7 @@ def across(package: Path, other: str) -> str:
 def main(other: str = "") -> None:
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(1) as pool:
         folder = Path(name)
         compiled = pool.submit(compile_server, folder)
@@ -410,12 +435,21 @@ def main(other: str = "") -> None:
             "package, Python": (alone(serve, *files), folder),
             "package, C++": ([str(server), *files], folder),
         }
-        print(f"{f'{LAYERS} layers':<22}" + "".join(f"{stage:>12}" for stage in (*STAGES, "in all", "later call", "agrees")))
+        heads = (*STAGES, "in all", "later call", "agrees")
+        print(f"{f'{LAYERS} layers':<22}" + "".join(f"{head:>12}" for head in heads))
+        starts = {}
         for what, (command, where) in ways.items():
-            stages, later = started(command, where, folder / "cache")
+            stages, later = starts[what] = started(command, where, folder / "cache")
             cells = "".join(f"{seconds:>10.2f} s" for seconds in (*stages.values(), sum(stages.values())))
             print(f"{what:<22}{cells} {later * 1e3:>8.3f} ms {close(folder / 'returned.pt', expected):>11}")
-        print(f"building the package took {built:.1f} s, once")
+        print("==== exercises")
+        print(f"{'building the package':<22}{built:>10.2f} s, once")
+        in_all = {what: sum(stages.values()) for what, (stages, _) in starts.items()}
+        for what in ("torch.compile, cold", "torch.compile, warm"):
+            saved = in_all[what] - in_all["package, Python"]
+            print(
+                f"{what:<22}{f'paid back after {math.ceil(built / saved)} starts' if saved > 0 else 'never paid back'}"
+            )
 
         print("==== contents")
         contents(package)

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._dynamo.exc import UserError
 from torch.export import Dim, ExportedProgram, export
 
 X = torch.linspace(-1, 2, 32).view(4, 8)
@@ -106,7 +107,7 @@ ASKED: dict[str, tuple[Any, Callable[[Tensor], Tensor]]] = {
 def became(module: nn.Module, x: Tensor, shapes: Any) -> str:
     try:
         return sizes(Asked(module, (x,), shapes).export())[0]
-    except Exception:
+    except (UserError, ValueError):
         return "refused"
 
 
@@ -282,7 +283,7 @@ def words(asked: Asked) -> str:
     """What export says: the kind of the error and the sentence that matters."""
     try:
         asked.export()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever kind it is, that is what is asked
         lines = [line.strip(" -") for line in str(error).splitlines() if line.strip()]
         said = lines[1] if lines[0].startswith(("Constraints violated", "Found the following")) else lines[0]
         said = re.sub(r"<class '\S+\.(\w+)'>", r"<class '\1'>", said)  # wherever the class stands
@@ -429,7 +430,7 @@ def load(path: Path) -> str:
     logger.addHandler(handler)
     try:
         torch.export.load(path)
-    except Exception as error:
+    except RuntimeError as error:
         return what_failed("\n".join([*logged, f"{type(error).__name__}: {error}"]))
     finally:
         logger.removeHandler(handler)
@@ -490,7 +491,9 @@ CHANGES: dict[str, Callable[[str], str]] = {
     "nothing": str,
     "a later minor version": lambda text: re.sub(r'("minor": )\d+', r"\g<1>999", text),
     "a later major version": lambda text: re.sub(r'("major": )\d+', r"\g<1>99", text),
-    "an operation not known": lambda text: text.replace("torch.ops.aten.div.Tensor", "torch.ops.aten.divide_new.Tensor"),
+    "an operation not known": lambda text: text.replace(
+        "torch.ops.aten.div.Tensor", "torch.ops.aten.divide_new.Tensor"
+    ),
 }
 
 
