@@ -385,13 +385,17 @@ def constants_error(package: Any, given: dict[str, Tensor]) -> str:
 
 
 def contents(path: Path) -> None:
-    """The files of a package, with their hashes left out."""
+    """The files of a package, with their hashes left out, and for which machine it is."""
+    wrapper = ""
     with zipfile.ZipFile(path) as package:
         for entry in package.infolist():
             _, _, name = entry.filename.partition("/")
             folder, _, file = name.rpartition("/")
             kind = re.sub(r"^c[a-z2-7]{50,}", "*", file)
             print(f"{entry.file_size / 1e3:>9.1f} KB  {folder + '/' if folder else ''}{kind}")
+            if kind == "*.wrapper.cpp":
+                wrapper = package.read(entry).decode()
+    print(f"compiled for this machine's processor: {'yes' if '-march=native' in wrapper else 'no'}")
     metadata = torch._inductor.aoti_load_package(str(path)).get_metadata()
     for key in ("AOTI_PLATFORM", "AOTI_MACHINE", "AOTI_DEVICE_KEY", "AOTI_CPU_ISA", "AOTI_COMPUTE_CAPABILITY"):
         print(f"{key}: {metadata[key] or '-'}")
@@ -416,7 +420,7 @@ def across(package: Path, other: str) -> str:
 # --8<-- [end:across]
 
 
-def main(other: str = "") -> None:
+def main(other: str = sys.executable) -> None:
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -485,10 +489,9 @@ def main(other: str = "") -> None:
         print("==== weights")
         with torch.inference_mode():
             weights_apart(lost, package, head, model, folder)
-        if other:
-            print("==== across")
-            print(f"built with {torch.__version__}, loaded with {across(package, other)}")
-            print(f"agrees: {close(folder / 'across.pt', expected)}")
+        print("==== across")
+        print(f"built with torch {torch.__version__}, loaded with torch {across(package, other)}")
+        print(f"agrees: {close(folder / 'across.pt', expected)}")
 
 
 if __name__ == "__main__":
