@@ -313,7 +313,7 @@ def run_alone(function: Any, *arguments: str, folder: Path, **variables: str) ->
     return subprocess.run(
         alone(function, *arguments),
         cwd=folder,
-        env=environment(str(folder / "cache"), OMP_NUM_THREADS="1", **variables),
+        env=environment(str(folder / "package"), OMP_NUM_THREADS="1") | variables,
         capture_output=True,
         text=True,
         check=False,
@@ -465,7 +465,12 @@ def main(other: str = sys.executable) -> None:
 
         print("==== tried")
         for cache in ("package", "bare", "server"):
-            print(f"{cache:<10} compiled while loading: {len(list((folder / cache).rglob('*.so')))} programs")
+            print(f"{cache:<12}compiled while loading: {len(list((folder / cache).rglob('*.so')))} programs")
+        done = run_alone(serve, *files, folder=folder, PATH="/nonexistent", TORCHINDUCTOR_CACHE_DIR=str(folder / "no"))
+        warned = "Loading outdated pt2 file" in done.stderr
+        print(
+            f"{'no compiler':<12}agrees: {close(folder / 'returned.pt', expected)}   says that it is outdated: {warned}"
+        )
 
         print("==== exercises")
         print(f"{'building the package':<22}{built:>10.2f} s, once")

@@ -184,7 +184,7 @@ class Pairs(nn.Module):
 
 
 ANY = ({0: Dim("batch", max=64)},)
-EVEN = ({0: 2 * Dim("half", min=1, max=32)},)
+EVEN = ({0: 2 * Dim("half", min=2, max=32)},)
 # --8<-- [end:pairs]
 
 

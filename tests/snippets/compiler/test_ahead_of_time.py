@@ -48,8 +48,10 @@ def test_the_process_that_serves_cannot_import_the_model(printed, tmp_path):
 
 
 def test_loading_compiles_test_programs_unless_the_check_is_skipped(printed):
-    tried = {row.split()[0]: int(re.search(r"(\d+) programs", row)[1]) for row in printed("tried")}
+    *counted, without = printed("tried")
+    tried = {row.split()[0]: int(re.search(r"(\d+) programs", row)[1]) for row in counted}
     assert tried["package"] > 0 == tried["bare"] == tried["server"]
+    assert re.match(r"no compiler +agrees: yes ", without)  # and it is loaded without any
 
 
 def test_a_package_holds_code_and_weights_for_this_machine(printed):

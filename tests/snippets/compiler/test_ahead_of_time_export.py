@@ -68,13 +68,13 @@ def test_a_mend_computes_the_same(before, after):
         torch.testing.assert_close(export(after, (X,)).module()(x), before(x))
 
 
-def test_pairs_take_every_even_batch_and_no_odd_one():
-    """Past the end of the range, too: a program called from Python checks what its code needs, not the range."""
+def test_pairs_take_every_even_batch_in_range_and_no_other():
     program = REFUSED["pairs"][1].export().module()
-    for batch in (2, 6, 64, 66):
+    for batch in (4, 6, 64):
         torch.testing.assert_close(program(torch.ones(batch, 8)), Pairs()(torch.ones(batch, 8)))
-    with pytest.raises(AssertionError, match="Guard failed"):
-        program(torch.ones(3, 8))
+    for batch in (3, 66):
+        with pytest.raises(AssertionError, match="Guard failed"):
+            program(torch.ones(batch, 8))
 
 
 # ---- the batch ------------------------------------------------------------------------------------------------------
