@@ -56,7 +56,7 @@ def test_loading_compiles_test_programs_unless_the_check_is_skipped(printed):
 
 def test_a_package_holds_code_and_weights_for_this_machine(printed):
     text = "\n".join(printed("contents"))
-    for part in ("*.wrapper.cpp", "*.wrapper.so", "*_metadata.json"):
+    for part in ("*.wrapper.cpp", "*.wrapper.so", "*.wrapper_metadata.json"):
         assert part in text
     assert "compiled for this machine's processor: yes" in text
 
