@@ -78,6 +78,7 @@ class Output:
         return re.sub(r"\s*#\s*", " # ", re.sub(f"{MEASURED}|{self.varies}", "#", content))
 
 
+_AHEAD = "snippets.compiler.ahead_of_time"
 _ASSISTANT = "snippets.validation.assistant"
 _PARTS = ("capture", "findings", "module", "patterns", "profile", "report", "trace", "trials", "validate")
 _AREAS = ("fusion", "held_out", "kernels", "memory", "readiness", "seen", "spellings")
@@ -186,6 +187,18 @@ def _compile_time() -> Iterator[Output]:
     yield Output("compiler/compile-time/workers", workers, "workers", device="cuda", varies=varies, also=also)
 
 
+def _ahead_of_time() -> Iterator[Output]:
+    """What is exported, what is in a package, and how a process starts with it."""
+    page, also = "compiler/ahead-of-time", ("snippets/compiler/compile_time.py",)
+    for section in ("graph", "batch", "refused", "modes", "silent", "elsewhere", "versions"):
+        yield Output(f"{page}/{section}", f"{_AHEAD}_export", section)
+    varies = r"[\d.]+ KB|paid back after \d+ starts|never paid back|AOTI_\w+: .*|[1-9]\d* programs"
+    for section in ("starts", "tried", "exercises", "contents", "without source", "unchecked", "checked", "weights"):
+        yield Output(f"{page}/{section.replace(' ', '-')}", _AHEAD, section, varies=varies, also=also)
+    for section in ("names", "symptom", "whole"):
+        yield Output(f"{page}/checkpoints-{section}", f"{_AHEAD}_checkpoints", section)
+
+
 def _memory() -> Iterator[Output]:
     """Who holds memory, predicted without a GPU."""
     also = (_MEMORY.replace(".", "/") + ".py",)
@@ -276,6 +289,7 @@ CAPTURES = (
     *_fusion(),
     *_modes(),
     *_compile_time(),
+    *_ahead_of_time(),
     *_memory(),
     *_training(),
     Output("compiler/what-compile-does/eager", _COMPILER, "eager"),
