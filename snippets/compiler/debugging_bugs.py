@@ -1,4 +1,4 @@
-"""Eight bugs, planted, and what `bisect` says of each.
+"""A module with nothing wrong in it, eight functions with a bug planted in each, and what `bisect` says of them.
 
 Run `python -m snippets.compiler.debugging_bugs`.
 """
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch._inductor.decomposition import register_decomposition
 from torch._inductor.lowering import lowerings, register_lowering
@@ -15,6 +16,22 @@ from torch._inductor.lowering import lowerings, register_lowering
 from snippets.compiler.debugging import bisect, inside
 
 aten = torch.ops.aten
+
+
+# --8<-- [start:healthy]
+class Block(torch.nn.Module):
+    """Products, a norm, dropout: nothing is wrong with it."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(width, 2 * width), torch.nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = F.dropout(F.gelu(self.up(F.layer_norm(x, x.shape[-1:]))), 0.5)
+        return x + self.down(hidden)
+
+
+# --8<-- [end:healthy]
 
 
 # --8<-- [start:shape]
@@ -192,6 +209,9 @@ def make_x() -> Tensor:
 
 def main() -> None:
     """Bisect each, and look inside the stage where torch can."""
+    print("==== healthy")
+    torch.manual_seed(0)
+    print(bisect(Block(), torch.randn(8, 16, requires_grad=True)))
     for name, bug in BUGS.items():
         print(f"==== {name}")
         with torch._inductor.config.patch(bug.options):

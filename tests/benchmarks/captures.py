@@ -82,6 +82,7 @@ _ASSISTANT = "snippets.validation.assistant"
 _PARTS = ("capture", "findings", "module", "patterns", "profile", "report", "trace", "trials", "validate")
 _BREAKS = "snippets.compiler.graph_breaks"
 _COMPILER = "snippets.compiler.what_compile_does"
+_DEBUGGING = "snippets.compiler.debugging"
 _FINDINGS = "snippets.validation.compiled_code_findings"
 _FUSION = "snippets.compiler.fusion"
 _INDUCTOR = "snippets.compiler.inductor_code"
@@ -144,6 +145,20 @@ def _recompilation() -> Iterator[Output]:
     yield Output("compiler/recompilation/diary", diary, "diary", device="cuda")
     yield Output("compiler/recompilation/diary-cpu", diary, "diary")
     yield Output("compiler/recompilation/exercises", diary, "exercises", device="cuda")
+
+
+def _debugging() -> Iterator[Output]:
+    """What the procedure of the page finds, and the error messages of its table."""
+    parts = ("", "_bugs", "_crash", "_errors")
+    also = tuple(f"{_DEBUGGING.replace('.', '/')}{part}.py" for part in parts)
+    varies = r"line \d+|\S*Blas\.cpp:\d+|\d+ of 64"  # of sources, and of memory that nobody wrote
+    for section in (
+        "tolerances", "precision", "minifier", "nan", "nan bisected", "index", "slow", "random", "growth", "crash",
+        "healthy", "shape", "mutation", "decomposition", "dtype", "stride", "pass", "lowering", "memory",
+        "while Dynamo follows the code", "while it is compiled", "while it runs", "in the backward", "on this machine",
+    ):  # fmt: skip
+        name = f"compiler/debugging/{section.replace(' ', '-').lower()}"
+        yield Output(name, f"{_DEBUGGING}_symptoms", section, varies=varies, also=also)
 
 
 def _fusion() -> Iterator[Output]:
@@ -260,6 +275,7 @@ CAPTURES = (
     *_assistant(),
     *_breaks(),
     *_recompilation(),
+    *_debugging(),
     *_fusion(),
     *_modes(),
     *_compile_time(),
