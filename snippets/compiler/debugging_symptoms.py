@@ -70,8 +70,8 @@ def tolerances() -> Iterator[str]:
 # --8<-- [start:minifier]
 def model(x: Tensor, weight: Tensor) -> Tensor:
     """The planted lowering among operations that are right."""
-    hidden = F.layer_norm(x @ weight, x.shape[-1:])
-    return F.softmax(shifted(hidden) * hidden.cos(), dim=-1) - x.mean()
+    hidden = (x @ weight).tanh()
+    return (shifted(hidden) * hidden.cos()).exp() - x.mean()
 
 
 def minified(function: Callable, *inputs: Tensor) -> str:
