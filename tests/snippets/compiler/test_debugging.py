@@ -84,7 +84,7 @@ def test_what_is_wrong_only_in_a_gradient_is_found(short):
 def test_inside_says_where_nothing_is_wrong(monkeypatch):
     from torch._inductor import compiler_bisector
 
-    only = {name: compiler_bisector.BACKENDS[name] for name in ("eager", "aot_eager")}
+    only = {name: compiler_bisector.BACKENDS[name] for name in ("eager", "inductor")}
     monkeypatch.setattr(compiler_bisector, "BACKENDS", only)
     assert inside(lambda x: x.sin(), make_x()) == "no stage is wrong"
 

@@ -1,5 +1,7 @@
 """Each planted bug is found where it is, and is none where the line that is wrong is right."""
 
+import re
+
 import pytest
 import torch
 
@@ -54,9 +56,8 @@ def test_opcheck_finds_the_broken_promises(operator, arguments, words):
     if not words or (operator is by_column and VERSION == "2.11"):  # it does not compare strides yet
         torch.library.opcheck(operator, arguments)
     else:
-        with pytest.raises(torch.library.OpCheckError) as caught:
+        with pytest.raises(Exception, match=re.escape(words)):
             torch.library.opcheck(operator, arguments)
-        assert words in str(caught.value)
 
 
 def test_without_the_pass_nothing_is_wrong():

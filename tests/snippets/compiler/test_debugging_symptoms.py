@@ -98,7 +98,7 @@ def test_what_is_kept_and_what_lets_go_of_it(script):
 def test_the_tolerances_are_those_that_assert_close_applies(dtype, script):
     row = next(line for line in sections(script)["tolerances"].splitlines() if line.startswith(str(dtype)[6:]))
     rtol = float(row.split()[2])
-    one = torch.ones(1, dtype=torch.float64)
+    one = torch.full((1,), 1024.0, dtype=torch.float64)  # beside which atol is nothing
     torch.testing.assert_close((one * (1 + rtol / 2)).to(dtype), one.to(dtype))
     with pytest.raises(AssertionError, match="Tensor-likes are not"):
         torch.testing.assert_close((one * (1 + 4 * rtol)).to(dtype), one.to(dtype))
