@@ -47,6 +47,10 @@ QUERIES = {
     "float64 reference": ["results/methodology/#right-before-fast", "validation/equivalence/"],
     "stale": ["results/methodology/#stale-numbers"],
     "graph break": ["compiler/graph-breaks/", "reference/questions/#graph-breaks"],
+    "wrong results": ["compiler/debugging/"],
+    "illegal memory access": ["compiler/debugging/#gpu"],
+    "no working C++ compiler found": ["compiler/debugging/#machine", "compiler/debugging/#errors"],
+    "minifier": ["compiler/debugging/#minifier"],
     "zebra crossing": [],
 }
 
