@@ -1,7 +1,4 @@
-"""A process that ends without an exception, and the two settings under which it says where.
-
-Run `python -m snippets.compiler.debugging_crash`.
-"""
+"""A process that ends without an exception, and the two settings under which it says where."""
 
 import ctypes
 import os
@@ -47,13 +44,3 @@ def crashed() -> str:
     )
     told = [line for line in done.stderr.splitlines() if "Fatal" in line or "debugging_crash" in line]
     return "\n".join([*done.stdout.splitlines(), *told, f"status {done.returncode}"])
-
-
-def main() -> None:
-    """Crash, in a process of its own."""
-    print("==== crash")
-    print(crashed())
-
-
-if __name__ == "__main__":
-    main()

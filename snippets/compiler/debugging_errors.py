@@ -1,7 +1,4 @@
-"""Each error message that the page lists, provoked. What belongs to another machine is provoked by standing in for it.
-
-Run `python -m snippets.compiler.debugging_errors`.
-"""
+"""Each error message that the page lists, provoked. For what belongs to another machine, this one stands in."""
 
 import contextlib
 import logging
@@ -252,14 +249,10 @@ def said(error: Exception) -> str:
     return textwrap.shorten(re.split(r"(?<=[^.][^.])\. ", text)[0], 100, placeholder=" …")
 
 
-def main() -> None:
+def show() -> None:
     """Provoke each, and print its type and the line to search for."""
     for when, functions in ERRORS.items():
         print(f"==== {when}")
         for function in functions:
             error = provoke(function)
             print(f"{function.__name__}\n  {type(error).__name__}: {said(error)}")
-
-
-if __name__ == "__main__":
-    main()

@@ -24,9 +24,10 @@ from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._inductor import config
 from torch.autograd.function import BackwardCFunction
 
-from snippets.compiler import debugging_bugs, debugging_crash, debugging_errors
+from snippets.compiler import debugging_bugs, debugging_errors
 from snippets.compiler.debugging import bisect
 from snippets.compiler.debugging_bugs import Block, shifted
+from snippets.compiler.debugging_crash import crashed
 
 
 def compiled(function: Callable, *inputs: object, backend: str = "inductor", **options: object) -> Tensor:
@@ -340,9 +341,10 @@ def main() -> None:
     print("==== growth")
     print("\n".join(growth()))
 
-    debugging_crash.main()
-    debugging_bugs.main()
-    debugging_errors.main()
+    print("==== crash")
+    print(crashed())
+    debugging_bugs.show()
+    debugging_errors.show()
 
 
 if __name__ == "__main__":
