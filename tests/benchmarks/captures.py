@@ -151,7 +151,7 @@ def _debugging() -> Iterator[Output]:
     """What the procedure of the page finds, and the error messages of its table."""
     parts = ("", "_bugs", "_crash", "_errors")
     also = tuple(f"{_DEBUGGING.replace('.', '/')}{part}.py" for part in parts)
-    varies = r"line \d+|\S*Blas\.cpp:\d+|\d+ of 64"  # of sources, and of memory that nobody wrote
+    varies = r"line \d+|\S*Blas\.cpp:\d+|\d+ of 64|held against \w+ +"  # sources, and memory that nobody wrote
     for section in (
         "tolerances", "precision", "minifier", "nan", "nan bisected", "index", "slow", "random", "growth", "crash",
         "healthy", "shape", "mutation", "decomposition", "dtype", "stride", "pass", "lowering", "memory",
