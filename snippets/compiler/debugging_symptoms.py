@@ -19,7 +19,6 @@ from unittest import mock
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._dynamo.debug_utils import AccuracyError
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._inductor import config
 from torch.autograd.function import BackwardCFunction
@@ -76,16 +75,17 @@ def model(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def minified(function: Callable, *inputs: Tensor) -> str:
-    """The graph that the accuracy minifier is left with. It works in files: here in a folder of its own."""
+    """How the program ends, and the graph that the accuracy minifier is left with. It works with files."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), quietly():
         settings = {"repro_after": "aot", "repro_level": 4, "debug_dir_root": folder}
-        with torch._dynamo.config.patch(settings), contextlib.suppress(AccuracyError):
-            compiled(function, *inputs)
+        with torch._dynamo.config.patch(settings):
+            ended = attempt(lambda: compiled(function, *inputs))
         (launcher,) = Path(folder).rglob("minifier_launcher.py")
         with mock.patch.object(sys, "argv", [str(launcher), "minify", "--no-isolate"]):
             runpy.run_path(str(launcher), run_name="__main__")
         repro = Path("repro.py").read_text()
-    return re.search(r"    def forward\(.*?\n(?=\n?def load_args)", repro, re.DOTALL)[0].rstrip()  # type: ignore[index]
+    graph = re.search(r"    def forward\(.*?\n(?=\n?def load_args)", repro, re.DOTALL)
+    return f"{ended}\n\n{graph[0].rstrip() if graph else 'no graph'}"
 
 
 # --8<-- [end:minifier]

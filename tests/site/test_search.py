@@ -49,7 +49,7 @@ QUERIES = {
     "graph break": ["compiler/graph-breaks/", "reference/questions/#graph-breaks"],
     "wrong results": ["compiler/debugging/"],
     "illegal memory access": ["compiler/debugging/#gpu"],
-    "no working C++ compiler found": ["compiler/debugging/#machine", "compiler/debugging/#errors"],
+    "no working C++ compiler found": ["compiler/debugging/#machine"],
     "minifier": ["compiler/debugging/#minifier"],
     "zebra crossing": [],
 }

@@ -4,10 +4,23 @@ import re
 
 import pytest
 import torch
+from torch._inductor import compiler_bisector
 
-from snippets.compiler.debugging import bisect
-from snippets.compiler.debugging_bugs import BUGS, by_column, changes, damped, halve, make_x, padded, precise, scale_
-from tests.snippets.compiler.test_debugging_symptoms import VERSION, sections
+from snippets.compiler.debugging import bisect, call, inside
+from snippets.compiler.debugging_bugs import (
+    BUGS,
+    by_column,
+    changes,
+    damped,
+    halve,
+    make_x,
+    padded,
+    precise,
+    scale_,
+    shifted_beside,
+)
+from snippets.compiler.debugging_symptoms import gate
+from tests.snippets.compiler.test_debugging_symptoms import VERSION, known, sections
 
 CROSSREF = "aot_eager_decomp_partition_crossref"
 FIRST = {  # by bug: the first wrong stage, and a part of what is said of it
@@ -32,6 +45,7 @@ def test_the_page_has_every_bug():
     assert list(FIRST) == ["healthy", *BUGS]
 
 
+@known
 @pytest.mark.parametrize("name", FIRST)
 def test_each_is_found_at_its_stage(name, script):
     first, words = OTHERWISE.get(VERSION, {}).get(name, FIRST[name])
@@ -42,6 +56,7 @@ def test_each_is_found_at_its_stage(name, script):
         assert f"inside: {INSIDE[name]}" in found
 
 
+@known
 @pytest.mark.parametrize(
     ("operator", "arguments", "words"),
     [
@@ -58,6 +73,34 @@ def test_opcheck_finds_the_broken_promises(operator, arguments, words):
     else:
         with pytest.raises(Exception, match=re.escape(words)):
             torch.library.opcheck(operator, arguments)
+
+
+@pytest.fixture
+def only(monkeypatch):
+    """`only(part, ...)`: these parts of Inductor can be switched off, and no other stage is there."""
+
+    def limit(*parts):
+        monkeypatch.setattr(compiler_bisector, "BACKENDS", {"eager": [], "inductor": list(parts)})
+
+    return limit
+
+
+def test_a_lowering_of_a_custom_operator_cannot_be_switched_off(only):
+    only(compiler_bisector.BisectSubsystem("lowerings"))
+    assert inside(shifted_beside, make_x()) == "inductor, a part that cannot be switched off"
+
+
+@pytest.mark.skipif(VERSION == "2.11", reason="does not heed the setting on a CPU")
+def test_rounding_is_accused_by_a_comparison_of_bits_and_not_by_float64(only):
+    only(compiler_bisector.ConfigChange("inductor", "emulate_precision_casts", True))
+    x = make_x().bfloat16()
+
+    def bits() -> bool:
+        return torch.equal(call(gate, (x,), compiler_bisector.CompilerBisector.get_backend())["output 0"], gate(x))
+
+    found = compiler_bisector.CompilerBisector.do_bisect(bits)
+    assert found.subsystem == "inductor_emulate_precision_casts"
+    assert inside(gate, x) == "no stage is wrong"
 
 
 def test_without_the_pass_nothing_is_wrong():

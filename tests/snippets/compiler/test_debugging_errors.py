@@ -5,9 +5,17 @@ import re
 import pytest
 import torch
 
-from snippets.compiler.debugging_errors import ERRORS, X, provoke
+from snippets.compiler.debugging_errors import (
+    ERRORS,
+    X,
+    failing_backend,
+    failing_lowering,
+    not_deterministic,
+    provoke,
+    wrong_stride,
+)
 from tests.benchmarks.source import ROOT
-from tests.snippets.compiler.test_debugging_symptoms import VERSION, sections
+from tests.snippets.compiler.test_debugging_symptoms import VERSION, known, sections
 
 PAGE = (ROOT / "docs/pages/compiler/debugging.md").read_text()
 WORDS = {  # by function: the type, and what the page tells to search for
@@ -41,6 +49,7 @@ def test_every_error_is_expected():
     assert list(WORDS) == [function.__name__ for functions in ERRORS.values() for function in functions]
 
 
+@known
 @pytest.mark.parametrize("name", WORDS)
 def test_it_is_raised_in_the_words_of_the_page(name, script):
     kind, words = OTHERWISE.get(VERSION, {}).get(name, WORDS[name])
@@ -56,6 +65,17 @@ def test_the_table_of_the_page_has_it(name):
     words = words.replace("2==2, stride 1==4 at dim=0", "").strip()
     rows = [line for line in PAGE.splitlines() if line.startswith("| `") and words in line]
     assert len(rows) == 1 and kind in rows[0], f"{words!r} in {rows}"
+
+
+@known
+def test_the_message_names_the_operator():
+    assert "Error in op: torch.ops.planted.by_column.default" in str(provoke(wrong_stride))
+    assert "target: provoked.lowered.default" in str(provoke(failing_lowering))
+
+
+def test_suppressed_errors_run_eagerly():
+    with torch._dynamo.config.patch(suppress_errors=True), pytest.raises(AssertionError, match="no error"):
+        provoke(failing_backend)
 
 
 def test_inductor_does_not_ask_whether_put_is_deterministic():
@@ -74,7 +94,5 @@ def test_what_raises_nothing_is_no_error():
 
 
 def test_provoking_leaves_the_settings_as_they_were():
-    from snippets.compiler.debugging_errors import not_deterministic
-
     provoke(not_deterministic)
     assert not torch.are_deterministic_algorithms_enabled() and torch.equal(X, torch.linspace(0, 1, 8))
