@@ -20,7 +20,7 @@ from snippets.compiler.debugging_bugs import (
     shifted_beside,
 )
 from snippets.compiler.debugging_symptoms import gate
-from tests.snippets.compiler.test_debugging_symptoms import VERSION, known, sections
+from tests.snippets.compiler.test_debugging_symptoms import OLD, known, sections
 
 CROSSREF = "aot_eager_decomp_partition_crossref"
 FIRST = {  # by bug: the first wrong stage, and a part of what is said of it
@@ -34,7 +34,7 @@ FIRST = {  # by bug: the first wrong stage, and a part of what is said of it
     "lowering": ("inductor", "output 0: error"),
     "memory": ("eager again, NaN in fresh memory", "are NaN or infinite"),
 }
-OTHERWISE = {"2.11": {"stride": ("inductor", "expected size 8==8, stride 1==4 at dim=0")}}
+OTHERWISE = {"stride": ("inductor", "expected size 8==8, stride 1==4 at dim=0")} if OLD else {}
 INSIDE = {
     "decomposition": "aot_eager_decomp_partition, decomposition: <OpOverload(op='planted.halve', overload='default')>",
     "pass": "inductor, post_grad_passes: post_grad_custom_post_pass",
@@ -48,7 +48,7 @@ def test_the_page_has_every_bug():
 @known
 @pytest.mark.parametrize("name", FIRST)
 def test_each_is_found_at_its_stage(name, script):
-    first, words = OTHERWISE.get(VERSION, {}).get(name, FIRST[name])
+    first, words = OTHERWISE.get(name, FIRST[name])
     found = sections(script)[name]
     assert (f"first wrong: {first}" if first else "no stage is wrong") in found.splitlines()
     assert words in found
@@ -68,7 +68,7 @@ def test_each_is_found_at_its_stage(name, script):
     ],
 )
 def test_opcheck_finds_the_broken_promises(operator, arguments, words):
-    if not words or (operator is by_column and VERSION == "2.11"):  # it does not compare strides yet
+    if not words or (operator is by_column and OLD):  # it does not compare strides yet
         torch.library.opcheck(operator, arguments)
     else:
         with pytest.raises(Exception, match=re.escape(words)):
@@ -90,7 +90,7 @@ def test_a_lowering_of_a_custom_operator_cannot_be_switched_off(only):
     assert inside(shifted_beside, make_x()) == "inductor, a part that cannot be switched off"
 
 
-@pytest.mark.skipif(VERSION == "2.11", reason="does not heed the setting on a CPU")
+@pytest.mark.skipif(OLD, reason="does not heed the setting on a CPU")
 def test_rounding_is_accused_by_a_comparison_of_bits_and_not_by_float64(only):
     only(compiler_bisector.ConfigChange("inductor", "emulate_precision_casts", True))
     x = make_x().bfloat16()
