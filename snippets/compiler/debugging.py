@@ -97,7 +97,7 @@ def yardsticks(function: Callable, inputs: tuple) -> tuple[Results, Results, str
 
 # --8<-- [start:call]
 def call(function: Callable, inputs: tuple, backend: str | None = None, double: bool = False) -> Results:
-    """All that a call leaves behind: outputs, inputs that it may have written to, gradients."""
+    """All that a call leaves behind: outputs, inputs and buffers that it may have written to, gradients."""
 
     def fresh(value: object) -> object:
         if not isinstance(value, Tensor):
@@ -108,9 +108,11 @@ def call(function: Callable, inputs: tuple, backend: str | None = None, double: 
 
     inputs = tree_map(fresh, inputs)
     leaves: Results = {f"input {i}": x for i, x in enumerate(tree_leaves(inputs)) if isinstance(x, Tensor)}
+    written = dict(leaves)
     if isinstance(function, torch.nn.Module):
-        function = copy.deepcopy(function).double() if double else copy.deepcopy(function)
-        leaves |= dict(function.named_parameters())
+        function = module = copy.deepcopy(function).double() if double else copy.deepcopy(function)
+        leaves |= dict(module.named_parameters())
+        written |= dict(module.named_buffers())
     with same_randomness():
         run = torch.compile(function, backend=backend) if backend else function
         found = [x for x in tree_leaves(run(*inputs)) if isinstance(x, Tensor)]
@@ -120,7 +122,7 @@ def call(function: Callable, inputs: tuple, backend: str | None = None, double: 
                 differentiable, [torch.linspace(1, 2, x.numel()).to(x).view_as(x) for x in differentiable]
             )
     results = {f"output {i}": x for i, x in enumerate(found)}
-    results |= {name: x for name, x in leaves.items() if name.startswith("input ")}
+    results |= {f"{name} after the call": x for name, x in written.items()}
     results |= {f"gradient of {name}": x.grad for name, x in leaves.items() if x.grad is not None}
     return {name: x.detach().clone() for name, x in results.items()}
 

@@ -39,11 +39,19 @@ def test_gradients_and_inputs_that_are_written_to_are_results(short):
     layer, x = torch.nn.Linear(8, 2), make_x().requires_grad_()
     results = call(layer, (x,))
     assert set(results) == {
-        "output 0", "input 0", "gradient of input 0", "gradient of weight", "gradient of bias",
+        "output 0", "input 0 after the call", "gradient of input 0", "gradient of weight", "gradient of bias",
     }  # fmt: skip
     assert x.grad is None and layer.weight.grad is None
     y = make_x()
-    assert torch.equal(call(lambda y: y.add_(1), (y,))["input 0"], make_x() + 1) and torch.equal(y, make_x())
+    assert torch.equal(call(lambda y: y.add_(1), (y,))["input 0 after the call"], make_x() + 1)
+    assert torch.equal(y, make_x())
+
+
+def test_what_a_module_remembers_is_a_result_and_the_module_itself_is_left_alone():
+    norm, x = torch.nn.BatchNorm1d(8), make_x()
+    results = call(norm, (x,))
+    torch.testing.assert_close(results["running_mean after the call"], 0.1 * x.mean(0))
+    assert torch.equal(norm.running_mean, torch.zeros(8))
 
 
 def test_inputs_in_containers_and_what_is_no_tensor_are_passed_on(short):
