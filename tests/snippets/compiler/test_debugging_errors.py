@@ -12,6 +12,7 @@ from snippets.compiler.debugging_errors import (
     failing_lowering,
     not_deterministic,
     provoke,
+    said,
     wrong_stride,
 )
 from tests.benchmarks.source import ROOT
@@ -71,6 +72,14 @@ def test_the_table_of_the_page_has_it(name):
 def test_the_message_names_the_operator():
     assert "Error in op: torch.ops.planted.by_column.default" in str(provoke(wrong_stride))
     assert "target: provoked.lowered.default" in str(provoke(failing_lowering))
+
+
+def test_nan_asserts_name_an_input_and_refuse_infinity():
+    def infinite() -> None:
+        with torch._inductor.config.patch(nan_asserts=True):
+            torch.compile(lambda x: x.sin())(X - float("inf"))
+
+    assert said(provoke(infinite)) == "assert not arg0_1.isinf().any().item()"
 
 
 def test_suppressed_errors_run_eagerly():
