@@ -1,4 +1,7 @@
-"""A module with nothing wrong in it, eight functions with a bug planted in each, and what `bisect` says of them."""
+"""A module with nothing wrong in it, eight functions with a bug planted in each, and what `bisect` says of them.
+
+Run `python -m snippets.compiler.debugging_bugs`.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -204,7 +207,7 @@ def make_x() -> Tensor:
     return torch.linspace(-1, 1, 32).view(8, 4)
 
 
-def show() -> None:
+def main() -> None:
     """Bisect each, and look inside the stage where torch can."""
     print("==== healthy")
     torch.manual_seed(0)
@@ -215,3 +218,7 @@ def show() -> None:
             print(bisect(bug.function, make_x()))
             if name in ("decomposition", "pass"):
                 print("inside:", inside(bug.function, make_x()))
+
+
+if __name__ == "__main__":
+    main()

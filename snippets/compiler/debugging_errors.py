@@ -1,4 +1,7 @@
-"""Each error message that the page lists, provoked. For what belongs to another machine, this one stands in."""
+"""Each error message that the page lists, provoked. For what belongs to another machine, this one stands in.
+
+Run `python -m snippets.compiler.debugging_errors`.
+"""
 
 import contextlib
 import logging
@@ -249,10 +252,14 @@ def said(error: Exception) -> str:
     return textwrap.shorten(re.split(r"(?<=[^.][^.])\. ", text)[0], 100, placeholder=" …")
 
 
-def show() -> None:
+def main() -> None:
     """Provoke each, and print its type and the line to search for."""
     for when, functions in ERRORS.items():
         print(f"==== {when}")
         for function in functions:
             error = provoke(function)
             print(f"{function.__name__}\n  {type(error).__name__}: {said(error)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""One program for each symptom, and what the procedure of the page says of it; then its bugs and its errors.
+"""One program for each symptom, and what the procedure of the page says of it.
 
 Run `python -m snippets.compiler.debugging_symptoms`.
 """
@@ -23,10 +23,10 @@ from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._inductor import config
 from torch.autograd.function import BackwardCFunction
 
-from snippets.compiler import debugging_bugs, debugging_errors
 from snippets.compiler.debugging import bisect
 from snippets.compiler.debugging_bugs import Block, shifted
 from snippets.compiler.debugging_crash import crashed
+from snippets.compiler.debugging_errors import said
 
 
 def compiled(function: Callable, *inputs: object, backend: str = "inductor", **options: object) -> Tensor:
@@ -223,10 +223,10 @@ def same_masks() -> Iterator[str]:
     """Which runs from one seed drop the same elements."""
     x = torch.ones(64)
     eager, once, again = (seeded(run) for run in (lambda: dropped(x), *[lambda: compiled(dropped, x)] * 2))
-    yield f"compiled twice: {said(once, again)}"
-    yield f"eager and compiled: {said(eager, once)}"
+    yield f"compiled twice: {same(once, again)}"
+    yield f"eager and compiled: {same(eager, once)}"
     fallback = seeded(lambda: compiled(dropped, x, fallback_random=True))
-    yield f"eager and compiled with fallback_random: {said(eager, fallback)}"
+    yield f"eager and compiled with fallback_random: {same(eager, fallback)}"
 
 
 # --8<-- [end:random]
@@ -270,7 +270,7 @@ def alive(kind: type) -> int:
 # --8<-- [end:growth]
 
 
-def said(one: Tensor, other: Tensor) -> str:
+def same(one: Tensor, other: Tensor) -> str:
     return "the same" if torch.equal(one, other) else "not the same"
 
 
@@ -287,11 +287,11 @@ def attempt(run: Callable[[], object]) -> str:
     try:
         return str(run())
     except Exception as error:  # noqa: BLE001  # whatever it raises is what is shown
-        return f"{type(error).__name__}: {debugging_errors.said(error)}"
+        return f"{type(error).__name__}: {said(error)}"
 
 
 def main() -> None:
-    """Every symptom of the page, then its bugs and its errors."""
+    """Every symptom of the page."""
     print("==== tolerances")
     print("\n".join(tolerances()))
 
@@ -343,8 +343,6 @@ def main() -> None:
 
     print("==== crash")
     print(crashed())
-    debugging_bugs.show()
-    debugging_errors.show()
 
 
 if __name__ == "__main__":

@@ -149,16 +149,21 @@ def _recompilation() -> Iterator[Output]:
 
 def _debugging() -> Iterator[Output]:
     """What the procedure of the page finds, and the error messages of its table."""
-    parts = ("", "_bugs", "_crash", "_errors")
-    also = tuple(f"{_DEBUGGING.replace('.', '/')}{part}.py" for part in parts)
+    files = [f"{_DEBUGGING.replace('.', '/')}{part}.py" for part in ("", "_bugs", "_crash", "_errors")]
     varies = r"line \d+|\S*Blas\.cpp:\d+|\d+ of 64|held against \w+ +"  # sources, and memory that nobody wrote
-    for section in (
+    symptoms = (
         "tolerances", "precision", "minifier", "nan", "nan bisected", "index", "slow", "random", "growth", "crash",
-        "healthy", "shape", "mutation", "decomposition", "dtype", "stride", "pass", "lowering", "memory",
+    )  # fmt: skip
+    bugs = ("healthy", "shape", "mutation", "decomposition", "dtype", "stride", "pass", "lowering", "memory")
+    errors = (
         "while Dynamo follows the code", "while it is compiled", "while it runs", "in the backward", "on this machine",
+    )  # fmt: skip
+    for part, sections, also in (
+        ("symptoms", symptoms, files), ("bugs", bugs, files[:1]), ("errors", errors, files[:2]),
     ):  # fmt: skip
-        name = f"compiler/debugging/{section.replace(' ', '-').lower()}"
-        yield Output(name, f"{_DEBUGGING}_symptoms", section, varies=varies, also=also)
+        for section in sections:
+            name = f"compiler/debugging/{section.replace(' ', '-').lower()}"
+            yield Output(name, f"{_DEBUGGING}_{part}", section, varies=varies, also=tuple(also))
 
 
 def _fusion() -> Iterator[Output]:

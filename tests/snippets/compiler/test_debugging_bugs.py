@@ -49,7 +49,7 @@ def test_the_page_has_every_bug():
 @pytest.mark.parametrize("name", FIRST)
 def test_each_is_found_at_its_stage(name, script):
     first, words = OTHERWISE.get(name, FIRST[name])
-    found = sections(script)[name]
+    found = sections(script, "bugs")[name]
     assert (f"first wrong: {first}" if first else "no stage is wrong") in found.splitlines()
     assert words in found
     if name in INSIDE:

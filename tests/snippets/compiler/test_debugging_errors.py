@@ -55,7 +55,9 @@ def test_every_error_is_expected():
 def test_it_is_raised_in_the_words_of_the_page(name, script):
     kind, words = OTHERWISE.get(name, WORDS[name])
     (found,) = [
-        text for when in ERRORS for text in re.findall(rf"^{name}\n  (.*)", sections(script)[when], re.MULTILINE)
+        text
+        for when in ERRORS
+        for text in re.findall(rf"^{name}\n  (.*)", sections(script, "errors")[when], re.MULTILINE)
     ]
     assert found.startswith(f"{kind}: ") and words in found
 

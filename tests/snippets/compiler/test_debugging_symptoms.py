@@ -25,9 +25,9 @@ OLD = VERSION in ("2.11", "2.12")
 known = pytest.mark.skipif(VERSION not in KNOWN, reason=f"the page knows no words of torch {VERSION}")
 
 
-def sections(script: Callable) -> dict[str, str]:
-    """What the page's script printed, by section. It runs once for all tests."""
-    done = script("snippets.compiler.debugging_symptoms", "cpu")
+def sections(script: Callable, part: str = "symptoms") -> dict[str, str]:
+    """What one of the page's scripts printed, by section. It runs once for all tests."""
+    done = script(f"snippets.compiler.debugging_{part}", "cpu")
     assert done.returncode == 0, done.stderr[-2000:]
     parts = re.split(r"^==== (.+)\n", done.stdout, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
