@@ -35,7 +35,7 @@ def crash() -> None:
 
 def crashed() -> str:
     """How a process ends that calls `crash`, and what of its last words is about this file."""
-    script = "from snippets.compiler.debugging_crash import crash; crash()"
+    script = f"import runpy; runpy.run_path({__file__!r})['crash']()"
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", script],
         env=os.environ | {"TORCH_SHOW_CPP_STACKTRACES": "1"},

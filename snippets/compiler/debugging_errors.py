@@ -20,8 +20,8 @@ from torch._inductor import config, cpp_builder, scheduler
 from torch._inductor.lowering import register_lowering
 from torch._inductor.virtualized import V
 
+from snippets.compiler import debugging_bugs  # as a whole: what registers an operator's parts has no name
 from snippets.compiler.debugging import first_line
-from snippets.compiler.debugging_bugs import precise_sin, scaled, stored_by_column
 
 X = torch.linspace(0, 1, 8)
 
@@ -110,15 +110,15 @@ def failing_lowering() -> None:
 
 # --8<-- [start:running]
 def wrong_stride() -> None:
-    torch.compile(stored_by_column)(X.view(2, 4))
+    torch.compile(debugging_bugs.stored_by_column)(X.view(2, 4))
 
 
 def wrong_fake_kernel() -> None:
-    torch.compile(precise_sin, backend="aot_eager_decomp_partition_crossref")(X)
+    torch.compile(debugging_bugs.precise_sin, backend="aot_eager_decomp_partition_crossref")(X)
 
 
 def wrong_schema() -> None:
-    torch.compile(scaled, backend="eager_debug")(X)
+    torch.compile(debugging_bugs.scaled, backend="eager_debug")(X)
 
 
 def index_out_of_bounds() -> None:

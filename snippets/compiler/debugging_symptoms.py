@@ -23,8 +23,8 @@ from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._inductor import config
 from torch.autograd.function import BackwardCFunction
 
+from snippets.compiler import debugging_bugs  # as a whole: what registers an operator's parts has no name
 from snippets.compiler.debugging import bisect
-from snippets.compiler.debugging_bugs import Block, shifted
 from snippets.compiler.debugging_crash import crashed
 from snippets.compiler.debugging_errors import said
 
@@ -71,7 +71,7 @@ def tolerances() -> Iterator[str]:
 def model(x: Tensor, weight: Tensor) -> Tensor:
     """The planted lowering among operations that are right."""
     hidden = (x @ weight).tanh()
-    return (shifted(hidden) * hidden.cos()).exp() - x.mean()
+    return (debugging_bugs.shifted(hidden) * hidden.cos()).exp() - x.mean()
 
 
 def minified(function: Callable, *inputs: Tensor) -> str:
@@ -246,7 +246,7 @@ def growth() -> Iterator[str]:
     torch.compiler.reset()
     yield f"torch.compiler.reset(): {entries(one_graph)} graphs kept"
 
-    model = Block()
+    model = debugging_bugs.Block()
     weight = weakref.ref(model.up.weight)
     run = torch.compile(model, backend="aot_eager")
     losses = [run(torch.ones(2, 16)).sum() for _ in range(4)]
