@@ -71,9 +71,10 @@ def test_the_table_of_the_page_has_it(name):
 
 
 @known
-def test_the_message_names_the_operator():
+def test_the_message_names_the_operator_or_the_backend():
     assert "Error in op: torch.ops.planted.by_column.default" in str(provoke(wrong_stride))
     assert "target: provoked.lowered.default" in str(provoke(failing_lowering))
+    assert str(provoke(failing_backend)).startswith("backend='ours' raised:\nValueError: planted")
 
 
 def test_nan_asserts_name_an_input_and_refuse_infinity():
