@@ -84,6 +84,7 @@ _PARTS = ("capture", "findings", "module", "patterns", "profile", "report", "tra
 _AREAS = ("fusion", "held_out", "kernels", "memory", "readiness", "seen", "spellings")
 _BREAKS = "snippets.compiler.graph_breaks"
 _COMPILER = "snippets.compiler.what_compile_does"
+_DEBUGGING = "snippets.compiler.debugging"
 _FINDINGS = "snippets.validation.compiled_code_findings"
 _FUSION = "snippets.compiler.fusion"
 _INDUCTOR = "snippets.compiler.inductor_code"
@@ -146,6 +147,25 @@ def _recompilation() -> Iterator[Output]:
     yield Output("compiler/recompilation/diary", diary, "diary", device="cuda")
     yield Output("compiler/recompilation/diary-cpu", diary, "diary")
     yield Output("compiler/recompilation/exercises", diary, "exercises", device="cuda")
+
+
+def _debugging() -> Iterator[Output]:
+    """What the procedure of the page finds, and the error messages of its table."""
+    files = [f"{_DEBUGGING.replace('.', '/')}{part}.py" for part in ("", "_bugs", "_crash", "_errors")]
+    varies = r"line \d+|\S*Blas\.cpp:\d+|\d+ of 64|held against \w+ +"  # sources, and memory that nobody wrote
+    symptoms = (
+        "tolerances", "precision", "minifier", "nan", "nan bisected", "index", "slow", "random", "growth", "crash",
+    )  # fmt: skip
+    bugs = ("healthy", "shape", "mutation", "decomposition", "dtype", "stride", "pass", "lowering", "memory")
+    errors = (
+        "while Dynamo follows the code", "while it is compiled", "while it runs", "in the backward", "on this machine",
+    )  # fmt: skip
+    for part, sections, also in (
+        ("symptoms", symptoms, files), ("bugs", bugs, files[:1]), ("errors", errors, files[:2]),
+    ):  # fmt: skip
+        for section in sections:
+            name = f"compiler/debugging/{section.replace(' ', '-').lower()}"
+            yield Output(name, f"{_DEBUGGING}_{part}", section, varies=varies, also=tuple(also))
 
 
 def _fusion() -> Iterator[Output]:
@@ -286,6 +306,7 @@ CAPTURES = (
     *_assistant(),
     *_breaks(),
     *_recompilation(),
+    *_debugging(),
     *_fusion(),
     *_modes(),
     *_compile_time(),

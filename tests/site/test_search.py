@@ -56,6 +56,10 @@ QUERIES = {
     "what does divisible_by_16 mean": ["validation/compiled-code/"],
     "should clipping be compiled": ["compiler/training/#optimizer"],
     "may several threads call a compiled model?": ["reference/questions/#open-shipping"],
+    "wrong results": ["compiler/debugging/"],
+    "illegal memory access": ["compiler/debugging/#gpu"],
+    "no working C++ compiler found": ["compiler/debugging/#machine"],
+    "minifier": ["compiler/debugging/#minifier"],
     "zebra crossing": [],
 }
 
