@@ -85,6 +85,7 @@ _AREAS = ("fusion", "held_out", "kernels", "memory", "readiness", "seen", "spell
 _BREAKS = "snippets.compiler.graph_breaks"
 _COMPILER = "snippets.compiler.what_compile_does"
 _DEBUGGING = "snippets.compiler.debugging"
+_FIRST = "snippets.kernels.first_kernel"
 _FINDINGS = "snippets.validation.compiled_code_findings"
 _FUSION = "snippets.compiler.fusion"
 _INDUCTOR = "snippets.compiler.inductor_code"
@@ -325,6 +326,12 @@ CAPTURES = (
     *_inductor("rms_norm", "forward"),
     *_inductor("rms_norm", "backward"),
     *_inductor("unit_rows", "forward"),
+    Output("kernels/first-kernel/first", _FIRST, "first"),
+    Output("kernels/first-kernel/odd", _FIRST, "odd"),
+    Output("kernels/first-kernel/stages", _FIRST, "stages"),
+    Output("kernels/first-kernel/offsets", _FIRST, "offsets"),
+    Output("kernels/first-kernel/stages-gpu", _FIRST, "stages", device="cuda"),
+    Output("kernels/first-kernel/registers", _FIRST, "registers", device="cuda"),
     Output("patterns/attention", "snippets.patterns.attention"),
     Output("patterns/attention-gpu", "snippets.patterns.attention", device="cuda"),
     Output("validation/compiled-code/fp64", _FINDINGS, "fp64"),

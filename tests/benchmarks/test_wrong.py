@@ -48,6 +48,7 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
         (ROWS | {"losses": 2}, "both"),
         (BLOCK | {"vocabulary": 1024}, "forward both"),
     ],
+    "kernels/first-kernel": [(ROWS, "forward both"), (ROWS | {"apart": 2048}, "forward")],
     "kernels/layer-norm": [(ROWS, "forward backward both"), (BLOCK, "forward both")],
     "kernels/layer-norm-gelu": [(ROWS, "forward backward both"), (BLOCK, "forward both")],
     "kernels/rms-norm": [(ROWS, "forward backward both"), (BLOCK, "forward both")],
