@@ -330,8 +330,6 @@ CAPTURES = (
     Output("kernels/first-kernel/odd", _FIRST, "odd"),
     Output("kernels/first-kernel/stages", _FIRST, "stages"),
     Output("kernels/first-kernel/offsets", _FIRST, "offsets"),
-    Output("kernels/first-kernel/stages-gpu", _FIRST, "stages", device="cuda"),
-    Output("kernels/first-kernel/registers", _FIRST, "registers", device="cuda"),
     Output("patterns/attention", "snippets.patterns.attention"),
     Output("patterns/attention-gpu", "snippets.patterns.attention", device="cuda"),
     Output("validation/compiled-code/fp64", _FINDINGS, "fp64"),

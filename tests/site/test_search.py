@@ -60,6 +60,8 @@ QUERIES = {
     "illegal memory access": ["compiler/debugging/#gpu"],
     "no working C++ compiler found": ["compiler/debugging/#machine"],
     "minifier": ["compiler/debugging/#minifier"],
+    "my first kernel": ["kernels/first-kernel/"],
+    "write a kernel": ["kernels/first-kernel/"],
     "zebra crossing": [],
 }
 
