@@ -255,7 +255,25 @@ def _assistant() -> Iterator[Output]:
     yield Output("validation/assistant/validate", module, "validate", varies=verdict, also=tuple(tool))
 
 
+def _variables() -> Iterator[Output]:
+    """Defaults of variables and options, and what some of them change on a CPU."""
+    groups = ("see", "control", "kernels", "caches", "memory", "errors", "triton")
+    options = (
+        "disable", "allow_rnn", "force_non_lazy_backward_lowering", "suppress_errors", "fallback_random",
+        "emulate_precision_casts", "nan_asserts", "enable_autograd_cache", "fx_graph_cache", "force_disable_caches",
+    )  # fmt: skip
+    variables = (
+        "TORCH_LOGS", "TORCH_LOGS_OUT", "TORCH_TRACE", "TORCH_COMPILE_DEBUG", "TORCH_SHOW_CPP_STACKTRACES",
+        "TORCHDYNAMO_VERBOSE", "TORCHDYNAMO_REPRO_AFTER", "TRITON_INTERPRET", "TRITON_CACHE_DIR",
+        "TRITON_ALWAYS_COMPILE", "TRITON_KERNEL_DUMP", "MLIR_ENABLE_DUMP",
+    )  # fmt: skip
+    for section in (*groups, *options, *variables):
+        name = f"reference/environment-variables/{section.replace('_', '-').lower()}"
+        yield Output(name, "snippets.reference.environment_variables", section, varies=r"\.py:\d+")
+
+
 CAPTURES = (
+    *_variables(),
     *_llama(),
     *_assistant(),
     *_breaks(),
