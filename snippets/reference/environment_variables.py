@@ -10,11 +10,12 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor, nn
 
 THIS = Path(__file__)
@@ -61,7 +62,7 @@ SETTINGS = {
         Setting("", f"{INDUCTOR}.combo_kernels"),
         Setting("TORCHINDUCTOR_CPP_WRAPPER=1", f"{INDUCTOR}.cpp_wrapper"),
         Setting("TORCHINDUCTOR_CUDAGRAPHS=1", f"{INDUCTOR}.triton.cudagraphs"),
-        Setting("", f"{INDUCTOR}.triton.cudagraph_or_error"),
+        Setting("TORCHINDUCTOR_CUDAGRAPH_OR_ERROR=1", f"{INDUCTOR}.triton.cudagraph_or_error"),
         Setting("", f"{INDUCTOR}.epilogue_fusion"),
         Setting("TORCHINDUCTOR_FREEZING=1", f"{INDUCTOR}.freezing"),
         Setting("", f"{INDUCTOR}.epilogue_fusion_user_defined_triton_kernel"),
@@ -120,7 +121,10 @@ SETTINGS = {
 def option(path: str) -> object:
     """An option's value in this process, or why there is none."""
     module, rest = next((name, path[len(name) + 1 :]) for name in MODULES if path.startswith(name + "."))
-    return reduce(lambda at, name: getattr(at, name, "not in this version"), rest.split("."), sys.modules[module])
+    found: object = sys.modules[module]
+    for name in rest.split("."):
+        found = getattr(found, name, "not in this version")
+    return found
 
 
 MODULES = (DYNAMO, INDUCTOR, FUNCTORCH, "torch.compiler.config")
@@ -144,6 +148,27 @@ def print_options() -> None:
     if values[threads] == str(min(32, usual or 1)) and "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:
         values[threads] = "cores, 32 at most"  # not this machine's number
     print(json.dumps(values))
+
+
+# --8<-- [start:precedence]
+def print_precedence() -> None:
+    """For the process that asks: who wins, a variable or a line of code, under the two variables named here."""
+    import torch._inductor.config as config
+
+    config.max_autotune = False
+    print(f"TORCHINDUCTOR_MAX_AUTOTUNE=1, then config.max_autotune = False in the code: {config.max_autotune}")
+    config.fx_graph_cache = True
+    print(f"TORCHINDUCTOR_FX_GRAPH_CACHE=0, then config.fx_graph_cache = True in the code: {config.fx_graph_cache}")
+    os.environ["TORCHINDUCTOR_COORDINATE_DESCENT_TUNING"] = "1"
+    print(f"os.environ changed after the import, config.coordinate_descent_tuning: {config.coordinate_descent_tuning}")
+
+
+# --8<-- [end:precedence]
+
+
+def precedence(folder: Path) -> Iterator[tuple[str, str]]:
+    given = {"TORCHINDUCTOR_MAX_AUTOTUNE": "1", "TORCHINDUCTOR_FX_GRAPH_CACHE": "0"}
+    yield "precedence", child("precedence", given).stdout.strip()
 
 
 def tables() -> Iterator[tuple[str, str]]:
@@ -224,20 +249,18 @@ def broken_backend() -> None:
 # --8<-- [end:programs]
 
 
+@triton.jit
+def double(x, y, count, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    tl.store(y + at, 2 * tl.load(x + at, at < count), at < count)
+
+
 def double_by_triton() -> None:
     """A Triton kernel on the CPU: an error, or the result."""
-    import triton
-    import triton.language as tl
-
-    @triton.jit
-    def double(x, y, count: tl.constexpr):
-        at = tl.arange(0, count)
-        tl.store(y + at, 2 * tl.load(x + at))
-
     x = torch.ones(4)
     y = torch.zeros(4)
     try:
-        double[(1,)](x, y, 4)
+        double[(1,)](x, y, 4, SIZE=8)
         print(y)
     except RuntimeError as error:
         print(f"{type(error).__name__}: {str(error).splitlines()[0]}")
@@ -245,15 +268,8 @@ def double_by_triton() -> None:
 
 def compile_for_a_gpu() -> None:
     """One Triton kernel compiled twice for an H200, which need not be there."""
-    import triton
-    import triton.language as tl
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
-
-    @triton.jit
-    def double(x, y, count, SIZE: tl.constexpr):
-        at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-        tl.store(y + at, 2 * tl.load(x + at, at < count), at < count)
 
     written = []
     for _ in range(2):
@@ -363,13 +379,17 @@ def compare(path: str, tried: object, effect: Callable[[], str]) -> tuple[str, s
 def graphs(function: Callable, *inputs: Tensor) -> str:
     """How many graphs a call hands to the backend."""
     seen = []
-    compiled = torch.compile(function, backend=lambda graph, _: seen.append(graph) or graph)
-    compiled(*inputs)
+
+    def keep(graph: torch.fx.GraphModule, _: list[Tensor]) -> Callable:
+        seen.append(graph)
+        return graph
+
+    torch.compile(function, backend=keep)(*inputs)
     return f"{len(seen)} graph{'s' * (len(seen) != 1)} compiled"
 
 
 class Recurrent(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.cell = nn.GRU(4, 4)
 
@@ -470,6 +490,7 @@ def print_effects() -> None:
 
 PROGRAMS = {
     "options": print_options,
+    "precedence": print_precedence,
     "effects": print_effects,
     "two lengths": two_lengths,
     "one kernel": one_kernel,
@@ -484,7 +505,7 @@ def main() -> None:
     """Print every group's defaults, and every effect that takes seconds on a CPU."""
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
         running = []
-        for effect in (logs, debug, stack, repro, triton_dumps):
+        for effect in (precedence, logs, debug, stack, repro, triton_dumps):
             (own := Path(folder, effect.__name__)).mkdir()
             running.append(pool.submit(list, effect(own)))
         printed = [*tables(), *json.loads(child("effects", {}).stdout)]

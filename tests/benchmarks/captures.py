@@ -257,7 +257,7 @@ def _assistant() -> Iterator[Output]:
 
 def _variables() -> Iterator[Output]:
     """Defaults of variables and options, and what some of them change on a CPU."""
-    groups = ("see", "control", "kernels", "caches", "memory", "errors", "triton")
+    groups = ("see", "control", "kernels", "caches", "memory", "errors", "triton", "precedence")
     options = (
         "disable", "allow_rnn", "force_non_lazy_backward_lowering", "suppress_errors", "fallback_random",
         "emulate_precision_casts", "nan_asserts", "enable_autograd_cache", "fx_graph_cache", "force_disable_caches",
