@@ -100,7 +100,7 @@ SETTINGS = {
         Setting("TORCHDYNAMO_REPRO_AFTER=dynamo", f"{DYNAMO}.repro_after"),
         Setting("TORCHDYNAMO_REPRO_LEVEL=4", f"{DYNAMO}.repro_level"),
         Setting("TORCHINDUCTOR_NAN_ASSERTS=1", f"{INDUCTOR}.nan_asserts"),
-        Setting("CUBLAS_WORKSPACE_CONFIG=:4096:8", "torch/__init__.py"),
+        Setting("CUBLAS_WORKSPACE_CONFIG=:4096:8", "torch/lib/libtorch_cuda.so"),
         Setting("CUDA_VISIBLE_DEVICES=0", "torch/cuda/__init__.py"),
     ),
     "triton": (
