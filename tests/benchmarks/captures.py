@@ -122,6 +122,12 @@ _SYMPTOMS = (
 )  # fmt: skip
 
 
+_IN_USE = (
+    "thrown away", "first call", "other method", "prefix", "late mark",
+    "in a loop", "inference", "dropout", "mask", "strides",
+)  # fmt: skip
+
+
 def _breaks() -> Iterator[Output]:
     """What the log of graph breaks says, and how many there are."""
     line = r"\.py:\d+|\.py\", line \d+"  # of our source: it moves with every comment
@@ -133,6 +139,10 @@ def _breaks() -> Iterator[Output]:
     for section in _SYMPTOMS:
         name = f"reference/common-pitfalls/{section.replace(' ', '-')}"
         yield Output(name, _PITFALLS, section, varies=line, also=found)
+    for section in _IN_USE:
+        name = f"reference/common-pitfalls/{section.replace(' ', '-')}"
+        also = (*found, f"{_PITFALLS.replace('.', '/')}.py")
+        yield Output(name, f"{_PITFALLS}_in_use", section, varies=line, also=also)
 
 
 def _recompilation() -> Iterator[Output]:
