@@ -296,7 +296,7 @@ def files(folder: Path) -> str:
 
 def stable(part: str) -> str:
     if part.startswith("run_"):
-        return "run_DATE-pid_PROCESS"
+        return "run_DATE"
     if part.startswith("dedicated_log_torch_trace_"):
         return "dedicated_log_torch_trace_NAME.log"
     return "HASH" if len(part) >= 40 and part.isalnum() else part
