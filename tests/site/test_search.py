@@ -29,7 +29,10 @@ QUERIES = {
     "TORCH_LOGS": ["reference/environment-variables/#torch-logs", "compiler/graph-breaks/"],
     "TORCHINDUCTOR_CACHE_DIR": ["reference/environment-variables/#torchinductor-cache-dir"],
     "PYTORCH_CUDA_ALLOC_CONF": ["reference/environment-variables/#pytorch-cuda-alloc-conf"],
-    "recompile_limit": ["reference/environment-variables/#recompile-limit"],
+    "recompile_limit": [
+        "compiler/recompilation/#past-the-limit-silently-eager",
+        "reference/environment-variables/#recompile-limit",
+    ],
     "TRITON_INTERPRET": ["reference/environment-variables/#triton-interpret"],
     "nan_asserts": ["reference/environment-variables/#torchinductor-nan-asserts"],
     "environment variables": ["reference/environment-variables/"],
