@@ -85,6 +85,7 @@ PLAIN = {"freezing"}  # an option that is one word, as few are; words that are m
 KNOWN = PLAIN | {
     name for module in MODULES for name in snippet.sys.modules[module]._config if "_" in name or "." in name
 }
+KNOWN |= {name_of(path) for path in OPTIONS}  # those too that this version lacks
 
 
 def options_of_code(code: str) -> Iterator[str]:
