@@ -126,6 +126,12 @@ _SYMPTOMS = (
 )  # fmt: skip
 
 
+_IN_USE = (
+    "thrown away", "first call", "other method", "prefix", "late mark",
+    "in a loop", "inference", "dropout", "mask", "strides",
+)  # fmt: skip
+
+
 def _breaks() -> Iterator[Output]:
     """What the log of graph breaks says, and how many there are."""
     line = r"\.py:\d+|\.py\", line \d+"  # of our source: it moves with every comment
@@ -137,6 +143,10 @@ def _breaks() -> Iterator[Output]:
     for section in _SYMPTOMS:
         name = f"reference/common-pitfalls/{section.replace(' ', '-')}"
         yield Output(name, _PITFALLS, section, varies=line, also=found)
+    for section in _IN_USE:
+        name = f"reference/common-pitfalls/{section.replace(' ', '-')}"
+        also = (*found, f"{_PITFALLS.replace('.', '/')}.py")
+        yield Output(name, f"{_PITFALLS}_in_use", section, varies=line, also=also)
 
 
 def _recompilation() -> Iterator[Output]:
@@ -301,7 +311,25 @@ def _assistant() -> Iterator[Output]:
     yield Output("validation/assistant/validate", module, "validate", varies=verdict, also=tuple(tool))
 
 
+def _variables() -> Iterator[Output]:
+    """Defaults of variables and options, and what some of them change on a CPU."""
+    groups = ("see", "control", "kernels", "caches", "memory", "errors", "triton", "precedence")
+    options = (
+        "disable", "allow_rnn", "force_non_lazy_backward_lowering", "suppress_errors", "fallback_random",
+        "emulate_precision_casts", "nan_asserts", "enable_autograd_cache", "fx_graph_cache", "force_disable_caches",
+    )  # fmt: skip
+    variables = (
+        "TORCH_LOGS", "TORCH_LOGS_OUT", "TORCH_TRACE", "TORCH_COMPILE_DEBUG", "TORCH_SHOW_CPP_STACKTRACES",
+        "TORCHDYNAMO_VERBOSE", "TORCHDYNAMO_REPRO_AFTER", "TRITON_INTERPRET", "TRITON_CACHE_DIR",
+        "TRITON_ALWAYS_COMPILE", "TRITON_KERNEL_DUMP", "MLIR_ENABLE_DUMP",
+    )  # fmt: skip
+    for section in (*groups, *options, *variables):
+        name = f"reference/environment-variables/{section.replace('_', '-').lower()}"
+        yield Output(name, "snippets.reference.environment_variables", section, varies=r"\.py:\d+")
+
+
 CAPTURES = (
+    *_variables(),
     *_llama(),
     *_planted(),
     *_assistant(),

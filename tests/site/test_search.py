@@ -26,7 +26,17 @@ QUERIES = {
     "do_bench": ["validation/timing/"],
     "out of memory": ["validation/memory/", "patterns/attention/"],
     "torch.compile": ["compiler/what-compile-does/", "compiler/compile-time/"],
-    "TORCH_LOGS": ["compiler/graph-breaks/", "compiler/what-compile-does/#where-it-loses"],
+    "TORCH_LOGS": ["reference/environment-variables/#torch-logs", "compiler/graph-breaks/"],
+    "TORCHINDUCTOR_CACHE_DIR": ["reference/environment-variables/#torchinductor-cache-dir"],
+    "PYTORCH_CUDA_ALLOC_CONF": ["reference/environment-variables/#pytorch-cuda-alloc-conf"],
+    "recompile_limit": [
+        "compiler/recompilation/#past-the-limit-silently-eager",
+        "reference/environment-variables/#recompile-limit",
+    ],
+    "TRITON_INTERPRET": ["reference/environment-variables/#triton-interpret"],
+    "nan_asserts": ["reference/environment-variables/#torchinductor-nan-asserts"],
+    "environment variables": ["reference/environment-variables/"],
+    "_orig_mod": ["reference/common-pitfalls/#prefix"],
     'TORCH_LOGS="recompiles"': ["compiler/recompilation/#what-the-log-says-and-what-ends-it"],
     "recompile": ["compiler/recompilation/", "reference/questions/#recompilation"],
     # two forms of a word at one place
