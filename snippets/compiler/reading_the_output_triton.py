@@ -19,9 +19,12 @@ import torch._inductor.config
 import torch._inductor.debug
 import torch.nn.functional as F
 import triton
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.device_interface import CudaInterface
 from torch._inductor.compile_fx import compile_fx_inner
+from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.graph import GraphLowering
 from torch._inductor.runtime import triton_heuristics
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -29,7 +32,6 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from triton.backends.compiler import GPUTarget
 
 from snippets.compiler.inductor_code import standalone
-from snippets.compiler.what_compile_does import autograd_graphs
 
 
 # --8<-- [start:function]
@@ -77,8 +79,10 @@ class Generated:
         return re.findall(r"^ +((?:\w+\.run|extern_kernels\.\w+)\(.*\))$", self.code, re.M)
 
 
-def generate(function: Callable, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype) -> list[Generated]:
-    """What Inductor writes for an H200: for the forward, and for the backward of all inputs."""
+def generate(
+    function: Callable, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, gradients: bool = True
+) -> list[Generated]:
+    """What Inductor writes for an H200: for the forward and, with gradients, for the backward of all inputs."""
     found: list[Generated] = []
     codegen = GraphLowering.codegen
 
@@ -89,8 +93,7 @@ def generate(function: Callable, shapes: Sequence[tuple[int, ...]], dtype: torch
         found.append(Generated("backward" if lowered.is_backward else "forward", getattr(code, "value", code), lines))
         raise StopIteration("written: there is no GPU to run it")
 
-    with FakeTensorMode():  # shapes and types, no data
-        graphs = autograd_graphs(function, *(torch.empty(shape, dtype=dtype) for shape in shapes))
+    graphs = traced(function, shapes, dtype, gradients)
     with pretended_gpu(), mock.patch.object(GraphLowering, "codegen", watched), torch.no_grad():
         for index, graph in enumerate(graphs):
             mode = FakeTensorMode()
@@ -108,6 +111,28 @@ def generate(function: Callable, shapes: Sequence[tuple[int, ...]], dtype: torch
                 if len(found) <= index:  # something else went wrong
                     raise
     return found
+
+
+def traced(
+    function: Callable, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, gradients: bool
+) -> list[torch.fx.GraphModule]:
+    """The graphs that Inductor would get, traced with tensors that have a shape and a type, and no data."""
+    graphs = []
+
+    def keep(graph: torch.fx.GraphModule, example_inputs: list[Tensor]) -> Callable:
+        graphs.append(graph)
+        return make_boxed_func(graph)
+
+    backend = aot_autograd(
+        fw_compiler=keep, decompositions=select_decomp_table(), partition_fn=min_cut_rematerialization_partition
+    )
+    torch.compiler.reset()
+    with FakeTensorMode():
+        inputs = [torch.empty(shape, dtype=dtype, requires_grad=gradients) for shape in shapes]
+        result = torch.compile(function, backend=backend, fullgraph=True, dynamic=False)(*inputs)
+        if gradients:
+            result.sum().backward()
+    return graphs
 
 
 def line_of(trace: str) -> str:
@@ -157,7 +182,8 @@ def candidates(source: str) -> tuple[str, list[tuple[dict[str, int], int]]]:
         found.append((keywords["inductor_meta"]["grid_type"], list(configurations)))
         return lambda function: function
 
-    with pretended_gpu(), mock.patch.object(triton_heuristics, "cached_autotune", note):
+    available = mock.patch.object(torch.cuda, "is_available", lambda: True)  # on which some rules depend
+    with pretended_gpu(), available, mock.patch.object(triton_heuristics, "cached_autotune", note):
         decorators = source[: source.index("@triton.jit")].replace("triton_helpers.set_driver_to_gpu()", "")
         exec(decorators + "def kernel(): ...\n", {"__file__": "kernel.py"})
     ((rule, configurations),) = found
