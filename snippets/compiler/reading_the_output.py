@@ -18,15 +18,17 @@ import torch._inductor.config
 from torch import Tensor
 from torch._logging._internal import log_registry, log_state
 
-from snippets.compiler.reading_the_output_triton import block
+from snippets.compiler.reading_the_output_triton import SHAPES, block, generate
 
 # The logs of one compilation, in the order in which they are written. (graph_breaks and recompiles need a cause.)
 LOGS = (
     "graph_code", "guards", "pre_grad_graphs", "aot_joint_graph", "aot_graphs", "post_grad_graphs",
-    "ir_pre_fusion", "fusion", "schedule", "ir_post_fusion", "kernel_code", "output_code",
-    "perf_hints", "autotuning",
+    "ir_pre_fusion", "fusion", "ir_post_fusion", "kernel_code", "output_code", "perf_hints", "autotuning",
 )  # fmt: skip
-OTHERS = "graph_breaks", "recompiles"
+CAUSED = "graph_breaks", "recompiles"
+TRITON = ("schedule",)  # written while Triton code is generated
+VERDICTS = re.compile("cannot fuse|fusing|found|completed")
+CALLS = re.compile(r"^ +((?:cpp_fused_\w+|extern_kernels\.\w+)\(.*\)|# .*(?:Source Nodes).*)$", re.MULTILINE)
 
 
 # --8<-- [start:logged]
@@ -39,9 +41,7 @@ def logged(*names: str) -> Iterator[dict[str, list[str]]]:
     entries: dict[str, list[str]] = {name: [] for name in names}
     handler = logging.Handler()
     handler.emit = lambda record: entries[artifact(record.name)].append(record.getMessage())  # type: ignore[method-assign]
-    loggers = [
-        logging.getLogger(name) for name in log_registry.get_artifact_log_qnames() if artifact(name) in entries
-    ]
+    loggers = [logging.getLogger(name) for name in log_registry.get_artifact_log_qnames() if artifact(name) in entries]
     before = [(logger.level, logger.propagate, logger.handlers) for logger in loggers]
     added = set(names) - log_state.artifact_names
     log_state.artifact_names |= added
@@ -52,8 +52,8 @@ def logged(*names: str) -> Iterator[dict[str, list[str]]]:
         yield entries
     finally:
         log_state.artifact_names -= added
-        for logger, (logger.level, logger.propagate, logger.handlers) in zip(loggers, before, strict=True):
-            pass
+        for logger, (level, propagate, handlers) in zip(loggers, before, strict=True):
+            logger.level, logger.propagate, logger.handlers = level, propagate, handlers
         logging.root.manager._clear_cache()  # type: ignore[attr-defined]
 
 
@@ -118,7 +118,7 @@ def compiled_anew() -> Iterator[None]:
     torch.compiler.reset()
     with (
         torch._inductor.config.patch(fx_graph_cache=False, compile_threads=1),
-        torch._functorch.config.patch(enable_autograd_cache=False, force_non_lazy_backward_lowering=True),
+        torch._functorch.config.patch(enable_autograd_cache=False),
     ):
         yield
 
@@ -171,25 +171,32 @@ def main() -> None:
     """Print what every log says, the folder, and both maps."""
     with logged(*LOGS) as entries, compiled_anew():
         step()
-    with logged(*OTHERS) as others:
+    with logged(*CAUSED) as caused:
         torch.compiler.reset()
         torch.compile(clipped, backend="eager")(torch.ones(4))
         compiled = torch.compile(block, backend="eager")
         for rows in (64, 48):
             compiled(*inputs(rows))
-    entries |= others
+    with logged(*TRITON) as scheduled:
+        generate(block, SHAPES, torch.bfloat16)
+    entries |= caused | scheduled
     print("==== logs")
     print(f"{'TORCH_LOGS=':<18} entries  lines  the first line")
-    for name in (*OTHERS, *LOGS):
+    for name in (*CAUSED, *LOGS, *TRITON):
         text = "\n".join(entries[name])
-        first = next((line.strip() for line in text.splitlines() if line.strip(" =")), "(nothing)")
-        print(f"{name:<18} {len(entries[name]):7} {len(text.splitlines()):6}  {first[:70]}")
-    for name in (*OTHERS, *LOGS):
+        first = next((line.strip(" =") for line in shown(text).splitlines() if line.strip(" =")), "(nothing)")
+        print(f"{name:<18} {len(entries[name]):7} {len(text.splitlines()):6}  {first[:62]}")
+    for name in (*CAUSED, *LOGS, *TRITON):
         print(f"==== {name}")
         print("\n".join(shown(entry) for entry in entries[name]))
+    print("==== decisions")
+    print("\n".join(line for entry in entries["fusion"] for line in entry.splitlines() if VERDICTS.match(line)))
+    print("==== calls")
+    print("\n".join(CALLS.findall("".join(entries["output_code"]))))
     print("==== folder")
     for name, lines in folder_of(step).items():
-        print(f"{name.partition('torchinductor/')[2] or name}   {len(lines)} lines")
+        numbered = re.sub(r"(?<=[a-z]_)\d+(?:\.\d+)?(?=/)|(?<=model__)\d+", "…", name)  # they count compilations
+        print(f"{numbered:<66} {len(lines):4} lines")
     graphs = lines_of_kernels(step)
     print("==== kernels")
     for graph in graphs:
@@ -203,8 +210,10 @@ def main() -> None:
 
 
 def shown(entry: str) -> str:
-    """An entry without what differs between machines and processes."""
+    """An entry without its traceback, and without what differs between machines and processes."""
+    entry = entry.partition("\nUser code traceback")[0]
     entry = re.sub(r"#? ?File: .*?([\w.]+\.py):(\d+) in (\w+), code: ", r"# \1:\2 in \3: ", entry)
+    entry = re.sub(r"/\S+/(?=snippets/|torch/)", "", entry)
     return re.sub(r"__compiled_fn_\d+_\w+", "__compiled_fn", entry)
 
 

@@ -160,8 +160,8 @@ def pretended_gpu() -> Iterator[None]:
         patched = stack.enter_context
         for name, answer in answers.items():
             patched(mock.patch.object(CudaInterface, name, staticmethod(answer)))
-        patched(mock.patch.object(CudaInterface.Worker, "get_device_properties", staticmethod(lambda device=None: H200)))
-        patched(mock.patch.object(torch.cuda, "get_device_properties", lambda device=None: H200))
+        for place in (CudaInterface.Worker, torch.cuda):
+            patched(mock.patch.object(place, "get_device_properties", staticmethod(lambda device=None: H200)))
         patched(mock.patch.object(torch.cuda, "get_device_capability", lambda device=None: (9, 0)))
         patched(mock.patch.object(torch.cuda, "current_device", lambda: 0))
         patched(mock.patch.object(triton.runtime.driver, "_active", driver, create=True))
@@ -204,7 +204,7 @@ def main() -> None:
     for graph in graphs:
         print(graph.direction)
         for name, lines in graph.lines.items():
-            print(f"    {name:<52} {' | '.join(lines)}")
+            print(f"    {name:<54} {' | '.join(lines)}")
     for name, source in kernels.items():
         print(f"==== {name}")
         print(body(source))
@@ -227,10 +227,9 @@ def body(source: str) -> str:
 
 
 def settings(source: str) -> str:
-    """The decorator of a kernel, an entry a line, without what describes the GPU."""
+    """The decorator of a kernel, without what describes the GPU."""
     text = source[source.index("@triton_heuristics") : source.index("@triton.jit")].strip()
-    text = re.sub(r"DeviceProperties\(.*?\)", "…", text)
-    return re.sub(r"(?<=[{,]) ?(?='\w+': )", "\n        ", text)
+    return re.sub(r"'backend_hash': '\w+', ", "", re.sub(r"DeviceProperties\(.*?\)", "…", text))
 
 
 if __name__ == "__main__":
