@@ -154,7 +154,7 @@ def inputs(rows: int = 64) -> list[Tensor]:
 
 def step() -> None:
     """A forward and a backward of the compiled function."""
-    torch.compile(block)(*inputs()).sum().backward()
+    torch.compile(block, dynamic=False)(*inputs()).sum().backward()
 
 
 # --8<-- [start:causes]
