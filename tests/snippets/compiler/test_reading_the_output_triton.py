@@ -1,4 +1,4 @@
-"""Triton for a GPU that is not there: it is what the GPU got, it compiles, and the page reads it rightly."""
+"""Triton for a GPU that is not there: it is what the GPU got, and the page reads it rightly."""
 
 import functools
 import json
@@ -91,16 +91,6 @@ def test_the_grid_covers_every_element():
             rule, configurations = candidates(source)
             assert rule == "Grid1D" and configurations
             assert len(configurations) == (2 if "_poi_" in name else 1)
-
-
-def test_a_kernel_compiles_for_its_gpu(tmp_path):
-    from snippets.validation.compiled_code import compile_for, facts, load, source_of
-
-    (name, source), *_ = generated()[0].kernels.items()
-    (tmp_path / "kernels.py").write_text(standalone({name: source}))
-    arguments = ["*bf16:16", "*bf16:16", "*bf16:16", "i32:16", "1024"]
-    compiled, _ = compile_for(source_of(load(f"{tmp_path}/kernels.py:{name}"), arguments), "sm_90", num_warps=4)
-    assert not facts(compiled, "sm_90").spilled
 
 
 def test_what_goes_wrong_is_told():
