@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 import torch._functorch.config
 import torch._inductor.config
+import torch._inductor.debug
 from torch import Tensor
 from torch._logging._internal import log_registry, log_state
 
@@ -83,7 +84,11 @@ def lines_of_kernels(call: Callable[[], object]) -> list[dict[str, list[str]]]:
     told, log = Told(), logging.getLogger("torch.__trace")
     log.addHandler(told)
     try:
-        with torch._inductor.config.patch({"trace.provenance_tracking_level": 1}), compiled_anew():
+        with (
+            torch._inductor.config.patch({"trace.provenance_tracking_level": 1}),
+            torch._inductor.debug.reset_provenance_globals(),  # else a backward also tells of those before it
+            compiled_anew(),
+        ):
             call()
     finally:
         log.removeHandler(told)
@@ -201,7 +206,7 @@ def main() -> None:
     print("==== kernels")
     for graph in graphs:
         for kernel, lines in graph.items():
-            print(f"{kernel:<42} {' '.join(lines)}")
+            print(f"{kernel:<42} {' | '.join(line.partition('.py:')[2] for line in lines)}")
     print("==== lines")
     for line, kernels in kernels_of_lines(graphs).items():
         print(line)

@@ -64,6 +64,7 @@ def test_a_break_and_a_recompilation_are_logged_with_their_cause():
 
 
 def test_every_kernel_is_led_back_to_its_line_and_every_line_to_its_kernels():
+    folder_of(step)  # what it noted must not be told again
     forward, backward = lines_of_kernels(step)
     for graph, lines in ((forward, 4), (backward, 6)):
         assert len(graph) >= lines and all(len(places) == 1 for places in graph.values()), "none spans both lines"
@@ -71,6 +72,7 @@ def test_every_kernel_is_led_back_to_its_line_and_every_line_to_its_kernels():
     assert first[0].endswith("hidden = F.silu(x @ up) * scale")
     assert second[0].endswith("return F.softmax(hidden @ down, dim=-1)")
     assert sum(name.startswith("extern_kernels.mm") for name in (*first[1], *second[1])) == 6
+    assert sorted(int(name.rpartition(":")[2]) for name in backward) == list(range(1, len(backward) + 1))
     assert len(first[1]) + len(second[1]) == len(forward) + len(backward)
 
 
