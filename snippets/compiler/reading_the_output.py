@@ -219,6 +219,7 @@ def shown(entry: str) -> str:
     entry = entry.partition("\nUser code traceback")[0]
     entry = re.sub(r"#? ?File: .*?([\w.]+\.py):(\d+) in (\w+), code: ", r"# \1:\2 in \3: ", entry)
     entry = re.sub(r"/\S+/(?=snippets/|torch/)", "", entry)
+    entry = re.sub(r"\b\d{12,}\b", "…", entry)  # identities of objects
     return re.sub(r"__compiled_fn_\d+_\w+", "__compiled_fn", entry)
 
 

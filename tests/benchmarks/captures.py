@@ -210,6 +210,7 @@ def _training() -> Iterator[Output]:
 def _reading() -> Iterator[Output]:
     """What each log of a compilation says, and the Triton of a GPU that is not there, with its way back."""
     triton = f"{_READING}_triton"
+    also: tuple[str, ...]
     line, also = r"\.py:\d+|line \d+| \d+(?=: )|(?<=runnable\.py) +\d+", (f"{triton.replace('.', '/')}.py",)
     for section in (
         "logs", "graph_breaks", "recompiles", "graph_code", "aot_graphs", "schedule", "decisions", "calls", "folder",
