@@ -76,6 +76,18 @@ def test_every_kernel_is_led_back_to_its_line_and_every_line_to_its_kernels():
     assert len(first[1]) + len(second[1]) == len(forward) + len(backward)
 
 
+def test_frames_of_pytorch_are_left_out_so_a_model_of_its_modules_has_no_lines():
+    norm = torch.nn.LayerNorm(64)
+
+    def mine(x: torch.Tensor) -> torch.Tensor:
+        return norm(x)
+
+    for module, ends in ((mine, ["return norm(x)"]), (torch.nn.Sequential(norm), [])):
+        (graph,) = lines_of_kernels(lambda module=module: torch.compile(module, dynamic=False)(torch.ones(8, 64)))
+        (places,) = graph.values()
+        assert [line.partition(": ")[2] for line in places] == ends
+
+
 def test_the_innermost_frame_of_a_trace_counts():
     outer, inner = (
         '  File "/a/model.py", line 3, in f\n    y = g(x)\n',
