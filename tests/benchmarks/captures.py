@@ -93,6 +93,7 @@ _MEMORY = "snippets.validation.memory"
 _MODES = "snippets.compiler.modes"
 _LLAMA = "snippets.examples.llama"
 _PITFALLS = "snippets.reference.common_pitfalls"
+_READING = "snippets.compiler.reading_the_output"
 _RECOMPILATION = "snippets.compiler.recompilation"
 _SECONDS = "snippets.compiler.compile_time"
 _TRAINING = "snippets.compiler.training"
@@ -252,6 +253,32 @@ def _training() -> Iterator[Output]:
         yield Output(f"compiler/training/{section.replace(' ', '-')}", _TRAINING, section)
 
 
+def _reading() -> Iterator[Output]:
+    """What each log of a compilation says, and the Triton of a GPU that is not there, with its way back."""
+    triton = f"{_READING}_triton"
+    also: tuple[str, ...]
+    line, also = r"\.py:\d+|line \d+| \d+(?=: )|(?<=runnable\.py) +\d+", (f"{triton.replace('.', '/')}.py",)
+    for section in (
+        "logs", "graph_breaks", "recompiles", "graph_code", "aot_graphs", "schedule", "decisions", "calls", "folder",
+        "kernels", "lines",
+    ):  # fmt: skip
+        yield Output(
+            f"compiler/reading-the-output/{section.replace('_', '-')}", _READING, section, varies=line, also=also
+        )
+    also = tuple(f"snippets/compiler/{name}.py" for name in ("inductor_code", "what_compile_does"))
+    for section, name in (
+        ("forward, calls", "triton-forward"), ("backward, calls", "triton-backward"), ("lines", "triton-lines"),
+        ("triton_poi_fused_mul_silu_0", "pointwise"), ("triton_red_fused_mul_silu_sum_1", "reduction"),
+        ("triton_per_fused__softmax_prepare_softmax_online_1", "persistent"),
+        ("triton_poi_fused_mul_silu_silu_backward_3", "fused-backward"),
+        ("settings", "settings"), ("candidates", "candidates"),
+    ):  # fmt: skip
+        language = (
+            "python" if name in ("pointwise", "reduction", "persistent", "fused-backward", "settings") else "text"
+        )
+        yield Output(f"compiler/reading-the-output/{name}", triton, section, language, also=also)
+
+
 def _diagnosis() -> Iterator[Output]:
     """What the diagnosis says of seven programs on a GPU, before and after."""
     programs = "snippets.validation.diagnosis_programs"
@@ -341,6 +368,7 @@ CAPTURES = (
     *_compile_time(),
     *_ahead_of_time(),
     *_memory(),
+    *_reading(),
     *_training(),
     Output("compiler/what-compile-does/eager", _COMPILER, "eager"),
     Output("compiler/what-compile-does/eager-timed", _COMPILER, "eager, timed", device="cuda"),

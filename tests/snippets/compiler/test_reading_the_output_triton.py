@@ -1,0 +1,118 @@
+"""Triton for a GPU that is not there: it is what the GPU got, and the page reads it rightly."""
+
+import functools
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from snippets.compiler.inductor_code import standalone
+from snippets.compiler.reading_the_output_triton import (
+    SHAPES,
+    Generated,
+    block,
+    body,
+    candidates,
+    generate,
+    line_of,
+    settings,
+)
+from snippets.compiler.what_compile_does import unit_rows
+
+CAPTURED = Path(__file__).parents[3] / "docs" / "measurements" / "captures" / "compiler"
+ACCESSES = re.compile(r"tl\.(load|store)\((\w+ \+ \(.*?\)), ")
+
+
+@functools.cache
+def generated() -> tuple[Generated, Generated]:
+    forward, backward = generate(block, SHAPES, torch.bfloat16)
+    return forward, backward
+
+
+@functools.cache
+def generated_rows() -> Generated:
+    (forward,) = generate(unit_rows, ((65536, 1024), (65536, 1024), (1024,)), torch.bfloat16, gradients=False)
+    return forward
+
+
+def captured(name: str) -> dict:
+    return json.loads((CAPTURED / f"{name}.json").read_text())
+
+
+def test_it_is_the_kernel_that_an_h200_got():
+    stored, kernel = captured("inductor-code/unit-rows-forward-kernels"), standalone(generated_rows().kernels)
+    if stored["software"]["torch"].partition("+")[0] == torch.__version__.partition("+")[0]:
+        assert kernel == stored["content"]
+    assert re.findall(r"def (\w+\(.*\)):", kernel) == re.findall(r"def (\w+\(.*\)):", stored["content"])
+    assert ACCESSES.findall(kernel) == ACCESSES.findall(stored["content"]), "the same values, in the same order"
+
+
+def test_its_configuration_is_the_one_that_an_h200_ran():
+    ran = json.loads(captured("inductor-code/unit-rows-forward-launches")["content"])["binary"]
+    ((_, source),) = generated_rows().kernels.items()
+    rule, ((constants, warps),) = candidates(source)
+    assert rule == "Grid1D" and constants == ran["constants"] and warps == ran["options"]["num_warps"]
+
+
+def test_both_directions_are_generated_with_their_calls_in_order():
+    forward, backward = generated()
+    assert (forward.direction, backward.direction) == ("forward", "backward")
+    for graph, products, kernels in ((forward, 2, 2), (backward, 4, 4)):
+        called = [re.match(r"(\w+)\.", call)[1] for call in graph.calls]
+        assert called.count("extern_kernels") == products
+        assert [name for name in called if name != "extern_kernels"] == list(graph.kernels)
+        assert len(graph.kernels) == kernels
+
+
+def test_names_say_the_kind_of_loop():
+    kinds = [name.split("_")[1] for graph in generated() for name in graph.kernels]
+    assert kinds == ["poi", "per", "per", "red", "per", "poi"]
+    for graph in generated():
+        for name, source in graph.kernels.items():
+            looped = "for r0_offset in" in source
+            assert looped == name.startswith("triton_red") and ("tl.sum" in source) == ("_poi_" not in name)
+
+
+def test_every_launch_is_led_back_to_one_line():
+    for graph in generated():
+        assert len(graph.lines) == len(graph.calls)
+        assert {line for lines in graph.lines.values() for line in lines} == {
+            "hidden = F.silu(x @ up) * scale",
+            "return F.softmax(hidden @ down, dim=-1)",
+        }
+
+
+def test_the_grid_covers_every_element():
+    for graph in generated():
+        for name, source in graph.kernels.items():
+            rule, configurations = candidates(source)
+            assert rule == "Grid1D" and configurations
+            assert len(configurations) == (2 if "_poi_" in name else 1)
+
+
+def test_what_goes_wrong_is_told():
+    with pytest.raises(Exception, match="einsum"):
+        generate(lambda x: torch.einsum("abc,de", x), ((4,),), torch.float32)
+
+
+def test_settings_leave_out_the_device():
+    text = settings(generated()[0].kernels["triton_poi_fused_mul_silu_0"])
+    assert text.startswith("@triton_heuristics.pointwise(") and "'grid_type': 'Grid1D'" in text
+    assert "multi_processor_count" not in text and "backend_hash" not in text
+
+
+def test_a_trace_ends_in_its_line():
+    assert line_of('  File "a.py", line 3, in f\n    y = x @ w\n        ^^^^^\n') == "y = x @ w"
+    assert body("import triton\n\n@triton.jit\ndef kernel(): pass\n").startswith("@triton.jit")
+
+
+def test_the_page_quotes_lines_that_are_there():
+    page = (Path(__file__).parents[3] / "docs/pages/compiler/reading-the-output.md").read_text()
+    captures = ("pointwise", "reduction", "persistent", "fused-backward")
+    code = " ".join("\n".join(captured(f"reading-the-output/{name}")["content"] for name in captures).split())
+    quoted = re.findall(r"^\| `([^`]+)` \|", page.partition("## Three kernels")[2].partition("\n## ")[0], re.MULTILINE)
+    assert len(quoted) >= 15
+    for line in quoted:
+        assert line in code
