@@ -38,6 +38,9 @@ SETTINGS = {
         Setting("TORCH_TRACE=/tmp/trace", LOGGING),
         Setting("TORCH_COMPILE_DEBUG=1", f"{INDUCTOR}.trace.enabled"),
         Setting("TORCH_COMPILE_DEBUG_DIR=/tmp/debug", f"{DYNAMO}.debug_dir_root"),
+        Setting("", f"{INDUCTOR}.trace.debug_dir"),
+        Setting("INDUCTOR_PROVENANCE=1", f"{INDUCTOR}.trace.provenance_tracking_level"),
+        Setting("", f"{INDUCTOR}.triton.descriptive_names"),
     ),
     "control": (
         Setting("TORCH_COMPILE_DISABLE=1", f"{DYNAMO}.disable"),
@@ -56,6 +59,7 @@ SETTINGS = {
     "kernels": (
         Setting("TORCHINDUCTOR_MAX_AUTOTUNE=1", f"{INDUCTOR}.max_autotune"),
         Setting("TORCHINDUCTOR_MAX_AUTOTUNE_GEMM=1", f"{INDUCTOR}.max_autotune_gemm"),
+        Setting("TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE=1", f"{INDUCTOR}.max_autotune_pointwise"),
         Setting("TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS=ATEN", f"{INDUCTOR}.max_autotune_gemm_backends"),
         Setting("TORCHINDUCTOR_BENCHMARK_EPILOGUE_FUSION=0", f"{INDUCTOR}.benchmark_epilogue_fusion"),
         Setting("TORCHINDUCTOR_COORDINATE_DESCENT_TUNING=1", f"{INDUCTOR}.coordinate_descent_tuning"),
@@ -73,6 +77,7 @@ SETTINGS = {
         Setting("", f"{INDUCTOR}.post_grad_custom_post_pass"),
         Setting("", f"{INDUCTOR}.fallback_random"),
         Setting("TORCHINDUCTOR_EMULATE_PRECISION_CASTS=1", f"{INDUCTOR}.emulate_precision_casts"),
+        Setting("TORCHINDUCTOR_DETERMINISTIC=1", f"{INDUCTOR}.deterministic"),
         Setting("TORCH_CUDNN_SDPA_DEPRIORITIZED=1", "torch/lib/libtorch_cuda.so"),
     ),
     "caches": (
@@ -91,6 +96,9 @@ SETTINGS = {
         Setting("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "torch/lib/libc10.so"),
         Setting("PYTORCH_NO_CUDA_MEMORY_CACHING=1", "torch/lib/libc10_cuda.so"),
         Setting("", f"{FUNCTORCH}.activation_memory_budget"),
+        Setting("", f"{INDUCTOR}.aot_inductor.package_constants_in_so"),
+        Setting("", f"{INDUCTOR}.aot_inductor.package_constants_on_disk_format"),
+        Setting("", f"{INDUCTOR}.always_keep_tensor_constants"),
     ),
     "errors": (
         Setting("CUDA_LAUNCH_BLOCKING=1", "torch/lib/libc10_cuda.so"),
@@ -102,6 +110,8 @@ SETTINGS = {
         Setting("TORCHINDUCTOR_NAN_ASSERTS=1", f"{INDUCTOR}.nan_asserts"),
         Setting("CUBLAS_WORKSPACE_CONFIG=:4096:8", "torch/lib/libtorch_cuda.so"),
         Setting("CUDA_VISIBLE_DEVICES=0", "torch/cuda/__init__.py"),
+        Setting("", f"{INDUCTOR}.cpp.cxx"),
+        Setting("", f"{INDUCTOR}.cpp_cache_precompile_headers"),
     ),
     "triton": (
         Setting("TRITON_INTERPRET=1", KNOBS),
