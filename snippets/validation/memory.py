@@ -296,6 +296,8 @@ def graphs_alive() -> list[tuple[int, Tensor]]:
 def recorded(step: Callable[[], object], most: int = 1_000_000) -> dict:
     """Run a step on a GPU and return the allocator's snapshot, with every event and its Python stack.
 
+    If the step runs out of memory, that is said, and the snapshot is of what happened until then.
+
     A checkpoint ends its second forward early, by an exception. Recording can lose that on the way (torch 2.11 with
     Python before 3.13), and backward fails with "returned NULL without setting an exception": so it runs to its end.
 
@@ -306,9 +308,12 @@ def recorded(step: Callable[[], object], most: int = 1_000_000) -> dict:
         raise RuntimeError("no CUDA GPU: only its allocator keeps a history; record() counts tensors on any device")
     torch.cuda.memory._record_memory_history(max_entries=most, stacks="python", clear_history=True)
     try:
-        with set_checkpoint_early_stop(False):
-            step()
-        torch.cuda.synchronize()
+        try:
+            with set_checkpoint_early_stop(False):
+                step()
+            torch.cuda.synchronize()
+        except torch.OutOfMemoryError as error:
+            print(f"The step ran out of memory, and its history ends there. {error}", file=sys.stderr)
         return torch.cuda.memory._snapshot()
     finally:
         torch.cuda.memory._record_memory_history(enabled=None)

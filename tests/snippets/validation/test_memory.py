@@ -300,6 +300,20 @@ def test_without_a_gpu_recording_says_what_to_use():
         recorded(lambda: None)
 
 
+def test_a_step_that_runs_out_of_memory_leaves_its_history(monkeypatch, capsys):
+    on = []
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **options: on.append(options))
+    monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: {"history": len(on)})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+    def step() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+
+    assert recorded(step) == {"history": 1}, "taken while the recording is on"
+    assert on[-1] == {"enabled": None}
+    assert capsys.readouterr().err.endswith("its history ends there. CUDA out of memory. Tried to allocate 2 GiB.\n")
+
+
 def test_while_a_step_is_recorded_no_checkpoint_ends_early(monkeypatch):
     """By an exception, that is, which recording can lose; and afterwards it does again, even if the step fails."""
     ran = []
