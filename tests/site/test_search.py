@@ -60,7 +60,14 @@ QUERIES = {
     "illegal memory access": ["compiler/debugging/#gpu"],
     "no working C++ compiler found": ["compiler/debugging/#machine"],
     "minifier": ["compiler/debugging/#minifier"],
+    # whole questions: small words say nothing, and most of the others are enough
+    "is my 2% speedup real": ["validation/regressions/"],
+    "2% faster": ["validation/regressions/"],
+    "speedup real": ["validation/regressions/"],
+    "why is torch.compile slower than eager for my model": ["compiler/graph-breaks/#what-a-break-costs"],
+    "how do I know whether a speedup isn't just noise in my zebra benchmark?": ["validation/regressions/"],
     "zebra crossing": [],
+    "break the zebra crossing": [],  # one word of three is not most of them
 }
 
 
@@ -107,6 +114,16 @@ def is_in(wanted: str, result: str) -> bool:
 def test_nothing_found_is_said(searching: Page) -> None:
     search(searching, "zebra crossing")
     expect(searching.locator(".md-search-result__meta")).to_have_text("No matching documents")
+
+
+def test_most_of_the_words_are_said_to_be_not_all_of_them(searching: Page) -> None:
+    note = searching.locator(".rp-most")
+    for words, said in (("graph break zebra", True), ("graph break", False), ("zebra crossing", False)):
+        search(searching, words)
+        expect(note).to_be_visible(visible=said)
+    search(searching, "graph break zebra")
+    expect(note).to_have_text("Nothing has all of these words. These sections have most of them.")
+    expect(searching.locator(".md-search-result__terms").first).to_have_text("Missing: zebra")
 
 
 def test_a_word_that_is_missing_is_named(searching: Page) -> None:

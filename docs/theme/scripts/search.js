@@ -13,7 +13,8 @@ const MEANING = /^\s*what do(?:es)?\s+(.+?)\s+mean(?:\s+(?:in|on|for|here)\b.*)?
 const EXCERPT = 200 // characters
 const LONG = ["text", "code"] // fields in which two words may be far apart
 const FILLERS = new Set(// beside lunr's: how, do, my, is, ...; some are what is left of "don't" and "doesn't"
-  ["actually", "doesn", "don", "isn", "made", "make", "makes", "much", "need", "really", "still", "use", "using", "very", "vs"])
+  ["actually", "between", "doesn", "don", "isn", "know", "made", "make", "makes", "much", "need", "really", "still", "use", "using",
+   "very", "vs", "want", "whether"])
 const APOSTROPHE = /(\p{L})['’]\p{L}{1,2}(?!\p{L})/gu // "don't" is no name of two parts, and "PyTorch's" is PyTorch
 const PARTS = /[^\p{L}\p{N}]+/u
 const QUERY = 2 // Material's messages: a query, and what was found
