@@ -19,14 +19,14 @@ MEANINGS = {  # of the columns, in the legend of a case's page
     "p50": "the median time of one call",
     "p20": "and <code>p80</code>: three samples in five lie between these times",
     "read": "and <code>written</code>: the bytes that the operation cannot avoid, by formula, not counted on the GPU",
-    "of memory ceiling": "<code>bandwidth</code> as a share of the best bandwidth that plain kernels reached in the same "
-    "run, with the same mix of reads and writes",
-    "of matrix ceiling": "<code>FLOP/s</code> as a share of the best rate that a large matrix product reached in the same "
-    "run and dtype",
+    "of memory ceiling": "<code>bandwidth</code> as a share of the best bandwidth that plain kernels reached in the "
+    "same run, with the same mix of reads and writes",
+    "of matrix ceiling": "<code>FLOP/s</code> as a share of the best rate that a large matrix product reached in the "
+    "same run, in the same dtype",
     "peak memory": "what one call takes beyond its inputs",
     "kernels": "what the GPU runs in one call",
-    "error": "the largest difference from the same function in float64; of several results, of the one that comes closest "
-    "to what is allowed",
+    "error": "the largest difference from the same function in float64; of several results, of the one that comes "
+    "closest to what is allowed",
     "allowed error": "what the check lets pass; a variant beyond it gets no time",
     "build": "the first call, compiling included",
     "launch": "what this host took, in the same run, for one trivial operation",
