@@ -112,7 +112,7 @@ def test_a_case_s_page_explains_the_columns_variants_and_modes_that_it_has(store
     page = machines.case_page(store, "nvidia-h200", "kernels/add", OF_CASE)
     legend = page.partition("<details>")[2].partition("</details>")[0]
     assert page.index("<details>") < page.index("<table")
-    for name in ("ours", "of memory ceiling", "of matrix ceiling", "error", "allowed error", "read", "device"):
+    for name in ("ours", "of memory ceiling", "of matrix ceiling", "error", "allowed error", "read, written", "device"):
         assert f"<code>{name}</code>: " in legend, name
     assert "<code>launch</code>" not in legend and "<code>graph</code>" not in legend
     assert 'methodology/">Methodology</a>' in legend

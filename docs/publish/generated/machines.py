@@ -17,8 +17,8 @@ COLUMNS = (
 )  # fmt: skip
 MEANINGS = {  # of the columns, in the legend of a case's page
     "p50": "the median time of one call",
-    "p20": "and <code>p80</code>: three samples in five lie between these times",
-    "read": "and <code>written</code>: the bytes that the operation cannot avoid, by formula, not counted on the GPU",
+    "p20, p80": "three samples in five lie between these times",
+    "read, written": "the bytes that the operation cannot avoid, by formula, not counted on the GPU",
     "of memory ceiling": "<code>bandwidth</code> as a share of the best bandwidth that plain kernels reached in the "
     "same run, with the same mix of reads and writes",
     "of matrix ceiling": "<code>FLOP/s</code> as a share of the best rate that a large matrix product reached in the "
@@ -213,11 +213,11 @@ def _legend(rows: list[Measured], place: Place) -> str:
     found = {row.row.variant for row in rows}
     meanings = {
         "Variants": {name: text for name, text in VARIANTS.items() if name in found},
-        "Columns": {name: text for name, text in MEANINGS.items() if name in columns},
+        "Columns": {name: text for name, text in MEANINGS.items() if name.split(", ")[0] in columns},
         "Modes": {name: text for name, text in MODES.items() if any(row.mode == name for row in rows)},
     }
     parts = [
-        f"<p><strong>{kind}.</strong> {'; '.join(f'{code(name)}: {text}' for name, text in its.items())}.</p>"
+        f"<p><strong>{kind}</strong></p><ul>{''.join(f'<li>{code(name)}: {text}</li>' for name, text in its.items())}</ul>"
         for kind, its in meanings.items()
         if its
     ]
