@@ -217,7 +217,8 @@ def _legend(rows: list[Measured], place: Place) -> str:
         "Modes": {name: text for name, text in MODES.items() if any(row.mode == name for row in rows)},
     }
     parts = [
-        f"<p><strong>{kind}</strong></p><ul>{''.join(f'<li>{code(name)}: {text}</li>' for name, text in its.items())}</ul>"
+        f"<p><strong>{kind}</strong></p>"
+        f"<ul>{''.join(f'<li>{code(name)}: {text}</li>' for name, text in its.items())}</ul>"
         for kind, its in meanings.items()
         if its
     ]
