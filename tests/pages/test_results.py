@@ -108,6 +108,16 @@ def test_a_machines_page_says_all_that_evidence_needs(store: Store):
     assert "31 °C" in page
 
 
+def test_a_case_s_page_explains_the_columns_variants_and_modes_that_it_has(store: Store):
+    page = machines.case_page(store, "nvidia-h200", "kernels/add", OF_CASE)
+    legend = page.partition("<details>")[2].partition("</details>")[0]
+    assert page.index("<details>") < page.index("<table")
+    for name in ("ours", "of memory ceiling", "of matrix ceiling", "error", "allowed error", "read, written", "device"):
+        assert f"<code>{name}</code>: " in legend, name
+    assert "<code>launch</code>" not in legend and "<code>graph</code>" not in legend
+    assert 'methodology/">Methodology</a>' in legend
+
+
 def test_result_pages_stay_out_of_search(store: Store):
     pages = [
         machines.page(store, "nvidia-h200", PLACE),

@@ -318,7 +318,7 @@ def test_pages_say_where_names_of_other_pages_are_from():
     elsewhere.forget()
     texts = pages.texts()
     text = elsewhere.noted(texts["index.md"], Place("index.md", ""), texts)
-    assert '<code>captured</code> from <a href="validation/timing/#the-timer">Timing a GPU</a>' in text
+    assert '<code>captured</code> from <a href="validation/timing/#the-timer">Timing an operation</a>' in text
     text = elsewhere.noted(texts["patterns/attention.md"], Place("patterns/attention.md", "patterns/attention/"), texts)
     assert "<code>merge</code> and <code>split</code>" in text and "<code>torch.nn.functional</code>" in text
 

@@ -12,9 +12,32 @@ from docs.publish.records.schema import Ceiling, Failure, Record
 from docs.publish.records.store import Store
 
 COLUMNS = (
-    "shape", "variant", "p50", "p20", "p80", "samples", "read", "written", "bandwidth", "of its ceiling", "FLOP/s",
-    "of its ceiling", "peak memory", "kernels", "error", "its bound", "build", "registers", "spills", "launch",
+    "shape", "variant", "p50", "p20", "p80", "samples", "read", "written", "bandwidth", "of memory ceiling", "FLOP/s",
+    "of matrix ceiling", "peak memory", "kernels", "error", "allowed error", "build", "registers", "spills", "launch",
 )  # fmt: skip
+MEANINGS = {  # of the columns, in the legend of a case's page
+    "p50": "the median time of one call",
+    "p20, p80": "three samples in five lie between these times",
+    "read, written": "the bytes that the operation cannot avoid, by formula, not counted on the GPU",
+    "of memory ceiling": "<code>bandwidth</code> as a share of the best bandwidth that plain kernels reached in the "
+    "same run, with the same mix of reads and writes",
+    "of matrix ceiling": "<code>FLOP/s</code> as a share of the best rate that a large matrix product reached in the "
+    "same run, in the same dtype",
+    "peak memory": "what one call takes beyond its inputs",
+    "kernels": "what the GPU runs in one call",
+    "error": "the largest difference from the same function in float64; of several results, of the one that comes "
+    "closest to what is allowed",
+    "allowed error": "what the check lets pass; a variant beyond it gets no time",
+    "build": "the first call, compiling included",
+    "launch": "what this host took, in the same run, for one trivial operation",
+}
+VARIANTS = {
+    "eager": "PyTorch as it is written, not compiled",
+    "compile": "<code>torch.compile</code> in its default mode",
+    "compile-max": "<code>torch.compile</code> with <code>max-autotune-no-cudagraphs</code>, which includes coordinate "
+    "descent tuning",
+    "ours": "this site's code, in the files above",
+}
 STATES = {
     "sm_clock_mhz": "{:.0f} MHz",
     "memory_clock_mhz": "memory {:.0f} MHz",
@@ -170,6 +193,8 @@ def _case(rows: list[Measured], place: Place) -> str:
         method = place.to("results/methodology/#above-the-ceiling")
         parts.append(f"<p>{above} of these numbers are above a measured ceiling: {link('why', method)}.</p>\n\n")
 
+    parts.append(_legend(rows, place))
+
     def group(row: Measured) -> tuple[str, str, str, str]:
         return row.direction, row.dtype, row.mode, " × ".join(row.row.shape)
 
@@ -179,6 +204,27 @@ def _case(rows: list[Measured], place: Place) -> str:
         what = f"<p><strong>{DIRECTIONS[direction]}</strong>, {dtype}, {timing}; shape: {dimensions}</p>"
         parts.append(f'<section class="rp-group">{what}{lines}</section>\n\n')
     return "".join(parts)
+
+
+def _legend(rows: list[Measured], place: Place) -> str:
+    """What the columns, the variants and the modes of a case's tables mean: of those that stand there."""
+    cells = [_cells(row) for row in rows]
+    columns = [name for at, name in enumerate(COLUMNS) if any(line[at] != NONE for line in cells)]
+    found = {row.row.variant for row in rows}
+    meanings = {
+        "Variants": {name: text for name, text in VARIANTS.items() if name in found},
+        "Columns": {name: text for name, text in MEANINGS.items() if name.split(", ")[0] in columns},
+        "Modes": {name: text for name, text in MODES.items() if any(row.mode == name for row in rows)},
+    }
+    parts = [
+        f"<p><strong>{kind}</strong></p>"
+        f"<ul>{''.join(f'<li>{code(name)}: {text}</li>' for name, text in its.items())}</ul>"
+        for kind, its in meanings.items()
+        if its
+    ]
+    method = link("Methodology", place.to("results/methodology/"))
+    parts.append(f"<p>How each is measured: {method}.</p>")
+    return f"<details><summary>What the variants, columns and modes mean</summary>{''.join(parts)}</details>\n\n"
 
 
 def _table(lines: list[tuple[str, list[str]]]) -> str:

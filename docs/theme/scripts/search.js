@@ -1,7 +1,7 @@
 // The search's worker: Material's, which builds the index and answers, with our reading of a query. All its words have to
 // stand together: in a title, in a question that the section answers, and what is not there in one paragraph. Of four
-// words and more one may be missing. They are found in their other forms, too, and the last by its beginning, while it
-// is typed.
+// words and more one may be missing. Where that finds nothing, most of the words are enough, and the page says so. They
+// are found in their other forms, too, and the last by its beginning, while it is typed.
 
 const FEW = 3 // words of which none may be missing
 const WHOLE = 3 // what a whole word weighs against the beginning of one
@@ -12,7 +12,10 @@ const GLOSSARY = "reference/glossary/#"
 const MEANING = /^\s*what do(?:es)?\s+(.+?)\s+mean(?:\s+(?:in|on|for|here)\b.*)?\W*$/i // "mean" is a word of statistics otherwise
 const EXCERPT = 200 // characters
 const LONG = ["text", "code"] // fields in which two words may be far apart
-const FILLERS = new Set(["made", "make", "makes", "much", "need", "use", "using", "vs"]) // beside lunr's: how, do, my, is, ...
+const FILLERS = new Set(// beside lunr's: how, do, my, is, ...; some are what is left of "don't" and "doesn't"
+  ["actually", "between", "doesn", "don", "isn", "know", "made", "make", "makes", "much", "need", "really", "still", "use", "using",
+   "very", "vs", "want", "whether"])
+const APOSTROPHE = /(\p{L})['’]\p{L}{1,2}(?!\p{L})/gu // "don't" is no name of two parts, and "PyTorch's" is PyTorch
 const PARTS = /[^\p{L}\p{N}]+/u
 const QUERY = 2 // Material's messages: a query, and what was found
 const RESULT = 3
@@ -20,11 +23,14 @@ const RESULT = 3
 // A query is words, without lunr's syntax: "x^2", "a:b" and a lone quote mean nothing special to a reader.
 let compounds = new Set() // the parts of names, such as `do_bench`, all of which count
 let asked // what a query asks the meaning of
+let answering // what the page has to know of the answer beside its results, see most.js
+const notes = new BroadcastChannel("rp-search")
 addEventListener("message", (event) => {
   const { type, data, clean } = event.data
   if (type !== QUERY || clean) return
+  answering = { query: data, most: false }
   asked = data.match(MEANING)?.[1]
-  const parts = (asked ?? data).toLowerCase().split(/\s+/).map((name) => name.split(PARTS).filter(Boolean))
+  const parts = (asked ?? data).toLowerCase().replace(APOSTROPHE, "$1").split(/\s+/).map((name) => name.split(PARTS).filter(Boolean))
   compounds = new Set(parts.filter((words) => words.length > 1).flat())
   event.stopImmediatePropagation()
   dispatchEvent(new MessageEvent("message", { data: { type, data: parts.flat().join(" "), clean: true } }))
@@ -35,7 +41,10 @@ importScripts(new URL(`../assets/javascripts/workers/${location.search.slice(1)}
 
 const reply = self.postMessage.bind(self)
 self.postMessage = (message) => {
-  if (message.type === RESULT) for (const item of message.data.items.flat()) item.text = excerpt(item.text)
+  if (message.type === RESULT) {
+    for (const item of message.data.items.flat()) item.text = excerpt(item.text)
+    notes.postMessage(answering)
+  }
   reply(message)
 }
 
@@ -74,8 +83,14 @@ lunr.Index.prototype.search = function (query) {
       hit.matchData.metadata[word] = placesOf(matchData, hit.taken)
     }
   }
-  const least = words.length > FEW ? words.length - 1 : words.length
-  const result = [...hits.values()].filter((hit) => together(hit.matchData.metadata) >= least)
+  let least = words.length > FEW ? words.length - 1 : words.length
+  for (const hit of hits.values()) hit.together = together(hit.matchData.metadata)
+  const best = Math.max(0, ...[...hits.values()].map((hit) => hit.together))
+  if (best < least && best > words.length / 2) {
+    least = best
+    answering.most = true
+  }
+  const result = [...hits.values()].filter((hit) => hit.together >= least)
   for (const hit of result) {
     const { metadata } = hit.matchData
     const titled = Object.values(metadata).filter(({ title }) => title).length
