@@ -22,11 +22,11 @@ BEST = """() => {
 QUERIES = {
     "fused softmax": ["kernels/softmax/", "kernels/softmax-dropout/"],
     "softmax": ["kernels/softmax/", "kernels/softmax-dropout/"],
-    "how do I time": ["validation/timing/", "results/methodology/#how-it-is-timed"],
+    "how do I time": ["validation/timing/"],
     "do_bench": ["validation/timing/"],
     "out of memory": ["validation/memory/", "patterns/attention/"],
     "torch.compile": ["compiler/what-compile-does/", "compiler/compile-time/"],
-    "TORCH_LOGS": ["reference/environment-variables/#torch-logs", "compiler/graph-breaks/"],
+    "TORCH_LOGS": ["compiler/reading-the-output/#logs", "reference/environment-variables/#torch-logs"],
     "TORCHINDUCTOR_CACHE_DIR": ["reference/environment-variables/#torchinductor-cache-dir"],
     "PYTORCH_CUDA_ALLOC_CONF": ["reference/environment-variables/#pytorch-cuda-alloc-conf"],
     "recompile_limit": [
@@ -36,11 +36,14 @@ QUERIES = {
     "TRITON_INTERPRET": ["reference/environment-variables/#triton-interpret"],
     "nan_asserts": ["reference/environment-variables/#torchinductor-nan-asserts"],
     "environment variables": ["reference/environment-variables/"],
-    "_orig_mod": ["reference/common-pitfalls/#prefix"],
-    'TORCH_LOGS="recompiles"': ["compiler/recompilation/#what-the-log-says-and-what-ends-it"],
+    "_orig_mod": ["compiler/ahead-of-time/#checkpoints"],
+    'TORCH_LOGS="recompiles"': [
+        "compiler/reading-the-output/#logs",
+        "compiler/recompilation/#what-the-log-says-and-what-ends-it",
+    ],
     "recompile": ["compiler/recompilation/", "reference/questions/#recompilation"],
     # two forms of a word at one place
-    "recompile recompiles": ["compiler/recompilation/", "reference/questions/#recompilation"],
+    "recompile recompiles": ["compiler/recompilation/"],
     "recompilation": ["compiler/recompilation/", "reference/questions/#recompilation"],
     "F.scaled_dot_product_attention": ["patterns/attention/"],
     "which attention": ["patterns/attention/"],

@@ -209,6 +209,7 @@ CASE = Case(
         "snippets/validation/memory_remedies.py",
         "snippets/validation/memory.py",
         "kernels/cross_entropy.py",
+        "snippets/compiler/training.py",
         "tests/benchmarks/compiler/training.py",
         *SOURCES,
     ),
