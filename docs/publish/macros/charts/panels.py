@@ -1,7 +1,7 @@
 """A plot as HTML: title, drawings, source, and the drawn numbers as a table."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html import escape
 
@@ -61,10 +61,13 @@ def instead(row: Measured, why: str) -> str:
 def _stale(plot: Plot) -> str:
     """Which of the drawn variants have changed since they were measured."""
     newest = {mark.variant: mark for mark in plot.marks}
-    names = [mark.label() for mark in newest.values() if mark.row.stale]
-    return (
-        f' <span class="rp-badge">stale</span> {escape(", ".join(names))}: the code has changed since.' if names else ""
-    )
+    return changed([mark.label() for mark in newest.values() if mark.row.stale])
+
+
+def changed(names: Sequence[str]) -> str:
+    """The badge of what is drawn, and has changed since it was measured; nothing of no names."""
+    said = escape(", ".join(names))
+    return f' <span class="rp-badge">stale</span> {said}: the code has changed since.' if names else ""
 
 
 def _busy(plot: Plot) -> str:

@@ -44,7 +44,7 @@ def render(spec: Mapping[str, Any], store: Store, shown: Evidence, place: Place,
 
 def _panel(asked: Asked, plot: Plot, shown: Evidence, place: Place) -> str:
     row, home = plot.last, plot.last.machine == PUBLISHED_MACHINE
-    stale = dict.fromkeys(stem.name for stem in plot.every for row in stem.rows if row.stale)
+    stale = list(dict.fromkeys(stem.name for stem in plot.every for row in stem.rows if row.stale))
     title = _title(asked, plot) if home else f"{row.record.machine['name']}: {_ridge(plot)}"
     points = "; ".join(f"{stem.name} {', '.join(map(_said, stem.rows))}" for stem in plot.every)
     spoken = f"{title}. {_ridge(plot)}. {points}"
@@ -52,14 +52,11 @@ def _panel(asked: Asked, plot: Plot, shown: Evidence, place: Place) -> str:
     why = plot.undrawn
     machine = markup.link(row.record.machine["name"], place.to(machine_page(row.machine)))
     days = evidence.days(each.record for stem in plot.every for each in stem.rows)
-    badge = (
-        f' <span class="rp-badge">stale</span> {escape(", ".join(stale))}: the code has changed since.' if stale else ""
-    )
     return markup.panel(
         title="" if why else title,
         what=f"Rate over arithmetic intensity, both axes logarithmic. {_timed(plot)}",
         body=panels.instead(row, why) if why else _key(plot) + "".join(drawn),
-        source=f"{machine}, {days}.{f' {escape(asked.note)}' if home and asked.note else ''}{badge}",
+        source=f"{machine}, {days}.{f' {escape(asked.note)}' if home and asked.note else ''}{panels.changed(stale)}",
         details=f"<details><summary>The numbers</summary>{_table(plot, shown, place)}</details>",
         machine=(row.machine, row.record.machine["name"]),
         shown=home,
