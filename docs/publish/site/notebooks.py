@@ -23,6 +23,7 @@ from tests.benchmarks.source import ROOT
 
 FOLDER = Path("docs/pages/notebooks")
 CACHE = Path(".cache/notebooks")
+EXPERIMENTS = Path("docs/measurements/local/experiments")  # what notebooks leave for the reader to open, a folder each
 SECONDS = 600  # for one cell, on a slow machine
 
 
