@@ -43,7 +43,13 @@ COLOURS = {  # the site's, and others where a notebook stands on its own
     "ours": "var(--rp-ours, #b5460f)",
 }
 # paths are not shown: they are the machine's own
-CHANGES = ("TORCHINDUCTOR_MAX_AUTOTUNE", "TORCHINDUCTOR_COORDINATE", "TORCH_LOGS", "TRITON_INTERPRET", "OMP_NUM_THREADS")
+CHANGES = (
+    "TORCHINDUCTOR_MAX_AUTOTUNE",
+    "TORCHINDUCTOR_COORDINATE",
+    "TORCH_LOGS",
+    "TRITON_INTERPRET",
+    "OMP_NUM_THREADS",
+)
 Function = Callable[..., Tensor]
 Check = Callable[[Tensor, Mapping[str, Tensor]], None]
 
@@ -132,7 +138,7 @@ KERNEL = re.compile(r"^(@triton\.jit\n.*?)^\'\'\'|^(extern \"C\".*?^\})", re.M |
 
 
 def kernels_in(generated: str) -> list[str]:
-    """The Triton or C++ kernels in what Inductor wrote. C++ comes without casts of indices, and half as far indented."""
+    """The Triton or C++ kernels in what Inductor wrote. C++ comes without casts of indices, half as far in."""
     found = []
     for triton_kernel, cpp in KERNEL.findall(generated):
         plain = re.sub(r"static_cast<int64_t>\(([^()]*)\)", r"\1", cpp)
@@ -189,7 +195,9 @@ def _prepare(experiment: Experiment, name: str, arguments: tuple[Tensor, ...], f
         (_made(folder / "generated") / f"{_slug(name)}{number}.py").write_text(source)
     kernels = [kernel for source in sources for kernel in kernels_in(source)]
     if not kernels:
-        raise ValueError(f"{experiment.name}, {name}: expected a Triton or a C++ kernel in what was generated, got none")
+        raise ValueError(
+            f"{experiment.name}, {name}: expected a Triton or a C++ kernel in what was generated, got none"
+        )
     (_made(folder / "kernels") / f"{_slug(name)}.txt").write_text("\n\n".join(kernels) + "\n")
     return compiled
 
@@ -242,7 +250,10 @@ def _environment(device: torch.device) -> dict:
 
 def _sources(experiment: Experiment) -> str:
     """The variants' sources, each function once."""
-    named = {function: [n for n, f in experiment.variants.items() if f is function] for function in experiment.variants.values()}
+    named = {
+        function: [n for n, f in experiment.variants.items() if f is function]
+        for function in experiment.variants.values()
+    }
     parts = [f"# {', '.join(names)}\n{textwrap.dedent(_source(function))}" for function, names in named.items()]
     return "\n\n".join(parts)
 

@@ -24,7 +24,9 @@ COMMAND = re.compile(r"python -m snippets\.(?:\w+\.)*(\w+)")
 NAMED = re.compile(r"(?:snippets|kernels)/[\w/]+\.py")  # a file of ours, in a string
 PLACE = {"__file__"}  # names and values by which a file finds its place among others
 NAME = {"__spec__", "-m"}  # and starts one by its module's name
-PROGRAM = re.compile(r"\b(?:__file__|__spec__|sys\.argv|argparse)\b|\nFILES = \{|\"-m\"")  # starts itself, or is told what to do
+PROGRAM = re.compile(
+    r"\b(?:__file__|__spec__|sys\.argv|argparse)\b|\nFILES = \{|\"-m\""
+)  # starts itself, or is told what to do
 LONG = 120
 
 
@@ -63,12 +65,11 @@ def script(path: str, root: Path = ROOT, site: str = SITE) -> str:
     return f"{docstring}\n# {site}{served(path)}, MIT licence.{what}\n\n{rest.lstrip()}"
 
 
-def notebook(path: str, root: Path = ROOT, site: str = SITE) -> str:
-    """The same script as a Jupyter notebook: cell by cell, or, where it is a program, as a file that the notebook runs.
+def notebook(path: str, text: str) -> str:
+    """A file's script as a Jupyter notebook: cell by cell, or, where it is a program, as a file that the notebook runs.
 
     A kernel is a file as well: the compiler of Triton reads its source there, and the reader imports it.
     """
-    text = script(path, root, site)
     docstring, rest = _split(text)
     about = nbformat.v4.new_markdown_cell(ast.literal_eval(docstring[docstring.index('"""') :]).strip())
     if path.startswith("kernels/") or PROGRAM.search(text):

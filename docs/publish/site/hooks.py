@@ -106,9 +106,10 @@ def generated(config: MkDocsConfig) -> Iterator[tuple[str, str]]:
         yield f"kernels/{path.name}", path.read_text(encoding="utf-8")
     embedded = {path for page, text in current.texts.items() for path in scripts.embedded(text, page)}
     for source in sorted(embedded):
+        text = scripts.script(source, current.root, config.site_url or SITE)
         if source.startswith("snippets/"):
-            yield scripts.served(source), scripts.script(source, current.root, config.site_url or SITE)
-        yield scripts.as_notebook(source), scripts.notebook(source, current.root, config.site_url or SITE)
+            yield scripts.served(source), text
+        yield scripts.as_notebook(source), scripts.notebook(source, text)
     for source in notebooks.sources(current.root):
         yield f"notebooks/{source.name}", source.read_text(encoding="utf-8")
     blocks = census.count()
