@@ -21,8 +21,8 @@
 # source. Each cell ends in something that you can read or a time that your machine took.
 #
 # The outputs below are those of the machine that built this page. To run the notebook yourself, start it in the root
-# of a clone. It uses the GPU if there is one. Without a GPU the compiler generates C++, and Triton kernels are interpreted:
-# their results are right and their times mean nothing, so none is shown.
+# of a clone. It uses the GPU if there is one. Without a GPU the compiler generates C++, and Triton kernels are
+# interpreted: their results are right and their times mean nothing, so none is shown.
 #
 # ## Which device is there, and is anything missing?
 #

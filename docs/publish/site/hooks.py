@@ -110,8 +110,8 @@ def generated(config: MkDocsConfig) -> Iterator[tuple[str, str]]:
         if source.startswith("snippets/"):
             yield scripts.served(source), text
         yield scripts.as_notebook(source), scripts.notebook(source, text)
-    for source in notebooks.sources(current.root):
-        yield f"notebooks/{source.name}", source.read_text(encoding="utf-8")
+    for percent in notebooks.sources(current.root):
+        yield f"notebooks/{percent.name}", percent.read_text(encoding="utf-8")
     blocks = census.count()
     at = functools.partial(place, config)
     yield from results.files(current.store, current.reports, blocks, at)
