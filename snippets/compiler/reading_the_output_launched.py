@@ -1,5 +1,5 @@
-"""What a GPU did with the generated code: the grid and the configuration of each launch, what else was tried, and what a
-profiler calls the kernels, with the line of source of each.
+"""What a GPU did with the generated code: the grid and the configuration of each launch, what else was tried, and what
+a profiler calls the kernels, with the line of source of each.
 
     python -m snippets.compiler.reading_the_output_launched
 
