@@ -28,6 +28,18 @@ def test_pytorchs_timer_times_a_call_with_the_threads_that_there_are():
     assert 0 < found.median < 1
 
 
+def test_pytorchs_timer_gives_the_threads_back_and_timeit_takes_one_sample():
+    """As the page says."""
+    number = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        found = torch.utils.benchmark.Timer("call()", globals={"call": lambda: None}).timeit(10)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(number)
+    assert len(found.times) == 1 and found.median == found.mean
+
+
 def test_every_statistic_has_a_line_with_a_time_for_each_call():
     two = Timer("memory", "none", lambda call: {"median": call(), "mean": 2 * call()})
     one = Timer("cache", "all", lambda call: {"median": 3 * call()})
