@@ -97,6 +97,7 @@ _READING = "snippets.compiler.reading_the_output"
 _RECOMPILATION = "snippets.compiler.recompilation"
 _SECONDS = "snippets.compiler.compile_time"
 _TRAINING = "snippets.compiler.training"
+_TIMING = "snippets.validation.timing"
 _YOURS = "snippets.validation.timing_your_op"
 
 
@@ -277,6 +278,12 @@ def _reading() -> Iterator[Output]:
             "python" if name in ("pointwise", "reduction", "persistent", "fused-backward", "settings") else "text"
         )
         yield Output(f"compiler/reading-the-output/{name}", triton, section, language, also=also)
+    launched = f"{_READING}_launched"
+    also = tuple(f"snippets/compiler/reading_the_output{part}.py" for part in ("", "_triton"))
+    chosen = r"[XYR]\d*_?BLOCK \d+,? *|num_\w+ +\d+ *| +[\dx]+(?= )|\*|nvjet\w+…?"  # Inductor chooses by timing
+    for section in ("tried", "launched", "profile", "eager"):
+        name = f"compiler/reading-the-output/{section}"
+        yield Output(name, launched, section, device="cuda", varies=chosen, also=also)
 
 
 def _diagnosis() -> Iterator[Output]:
@@ -292,6 +299,14 @@ def _diagnosis() -> Iterator[Output]:
         if section.startswith("compiling"):  # kernels are tried, too
             measured += r"|\d+ kernels"
         yield Output(name, programs, section, device="cuda", varies=measured, also=also)
+
+
+def _timing() -> Iterator[Output]:
+    """Two versions of an operation as the page's first lines time them, and what other timers say."""
+    for device, ending in (("cpu", ""), ("cuda", "-gpu")):
+        yield Output(f"validation/timing-your-op/two-versions{ending}", _YOURS, "two versions", device=device)
+        name, also = f"validation/timing-three/three-timers{ending}", (f"{_YOURS.replace('.', '/')}.py",)
+        yield Output(name, f"{_TIMING}_three", "three timers", device=device, also=also)
 
 
 def _regressions() -> Iterator[Output]:
@@ -386,14 +401,17 @@ CAPTURES = (
     Output("kernels/first-kernel/odd", _FIRST, "odd"),
     Output("kernels/first-kernel/stages", _FIRST, "stages"),
     Output("kernels/first-kernel/offsets", _FIRST, "offsets"),
+    *(
+        Output(f"kernels/first-kernel/{section}-gpu", _FIRST, section, device="cuda")
+        for section in ("odd", "stages", "offsets", "registers")
+    ),
     Output("patterns/attention", "snippets.patterns.attention"),
     Output("patterns/attention-gpu", "snippets.patterns.attention", device="cuda"),
     Output("validation/compiled-code/fp64", _FINDINGS, "fp64"),
     Output("validation/compiled-code/narrow", _FINDINGS, "narrow"),
     Output("validation/compiled-code/spill", _FINDINGS, "spill"),
     Output("validation/equivalence", "snippets.validation.equivalence"),
-    Output("validation/timing-your-op/three-timers", _YOURS, "three timers"),
-    Output("validation/timing-your-op/two-versions", _YOURS, "two versions"),
+    *_timing(),
     *_diagnosis(),
     *_regressions(),
 )
