@@ -6,7 +6,6 @@ make what each way needs.
 A CPU has none of these kernels, so there this prints nothing but that.
 """
 
-import contextlib
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -23,6 +22,7 @@ from snippets.patterns.attention_padding import (
     as_float,
     causal_only,
     flex,
+    formula,
     make_blocks,
     make_mask,
     make_packing,
@@ -115,29 +115,36 @@ def directions(way: Way, inputs: list[Tensor]) -> Iterator[tuple[str, list[str]]
 
 
 # --8<-- [start:takes]
-def takes(backend: SDPBackend, inputs: list[Tensor], **how: object) -> bool:
-    """Whether this kernel of SDPA runs there, forward and backward, if no other may."""
-    leaves = [t.transpose(1, 2).detach().requires_grad_() for t in inputs]
-    with sdpa_kernel(backend), contextlib.suppress(RuntimeError):
-        F.scaled_dot_product_attention(*leaves, **how).sum().backward()
-        return True
-    return False
+def verdict(backend: SDPBackend, batch: Batch, expected: Tensor, **how: object) -> str:
+    """What this kernel of SDPA does if no other may run: refuses, or is right or wrong at real tokens."""
+    leaves = [t.transpose(1, 2).detach().requires_grad_() for t in batch.inputs]
+    try:
+        with sdpa_kernel(backend):
+            output = F.scaled_dot_product_attention(*leaves, **how)
+            output.sum().backward()
+    except RuntimeError:
+        return "refused"
+    off = pack(output.transpose(1, 2), batch.packing) - expected
+    return "right" if off.abs().max() < 0.1 else "wrong"  # bf16 rounds by less, another mask changes more
 
 
 # --8<-- [end:takes]
 
 
 def show_takes(batch: Batch) -> None:
-    mask = make_mask(batch.lengths, TOKENS, causal=True)
+    """For rows that are causal: each of SDPA's kernels, and four ways to say so."""
+    padding, mask = (make_mask(batch.lengths, TOKENS, causal) for causal in (False, True))
+    expected = pack(formula(*batch.inputs, mask), batch.packing)
     given: dict[str, dict[str, object]] = {
         "is_causal": {"is_causal": True},
         "boolean mask": {"attn_mask": mask},
-        "float mask": {"attn_mask": as_float(mask, torch.bfloat16)},
+        "float mask": {"attn_mask": as_float(mask, batch.inputs[0].dtype)},
+        "is_causal and a padding mask": {"attn_mask": padding, "is_causal": True},
     }
-    print(f"{'':<22}" + "".join(f"{name:>14}" for name in given))
+    print(f"{'':<20}" + "".join(f"{name:>{len(name) + 4}}" for name in given))
     for backend in ("FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION", "MATH"):
-        runs = (takes(getattr(SDPBackend, backend), batch.inputs, **how) for how in given.values())
-        print(f"{backend:<22}" + "".join(f"{'runs' if run else 'refused':>14}" for run in runs))
+        found = {name: verdict(getattr(SDPBackend, backend), batch, expected, **how) for name, how in given.items()}
+        print(f"{backend:<20}" + "".join(f"{said:>{len(name) + 4}}" for name, said in found.items()))
 
 
 # ---- what it costs to make ------------------------------------------------------------------------------------------
