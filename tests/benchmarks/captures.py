@@ -394,6 +394,9 @@ CAPTURES = (
     Output("patterns/attention-padding/backends", f"{_PADDING}_backends", "backends", device="cuda", also=_PADDED),
     Output("patterns/attention-padding/takes", f"{_PADDING}_backends", "takes", device="cuda", also=_PADDED),
     Output("patterns/attention-padding/making", f"{_PADDING}_backends", "making", device="cuda", also=_PADDED),
+    Output(
+        "patterns/attention-padding/training", f"{_PADDING}_training", "", device="cuda", varies=r"\d\S*", also=_PADDED
+    ),
     Output("validation/compiled-code/fp64", _FINDINGS, "fp64"),
     Output("validation/compiled-code/narrow", _FINDINGS, "narrow"),
     Output("validation/compiled-code/spill", _FINDINGS, "spill"),
