@@ -115,7 +115,7 @@ def unpack(t: Tensor, packing: Packing, rows: int, tokens: int) -> Tensor:
 
 # --8<-- [start:varlen]
 def variable_length(q: Tensor, k: Tensor, v: Tensor, packing: Packing, causal: bool) -> Tensor:
-    """On a GPU, in bf16 or fp16; from torch 2.10."""
+    """On a GPU, in bf16 or fp16; from torch 2.11 (torch 2.10 has `is_causal` in the place of the window)."""
     window = (-1, 0) if causal else (-1, -1)  # how many tokens a query sees before and after itself; -1 is all
     at, longest = packing.offsets, packing.longest
     return varlen_attn(q, k, v, at, at, longest, longest, window_size=window)
