@@ -92,6 +92,8 @@ _INDUCTOR = "snippets.compiler.inductor_code"
 _MEMORY = "snippets.validation.memory"
 _MODES = "snippets.compiler.modes"
 _LLAMA = "snippets.examples.llama"
+_PADDING = "snippets.patterns.attention_padding"
+_PADDED = ("snippets/patterns/attention_padding.py",)
 _PITFALLS = "snippets.reference.common_pitfalls"
 _READING = "snippets.compiler.reading_the_output"
 _RECOMPILATION = "snippets.compiler.recompilation"
@@ -407,6 +409,13 @@ CAPTURES = (
     ),
     Output("patterns/attention", "snippets.patterns.attention"),
     Output("patterns/attention-gpu", "snippets.patterns.attention", device="cuda"),
+    Output("patterns/attention-padding/proof", _PADDING, "proof"),
+    Output("patterns/attention-padding/backends", f"{_PADDING}_backends", "backends", device="cuda", also=_PADDED),
+    Output("patterns/attention-padding/takes", f"{_PADDING}_backends", "takes", device="cuda", also=_PADDED),
+    Output("patterns/attention-padding/making", f"{_PADDING}_backends", "making", device="cuda", also=_PADDED),
+    Output(
+        "patterns/attention-padding/training", f"{_PADDING}_training", "", device="cuda", varies=r"\d\S*", also=_PADDED
+    ),
     Output("validation/compiled-code/fp64", _FINDINGS, "fp64"),
     Output("validation/compiled-code/narrow", _FINDINGS, "narrow"),
     Output("validation/compiled-code/spill", _FINDINGS, "spill"),
