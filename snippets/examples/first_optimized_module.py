@@ -1,15 +1,14 @@
-"""What each step of "Your first optimized module" changed, in numbers that are the same on every machine.
+"""What each step of "Your first optimized module" changed: where the time of a call goes, and how much is left to run.
 
-Run `python -m snippets.examples.first_optimized_module`. It needs a C++ compiler, also where there is a GPU.
+Run `python -m snippets.examples.first_optimized_module`. It compiles one module.
 """
 
 import re
-import subprocess
-import sys
 import tempfile
 import warnings
-import zipfile
+from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,11 +16,25 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch._inductor import metrics
 
+from snippets.compiler.graph_breaks import break_log, cause
 from snippets.compiler.inductor_code import Launch, Operations
 from snippets.examples.first_optimized_module_draft import make_draft, make_input
-from snippets.examples.first_optimized_module_solutions import Better, compiled, judge, profile, ship
+from snippets.examples.first_optimized_module_solutions import Better, compiled, judge
+from snippets.validation.diagnosis import diagnose, read, record
 
 BATCHES = (64, 3, 17, 200)
+
+
+# --8<-- [start:report]
+def report(model: Callable, x: Tensor) -> str:
+    """Where the time of a warm call goes. The trace is not kept."""
+    for _ in range(10):
+        model(x)
+    with tempfile.TemporaryDirectory() as folder:
+        return str(diagnose(read(record(lambda: model(x), Path(folder) / "trace.json"))))
+
+
+# --8<-- [end:report]
 
 
 # --8<-- [start:count]
@@ -42,16 +55,14 @@ def waits(names: list[str]) -> int:
 
 
 # --8<-- [start:graphs]
-def graphs(compile_it: Callable[[nn.Module], Callable], model: nn.Module) -> tuple[int, int, int]:
-    """How many graphs four batch sizes need, how many breaks are in them, and how many kernels Inductor writes."""
+def graphs(call: Callable) -> tuple[int, list[str]]:
+    """How many graphs a compiled model needs for four batch sizes, and the causes of the breaks between them."""
     torch.compiler.reset()
     counters.clear()
-    metrics.reset()
-    call = compile_it(model)
-    for batch in BATCHES:
-        call(make_input(batch))
-    stats = counters["stats"]
-    return stats["unique_graphs"], sum(counters["graph_break"].values()), metrics.generated_kernel_count
+    with break_log() as log:
+        for batch in BATCHES:
+            call(make_input(batch))
+    return counters["stats"]["unique_graphs"], sorted({cause(entry) for entry in log})
 
 
 # --8<-- [end:graphs]
@@ -101,37 +112,6 @@ def by_allclose(candidate: Callable, draft: nn.Module, tolerance: float) -> bool
     return result.dtype == expected.dtype and torch.allclose(result, expected, rtol=tolerance, atol=tolerance)
 
 
-# --8<-- [start:elsewhere]
-SERVER = """
-import sys
-import torch
-import torch._inductor.package
-
-model = torch._inductor.aoti_load_package(sys.argv[1])
-given = torch.load(sys.argv[2])
-torch.save([model(x) for x in given], sys.argv[3])
-"""
-
-
-def elsewhere(package: Path, inputs: list[Tensor]) -> list[Tensor]:
-    """What a process returns that has PyTorch and the package, and cannot import the model.
-
-    Raises:
-        RuntimeError: the process failed; with the last line of its error.
-    """
-    given, returned = package.with_name("given.pt"), package.with_name("returned.pt")
-    torch.save(inputs, given)
-    command = [sys.executable, "-I", "-c", SERVER, str(package), str(given), str(returned)]
-    done = subprocess.run(command, cwd=package.parent, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
-    results: list[Tensor] = torch.load(returned)
-    return results
-
-
-# --8<-- [end:elsewhere]
-
-
 def words(function: Callable[[], object]) -> str:
     """What an error says in its first sentence."""
     try:
@@ -142,54 +122,57 @@ def words(function: Callable[[], object]) -> str:
     return "accepted"
 
 
-def show(draft: nn.Module, better: nn.Module, folder: Path) -> None:
+def show(draft: nn.Module, better: nn.Module) -> None:
     x = make_input(64)
     print("==== operations")
     print(f"{'':<8}{'operations':>12}{'waits':>8}   most often")
     for name, model in {"draft": draft, "better": better}.items():
-        often = profile(model, x, folder / "trace.json")
         names = operations(model, x)
-        most = sorted(often.items(), key=lambda item: (-item[1], item[0]))[:4]
-        print(f"{name:<8}{len(names):>12}{waits(names):>8}   " + ", ".join(f"{n} {count}" for n, count in most))
+        most = sorted(Counter(names).items(), key=lambda item: (-item[1], item[0]))[:4]
+        print(f"{name:<8}{len(names):>12}{waits(names):>8}   " + ", ".join(f"{what} {count}" for what, count in most))
 
     print("==== graphs")
-    print(f"{'four batch sizes':<30}{'graphs':>8}{'breaks':>8}{'kernels written':>18}")
-    for name, (compile_it, model) in {
-        "draft, torch.compile(draft)": (torch.compile, draft),
-        "better, dynamic=False": (lambda model: torch.compile(model, dynamic=False), better),
-        "better, the solution": (compiled, better),
+    whole, one_size = (partial(torch.compile, backend="eager", dynamic=dynamic) for dynamic in (None, False))
+    for name, call in {
+        "draft": whole(draft),
+        "better, dynamic=False": one_size(better),
+        "better": whole(better),
     }.items():
-        found, breaks, kernels = graphs(compile_it, model)
-        print(f"{name:<30}{found:>8}{breaks:>8}{kernels:>18}")
+        found, causes = graphs(call)
+        print(f"{name:<24}{found} graphs for four batch sizes, breaks: {', '.join(causes) or 'none'}")
+    metrics.reset()
+    torch.compiler.reset()
+    fast = compiled(better)
+    fast(x)
+    print(f"{'better, by Inductor':<24}{metrics.generated_kernel_count} kernels written, of {len(names)} operations")
+
+    for name, model in {"profile": draft, "profile, better": better, "profile, compiled": fast}.items():
+        print(f"==== {name}")
+        print(report(model, x))
 
     print("==== refused")
     print(f"fullgraph=True  {words(lambda: torch.compile(draft, fullgraph=True, backend='eager')(x))}")
     print(f"torch.export    {words(lambda: torch.export.export(draft, (x,)))}")
 
     print("==== judged")
-    inputs = [make_input(8), make_input(3)]
+    inputs = [make_input(8), make_input(8)]
     print(f"{'':<30}{'allclose 1e-2':>14}{'allclose 1e-5':>14}{'judge':>10}")
-    for name, candidate in {"better": better, **faults(better)}.items():
-        verdicts = (by_allclose(candidate, draft, 1e-2), by_allclose(candidate, draft, 1e-5))
-        said = [("refuses", "passes")[verdict] for verdict in (*verdicts, judge(candidate, draft, inputs))]
+    checks = (
+        lambda candidate: by_allclose(candidate, draft, 1e-2),
+        lambda candidate: by_allclose(candidate, draft, 1e-5),
+        lambda candidate: judge(candidate, draft, inputs),
+    )
+    for name in ("better", *faults(better)):
+        made = [{"better": better, **faults(better)}[name] for _ in checks]  # for each anew: one remembers
+        said = [("refuses", "passes")[check(candidate)] for check, candidate in zip(checks, made, strict=True)]
         print(f"{name:<30}{said[0]:>14}{said[1]:>14}{said[2]:>10}")
-
-    print("==== package")
-    ship(better, path := folder / "model.pt2")
-    with zipfile.ZipFile(path) as package:
-        print(f"{len(package.namelist())} files, {sum(entry.file_size for entry in package.infolist()) / 1e3:.0f} KB")
-    inputs = [make_input(batch) for batch in (1, 2, 64, 200)]
-    for x, y in zip(inputs, elsewhere(path, inputs), strict=True):
-        same = judge(lambda x, y=y: y, draft, [x])
-        print(f"called with {len(x):>3} accounts in a process without the model's source: {'right' if same else 'wrong'}")
 
 
 @torch.no_grad()
 def main() -> None:
     warnings.simplefilter("ignore")
     draft = make_draft()
-    with tempfile.TemporaryDirectory() as folder:
-        show(draft, Better(draft), Path(folder))
+    show(draft, Better(draft))
 
 
 if __name__ == "__main__":
