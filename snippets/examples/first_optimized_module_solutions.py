@@ -16,10 +16,8 @@ from snippets.validation.diagnosis import read, record
 
 # --8<-- [start:one]
 def profile(model: Callable, x: Tensor, path: Path) -> dict[str, int]:
-    for _ in range(3):
-        model(x)  # compiles, if there is something to compile, and asks for memory
     steps = 5
-    record(lambda: model(x), path, steps=steps)
+    record(lambda: model(x), path, steps=steps, warm_up=3)
     names = Counter(event.name for event in read(path) if event.category == "cpu_op")
     return {name: count // steps for name, count in names.items()}
 
