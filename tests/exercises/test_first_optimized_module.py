@@ -75,7 +75,7 @@ def no_score_where_the_draft_gives_none(better: nn.Module, draft: nn.Module, x: 
         assert not better(x)[0].isfinite().any(), "the draft refuses NaN; yours returns a number for it"
 
 
-def test_three_one_graph_for_all_batch_sizes(mine):
+def test_three_a_graph_for_all_batch_sizes(mine):
     draft = mine.make_draft()
     call = mine.compiled(mine.Better(draft))
     found, causes = graphs(call)

@@ -42,7 +42,7 @@ def two(mine: ModuleType, tmp_path: Path) -> None:
 
 
 def three(mine: ModuleType, tmp_path: Path) -> None:
-    checkpoints.test_three_one_graph_for_all_batch_sizes(mine)
+    checkpoints.test_three_a_graph_for_all_batch_sizes(mine)
 
 
 def four(mine: ModuleType, tmp_path: Path) -> None:
