@@ -26,9 +26,7 @@ def points(device: torch.device) -> Iterator[Point]:
         )
         return
     yield Point({"batch": 64, "steps": STEPS, "width": 256}, "float32", modes=("calls", "device"), variants=ALL)
-    yield Point(
-        {"batch": 4096, "steps": STEPS, "width": 256}, "float32", modes=("device",), variants=ALL[:1] + ALL[2:4]
-    )
+    yield Point({"batch": 4096, "steps": STEPS, "width": 256}, "float32", modes=("burst",), variants=ALL[:1] + ALL[2:4])
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
