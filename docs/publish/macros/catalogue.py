@@ -195,7 +195,7 @@ class Macros:
         return self._page.put_markdown(doors.jobs(self._root, wanted))
 
     def route(self, *legs: doors.Leg) -> str:
-        """A path through pages, with the minutes of each: route(["Timing", "validation/timing.md", "time an op"], …)."""
+        """A path through pages, with minutes: route(["Timing", "validation/timing.md", "what to do there"], ...)."""
         return self._page.put_markdown(doors.route(self._root, self._page.place, legs))
 
     def clone(self, command: str) -> str:

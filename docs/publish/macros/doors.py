@@ -1,4 +1,4 @@
-"""Ways into the site: jobs that lead to the pages which answer them, paths through several pages, and the first lines."""
+"""Ways into the site: jobs that lead to the pages which answer them, paths through pages, and the first commands."""
 
 import posixpath
 import re

@@ -97,12 +97,12 @@ WRONG = {
     "forgets at half the speed": lambda draft: draft.memory.add_(0.7),
     "last task not written": lambda draft: (draft.heads[-1].weight.zero_(), draft.heads[-1].bias.zero_()),
 }
-LABELS = {
+LABELS = {  # the steps have the names that they have on the start page
     "first-draft": {"label": "first draft", "role": "eager"},
-    "compile-draft": {"label": "first draft, compiled", "role": "compile-max"},
     "better": {"label": "better design", "short": "better", "role": "rewrite"},
-    "compile": {"label": "better design, compiled", "short": "compiled", "role": "compile"},
-    "graph": {"label": "compiled, CUDA graph", "short": "CUDA graph", "role": "graph"},
+    "graph": {"label": "CUDA graph", "short": "graph", "role": "graph"},
+    "compile-draft": {"label": "first draft, compiled", "role": "compile-max"},
+    "compile": {"label": "better design, compiled", "short": "better, compiled", "role": "compile"},
     "package": {"label": "package, loaded", "short": "package", "role": "rewrite-2"},
 }
 CASE = Case(
