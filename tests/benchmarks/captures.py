@@ -91,6 +91,7 @@ _FUSION = "snippets.compiler.fusion"
 _INDUCTOR = "snippets.compiler.inductor_code"
 _MEMORY = "snippets.validation.memory"
 _MODES = "snippets.compiler.modes"
+_MODULE = "snippets.examples.first_optimized_module"
 _LLAMA = "snippets.examples.llama"
 _PADDING = "snippets.patterns.attention_padding"
 _PADDED = ("snippets/patterns/attention_padding.py",)
@@ -334,6 +335,18 @@ def _llama() -> Iterator[Output]:
         yield Output(f"examples/llama/{section}", curve, section, device="cuda", varies=r"\d\.\d{4}", also=sources)
 
 
+def _first_module() -> Iterator[Output]:
+    """What each step of the tutorial leaves to run, and where the time of a call goes on a GPU."""
+    also = tuple(f"{_MODULE.replace('.', '/')}_{part}.py" for part in ("draft", "solutions"))
+    also = (*also, "snippets/validation/diagnosis.py", "snippets/validation/equivalence.py")
+    for section in ("operations", "graphs", "refused", "judged"):
+        yield Output(f"examples/first-optimized-module/{section}", _MODULE, section, also=also)
+    measured = r"\d+ gaps|(?s:(?<=\n) +\d+%  .*?(?=mostly ))"  # as in the diagnosis of seven programs
+    for section in ("profile", "profile, better", "profile, compiled"):
+        name = f"examples/first-optimized-module/{section.replace(', ', '-')}"
+        yield Output(name, _MODULE, section, device="cuda", varies=measured, also=also)
+
+
 def _planted() -> Iterator[Output]:
     """How many planted faults the assistant finds."""
     folder = "tests.snippets.validation.planted"
@@ -375,6 +388,7 @@ def _variables() -> Iterator[Output]:
 CAPTURES = (
     *_variables(),
     *_llama(),
+    *_first_module(),
     *_planted(),
     *_assistant(),
     *_breaks(),
