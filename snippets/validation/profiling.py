@@ -58,7 +58,7 @@ def record(step: Callable[[], object], path: str | Path, steps: int = 3, warm_up
 
 
 # --8<-- [start:table]
-def table(profiler: Any, by: str = "self_cpu_time_total", rows: int = 8) -> Iterator[str]:
+def table(profiler: Any, by: str = "self_cpu_time_total", rows: int = 10) -> Iterator[str]:
     """What key_averages().table(sort_by=by) tells most, in milliseconds: four of its columns for the largest rows."""
     found = list(profiler.key_averages())
     on_gpu = any(row.self_device_time_total for row in found)

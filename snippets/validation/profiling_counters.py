@@ -37,8 +37,8 @@ COUNTERS = (
     "launch__registers_per_thread",
 )
 
-COMMAND = (
-    "ncu", "--csv", "--page", "raw", "--print-units", "base",
+OPTIONS = (
+    "--csv", "--page", "raw", "--print-units", "base",
     "--clock-control", "none",  # else ncu holds the clock at its base, and times are not those of a usual run
     "--profile-from-start", "off",  # only between start and stop
 )  # fmt: skip
@@ -99,9 +99,10 @@ def ask(command: Sequence[str], counters: Sequence[str] = COUNTERS) -> list[Coun
     Raises:
         RuntimeError: with the reason why nothing was counted.
     """
-    if shutil.which("ncu") is None:
+    ncu = shutil.which("ncu") or shutil.which("/usr/local/cuda/bin/ncu")
+    if ncu is None:
         raise RuntimeError("ncu is not on the PATH: it is part of the CUDA toolkit, and of Nsight Compute")
-    asked = [*COMMAND, "--metrics", ",".join(counters), *command]
+    asked = [ncu, *OPTIONS, "--metrics", ",".join(counters), *command]
     try:
         done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
     except subprocess.TimeoutExpired as error:

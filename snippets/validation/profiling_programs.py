@@ -3,6 +3,7 @@
 Run `python -m snippets.validation.profiling_programs` to see it for the machine at hand.
 """
 
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -51,6 +52,24 @@ class Training:
 # --8<-- [end:training]
 
 
+# --8<-- [start:full]
+def many_launches() -> None:
+    """More launches than the GPU's queue has room for, each of a kernel that takes longer than its launch."""
+    x = torch.zeros(2**24, device=DEVICE)
+    for _ in range(1500):
+        x += 1
+
+
+def launch_lengths(step: Step) -> Iterator[str]:
+    """How long the calls that launch took, by their place in the step."""
+    calls = [call.length for call, _ in step.launches()]
+    for first, last in ((0, 500), (500, 1000), (1000, len(calls))):
+        yield f"launches {first + 1:4} to {last:4}: median {statistics.median(calls[first:last]):6.1f} us"
+
+
+# --8<-- [end:full]
+
+
 def compiled(function: Callable) -> Callable:
     """Without a GPU the regions are there all the same, and nothing has to be built."""
     return torch.compile(function) if ON_GPU else torch.compile(function, backend="aot_eager")
@@ -73,12 +92,12 @@ def programs() -> dict[str, Training]:
     return found
 
 
-def recorded(step: Training, by: str) -> tuple[Step, list[str]]:
-    """The second of three recorded steps, and the largest rows of the profiler's table of all three."""
+def recorded(step: Callable[[], object], by: str, which: int = 1) -> tuple[Step, list[str]]:
+    """One of three recorded steps, and the largest rows of the profiler's table of all three."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profiler = record(step, path)
-        return steps_of(read(path))[1], list(table(profiler, by))
+        return steps_of(read(path))[which], list(table(profiler, by))
 
 
 # --8<-- [start:first]
@@ -192,6 +211,9 @@ def main() -> None:
     for name in ("eager", "waiting"):
         if name in tables:
             print(f"==== {name}, table", *tables[name], sep="\n")
+    if ON_GPU:
+        one, rows_of_table = recorded(many_launches, "self_cpu_time_total", which=0)  # begins with an empty queue
+        print("==== full", *launch_lengths(one), "", *rows_of_table[:4], sep="\n")
     print("==== clock")
     found = measure(dict(steps), DEVICE, "calls", rounds=7 if ON_GPU else 1, patience=3.0)
     for name, timing in found.items():

@@ -300,6 +300,7 @@ def _profiling() -> Iterator[Output]:
     page, also = "validation/profiling", tuple(f"snippets/validation/{name}.py" for name in ("profiling", "timing"))
     programs = f"{_PROFILING}_programs"
     found = r"ProfilerStep#\d+|gaps: .*|waits: .*|[\d.]+%"  # read from times, as the order of rows is
+    rows = r"(?<=ms) +\d+  .*"  # of a table, in the order of their times
     yield Output(f"{page}/first-steps", programs, "first steps", device="cuda", also=also)
     for name in ("eager", "compiled", "graph", "ahead", "waiting"):
         yield Output(f"{page}/{name}", programs, name, device="cuda", varies=found, also=also)
@@ -308,9 +309,8 @@ def _profiling() -> Iterator[Output]:
             varies=r'(?<="bars": ).*|(?<="arrows": ).*', also=also, verbatim=True,
         )  # fmt: skip
     for name in ("eager", "waiting"):
-        yield Output(
-            f"{page}/table-{name}", programs, f"{name}, table", device="cuda", varies=r"(?<=ms) +\d+  .*", also=also
-        )
+        yield Output(f"{page}/table-{name}", programs, f"{name}, table", device="cuda", varies=rows, also=also)
+    yield Output(f"{page}/full", programs, "full", device="cuda", varies=rows, also=also)
     yield Output(f"{page}/clock", programs, "clock", device="cuda", also=also)
     for name in ("eager", "ahead"):
         yield Output(f"{page}/costs-{name}", programs, f"{name}, costs", device="cuda", varies=r"[\d.]+ MB", also=also)
