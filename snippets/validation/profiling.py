@@ -64,10 +64,10 @@ def table(profiler: Any, by: str = "self_cpu_time_total", rows: int = 10) -> Ite
     on_gpu = any(row.self_device_time_total for row in found)
     columns = ["self_cpu_time_total", "cpu_time_total"] + ["self_device_time_total", "device_time_total"] * on_gpu
     heads = ["Self CPU", "CPU total"] + ["Self CUDA", "CUDA total"] * on_gpu
-    yield "".join(f"{head:>12}" for head in heads) + f"{'calls':>8}  name"
+    yield f"{'name':50}{'calls':>6}" + "".join(f"{head:>13}" for head in heads)
     for row in sorted(found, key=lambda row: -getattr(row, by))[:rows]:
-        times = "".join(f"{getattr(row, column) / 1e3:9.3f} ms" for column in columns)
-        yield f"{times}{row.count:8}  {readable(row.key, keep=True)[:60]}"
+        times = "".join(f"{getattr(row, column) / 1e3:10.3f} ms" for column in columns)
+        yield f"{readable(row.key, keep=True)[:49]:50}{row.count:6}{times}"
 
 
 # --8<-- [end:table]

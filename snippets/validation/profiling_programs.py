@@ -192,6 +192,8 @@ def names_inside(wrapped: Callable[[Callable], Callable]) -> list[str]:
 
 def main() -> None:
     """Record and read each form, then what the profiler costs."""
+    if not ON_GPU:
+        torch.set_num_threads(1)  # the layers are too small to share out
     first = Training(*SMALL)
     for _ in range(5):
         first()

@@ -300,7 +300,7 @@ def _profiling() -> Iterator[Output]:
     page, also = "validation/profiling", tuple(f"snippets/validation/{name}.py" for name in ("profiling", "timing"))
     programs = f"{_PROFILING}_programs"
     found = r"ProfilerStep#\d+|gaps: .*|waits: .*|[\d.]+%"  # read from times, as the order of rows is
-    rows = r"(?<=ms) +\d+  .*"  # of a table, in the order of their times
+    rows = r"(?<=\n).*"  # of a table, in the order of their times
     yield Output(f"{page}/first-steps", programs, "first steps", device="cuda", also=also)
     for name in ("eager", "compiled", "graph", "ahead", "waiting"):
         yield Output(f"{page}/{name}", programs, name, device="cuda", varies=found, also=also)
