@@ -119,24 +119,24 @@ def read(path: str | Path) -> list[Event]:
 
 
 # --8<-- [start:readable]
+DOES = re.compile(r"\w*[Ff]unctor\w*|\w+Ops\b|\w+_kernel_cuda|\w+_kernel_impl|\w+KernelImpl|cutlass_\w+")
+WRAPPERS = ("func_wrapper_t", "gpu_kernel_impl", "BinaryFunctor", "AUnaryFunctor", "BUnaryFunctor", "ReduceOp")
+NOISE = re.compile(r"^CUDAFunctor(OnSelf)?_|(CUDA)?KernelImpl$|_kernel_(cuda|impl)$|_?[Ff]unctor$|Ops$")
+
+
 def readable(name: str, keep: bool = False) -> str:
-    """A kernel's or an operation's name without templates and namespaces.
+    """A kernel's or an operation's name without templates and namespaces: what it does, and in which kernel.
 
     Args:
         keep: leave "aten::" in front of operations, to tell them from kernels.
     """
-    name = name.removeprefix("autograd::engine::evaluate_function: ").removeprefix("void ")
+    name = re.sub(r"^(autograd::engine::evaluate_function: )?(torch::autograd::)?(void )?", "", name)
     if not re.search(r"[<(]|at::native", name) or re.match(r"Mem(cpy|set)", name):
         return name if keep else name.removeprefix("aten::")
     name = name.replace("(anonymous namespace)::", "")
-    outer = re.split(r"[<(]", name)[0].rpartition("::")[2]
-    inner = [found for found in DOES.findall(name[len(outer) :]) if found not in (*WRAPPERS, outer)]
-    return f"{outer} {inner[0]}" if inner else outer
-
-
-# what a kernel does, and not only how its work is shared out: "vectorized_elementwise_kernel" alone says nothing
-DOES = re.compile(r"\w*[Ff]unctor\w*|\w+Ops\b|\w+_kernel_cuda|\w+_kernel_impl|\w+KernelImpl|cutlass_\w+")
-WRAPPERS = ("func_wrapper_t", "gpu_kernel_impl", "BinaryFunctor", "AUnaryFunctor", "BUnaryFunctor", "ReduceOp")
+    kernel = re.split(r"[<(]", name)[0].rpartition("::")[2]
+    does = [found for found in DOES.findall(name[len(kernel) :]) if found not in (*WRAPPERS, kernel)]
+    return f"{NOISE.sub('', does[0])} ({kernel})" if does else kernel
 
 
 # --8<-- [end:readable]
@@ -289,9 +289,9 @@ def doing(step: Step, start: float, end: float) -> str:
     """What the host did for most of a time: an operation, a wait by itself, or what record_function named."""
     waits = [call for call in step.calls if WAIT.match(call.name)]
     for events in (step.operations, waits, step.named):
-        shared = [(min(event.end, end) - max(event.start, start), event.start, event) for event in events]
-        if shared and max(shared)[0] > 0:
-            return readable(max(shared, key=lambda item: item[:2])[2].name)
+        for event in events:
+            if min(event.end, end) - max(event.start, start) > (end - start) / 2:
+                return readable(event.name)
     return "Python"
 
 

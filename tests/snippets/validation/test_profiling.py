@@ -15,7 +15,7 @@ import torch
 
 from docs.publish.macros.timelines import figure
 from snippets.validation import profiling
-from snippets.validation.profiling import read, readable, reading, record, steps_of, table, timeline
+from snippets.validation.profiling import doing, read, readable, reading, record, steps_of, table, timeline
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>, "
@@ -102,7 +102,7 @@ def ahead() -> Trace:
             launches: 3, which start 3 kernels and copies
             CUDA graphs: 0
             GPU busy: 60 us, 6% of the step
-            gaps: 4, the longest 473 us, while the host is in forward
+            gaps: 4, the longest 473 us, while the host is in Python
             from launch to kernel: median 4 us, longest 5 us
             waits: 0, 0 us
             compiled regions: 0""",
@@ -171,6 +171,12 @@ def test_a_trace_without_steps_is_one(path):
     assert (step.name, step.length) == ("the whole trace", 600)
 
 
+def test_what_the_host_does_in_a_gap_is_what_it_does_for_most_of_it(path):
+    """Of three hundred microseconds it spends ten in an operation: that is not what the gap is about."""
+    step = launching().steps(path)[1]
+    assert doing(step, 230, 530) == "forward" and doing(step, 98, 112) == "add" and doing(step, 700, 900) == "Python"
+
+
 def test_an_empty_trace_is_refused(path):
     trace = Trace()
     trace.events.clear()
@@ -191,50 +197,53 @@ def test_what_is_no_trace_is_refused(content, path):
 @pytest.mark.parametrize(
     ("name", "short"),
     [
-        (ADD, "vectorized_elementwise_kernel CUDAFunctor_add"),
+        (ADD, "add (vectorized_elementwise_kernel)"),
         (
             "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float, float, "
             "float, float>, unsigned int, float, 4, 4> >(at::native::ReduceOp<float, ...>)",
-            "reduce_kernel MeanOps",
+            "Mean (reduce_kernel)",
         ),
         (
             "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::func_wrapper_t<float, "
             "at::native::sum_functor<float, float, float>::operator()(at::TensorIterator&)::{lambda(float, float)#1}>, "
             "unsigned int, float, 4, 4> >(...)",
-            "reduce_kernel sum_functor",
+            "sum (reduce_kernel)",
         ),
         (
             "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::"
             "FusedOptimizerTensorListMetadata<4>, at::native::(anonymous namespace)::FusedAdamMathFunctor<c10::BFloat16"
             ", 4, (at::native::ADAM_MODE)1, false>, float const*>(...)",
-            "multi_tensor_apply_kernel FusedAdamMathFunctor",
+            "FusedAdamMath (multi_tensor_apply_kernel)",
         ),
         (
             "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&, "
             "at::native::GeluType)::{lambda()#2}::operator()() const::{lambda()#4}, std::array<char*, 2ul> >(int)",
-            "vectorized_elementwise_kernel GeluCUDAKernelImpl",
+            "Gelu (vectorized_elementwise_kernel)",
         ),
         (
             "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::"
             "direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}>(...)>(int, ...)",
-            "elementwise_kernel direct_copy_kernel_cuda",
+            "direct_copy (elementwise_kernel)",
         ),
         (
             "void at::native::vectorized_elementwise_kernel<4, at::native::AUnaryFunctor<float, float, float, "
             "at::native::binary_internal::MulFunctor<float> >, std::array<char*, 2ul> >(int)",
-            "vectorized_elementwise_kernel MulFunctor",
+            "Mul (vectorized_elementwise_kernel)",
         ),
-        ("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_128x256>(Params)", "Kernel2 cutlass_80_tensorop"),
+        (
+            "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_128x256>(Params)",
+            "cutlass_80_tensorop_bf16_s16816gemm_128x256 (Kernel2)",
+        ),
         ("nvjet_tst_128x256_64x4_2x1_v_bz_coopA_NNT", "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_NNT"),
         ("triton_poi_fused_add_relu_0", "triton_poi_fused_add_relu_0"),
         ("Memcpy DtoH (Device -> Pinned)", "Memcpy DtoH (Device -> Pinned)"),
         ("autograd::engine::evaluate_function: AddmmBackward0", "AddmmBackward0"),
+        ("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", "AccumulateGrad"),
         ("aten::addmm", "addmm"),
     ],
 )
 def test_names_are_readable(name, short):
-    assert readable(name).startswith(short)
-    assert len(readable(name)) < 60 and "<" not in readable(name)
+    assert readable(name) == short
 
 
 def test_operations_keep_their_namespace_where_kernels_stand_beside_them():
@@ -261,7 +270,7 @@ def test_bars_have_kinds(path):
     assert [bar[2:] for bar in lanes["CUDA calls"]] == [
         ["cudaLaunchKernel", "launch"], ["cudaStreamSynchronize", "wait"], ["cudaLaunchKernel", "launch"],
     ]  # fmt: skip
-    assert lanes["GPU"][1] == [610, 20, "vectorized_elementwise_kernel CUDAFunctor_add", "kernel"]
+    assert lanes["GPU"][1] == [610, 20, "add (vectorized_elementwise_kernel)", "kernel"]
     lanes = lanes_of(replayed().steps(path)[1])
     assert [bar[3] for bar in lanes["GPU"]] == ["compiled", "kernel", "compiled"]
     assert lanes["operations"] == [[10, 10, "Torch-Compiled Region: 0/0", "compiled"]]
