@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,18 +104,20 @@ def ask(command: Sequence[str], counters: Sequence[str] = COUNTERS) -> list[Coun
     if ncu is None:
         raise RuntimeError("ncu is not on the PATH: it is part of the CUDA toolkit, and of Nsight Compute")
     asked = [ncu, *OPTIONS, "--metrics", ",".join(counters), *command]
-    try:
-        done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise RuntimeError("ncu was not done after 200 s") from error
-    said = done.stdout + done.stderr
+    with tempfile.TemporaryFile("w+") as printed:  # no pipe, which the program below ncu could keep open
+        try:
+            subprocess.run(asked, cwd=ROOT, stdout=printed, stderr=subprocess.STDOUT, timeout=90, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise RuntimeError("ncu was not done after 90 s") from error
+        printed.seek(0)
+        said = printed.read()
     if "ERR_NVGPUCTRPERM" in said:
         raise RuntimeError("ERR_NVGPUCTRPERM: on this machine only the administrator may read the GPU's counters")
     if unknown := re.search(r"Failed to find metric (?:regex:\^)?(\w+)", said):  # another GPU, or another ncu
         known = [counter for counter in counters if counter.partition(".")[0] != unknown[1]]
         if 0 < len(known) < len(counters):
             return ask(command, known)
-    if not (table := re.search(r'^"ID",.*', done.stdout, re.MULTILINE | re.DOTALL)):
+    if not (table := re.search(r'^"ID",.*', said, re.MULTILINE | re.DOTALL)):
         errors = [line for line in said.splitlines() if line.startswith("==ERROR==")] or said.strip().splitlines()
         raise RuntimeError(f"ncu counted nothing. It said: {errors[-1] if errors else 'nothing'}")
     return list(counted(table[0], counters))
@@ -127,7 +130,9 @@ def counted(table: str, counters: Sequence[str]) -> Iterator[Counted]:
         if (row["ID"] or "").isdigit():  # ncu's own lines may follow
             texts = {counter: (row.get(counter) or "nan").replace(",", "") for counter in counters}
             numbers = {
-                counter: float(text) * UNITS.get(units[counter], 1.0) if re.match(r"[\d.]", text) else math.nan
+                counter: float(text) * UNITS.get(units.get(counter) or "", 1.0)
+                if re.match(r"[\d.]", text)
+                else math.nan
                 for counter, text in texts.items()
             }
             yield Counted(row["Kernel Name"], dict.fromkeys(COUNTERS, math.nan) | numbers)
