@@ -124,18 +124,20 @@ def ask(command: Sequence[str], counters: Sequence[str] = COUNTERS) -> list[Coun
 
 
 def counted(table: str, counters: Sequence[str]) -> Iterator[Counted]:
-    """The rows of ncu's raw page: a head, the units, then a kernel a row. Thousands have commas."""
+    """The rows of ncu's raw page: a head, the units, then a kernel a row."""
     units, *rows = csv.DictReader(io.StringIO(table))
     for row in rows:
         if (row["ID"] or "").isdigit():  # ncu's own lines may follow
-            texts = {counter: (row.get(counter) or "nan").replace(",", "") for counter in counters}
-            numbers = {
-                counter: float(text) * UNITS.get(units.get(counter) or "", 1.0)
-                if re.match(r"[\d.]", text)
-                else math.nan
-                for counter, text in texts.items()
-            }
+            numbers = {counter: number(row.get(counter), units.get(counter)) for counter in counters}
             yield Counted(row["Kernel Name"], dict.fromkeys(COUNTERS, math.nan) | numbers)
+
+
+def number(text: str | None, unit: str | None) -> float:
+    """In seconds or bytes; thousands have commas. nan where ncu has no number."""
+    try:
+        return float((text or "").replace(",", "")) * UNITS.get(unit or "", 1.0)
+    except ValueError:
+        return math.nan
 
 
 # --8<-- [end:ask]
