@@ -96,6 +96,7 @@ _LLAMA = "snippets.examples.llama"
 _PADDING = "snippets.patterns.attention_padding"
 _PADDED = ("snippets/patterns/attention_padding.py",)
 _PITFALLS = "snippets.reference.common_pitfalls"
+_PROFILING = "snippets.validation.profiling"
 _READING = "snippets.compiler.reading_the_output"
 _RECOMPILATION = "snippets.compiler.recompilation"
 _SECONDS = "snippets.compiler.compile_time"
@@ -312,6 +313,33 @@ def _timing() -> Iterator[Output]:
         yield Output(name, f"{_TIMING}_three", "three timers", device=device, also=also)
 
 
+def _profiling() -> Iterator[Output]:
+    """A step in five forms as a timeline and read, what a profile costs, and what the GPU counts of three kernels."""
+    page, also = "validation/profiling", tuple(f"snippets/validation/{name}.py" for name in ("profiling", "timing"))
+    programs = f"{_PROFILING}_programs"
+    found = r"ProfilerStep#\d+|gaps: .*|waits: .*|[\d.]+%"  # read from times, as the order of rows is
+    rows = r"(?<=\n).*"  # of a table, in the order of their times
+    yield Output(f"{page}/first-steps", programs, "first steps", device="cuda", also=also)
+    for name in ("eager", "compiled", "graph", "ahead", "waiting"):
+        yield Output(f"{page}/{name}", programs, name, device="cuda", varies=found, also=also)
+        yield Output(
+            f"{page}/timeline-{name}", programs, f"{name}, timeline", "json", "cuda",
+            varies=r'(?<="bars": ).*|(?<="arrows": ).*', also=also, verbatim=True,
+        )  # fmt: skip
+    for name in ("eager", "waiting"):
+        yield Output(f"{page}/table-{name}", programs, f"{name}, table", device="cuda", varies=rows, also=also)
+    yield Output(f"{page}/full", programs, "full", device="cuda", varies=rows, also=also)
+    yield Output(f"{page}/clock", programs, "clock", device="cuda", also=also)
+    for name in ("eager", "ahead"):
+        yield Output(f"{page}/costs-{name}", programs, f"{name}, costs", device="cuda", varies=r"[\d.]+ MB", also=also)
+    yield Output(f"{page}/without-a-gpu", programs, "eager", varies=r"ProfilerStep#\d+|(?<=\n  ).*", also=also)
+    yield Output(f"{page}/inside", programs, "inside", also=also)
+    counters = ("snippets/validation/profiling.py", "kernels/rms_norm.py")
+    yield Output(
+        f"{page}/counters", f"{_PROFILING}_counters", "counters", device="cuda", varies=r"\d[\d.]*", also=counters
+    )
+
+
 def _regressions() -> Iterator[Output]:
     """What varies between runs of the same code, and how often the gate is wrong."""
     also = ("snippets/validation/gate.py",)
@@ -436,6 +464,7 @@ CAPTURES = (
     Output("validation/equivalence", "snippets.validation.equivalence"),
     *_timing(),
     *_diagnosis(),
+    *_profiling(),
     *_regressions(),
 )
 
