@@ -1,4 +1,4 @@
-"""snippets/examples/llama_flash4.py: the same loss in one piece, and by FlashAttention 4, which is swapped in and out."""
+"""snippets/examples/llama_flash4.py: the same loss in one piece, and by FlashAttention 4, swapped in and out."""
 
 import importlib.machinery
 import sys
