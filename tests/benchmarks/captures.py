@@ -237,14 +237,24 @@ def _ahead_of_time() -> Iterator[Output]:
 
 
 def _memory() -> Iterator[Output]:
-    """Who holds memory, predicted without a GPU."""
-    also = (_MEMORY.replace(".", "/") + ".py",)
+    """Who holds memory, predicted without a GPU, and what a GPU's allocator keeps."""
+    also: tuple[str, ...] = (_MEMORY.replace(".", "/") + ".py",)
     yield Output("validation/memory/your-model", f"{_MEMORY}_your_model", also=also)
     for section in (
         "graphs alive", "peak", "saved", "saved, SDPA", "remedies", "in place", "summed", "stored", "last step",
     ):  # fmt: skip
         name = section.replace(",", "").replace(" ", "-").lower()
         yield Output(f"validation/memory/{name}", f"{_MEMORY}_remedies", section, also=also)
+    also = (*also, f"{_MEMORY.replace('.', '/')}_remedies.py")
+    for section in ("reserved", "growing", "holes", "snapshot"):
+        yield Output(
+            f"validation/memory/{section}",
+            f"{_MEMORY}_allocator",
+            section,
+            device="cuda",
+            varies=r"\d[\d,.]*",
+            also=also,
+        )
 
 
 def _training() -> Iterator[Output]:
@@ -394,6 +404,13 @@ def _assistant() -> Iterator[Output]:
         yield Output(name, module, section, varies=varies, also=tuple(tool))
     verdict = r"[\d.]+|faster|slower|as fast"
     yield Output("validation/assistant/validate", module, "validate", varies=verdict, also=tuple(tool))
+    for section in ("gpt", "forecaster", "validate"):  # on a GPU the order of findings is that of times
+        name = f"validation/assistant/{section}-gpu"
+        yield Output(name, module, section, device="cuda", varies=r"(?s:.+)", also=tuple(tool))
+    llama = (*tool, "snippets/examples/llama.py")
+    for section in ("findings", "trials"):
+        name = f"validation/assistant/llama-{section}"
+        yield Output(name, f"{_ASSISTANT}_llama", section, device="cuda", varies=r"(?s:.+)", also=llama)
 
 
 def _variables() -> Iterator[Output]:

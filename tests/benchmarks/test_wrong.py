@@ -41,6 +41,7 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
         ({"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256, "traced": 1}, "both"),
         ({"batch": 1, "tokens": 256, "heads": 4, "kv_heads": 2, "head_dim": 64}, "both"),
     ],
+    "examples/llama-flash4": [({"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256}, "both")],
     "first-speedup": [({"width": 256, "heads": 2, "batch": 1, "tokens": 64}, "forward")],
     "kernels/add-rms-norm": [(ROWS, "forward backward both"), (BLOCK, "forward both")],
     "kernels/cross-entropy": [
