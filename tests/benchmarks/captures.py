@@ -413,6 +413,17 @@ def _assistant() -> Iterator[Output]:
         yield Output(name, f"{_ASSISTANT}_llama", section, device="cuda", varies=r"(?s:.+)", also=llama)
 
 
+def _torchscript() -> Iterator[Output]:
+    """What TorchScript makes, says, gets wrong and refuses; on a GPU what its executor runs, and its first calls."""
+    module, page = "snippets.compiler.torchscript", "compiler/torchscript"
+    for section in ("warning", "ir", "traced", "refused"):
+        yield Output(f"{page}/{section}", module, section, varies=r"\.py:\d+:\d+")
+    for section in ("executed", "first calls"):
+        yield Output(
+            f"{page}/{section.replace(' ', '-')}", module, section, device="cuda", varies=r"\.py:\d+:\d+|\d+\.\d+"
+        )
+
+
 def _variables() -> Iterator[Output]:
     """Defaults of variables and options, and what some of them change on a CPU."""
     groups = ("see", "control", "kernels", "caches", "memory", "errors", "triton", "precedence")
@@ -446,6 +457,7 @@ CAPTURES = (
     *_memory(),
     *_reading(),
     *_training(),
+    *_torchscript(),
     Output("compiler/what-compile-does/eager", _COMPILER, "eager"),
     Output("compiler/what-compile-does/eager-timed", _COMPILER, "eager, timed", device="cuda"),
     Output("compiler/what-compile-does/dynamo", _COMPILER, "Dynamo", "python"),
