@@ -143,7 +143,6 @@ def number(text: str | None, unit: str | None) -> float:
 # --8<-- [end:ask]
 
 
-# --8<-- [start:lines]
 def lines(found: Sequence[Counted], moved: int) -> Iterator[str]:
     """A counter a line, a kernel a column; and what follows from the counters.
 
@@ -167,9 +166,6 @@ def shown(counter: str, number: float) -> str:
     if "bytes" in counter:
         return f"{number / 1e6:.1f} MB"
     return f"{number:.1f} %" if "pct" in counter else f"{number:.4g}"
-
-
-# --8<-- [end:lines]
 
 
 def main(arguments: Sequence[str] = ()) -> None:
