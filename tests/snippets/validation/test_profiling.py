@@ -15,7 +15,7 @@ import torch
 
 from docs.publish.macros.timelines import figure
 from snippets.validation import profiling
-from snippets.validation.profiling import doing, read, readable, reading, record, steps_of, table, timeline
+from snippets.validation.profiling import Event, doing, gaps, read, readable, reading, record, steps_of, table, timeline
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>, "
@@ -169,6 +169,11 @@ def test_a_trace_without_steps_is_one(path):
     trace.events = [event for event in trace.events if not event["name"].startswith("ProfilerStep")]
     (step,) = trace.steps(path)
     assert (step.name, step.length) == ("the whole trace", 600)
+
+
+def test_a_gap_is_time_in_which_no_stream_runs_anything():
+    kernels = [Event("long", "kernel", 0, 50), Event("short", "kernel", 10, 5), Event("late", "kernel", 60, 10)]
+    assert gaps(kernels, 100) == [(50, 60), (70, 100)]
 
 
 def test_what_the_host_does_in_a_gap_is_what_it_does_for_most_of_it(path):
