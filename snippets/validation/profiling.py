@@ -133,7 +133,7 @@ def readable(name: str, keep: bool = False) -> str:
     name = re.sub(r"^(autograd::engine::evaluate_function: )?(torch::autograd::)?(void )?", "", name)
     if not re.search(r"[<(]|at::native", name) or re.match(r"Mem(cpy|set)", name):
         return name if keep else name.removeprefix("aten::")
-    name = name.replace("(anonymous namespace)::", "")
+    name = re.sub(r"(\(anonymous namespace\)|<unnamed>)::", "", name)  # as the profiler writes it, and as ncu does
     kernel = re.split(r"[<(]", name)[0].rpartition("::")[2]
     does = [found for found in DOES.findall(name[len(kernel) :]) if found not in (*WRAPPERS, kernel)]
     return f"{NOISE.sub('', does[0])} ({kernel})" if does else kernel
