@@ -31,6 +31,8 @@ COUNTERS = (
     "dram__bytes_read.sum",
     "dram__bytes_write.sum",
     "dram__throughput.avg.pct_of_peak_sustained_elapsed",  # memory's share of its peak
+    "lts__throughput.avg.pct_of_peak_sustained_elapsed",  # the L2's share of its peak
+    "l1tex__throughput.avg.pct_of_peak_sustained_elapsed",  # the L1's
     "sm__warps_active.avg.pct_of_peak_sustained_active",  # achieved occupancy
     "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",  # 32 bytes each
     "lts__t_sector_hit_rate.pct",  # of the L2
