@@ -82,7 +82,8 @@ def test_without_ncu_it_says_where_to_find_it(monkeypatch, tmp_path):
 
 
 def test_a_line_for_each_counter_and_what_follows():
-    numbers = dict(zip(COUNTERS, (100e-6, 200e6, 200e6, 83.25, 60.0, 70.0, 50.0, 16.0, 33.3, 12.345, 40.0), strict=True))
+    values = (100e-6, 200e6, 200e6, 83.25, 60.0, 70.0, 50.0, 16.0, 33.3, 12.345, 40.0)
+    numbers = dict(zip(COUNTERS, values, strict=True))
     found = list(lines([Counted("a", numbers), Counted("b<1>", numbers | {COUNTERS[1]: math.nan})], 100_000_000))
     assert found[:2] == ["1  a", "2  b"]
     cells = {line[:73].strip(): line[73:].split() for line in found[3:]}
