@@ -133,7 +133,7 @@ def readable(name: str, keep: bool = False) -> str:
     name = re.sub(r"^(autograd::engine::evaluate_function: )?(torch::autograd::)?(void )?", "", name)
     if not re.search(r"[<(]|at::native", name) or re.match(r"Mem(cpy|set)", name):
         return name if keep else name.removeprefix("aten::")
-    name = name.replace("(anonymous namespace)::", "")
+    name = re.sub(r"(\(anonymous namespace\)|<unnamed>)::", "", name)  # as the profiler writes it, and as ncu does
     kernel = re.split(r"[<(]", name)[0].rpartition("::")[2]
     does = [found for found in DOES.findall(name[len(kernel) :]) if found not in (*WRAPPERS, kernel)]
     return f"{NOISE.sub('', does[0])} ({kernel})" if does else kernel
@@ -142,7 +142,6 @@ def readable(name: str, keep: bool = False) -> str:
 # --8<-- [end:readable]
 
 
-# --8<-- [start:step]
 @dataclass(frozen=True)
 class Step:
     """One step of a trace, from its first moment to the end of the last kernel that it launched.
@@ -172,9 +171,6 @@ class Step:
             started.setdefault(kernel.args.get("correlation"), []).append(kernel)
         pairs = [(call, started.get(call.args.get("correlation"), [])) for call in self.calls]
         return [(call, kernels) for call, kernels in pairs if kernels]
-
-
-# --8<-- [end:step]
 
 
 def steps_of(events: Sequence[Event]) -> list[Step]:
@@ -302,7 +298,6 @@ def span(event: Event) -> tuple[float, float]:
 # --8<-- [end:reading]
 
 
-# --8<-- [start:timeline]
 def timeline(step: Step) -> str:
     """The step as JSON, for drawing: lanes of bars [start, length, name, kind], and arrows from launches to kernels.
 
@@ -329,9 +324,6 @@ def timeline(step: Step) -> str:
 
 def rounded(event: Event) -> tuple[float, float]:
     return round(event.start, 1), round(event.length, 1)
-
-
-# --8<-- [end:timeline]
 
 
 def main(arguments: list[str]) -> int:

@@ -31,6 +31,8 @@ COUNTERS = (
     "dram__bytes_read.sum",
     "dram__bytes_write.sum",
     "dram__throughput.avg.pct_of_peak_sustained_elapsed",  # memory's share of its peak
+    "lts__throughput.avg.pct_of_peak_sustained_elapsed",  # the L2's share of its peak
+    "l1tex__throughput.avg.pct_of_peak_sustained_elapsed",  # the L1's
     "sm__warps_active.avg.pct_of_peak_sustained_active",  # achieved occupancy
     "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",  # 32 bytes each
     "lts__t_sector_hit_rate.pct",  # of the L2
@@ -143,7 +145,6 @@ def number(text: str | None, unit: str | None) -> float:
 # --8<-- [end:ask]
 
 
-# --8<-- [start:lines]
 def lines(found: Sequence[Counted], moved: int) -> Iterator[str]:
     """A counter a line, a kernel a column; and what follows from the counters.
 
@@ -167,9 +168,6 @@ def shown(counter: str, number: float) -> str:
     if "bytes" in counter:
         return f"{number / 1e6:.1f} MB"
     return f"{number:.1f} %" if "pct" in counter else f"{number:.4g}"
-
-
-# --8<-- [end:lines]
 
 
 def main(arguments: Sequence[str] = ()) -> None:

@@ -55,7 +55,7 @@ class Training:
 # --8<-- [start:full]
 def many_launches() -> None:
     """More launches than the GPU's queue has room for, each of a kernel that takes longer than its launch."""
-    x = torch.zeros(2**24, device=DEVICE)
+    x = torch.zeros(2**26, device=DEVICE)
     for _ in range(1500):
         x += 1
 
@@ -222,7 +222,7 @@ def main() -> None:
         print(f"{name:10}{timing.p50 * 1e3:10.3f} ms")
     for name in ("eager", "ahead"):
         if name in steps:
-            print(f"==== {name}, costs", *costs(steps[name], 20 if ON_GPU else 3), sep="\n")
+            print(f"==== {name}, costs", *costs(steps[name], 50 if ON_GPU else 3), sep="\n")
     print("==== inside")
     print(f"eager:    {', '.join(names_inside(lambda function: function))}")
     in_graph = names_inside(lambda function: torch.compile(function, backend="aot_eager"))

@@ -14,7 +14,7 @@ SCALES = {  # as scripts print a unit: what it is worth, in which family of unit
     "KB": (1e3, "B"), "MB": (1e6, "B"), "GB": (1e9, "B"), "KiB": (2**10, "B"), "MiB": (2**20, "B"), "GiB": (2**30, "B"),
     "%": (1e-2, "%"), "x": (1.0, "x"),
 }  # fmt: skip
-PRINTED = re.compile(rf"(?<![\w.])(-?\d[\d,]*(?:\.\d+)?) ?({'|'.join(SCALES)})?(?!\w|\.\d)")
+PRINTED = re.compile(rf"(?<![\w.])(-?\d+(?:,\d{{3}})*(?:\.\d+)?) ?({'|'.join(SCALES)})?(?!\w|\.\d)")
 
 
 def show(captures: Captures, capture: Capture, place: Place, page: Evidence, lines: str = "", title: str = "") -> str:

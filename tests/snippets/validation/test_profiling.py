@@ -13,9 +13,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from docs.publish.macros.timelines import figure
 from snippets.validation import profiling
-from snippets.validation.profiling import doing, read, readable, reading, record, steps_of, table, timeline
+from snippets.validation.profiling import Event, doing, gaps, read, readable, reading, record, steps_of, table, timeline
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>, "
@@ -171,6 +170,11 @@ def test_a_trace_without_steps_is_one(path):
     assert (step.name, step.length) == ("the whole trace", 600)
 
 
+def test_a_gap_is_time_in_which_no_stream_runs_anything():
+    kernels = [Event("long", "kernel", 0, 50), Event("short", "kernel", 10, 5), Event("late", "kernel", 60, 10)]
+    assert gaps(kernels, 100) == [(50, 60), (70, 100)]
+
+
 def test_what_the_host_does_in_a_gap_is_what_it_does_for_most_of_it(path):
     """Of three hundred microseconds it spends ten in an operation: that is not what the gap is about."""
     step = launching().steps(path)[1]
@@ -260,6 +264,7 @@ def lanes_of(step) -> dict:
 
 @pytest.mark.parametrize("trace", [launching, waiting, replayed, ahead])
 def test_the_site_draws_each(trace, path):
+    figure = pytest.importorskip("docs.publish.macros.timelines").figure  # not on every GPU machine
     step = trace().steps(path)[1]
     assert figure(SimpleNamespace(name="validation/profiling/x", content=timeline(step)), "A step").startswith("<svg")
 

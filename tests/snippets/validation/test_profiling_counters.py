@@ -82,13 +82,14 @@ def test_without_ncu_it_says_where_to_find_it(monkeypatch, tmp_path):
 
 
 def test_a_line_for_each_counter_and_what_follows():
-    numbers = dict(zip(COUNTERS, (100e-6, 200e6, 200e6, 83.25, 50.0, 16.0, 33.3, 12.345, 40.0), strict=True))
+    values = (100e-6, 200e6, 200e6, 83.25, 60.0, 70.0, 50.0, 16.0, 33.3, 12.345, 40.0)
+    numbers = dict(zip(COUNTERS, values, strict=True))
     found = list(lines([Counted("a", numbers), Counted("b<1>", numbers | {COUNTERS[1]: math.nan})], 100_000_000))
     assert found[:2] == ["1  a", "2  b"]
     cells = {line[:73].strip(): line[73:].split() for line in found[3:]}
     assert cells[COUNTERS[0]] == ["100.0", "us"] * 2
     assert cells[COUNTERS[1]] == ["200.0", "MB", "nan", "MB"]
-    assert cells[COUNTERS[3]] == ["83.2", "%"] * 2 and cells[COUNTERS[7]] == ["12.35"] * 2
+    assert cells[COUNTERS[3]] == ["83.2", "%"] * 2 and cells[COUNTERS[9]] == ["12.35"] * 2
     assert cells["bytes from and to memory, over those that have to be moved"] == ["2.00", "x", "nan", "x"]
     assert cells["bytes from and to memory, per second"][:2] == ["4000", "GB/s"]
     assert max(map(len, found)) <= 112
