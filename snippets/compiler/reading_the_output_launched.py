@@ -142,6 +142,7 @@ def trial_table(tried: Mapping[str, Mapping[Configuration, float]]) -> str:
     return "\n".join(lines)
 
 
+# --8<-- [start:lines]
 def profile_table(ran: Iterable[Ran], graphs: Iterable[Mapping[str, list[str]]]) -> str:
     """The kernels in order, with the line of source of each, where each launch of the code became one kernel."""
     ran = list(ran)
@@ -156,6 +157,9 @@ def profile_table(ran: Iterable[Ran], graphs: Iterable[Mapping[str, list[str]]])
         name = kernel.name if len(kernel.name) <= 52 else f"{kernel.name[:51]}…"
         rows.append(f"{kernel.seconds * 1e6:7.1f} us {kernel.seconds / total:6.1%}  {name:<53} {text}".rstrip())
     return "\n".join(rows)
+
+
+# --8<-- [end:lines]
 
 
 def main() -> None:
