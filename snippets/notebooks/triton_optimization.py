@@ -2,17 +2,24 @@
 
 Each experiment has a folder of its own:
 
-    <folder>/<experiment>/metadata.json             machine, versions, shapes, errors, times
-    <folder>/<experiment>/generated/<variant>.py    what the compiler made of it (C++ inside on a CPU)
+    <folder>/<experiment>/experiment.py             what was compared: the source of each variant
+    <folder>/<experiment>/metadata.json             shapes, errors, times
+    <folder>/<experiment>/environment.json          machine, versions, the variables that change what is generated
+    <folder>/<experiment>/kernels/<variant>.txt     the kernels alone that were generated for it, to read and to diff
+    <folder>/<experiment>/generated/<variant>.py    all that was generated for it (C++ inside on a CPU)
 
 Run `python -m snippets.notebooks.triton_optimization` for a small one.
 """
 
+import difflib
+import inspect
 import json
+import os
 import platform
 import re
 import shutil
 import tempfile
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -35,6 +42,14 @@ COLOURS = {  # the site's, and others where a notebook stands on its own
     "compiled": "var(--rp-compile, #2d6cb5)",
     "ours": "var(--rp-ours, #b5460f)",
 }
+# paths are not shown: they are the machine's own
+CHANGES = (
+    "TORCHINDUCTOR_MAX_AUTOTUNE",
+    "TORCHINDUCTOR_COORDINATE",
+    "TORCH_LOGS",
+    "TRITON_INTERPRET",
+    "OMP_NUM_THREADS",
+)
 Function = Callable[..., Tensor]
 Check = Callable[[Tensor, Mapping[str, Tensor]], None]
 
@@ -77,7 +92,6 @@ class Report:
     folder: Path
     agreements: Mapping[str, Agreement]
     timings: Mapping[str, Timing]
-    generated: Mapping[str, list[Path]]
     roles: Mapping[str, str]
 
     def _repr_html_(self) -> str:
@@ -94,18 +108,42 @@ class Report:
         return f"<div style='{grid}'>{bars}</div>"
 
     def code(self, variant: str) -> str:
-        """The first kernel that the compiler generated for a variant, without what surrounds the kernel.
+        """The kernels that the compiler generated for a variant, without what surrounds them."""
+        return (self.folder / "kernels" / f"{_slug(variant)}.txt").read_text()
 
-        C++ comes without casts of indices, and with half of its indentation.
-        """
-        text = self.generated[variant][0].read_text()
-        found = re.search(r"^(@triton\.jit\n.*?)^'''|^(extern \"C\".*?^\})", text, re.M | re.S)
-        if not found:
-            raise ValueError(f"{variant}: expected a Triton or a C++ kernel in {self.generated[variant][0]}, got none")
-        if found[1]:
-            return found[1].rstrip()
-        plain = re.sub(r"static_cast<int64_t>\(([^()]*)\)", r"\1", found[2])
-        return re.sub(r"^ +", lambda indent: " " * (len(indent[0]) // 2), plain, flags=re.M).rstrip()
+    def diff(self, variant: str, other: "Report", others: str) -> str:
+        """What differs between the generated kernels of two variants, line by line; empty if nothing does."""
+        one, two = self.code(variant).splitlines(), other.code(others).splitlines()
+        return "\n".join(difflib.unified_diff(one, two, variant, others, lineterm="", n=1))
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files of a folder's experiments; a notebook shows them as links, relative to the site's page."""
+
+    files: tuple[str, ...]
+
+    def _repr_html_(self) -> str:
+        links = (f'<li><a href="../experiments/{name}"><code>{escape(name)}</code></a></li>' for name in self.files)
+        return f"<ul>{''.join(links)}</ul>"
+
+
+def listing(folder: Path, under: str = "") -> Listing:
+    """What the experiments in a folder left, or those whose name begins with `under`."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return Listing(tuple(name for path in files if (name := path.relative_to(folder).as_posix()).startswith(under)))
+
+
+KERNEL = re.compile(r"^(@triton\.jit\n.*?)^\'\'\'|^(extern \"C\".*?^\})", re.M | re.S)
+
+
+def kernels_in(generated: str) -> list[str]:
+    """The Triton or C++ kernels in what Inductor wrote. C++ comes without casts of indices, half as far in."""
+    found = []
+    for triton_kernel, cpp in KERNEL.findall(generated):
+        plain = re.sub(r"static_cast<int64_t>\(([^()]*)\)", r"\1", cpp)
+        found.append(triton_kernel or re.sub(r"^ +", lambda indent: " " * (len(indent[0]) // 2), plain, flags=re.M))
+    return [kernel.rstrip() for kernel in found]
 
 
 def run(experiment: Experiment, into: Path) -> Report:
@@ -130,12 +168,13 @@ def run(experiment: Experiment, into: Path) -> Report:
         timings = measure(timed, experiment.device, mode, rounds=20, patience=2.0)
         metadata = _metadata(experiment, mode, agreements, timings)
         (_made(beside) / "metadata.json").write_text(json.dumps(metadata, indent=1))
+        (beside / "environment.json").write_text(json.dumps(_environment(experiment.device), indent=1))
+        (beside / "experiment.py").write_text(_sources(experiment))
         target = into / experiment.name
         if target.exists():
             shutil.rmtree(target)
         beside.rename(target)
-    files = {name: sorted((target / "generated").glob(f"{_slug(name)}.*")) for name in experiment.variants}
-    return Report(target, agreements, timings, files, {name: experiment.role(name) for name in files})
+    return Report(target, agreements, timings, {name: experiment.role(name) for name in experiment.variants})
 
 
 def _prepare(experiment: Experiment, name: str, arguments: tuple[Tensor, ...], folder: Path) -> Function:
@@ -154,6 +193,12 @@ def _prepare(experiment: Experiment, name: str, arguments: tuple[Tensor, ...], f
     for index, source in enumerate(sources):
         number = f".{index + 1}" if len(sources) > 1 else ""
         (_made(folder / "generated") / f"{_slug(name)}{number}.py").write_text(source)
+    kernels = [kernel for source in sources for kernel in kernels_in(source)]
+    if not kernels:
+        raise ValueError(
+            f"{experiment.name}, {name}: expected a Triton or a C++ kernel in what was generated, got none"
+        )
+    (_made(folder / "kernels") / f"{_slug(name)}.txt").write_text("\n\n".join(kernels) + "\n")
     return compiled
 
 
@@ -179,22 +224,45 @@ def _checked(
 
 
 def _metadata(experiment: Experiment, mode: str, agreements: Mapping, timings: Mapping) -> dict:
-    """What is needed to know what the times mean."""
-    device = experiment.device
-    machine = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
+    """What was measured: shapes, errors, times."""
     return {
         "experiment": experiment.name,
         "date": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
-        "machine": machine or platform.machine(),
-        "device": device.type,
-        "threads": torch.get_num_threads(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "triton": triton.__version__},
         "inputs": {name: {"shape": list(t.shape), "dtype": str(t.dtype)[6:]} for name, t in experiment.inputs.items()},
         "timed_as": mode,
         "seconds": {name: asdict(timing) for name, timing in timings.items()},
         "errors": {name: {"error": one.error, "bound": one.bound} for name, one in agreements.items()},
         "not_timed": [] if mode == "device" else list(experiment.ours),
     }
+
+
+def _environment(device: torch.device) -> dict:
+    """What the same experiment may give other results with."""
+    machine = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
+    return {
+        "machine": machine or platform.machine(),
+        "device": device.type,
+        "threads": torch.get_num_threads(),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "triton": triton.__version__},
+        "variables": {name: os.environ[name] for name in sorted(os.environ) if name.startswith(CHANGES)},
+    }
+
+
+def _sources(experiment: Experiment) -> str:
+    """The variants' sources, each function once."""
+    named = {
+        function: [n for n, f in experiment.variants.items() if f is function]
+        for function in experiment.variants.values()
+    }
+    parts = [f"# {', '.join(names)}\n{textwrap.dedent(_source(function))}" for function, names in named.items()]
+    return "\n\n".join(parts)
+
+
+def _source(function: Function) -> str:
+    try:
+        return inspect.getsource(function)
+    except TypeError:  # written in C
+        return f"{getattr(function, '__name__', function)}  # of torch itself\n"
 
 
 def _slug(name: str) -> str:

@@ -51,6 +51,19 @@ def test_executed_cached_and_stale_after_a_change_of_what_it_imports(root: Path,
     assert not notebooks.is_fresh(source, root), "a file that an imported file imports has changed"
 
 
+def test_a_notebook_whose_linked_files_are_gone_runs_again(root: Path):
+    (source,) = notebooks.sources(root)
+    left = root / notebooks.EXPERIMENTS / "one" / "metadata.json"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    html = '<a href="../experiments/one/metadata.json">one</a>'
+    source.write_text(SCRIPT.replace("print(number)", f"from IPython.display import HTML\nHTML({html!r})"))
+    notebooks.execute(source, root)
+    assert notebooks.is_fresh(source, root)
+    left.unlink()
+    assert not notebooks.is_fresh(source, root)
+
+
 def test_a_failing_cell_is_named_and_the_last_execution_stays(root: Path):
     (source,) = notebooks.sources(root)
     path = notebooks.execute(source, root)

@@ -12,6 +12,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import nbclient
+import nbformat
 import pytest
 
 from docs.publish.errors import PublishError
@@ -331,3 +333,38 @@ def test_a_beginners_page_does_not_walk_inductors_objects():
                 shown, origins = elsewhere.used(ROOT / path, section), elsewhere.where(ROOT / path)
                 inside = [name for name in shown if name in origins and "_inductor.graph" in origins[name].module]
                 assert not inside, f"{block}: {path}:{section} shows {inside}"
+
+
+# ---- as notebooks ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", EMBEDDED)
+def test_each_script_is_a_notebook_with_the_same_code(path: str):
+    """Cell by cell, or as a file that the notebook writes; the same bytes in each build."""
+    script = scripts.script(path)
+    text = scripts.notebook(path, script)
+    assert text == scripts.notebook(path, script)
+    notebook = nbformat.reads(text, as_version=4)
+    nbformat.validate(notebook)
+    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    expected = ast.parse(script)
+    if code[0].startswith("%%writefile "):
+        name, _, written = code[0].partition("\n")
+        assert name == f"%%writefile {Path(path).name}" and ast.dump(ast.parse(written)) == ast.dump(expected)
+        assert code[1:] == [f"import {Path(path).stem}" if path.startswith("kernels/") else f"%run {Path(path).name}"]
+    else:
+        del expected.body[0]  # the docstring, which is the first cell
+        assert ast.dump(ast.parse("\n".join(code))) == ast.dump(expected)
+
+
+def test_a_notebook_of_a_script_and_one_of_a_program_run(tmp_path: Path):
+    """In Jupyter's own kernel, in an empty folder."""
+    for path, argument, expected in (
+        ("snippets/patterns/attention.py", "", "sdpa-mask"),
+        ("snippets/validation/gate.py", " --help", "usage: gate.py"),
+    ):
+        notebook = nbformat.reads(scripts.notebook(path, scripts.script(path)), as_version=4)
+        notebook.cells[-1].source += argument
+        nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": tmp_path}}).execute()
+        outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+        assert expected in "".join(output.get("text", "") for output in outputs)

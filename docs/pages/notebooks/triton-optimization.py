@@ -45,7 +45,7 @@ import triton.language as tl
 from kernels.layer_norm_gelu import layer_norm_gelu
 from kernels.rms_norm import rms_norm
 from kernels.softmax_dropout import softmax_dropout
-from snippets.notebooks.triton_optimization import Experiment, run
+from snippets.notebooks.triton_optimization import Experiment, listing, run
 
 device = torch.device("cuda" if GPU else "cpu")
 dtype = torch.bfloat16 if GPU else torch.float32
@@ -233,10 +233,16 @@ print(silus.code("written out, compiled"))
 #
 # ## The files of the experiments
 #
-# Each experiment leaves a folder: the generated code of its compiled variants, and `metadata.json` with the machine,
-# the versions, the shapes, the errors and the times. Running the notebook again replaces it.
+# Each experiment leaves a folder: the source of what was compared, the kernels that were generated, all of the code
+# around them, the times and errors, and the environment. Running the notebook again replaces the folder. Two runs, on
+# two machines or with two versions of PyTorch, can be compared with `diff -r`.
 
 # %%
-for file in sorted(folder.rglob("*")):
-    if file.is_file():
-        print(file.relative_to(folder))
+listing(folder)
+
+# %% [markdown]
+# What differs between two kernels can be shown line by line. Written out or called as `F.rms_norm`: the compiler makes
+# the same kernel of both if nothing follows here.
+
+# %%
+print(normed.diff("written out, compiled", normed, "F.rms_norm, compiled"))

@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import jupytext
+import nbformat
+
 from docs.publish.markdown import markers
 from docs.publish.markdown.fences import blocks_of
 from docs.publish.place import SITE
@@ -21,6 +24,9 @@ COMMAND = re.compile(r"python -m snippets\.(?:\w+\.)*(\w+)")
 NAMED = re.compile(r"(?:snippets|kernels)/[\w/]+\.py")  # a file of ours, in a string
 PLACE = {"__file__"}  # names and values by which a file finds its place among others
 NAME = {"__spec__", "-m"}  # and starts one by its module's name
+PROGRAM = re.compile(
+    r"\b(?:__file__|__spec__|sys\.argv|argparse)\b|\nFILES = \{|\"-m\""
+)  # starts itself, or is told what to do
 LONG = 120
 
 
@@ -31,6 +37,11 @@ class Entangled(Exception):
 def served(path: str) -> str:
     """Where the script of a file is on the site: snippets/validation/timing.py is validation/timing.py."""
     return path.removeprefix("snippets/")
+
+
+def as_notebook(path: str) -> str:
+    """Where the notebook of a file is on the site: beside its script."""
+    return f"{served(path).removesuffix('.py')}.ipynb"
 
 
 def embedded(text: str, page: str) -> list[str]:
@@ -52,6 +63,27 @@ def script(path: str, root: Path = ROOT, site: str = SITE) -> str:
     docstring, rest = _split(text)
     what = f" With what it uses of {_listed(others)}." if others else ""
     return f"{docstring}\n# {site}{served(path)}, MIT licence.{what}\n\n{rest.lstrip()}"
+
+
+def notebook(path: str, text: str) -> str:
+    """A file's script as a Jupyter notebook: cell by cell, or, where it is a program, as a file that the notebook runs.
+
+    A kernel is a file as well: the compiler of Triton reads its source there, and the reader imports it.
+    """
+    docstring, rest = _split(text)
+    about = nbformat.v4.new_markdown_cell(ast.literal_eval(docstring[docstring.index('"""') :]).strip())
+    if path.startswith("kernels/") or PROGRAM.search(text):
+        name = Path(path).name
+        start = f"import {Path(path).stem}" if path.startswith("kernels/") else f"%run {name}"
+        cells = [nbformat.v4.new_code_cell(source) for source in (f"%%writefile {name}\n{text.rstrip()}", start)]
+    else:
+        cells = [cell for cell in jupytext.reads(rest.lstrip(), fmt="py:light").cells if cell.source.strip()]
+    kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    made = nbformat.v4.new_notebook(cells=[about, *cells], metadata=kernel)
+    for number, cell in enumerate(made.cells):
+        cell["id"] = f"{number:03}"  # the library draws them at random, and each build would differ
+        cell["metadata"] = {}
+    return nbformat.writes(made)
 
 
 # ---- what a file uses -----------------------------------------------------------------------------------------------

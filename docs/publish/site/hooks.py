@@ -91,6 +91,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         folder = current.root / notebooks.CACHE
         path = notebook.relative_to(folder).as_posix()
         files.append(File(path, str(folder), config.site_dir, config.use_directory_urls))
+    folder = current.root / notebooks.EXPERIMENTS
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        path = f"notebooks/experiments/{file.relative_to(folder).as_posix()}"
+        files.append(File.generated(config, path, content=file.read_text(encoding="utf-8")))
     return files
 
 
@@ -102,8 +106,12 @@ def generated(config: MkDocsConfig) -> Iterator[tuple[str, str]]:
         yield f"kernels/{path.name}", path.read_text(encoding="utf-8")
     embedded = {path for page, text in current.texts.items() for path in scripts.embedded(text, page)}
     for source in sorted(embedded):
+        text = scripts.script(source, current.root, config.site_url or SITE)
         if source.startswith("snippets/"):
-            yield scripts.served(source), scripts.script(source, current.root, config.site_url or SITE)
+            yield scripts.served(source), text
+        yield scripts.as_notebook(source), scripts.notebook(source, text)
+    for percent in notebooks.sources(current.root):
+        yield f"notebooks/{percent.name}", percent.read_text(encoding="utf-8")
     blocks = census.count()
     at = functools.partial(place, config)
     yield from results.files(current.store, current.reports, blocks, at)
@@ -128,6 +136,7 @@ def on_page_markdown(markdown: str, *, page: MkDocsPage, config: MkDocsConfig, f
     if page.file.src_uri.endswith(".ipynb"):
         script = current.root / notebooks.FOLDER / f"{Path(page.file.src_uri).stem}.py"
         page.meta.update(notebooks.front_matter(script), search={"exclude": True})
+        page.meta["notebook"] = f"../{script.name}", f"{script.stem}.ipynb"
         return markdown
     ours = Page(place(config, page.file.src_uri, page.url))
     current.pages[page.file.src_uri] = ours

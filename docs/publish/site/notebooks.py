@@ -8,6 +8,7 @@ import ast
 import hashlib
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,8 @@ from tests.benchmarks.source import ROOT
 
 FOLDER = Path("docs/pages/notebooks")
 CACHE = Path(".cache/notebooks")
+LINKED = re.compile(r'href=\\"\.\./experiments/([\w/.-]+)')  # in an output, which stands in JSON
+EXPERIMENTS = Path("docs/measurements/local/experiments")  # what notebooks leave for the reader to open, a folder each
 SECONDS = 600  # for one cell, on a slow machine
 
 
@@ -70,7 +73,10 @@ def is_fresh(source: Path, root: Path = ROOT) -> bool:
     """Whether the executed notebook is what an execution would give now."""
     path = executed(source, root)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))["metadata"]["ridgepoint"]["key"] == key(source, root)
+        known = json.loads(path.read_text(encoding="utf-8"))["metadata"]["ridgepoint"]
+        return known["key"] == key(source, root) and all(
+            (root / EXPERIMENTS / name).exists() for name in known["files"]
+        )
     except (OSError, ValueError, KeyError):
         return False
 
@@ -92,7 +98,8 @@ def execute(source: Path, root: Path = ROOT) -> Path:
                 client.execute_cell(cell, notebook.cells.index(cell))
             except CellExecutionError as error:
                 raise PublishError(f"{source.name}: cell {number}, {first!r}: {error.ename}: {error.evalue}") from error
-    notebook.metadata.setdefault("ridgepoint", {})["key"] = key(source, root)
+    links = LINKED.findall(nbformat.writes(notebook))
+    notebook.metadata.setdefault("ridgepoint", {}).update(key=key(source, root), files=links)
     path = executed(source, root)
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(".partial")

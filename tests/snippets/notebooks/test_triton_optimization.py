@@ -21,12 +21,15 @@ def experiment(**changed):
 def test_the_folder_holds_what_was_generated_and_what_was_measured(tmp_path):
     report = run(experiment(compiled=("written out, compiled",)), tmp_path)
     assert report.folder == tmp_path / "silu"
-    (generated,) = report.generated["written out, compiled"]
+    (generated,) = (report.folder / "generated").iterdir()
     assert generated.name == "written-out-compiled.py"
     assert ("@triton.jit" if DEVICE.type == "cuda" else 'extern "C"') in generated.read_text()
+    assert report.code("written out, compiled").startswith("@triton.jit" if DEVICE.type == "cuda" else 'extern "C"')
+    assert "lambda x: x * torch.sigmoid(x)" in (report.folder / "experiment.py").read_text()
     metadata = json.loads((report.folder / "metadata.json").read_text())
+    environment = json.loads((report.folder / "environment.json").read_text())
     assert metadata["inputs"] == {"x": {"shape": [64, 64], "dtype": "float32"}}
-    assert metadata["versions"]["torch"] == torch.__version__ and metadata["device"] == DEVICE.type
+    assert environment["versions"]["torch"] == torch.__version__ and environment["device"] == DEVICE.type
     assert metadata["seconds"].keys() == metadata["errors"].keys() == {"plain", "written out, compiled"}
     assert all(0 < times["p20"] <= times["p50"] <= times["p80"] for times in metadata["seconds"].values())
 
@@ -36,7 +39,8 @@ def test_running_again_replaces_the_folder_and_leaves_nothing_beside_it(tmp_path
     (tmp_path / "silu" / "left over").touch()
     run(experiment(variants={"plain": F.silu}), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["silu"]
-    assert [path.name for path in (tmp_path / "silu").iterdir()] == ["metadata.json"]
+    left = {path.name for path in (tmp_path / "silu").iterdir()}
+    assert left == {"environment.json", "experiment.py", "metadata.json"}
 
 
 def test_a_wrong_variant_is_named_and_the_last_folder_stays(tmp_path):
@@ -65,22 +69,34 @@ def test_interpreted_kernels_are_checked_and_not_timed(tmp_path):
     assert json.loads((report.folder / "metadata.json").read_text())["not_timed"] == ["written out, compiled"]
 
 
-def test_a_report_shows_the_first_kernel_whole_and_a_bar_for_each_time(tmp_path):
+def test_a_report_shows_the_kernels_whole_and_a_bar_for_each_time(tmp_path):
     report = run(experiment(compiled=("written out, compiled",)), tmp_path)
     code = report.code("written out, compiled")
     assert code.startswith("@triton.jit" if DEVICE.type == "cuda" else 'extern "C"') and "'''" not in code
-    whole = report.generated["written out, compiled"][0].read_text()
+    whole = (report.folder / "generated" / "written-out-compiled.py").read_text()
     assert code.splitlines()[-1].strip() and "static_cast<int64_t>" not in code
     if DEVICE.type == "cpu":  # the words are all there but for the casts, and no line is as far in as it was
-        assert (
-            code.split()
-            == re.sub(r"static_cast<int64_t>\(([^()]*)\)", r"\1", whole[whole.index('extern "C"') :]).split()[
-                : len(code.split())
-            ]
-        )
+        plain = re.sub(r"static_cast<int64_t>\(([^()]*)\)", r"\1", whole[whole.index('extern "C"') :])
+        assert code.split() == plain.split()[: len(code.split())]
         assert max(len(line) - len(line.lstrip()) for line in code.splitlines()[8:]) < 30
-    assert DEVICE.type == "cpu" or code in whole
+    assert DEVICE.type == "cpu" or code.rstrip() in whole
     shown = report._repr_html_()
     assert shown.count(" ms</b>") == 2 and "nowrap" in shown and "--rp-eager" in shown and "--rp-compile" in shown
     assert "width: 75.0%" in shown, "the longest time has the longest bar"
     assert "--rp-ours" not in shown, "none of these is ours"
+
+
+def test_two_experiments_can_be_compared_line_by_line(tmp_path):
+    one = run(experiment(compiled=("written out, compiled",)), tmp_path)
+    double = {"plain": lambda x: 2 * F.silu(x), "doubled": lambda x: 2 * x * torch.sigmoid(x)}
+    other = run(experiment(name="doubled", variants=double, compiled=("doubled",)), tmp_path)
+    assert one.diff("written out, compiled", one, "written out, compiled") == ""
+    diff = one.diff("written out, compiled", other, "doubled")
+    assert diff.startswith("--- written out, compiled\n+++ doubled\n") and re.search(r"^\+.*2\.0", diff, re.M)
+
+
+def test_generated_code_without_a_kernel_is_refused(tmp_path):
+    returned = experiment(variants={"plain": lambda x: x.view(-1)}, compiled=("plain",))
+    with pytest.raises(ValueError, match="silu, plain: expected a Triton or a C\\+\\+ kernel in what was generated"):
+        run(returned, tmp_path)
+    assert list(tmp_path.iterdir()) == []
