@@ -1,6 +1,6 @@
-"""Whose kernels are tested: those of the file after --mine, or the solutions.
+"""Whose code is tested: that of the file after --mine, or the solutions.
 
-python -m pytest tests/exercises --mine my_kernels.py
+python -m pytest tests/exercises/test_first_kernel.py --mine my_kernels.py
 """
 
 import importlib.util
@@ -12,17 +12,15 @@ import torch
 
 from tests.benchmarks.source import ROOT
 
-SOLUTIONS = ROOT / "snippets" / "kernels" / "first_kernel_solutions.py"
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--mine", type=Path, metavar="FILE", help="your kernels (default: the solutions of the site)")
+    parser.addoption("--mine", type=Path, metavar="FILE", help="your file (default: the solutions of the site)")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def mine(request: pytest.FixtureRequest) -> ModuleType:
     """The reader's file as a module. A run of all tests does not know the option: there it is the solutions."""
-    path = request.config.getoption("mine", None) or SOLUTIONS
+    path = request.config.getoption("mine", None) or solutions(request.path)
     if not path.is_file():
         pytest.exit(f"--mine: no such file: {path}", returncode=2)
     spec = importlib.util.spec_from_file_location("mine", path.resolve())
@@ -30,6 +28,12 @@ def mine(request: pytest.FixtureRequest) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def solutions(test: Path) -> Path:
+    """For tests/exercises/test_first_kernel.py that is snippets/kernels/first_kernel_solutions.py."""
+    (path,) = (ROOT / "snippets").rglob(f"{test.stem.removeprefix('test_')}_solutions.py")
+    return path
 
 
 @pytest.fixture

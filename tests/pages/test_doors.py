@@ -30,6 +30,26 @@ def test_a_job_has_a_line_only_while_its_page_stands(tmp_path: Path) -> None:
     ]
 
 
+def test_a_route_counts_the_minutes_of_pages_that_stand(tmp_path: Path) -> None:
+    (tmp_path / "docs/pages/notebooks").mkdir(parents=True)
+    (tmp_path / "docs/pages/timing.md").write_text("word " * 12000)
+    (tmp_path / "docs/pages/notebooks/basics.py").write_text(
+        f"# ---\n# title: T\n# ---\n\n# %% [markdown]\n# {'word ' * 1000}\n\n# %%\nprint({'word, ' * 1000})\n"
+    )
+    legs = [
+        ["Time", "timing.md#own", "time an op"],
+        ["Basics", "notebooks/basics.ipynb", "run it"],
+        ["Ship", "ship.md", "ship"],
+    ]
+    shown = doors.route(tmp_path, Place("learning/beginner.md", "learning/beginner/"), legs)
+    assert shown.splitlines()[:3] == [
+        "1. [**Time**](../timing.md#own), 60 minutes: time an op",
+        "1. [**Basics**](../notebooks/basics.ipynb), 6 minutes: run it",  # the word "markdown" is one, too
+        "1. **Ship** (not written yet): ship",
+    ]
+    assert "Together they are 1 hour and 6 minutes." in shown
+
+
 def test_the_second_door_is_that_of_the_questions() -> None:
     jobs = START.partition("{{ jobs(")[2].partition("}}")[0]
     assert re.findall(r'"([\w/-]+\.md)', jobs)[1] == "reference/questions.md"

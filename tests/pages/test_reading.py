@@ -2,7 +2,7 @@
 
 import pytest
 
-from docs.publish.site import reading
+from docs.publish.markdown import reading
 
 PROSE = "word " * 1000  # five minutes
 

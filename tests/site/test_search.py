@@ -24,6 +24,8 @@ QUERIES = {
     "softmax": ["kernels/softmax/", "kernels/softmax-dropout/"],
     "how do I time": ["validation/timing/"],
     "do_bench": ["validation/timing/"],
+    "torch.utils.benchmark": ["validation/timing/#three-timers"],
+    "grid and num_warps of a compiled kernel": ["compiler/reading-the-output/#launched"],
     "out of memory": ["validation/memory/", "patterns/attention/"],
     "torch.compile": ["compiler/what-compile-does/", "compiler/compile-time/"],
     "TORCH_LOGS": ["compiler/reading-the-output/#logs", "reference/environment-variables/#torch-logs"],

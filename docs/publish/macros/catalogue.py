@@ -194,6 +194,10 @@ class Macros:
         """
         return self._page.put_markdown(doors.jobs(self._root, wanted))
 
+    def route(self, *legs: doors.Leg) -> str:
+        """A path through pages, with minutes: route(["Timing", "validation/timing.md", "what to do there"], ...)."""
+        return self._page.put_markdown(doors.route(self._root, self._page.place, legs))
+
     def clone(self, command: str) -> str:
         """The lines that install torch, clone the repository and run a command in it."""
         return self._page.put_markdown(doors.clone(self._page.place, command))

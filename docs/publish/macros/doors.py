@@ -1,8 +1,11 @@
-"""The doors of the start page: jobs that lead to the pages which answer them, and the lines that fetch the code."""
+"""Ways into the site: jobs that lead to the pages which answer them, paths through pages, and the first commands."""
 
+import posixpath
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from docs.publish.markdown import reading
 from docs.publish.place import Place
 from snippets.environment import NEWEST, OLDEST
 
@@ -17,7 +20,41 @@ def jobs(root: Path, wanted: Iterable[Job]) -> str:
 
 
 def _stands(root: Path, page: str) -> bool:
-    return (root / "docs" / "pages" / page.partition("#")[0]).is_file()
+    return _source(root, page).is_file()
+
+
+def _source(root: Path, page: str) -> Path:
+    """The file that a page is written in: of a notebook the script."""
+    return root / "docs" / "pages" / re.sub(r"\.ipynb$", ".py", page.partition("#")[0])
+
+
+Leg = tuple[str, str, str]  # a page's name, its file (maybe with an anchor), and what the reader does there
+
+
+def route(root: Path, place: Place, legs: Iterable[Leg]) -> str:
+    """A path through pages as a Markdown list, with the minutes that each takes to read, and their sum.
+
+    A page that does not stand yet is named, and neither linked nor counted.
+    """
+    lines, total = [], 0
+    for name, page, what in legs:
+        if not _stands(root, page):
+            lines.append(f"1. **{name}** (not written yet): {what}")
+            continue
+        text = _source(root, page).read_text(encoding="utf-8")
+        minutes = reading.minutes(_prose(text) if page.endswith(".ipynb") else text)
+        total += minutes
+        link = posixpath.relpath(page, posixpath.dirname(place.path) or ".")
+        lines.append(f"1. [**{name}**]({link}), {minutes} {'minute' if minutes == 1 else 'minutes'}: {what}")
+    hours, rest = divmod(total, 60)
+    spent = [f"{hours} {'hour' if hours == 1 else 'hours'}"] * bool(hours) + [f"{rest} minutes"] * bool(rest)
+    return "\n".join(lines) + f"\n\nThe minutes are for reading. Together they are {' and '.join(spent)}.\n"
+
+
+def _prose(script: str) -> str:
+    """The cells of a notebook's script that are no code."""
+    cells = re.split(r"^# %%", script, flags=re.MULTILINE)
+    return "\n".join(cell for cell in cells if cell.startswith(" [markdown]"))
 
 
 def requirement() -> str:

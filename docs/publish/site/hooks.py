@@ -26,13 +26,13 @@ from docs.publish.macros.catalogue import Macros
 from docs.publish.macros.charts import svg
 from docs.publish.macros.page import Page
 from docs.publish.macros.render import render
-from docs.publish.markdown import elsewhere, markers, pages, scripts
+from docs.publish.markdown import elsewhere, markers, pages, reading, scripts
 from docs.publish.place import SITE, Place, kernel_files
 from docs.publish.records import reports, sweeps
 from docs.publish.records.captures import Captures
 from docs.publish.records.schema import TestReport
 from docs.publish.records.store import Store
-from docs.publish.site import glossary, notebooks, reading, search
+from docs.publish.site import glossary, notebooks, search
 
 
 @dataclass
