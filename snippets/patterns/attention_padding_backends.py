@@ -73,8 +73,8 @@ def kernels(call: Callable[[], object]) -> list[str]:
 
 
 def short(name: str) -> str:
-    """A kernel's name without what it returns, its template's arguments and its parameters."""
-    return re.sub(r"^(void|static) ", "", re.sub(r"[<(].*", "", name)).removesuffix("_kernel0_0")
+    """A kernel's name without what it returns, its template's arguments, its parameters and its tiles."""
+    return re.sub(r"^(void|static) |[<(].*|_knob_.*", "", name)
 
 
 # --8<-- [end:kernels]
@@ -141,10 +141,10 @@ def show_takes(batch: Batch) -> None:
         "float mask": {"attn_mask": as_float(mask, batch.inputs[0].dtype)},
         "is_causal and a padding mask": {"attn_mask": padding, "is_causal": True},
     }
-    print(f"{'':<20}" + "".join(f"{name:>{len(name) + 4}}" for name in given))
+    print(" " * 20 + "".join(f"    {name}" for name in given))
     for backend in ("FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION", "MATH"):
         found = {name: verdict(getattr(SDPBackend, backend), batch, expected, **how) for name, how in given.items()}
-        print(f"{backend:<20}" + "".join(f"{said:>{len(name) + 4}}" for name, said in found.items()))
+        print(f"{backend:<20}" + "".join(said.rjust(len(name) + 4) for name, said in found.items()))
 
 
 # ---- what it costs to make ------------------------------------------------------------------------------------------

@@ -481,6 +481,7 @@ CAPTURES = (
     Output("patterns/attention", "snippets.patterns.attention"),
     Output("patterns/attention-gpu", "snippets.patterns.attention", device="cuda"),
     Output("patterns/attention-padding/proof", _PADDING, "proof"),
+    Output("patterns/attention-padding/packing", f"{_PADDING}_packing", also=_PADDED),
     Output("patterns/attention-padding/backends", f"{_PADDING}_backends", "backends", device="cuda", also=_PADDED),
     Output("patterns/attention-padding/takes", f"{_PADDING}_backends", "takes", device="cuda", also=_PADDED),
     Output("patterns/attention-padding/making", f"{_PADDING}_backends", "making", device="cuda", also=_PADDED),

@@ -191,3 +191,15 @@ def test_a_sweep_names_every_project_file_that_it_measures(name: str) -> None:
     used = imported(plan) | imported(path) | {file for helper in sweeps.METHOD for file in imported(ROOT / helper)}
     elsewhere = {"snippets/validation/compiled_code.py"}  # the GPUs that stand_ins knows; a sweep asks its own
     assert names({plan, path} | used) - set(METHOD) - PLUMBING - elsewhere <= set(files)
+
+
+def test_no_hashed_file_has_a_format_within_a_format() -> None:
+    """`f"{x:>{n}}"`: Python 3.12 parses it into another tree than 3.11, so its hash depends on the version."""
+    found = []
+    for path in (
+        file for folder in ("snippets", "kernels", "tests/benchmarks") for file in (ROOT / folder).rglob("*.py")
+    ):
+        parts = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FormattedValue))
+        nested = [node for node in parts if node.format_spec and len(list(ast.walk(node.format_spec))) > 2]
+        found += [f"{path.relative_to(ROOT)}:{node.lineno}" for node in nested]
+    assert not found

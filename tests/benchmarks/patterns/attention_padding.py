@@ -10,6 +10,7 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from snippets.patterns import attention_padding as padding
 from snippets.patterns.attention_padding import make_blocks, make_mask, make_packing, pack, spread_lengths
+from snippets.patterns.attention_padding_packing import packed_inside
 from tests.benchmarks import sides, wrong
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 
@@ -34,7 +35,16 @@ def points(device: torch.device) -> Iterator[Point]:
     yield Point(short | {"causal": 1}, "bfloat16", "both", ("calls",))
 
 
-ON_THE_GPU = ("formula", "mask", "mask-float", "causal-only", "flex", "packed-inside", "varlen")  # nested waits for it
+ON_THE_GPU = (  # all but nested tensors, which wait for the host
+    "formula",
+    "mask",
+    "mask-float",
+    "causal-only",
+    "flex",
+    "packed-inside",
+    "packed-gradient",
+    "varlen",
+)
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -98,6 +108,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
             **({"causal-only": padded(lambda: padding.causal_only)} if causal else {}),
             "flex": padded(compiled),
             "packed-inside": padded(lambda: partial(padding.packed_inside, packing=packing, causal=causal)),
+            "packed-gradient": padded(lambda: partial(packed_inside, packing=packing, causal=causal)),
             "varlen": packed(padding.variable_length),
             "nested": packed(padding.nested),
         },
@@ -137,12 +148,21 @@ LABELS = {
     "flex": {"label": "FlexAttention, block mask", "short": "Flex", "role": "compile"},
     "varlen": {"label": "varlen_attn, packed rows", "short": "varlen", "role": "peer-2"},
     "packed-inside": {"label": "varlen_attn, packed around it", "short": "packed around", "role": "peer-2"},
+    "packed-gradient": {
+        "label": "varlen_attn, packed around it, own gradient",
+        "short": "own gradient",
+        "role": "peer-2",
+    },
     "nested": {"label": "SDPA, nested tensor", "short": "nested", "role": "other"},
 }
 CASE = Case(
     name="patterns/attention-padding",
     question="Which attention for a training batch whose rows differ in length, and what does padding cost?",
-    sources=("snippets/patterns/attention_padding.py", *sides.SOURCES),
+    sources=(
+        "snippets/patterns/attention_padding.py",
+        "snippets/patterns/attention_padding_packing.py",
+        *sides.SOURCES,
+    ),
     points=points,
     prepare=prepare,
 )

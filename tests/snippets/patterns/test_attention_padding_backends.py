@@ -23,7 +23,10 @@ def small(monkeypatch):
     [
         ("void pytorch_flash::flash_fwd_kernel<Traits<128, 64>, true>(Params)", "pytorch_flash::flash_fwd_kernel"),
         ("fmha_cutlassF_bf16_aligned_64x128_rf_sm80(P::Params)", "fmha_cutlassF_bf16_aligned_64x128_rf_sm80"),
-        ("cudnn_native_sdpa_sm90_flash_fprop_64x128_kernel0_0", "cudnn_native_sdpa_sm90_flash_fprop_64x128"),
+        (
+            "cudnn_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_kernel0_0",
+            "cudnn_sdpa_sm90_flash_fprop_wgmma_f16",
+        ),
         ("triton_tem_fused_0", "triton_tem_fused_0"),
     ],
 )
