@@ -31,7 +31,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from triton.backends.compiler import GPUTarget
 
-from snippets.compiler.inductor_code import made, standalone
+from snippets.compiler.inductor_code import standalone
 
 
 # --8<-- [start:function]
@@ -218,32 +218,6 @@ def main() -> None:
         for constants, warps in configurations:
             blocks = ", ".join(f"{constant} {value}" for constant, value in constants.items())
             print(f"    {blocks:<30} num_warps {warps:2}   grid {math.ceil(numel / constants['XBLOCK'])}")
-    if torch.cuda.is_available():
-        on_this_gpu()
-
-
-def on_this_gpu() -> None:
-    """Compile and run the same on the GPU at hand: what was chosen for each launch, and what a profiler calls it."""
-    inputs = [torch.randn(shape, device="cuda").bfloat16().requires_grad_() for shape in SHAPES]
-    print("==== launched")
-    for graph in made(block, *inputs):
-        for launch in graph.launches:
-            binary = launch.binary
-            blocks = ", ".join(f"{constant} {value}" for constant, value in binary.get("constants", {}).items())
-            options = f"{blocks}, num_warps {binary['options']['num_warps']}, tried {binary['tried']}" if binary else ""
-            print(f"{graph.direction:<9} {launch.name:<52} {options}")
-    print("==== profile")
-    torch.compiler.reset()
-    compiled = torch.compile(block, dynamic=False)
-    for _ in range(2):
-        compiled(*inputs).sum().backward()
-    torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        compiled(*inputs).sum().backward()
-        torch.cuda.synchronize()
-    events = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-    for event in sorted(events, key=lambda event: event.time_range.start):
-        print(event.name[:100])
 
 
 def body(source: str) -> str:

@@ -159,11 +159,18 @@ def causal_masks(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 "eager attention gets is_causal=True and no mask; the captured graph builds the mask as a "
                 "tensor and passes it",
                 "say is_causal=True where attention is called, whatever the library decides while it is traced",
+                page="examples/llama.md#causal",
             )
 
 
 def mask_finding(
-    title: str, lines: tuple, calls: list[Call], evidence: str, change: str, weight: str = "finding"
+    title: str,
+    lines: tuple,
+    calls: list[Call],
+    evidence: str,
+    change: str,
+    weight: str = "finding",
+    page: str = f"{ATTENTION}#one-kernel",
 ) -> Finding:
     half = sum(call.flops for call in calls) // 2
     return Finding(
@@ -173,7 +180,7 @@ def mask_finding(
         lines,
         evidence,
         change,
-        f"{ATTENTION}#one-kernel",
+        page,
         saves=half // 200,
         kernels=1,
         weight=weight,

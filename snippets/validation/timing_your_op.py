@@ -1,15 +1,11 @@
-"""Two versions of a softmax under three timers: this site's, PyTorch's and Triton's.
+"""Two versions of a softmax, timed side by side.
 
 Run `python -m snippets.validation.timing_your_op`.
 """
 
-from collections.abc import Callable
-
 import torch
-import torch.utils.benchmark
-from torch import Tensor
 
-from snippets.validation.timing import Call, measure
+from snippets.validation.timing import measure
 
 
 # --8<-- [start:versions]
@@ -36,52 +32,10 @@ def two_versions() -> None:
     # --8<-- [end:use]
 
 
-# --8<-- [start:others]
-def benchmark(call: Call) -> float:
-    """PyTorch's timer: the host's clock around many calls in a row. Unless told, it takes one thread on a CPU."""
-    timer = torch.utils.benchmark.Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
-    return timer.blocked_autorange(min_run_time=0.2).median
-
-
-def do_bench(call: Call) -> float:
-    """Triton's timer: two events on the GPU around one call with a cold cache. Unless told, it returns a mean."""
-    from triton.testing import do_bench
-
-    return do_bench(call, return_mode="median") * 1e-3
-
-
-# --8<-- [end:others]
-
-
-def three_timers(x: Tensor) -> None:
-    """Print a line for each timer, with the microseconds that it finds for each version."""
-    calls = {"written_out": lambda: written_out(x), "fused": lambda: fused(x)}
-
-    def measured(mode: str) -> Callable[[], list[float]]:
-        return lambda: [timing.p50 for timing in measure(calls, x.device, mode).values()]
-
-    timers: dict[str, tuple[bool, Callable[[], list[float]]]] = {
-        'measure(mode="device")': (True, measured("device")),
-        "do_bench": (True, lambda: [do_bench(call) for call in calls.values()]),
-        'measure(mode="calls")': (False, measured("calls")),
-        "benchmark.Timer": (False, lambda: [benchmark(call) for call in calls.values()]),
-    }
-    print(f"{' x '.join(map(str, x.shape))}, {str(x.dtype).removeprefix('torch.')}")
-    print(f"{'':24}" + "".join(f"{name:>16}" for name in calls))
-    for name, (needs_gpu, times) in timers.items():
-        possible = x.is_cuda or not needs_gpu
-        cells = [f"{seconds * 1e6:.1f} us" for seconds in times()] if possible else ["needs a GPU"] * len(calls)
-        print(f"{name:24}" + "".join(f"{cell:>16}" for cell in cells))
-
-
 def main() -> None:
-    """Print the times of both versions, then what each timer says of them: on a GPU small and large."""
+    """Print the times of both versions."""
     print("==== two versions")
     two_versions()
-    print("==== three timers")
-    shapes = [(64, 1024), (32768, 4096)] if torch.cuda.is_available() else [(64, 1024)]
-    for shape in shapes:
-        three_timers(torch.randn(shape, device="cuda" if torch.cuda.is_available() else "cpu"))
 
 
 if __name__ == "__main__":

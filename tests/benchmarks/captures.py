@@ -93,11 +93,15 @@ _MEMORY = "snippets.validation.memory"
 _MODES = "snippets.compiler.modes"
 _MODULE = "snippets.examples.first_optimized_module"
 _LLAMA = "snippets.examples.llama"
+_PADDING = "snippets.patterns.attention_padding"
+_PADDED = ("snippets/patterns/attention_padding.py",)
 _PITFALLS = "snippets.reference.common_pitfalls"
+_PROFILING = "snippets.validation.profiling"
 _READING = "snippets.compiler.reading_the_output"
 _RECOMPILATION = "snippets.compiler.recompilation"
 _SECONDS = "snippets.compiler.compile_time"
 _TRAINING = "snippets.compiler.training"
+_TIMING = "snippets.validation.timing"
 _YOURS = "snippets.validation.timing_your_op"
 
 
@@ -233,14 +237,24 @@ def _ahead_of_time() -> Iterator[Output]:
 
 
 def _memory() -> Iterator[Output]:
-    """Who holds memory, predicted without a GPU."""
-    also = (_MEMORY.replace(".", "/") + ".py",)
+    """Who holds memory, predicted without a GPU, and what a GPU's allocator keeps."""
+    also: tuple[str, ...] = (_MEMORY.replace(".", "/") + ".py",)
     yield Output("validation/memory/your-model", f"{_MEMORY}_your_model", also=also)
     for section in (
         "graphs alive", "peak", "saved", "saved, SDPA", "remedies", "in place", "summed", "stored", "last step",
     ):  # fmt: skip
         name = section.replace(",", "").replace(" ", "-").lower()
         yield Output(f"validation/memory/{name}", f"{_MEMORY}_remedies", section, also=also)
+    also = (*also, f"{_MEMORY.replace('.', '/')}_remedies.py")
+    for section in ("reserved", "growing", "holes", "snapshot"):
+        yield Output(
+            f"validation/memory/{section}",
+            f"{_MEMORY}_allocator",
+            section,
+            device="cuda",
+            varies=r"\d[\d,.]*",
+            also=also,
+        )
 
 
 def _training() -> Iterator[Output]:
@@ -278,6 +292,12 @@ def _reading() -> Iterator[Output]:
             "python" if name in ("pointwise", "reduction", "persistent", "fused-backward", "settings") else "text"
         )
         yield Output(f"compiler/reading-the-output/{name}", triton, section, language, also=also)
+    launched = f"{_READING}_launched"
+    also = tuple(f"snippets/compiler/reading_the_output{part}.py" for part in ("", "_triton"))
+    chosen = r"[XYR]\d*_?BLOCK \d+,? *|num_\w+ +\d+ *| +[\dx]+(?= )|\*|nvjet\w+…?"  # Inductor chooses by timing
+    for section in ("tried", "launched", "profile", "eager"):
+        name = f"compiler/reading-the-output/{section}"
+        yield Output(name, launched, section, device="cuda", varies=chosen, also=also)
 
 
 def _diagnosis() -> Iterator[Output]:
@@ -293,6 +313,41 @@ def _diagnosis() -> Iterator[Output]:
         if section.startswith("compiling"):  # kernels are tried, too
             measured += r"|\d+ kernels"
         yield Output(name, programs, section, device="cuda", varies=measured, also=also)
+
+
+def _timing() -> Iterator[Output]:
+    """Two versions of an operation as the page's first lines time them, and what other timers say."""
+    for device, ending in (("cpu", ""), ("cuda", "-gpu")):
+        yield Output(f"validation/timing-your-op/two-versions{ending}", _YOURS, "two versions", device=device)
+        name, also = f"validation/timing-three/three-timers{ending}", (f"{_YOURS.replace('.', '/')}.py",)
+        yield Output(name, f"{_TIMING}_three", "three timers", device=device, also=also)
+
+
+def _profiling() -> Iterator[Output]:
+    """A step in five forms as a timeline and read, what a profile costs, and what the GPU counts of three kernels."""
+    page, also = "validation/profiling", tuple(f"snippets/validation/{name}.py" for name in ("profiling", "timing"))
+    programs = f"{_PROFILING}_programs"
+    found = r"ProfilerStep#\d+|gaps: .*|waits: .*|[\d.]+%"  # read from times, as the order of rows is
+    rows = r"(?<=\n).*"  # of a table, in the order of their times
+    yield Output(f"{page}/first-steps", programs, "first steps", device="cuda", also=also)
+    for name in ("eager", "compiled", "graph", "ahead", "waiting"):
+        yield Output(f"{page}/{name}", programs, name, device="cuda", varies=found, also=also)
+        yield Output(
+            f"{page}/timeline-{name}", programs, f"{name}, timeline", "json", "cuda",
+            varies=r'(?<="bars": ).*|(?<="arrows": ).*', also=also, verbatim=True,
+        )  # fmt: skip
+    for name in ("eager", "waiting"):
+        yield Output(f"{page}/table-{name}", programs, f"{name}, table", device="cuda", varies=rows, also=also)
+    yield Output(f"{page}/full", programs, "full", device="cuda", varies=rows, also=also)
+    yield Output(f"{page}/clock", programs, "clock", device="cuda", also=also)
+    for name in ("eager", "ahead"):
+        yield Output(f"{page}/costs-{name}", programs, f"{name}, costs", device="cuda", varies=r"[\d.]+ MB", also=also)
+    yield Output(f"{page}/without-a-gpu", programs, "eager", varies=r"ProfilerStep#\d+|(?<=\n  ).*", also=also)
+    yield Output(f"{page}/inside", programs, "inside", also=also)
+    counters = ("snippets/validation/profiling.py", "kernels/rms_norm.py")
+    yield Output(
+        f"{page}/counters", f"{_PROFILING}_counters", "counters", device="cuda", varies=r"\d[\d.]*", also=counters
+    )
 
 
 def _regressions() -> Iterator[Output]:
@@ -349,6 +404,24 @@ def _assistant() -> Iterator[Output]:
         yield Output(name, module, section, varies=varies, also=tuple(tool))
     verdict = r"[\d.]+|faster|slower|as fast"
     yield Output("validation/assistant/validate", module, "validate", varies=verdict, also=tuple(tool))
+    for section in ("gpt", "forecaster", "validate"):  # on a GPU the order of findings is that of times
+        name = f"validation/assistant/{section}-gpu"
+        yield Output(name, module, section, device="cuda", varies=r"(?s:.+)", also=tuple(tool))
+    llama = (*tool, "snippets/examples/llama.py")
+    for section in ("findings", "trials"):
+        name = f"validation/assistant/llama-{section}"
+        yield Output(name, f"{_ASSISTANT}_llama", section, device="cuda", varies=r"(?s:.+)", also=llama)
+
+
+def _torchscript() -> Iterator[Output]:
+    """What TorchScript makes, says, gets wrong and refuses; on a GPU what its executor runs, and its first calls."""
+    module, page = "snippets.compiler.torchscript", "compiler/torchscript"
+    for section in ("warning", "ir", "traced", "refused"):
+        yield Output(f"{page}/{section}", module, section, varies=r"\.py:\d+:\d+")
+    for section in ("executed", "first calls"):
+        yield Output(
+            f"{page}/{section.replace(' ', '-')}", module, section, device="cuda", varies=r"\.py:\d+:\d+|\d+\.\d+"
+        )
 
 
 def _variables() -> Iterator[Output]:
@@ -384,6 +457,7 @@ CAPTURES = (
     *_memory(),
     *_reading(),
     *_training(),
+    *_torchscript(),
     Output("compiler/what-compile-does/eager", _COMPILER, "eager"),
     Output("compiler/what-compile-does/eager-timed", _COMPILER, "eager, timed", device="cuda"),
     Output("compiler/what-compile-does/dynamo", _COMPILER, "Dynamo", "python"),
@@ -400,15 +474,26 @@ CAPTURES = (
     Output("kernels/first-kernel/odd", _FIRST, "odd"),
     Output("kernels/first-kernel/stages", _FIRST, "stages"),
     Output("kernels/first-kernel/offsets", _FIRST, "offsets"),
+    *(
+        Output(f"kernels/first-kernel/{section}-gpu", _FIRST, section, device="cuda")
+        for section in ("odd", "stages", "offsets", "registers")
+    ),
     Output("patterns/attention", "snippets.patterns.attention"),
     Output("patterns/attention-gpu", "snippets.patterns.attention", device="cuda"),
+    Output("patterns/attention-padding/proof", _PADDING, "proof"),
+    Output("patterns/attention-padding/backends", f"{_PADDING}_backends", "backends", device="cuda", also=_PADDED),
+    Output("patterns/attention-padding/takes", f"{_PADDING}_backends", "takes", device="cuda", also=_PADDED),
+    Output("patterns/attention-padding/making", f"{_PADDING}_backends", "making", device="cuda", also=_PADDED),
+    Output(
+        "patterns/attention-padding/training", f"{_PADDING}_training", "", device="cuda", varies=r"\d\S*", also=_PADDED
+    ),
     Output("validation/compiled-code/fp64", _FINDINGS, "fp64"),
     Output("validation/compiled-code/narrow", _FINDINGS, "narrow"),
     Output("validation/compiled-code/spill", _FINDINGS, "spill"),
     Output("validation/equivalence", "snippets.validation.equivalence"),
-    Output("validation/timing-your-op/three-timers", _YOURS, "three timers"),
-    Output("validation/timing-your-op/two-versions", _YOURS, "two versions"),
+    *_timing(),
     *_diagnosis(),
+    *_profiling(),
     *_regressions(),
 )
 

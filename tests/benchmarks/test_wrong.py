@@ -30,6 +30,10 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
         ({"norms": 2} | ROWS, "forward"),
         ({"convolution": 2, "batch": 2, "channels": 16, "side": 8}, "forward"),
     ],
+    "compiler/torchscript": [
+        *(({"component": number} | ROWS, "forward") for number in (3, 4)),
+        *(({"component": number} | ROWS, "forward both") for number in (1, 2, 5)),
+    ],
     "compiler/training": [({"layers": 1, "width": 128, "vocabulary": 256, "rows": 2, "length": 32}, "both")],
     "compiler/what-compile-does": [
         ({"operations": 6} | ROWS, "forward both"),
@@ -41,6 +45,7 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
         ({"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256, "traced": 1}, "both"),
         ({"batch": 1, "tokens": 256, "heads": 4, "kv_heads": 2, "head_dim": 64}, "both"),
     ],
+    "examples/llama-flash4": [({"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256}, "both")],
     "first-speedup": [({"width": 256, "heads": 2, "batch": 1, "tokens": 64}, "forward")],
     "kernels/add-rms-norm": [(ROWS, "forward backward both"), (BLOCK, "forward both")],
     "kernels/cross-entropy": [

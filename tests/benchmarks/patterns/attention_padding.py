@@ -1,0 +1,148 @@
+"""Attention over rows of unequal length: what padding costs, and what each way to leave it out costs."""
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
+
+from snippets.patterns import attention_padding as padding
+from snippets.patterns.attention_padding import make_blocks, make_mask, make_packing, pack, spread_lengths
+from tests.benchmarks import sides, wrong
+from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
+
+SIZE = 128  # of a head
+HEADS_AT_ONCE = 4  # in the float64 reference, so that its scores fit into memory
+Way = Callable[..., Tensor]  # q, k and v to the result
+
+
+def points(device: torch.device) -> Iterator[Point]:
+    """Medium, long and short rows, causal or not; of short ones the host's time, too, and nested tensors with it."""
+    if device.type == "cpu":
+        on_a_cpu = ("formula", "mask", "mask-float", "causal-only")
+        for causal in (1, 0):
+            shape = {"rows": 4, "tokens": 96, "heads": 2, "causal": causal}
+            yield Point(shape, "float32", "both", ("calls",), on_a_cpu)
+        return
+    medium, long, short = ({"rows": r, "tokens": t, "heads": 16} for r, t in ((8, 2048), (2, 8192), (16, 512)))
+    yield Point(medium | {"causal": 1}, "bfloat16", "forward", variants=ON_THE_GPU)
+    for shape in (medium, long, short):
+        for causal in (1, 0):
+            yield Point(shape | {"causal": causal}, "bfloat16", "both", variants=ON_THE_GPU)
+    yield Point(short | {"causal": 1}, "bfloat16", "both", ("calls",))
+
+
+ON_THE_GPU = ("formula", "mask", "mask-float", "causal-only", "flex", "packed-inside", "varlen")  # nested waits for it
+
+
+def prepare(point: Point, device: torch.device) -> Workload:
+    """Random q, k and v, at padding too: a way that looks there is found out. No gradient comes in at padding."""
+    rows, tokens, heads, causal = (*list(point.shape.values())[:3], bool(point.shape["causal"]))
+    dtype, training = getattr(torch, point.dtype), point.direction == "both"
+    on_the_host = spread_lengths(rows, tokens)
+    lengths, packing = on_the_host.to(device), make_packing(on_the_host, tokens, device)
+    shape = (rows, tokens, heads, SIZE if device.type == "cuda" else 16)
+    inputs = [torch.randn(shape, device=device).to(dtype) for _ in range(3)]
+    everywhere = torch.randn(shape, device=device).to(dtype)
+    incoming = everywhere * padding.real_tokens(lengths, tokens)[..., None, None]
+    mask = make_mask(lengths, tokens, causal)
+
+    names = ("output", "q.grad", "k.grad", "v.grad")
+    step = sides.both if training else sides.forward
+
+    def call(way: Way, packed: bool = False, coming: Tensor = incoming) -> Call:
+        given = [pack(t, packing) if packed else t for t in (*inputs, coming)]
+        leaves = tuple(t.detach().requires_grad_(training) for t in given[:3])
+        return step(way, leaves, (), (given[3],))
+
+    def results(returned: object, packed: bool = False) -> Results:
+        """At real tokens."""
+        found = sides.tupled(returned)  # type: ignore[arg-type]
+        return dict(zip(names, (t if packed else pack(t, packing) for t in found), strict=False))
+
+    def padded(way: Callable[[], Way]) -> Variant:
+        return Variant(lambda: call(way()), results)
+
+    def packed(way: Way) -> Variant:
+        return Variant(lambda: call(partial(way, packing=packing, causal=causal), True), partial(results, packed=True))
+
+    def wrongly(way: Way, coming: Tensor = incoming) -> Callable[[Results], Results]:
+        return lambda baseline: results(call(way, coming=coming)())
+
+    def compiled() -> Way:
+        attend = torch.compile(flex_attention, dynamic=False)
+        return partial(padding.flex, blocks=make_blocks(lengths, tokens, causal), attend=attend)
+
+    formula, neighbours = partial(padding.formula, mask=mask), mask.roll(1, -1)
+    not_right = {
+        "5% too large": wrongly(wrong.scaled(formula)),
+        "scores 10% too large": wrongly(lambda q, k, v: formula(1.1 * q, k, v)),
+        "the mask moved by one": wrongly(partial(padding.formula, mask=neighbours)),
+    }
+    if causal:
+        not_right["the future not masked"] = wrongly(partial(padding.formula, mask=make_mask(lengths, tokens, False)))
+    else:
+        not_right["padding looked at"] = wrongly(partial(padding.formula, mask=torch.ones_like(mask)))
+        not_right["causal"] = wrongly(partial(padding.formula, mask=make_mask(lengths, tokens, True)))
+    if training and not causal:
+        not_right["a gradient at padding"] = wrongly(formula, everywhere)
+    work = sum(length * (length + 1) / 2 if causal else length**2 for length in on_the_host.tolist())
+    moved = len(packing.index) * heads * shape[-1] * dtype.itemsize
+    return Workload(
+        variants={
+            "formula": padded(lambda: formula),
+            "mask": padded(lambda: partial(padding.with_mask, mask=mask)),
+            "mask-float": padded(lambda: partial(padding.with_mask, mask=padding.as_float(mask, dtype))),
+            **({"causal-only": padded(lambda: padding.causal_only)} if causal else {}),
+            "flex": padded(compiled),
+            "packed-inside": padded(lambda: partial(padding.packed_inside, packing=packing, causal=causal)),
+            "varlen": packed(padding.variable_length),
+            "nested": packed(padding.nested),
+        },
+        baseline="formula",
+        reference=lambda: in_float64(inputs, incoming, on_the_host, causal, training),
+        bytes_read=(4 if training else 3) * moved,
+        bytes_written=(4 if training else 1) * moved,
+        flops=round((2 + 5 * training) * 2 * work * heads * shape[-1]),  # two products, and five in backward
+        wrong=not_right,
+    )
+
+
+def in_float64(inputs: list[Tensor], incoming: Tensor, lengths: Tensor, causal: bool, training: bool) -> Results:
+    """Each row alone, without its padding, and some heads of it at a time."""
+    found: list[list[Tensor]] = []
+    for row, length in enumerate(lengths.tolist()):
+        parts = []
+        for head in range(0, incoming.shape[2], HEADS_AT_ONCE):
+            here = (row, slice(length), slice(head, head + HEADS_AT_ONCE))
+            q, k, v = leaves = [t[here].detach().double().requires_grad_(training) for t in inputs]
+            scores = torch.einsum("qhd,khd->hqk", q, k) / math.sqrt(q.shape[-1])
+            if causal:
+                scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -math.inf)
+            output = torch.einsum("hqk,khd->qhd", scores.softmax(-1), v)
+            grads = torch.autograd.grad(output, leaves, incoming[here].double()) if training else ()
+            parts.append((output.detach(), *grads))
+        found.append([torch.cat(part, 1) for part in zip(*parts, strict=True)])
+    together = (torch.cat(part) for part in zip(*found, strict=True))
+    return dict(zip(("output", "q.grad", "k.grad", "v.grad"), together, strict=False))
+
+
+LABELS = {
+    "formula": {"label": "formula with a mask", "short": "formula", "role": "eager"},
+    "mask": {"label": "SDPA, boolean mask", "short": "bool mask", "role": "rewrite-2"},
+    "mask-float": {"label": "SDPA, float mask", "short": "float mask", "role": "rewrite-2"},
+    "causal-only": {"label": "SDPA, is_causal alone", "short": "is_causal", "role": "peer-1"},
+    "flex": {"label": "FlexAttention, block mask", "short": "Flex", "role": "compile"},
+    "varlen": {"label": "varlen_attn, packed rows", "short": "varlen", "role": "peer-2"},
+    "packed-inside": {"label": "varlen_attn, packed around it", "short": "packed around", "role": "peer-2"},
+    "nested": {"label": "SDPA, nested tensor", "short": "nested", "role": "other"},
+}
+CASE = Case(
+    name="patterns/attention-padding",
+    question="Which attention for a training batch whose rows differ in length, and what does padding cost?",
+    sources=("snippets/patterns/attention_padding.py", *sides.SOURCES),
+    points=points,
+    prepare=prepare,
+)
