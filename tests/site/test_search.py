@@ -22,7 +22,7 @@ BEST = """() => {
 QUERIES = {
     "first optimized module": ["examples/first-optimized-module/"],
     "where do I begin": ["learning/beginner/"],
-    "learning path": ["learning/beginner/"],
+    "the beginner's path": ["learning/beginner/"],
     "moving average without a loop": ["examples/first-optimized-module/"],
     "fused softmax": ["kernels/softmax/", "kernels/softmax-dropout/"],
     "softmax": ["kernels/softmax/", "kernels/softmax-dropout/"],
