@@ -27,7 +27,7 @@ def points(device: torch.device) -> Iterator[Point]:
     yield Point(SMALL, "float32", modes=("calls", "device"), variants=STEPWISE)
     yield Point(SMALL | {"batch": 4096}, "float32", modes=("burst",), variants=STEPWISE[:3])
     yield Point(
-        SMALL | {"unrolled": 1}, "float32", modes=("calls",), variants=("first-draft", "compile-draft", "graph")
+        SMALL | {"unrolled": STEPS}, "float32", modes=("calls",), variants=("first-draft", "compile-draft", "graph")
     )
     yield Point(SMALL | {"packaged": 1}, "float32", modes=("calls",), variants=("first-draft", "package", "graph"))
 
