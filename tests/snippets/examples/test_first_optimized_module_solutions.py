@@ -42,7 +42,8 @@ def two(mine: ModuleType, tmp_path: Path) -> None:
 
 
 def three(mine: ModuleType, tmp_path: Path) -> None:
-    checkpoints.test_three_a_graph_for_all_batch_sizes(mine)
+    with pytest.MonkeyPatch.context() as patch:
+        checkpoints.test_three_a_graph_for_all_batch_sizes(mine, patch)
 
 
 def four(mine: ModuleType, tmp_path: Path) -> None:
@@ -142,11 +143,12 @@ def test_the_checkpoints_judge_a_module_of_the_readers_own(tmp_path):
     of_ours = "from snippets.examples.first_optimized_module_draft import make_draft, make_input\n"
     start, end = SOURCE.index("class Better"), SOURCE.index("# --8<-- [end:two]")
     path = tmp_path / "faulty.py"
-    path.write_text((SOURCE[:start] + OWN + SOURCE[end:]).replace(of_ours, ""))
+    path.write_text((SOURCE[:start] + OWN + SOURCE[end:]).replace(of_ours, "").replace(WHOLE, f"{EAGER})"))
     spec = importlib.util.spec_from_file_location("own", path)
     mine = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(mine)
     two(mine, tmp_path)
+    three(mine, tmp_path)
     four(mine, tmp_path)
     path.write_text(path.read_text().replace("padding=1)).amax(-1)\n\n\ndef", "padding=0)).amax(-1)\n\n\ndef"))
     spec.loader.exec_module(mine)
