@@ -1,7 +1,7 @@
 """Five exercises from "Your first kernel". Copy this file, write the kernels, and let the tests judge them:
 
     cp snippets/kernels/first_kernel_exercises.py my_kernels.py
-    python -m pytest tests/exercises/test_first_kernel.py --mine my_kernels.py
+    python -m pytest tests/exercises --mine my_kernels.py
 
 `-k one` tests the first alone. Where there is no GPU, the tests use Triton's interpreter. Results begin as NaN: what
 your kernel does not write stays NaN.
@@ -124,4 +124,4 @@ class LogSoftmax(torch.autograd.Function):
 
 
 if __name__ == "__main__":
-    print("Copy this file, write the kernels, and run the tests on it: the first lines of the file say how.")
+    print("Copy this file, write the kernels, and run: python -m pytest tests/exercises --mine my_kernels.py")

@@ -1,7 +1,4 @@
-"""The exercises of docs/pages/kernels/first-kernel.md.
-
-python -m pytest tests/exercises/test_first_kernel.py --mine my_kernels.py
-"""
+"""The exercises of docs/pages/kernels/first-kernel.md: `python -m pytest tests/exercises --mine my_kernels.py`."""
 
 import numpy as np
 import pytest

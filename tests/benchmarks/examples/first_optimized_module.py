@@ -15,18 +15,21 @@ from tests.benchmarks import wrong
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import SOURCES, own
 
-ALL = ("first-draft", "compile-draft", "better", "compile", "graph", "package")
+STEPWISE = ("first-draft", "better", "compile", "graph")
+SMALL = {"batch": 64, "steps": STEPS, "width": 256}
 
 
 def points(device: torch.device) -> Iterator[Point]:
-    """Few accounts, where launches decide; and many, where the products do."""
+    """Few accounts, where launches decide; many, where the products do; and last what takes long to build."""
     if device.type == "cpu":  # no launches, and no CUDA graph
-        yield Point(
-            {"batch": 64, "steps": STEPS, "width": 64}, "float32", modes=("calls",), variants=ALL[:1] + ALL[2:4]
-        )
+        yield Point({"batch": 64, "steps": STEPS, "width": 64}, "float32", modes=("calls",), variants=STEPWISE[:3])
         return
-    yield Point({"batch": 64, "steps": STEPS, "width": 256}, "float32", modes=("calls", "device"), variants=ALL)
-    yield Point({"batch": 4096, "steps": STEPS, "width": 256}, "float32", modes=("burst",), variants=ALL[:1] + ALL[2:4])
+    yield Point(SMALL, "float32", modes=("calls", "device"), variants=STEPWISE)
+    yield Point(SMALL | {"batch": 4096}, "float32", modes=("burst",), variants=STEPWISE[:3])
+    yield Point(
+        SMALL | {"unrolled": STEPS}, "float32", modes=("calls",), variants=("first-draft", "compile-draft", "graph")
+    )
+    yield Point(SMALL | {"packaged": 1}, "float32", modes=("calls",), variants=("first-draft", "package", "graph"))
 
 
 def prepare(point: Point, device: torch.device) -> Workload:

@@ -34,6 +34,15 @@ def test_the_unsolved_file_fails_each_checkpoint_for_its_reason(tmp_path):
         assert re.fullmatch(expected, reason), reason
 
 
+def test_a_file_for_other_exercises_is_not_judged():
+    command = [
+        sys.executable, "-m", "pytest", "tests/exercises/test_first_optimized_module.py",
+        "--mine", "snippets/kernels/first_kernel_exercises.py",
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and re.search("= 5 skipped in ", done.stdout), done.stdout
+
+
 def test_k_chooses_one_checkpoint():
     path = "tests/exercises/test_first_optimized_module.py"
     names = [f"{path}::{name}" for name in vars(checkpoints) if name.startswith("test_")]

@@ -42,7 +42,8 @@ def two(mine: ModuleType, tmp_path: Path) -> None:
 
 
 def three(mine: ModuleType, tmp_path: Path) -> None:
-    checkpoints.test_three_a_graph_for_all_batch_sizes(mine)
+    with pytest.MonkeyPatch.context() as patch:
+        checkpoints.test_three_a_graph_for_all_batch_sizes(mine, patch)
 
 
 def four(mine: ModuleType, tmp_path: Path) -> None:
@@ -72,7 +73,7 @@ WHOLE = 'torch.compile(model, fullgraph=True, mode="reduce-overhead")'
             "waits for a number",
             id="waits",
         ),
-        pytest.param(three, WHOLE, f"{EAGER}, dynamic=False)", "got 4 for four sizes", id="a graph for each size"),
+        pytest.param(three, WHOLE, f"{EAGER}, dynamic=False)", "4 graphs for 4 sizes", id="a graph for each size"),
         pytest.param(four, "candidate(x.clone())", "candidate(x)", "", id="candidate has the input"),
         pytest.param(four, "for x in inputs:", "for x in inputs[:1]:", "its first result for ever", id="one input"),
         pytest.param(
@@ -102,3 +103,54 @@ def test_a_package_that_fails_elsewhere_is_found(tmp_path):
     (package := tmp_path / "model.pt2").write_bytes(b"no package")
     with pytest.raises(AssertionError, match="the package does not serve"):
         checkpoints.elsewhere(package, [torch.ones(1)])
+
+
+OWN = '''
+class Own(nn.Module):
+    """Another module: a convolution for each of eight scales, and the largest response."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filters = nn.ModuleList(nn.Conv1d(4, 6, 3, padding=1) for _ in range(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([F.relu(conv(x)).amax(-1) for conv in self.filters], -1)
+
+
+class Better(nn.Module):
+    def __init__(self, draft: nn.Module):
+        super().__init__()
+        self.weight = torch.cat([conv.weight for conv in draft.filters])
+        self.bias = torch.cat([conv.bias for conv in draft.filters])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(F.conv1d(x, self.weight, self.bias, padding=1)).amax(-1)
+
+
+def make_draft() -> nn.Module:
+    torch.manual_seed(0)
+    return Own().eval().requires_grad_(False)
+
+
+def make_input(batch: int) -> Tensor:
+    return torch.randn(batch, 4, 32)
+'''
+
+
+@torch.no_grad()
+def test_the_checkpoints_judge_a_module_of_the_readers_own(tmp_path):
+    """As the page says: other functions that make the module and its input, and another class."""
+    of_ours = "from snippets.examples.first_optimized_module_draft import make_draft, make_input\n"
+    start, end = SOURCE.index("class Better"), SOURCE.index("# --8<-- [end:two]")
+    path = tmp_path / "faulty.py"
+    path.write_text((SOURCE[:start] + OWN + SOURCE[end:]).replace(of_ours, "").replace(WHOLE, f"{EAGER})"))
+    spec = importlib.util.spec_from_file_location("own", path)
+    mine = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(mine)
+    two(mine, tmp_path)
+    three(mine, tmp_path)
+    four(mine, tmp_path)
+    path.write_text(path.read_text().replace("padding=1)).amax(-1)\n\n\ndef", "padding=0)).amax(-1)\n\n\ndef"))
+    spec.loader.exec_module(mine)
+    with pytest.raises(AssertionError, match="not the draft's function"):
+        two(mine, tmp_path)

@@ -1,0 +1,83 @@
+"""The learning paths: each leads through pages that stand, and ends with six questions whose answers are computed."""
+
+import ast
+import re
+
+import pytest
+
+from docs.publish.markdown import reading
+from docs.publish.markdown.pages import PAGES
+from tests.pages.prose import literals
+
+START = (PAGES / "index.md").read_text(encoding="utf-8")
+COMPUTED = re.compile(r"\{\{ (?:number|calc|captured)\(")
+PLANNED = {  # named on a path before they are written; once they stand they are linked like the others
+    "validation/profiling.md",
+    "patterns/attention-padding.md",
+    "compiler/torchscript.md",
+    "compiler/custom-kernels.md",
+    "examples/llama-bytes.md",
+}
+
+
+def text(level: str) -> str:
+    return (PAGES / "learning" / f"{level}.md").read_text(encoding="utf-8")
+
+
+def legs(level: str) -> list[list[str]]:
+    """What the page hands to `route`."""
+    (arguments,) = re.findall(r"\{\{ route\((.*?)\) \}\}", text(level), flags=re.DOTALL)
+    return ast.literal_eval(f"[{arguments}]")
+
+
+def answers(page: str) -> dict[str, str]:
+    """The questions of a self-check, with what each reveals."""
+    section = page.partition("## Self-check")[2].partition("\n## ")[0]
+    parts = re.split(r'^\?\?\? question "(.*)"$', section, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@pytest.mark.parametrize("level", reading.LEVELS)
+def test_every_page_of_a_path_stands(level: str) -> None:
+    pages = [page for _, page, _ in legs(level)]
+    assert len(pages) == len(set(pages)) >= 5
+    missing = {page for page in pages if not (PAGES / re.sub(r"\.ipynb$", ".py", page.partition("#")[0])).is_file()}
+    assert missing <= PLANNED
+
+
+@pytest.mark.parametrize("level", reading.LEVELS)
+def test_a_path_says_what_the_reader_can_do_and_leads_on(level: str) -> None:
+    page = text(level)
+    can = re.search(r"\*\*At the end you can\*\*\n\n((?:- .+\n)+)", page)
+    assert can and len(can[1].splitlines()) >= 4
+    assert f"level: {level}\n" in page and "\n## Next\n" in page
+
+
+@pytest.mark.parametrize("level", reading.LEVELS)
+def test_a_self_check_has_six_questions_whose_answers_are_computed(level: str) -> None:
+    found = answers(text(level))
+    assert [question.partition(".")[0] for question in found] == list("123456")
+    assert all(question.endswith("?") for question in found)
+    typed = [question for question, answer in found.items() if not COMPUTED.search(answer)]
+    assert not typed, "an answer without a number from a record or a run"
+    assert not list(literals(text(level)))
+    assert all("](../" in answer for answer in found.values()), "an answer leads to the page that explains it"
+
+
+def test_an_answer_that_is_typed_is_found() -> None:
+    page = (
+        '## Self-check\n\n??? question "1. How long?"\n\n    Long.\n\n??? question "2. And?"\n\n    {{ calc("a") }}\n'
+    )
+    found = answers(page)
+    assert [bool(COMPUTED.search(answer)) for answer in found.values()] == [False, True]
+
+
+def test_no_question_stands_on_two_paths() -> None:
+    every = [question.partition(". ")[2] for level in reading.LEVELS for question in answers(text(level))]
+    assert len(every) == len(set(every)) == 18
+
+
+def test_the_start_page_leads_to_each_path_and_the_beginners_ends_with_the_tutorial() -> None:
+    section = START.partition("## Three ways through")[2].partition("\n## ")[0]
+    assert re.findall(r"\(learning/(\w+)\.md\)", section) == list(reading.LEVELS)
+    assert legs("beginner")[-1][1] == "examples/first-optimized-module.md"
