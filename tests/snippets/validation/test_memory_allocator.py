@@ -29,5 +29,5 @@ def test_what_is_deleted_stays_reserved_until_empty_cache():
 @pytest.mark.parametrize("program", memory_allocator.PROGRAMS)
 def test_expandable_segments_reserve_little_more_than_is_used(program):
     plain, expandable = ([int(n.replace(",", "")) for n in in_a_process(program, s).split()] for s in ("", EXPANDABLE))
-    assert plain[0] == expandable[0], "the same tensors"
+    assert plain[0] == pytest.approx(expandable[0], rel=0.05), "the same tensors, rounded up to blocks of another size"
     assert expandable[1] < 1.15 * max(expandable[0], expandable[2]) < plain[1]
