@@ -40,17 +40,17 @@ def compiled(capability: tuple[int, int]):
 
 @functools.cache
 def kernel(device: int):
-    from cuda.core import Device
-
-    Device(device).set_current()
     return compiled(torch.cuda.get_device_capability(device)).get_kernel("rms")
 
 
 class Current:
-    """PyTorch's current stream, as cuda.core asks for one."""
+    """PyTorch's current stream on a device, as cuda.core asks for one."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
 
     def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, torch.cuda.current_stream().cuda_stream
+        return 0, torch.cuda.current_stream(self.device).cuda_stream
 
 
 # --8<-- [end:compiled]
@@ -64,7 +64,9 @@ def rms_cpp(x: Tensor, w: Tensor, eps: float) -> Tensor:
     from cuda.core import Device, LaunchConfig, launch
 
     y = torch.empty_like(x)
-    stream = Device(x.device.index).create_stream(Current())
+    device = Device(x.device.index)
+    device.set_current()  # cuda.core keeps its own idea of the current device
+    stream = device.create_stream(Current(x.device))
     config = LaunchConfig(grid=x.shape[0], block=256)
     sizes = numpy.int32(x.shape[1]), numpy.float32(eps)
     launch(stream, config, kernel(x.device.index), x.data_ptr(), w.data_ptr(), y.data_ptr(), *sizes)
