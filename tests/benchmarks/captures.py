@@ -424,6 +424,16 @@ def _torchscript() -> Iterator[Output]:
         )
 
 
+def _custom() -> Iterator[Output]:
+    """What opcheck says of operators, right and wrong; and on a GPU how Inductor types their arguments."""
+    module, page = "snippets.compiler.custom_kernels", "compiler/custom-kernels"
+    yield Output(f"{page}/opcheck", module, "opcheck", device="cuda")
+    yield Output(f"{page}/mistakes", module, "mistakes")
+    yield Output(f"{page}/signature", module, "signature", device="cuda")
+    also = ("snippets/compiler/custom_kernels.py",)
+    yield Output(f"{page}/cpp", f"{module}_cpp", device="cuda", varies=r"[\d.]+e-\d+", also=also)
+
+
 def _variables() -> Iterator[Output]:
     """Defaults of variables and options, and what some of them change on a CPU."""
     groups = ("see", "control", "kernels", "caches", "memory", "errors", "triton", "precedence")
@@ -458,6 +468,7 @@ CAPTURES = (
     *_reading(),
     *_training(),
     *_torchscript(),
+    *_custom(),
     Output("compiler/what-compile-does/eager", _COMPILER, "eager"),
     Output("compiler/what-compile-does/eager-timed", _COMPILER, "eager, timed", device="cuda"),
     Output("compiler/what-compile-does/dynamo", _COMPILER, "Dynamo", "python"),

@@ -1,0 +1,117 @@
+"""A Triton kernel in a compiled block, registered in four ways: what a call of each costs, and what the wall costs."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from snippets.compiler.custom_kernels import EPS, WAYS, block, rms_cast, written_out
+from snippets.compiler.what_compile_does import nbytes
+from tests.benchmarks import wrong
+from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
+from tests.benchmarks.own import SOURCES, own
+
+Norm = Callable[[Tensor, Tensor, float], Tensor]
+CALLED = tuple(WAYS)  # outside of compiled code
+
+
+def points(device: torch.device) -> Iterable[Point]:
+    """The operators by themselves, where only the host counts; and in a block, small and large."""
+    if device.type == "cpu":
+        yield Point({"block": 1, "rows": 16, "columns": 256}, "float32", "forward", ("calls",), ("eager", "compile"))
+        return
+    yield Point({"called": 1, "rows": 64, "columns": 1024}, "float32", "forward", ("calls",))
+    yield Point(
+        {"called": 2, "rows": 64, "columns": 1024}, "float32", "forward", ("calls",), ("eager", *list(WAYS)[1:])
+    )
+    yield Point({"block": 1, "rows": 64, "columns": 1024}, "float32", "forward", ("calls",))
+    yield Point({"block": 1, "rows": 8192, "columns": 4096}, "bfloat16", "forward")
+    yield Point({"block": 1, "rows": 8192, "columns": 4096}, "float32", "forward")
+
+
+def prepare(point: Point, device: torch.device) -> Workload:
+    """`called` is an operator alone, with 2 on inputs that want gradients; `block` has something around the norm."""
+    (family, how), (_, rows), (_, columns) = point.shape.items()
+    dtype = getattr(torch, point.dtype)
+    x, residual = (torch.randn(rows, columns, device=device).to(dtype) for _ in range(2))
+    w = (torch.rand(columns, device=device) + 0.5).to(dtype)
+    if family == "called":
+        inputs = [t.requires_grad_(how == 2) for t in (x, w)]
+        function: Callable[..., Tensor] = called
+        variants: dict[str, Call] = {name: partial(function, *inputs, norm=norm) for name, norm in WAYS.items()}
+        variants["eager"] = partial(torch.nn.functional.rms_norm, x, (columns,), w, EPS)
+    else:
+        inputs = [x, residual, w]
+        function = block_of
+        variants = {name: compiled(norm, inputs) for name, norm in WAYS.items()}
+        variants |= {"eager": lambda: block(x, residual, w, rms_norm), "compile": compiled(written_out, inputs)}
+        variants["cast"] = compiled(rms_cast, inputs)
+
+    def wrongly(spoil: Callable[..., Tensor]) -> Callable[[Results], Results]:
+        return lambda baseline: results(spoil(*inputs))
+
+    def build(name: str) -> Call:
+        variants[name]()  # compiles
+        return variants[name]
+
+    order = sorted(variants, key=lambda name: name != "eager")
+    return Workload(
+        variants={name: Variant(partial(build, name), results) for name in order},
+        baseline="eager",
+        reference=lambda: results(function(*(t.detach().double() for t in inputs), norm=in_float64)),
+        bytes_read=nbytes(inputs),
+        bytes_written=x.numel() * dtype.itemsize,
+        flops=10 * x.numel(),
+        mix="copy" if family == "called" else "triad",
+        wrong={
+            "5% too large": wrongly(wrong.scaled(function)),
+            "weight left out": wrongly(lambda *given: function(*given[:-1], torch.ones_like(w))),
+            "last row not written": wrongly(lambda *given: cut(function(*given))),
+        },
+    )
+
+
+def called(x: Tensor, w: Tensor, norm: Norm = written_out) -> Tensor:
+    return norm(x, w, EPS)
+
+
+def block_of(x: Tensor, residual: Tensor, w: Tensor, norm: Norm = written_out) -> Tensor:
+    return block(x, residual, w, norm)
+
+
+def compiled(norm: Norm, inputs: list[Tensor]) -> Call:
+    return partial(torch.compile(own(block), dynamic=False), *inputs, norm)
+
+
+def rms_norm(x: Tensor, w: Tensor, eps: float) -> Tensor:
+    return torch.nn.functional.rms_norm(x, w.shape, w, eps)
+
+
+def in_float64(x: Tensor, w: Tensor, eps: float) -> Tensor:
+    return rms_norm(x, w, eps)
+
+
+def cut(y: Tensor) -> Tensor:
+    return torch.cat((y[:-1], torch.zeros_like(y[-1:])))
+
+
+def results(found: object) -> Results:
+    assert isinstance(found, Tensor)
+    return {"output": found.detach()}
+
+
+LABELS = {
+    "plain": {"label": "kernel, launched plainly", "short": "plain", "role": "ours"},
+    "triton-op": {"label": "kernel, triton_op", "short": "triton_op", "role": "ours"},
+    "custom-op": {"label": "kernel, custom_op", "short": "custom_op", "role": "ours"},
+    "library": {"label": "kernel, Library", "short": "Library", "role": "ours"},
+    "cast": {"label": "triton_op, eps cast to fp32", "short": "triton_op, cast", "role": "ours"},
+}
+CASE = Case(
+    name="compiler/custom-kernels",
+    question="What does a Triton kernel in a compiled block cost, by the way in which it is registered?",
+    sources=("snippets/compiler/custom_kernels.py", "snippets/compiler/what_compile_does.py", *SOURCES),
+    points=points,
+    prepare=prepare,
+)
