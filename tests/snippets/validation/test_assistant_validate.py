@@ -136,9 +136,15 @@ def test_a_gradient_that_cancels_is_judged_by_its_layer(untimed):
     assert verdict.right and "gradient of qkv.bias" in {check.name for check in verdict.checks}
 
 
-@pytest.mark.parametrize(("coarse", "off", "holds"), [
-    (torch.bfloat16, 1e-4, True), (torch.bfloat16, 5e-4, False), (torch.float32, 1e-4, False), (torch.float32, 1e-7, True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("coarse", "off", "holds"),
+    [
+        (torch.bfloat16, 1e-4, True),
+        (torch.bfloat16, 5e-4, False),
+        (torch.float32, 1e-4, False),
+        (torch.float32, 1e-7, True),
+    ],
+)
 def test_a_loss_is_no_yardstick_for_itself(coarse, off, holds):
     """The baseline's loss is right to the last digit by luck; its gradients tell the dtype that it was computed in."""
     exact = {"loss": torch.tensor(10.0, dtype=torch.float64), "weight.grad": torch.ones(4, dtype=torch.float64)}
