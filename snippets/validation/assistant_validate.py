@@ -165,12 +165,26 @@ def check_against(references: References, run: Callable[[], dict[str, Tensor]]) 
     ]
 
 
+def summand_of_one(exact: Tensor, dtype: torch.dtype, baseline: dict[str, Tensor]) -> float | None:
+    """For a single number, such as a loss: the baseline's error in it may be small by luck, and is no yardstick.
+
+    A mean of numbers that were computed in a coarser dtype may be off by a 64th of that dtype's unit: their own errors
+    of half a unit average out.
+    """
+    units = [torch.finfo(one.dtype).eps for one in baseline.values() if one.is_floating_point()]
+    if not dtype.is_floating_point:
+        return None
+    own = torch.finfo(dtype).eps
+    return largest(exact.detach()) * max(1.0, max(units, default=own) / own / 128) or None
+
+
 # --8<-- [start:checked]
 def checked(name: str, actual: dict[str, Tensor], baseline: dict[str, Tensor], exact: dict[str, Tensor]) -> Checked:
     if name not in actual or name not in exact:
         return Checked(name, math.inf, f"{name} is missing")
     three = actual[name].detach(), baseline[name].detach(), exact[name].detach().double()
-    agreement = compare(*three)
+    one_number = summand_of_one(exact[name], baseline[name].dtype, baseline) if exact[name].numel() == 1 else None
+    agreement = compare(*three, largest_summand=one_number)
     layer = name.rpartition(".")[0]
     relative = relative_errors(*three, [one for each, one in exact.items() if layer and each.startswith(f"{layer}.")])
     if (

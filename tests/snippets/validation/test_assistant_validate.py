@@ -12,7 +12,7 @@ from torch import nn
 from snippets.validation import timing
 from snippets.validation.assistant import validate
 from snippets.validation.assistant_module import Subject
-from snippets.validation.assistant_validate import Ratio, References, check_against, results_of, timed_backward
+from snippets.validation.assistant_validate import Ratio, References, check_against, checked, results_of, timed_backward
 from snippets.validation.timing import Timing
 from tests.snippets.validation.planted import fusion
 
@@ -134,6 +134,23 @@ def test_a_gradient_that_cancels_is_judged_by_its_layer(untimed):
     module = fusion.AttentionWritten()
     verdict = validate(module, copy.deepcopy(module), fusion.sequence(), rounds=5)
     assert verdict.right and "gradient of qkv.bias" in {check.name for check in verdict.checks}
+
+
+@pytest.mark.parametrize(
+    ("coarse", "off", "holds"),
+    [
+        (torch.bfloat16, 1e-4, True),
+        (torch.bfloat16, 5e-4, False),
+        (torch.float32, 1e-4, False),
+        (torch.float32, 1e-7, True),
+    ],
+)
+def test_a_loss_is_no_yardstick_for_itself(coarse, off, holds):
+    """The baseline's loss is right to the last digit by luck; its gradients tell the dtype that it was computed in."""
+    exact = {"loss": torch.tensor(10.0, dtype=torch.float64), "weight.grad": torch.ones(4, dtype=torch.float64)}
+    baseline = {"loss": torch.tensor(10.0), "weight.grad": torch.ones(4, dtype=coarse)}
+    actual = baseline | {"loss": torch.tensor(10.0 * (1 + off))}
+    assert (checked("loss", actual, baseline, exact).problem == "") == holds
 
 
 def test_two_equal_modules_are_as_fast():
