@@ -17,7 +17,7 @@ CALLED = tuple(WAYS)  # outside of compiled code
 
 
 def points(device: torch.device) -> Iterable[Point]:
-    """The operators by themselves, where only the host counts; and in a block, whose rows are others, small and large."""
+    """The operators by themselves, where only the host counts; and in a block (with other rows), small and large."""
     if device.type == "cpu":
         yield Point({"block": 1, "rows": 16, "columns": 256}, "float32", "forward", ("calls",), ("eager", "compile"))
         return
