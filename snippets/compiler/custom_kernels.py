@@ -4,6 +4,7 @@ Run `python -m snippets.compiler.custom_kernels`; without a GPU it shows what op
 """
 
 import os
+import re
 from collections.abc import Callable
 
 import torch
@@ -224,7 +225,7 @@ def signature(norm: Callable[[Tensor, Tensor, float], Tensor]) -> list[str]:
     torch._dynamo.reset()
     with torch._inductor.config.patch(fx_graph_cache=False):
         _, (code, *_) = run_and_get_code(torch.compile(block), x, x, w, norm)
-    return [line.strip() for line in code.splitlines() if "'signature'" in line and "eps" in line]
+    return re.findall(r"'signature': (\{[^}]*'eps'[^}]*\})", code)
 
 
 # --8<-- [end:generated]

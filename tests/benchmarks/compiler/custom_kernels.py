@@ -17,7 +17,7 @@ CALLED = tuple(WAYS)  # outside of compiled code
 
 
 def points(device: torch.device) -> Iterable[Point]:
-    """The operators by themselves, where only the host counts; and in a block, small and large."""
+    """The operators by themselves, where only the host counts; and in a block (with other rows), small and large."""
     if device.type == "cpu":
         yield Point({"block": 1, "rows": 16, "columns": 256}, "float32", "forward", ("calls",), ("eager", "compile"))
         return
@@ -25,7 +25,7 @@ def points(device: torch.device) -> Iterable[Point]:
     yield Point(
         {"called": 2, "rows": 64, "columns": 1024}, "float32", "forward", ("calls",), ("eager", *list(WAYS)[1:])
     )
-    yield Point({"block": 1, "rows": 64, "columns": 1024}, "float32", "forward", ("calls",))
+    yield Point({"block": 1, "rows": 128, "columns": 1024}, "float32", "forward", ("calls",))
     yield Point({"block": 1, "rows": 8192, "columns": 4096}, "bfloat16", "forward")
     yield Point({"block": 1, "rows": 8192, "columns": 4096}, "float32", "forward")
 
