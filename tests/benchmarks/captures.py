@@ -342,7 +342,7 @@ def _profiling() -> Iterator[Output]:
     yield Output(f"{page}/clock", programs, "clock", device="cuda", also=also)
     for name in ("eager", "ahead"):
         yield Output(f"{page}/costs-{name}", programs, f"{name}, costs", device="cuda", varies=r"[\d.]+ MB", also=also)
-    yield Output(f"{page}/without-a-gpu", programs, "eager", varies=r"ProfilerStep#\d+|(?<=\n  ).*", also=also)
+    yield Output(f"{page}/without-a-gpu", programs, "eager", varies=r"ProfilerStep#\d+|\n  .*", also=also)
     yield Output(f"{page}/inside", programs, "inside", also=also)
     counters = ("snippets/validation/profiling.py", "kernels/rms_norm.py")
     yield Output(
