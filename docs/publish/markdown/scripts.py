@@ -70,8 +70,8 @@ def notebook(path: str, text: str) -> str:
 
     A kernel is a file as well: the compiler of Triton reads its source there, and the reader imports it.
     """
-    docstring, rest = _split(text)
-    about = nbformat.v4.new_markdown_cell(ast.literal_eval(docstring[docstring.index('"""') :]).strip())
+    said = ast.get_docstring(ast.parse(text)) or Path(path).name
+    rest = _split(text)[1] if ast.get_docstring(ast.parse(text)) else text
     if path.startswith("kernels/") or PROGRAM.search(text):
         name = Path(path).name
         start = f"import {Path(path).stem}" if path.startswith("kernels/") else f"%run {name}"
@@ -79,7 +79,7 @@ def notebook(path: str, text: str) -> str:
     else:
         cells = [cell for cell in jupytext.reads(rest.lstrip(), fmt="py:light").cells if cell.source.strip()]
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
-    made = nbformat.v4.new_notebook(cells=[about, *cells], metadata=kernel)
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(said), *cells], metadata=kernel)
     for number, cell in enumerate(made.cells):
         cell["id"] = f"{number:03}"  # the library draws them at random, and each build would differ
         cell["metadata"] = {}
