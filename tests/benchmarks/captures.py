@@ -29,6 +29,7 @@ ENVIRONMENT = {  # code is generated anew, not found in a cache
     "cpu": {  # the same text on every machine, however many cores and whatever vector instructions it has
         "ATEN_CPU_CAPABILITY": "default",  # none: what is asked for and not there ends the process
         "CUDA_VISIBLE_DEVICES": "",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",  # where it knew of AMX, attention in bf16 would ask for vectors that are turned off
         "OMP_NUM_THREADS": "2",  # by which Inductor judges which loops to share out
         "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
         "TORCHINDUCTOR_CPP_DYNAMIC_THREADS": "1",  # else it writes the number, unless that is the number of cores
@@ -37,7 +38,7 @@ ENVIRONMENT = {  # code is generated anew, not found in a cache
     },
     "cuda": {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"},
 }
-DECIDES = re.compile(r"(?!.*_CACHE_DIR$)(ATEN|MKL|OMP|PYTORCH|TORCH|TRITON)")  # variables: never inherited
+DECIDES = re.compile(r"(?!.*_CACHE_DIR$)(ATEN|MKL|OMP|ONEDNN|PYTORCH|TORCH|TRITON)")  # variables: never inherited
 MEASURED = r"\d[\d.,]*(e[+-]?\d+)? ?(ns|us|µs|ms|s|x|%|[GT]B/s|[GT]FLOP/s)(?![\w/])"
 
 

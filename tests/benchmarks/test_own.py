@@ -41,7 +41,7 @@ def test_what_a_case_compiles_has_code_of_its_own(name, monkeypatch):
     for shape, _ in SHAPES[name]:
         for variant in load(discover()[name]).prepare(Point(shape, "float32"), CPU).variants.values():
             variant.build()
-        assert codes
+        assert codes or "called" in shape, "an operator that is called by itself is not compiled"
         for seen in codes:
             assert sum(code is seen for code in codes) == 1, seen.co_name
         codes.clear()

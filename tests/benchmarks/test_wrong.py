@@ -75,6 +75,9 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
         ({"tokens": 64, "width": 256, "hidden": 896}, "both"),
     ],
     "patterns/attention": [({"tokens": 256, "width": 256, "heads": 2}, "forward")],
+    "patterns/attention-padding": [
+        ({"rows": 4, "tokens": 96, "heads": 2, "causal": causal}, "forward both") for causal in (1, 0)
+    ],
     "validation/memory": [({"layers": 2, "width": 64, "vocabulary": 512, "rows": 2, "length": 64}, "both")],
     "validation/equivalence": [({"rows": 8, "columns": 32768}, "forward")],
     "validation/roofline": [({"elements": 4096}, "forward"), ({"rows": 8, "inner": 1024, "columns": 1024}, "forward")],

@@ -11,7 +11,7 @@ from tests.benchmarks.source import ROOT
 from tests.pages.test_house import imports, sources
 
 OURS = {path.name for path in ROOT.iterdir()} | {path.stem for path in ROOT.glob("*.py")}
-PEERS = {"liger_kernel", "quack"}  # measured where they are installed
+PEERS = {"liger_kernel", "quack", "flash_attn", "cuda"}  # measured, or shown, where they are installed
 LINES = [line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines()]
 PINS = {canonicalize_name(Requirement(line).name): Requirement(line) for line in LINES if line}
 

@@ -60,7 +60,7 @@ QUERIES = {
     "register_fake": ["compiler/custom-kernels/"],
     "fragmentation": ["validation/memory/#allocator"],
     "expandable_segments": ["validation/memory/#allocator"],
-    "flash attention 4": ["examples/llama/#flash4"],
+    "flash attention 4": ["examples/llama-flash4/"],
     "F.scaled_dot_product_attention": ["patterns/attention/"],
     "which attention": ["patterns/attention/"],
     "padding mask": ["patterns/attention-padding/"],
