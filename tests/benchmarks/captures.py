@@ -29,7 +29,7 @@ ENVIRONMENT = {  # code is generated anew, not found in a cache
     "cpu": {  # the same text on every machine, however many cores and whatever vector instructions it has
         "ATEN_CPU_CAPABILITY": "default",  # none: what is asked for and not there ends the process
         "CUDA_VISIBLE_DEVICES": "",
-        "ONEDNN_MAX_CPU_ISA": "AVX2",  # where it knew of AMX, attention in bf16 would ask for vectors that are turned off
+        "ONEDNN_MAX_CPU_ISA": "AVX2",  # with AMX, attention in bf16 wants the vectors that are turned off
         "OMP_NUM_THREADS": "2",  # by which Inductor judges which loops to share out
         "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
         "TORCHINDUCTOR_CPP_DYNAMIC_THREADS": "1",  # else it writes the number, unless that is the number of cores

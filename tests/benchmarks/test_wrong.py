@@ -40,7 +40,9 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
         ({"operations": 6} | ROWS, "forward both"),
         ({"operations": 1} | ROWS, "forward"),
     ],
-    "examples/first-optimized-module": [({"batch": 64, "steps": 64, "width": 64}, "forward")],
+    "examples/first-optimized-module": [
+        ({"batch": 64, "steps": 64, "width": 64} | how, "forward") for how in ({}, {"unrolled": 64}, {"packaged": 1})
+    ],
     "examples/llama": [
         ({"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256}, "both"),
         ({"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256, "traced": 1}, "both"),
