@@ -29,7 +29,7 @@ def test_a_script_is_copied_from_the_byline_and_from_below_its_code(site: Site, 
         expect(button).to_have_text("Copied")
         assert copied(page) == expected
     with page.expect_download() as download:
-        page.locator(".rp-byline a[download]").click()
+        page.locator(".rp-byline a[download]").first.click()  # the second is the notebook
     assert download.value.suggested_filename == "attention.py"
 
 
