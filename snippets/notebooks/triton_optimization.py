@@ -45,7 +45,7 @@ COLOURS = {  # the site's, and others where a notebook stands on its own
 # paths are not shown: they are the machine's own
 CHANGES = (
     "TORCHINDUCTOR_MAX_AUTOTUNE",
-    "TORCHINDUCTOR_COORDINATE",
+    "TORCHINDUCTOR_COORDINATE_DESCENT_TUNING",
     "TORCH_LOGS",
     "TRITON_INTERPRET",
     "OMP_NUM_THREADS",

@@ -111,7 +111,7 @@ def generated(config: MkDocsConfig) -> Iterator[tuple[str, str]]:
             yield scripts.served(source), text
         yield scripts.as_notebook(source), scripts.notebook(source, text)
     for percent in notebooks.sources(current.root):
-        yield f"notebooks/{percent.name}", percent.read_text(encoding="utf-8")
+        yield f"notebooks/scripts/{percent.name}", percent.read_text(encoding="utf-8")
     blocks = census.count()
     at = functools.partial(place, config)
     yield from results.files(current.store, current.reports, blocks, at)
@@ -136,7 +136,7 @@ def on_page_markdown(markdown: str, *, page: MkDocsPage, config: MkDocsConfig, f
     if page.file.src_uri.endswith(".ipynb"):
         script = current.root / notebooks.FOLDER / f"{Path(page.file.src_uri).stem}.py"
         page.meta.update(notebooks.front_matter(script), search={"exclude": True})
-        page.meta["notebook"] = f"../{script.name}", f"{script.stem}.ipynb"
+        page.meta["notebook"] = f"../scripts/{script.name}", f"{script.stem}.ipynb"
         return markdown
     ours = Page(place(config, page.file.src_uri, page.url))
     current.pages[page.file.src_uri] = ours
