@@ -57,7 +57,7 @@ QUERIES = {
     "custom op": ["compiler/custom-kernels/"],
     "triton_op": ["compiler/custom-kernels/"],
     "opcheck": ["compiler/custom-kernels/#opcheck"],
-    "register_fake": ["compiler/custom-kernels/"],
+    "register_fake": ["compiler/debugging/#shape", "compiler/custom-kernels/"],
     "fragmentation": ["validation/memory/#allocator"],
     "expandable_segments": ["reference/environment-variables/#pytorch-alloc-conf", "validation/memory/#allocator"],
     "FlashAttention 4": ["examples/llama-flash4/"],
