@@ -185,21 +185,19 @@ STACKS = {"TORCH_SHOW_CPP_STACKTRACES": "1"}
 
 def run(bug: str, variables: Mapping[str, str] | None = None, tool: tuple[str, ...] = ()) -> str:
     """Everything that a process prints in which the bug runs, and how it ends."""
-    done = subprocess.run(
-        [*tool, sys.executable, "-m", "snippets.compiler.debugging_late", bug],
-        cwd=ROOT,
-        env=os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1"} | (variables or {}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
+    command = [*tool, sys.executable, "-m", "snippets.compiler.debugging_late", bug]
+    settings = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1"} | (variables or {})
+    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    try:
+        done = subprocess.run(command, cwd=ROOT, env=settings, text=True, errors="replace", timeout=150, **both)
+    except subprocess.TimeoutExpired:
+        return "no end within 150 s"
     return f"{done.stdout}\nstatus {done.returncode}"
 
 
 def raised(text: str) -> list[str]:
-    """The first line of each error in a traceback, without its module."""
-    return [found[1] for found in re.finditer(r"^(?:[\w.]+\.)?(\w+Error: .+)", text, re.MULTILINE)]
+    """The first sentence of each error in a traceback, without its module."""
+    return [found[1].split(". GPU ")[0] for found in re.finditer(r"^(?:[\w.]+\.)?(\w+Error: .+)", text, re.MULTILINE)]
 
 
 def line(text: str) -> str:
