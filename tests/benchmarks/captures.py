@@ -184,6 +184,13 @@ def _debugging() -> Iterator[Output]:
         for section in sections:
             name = f"compiler/debugging/{section.replace(' ', '-').lower()}"
             yield Output(name, f"{_DEBUGGING}_{part}", section, varies=varies, also=tuple(also))
+    yield Output("compiler/debugging/at-once", f"{_DEBUGGING}_late", "at once")
+    where = r"\w+\.\w+:\d+|0x\w+|tmp\d+|\d+ bytes"  # lines of PyTorch's sources and of generated code, addresses
+    for section in (
+        "late", "whole message", "asserts", "generated", "unasked", "dead", "too far", "stack", "graph", "memory",
+    ):  # fmt: skip
+        name = f"compiler/debugging/{section.replace(' ', '-')}"
+        yield Output(name, f"{_DEBUGGING}_late", section, device="cuda", varies=where)
 
 
 def _fusion() -> Iterator[Output]:
