@@ -87,7 +87,7 @@ def test_a_cpu_is_told_that_the_graph_does_nothing() -> None:
 
 @pytest.mark.skipif(DEVICE.type == "cpu", reason="a CUDA graph needs a GPU")
 def test_the_graph_computes_and_does_not_remember() -> None:
-    """A replay that skips its kernels would return the old output for a new input; one whose weights are gone, noise."""
+    """A replay that skips its kernels would return the old output for a new input; one without its weights, noise."""
     draft, x = block(torch.bfloat16)
     replay = version("graph", draft, x)
     replay()
