@@ -321,6 +321,9 @@ def _diagnosis() -> Iterator[Output]:
         if section.startswith("compiling"):  # kernels are tried, too
             measured += r"|\d+ kernels"
         yield Output(name, programs, section, device="cuda", varies=measured, also=also)
+    also = ("snippets/validation/diagnosis_programs.py", *also)
+    load = "snippets.validation.diagnosis_load"
+    yield Output("validation/diagnosis/load", load, device="cuda", varies=r"[\d.]+ (MHz|W)", also=also)
 
 
 def _timing() -> Iterator[Output]:

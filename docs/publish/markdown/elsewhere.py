@@ -145,7 +145,12 @@ def lines_of(file: Path, section: str | None) -> range:
 def used(file: Path, section: str | None) -> set[str]:
     """The names of the file's top level, and of no function of it, that a section uses."""
     lines = lines_of(file, section)
-    return {name for line, name in _global(ast.parse(file.read_text(encoding="utf-8")), frozenset()) if line in lines}
+    return {name for line, name in _all_used(file) if line in lines}
+
+
+@cache
+def _all_used(file: Path) -> list[tuple[int, str]]:
+    return list(_global(ast.parse(file.read_text(encoding="utf-8")), frozenset()))
 
 
 def _global(node: ast.AST, local: frozenset[str]) -> Iterator[tuple[int, str]]:
@@ -211,5 +216,5 @@ def address(page: str) -> str:
 
 def forget() -> None:
     """Read the files again: they may have changed since the last build."""
-    for kept in (where, lines_of, used):
+    for kept in (where, lines_of, used, _all_used):
         kept.cache_clear()

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import jupytext
@@ -98,18 +99,29 @@ class Module:
     used: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.text = markers.without((self.root / self.path).read_text(encoding="utf-8"))
-        self.tree = ast.parse(self.text)
-        self.binds = {name: node for node in self.tree.body for name in bound(node)}
+        self.text, self.tree, self.binds = parsed((self.root / self.path).read_text(encoding="utf-8"))
 
     def imports(self, everywhere: bool = False) -> Iterator[tuple[ast.ImportFrom, str]]:
         """Each import of ours with the path that it is from; of a whole module, that module's."""
-        for node in ast.walk(self.tree) if everywhere else self.tree.body:
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(OURS):
+        for node in imports_of(self.tree):
+            if (everywhere or node in self.tree.body) and (node.module or "").startswith(OURS):
                 base = (node.module or "").replace(".", "/")
                 for path in [f"{base}.py", *(f"{base}/{alias.name}.py" for alias in node.names)]:
                     if (self.root / path).is_file():
                         yield node, path
+
+
+@cache
+def parsed(text: str) -> tuple[str, ast.Module, dict[str, ast.stmt]]:
+    """A file's text without its markers, its tree, and the statement that gives each name a meaning."""
+    text = markers.without(text)
+    tree = ast.parse(text)
+    return text, tree, {name: node for node in tree.body for name in bound(node)}
+
+
+@cache
+def imports_of(tree: ast.Module) -> list[ast.ImportFrom]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
 
 
 def bound(node: ast.stmt) -> set[str]:
@@ -142,9 +154,15 @@ def reached(path: str, root: Path = ROOT) -> list[str]:
 
 def has(tree: ast.AST, wanted: set[str]) -> bool:
     """Whether one of these names or values stands in code."""
+    return not wanted.isdisjoint(_words(tree))
+
+
+@cache
+def _words(tree: ast.AST) -> set[str]:
+    """The names and the strings in code."""
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     values = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    return bool((names | values) & wanted)
+    return names | values
 
 
 # ---- several files merged into one ----------------------------------------------------------------------------------

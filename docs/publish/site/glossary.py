@@ -46,7 +46,7 @@ class Term:
     def pattern(self) -> str:
         """Its names as they may stand in prose: in the plural too, and with a capital at the start of a sentence."""
         names = sorted(self.names, key=len, reverse=True)
-        return rf"(?<![\w./-])(?:{'|'.join(map(_written, names))})(?:e?s)?(?![\w/-])"
+        return rf"\b(?<![./-])(?:{'|'.join(map(_written, names))})(?:e?s)?(?![\w/-])"
 
 
 def terms(markdown: str) -> list[Term]:
@@ -72,7 +72,8 @@ def shown(page: str, entries: Sequence[Term], address: str) -> str:
     """
     if not entries:
         return page
-    names = re.compile("|".join(f"(?P<t{number}>{term.pattern})" for number, term in enumerate(entries)))
+    each = "|".join(f"(?P<t{number}>{term.pattern})" for number, term in enumerate(entries))
+    names = re.compile(rf"\b(?=\w)(?:{each})")  # most of the text is passed over before any term is tried
     tokens = list(TOKEN.finditer(page))
     first: dict[int, tuple[int, int]] = {}  # where each term is marked: from here to there
     for boxed in (False, True):
