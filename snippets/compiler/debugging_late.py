@@ -263,7 +263,7 @@ def at_once() -> None:
                     name = f"{function.__name__}{', compiled' * compiled}"
                     said = re.sub(r"kernel, \S+, ", "", str(error).splitlines()[0])
                     print(f"{name:<25}{type(error).__name__}: {said}")
-    text = run("many", {"OMP_NUM_THREADS": "2", "TORCHINDUCTOR_CPP_DYNAMIC_THREADS": "0"})
+    text = run("many", {"OMP_NUM_THREADS": "2"})
     print("4096 rows, two threads")
     print(
         "\n".join(

@@ -108,6 +108,7 @@ SETTINGS = {
         Setting("TORCHDYNAMO_REPRO_AFTER=dynamo", f"{DYNAMO}.repro_after"),
         Setting("TORCHDYNAMO_REPRO_LEVEL=4", f"{DYNAMO}.repro_level"),
         Setting("TORCHINDUCTOR_NAN_ASSERTS=1", f"{INDUCTOR}.nan_asserts"),
+        Setting("", f"{INDUCTOR}.assert_indirect_indexing"),
         Setting("CUBLAS_WORKSPACE_CONFIG=:4096:8", "torch/lib/libtorch_cuda.so"),
         Setting("CUDA_VISIBLE_DEVICES=0", "torch/cuda/__init__.py"),
         Setting("", f"{INDUCTOR}.cpp.cxx"),
