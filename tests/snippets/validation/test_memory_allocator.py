@@ -26,7 +26,7 @@ def test_what_is_deleted_stays_reserved_until_empty_cache():
 
 
 def both(program: str) -> tuple[list[int], list[int]]:
-    """What a program's tensors ask for, what is reserved, and what after empty_cache, without the setting and with it."""
+    """What a program's tensors ask for, what is reserved, and what after empty_cache: by default and expandable."""
     lines = (in_a_process(program, settings).split() for settings in ("", EXPANDABLE))
     plain, expandable = ([int(number.replace(",", "")) for number in line] for line in lines)
     assert plain[0] == expandable[0], "the same tensors"
