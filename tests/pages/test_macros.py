@@ -371,6 +371,13 @@ def test_what_was_timed_may_be_said_in_words(root: Path):
         assert "A training step with AdamW, bfloat16" in html and "orward, bfloat16" not in html
 
 
+def test_a_table_says_what_its_speedups_are_over_and_of_nothing_else(root: Path):
+    only(root, [tiny.row(root, variant=side) for side in ("ours", "compile")])
+    asked = '"kernels/add", metric=["time", "speedup", "kernels"], over="compile"'
+    markdown, page = rendered(f"{{{{ table({asked}) }}}}\n", root)
+    assert "Time, speedup over torch.compile, kernels. Forward" in page.finish(markdown)
+
+
 def test_columns_of_tables_side_by_side_have_short_names(root: Path):
     only(root, [tiny.row(root, direction=name, variant="compile", shape=shape) for name in ("forward", "backward")
                 for shape in ({"rows": 8, "columns": 4}, {"rows": 8, "columns": 8})])  # fmt: skip
@@ -454,6 +461,10 @@ def test_no_memory_at_all_does_not_win(root: Path):
     html = page.finish(markdown)
     marked = {value: name for name, _, value in CELL.findall(html)}
     assert marked == {"4.00 KB": "rp-cell", "2.00 KB": "rp-cell rp-cell--best rp-cell--ours"} and "0 B" in html
+    said = "Where it is 0 B, a CUDA graph took its memory when it was captured"
+    assert said in html
+    markdown, page = rendered('{{ table("kernels/add", "memory", variants=["eager", "ours"], mode="device") }}\n', root)
+    assert said not in page.finish(markdown)
 
 
 @pytest.mark.parametrize(
