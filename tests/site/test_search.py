@@ -20,6 +20,10 @@ BEST = """() => {
 # What is typed, and what has to be among the first three results: the first of them first. A page, or a section of one.
 # Nothing means that there has to be no result. A page that is new takes its rows along.
 QUERIES = {
+    "C++": ["compiler/ahead-of-time/#cpp"],
+    "run a compiled model from C++": ["compiler/ahead-of-time/#cpp"],
+    "gpu busy": ["validation/diagnosis/"],
+    "illegal memory access": ["compiler/debugging/#gpu"],
     "first optimized module": ["examples/first-optimized-module/"],
     "where do I begin": ["learning/beginner/"],
     "the beginner's path": ["learning/beginner/"],
