@@ -34,7 +34,7 @@ QUERIES = {
     "do_bench": ["validation/timing/"],
     "torch.utils.benchmark": ["validation/timing/#three-timers"],
     "grid and num_warps of a compiled kernel": ["compiler/reading-the-output/#launched"],
-    "out of memory": ["validation/memory/", "patterns/attention/"],
+    "out of memory": ["validation/memory/"],
     "torch.compile": ["compiler/what-compile-does/", "compiler/compile-time/"],
     "TORCH_LOGS": ["compiler/reading-the-output/#logs", "reference/environment-variables/#torch-logs"],
     "TORCHINDUCTOR_CACHE_DIR": ["reference/environment-variables/#torchinductor-cache-dir"],
