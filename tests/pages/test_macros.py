@@ -12,6 +12,7 @@ from mkdocs.exceptions import Abort
 
 from docs.publish import units
 from docs.publish.errors import PublishError
+from docs.publish.macros import captures as capture_blocks
 from docs.publish.macros import numbers
 from docs.publish.macros.catalogue import Macros
 from docs.publish.macros.page import Page
@@ -339,6 +340,23 @@ def test_a_capture_is_a_fence_with_its_provenance_where_it_stands(root: Path):
     assert f"/blob/{'c' * 40}/kernels/add.py" in text
     assert "on NVIDIA H200, torch 2.11.0, 2026-01-01" in text
     assert page.evidence.stale == ["capture kernels/add/output"], "its hash is not that of the code"
+
+
+def test_a_name_that_overruns_its_column_moves_the_columns_of_all() -> None:
+    printed = (
+        "kernel      grid  registers\n"
+        "short          8         32\n"
+        "    a remark  of  it\n"
+        "a name that overruns   65536      64\n"
+        "the end\n"
+    )
+    assert capture_blocks.in_columns(printed).splitlines() == [
+        "kernel                 grid  registers",
+        "short                     8         32",
+        "    a remark  of  it",
+        "a name that overruns  65536         64",
+        "the end",
+    ]
 
 
 def test_a_table_has_the_evidence_of_each_cell(root: Path):

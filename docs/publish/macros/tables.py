@@ -70,7 +70,8 @@ def table(
             title=title,
             what=_what(rows[0], metrics, over, work),
             body=markup.table(map(escape, head), cells),
-            source=f"{link}, {evidence.days(row.record for row in rows)}.{_none_asked(rows, metrics)}{_missing(store, rows, variants)}",
+            source=f"{link}, {evidence.days(row.record for row in rows)}."
+            f"{_none_asked(rows, metrics)}{_missing(store, rows, variants)}",
             machine=machine,
             shown=shown,
         )
