@@ -100,6 +100,8 @@ QUERIES = {
     "may several threads call a compiled model?": ["reference/questions/#open-shipping"],
     "wrong results": ["compiler/debugging/"],
     "illegal memory access": ["compiler/debugging/#gpu"],
+    "device-side assert": ["compiler/debugging/#asserts"],
+    "compute-sanitizer": ["compiler/debugging/#sanitizer"],
     "no working C++ compiler found": ["compiler/debugging/#machine"],
     "minifier": ["compiler/debugging/#minifier"],
     "my first kernel": ["kernels/first-kernel/"],
