@@ -99,7 +99,6 @@ QUERIES = {
     "should clipping be compiled": ["compiler/training/#optimizer"],
     "may several threads call a compiled model?": ["reference/questions/#open-shipping"],
     "wrong results": ["compiler/debugging/"],
-    "illegal memory access": ["compiler/debugging/#gpu"],
     "device-side assert": ["compiler/debugging/#asserts"],
     "compute-sanitizer": ["compiler/debugging/#sanitizer"],
     "no working C++ compiler found": ["compiler/debugging/#machine"],
