@@ -24,7 +24,10 @@ from tests.benchmarks.own import SOURCES, own
 
 PRODUCTS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp8-in-the-call")  # a point's "product" counts from 1
 STEPS = ("fp32", "tf32", "autocast-fp16", "autocast-bf16", "bf16")  # and its "step"
-DTYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "autocast-fp16": "float16"}
+DTYPES = {
+    "fp32": "float32", "tf32": "float32", "fp16": "float16", "autocast-fp16": "float16",
+    "fp8": "float8_e4m3fn", "fp8-in-the-call": "float8_e4m3fn",
+}  # fmt: skip
 VOCABULARY = 8192
 LAYERS = 4
 HEAD = 64  # columns of one
@@ -56,7 +59,8 @@ def prepare(point: Point, device: torch.device) -> Workload:
     number, *sizes = point.shape.values()
     name = (PRODUCTS if "product" in point.shape else STEPS)[number - 1]
     products_of_fp32(tf32=name == "tf32")
-    return (of_product if "product" in point.shape else of_step)(name, *sizes, getattr(torch, point.dtype), device)
+    dtype = torch.bfloat16 if point.dtype == "float8_e4m3fn" else getattr(torch, point.dtype)
+    return (of_product if "product" in point.shape else of_step)(name, *sizes, dtype, device)
 
 
 # ---- a product ------------------------------------------------------------------------------------------------------
