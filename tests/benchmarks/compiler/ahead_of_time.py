@@ -111,7 +111,7 @@ def wrongly(function: Callable, x: Tensor) -> Callable[[Results], Results]:
 
 
 LABELS = {
-    "graph": {"label": "torch.compile, CUDA graph", "short": "graph", "role": "graph"},
+    "graph": {"label": "CUDA graph", "short": "graph", "role": "graph"},
     "package": {"label": "package, loaded", "short": "package", "role": "rewrite-2"},
 }
 CASE = Case(
