@@ -134,7 +134,6 @@ class Training(training.Training):
 def of_step(name: str, rows: int, length: int, width: int, dtype: torch.dtype, device: torch.device) -> Workload:
     """Random tokens and targets; parameters in fp32, or in bf16 where the whole model is."""
     cast = dtype if name.startswith("autocast") else None
-    compared = torch.bfloat16 if name == "tf32" else dtype  # TF32 is fp32 in memory, with errors between the two
     model = Model(LAYERS, width, width // HEAD, VOCABULARY).to(device, dtype if name == "bf16" else None)
     before = {each: p.detach().clone() for each, p in model.named_parameters()}
     tokens = torch.randint(VOCABULARY, (rows, length + 1), device=device)
@@ -152,14 +151,14 @@ def of_step(name: str, rows: int, length: int, width: int, dtype: torch.dtype, d
 
         return Variant(
             build,
-            lambda loss: {each: t.to(compared) for each, t in made[0].results(loss).items()},
+            lambda loss: {each: t.to(dtype) for each, t in made[0].results(loss).items()},
             refresh=lambda: made[0].restore(),
         )
 
     def wrongly(spoil: Callable[..., Tensor]) -> Callable[[Results], Results]:
         def results(baseline: Results) -> Results:
             made = Training(copy.deepcopy(model), before, [batch], partial(train_step, loss_of=spoil, **options()))
-            return {each: t.to(compared) for each, t in made.results(made()).items()}
+            return {each: t.to(dtype) for each, t in made.results(made()).items()}
 
         return results
 
