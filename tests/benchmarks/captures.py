@@ -92,6 +92,7 @@ _FUSION = "snippets.compiler.fusion"
 _INDUCTOR = "snippets.compiler.inductor_code"
 _MEMORY = "snippets.validation.memory"
 _MODES = "snippets.compiler.modes"
+_MIXED = "snippets.patterns.mixed_precision"
 _MODULE = "snippets.examples.first_optimized_module"
 _LLAMA = "snippets.examples.llama"
 _PADDING = "snippets.patterns.attention_padding"
@@ -504,6 +505,8 @@ CAPTURES = (
     Output("patterns/attention", "snippets.patterns.attention"),
     Output("patterns/attention-gpu", "snippets.patterns.attention", device="cuda"),
     Output("patterns/attention-padding/proof", _PADDING, "proof"),
+    *(Output(f"patterns/mixed-precision/{part}", _MIXED, part) for part in ("rounding", "underflow", "updates")),
+    Output("patterns/mixed-precision/autocast", _MIXED, "autocast", device="cuda"),
     Output("patterns/attention-padding/packing", f"{_PADDING}_packing", also=_PADDED),
     Output("patterns/attention-padding/backends", f"{_PADDING}_backends", "backends", device="cuda", also=_PADDED),
     Output("patterns/attention-padding/takes", f"{_PADDING}_backends", "takes", device="cuda", also=_PADDED),

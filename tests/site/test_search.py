@@ -20,6 +20,10 @@ BEST = """() => {
 # What is typed, and what has to be among the first three results: the first of them first. A page, or a section of one.
 # Nothing means that there has to be no result. A page that is new takes its rows along.
 QUERIES = {
+    "mixed precision": ["patterns/mixed-precision/"],
+    "GradScaler": ["patterns/mixed-precision/#scaling"],
+    "tf32": ["patterns/mixed-precision/#tf32"],
+    "fp8": ["patterns/mixed-precision/#fp8"],
     "C++": ["compiler/ahead-of-time/#cpp"],
     "run a compiled model from C++": ["compiler/ahead-of-time/#cpp"],
     "gpu busy": ["validation/diagnosis/"],
