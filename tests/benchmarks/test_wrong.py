@@ -80,6 +80,7 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
     "patterns/attention-padding": [
         ({"rows": 4, "tokens": 96, "heads": 2, "causal": causal}, "forward both") for causal in (1, 0)
     ],
+    "patterns/normalization": [({"component": number} | ROWS, "forward both") for number in (1, 2, 3)],
     "validation/memory": [({"layers": 2, "width": 64, "vocabulary": 512, "rows": 2, "length": 64}, "both")],
     "validation/equivalence": [({"rows": 8, "columns": 32768}, "forward")],
     "validation/roofline": [({"elements": 4096}, "forward"), ({"rows": 8, "inner": 1024, "columns": 1024}, "forward")],
