@@ -133,10 +133,10 @@ def out_of_memory() -> None:
 
 
 # --8<-- [start:too-far]
-def too_far() -> None:
-    """128 floats behind a tensor of 8: there the allocator has put the next tensor."""
+def too_far(index: int) -> None:
+    """Behind a tensor of 8 floats: index 8 is the first that is wrong, and at 128 lies the next tensor."""
     x, other = torch.zeros(8, device="cuda"), torch.zeros(8, device="cuda")
-    stray[(1,)](x, torch.tensor([128], device="cuda"))
+    stray[(1,)](x, torch.tensor([index], device="cuda"))
     torch.cuda.synchronize()
     print("no error,", "another tensor has changed" if other.any() else "and no other tensor has changed")
 
@@ -171,8 +171,8 @@ def waits_while_recording() -> None:
 
 # ---- each in a process of its own -----------------------------------------------------------------------------------
 
-ON_A_GPU = {
-    bug.__name__: bug for bug in (illegal, unasked, dead, out_of_memory, too_far, replayed, waits_while_recording)
+ON_A_GPU = {bug.__name__: bug for bug in (illegal, unasked, dead, out_of_memory, replayed, waits_while_recording)} | {
+    f"index {index}": partial(too_far, index) for index in (8, 128)
 }
 BUGS: dict[str, Callable[[], None]] = {**ON_A_GPU, "many": partial(lookup, embedding, compiled=True, copies=512)}
 for function in LOOKUPS:
@@ -202,16 +202,15 @@ def raised(text: str) -> list[str]:
 
 def line(text: str) -> str:
     """The line of a traceback that is nearest to the error, of this file or of generated code."""
-    frames = re.findall(
-        r'^  File "(\S*?(?:debugging_late|torchinductor)\S*?)", line \d+, in .+\n    (.+)', text, re.MULTILINE
-    )
-    return frames[-1][1] if frames else "no line"
+    ours = r"\S*/(?:debugging_late|c[a-z2-7]{50,})\.py"
+    frames = re.findall(rf'^  File "{ours}", line \d+, in .+\n    (.+)', text, re.MULTILINE)
+    return frames[-1] if frames else "no line"
 
 
 def asserted(text: str) -> str:
-    """What the first thread that failed an assertion wrote."""
+    """What the first thread that failed an assertion wrote, without the hash that names generated code."""
     found = re.search(r"^\S*?([^/\s]+\.\w+:\d+: .*?): block: .* (Assertion .*)", text, re.MULTILINE)
-    return f"{found[1]}: {found[2]}" if found else "no assertion"
+    return re.sub(r"^c[a-z2-7]{50,}", "c…", f"{found[1]}: {found[2]}") if found else "no assertion"
 
 
 def sanitized(text: str) -> list[str]:
@@ -223,18 +222,15 @@ def sanitized(text: str) -> list[str]:
     return [re.sub(r"\+0x[0-9a-f]+| in \S+\.py:\d+", "", said) for said in lines[first : first + 4]]
 
 
-def functions(text: str) -> list[str]:
-    """The innermost C++ functions of a stack that belong to an operation, without what they take."""
-    frames = re.findall(r"^frame #\d+: .*?(at::native::.*)", text, re.MULTILINE)
-    return [re.split(r"[<(]", frame.replace("(anonymous namespace)::", ""))[0] for frame in frames[:3]]
+def named(bug: str, variables: Mapping[str, str], options: tuple[str, ...] = ()) -> str:
+    """A run: the bug, and under what."""
+    return ", ".join([bug, *(f"{name}={value}" for name, value in variables.items()), *options])
 
 
-def shown(bug: str, variables: Mapping[str, str], text: str) -> str:
-    """What was raised, and at which line."""
-    setting = " ".join(f"{name}={value}" for name, value in variables.items())
-    return "\n".join(
-        [f"{bug}{', ' * bool(setting)}{setting}", *(f"  {words}" for words in raised(text)), f"  at  {line(text)}"]
-    )
+def shown(name: str, text: str) -> str:
+    """What was raised, and at which line; an error that was raised on the way out of another stands behind it."""
+    parts = text.split("During handling of the above exception")
+    return "\n".join([name, *(f"  {words}\n  at  {line(part)}" for part in parts for words in raised(part)[-1:])])
 
 
 def generated() -> str:
@@ -282,64 +278,73 @@ def main() -> None:
         print(", ".join(ON_A_GPU))
         return
     sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-    tool = (sanitizer, "--tool", "memcheck") if Path(sanitizer).exists() else ()
+    usual, padded = ("compute-sanitizer",), ("compute-sanitizer --padding 4096",)
+    far: list[tuple[str, dict[str, str], tuple[str, ...]]] = [
+        ("index 8", {}, ()), ("index 8", {}, usual), ("index 8", ALLOCATIONS, usual),
+        ("index 128", {}, ()), ("index 128", ALLOCATIONS, usual), ("index 128", ALLOCATIONS, padded),
+    ]  # fmt: skip
     lookups = [f"{function.__name__}{compiled}" for function in LOOKUPS for compiled in ("", ", compiled")]
-    runs: list[tuple[str, dict[str, str], tuple[str, ...]]] = [
-        *(("too_far", variables, tool) for variables in ({}, ALLOCATIONS) if tool),  # they take longest
-        *((bug, variables, ()) for bug in lookups for variables in ({}, BLOCKING)),
-        *((bug, variables, ()) for bug in ("illegal", "replayed") for variables in ({}, BLOCKING)),
+    runs = [
+        *reversed(far),  # they take longest
+        *((bug, variables, ()) for bug in (*lookups, "illegal", "replayed") for variables in ({}, BLOCKING)),
         *((bug, {}, ()) for bug in ("unasked", "dead", "out_of_memory", "waits_while_recording")),
-        *(("too_far", variables, ()) for variables in ({}, ALLOCATIONS)),
-        ("embedding", BLOCKING | STACKS, ()),
+        *(("embedding", variables, ()) for variables in (STACKS, BLOCKING | STACKS)),
     ]
+
+    def text_of(asked: tuple[str, dict[str, str], tuple[str, ...]]) -> str:
+        bug, variables, options = asked
+        tool = [word for option in options for word in option.replace("compute-sanitizer", sanitizer).split()]
+        return run(bug, variables, tuple(tool)) if not tool or Path(sanitizer).exists() else "no compute-sanitizer"
+
     with concurrent.futures.ThreadPoolExecutor(12) as pool:
-        texts = list(pool.map(lambda asked: run(*asked), runs))
-    said = {(bug, *variables, bool(under)): text for (bug, variables, under), text in zip(runs, texts, strict=True)}
+        said = dict(zip((named(*asked) for asked in runs), pool.map(text_of, runs), strict=True))
+
+    def both(bug: str) -> str:
+        return "\n".join(shown(name, said[name]) for name in (bug, named(bug, BLOCKING)))
 
     print("==== late")
-    for variables in ({}, BLOCKING):
-        print(shown("illegal", variables, said["illegal", *variables, False]))
+    print(both("illegal"))
     print("==== whole message")
-    text = said["illegal", False]
-    print(re.sub(r"\nstatus .*", "", text[text.index("CUDA error") :]).strip())
+    print(re.sub(r"\nstatus .*", "", said["illegal"][said["illegal"].index("CUDA error") :]).strip())
     print("==== asserts")
-    for bug in lookups:
+    for compiled in ("", ", compiled"):
         for variables in ({}, BLOCKING):
-            print(shown(bug, variables, said[bug, *variables, False]))
-        print(f"  the GPU wrote  {asserted(said[bug, False])}")
+            words = {said[named(f"{function.__name__}{compiled}", variables)] for function in LOOKUPS}
+            print(
+                named(f"each{compiled}", variables),
+                *sorted({said for text in words for said in raised(text)}),
+                sep="\n  ",
+            )
+    for bug in lookups:
+        print(bug)
+        print(f"  raised at      {line(said[bug])}")
+        print(f"  blocking, at   {line(said[named(bug, BLOCKING)])}")
+        print(f"  the GPU wrote  {asserted(said[bug])}")
     print("==== generated")
     print(generated())
     print("==== unasked")
-    print(
-        "\n".join(text for text in said["unasked", False].splitlines() if re.match(r"[\d.-]+$|\w*Error|status", text))
-    )
+    print("\n".join(text for text in said["unasked"].splitlines() if re.match(r"[\d.-]+$|\w*Error|status", text)))
     print("==== dead")
-    print("\n".join(text for text in said["dead", False].splitlines() if re.match(r".{17}(works|\w+Error)", text)))
-    print(f"{'a new process':<17}", "works" if "no error" in said["too_far", False] else "fails", sep="")
+    print("\n".join(text for text in said["dead"].splitlines() if re.match(r".{17}(works|\w+Error)", text)))
+    print(f"{'a new process':<17}", "works" if "no error" in said["index 8"] else "fails", sep="")
     print("==== too far")
-    for variables in ({}, ALLOCATIONS):
-        for under in (False, True):
-            setting = " ".join(
-                [*(f"{name}={value}" for name, value in variables.items()), *["compute-sanitizer"] * under]
-            )
-            print(setting or "as it is")
-            words = said.get(("too_far", *variables, under), "no compute-sanitizer here")
-            report = sanitized(words) if under and "====" in words else []
-            found = re.search(r"no error, .*|no compute-sanitizer.*", words)
-            print("\n".join(f"  {text}" for text in [found[0] if found else "no result", *report]))
+    for name in (named(*asked) for asked in far):
+        found = re.search(r"no error, .*|no compute-sanitizer", said[name])
+        print(name, f"  {found[0] if found else 'no result'}", sep="\n")
+        print("".join(f"  {text}\n" for text in sanitized(said[name]) if "compute-sanitizer" in name), end="")
     print("==== stack")
-    text = said["embedding", *BLOCKING, *STACKS, False]
-    print(next((text for text in text.splitlines() if text.startswith("Exception raised from")), "no stack"))
-    print("\n".join(functions(text)))
+    for name in (named("embedding", STACKS), named("embedding", BLOCKING | STACKS)):
+        found = re.search(r"^Exception raised from .*? at \S+", said[name], re.MULTILINE)
+        print(name, f"  {found[0] if found else 'no stack'}", sep="\n")
     print("==== graph")
-    for variables in ({}, BLOCKING):
-        print(shown("replayed", variables, said["replayed", *variables, False]))
-    print(f"  the GPU wrote  {asserted(said['replayed', False])}")
-    print(shown("waits_while_recording", {}, said["waits_while_recording", False]))
+    print(both("replayed"))
+    print(f"  the GPU wrote  {asserted(said['replayed'])}")
+    print(shown("waits_while_recording", said["waits_while_recording"]))
     print("==== memory")
-    text = said["out_of_memory", False]
-    print(shown("out_of_memory", {}, text))
-    print("  " + next((text for text in text.splitlines() if text.startswith("afterwards")), "no word"))
+    print(shown("out_of_memory", said["out_of_memory"]))
+    print(
+        "  " + next((text for text in said["out_of_memory"].splitlines() if text.startswith("afterwards")), "no word")
+    )
 
 
 if __name__ == "__main__":

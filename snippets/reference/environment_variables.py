@@ -90,6 +90,7 @@ SETTINGS = {
         Setting("TORCH_CACHING_PRECOMPILE=1", f"{DYNAMO}.caching_precompile"),
         Setting("TORCHINDUCTOR_COMPILE_THREADS=1", f"{INDUCTOR}.compile_threads"),
         Setting("", f"{INDUCTOR}.quiesce_async_compile_time"),
+        Setting("TORCHINDUCTOR_VEC_ISA_OK=1", f"{INDUCTOR}.cpp.vec_isa_ok"),
     ),
     "memory": (
         Setting("PYTORCH_ALLOC_CONF=expandable_segments:True", "torch/lib/libc10.so"),

@@ -242,6 +242,11 @@ def _ahead_of_time() -> Iterator[Output]:
         yield Output(f"{page}/{section.replace(' ', '-')}", _AHEAD, section, varies=varies, also=also)
     for section in ("names", "symptom", "whole"):
         yield Output(f"{page}/checkpoints-{section}", f"{_AHEAD}_checkpoints", section)
+    ends, linked = r"Error: .*|SIG\w+", f"{_AHEAD.replace('.', '/')}_linked.py"  # which of them depends on the compiler
+    yield Output(f"{page}/linked", f"{_AHEAD}_linked", "linked", varies=ends)
+    all_of_it = (*also, f"{_AHEAD.replace('.', '/')}.py", linked)
+    for section in ("starts", "linked"):
+        yield Output(f"{page}/{section}-gpu", f"{_AHEAD}_gpu", section, device="cuda", varies=ends, also=all_of_it)
 
 
 def _memory() -> Iterator[Output]:

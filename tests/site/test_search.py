@@ -20,6 +20,10 @@ BEST = """() => {
 # What is typed, and what has to be among the first three results: the first of them first. A page, or a section of one.
 # Nothing means that there has to be no result. A page that is new takes its rows along.
 QUERIES = {
+    "C++": ["compiler/ahead-of-time/#cpp"],
+    "run a compiled model from C++": ["compiler/ahead-of-time/#cpp"],
+    "gpu busy": ["validation/diagnosis/"],
+    "illegal memory access": ["compiler/debugging/#gpu"],
     "first optimized module": ["examples/first-optimized-module/"],
     "where do I begin": ["learning/beginner/"],
     "the beginner's path": ["learning/beginner/"],
@@ -30,7 +34,7 @@ QUERIES = {
     "do_bench": ["validation/timing/"],
     "torch.utils.benchmark": ["validation/timing/#three-timers"],
     "grid and num_warps of a compiled kernel": ["compiler/reading-the-output/#launched"],
-    "out of memory": ["validation/memory/", "patterns/attention/"],
+    "out of memory": ["validation/memory/"],
     "torch.compile": ["compiler/what-compile-does/", "compiler/compile-time/"],
     "TORCH_LOGS": ["compiler/reading-the-output/#logs", "reference/environment-variables/#torch-logs"],
     "TORCHINDUCTOR_CACHE_DIR": ["reference/environment-variables/#torchinductor-cache-dir"],
@@ -96,6 +100,8 @@ QUERIES = {
     "may several threads call a compiled model?": ["reference/questions/#open-shipping"],
     "wrong results": ["compiler/debugging/"],
     "illegal memory access": ["compiler/debugging/#gpu"],
+    "device-side assert": ["compiler/debugging/#asserts"],
+    "compute-sanitizer": ["compiler/debugging/#sanitizer"],
     "no working C++ compiler found": ["compiler/debugging/#machine"],
     "minifier": ["compiler/debugging/#minifier"],
     "my first kernel": ["kernels/first-kernel/"],
@@ -202,7 +208,7 @@ def test_every_question_is_in_the_index(site: Site) -> None:
     sections = json.loads((site.folder / "search" / "search_index.json").read_text())["docs"]
     found = {text for each in sections for text in re.findall(r"<p>(.*?)</p>", each.get("questions", ""))}
     asked = re.findall(r"<tr>\s*<td>(.*?)</td>", site.pages["reference/questions/"])
-    assert asked and {re.sub(r"<[^>]*>", "", each) for each in asked} == found
+    assert asked and {re.sub(r"<[^>]*>", "", each).strip() for each in asked} == found
 
 
 def test_a_result_leads_to_its_section(site: Site, searching: Page) -> None:
