@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from snippets.patterns.compare_levels import compare
 from snippets.patterns.activations import COMPONENTS
+from snippets.patterns.compare_levels import compare
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
