@@ -154,6 +154,23 @@ def first_three(site: Site, page: Page, words: str) -> list[str]:
     return [f"{link.path.removeprefix(site.prefix)}{'#' * bool(link.fragment)}{link.fragment}" for link in links]
 
 
+@pytest.mark.parametrize("turn", ["focus", "hover", "address"])
+def test_the_index_waits_until_somebody_turns_to_the_search(site: Site, page: Page, turn: str) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(urlsplit(request.url).path))
+    page.set_viewport_size(DESKTOP)
+    page.goto(site.address, wait_until="networkidle")
+    assert f"{site.prefix}scripts/asked.js" in asked and f"{site.prefix}search/search_index.json" not in asked
+    with page.expect_response("**/search/search_index.json"):
+        if turn == "address":
+            page.goto(f"{site.address}?q=softmax")
+        else:
+            getattr(page.locator(".md-search__input"), turn)()
+    page.locator(".md-search__input").fill("softmax")
+    page.press(".md-search__input", "Shift")
+    expect(page.locator(".md-search-result__meta")).to_have_text(re.compile("matching document"))
+
+
 @pytest.mark.parametrize(("words", "wanted"), QUERIES.items(), ids=QUERIES)
 def test_what_people_type_finds_what_they_want(site: Site, searching: Page, words: str, wanted: list[str]) -> None:
     found = first_three(site, searching, words)
