@@ -99,7 +99,7 @@ def test_lines_are_those_with_code_of_all_that_a_level_takes(root: Path) -> None
 def test_a_level_is_held_against_the_best_below_it(root: Path) -> None:
     typical = rows(root, (8, 4), at0=8.0, at3=2.0, at4=4.0, at5=1.0)
     large = rows(root, (16, 4), at0=8.0, at3=16.0, at4=4.0)
-    small = rows(root, (4, 4), "calls", at0=2.0, at3=4.0)
+    small = rows(root, (4, 4), at0=2.0, at3=4.0)
     forward = rows(root, (4, 4), "calls", "forward", at0=1.0, at3=3.0)
     head, *body = shown(root, typical, large, small, forward)
     assert head[1:4] == ["small", "typical", "large"]
@@ -115,6 +115,12 @@ def test_a_level_is_held_against_the_best_below_it(root: Path) -> None:
     assert [line[6] for line in body] == ["2.50 s"] * 4
     assert body[0][0] == "doubled, 0 as first written"
     assert shown(root, typical, names=("doubled",))[1][0] == "0 as first written"
+
+
+def test_what_a_busy_machine_measured_is_left_out(root: Path) -> None:
+    typical = rows(root, (8, 4), at0=8.0, at3=2.0)
+    busy = [row | {"busy": "others ran"} for row in rows(root, (4, 4), "calls", "forward", at0=1.0, at3=3.0)]
+    assert [line[5] for line in shown(root, typical, busy)[1:]] == ["–"] * 4
 
 
 def test_another_mode_and_direction_is_no_gain(root: Path) -> None:

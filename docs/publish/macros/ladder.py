@@ -60,10 +60,10 @@ def table(store: Store, place: Place, page: Evidence, root: Path, names: list[st
     for component in known:
         if names and component.name not in names:
             continue
-        found = {shape: _levels(store, component, shape, direction) for shape in SHAPES}
+        found = {shape: _levels(store, component, shape, direction, "device") for shape in SHAPES}
         if not any(found.values()):
             continue  # it waits for somebody with the GPU
-        host = _levels(store, component, HOST, "forward")
+        host = _levels(store, component, HOST, "forward", "calls")
         records += [row.record for levels in found.values() for row in levels.values()]
         link = markup.link(component.name, place.to(f"{component.case}/"))
         for level in sorted(component.lines):
@@ -72,25 +72,24 @@ def table(store: Store, place: Place, page: Evidence, root: Path, names: list[st
             shown = f"{link}, " if not names or len(names) > 1 else ""
             rows.append(("", [f"{shown}{escape(palette.label(f'level-{level}'))}", *cells, str(component.lines[level]),
                               _metric(host.get(level), "time", place, page),
-                              _metric(build, "build", place, page)]))  # fmt: skip
+                              _metric(build, "first", place, page)]))  # fmt: skip
     if not rows:
         return "<p>Not measured yet.</p>"
-    head = ("", *SHAPES, "lines of code", "one small call", "to build")
+    head = ("", *SHAPES, "lines of code", "one small call", "first call")
     machine = records[0].machine
     panel = markup.panel(
-        what=f"How many times as fast as the best level below it a level is, {DIRECTIONS[direction]}: at the small "
-        "shape calls back to back, at the others GPU time. A small call is a forward alone",
+        what="How many times as fast as the best level below it a level is; the lowest level has its time. "
+        f"{DIRECTIONS[direction].capitalize()}, GPU time, cold cache. A small call is a forward, calls back to back",
         body=markup.table(head, rows),
         source=f"{markup.link(machine['name'], place.to(machine_page(machine['slug'])))}, {evidence.days(records)}.",
     )
     return markup.panels([panel], "wide")
 
 
-def _levels(store: Store, component: Component, shape: str, direction: str) -> dict[int, Measured]:
-    """The rows of a component at one of its shapes by level; none where it was not measured there."""
-    at = component.at(shape, direction, "calls" if shape == HOST else "device")
-    machine = next(iter(store.machines))
-    rows = store.select(replace(at, machine=machine))
+def _levels(store: Store, component: Component, shape: str, direction: str, mode: str) -> dict[int, Measured]:
+    """The rows of a component at one of its shapes by level, but for those that a busy machine measured."""
+    at = replace(component.at(shape, direction, mode), machine=next(iter(store.machines)))
+    rows = [row for row in store.select(at) if not row.busy]
     return {level: row for row in rows for level in component.lines if row.variant == f"level-{level}"}
 
 
