@@ -514,6 +514,7 @@ CAPTURES = (
     Output(
         "patterns/attention-padding/training", f"{_PADDING}_training", "", device="cuda", varies=r"\d\S*", also=_PADDED
     ),
+    Output("patterns/normalization/mistakes", "snippets.patterns.normalization_mistakes"),
     Output("validation/compiled-code/fp64", _FINDINGS, "fp64"),
     Output("validation/compiled-code/narrow", _FINDINGS, "narrow"),
     Output("validation/compiled-code/spill", _FINDINGS, "spill"),

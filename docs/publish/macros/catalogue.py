@@ -13,8 +13,10 @@ from docs.publish.macros import (
     charts,
     claims,
     doors,
+    folklore,
     gains,
     kernel_files,
+    ladder,
     losses,
     numbers,
     suite,
@@ -176,6 +178,18 @@ class Macros:
         """All kernels beside each other: kernels("verdicts"), "typical", "worst" or "block"; see macros.gains."""
         page = self._page
         return page.put_html(gains.of_all(self._store, page.place, page.evidence, self._root, what))
+
+    def ladder(self, *names: str, direction: str = "both") -> str:
+        """Components at their levels, all or some: ladder("layer_norm"); see docs.publish.macros.ladder."""
+        page = self._page
+        return page.put_html(ladder.table(self._store, page.place, page.evidence, self._root, list(names), direction))
+
+    def folklore(self, anchor: str = "") -> str:
+        """A belief of the page's front matter with its verdict, or those of all pages: see macros.folklore."""
+        page, shared = self._page, (self._store, self._page.place, self._page.evidence, self._root)
+        if anchor:
+            return page.put_html(folklore.of_page(*shared, anchor, self.all()))
+        return page.put_html(folklore.of_all(*shared, self.all()))
 
     def losses(self, case: str) -> str:
         """Every point of a case's grid at which ours is behind, see docs.publish.macros.losses."""

@@ -1,0 +1,216 @@
+"""The components of the patterns at their levels: what each level gains over those below, and what it costs.
+
+What components there are, with their shapes and levels, is read from the sources without running them: the list in
+snippets/patterns/compare_levels.py, and the files that it names. The times are those of each page's case.
+"""
+
+import ast
+import io
+import re
+import tokenize
+from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from docs.publish import evidence, markup, palette
+from docs.publish.errors import PublishError, unknown
+from docs.publish.evidence import Evidence
+from docs.publish.place import Place, machine_page
+from docs.publish.records.measured import DIRECTIONS, Coordinates, Measured
+from docs.publish.records.store import Store
+
+TOOL = "snippets/patterns/compare_levels.py"
+SHAPES = ("small", "typical", "large")
+HOST = "small"  # the shape at which the host decides
+
+
+@dataclass(frozen=True)
+class Component:
+    """What a snippet says of a component.
+
+    Attributes:
+        name: "layer_norm_gelu".
+        case: of its page: "patterns/normalization".
+        number: its place among the components of the page, from 1, which its case's shapes begin with.
+        shapes: by name, as macros take them, without the number: "8192x4096".
+        lines: lines of code by level.
+    """
+
+    name: str
+    case: str
+    number: int
+    shapes: dict[str, str]
+    lines: dict[int, int]
+
+    def at(self, shape: str, direction: str, mode: str) -> Coordinates:
+        return Coordinates(self.case, direction=direction, shape=f"{self.number}x{self.shapes[shape]}", mode=mode)
+
+
+def table(store: Store, place: Place, page: Evidence, root: Path, names: list[str], direction: str) -> str:
+    """A line for each level of each component that was measured (of some, if they are named), as HTML.
+
+    Raises:
+        PublishError: no component has such a name.
+    """
+    known = components(root)
+    if missing := set(names) - {each.name for each in known}:
+        raise unknown("ladder: component", missing.pop(), [each.name for each in known])
+    rows, records = [], []
+    for component in known:
+        if names and component.name not in names:
+            continue
+        found = {shape: _levels(store, component, shape, direction, "device") for shape in SHAPES}
+        if not any(found.values()):
+            continue  # it waits for somebody with the GPU
+        host = _levels(store, component, HOST, "forward", "calls")
+        records += [row.record for levels in found.values() for row in levels.values()]
+        link = markup.link(component.name, place.to(f"{component.case}/"))
+        for level in sorted(component.lines):
+            cells = [_gain(found[shape], level, place, page) for shape in SHAPES]
+            build = found["typical"].get(level)
+            shown = f"{link}, " if not names or len(names) > 1 else ""
+            rows.append(("", [f"{shown}{escape(palette.label(f'level-{level}'))}", *cells, str(component.lines[level]),
+                              _metric(host.get(level), "time", place, page),
+                              _metric(build, "first", place, page)]))  # fmt: skip
+    if not rows:
+        return "<p>Not measured yet.</p>"
+    head = ("", *SHAPES, "lines of code", "one small call", "first call")
+    machine = records[0].machine
+    panel = markup.panel(
+        what="How many times as fast as the best level below it a level is; the lowest level has its time. "
+        f"{DIRECTIONS[direction].capitalize()}, GPU time, cold cache. A small call is a forward, calls back to back",
+        body=markup.table(head, rows),
+        source=f"{markup.link(machine['name'], place.to(machine_page(machine['slug'])))}, {evidence.days(records)}.",
+    )
+    return markup.panels([panel], "wide")
+
+
+def _levels(store: Store, component: Component, shape: str, direction: str, mode: str) -> dict[int, Measured]:
+    """The rows of a component at one of its shapes by level, but for those that a busy machine measured."""
+    at = replace(component.at(shape, direction, mode), machine=next(iter(store.machines)))
+    rows = [row for row in store.select(at) if not row.busy]
+    return {level: row for row in rows for level in component.lines if row.variant == f"level-{level}"}
+
+
+def _gain(levels: dict[int, Measured], level: int, place: Place, page: Evidence) -> str:
+    """The speedup of a level over the best of those below it; of the lowest its time."""
+    if level not in levels:
+        return markup.NONE
+    below = [row for number, row in levels.items() if number < level]
+    if not below:
+        return _metric(levels[level], "time", place, page)
+    best = min(below, key=lambda row: row.time.p50)
+    quantity = evidence.of_row(levels[level], "speedup", best.variant, place)
+    return page.show(quantity) if quantity else markup.NONE
+
+
+def _metric(row: Measured | None, metric: str, place: Place, page: Evidence) -> str:
+    quantity = evidence.of_row(row, metric, None, place) if row else None
+    return page.show(quantity) if quantity else markup.NONE
+
+
+# ---- what the sources say -------------------------------------------------------------------------------------------
+
+
+def components(root: Path) -> list[Component]:
+    """The components in the tool's order.
+
+    Raises:
+        PublishError: a file that the tool names has no such component.
+    """
+    listed: dict[str, str] = ast.literal_eval(_assigned(_parsed(root / TOOL), "COMPONENTS"))
+    return [_component(root, name, snippet) for name, snippet in listed.items()]
+
+
+def _component(root: Path, name: str, snippet: str) -> Component:
+    path = root / "snippets" / "patterns" / f"{snippet}.py"
+    tree = _parsed(path)
+    made: dict[str, dict[str, ast.expr]] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _called(node.value) == "Component":
+            made[ast.unparse(node.targets[0])] = {str(word.arg): word.value for word in node.value.keywords}
+    order = [made[ast.unparse(each)] for each in _assigned(tree, "COMPONENTS").elts]  # type: ignore[attr-defined]
+    for number, words in enumerate(order, 1):
+        if ast.literal_eval(words["name"]) == name:
+            shapes = _literal(tree, words["shapes"])
+            sizes = {shape: "x".join(map(str, size)) for shape, size in shapes.items()}
+            levels = words["levels"]
+            assert isinstance(levels, ast.Dict)
+            lines = {
+                ast.literal_eval(level): lines_of(path, value, root)  # type: ignore[arg-type]
+                for level, value in zip(levels.keys, levels.values, strict=True)
+            }
+            return Component(name, f"patterns/{snippet.replace('_', '-')}", number, sizes, lines)
+    raise PublishError(f"{path.relative_to(root)}: expected a component {name!r}, as {TOOL} lists it")
+
+
+def lines_of(path: Path, expression: ast.expr, root: Path) -> int:
+    """Lines of code of what makes a level: the functions of its file that it takes, and whole files of kernels/.
+
+    A call, such as that of the compiler, is a line as well. Comments, docstrings and blank lines are none.
+    """
+    tree, code = _parsed(path), _code(path)
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    files = {alias.asname or alias.name: f"{str(node.module).replace('.', '/')}.py" for node in ast.walk(tree)
+             if isinstance(node, ast.ImportFrom) and str(node.module).startswith("kernels.")
+             for alias in node.names}  # fmt: skip
+    seen: set[str] = set()
+    total, waiting = 0, [expression]
+    while waiting:
+        part: ast.AST = waiting.pop()
+        for name in [node.id for node in ast.walk(part) if isinstance(node, ast.Name)]:
+            if name in seen:
+                continue
+            seen.add(name)
+            if name in functions:
+                total += sum(functions[name].lineno <= line <= (functions[name].end_lineno or 0) for line in code)
+                waiting += functions[name].body  # type: ignore[arg-type]
+            elif name in files:
+                total += len(_code(root / files[name])) + _cuda_lines(root / files[name])
+    return total + any(isinstance(node, ast.Call) for node in ast.walk(expression))
+
+
+def _code(path: Path) -> set[int]:
+    """The lines of a Python file that hold code."""
+    text = path.read_text(encoding="utf-8")
+    nothing = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+    found: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in nothing:
+            found.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):  # a docstring
+            found -= {*range(node.lineno, (node.end_lineno or 0) + 1)}
+    return found
+
+
+def _cuda_lines(path: Path) -> int:
+    """Lines of the CUDA C++ beside a file that compiles it."""
+    source = path.with_name(f"{path.stem.removesuffix('_cuda')}.cu")
+    if not path.stem.endswith("_cuda") or not source.is_file():
+        return 0
+    text = re.sub(
+        r"/\*.*?\*/", lambda comment: "\n" * comment[0].count("\n"), source.read_text(encoding="utf-8"), flags=re.S
+    )
+    return sum(bool(line.partition("//")[0].strip()) for line in text.splitlines())
+
+
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _assigned(tree: ast.Module, name: str) -> ast.expr:
+    """What a name of a file is given."""
+    return next(
+        node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
+    )
+
+
+def _literal(tree: ast.Module, value: ast.expr) -> Any:
+    """What stands there, or in the name that stands there."""
+    return ast.literal_eval(_assigned(tree, value.id) if isinstance(value, ast.Name) else value)
+
+
+def _called(call: ast.Call) -> str:
+    return ast.unparse(call.func)

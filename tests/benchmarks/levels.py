@@ -1,0 +1,116 @@
+"""The cases of components at several levels: the points, and all levels at one of them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from snippets.patterns.levels import (
+    Component,
+    Function,
+    compiled,
+    forward,
+    in_float64,
+    largest_summands,
+    named,
+    step,
+    trained,
+)
+from tests.benchmarks import wrong as wrongly
+from tests.benchmarks.case import Call, Point, Results, Variant, Workload
+
+SOURCES = ("snippets/patterns/levels.py", "tests/benchmarks/levels.py")  # part of what a case measures
+Wrong = Mapping[str, Mapping[str, Function]]  # by component and by what is wrong
+
+
+def points(device: torch.device, components: Sequence[Component], also: bool = True) -> Iterator[Point]:
+    """Each component at its typical, its large and its small shape, there by the host's clock, too.
+
+    Forward alone and with the backward; at the large shape both only.
+
+    Args:
+        also: whether the code of level 0 is compiled as well, at the typical shape.
+    """
+    on_a_cpu = ("level-0", "level-1", "level-3")
+    for number, component in enumerate(components, 1):
+        for name in ("typical", "large", "small") if device.type == "cuda" else ("small",):
+            shape = {"component": number} | dict(zip(component.sizes, component.shapes[name], strict=True))
+            own = tuple(f"level-{level}" for level in component.levels)
+            for direction in ("forward", "both") if component.gradients else ("forward",):
+                if device.type == "cpu":
+                    yield Point(shape, "float32", direction, ("calls",), on_a_cpu)
+                elif name == "small":
+                    yield Point(shape, "bfloat16", direction, ("device", "calls"), own)
+                elif name == "typical" or direction == "both" or not component.gradients:
+                    compiled_too = ("level-0-compiled",) if also and name == "typical" else ()
+                    yield Point(shape, "bfloat16", direction, variants=(*own, *compiled_too))
+
+
+def prepare(
+    point: Point,
+    device: torch.device,
+    components: Sequence[Component],
+    wrong: Wrong,
+    flops: Callable[[str, int], int] = lambda name, elements: 10 * elements,
+) -> Workload:
+    """All levels of a component at a point.
+
+    Args:
+        wrong: functions that the check must refuse, beside one that is 5% off.
+        flops: of a forward, from the component's name and the number of elements of its first output.
+    """
+    number, *sizes = point.shape.values()
+    component, training = components[number - 1], point.direction == "both"
+    torch._dynamo.reset()  # code that is compiled for one point is not looked through at the next
+    inputs = component.inputs(tuple(sizes), getattr(torch, point.dtype), device)
+    gradients = component.gradients if training else ()
+    outputs = forward(component.reference, inputs)
+    incoming = tuple(torch.randn_like(y) for y in outputs) if training else ()
+
+    def call(function: Function) -> Call:
+        return partial(step, function, trained(inputs, gradients), gradients, incoming)
+
+    def results(returned: Any) -> Results:
+        return named(returned, gradients)
+
+    @cache
+    def reference() -> Results:
+        wide = tuple(t.double() for t in incoming)
+        return results(step(component.reference, trained(in_float64(inputs), gradients), gradients, wide))
+
+    def spoilt(function: Function) -> Callable[[Results], Results]:
+        return lambda baseline: results(call(function)())
+
+    makers = {f"level-{level}": make for level, make in component.levels.items()}
+    makers["level-0-compiled"] = lambda: compiled(component.levels[0]())
+
+    def with_a_wrong_gradient(baseline: Results) -> Results:
+        return {**baseline, f"{gradients[-1]}.grad": 1.05 * baseline[f"{gradients[-1]}.grad"]}
+
+    functions = {"5% too large": wrongly.scaled(component.reference), **wrong[component.name]}
+    not_right = {what: spoilt(function) for what, function in functions.items()}
+    if training:
+        not_right["the last gradient 5% too large"] = with_a_wrong_gradient
+    read = sum(t.nbytes for t in inputs.values() if isinstance(t, Tensor))
+    written, grads = sum(t.nbytes for t in outputs), sum(inputs[name].nbytes for name in gradients)
+    return Workload(
+        variants={name: Variant(partial(_built, call, make), results) for name, make in makers.items()},
+        baseline=f"level-{component.yardstick}",
+        reference=reference,
+        bytes_read=2 * read + written if training else read,
+        bytes_written=written + grads,
+        flops=flops(component.name, outputs[0].numel()) * (3 if training else 1),
+        mix="triad" if training else "copy",
+        largest_summands=largest_summands(reference(), inputs),
+        wrong=not_right,
+    )
+
+
+def _built(call: Callable[[Function], Call], make: Callable[[], Function]) -> Call:
+    """The call, after three: TorchScript watches the first ones, and generates code after them."""
+    ready = call(make())
+    for _ in range(3):
+        ready()
+    return ready

@@ -1,0 +1,138 @@
+"""Beliefs: the verdict follows from the records, and each stands on its page and in the list."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from docs.publish.errors import PublishError
+from docs.publish.macros import folklore
+from docs.publish.macros.catalogue import Macros
+from docs.publish.macros.page import Page
+from docs.publish.markdown import pages
+from docs.publish.place import Place
+from docs.publish.records.captures import Captures
+from docs.publish.records.store import Store
+from tests.benchmarks.source import ROOT
+from tests.pages import tiny
+from tests.pages.prose import literals
+from tests.pages.test_gains import lines, timed
+
+ENTRY = """  - id: {id}
+    belief: Ours is {relation} than eager.
+    claim: [ours, {relation}, eager]
+    case: kernels/add
+    shapes: [8x4, 16x4]
+    direction: forward
+    mode: device
+    because: It adds.
+"""
+NUMBERS = """  - id: numbers
+    belief: Sums are slow.
+    numbers:
+      - [at 8 rows, 'value("kernels/add", "ours", "time", shape="8x4")', {relation}, '{other}']
+    because: They are not.
+"""
+
+
+def page_of(*entries: str) -> str:
+    return f"---\ntitle: Sums\nfolklore:\n{''.join(entries)}---\n\n# Sums\n"
+
+
+def macros(root: Path, *entries: str, at: str = "sums.md") -> tuple[Macros, Page]:
+    """A page with entries, and records: ours is faster than eager at 8x4, and slower at 16x4."""
+    (root / "docs/pages/sums.md").write_text(page_of(*entries))
+    few = {"bytes_read": 1, "bytes_written": 1, "flops": 1}
+    times = {(8, "ours"): 1.0, (8, "eager"): 2.0, (16, "ours"): 4.0, (16, "eager"): 2.0}
+    rows = [
+        tiny.row(root, shape={"rows": n, "columns": 4}, variant=name, time=timed(ms), **few)
+        for (n, name), ms in times.items()
+    ]
+    tiny.write(root, tiny.record(root, rows))
+    page = Page(Place(at, at.removesuffix(".md") + "/"))
+    return Macros(Store.load(root / "docs/measurements", root), Captures([], root), page, root), page
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tiny.project(tmp_path)
+
+
+def text(html: str) -> str:
+    return re.sub(r"<[^>]+>", "", html)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "relation", "verdict"),
+    [
+        ("8x4", "faster", "True."),
+        ("16x4", "faster", "Wrong."),
+        ("16x4", "slower", "True."),
+        ("8x4, 16x4", "faster", "True at 1 of 2."),
+    ],
+)
+def test_the_verdict_follows_from_the_records(root: Path, shapes: str, relation: str, verdict: str) -> None:
+    entry = ENTRY.format(id="a", relation=relation).replace("8x4, 16x4", shapes)
+    found, page = macros(root, entry)
+    found.folklore("a")
+    shown = text(page.html[0])
+    assert 'id="a"' in page.html[0]
+    assert shown.startswith(f"Folklore: “Ours is {relation} than eager.”{verdict} ours is ")
+    assert "2.00×" in shown if "8x4" in shapes else "0.500×" in shown
+    assert shown.endswith("It adds.")
+    assert "NVIDIA H200" in str(page.evidence.entries)
+
+
+def test_what_all_points_share_is_said_once(root: Path) -> None:
+    found, page = macros(root, ENTRY.format(id="a", relation="faster"))
+    found.folklore("a")
+    said = text(page.html[0])
+    assert "(8 × 4); ours" in said
+    assert "(16 × 4); forward, bfloat16, GPU time, cold cache." in said
+
+
+def test_numbers_of_any_kind_can_be_held_against_each_other(root: Path) -> None:
+    other = 'value("kernels/add", "eager", "time", shape="8x4")'
+    for relation, verdict in (("more", "Wrong."), ("less", "True.")):
+        found, page = macros(root, NUMBERS.format(relation=relation, other=other))
+        found.folklore("numbers")
+        assert f"{verdict} 1.00 ms and 2.00 ms (at 8 rows). They are not." in text(page.html[0])
+
+
+def test_the_list_has_all_with_a_link(root: Path) -> None:
+    both = [ENTRY.format(id="a", relation="faster"), ENTRY.format(id="b", relation="slower")]
+    found, page = macros(root, *both, at="folklore.md")
+    found.folklore()
+    _, *body = lines(page.html[0])
+    assert [line[1] for line in body] == ["True at 1 of 2", "True at 1 of 2"]
+    assert [line[3] for line in body] == ["Sums", "Sums"]
+    assert re.findall(r'href="(\.\./sums/#\w)"', page.html[0]) == ["../sums/#a", "../sums/#b"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        (ENTRY.format(id="a", relation="faster").replace("    because: It adds.\n", ""), "expected because, too"),
+        (ENTRY.format(id="a", relation="faster").replace("mode", "modes"), "expected mode, too"),
+        (ENTRY.format(id="a", relation="faster") + "    so: no\n", "unknown so"),
+        (2 * ENTRY.format(id="a", relation="faster"), "two entries have the id 'a'"),
+        (ENTRY.format(id="a", relation="faster").replace("16x4", "32x4"), "folklore 'a': shape of kernels/add"),
+        (ENTRY.format(id="a", relation="quicker"), "claim: relation"),
+        (NUMBERS.format(relation="more", other="1 + 1").replace("numbers\n", "a\n"), "expected value"),
+        (ENTRY.format(id="b", relation="faster"), "folklore: id"),
+    ],
+)
+def test_a_faulty_entry_stops_the_build(root: Path, entry: str, said: str) -> None:
+    found, _ = macros(root, entry)
+    with pytest.raises(PublishError, match=said):
+        found.folklore("a")
+
+
+# ---- the entries of the site ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entry", folklore.entries(ROOT), ids=lambda entry: entry.anchor)
+def test_an_entry_stands_on_its_page_and_types_no_result(entry: folklore.Entry) -> None:
+    assert f'{{{{ folklore("{entry.anchor}") }}}}' in pages.texts()[entry.page]
+    assert not list(literals(f"# Page\n\n{entry.words['because']}\n"))
+    assert entry.words["belief"].endswith((".", "?"))
