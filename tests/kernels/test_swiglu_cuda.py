@@ -1,0 +1,76 @@
+"""kernels/swiglu_cuda.py, swiglu.cu: what kernels/swiglu.py promises, in CUDA C++."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.kernels import cuda
+from tests.kernels import test_swiglu as in_triton
+from tests.kernels.conftest import load
+from tests.kernels.promises import DTYPES, needs_gpu, randn
+
+kernel = load("swiglu_cuda")
+
+
+class TestSwiGLU(cuda.Promises, in_triton.TestSwiGLU):
+    kernel = kernel
+
+    def test_launches_fit_any_gpu(self):
+        for launch in (kernel._forward_launch, kernel._backward_launch):
+            for bits in (16, 32):
+                assert launch(4096, bits, torch.device("cuda"))["THREADS"] in (64, 128, 256, 512)
+
+
+class TestGeGLU(cuda.Promises, in_triton.TestGeGLU):
+    kernel = kernel
+    test_launches_fit_any_gpu = TestSwiGLU.test_launches_fit_any_gpu
+
+
+class Halves(in_triton.Halves):
+    kernel = kernel
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("columns", (2, 6, 254, 1000, 2256, 8194))
+def test_halves_of_one_tensor(columns, dtype, device):
+    Halves().check(Halves().make((5, columns), dtype, device))
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    "promise, arguments",
+    (
+        ("test_any_leading_shape", ((2, 3, 8),)),
+        ("test_empty_input", ((2, 0, 8),)),
+        ("test_any_strides_of_inputs_and_of_incoming_gradients", ("every other column", 40)),
+        ("test_any_strides_of_inputs_and_of_incoming_gradients", ("rows of a wider tensor", 2500)),
+        ("test_leading_dimensions_that_no_view_joins", ()),
+        ("test_rows_more_than_2_to_the_31_elements_apart", (96, 3, 2**30 + 16)),
+        ("test_inputs_are_not_touched", (100,)),
+        ("test_activation_checkpointing", ()),
+        ("test_compiles_as_one_graph", (True,)),
+    ),
+)
+def test_halves_of_one_tensor_promise_the_same(promise, arguments, device):
+    getattr(Halves(), promise)(*arguments, device)
+
+
+@needs_gpu
+def test_halves_of_more_than_2_to_the_31_elements_each(device):
+    """Rows whose length 8 does not divide: a vector is one element, and there are more than 32 bits count."""
+    rows = 2**31 // 1001 + 3
+    few = randn((7, 2002), torch.bfloat16, device)
+    expected = Halves().run(Halves().function, (few,), (few[:, :1001],))
+    many = few.repeat(rows // 7 + 1, 1)[:rows]
+    for name, t in Halves().run(Halves().function, (many,), (many[:, :1001],)).items():
+        assert torch.equal(t[:7], expected[name]), name
+        assert torch.equal(t[rows - 7 :], expected[name].roll(-(rows % 7), 0)), name
+
+
+@needs_gpu
+@pytest.mark.parametrize("columns", (12345, 4096))
+def test_memory_that_begins_anywhere(columns, device):
+    """No vector may be read at an odd address: tensors that begin one element into their memory."""
+    gate, up = (randn(columns + 1, torch.bfloat16, device, seed)[1:] for seed in (1, 2))
+    torch.testing.assert_close(kernel.swiglu(gate, up), F.silu(gate.float()).mul(up.float()).to(gate.dtype))
