@@ -32,32 +32,38 @@
 #ifndef FINE
 #define FINE 0  // 1: Phi to the last bits of fp32
 #endif
-#ifndef EXACT
-#define EXACT 1  // sums of equal numbers are not rounded: these have few bits, and a row few numbers
-#endif
 #ifndef VECTOR
 #define VECTOR 8  // neighbouring elements that a thread has: 16 bytes of the widest dtype, or 1
 #endif
 #ifndef VECTORS
-#define VECTORS 4  // that a thread has of a row
+#define VECTORS 2  // that a thread has of a row
 #endif
 #ifndef THREADS
-#define THREADS 128
+#define THREADS 256
 #endif
 #ifndef ROWS
 #define ROWS 1  // that a block has at once
 #endif
 #ifndef STAGES
-#define STAGES 2  // how many times these are on their way
+#define STAGES 2  // how many times these are in shared memory, or on their way there; 0: read where they are needed
+#endif
+#ifndef HELD
+#define HELD 0  // 1: what a thread has of them stays in registers while the sums are made
+#endif
+#ifndef KEPT
+#define KEPT 1  // 1: a thread's weight and bias stay in registers
 #endif
 #ifndef BLOCKS
-#define BLOCKS 4  // at least, on a multiprocessor: what registers must leave room for
+#define BLOCKS 2  // at least, on a multiprocessor: what registers must leave room for
 #endif
 #ifndef FULL
 #define FULL 1  // the row, or each slice of it, has a number for every thread
 #endif
 #ifndef SLICED
 #define SLICED 0  // 1: a row is more than one block has
+#endif
+#ifndef LAG
+#define LAG 0  // where it is: how many steps later the others are expected to have done their part
 #endif
 #ifndef PARAMETERS
 #define PARAMETERS 1  // 0: dx alone is asked for
@@ -67,31 +73,90 @@
 #endif
 
 constexpr int WARPS = THREADS / 32, PATIENCE = 100;
-constexpr int NEXT_POWER = WARPS > 16 ? 32 : WARPS > 8 ? 16 : WARPS > 4 ? 8 : WARPS > 2 ? 4 : WARPS;
+constexpr bool AHEAD = STAGES > 0;
 
-// --8<-- [start:memory]
 struct bf16 { unsigned short bits; };
 struct fp16 { unsigned short bits; };
 struct none {};  // of a parameter that there is not
 
-__device__ __forceinline__ float low(unsigned int word, bf16) { return __uint_as_float(word << 16); }
-__device__ __forceinline__ float high(unsigned int word, bf16) { return __uint_as_float(word & 0xffff0000u); }
-__device__ __forceinline__ float low(unsigned int word, fp16) {
+// --8<-- [start:instructions]
+// What C++ has no name for, or takes more instructions for.
+__device__ __forceinline__ float from_fp16(unsigned int word) {  // of the lower half
     float value;
     asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l; }" : "=f"(value) : "r"(word));
     return value;
 }
-__device__ __forceinline__ float high(unsigned int word, fp16) { return low(word >> 16, fp16()); }
-__device__ __forceinline__ unsigned int pair(float low, float high, bf16) {
-    unsigned int word;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-    return word;
-}
-__device__ __forceinline__ unsigned int pair(float low, float high, fp16) {
+__device__ __forceinline__ unsigned int pair_of_fp16(float low, float high) {
     unsigned int word;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
     return word;
 }
+__device__ __forceinline__ unsigned int pair_of_bf16(float low, float high) {
+    unsigned int word;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
+}
+__device__ __forceinline__ float power_of_2(float x) {  // one instruction, good to 2 units in the last place
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+    return power;
+}
+__device__ __forceinline__ float inverse_root(float x) {
+    float root;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(x));
+    return root;
+}
+/// sum += A B, on tensor cores, of a warp's 16 x 16 and 16 x 8 numbers, each lane with a part of all three.
+__device__ __forceinline__ void add_product(
+    float (&sum)[4], const unsigned int (&a)[4], unsigned int b0, unsigned int b1, bf16
+) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void add_product(
+    float (&sum)[4], const unsigned int (&a)[4], unsigned int b0, unsigned int b1, fp16
+) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+/// The compiler may not compute ahead what comes of a word: it is not worth a register until the next row.
+__device__ __forceinline__ void kept(unsigned int& word) { asm volatile("" : "+r"(word)); }
+
+/// BYTES on their way to shared memory, past the registers; zeros, if not `inside`. A group of them, and all but the
+/// newest groups.
+template <int BYTES> __device__ __forceinline__ void copy(void* to, const void* from, bool inside) {
+    const unsigned int shared = (unsigned int)__cvta_generic_to_shared(to);
+    const int bytes = inside ? BYTES : 0;
+    if constexpr (BYTES == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from), "r"(bytes) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared), "l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void end_of_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int NEWEST> __device__ __forceinline__ void wait_for_all_but() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(NEWEST) : "memory");
+}
+
+/// A word that arrives as a whole, and in no order with others.
+__device__ __forceinline__ void publish(unsigned long long* at, unsigned long long word) {
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(word) : "memory");
+}
+__device__ __forceinline__ unsigned long long look(const unsigned long long* at) {
+    unsigned long long word;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(at) : "memory");
+    return word;
+}
+// --8<-- [end:instructions]
+
+// --8<-- [start:memory]
+__device__ __forceinline__ float low(unsigned int word, bf16) { return __uint_as_float(word << 16); }
+__device__ __forceinline__ float high(unsigned int word, bf16) { return __uint_as_float(word & 0xffff0000u); }
+__device__ __forceinline__ float low(unsigned int word, fp16) { return from_fp16(word); }
+__device__ __forceinline__ float high(unsigned int word, fp16) { return from_fp16(word >> 16); }
+__device__ __forceinline__ unsigned int pair(float low, float high, bf16) { return pair_of_bf16(low, high); }
+__device__ __forceinline__ unsigned int pair(float low, float high, fp16) { return pair_of_fp16(low, high); }
 
 /// VECTOR neighbouring numbers as they lie in memory.
 template <typename T> struct Vector {
@@ -123,13 +188,13 @@ template <typename T> struct Vector {
         if constexpr (sizeof(T) == 4) return __uint_as_float(word[n]);
         else return n % 2 ? high(word[n / 2], T()) : low(word[n / 2], T());
     }
-    /// Not yet: what comes of it is not worth a register until the next row.
     __device__ __forceinline__ void keep() {
 #pragma unroll
-        for (int w = 0; w < WORDS; w++) asm volatile("" : "+r"(word[w]));
+        for (int w = 0; w < WORDS; w++) kept(word[w]);
     }
 };
 template <> struct Vector<none> {
+    __device__ __forceinline__ void load(const void*) {}
     __device__ __forceinline__ void keep() {}
     __device__ __forceinline__ void zero() {}
 };
@@ -171,71 +236,92 @@ template <typename T> __device__ __forceinline__ void store(T* to, const float (
 
 // --8<-- [start:ring]
 // A thread copies what it will need itself to shared memory, past its registers and STAGES times ahead, and waits for
-// nobody: cp.async, which all GPUs have from the A100 on. Rows that begin where no vector may are read when needed.
-constexpr bool AHEAD = VECTOR > 1;
+// nobody: cp.async, which all GPUs have from the A100 on.
 extern __shared__ uint4 ring[];
 
 template <typename T> __device__ __forceinline__ char* slot(int stage, int row, int vector) {
-    const int vectors = ((stage * ROWS + row) * VECTORS + vector) * THREADS + threadIdx.x;
-    return (char*)ring + vectors * Vector<T>::BYTES;
+    return (char*)ring + (((stage * ROWS + row) * VECTORS + vector) * THREADS + threadIdx.x) * Vector<T>::BYTES;
 }
 
-/// Zeros, where it is outside of the row or beyond the last one.
-template <typename T> __device__ __forceinline__ void fetch(char* to, const T* from, bool inside) {
-    const unsigned int shared = (unsigned int)__cvta_generic_to_shared(to);
-    if constexpr (Vector<T>::BYTES == 16)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from), "r"(inside ? 16 : 0) : "memory");
-    else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared), "l"(from), "r"(inside ? 8 : 0) : "memory");
+/// What a block has of the columns: the first one, how many, and a thread's own.
+struct Columns {
+    int first, count;
+    __device__ __forceinline__ int of(int vector) const { return (vector * THREADS + threadIdx.x) * VECTOR; }
+    __device__ __forceinline__ bool has(int vector) const { return FULL || of(vector) < count; }
+};
+
+/// A vector of a row from where it lies; zeros beyond its end.
+template <typename T> __device__ __forceinline__ Vector<T> vector_of(const T* row, const Columns& columns, int v, bool inside) {
+    Vector<T> vector;
+    vector.zero();
+    if (inside && columns.has(v)) vector.load(row + columns.first + columns.of(v));
+    return vector;
 }
-__device__ __forceinline__ void fetched() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-__device__ __forceinline__ void wait_for_the_oldest() { asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory"); }
-__device__ __forceinline__ void fetched_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 // --8<-- [end:ring]
 
 // --8<-- [start:sums]
-/// The sums over a block's threads, in each of them: in each warp, then over the warps. `half` alternates: a thread may
-/// still read the other half.
-template <int COUNT> __device__ __forceinline__ void sum_over_block(float (&value)[COUNT], int half) {
-    __shared__ float partial[2][COUNT][32];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+// Two numbers for each of ROWS rows, summed over a block. In a warp, lanes take over each other's numbers on the way: in
+// the end a lane has the sums of those whose index is its own, modulo GROUP.
+constexpr int VALUES = 2 * ROWS, GROUP = VALUES < 4 ? VALUES : 4, GROUPS = VALUES / GROUP;
+
+__device__ __forceinline__ float from(float value, int step) { return __shfl_xor_sync(0xffffffffu, value, step); }
+
+__device__ __forceinline__ void sum_over_warp(const float (&value)[VALUES], float (&sum)[GROUPS]) {
+    const bool odd = threadIdx.x & 1, late = threadIdx.x & 2;
 #pragma unroll
-    for (int step = 16; step > 0; step /= 2)
+    for (int g = 0; g < GROUPS; g++) {
+        float even_one = value[g * GROUP], odd_one = value[g * GROUP + 1];
+        if constexpr (GROUP == 4) {
+            const float third = value[g * GROUP + GROUP - 2], fourth = value[g * GROUP + GROUP - 1];
+            even_one = (late ? third : even_one) + from(late ? even_one : third, 2);
+            odd_one = (late ? fourth : odd_one) + from(late ? odd_one : fourth, 2);
+        }
+        sum[g] = (odd ? odd_one : even_one) + from(odd ? even_one : odd_one, 1);
 #pragma unroll
-        for (int c = 0; c < COUNT; c++) value[c] += __shfl_xor_sync(0xffffffffu, value[c], step);
-    if constexpr (WARPS > 1) {
-        if (lane == 0)
+        for (int step = GROUP; step < 32; step *= 2) sum[g] += from(sum[g], step);
+    }
+}
+
+/// Across warps: each leaves its sums, all wait, and each adds them up. `half` alternates: a warp may still read what
+/// was left before.
+__shared__ float left[2][WARPS][VALUES];
+
+__device__ __forceinline__ void leave(const float (&sum)[GROUPS], int half) {
+    const int lane = threadIdx.x % 32;
+    if (lane < GROUP)
 #pragma unroll
-            for (int c = 0; c < COUNT; c++) partial[half][c][warp] = value[c];
-        __syncthreads();
-        const int other = lane % NEXT_POWER;
+        for (int g = 0; g < GROUPS; g++) left[half][threadIdx.x / 32][g * GROUP + lane] = sum[g];
+}
+__device__ __forceinline__ void collect(float (&value)[VALUES], int half) {
+    constexpr int AT_ONCE = 32 / GROUP;
+    const int lane = threadIdx.x % 32;
 #pragma unroll
-        for (int c = 0; c < COUNT; c++) value[c] = other < WARPS ? partial[half][c][other] : 0.0f;
+    for (int g = 0; g < GROUPS; g++) {
+        float sum = 0.0f;
 #pragma unroll
-        for (int step = NEXT_POWER / 2; step > 0; step /= 2)
+        for (int warp = 0; warp < WARPS; warp += AT_ONCE) {
+            const int mine = warp + lane / GROUP;
+            if (WARPS % AT_ONCE == 0 || mine < WARPS) sum += left[half][mine][g * GROUP + lane % GROUP];
+        }
 #pragma unroll
-            for (int c = 0; c < COUNT; c++) value[c] += __shfl_xor_sync(0xffffffffu, value[c], step);
+        for (int step = GROUP; step < 32; step *= 2) sum += from(sum, step);
+#pragma unroll
+        for (int c = 0; c < GROUP; c++) value[g * GROUP + c] = __shfl_sync(0xffffffffu, sum, c);
     }
 }
 // --8<-- [end:sums]
 
 // --8<-- [start:slices]
 // A row that is more than one block has: each block has a slice of it, and leaves two numbers about its slice where the
-// others look. They are one word of 64 bits, which arrives as a whole and is never 0, as memory is before. Whoever has
-// waited for long computes what is missing itself, to the same bits: a block may wait for one that has not begun, and
-// where few multiprocessors are free that one will not.
+// others look LAG steps later. They are one word of 64 bits, which arrives as a whole and is never 0, as memory is
+// before. Whoever has waited for long computes what is missing itself, to the same bits: a block may wait for one that
+// has not begun, and where few multiprocessors are free that one will not.
 __device__ __forceinline__ unsigned int sealed(float value) {
     const unsigned int bits = __float_as_uint(value);
     return ~(bits == 0xffffffffu ? 0x7fffffffu : bits);
 }
 __device__ __forceinline__ void publish(unsigned long long* at, float first, float second) {
-    const unsigned long long word = (unsigned long long)sealed(second) << 32 | sealed(first);
-    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(word) : "memory");
-}
-__device__ __forceinline__ unsigned long long look(const unsigned long long* at) {
-    unsigned long long word;
-    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(at) : "memory");
-    return word;
+    publish(at, (unsigned long long)sealed(second) << 32 | sealed(first));
 }
 
 /// By a warp, with a slice for each lane: its two numbers. Returns the first slice that is missing, or -1.
@@ -244,31 +330,25 @@ __device__ __forceinline__ int look_at_all(
 ) {
     const int lane = threadIdx.x % 32;
     unsigned long long word = 0;
-    for (int tries = 0; lane < slices && (word = look(words + lane)) == 0 && tries < patience; tries++) __nanosleep(100);
+    for (int tries = 0; lane < slices && (word = look(words + lane)) == 0 && tries < patience; tries++) __nanosleep(50);
     first = __uint_as_float(~(unsigned int)word), second = __uint_as_float(~(unsigned int)(word >> 32));
     const unsigned int missing = __ballot_sync(0xffffffffu, lane < slices && word == 0);
     return missing ? __ffs(missing) - 1 : -1;
 }
-
-__device__ __forceinline__ float sum_over_warp(float value) {
+__device__ __forceinline__ float sum_over_lanes(float value) {
 #pragma unroll
-    for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
+    for (int step = 16; step > 0; step /= 2) value += from(value, step);
     return value;
 }
+
+/// What all threads of a block know of the rows whose slices one warp has looked at.
+struct Found {
+    float first[ROWS], second[ROWS];
+    int missing;
+};
 // --8<-- [end:slices]
 
 // --8<-- [start:gelu]
-__device__ __forceinline__ float power_of_2(float x) {  // one instruction, good to 2 units in the last place
-    float power;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
-    return power;
-}
-__device__ __forceinline__ float inverse_root(float x) {
-    float root;
-    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(x));
-    return root;
-}
-
 /// The normal distribution. FINE: with erf, to the last bits of fp32, in 20 instructions and more. Else 10, within 5e-5
 /// of itself down to z = -5.6, and smaller than 1e-8 below: a tenth of what rounding to fp16 may change.
 __device__ __forceinline__ float phi(float z) {
@@ -306,203 +386,256 @@ __device__ __forceinline__ float slope(float z) {
     if constexpr (FINE) return phi(z) + z * 0.3989422804014327f * bell;
     const float a = fminf(fabsf(z), 16.0f);  // beyond, the bell is 0
     float left = ((0.000704356207f * a - 0.00804296609f) * a + 0.039675656f) * a - 0.116946039f;
-    left = (((left * a + 0.244426797f) * a - 0.797152625f) * a + 0.499984345f) * bell;
-    return z > 0.0f ? 1.0f - left : left;
+    left = ((left * a + 0.244426797f) * a - 0.797152625f) * a + 0.499984345f;
+    const float half = 0.5f - left * bell;
+    return 0.5f + __uint_as_float(__float_as_uint(half) ^ (__float_as_uint(z) & 0x80000000u));
 }
 // --8<-- [end:gelu]
 
-/// What a block has of the columns: the first one, how many, and a thread's own.
-struct Columns {
-    int first, count;
-    __device__ __forceinline__ int of(int vector) const { return (vector * THREADS + threadIdx.x) * VECTOR; }
-    __device__ __forceinline__ bool has(int vector) const { return FULL || of(vector) < count; }
-};
-
-// --8<-- [start:forward]
-/// The mean of each row, and the sum of the squared distances from it, which take the numbers' place. Two looks at what
-/// is in registers by then. Sums of equal numbers are not rounded where EXACT; else the mean is corrected by that of the
-/// distances from it. Either way it is exact for equal numbers: their distances are 0.
-__device__ __forceinline__ void centered(
-    float (&x)[ROWS][VECTORS][VECTOR], const Columns& columns, float (&mean)[ROWS], float (&squares)[ROWS]
-) {
-    const float count = columns.count * 0x1p-16f, inverse = 1.0f / count;
+// --8<-- [start:statistics]
+/// What tensor cores give of 16-bit numbers: their sum, 2^-14 of it so that none leaves the range of fp32, and
+/// the sum of their squares. Products of 8 numbers a lane take three instructions. A warp's numbers are a matrix A of 16
+/// rows, in any order. Each column of A times a column of ones has sums. A times its own transpose has the sums of squares
+/// in its diagonal: of the upper 8 rows, then of the lower ones.
+template <typename T, typename Read> __device__ __forceinline__ void sums_by_products(Read read, float (&sum)[GROUPS]) {
+    const int lane = threadIdx.x % 32, group = lane / 4, place = lane % 4;
+    const unsigned int unit = pair(0x1p-14f, 0x1p-14f, T());
+    float values[VALUES];
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-        float parts[2] = {0.0f, 0.0f};
+        float sums[4] = {}, upper[4] = {}, lower[4] = {};
 #pragma unroll
-        for (int v = 0; v < VECTORS; v++)
-#pragma unroll
-            for (int n = 0; n < VECTOR; n++) parts[n % 2] += x[r][v][n] * 0x1p-16f;  // none leaves the range of fp32
-        mean[r] = parts[0] + parts[1];
-    }
-    sum_over_block(mean, 0);
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        const float total = mean[r];
-        mean[r] = total * inverse;
-        if constexpr (EXACT) mean[r] = fmaf(fmaf(-mean[r], count, total), inverse, mean[r]);  // a quotient's last bits
-    }
-    if constexpr (!EXACT) {
-        float rest[ROWS];
-        const float share = 1.0f / columns.count;
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            rest[r] = 0.0f;
-#pragma unroll
-            for (int v = 0; v < VECTORS; v++)
-                if (columns.has(v))
-#pragma unroll
-                    for (int n = 0; n < VECTOR; n++) rest[r] += (x[r][v][n] - mean[r]) * share;
+        for (int v = 0; v < VECTORS; v++) {
+            const Vector<T> a = read(r, v);
+            add_product(sums, a.word, unit, unit, T());
+            add_product(upper, a.word, a.word[0], a.word[2], T());
+            add_product(lower, a.word, a.word[1], a.word[3], T());
         }
-        __syncthreads();  // a thread may still read the half
-        sum_over_block(rest, 0);
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) mean[r] += rest[r];
+        const float diagonal = group % 2 ? upper[1] + lower[3] : upper[0] + lower[2];
+        values[2 * r] = sums[0] + sums[2];
+        values[2 * r + 1] = __shfl_sync(0xffffffffu, diagonal, group * 4 + group / 2);
     }
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        float parts[2] = {0.0f, 0.0f};
+    for (int g = 0; g < GROUPS; g++) {  // now all four lanes of a group have the same
+        sum[g] = place % 2 ? values[g * GROUP + 1] : values[g * GROUP];
+        if constexpr (GROUP == 4) {
+            const float late = place % 2 ? values[g * GROUP + GROUP - 1] : values[g * GROUP + GROUP - 2];
+            sum[g] = place / 2 ? late : sum[g];
+        }
 #pragma unroll
-        for (int v = 0; v < VECTORS; v++)
-            if (columns.has(v))
-#pragma unroll
-                for (int n = 0; n < VECTOR; n++) {
-                    x[r][v][n] -= mean[r];
-                    parts[n % 2] += x[r][v][n] * x[r][v][n];
-                }
-        squares[r] = parts[0] + parts[1];
+        for (int step = 4; step < 32; step *= 2) sum[g] += from(sum[g], step);
     }
-    sum_over_block(squares, 1);
 }
 
+/// The mean of each row of a slice, and the sum of the squared distances from it. First from the sums of the numbers and
+/// of their squares; that leaves too few digits where the mean is large beside the spread, and then another look at the
+/// row counts from that mean. A row of equal numbers ends with a sum of 0. `meanwhile` comes before a wait.
+template <typename Read, typename Meanwhile> __device__ __forceinline__ void statistics(
+    Read read, const Columns& columns, int& half, float (&mean)[ROWS], float (&squares)[ROWS], Meanwhile meanwhile
+) {
+    constexpr bool PRODUCTS = sizeof(X) == 2 && VECTOR == 8;
+    constexpr float DIGITS = sizeof(X) == 2 ? 1.0f / 16 : 0.5f;
+    const float share = 1.0f / columns.count;
+    bool done[ROWS] = {};
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) mean[r] = 0.0f;
+    for (int turn = 0; turn < 4; turn++) {
+        float value[VALUES], sum[GROUPS];
+        if (PRODUCTS && turn == 0) {
+            if constexpr (PRODUCTS) sums_by_products<X>(read, sum);
+        } else {
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                value[2 * r] = value[2 * r + 1] = 0.0f;
+#pragma unroll
+                for (int v = 0; v < VECTORS; v++) {
+                    const Vector<X> vector = read(r, v);
+                    if (columns.has(v))
+#pragma unroll
+                        for (int n = 0; n < VECTOR; n++) {
+                            const float distance = vector[n] - mean[r];
+                            value[2 * r] += distance * 0x1p-14f;
+                            value[2 * r + 1] += distance * distance;
+                        }
+                }
+            }
+            sum_over_warp(value, sum);
+        }
+        leave(sum, half);
+        if (turn == 0) meanwhile();
+        __syncthreads();
+        collect(value, half);
+        half ^= 1;
+        bool all = true;
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const float moved = value[2 * r] * (share * 0x1p14f), total = value[2 * r + 1];
+            const float rest = total < __uint_as_float(0x7f800000u) ? total - moved * moved * columns.count : total;
+            if (!done[r]) mean[r] += moved, squares[r] = fmaxf(rest, total * 0.0f);
+            done[r] = done[r] || rest > total * (turn == 0 ? DIGITS : 0.5f) || total == 0.0f;
+            all = all && done[r];
+        }
+        if (all) return;
+    }
+}
+// --8<-- [end:statistics]
+
+// --8<-- [start:forward]
 /// A row's mean and squares from those of its slices, by a warp. Equal means are not rounded.
 __device__ __forceinline__ void combine(int slices, int width, int N, float& mean, float& squares) {
     const int lane = threadIdx.x % 32;
     const float share = lane < slices ? (float)min(width, N - lane * width) / N : 0.0f;
     const float base = __shfl_sync(0xffffffffu, mean, 0), own = lane < slices ? mean : base;
-    mean = base + sum_over_warp(share * (own - base));
+    mean = base + sum_over_lanes(share * (own - base));
     const float distance = own - mean;
-    squares = sum_over_warp((lane < slices ? squares : 0.0f) + share * N * distance * distance);
+    squares = sum_over_lanes((lane < slices ? squares : 0.0f) + share * N * distance * distance);
 }
 
-/// ROWS rows in registers while the next ones are on their way. Reads MN, writes MN.
+/// ROWS rows at a time while the next ones are on their way. Reads MN, writes MN.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 layer_norm_gelu_forward(
     const X* __restrict__ x, const WEIGHT* __restrict__ weight, const BIAS* __restrict__ bias, Y* __restrict__ y,
-    float* __restrict__ stats, unsigned long long* __restrict__ words, long long x_stride, long long M, int N, int width,
-    double eps, int save
+    float* __restrict__ stats, unsigned long long* __restrict__ words, long long x_stride, long long M, int N,
+    int width, double eps, int save
 ) {
     const int slices = SLICED ? (N + width - 1) / width : 1, slice = SLICED ? blockIdx.x % slices : 0;
-    const long long step = gridDim.x / slices * (long long)ROWS;
-    long long row = blockIdx.x / slices * (long long)ROWS;
-    const auto columns_of = [=](int slice) { return Columns{slice * width, SLICED ? min(width, N - slice * width) : N}; };
+    const long long step = gridDim.x / slices * (long long)ROWS, begin = blockIdx.x / slices * (long long)ROWS;
+    const auto columns_of = [=](int slice) {
+        return Columns{slice * width, SLICED ? min(width, N - slice * width) : N};
+    };
     const Columns own = columns_of(slice);
-    const auto fetch_rows = [=](int stage, long long row) {
+    const auto fetch = [=](int stage, long long row) {
         if constexpr (AHEAD) {
 #pragma unroll
-            for (int r = 0; r < ROWS; r++)
+            for (int r = 0; r < ROWS; r++) {
+                const X* from = x + (row + r) * x_stride + own.first + own.of(0);
 #pragma unroll
                 for (int v = 0; v < VECTORS; v++)
-                    fetch(slot<X>(stage, r, v), x + (row + r) * x_stride + own.first + own.of(v), own.has(v) && row + r < M);
-            fetched();
+                    copy<Vector<X>::BYTES>(slot<X>(stage, r, v), from + v * THREADS * VECTOR, own.has(v) && row + r < M);
+            }
+            end_of_group();
         }
     };
-    for (int stage = 0; stage < STAGES; stage++) fetch_rows(stage, row + stage * step);
+#pragma unroll
+    for (int stage = 0; stage < STAGES; stage++) fetch(stage, begin + stage * step);
     Vector<WEIGHT> weights[VECTORS];
     Vector<BIAS> biases[VECTORS];
+    if constexpr (KEPT)
 #pragma unroll
-    for (int v = 0; v < VECTORS; v++) {
-        weights[v].zero(), biases[v].zero();
-        if constexpr (sizeof(WEIGHT) > 1) if (own.has(v)) weights[v].load(weight + own.first + own.of(v));
-        if constexpr (sizeof(BIAS) > 1) if (own.has(v)) biases[v].load(bias + own.first + own.of(v));
-    }
-    for (int stage = 0; row < M; row += step, stage = stage + 1 < STAGES ? stage + 1 : 0) {
-        float values[ROWS][VECTORS][VECTOR], mean[ROWS], squares[ROWS], shift[ROWS], rstd[ROWS];
-        int now = slice, patience = PATIENCE;
-        for (bool first = true;; first = false) {
-            const Columns columns = columns_of(now);
-            if (AHEAD && first) wait_for_the_oldest();
-#pragma unroll
-            for (int r = 0; r < ROWS; r++)
-#pragma unroll
-                for (int v = 0; v < VECTORS; v++) {
-                    Vector<X> vector;
-                    vector.zero();
-                    if (AHEAD && first) vector.load(slot<X>(stage, r, v));
-                    else if (columns.has(v) && row + r < M)
-                        vector.load(x + (row + r) * x_stride + columns.first + columns.of(v));
-#pragma unroll
-                    for (int n = 0; n < VECTOR; n++) values[r][v][n] = vector[n];
-                }
-            centered(values, columns, mean, squares);
-            if (first) fetch_rows(stage, row + STAGES * step);  // what was there has been read
-            if constexpr (!SLICED) {
-#pragma unroll
-                for (int r = 0; r < ROWS; r++) {
-                    shift[r] = 0.0f;
-                    rstd[r] = rsqrtf(squares[r] / N + (float)eps);
-                }
-                break;
-            } else {
-                __shared__ float found[ROWS][2];
-                __shared__ int missing[ROWS];
-                if (threadIdx.x == 0)
+        for (int v = 0; v < VECTORS; v++)
+            weights[v] = vector_of(weight, own, v, true), biases[v] = vector_of(bias, own, v, true);
+    const float share = 1.0f / N;
+    __shared__ Found found[2];
+    int stage = 0, oldest = 0, half = 0, other = 0;
+    for (long long row = begin; row - LAG * step < M; row += step) {
+        const long long due = row - LAG * step;  // rows of which a block knows all now
+        float mean[ROWS], squares[ROWS];
+        Vector<X> held[HELD ? ROWS : 1][HELD ? VECTORS : 1];
+        const auto look = [&](int patience) {
+            if constexpr (SLICED)
+                if (due >= 0 && threadIdx.x < 32) {
+                    int missing = -1;
 #pragma unroll
                     for (int r = 0; r < ROWS; r++)
-                        if (row + r < M) publish(words + (row + r) * slices + now, mean[r], squares[r]);
-                for (int r = threadIdx.x / 32; r < ROWS; r += WARPS) {
-                    float mean_of_row = 0.0f, squares_of_row = 0.0f;
-                    missing[r] = -1;
-                    if (row + r < M) {
-                        missing[r] = look_at_all(words + (row + r) * slices, slices, patience, mean_of_row, squares_of_row);
-                        combine(slices, width, N, mean_of_row, squares_of_row);
-                    }
-                    found[r][0] = mean_of_row, found[r][1] = squares_of_row;
+                        if (due + r < M) {
+                            float first, second;
+                            const auto at = words + (due + r) * slices;
+                            missing = max(missing, look_at_all(at, slices, patience, first, second));
+                            combine(slices, width, N, first, second);
+                            found[other].first[r] = first, found[other].second[r] = second;
+                        }
+                    found[other].missing = missing;
                 }
-                __syncthreads();
-                int next = -1;
+        };
+        const auto publish_all = [&](long long row, int slice) {
+            if (threadIdx.x == 0)
 #pragma unroll
-                for (int r = 0; r < ROWS; r++) {
-                    next = missing[r] < 0 ? next : missing[r];
-                    squares[r] = found[r][1];
-                    rstd[r] = rsqrtf(squares[r] / N + (float)eps);
-                    shift[r] = (mean[r] - found[r][0]) * rstd[r];
+                for (int r = 0; r < ROWS; r++)
+                    if (row + r < M) publish(words + (row + r) * slices + slice, mean[r], squares[r]);
+        };
+        if (!SLICED || row < M) {
+            if constexpr (AHEAD) wait_for_all_but<AHEAD ? STAGES - 1 - LAG : 0>();
+            const auto from_memory = [&](int r, int v) {
+                if constexpr (AHEAD) {
+                    Vector<X> vector;
+                    vector.load(slot<X>(stage, r, v));
+                    return vector;
+                } else {
+                    return vector_of(x + (row + r) * x_stride, own, v, row + r < M);
                 }
-                if (next < 0 && now == slice) {
+            };
+            if constexpr (HELD) {
 #pragma unroll
-                    for (int r = 0; r < ROWS; r++) mean[r] = found[r][0];
-                    break;
-                }
-                now = next < 0 ? slice : next;  // and in the end once more its own
-                patience = 0;
+                for (int r = 0; r < ROWS; r++)
+#pragma unroll
+                    for (int v = 0; v < VECTORS; v++) held[r][v] = from_memory(r, v);
+                statistics([&](int r, int v) { return held[r][v]; }, own, half, mean, squares, [&] { look(PATIENCE); });
+            } else {
+                statistics(from_memory, own, half, mean, squares, [&] { look(PATIENCE); });
+            }
+            if constexpr (SLICED) publish_all(row, slice);
+            stage = stage + 1 < STAGES ? stage + 1 : 0;
+        } else {
+            look(PATIENCE);
+            __syncthreads();
+        }
+        if (SLICED && due < 0) continue;
+        if constexpr (SLICED) {
+            while (found[other].missing >= 0) {
+                const int missing = found[other].missing;
+                const Columns columns = columns_of(missing);
+                const auto far = [&](int r, int v) { return vector_of(x + (due + r) * x_stride, columns, v, due + r < M); };
+                statistics(far, columns, half, mean, squares, [] {});
+                publish_all(due, missing);
                 __syncthreads();
+                look(0);
+                __syncthreads();
+            }
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) mean[r] = found[other].first[r], squares[r] = found[other].second[r];
+            other ^= 1;
+        }
+        float scale[ROWS], offset[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const float rstd = rsqrtf(squares[r] * share + (float)eps);
+            // A row of equal numbers: x * rstd - mean * rstd would leave a rounding error. With eps = 0 it is NaN.
+            const bool equal = squares[r] == 0.0f && rstd < __uint_as_float(0x7f800000u);
+            scale[r] = equal ? 0.0f : rstd;
+            offset[r] = -mean[r] * scale[r];
+            if (save && threadIdx.x == 0 && slice == 0 && due + r < M) {
+                stats[due + r] = mean[r];
+                stats[M + due + r] = equal ? -rstd : rstd;  // marked, for the backward
             }
         }
-#pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            if (save && threadIdx.x == 0 && slice == 0 && row + r < M) {
-                // marked, where all numbers are equal: the backward's x * rstd - mean * rstd would leave a rounding error
-                stats[row + r] = mean[r];
-                stats[M + row + r] = squares[r] == 0.0f && rstd[r] < __uint_as_float(0x7f800000u) ? -rstd[r] : rstd[r];
-            }
 #pragma unroll
         for (int v = 0; v < VECTORS; v++) {
             float w[VECTOR], b[VECTOR];
-            weights[v].keep(), biases[v].keep();
-            of(weights[v], w, 1.0f), of(biases[v], b, 0.0f);
+            if constexpr (KEPT) {
+                weights[v].keep(), biases[v].keep();
+                of(weights[v], w, 1.0f), of(biases[v], b, 0.0f);
+            } else {
+                of(vector_of(weight, own, v, true), w, 1.0f), of(vector_of(bias, own, v, true), b, 0.0f);
+            }
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
+                Vector<X> vector;
+                if constexpr (HELD) vector = held[r][v];
+                else if constexpr (AHEAD) vector.load(slot<X>(oldest, r, v));
+                else vector = vector_of(x + (due + r) * x_stride, own, v, due + r < M);
                 float out[VECTOR];
 #pragma unroll
                 for (int n = 0; n < VECTOR; n++) {
-                    const float x_hat = SLICED ? fmaf(values[r][v][n], rstd[r], shift[r]) : values[r][v][n] * rstd[r];
+                    const float x_hat = sizeof(Y) == 4 ? (vector[n] - mean[r]) * scale[r] : fmaf(vector[n], scale[r], offset[r]);
                     out[n] = gelu(x_hat * w[n] + b[n]);
                 }
-                if (own.has(v) && row + r < M) store(y + (row + r) * N + own.first + own.of(v), out);
+                if (own.has(v) && due + r < M) store(y + (due + r) * N + own.first + own.of(v), out);
             }
         }
+        fetch(oldest, due + STAGES * step);
+        oldest = oldest + 1 < STAGES ? oldest + 1 : 0;
     }
-    fetched_all();
+    wait_for_all_but<0>();
 }
 // --8<-- [end:forward]
 
@@ -515,6 +648,29 @@ layer_norm_gelu_forward(
 // and dbias in registers. A second kernel adds the shares in a fixed order: no atomics, so both are bitwise the same in
 // every run.
 
+/// g waits in shared memory for the row's means, behind the ring.
+__device__ __forceinline__ float* place_of_g(int step, int row, int vector) {
+    constexpr int RING = STAGES * ROWS * VECTORS * THREADS * (Vector<X>::BYTES + Vector<Y>::BYTES);
+    constexpr int PART = VECTOR < 4 ? VECTOR : 4;
+    return (float*)((char*)ring + RING) + ((step * ROWS + row) * VECTORS + vector) * THREADS * VECTOR + threadIdx.x * PART;
+}
+__device__ __forceinline__ void put(float* to, const float (&values)[VECTOR]) {
+    if constexpr (VECTOR == 1) *to = values[0];
+    else
+#pragma unroll
+        for (int n = 0; n < VECTOR; n += 4)
+            *(float4*)(to + n * THREADS) = make_float4(values[n], values[n + 1], values[n + 2], values[n + 3]);
+}
+__device__ __forceinline__ void get(const float* from, float (&values)[VECTOR]) {
+    if constexpr (VECTOR == 1) values[0] = *from;
+    else
+#pragma unroll
+        for (int n = 0; n < VECTOR; n += 4) {
+            const float4 four = *(const float4*)(from + n * THREADS);
+            values[n] = four.x, values[n + 1] = four.y, values[n + 2] = four.z, values[n + 3] = four.w;
+        }
+}
+
 /// Reads 2MN, writes MN.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 layer_norm_gelu_backward(
@@ -524,147 +680,213 @@ layer_norm_gelu_backward(
 ) {
     const int slices = SLICED ? (N + width - 1) / width : 1, slice = SLICED ? blockIdx.x % slices : 0;
     const int group = blockIdx.x / slices;
-    const long long step = gridDim.x / slices * (long long)ROWS;
-    long long row = group * (long long)ROWS;
-    const auto columns_of = [=](int slice) { return Columns{slice * width, SLICED ? min(width, N - slice * width) : N}; };
+    const long long step = gridDim.x / slices * (long long)ROWS, begin = group * (long long)ROWS;
+    const auto columns_of = [=](int slice) {
+        return Columns{slice * width, SLICED ? min(width, N - slice * width) : N};
+    };
     const Columns own = columns_of(slice);
-    char* const second = (char*)ring + STAGES * ROWS * VECTORS * THREADS * Vector<X>::BYTES;  // dy's part of the ring
-    const auto slot_of_dy = [=](int stage, int r, int v) { return second + (slot<Y>(stage, r, v) - (char*)ring); };
-    const auto fetch_rows = [=](int stage, long long row) {
+    const auto slot_of_dy = [](int stage, int r, int v) {  // behind those of x
+        return slot<Y>(stage, r, v) + STAGES * ROWS * VECTORS * THREADS * Vector<X>::BYTES;
+    };
+    const auto fetch = [=](int stage, long long row) {
         if constexpr (AHEAD) {
 #pragma unroll
-            for (int r = 0; r < ROWS; r++)
+            for (int r = 0; r < ROWS; r++) {
+                const X* from = x + (row + r) * x_stride + own.first + own.of(0);
+                const Y* from_dy = dy + (row + r) * dy_stride + own.first + own.of(0);
 #pragma unroll
                 for (int v = 0; v < VECTORS; v++) {
                     const bool inside = own.has(v) && row + r < M;
-                    fetch(slot<X>(stage, r, v), x + (row + r) * x_stride + own.first + own.of(v), inside);
-                    fetch(slot_of_dy(stage, r, v), dy + (row + r) * dy_stride + own.first + own.of(v), inside);
+                    copy<Vector<X>::BYTES>(slot<X>(stage, r, v), from + v * THREADS * VECTOR, inside);
+                    copy<Vector<Y>::BYTES>(slot_of_dy(stage, r, v), from_dy + v * THREADS * VECTOR, inside);
                 }
-            fetched();
+            }
+            end_of_group();
         }
     };
-    for (int stage = 0; stage < STAGES; stage++) fetch_rows(stage, row + stage * step);
+#pragma unroll
+    for (int stage = 0; stage < STAGES; stage++) fetch(stage, begin + stage * step);
     float dweight[VECTORS][VECTOR] = {}, dbias[VECTORS][VECTOR] = {};
     Vector<WEIGHT> weights[VECTORS];
     Vector<BIAS> biases[VECTORS];
-    const auto load_parameters = [&](const Columns& columns) {
+    if constexpr (KEPT)
 #pragma unroll
-        for (int v = 0; v < VECTORS; v++) {
-            weights[v].zero(), biases[v].zero();
-            if constexpr (sizeof(WEIGHT) > 1)
-                if (columns.has(v)) weights[v].load(weight + columns.first + columns.of(v));
-            if constexpr (sizeof(BIAS) > 1)
-                if (columns.has(v)) biases[v].load(bias + columns.first + columns.of(v));
-        }
-    };
-    load_parameters(own);
+        for (int v = 0; v < VECTORS; v++)
+            weights[v] = vector_of(weight, own, v, true), biases[v] = vector_of(bias, own, v, true);
     float mean[ROWS], marked[ROWS];  // of the rows to come
-    const auto read_stats = [&](long long row) {
+    const auto read_stats = [=](long long row, float (&mean)[ROWS], float (&marked)[ROWS]) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            mean[r] = row + r < M ? stats[row + r] : 0.0f;
-            marked[r] = row + r < M ? stats[M + row + r] : 0.0f;
+            const bool inside = row >= 0 && row + r < M;
+            mean[r] = inside ? stats[row + r] : 0.0f;
+            marked[r] = inside ? stats[M + row + r] : 0.0f;
         }
     };
-    read_stats(row);
-    for (int stage = 0, half = 0; row < M; row += step, stage = stage + 1 < STAGES ? stage + 1 : 0, half ^= 1) {
-        float x_hat[ROWS][VECTORS][VECTOR], dz[ROWS][VECTORS][VECTOR], sums[2 * ROWS], scale[ROWS], offset[ROWS], rstd[ROWS];
+    const auto scales_of = [](const float (&mean)[ROWS], const float (&marked)[ROWS], float (&scale)[ROWS], float (&offset)[ROWS]) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             scale[r] = marked[r] < 0.0f ? 0.0f : marked[r];
             offset[r] = -mean[r] * scale[r];
-            rstd[r] = fabsf(marked[r]);
         }
-        read_stats(row + step);
-        int now = slice, patience = PATIENCE;
-        for (bool first = true;; first = false) {
-            const Columns columns = columns_of(now);
-            if (AHEAD && first) wait_for_the_oldest();
+    };
+    read_stats(begin, mean, marked);
+    __shared__ Found found[2];
+    int stage = 0, oldest = 0, half = 0, other = 0, waiting = 0, next_due = 0;
+    for (long long row = begin; row - LAG * step < M; row += step) {
+        const long long due = row - LAG * step;
+        float x_hat[HELD ? ROWS : 1][VECTORS][VECTOR], g[HELD ? ROWS : 1][VECTORS][VECTOR];
+        float sums[VALUES], scale[ROWS], offset[ROWS], rstd[ROWS];
+        float mean_due[ROWS], marked_due[ROWS];
+        if constexpr (SLICED) read_stats(due, mean_due, marked_due);
+        /// g of a vector, and its part of the sums; of its own rows also what comes to the shares.
+        const auto part = [&](bool is_own, const Vector<X>& xs, const Vector<Y>& dys, const float (&w)[VECTOR],
+                              const float (&b)[VECTOR], int r, int v, float (&hats)[VECTOR], float (&gs)[VECTOR]) {
 #pragma unroll
-            for (int r = 0; r < 2 * ROWS; r++) sums[r] = 0.0f;
+            for (int n = 0; n < VECTOR; n++) {
+                const float hat = fmaf(xs[n], scale[r], offset[r]);
+                const float d = dys[n] * slope(hat * w[n] + b[n]);
+                if (is_own && PARAMETERS && sizeof(WEIGHT) > 1) dweight[v][n] += d * hat;
+                if (is_own && PARAMETERS && sizeof(BIAS) > 1) dbias[v][n] += d;
+                hats[n] = hat, gs[n] = d * w[n];
+                sums[2 * r] += gs[n];
+                sums[2 * r + 1] += gs[n] * hat;
+            }
+        };
+        const auto look = [&](int patience) {
+            if constexpr (SLICED)
+                if (due >= 0 && threadIdx.x < 32) {
+                    int missing = -1;
+#pragma unroll
+                    for (int r = 0; r < ROWS; r++)
+                        if (due + r < M) {
+                            float first, second;
+                            const auto at = words + (due + r) * slices;
+                            missing = max(missing, look_at_all(at, slices, patience, first, second));
+                            const bool one = threadIdx.x < slices;
+                            found[other].first[r] = sum_over_lanes(one ? first : 0.0f);
+                            found[other].second[r] = sum_over_lanes(one ? second : 0.0f);
+                        }
+                    found[other].missing = missing;
+                }
+        };
+        const auto sum = [&](bool meanwhile) {
+            float sum[GROUPS];
+            sum_over_warp(sums, sum);
+            leave(sum, half);
+            if (meanwhile) look(PATIENCE);
+            __syncthreads();
+            collect(sums, half);
+            half ^= 1;
+        };
+        const auto publish_all = [&](long long row, int slice) {
+            if (threadIdx.x == 0)
+#pragma unroll
+                for (int r = 0; r < ROWS; r++)
+                    if (row + r < M) publish(words + (row + r) * slices + slice, sums[2 * r], sums[2 * r + 1]);
+        };
+        if (!SLICED || row < M) {
+            scales_of(mean, marked, scale, offset);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) rstd[r] = fabsf(marked[r]);
+            read_stats(row + step, mean, marked);
+            if constexpr (AHEAD) wait_for_all_but<AHEAD ? STAGES - 1 - LAG : 0>();
+#pragma unroll
+            for (int r = 0; r < VALUES; r++) sums[r] = 0.0f;
 #pragma unroll
             for (int v = 0; v < VECTORS; v++) {
                 float w[VECTOR], b[VECTOR];
-                weights[v].keep(), biases[v].keep();
-                of(weights[v], w, 1.0f), of(biases[v], b, 0.0f);
+                if constexpr (KEPT) {
+                    weights[v].keep(), biases[v].keep();
+                    of(weights[v], w, 1.0f), of(biases[v], b, 0.0f);
+                } else {
+                    of(vector_of(weight, own, v, true), w, 1.0f), of(vector_of(bias, own, v, true), b, 0.0f);
+                }
 #pragma unroll
                 for (int r = 0; r < ROWS; r++) {
                     Vector<X> xs;
                     Vector<Y> dys;
-                    xs.zero(), dys.zero();
-                    if (AHEAD && first) {
+                    if constexpr (AHEAD) {
                         xs.load(slot<X>(stage, r, v)), dys.load(slot_of_dy(stage, r, v));
-                    } else if (columns.has(v) && row + r < M) {
-                        xs.load(x + (row + r) * x_stride + columns.first + columns.of(v));
-                        dys.load(dy + (row + r) * dy_stride + columns.first + columns.of(v));
+                    } else {
+                        xs = vector_of(x + (row + r) * x_stride, own, v, row + r < M);
+                        dys = vector_of(dy + (row + r) * dy_stride, own, v, row + r < M);
                     }
-#pragma unroll
-                    for (int n = 0; n < VECTOR; n++) {
-                        const float hat = fmaf(xs[n], scale[r], offset[r]);
-                        const float d = dys[n] * slope(hat * w[n] + b[n]);
-                        sums[2 * r] += d * w[n];
-                        sums[2 * r + 1] += d * w[n] * hat;
-                        x_hat[r][v][n] = hat, dz[r][v][n] = d;
+                    if constexpr (HELD) {
+                        part(true, xs, dys, w, b, r, v, x_hat[r][v], g[r][v]);
+                    } else {
+                        part(true, xs, dys, w, b, r, v, x_hat[0][v], g[0][v]);
+                        put(place_of_g(waiting, r, v), g[0][v]);
                     }
                 }
             }
-            sum_over_block(sums, half);
-            if (first) fetch_rows(stage, row + STAGES * step);
-            if constexpr (!SLICED) {
-                break;
-            } else {
-                __shared__ float found[2 * ROWS];
-                __shared__ int missing[ROWS];
-                if (threadIdx.x == 0)
-#pragma unroll
-                    for (int r = 0; r < ROWS; r++)
-                        if (row + r < M) publish(words + (row + r) * slices + now, sums[2 * r], sums[2 * r + 1]);
-                for (int r = threadIdx.x / 32; r < ROWS; r += WARPS) {
-                    float of_g = 0.0f, of_products = 0.0f;
-                    missing[r] = -1;
-                    if (row + r < M) {
-                        missing[r] = look_at_all(words + (row + r) * slices, slices, patience, of_g, of_products);
-                        of_g = sum_over_warp(threadIdx.x % 32 < slices ? of_g : 0.0f);
-                        of_products = sum_over_warp(threadIdx.x % 32 < slices ? of_products : 0.0f);
-                    }
-                    found[2 * r] = of_g, found[2 * r + 1] = of_products;
-                }
-                __syncthreads();
-                int next = -1;
-#pragma unroll
-                for (int r = 0; r < ROWS; r++) {
-                    next = missing[r] < 0 ? next : missing[r];
-                    sums[2 * r] = found[2 * r], sums[2 * r + 1] = found[2 * r + 1];
-                }
-                if (next < 0 && now == slice) break;
-                now = next < 0 ? slice : next;
-                patience = 0;
-                load_parameters(columns_of(now));
-                __syncthreads();
-            }
+            sum(true);
+            if constexpr (SLICED) publish_all(row, slice);
+            stage = stage + 1 < STAGES ? stage + 1 : 0;
+            waiting = waiting < LAG ? waiting + 1 : 0;
+        } else {
+            look(PATIENCE);
+            __syncthreads();
         }
+        if (SLICED && due < 0) continue;
+        if constexpr (SLICED) {
+            scales_of(mean_due, marked_due, scale, offset);
+            while (found[other].missing >= 0) {
+                const int missing = found[other].missing;
+                const Columns columns = columns_of(missing);
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) sums[2 * r] *= -rstd[r] / N, sums[2 * r + 1] *= -rstd[r] / N;
+                for (int r = 0; r < VALUES; r++) sums[r] = 0.0f;
 #pragma unroll
-        for (int v = 0; v < VECTORS; v++) {
-            float w[VECTOR];
-            weights[v].keep();
-            of(weights[v], w, 1.0f);
+                for (int v = 0; v < VECTORS; v++) {
+                    float w[VECTOR], b[VECTOR], hats[VECTOR], gs[VECTOR];
+                    of(vector_of(weight, columns, v, true), w, 1.0f), of(vector_of(bias, columns, v, true), b, 0.0f);
+#pragma unroll
+                    for (int r = 0; r < ROWS; r++) {
+                        const auto xs = vector_of(x + (due + r) * x_stride, columns, v, due + r < M);
+                        const auto dys = vector_of(dy + (due + r) * dy_stride, columns, v, due + r < M);
+                        part(false, xs, dys, w, b, r, v, hats, gs);
+                    }
+                }
+                sum(false);
+                publish_all(due, missing);
+                __syncthreads();
+                look(0);
+                __syncthreads();
+            }
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                rstd[r] = fabsf(marked_due[r]);
+                sums[2 * r] = found[other].first[r], sums[2 * r + 1] = found[other].second[r];
+            }
+            other ^= 1;
+        }
+        const float share = 1.0f / N;
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) sums[2 * r] *= -rstd[r] * share, sums[2 * r + 1] *= -rstd[r] * share;
+#pragma unroll
+        for (int v = 0; v < VECTORS; v++)
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 float out[VECTOR];
+                if constexpr (!HELD) {
+                    Vector<X> xs;
+                    if constexpr (AHEAD) xs.load(slot<X>(oldest, r, v));
+                    else xs = vector_of(x + (due + r) * x_stride, own, v, due + r < M);
+#pragma unroll
+                    for (int n = 0; n < VECTOR; n++) x_hat[0][v][n] = fmaf(xs[n], scale[r], offset[r]);
+                    get(place_of_g(next_due, r, v), g[0][v]);
+                }
 #pragma unroll
                 for (int n = 0; n < VECTOR; n++) {
-                    const float hat = x_hat[r][v][n], d = dz[r][v][n];
-                    if constexpr (PARAMETERS && sizeof(WEIGHT) > 1) dweight[v][n] += d * hat;
-                    if constexpr (PARAMETERS && sizeof(BIAS) > 1) dbias[v][n] += d;
-                    out[n] = d * w[n] * rstd[r] + (hat * sums[2 * r + 1] + sums[2 * r]);
+                    const int held = HELD ? r : 0;
+                    out[n] = fmaf(g[held][v][n], rstd[r], fmaf(x_hat[held][v][n], sums[2 * r + 1], sums[2 * r]));
                 }
-                if (own.has(v) && row + r < M) store(dx + (row + r) * N + own.first + own.of(v), out);
+                if (own.has(v) && due + r < M) store(dx + (due + r) * N + own.first + own.of(v), out);
             }
-        }
+        next_due = next_due < LAG ? next_due + 1 : 0;
+        fetch(oldest, due + STAGES * step);
+        oldest = oldest + 1 < STAGES ? oldest + 1 : 0;
     }
-    fetched_all();
+    wait_for_all_but<0>();
     if constexpr (PARAMETERS) {
         float* share = shares + group * 2ll * N + own.first;
 #pragma unroll

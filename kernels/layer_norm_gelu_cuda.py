@@ -141,29 +141,25 @@ def _done(error: int, *results: object) -> object:
 
 
 # Chosen by row length from sweeps on an H200; nothing is tuned at a user's first call. COLUMNS: of a row, that a thread
-# has. SLICE: columns of a row that a block has at most; where the row has more, it is cut.
+# has. SLICE: columns of a row that a block has at most; where the row has more, it is cut. The others are macros.
 @functools.cache
 def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
     if N <= 1024:
-        return {"COLUMNS": 8, "ROWS": 4, "STAGES": 2, "BLOCKS": 8, "SLICE": 16384}
+        return {"COLUMNS": 16, "ROWS": 2, "STAGES": 1, "BLOCKS": 8, "SLICE": 16384}
     if N <= 4096:
         return {"COLUMNS": 16, "ROWS": 2, "STAGES": 2, "BLOCKS": 3, "SLICE": 16384}
-    if N <= 8192:
-        return {"COLUMNS": 16, "ROWS": 1, "STAGES": 3, "BLOCKS": 2, "SLICE": 16384}
     if N <= 16384:
-        return {"COLUMNS": 32 if N > 12288 else 24, "ROWS": 1, "STAGES": 3, "BLOCKS": 1, "SLICE": 16384}
-    return {"COLUMNS": 16, "ROWS": 1, "STAGES": 3, "BLOCKS": 2, "SLICE": 8192}
+        return {"COLUMNS": 32 if N > 12288 else 24, "ROWS": 1, "STAGES": 2, "BLOCKS": 1, "SLICE": 16384}
+    return {"COLUMNS": 16, "ROWS": 1, "STAGES": 4, "BLOCKS": 2, "SLICE": 8192, "LAG": 1}
 
 
 @functools.cache
 def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
     if N <= 1024:
-        return {"COLUMNS": 8, "ROWS": 2, "STAGES": 3, "BLOCKS": 5, "SLICE": 8192}
-    if N <= 4096:
-        return {"COLUMNS": 16, "ROWS": 1, "STAGES": 3, "BLOCKS": 2, "SLICE": 8192}
+        return {"COLUMNS": 16, "ROWS": 1, "STAGES": 2, "BLOCKS": 4, "SLICE": 8192, "HELD": 1}
     if N <= 8192:
-        return {"COLUMNS": 16, "ROWS": 1, "STAGES": 2, "BLOCKS": 1, "SLICE": 8192}
-    return {"COLUMNS": 16, "ROWS": 1, "STAGES": 2, "BLOCKS": 2, "SLICE": 4096 if N <= 2**17 else 8192}
+        return {"COLUMNS": 16, "ROWS": 1, "STAGES": 2, "BLOCKS": 1, "SLICE": 8192, "HELD": 1}
+    return {"COLUMNS": 16, "ROWS": 1, "STAGES": 3, "BLOCKS": 2, "SLICE": 4096 if N <= 2**17 else 8192, "LAG": 1}
 
 
 @functools.cache
@@ -174,23 +170,33 @@ def _shared_memory(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor
 
 
-def _plan(N: int, vector: int, bytes_: int, options: dict[str, int], device: torch.device) -> dict[str, int]:
-    """The macros, and the width of a slice, for a row: N columns of `bytes_` in all streams that are fetched ahead."""
+def _plan(
+    N: int, vector: int, streamed: int, beside: int, options: dict[str, int], device: torch.device
+) -> dict[str, object]:
+    """The macros, the width of a slice, and the bytes of shared memory.
+
+    Args:
+        streamed: bytes of a column in all that is fetched ahead.
+        beside: bytes of a column that wait in shared memory where they are not held in registers.
+    """
     slices = -(-N // options["SLICE"])
     width = -(-N // (slices * vector)) * vector
     columns = max(options["COLUMNS"], vector)
     if width < 32 * columns:  # a warp at least, and no more of a row than there is
         columns = max(vector, -(-width // (32 * vector)) * vector)
     threads = -(-width // (32 * columns)) * 32
+    sliced, rows = slices > 1, options["ROWS"]
+    lag = options.get("LAG", 0) if sliced else 0
+    stages = options["STAGES"] if vector > 1 else 0
+    held = 0 if sliced else 1 if stages == 0 else options.get("HELD", 0)
+    waiting = 0 if held else (lag + 1) * beside
     room = _shared_memory(device) // options["BLOCKS"] - 4096
-    stages = options["STAGES"] if vector > 1 else 1
-    stage = options["ROWS"] * columns * threads * bytes_
-    while stages > 1 and stages * stage > room:
+    while stages > lag + 1 and rows * columns * threads * (stages * streamed + waiting) > room:
         stages -= 1
-    macros = {"VECTOR": vector, "VECTORS": columns // vector, "THREADS": threads, "ROWS": options["ROWS"],
-              "STAGES": stages, "BLOCKS": options["BLOCKS"], "STREAM": options.get("STREAM", 0),
-              "SLICED": int(slices > 1), "FULL": int(slices * threads * columns == N)}  # fmt: skip
-    return {"width": width, "shared": stages * stage if vector > 1 else 0} | macros
+    macros = {"VECTOR": vector, "VECTORS": columns // vector, "THREADS": threads, "ROWS": rows, "STAGES": stages,
+              "HELD": held, "KEPT": options.get("KEPT", 1), "BLOCKS": options["BLOCKS"], "SLICED": int(sliced),
+              "LAG": lag, "STREAM": options.get("STREAM", 0), "FULL": int(slices * threads * columns == N)}  # fmt: skip
+    return {"width": width, "shared": rows * columns * threads * (stages * streamed + waiting)} | macros
 
 
 _NAMES = {torch.float32: "float", torch.float16: "fp16", torch.bfloat16: "bf16", None: "none"}
@@ -200,17 +206,16 @@ def _forward_plan(
     N: int, vector: int, x: torch.dtype, weight: torch.dtype | None, bias: torch.dtype | None, y: torch.dtype,
     tanh: bool, device: torch.device,
 ) -> dict[str, object]:  # fmt: skip
-    plan = _plan(N, vector, x.itemsize, _forward_launch(N, 8 * x.itemsize, device), device)
-    exact = {torch.bfloat16: 2**16, torch.float16: 2**13}.get(x, 0)  # equal numbers that a sum of 24 bits can have
+    plan = _plan(N, vector, x.itemsize, 0, _forward_launch(N, 8 * x.itemsize, device), device)
     return plan | {"X": _NAMES[x], "WEIGHT": _NAMES[weight], "BIAS": _NAMES[bias], "Y": _NAMES[y], "TANH": int(tanh),
-                   "FINE": int(y == torch.float32), "EXACT": int(plan["width"] <= exact)}  # fmt: skip
+                   "FINE": int(y == torch.float32)}  # fmt: skip
 
 
 def _backward_plan(
     N: int, vector: int, x: torch.dtype, weight: torch.dtype | None, bias: torch.dtype | None, dy: torch.dtype,
     tanh: bool, parameters: bool, device: torch.device,
 ) -> dict[str, object]:  # fmt: skip
-    plan = _plan(N, vector, x.itemsize + dy.itemsize, _backward_launch(N, 8 * x.itemsize, device), device)
+    plan = _plan(N, vector, x.itemsize + dy.itemsize, 4, _backward_launch(N, 8 * x.itemsize, device), device)
     return plan | {"X": _NAMES[x], "WEIGHT": _NAMES[weight], "BIAS": _NAMES[bias], "Y": _NAMES[dy], "TANH": int(tanh),
                    "FINE": int(torch.float32 in (dy, weight, bias)), "PARAMETERS": int(parameters)}  # fmt: skip
 
@@ -219,25 +224,26 @@ def _macros(plan: dict[str, object]) -> tuple[str, ...]:
     return tuple(f"{name}={value}" for name, value in plan.items() if name.isupper())
 
 
-def _made(name: str, plan: dict[str, object], device: torch.device) -> tuple[_Kernel, int, int]:
+def _made(name: str, plan: dict[str, object], device: int) -> tuple[_Kernel, int, int]:
     """The kernel, how many rows a block of it has at once, and of how many columns a slice is."""
     major, minor = torch.cuda.get_device_capability(device)
-    cubin = _cubin(f"sm_{major}{minor}", _macros(plan))
-    return _Kernel(cubin, name, plan["THREADS"], plan["shared"], device.index), plan["ROWS"], plan["width"]
+    kernel = _Kernel(_cubin(f"sm_{major}{minor}", _macros(plan)), name, plan["THREADS"], plan["shared"], device)
+    return kernel, plan["ROWS"], plan["width"]
 
 
+# the device's number comes last: hashing a torch.device takes longer
 @functools.cache
 def _forward_kernel(*of: object) -> tuple[_Kernel, int, int]:
-    return _made("layer_norm_gelu_forward", _forward_plan(*of), of[-1])
+    return _made("layer_norm_gelu_forward", _forward_plan(*of[:-1], torch.device("cuda", of[-1])), of[-1])
 
 
 @functools.cache
 def _backward_kernel(*of: object) -> tuple[_Kernel, int, int]:
-    return _made("layer_norm_gelu_backward", _backward_plan(*of), of[-1])
+    return _made("layer_norm_gelu_backward", _backward_plan(*of[:-1], torch.device("cuda", of[-1])), of[-1])
 
 
 @functools.cache
-def _sum_kernel(weight: torch.dtype | None, bias: torch.dtype | None, device: torch.device) -> _Kernel:
+def _sum_kernel(weight: torch.dtype | None, bias: torch.dtype | None, device: int) -> _Kernel:
     plan = {"WEIGHT": _NAMES[weight], "BIAS": _NAMES[bias], "THREADS": 512, "ROWS": 1, "shared": 0, "width": 0}
     return _made("layer_norm_gelu_sum", plan, device)[0]
 
@@ -300,7 +306,7 @@ def _forward(
     x_at, weight_at, bias_at = x.data_ptr(), _at(weight), _at(bias)
     most = 4 if x.dtype == torch.float32 or dtype == torch.float32 else 8  # 16 bytes of the widest
     vector = 1 if (x_at | weight_at | bias_at) % 16 or N % most or x_stride % most else most
-    kernel, rows, width = _forward_kernel(N, vector, x.dtype, of_weight, of_bias, dtype, tanh, x.device)
+    kernel, rows, width = _forward_kernel(N, vector, x.dtype, of_weight, of_bias, dtype, tanh, x.get_device())
     words = _words(M, N, width, x)
     slices = -(-N // width)
     blocks = slices * min(max(1, kernel.resident // slices), -(-M // rows))
@@ -337,7 +343,7 @@ def _backward(
     most = 4 if torch.float32 in (x.dtype, dy.dtype) else 8
     vector = 1 if (dy_at | x_at | weight_at | bias_at) % 16 or N % most or dy_stride % most or x_stride % most else most
     dtypes = x.dtype, of_weight, of_bias, dy.dtype
-    kernel, rows, width = _backward_kernel(N, vector, *dtypes, tanh, parameters, x.device)
+    kernel, rows, width = _backward_kernel(N, vector, *dtypes, tanh, parameters, x.get_device())
     words = _words(M, N, width, x)
     slices = -(-N // width)
     groups = min(max(1, kernel.resident // slices), -(-M // rows))
@@ -346,7 +352,7 @@ def _backward(
     kernel(groups * slices, *given, dy_stride, x_stride, M, N, width)
     if shares is not None:
         grads = dweight.data_ptr(), dbias.data_ptr()
-        _sum_kernel(of_weight, of_bias, x.device)(2 * -(-N // 32), shares.data_ptr(), *grads, groups, N)
+        _sum_kernel(of_weight, of_bias, x.get_device())(2 * -(-N // 32), shares.data_ptr(), *grads, groups, N)
     return dx, dweight, dbias
 
 

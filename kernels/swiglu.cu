@@ -44,28 +44,45 @@
 
 enum { SILU, GELU, GELU_TANH };
 
+// --8<-- [start:instructions]
+// What C++ has no name for, or takes more instructions for.
+__device__ __forceinline__ float from_fp16(unsigned int word) {  // of the lower half
+    float value;
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l; }" : "=f"(value) : "r"(word));
+    return value;
+}
+__device__ __forceinline__ unsigned int pair_of_fp16(float low, float high) {
+    unsigned int word;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
+}
+__device__ __forceinline__ unsigned int pair_of_bf16(float low, float high) {
+    unsigned int word;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
+}
+__device__ __forceinline__ float power_of_2(float x) {  // one instruction, good to 2 units in the last place
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+    return power;
+}
+__device__ __forceinline__ float inverse(float x) {
+    float inverse;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(x));
+    return inverse;
+}
+// --8<-- [end:instructions]
+
 // --8<-- [start:memory]
 struct bf16 { unsigned short bits; };
 struct fp16 { unsigned short bits; };
 
 __device__ __forceinline__ float low(unsigned int word, bf16) { return __uint_as_float(word << 16); }
 __device__ __forceinline__ float high(unsigned int word, bf16) { return __uint_as_float(word & 0xffff0000u); }
-__device__ __forceinline__ float low(unsigned int word, fp16) {
-    float value;
-    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l; }" : "=f"(value) : "r"(word));
-    return value;
-}
-__device__ __forceinline__ float high(unsigned int word, fp16) { return low(word >> 16, fp16()); }
-__device__ __forceinline__ unsigned int pair(float low, float high, bf16) {
-    unsigned int word;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-    return word;
-}
-__device__ __forceinline__ unsigned int pair(float low, float high, fp16) {
-    unsigned int word;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-    return word;
-}
+__device__ __forceinline__ float low(unsigned int word, fp16) { return from_fp16(word); }
+__device__ __forceinline__ float high(unsigned int word, fp16) { return from_fp16(word >> 16); }
+__device__ __forceinline__ unsigned int pair(float low, float high, bf16) { return pair_of_bf16(low, high); }
+__device__ __forceinline__ unsigned int pair(float low, float high, fp16) { return pair_of_fp16(low, high); }
 __device__ __forceinline__ float one(const float* at) { return *at; }
 __device__ __forceinline__ void one(float* at, float value) { *at = value; }
 template <typename T> __device__ __forceinline__ float one(const T* at) { return low(at->bits, T()); }
@@ -121,17 +138,6 @@ template <int N, typename T> __device__ __forceinline__ void store(T* to, const 
 // --8<-- [end:memory]
 
 // --8<-- [start:activation]
-__device__ __forceinline__ float power_of_2(float x) {  // one instruction, good to 2 units in the last place
-    float power;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
-    return power;
-}
-__device__ __forceinline__ float inverse(float x) {
-    float inverse;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(x));
-    return inverse;
-}
-
 /// Phi(-|x|) / exp(-x^2 / 2), fitted: off by 1e-7 at 0 and by 1e-6 at 13, where the exponential leaves fp32.
 __device__ __forceinline__ float mills(float x) {
     const float t = inverse(1.0f + 0.25f * fabsf(x));

@@ -121,15 +121,10 @@ def _done(error: int, *results: object) -> object:
     return results[0] if results else None
 
 
-# From sweeps on an H200; nothing is tuned at a user's first call.
-@functools.cache
-def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
-    return {"THREADS": 128, "VECTORS": 1, "STREAM": 0}
-
-
-@functools.cache
-def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
-    return {"THREADS": 128, "VECTORS": 1, "STREAM": 0}
+# From sweeps on an H200; nothing is tuned at a user's first call. What is too large to stay in the L2 cache leaves it
+# first.
+def _launch(rows: bool, large: bool) -> dict[str, int]:
+    return {"THREADS": 256 if rows else 64, "VECTORS": 2 if rows else 1, "STREAM": 2 if large else 0}
 
 
 _NAMES = {torch.float32: "float", torch.float16: "fp16", torch.bfloat16: "bf16"}
@@ -146,18 +141,17 @@ def _macros(activation: str, dtypes: dict[str, torch.dtype], vector: int, long: 
 
 @functools.cache
 def _kernel(
-    name: str, rows: bool, long: bool, activation: str, gate: torch.dtype, up: torch.dtype, other: torch.dtype,
-    vector: int, N: int, device: torch.device,
+    name: str, rows: bool, long: bool, large: bool, activation: str, gate: torch.dtype, up: torch.dtype,
+    other: torch.dtype, vector: int, device: int,
 ) -> tuple[_Kernel, int]:  # fmt: skip
     """The kernel, and how many elements a block of it has. `other`: the dtype of y or of dy."""
-    forward = name == "swiglu_forward"
-    options = (_forward_launch if forward else _backward_launch)(N, 8 * gate.itemsize, device)
-    dtypes = {"GATE": gate, "UP": up, "Y" if forward else "DY": other}
+    options = _launch(rows, large)
+    dtypes = {"GATE": gate, "UP": up, "Y" if name == "swiglu_forward" else "DY": other}
     major, minor = torch.cuda.get_device_capability(device)
     cubin = _cubin(f"sm_{major}{minor}", _macros(activation, dtypes, vector, long, options))
     form = _FORMS_OF_ROWS[name] + ("qq" if long else "I4xI4x") if rows else _FORMS[name]
     block = options["THREADS"] * options["VECTORS"] * vector
-    return _Kernel(cubin, name + "_rows" * rows, form, options["THREADS"], device.index), block
+    return _Kernel(cubin, name + "_rows" * rows, form, options["THREADS"], device), block
 
 
 # --8<-- [end:launch]
@@ -165,6 +159,7 @@ def _kernel(
 
 # --8<-- [start:op]
 _MOST = 2**30  # rows, and columns, as in swiglu.py
+_LARGE = 2**25  # elements, of 2 bytes or 4: more than an L2 cache has
 
 
 def _checked(N: int) -> None:
@@ -200,7 +195,9 @@ def _forward(gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
     if up is not None and gate.is_contiguous() and up.is_contiguous():
         pointers = gate.data_ptr(), up.data_ptr(), y.data_ptr()
         vector = 1 if (pointers[0] | pointers[1]) % 16 else most
-        kernel, block = _kernel("swiglu_forward", False, False, activation, *dtypes, vector, 0, gate.device)
+        kernel, block = _kernel(
+            "swiglu_forward", False, False, total >= _LARGE, activation, *dtypes, vector, gate.get_device()
+        )
         kernel(-(-total // block), *pointers, total)
         return y
     N = y.shape[-1]
@@ -212,7 +209,7 @@ def _forward(gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
     base = first if up is None else first | second
     vector = 1 if base % 16 or N % most or gate_stride % most or up_stride % most else most
     long = total // vector >= 2**31 - 2**16
-    kernel, block = _kernel("swiglu_forward", True, long, activation, *dtypes, vector, N, gate.device)
+    kernel, block = _kernel("swiglu_forward", True, long, False, activation, *dtypes, vector, gate.get_device())
     sizes = gate_stride, up_stride, N // vector, total // vector
     kernel(-(-total // block), first, second, y.data_ptr(), *sizes)
     return y
@@ -234,7 +231,9 @@ def _backward(dy: Tensor, gate: Tensor, up: Tensor | None, activation: str) -> t
     if up is not None and dy.is_contiguous() and gate.is_contiguous() and up.is_contiguous():
         pointers = dy.data_ptr(), gate.data_ptr(), up.data_ptr(), dgate.data_ptr(), dup.data_ptr()
         vector = 1 if (pointers[0] | pointers[1] | pointers[2]) % 16 else most
-        kernel, block = _kernel("swiglu_backward", False, False, activation, *dtypes, vector, 0, gate.device)
+        kernel, block = _kernel(
+            "swiglu_backward", False, False, total >= _LARGE, activation, *dtypes, vector, gate.get_device()
+        )
         kernel(-(-total // block), *pointers, total)
         return dgate, dup
     N = dy.shape[-1]
@@ -249,7 +248,7 @@ def _backward(dy: Tensor, gate: Tensor, up: Tensor | None, activation: str) -> t
     base = inputs[0] | first if up is None else inputs[0] | first | inputs[2]
     vector = 1 if base % 16 or N % most or any(stride % most for stride in strides) else most
     long = total // vector >= 2**31 - 2**16
-    kernel, block = _kernel("swiglu_backward", True, long, activation, *dtypes, vector, N, gate.device)
+    kernel, block = _kernel("swiglu_backward", True, long, False, activation, *dtypes, vector, gate.get_device())
     kernel(-(-total // block), *inputs, *outputs, *strides, N // vector, total // vector)
     return dgate, dup
 

@@ -1,7 +1,6 @@
 """kernels/layer_norm_gelu_cuda.py, layer_norm_gelu.cu: what kernels/layer_norm_gelu.py promises, in CUDA C++."""
 
 import pytest
-import torch
 
 from tests.kernels import cuda
 from tests.kernels import test_layer_norm_gelu as in_triton
