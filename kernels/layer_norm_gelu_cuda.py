@@ -143,7 +143,7 @@ def _done(error: int, *results: object) -> object:
 # Chosen by row length from sweeps on an H200; nothing is tuned at a user's first call. COLUMNS: of a row, that a thread
 # has. SLICE: columns of a row that a block has at most; where the row has more, it is cut. The others are macros.
 @functools.cache
-def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
+def _forward_launch(N: int, bits: int, device: object) -> dict[str, int]:
     if N <= 1024:
         return {"COLUMNS": 16, "ROWS": 2, "STAGES": 1, "BLOCKS": 8, "SLICE": 16384}
     if N <= 4096:
@@ -154,7 +154,7 @@ def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
 
 
 @functools.cache
-def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
+def _backward_launch(N: int, bits: int, device: object) -> dict[str, int]:
     if N <= 1024:
         return {"COLUMNS": 16, "ROWS": 1, "STAGES": 2, "BLOCKS": 4, "SLICE": 8192, "HELD": 1}
     if N <= 8192:
@@ -163,16 +163,14 @@ def _backward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
 
 
 @functools.cache
-def _shared_memory(device: torch.device) -> int:
+def _shared_memory(device: int) -> int:
     """Of a multiprocessor, in bytes; an H200's where there is no such GPU."""
-    if device.type == "cpu" or (device.index or 0) >= torch.cuda.device_count():
+    if not 0 <= device < torch.cuda.device_count():
         return 228 * 1024
     return torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor
 
 
-def _plan(
-    N: int, vector: int, streamed: int, beside: int, options: dict[str, int], device: torch.device
-) -> dict[str, object]:
+def _plan(N: int, vector: int, streamed: int, beside: int, options: dict[str, int], device: int) -> dict[str, object]:
     """The macros, the width of a slice, and the bytes of shared memory.
 
     Args:
@@ -204,7 +202,7 @@ _NAMES = {torch.float32: "float", torch.float16: "fp16", torch.bfloat16: "bf16",
 
 def _forward_plan(
     N: int, vector: int, x: torch.dtype, weight: torch.dtype | None, bias: torch.dtype | None, y: torch.dtype,
-    tanh: bool, device: torch.device,
+    tanh: bool, device: int,
 ) -> dict[str, object]:  # fmt: skip
     plan = _plan(N, vector, x.itemsize, 0, _forward_launch(N, 8 * x.itemsize, device), device)
     return plan | {"X": _NAMES[x], "WEIGHT": _NAMES[weight], "BIAS": _NAMES[bias], "Y": _NAMES[y], "TANH": int(tanh),
@@ -213,7 +211,7 @@ def _forward_plan(
 
 def _backward_plan(
     N: int, vector: int, x: torch.dtype, weight: torch.dtype | None, bias: torch.dtype | None, dy: torch.dtype,
-    tanh: bool, parameters: bool, device: torch.device,
+    tanh: bool, parameters: bool, device: int,
 ) -> dict[str, object]:  # fmt: skip
     plan = _plan(N, vector, x.itemsize + dy.itemsize, 4, _backward_launch(N, 8 * x.itemsize, device), device)
     return plan | {"X": _NAMES[x], "WEIGHT": _NAMES[weight], "BIAS": _NAMES[bias], "Y": _NAMES[dy], "TANH": int(tanh),
@@ -231,15 +229,14 @@ def _made(name: str, plan: dict[str, object], device: int) -> tuple[_Kernel, int
     return kernel, plan["ROWS"], plan["width"]
 
 
-# the device's number comes last: hashing a torch.device takes longer
 @functools.cache
 def _forward_kernel(*of: object) -> tuple[_Kernel, int, int]:
-    return _made("layer_norm_gelu_forward", _forward_plan(*of[:-1], torch.device("cuda", of[-1])), of[-1])
+    return _made("layer_norm_gelu_forward", _forward_plan(*of), of[-1])
 
 
 @functools.cache
 def _backward_kernel(*of: object) -> tuple[_Kernel, int, int]:
-    return _made("layer_norm_gelu_backward", _backward_plan(*of[:-1], torch.device("cuda", of[-1])), of[-1])
+    return _made("layer_norm_gelu_backward", _backward_plan(*of), of[-1])
 
 
 @functools.cache

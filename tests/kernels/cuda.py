@@ -20,12 +20,11 @@ compiles = pytest.mark.skipif(
 
 def norm_plans(kernel: ModuleType, columns: int) -> Iterator[dict]:
     """The plans of layer_norm_gelu_cuda.py for a row length, in 16 bits and in 32, of vectors and of single numbers."""
-    cpu = torch.device("cpu")
     for dtype in (torch.bfloat16, torch.float32):
         for vector in {1} | ({16 // dtype.itemsize} if columns % 8 == 0 else set()):
             of = columns, vector, dtype, dtype, dtype, dtype, False
-            yield kernel._forward_plan(*of, cpu)
-            yield kernel._backward_plan(*of, True, cpu)
+            yield kernel._forward_plan(*of, -1)
+            yield kernel._backward_plan(*of, True, -1)
 
 
 class Promises(promises.Promises):
