@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The Ridgepoint authors
 """LayerNorm and GELU as one kernel in CUDA C++, forward and backward: this file and layer_norm_gelu.cu to copy. They
-need torch 2.11 or newer on an NVIDIA GPU (compute capability 8.0 or higher) and `pip install "cuda-core[cu13]"`, which
-brings NVIDIA's run-time compiler; with a toolkit's nvcc on the PATH, cuda-bindings is enough.
+need torch 2.11 or newer for CUDA, which brings cuda-bindings and NVIDIA's run-time compiler, and a GPU of compute
+capability 8.0 or higher.
 
     z = (x - mean) * rstd * weight + bias    with rstd = 1 / sqrt(variance + eps), over the last dimension
     y = z * Phi(z)                           Phi is the normal distribution's, or approximated with tanh
@@ -34,28 +34,42 @@ _SOURCE = Path(__file__).with_name("layer_norm_gelu.cu")
 # --8<-- [start:compile]
 @functools.cache
 def _cubin(arch: str, macros: tuple[str, ...]) -> bytes:
-    """Machine code for one kind of GPU, by NVRTC, or by nvcc where cuda-core or NVRTC is not installed."""
+    """Machine code for one kind of GPU, by NVRTC, or by a toolkit's nvcc where the libraries are not there.
+
+    Raises:
+        FileNotFoundError: the source is not beside this file.
+        ImportError: there is neither compiler.
+        RuntimeError: the source does not compile.
+    """
     if not _SOURCE.is_file():
         raise FileNotFoundError(f"{_SOURCE}: expected beside {Path(__file__).name}: copy both files")
+    options = [f"-arch={arch}", "-std=c++17", *(f"-D{macro}" for macro in macros)]
     try:
         from cuda.bindings import nvrtc
-        from cuda.core import Program, ProgramOptions
 
         nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError):  # the second where there is no libnvrtc
-        return _by_nvcc(arch, macros)
-    options = ProgramOptions(std="c++17", arch=arch, define_macro=[tuple(macro.split("=")) for macro in macros])
-    return Program(_SOURCE.read_text(encoding="utf-8"), code_type="c++", options=options).compile("cubin").code
+        return _by_nvcc(options)
+    program = _done(*nvrtc.nvrtcCreateProgram(_SOURCE.read_bytes(), _SOURCE.name.encode(), 0, [], []))
+    (error,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+    if error:
+        log = bytes(_done(*nvrtc.nvrtcGetProgramLogSize(program)))
+        nvrtc.nvrtcGetProgramLog(program, log)
+        raise RuntimeError(log.decode())
+    cubin = bytes(_done(*nvrtc.nvrtcGetCUBINSize(program)))  # to be written over
+    _done(*nvrtc.nvrtcGetCUBIN(program, cubin))
+    _done(*nvrtc.nvrtcDestroyProgram(program))
+    return cubin
 
 
-def _by_nvcc(arch: str, macros: tuple[str, ...]) -> bytes:
+def _by_nvcc(options: list[str]) -> bytes:
     nvcc = shutil.which("nvcc")
     if nvcc is None:
-        raise ImportError('CUDA C++: expected cuda-core (pip install "cuda-core[cu13]") or nvcc on the PATH, got none')
+        raise ImportError("CUDA C++: expected cuda-bindings and NVRTC, as torch's CUDA builds bring them, or nvcc on the "
+                          "PATH, got none")  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "kernels.cubin"
-        defined = [f"-D{macro}" for macro in macros]
-        subprocess.run([nvcc, "-std=c++17", f"-arch={arch}", *defined, "-cubin", "-o", out, _SOURCE], check=True)
+        subprocess.run([nvcc, *options, "-cubin", "-o", out, _SOURCE], check=True)
         return out.read_bytes()
 
 
@@ -136,7 +150,7 @@ def _ensure_context(device: int) -> bool:
 
 def _done(error: int, *results: object) -> object:
     if error:
-        raise RuntimeError(f"CUDA's driver: {getattr(error, 'name', error)}")
+        raise RuntimeError(f"CUDA: {getattr(error, 'name', error)}")
     return results[0] if results else None
 
 
