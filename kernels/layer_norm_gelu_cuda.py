@@ -65,7 +65,7 @@ def _cubin(arch: str, macros: tuple[str, ...]) -> bytes:
 def _by_nvcc(options: list[str]) -> bytes:
     nvcc = shutil.which("nvcc")
     if nvcc is None:
-        raise ImportError("CUDA C++: expected cuda-bindings and NVRTC, as torch's CUDA builds bring them, or nvcc on the "
+        raise ImportError("CUDA C++: expected cuda-bindings and NVRTC, which torch's CUDA builds bring, or nvcc on the "
                           "PATH, got none")  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "kernels.cubin"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The Ridgepoint authors
-"""SwiGLU and GeGLU in CUDA C++, forward and backward: this file and swiglu.cu to copy. They need torch 2.11 or newer for
-CUDA, which brings cuda-bindings and NVIDIA's run-time compiler, and a GPU of compute capability 8.0 or higher.
+"""SwiGLU and GeGLU in CUDA C++, forward and backward: this file and swiglu.cu to copy. They need torch 2.11 or newer
+for CUDA, which brings cuda-bindings and NVIDIA's run-time compiler, and a GPU of compute capability 8.0 or higher.
 
     y = silu(gate) * up    with silu(x) = x * sigmoid(x)
     y = gelu(gate) * up    with gelu(x) = x * Phi(x), Phi the normal distribution function, or its tanh approximation
@@ -61,7 +61,7 @@ def _cubin(arch: str, macros: tuple[str, ...]) -> bytes:
 def _by_nvcc(options: list[str]) -> bytes:
     nvcc = shutil.which("nvcc")
     if nvcc is None:
-        raise ImportError("CUDA C++: expected cuda-bindings and NVRTC, as torch's CUDA builds bring them, or nvcc on the "
+        raise ImportError("CUDA C++: expected cuda-bindings and NVRTC, which torch's CUDA builds bring, or nvcc on the "
                           "PATH, got none")  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "kernels.cubin"

@@ -1,5 +1,6 @@
 """CUDA C++ kernels on a CPU: the same source through g++, with what on_host.h has in the place of a GPU."""
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -7,41 +8,81 @@ import re
 import shutil
 import struct
 import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+
+import pytest
 
 HEADER = Path(__file__).with_suffix(".h")
 CACHE = Path(__file__).parents[2] / ".cache" / "on-host"
 GXX = shutil.which("g++")
+needs_compiler = pytest.mark.skipif(GXX is None, reason="needs g++")
 
 
 @functools.cache
-def built(source: Path, macros: tuple[str, ...], names: tuple[str, ...]) -> ctypes.CDLL:
-    """A library with on_host_NAME(blocks, threads, pointers to the arguments) for each kernel."""
+def built(source: Path, macros: tuple[str, ...], name: str) -> Callable:
+    """A kernel as a function of blocks, threads, and pointers to the arguments."""
     text = re.sub(r"// --8<-- \[start:instructions\].*?\[end:instructions\]", "", source.read_text(), flags=re.DOTALL)
     text = text.replace("extern __shared__ uint4 ring[];", "static uint4 ring[1 << 14];")
-    entry = 'extern "C" void on_host_{0}(int b, int t, void** at) {{ launch({0}, b, t, at); }}\n'
-    program = f'#include "{HEADER}"\n{text}\n' + "".join(entry.format(name) for name in names)
+    entry = f'extern "C" void on_host(int blocks, int threads, void** at) {{ launch({name}, blocks, threads, at); }}'
+    program = f'#include "{HEADER}"\n{text}\n{entry}\n'
     key = hashlib.sha256("\0".join((program, HEADER.read_text(), *macros)).encode()).hexdigest()[:24]
     library = CACHE / f"{key}.so"
     if not library.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         made = CACHE / f"{key}.{id(program)}"
         flags = "-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-x", "c++"
-        command = [GXX, *flags, *(f"-D{macro}" for macro in macros), "-o", made, "-"]
+        command = [str(GXX), *flags, *(f"-D{macro}" for macro in macros), "-o", str(made), "-"]
         subprocess.run(command, input=program, text=True, check=True)
         made.replace(library)
-    return ctypes.CDLL(str(library))
+    return ctypes.CDLL(str(library)).on_host
 
 
 class Kernel:
-    """Called as the `_Kernel` of a kernel file is, for tensors on a CPU."""
+    """Called as the `_Kernel` of a kernel file is."""
 
-    def __init__(self, module: ModuleType, macros: tuple[str, ...], name: str, form: str, threads: int, resident: int):
-        self.call = getattr(built(module._SOURCE, macros, (name,)), f"on_host_{name}")
+    def __init__(self, source: Path, macros: tuple[str, ...], name: str, form: str, threads: int, resident: int):
+        self.call = built(source, macros, name)
         self.form, self.threads, self.resident = form, threads, resident
 
     def __call__(self, blocks: int, *arguments: float) -> None:
         values = ctypes.create_string_buffer(struct.pack(self.form, *arguments), 8 * 16)
         pointers = (ctypes.c_void_p * 16)(*(ctypes.addressof(values) + 8 * i for i in range(16)))
         self.call(blocks, self.threads, pointers)
+
+
+@contextlib.contextmanager
+def norms(module: ModuleType, resident: int = 3, **options: int) -> Iterator[None]:
+    """layer_norm_gelu_cuda.py on a CPU: its functions `_forward` and `_backward`, with these launches."""
+
+    def made(name: str, plan: dict, device: int) -> tuple:
+        kernel = Kernel(module._SOURCE, module._macros(plan), name, module._FORMS[name], plan["THREADS"], resident)
+        return kernel, plan["ROWS"], plan["width"]
+
+    caches = module._forward_kernel, module._backward_kernel, module._sum_kernel
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_made", made)
+        for name in ("_forward_launch", "_backward_launch"):
+            patch.setattr(module, name, lambda *_: options)
+        for cache in caches:
+            cache.cache_clear()
+        yield
+    for cache in caches:
+        cache.cache_clear()
+
+
+@contextlib.contextmanager
+def gates(module: ModuleType) -> Iterator[None]:
+    """swiglu_cuda.py on a CPU: its functions `_forward` and `_backward`."""
+
+    def kernel(cubin: tuple, name: str, form: str, threads: int, device: int) -> Kernel:
+        return Kernel(module._SOURCE, cubin, name, form, threads, 0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_cubin", lambda arch, macros: macros)
+        patch.setattr(module, "_Kernel", kernel)
+        patch.setattr("torch.cuda.get_device_capability", lambda *_: (9, 0))
+        module._kernel.cache_clear()
+        yield
+    module._kernel.cache_clear()

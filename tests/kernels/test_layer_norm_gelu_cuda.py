@@ -1,11 +1,14 @@
 """kernels/layer_norm_gelu_cuda.py, layer_norm_gelu.cu: what kernels/layer_norm_gelu.py promises, in CUDA C++."""
 
 import pytest
+import torch
+import torch.nn.functional as F
 
-from tests.kernels import cuda
+from snippets.validation.equivalence import check
+from tests.kernels import cuda, on_host
 from tests.kernels import test_layer_norm_gelu as in_triton
 from tests.kernels.conftest import load
-from tests.kernels.promises import DTYPES, NO_LAYER_NORM, needs_gpu, placed
+from tests.kernels.promises import DTYPES, NO_LAYER_NORM, needs_gpu, placed, randn
 
 EPS = in_triton.EPS
 kernel = load("layer_norm_gelu_cuda")
@@ -55,3 +58,85 @@ class TestTanh:
 
     def test_compiles_as_one_graph(self, device):
         Tanh().test_compiles_as_one_graph(True, device)
+
+
+# ---- the same source on a CPU ---------------------------------------------------------------------------------------
+
+BASE = {"COLUMNS": 16, "ROWS": 2, "STAGES": 2, "BLOCKS": 1, "SLICE": 16384}
+
+
+def step(x, weight, bias, dy, approximate="none", eps=EPS):
+    """What the two operators give."""
+    tanh = approximate == "tanh"
+    y, stats = kernel._forward(x, weight, bias, eps, tanh, x.dtype, True)
+    parameters = weight is not None or bias is not None
+    gradients = kernel._backward(dy, x, weight, bias, stats, tanh, parameters)
+    names = "output", "x.grad", "weight.grad", "bias.grad"
+    return {name: t for name, t in zip(names, (y, *gradients), strict=True) if t.numel()} | {"stats": stats}
+
+
+def reference(dtype, x, weight, bias, dy, approximate="none", eps=EPS):
+    leaves = {"x": x, "weight": weight, "bias": bias}
+    leaves = {name: t.to(dtype).requires_grad_() for name, t in leaves.items() if t is not None}
+    normal = F.layer_norm(leaves["x"], x.shape[-1:], leaves.get("weight"), leaves.get("bias"), eps)
+    y = F.gelu(normal, approximate=approximate)
+    gradients = torch.autograd.grad(y, list(leaves.values()), dy.to(dtype))
+    found = zip(leaves, gradients, strict=True)
+    return {"output": y.detach(), **{f"{name}.grad": t for name, t in found}}
+
+
+@on_host.needs_compiler
+@pytest.mark.parametrize(
+    "rows, columns, dtype, offset, resident, options",
+    (
+        (5, 1024, torch.bfloat16, 0, 2, {}),  # two rows at a time; the last has no other
+        (5, 1024, torch.bfloat16, 30, 9, {"STAGES": 0, "KEPT": 0}),  # the sums of squares leave too few digits
+        (3, 520, torch.float16, 0, 1, {"ROWS": 1, "HELD": 1}),  # a row that does not fill its block
+        (5, 100, torch.bfloat16, 1, 2, {}),  # rows that begin where no vector may be read
+        (3, 384, torch.float32, 100, 2, {"COLUMNS": 8, "ROWS": 1, "HELD": 1}),
+        (5, 2048, torch.bfloat16, 1, 4, {"SLICE": 512, "LAG": 1}),
+        (5, 2000, torch.bfloat16, 1, 16, {"SLICE": 512, "LAG": 2, "STAGES": 3, "ROWS": 1}),
+    ),
+)  # fmt: skip
+def test_on_a_cpu_it_computes_the_same(rows, columns, dtype, offset, resident, options):
+    """Blocks run one after the other there. So of a row in slices, the first block does what the others would."""
+    x, dy = randn((rows, columns), dtype, "cpu", offset=offset), randn((rows, columns), dtype, "cpu", 1)
+    weight, bias = randn(columns, dtype, "cpu", 2, offset=1), randn(columns, dtype, "cpu", 3)
+    with on_host.norms(kernel, resident, **BASE | options):
+        ours = step(x, weight, bias, dy)
+    del ours["stats"]
+    exact = [t.double() for t in (x, weight, bias, dy)]
+    expected = reference(torch.float64, x, weight, bias, dy)
+    summands = TestLayerNormGELU().summands(exact[:3], exact[3:], expected)
+    check(ours, reference(dtype, x, weight, bias, dy), expected, summands)
+
+
+@on_host.needs_compiler
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float32), ids=str)
+def test_on_a_cpu_rows_of_equal_and_of_huge_numbers(dtype):
+    """Equal numbers leave the bias, to the bit, and so does a variance beyond the range of fp32; NaN stays in its row."""
+    columns = 512
+    x = torch.tensor([[3.3], [-12345.67], [0.0]]).expand(3, columns).to(dtype)
+    weight, bias = randn(columns, dtype, "cpu", 2, offset=1), randn(columns, dtype, "cpu", 3)
+    dy = randn((3, columns), dtype, "cpu", 1)
+    huge = torch.randn(3, columns).clamp(-1, 1) * torch.tensor([[1e25], [1e38], [1.0]])
+    huge[2, 7] = float("nan")
+    with on_host.norms(kernel, **BASE | {"COLUMNS": 8}):
+        ours = step(x, weight, bias, dy)
+        assert torch.equal(ours["output"][0], ours["output"][2]) and torch.equal(ours["output"][1], ours["output"][2])
+        torch.testing.assert_close(ours["output"][0], F.gelu(bias))
+        assert (ours["stats"][1] < 0).all(), "the marks of such rows"
+        largest = step(huge.to(dtype), weight, bias, dy)["output"]
+    assert torch.equal(largest[0], ours["output"][0]) and torch.equal(largest[1], ours["output"][0])
+    assert largest[2].isnan().all()
+
+
+@on_host.needs_compiler
+def test_on_a_cpu_parameters_may_be_none_and_gelu_with_tanh():
+    x, dy = randn((3, 512), torch.bfloat16, "cpu"), randn((3, 512), torch.bfloat16, "cpu", 1)
+    bias = randn(512, torch.bfloat16, "cpu", 2)
+    with on_host.norms(kernel, **BASE | {"COLUMNS": 8}):
+        ours = step(x, None, bias, dy, "tanh")
+    expected = reference(torch.float64, x, None, bias, dy, "tanh")
+    for name, t in expected.items():
+        torch.testing.assert_close(ours[name].double(), t, rtol=0.02, atol=0.02)

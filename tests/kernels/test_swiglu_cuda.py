@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.kernels import cuda
+from tests.kernels import cuda, on_host
 from tests.kernels import test_swiglu as in_triton
 from tests.kernels.conftest import load
 from tests.kernels.promises import DTYPES, needs_gpu, randn
@@ -71,3 +71,37 @@ def test_memory_that_begins_anywhere(columns, device):
     """No vector may be read at an odd address: tensors that begin one element into their memory."""
     gate, up = (randn(columns + 1, torch.bfloat16, device, seed)[1:] for seed in (1, 2))
     torch.testing.assert_close(kernel.swiglu(gate, up), F.silu(gate.float()).mul(up.float()).to(gate.dtype))
+
+
+# ---- the same source on a CPU ---------------------------------------------------------------------------------------
+
+
+@on_host.needs_compiler
+@pytest.mark.parametrize("activation", ("silu", "gelu", "gelu-tanh"))
+@pytest.mark.parametrize("of", ("two tensors", "halves", "rows apart"))
+def test_on_a_cpu_it_computes_the_same(of, activation):
+    dtype = {"two tensors": torch.bfloat16, "halves": torch.float16, "rows apart": torch.float32}[of]
+    columns = {"two tensors": 1031, "halves": 96, "rows apart": 99}[of]  # a last block that is not full; odd rows
+    memory = randn((3, 2 * columns), dtype, "cpu")
+    gate, up, dy = memory[:, :columns], memory[:, columns:], randn((3, columns), dtype, "cpu", 1)
+    given = (
+        (gate.contiguous(), up.contiguous())
+        if of == "two tensors"
+        else (memory, None)
+        if of == "halves"
+        else (gate, up)
+    )
+    with on_host.gates(kernel):
+        y = kernel._forward(*given, activation)
+        dgate, dup = kernel._backward(dy, *given, activation)
+    if of == "halves":
+        dgate, dup = dgate.chunk(2, -1)
+    leaves = [t.double().requires_grad_() for t in (gate, up)]
+    function = (
+        F.silu if activation == "silu" else lambda t: F.gelu(t, approximate="tanh" if "tanh" in activation else "none")
+    )
+    exact = function(leaves[0]) * leaves[1]
+    expected = (exact, *torch.autograd.grad(exact, leaves, dy.double()))
+    bound = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 1e-6}[dtype]
+    for ours, theirs in zip((y, dgate, dup), expected, strict=True):
+        torch.testing.assert_close(ours.double(), theirs, rtol=bound, atol=bound / 8)
