@@ -43,7 +43,7 @@ def _cubin(arch: str, macros: tuple[str, ...]) -> bytes:
     """
     if not _SOURCE.is_file():
         raise FileNotFoundError(f"{_SOURCE}: expected beside {Path(__file__).name}: copy both files")
-    options = [f"-arch={arch}", "-std=c++17", *(f"-D{macro}" for macro in macros)]
+    options = [f"-arch={arch}", "-std=c++17", "-lineinfo", *(f"-D{macro}" for macro in macros)]
     try:
         from cuda.bindings import nvrtc
 
@@ -102,10 +102,10 @@ class _Kernel:
         resident: blocks that run at once.
     """
 
-    def __init__(self, cubin: bytes, name: str, threads: int, shared: int, device: int):
+    def __init__(self, cubin: bytes, name: str, form: str, threads: int, shared: int, device: int):
         from cuda.bindings import driver
 
-        self.pack = struct.Struct(_FORMS[name]).pack_into
+        self.pack = struct.Struct(form).pack_into
         self.threads, self.shared, self.device = threads, shared, device
         self.library = _done(*driver.cuLibraryLoadData(cubin, [], [], 0, [], [], 0))
         kernel = _done(*driver.cuLibraryGetKernel(self.library, name.encode()))
@@ -202,11 +202,14 @@ def _plan(N: int, vector: int, streamed: int, beside: int, options: dict[str, in
     stages = options["STAGES"] if vector > 1 else 0
     held = 0 if sliced else 1 if stages == 0 else options.get("HELD", 0)
     waiting = 0 if held else (lag + 1) * beside
-    room = _shared_memory(device) // options["BLOCKS"] - 4096
+    blocks = (
+        options["BLOCKS"] if vector == 8 else 1
+    )  # only these were swept; the others get the registers that they want
+    room = _shared_memory(device) // blocks - 4096
     while stages > lag + 1 and rows * columns * threads * (stages * streamed + waiting) > room:
         stages -= 1
     macros = {"VECTOR": vector, "VECTORS": columns // vector, "THREADS": threads, "ROWS": rows, "STAGES": stages,
-              "HELD": held, "KEPT": options.get("KEPT", 1), "BLOCKS": options["BLOCKS"], "SLICED": int(sliced),
+              "HELD": held, "KEPT": options.get("KEPT", 1), "BLOCKS": blocks, "SLICED": int(sliced),
               "LAG": lag, "STREAM": options.get("STREAM", 0), "FULL": int(slices * threads * columns == N)}  # fmt: skip
     return {"width": width, "shared": rows * columns * threads * (stages * streamed + waiting)} | macros
 
@@ -239,7 +242,8 @@ def _macros(plan: dict[str, object]) -> tuple[str, ...]:
 def _made(name: str, plan: dict[str, object], device: int) -> tuple[_Kernel, int, int]:
     """The kernel, how many rows a block of it has at once, and of how many columns a slice is."""
     major, minor = torch.cuda.get_device_capability(device)
-    kernel = _Kernel(_cubin(f"sm_{major}{minor}", _macros(plan)), name, plan["THREADS"], plan["shared"], device)
+    cubin = _cubin(f"sm_{major}{minor}", _macros(plan))
+    kernel = _Kernel(cubin, name, _FORMS[name], plan["THREADS"], plan["shared"], device)
     return kernel, plan["ROWS"], plan["width"]
 
 

@@ -39,7 +39,7 @@ def _cubin(arch: str, macros: tuple[str, ...]) -> bytes:
     """
     if not _SOURCE.is_file():
         raise FileNotFoundError(f"{_SOURCE}: expected beside {Path(__file__).name}: copy both files")
-    options = [f"-arch={arch}", "-std=c++17", *(f"-D{macro}" for macro in macros)]
+    options = [f"-arch={arch}", "-std=c++17", "-lineinfo", *(f"-D{macro}" for macro in macros)]
     try:
         from cuda.bindings import nvrtc
 
@@ -89,11 +89,11 @@ class _Kernel:
     """One function of a cubin, for one device. A call costs the host a fraction of one through Triton's launcher: what
     does not change between calls is made here, once."""
 
-    def __init__(self, cubin: bytes, name: str, form: str, threads: int, device: int):
+    def __init__(self, cubin: bytes, name: str, form: str, threads: int, shared: int, device: int):
         from cuda.bindings import driver
 
         self.pack = struct.Struct(form).pack_into
-        self.threads, self.device = threads, device
+        self.threads, self.shared, self.device = threads, shared, device
         self.library = _done(*driver.cuLibraryLoadData(cubin, [], [], 0, [], [], 0))
         self.function = driver.CUfunction(int(_done(*driver.cuLibraryGetKernel(self.library, name.encode()))))
         self.launch, self.stream = driver.cuLaunchKernel, torch._C._cuda_getCurrentRawStream
@@ -107,7 +107,7 @@ class _Kernel:
 
     def _launched(self, blocks: int, arguments: tuple) -> None:
         self.pack(_slots.values, 0, *arguments)
-        how = blocks, 1, 1, self.threads, 1, 1, 0, self.stream(self.device), _slots.address, 0
+        how = blocks, 1, 1, self.threads, 1, 1, self.shared, self.stream(self.device), _slots.address, 0
         (error,) = self.launch(self.function, *how)
         if error:
             self._again(how, error)
@@ -164,7 +164,7 @@ def _kernel(
     cubin = _cubin(f"sm_{major}{minor}", _macros(activation, dtypes, vector, long, options))
     form = _FORMS_OF_ROWS[name] + ("qq" if long else "I4xI4x") if rows else _FORMS[name]
     block = options["THREADS"] * options["VECTORS"] * vector
-    return _Kernel(cubin, name + "_rows" * rows, form, options["THREADS"], device), block
+    return _Kernel(cubin, name + "_rows" * rows, form, options["THREADS"], 0, device), block
 
 
 # --8<-- [end:launch]

@@ -2,9 +2,12 @@
 
 import contextlib
 import importlib.util
+import re
 import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -14,8 +17,20 @@ from tests.kernels import promises, starving
 
 ON_A_CPU = ("wrong", "refused_on_a_cpu", "launches_fit")  # pieces of the names of tests that need no GPU
 compiles = pytest.mark.skipif(
-    importlib.util.find_spec("cuda") is None and shutil.which("nvcc") is None, reason="needs cuda-core or nvcc"
+    importlib.util.find_spec("cuda") is None and shutil.which("nvcc") is None, reason="needs cuda-bindings or nvcc"
 )
+
+
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+
+
+def compile_by_nvcc(source: Path, folder: Path) -> None:
+    """With the command that the source names."""
+    (command,) = re.findall(r"`(nvcc [^`]*)`", re.sub(r"\n// ?", " ", source.read_text()))
+    assert command.endswith(f" {source.name}")
+    copy = shutil.copy(source, folder)
+    subprocess.run([*command.split(), "-o", str(folder / "kernels.cubin")], cwd=folder, check=True)
+    assert Path(copy).with_name("kernels.cubin").read_bytes()[:4] == b"\x7fELF"
 
 
 def norm_plans(kernel: ModuleType, columns: int) -> Iterator[dict]:

@@ -14,6 +14,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.benchmarks import cuda
+
 HEADER = Path(__file__).with_suffix(".h")
 CACHE = Path(__file__).parents[2] / ".cache" / "on-host"
 GXX = shutil.which("g++")
@@ -53,36 +55,18 @@ class Kernel:
 
 
 @contextlib.contextmanager
-def norms(module: ModuleType, resident: int = 3, **options: int) -> Iterator[None]:
-    """layer_norm_gelu_cuda.py on a CPU: its functions `_forward` and `_backward`, with these launches."""
+def on_host(module: ModuleType, resident: int = 3, **options: int) -> Iterator[None]:
+    """A kernel file's functions `_forward` and `_backward`, on a CPU.
 
-    def made(name: str, plan: dict, device: int) -> tuple:
-        kernel = Kernel(module._SOURCE, module._macros(plan), name, module._FORMS[name], plan["THREADS"], resident)
-        return kernel, plan["ROWS"], plan["width"]
+    Args:
+        resident: blocks that are said to run at once.
+        options: what the launch tables choose, if anything.
+    """
 
-    caches = module._forward_kernel, module._backward_kernel, module._sum_kernel
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_made", made)
-        for name in ("_forward_launch", "_backward_launch"):
+    def kernel(macros: tuple, name: str, form: str, threads: int, shared: int, device: int) -> Kernel:
+        return Kernel(module._SOURCE, macros, name, form, threads, resident)
+
+    with cuda.instead(module, kernel), pytest.MonkeyPatch.context() as patch:
+        for name in ("_forward_launch", "_backward_launch") if options else ():
             patch.setattr(module, name, lambda *_: options)
-        for cache in caches:
-            cache.cache_clear()
         yield
-    for cache in caches:
-        cache.cache_clear()
-
-
-@contextlib.contextmanager
-def gates(module: ModuleType) -> Iterator[None]:
-    """swiglu_cuda.py on a CPU: its functions `_forward` and `_backward`."""
-
-    def kernel(cubin: tuple, name: str, form: str, threads: int, device: int) -> Kernel:
-        return Kernel(module._SOURCE, cubin, name, form, threads, 0)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_cubin", lambda arch, macros: macros)
-        patch.setattr(module, "_Kernel", kernel)
-        patch.setattr("torch.cuda.get_device_capability", lambda *_: (9, 0))
-        module._kernel.cache_clear()
-        yield
-    module._kernel.cache_clear()

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from snippets.validation.equivalence import check
+from tests.benchmarks.cuda import launched, machine_code
 from tests.kernels import cuda, on_host
 from tests.kernels import test_layer_norm_gelu as in_triton
 from tests.kernels.conftest import load
@@ -60,6 +61,51 @@ class TestTanh:
         Tanh().test_compiles_as_one_graph(True, device)
 
 
+# ---- machine code, with no GPU --------------------------------------------------------------------------------------
+
+PUBLISHED = (1024, 4096, 9000, 16384, 32768, 131072)
+
+
+def launches(columns, dtype=torch.bfloat16):
+    """What a step launches at a row length."""
+    x, parameter = torch.empty(3, columns, dtype=dtype), torch.empty(columns, dtype=dtype)
+    return launched(kernel, lambda: step(x, parameter, parameter, x))
+
+
+@cuda.compiles
+@pytest.mark.parametrize("target", ("sm_80", "sm_90", "sm_100"))
+def test_published_rows_spill_nothing_and_move_16_bytes_at_once(target):
+    for columns in PUBLISHED if target == "sm_90" else PUBLISHED[1:2]:
+        for launch in launches(columns):
+            facts = machine_code(kernel, launch, target).facts
+            assert facts.spilled == 0 and facts.fp64 == 0, facts
+            if launch.name != "layer_norm_gelu_sum":
+                assert facts.stores[128] and facts.loads.get(128, 0) and facts.registers <= 65536 // launch.threads, (
+                    facts
+                )
+
+
+@cuda.compiles
+@pytest.mark.parametrize("columns", (1000, 9001, 40000))
+def test_other_rows_and_fp32_spill_nothing(columns):
+    for dtype in (torch.bfloat16, torch.float32):
+        for launch in launches(columns, dtype):
+            assert machine_code(kernel, launch, "sm_90").facts.spilled == 0, launch
+
+
+@cuda.compiles
+def test_sums_of_16_bit_numbers_are_made_by_tensor_cores():
+    for dtype, products in ((torch.bfloat16, True), (torch.float32, False)):
+        forward, backward, last = launches(4096, dtype)
+        assert bool(machine_code(kernel, forward, "sm_90").facts.tensor_core) == products
+        assert not any(machine_code(kernel, other, "sm_90").facts.tensor_core for other in (backward, last))
+
+
+@cuda.needs_nvcc
+def test_nvcc_compiles_it_as_it_stands(tmp_path):
+    cuda.compile_by_nvcc(kernel._SOURCE, tmp_path)
+
+
 # ---- the same source on a CPU ---------------------------------------------------------------------------------------
 
 BASE = {"COLUMNS": 16, "ROWS": 2, "STAGES": 2, "BLOCKS": 1, "SLICE": 16384}
@@ -102,7 +148,7 @@ def test_on_a_cpu_it_computes_the_same(rows, columns, dtype, offset, resident, o
     """Blocks run one after the other there. So of a row in slices, the first block does what the others would."""
     x, dy = randn((rows, columns), dtype, "cpu", offset=offset), randn((rows, columns), dtype, "cpu", 1)
     weight, bias = randn(columns, dtype, "cpu", 2, offset=1), randn(columns, dtype, "cpu", 3)
-    with on_host.norms(kernel, resident, **BASE | options):
+    with on_host.on_host(kernel, resident, **BASE | options):
         ours = step(x, weight, bias, dy)
     del ours["stats"]
     exact = [t.double() for t in (x, weight, bias, dy)]
@@ -114,14 +160,14 @@ def test_on_a_cpu_it_computes_the_same(rows, columns, dtype, offset, resident, o
 @on_host.needs_compiler
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float32), ids=str)
 def test_on_a_cpu_rows_of_equal_and_of_huge_numbers(dtype):
-    """Equal numbers leave the bias, to the bit, and so does a variance beyond the range of fp32; NaN stays in its row."""
+    """Equal numbers leave the bias, to the bit, as does a variance beyond the range of fp32; NaN stays in its row."""
     columns = 512
     x = torch.tensor([[3.3], [-12345.67], [0.0]]).expand(3, columns).to(dtype)
     weight, bias = randn(columns, dtype, "cpu", 2, offset=1), randn(columns, dtype, "cpu", 3)
     dy = randn((3, columns), dtype, "cpu", 1)
     huge = torch.randn(3, columns).clamp(-1, 1) * torch.tensor([[1e25], [1e38], [1.0]])
     huge[2, 7] = float("nan")
-    with on_host.norms(kernel, **BASE | {"COLUMNS": 8}):
+    with on_host.on_host(kernel, **BASE | {"COLUMNS": 8}):
         ours = step(x, weight, bias, dy)
         assert torch.equal(ours["output"][0], ours["output"][2]) and torch.equal(ours["output"][1], ours["output"][2])
         torch.testing.assert_close(ours["output"][0], F.gelu(bias))
@@ -135,7 +181,7 @@ def test_on_a_cpu_rows_of_equal_and_of_huge_numbers(dtype):
 def test_on_a_cpu_parameters_may_be_none_and_gelu_with_tanh():
     x, dy = randn((3, 512), torch.bfloat16, "cpu"), randn((3, 512), torch.bfloat16, "cpu", 1)
     bias = randn(512, torch.bfloat16, "cpu", 2)
-    with on_host.norms(kernel, **BASE | {"COLUMNS": 8}):
+    with on_host.on_host(kernel, **BASE | {"COLUMNS": 8}):
         ours = step(x, None, bias, dy, "tanh")
     expected = reference(torch.float64, x, None, bias, dy, "tanh")
     for name, t in expected.items():

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.benchmarks.cuda import launched, machine_code
 from tests.kernels import cuda, on_host
 from tests.kernels import test_swiglu as in_triton
 from tests.kernels.conftest import load
@@ -73,6 +74,27 @@ def test_memory_that_begins_anywhere(columns, device):
     torch.testing.assert_close(kernel.swiglu(gate, up), F.silu(gate.float()).mul(up.float()).to(gate.dtype))
 
 
+# ---- machine code, with no GPU --------------------------------------------------------------------------------------
+
+
+@cuda.compiles
+@pytest.mark.parametrize("target", ("sm_80", "sm_90", "sm_100"))
+def test_nothing_spills_and_16_bytes_are_moved_at_once(target):
+    gate = torch.empty(3, 4096, dtype=torch.bfloat16)
+    for given, dy in (((gate, gate), gate), ((gate, None), gate[:, :2048])):
+        for activation in ("silu", "gelu"):
+            step = lambda: (kernel._forward(*given, activation), kernel._backward(dy, *given, activation))  # noqa: B023, E731
+            for launch in launched(kernel, step):
+                facts = machine_code(kernel, launch, target).facts
+                assert facts.spilled == 0 and facts.fp64 == 0, facts
+                assert facts.stores[128] and facts.loads[128] and 32 not in facts.loads, facts
+
+
+@cuda.needs_nvcc
+def test_nvcc_compiles_it_as_it_stands(tmp_path):
+    cuda.compile_by_nvcc(kernel._SOURCE, tmp_path)
+
+
 # ---- the same source on a CPU ---------------------------------------------------------------------------------------
 
 
@@ -91,7 +113,7 @@ def test_on_a_cpu_it_computes_the_same(of, activation):
         if of == "halves"
         else (gate, up)
     )
-    with on_host.gates(kernel):
+    with on_host.on_host(kernel):
         y = kernel._forward(*given, activation)
         dgate, dup = kernel._backward(dy, *given, activation)
     if of == "halves":
