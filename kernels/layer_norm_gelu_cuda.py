@@ -99,7 +99,7 @@ class _Kernel:
     does not change between calls is made here, once.
 
     Attributes:
-        resident: blocks that run at once.
+        resident: blocks that run at once, or are to be launched at most.
     """
 
     def __init__(self, cubin: bytes, name: str, form: str, threads: int, shared: int, device: int):
@@ -154,26 +154,41 @@ def _done(error: int, *results: object) -> object:
     return results[0] if results else None
 
 
-# Chosen by row length from sweeps on an H200; nothing is tuned at a user's first call. COLUMNS: of a row, that a thread
-# has. SLICE: columns of a row that a block has at most; where the row has more, it is cut. The others are macros.
+# Chosen by row length from sweeps on an H200, in bf16; nothing is tuned at a user's first call. COLUMNS: of a row, that
+# a thread has. AT_ONCE: threads that a multiprocessor has room for, with the registers that they take. SLICE: columns of
+# a row that a block has at most; a longer row is cut. EVERY: blocks for all rows, so that none takes a second turn.
+# The others are macros.
 @functools.cache
 def _forward_launch(N: int, bits: int, device: object) -> dict[str, int]:
     if N <= 1024:
-        return {"COLUMNS": 16, "ROWS": 2, "STAGES": 1, "BLOCKS": 8, "SLICE": 16384}
-    if N <= 4096:
-        return {"COLUMNS": 16, "ROWS": 2, "STAGES": 2, "BLOCKS": 3, "SLICE": 16384}
+        return {"COLUMNS": 32, "ROWS": 2, "STAGES": 1, "AT_ONCE": 640, "SLICE": 16384}
+    if N <= 8192:
+        chosen = {"COLUMNS": 32, "ROWS": 2, "STAGES": 0, "AT_ONCE": 640, "SLICE": 16384}
+        return chosen | {"KEPT": 0, "STREAM": 1, "EVERY": 1}
+    if N <= 12288:
+        return {"COLUMNS": 32, "ROWS": 1, "STAGES": 0, "AT_ONCE": 1152, "SLICE": 16384, "KEPT": 0, "EVERY": 1}
     if N <= 16384:
-        return {"COLUMNS": 32 if N > 12288 else 24, "ROWS": 1, "STAGES": 2, "BLOCKS": 1, "SLICE": 16384}
-    return {"COLUMNS": 16, "ROWS": 1, "STAGES": 4, "BLOCKS": 2, "SLICE": 8192, "LAG": 1}
+        return {"COLUMNS": 32, "ROWS": 2, "STAGES": 2, "AT_ONCE": 512, "SLICE": 16384}
+    if N <= 65536:
+        return {"COLUMNS": 32, "ROWS": 1, "STAGES": 3, "AT_ONCE": 768, "SLICE": 4096, "LAG": 1, "STREAM": 1}
+    chosen = {"COLUMNS": 32, "ROWS": 1, "STAGES": 2, "AT_ONCE": 1536, "SLICE": 8192}
+    return chosen | {"LAG": 1, "KEPT": 0, "STREAM": 1}
 
 
 @functools.cache
 def _backward_launch(N: int, bits: int, device: object) -> dict[str, int]:
-    if N <= 1024:
-        return {"COLUMNS": 16, "ROWS": 1, "STAGES": 2, "BLOCKS": 4, "SLICE": 8192, "HELD": 1}
     if N <= 8192:
-        return {"COLUMNS": 16, "ROWS": 1, "STAGES": 2, "BLOCKS": 1, "SLICE": 8192, "HELD": 1}
-    return {"COLUMNS": 16, "ROWS": 1, "STAGES": 3, "BLOCKS": 2, "SLICE": 4096 if N <= 2**17 else 8192, "LAG": 1}
+        stages = 3 if N <= 1024 else 2
+        return {"COLUMNS": 16, "ROWS": 1, "STAGES": stages, "AT_ONCE": 512, "SLICE": 16384, "HELD": 1}
+    if N <= 9216:
+        return {"COLUMNS": 24, "ROWS": 1, "STAGES": 3, "AT_ONCE": 384, "SLICE": 16384, "HELD": 1}
+    if N <= 16384:
+        return {"COLUMNS": 32, "ROWS": 1, "STAGES": 2, "AT_ONCE": 512, "SLICE": 16384, "STREAM": 1}
+    if N <= 65536:
+        return {"COLUMNS": 16, "ROWS": 1, "STAGES": 3, "AT_ONCE": 512, "SLICE": 2048, "LAG": 1, "STREAM": 1}
+    if N <= 131072:
+        return {"COLUMNS": 24, "ROWS": 1, "STAGES": 3, "AT_ONCE": 384, "SLICE": 4096, "LAG": 1}
+    return {"COLUMNS": 16, "ROWS": 1, "STAGES": 4, "AT_ONCE": 512, "SLICE": 8192, "LAG": 1}
 
 
 @functools.cache
@@ -191,27 +206,32 @@ def _plan(N: int, vector: int, streamed: int, beside: int, options: dict[str, in
         streamed: bytes of a column in all that is fetched ahead.
         beside: bytes of a column that wait in shared memory where they are not held in registers.
     """
+    swept = vector == 8
+    if not swept:  # few threads, that get the registers which they want
+        chosen = {"COLUMNS": 16, "SLICE": 4096} if N <= 2**17 else {"COLUMNS": 32, "SLICE": 8192}
+        options = options | chosen | {"SLICE": min(chosen["SLICE"], options["SLICE"])}
     slices = -(-N // options["SLICE"])
     width = -(-N // (slices * vector)) * vector
     columns = max(options["COLUMNS"], vector)
     if width < 32 * columns:  # a warp at least, and no more of a row than there is
         columns = max(vector, -(-width // (32 * vector)) * vector)
     threads = -(-width // (32 * columns)) * 32
-    sliced, rows = slices > 1, options["ROWS"]
-    lag = options.get("LAG", 0) if sliced else 0
-    stages = options["STAGES"] if vector > 1 else 0
-    held = 0 if sliced else 1 if stages == 0 else options.get("HELD", 0)
+    blocks = max(1, options["AT_ONCE"] // threads) if swept else 1
+    sliced, rows = slices > 1, options["ROWS"] if swept else 1
+    lag = max(1, options.get("LAG", 0)) if sliced else 0
+    stages = max(options["STAGES"], lag + 1 if sliced else 0) if vector > 1 else 0
+    held = 0 if sliced else 1 if stages == 0 and beside == 0 else options.get("HELD", 0) if swept else 0
     waiting = 0 if held else (lag + 1) * beside
-    blocks = (
-        options["BLOCKS"] if vector == 8 else 1
-    )  # only these were swept; the others get the registers that they want
-    room = _shared_memory(device) // blocks - 4096
-    while stages > lag + 1 and rows * columns * threads * (stages * streamed + waiting) > room:
+    room, shared = _shared_memory(device), lambda stages: rows * columns * threads * (stages * streamed + waiting)
+    while stages > lag + 1 and shared(stages) > room // blocks - 4096:
         stages -= 1
+    if shared(stages) > room - 4096 and slices < 32:  # on a GPU with less of it, smaller slices
+        smaller = options | {"SLICE": -(-N // (2 * slices)), "LAG": 1}
+        return _plan(N, vector, streamed, beside, smaller, device)
     macros = {"VECTOR": vector, "VECTORS": columns // vector, "THREADS": threads, "ROWS": rows, "STAGES": stages,
-              "HELD": held, "KEPT": options.get("KEPT", 1), "BLOCKS": blocks, "SLICED": int(sliced),
-              "LAG": lag, "STREAM": options.get("STREAM", 0), "FULL": int(slices * threads * columns == N)}  # fmt: skip
-    return {"width": width, "shared": rows * columns * threads * (stages * streamed + waiting)} | macros
+              "HELD": held, "KEPT": options.get("KEPT", 1), "BLOCKS": blocks, "SLICED": int(sliced), "LAG": lag,
+              "STREAM": options.get("STREAM", 0), "FULL": int(slices * threads * columns == N)}  # fmt: skip
+    return {"width": width, "shared": shared(stages), "every": options.get("EVERY", 0)} | macros
 
 
 _NAMES = {torch.float32: "float", torch.float16: "fp16", torch.bfloat16: "bf16", None: "none"}
@@ -244,6 +264,8 @@ def _made(name: str, plan: dict[str, object], device: int) -> tuple[_Kernel, int
     major, minor = torch.cuda.get_device_capability(device)
     cubin = _cubin(f"sm_{major}{minor}", _macros(plan))
     kernel = _Kernel(cubin, name, _FORMS[name], plan["THREADS"], plan["shared"], device)
+    if plan.get("every"):
+        kernel.resident = _MOST_ROWS
     return kernel, plan["ROWS"], plan["width"]
 
 
@@ -266,7 +288,6 @@ def _sum_kernel(weight: torch.dtype | None, bias: torch.dtype | None, device: in
 # --8<-- [end:launch]
 
 
-# --8<-- [start:op]
 _MOST_ROWS, _MOST_COLUMNS = 2**30, 2**18  # 32 slices, one for each thread of a warp that looks at them
 
 
@@ -388,10 +409,8 @@ torch.library.register_fake(f"{_namespace}::layer_norm_gelu_forward", _forward_f
 torch.library.register_fake(f"{_namespace}::layer_norm_gelu_backward", _backward_fake, lib=_library)
 _forward_op = getattr(torch.ops, _namespace).layer_norm_gelu_forward.default
 _backward_op = getattr(torch.ops, _namespace).layer_norm_gelu_backward.default
-# --8<-- [end:op]
 
 
-# --8<-- [start:autograd]
 # of the innermost call of torch.func, None outside; compiled code is guarded by it
 _transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._functorch.CInterpreter
 
@@ -424,9 +443,6 @@ class _LayerNormGELU(torch.autograd.Function):
         _, weight, bias, *_ = ctx.needs_input_grad
         dx, dweight, dbias = _backward_op(dy, *ctx.saved_tensors, ctx.tanh, weight or bias)
         return dx, dweight if weight else None, dbias if bias else None, None, None, None
-
-
-# --8<-- [end:autograd]
 
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)

@@ -170,7 +170,6 @@ def _kernel(
 # --8<-- [end:launch]
 
 
-# --8<-- [start:op]
 _MOST = 2**30  # rows, and columns, as in swiglu.py
 _LARGE = 2**25  # elements, of 2 bytes or 4: more than an L2 cache has
 
@@ -277,10 +276,8 @@ torch.library.register_fake(f"{_namespace}::swiglu_forward", _forward_fake, lib=
 torch.library.register_fake(f"{_namespace}::swiglu_backward", _backward_fake, lib=_library)
 _forward_op = getattr(torch.ops, _namespace).swiglu_forward.default
 _backward_op = getattr(torch.ops, _namespace).swiglu_backward.default
-# --8<-- [end:op]
 
 
-# --8<-- [start:autograd]
 def _name(activation: str) -> str:
     return "swiglu" if activation == "silu" else "geglu"
 
@@ -314,9 +311,6 @@ class _Gated(torch.autograd.Function):
         gate, up = ctx.saved_tensors
         dgate, dup = _backward_op(dy, gate, up, ctx.activation)
         return dgate, None if up is None else dup, None
-
-
-# --8<-- [end:autograd]
 
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
