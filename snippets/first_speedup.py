@@ -95,7 +95,8 @@ def version(name: str, draft: FirstDraft, x: Tensor) -> Call:
         return compiled
     if not x.is_cuda:
         raise ValueError("does nothing on a CPU: a CUDA graph replays launches on a GPU, and here there are none")
-    return captured(compiled)
+    replay, read = captured(compiled), (compiled, x)
+    return lambda: (replay(), read)[0]  # a graph holds addresses: the weights it reads must outlive this function
 
 
 # --8<-- [end:version]

@@ -128,8 +128,8 @@ def meaning(published: Published) -> str:
     if published.launch:
         launch, seconds = (units.text(time, "s") for time in (published.launch, published.in_seconds().value))
         return (
-            "The host sets this pace, so the time is counted in launches. One launch is the time that the same host "
-            f"took, in the same run, to launch a trivial operation: {launch}. This took {seconds}."
+            "The host sets this pace, so the unit is the launch time: how long the same host took, in the "
+            f"same run, to launch a trivial operation. Then that was {launch}, and this took {seconds}."
         )
     return ""
 
@@ -139,8 +139,8 @@ def kind(shown: Iterable[Published | None]) -> str:
     known = [published for published in shown if published]
     if runs := max((len(published.runs) for published in known), default=0):
         return f", from the lowest to the highest of {runs} machines"
-    launches = ", in launches (one launch is the time that the same host takes to launch a trivial operation)"
-    return launches if any(published.launch for published in known) else ""
+    unit = ", in launch times (one launch time is how long the same host takes to launch a trivial operation)"
+    return unit if any(published.launch for published in known) else ""
 
 
 def days(records: Iterable[Record]) -> str:

@@ -12,7 +12,7 @@ STEPS: dict[str, tuple[tuple[float, str], ...]] = {
 }
 FIXED = {
     "%": (1e-2, "%"), "x": (1.0, "×"), "": (1.0, ""), "FLOP/byte": (1.0, "FLOP/byte"), "W": (1.0, "W"),
-    "launches": (1.0, "launches"),
+    "launches": (1.0, "launch times"),
 }  # fmt: skip
 NAMED: dict[str, tuple[float, str]] = (
     {name: (scale, name) for steps in STEPS.values() for scale, name in steps} | {"us": (1e-6, "µs")} | FIXED

@@ -90,6 +90,7 @@ SETTINGS = {
         Setting("TORCH_CACHING_PRECOMPILE=1", f"{DYNAMO}.caching_precompile"),
         Setting("TORCHINDUCTOR_COMPILE_THREADS=1", f"{INDUCTOR}.compile_threads"),
         Setting("", f"{INDUCTOR}.quiesce_async_compile_time"),
+        Setting("TORCHINDUCTOR_VEC_ISA_OK=1", f"{INDUCTOR}.cpp.vec_isa_ok"),
     ),
     "memory": (
         Setting("PYTORCH_ALLOC_CONF=expandable_segments:True", "torch/lib/libc10.so"),
@@ -108,6 +109,7 @@ SETTINGS = {
         Setting("TORCHDYNAMO_REPRO_AFTER=dynamo", f"{DYNAMO}.repro_after"),
         Setting("TORCHDYNAMO_REPRO_LEVEL=4", f"{DYNAMO}.repro_level"),
         Setting("TORCHINDUCTOR_NAN_ASSERTS=1", f"{INDUCTOR}.nan_asserts"),
+        Setting("", f"{INDUCTOR}.assert_indirect_indexing"),
         Setting("CUBLAS_WORKSPACE_CONFIG=:4096:8", "torch/lib/libtorch_cuda.so"),
         Setting("CUDA_VISIBLE_DEVICES=0", "torch/cuda/__init__.py"),
         Setting("", f"{INDUCTOR}.cpp.cxx"),

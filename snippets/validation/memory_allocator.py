@@ -62,7 +62,6 @@ def holes() -> list[Tensor]:
     large = [torch.empty(64 * MB, dtype=torch.uint8, device="cuda") for _ in range(40)]
     del large
     smaller = [torch.empty(40 * MB, dtype=torch.uint8, device="cuda") for _ in range(40)]
-    torch.cuda.empty_cache()  # gives nothing back: a tensor lives in each segment
     return [*smaller, torch.empty(500 * MB, dtype=torch.uint8, device="cuda")]
 
 
@@ -72,14 +71,14 @@ PROGRAMS: dict[str, Callable[[], object]] = {"growing": growing, "holes": holes}
 
 
 def in_use(program: str) -> tuple[int, Arena, Arena]:
-    """The most bytes that tensors ever had; the allocator after the program, and once more after empty_cache."""
+    """The most bytes that tensors ever asked for; the allocator after the program, and once more after empty_cache."""
     kept = PROGRAMS[program]()
     torch.cuda.synchronize()
     after = arena(torch.cuda.memory._snapshot())
     torch.cuda.empty_cache()
     emptied = arena(torch.cuda.memory._snapshot())
     del kept
-    return torch.cuda.max_memory_allocated(), after, emptied
+    return torch.cuda.memory_stats()["requested_bytes.all.peak"], after, emptied
 
 
 def in_a_process(program: str, settings: str) -> str:
@@ -115,7 +114,7 @@ def main(arguments: list[str]) -> int:
         return 0
     if arguments:
         most, after, emptied = in_use(arguments[0])
-        print("".join(f"{value / MB:>14,.0f}" for value in (most, after.reserved, emptied.reserved)))
+        print(f"{most / MB:>14,.0f}{after.reserved / MB:>14,.0f}{emptied.reserved / MB:>22,.0f}")
         return 0
     torch.zeros(1, device="cuda")  # starts CUDA
     torch.cuda.empty_cache()
@@ -125,7 +124,7 @@ def main(arguments: list[str]) -> int:
         print(f"{what:28}{found.allocated / MB:>12,.0f}{found.reserved / MB:>12,.0f}{used / MB:>12,.0f}")
     for program in PROGRAMS:
         print(f"==== {program}")
-        print(f"{'MB':28}{'most in use':>14}{'reserved':>14}{'empty_cache':>14}")
+        print(f"{'MB':28}{'asked for':>14}{'reserved':>14}{'after empty_cache()':>22}")
         for settings in ("", EXPANDABLE):
             print(f"{settings or 'default':28}{in_a_process(program, settings)}")
     print("==== snapshot")

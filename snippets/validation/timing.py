@@ -288,7 +288,8 @@ def no_garbage_collection() -> Iterator[None]:
 def captured(call: Call, calls: int = 1) -> Call:
     """Record the kernels of a call, or of several in a row, in a CUDA graph; the result replays them with one launch.
 
-    What the last call returned during capture is overwritten by each replay, and returned by it.
+    What the last call returned during capture is overwritten by each replay, and returned by it. A graph holds
+    addresses and no tensors: keep all that the call reads for as long as you replay.
     """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

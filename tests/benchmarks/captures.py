@@ -184,6 +184,13 @@ def _debugging() -> Iterator[Output]:
         for section in sections:
             name = f"compiler/debugging/{section.replace(' ', '-').lower()}"
             yield Output(name, f"{_DEBUGGING}_{part}", section, varies=varies, also=tuple(also))
+    yield Output("compiler/debugging/at-once", f"{_DEBUGGING}_late", "at once")
+    where = r"\w+\.\w+:\d+|0x\w+|tmp\d+|\d+ bytes"  # lines of PyTorch's sources and of generated code, addresses
+    for section in (
+        "late", "whole message", "asserts", "generated", "unasked", "dead", "too far", "stack", "graph", "memory",
+    ):  # fmt: skip
+        name = f"compiler/debugging/{section.replace(' ', '-')}"
+        yield Output(name, f"{_DEBUGGING}_late", section, device="cuda", varies=where)
 
 
 def _fusion() -> Iterator[Output]:
@@ -235,6 +242,11 @@ def _ahead_of_time() -> Iterator[Output]:
         yield Output(f"{page}/{section.replace(' ', '-')}", _AHEAD, section, varies=varies, also=also)
     for section in ("names", "symptom", "whole"):
         yield Output(f"{page}/checkpoints-{section}", f"{_AHEAD}_checkpoints", section)
+    ends, linked = r"Error: .*|SIG\w+", f"{_AHEAD.replace('.', '/')}_linked.py"  # which of them depends on the compiler
+    yield Output(f"{page}/linked", f"{_AHEAD}_linked", "linked", varies=ends)
+    all_of_it = (*also, f"{_AHEAD.replace('.', '/')}.py", linked)
+    for section in ("starts", "linked"):
+        yield Output(f"{page}/{section}-gpu", f"{_AHEAD}_gpu", section, device="cuda", varies=ends, also=all_of_it)
 
 
 def _memory() -> Iterator[Output]:
@@ -314,6 +326,9 @@ def _diagnosis() -> Iterator[Output]:
         if section.startswith("compiling"):  # kernels are tried, too
             measured += r"|\d+ kernels"
         yield Output(name, programs, section, device="cuda", varies=measured, also=also)
+    also = ("snippets/validation/diagnosis_programs.py", *also)
+    load = "snippets.validation.diagnosis_load"
+    yield Output("validation/diagnosis/load", load, device="cuda", varies=r"[\d.]+ (MHz|W)", also=also)
 
 
 def _timing() -> Iterator[Output]:

@@ -16,6 +16,7 @@ BLOCK = {"batch": 1, "tokens": 64, "width": 256}
 LONGER = BLOCK | {"tokens": 512}  # for dropout: what chance leaves falls with the size
 # a small shape for each way in which a case makes its inputs, with the directions that it is measured in
 SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
+    "compiler/ahead-of-time": [({"batch": 2, "tokens": 16, "width": 64, "layers": 2}, "forward")],
     "compiler/custom-kernels": [({"called": 2} | ROWS, "forward"), ({"block": 1} | ROWS, "forward")],
     "compiler/graph-breaks": [({"rows": 64, "width": 256}, "forward")],
     "compiler/recompilation": [({"batch": 2, "length": 20, "width": 256}, "forward")],

@@ -72,6 +72,12 @@ def test_the_title_is_computed_from_the_record(project):
     ]
 
 
+def test_who_divides_the_numbers_shown_is_told_why_the_last_digit_differs(project):
+    said = "Ratios are of unrounded times."
+    assert drawn(project, BARS | {"title": "{ours/eager} of eager", "note": "Eight."}).count(f"Eight. {said}") == 1
+    assert said not in drawn(project, BARS | {"title": "Ours moves {ours}", "note": "Eight."})
+
+
 def test_a_title_of_lines_names_its_place(project):
     html = drawn(project, LINES | {"title": "{ours@4}, at last {ours}"}, scaling(project, "ours", "eager"))
     assert titles(html) == ["4.00 ms, at last 16.0 ms"]

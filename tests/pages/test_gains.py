@@ -93,23 +93,59 @@ def test_the_worst_point_is_found_and_the_typical_one_is_named(root: Path):
     assert shown(root, "block", *rows)[1:] == [["Sum, forward, compiled block of 4 × 2 × 2", "0.100×"]]
 
 
+def verdicts(root: Path, *rows: list[dict]) -> list[str]:
+    """What the only kernel's line says of eager code, of compiled blocks, and of compiled code with nothing to fuse."""
+    name, *said = shown(root, "verdicts", *rows)[1]
+    assert name == "Sumy = a + b"
+    return said
+
+
 @pytest.mark.parametrize(
-    ("eager", "steps", "verdict"),
+    ("steps", "verdict"),
     [
-        (3.0, [1.1], "Use it, in eager and in compiled code."),
-        (3.0, [1.1, 1.0], "Use it in eager code. In a compiled block it makes no difference."),
-        (3.0, [0.98], "Use it in eager code. In a compiled block it makes no difference."),
-        (3.0, [1.02], "Use it in eager code. In a compiled block it makes no difference."),
-        (3.0, [0.9], "Use it in eager code. In compiled code, use PyTorch's operation."),
-        (3.0, [], "Use it in eager code. No compiled block was timed with it."),
-        (1.02, [1.1], "PyTorch's own operation is as fast."),
+        ([1.1], "Use it: a step is faster at 4 × 2 × 2 × 0."),
+        ([1.1, 1.0], "Use it: a step is faster at 4 × 2 × 2 × 0. No difference to a step at 4 × 2 × 2 × 1."),
+        ([0.98, 1.02], "No difference to a step at 4 × 2 × 2 × 0 and 4 × 2 × 2 × 1."),
+        ([0.9], "Use PyTorch's operation: a step is slower with the kernel at 4 × 2 × 2 × 0."),
+        ([], "No compiled block was timed with it."),
     ],
 )
-def test_a_verdict_follows_from_the_records(eager: float, steps: list[float], verdict: str, root: Path):
+def test_a_verdict_on_compiled_blocks_names_each_block(steps: list[float], verdict: str, root: Path):
     blocks = [point(root, BLOCK | {"cap": cap}, {"compile": ms}, direction="both") for cap, ms in enumerate(steps)]
     forward = point(root, BLOCK, {"compile": 9.0})  # a whole step decides
-    rows = point(root, SHAPE, {"eager": eager}), point(root, WIDE, {"eager": 1.0}), forward, *blocks
-    assert shown(root, "verdicts", *rows)[1:] == [["Sum", "y = a + b", "rows × columns, columns 4 to 8", verdict]]
+    assert verdicts(root, point(root, SHAPE, SIDES), forward, *blocks)[1] == verdict
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward", "verdict"),
+    [
+        ([1.1, 1.1, 1.1], [1.1, 1.1, 1.1], "Use it: faster than PyTorch's operation at 4 to 16 columns."),
+        ([1.0, 1.02, 1.0], [1.0, 0.98, 1.0], "No difference: PyTorch's operation is as fast at 4 to 16 columns."),
+        ([1.0, 1.1, 1.1], [1.1, 1.1, 1.1], "Forward: faster from 8 columns on, else no difference. "
+         "Backward: faster at every size."),
+        ([1.1, 1.0, 1.1], [0.9, 1.0, 0.9], "Forward: faster at 4 and 16 columns, else no difference. "
+         "Backward: slower at 4 and 16 columns, else no difference."),
+        ([1.1, 0.9, 1.0], [1.0, 1.0, 1.1], "Forward: faster at 4 columns, slower at 8 columns, else no difference. "
+         "Backward: faster at 16 columns, else no difference."),
+    ],
+)  # fmt: skip
+def test_a_verdict_says_at_which_sizes_it_holds(forward: list[float], backward: list[float], verdict: str, root: Path):
+    rows = []
+    for direction, sides in (("forward", forward), ("backward", backward)):
+        for columns, ms in zip((4, 8, 16), sides, strict=True):
+            rows.append(point(root, {"rows": 8, "columns": columns}, {"eager": ms}, direction=direction))
+    other = point(root, SHAPE | {"halves": 2}, {"eager": 0.1, "liger": 0.1})  # of another kind: its page has it
+    assert verdicts(root, *rows, other)[0] == verdict
+
+
+def test_a_verdict_names_a_faster_peer_and_counts_every_knob_of_the_compiler(root: Path):
+    narrow = point(root, SHAPE, {"eager": 3.0, "compile": 1.5, "compile-max": 1.4, "quack": 1.0})
+    wide = point(root, WIDE, {"eager": 3.0, "compile": 1.5, "compile-max": 1.0, "quack": 0.9})
+    assert verdicts(root, narrow, wide) == [
+        "Use it: faster than PyTorch's operation at 4 to 8 columns. Forward at 8 columns, quack is faster.",
+        "No compiled block was timed with it.",
+        "Forward: faster at 4 columns, else no difference.",
+    ]
 
 
 def test_a_kernel_without_records_waits_and_one_without_a_typical_shape_stops_the_build(root: Path):

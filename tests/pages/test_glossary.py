@@ -57,6 +57,12 @@ def test_what_is_marked(page: str, expected: list[str]) -> None:
     assert [re.sub(r"\s+", " ", each) for each in found] == [re.sub(r"\s+", " ", each) for each in expected]
 
 
+def test_the_longer_of_two_terms_is_marked_whichever_comes_first() -> None:
+    both = terms("### Launch\n\nAn order.\n\n### Launch time\n\nA unit.\n")
+    found = shown("<p>2 launch times, one launch</p>", both, "../glossary/")
+    assert re.findall(r"#([\w-]+)\"[^>]*>([^<]*)</a>", found) == [("launch-time", "launch times"), ("launch", "launch")]
+
+
 def test_a_page_stays_as_it_is_around_its_terms() -> None:
     page = '<p class="warp">1 < 2, a warp &amp; more'
     result = shown(page, TERMS, "g/")

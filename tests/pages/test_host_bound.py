@@ -106,23 +106,23 @@ def test_what_is_not_measured_again_on_another_machine_does_not_count(change, ro
     change(records[1])
     store(root, *records)
     html, page = rendered('{{ number("kernels/add", "ours", "time", mode="calls") }}', root)
-    assert ">10 launches</a>" in html, "of the newest run"
+    assert ">10 launch times</a>" in html, "of the newest run"
     meaning = page.evidence.entries["e1"]["meaning"]
-    assert "to launch a trivial operation: 5.00 µs" in meaning
+    assert "that was 5.00 µs, and" in meaning
 
 
 def test_with_fewer_machines_a_time_is_in_launches_of_its_own_run(root: Path):
     store(root, run(root, 1, 500, 31, launch=4e-6))
     shown = '{{ number("kernels/add", "%s", "time", mode="calls") }}'
-    assert ">125 launches<" in rendered(shown % "ours", root)[0]
+    assert ">125 launch times<" in rendered(shown % "ours", root)[0]
     html, page = rendered(shown % "eager", root)
-    assert ">7.8 launches<" in html
+    assert ">7.8 launch times<" in html
     assert page.evidence.entries["e1"]["spread"].startswith("27.9 µs to 34.1 µs")
-    assert "operation: 4.00 µs. This took 31.0 µs" in page.evidence.entries["e1"]["meaning"], "the seconds stay"
+    assert "Then that was 4.00 µs, and this took 31.0 µs" in page.evidence.entries["e1"]["meaning"], "the seconds stay"
     markdown, page = rendered('{{ table("kernels/add", "time", mode="calls") }}\n', root)
     html = page.finish(markdown)
-    assert "back-to-back calls, in launches (one launch is the time that the same host" in html
-    assert ">125 launches<" in html
+    assert "back-to-back calls, in launch times (one launch time is how long the same host" in html
+    assert ">125 launch times<" in html
 
 
 def test_a_record_without_a_yardstick_shows_the_time(root: Path):
@@ -139,7 +139,7 @@ def test_where_the_gpu_sets_the_pace_a_time_is_a_time(root: Path):
     store(root, run(root, 2, 490, 790))
     assert ">490 µs<" in rendered(shown, root)[0], "another machine says what the GPU needs"
     store(root, content | {"rows": content["rows"] + [gpu[0], gpu[1] | {"time": took(100)}]})
-    assert ">98 launches<" in rendered(shown, root)[0], "one of the variants waits for the host"
+    assert ">98 launch times<" in rendered(shown, root)[0], "one of the variants waits for the host"
 
 
 def test_a_cpu_has_plain_times(root: Path):
@@ -164,7 +164,7 @@ def test_charts_of_fewer_machines_are_in_launches(root: Path):
     html = drawn(known, BARS)
     bars = {mark["variant"]: mark["value"] for mark in spec_of(html, "wide")["data"]["values"]}
     assert bars == pytest.approx({"ours": 125, "eager": 7.75})
-    assert "in launches (one launch is" in html
+    assert "in launch times (one launch time is" in html
 
 
 def test_exports_have_the_new_fields(root: Path):

@@ -17,6 +17,7 @@ from docs.publish.markdown.pages import PAGES
 from docs.publish.site import notebooks
 from tests.benchmarks.runner import discover, load
 from tests.benchmarks.source import ROOT
+from tests.pages.test_scripts import MERGED
 
 TOP = {
     "docs", "snippets", "kernels", "tests", "mkdocs.yml", "noxfile.py", "constraints.txt", "pyproject.toml",
@@ -155,9 +156,13 @@ def test_what_runs_on_a_gpu_machine_needs_little(source: str):
 
 
 def scripts() -> list[str]:
-    """The snippets as modules, without those whose page shows the command: tests/pages/test_blocks.py runs these."""
+    """The snippets as modules, without those that another test of the pages runs.
+
+    Those whose page shows the command, tests/pages/test_blocks.py; those merged into one file, test_scripts.py.
+    """
     shown = {line for block in census.by_kind()["run"] for line in block.body.splitlines()}
-    modules = [source.removesuffix(".py").replace("/", ".") for source in sources("snippets")]
+    alone = [source for source in sources("snippets") if source not in MERGED]
+    modules = [source.removesuffix(".py").replace("/", ".") for source in alone]
     return [module for module in modules if not any(f"{line} ".startswith(f"python -m {module} ") for line in shown)]
 
 

@@ -12,6 +12,7 @@ from mkdocs.exceptions import Abort
 
 from docs.publish import units
 from docs.publish.errors import PublishError
+from docs.publish.macros import captures as capture_blocks
 from docs.publish.macros import numbers
 from docs.publish.macros.catalogue import Macros
 from docs.publish.macros.page import Page
@@ -341,6 +342,23 @@ def test_a_capture_is_a_fence_with_its_provenance_where_it_stands(root: Path):
     assert page.evidence.stale == ["capture kernels/add/output"], "its hash is not that of the code"
 
 
+def test_a_name_that_overruns_its_column_moves_the_columns_of_all() -> None:
+    printed = (
+        "kernel      grid  registers\n"
+        "short          8         32\n"
+        "    a remark  of  it\n"
+        "a name that overruns   65536      64\n"
+        "the end\n"
+    )
+    assert capture_blocks.in_columns(printed).splitlines() == [
+        "kernel                 grid  registers",
+        "short                     8         32",
+        "    a remark  of  it",
+        "a name that overruns  65536         64",
+        "the end",
+    ]
+
+
 def test_a_table_has_the_evidence_of_each_cell(root: Path):
     markdown, page = rendered('{{ table("kernels/add", ["time", "memory"], direction="backward") }}\n', root)
     html = page.finish(markdown)
@@ -369,6 +387,13 @@ def test_what_was_timed_may_be_said_in_words(root: Path):
         markdown, page = rendered(f"{{{{ {macro} }}}}\n", root)
         html = page.finish(markdown)
         assert "A training step with AdamW, bfloat16" in html and "orward, bfloat16" not in html
+
+
+def test_a_table_says_what_its_speedups_are_over_and_of_nothing_else(root: Path):
+    only(root, [tiny.row(root, variant=side) for side in ("ours", "compile")])
+    asked = '"kernels/add", metric=["time", "speedup", "kernels"], over="compile"'
+    markdown, page = rendered(f"{{{{ table({asked}) }}}}\n", root)
+    assert "Time, speedup over torch.compile, kernels. Forward" in page.finish(markdown)
 
 
 def test_columns_of_tables_side_by_side_have_short_names(root: Path):
@@ -454,6 +479,10 @@ def test_no_memory_at_all_does_not_win(root: Path):
     html = page.finish(markdown)
     marked = {value: name for name, _, value in CELL.findall(html)}
     assert marked == {"4.00 KB": "rp-cell", "2.00 KB": "rp-cell rp-cell--best rp-cell--ours"} and "0 B" in html
+    said = "Where it is 0 B, a CUDA graph took its memory when it was captured"
+    assert said in html
+    markdown, page = rendered('{{ table("kernels/add", "memory", variants=["eager", "ours"], mode="device") }}\n', root)
+    assert said not in page.finish(markdown)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def is_carried(path: str) -> bool:
 
 
 MERGED = [path for path in SNIPPETS if len(scripts.reached(path)) > 1 and not is_carried(path)]
-ALONE = [path for path in SNIPPETS if len(scripts.reached(path)) == 1]
+ALONE = [path for path in SNIPPETS if len(scripts.reached(path)) == 1 and not is_carried(path)]
 
 
 def unresolved(text: str) -> set[str]:

@@ -20,6 +20,10 @@ BEST = """() => {
 # What is typed, and what has to be among the first three results: the first of them first. A page, or a section of one.
 # Nothing means that there has to be no result. A page that is new takes its rows along.
 QUERIES = {
+    "C++": ["compiler/ahead-of-time/#cpp"],
+    "run a compiled model from C++": ["compiler/ahead-of-time/#cpp"],
+    "gpu busy": ["validation/diagnosis/"],
+    "illegal memory access": ["compiler/debugging/#gpu"],
     "first optimized module": ["examples/first-optimized-module/"],
     "where do I begin": ["learning/beginner/"],
     "the beginner's path": ["learning/beginner/"],
@@ -30,7 +34,7 @@ QUERIES = {
     "do_bench": ["validation/timing/"],
     "torch.utils.benchmark": ["validation/timing/#three-timers"],
     "grid and num_warps of a compiled kernel": ["compiler/reading-the-output/#launched"],
-    "out of memory": ["validation/memory/", "patterns/attention/"],
+    "out of memory": ["validation/memory/"],
     "torch.compile": ["compiler/what-compile-does/", "compiler/compile-time/"],
     "TORCH_LOGS": ["compiler/reading-the-output/#logs", "reference/environment-variables/#torch-logs"],
     "TORCHINDUCTOR_CACHE_DIR": ["reference/environment-variables/#torchinductor-cache-dir"],
@@ -96,6 +100,8 @@ QUERIES = {
     "may several threads call a compiled model?": ["reference/questions/#open-shipping"],
     "wrong results": ["compiler/debugging/"],
     "illegal memory access": ["compiler/debugging/#gpu"],
+    "device-side assert": ["compiler/debugging/#asserts"],
+    "compute-sanitizer": ["compiler/debugging/#sanitizer"],
     "no working C++ compiler found": ["compiler/debugging/#machine"],
     "minifier": ["compiler/debugging/#minifier"],
     "my first kernel": ["kernels/first-kernel/"],
@@ -146,6 +152,23 @@ def first_three(site: Site, page: Page, words: str) -> list[str]:
     search(page, words)
     links = [urlsplit(link) for link in page.evaluate(BEST)[:3]]
     return [f"{link.path.removeprefix(site.prefix)}{'#' * bool(link.fragment)}{link.fragment}" for link in links]
+
+
+@pytest.mark.parametrize("turn", ["focus", "hover", "address"])
+def test_the_index_waits_until_somebody_turns_to_the_search(site: Site, page: Page, turn: str) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(urlsplit(request.url).path))
+    page.set_viewport_size(DESKTOP)
+    page.goto(site.address, wait_until="networkidle")
+    assert f"{site.prefix}scripts/asked.js" in asked and f"{site.prefix}search/search_index.json" not in asked
+    with page.expect_response("**/search/search_index.json"):
+        if turn == "address":
+            page.goto(f"{site.address}?q=softmax")
+        else:
+            getattr(page.locator(".md-search__input"), turn)()
+    page.locator(".md-search__input").fill("softmax")
+    page.press(".md-search__input", "Shift")
+    expect(page.locator(".md-search-result__meta")).to_have_text(re.compile("matching document"))
 
 
 @pytest.mark.parametrize(("words", "wanted"), QUERIES.items(), ids=QUERIES)
@@ -202,7 +225,7 @@ def test_every_question_is_in_the_index(site: Site) -> None:
     sections = json.loads((site.folder / "search" / "search_index.json").read_text())["docs"]
     found = {text for each in sections for text in re.findall(r"<p>(.*?)</p>", each.get("questions", ""))}
     asked = re.findall(r"<tr>\s*<td>(.*?)</td>", site.pages["reference/questions/"])
-    assert asked and {re.sub(r"<[^>]*>", "", each) for each in asked} == found
+    assert asked and {re.sub(r"<[^>]*>", "", each).strip() for each in asked} == found
 
 
 def test_a_result_leads_to_its_section(site: Site, searching: Page) -> None:

@@ -1,6 +1,7 @@
 """The versions of the block are one function, and the table says what this machine can and cannot do."""
 
 import copy
+import gc
 import re
 
 import pytest
@@ -86,12 +87,15 @@ def test_a_cpu_is_told_that_the_graph_does_nothing() -> None:
 
 @pytest.mark.skipif(DEVICE.type == "cpu", reason="a CUDA graph needs a GPU")
 def test_the_graph_computes_and_does_not_remember() -> None:
-    """A replay that skips its kernels would return the old output for a new input."""
+    """A replay that skips its kernels would return the old output for a new input; one without its weights, noise."""
     draft, x = block(torch.bfloat16)
     replay = version("graph", draft, x)
     replay()
+    gc.collect()  # a graph does not keep what it reads
+    taken = [torch.full_like(draft.up.weight, torch.nan) for _ in range(8)]
     x.copy_(torch.randn_like(x))
     check({"graph": replay()}, {"graph": draft(x)}, {"graph": in_float64(draft, x)})
+    assert len(taken) == 8
 
 
 def test_table_arithmetic() -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from collections import Counter
 
 from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Evidence, Quantity, of_run
@@ -14,19 +15,30 @@ SCALES = {  # as scripts print a unit: what it is worth, in which family of unit
     "KB": (1e3, "B"), "MB": (1e6, "B"), "GB": (1e9, "B"), "KiB": (2**10, "B"), "MiB": (2**20, "B"), "GiB": (2**30, "B"),
     "%": (1e-2, "%"), "x": (1.0, "x"),
 }  # fmt: skip
+CELL = re.compile(r"\S+(?: \S+)*")
 PRINTED = re.compile(rf"(?<![\w.])(-?\d+(?:,\d{{3}})*(?:\.\d+)?) ?({'|'.join(SCALES)})?(?!\w|\.\d)")
 
 
-def show(captures: Captures, capture: Capture, place: Place, page: Evidence, lines: str = "", title: str = "") -> str:
+def show(
+    captures: Captures,
+    capture: Capture,
+    place: Place,
+    page: Evidence,
+    lines: str = "",
+    title: str = "",
+    columns: bool = False,
+) -> str:
     """A capture as Markdown: a fenced block, and a line with its provenance.
 
     Args:
         lines: "1-20": only these lines; "1-20,30-40": both.
+        columns: it is a table in which a name is longer than its column; all columns are made wide enough.
 
     Raises:
         PublishError: the capture does not have these lines.
     """
     content = picked(capture, lines)
+    content = in_columns(content) if columns else content
     fence = "`" * max(3, 1 + max((len(line) - len(line.lstrip("`")) for line in content.splitlines()), default=0))
     options = f' title="{title}"' if title else ""
     return f"{fence}{capture.language}{options}\n{content}\n{fence}\n\n{provenance(captures, capture, place, page)}"
@@ -68,6 +80,23 @@ def picked(capture: Capture, lines: str) -> str:
             )
         chosen += every[begin - 1 : end]
     return "\n".join(chosen)
+
+
+def in_columns(table: str) -> str:
+    """A table with its cells below each other, names on the left; lines that are no row of it stay as they are.
+
+    Cells are two spaces apart at least. A row begins without a space, and has as many cells as most rows have.
+    """
+    every = table.splitlines()
+    rows = {at: CELL.findall(line) for at, line in enumerate(every) if line[:1].strip()}
+    usual = Counter(map(len, rows.values())).most_common(1)[0][0]
+    rows = {at: cells for at, cells in rows.items() if len(cells) == usual}
+    first, *others = (max(map(len, column)) for column in zip(*rows.values(), strict=True))
+    for at, (name, *cells) in rows.items():
+        every[at] = f"{name:<{first}}" + "".join(
+            f"{cell:>{width + 2}}" for cell, width in zip(cells, others, strict=True)
+        )
+    return "\n".join(every)
 
 
 def number(captures: Captures, capture: Capture, place: Place, labels: list[str], which: int) -> Quantity:

@@ -206,9 +206,9 @@ class Macros:
         """What the tests take by area, see docs.publish.macros.suite."""
         return self._page.put_html(suite.table(self._root, self._page.place))
 
-    def capture(self, name: str, lines: str = "", title: str = "") -> str:
-        """What a script printed, by the capture's name."""
-        return self._captured(self._captures.named(name), lines, title)
+    def capture(self, name: str, lines: str = "", title: str = "", columns: bool = False) -> str:
+        """What a script printed, by the capture's name; `columns` widens those of a table that a name overruns."""
+        return self._captured(self._captures.named(name), lines, title, columns)
 
     def output(self, script: str, lines: str = "", title: str = "") -> str:
         """All that a script printed, by the script's path."""
@@ -261,9 +261,10 @@ class Macros:
 
         return counted(self._captures, name, at, function, fact)
 
-    def _captured(self, capture: capture_blocks.Capture, lines: str, title: str) -> str:
+    def _captured(self, capture: capture_blocks.Capture, lines: str, title: str, columns: bool = False) -> str:
         page = self._page
-        return page.put_markdown(capture_blocks.show(self._captures, capture, page.place, page.evidence, lines, title))
+        block = capture_blocks.show(self._captures, capture, page.place, page.evidence, lines, title, columns)
+        return page.put_markdown(block)
 
     def all(self) -> dict[str, Callable]:
         """The macros by name."""

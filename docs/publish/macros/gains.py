@@ -21,6 +21,7 @@ from docs.publish.records.store import Store
 ALONE = "device"  # GPU time: the host has no part in it
 PYTORCH = ("eager", "compile", "compile-max")  # a column each; the best peer has the next one
 META = re.compile(r"^(title|typical): *(.+)$", re.M)
+EVERYWHERE, NOWHERE = "faster at every size", "no difference"
 WHAT = ("verdicts", "typical", "worst", "block")
 FORMULA = re.compile(r'\A(?:#.*\n)*"""(?:.*\n)+?\n(?P<lines>(?: {4}.*\n)+)')
 
@@ -86,14 +87,16 @@ def of_all(store: Store, place: Place, page: Evidence, root: Path, what: str) ->
         title, shape = typical(root, f"kernels/{slug}")
         usual = _at(alone, shape)
         link = markup.link(title, place.to(f"kernels/{slug}/"))
-        formula = "<br>".join(map(markup.code, _formula(root, name)))
-        verdicts.append(("", [link, formula, escape(_shapes(usual[0], alone)), verdict(usual, known)]))
+        formula = "".join(f"<br>{markup.code(line)}" for line in _formula(root, name))
+        cells = [f"<span>{escape(words)}</span>" for words in verdict(usual[0], known)]
+        verdicts.append(("", [f"{link}{formula}", *cells]))
         worst = min(alone, key=lambda point: point.over(point.best.variant))
         chosen = {"typical": usual, "worst": [worst], "block": [point for point in known if point.in_block]}
         gains += [(f"{link}, {_where(point)}", point) for point in chosen.get(what, [])]
     if what != "verdicts":
         return _panel(gains, place, page)
-    return markup.table(("", "what it computes", "timed at", "verdict"), verdicts, words=True, remark=True)
+    head = ("", "in eager code", "in a compiled block", "compiled, with nothing to fuse")
+    return markup.table(head, verdicts, words=True, stacked=True)
 
 
 def points(store: Store, case: str) -> list[Point]:
@@ -106,19 +109,90 @@ def points(store: Store, case: str) -> list[Point]:
     return [Point(ours, others) for ours, others in timed if ours and others]
 
 
-def verdict(usual: Iterable[Point], known: Iterable[Point]) -> str:
-    """When to use a kernel, as its gains say: alone against eager code, and in a whole step of the compiled block."""
-    if any(point.over("eager") <= 1 + LEVEL for point in usual if "eager" in point.others):
-        return "PyTorch's own operation is as fast."
-    steps = [point for point in known if point.in_block and point.ours.direction == "both"]
-    gains = [point.over("compile") for point in steps if "compile" in point.others]
-    if not gains:
-        return "Use it in eager code. No compiled block was timed with it."
-    if min(gains) > 1 + LEVEL:
-        return "Use it, in eager and in compiled code."
-    if max(gains) * (1 + LEVEL) < 1:
-        return "Use it in eager code. In compiled code, use PyTorch's operation."
-    return "Use it in eager code. In a compiled block it makes no difference."
+def verdict(usual: Point, known: Iterable[Point]) -> tuple[str, str, str]:
+    """When to use a kernel, and at which sizes: in eager code, in a compiled block, and compiled with nothing to fuse.
+
+    Inputs of another kind than the typical ones, such as two losses in turns, are left to the kernel's page.
+    """
+    known = list(known)
+    alike = sorted((point for point in known if list(point.ours.row.shape) == list(usual.ours.row.shape)), key=_length)
+    behind = [
+        f"{_direction(point)} at {_lengths([point])}, {palette.label(point.peer.variant, short=True)} is faster."
+        for point in alike
+        if point.peer and _slower(point, point.peer.variant)
+    ]
+    eager = " ".join([_alone(alike, "PyTorch's operation", "eager"), *behind])
+    return eager, _in_blocks(known), _alone(alike, "the compiled operation", "compile", "compile-max")
+
+
+def _alone(points: list[Point], other: str, *sides: str) -> str:
+    """At which sizes a kernel is faster than some sides: one sentence where all directions agree."""
+    said = {}
+    for direction in dict.fromkeys(_direction(point) for point in points):
+        said[direction] = _reach([point for point in points if _direction(point) == direction], sides)
+    words = set(said.values())
+    if words == {EVERYWHERE}:
+        return f"Use it: faster than {other} at {_lengths(points[:1] + points[-1:], ' to ')}."
+    if words == {NOWHERE}:
+        return f"No difference: {other} is as fast at {_lengths(points[:1] + points[-1:], ' to ')}."
+    return " ".join(f"{direction}: {each}." for direction, each in said.items())
+
+
+def _reach(points: list[Point], sides: tuple[str, ...]) -> str:
+    """At which sizes of one direction a kernel is faster than every one of some sides, and at which slower than one."""
+    faster = [point for point in points if all(_faster(point, side) for side in sides if side in point.others)]
+    slower = [point for point in points if any(_slower(point, side) for side in sides if side in point.others)]
+    if faster == points:
+        return EVERYWHERE
+    words = [f"slower at {_lengths(slower)}"] if slower else []
+    if len(faster) > 1 and faster == points[-len(faster) :]:
+        words.insert(0, f"faster from {_lengths(faster[:1])} on")
+    elif faster:
+        words.insert(0, f"faster at {_lengths(faster)}")
+    return ", ".join([*words, f"else {NOWHERE}"] if words else [NOWHERE])
+
+
+def _in_blocks(known: list[Point]) -> str:
+    """What a kernel does to a whole step of each compiled block that was timed with it."""
+    found: dict[str, list[str]] = {}
+    for point in known:
+        if point.in_block and point.ours.direction == "both" and "compile" in point.others:
+            words = "No difference to a step"
+            if _faster(point, "compile"):
+                words = "Use it: a step is faster"
+            elif _slower(point, "compile"):
+                words = "Use PyTorch's operation: a step is slower with the kernel"
+            found.setdefault(words, []).append(_unbroken(units.size(point.ours.size)))
+    said = [f"{words} at {' and '.join(sizes)}." for words, sizes in found.items()]
+    return " ".join(said) or "No compiled block was timed with it."
+
+
+def _faster(point: Point, side: str) -> bool:
+    return point.over(side) > 1 + LEVEL
+
+
+def _slower(point: Point, side: str) -> bool:
+    return point.over(side) * (1 + LEVEL) < 1
+
+
+def _direction(point: Point) -> str:
+    return DIRECTIONS[point.ours.direction].capitalize()
+
+
+def _length(point: Point) -> int:
+    return list(point.ours.row.shape.values())[-1]
+
+
+def _lengths(points: list[Point], between: str = " and ") -> str:
+    """The last number of each shape, of which verdicts depend: "9000 and 131072 columns", "head_dim 80"."""
+    numbers = [str(number) for number in dict.fromkeys(map(_length, points))]
+    words = between.join(numbers) if len(numbers) < 3 else f"{', '.join(numbers[:-1])}{between}{numbers[-1]}"
+    name = list(points[0].ours.row.shape)[-1]
+    return f"{words}\N{NO-BREAK SPACE}{name}" if name.endswith("s") else f"{name}\N{NO-BREAK SPACE}{words}"
+
+
+def _unbroken(text: str) -> str:
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _panel(known: list[tuple[str, Point]], place: Place, page: Evidence) -> str:
@@ -167,14 +241,6 @@ def _where(point: Point) -> str:
 
 def _time(row: Measured) -> float:
     return row.time.p50
-
-
-def _shapes(typical: Point, known: list[Point]) -> str:
-    """What a shape consists of, and how far its last number goes: "rows × columns, columns 1024 to 131072"."""
-    dimensions = list(typical.ours.row.shape)
-    alike = (point.ours.row.shape for point in known if list(point.ours.row.shape) == dimensions)
-    lengths = [shape[dimensions[-1]] for shape in alike]
-    return f"{' × '.join(dimensions)}, {dimensions[-1]} {min(lengths)} to {max(lengths)}"
 
 
 def typical(root: Path, case: str) -> tuple[str, str]:

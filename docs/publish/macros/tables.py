@@ -12,6 +12,10 @@ from docs.publish.records.measured import DIRECTIONS, METRICS, MODES, Coordinate
 from docs.publish.records.store import Store
 
 NOISE = 0.01  # two values this close to each other are level: both stand out as the best
+NONE_ASKED = (
+    "The peak is of what a call asks for. Where it is 0 B, a CUDA graph took its memory when it was captured, or the "
+    "call works in place."
+)
 Column = tuple[Measured | None, str]  # a row and a metric: one cell
 Grid = tuple[list[str], list[tuple[str, list[Column]]]]  # the head, and each line's name and cells
 
@@ -66,7 +70,8 @@ def table(
             title=title,
             what=_what(rows[0], metrics, over, work),
             body=markup.table(map(escape, head), cells),
-            source=f"{link}, {evidence.days(row.record for row in rows)}.{_missing(store, rows, variants)}",
+            source=f"{link}, {evidence.days(row.record for row in rows)}."
+            f"{_none_asked(rows, metrics)}{_missing(store, rows, variants)}",
             machine=machine,
             shown=shown,
         )
@@ -178,12 +183,18 @@ def _by_variant(rows: list[Measured], metrics: list[str]) -> Grid:
 
 def _what(row: Measured, metrics: list[str], over: str | None, work: str) -> str:
     """What the table shows, in a line."""
-    labels = ", ".join(METRICS[metric].label for metric in metrics)
     against = f" over {palette.label(over, case=row.case)}" if over else ""
+    labels = ", ".join(METRICS[metric].label + against * (metric == "speedup") for metric in metrics)
     timed = f", {MODES[row.mode]}" if any(METRICS[metric].power for metric in metrics) else ""
     timed += evidence.kind(row.published(metric, over if metric == "speedup" else None) for metric in metrics)
     work = work or DIRECTIONS[row.direction]
-    return f"{labels[0].upper()}{labels[1:]}{against}. {work[0].upper()}{work[1:]}, {row.dtype}{timed}"
+    return f"{labels[0].upper()}{labels[1:]}. {work[0].upper()}{work[1:]}, {row.dtype}{timed}"
+
+
+def _none_asked(rows: list[Measured], metrics: list[str]) -> str:
+    """What it means that a call needs no memory, where a table says so."""
+    none = "memory" in metrics and any(row.row.peak_memory_bytes == 0 for row in rows)
+    return f" {NONE_ASKED}" if none else ""
 
 
 def _missing(store: Store, rows: list[Measured], variants: list[str]) -> str:

@@ -52,7 +52,7 @@ def figure(capture: Capture, title: str) -> str:
     height = LANE * len(lanes) + 62
     key = re.sub(r"\W+", "-", capture.name)
     parts = [
-        f'<svg viewBox="0 0 {WIDTH} {height}" style="max-width: 40rem" role="img" '
+        f'<svg viewBox="0 0 {WIDTH} {height}" style="max-width: 40rem; min-width: 27.2rem" role="img" '
         f'aria-labelledby="{key}-title {key}-text">',
         f'<title id="{key}-title">{escape(title)}</title>',
         f'<desc id="{key}-text">{escape(described(lanes, end))}</desc>',

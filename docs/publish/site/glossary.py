@@ -72,7 +72,8 @@ def shown(page: str, entries: Sequence[Term], address: str) -> str:
     """
     if not entries:
         return page
-    each = "|".join(f"(?P<t{number}>{term.pattern})" for number, term in enumerate(entries))
+    longest = sorted(enumerate(entries), key=lambda entry: -len(entry[1].names[0]))  # a launch time is no launch
+    each = "|".join(f"(?P<t{number}>{term.pattern})" for number, term in longest)
     names = re.compile(rf"\b(?=\w)(?:{each})")  # most of the text is passed over before any term is tried
     tokens = list(TOKEN.finditer(page))
     first: dict[int, tuple[int, int]] = {}  # where each term is marked: from here to there

@@ -20,6 +20,7 @@ WORD = re.compile(r"[A-Za-z_]\w+")
 CELL = r"<td[^>]*>(?P<{}>(?:(?!</td>).)*)</td>\s*"
 ROW = re.compile(r"<tr[^>]*>\s*" + CELL.format("question") + CELL.format("answer"), re.S)
 NEEDS = re.compile(r"(<dt>What it needs</dt>\s*)<dd>")
+CELL_END = re.compile(r"(</t[dh]>|<br ?/?>)")  # words of two cells are two words in an excerpt
 LINK = re.compile(r'href="([^"]+)"')
 HEADING = re.compile(r'<h[23] id="([^"]+)"')
 
@@ -47,7 +48,7 @@ def without_figures(page: str) -> str:
     """A page's HTML with what is nothing to search marked: the labels of figures, which are no sentences, and what a
     kernel needs, which all of them say in nearly the same words at the top of their pages.
     """
-    page = page.replace("<svg ", '<svg data-search-exclude="true" ')
+    page = CELL_END.sub(r" \1", page.replace("<svg ", '<svg data-search-exclude="true" '))
     return NEEDS.sub(r'\1<dd data-search-exclude="true">', page)
 
 
@@ -74,7 +75,10 @@ def entries(sections: Iterable[Entry], asked: Mapping[str, list[str]], about: Ma
         names = " ".join(word for word in words if not keyword.iskeyword(word))
         prose = re.sub(r"\s+", " ", CODE.sub("", section["text"])).strip()
         answered = "".join(f"<p>{question}</p>" for question in answered_at.get(section["location"], []))
+        names += " cplusplus" * ("C++" in section["text"] or "C++" in section["title"])  # of "C++" the index keeps a "c"
         named = title if anchor else about.get(page, "")
+        if "C++" in section["title"]:
+            named += " cplusplus"
         extra = {"page": named, "code": names, "questions": answered}
         found.append(section | {"text": answered + prose} | {name: text for name, text in extra.items() if text})
     return found

@@ -62,7 +62,7 @@ for (const code of document.querySelectorAll(".language-text pre > code")) {
   }
 }
 
-const SCROLLABLE = ".highlight pre > code, .md-typeset__scrollwrap, .rp-scroll, .jp-OutputArea-output pre"
+const SCROLLABLE = ".highlight pre > code, .md-typeset__scrollwrap, .rp-scroll, .rp-figure, .jp-OutputArea-output pre"
 function reachable() {
   for (const box of document.querySelectorAll(SCROLLABLE)) {
     if (box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight) box.tabIndex = 0

@@ -30,7 +30,7 @@ addEventListener("message", (event) => {
   if (type !== QUERY || clean) return
   answering = { query: data, most: false }
   asked = data.match(MEANING)?.[1]
-  const parts = (asked ?? data).toLowerCase().replace(APOSTROPHE, "$1").split(/\s+/).map((name) => name.split(PARTS).filter(Boolean))
+  const parts = (asked ?? data).toLowerCase().replace(/c\+\+/g, "cplusplus").replace(APOSTROPHE, "$1").split(/\s+/).map((name) => name.split(PARTS).filter(Boolean))
   compounds = new Set(parts.filter((words) => words.length > 1).flat())
   event.stopImmediatePropagation()
   dispatchEvent(new MessageEvent("message", { data: { type, data: parts.flat().join(" "), clean: true } }))

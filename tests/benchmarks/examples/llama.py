@@ -334,6 +334,7 @@ def alone(point: Point, device: torch.device, dtype: torch.dtype) -> Workload:
 causal = partial(F.scaled_dot_product_attention, is_causal=True, enable_gqa=True)
 
 LABELS = {
+    "compile": {"label": "whole loss compiled", "short": "compiled", "role": "compile"},
     "compile-causal": {"label": "whole loss compiled, causality said", "short": "compiled, causal", "role": "compile"},
     "layers": {"label": "each layer compiled", "short": "layers compiled", "role": "compile-max"},
     "kernels": {"label": "four kernels of ours", "short": "four kernels", "role": "ours"},

@@ -1,6 +1,7 @@
 """A plot as HTML: title, drawings, source, and the drawn numbers as a table."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html import escape
@@ -18,6 +19,7 @@ from docs.publish.place import Place, machine_page
 from docs.publish.records.measured import Measured
 
 DRAW: dict[str, Callable[[Plot, int], Spec]] = {"bars": bars, "lines": lines, "history": history}
+RATIO = re.compile(r"\{[^}]+/[^}]+\}")  # in a title; who divides the numbers that are shown gets another last digit
 SIZES = {"wide": 720, "narrow": 350}  # CSS pixels
 
 
@@ -40,6 +42,8 @@ def panel(question: Question, plot: Plot, shown: Evidence, place: Place, first: 
     why = plot.undrawn
     drawings = (drawing(DRAW[question.kind](plot, width), size, spoken) for size, width in SIZES.items())
     note = f" {escape(question.note)}" if first and question.note else ""  # as the title: of the page's machine only
+    if first and RATIO.search(question.title) and not why:
+        note += " Ratios are of unrounded times."
     table = _table(question, plot, shown, place)
     return markup.panel(
         title="" if why else title,

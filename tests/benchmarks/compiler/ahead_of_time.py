@@ -1,0 +1,127 @@
+"""What a call of a loaded package costs beside eager PyTorch and torch.compile, with one package for all batches."""
+
+import contextlib
+import copy
+import functools
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from snippets.compiler.ahead_of_time import MOST, Served
+from snippets.compiler.compile_time import Size
+from tests.benchmarks import wrong
+from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
+from tests.benchmarks.own import SOURCES, own
+
+HEADS = 8
+SIZES = {"tokens": 64, "width": 1024, "layers": 4}
+
+
+def points(device: torch.device) -> Iterator[Point]:
+    """One sequence, where the host decides; five, which no variant was made for; and many, where the GPU does."""
+    if device.type == "cpu":
+        yield Point({"batch": 5, "tokens": 16, "width": 64, "layers": 2}, "float32", "forward", ("calls",))
+        return
+    usual = ("eager", "compile", "package")
+    yield Point({"batch": 1} | SIZES, "bfloat16", "forward", ("calls",), (*usual, "graph"))
+    yield Point({"batch": 5} | SIZES, "bfloat16", "forward", ("calls", "device"), usual)
+    yield Point({"batch": 64} | SIZES, "bfloat16", "forward", ("device",), usual)
+
+
+@functools.cache
+def served(width: int, tokens: int, layers: int, device: torch.device, dtype: torch.dtype) -> Served:
+    """The model, one for all batches."""
+    torch.manual_seed(0)
+    with torch.device(device):
+        return Served(layers, Size(device.type, width, HEADS, tokens)).to(dtype).eval()
+
+
+@functools.cache
+def packaged(model: nn.Module, tokens: int, width: int) -> Any:
+    """The model's package, made from two sequences for up to 64, loaded as a server does."""
+    weight = next(model.parameters())
+    x = torch.randn(2, tokens, width, device=weight.device, dtype=weight.dtype)
+    # what is made for a GPU has no vector code for the CPU, so nothing need be tried out
+    known = torch._inductor.config.patch({"cpp.vec_isa_ok": True}) if x.is_cuda else contextlib.nullcontext()
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad(), known:
+        path = str(Path(folder) / "model.pt2")
+        shapes = {"x": {0: torch.export.Dim("batch", min=1, max=MOST)}}
+        program = torch.export.export(model, (x,), dynamic_shapes=shapes)
+        torch._inductor.aoti_compile_and_package(program, package_path=path)
+        return torch._inductor.aoti_load_package(path)
+
+
+def prepare(point: Point, device: torch.device) -> Workload:
+    """The same weights and input for all variants."""
+    batch, tokens, width, layers = (point.shape[name] for name in ("batch", "tokens", "width", "layers"))
+    model = served(width, tokens, layers, device, getattr(torch, point.dtype))
+    x = torch.randn(batch, tokens, width, device=device).to(getattr(torch, point.dtype))
+    rows = batch * tokens
+    return Workload(
+        variants={
+            "eager": Variant(lambda: call(model, x)),
+            "compile": Variant(lambda: compiled(model, x)),
+            "graph": Variant(lambda: compiled(model, x, mode="reduce-overhead")),
+            "package": Variant(lambda: call(packaged(model, tokens, width), x)),
+        },
+        baseline="eager",
+        reference=lambda: {"output": call(copy.deepcopy(model).double(), x.double())()},
+        bytes_read=x.nbytes + sum(weight.nbytes for weight in model.parameters()),
+        bytes_written=x.nbytes,
+        flops=layers * rows * (32 * width**2 + 2 * tokens * width),  # the products; attention is causal
+        mix="read",
+        wrong={
+            "5% too large": wrongly(wrong.scaled(model), x),
+            "a layer left out": wrongly(without_a_layer(model), x),
+            "the scale left out": wrongly(lambda x: model.stack(x), x),
+            "one token late": wrongly(lambda x: model(x.roll(1, 1)), x),
+        },
+    )
+
+
+def call(function: Callable, x: Tensor) -> Call:
+    return torch.no_grad()(partial(function, x))
+
+
+def compiled(module: nn.Module, x: Tensor, mode: str | None = None) -> Call:
+    """Compiled for this batch, and what a CUDA graph does in its second and third call done."""
+
+    def apply(x: Tensor) -> Tensor:
+        return module(x)
+
+    fast = call(torch.compile(own(apply), dynamic=False, mode=mode), x)
+    for _ in range(3):
+        fast()
+    return fast
+
+
+def without_a_layer(model: Served) -> nn.Module:
+    less = copy.deepcopy(model)
+    less.stack.layers = less.stack.layers[:-1]
+    return less
+
+
+def wrongly(function: Callable, x: Tensor) -> Callable[[Results], Results]:
+    return lambda baseline: {"output": call(function, x)()}
+
+
+LABELS = {
+    "graph": {"label": "CUDA graph", "short": "graph", "role": "graph"},
+    "package": {"label": "package, loaded", "short": "package", "role": "rewrite-2"},
+}
+CASE = Case(
+    name="compiler/ahead-of-time",
+    question="What does a call of a loaded package cost beside eager PyTorch and torch.compile, at any batch?",
+    sources=(
+        "snippets/compiler/ahead_of_time.py",
+        "snippets/compiler/compile_time.py",
+        *SOURCES,
+    ),
+    points=points,
+    prepare=prepare,
+)

@@ -1,0 +1,189 @@
+"""An error of a GPU comes late, and a variable brings it to its line: each bug is run, and read in its own words."""
+
+import json
+import re
+import signal
+
+import pytest
+import torch
+
+from snippets.compiler.debugging_late import BUGS, LOOKUPS, ON_A_GPU, asserted, line, raised, sanitized, shown
+from tests.benchmarks.captures import PUBLISHED
+from tests.snippets.compiler.test_debugging_symptoms import known
+
+MODULE = "snippets.compiler.debugging_late"
+ILLEGAL = "CUDA error: an illegal memory access was encountered"
+ASSERT = "AcceleratorError: CUDA error: device-side assert triggered"
+EAGER = {"embedding": "F.embedding", "gather": "rows.gather", "cross_entropy": "F.cross_entropy"}
+
+
+def sections(script, device: str) -> dict[str, str]:
+    done = script(MODULE, device)
+    assert done.returncode == 0, done.stderr[-2000:]
+    parts = re.split(r"^==== (.+)\n", done.stdout, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def late(script, section: str) -> str:
+    """What the errors of a GPU look like: from a run if there is a GPU, else as it is stored, without line breaks."""
+    if torch.cuda.is_available():
+        return sections(script, "cuda")[section]
+    stored = PUBLISHED / "compiler" / "debugging" / f"{section.replace(' ', '-')}.json"
+    return re.sub(r"\n {6}(?=\S)", " ", json.loads(stored.read_text(encoding="utf-8"))["content"])
+
+
+def told(section: str) -> dict[str, list[tuple[str, str]]]:
+    """What was raised by each run of a section, and where."""
+    runs = re.findall(r"^(\S.*)\n((?:  .*\n(?:      .*\n)*  at  .*\n)+)", section, re.MULTILINE)
+    return {name: re.findall(r"  (.*)\n  at  (.*)\n", said) for name, said in runs}
+
+
+# ---- on a CPU -------------------------------------------------------------------------------------------------------
+
+
+@known
+def test_on_a_cpu_each_lookup_fails_at_once_in_clear_words(script):
+    rows, threads = sections(script, "cpu")["at once"].split("4096 rows, two threads\n")
+    found = dict(re.split(r" {2,}", row, maxsplit=1) for row in rows.splitlines())
+    assert found["embedding"] == "IndexError: index out of range in self"
+    assert found["gather"] == "RuntimeError: index 8 is out of bounds for dimension 1 with size 8"
+    assert found["cross_entropy"] == "IndexError: Target 8 is out of bounds."
+    for function in LOOKUPS:
+        assert re.fullmatch(
+            r"RuntimeError: index out of bounds: 0 <= tmp\d+ < 8L", found[f"{function.__name__}, compiled"]
+        )
+    first, what, status = threads.splitlines()
+    assert first == "terminate called after throwing an instance of 'std::runtime_error'"
+    assert re.fullmatch(r"  what\(\):  index out of bounds: 0 <= tmp\d+ < 8L", what)
+    assert status == f"status {-signal.SIGABRT}"
+
+
+def test_on_a_cpu_it_says_what_needs_a_gpu(script):
+    assert sections(script, "cpu")["needs a GPU"].strip().split(", ") == list(ON_A_GPU)
+    assert set(BUGS) - set(ON_A_GPU) == {*EAGER, *(f"{name}, compiled" for name in EAGER), "many"}
+
+
+TEXT = """\
+Traceback (most recent call last):
+  File "/tmp/snippets/compiler/debugging_late.py", line 70, in lookup
+    result = call(rows, index)
+             ^^^^^^^^^^^^^^^^^
+  File "/tmp/cache/ab/{hash}.py", line 81, in call
+    triton_poi_fused_embedding_0.run(arg0_1, buf0)
+  File "/lib/python/triton/runtime.py", line 3, in run
+    launch()
+torch.AcceleratorError: CUDA error: device-side assert triggered
+Search for `cudaErrorAssert' somewhere.
+/tmp/cache/ab/{hash}.py:22: unknown: block: [0,0,0], thread: [3,0,0] Assertion `index: 0 <= tmp4 < 8` failed.
+""".replace("{hash}", "c" + "a7" * 25 + "z")
+REPORT = """\
+========= COMPUTE-SANITIZER
+========= Invalid __global__ write of size 4 bytes
+=========     at stray+0x170 in debugging_late.py:40
+=========     by thread (0,0,0) in block (0,0,0)
+=========     Access at 0x7f1 is out of bounds
+=========     and is 481 bytes after the nearest allocation at 0x7f0 of size 32 bytes
+no error, and no other tensor has changed
+========= ERROR SUMMARY: 1 error
+"""
+
+
+def test_what_a_process_printed_is_read():
+    assert raised(TEXT) == ["AcceleratorError: CUDA error: device-side assert triggered"]
+    assert line(TEXT) == "triton_poi_fused_embedding_0.run(arg0_1, buf0)"
+    assert asserted(TEXT) == "c….py:22: unknown: Assertion `index: 0 <= tmp4 < 8` failed."
+    assert (raised(""), line(""), asserted("")) == ([], "no line", "no assertion")
+    assert sanitized(REPORT)[:2] == ["Invalid __global__ write of size 4 bytes", "at stray"]
+    assert sanitized("========= ERROR SUMMARY: 0 errors\n") == ["ERROR SUMMARY: 0 errors"]
+
+
+def test_an_error_on_the_way_out_of_another_stands_behind_it():
+    first = TEXT.replace("device-side assert triggered", "the first")
+    text = f"{first}\nDuring handling of the above exception, another exception occurred:\n\n{TEXT}"
+    where = "triton_poi_fused_embedding_0.run(arg0_1, buf0)"
+    second = "AcceleratorError: CUDA error: device-side assert triggered"
+    assert told(shown("both", text) + "\n") == {
+        "both": [("AcceleratorError: CUDA error: the first", where), (second, where)]
+    }
+
+
+# ---- on a GPU, or what was captured on one --------------------------------------------------------------------------
+
+
+def test_an_illegal_access_is_raised_at_a_later_line_unless_each_launch_is_waited_for(script):
+    found = told(late(script, "late"))
+    assert found["illegal"] == [(f"AcceleratorError: {ILLEGAL}", "print(total.item())")]
+    ((words, where),) = found["illegal, CUDA_LAUNCH_BLOCKING=1"]
+    assert "an illegal memory access was encountered" in words and where == "stray[(1,)](x, at)"
+
+
+def test_an_index_that_is_too_large_is_an_assertion_on_the_gpu_and_comes_late(script):
+    section = late(script, "asserts")
+    words = re.findall(r"^each.*\n((?:  .*\n)+)", section, re.MULTILINE)
+    assert len(words) == 4 and all(said.count("\n") == 1 for said in words)
+    assert all("device-side assert triggered" in said for said in words)
+    assert words[0] == words[2] == f"  {ASSERT}\n"
+    found = re.findall(r"^(\S+)\n  raised at +(.*)\n  blocking, at +(.*)\n  the GPU wrote +(.*)", section, re.MULTILINE)
+    assert {name: where.partition("(")[0] for name, _, where, _ in found} == {
+        name: f"return {call}" for name, call in EAGER.items()
+    }
+    found += re.findall(
+        r"^(\S+, compiled)\n  raised at +(.*)\n  blocking, at +(.*)\n  the GPU wrote +(.*)", section, re.MULTILINE
+    )
+    assert len(found) == 6
+    for name, later, blocking, wrote in found:
+        assert later == "print(result.sum().item())" and "Assertion `" in wrote
+        if "compiled" in name:
+            assert re.match(r"triton_\w+\.run\(", blocking) and "index out of bounds: 0 <= tmp" in wrote
+
+
+def test_the_question_is_in_the_generated_code_and_without_it_there_is_no_error(script):
+    asks = r"tl\.device_assert\(.*\"index out of bounds: 0 <= tmp\d+ < 8\"\)"
+    assert re.search(asks, late(script, "generated"))
+    found = late(script, "unasked")
+    assert "Error" not in found and "status 0" in found
+
+
+def test_after_an_error_the_process_can_use_the_gpu_no_more_and_a_new_one_can(script):
+    found = {row[:17].strip(): row[17:] for row in late(script, "dead").splitlines()}
+    for what in ("the kernel", "another tensor", "an older tensor", "waiting"):
+        assert found[what] == f"AcceleratorError: {ILLEGAL}", what
+    assert found["is there a GPU?"] == "works: True" and found["on the CPU"] == "works: 8.0"
+    assert found["a new process"] == "works"
+
+
+def test_too_little_memory_ends_nothing(script):
+    section = late(script, "memory")
+    ((words, where),) = told(section)["out_of_memory"]
+    assert words.startswith("OutOfMemoryError: CUDA out of memory. Tried to allocate 4.00 GiB")
+    assert "empty_strided_cuda" in where and re.search(r"afterwards +works: 32768.0", section)
+
+
+def test_compute_sanitizer_sees_a_write_behind_a_tensor_that_is_an_allocation_of_its_own(script):
+    section = late(script, "too far")
+    if "no compute-sanitizer" in section or "no report" in section:
+        pytest.skip("compute-sanitizer does not run here")
+    under = dict(re.findall(r"^(index .*)\n((?:  .*\n)+)", section, re.MULTILINE))
+    alone = "PYTORCH_NO_CUDA_MEMORY_CACHING=1, compute-sanitizer"
+    assert "no error, and no other tensor has changed" in under["index 8"]
+    assert "no error, another tensor has changed" in under["index 128"]
+    assert "ERROR SUMMARY: 0 errors" in under["index 8, compute-sanitizer"]
+    for seen in (f"index 8, {alone}", f"index 128, {alone} --padding 4096"):
+        assert "Invalid __global__ write of size 4 bytes" in under[seen] and "at stray" in under[seen]
+    assert "ERROR SUMMARY: 0 errors" in under[f"index 128, {alone}"]
+
+
+def test_in_a_cuda_graph_the_error_is_one_of_the_replay(script):
+    section = late(script, "graph")
+    found = told(section)
+    assert found["replayed"] == [(ASSERT, "print(later.sum().item())")]
+    assert found["replayed, CUDA_LAUNCH_BLOCKING=1"] == [(ASSERT, "graph.replay()")]
+    first, second = found["waits_while_recording"]
+    assert "operation not permitted when stream is capturing" in first[0] and first[1] == "x.sum().item()"
+    assert "operation failed due to a previous error during capture" in second[0]
+    assert "Assertion `" in section
+
+
+def test_a_stack_names_the_operation_in_cpp_only_if_each_launch_is_waited_for(script):
+    alone, blocking = re.findall(r"Exception raised from (.*)", late(script, "stack"))
+    assert "Indexing.cu" in blocking and "Indexing.cu" not in alone
