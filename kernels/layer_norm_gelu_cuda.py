@@ -155,9 +155,9 @@ def _done(error: int, *results: object) -> object:
 
 
 # Chosen by row length from sweeps on an H200, in bf16; nothing is tuned at a user's first call. COLUMNS: of a row, that
-# a thread has. AT_ONCE: threads that a multiprocessor has room for, with the registers that they take. SLICE: columns of
-# a row that a block has at most; a longer row is cut. EVERY: blocks for all rows, so that none takes a second turn.
-# The others are macros.
+# a thread has. AT_ONCE: threads that a multiprocessor has room for, with their registers. SLICE: columns of a row that
+# a block has at most; a longer row is cut. EVERY: blocks for all rows, so that none takes a second turn. The others are
+# macros.
 @functools.cache
 def _forward_launch(N: int, bits: int, device: object) -> dict[str, int]:
     if N <= 1024:
