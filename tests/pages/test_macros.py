@@ -175,7 +175,7 @@ MISUSE = [
     ),
     (
         'number("kernels/add", "ours", "tme")',
-        "metric: expected one of time, rate and 9 more; got 'tme'; did you mean time?",
+        "metric: expected one of time, rate and 10 more; got 'tme'; did you mean time?",
     ),
     (
         'number("kernels/add", "ours", "time", direction="backward")',
