@@ -11,6 +11,7 @@ from tests.benchmarks.source import ROOT
 
 MEASUREMENTS = ROOT / "docs" / "measurements"
 REPOSITORY = "https://github.com/ridgepoint-guide/ridgepoint"
+CUDA = "_cuda"  # at the end of a name: kernels/swiglu_cuda.py launches what is in kernels/swiglu.cu
 SITE = "https://ridgepoint-guide.github.io/ridgepoint/"
 
 
@@ -54,7 +55,20 @@ def head() -> str:
 
 
 def kernel_files(root: Path = ROOT) -> dict[str, Path]:
-    """The kernels to copy, by name."""
+    """The kernels to copy that are in Triton, by name."""
+    return {name: path for name, path in _copied(root).items() if not path.stem.endswith(CUDA)}
+
+
+def cuda_files(root: Path = ROOT) -> dict[str, tuple[Path, Path]]:
+    """The kernels to copy that are in CUDA C++, by name: the Python file and its source, which go together."""
+    return {
+        name: (path, path.with_name(f"{name.removesuffix(CUDA)}.cu"))
+        for name, path in _copied(root).items()
+        if path.stem.endswith(CUDA)
+    }
+
+
+def _copied(root: Path) -> dict[str, Path]:
     return {path.stem: path for path in sorted((root / "kernels").glob("*.py")) if path.stem != "__init__"}
 
 

@@ -92,6 +92,7 @@ _FUSION = "snippets.compiler.fusion"
 _INDUCTOR = "snippets.compiler.inductor_code"
 _MEMORY = "snippets.validation.memory"
 _MODES = "snippets.compiler.modes"
+_MIXED = "snippets.patterns.mixed_precision"
 _MODULE = "snippets.examples.first_optimized_module"
 _LLAMA = "snippets.examples.llama"
 _PADDING = "snippets.patterns.attention_padding"
@@ -242,11 +243,7 @@ def _ahead_of_time() -> Iterator[Output]:
         yield Output(f"{page}/{section.replace(' ', '-')}", _AHEAD, section, varies=varies, also=also)
     for section in ("names", "symptom", "whole"):
         yield Output(f"{page}/checkpoints-{section}", f"{_AHEAD}_checkpoints", section)
-    ends, linked = r"Error: .*|SIG\w+", f"{_AHEAD.replace('.', '/')}_linked.py"  # which of them depends on the compiler
-    yield Output(f"{page}/linked", f"{_AHEAD}_linked", "linked", varies=ends)
-    all_of_it = (*also, f"{_AHEAD.replace('.', '/')}.py", linked)
-    for section in ("starts", "linked"):
-        yield Output(f"{page}/{section}-gpu", f"{_AHEAD}_gpu", section, device="cuda", varies=ends, also=all_of_it)
+    yield Output(f"{page}/linked", f"{_AHEAD}_linked", "linked", varies=r"Error: .*|SIG\w+")  # that is the compiler's
 
 
 def _memory() -> Iterator[Output]:
@@ -508,6 +505,8 @@ CAPTURES = (
     Output("patterns/attention", "snippets.patterns.attention"),
     Output("patterns/attention-gpu", "snippets.patterns.attention", device="cuda"),
     Output("patterns/attention-padding/proof", _PADDING, "proof"),
+    *(Output(f"patterns/mixed-precision/{part}", _MIXED, part) for part in ("rounding", "underflow", "updates")),
+    Output("patterns/mixed-precision/autocast", _MIXED, "autocast", device="cuda"),
     Output("patterns/attention-padding/packing", f"{_PADDING}_packing", also=_PADDED),
     Output("patterns/attention-padding/backends", f"{_PADDING}_backends", "backends", device="cuda", also=_PADDED),
     Output("patterns/attention-padding/takes", f"{_PADDING}_backends", "takes", device="cuda", also=_PADDED),

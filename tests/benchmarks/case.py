@@ -21,7 +21,7 @@ class Point:
 
     Attributes:
         shape: named sizes, in the order in which they are shown: {"rows": 32768, "columns": 4096}.
-        dtype: "bfloat16", "float16" or "float32".
+        dtype: "bfloat16", "float16", "float32", or "float8_e4m3fn" for a product of matrices of it.
         direction: "forward", "backward" or "both" (a step: forward and backward in one call).
         modes: how to time. On a GPU any of "device" (GPU time of one call, cold L2), "calls" (wall clock of
             back-to-back calls), "graph" (GPU time of a CUDA graph's replay, cold L2; not for "backward" alone, which

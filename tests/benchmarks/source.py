@@ -1,15 +1,16 @@
 """The hash that tells whether a recorded number still belongs to the code on the page.
 
 It is taken over what is timed (the case and its sources) and over the method: all that decides how. What starts the
-runs, writes and finds records is plumbing and left out. The hash is of syntax trees without docstrings,
-so comments, formatting and prose do not count, and it does not depend on the Python version (`ast.dump` does). How a
-case's variants are called and coloured does not count either: its LABELS say that, and nothing that is measured depends
-on them. So that nothing else can stand there, they are left out only if they are literals, assigned once, and the file
-does not name them again.
+runs, writes and finds records is plumbing and left out. The hash is of syntax trees without docstrings, in CUDA C++ of
+tokens, so comments, formatting and prose do not count, and it does not depend on the Python version (`ast.dump` does).
+How a case's variants are called and coloured does not count either: its LABELS say that, and nothing that is measured
+depends on them. So that nothing else can stand there, they are left out only if they are literals, assigned once, and
+the file does not name them again.
 """
 
 import ast
 import hashlib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -30,22 +31,30 @@ def digest(case_file: str, sources: Iterable[str], root: Path = ROOT) -> str:
 
     Raises:
         FileNotFoundError: a file does not exist.
-        SyntaxError: a file is not Python.
+        SyntaxError: a file is neither CUDA C++ nor Python.
     """
     texts = [(name, (root / name).read_text()) for name in (case_file, *sources, *METHOD)]
     return digest_texts(texts)
 
 
 def digest_texts(texts: Iterable[tuple[str, str]]) -> str:
-    """Hash of (name, Python source) pairs, in any order."""
-    trees = [f"{name}:{canonical(_measured(ast.parse(text, name)))}" for name, text in sorted(set(texts))]
+    """Hash of (name, source) pairs, in any order."""
+    trees = [
+        f"{name}:{tokens(text) if name.endswith('.cu') else canonical(_measured(ast.parse(text, name)))}"
+        for name, text in sorted(set(texts))
+    ]
     return hashlib.sha256("\n".join(trees).encode()).hexdigest()[:16]
 
 
 def kernels(root: Path = ROOT) -> dict[str, str]:
     """The hash of each kernel's file by itself, by which a report of tests says what it tested."""
     files = sorted((root / "kernels").glob("[!_]*.py"))
-    return {file.stem: digest_texts([(file.name, file.read_text(encoding="utf-8"))]) for file in files}
+    texts = {file: [(file.name, file.read_text(encoding="utf-8"))] for file in files}
+    for file in files:
+        source = file.with_name(f"{file.stem.removesuffix('_cuda')}.cu")
+        if file.stem.endswith("_cuda"):
+            texts[file].append((source.name, source.read_text(encoding="utf-8")))
+    return {file.stem: digest_texts(both) for file, both in texts.items()}
 
 
 def labels(path: Path) -> dict[str, dict[str, str]]:
@@ -103,6 +112,15 @@ def canonical(node: object) -> str:
     fields.pop("kind", None)  # u"" prefixes
     shown = (f"{name}={canonical(value)}" for name, value in fields.items() if value not in (None, []))
     return f"{type(node).__name__}({','.join(shown)})"
+
+
+TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\])*"|^[ \t]*#.*?(?=//|\n|$)|\w+|\S', re.DOTALL | re.MULTILINE)
+
+
+def tokens(text: str) -> str:
+    """A CUDA C++ file without comments, a token beside the other; a line for the preprocessor stays one."""
+    found = (token.group() for token in TOKEN.finditer(text) if not token.group().startswith(("//", "/*")))
+    return " ".join(f"\n{' '.join(token.split())}\n" if token.lstrip().startswith("#") else token for token in found)
 
 
 def _has_docstring(node: ast.AST) -> bool:

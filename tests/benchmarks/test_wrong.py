@@ -81,6 +81,10 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
     "patterns/attention-padding": [
         ({"rows": 4, "tokens": 96, "heads": 2, "causal": causal}, "forward both") for causal in (1, 0)
     ],
+    "patterns/mixed-precision": [
+        *(({"product": number} | ROWS, "forward") for number in (1, 4, 5, 6)),
+        *(({"step": number, "rows": 2, "length": 32, "width": 64}, "both") for number in (1, 3, 4, 5)),
+    ],
     "patterns/normalization": [({"component": number} | ROWS, "forward both") for number in (1, 2, 3)],
     "validation/memory": [({"layers": 2, "width": 64, "vocabulary": 512, "rows": 2, "length": 64}, "both")],
     "validation/equivalence": [({"rows": 8, "columns": 32768}, "forward")],

@@ -48,11 +48,18 @@ def public_functions() -> dict[str, dict[str, list[list[int]]]]:
     return found
 
 
+def copy(name: str, folder: Path) -> None:
+    """A kernel's file; of one in CUDA C++, both."""
+    shutil.copy(ROOT / "kernels" / f"{name}.py", folder)
+    if name.endswith("_cuda"):
+        shutil.copy(ROOT / "kernels" / f"{name.removesuffix('_cuda')}.cu", folder)
+
+
 def called_on_a_cpu(folder: Path) -> dict[str, str]:
     """What each public function answers in a process that compiles, not interprets, and sees its file alone."""
     for name in KERNELS:
         (folder / name).mkdir()
-        shutil.copy(ROOT / "kernels" / f"{name}.py", folder / name)
+        copy(name, folder / name)
     done = subprocess.run(
         [sys.executable, "-I", "-c", CALL, json.dumps(public_functions())],
         cwd=folder, env={**os.environ, "TRITON_INTERPRET": "0"}, capture_output=True, text=True, timeout=300,
@@ -64,7 +71,7 @@ def called_on_a_cpu(folder: Path) -> dict[str, str]:
 def tested_as_copies(folder: Path) -> subprocess.CompletedProcess[str]:
     """A subset of the kernels' tests, on copies of their files; each test's name holds that of its file."""
     for name in KERNELS:
-        shutil.copy(ROOT / "kernels" / f"{name}.py", folder)
+        copy(name, folder)
     files = [f"tests/kernels/test_{name}.py" for name in KERNELS]
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-rfEp", "--durations=0", *files, "-k", SUBSET],

@@ -92,7 +92,8 @@ def digest(root: Path, test: Path) -> str:
     """Of the kernel, its test, all of ours that they import or name, and the versions."""
     kernel = root / "kernels" / f"{test.stem.removeprefix('test_')}.py"
     # a test of no kernel in particular is one of all kernels, and of all tests
-    subjects = [kernel] if kernel.exists() else [*root.glob("kernels/*.py"), *root.glob("tests/kernels/*.py")]
+    source = kernel.with_name(f"{kernel.stem.removesuffix('_cuda')}.cu") if kernel.stem.endswith("_cuda") else kernel
+    subjects = [kernel, source] if kernel.exists() else [*root.glob("kernels/*.py"), *root.glob("tests/kernels/*.py")]
     settings = [root / "pyproject.toml", root / "tests" / "conftest.py", root / "tests" / "kernels" / "conftest.py"]
     found = hashlib.sha256(repr(versions()).encode())
     for file in sorted(reached(root, [test, *subjects, *settings])):

@@ -37,7 +37,7 @@ class Gated(Promises):
     def opchecks(self, device):
         gate, up = self.make((3, 100), torch.bfloat16, device)
         dy = randn((3, 100), torch.bfloat16, device)
-        forward, backward = kernel._forward_op, kernel._backward_op
+        forward, backward = self.kernel._forward_op, self.kernel._backward_op
         for activation in ("silu", "gelu", "gelu-tanh"):
             yield forward, (gate, up.half(), activation)
             yield backward, (dy.float(), gate, up.half(), activation)
@@ -205,5 +205,5 @@ class TestGeGLU(Gated):
     @pytest.mark.parametrize("wrong", ("erf", None, True, ["none"], np.array(["none", "tanh"])), ids=str)
     def test_wrong_input_is_named(self, wrong, device):
         with pytest.raises(ValueError, match='approximate: expected "none" or "tanh", got ') as caught:
-            kernel.geglu(*self.make((2, 8), torch.float32, device), wrong)
+            self.kernel.geglu(*self.make((2, 8), torch.float32, device), wrong)
         assert str(caught.value).endswith(repr(wrong))

@@ -25,7 +25,7 @@ from pytest_codeblocks.main import CodeBlock, extract_from_buffer
 from docs.publish.generated import census
 from docs.publish.markdown import pages, scripts
 from docs.publish.markdown.fences import Block, blocks_of
-from docs.publish.place import kernel_files
+from docs.publish.place import cuda_files, kernel_files
 from tests.benchmarks.source import ROOT
 
 SECONDS = 1800  # for a shell block on a slow machine that is busy
@@ -69,7 +69,7 @@ BLOCKS = collect()
 def copies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The files that panels offer, as a reader has them beside their code: copied, and imported by their own names."""
     folder = tmp_path_factory.mktemp("copies")
-    for kernel in kernel_files().values():
+    for kernel in (*kernel_files().values(), *(path for both in cuda_files().values() for path in both)):
         shutil.copy(kernel, folder)
     for path in re.findall(r"snippet_file\(\s*[\"']([^\"']+)", "".join(pages.texts().values())):
         (folder / Path(path).name).write_text(scripts.script(path))

@@ -78,7 +78,7 @@ def faults_of(site: Site, page: Page, url: str) -> Iterator[str]:
     """What is wrong with a page, in lines that begin with what it is about."""
     page.emulate_media(color_scheme="light", reduced_motion="reduce")
     with traffic_of(page) as traffic:
-        with page.expect_response("**/search/search_index.json"):  # the last thing that a page loads by itself
+        with page.expect_response("**/workers/search.*.js"):  # the last thing that a page loads by itself
             page.goto(site.address + url, wait_until="load")
         page.evaluate("document.fonts.ready.then(() => null)")
         yield from weight(traffic.responses)

@@ -20,6 +20,10 @@ BEST = """() => {
 # What is typed, and what has to be among the first three results: the first of them first. A page, or a section of one.
 # Nothing means that there has to be no result. A page that is new takes its rows along.
 QUERIES = {
+    "mixed precision": ["patterns/mixed-precision/"],
+    "GradScaler": ["patterns/mixed-precision/#scaling"],
+    "tf32": ["patterns/mixed-precision/#tf32"],
+    "fp8": ["patterns/mixed-precision/#fp8"],
     "C++": ["compiler/ahead-of-time/#cpp"],
     "run a compiled model from C++": ["compiler/ahead-of-time/#cpp"],
     "gpu busy": ["validation/diagnosis/"],
@@ -101,7 +105,6 @@ QUERIES = {
     "should clipping be compiled": ["compiler/training/#optimizer"],
     "may several threads call a compiled model?": ["reference/questions/#open-shipping"],
     "wrong results": ["compiler/debugging/"],
-    "illegal memory access": ["compiler/debugging/#gpu"],
     "device-side assert": ["compiler/debugging/#asserts"],
     "compute-sanitizer": ["compiler/debugging/#sanitizer"],
     "no working C++ compiler found": ["compiler/debugging/#machine"],

@@ -5,7 +5,7 @@ import gzip
 from typing import Any
 
 from docs.publish import units
-from docs.publish.compiled import build, inductor
+from docs.publish.compiled import build, cuda, inductor
 from docs.publish.compiled.build import Compiled
 from docs.publish.compiled.facts import BAD, FACTS, options, values
 from docs.publish.compiled.subjects import FORMS, MADE, TARGETS, Point, configuration_of, graphs_of, title_of
@@ -51,7 +51,7 @@ def _texts(captures: Captures, name: str) -> dict[Point, set[str]]:
     """All listings of each point that has some."""
     graphs = graphs_of(captures, name)
     texts: dict[Point, set[str]] = {}
-    results = [build.results(name)] if name in kernel_files() else []
+    results = [build.results(name), cuda.results(name)] if name in kernel_files() else []
     if captured := [graph.point for graph in graphs if graph.machine]:
         made = build.results(build.INDUCTOR)
         results.append({point: made[point] for point in captured})
@@ -78,6 +78,7 @@ def _configurations(store: Store, captures: Captures, name: str) -> tuple[list[d
     ours = build.results(name) if name in kernel_files() else {}
     for point in shown(captures, name):
         kernels = _ours(store, name, point, listings) if point in ours else []
+        kernels += _in_cuda(name, point, listings) if point in ours else []
         for graph in (graph for graph in graphs if graph.point == point):
             kernels += _inductors(graph, listings)
         label = f"{DIRECTIONS[point[0]]}, {units.size(point[1])}, {point[2]}"
@@ -97,6 +98,26 @@ def _ours(store: Store, name: str, point: Point, listings: dict[str, str]) -> li
             kernel = kernels.setdefault(compiled.function, entry)
             made = _entry(compiled, configuration_of(point), listings)
             kernel["targets"][target] = made | {"notes": notes(store, name, point, compiled)}
+    return list(kernels.values())
+
+
+def _in_cuda(name: str, point: Point, listings: dict[str, str]) -> list[dict[str, Any]]:
+    """The kernels of ours in CUDA C++ at a point."""
+    kernels: dict[str, dict[str, Any]] = {}
+    for target, launched in cuda.results(name).get(point, {}).items():
+        for compiled in launched:
+            file, (first, last) = cuda.source(name).name, cuda.lines_of(name, compiled.function)
+            kernel = kernels.setdefault(
+                compiled.function,
+                {
+                    "name": compiled.function,
+                    "maker": cuda.MAKER,
+                    "source": {"form": "cuda", "url": f"../../kernels/{file}", "line": first, "last": last},
+                    "provenance": f"kernels/{file}, compiled by {cuda.compiler()} when this site was built.",
+                    "targets": {},
+                },
+            )
+            kernel["targets"][target] = _entry(compiled, configuration_of(point), listings) | {"notes": []}
     return list(kernels.values())
 
 

@@ -8,8 +8,8 @@ from docs.publish.records.captures import Captures
 
 MADE = f"Triton {triton.__version__}"
 TARGETS = {"sm_80": "A100", "sm_90": "H100, H200", "sm_100": "B200", "gfx942": "MI300X", "cpu": "this build's CPU"}
-FORMS = {"python": "Python", "graph": "FX graph", "triton": "Inductor's Triton", "ttir": "TTIR", "ttgir": "TTGIR",
-         "ptx": "PTX", "sass": "SASS", "amdgcn": "AMDGCN", "cpp": "Inductor's C++"}  # fmt: skip
+FORMS = {"python": "Python", "cuda": "CUDA C++", "graph": "FX graph", "triton": "Inductor's Triton", "ttir": "TTIR",
+         "ttgir": "TTGIR", "ptx": "PTX", "sass": "SASS", "amdgcn": "AMDGCN", "cpp": "Inductor's C++"}  # fmt: skip
 COMPILER_PAGE = "what-compile-does"  # beside the kernel files
 COMPILER_FUNCTION = "unit_rows"  # of that page
 Point = tuple[str, str, str]  # direction, size, dtype

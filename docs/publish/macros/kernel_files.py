@@ -6,7 +6,7 @@ from pathlib import Path
 
 from docs.publish.errors import unknown
 from docs.publish.markdown import markers, scripts
-from docs.publish.place import Place, kernel_files
+from docs.publish.place import Place, cuda_files, kernel_files
 from snippets.environment import NEWEST, OLDEST
 from tests.benchmarks.source import ROOT
 
@@ -19,12 +19,21 @@ def panel(name: str, place: Place, root: Path = ROOT) -> str:
     Raises:
         PublishError: there is no such file.
     """
-    known = kernel_files(root)
-    if name not in known:
-        raise unknown("kernel_file", name, known)
-    text = known[name].read_text(encoding="utf-8")
-    needs = f"{TORCH} and the Triton of that torch, and nothing else"
-    return _panel(f"kernels/{known[name].name}", text, licence(text), needs, place)
+    in_triton, in_cuda = kernel_files(root), cuda_files(root)
+    if name not in in_triton | in_cuda:
+        raise unknown("kernel_file", name, in_triton | in_cuda)
+    if name in in_triton:
+        text = in_triton[name].read_text(encoding="utf-8")
+        needs = f"{TORCH} and the Triton of that torch, and nothing else"
+        return _panel(f"kernels/{in_triton[name].name}", text, licence(text), needs, place)
+    python, source = in_cuda[name]
+    texts = {file: file.read_text(encoding="utf-8") for file in (python, source)}
+    needs = f"<code>{source.name}</code> beside it and {TORCH} for CUDA, and nothing else"
+    panels = (
+        _panel(f"kernels/{python.name}", texts[python], licence(texts[python]), needs, place),
+        _panel(f"kernels/{source.name}", texts[source], licence(texts[source]), f"<code>{python.name}</code>", place),
+    )
+    return "\n".join(panels)
 
 
 def snippet(path: str, place: Place, root: Path = ROOT) -> str:
@@ -45,6 +54,7 @@ def snippet(path: str, place: Place, root: Path = ROOT) -> str:
 def _panel(served: str, text: str, licence: str, needs: str, place: Place) -> str:
     file, link, address = Path(served).name, place.to(served), f"{place.site_url}{served}"
     lines = len(text.splitlines())
+    language = {".cu": "cuda"}.get(Path(served).suffix, "python")
     shown = "\n".join(f"    {line}".rstrip() for line in markers.without(text).rstrip("\n").splitlines())
     return f"""<div class="rp-kernel-file" markdown="1">
 <p><strong><code>{file}</code></strong>: one file, {lines} lines, {licence} licence. It needs {needs}.</p>
@@ -55,7 +65,7 @@ def _panel(served: str, text: str, licence: str, needs: str, place: Place) -> st
 
 ??? example "The whole file"
 
-    ```python
+    ```{language}
 {shown}
     ```
 

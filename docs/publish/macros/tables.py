@@ -57,13 +57,15 @@ def table(
         quantity = row and evidence.of_row(row, metric, over if metric == "speedup" else None, place)
         return page.show(quantity) if quantity else markup.NONE
 
+    def cells_of(columns: list[Column], beside: Compared, unit: str) -> list[str]:
+        return [beside.cell(column, cell(*column)).replace(f"{unit}</a>", "</a>") for column in columns]
+
     def panel(rows: list[Measured], shown: bool) -> str:
         record = rows[0].record
         head, lines = _grid(rows, metrics, narrow)
         beside = _compared(lines, over)
-        cells = (
-            ("", [escape(name), *(beside.cell(column, cell(*column)) for column in columns)]) for name, columns in lines
-        )
+        unit = _said_above(lines)
+        cells = (("", [escape(name), *cells_of(columns, beside, unit)]) for name, columns in lines)
         machine = rows[0].machine, record.machine["name"]
         link = markup.link(machine[1], place.to(machine_page(machine[0])))
         return markup.panel(
@@ -189,6 +191,18 @@ def _what(row: Measured, metrics: list[str], over: str | None, work: str) -> str
     timed += evidence.kind(row.published(metric, over if metric == "speedup" else None) for metric in metrics)
     work = work or DIRECTIONS[row.direction]
     return f"{labels[0].upper()}{labels[1:]}. {work[0].upper()}{work[1:]}, {row.dtype}{timed}"
+
+
+def _said_above(lines: list[tuple[str, list[Column]]]) -> str:
+    """The unit that cells leave out, since the line above the table says it: launch times, if all values are such."""
+    known = [
+        row.published(metric, None) if metric != "speedup" else None
+        for _, cells in lines
+        for row, metric in cells
+        if row
+    ]
+    alike = bool(known) and all(published and published.unit == "launches" for published in known)
+    return f" {units.NAMED['launches'][1]}" if alike else ""
 
 
 def _none_asked(rows: list[Measured], metrics: list[str]) -> str:

@@ -15,6 +15,7 @@ UNITS = {
     "power": "W",
     "bfloat16": "FLOP/s",
     "float16": "FLOP/s",
+    "float8_e4m3fn": "FLOP/s",
     "tfloat32": "FLOP/s",
     "float32": "FLOP/s",
     "lanes": "",  # instructions of 32 bits that a multiprocessor issues in a clock

@@ -27,7 +27,7 @@ from docs.publish.macros.charts import svg
 from docs.publish.macros.page import Page
 from docs.publish.macros.render import render
 from docs.publish.markdown import elsewhere, markers, pages, reading, scripts
-from docs.publish.place import SITE, Place, kernel_files
+from docs.publish.place import SITE, Place, cuda_files, kernel_files
 from docs.publish.records import reports, sweeps
 from docs.publish.records.captures import Captures
 from docs.publish.records.schema import TestReport
@@ -102,7 +102,8 @@ def generated(config: MkDocsConfig) -> Iterator[tuple[str, str]]:
     """Paths below the site's pages, with their content."""
     yield "stylesheets/palette.css", palette.css()
     yield "assets/vega.js", svg.bundle()
-    for path in kernel_files(current.root).values():
+    in_cuda = (path for both in cuda_files(current.root).values() for path in both)
+    for path in (*kernel_files(current.root).values(), *in_cuda):
         yield f"kernels/{path.name}", path.read_text(encoding="utf-8")
     embedded = {path for page, text in current.texts.items() for path in scripts.embedded(text, page)}
     for source in sorted(embedded):

@@ -32,6 +32,13 @@ const MLIR = [
   String.raw`(?<![\w%#.])-?(?:0x[\da-fA-F]+|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?:x\d+)*x?)`,
   String.raw`[#@][\w$.-]+`,
 ]
+const CPP = [
+  String.raw`//.*|/\*[^]*?\*/`,
+  QUOTED,
+  String.raw`\b(?:__\w+__|asm|auto|bool|break|case|char|class|const|constexpr|continue|do|double|else|extern|false|float|for|if|inline|int|int32_t|int64_t|long|namespace|new|nullptr|return|sizeof|static|static_cast|struct|switch|template|true|typename|unsigned|using|void|volatile|while)\b`,
+  String.raw`\b(?:0x[\da-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?)[ful]*\b`,
+  String.raw`^[ \t]*#\w+|\b[A-Za-z_]\w*(?=\()`,
+]
 const FORMS = {
   python: PYTHON,
   triton: PYTHON,
@@ -59,13 +66,8 @@ const FORMS = {
     String.raw`(?<![\w.[:])-?(?:0x[\da-f]+|\d+(?:\.\d+)?)\b`,
     String.raw`^[.\w$]+:|(?<![\w.])\.[A-Za-z]\w*`,
   ],
-  cpp: [
-    String.raw`//.*|/\*[^]*?\*/`,
-    QUOTED,
-    String.raw`\b(?:auto|bool|break|case|char|class|const|constexpr|continue|do|double|else|extern|false|float|for|if|inline|int|int32_t|int64_t|long|namespace|new|nullptr|return|sizeof|static|static_cast|struct|switch|template|true|typename|unsigned|using|void|while)\b`,
-    String.raw`\b(?:0x[\da-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?)[ful]*\b`,
-    String.raw`^[ \t]*#\w+|\b[A-Za-z_]\w*(?=\()`,
-  ],
+  cpp: CPP,
+  cuda: CPP,
 }
 const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;" }
 const escaped = (text) => text.replace(/[&<>]/g, (sign) => ENTITIES[sign])

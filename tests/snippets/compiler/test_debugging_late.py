@@ -9,6 +9,7 @@ import torch
 
 from snippets.compiler.debugging_late import BUGS, LOOKUPS, ON_A_GPU, asserted, line, raised, sanitized, shown
 from tests.benchmarks.captures import PUBLISHED
+from tests.benchmarks.source import ROOT
 from tests.snippets.compiler.test_debugging_symptoms import known
 
 MODULE = "snippets.compiler.debugging_late"
@@ -187,3 +188,24 @@ def test_in_a_cuda_graph_the_error_is_one_of_the_replay(script):
 def test_a_stack_names_the_operation_in_cpp_only_if_each_launch_is_waited_for(script):
     alone, blocking = re.findall(r"Exception raised from (.*)", late(script, "stack"))
     assert "Indexing.cu" in blocking and "Indexing.cu" not in alone
+
+
+# ---- the page -------------------------------------------------------------------------------------------------------
+
+LISTED = {  # words of the page's table of messages, and the section that provokes them
+    "terminate called after throwing an instance of 'std::runtime_error'": "at once",
+    "CUDA error: device-side assert triggered": "asserts",
+    "CUDA driver error": "asserts",
+    "CUDA error: an illegal memory access was encountered": "late",
+    "Triton Error [CUDA]": "late",
+    "operation not permitted when stream is capturing": "graph",
+    "CUDA out of memory. Tried to allocate": "memory",
+}
+
+
+@pytest.mark.parametrize("words", LISTED)
+def test_each_message_of_the_table_is_provoked(words):
+    page = (ROOT / "docs/pages/compiler/debugging.md").read_text(encoding="utf-8")
+    assert sum(line.startswith("| ") and f"`{words}`" in line for line in page.splitlines()) == 1
+    stored = PUBLISHED / "compiler" / "debugging" / f"{LISTED[words].replace(' ', '-')}.json"
+    assert words in json.loads(stored.read_text(encoding="utf-8"))["content"]

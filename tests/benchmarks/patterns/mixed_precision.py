@@ -1,0 +1,197 @@
+"""A matrix product and a training step in each precision: what each saves in time and memory, and its error."""
+
+import copy
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from snippets.patterns.mixed_precision import (
+    Model,
+    linear_in_fp8,
+    loss_of,
+    product_of_fp8,
+    products_of_fp32,
+    quantised,
+    train_step,
+)
+from tests.benchmarks import wrong
+from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
+from tests.benchmarks.compiler import training
+from tests.benchmarks.own import SOURCES, own
+
+PRODUCTS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp8-in-the-call")  # a point's "product" counts from 1
+STEPS = ("fp32", "tf32", "autocast-fp16", "autocast-bf16", "bf16")  # and its "step"
+DTYPES = {
+    "fp32": "float32", "tf32": "float32", "fp16": "float16", "autocast-fp16": "float16",
+    "fp8": "float8_e4m3fn", "fp8-in-the-call": "float8_e4m3fn",
+}  # fmt: skip
+VOCABULARY = 8192
+LAYERS = 4
+HEAD = 64  # columns of one
+
+
+def points(device: torch.device) -> Iterable[Point]:
+    """Products and steps so large that the GPU decides, and steps so small that the host does."""
+    if device.type == "cpu":
+        yield from (product(k, 256, ("calls",)) for k in (1, 4))
+        yield from (step(k, 2, 64, 64, ("calls",)) for k in (1, 4, 5))
+        return
+    yield from (product(k, 8192, ("burst",)) for k in range(1, len(PRODUCTS) + 1))
+    yield from (product(k, 1024, ("graph",)) for k in (2, 4, 5, 6))
+    yield from (step(k, 8, 1024, 2048, ("sustained",)) for k in range(1, len(STEPS) + 1))
+    yield from (step(k, 2, 64, 256, ("calls",)) for k in (2, 4, 5))
+
+
+def product(number: int, size: int, modes: tuple[str, ...]) -> Point:
+    dtype = DTYPES.get(PRODUCTS[number - 1], "bfloat16")
+    return Point({"product": number, "rows": size, "columns": size}, dtype, "forward", modes)
+
+
+def step(number: int, rows: int, length: int, width: int, modes: tuple[str, ...]) -> Point:
+    dtype = DTYPES.get(STEPS[number - 1], "bfloat16")
+    return Point({"step": number, "rows": rows, "length": length, "width": width}, dtype, "both", modes)
+
+
+def prepare(point: Point, device: torch.device) -> Workload:
+    number, *sizes = point.shape.values()
+    name = (PRODUCTS if "product" in point.shape else STEPS)[number - 1]
+    products_of_fp32(tf32=name == "tf32")
+    dtype = torch.bfloat16 if point.dtype == "float8_e4m3fn" else getattr(torch, point.dtype)
+    return (of_product if "product" in point.shape else of_step)(name, *sizes, dtype, device)
+
+
+# ---- a product ------------------------------------------------------------------------------------------------------
+
+
+def of_product(name: str, rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Workload:
+    """a @ b.T of random matrices (rows, columns) in the precision; fp8 from bf16, by rows."""
+    a, b = (torch.randn(rows, columns, device=device).to(dtype) for _ in range(2))
+
+    def plain(a: Tensor = a, b: Tensor = b) -> Tensor:
+        return a @ b.t()
+
+    def of_quantised(a: Tensor = a, b: Tensor = b, wide: torch.dtype = torch.float32) -> Tensor:
+        """The product of what rounding to fp8 leaves of a and b, which a product of fp8 is to compute."""
+        left, right = (q.to(wide) * scale.to(wide) for q, scale in (quantised(a), quantised(b)))
+        return left @ right.t()
+
+    def emulated(a: Tensor = a, b: Tensor = b) -> Tensor:
+        return of_quantised(a, b).to(dtype)
+
+    variants: dict[str, Variant]
+    if name == "fp8":
+        variants = {
+            "eager": Variant(lambda: emulated),
+            "fp8": Variant(lambda: partial(product_of_fp8, *quantised(a), *quantised(b))),
+        }
+    elif name == "fp8-in-the-call":
+        variants = {
+            "eager": Variant(lambda: emulated),
+            "fp8": Variant(lambda: partial(linear_in_fp8, a, b)),
+            "compile": Variant(lambda: partial(torch.compile(own(linear_in_fp8), dynamic=False), a, b)),
+        }
+    else:
+        variants = {"eager": Variant(lambda: plain)}
+    fp8 = name.startswith("fp8")
+    right = emulated if fp8 else plain
+    size = 1 if name == "fp8" else dtype.itemsize
+    return Workload(
+        variants=variants,
+        baseline="eager",
+        reference=lambda: {"output": of_quantised(wide=torch.float64) if fp8 else a.double() @ b.double().t()},
+        bytes_read=2 * rows * columns * size,
+        bytes_written=rows * rows * dtype.itemsize,
+        flops=2 * rows * rows * columns,
+        wrong={
+            "5% too large": lambda baseline: {"output": wrong.scaled(right)(a, b)},
+            "the last tile is not written": lambda baseline: {"output": wrong.cut(right)(a, b)},
+            "an eighth of the terms left out": lambda baseline: {
+                "output": right(a[:, columns // 8 :], b[:, columns // 8 :])
+            },
+        },
+    )
+
+
+# ---- a step ---------------------------------------------------------------------------------------------------------
+
+
+class Training(training.Training):
+    """A training as in the case of compiled steps, with the step of this page; its update is not looked at.
+
+    In the first steps of Adam rounding decides about the sign of an update.
+    """
+
+    def __call__(self) -> Tensor:
+        return self.step(self.model, self.optimizer, *self.batches[0])
+
+    def results(self, loss: object) -> Results:
+        return {name: t for name, t in super().results(loss).items() if not name.startswith("update")}
+
+
+def of_step(name: str, rows: int, length: int, width: int, dtype: torch.dtype, device: torch.device) -> Workload:
+    """Random tokens and targets; parameters in fp32, or in bf16 where the whole model is."""
+    cast = dtype if name.startswith("autocast") else None
+    model = Model(LAYERS, width, width // HEAD, VOCABULARY).to(device, dtype if name == "bf16" else None)
+    before = {each: p.detach().clone() for each, p in model.named_parameters()}
+    tokens = torch.randint(VOCABULARY, (rows, length + 1), device=device)
+    batch = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+    def options() -> dict[str, Any]:
+        return {"cast": cast, "scaler": torch.amp.GradScaler(device.type) if cast == torch.float16 else None}
+
+    def at(loss: Callable[..., Tensor]) -> Variant:
+        made: list[Training] = []
+
+        def build() -> Call:
+            made.append(Training(model, before, [batch], partial(train_step, loss_of=loss, **options()), fused=True))
+            return made[0]
+
+        return Variant(
+            build,
+            lambda loss: {each: t.to(dtype) for each, t in made[0].results(loss).items()},
+            refresh=lambda: made[0].restore(),
+        )
+
+    def wrongly(spoil: Callable[..., Tensor]) -> Callable[[Results], Results]:
+        def results(baseline: Results) -> Results:
+            made = Training(copy.deepcopy(model), before, [batch], partial(train_step, loss_of=spoil, **options()))
+            return {each: t.to(dtype) for each, t in made.results(made()).items()}
+
+        return results
+
+    def in_float64() -> Results:
+        exact = Training(copy.deepcopy(model).double(), before, [batch], train_step)
+        return exact.results(exact())
+
+    tokens_in_all, weights = rows * length, sum(p.numel() for p in model.parameters())
+    return Workload(
+        variants={"eager": at(loss_of), "compile": at(torch.compile(own(loss_of), dynamic=False))},
+        baseline="eager",
+        reference=in_float64,
+        bytes_read=0,  # no bound is drawn: matrix products take most of the time
+        bytes_written=0,
+        flops=3 * tokens_in_all * (2 * (weights - VOCABULARY * width) + 2 * LAYERS * length * width),
+        wrong={
+            "one row left out": wrongly(lambda model, x, y, cast=None: loss_of(model, x[1:], y[1:], cast)),
+            "targets one token late": wrongly(lambda model, x, y, cast=None: loss_of(model, x, y.roll(1, -1), cast)),
+            "5% too large": wrongly(lambda *arguments: 1.05 * loss_of(*arguments)),
+        },
+    )
+
+
+LABELS = {"fp8": {"label": "fp8", "role": "rewrite-2"}}
+CASE = Case(
+    name="patterns/mixed-precision",
+    question="What does each precision save in a product and in a training step, and what does it cost in accuracy?",
+    sources=(
+        "snippets/patterns/mixed_precision.py",
+        "snippets/compiler/training.py",
+        "tests/benchmarks/compiler/training.py",
+        *SOURCES,
+    ),
+    points=points,
+    prepare=prepare,
+)
