@@ -123,10 +123,11 @@ def _block(
 ) -> str:
     tested = _tested(entry, store, place, page, macros)
     more = f" More: {link}." if link else ""
+    says = f"{_measured(tested)} {escape(str(entry.words['because']))}{more}"
     return (
-        f'<aside class="rp-folklore" id="{escape(entry.anchor)}"><p><strong>Folklore:</strong> “{escape(_belief(entry))}”'
-        f"</p><p><strong>{verdict(tested)}.</strong> {_measured(tested)} {escape(str(entry.words['because']))}{more}</p>"
-        "</aside>"
+        f'<aside class="rp-folklore" id="{escape(entry.anchor)}">'
+        f"<p><strong>Folklore:</strong> “{escape(_belief(entry))}”</p>"
+        f"<p><strong>{verdict(tested)}.</strong> {says}</p></aside>"
     )
 
 
