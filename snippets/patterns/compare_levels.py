@@ -268,13 +268,14 @@ def as_text(found: Comparison) -> str:
     """The table; times are medians, and what is in brackets is how many times as fast as the first it is."""
     first = found.lines[0]
     width = max(len(line.name) for line in found.lines) + 2
-    rows = [found.title, f"{'':{width}}{'forward':>20}{'forward, backward':>22}{'first call':>12}{'error':>8}"]
+    rows = [found.title, f"{' ' * width}{'forward':>20}{'forward, backward':>22}{'first call':>12}{'error':>8}"]
     for line in found.lines:
+        name = line.name.ljust(width)
         if line.problem:
-            rows.append(f"{line.name:{width}}{line.problem}")
+            rows.append(name + line.problem)
             continue
         both = (_told(line.forward, first.forward), _told(line.step, first.step))
-        rows.append(f"{line.name:{width}}{both[0]:>20}{both[1]:>22}{line.first:>10.2f} s{line.error:>8.2f}")
+        rows.append(f"{name}{both[0]:>20}{both[1]:>22}{line.first:>10.2f} s{line.error:>8.2f}")
     return "\n".join([*rows, "error: the largest, as a share of what is allowed", *found.notes])
 
 

@@ -69,6 +69,8 @@ QUERIES = {
     "fragmentation": ["validation/memory/#allocator"],
     "expandable_segments": ["reference/environment-variables/#pytorch-alloc-conf", "validation/memory/#allocator"],
     "FlashAttention 4": ["examples/llama-flash4/"],
+    "normalization": ["patterns/normalization/"],
+    "folklore": ["reference/folklore/"],
     "F.scaled_dot_product_attention": ["patterns/attention/"],
     "which attention": ["patterns/attention/"],
     "padding mask": ["patterns/attention-padding/"],

@@ -5,7 +5,7 @@
         belief: Fewer kernels are faster.   # as people say it
         claim: [script, faster, eager]      # what would have to hold, see claims.py
         case: compiler/torchscript          # the page's own where it is not given
-        shapes: [2x16384x4096]
+        shapes: [2x16384x4096]              # or words for each: {2x16384x4096: the gate of an MLP}
         direction: forward
         mode: device
         because: The one kernel moves its bytes slowly.
@@ -60,11 +60,16 @@ class Entry:
 
 @dataclass(frozen=True)
 class Tested:
-    """A belief at one point: whether it holds there, where that is, and the numbers, as HTML."""
+    """A belief at one point: whether it holds there, where that is, and the numbers, as HTML.
+
+    Attributes:
+        about: what the numbers of all points are, and what all points share; empty where each says that itself.
+    """
 
     holds: bool
     where: str
     shown: str
+    about: tuple[str, str] = ("", "")
 
 
 def entries(root: Path) -> list[Entry]:
@@ -101,30 +106,35 @@ def of_page(store: Store, place: Place, page: Evidence, root: Path, anchor: str,
     known = {entry.anchor: entry for entry in entries(root) if entry.page == place.path}
     if anchor not in known:
         raise unknown("folklore: id", anchor, known)
-    entry = known[anchor]
-    tested = _tested(entry, store, place, page, macros)
-    return (
-        f'<aside class="rp-folklore" id="{escape(anchor)}"><p><strong>Folklore:</strong> “{escape(_belief(entry))}”</p>'
-        f"<p><strong>{verdict(tested)}.</strong> {_measured(tested)} {escape(str(entry.words['because']))}</p></aside>"
-    )
+    return _block(known[anchor], store, place, page, macros)
 
 
 def of_all(store: Store, place: Place, page: Evidence, root: Path, macros: Mapping[str, Callable]) -> str:
     """All beliefs with verdict, numbers, reason, and the place that has more, as HTML."""
-    rows = []
+    blocks = []
     for entry in entries(root):
-        tested = _tested(entry, store, place, page, macros)
-        link = markup.link(_title(root, entry.page), f"{place.to(entry.page.removesuffix('.md') + '/')}#{entry.anchor}")
-        cells = [f"“{escape(_belief(entry))}”", f"<strong>{verdict(tested)}</strong>",
-                 f"{_measured(tested)} {escape(str(entry.words['because']))}", link]  # fmt: skip
-        rows.append(("", cells))
-    return markup.table(("what people say", "verdict", "measured", "where"), rows, words=True, stacked=True)
+        href = f"{place.to(entry.page.removesuffix('.md') + '/')}#{entry.anchor}"
+        blocks.append(_block(entry, store, place, page, macros, markup.link(_title(root, entry.page), href)))
+    return "\n".join(blocks)
+
+
+def _block(
+    entry: Entry, store: Store, place: Place, page: Evidence, macros: Mapping[str, Callable], link: str = ""
+) -> str:
+    tested = _tested(entry, store, place, page, macros)
+    more = f" More: {link}." if link else ""
+    says = f"{_measured(tested)} {escape(str(entry.words['because']))}{more}"
+    return (
+        f'<aside class="rp-folklore" id="{escape(entry.anchor)}">'
+        f"<p><strong>Folklore:</strong> “{escape(_belief(entry))}”</p>"
+        f"<p><strong>{verdict(tested)}.</strong> {says}</p></aside>"
+    )
 
 
 def verdict(tested: list[Tested]) -> str:
     """In a word: "Wrong" where it holds nowhere, "True" where it holds everywhere."""
     held = sum(one.holds for one in tested)
-    return "Wrong" if not held else "True" if held == len(tested) else f"True at {held} of {len(tested)}"
+    return "Wrong" if not held else "True" if held == len(tested) else f"Not always: true at {held} of {len(tested)}"
 
 
 def _tested(entry: Entry, store: Store, place: Place, page: Evidence, macros: Mapping[str, Callable]) -> list[Tested]:
@@ -133,18 +143,19 @@ def _tested(entry: Entry, store: Store, place: Place, page: Evidence, macros: Ma
         if "numbers" in words:
             return [_of_numbers(store, page, macros, margin, *each) for each in words["numbers"]]
         side, relation, other = words["claim"]
-        shapes = words["shapes"] if isinstance(words["shapes"], list) else [words["shapes"]]
+        given = words["shapes"]
+        shapes = given if isinstance(given, dict) else {shape: units.size(shape) for shape in given}
         found = []
-        for shape in shapes:
+        for shape, where in shapes.items():
             at = Coordinates(entry.case, direction=words["direction"], shape=shape, mode=words["mode"])
             against = claims.verdict(store, at, side, relation, [other], margin=margin).against
             row = store.find(Coordinates(**{**at.fixed(), "variant": side}))
             speedup = evidence.of_row(row, "speedup", other, place)
             assert speedup is not None  # the other was timed beside it
-            names = [palette.label(name, case=entry.case) for name in (side, other)]
-            where = f"{units.size(shape)}, {DIRECTIONS[row.direction]}, {row.dtype}, {MODES[row.mode]}"
-            said = f"{escape(names[0])} is {page.show(speedup)} as fast as {escape(names[1])}"
-            found.append(Tested(not against, where, said))
+            names = [escape(palette.label(name, case=entry.case)) for name in (side, other)]
+            about = f"How many times as fast {names[0]} is as {names[1]}: "
+            shared = f"; {DIRECTIONS[row.direction]}, {row.dtype}, {MODES[row.mode]}"
+            found.append(Tested(not against, str(where), page.show(speedup), (about, shared)))
         return found
     except (PublishError, jinja2.TemplateError, ValueError, TypeError) as error:
         raise PublishError(f"{entry.page}: folklore {entry.anchor!r}: {error}") from error
@@ -175,14 +186,9 @@ def _number(text: str, macros: Mapping[str, Callable]) -> Quantity:
 
 
 def _measured(tested: list[Tested]) -> str:
-    """The numbers, those of each point with where it is; what all points share is said once."""
-    parts = [one.where.split(", ") for one in tested]
-    shared = [part for part in parts[0] if all(part in other for other in parts)] if len(parts) > 1 else []
-    said = [
-        f"{one.shown} ({escape(', '.join(part for part in own if part not in shared))})"
-        for one, own in zip(tested, parts, strict=True)
-    ]
-    return "; ".join(said) + (f"; {escape(', '.join(shared))}" if shared else "") + "."
+    """The numbers, each with where it is; what they are, and what all points share, is said once."""
+    before, after = tested[0].about
+    return f"{before}{', '.join(f'{one.shown} ({escape(one.where)})' for one in tested)}{escape(after)}."
 
 
 def _belief(entry: Entry) -> str:

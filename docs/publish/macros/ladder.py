@@ -70,7 +70,7 @@ def table(store: Store, place: Place, page: Evidence, root: Path, names: list[st
             cells = [_gain(found[shape], level, place, page) for shape in SHAPES]
             build = found["typical"].get(level)
             shown = f"{link}, " if not names or len(names) > 1 else ""
-            rows.append(("", [f"{shown}{escape(palette.label(f'level-{level}'))}", *cells, str(component.lines[level]),
+            rows.append(("", [f"{shown}{escape(_named(level))}", *cells, str(component.lines[level]),
                               _metric(host.get(level), "time", place, page),
                               _metric(build, "first", place, page)]))  # fmt: skip
     if not rows:
@@ -91,6 +91,11 @@ def _levels(store: Store, component: Component, shape: str, direction: str, mode
     at = replace(component.at(shape, direction, mode), machine=next(iter(store.machines)))
     rows = [row for row in store.select(at) if not row.busy]
     return {level: row for row in rows for level in component.lines if row.variant == f"level-{level}"}
+
+
+def _named(level: int) -> str:
+    """A level in a table: "0 as first written"."""
+    return palette.label(f"level-{level}").removeprefix("level ").replace(",", "", 1)
 
 
 def _gain(levels: dict[int, Measured], level: int, place: Place, page: Evidence) -> str:
