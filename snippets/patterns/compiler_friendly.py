@@ -56,6 +56,21 @@ class CacheAfter(nn.Module):
 # --8<-- [end:cache]
 
 
+# --8<-- [start:uncounted]
+class CacheUncounted(CacheBefore):
+    """The cache that grows, without the integer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        keys, values = self.kv(x).chunk(2, -1)
+        if self.keys is not None:
+            keys, values = torch.cat((self.keys, keys), 1), torch.cat((self.values, values), 1)
+        self.keys, self.values = keys, values
+        return F.scaled_dot_product_attention(self.q(x), keys, values)
+
+
+# --8<-- [end:uncounted]
+
+
 # --8<-- [start:select]
 def select_before(boxes: Tensor, scores: Tensor) -> Tensor:
     """The boxes whose score is above a half, best first: as many as there are."""
@@ -235,6 +250,22 @@ class StateAfter(nn.Module):
 
 
 # --8<-- [end:state]
+
+
+# --8<-- [start:counter]
+class Counter(nn.Module):
+    """A counter that nothing depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x.sin()
+
+
+# --8<-- [end:counter]
 
 
 # --8<-- [start:table]

@@ -11,7 +11,17 @@ from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metri
 
 from snippets.compiler.graph_breaks import break_log, cause
 from snippets.compiler.recompilation import guard_of
-from snippets.patterns.compiler_friendly import CALLS, TEN, Side, answer, exercise, rewrite, side
+from snippets.patterns.compiler_friendly import (
+    CALLS,
+    TEN,
+    CacheUncounted,
+    Counter,
+    Side,
+    answer,
+    exercise,
+    rewrite,
+    side,
+)
 
 
 # --8<-- [start:count]
@@ -106,13 +116,21 @@ def main() -> None:
 
     print("==== limit")
     with torch._dynamo.config.patch(recompile_limit=64):
-        for name, (before, _) in found.items():
+        for name, (before, after) in found.items():
             if not before.breaks:
-                raised, after = both(name)
+                pair = rewrite(name)
+                pair.forget()
+                raised = count(pair.before)
                 print(
                     f"{name:<10} graphs, limit 64:{raised.graphs:>4}   after the rewrite:{after.graphs:>3}"
                     f"   guards:{raised.guards:>6} and {after.guards}"
                 )
+
+    print("==== alone")
+    tokens = [(torch.randn(2, 1, 16),) for _ in range(CALLS)]
+    for name, module in (("cache without the integer", CacheUncounted(16)), ("counter that nothing reads", Counter())):
+        one = count(side(module, tokens))
+        print(f"{name:<28} graphs:{one.graphs:>2}   recompiled:{one.recompilations:>2}   eagerly:{one.eager:>2}")
 
     print("==== exercise")
     inputs = [(torch.randn(2, 6, 4), torch.tensor([length % 6 + 1, 6])) for length in range(CALLS)]

@@ -172,7 +172,7 @@ def _recompilation() -> Iterator[Output]:
 def _friendly() -> Iterator[Output]:
     """What becomes of ten functions over twelve calls, before and after their rewrites."""
     also = ("compiler/graph_breaks", "compiler/recompilation", "patterns/compiler_friendly")
-    for section in ("counts", "reasons", "limit", "exercise"):
+    for section in ("counts", "reasons", "limit", "alone", "exercise"):
         name = f"patterns/compiler-friendly/{section}"
         yield Output(name, _COUNTED, section, also=tuple(f"snippets/{file}.py" for file in also))
 

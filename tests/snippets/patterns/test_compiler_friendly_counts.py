@@ -32,18 +32,6 @@ def test_before_it_there_is_a_break_or_a_graph_for_each_call(name):
         assert (before.graphs, before.recompilations, before.eager) == (8, 7, CALLS - 8)
 
 
-@pytest.mark.parametrize("name", TEN)
-def test_the_rewritten_module_passes_fullgraph(name):
-    def compile(function):
-        return torch.compile(function, backend="eager", fullgraph=True)
-
-    torch.compiler.reset()
-    call, inputs = rewrite(name).after(compile)
-    with torch.no_grad():
-        for arguments in inputs:
-            call(*arguments)
-
-
 def counted(function, *inputs) -> Counts:
     return count(side(function, inputs))
 
