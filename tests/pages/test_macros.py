@@ -263,7 +263,7 @@ def test_misuse_names_page_and_line_and_what_was_expected(macro: str, expected: 
 def printed(root: Path) -> Path:
     """A script printed a table of two parts, each with a line of its own for the same name."""
     content = "mlp\n  fast-2   1,205.5 us  96 MiB   never\n\nnorms\n  fast  3 x\n  fast-2  7.5 s 40%\n"
-    content += "Took 8.5 us in 12, all at once.\n"
+    content += "Took 8.5 us in 12, all at once.\nOff by 3.0e-04 and 2.3e-03 at most.\n"
     tiny.write(root, CAPTURE | {"name": "kernels/add/table", "content": content}, "captures", "table")
     return root
 
@@ -277,6 +277,7 @@ def printed(root: Path) -> Path:
         ('captured("kernels/add/table", "norms", "fast-2", which=2)', "40 %", 0.4, "%"),
         ('captured("kernels/add/table", "Took")', "8.5 µs", 8.5e-6, "s"),
         ('captured("kernels/add/table", "Took", which=2)', "12", 12.0, ""),
+        ('captured("kernels/add/table", "Off", which=2)', "2.3e-03", 2.3e-3, ""),
     ],
 )
 def test_a_number_that_a_script_printed_is_found_by_its_line(
