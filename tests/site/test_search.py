@@ -85,6 +85,8 @@ QUERIES = {
     "which attention for training with a padding mask": ["patterns/attention-padding/"],
     "cuda graph": ["#compiled-then-recorded", "compiler/modes/#what-a-cuda-graph-holds-on-to"],
     "what does cold mean": ["reference/glossary/#cold-cache"],
+    "cold": ["reference/glossary/#cold-cache"],
+    "speed up training": ["validation/diagnosis/"],
     "what does 'cold' mean in this table?": ["reference/glossary/#cold-cache"],
     "what does host-bound mean": ["reference/glossary/#host-bound"],
     "ridge point": ["validation/roofline/#two-bounds-and-the-point-where-they-meet", "reference/glossary/#ridge-point"],
