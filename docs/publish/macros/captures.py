@@ -17,7 +17,7 @@ SCALES = {  # as scripts print a unit: what it is worth, in which family of unit
 }  # fmt: skip
 LANE = re.compile(r'\{"name": "(.+)",')  # how a lane of a timeline begins: see snippets/validation/profiling.py
 CELL = re.compile(r"\S+(?: \S+)*")
-PRINTED = re.compile(rf"(?<![\w.])(-?\d+(?:,\d{{3}})*(?:\.\d+)?) ?({'|'.join(SCALES)})?(?!\w|\.\d)")
+PRINTED = re.compile(rf"(?<![\w.])(-?\d+(?:,\d{{3}})*(?:\.\d+)?(?:e[-+]\d+)?) ?({'|'.join(SCALES)})?(?!\w|\.\d)")
 
 
 def show(
