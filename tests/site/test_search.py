@@ -121,8 +121,9 @@ QUERIES = {
     "torch.profiler": ["validation/profiling/"],
     "how to read a trace": ["validation/profiling/", "validation/diagnosis/"],
     "profiler trace": ["validation/profiling/"],
-    "nsight compute": ["validation/profiling/#counters"],
-    "ERR_NVGPUCTRPERM": ["validation/profiling/#counters", "reference/questions/#profiling"],
+    "profiling tools": ["validation/profiling-tools/"],
+    "nsight compute": ["validation/profiling-tools/#counters"],
+    "ERR_NVGPUCTRPERM": ["validation/profiling-tools/#counters", "reference/questions/#profiling"],
     "cudaLaunchKernel": ["validation/profiling/#full"],
     "record_function": ["validation/profiling/"],
     # whole questions: small words say nothing, and most of the others are enough
