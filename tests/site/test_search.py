@@ -85,7 +85,7 @@ QUERIES = {
     "which attention for training with a padding mask": ["patterns/attention-padding/"],
     "cuda graph": ["#compiled-then-recorded", "compiler/modes/#what-a-cuda-graph-holds-on-to"],
     "what does cold mean": ["reference/glossary/#cold-cache"],
-    "cold": ["reference/glossary/#cold-cache"],
+    "cold": ["reference/questions/#compile-time", "reference/glossary/#cold-cache"],  # caches of two kinds
     "speed up training": ["validation/diagnosis/"],
     "what does 'cold' mean in this table?": ["reference/glossary/#cold-cache"],
     "what does host-bound mean": ["reference/glossary/#host-bound"],
