@@ -454,6 +454,7 @@ def _custom() -> Iterator[Output]:
     yield Output(f"{page}/signature", module, "signature", device="cuda")
     also = ("snippets/compiler/custom_kernels.py",)
     yield Output(f"{page}/cpp", f"{module}_cpp", device="cuda", varies=r"[\d.]+e-\d+", also=also)
+    yield Output(f"{page}/wall", f"{module}_wall", also=(*also, "snippets/compiler/inductor_code.py"))
 
 
 def _variables() -> Iterator[Output]:
