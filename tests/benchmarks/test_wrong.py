@@ -85,6 +85,7 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
         *(({"product": number} | ROWS, "forward") for number in (1, 4, 5, 6)),
         *(({"step": number, "rows": 2, "length": 32, "width": 64}, "both") for number in (1, 3, 4, 5)),
     ],
+    "patterns/compiler-friendly": [({"rewrite": number, "rows": 8, "width": 16}, "forward") for number in range(1, 11)],
     "patterns/normalization": [({"component": number} | ROWS, "forward both") for number in (1, 2, 3)],
     "validation/memory": [({"layers": 2, "width": 64, "vocabulary": 512, "rows": 2, "length": 64}, "both")],
     "validation/equivalence": [({"rows": 8, "columns": 32768}, "forward")],
