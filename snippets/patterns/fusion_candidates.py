@@ -42,7 +42,8 @@ class Operation:
 
     Attributes:
         kind: "matrix", "pointwise", "row" (a reduction along rows), "whole" (one over more), "other".
-        reads, writes: its tensors by an id that all views of one memory share, with their bytes.
+        reads, writes: its tensors by an id that all views share, with their bytes.
+        returned: what it writes is a result of the call, or a part of one.
         after: all operations whose results it needs, at first or second hand.
     """
 
@@ -50,6 +51,7 @@ class Operation:
     kind: str
     reads: dict[int, int]
     writes: dict[int, int]
+    returned: bool = False
     after: set["Operation"] = field(default_factory=set, repr=False)
 
     @property
@@ -90,7 +92,7 @@ def operations(model: nn.Module, *inputs: Tensor) -> list[Operation]:
 
 def launched(graph: torch.fx.Graph) -> Iterator[Operation]:
     """A graph's nodes without views, and with the operations that each depends on."""
-    memory: dict[torch.fx.Node, torch.fx.Node] = {}  # a view's, or an updated tensor's: where its data was made
+    memory: dict[torch.fx.Node, torch.fx.Node] = {}  # a view's: what it is a view of
     makers: dict[int, Operation] = {}
     number = {node: index for index, node in enumerate(graph.nodes)}
     for node in graph.nodes:
@@ -103,17 +105,16 @@ def launched(graph: torch.fx.Graph) -> Iterator[Operation]:
         if (name := node.target._schema.name.removeprefix("aten::")).startswith("empty"):
             continue
         reads = {number[one]: size_of(one) for one in arguments}
-        in_place = node.target._schema.is_mutable and name.endswith("_") and not name.endswith("__")
-        if in_place:
-            memory[node] = arguments[0]
-        writes = {number[memory.get(node, node)]: size_of(node)}
-        operation = Operation(name.removesuffix("_") if in_place else name, kind_of(node, name), reads, writes)
+        name = name.removesuffix("_")  # in place it reads and writes as much
+        operation = Operation(name, kind_of(node, name), reads, {number[node]: size_of(node)})
         for read in reads:
             if read in makers:
                 operation.after |= {makers[read], *makers[read].after}
-        makers[number[memory.get(node, node)]] = operation
-        if operation.bytes >= SMALL:
-            yield operation
+        makers[number[node]] = operation
+    for result in graph.output_node().all_input_nodes:
+        if (made := number[memory.get(result, result)]) in makers:
+            makers[made].returned = True
+    yield from (operation for operation in makers.values() if operation.bytes >= SMALL)
 
 
 # --8<-- [end:operations]
@@ -158,7 +159,7 @@ def bytes_of(together: Iterable[Operation], everything: list[Operation]) -> int:
     inside = set(together)
     made = {tensor: size for one in inside for tensor, size in one.writes.items()}
     needed = {tensor for one in everything if one not in inside for tensor in one.reads}
-    needed |= made.keys() - {tensor for one in everything for tensor in one.reads}  # the call's results
+    needed |= {tensor for one in inside if one.returned for tensor in one.writes}
     read = {tensor: size for one in inside for tensor, size in one.reads.items() if tensor not in made}
     return sum(read.values()) + sum(size for tensor, size in made.items() if tensor in needed)
 

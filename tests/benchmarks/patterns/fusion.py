@@ -48,10 +48,10 @@ def prepare(point: Point, device: torch.device) -> Workload:
     if family == "block":
         return of_block(number, sizes, dtype, device)
     if family == "epilogue":
-        return of_epilogue(number, *sizes, dtype, device)
+        return of_epilogue(number, *sizes, dtype, device)  # type: ignore[call-arg]
     if family == "recomputed":
-        return of_recomputed(*sizes, dtype, device)
-    return of_elements(family, number, *sizes, dtype, device)
+        return of_recomputed(*sizes, dtype, device)  # type: ignore[call-arg]
+    return of_elements(family, number, *sizes, dtype, device)  # type: ignore[call-arg]
 
 
 # ---- functions of which all variants get the same inputs ------------------------------------------------------------
@@ -63,7 +63,7 @@ def of_elements(
     """Vertical: an intermediate result that is needed elsewhere, or not. Horizontal: a shared input, or none."""
     count = number if family == "independent" else 1
     tensors = [torch.randn(rows, columns, device=device).to(dtype) for _ in range(count)]
-    function = VERTICAL[number - 1] if family == "vertical" else ways.statistics
+    function: Function = VERTICAL[number - 1] if family == "vertical" else ways.statistics
     if family == "vertical":
         tensors += [torch.randn(columns, device=device).to(dtype) for _ in range(2)]
     if family == "independent":
