@@ -28,9 +28,6 @@ class Work:
     def intensity(self) -> float:
         return self.flops / self.bytes
 
-    def __add__(self, other: "Work") -> "Work":
-        return Work(self.flops + other.flops, self.bytes + other.bytes)
-
 
 def linear(rows: int, inner: int, columns: int, weight: int = 2) -> Work:
     """Rows times a matrix whose numbers have `weight` bytes; the rest is bf16."""
@@ -130,10 +127,6 @@ REDESIGNS: dict[str, tuple[Work, Work]] = {  # before and after
     "group: depthwise, 32 channels each": (
         convolution(32, 56, 256, 3, groups=256),
         convolution(32, 56, 256, 3, groups=8),
-    ),
-    "fuse GELU into a product": (
-        linear(8192, 1024, 4096) + elementwise(8192 * 4096),
-        linear(8192, 1024, 4096),
     ),
 }
 # --8<-- [end:redesigns]
