@@ -14,7 +14,7 @@ from tests.benchmarks.sides import compiled_with_every_knob, tupled
 
 WEIGHTS = (torch.int8, torch.float8_e4m3fn)  # a point's "decode" counts from 1
 LARGE = 8192
-FEW = ("eager", "converted", "compile", "ours")
+FEW = ("eager", "converted", "compile", "inside")
 
 
 def points(device: torch.device) -> Iterable[Point]:
@@ -55,13 +55,13 @@ def of_decode(number: int, rows: int, inner: int, columns: int, dtype: torch.dty
         "compile-max": partial(compiled_with_every_knob(own(converted)), x, small, scale),
     }
     if device.type == "cuda" and rows <= 64:
-        calls["ours"] = partial(in_the_product, x, small, scale)
+        calls["inside"] = partial(in_the_product, x, small, scale)
 
     def of(weights: Tensor, factor: Tensor = scale) -> Callable[[Results], Results]:
         return lambda baseline: {"output": (F.linear(x.float(), weights.float()) * factor).to(dtype)}
 
     return Workload(
-        variants={name: variant(call, name in ("compile-max", "ours")) for name, call in calls.items()},
+        variants={name: variant(call, name in ("compile-max", "inside")) for name, call in calls.items()},
         baseline="eager",
         reference=lambda: {"output": F.linear(x.double(), small.double()) * scale.double()},
         bytes_read=x.nbytes + small.nbytes + scale.nbytes,
@@ -150,7 +150,7 @@ def unwritten(t: Tensor) -> Tensor:
 
 
 LABELS = {
-    "ours": {"label": "converted in the product", "short": "in the product", "role": "ours"},
+    "inside": {"label": "converted in the product", "short": "in the product", "role": "ours"},
     "converted": {"label": "eager, converted before", "short": "converted", "role": "rewrite"},
     "merged": {"label": "one product", "role": "rewrite"},
 }

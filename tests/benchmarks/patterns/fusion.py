@@ -30,8 +30,8 @@ def points(device: torch.device) -> Iterable[Point]:
     for number in (1, 2):
         yield Point({"vertical": number} | large, "bfloat16")
     yield Point({"horizontal": 3} | large, "bfloat16")
-    yield Point({"independent": 64, "rows": 64, "columns": 1024}, "bfloat16", modes=("graph", "calls"))
-    few = ("eager", "in-place", "library", "compile")
+    yield Point({"independent": 64, "rows": 16, "columns": 1024}, "bfloat16", modes=("graph", "calls"))
+    few = ("eager", "written-over", "as-epilogue", "compile")
     for inner, variants in ((512, None), (4096, few)):
         yield Point({"epilogue": inner, "rows": 16384, "columns": 8192}, "bfloat16", variants=variants)
     yield Point({"recomputed": 1} | large, "bfloat16", "both")
@@ -70,7 +70,7 @@ def of_elements(
         function = ways.each_scaled
     variants: dict[str, Function] = {"eager": function, "compile": torch.compile(own(function), dynamic=False)}
     if family == "independent":
-        variants["together"] = ways.scaled_together
+        variants["one-call"] = ways.scaled_together
     written = rows * columns * dtype.itemsize * (number if family != "horizontal" else 0)
     return workload(variants, tensors, written, flops=rows * columns, mix="read" if family == "horizontal" else "copy")
 
@@ -83,8 +83,8 @@ def of_epilogue(inner: int, rows: int, columns: int, dtype: torch.dtype, device:
     return workload(
         {
             "eager": ways.apart,
-            "in-place": ways.in_place,
-            "library": ways.in_the_product,
+            "written-over": ways.in_place,
+            "as-epilogue": ways.in_the_product,
             "compile": torch.compile(own(ways.apart), dynamic=False),
             "compile-max": compiled_with_every_knob(own(ways.apart)),
         },
@@ -285,9 +285,9 @@ def flops_of(kind: type[nn.Module], batch: int, second: int, third: int) -> int:
 
 
 LABELS = {
-    "in-place": {"label": "eager, in place", "short": "in place", "role": "rewrite"},
-    "library": {"label": "the library's epilogue", "short": "library", "role": "rewrite-2"},
-    "together": {"label": "one call for all", "short": "one call", "role": "rewrite"},
+    "written-over": {"label": "eager, in place", "short": "in place", "role": "rewrite"},
+    "as-epilogue": {"label": "the library's epilogue", "short": "epilogue", "role": "rewrite-2"},
+    "one-call": {"label": "one call for all", "short": "one call", "role": "rewrite"},
     "saved": {"label": "compile, saved", "short": "saved", "role": "rewrite"},
     "recomputed": {"label": "compile, computed again", "short": "again", "role": "rewrite-2"},
     "folded": {"label": "eager, norms folded", "short": "folded", "role": "rewrite"},
