@@ -210,7 +210,10 @@ def of_recomputed(rows: int, columns: int, dtype: torch.dtype, device: torch.dev
 
 
 def of_block(number: int, sizes: list[int], dtype: torch.dtype, device: torch.device) -> Workload:
-    """Inference: random weights, and random statistics in the batch norms; convolutions with channels last."""
+    """Inference: random weights, and random statistics in the batch norms; the ResNet with channels last.
+
+    Eager has the U-Net in both layouts, since a group norm wants one and a convolution the other.
+    """
     batch, second, third = sizes
     kind = BLOCKS[number - 1]
     model: nn.Module = ViTBlock(third, third // 64) if kind is ViTBlock else kind(second)
@@ -223,10 +226,11 @@ def of_block(number: int, sizes: list[int], dtype: torch.dtype, device: torch.de
     model = model.to(device, dtype).eval()
     if kind is UNetBlock:
         inputs.append(torch.randn(batch, second, device=device).to(dtype))
-    if kind is not ViTBlock:
-        model, inputs[0] = model.to(memory_format=torch.channels_last), inputs[0].to(memory_format=torch.channels_last)
+    last = torch.channels_last
+    if kind is ResNetBlock:
+        model, inputs[0] = model.to(memory_format=last), inputs[0].to(memory_format=last)
 
-    def at(module: nn.Module, compile_: bool) -> Variant:
+    def at(module: nn.Module, compile_: bool, inputs: list[Tensor] = inputs) -> Variant:
         def build() -> Call:
             made = torch.compile(copy.deepcopy(module), dynamic=False) if compile_ else module
 
@@ -244,6 +248,10 @@ def of_block(number: int, sizes: list[int], dtype: torch.dtype, device: torch.de
             return {"output": copy.deepcopy(model).double()(*(t.double() for t in inputs))}
 
     variants = {"eager": at(model, False), "compile": at(model, True)}
+    if kind is UNetBlock:
+        image, time = inputs
+        of_last = [image.to(memory_format=last), time]
+        variants["channels-last"] = at(copy.deepcopy(model).to(memory_format=last), False, of_last)
     if isinstance(model, ResNetBlock):
         variants |= {"folded": at(folded(model), False), "folded-compile": at(folded(model), True)}
     return Workload(
@@ -290,6 +298,7 @@ LABELS = {
     "one-call": {"label": "one call for all", "short": "one call", "role": "rewrite"},
     "saved": {"label": "compile, saved", "short": "saved", "role": "rewrite"},
     "recomputed": {"label": "compile, computed again", "short": "again", "role": "rewrite-2"},
+    "channels-last": {"label": "eager, channels last", "short": "channels last", "role": "rewrite"},
     "folded": {"label": "eager, norms folded", "short": "folded", "role": "rewrite"},
     "folded-compile": {"label": "compile, norms folded", "short": "folded, compile", "role": "rewrite-2"},
 }
