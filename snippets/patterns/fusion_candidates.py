@@ -26,12 +26,9 @@ MATRIX = {  # a library's kernels: what stands next to them is their prologue or
     "_scaled_dot_product_fused_attention_overrideable",
 }  # fmt: skip
 BY_ROW = {"native_layer_norm", "_fused_rms_norm", "_softmax", "_log_softmax"}  # a program holds whole rows
-WHOLE = {
-    "native_batch_norm",
-    "_native_batch_norm_legit",
-    "cudnn_batch_norm",
-    "native_group_norm",
-}  # far more than a row
+WHOLE = {  # over more than one program holds, if it takes statistics of what it norms
+    "native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm", "_batch_norm_with_update", "native_group_norm",
+}  # fmt: skip
 ROW_SUMS = {"sum", "mean", "amax", "amin", "var", "var_mean", "linalg_vector_norm"}  # of the last dimension
 # --8<-- [end:kinds]
 
@@ -141,7 +138,8 @@ def kind_of(node: torch.fx.Node, name: str) -> str:
     if name in MATRIX:
         return "matrix"
     if name in WHOLE:
-        statistics = name == "native_group_norm" or (len(node.args) > 5 and node.args[5] is True)
+        always = name in ("native_group_norm", "_batch_norm_with_update")
+        statistics = always or (len(node.args) > 5 and node.args[5] is True)
         return "whole" if statistics else "pointwise"  # batch norm in inference is a scale and a shift
     last = tensors_of(node.all_input_nodes[0])[0].dim() - 1 if node.all_input_nodes else 0
     dims = node.args[1] if len(node.args) > 1 and isinstance(node.args[1], list) else []
