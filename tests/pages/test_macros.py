@@ -297,6 +297,14 @@ def test_a_line_that_one_part_lacks_is_not_taken_from_the_next(printed: Path):
         rendered('{{ captured("kernels/add/table", "mlp", "fast") }}', printed)
 
 
+def test_a_number_of_a_timeline_is_named_after_its_lane(root: Path):
+    content = '{"lanes": [\n{"name": "CUDA calls", "bars": [[80.1, 8.4, "cuLaunchKernel", "launch"]]}\n]}\n'
+    tiny.write(root, CAPTURE | {"name": "kernels/add/timeline", "content": content}, "captures", "timeline")
+    _, page = rendered("""{{ captured("kernels/add/timeline", '{"name": "CUDA calls",', which=2) }}""", root)
+    entry = page.evidence.entries["e1"]
+    assert (entry["value"], entry["label"].partition(",")[0]) == ("8.4", "Number 2 of CUDA calls")
+
+
 def test_what_is_worked_out_from_a_stale_capture_is_stale(printed: Path):
     macro = 'calc("2 * t", unit="us", t=captured_value("kernels/add/table", "mlp", "fast-2"))'
     html, page = rendered(f"{{{{ {macro} }}}}", printed)
@@ -455,17 +463,17 @@ def compared(root: Path, metric: str, **times: float) -> list[tuple[str, ...]]:
 
 def test_the_best_cell_stands_out_ours_is_tinted_and_bars_compare(root: Path):
     assert compared(root, "time", eager=4, ours=1, liger=2) == [
+        ("rp-cell rp-cell--best rp-cell--ours", "0.250", "1.00 ms"),  # ours first: a phone shows the first columns
         ("rp-cell", "1.000", "4.00 ms"),
         ("rp-cell", "0.500", "2.00 ms"),
-        ("rp-cell rp-cell--best rp-cell--ours", "0.250", "1.00 ms"),
     ]
-    assert compared(root, "bandwidth", eager=4, ours=1)[-1][0] == "rp-cell rp-cell--best rp-cell--ours"
+    assert compared(root, "bandwidth", eager=4, ours=1)[0][0] == "rp-cell rp-cell--best rp-cell--ours"
 
 
 def test_two_that_are_level_are_both_the_best(root: Path):
     best = "rp-cell rp-cell--best"
-    assert [name for name, *_ in compared(root, "time", eager=1.009, ours=1)] == [best, f"{best} rp-cell--ours"]
-    assert [name for name, *_ in compared(root, "time", eager=1, ours=1.02)] == [best, "rp-cell rp-cell--ours"]
+    assert [name for name, *_ in compared(root, "time", eager=1.009, ours=1)] == [f"{best} rp-cell--ours", best]
+    assert [name for name, *_ in compared(root, "time", eager=1, ours=1.02)] == ["rp-cell rp-cell--ours", best]
 
 
 def test_what_is_no_contest_is_not_compared(root: Path):
@@ -530,7 +538,8 @@ def test_a_peer_that_was_not_there_is_none_that_lost(root: Path):
 
     tiny.write(root, tiny.record(root, rows[:2], day=4))
     nothing = (
-        "At 0 of them, all others have a time, and none is more than 3% faster. At 1, one of the others has no time: "
+        "At 0 of them, all others have a time, and none is more than 3% faster. At 1 "
+        "point, one of the others could not be timed, so the point counts neither way."
     )
     assert nothing in lost(root) and "quack" in lost(root) and "not tried here" in lost(root)
 
@@ -553,7 +562,9 @@ def test_beside_a_loss_nothing_is_claimed_of_points_that_lack_a_side(root: Path)
         tiny.row(root, shape=wide, variant=v, **took(t)) for v, t in (("ours", 1.0), ("eager", 2.0), ("quack", 0.5))
     ]
     tiny.write(root, tiny.record(root, rows, day=3))
-    assert "At 1 of them, another is more than 3% faster. At 1 of the rest, one of the others has no time" in lost(root)
+    assert "At 1 of them, another is more than 3% faster. At 1 point, one of the others could not be timed" in lost(
+        root
+    )
 
 
 def test_a_peer_that_fails_has_no_time_and_the_page_says_why(root: Path):
