@@ -532,7 +532,7 @@ CAPTURES = (
     Output("patterns/fusion/small", f"{_FUSED}_candidates"),
     *(
         Output(f"patterns/fusion/{part.lower().replace(', ', '-')}", f"{_FUSED}_blocks", part, also=_CANDIDATES)
-        for part in ("ResNet, training", "ResNet", "ViT", "U-Net")
+        for part in ("ResNet, training", "ResNet", "ResNet, folded", "ViT", "U-Net")
     ),
     *(Output(f"patterns/compute-intensity/{part}", _INTENSITY, part) for part in ("map", "redesigns", "decode")),
     *(Output(f"patterns/mixed-precision/{part}", _MIXED, part) for part in ("rounding", "underflow", "updates")),

@@ -6,11 +6,10 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from snippets.compiler.what_compile_does import nbytes
 from snippets.patterns import fusion as ways
-from snippets.patterns.fusion_blocks import ResNetBlock, UNetBlock, ViTBlock
+from snippets.patterns.fusion_blocks import ResNetBlock, UNetBlock, ViTBlock, folded
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import SOURCES, own
 from tests.benchmarks.sides import both, compiled_with_every_knob, tupled
@@ -253,7 +252,8 @@ def of_block(number: int, sizes: list[int], dtype: torch.dtype, device: torch.de
         of_last = [image.to(memory_format=last), time]
         variants["channels-last"] = at(copy.deepcopy(model).to(memory_format=last), False, of_last)
     if isinstance(model, ResNetBlock):
-        variants |= {"folded": at(folded(model), False), "folded-compile": at(folded(model), True)}
+        made = folded(model).to(memory_format=last)
+        variants |= {"folded": at(made, False), "folded-compile": at(made, True)}
     return Workload(
         variants=variants,
         baseline="eager",
@@ -267,17 +267,6 @@ def of_block(number: int, sizes: list[int], dtype: torch.dtype, device: torch.de
             "without the residual": lambda right: {"output": right["output"] - inputs[0]},
         },
     )
-
-
-def folded(model: ResNetBlock) -> ResNetBlock:
-    """The same block with each norm in the weights of the convolution before it."""
-    made = copy.deepcopy(model)
-    for number in "123":
-        convolution, norm = getattr(made, f"conv{number}"), getattr(made, f"norm{number}")
-        fused = fuse_conv_bn_eval(convolution.float(), norm.float())
-        setattr(made, f"conv{number}", fused.to(next(model.parameters()).dtype))
-        setattr(made, f"norm{number}", nn.Identity())
-    return made.to(memory_format=torch.channels_last)
 
 
 def flops_of(kind: type[nn.Module], batch: int, second: int, third: int) -> int:

@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 from snippets.patterns import fusion_blocks
-from snippets.patterns.fusion_blocks import BLOCKS, ResNetBlock, UNetBlock, ViTBlock
+from snippets.patterns.fusion_blocks import BLOCKS, ResNetBlock, UNetBlock, ViTBlock, folded
 from snippets.patterns.fusion_candidates import find
-from tests.benchmarks.patterns.fusion import folded
 
 SMALL = {ResNetBlock: ((2, 64, 32, 32),), ViTBlock: ((2, 128, 128),), UNetBlock: ((2, 64, 32, 32), (2, 64))}
 
@@ -57,7 +56,16 @@ def test_norms_folded_into_the_convolutions_compute_the_same():
     assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
 
 
+def test_folded_or_not_the_vertical_fusions_leave_the_same_bytes():
+    model, inputs = made(ResNetBlock)
+    left = []
+    for one in (model, folded(model)):
+        every, found = find(one, *inputs)
+        left.append(sum(each.bytes for each in every) - sum(each.saved for each in found if each.how == "vertical"))
+    assert left[0] == pytest.approx(left[1], rel=1e-3)
+
+
 def test_the_script_prints_what_the_page_shows(script):
     printed = script(fusion_blocks.__name__).stdout
-    assert re.findall("==== (.*)", printed) == ["ResNet, training", "ResNet", "ViT", "U-Net"]
+    assert re.findall("==== (.*)", printed) == ["ResNet, training", "ResNet", "ResNet, folded", "ViT", "U-Net"]
     assert set(BLOCKS) == {"ResNet", "ViT", "U-Net"}
