@@ -81,6 +81,19 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
     "patterns/attention-padding": [
         ({"rows": 4, "tokens": 96, "heads": 2, "causal": causal}, "forward both") for causal in (1, 0)
     ],
+    "patterns/compute-intensity": [
+        *(({"decode": number, "rows": 4, "inner": 512, "columns": 256}, "forward") for number in (1, 2)),
+        ({"merged": 3, "rows": 16, "columns": 256}, "forward"),
+        ({"wide": 64, "rows": 256}, "forward"),
+    ],
+    "patterns/fusion": [
+        *(({family: number} | ROWS, "forward") for family, number in (("vertical", 1), ("vertical", 2))),
+        *(({family: 4} | ROWS, "forward") for family in ("horizontal", "independent")),
+        ({"epilogue": 256} | ROWS, "forward"),
+        ({"recomputed": 1} | ROWS, "both"),
+        *(({"block": number, "batch": 2, "channels": 64, "side": 8}, "forward") for number in (1, 3)),
+        ({"block": 2, "batch": 2, "tokens": 32, "width": 128}, "forward"),
+    ],
     "patterns/mixed-precision": [
         *(({"product": number} | ROWS, "forward") for number in (1, 4, 5, 6)),
         *(({"step": number, "rows": 2, "length": 32, "width": 64}, "both") for number in (1, 3, 4, 5)),

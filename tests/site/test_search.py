@@ -20,6 +20,10 @@ BEST = """() => {
 # What is typed, and what has to be among the first three results: the first of them first. A page, or a section of one.
 # Nothing means that there has to be no result. A page that is new takes its rows along.
 QUERIES = {
+    "int8 weights": ["patterns/compute-intensity/#decode"],
+    "decode one token": ["patterns/compute-intensity/"],
+    "which fusions are in my model": ["patterns/fusion/"],
+    "epilogue": ["patterns/fusion/#epilogue", "compiler/fusion/#products"],
     "mixed precision": ["patterns/mixed-precision/"],
     "channels last": ["patterns/memory/#channels-last"],
     "view or reshape": ["patterns/memory/"],
