@@ -77,6 +77,7 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
         (BLOCK, "forward both"),
         ({"tokens": 64, "width": 256, "hidden": 896}, "both"),
     ],
+    "patterns/activations": [({"component": number} | ROWS, "forward both") for number in (1, 2, 3, 4, 5)],
     "patterns/attention": [({"tokens": 256, "width": 256, "heads": 2}, "forward")],
     "patterns/attention-padding": [
         ({"rows": 4, "tokens": 96, "heads": 2, "causal": causal}, "forward both") for causal in (1, 0)
