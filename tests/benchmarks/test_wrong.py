@@ -82,6 +82,18 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
     "patterns/attention-padding": [
         ({"rows": 4, "tokens": 96, "heads": 2, "causal": causal}, "forward both") for causal in (1, 0)
     ],
+    "patterns/embeddings": [
+        *(
+            ({"component": number, "batch": 2, "tokens": 64, "vocabulary": 128, "width": 64}, "forward both")
+            for number in (1, 2)
+        ),
+        (
+            {"component": 3, "batch": 2, "tokens": 16, "heads": 4, "kv_heads": 2, "head_dim": 64},
+            "forward both",
+        ),
+        *(({"update": number, "tokens": 64, "vocabulary": 128, "width": 64}, "both") for number in (1, 2)),
+        ({"tied": 1, "tokens": 64, "vocabulary": 128, "width": 64}, "both"),
+    ],
     "patterns/mixed-precision": [
         *(({"product": number} | ROWS, "forward") for number in (1, 4, 5, 6)),
         *(({"step": number, "rows": 2, "length": 32, "width": 64}, "both") for number in (1, 3, 4, 5)),
