@@ -316,6 +316,17 @@ def test_what_is_said_once_is_not_said_again(notes: list[str]):
     assert len(notes) == 1
 
 
+def test_a_name_that_is_imported_as_another_is_found_under_its_own(tmp_path: Path):
+    renamed = OP.replace("import best", "import best as fastest").replace("best(", "fastest(")
+    marked = renamed.replace("def main", "# --8<-- [start:main]\ndef main")
+    marked = marked.replace("if __name__", "# --8<-- [end:main]\nif __name__")
+    root = house(tmp_path, op=marked, timer=TIMER)
+    elsewhere.forget()
+    page = '---\ntitle: Op\n---\n\n```python\n--8<-- "snippets/op.py:main"\n```\n'
+    text = elsewhere.noted(page, Place("op.md", "op/"), {"op.md": page, "a/timer.md": OTHER}, root)
+    assert '<code>fastest</code> from <a href="../a/timer/#how-it-counts">The timer</a>' in text
+
+
 def test_pages_say_where_names_of_other_pages_are_from():
     elsewhere.forget()
     texts = pages.texts()
