@@ -85,6 +85,7 @@ _PARTS = ("capture", "findings", "module", "patterns", "profile", "report", "tra
 _AREAS = ("fusion", "held_out", "kernels", "memory", "readiness", "seen", "spellings")
 _BREAKS = "snippets.compiler.graph_breaks"
 _COMPILER = "snippets.compiler.what_compile_does"
+_COUNTED = "snippets.patterns.compiler_friendly_counts"
 _DEBUGGING = "snippets.compiler.debugging"
 _FIRST = "snippets.kernels.first_kernel"
 _FINDINGS = "snippets.validation.compiled_code_findings"
@@ -166,6 +167,14 @@ def _recompilation() -> Iterator[Output]:
     yield Output("compiler/recompilation/diary", diary, "diary", device="cuda")
     yield Output("compiler/recompilation/diary-cpu", diary, "diary")
     yield Output("compiler/recompilation/exercises", diary, "exercises", device="cuda")
+
+
+def _friendly() -> Iterator[Output]:
+    """What becomes of ten functions over twelve calls, before and after their rewrites."""
+    also = ("compiler/graph_breaks", "compiler/recompilation", "patterns/compiler_friendly")
+    for section in ("counts", "reasons", "limit", "alone", "exercise"):
+        name = f"patterns/compiler-friendly/{section}"
+        yield Output(name, _COUNTED, section, also=tuple(f"snippets/{file}.py" for file in also))
 
 
 def _debugging() -> Iterator[Output]:
@@ -445,6 +454,7 @@ def _custom() -> Iterator[Output]:
     yield Output(f"{page}/signature", module, "signature", device="cuda")
     also = ("snippets/compiler/custom_kernels.py",)
     yield Output(f"{page}/cpp", f"{module}_cpp", device="cuda", varies=r"[\d.]+e-\d+", also=also)
+    yield Output(f"{page}/wall", f"{module}_wall", also=(*also, "snippets/compiler/inductor_code.py"))
 
 
 def _variables() -> Iterator[Output]:
@@ -472,6 +482,7 @@ CAPTURES = (
     *_assistant(),
     *_breaks(),
     *_recompilation(),
+    *_friendly(),
     *_debugging(),
     *_fusion(),
     *_modes(),

@@ -61,7 +61,8 @@ def test_every_test_has_its_source(test: str):
     path = Path(test).relative_to("tests")
     if path.name.startswith("test_"):
         name = path.name.removeprefix("test_")  # of a source, or of a tool beside the tests
-        assert (ROOT / path.with_name(name)).is_file() or (ROOT / test).with_name(name).is_file()
+        named = [path.with_name(name), path.with_name(name).with_suffix(".sh"), Path(test).with_name(name)]
+        assert any((ROOT / source).is_file() for source in named)
 
 
 # ---- pages and what they embed --------------------------------------------------------------------------------------

@@ -21,6 +21,10 @@ BEST = """() => {
 # Nothing means that there has to be no result. A page that is new takes its rows along.
 QUERIES = {
     "mixed precision": ["patterns/mixed-precision/"],
+    "compile whole": ["patterns/compiler-friendly/"],
+    "counter recompiles": ["patterns/compiler-friendly/#state"],
+    "mixture of experts": ["patterns/compiler-friendly/#experts"],
+    "LayerDrop": ["patterns/compiler-friendly/#drop"],
     "GradScaler": ["patterns/mixed-precision/#scaling"],
     "tf32": ["patterns/mixed-precision/#tf32"],
     "fp8": ["patterns/mixed-precision/#fp8"],

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -78,7 +78,7 @@ def _results(name: str) -> dict[Point, dict[str, list[Compiled]]]:
     return found
 
 
-def call_of(name: str, module: ModuleType, direction: str, shape: dict[str, int]) -> Callable[[], object]:
+def call_of(name: str, module: ModuleType, direction: str, shape: Mapping[str, int]) -> Callable[[], object]:
     """The timed call at a point, in bf16, of memory that nothing is written to."""
     rows, columns = shape["rows"], shape["columns"]
     x = torch.empty(rows, columns, dtype=torch.bfloat16)

@@ -16,7 +16,7 @@ SCALES = {  # as scripts print a unit: what it is worth, in which family of unit
     "%": (1e-2, "%"), "x": (1.0, "x"),
 }  # fmt: skip
 CELL = re.compile(r"\S+(?: \S+)*")
-PRINTED = re.compile(rf"(?<![\w.])(-?\d+(?:,\d{{3}})*(?:\.\d+)?) ?({'|'.join(SCALES)})?(?!\w|\.\d)")
+PRINTED = re.compile(rf"(?<![\w.])(-?\d+(?:,\d{{3}})*(?:\.\d+)?(?:e[-+]\d+)?) ?({'|'.join(SCALES)})?(?!\w|\.\d)")
 
 
 def show(

@@ -21,7 +21,7 @@ def panel(name: str, place: Place, root: Path = ROOT) -> str:
     """
     in_triton, in_cuda = kernel_files(root), cuda_files(root)
     if name not in in_triton | in_cuda:
-        raise unknown("kernel_file", name, in_triton | in_cuda)
+        raise unknown("kernel_file", name, {*in_triton, *in_cuda})
     if name in in_triton:
         text = in_triton[name].read_text(encoding="utf-8")
         needs = f"{TORCH} and the Triton of that torch, and nothing else"

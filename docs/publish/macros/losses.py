@@ -115,7 +115,8 @@ def _sentence(pairs: list[Pair], lost: list[Pair], gaps: list[Missing]) -> str:
         said = f"At none of them is another more than {margin} faster."
     else:
         said = f"At {len(rest) - unknown} of them, all others have a time, and none is more than {margin} faster."
-    silent = f" At {unknown}{' of the rest' if lost else ''}, one of the others has no time: nothing is claimed there."
+    neither = "the point counts neither way" if unknown == 1 else "the points count neither way"
+    silent = f" At {_counted(unknown)}, one of the others could not be timed, so {neither}."
     return f"This kernel was timed beside others at {points}. {said}{silent if unknown else ''}"
 
 

@@ -162,7 +162,7 @@ def _grid(rows: list[Measured], metrics: list[str], narrow: bool) -> Grid:
 
 def _by_shape(rows: list[Measured], metric: str, narrow: bool) -> Grid:
     """Shapes down, variants across."""
-    variants = list(dict.fromkeys(row.variant for row in rows))
+    variants = sorted(dict.fromkeys(row.variant for row in rows), key=lambda name: name != "ours")  # first on a phone
     sizes = sorted(
         {row.size for row in rows}, key=lambda size: [int(number) for number in size.split("x")], reverse=True
     )

@@ -60,7 +60,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
     name = (PRODUCTS if "product" in point.shape else STEPS)[number - 1]
     products_of_fp32(tf32=name == "tf32")
     dtype = torch.bfloat16 if point.dtype == "float8_e4m3fn" else getattr(torch, point.dtype)
-    return (of_product if "product" in point.shape else of_step)(name, *sizes, dtype, device)
+    return (of_product if "product" in point.shape else of_step)(name, *sizes, dtype, device)  # type: ignore[call-arg]
 
 
 # ---- a product ------------------------------------------------------------------------------------------------------
