@@ -76,7 +76,7 @@ QUERIES = {
     "normalization": ["patterns/normalization/"],
     "activations": ["patterns/activations/"],
     "QuickGELU": ["patterns/activations/#forms", "patterns/activations/"],
-    "masked softmax": ["patterns/softmax-and-loss/"],
+    "masked softmax": ["kernels/softmax/", "patterns/softmax-and-loss/"],
     "embeddings": ["patterns/embeddings/"],
     "SparseAdam": ["patterns/embeddings/#sparse"],
     "tied weights": ["patterns/embeddings/#tied", "patterns/embeddings/"],
