@@ -549,6 +549,8 @@ CAPTURES = (
     Output(
         "patterns/attention-padding/training", f"{_PADDING}_training", "", device="cuda", varies=r"\d\S*", also=_PADDED
     ),
+    Output("patterns/activations/mistakes", "snippets.patterns.activations_mistakes"),
+    Output("patterns/softmax-and-loss/mistakes", "snippets.patterns.softmax_and_loss_mistakes"),
     Output("patterns/normalization/mistakes", "snippets.patterns.normalization_mistakes"),
     Output("validation/compiled-code/fp64", _FINDINGS, "fp64"),
     Output("validation/compiled-code/narrow", _FINDINGS, "narrow"),

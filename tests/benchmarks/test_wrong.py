@@ -77,6 +77,7 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
         (BLOCK, "forward both"),
         ({"tokens": 64, "width": 256, "hidden": 896}, "both"),
     ],
+    "patterns/activations": [({"component": number} | ROWS, "forward both") for number in (1, 2, 3, 4, 5)],
     "patterns/attention": [({"tokens": 256, "width": 256, "heads": 2}, "forward")],
     "patterns/attention-padding": [
         ({"rows": 4, "tokens": 96, "heads": 2, "causal": causal}, "forward both") for causal in (1, 0)
@@ -93,6 +94,17 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
         ({"recomputed": 1} | ROWS, "both"),
         *(({"block": number, "batch": 2, "channels": 64, "side": 8}, "forward") for number in (1, 3)),
         ({"block": 2, "batch": 2, "tokens": 32, "width": 128}, "forward"),
+    "patterns/embeddings": [
+        *(
+            ({"component": number, "batch": 2, "tokens": 64, "vocabulary": 128, "width": 64}, "forward both")
+            for number in (1, 2)
+        ),
+        (
+            {"component": 3, "batch": 2, "tokens": 16, "heads": 4, "kv_heads": 2, "head_dim": 64},
+            "forward both",
+        ),
+        *(({"update": number, "tokens": 64, "vocabulary": 128, "width": 64}, "both") for number in (1, 2)),
+        ({"tied": 1, "tokens": 64, "vocabulary": 128, "width": 64}, "both"),
     ],
     "patterns/mixed-precision": [
         *(({"product": number} | ROWS, "forward") for number in (1, 4, 5, 6)),
@@ -100,6 +112,10 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
     ],
     "patterns/compiler-friendly": [({"rewrite": number, "rows": 8, "width": 16}, "forward") for number in range(1, 11)],
     "patterns/normalization": [({"component": number} | ROWS, "forward both") for number in (1, 2, 3)],
+    "patterns/softmax-and-loss": [
+        *(({"component": number} | ROWS, "forward both") for number in (1, 2)),
+        ({"component": 3, "rows": 64, "vocabulary": 1024}, "forward both"),
+    ],
     "validation/memory": [({"layers": 2, "width": 64, "vocabulary": 512, "rows": 2, "length": 64}, "both")],
     "validation/equivalence": [({"rows": 8, "columns": 32768}, "forward")],
     "validation/roofline": [({"elements": 4096}, "forward"), ({"rows": 8, "inner": 1024, "columns": 1024}, "forward")],
