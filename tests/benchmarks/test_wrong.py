@@ -81,6 +81,14 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
     "patterns/attention-padding": [
         ({"rows": 4, "tokens": 96, "heads": 2, "causal": causal}, "forward both") for causal in (1, 0)
     ],
+    "patterns/linear": [
+        *(({"component": number, "tokens": 64, "width": 256}, "forward both") for number in (1, 3)),
+        ({"component": 2, "tokens": 64, "width": 128, "hidden": 256}, "forward both"),
+        ({"component": 4, "batch": 4, "rows": 32, "width": 64}, "forward both"),
+        ({"component": 5, "experts": 4, "tokens": 128, "width": 64, "hidden": 96}, "forward both"),
+        ({"layout": 1, "rows": 64, "inner": 128, "columns": 256}, "forward"),
+        ({"odd": 1, "rows": 64, "inner": 95, "columns": 250}, "both"),
+    ],
     "patterns/mixed-precision": [
         *(({"product": number} | ROWS, "forward") for number in (1, 4, 5, 6)),
         *(({"step": number, "rows": 2, "length": 32, "width": 64}, "both") for number in (1, 3, 4, 5)),
