@@ -94,6 +94,10 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
         *(({"step": number, "rows": 2, "length": 32, "width": 64}, "both") for number in (1, 3, 4, 5)),
     ],
     "patterns/normalization": [({"component": number} | ROWS, "forward both") for number in (1, 2, 3)],
+    "patterns/transformer-block": [
+        ({"component": 1, "batch": 1, "tokens": 32, "width": 256}, "forward both"),
+        *(({"part": number, "batch": 1, "tokens": 32, "width": 256}, "forward both") for number in range(2, 8)),
+    ],
     "validation/memory": [({"layers": 2, "width": 64, "vocabulary": 512, "rows": 2, "length": 64}, "both")],
     "validation/equivalence": [({"rows": 8, "columns": 32768}, "forward")],
     "validation/roofline": [({"elements": 4096}, "forward"), ({"rows": 8, "inner": 1024, "columns": 1024}, "forward")],
