@@ -80,6 +80,15 @@ def batched_native(x: Tensor, weight: Tensor) -> Tensor:
 # --8<-- [end:batched]
 
 
+# --8<-- [start:unbound]
+def batched_unbound(x: Tensor, weight: Tensor) -> Tensor:
+    """The loop again. The backward of unbind joins the gradients once; that of an index fills a tensor each time."""
+    return torch.stack([each @ own.t() for each, own in zip(x.unbind(), weight.unbind(), strict=True)])
+
+
+# --8<-- [end:unbound]
+
+
 # --8<-- [start:experts]
 def experts_written(x: Tensor, weight: Tensor, ends: Tensor, sizes: list[int]) -> Tensor:
     """Rows of x (tokens, width), sorted by expert, each times its expert's weight of (experts, hidden, width)."""
@@ -257,6 +266,7 @@ EXPERTS = Component(
         3: lambda: compiled(experts_native),
     },
     reference=experts_written,  # the grouped product knows no float64
+    yardstick=0,
     inputs=experts_inputs,
     gradients=("x", "weight"),
     sizes=("experts", "tokens", "width", "hidden"),

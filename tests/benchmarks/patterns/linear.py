@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from snippets.patterns.levels import Component, Function, Shape, compiled, named, step
+from snippets.patterns.levels import Function, compiled, step
 from snippets.patterns.linear import (
     COMPONENTS,
     batched_native,
+    batched_unbound,
     experts_padded,
     experts_written,
     gate_up_native,
@@ -30,10 +31,12 @@ SIZES = ((4095, 4096), (4100, 4096), (4104, 4096), (1024, 50257))  # inner and c
 
 
 def points(device: torch.device) -> Iterator[Point]:
+    """Each component; layouts of many rows and of few; sizes that are no multiples of 64."""
     for point in levels.points(device, COMPONENTS):
         number, *sizes = point.shape.values()
         typical = device.type == "cuda" and tuple(sizes) == COMPONENTS[number - 1].shapes["typical"]
-        beside = tuple(BESIDE.get(number, ())) if typical and point.direction == "forward" else ()
+        known = BESIDE.get(number, {}) if typical else {}
+        beside = tuple(f"level-{name}" for name, (_, directions) in known.items() if point.direction in directions)
         dtype = "bfloat16" if number == 5 else point.dtype  # the compiler takes a grouped product in no other
         yield replace(point, dtype=dtype, variants=(*(point.variants or ()), *beside))
     if device.type == "cpu":
@@ -60,27 +63,15 @@ def prepare(point: Point, device: torch.device) -> Workload:
     if "odd" in point.shape:
         return of_sizes(point, device)
     number, *sizes = point.shape.values()
-    made_before: dict[str, Any] = {}
-    components = [keeping(component, made_before) for component in COMPONENTS]
+    of = COMPONENTS[number - 1]
+    makers: dict[Any, Callable[[], Function]] = {name: make for name, (make, _) in BESIDE.get(number, {}).items()}
+    components = [*COMPONENTS[: number - 1], replace(of, levels={**of.levels, **makers})]
     workload = levels.prepare(point, device, components, WRONG)
-    others = {  # no levels of the component, on the inputs of its levels; forward alone
-        name: Variant(lambda make=make: partial(step, make(), made_before, (), ()), named)  # type: ignore[misc,arg-type]
-        for name, make in BESIDE.get(number, {}).items()
-    }
-    if "compile-max" in others:
-        others["compile-max"] = replace(others["compile-max"], chooses_by_timing=True)
+    variants = dict(workload.variants)
+    if "level-3-max" in variants:
+        variants["level-3-max"] = replace(variants["level-3-max"], chooses_by_timing=True)
     calls = 3 if point.direction == "both" else 1  # the backward has two products for each of the forward
-    return replace(workload, variants={**workload.variants, **others}, flops=calls * MULTIPLIED[number - 1](*sizes))
-
-
-def keeping(component: Component, kept: dict[str, Any]) -> Component:
-    """The same component, whose inputs are kept as well."""
-
-    def inputs(shape: Shape, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
-        kept.update(component.inputs(shape, dtype, device))
-        return kept
-
-    return replace(component, inputs=inputs)
+    return replace(workload, variants=variants, flops=calls * MULTIPLIED[number - 1](*sizes))
 
 
 MULTIPLIED: tuple[Callable[..., int], ...] = (  # operations in the products of a forward, by component
@@ -216,16 +207,20 @@ WRONG: levels.Wrong = {
         ),
     },
 }
-BESIDE: dict[int, dict[str, Callable[[], Function]]] = {  # by component; timed at the typical forward
+# by component: what is timed beside the levels at the typical shape, and in which directions
+BESIDE: dict[int, dict[str, tuple[Callable[[], Function], str]]] = {
     3: {
-        "epilogue": lambda: linear_gelu_epilogue,
-        "compile-max": lambda: sides.compiled_with_every_knob(linear_gelu_native),
+        "1-epilogue": (lambda: linear_gelu_epilogue, "forward"),
+        "3-max": (lambda: sides.compiled_with_every_knob(linear_gelu_native), "forward"),
     },
-    5: {"padded": lambda: experts_padded},
+    4: {"0-unbind": (lambda: batched_unbound, "both")},
+    5: {"1-padded": (lambda: experts_padded, "forward both")},
 }
 LABELS = {
-    "epilogue": {"label": "cuBLAS epilogue", "short": "epilogue", "role": "peer-1"},
-    "padded": {"label": "padded batch", "short": "padded", "role": "rewrite-2"},
+    "level-1-epilogue": {"label": "cuBLAS epilogue", "short": "epilogue", "role": "peer-1"},
+    "level-3-max": {"label": "compile, every knob", "short": "every knob", "role": "compile-max"},
+    "level-0-unbind": {"label": "loop over unbind", "short": "unbind", "role": "rewrite-2"},
+    "level-1-padded": {"label": "padded batch", "short": "padded", "role": "rewrite-2"},
     "rows-rows": {"label": "both by rows", "short": "rows, rows", "role": "eager"},
     "rows-columns": {"label": "weight by columns", "short": "rows, columns", "role": "rewrite"},
     "columns-rows": {"label": "x by columns", "short": "columns, rows", "role": "rewrite"},

@@ -54,6 +54,25 @@ def test_experts_as_a_padded_batch_are_the_same() -> None:
     assert compare(functions, inputs, ("x", "weight"), rounds=0).agree
 
 
+def test_a_loop_over_unbind_is_the_same_and_keeps_its_gradients_small() -> None:
+    inputs = linear.batched_inputs((4, 16, 64), torch.float32, DEVICE)
+    functions = {"index": linear.batched_written, "unbind": linear.batched_unbound}
+    assert compare(functions, inputs, ("x", "weight"), rounds=0).agree
+    assert "SelectBackward0" in graph_of(linear.batched_written, inputs)
+    assert "SelectBackward0" not in graph_of(linear.batched_unbound, inputs)
+
+
+def graph_of(function, inputs: dict[str, torch.Tensor]) -> set[str]:
+    """The names of all functions of the backward."""
+    waiting = [function(*(t.requires_grad_() for t in inputs.values())).grad_fn]
+    found = set()
+    while waiting:
+        if (node := waiting.pop()) is not None:
+            found.add(node.name())
+            waiting += [before for before, _ in node.next_functions]
+    return found
+
+
 @pytest.mark.parametrize(("experts", "tokens"), [(1, 64), (4, 128), (8, 512), (64, 32768)])
 def test_groups_are_unequal_and_begin_at_multiples_of_16(experts: int, tokens: int) -> None:
     sizes = linear.uneven(experts, tokens)
