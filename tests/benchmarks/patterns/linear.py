@@ -100,7 +100,7 @@ def of_layouts(point: Point, device: torch.device) -> Workload:
         return Variant(lambda: partial(function, *stored[name]))
 
     return Workload(
-        variants={name: side(F.linear, name) for name in stored} | {"copied": side(copied, "rows-columns")},
+        variants={name: side(F.linear, name) for name in stored} | {"weight-copied": side(copied, "rows-columns")},
         baseline="rows-rows",
         reference=lambda: {"output": F.linear(x.double(), weight.double())},
         bytes_read=x.nbytes + weight.nbytes,
@@ -227,7 +227,7 @@ LABELS = {
     "columns-columns": {"label": "both by columns", "short": "columns, columns", "role": "rewrite"},
     "left-half": {"label": "x the left half of a wider tensor", "short": "left half", "role": "rewrite-2"},
     "every-other": {"label": "x every other column", "short": "every other", "role": "other"},
-    "copied": {"label": "weight by columns, copied first", "short": "copied", "role": "other-2"},
+    "weight-copied": {"label": "weight by columns, copied first", "short": "weight-copied", "role": "other-2"},
     "larger": {"label": "sizes made larger", "short": "larger", "role": "rewrite"},
 }
 CASE = Case(
