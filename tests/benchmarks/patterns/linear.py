@@ -38,7 +38,8 @@ def points(device: torch.device) -> Iterator[Point]:
         known = BESIDE.get(number, {}) if typical else {}
         beside = tuple(f"level-{name}" for name, (_, directions) in known.items() if point.direction in directions)
         dtype = "bfloat16" if number == 5 else point.dtype  # the compiler takes a grouped product in no other
-        yield replace(point, dtype=dtype, variants=(*(point.variants or ()), *beside))
+        own = [name for name in point.variants or () if number < 4 or name != "level-0-compiled"]  # a loop, unrolled
+        yield replace(point, dtype=dtype, variants=(*own, *beside))
     if device.type == "cpu":
         yield Point(layout_of(256, 512, 512), "float32", "forward", ("calls",))
         yield Point(size_of(256, 255, 256), "float32", "both", ("calls",))
