@@ -297,6 +297,14 @@ def test_a_line_that_one_part_lacks_is_not_taken_from_the_next(printed: Path):
         rendered('{{ captured("kernels/add/table", "mlp", "fast") }}', printed)
 
 
+def test_a_number_of_a_timeline_is_named_after_its_lane(root: Path):
+    content = '{"lanes": [\n{"name": "CUDA calls", "bars": [[80.1, 8.4, "cuLaunchKernel", "launch"]]}\n]}\n'
+    tiny.write(root, CAPTURE | {"name": "kernels/add/timeline", "content": content}, "captures", "timeline")
+    _, page = rendered("""{{ captured("kernels/add/timeline", '{"name": "CUDA calls",', which=2) }}""", root)
+    entry = page.evidence.entries["e1"]
+    assert (entry["value"], entry["label"].partition(",")[0]) == ("8.4", "Number 2 of CUDA calls")
+
+
 def test_what_is_worked_out_from_a_stale_capture_is_stale(printed: Path):
     macro = 'calc("2 * t", unit="us", t=captured_value("kernels/add/table", "mlp", "fast-2"))'
     html, page = rendered(f"{{{{ {macro} }}}}", printed)

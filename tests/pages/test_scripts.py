@@ -235,6 +235,17 @@ def test_a_statement_of_another_file_that_acts_is_not_lost(tmp_path: Path):
     assert printed(scripts.script("snippets/op.py", root), tmp_path) == "1\n3\nTrue\n"
 
 
+@pytest.mark.parametrize(
+    "acting", ["print(best.__name__)", "@functools.partial(print, best.__name__)\ndef noted(): pass"]
+)
+def test_what_is_done_to_a_name_of_another_file_is_not_lost(acting: str, tmp_path: Path):
+    """A registration, such as `op.register_autograd(...)` or `@op.register_fake`, defines nothing that is used."""
+    root = house(tmp_path, op=OP, timer=f"import functools\n{TIMER}\n\n{acting}\n")
+    with pytest.raises(scripts.Entangled, match="acts on what is used"):
+        scripts.merged("snippets/op.py", root)
+    assert printed(scripts.script("snippets/op.py", root), tmp_path).startswith("best")
+
+
 def test_a_panel_offers_a_snippets_script(tmp_path: Path):
     root = house(tmp_path, op=OP, timer=TIMER)
     panel = kernel_files.snippet("snippets/op.py", Place("a.md", "a/", "https://site/"), root)
@@ -314,6 +325,17 @@ def test_a_section_says_where_its_names_are_from(notes: list[str]):
 def test_what_is_said_once_is_not_said_again(notes: list[str]):
     """Nor is an argument taken for the name of another file, nor are Python's own names and a module's."""
     assert len(notes) == 1
+
+
+def test_a_name_that_is_imported_as_another_is_found_under_its_own(tmp_path: Path):
+    renamed = OP.replace("import best", "import best as fastest").replace("best(", "fastest(")
+    marked = renamed.replace("def main", "# --8<-- [start:main]\ndef main")
+    marked = marked.replace("if __name__", "# --8<-- [end:main]\nif __name__")
+    root = house(tmp_path, op=marked, timer=TIMER)
+    elsewhere.forget()
+    page = '---\ntitle: Op\n---\n\n```python\n--8<-- "snippets/op.py:main"\n```\n'
+    text = elsewhere.noted(page, Place("op.md", "op/"), {"op.md": page, "a/timer.md": OTHER}, root)
+    assert '<code>fastest</code> from <a href="../a/timer/#how-it-counts">The timer</a>' in text
 
 
 def test_pages_say_where_names_of_other_pages_are_from():

@@ -21,6 +21,9 @@ BEST = """() => {
 # Nothing means that there has to be no result. A page that is new takes its rows along.
 QUERIES = {
     "mixed precision": ["patterns/mixed-precision/"],
+    "channels last": ["patterns/memory/#channels-last"],
+    "view or reshape": ["patterns/memory/"],
+    "modified by an inplace operation": ["patterns/memory/#in-place"],
     "compile whole": ["patterns/compiler-friendly/"],
     "counter recompiles": ["patterns/compiler-friendly/#state"],
     "mixture of experts": ["patterns/compiler-friendly/#experts"],
@@ -90,6 +93,8 @@ QUERIES = {
     "which attention for training with a padding mask": ["patterns/attention-padding/"],
     "cuda graph": ["#compiled-then-recorded", "compiler/modes/#what-a-cuda-graph-holds-on-to"],
     "what does cold mean": ["reference/glossary/#cold-cache"],
+    "cold": ["reference/questions/#compile-time", "reference/glossary/#cold-cache"],  # caches of two kinds
+    "speed up training": ["validation/diagnosis/"],
     "what does 'cold' mean in this table?": ["reference/glossary/#cold-cache"],
     "what does host-bound mean": ["reference/glossary/#host-bound"],
     "ridge point": ["validation/roofline/#two-bounds-and-the-point-where-they-meet", "reference/glossary/#ridge-point"],
@@ -124,8 +129,9 @@ QUERIES = {
     "torch.profiler": ["validation/profiling/"],
     "how to read a trace": ["validation/profiling/", "validation/diagnosis/"],
     "profiler trace": ["validation/profiling/"],
-    "nsight compute": ["validation/profiling/#counters"],
-    "ERR_NVGPUCTRPERM": ["validation/profiling/#counters", "reference/questions/#profiling"],
+    "profiling tools": ["validation/profiling-tools/"],
+    "nsight compute": ["validation/profiling-tools/#counters"],
+    "ERR_NVGPUCTRPERM": ["validation/profiling-tools/#counters", "reference/questions/#profiling"],
     "cudaLaunchKernel": ["validation/profiling/#full"],
     "record_function": ["validation/profiling/"],
     # whole questions: small words say nothing, and most of the others are enough

@@ -15,6 +15,7 @@ SCALES = {  # as scripts print a unit: what it is worth, in which family of unit
     "KB": (1e3, "B"), "MB": (1e6, "B"), "GB": (1e9, "B"), "KiB": (2**10, "B"), "MiB": (2**20, "B"), "GiB": (2**30, "B"),
     "%": (1e-2, "%"), "x": (1.0, "x"),
 }  # fmt: skip
+LANE = re.compile(r'\{"name": "(.+)",')  # how a lane of a timeline begins: see snippets/validation/profiling.py
 CELL = re.compile(r"\S+(?: \S+)*")
 PRINTED = re.compile(rf"(?<![\w.])(-?\d+(?:,\d{{3}})*(?:\.\d+)?(?:e[-+]\d+)?) ?({'|'.join(SCALES)})?(?!\w|\.\d)")
 
@@ -129,8 +130,9 @@ def number(captures: Captures, capture: Capture, place: Place, labels: list[str]
     scale, family = SCALES.get(unit, (1.0, ""))
     stale = captures.is_stale(capture)
     record = place.source(f"docs/measurements/captures/{capture.name}.json")
+    named = [LANE.sub(r"\1", label) for label in labels]
     entry = {
-        "label": f"Number {which} of {' / '.join(labels)}, printed by {capture.sources.files[0]}",
+        "label": f"Number {which} of {' / '.join(named)}, printed by {capture.sources.files[0]}",
         "value": f"{digits} {unit.replace('us', 'µs')}".strip(),
         **of_run(capture),
         "download_url": record,

@@ -96,7 +96,7 @@ def _imported(origins: Mapping[str, Name], place: Place, texts: Mapping[str, str
         if not (root / path).is_file():
             yield f"{_codes(names)} from <code>{module}</code>"
         else:
-            found = [page_with(path, name, texts, root) for name in names]
+            found = [page_with(path, origins[name].original, texts, root) for name in names]
             # the first place that is more than a page; a page is better than none
             page, anchor = max(filter(None, found), key=lambda each: bool(each[1]), default=("", ""))
             if page and page != place.path:

@@ -220,6 +220,8 @@ def _part(module: Module) -> str:
     found = []
     for node in module.tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom) or not bound(node) & module.used:
+            if _acts_on(node, module):
+                raise Entangled(f"{module.path}:{node.lineno}: a statement that acts on what is used")
             continue
         if not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign):
             raise Entangled(f"{module.path}:{node.lineno}: a statement that does more than to define")
@@ -228,6 +230,13 @@ def _part(module: Module) -> str:
             first -= 1
         found.append("\n".join(lines[first - 1 : node.end_lineno]))
     return "\n\n\n".join([_title(f"of {module.path}"), *found, "\n"])
+
+
+def _acts_on(node: ast.stmt, module: Module) -> bool:
+    """Whether a statement does something to what is used, as `library.define(...)` or a decorator that registers."""
+    acting: list[ast.AST] = [node] if isinstance(node, ast.Expr) else list(getattr(node, "decorator_list", ()))
+    names = {part.id for each in acting for part in ast.walk(each) if isinstance(part, ast.Name)} & module.used
+    return any(not isinstance(module.binds[name], ast.Import | ast.ImportFrom) for name in names)
 
 
 def _body(module: Module) -> str:

@@ -8,6 +8,7 @@ const WHOLE = 3 // what a whole word weighs against the beginning of one
 const ADJACENT = 3 // and two words that stand together, as typed, against the same two apart
 const NAMED = 2 // and a section whose title is the query, without a word more
 const DEFINED = 1000 // and an entry of the glossary, when the query asks what a word means
+const TERM = 3 // and one that is named by the only word
 const GLOSSARY = "reference/glossary/#"
 const MEANING = /^\s*what do(?:es)?\s+(.+?)\s+mean(?:\s+(?:in|on|for|here)\b.*)?\W*$/i // "mean" is a word of statistics otherwise
 const EXCERPT = 200 // characters
@@ -42,7 +43,13 @@ importScripts(new URL(`../assets/javascripts/workers/${location.search.slice(1)}
 const reply = self.postMessage.bind(self)
 self.postMessage = (message) => {
   if (message.type === RESULT) {
-    for (const item of message.data.items.flat()) item.text = excerpt(item.text)
+    for (const item of message.data.items.flat()) {
+      item.text = excerpt(item.text)
+      if ("cplusplus" in (item.terms ?? {})) {
+        item.terms["c++"] = item.terms.cplusplus // as it was typed
+        delete item.terms.cplusplus
+      }
+    }
     notes.postMessage(answering)
   }
   reply(message)
@@ -96,7 +103,7 @@ lunr.Index.prototype.search = function (query) {
     const titled = Object.values(metadata).filter(({ title }) => title).length
     hit.score *= ADJACENT ** neighbours(metadata, words) * (1 + titled / lengths.get(hit.ref))
     if (titled === words.length && titled === lengths.get(hit.ref)) hit.score *= NAMED
-    if (asked && hit.ref.startsWith(GLOSSARY)) hit.score *= DEFINED
+    if (hit.ref.startsWith(GLOSSARY)) hit.score *= asked ? DEFINED : words.length === 1 && titled ? TERM : 1
   }
   return result
 }
