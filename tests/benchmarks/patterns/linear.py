@@ -32,18 +32,21 @@ SIZES = ((4095, 4096), (4100, 4096), (4104, 4096), (1024, 50257))  # inner and c
 
 def points(device: torch.device) -> Iterator[Point]:
     """Each component; layouts of many rows and of few; sizes that are no multiples of 64."""
+    if device.type == "cpu":
+        for number, component in enumerate(COMPONENTS, 1):
+            shape = {"component": number} | dict(zip(component.sizes, component.shapes["tiny"], strict=True))
+            dtype = "bfloat16" if component.name == "experts" else "float32"  # the compiler takes these in no other
+            yield Point(shape, dtype, "forward", ("calls",), ("level-0", "level-1", "level-3"))
+        yield Point(layout_of(64, 128, 128), "float32", "forward", ("calls",))
+        yield Point(size_of(64, 95, 128), "float32", "both", ("calls",))
+        return
     for point in levels.points(device, COMPONENTS):
         number, *sizes = point.shape.values()
-        typical = device.type == "cuda" and tuple(sizes) == COMPONENTS[number - 1].shapes["typical"]
+        typical = tuple(sizes) == COMPONENTS[number - 1].shapes["typical"]
         known = BESIDE.get(number, {}) if typical else {}
         beside = tuple(f"level-{name}" for name, (_, directions) in known.items() if point.direction in directions)
-        dtype = "bfloat16" if number == 5 else point.dtype  # the compiler takes a grouped product in no other
         own = [name for name in point.variants or () if number < 4 or name != "level-0-compiled"]  # a loop, unrolled
-        yield replace(point, dtype=dtype, variants=(*own, *beside))
-    if device.type == "cpu":
-        yield Point(layout_of(256, 512, 512), "float32", "forward", ("calls",))
-        yield Point(size_of(256, 255, 256), "float32", "both", ("calls",))
-        return
+        yield replace(point, variants=(*own, *beside))
     for rows in (8192, 16):
         yield Point(layout_of(rows, 4096, 4096), "bfloat16")
     for inner, columns in SIZES:

@@ -49,15 +49,17 @@ MORE: dict[Any, Callable[[], Function]] = {  # the block with one part of anothe
 
 def points(device: torch.device) -> Iterator[Point]:
     """The block at each level, with one part exchanged at the typical shape; and there each part alone."""
+    if device.type == "cpu":
+        shape = {"component": 1} | dict(zip(BLOCK.sizes, BLOCK.shapes["tiny"], strict=True))
+        yield Point(shape, "float32", "forward", ("calls",), ("level-0", "level-1", "level-3"))
+        return
     for point in levels.points(device, COMPONENTS):
-        if device.type == "cpu":
-            yield point
-        elif tuple(point.shape.values())[1:] != BLOCK.shapes["typical"]:
+        if tuple(point.shape.values())[1:] != BLOCK.shapes["typical"]:
             yield replace(point, variants=(*(point.variants or ()), "level-4-compiled"))
         else:
             modes = ("device", "sustained") if point.direction == "both" else ("device",)
             yield replace(point, modes=modes, variants=(*(point.variants or ()), *(f"level-{name}" for name in MORE)))
-    for number, component in enumerate(PARTS if device.type == "cuda" else (), FIRST):
+    for number, component in enumerate(PARTS, FIRST):
         shape = {"part": number} | dict(zip(component.sizes, component.shapes["typical"], strict=True))
         for direction in ("forward", "both"):
             yield Point(shape, "bfloat16", direction, variants=tuple(f"level-{level}" for level in component.levels))
