@@ -105,6 +105,13 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
         ),
         *(({"update": number, "tokens": 64, "vocabulary": 128, "width": 64}, "both") for number in (1, 2)),
         ({"tied": 1, "tokens": 64, "vocabulary": 128, "width": 64}, "both"),
+    "patterns/linear": [
+        *(({"component": number, "tokens": 64, "width": 256}, "forward both") for number in (1, 3)),
+        ({"component": 2, "tokens": 64, "width": 128, "hidden": 256}, "forward both"),
+        ({"component": 4, "batch": 4, "rows": 32, "width": 64}, "forward both"),
+        ({"component": 5, "experts": 4, "tokens": 128, "width": 64, "hidden": 96}, "forward both"),
+        ({"layout": 1, "rows": 64, "inner": 128, "columns": 256}, "forward"),
+        ({"odd": 1, "rows": 64, "inner": 95, "columns": 250}, "both"),
     ],
     "patterns/mixed-precision": [
         *(({"product": number} | ROWS, "forward") for number in (1, 4, 5, 6)),
@@ -115,6 +122,9 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
     "patterns/softmax-and-loss": [
         *(({"component": number} | ROWS, "forward both") for number in (1, 2)),
         ({"component": 3, "rows": 64, "vocabulary": 1024}, "forward both"),
+    "patterns/transformer-block": [
+        ({"component": 1, "batch": 1, "tokens": 32, "width": 256}, "forward both"),
+        *(({"part": number, "batch": 1, "tokens": 32, "width": 256}, "forward both") for number in range(2, 8)),
     ],
     "validation/memory": [({"layers": 2, "width": 64, "vocabulary": 512, "rows": 2, "length": 64}, "both")],
     "validation/equivalence": [({"rows": 8, "columns": 32768}, "forward")],
