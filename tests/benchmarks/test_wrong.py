@@ -94,6 +94,7 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
         ({"recomputed": 1} | ROWS, "both"),
         *(({"block": number, "batch": 2, "channels": 64, "side": 8}, "forward") for number in (1, 3)),
         ({"block": 2, "batch": 2, "tokens": 32, "width": 128}, "forward"),
+    ],
     "patterns/embeddings": [
         *(
             ({"component": number, "batch": 2, "tokens": 64, "vocabulary": 128, "width": 64}, "forward both")
@@ -105,6 +106,7 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
         ),
         *(({"update": number, "tokens": 64, "vocabulary": 128, "width": 64}, "both") for number in (1, 2)),
         ({"tied": 1, "tokens": 64, "vocabulary": 128, "width": 64}, "both"),
+    ],
     "patterns/linear": [
         *(({"component": number, "tokens": 64, "width": 256}, "forward both") for number in (1, 3)),
         ({"component": 2, "tokens": 64, "width": 128, "hidden": 256}, "forward both"),
@@ -122,6 +124,7 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
     "patterns/softmax-and-loss": [
         *(({"component": number} | ROWS, "forward both") for number in (1, 2)),
         ({"component": 3, "rows": 64, "vocabulary": 1024}, "forward both"),
+    ],
     "patterns/transformer-block": [
         ({"component": 1, "batch": 1, "tokens": 32, "width": 256}, "forward both"),
         *(({"part": number, "batch": 1, "tokens": 32, "width": 256}, "forward both") for number in range(2, 8)),
