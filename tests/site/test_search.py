@@ -21,6 +21,9 @@ BEST = """() => {
 # Nothing means that there has to be no result. A page that is new takes its rows along.
 QUERIES = {
     "mixed precision": ["patterns/mixed-precision/"],
+    "channels last": ["patterns/memory/#channels-last"],
+    "view or reshape": ["patterns/memory/"],
+    "modified by an inplace operation": ["patterns/memory/#in-place"],
     "compile whole": ["patterns/compiler-friendly/"],
     "counter recompiles": ["patterns/compiler-friendly/#state"],
     "mixture of experts": ["patterns/compiler-friendly/#experts"],
