@@ -525,6 +525,10 @@ CAPTURES = (
     Output("patterns/attention", "snippets.patterns.attention"),
     Output("patterns/attention-gpu", "snippets.patterns.attention", device="cuda"),
     Output("patterns/attention-padding/proof", _PADDING, "proof"),
+    *(
+        Output(f"patterns/attention-masks/{part}", "snippets.patterns.attention_masks", part)
+        for part in ("alignment", "rules", "agreement", "rounding", "refuses")
+    ),
     *(Output(f"patterns/mixed-precision/{part}", _MIXED, part) for part in ("rounding", "underflow", "updates")),
     Output("patterns/mixed-precision/autocast", _MIXED, "autocast", device="cuda"),
     Output("patterns/attention-padding/packing", f"{_PADDING}_packing", also=_PADDED),
