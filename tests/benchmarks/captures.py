@@ -540,6 +540,10 @@ CAPTURES = (
         for part in ("ResNet, training", "ResNet", "ResNet, folded", "ViT", "U-Net")
     ),
     *(Output(f"patterns/compute-intensity/{part}", _INTENSITY, part) for part in ("map", "redesigns", "decode")),
+    *(
+        Output(f"patterns/attention-masks/{part}", "snippets.patterns.attention_masks", part)
+        for part in ("alignment", "rules", "agreement", "rounding", "refuses")
+    ),
     *(Output(f"patterns/mixed-precision/{part}", _MIXED, part) for part in ("rounding", "underflow", "updates")),
     Output("patterns/mixed-precision/autocast", _MIXED, "autocast", device="cuda"),
     Output("patterns/attention-padding/packing", f"{_PADDING}_packing", also=_PADDED),
