@@ -32,7 +32,7 @@ def points(device: torch.device) -> Iterator[Point]:
         ):
             on_a_cpu = ("formula", "mask", "flag", "repeated", "chunks", "alone")
             yield Point(shape, "float32", "both", ("calls",), on_a_cpu)
-        yield Point({"decode": 4, "rows": 2, "tokens": 128, "heads": 4}, "float32", "forward", ("calls",), ON_A_CPU)
+        yield Point({"decode": 2, "rows": 2, "tokens": 128, "heads": 4}, "float32", "forward", ("calls",), ON_A_CPU)
         return
     long, medium = ({"rows": rows, "tokens": tokens, "heads": 16} for rows, tokens in ((1, 8192), (4, 2048)))
     rules = [{"causal": 1}, {"window": 1024}, {"alibi": 1}, {"documents": 16}, {"grouped": 4}]
