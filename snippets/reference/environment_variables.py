@@ -48,6 +48,7 @@ SETTINGS = {
         Setting("", f"{DYNAMO}.accumulated_recompile_limit"),
         Setting("", f"{DYNAMO}.fail_on_recompile_limit_hit"),
         Setting("", f"{DYNAMO}.capture_scalar_outputs"),
+        Setting("TORCHDYNAMO_CAPTURE_DYNAMIC_OUTPUT_SHAPE_OPS=1", f"{DYNAMO}.capture_dynamic_output_shape_ops"),
         Setting("", f"{DYNAMO}.ignore_logging_functions"),
         Setting("", f"{DYNAMO}.reorderable_logging_functions"),
         Setting("", f"{DYNAMO}.skip_nnmodule_hook_guards"),

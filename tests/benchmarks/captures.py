@@ -177,6 +177,14 @@ def _friendly() -> Iterator[Output]:
         yield Output(name, _COUNTED, section, also=tuple(f"snippets/{file}.py" for file in also))
 
 
+def _layout() -> Iterator[Output]:
+    """Copies, strides and what working in place breaks."""
+    also = ("compiler/inductor_code", "compiler/what_compile_does", "validation/memory")
+    for section in ("shapes", "heads", "layouts", "in place", "refused", "silent", "growing", "kept"):
+        name = f"patterns/memory/{section.replace(' ', '-')}"
+        yield Output(name, "snippets.patterns.memory", section, also=tuple(f"snippets/{file}.py" for file in also))
+
+
 def _debugging() -> Iterator[Output]:
     """What the procedure of the page finds, and the error messages of its table."""
     files = [f"{_DEBUGGING.replace('.', '/')}{part}.py" for part in ("", "_bugs", "_crash", "_errors")]
@@ -483,6 +491,7 @@ CAPTURES = (
     *_breaks(),
     *_recompilation(),
     *_friendly(),
+    *_layout(),
     *_debugging(),
     *_fusion(),
     *_modes(),

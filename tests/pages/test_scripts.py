@@ -235,7 +235,9 @@ def test_a_statement_of_another_file_that_acts_is_not_lost(tmp_path: Path):
     assert printed(scripts.script("snippets/op.py", root), tmp_path) == "1\n3\nTrue\n"
 
 
-@pytest.mark.parametrize("acting", ["print(best.__name__)", "@functools.partial(print, best.__name__)\ndef noted(): pass"])
+@pytest.mark.parametrize(
+    "acting", ["print(best.__name__)", "@functools.partial(print, best.__name__)\ndef noted(): pass"]
+)
 def test_what_is_done_to_a_name_of_another_file_is_not_lost(acting: str, tmp_path: Path):
     """A registration, such as `op.register_autograd(...)` or `@op.register_fake`, defines nothing that is used."""
     root = house(tmp_path, op=OP, timer=f"import functools\n{TIMER}\n\n{acting}\n")

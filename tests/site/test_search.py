@@ -21,6 +21,9 @@ BEST = """() => {
 # Nothing means that there has to be no result. A page that is new takes its rows along.
 QUERIES = {
     "mixed precision": ["patterns/mixed-precision/"],
+    "channels last": ["patterns/memory/#channels-last"],
+    "view or reshape": ["patterns/memory/"],
+    "modified by an inplace operation": ["patterns/memory/#in-place"],
     "compile whole": ["patterns/compiler-friendly/"],
     "counter recompiles": ["patterns/compiler-friendly/#state"],
     "mixture of experts": ["patterns/compiler-friendly/#experts"],
@@ -79,6 +82,10 @@ QUERIES = {
     "which attention": ["patterns/attention/"],
     "padding mask": ["patterns/attention-padding/"],
     "attention mask slow": ["patterns/attention-padding/"],
+    "sliding window": ["patterns/attention-masks/"],
+    "alibi": ["patterns/attention-masks/"],
+    "one query and a cache": ["patterns/attention-masks/"],
+    "grouped query attention": ["patterns/attention-masks/"],
     "variable length": ["compiler/recompilation/", "patterns/attention-padding/"],
     "attention with variable length": ["patterns/attention-padding/"],
     "varlen": ["patterns/attention-padding/"],

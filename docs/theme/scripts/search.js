@@ -43,7 +43,13 @@ importScripts(new URL(`../assets/javascripts/workers/${location.search.slice(1)}
 const reply = self.postMessage.bind(self)
 self.postMessage = (message) => {
   if (message.type === RESULT) {
-    for (const item of message.data.items.flat()) item.text = excerpt(item.text)
+    for (const item of message.data.items.flat()) {
+      item.text = excerpt(item.text)
+      if ("cplusplus" in (item.terms ?? {})) {
+        item.terms["c++"] = item.terms.cplusplus // as it was typed
+        delete item.terms.cplusplus
+      }
+    }
     notes.postMessage(answering)
   }
   reply(message)
