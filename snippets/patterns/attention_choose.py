@@ -167,7 +167,7 @@ def show_refusals(device: torch.device) -> None:
         print(name)
         shapes = ((2, tokens, n, 128) for n in (heads, kv_heads, kv_heads))
         leaves = [torch.randn(shape, device=device).bfloat16().transpose(1, 2).requires_grad_() for shape in shapes]
-        bias = how["attn_mask"] if "bias" in name else 0.0
+        bias = how["attn_mask"] if "bias" in name else None
         expected = formula(*leaves, mask=dense(rule, 2, tokens, tokens, device), bias=bias).detach()
         for allowed, backend in backends.items():
             call = partial(

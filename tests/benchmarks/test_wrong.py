@@ -79,18 +79,8 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
     ],
     "patterns/attention": [({"tokens": 256, "width": 256, "heads": 2}, "forward")],
     "patterns/attention-choose": [
-        *(
-            ({rule: number, "rows": 2, "tokens": 128, "heads": 4}, "forward both")
-            for rule, number in (
-                ("causal", 1),
-                ("window", 16),
-                ("alibi", 1),
-                ("documents", 3),
-                ("grouped", 2),
-                ("cross", 64),
-            )
-        ),
-        ({"decode": 2, "rows": 2, "tokens": 128, "heads": 4}, "forward"),
+        *(({"mask": mask, "rows": 2, "tokens": 128, "heads": 8}, "forward both") for mask in range(1, 7)),
+        ({"mask": 7, "rows": 2, "tokens": 128, "heads": 8}, "forward"),
     ],
     "patterns/attention-padding": [
         ({"rows": 4, "tokens": 96, "heads": 2, "causal": causal}, "forward both") for causal in (1, 0)

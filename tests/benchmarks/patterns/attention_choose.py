@@ -15,53 +15,49 @@ from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import SOURCES as OWN
 from tests.benchmarks.own import own
 
+CAUSAL, WINDOW, ALIBI, DOCUMENTS, GROUPED, CROSS, DECODE = range(1, 8)  # what a shape's first number says
 SIZE = 128  # of a head
+WIDTH = 8  # a window is as wide as the row, divided by this
+DOCUMENT = 512  # tokens, on average
+GROUP = 4  # heads of q to one of k and v
+FEWER = 4  # queries of cross-attention: as many as keys, divided by this
 ROOM = 8  # of the cache's places, one in so many is empty
 Way = Callable[..., Tensor]  # q, k and v to the result
 Ways = dict[str, Callable[[], Way]]
 
 
 def points(device: torch.device) -> Iterator[Point]:
-    """Long rows and medium ones, as many tokens; then decode. The first number of a shape is that of its rule."""
+    """Long rows and medium ones, as many tokens; then decode. The first number of a shape is that of its mask."""
     if device.type == "cpu":
-        for shape in (
-            {"causal": 1, "rows": 1, "tokens": 128, "heads": 4},
-            {"window": 32, "rows": 1, "tokens": 128, "heads": 4},
-            {"documents": 4, "rows": 1, "tokens": 128, "heads": 4},
-            {"grouped": 2, "rows": 1, "tokens": 128, "heads": 4},
-        ):
-            on_a_cpu = ("formula", "mask", "flag", "repeated", "chunks", "alone")
-            yield Point(shape, "float32", "both", ("calls",), on_a_cpu)
-        yield Point({"decode": 2, "rows": 2, "tokens": 128, "heads": 4}, "float32", "forward", ("calls",), ON_A_CPU)
+        for mask in (CAUSAL, WINDOW, DOCUMENTS, GROUPED):
+            yield Point({"mask": mask, "rows": 1, "tokens": 128, "heads": 8}, "float32", "both", ("calls",), ON_A_CPU)
+        yield Point({"mask": DECODE, "rows": 2, "tokens": 128, "heads": 8}, "float32", "forward", ("calls",), ON_A_CPU)
         return
-    long, medium = ({"rows": rows, "tokens": tokens, "heads": 16} for rows, tokens in ((1, 8192), (4, 2048)))
-    rules = [{"causal": 1}, {"window": 1024}, {"alibi": 1}, {"documents": 16}, {"grouped": 4}]
-    for rule in rules:
-        yield Point(rule | long, "bfloat16", "both")
-    for rule in rules:
-        yield Point(rule | long, "bfloat16", "forward")
-    for rule in rules:
-        fewer = {"documents": 4} if "documents" in rule else rule
-        yield Point(fewer | medium, "bfloat16", "both")
-    cross = {"cross": 512, "rows": 8, "tokens": 2048, "heads": 16}
-    yield Point(cross, "bfloat16", "both")
-    yield Point(cross, "bfloat16", "forward")
+    long, medium, cross = (
+        {"rows": rows, "tokens": tokens, "heads": 16} for rows, tokens in ((1, 8192), (4, 2048), (8, 2048))
+    )
+    for mask in (CAUSAL, WINDOW, ALIBI, DOCUMENTS, GROUPED):
+        yield Point({"mask": mask} | long, "bfloat16", "both")
+        yield Point({"mask": mask} | long, "bfloat16", "forward")
+        yield Point({"mask": mask} | medium, "bfloat16", "both")
+    yield Point({"mask": CROSS} | cross, "bfloat16", "both")
+    yield Point({"mask": CROSS} | cross, "bfloat16", "forward")
     for rows in (1, 16, 64):
-        yield Point({"decode": 4, "rows": rows, "tokens": 8192, "heads": 32}, "bfloat16", "forward")
-        plain = ("formula", "mask", "filled", "folded", "flex")  # allowing one backend only takes the host's time
-        yield Point({"decode": 4, "rows": rows, "tokens": 8192, "heads": 32}, "bfloat16", "forward", ("calls",), plain)
+        decode = {"mask": DECODE, "rows": rows, "tokens": 8192, "heads": 32}
+        yield Point(decode, "bfloat16", "forward")
+        plain = ("formula", "mask", "filled", "folded", "flex")  # to allow one backend takes the host's time
+        yield Point(decode, "bfloat16", "forward", ("calls",), plain)
 
 
-ON_A_CPU = ("formula", "mask", "filled", "folded")
+ON_A_CPU = ("formula", "mask", "flag", "repeated", "chunks", "alone", "filled", "folded")
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
     """Random q, k and v in the order of a projection's output; at padding and in the cache's empty places, too."""
-    rule, number = next(iter(point.shape.items()))
-    rows, tokens, heads = (point.shape[name] for name in ("rows", "tokens", "heads"))
+    rule, rows, tokens, heads = point.shape.values()
     dtype, training = getattr(torch, point.dtype), point.direction == "both"
-    queries = {"cross": number, "decode": 1}.get(rule, tokens)
-    kv_heads = heads // number if rule in ("grouped", "decode") else heads
+    queries = {CROSS: tokens // FEWER, DECODE: 1}.get(rule, tokens)
+    kv_heads = heads // GROUP if rule in (GROUPED, DECODE) else heads
     size = SIZE if device.type == "cuda" else 16
 
     def drawn(n: int, length: int) -> Tensor:
@@ -69,7 +65,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
 
     inputs = [2 * drawn(heads, queries), drawn(kv_heads, tokens), drawn(kv_heads, tokens)]  # weights that differ
     incoming = drawn(heads, queries)
-    say = RULES[rule](number, rows, tokens, heads, dtype, device)
+    say = RULES[rule](rows, tokens, heads, dtype, device)
     names = ("output", "q.grad", "k.grad", "v.grad")
     step = sides.both if training else sides.forward
 
@@ -100,7 +96,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
         bytes_read=q + kv + training * q,
         bytes_written=q + training * (q + kv),
         flops=(2 + 5 * training) * 2 * seen * size,  # two products, and five in backward
-        mix="read" if rule == "decode" else "copy",
+        mix="read" if rule == DECODE else "copy",
         wrong={
             "5% too large": wrongly(wrong.scaled(formula)),
             "scores 10% too large": wrongly(lambda q, k, v: formula(1.1 * q, k, v)),
@@ -132,7 +128,7 @@ class Said:
     ) -> None:
         self.mask, self.ways, self.mistakes, self.filled = mask, ways, mistakes, filled
         self.exact = exact  # the bias in float64
-        self.formula = partial(masks.formula, mask=mask, bias=0.0 if bias is None else bias)
+        self.formula = partial(masks.formula, mask=mask, bias=bias)
 
 
 def by_flex(rule: masks.Rule, rows: int | None, queries: int, keys: int, device: torch.device, **how: object) -> Way:
@@ -164,7 +160,7 @@ def one_more(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
 # ---- the rules ------------------------------------------------------------------------------------------------------
 
 
-def say_causal(number: int, rows: int, tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> Said:
+def say_causal(rows: int, tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> Said:
     mask = masks.dense(masks.causal, 1, tokens, tokens, device)
     every = (1, tokens, tokens, device)
     return Said(
@@ -179,7 +175,8 @@ def say_causal(number: int, rows: int, tokens: int, heads: int, dtype: torch.dty
     )
 
 
-def say_window(width: int, rows: int, tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> Said:
+def say_window(rows: int, tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> Said:
+    width = tokens // WIDTH
     mask = masks.dense(masks.window(width), 1, tokens, tokens, device)
     every = (1, tokens, tokens, device)
     row = choose.make_row([tokens] * rows, device)
@@ -204,7 +201,7 @@ def say_window(width: int, rows: int, tokens: int, heads: int, dtype: torch.dtyp
     )
 
 
-def say_alibi(number: int, rows: int, tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> Said:
+def say_alibi(rows: int, tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> Said:
     mask = masks.dense(masks.causal, 1, tokens, tokens, device)
     slope = masks.slopes(heads, device)
     bias = masks.alibi_bias(slope, mask[0, 0], dtype)[None]
@@ -229,9 +226,9 @@ def say_alibi(number: int, rows: int, tokens: int, heads: int, dtype: torch.dtyp
     )
 
 
-def say_documents(number: int, rows: int, tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> Said:
-    lengths = choose.spread(tokens, number)
-    document = torch.arange(number, device=device).repeat_interleave(torch.tensor(lengths, device=device))
+def say_documents(rows: int, tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> Said:
+    lengths = choose.spread(tokens, max(3, tokens // DOCUMENT))
+    document = torch.arange(len(lengths), device=device).repeat_interleave(torch.tensor(lengths, device=device))
     rule = masks.documents(document.expand(rows, -1))
     mask = masks.dense(rule, 1, tokens, tokens, device)  # all rows alike
     row = choose.make_row(lengths * rows, device)
@@ -258,7 +255,7 @@ def say_documents(number: int, rows: int, tokens: int, heads: int, dtype: torch.
     )
 
 
-def say_grouped(group: int, rows: int, tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> Said:
+def say_grouped(rows: int, tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> Said:
     mask = masks.dense(masks.causal, 1, tokens, tokens, device)
     return Said(
         mask,
@@ -271,7 +268,7 @@ def say_grouped(group: int, rows: int, tokens: int, heads: int, dtype: torch.dty
         },
         {
             "the future not masked": other_mask(everywhere, 1, tokens, tokens, device),
-            "heads in another order": out_of_order(partial(masks.formula, mask=mask), group),
+            "heads in another order": out_of_order(partial(masks.formula, mask=mask), GROUP),
         },
     )
 
@@ -281,7 +278,8 @@ def out_of_order(way: Way, group: int) -> Way:
     return lambda q, k, v: way(q, k.repeat(1, group, 1, 1), v.repeat(1, group, 1, 1))
 
 
-def say_cross(queries: int, rows: int, tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> Said:
+def say_cross(rows: int, tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> Said:
+    queries = tokens // FEWER
     lengths = torch.tensor([round(tokens * (row + 1) / rows) for row in range(rows)], device=device)
     mask = masks.dense(masks.real_keys(lengths), rows, queries, tokens, device)
     every = (rows, queries, tokens, device)
@@ -296,7 +294,7 @@ def say_cross(queries: int, rows: int, tokens: int, heads: int, dtype: torch.dty
     )
 
 
-def say_decode(group: int, rows: int, tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> Said:
+def say_decode(rows: int, tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> Said:
     filled = tokens - tokens // ROOM
     lengths = torch.full((rows,), filled, device=device)
     mask = masks.dense(masks.real_keys(lengths), rows, 1, tokens, device)
@@ -323,20 +321,20 @@ def say_decode(group: int, rows: int, tokens: int, heads: int, dtype: torch.dtyp
         {
             "empty places seen": other_mask(everywhere, rows, 1, tokens, device),
             "is_causal": other_mask(first, rows, 1, tokens, device),
-            "heads in another order": out_of_order(partial(masks.formula, mask=mask), group),
+            "heads in another order": out_of_order(partial(masks.formula, mask=mask), GROUP),
         },
         filled=filled / tokens,
     )
 
 
-RULES: dict[str, Callable[..., Said]] = {
-    "causal": say_causal,
-    "window": say_window,
-    "alibi": say_alibi,
-    "documents": say_documents,
-    "grouped": say_grouped,
-    "cross": say_cross,
-    "decode": say_decode,
+RULES: dict[int, Callable[..., Said]] = {
+    CAUSAL: say_causal,
+    WINDOW: say_window,
+    ALIBI: say_alibi,
+    DOCUMENTS: say_documents,
+    GROUPED: say_grouped,
+    CROSS: say_cross,
+    DECODE: say_decode,
 }
 
 
@@ -355,7 +353,7 @@ def in_float64(inputs: list[Tensor], incoming: Tensor, say: Said, training: bool
             leaves = [
                 t[at].detach().double()[None].requires_grad_(training) for t, at in zip(inputs, here, strict=True)
             ]
-            bias = 0.0 if say.exact is None else -say.exact[of_q[1], None, None] * apart
+            bias = None if say.exact is None else -say.exact[of_q[1], None, None] * apart
             output = masks.formula(leaves[0], leaves[1], leaves[2], mask=mask, bias=bias)
             grads = torch.autograd.grad(output, leaves, incoming[of_q].double()[None]) if training else ()
             for t, at, part in zip(found, (of_q, *here), (output.detach(), *grads), strict=False):
