@@ -78,11 +78,13 @@ def flex(q: Tensor, k: Tensor, v: Tensor, mask: BlockMask, attend: Callable = fl
 
 
 # --8<-- [start:formula]
-def formula(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, bias: Tensor | float = 0.0) -> Tensor:
+def formula(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, bias: Tensor | None = None) -> Tensor:
     """What all of this is checked against. Query head h reads head h // group of k and v."""
     group = q.shape[1] // k.shape[1]
     k, v = (t.repeat_interleave(group, 1) for t in (k, v))
-    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]) + bias
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    if bias is not None:
+        scores = scores + bias
     return scores.masked_fill(~mask, -math.inf).softmax(-1) @ v
 
 
