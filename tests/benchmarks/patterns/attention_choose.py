@@ -88,7 +88,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
     return Workload(
         variants={
             "formula": variant(lambda: formula),
-            "compile": variant(lambda: torch.compile(own(flat(formula)), dynamic=False)),
+            "compile-formula": variant(lambda: torch.compile(own(flat(formula)), dynamic=False)),
             **{name: variant(find) for name, find in say.ways.items()},
         },
         baseline="formula",
@@ -212,7 +212,7 @@ def say_alibi(rows: int, tokens: int, heads: int, dtype: torch.dtype, device: to
     return Said(
         mask,
         {
-            "mask": lambda: partial(masks.with_mask, mask=bias),
+            "bias": lambda: partial(masks.with_mask, mask=bias),
             **by_backends("cudnn", "efficient", attn_mask=bias),
             "flex": lambda: by_flex(masks.causal, None, tokens, tokens, device, score_mod=masks.alibi(slope)),
         },
@@ -363,11 +363,12 @@ def in_float64(inputs: list[Tensor], incoming: Tensor, say: Said, training: bool
 
 LABELS = {
     "formula": {"label": "formula with a mask", "short": "formula", "role": "eager"},
-    "compile": {"label": "formula, compiled", "short": "compiled", "role": "compile-max"},
-    "mask": {"label": "SDPA, mask as data", "short": "mask", "role": "rewrite-2"},
+    "compile-formula": {"label": "formula, compiled", "short": "compiled", "role": "compile-max"},
+    "mask": {"label": "SDPA, boolean mask", "short": "bool mask", "role": "rewrite-2"},
+    "bias": {"label": "SDPA, bias as data", "short": "bias", "role": "rewrite-2"},
     "flag": {"label": "SDPA, is_causal", "short": "is_causal", "role": "peer-1"},
-    "flash": {"label": "SDPA, FlashAttention only", "short": "flash", "role": "peer-1"},
-    "cudnn": {"label": "SDPA, cuDNN only", "short": "cuDNN", "role": "peer-1"},
+    "flash": {"label": "FlashAttention", "role": "peer-2"},
+    "cudnn": {"label": "cuDNN", "role": "peer-1"},
     "efficient": {"label": "SDPA, memory-efficient only", "short": "efficient", "role": "peer-1"},
     "repeated": {"label": "SDPA, heads repeated", "short": "repeated", "role": "rewrite"},
     "chunks": {"label": "SDPA, in chunks", "short": "chunks", "role": "rewrite"},
@@ -375,7 +376,7 @@ LABELS = {
     "filled": {"label": "SDPA, the filled part, no mask", "short": "filled part", "role": "peer-1"},
     "folded": {"label": "SDPA, heads as queries", "short": "heads as queries", "role": "rewrite"},
     "flex": {"label": "FlexAttention, block mask", "short": "Flex", "role": "compile"},
-    "varlen": {"label": "varlen_attn", "short": "varlen", "role": "peer-2"},
+    "varlen": {"label": "varlen_attn, packed rows", "short": "varlen", "role": "peer-2"},
     "nested": {"label": "SDPA, nested tensor", "short": "nested", "role": "other"},
 }
 CASE = Case(
