@@ -175,6 +175,23 @@ def test_rounded_to_bf16_the_row_is_wrong_and_the_square_is_not() -> None:
     assert square < 1e-3 and row > 0.1
 
 
+def test_a_line_of_keys_in_fp32_stands_beside_bf16() -> None:
+    torch.manual_seed(0)
+    q, k, v = (t.bfloat16() for t in inputs(1, 1024, heads=8, kv_heads=8))
+    expected = formula(
+        q.double(),
+        k.double(),
+        v.double(),
+        torch.ones(1, 1024, dtype=torch.bool),
+        alibi_row(slopes(8).double(), 1024, torch.float64),
+    )
+
+    def off(dtype: torch.dtype) -> torch.Tensor:
+        return (with_mask(q, k, v, alibi_row(slopes(8), 1024, dtype)[None]) - expected).abs().max()
+
+    assert off(torch.float32) < 0.03 < 0.3 < off(torch.bfloat16)
+
+
 def test_what_flex_computes_is_not_rounded_first() -> None:
     """In bf16, FlexAttention is as near to float64 as the formula in bf16 with an exact bias."""
     torch.manual_seed(0)
