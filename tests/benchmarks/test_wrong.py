@@ -79,6 +79,10 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
     ],
     "patterns/activations": [({"component": number} | ROWS, "forward both") for number in (1, 2, 3, 4, 5)],
     "patterns/attention": [({"tokens": 256, "width": 256, "heads": 2}, "forward")],
+    "patterns/attention-choose": [
+        *(({"mask": mask, "rows": 2, "tokens": 128, "heads": 8}, "forward both") for mask in range(1, 7)),
+        ({"mask": 7, "rows": 2, "tokens": 128, "heads": 8}, "forward"),
+    ],
     "patterns/attention-padding": [
         ({"rows": 4, "tokens": 96, "heads": 2, "causal": causal}, "forward both") for causal in (1, 0)
     ],
