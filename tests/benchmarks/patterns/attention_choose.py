@@ -374,7 +374,7 @@ LABELS = {
     "chunks": {"label": "SDPA, in chunks", "short": "chunks", "role": "rewrite"},
     "alone": {"label": "SDPA, one call a document", "short": "one by one", "role": "rewrite"},
     "filled": {"label": "SDPA, the filled part, no mask", "short": "filled part", "role": "peer-1"},
-    "folded": {"label": "SDPA, heads as queries", "short": "heads as queries", "role": "rewrite"},
+    "folded": {"label": "folded", "short": "folded", "role": "rewrite"},
     "flex": {"label": "FlexAttention, block mask", "short": "Flex", "role": "compile"},
     "varlen": {"label": "varlen_attn, packed rows", "short": "varlen", "role": "peer-2"},
     "nested": {"label": "SDPA, nested tensor", "short": "nested", "role": "other"},

@@ -288,7 +288,7 @@ LABELS = {
     "saved": {"label": "compile, saved", "short": "saved", "role": "rewrite"},
     "recomputed": {"label": "compile, computed again", "short": "again", "role": "rewrite-2"},
     "channels-last": {"label": "eager, channels last", "short": "channels last", "role": "rewrite"},
-    "folded": {"label": "eager, norms folded", "short": "folded", "role": "rewrite"},
+    "folded": {"label": "folded", "short": "folded", "role": "rewrite"},
     "folded-compile": {"label": "compile, norms folded", "short": "folded, compile", "role": "rewrite-2"},
 }
 CASE = Case(
