@@ -539,13 +539,6 @@ CAPTURES = (
         Output(f"patterns/attention-masks/{part}", "snippets.patterns.attention_masks", part)
         for part in ("alignment", "rules", "agreement", "rounding", "refuses")
     ),
-    Output(
-        "patterns/attention-choose/refuses",
-        "snippets.patterns.attention_choose",
-        "refuses",
-        device="cuda",
-        also=("snippets/patterns/attention_masks.py",),
-    ),
     *(Output(f"patterns/mixed-precision/{part}", _MIXED, part) for part in ("rounding", "underflow", "updates")),
     Output("patterns/mixed-precision/autocast", _MIXED, "autocast", device="cuda"),
     Output("patterns/attention-padding/packing", f"{_PADDING}_packing", also=_PADDED),
