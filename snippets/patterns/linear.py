@@ -194,7 +194,6 @@ def made(dtype: torch.dtype, device: torch.device, **sizes: Shape) -> dict[str, 
     return {name: t.to(dtype) for name, t in drawn.items()}
 
 
-# --8<-- [start:levels]
 QKV = Component(
     name="qkv",
     levels={
@@ -209,7 +208,6 @@ QKV = Component(
     sizes=("tokens", "width"),
     shapes={"tiny": (16, 256), "small": (256, 1024), "typical": (8192, 4096), "large": (16384, 8192)},
 )
-# --8<-- [end:levels]
 GATE_UP = Component(
     name="gate_up",
     levels={

@@ -243,7 +243,6 @@ def rotate_inputs(shape: Shape, dtype: torch.dtype, device: torch.device) -> dic
 SIZES = ("batch", "tokens", "width")
 SHAPES = {"tiny": (1, 16, 256), "small": (1, 128, 512), "typical": (4, 2048, 2048), "large": (2, 4096, 4096)}
 
-# --8<-- [start:levels]
 BLOCK = Component(
     name="block",
     levels={
@@ -260,7 +259,6 @@ BLOCK = Component(
     shapes=SHAPES,
     yardstick=0,  # attention written out rounds its scores, which one kernel does not
 )
-# --8<-- [end:levels]
 COMPONENTS = (BLOCK,)
 
 

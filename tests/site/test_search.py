@@ -21,7 +21,7 @@ BEST = """() => {
 # Nothing means that there has to be no result. A page that is new takes its rows along.
 QUERIES = {
     "int8 weights": ["patterns/compute-intensity/#decode"],
-    "decode one token": ["patterns/compute-intensity/"],
+    "decode one token": ["patterns/attention-choose/"],
     "which fusions are in my model": ["patterns/fusion/"],
     "epilogue": ["patterns/fusion/#epilogue", "compiler/fusion/#products"],
     "mixed precision": ["patterns/mixed-precision/"],
@@ -30,7 +30,7 @@ QUERIES = {
     "modified by an inplace operation": ["patterns/memory/#in-place"],
     "compile whole": ["patterns/compiler-friendly/"],
     "counter recompiles": ["patterns/compiler-friendly/#state"],
-    "mixture of experts": ["patterns/compiler-friendly/#experts"],
+    "mixture of experts": ["patterns/linear/#experts"],
     "LayerDrop": ["patterns/compiler-friendly/#drop"],
     "GradScaler": ["patterns/mixed-precision/#scaling"],
     "tf32": ["patterns/mixed-precision/#tf32"],

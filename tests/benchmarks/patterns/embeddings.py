@@ -218,8 +218,6 @@ WRONG: levels.Wrong = {
 LABELS = {
     "dense": {"label": "dense gradient", "short": "dense", "role": "eager"},
     "sparse": {"label": "sparse gradient", "short": "sparse", "role": "rewrite"},
-    "tied": {"label": "one table", "short": "tied", "role": "eager"},
-    "untied": {"label": "two tables", "short": "untied", "role": "rewrite-2"},
 }
 CASE = Case(
     name="patterns/embeddings",
