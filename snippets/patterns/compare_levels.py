@@ -42,6 +42,23 @@ COMPONENTS = {  # by name, the snippet that it stands in
     "layer_norm": "normalization",
     "rms_norm": "normalization",
     "layer_norm_gelu": "normalization",
+    "gelu": "activations",
+    "gelu_tanh": "activations",
+    "silu": "activations",
+    "quick_gelu": "activations",
+    "swiglu": "activations",
+    "softmax": "softmax_and_loss",
+    "masked_softmax": "softmax_and_loss",
+    "cross_entropy": "softmax_and_loss",
+    "embedding": "embeddings",
+    "positional": "embeddings",
+    "rotary": "embeddings",
+    "qkv": "linear",
+    "gate_up": "linear",
+    "linear_gelu": "linear",
+    "batched": "linear",
+    "experts": "linear",
+    "block": "transformer_block",
 }
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 COLOURS = ("#73716b", "#3d4046", "#8d63b8", "#3372ba", "#b5460f", "#8a2f5f")  # of bars, in turns

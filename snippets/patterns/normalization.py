@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kernels.layer_norm import layer_norm
 from kernels.layer_norm_gelu import layer_norm_gelu
+from kernels.layer_norm_gelu_cuda import layer_norm_gelu as layer_norm_gelu_cuda
 from kernels.rms_norm import rms_norm
 from snippets.patterns.levels import Component, Shape, compiled, scripted
 
@@ -115,6 +116,7 @@ LAYER_NORM_GELU = Component(
         2: lambda: scripted(layer_norm_gelu_written),
         3: lambda: compiled(layer_norm_gelu_native),
         4: lambda: layer_norm_gelu,
+        5: lambda: layer_norm_gelu_cuda,
     },
     reference=layer_norm_gelu_native,
     inputs=inputs,

@@ -90,6 +90,8 @@ _DEBUGGING = "snippets.compiler.debugging"
 _FIRST = "snippets.kernels.first_kernel"
 _FINDINGS = "snippets.validation.compiled_code_findings"
 _FUSION = "snippets.compiler.fusion"
+_FUSED = "snippets.patterns.fusion"
+_INTENSITY = "snippets.patterns.compute_intensity"
 _INDUCTOR = "snippets.compiler.inductor_code"
 _MEMORY = "snippets.validation.memory"
 _MODES = "snippets.compiler.modes"
@@ -97,6 +99,7 @@ _MIXED = "snippets.patterns.mixed_precision"
 _MODULE = "snippets.examples.first_optimized_module"
 _LLAMA = "snippets.examples.llama"
 _PADDING = "snippets.patterns.attention_padding"
+_CANDIDATES = ("snippets/patterns/fusion_candidates.py",)
 _PADDED = ("snippets/patterns/attention_padding.py",)
 _PITFALLS = "snippets.reference.common_pitfalls"
 _PROFILING = "snippets.validation.profiling"
@@ -525,6 +528,13 @@ CAPTURES = (
     Output("patterns/attention", "snippets.patterns.attention"),
     Output("patterns/attention-gpu", "snippets.patterns.attention", device="cuda"),
     Output("patterns/attention-padding/proof", _PADDING, "proof"),
+    *(Output(f"patterns/fusion/{part}", _FUSED, part) for part in ("counted", "recomputed")),
+    Output("patterns/fusion/small", f"{_FUSED}_candidates"),
+    *(
+        Output(f"patterns/fusion/{part.lower().replace(', ', '-')}", f"{_FUSED}_blocks", part, also=_CANDIDATES)
+        for part in ("ResNet, training", "ResNet", "ResNet, folded", "ViT", "U-Net")
+    ),
+    *(Output(f"patterns/compute-intensity/{part}", _INTENSITY, part) for part in ("map", "redesigns", "decode")),
     *(
         Output(f"patterns/attention-masks/{part}", "snippets.patterns.attention_masks", part)
         for part in ("alignment", "rules", "agreement", "rounding", "refuses")
@@ -538,6 +548,8 @@ CAPTURES = (
     Output(
         "patterns/attention-padding/training", f"{_PADDING}_training", "", device="cuda", varies=r"\d\S*", also=_PADDED
     ),
+    Output("patterns/activations/mistakes", "snippets.patterns.activations_mistakes"),
+    Output("patterns/softmax-and-loss/mistakes", "snippets.patterns.softmax_and_loss_mistakes"),
     Output("patterns/normalization/mistakes", "snippets.patterns.normalization_mistakes"),
     Output("validation/compiled-code/fp64", _FINDINGS, "fp64"),
     Output("validation/compiled-code/narrow", _FINDINGS, "narrow"),

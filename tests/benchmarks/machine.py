@@ -57,27 +57,67 @@ def _describe_cpu() -> dict:
     }
 
 
+PATIENCE = 30.0  # seconds for which those who build may go on while somebody wants to be alone
+GRACE = 0.3  # seconds without anybody alone, after which they build again: one point is timed in several modes
+
+
 @contextlib.contextmanager
 def turn(device: torch.device, alone: bool, calls: bool = False) -> Iterator[None]:
     """Until it ends, no other run times on this device; and if it is to be `alone`, none builds or checks there either.
 
     So several runs may share a device: what takes long, compiling, they do at the same time. `calls` are timed by the
-    host's clock: then nothing else goes on at any device of this machine. Who waits holds a gate, through which all
-    others must pass: else those who build, of whom there is always one, would keep out for good who wants to be alone.
+    host's clock: then nothing else goes on at any device of this machine. Who wants to be alone waits until nobody
+    builds, at most `PATIENCE`: then nobody may begin to. Those who wait meanwhile are alone one after another, before
+    anybody builds again: else each time would cost a wait for the slowest build.
     """
     if sys.platform == "win32":
         yield
         return
-    import fcntl
-
     name = torch.cuda.get_device_properties(device).uuid if device.type == "cuda" else device.type
     with contextlib.ExitStack() as stack:
         for place, exclusive in ((name, alone), ("host", calls)):
             path = Path(tempfile.gettempdir()) / f"ridgepoint-{os.getuid()}-{place}.lock"
-            lock = stack.enter_context(path.open("w"))
-            with path.with_suffix(".gate").open("w") as gate:
-                fcntl.flock(gate, fcntl.LOCK_EX)
-                fcntl.flock(lock, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+            stack.enter_context(_alone(path) if exclusive else _with_others(path))
+        yield
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Nobody else has the lock; the gate is held as long, and before the lock, so that nobody waits behind both."""
+    import fcntl
+
+    with path.open("w") as lock, path.with_suffix(".gate").open("a") as gate:
+        last = time.monotonic() + PATIENCE
+        while time.monotonic() < last:
+            fcntl.flock(gate, fcntl.LOCK_SH)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                fcntl.flock(gate, fcntl.LOCK_UN)
+                time.sleep(0.02)
+        else:
+            fcntl.flock(gate, fcntl.LOCK_SH)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            os.utime(gate.fileno())
+
+
+@contextlib.contextmanager
+def _with_others(path: Path) -> Iterator[None]:
+    """Others may have the lock as well, none of them alone: whoever is, or has waited too long to be, has the gate."""
+    import fcntl
+
+    with path.open("w") as lock:
+        while True:
+            with path.with_suffix(".gate").open("a") as gate, contextlib.suppress(BlockingIOError):
+                fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if time.time() - os.fstat(gate.fileno()).st_mtime > GRACE:
+                    fcntl.flock(lock, fcntl.LOCK_SH)
+                    break
+            time.sleep(0.02)
         yield
 
 

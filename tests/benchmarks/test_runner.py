@@ -557,6 +557,7 @@ def test_who_wants_to_be_alone_is_not_kept_out_by_those_who_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(machine, "PATIENCE", 0.0)
     device, order, first, leave = torch.device("cpu"), [], threading.Event(), threading.Event()
 
     def build() -> None:
@@ -597,3 +598,36 @@ def test_a_commit_that_is_none_is_refused(parse: Callable, capsys: pytest.Captur
     with pytest.raises(SystemExit):
         parse(["--commit", "none"])
     assert "expected the hash of a commit, got 'none'" in capsys.readouterr().err
+
+
+def test_those_who_wait_are_alone_one_after_another_before_anybody_builds_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(machine, "GRACE", 2.0)  # a busy machine may stall a thread between its two modes
+    device, order = torch.device("cpu"), []
+
+    def time_in_two_modes(name: str) -> None:
+        for mode in "ab":
+            with machine.turn(device, alone=True):
+                order.append(f"{name}{mode}")
+                time.sleep(0.1)
+
+    def build() -> None:
+        with machine.turn(device, alone=False):
+            order.append("builds")
+
+    with machine.turn(device, alone=False):
+        threads = [threading.Thread(target=time_in_two_modes, args=(name,), daemon=True) for name in "12"]
+        for thread in threads:
+            thread.start()
+        build()  # nobody has waited long
+        monkeypatch.setattr(machine, "PATIENCE", 0.0)
+        threads.append(threading.Thread(target=time_in_two_modes, args=("3",), daemon=True))
+        threads[-1].start()
+        wait_until_held(next(path for path in tmp_path.glob("*.gate") if "host" not in path.name))
+        threads.append(threading.Thread(target=build, daemon=True))
+        threads[-1].start()
+    for thread in threads:
+        thread.join(MINUTES)
+    assert order[0] == order[-1] == "builds" and sorted(order[1:-1]) == ["1a", "1b", "2a", "2b", "3a", "3b"]

@@ -77,15 +77,62 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
         (BLOCK, "forward both"),
         ({"tokens": 64, "width": 256, "hidden": 896}, "both"),
     ],
+    "patterns/activations": [({"component": number} | ROWS, "forward both") for number in (1, 2, 3, 4, 5)],
     "patterns/attention": [({"tokens": 256, "width": 256, "heads": 2}, "forward")],
+    "patterns/attention-choose": [
+        *(({"mask": mask, "rows": 2, "tokens": 128, "heads": 8}, "forward both") for mask in range(1, 7)),
+        ({"mask": 7, "rows": 2, "tokens": 128, "heads": 8}, "forward"),
+    ],
     "patterns/attention-padding": [
         ({"rows": 4, "tokens": 96, "heads": 2, "causal": causal}, "forward both") for causal in (1, 0)
+    ],
+    "patterns/compute-intensity": [
+        *(({"decode": number, "rows": 4, "inner": 512, "columns": 256}, "forward") for number in (1, 2)),
+        ({"merged": 3, "rows": 16, "columns": 256}, "forward"),
+        ({"wide": 64, "rows": 256}, "forward"),
+    ],
+    "patterns/fusion": [
+        *(({family: number} | ROWS, "forward") for family, number in (("vertical", 1), ("vertical", 2))),
+        *(({family: 4} | ROWS, "forward") for family in ("horizontal", "independent")),
+        ({"epilogue": 256} | ROWS, "forward"),
+        ({"recomputed": 1} | ROWS, "both"),
+        *(({"block": number, "batch": 2, "channels": 64, "side": 8}, "forward") for number in (1, 3)),
+        ({"block": 2, "batch": 2, "tokens": 32, "width": 128}, "forward"),
+    ],
+    "patterns/embeddings": [
+        *(
+            ({"component": number, "batch": 2, "tokens": 64, "vocabulary": 128, "width": 64}, "forward both")
+            for number in (1, 2)
+        ),
+        (
+            {"component": 3, "batch": 2, "tokens": 16, "heads": 4, "kv_heads": 2, "head_dim": 64},
+            "forward both",
+        ),
+        *(({"update": number, "tokens": 64, "vocabulary": 128, "width": 64}, "both") for number in (1, 2)),
+        ({"tied": 1, "tokens": 64, "vocabulary": 128, "width": 64}, "both"),
+    ],
+    "patterns/linear": [
+        *(({"component": number, "tokens": 64, "width": 256}, "forward both") for number in (1, 3)),
+        ({"component": 2, "tokens": 64, "width": 128, "hidden": 256}, "forward both"),
+        ({"component": 4, "batch": 4, "rows": 32, "width": 64}, "forward both"),
+        ({"component": 5, "experts": 4, "tokens": 128, "width": 64, "hidden": 96}, "forward both"),
+        ({"layout": 1, "rows": 64, "inner": 128, "columns": 256}, "forward"),
+        ({"odd": 1, "rows": 64, "inner": 95, "columns": 250}, "both"),
     ],
     "patterns/mixed-precision": [
         *(({"product": number} | ROWS, "forward") for number in (1, 4, 5, 6)),
         *(({"step": number, "rows": 2, "length": 32, "width": 64}, "both") for number in (1, 3, 4, 5)),
     ],
+    "patterns/compiler-friendly": [({"rewrite": number, "rows": 8, "width": 16}, "forward") for number in range(1, 11)],
     "patterns/normalization": [({"component": number} | ROWS, "forward both") for number in (1, 2, 3)],
+    "patterns/softmax-and-loss": [
+        *(({"component": number} | ROWS, "forward both") for number in (1, 2)),
+        ({"component": 3, "rows": 64, "vocabulary": 1024}, "forward both"),
+    ],
+    "patterns/transformer-block": [
+        ({"component": 1, "batch": 1, "tokens": 32, "width": 256}, "forward both"),
+        *(({"part": number, "batch": 1, "tokens": 32, "width": 256}, "forward both") for number in range(2, 8)),
+    ],
     "validation/memory": [({"layers": 2, "width": 64, "vocabulary": 512, "rows": 2, "length": 64}, "both")],
     "validation/equivalence": [({"rows": 8, "columns": 32768}, "forward")],
     "validation/roofline": [({"elements": 4096}, "forward"), ({"rows": 8, "inner": 1024, "columns": 1024}, "forward")],

@@ -1,5 +1,6 @@
 """What each level gains over those below, from one run; and lines of code, counted in the source."""
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,13 @@ def test_a_level_is_held_against_the_best_below_it(root: Path) -> None:
     assert [line[6] for line in body] == ["2.50 s"] * 4
     assert body[0][0] == "doubled, 0 as first written"
     assert shown(root, typical, names=("doubled",))[1][0] == "0 as first written"
+
+
+def test_a_class_that_a_level_takes_counts_with_what_it_calls(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    kept = "class Kept:\n    def forward(x):\n        return used(x)\n"
+    path.write_text(f"{kept}\n\ndef used(x):\n    return x\n\n\ndef not_used(x): ...\n")
+    assert ladder.lines_of(path, ast.parse("lambda: Kept.apply", mode="eval").body, tmp_path) == 3 + 2
 
 
 def test_what_a_busy_machine_measured_is_left_out(root: Path) -> None:

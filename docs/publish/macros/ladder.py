@@ -151,12 +151,12 @@ def _component(root: Path, name: str, snippet: str) -> Component:
 
 
 def lines_of(path: Path, expression: ast.expr, root: Path) -> int:
-    """Lines of code of what makes a level: the functions of its file that it takes, and whole files of kernels/.
+    """Lines of code of what makes a level: what it takes of its file, and whole files of kernels/.
 
     A call, such as that of the compiler, is a line as well. Comments, docstrings and blank lines are none.
     """
     tree, code = _parsed(path), _code(path)
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     files = {alias.asname or alias.name: f"{str(node.module).replace('.', '/')}.py" for node in ast.walk(tree)
              if isinstance(node, ast.ImportFrom) and str(node.module).startswith("kernels.")
              for alias in node.names}  # fmt: skip

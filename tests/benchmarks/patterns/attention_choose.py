@@ -1,0 +1,393 @@
+"""Which attention for which mask: every rule by every kernel that takes it, forward, in training and decoding."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
+
+from snippets.patterns import attention_choose as choose
+from snippets.patterns import attention_masks as masks
+from tests.benchmarks import sides, wrong
+from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
+from tests.benchmarks.own import SOURCES as OWN
+from tests.benchmarks.own import own
+
+CAUSAL, WINDOW, ALIBI, DOCUMENTS, GROUPED, CROSS, DECODE = range(1, 8)  # what a shape's first number says
+SIZE = 128  # of a head
+WIDTH = 8  # a window is as wide as the row, divided by this
+DOCUMENT = 512  # tokens, on average
+GROUP = 4  # heads of q to one of k and v
+FEWER = 4  # queries of cross-attention: as many as keys, divided by this
+ROOM = 8  # of the cache's places, one in so many is empty
+Way = Callable[..., Tensor]  # q, k and v to the result
+Ways = dict[str, Callable[[], Way]]
+
+
+def points(device: torch.device) -> Iterator[Point]:
+    """Long rows and medium ones, as many tokens; then decode. The first number of a shape is that of its mask."""
+    if device.type == "cpu":
+        for mask in (CAUSAL, WINDOW, DOCUMENTS, GROUPED):
+            yield Point({"mask": mask, "rows": 1, "tokens": 128, "heads": 8}, "float32", "both", ("calls",), ON_A_CPU)
+        yield Point({"mask": DECODE, "rows": 2, "tokens": 128, "heads": 8}, "float32", "forward", ("calls",), ON_A_CPU)
+        return
+    long, medium, cross = (
+        {"rows": rows, "tokens": tokens, "heads": 16} for rows, tokens in ((1, 8192), (4, 2048), (8, 2048))
+    )
+    for mask in (CAUSAL, WINDOW, ALIBI, DOCUMENTS, GROUPED):
+        yield Point({"mask": mask} | long, "bfloat16", "both")
+        yield Point({"mask": mask} | long, "bfloat16", "forward")
+        yield Point({"mask": mask} | medium, "bfloat16", "both")
+    yield Point({"mask": CROSS} | cross, "bfloat16", "both")
+    yield Point({"mask": CROSS} | cross, "bfloat16", "forward")
+    for rows in (1, 16, 64):
+        decode = {"mask": DECODE, "rows": rows, "tokens": 8192, "heads": 32}
+        yield Point(decode, "bfloat16", "forward")
+        plain = ("formula", "mask", "filled", "folded", "flex")  # to allow one backend takes the host's time
+        yield Point(decode, "bfloat16", "forward", ("calls",), plain)
+
+
+ON_A_CPU = ("formula", "mask", "flag", "repeated", "chunks", "alone", "filled", "folded")
+
+
+def prepare(point: Point, device: torch.device) -> Workload:
+    """Random q, k and v in the order of a projection's output; at padding and in the cache's empty places, too."""
+    rule, rows, tokens, heads = point.shape.values()
+    dtype, training = getattr(torch, point.dtype), point.direction == "both"
+    queries = {CROSS: tokens // FEWER, DECODE: 1}.get(rule, tokens)
+    kv_heads = heads // GROUP if rule in (GROUPED, DECODE) else heads
+    size = SIZE if device.type == "cuda" else 16
+
+    def drawn(n: int, length: int) -> Tensor:
+        return torch.randn(rows, length, n, size, device=device).to(dtype).transpose(1, 2)
+
+    inputs = [2 * drawn(heads, queries), drawn(kv_heads, tokens), drawn(kv_heads, tokens)]  # weights that differ
+    incoming = drawn(heads, queries)
+    say = RULES[rule](rows, tokens, heads, dtype, device)
+    names = ("output", "q.grad", "k.grad", "v.grad")
+    step = sides.both if training else sides.forward
+
+    def call(way: Way) -> Call:
+        leaves = tuple(t.detach().requires_grad_(training) for t in inputs)
+        return step(way, leaves, (), (incoming,))
+
+    def results(returned: object) -> Results:
+        return dict(zip(names, sides.tupled(returned), strict=False))  # type: ignore[arg-type]
+
+    def wrongly(way: Way) -> Callable[[Results], Results]:
+        return lambda baseline: results(call(way)())
+
+    def variant(find: Callable[[], Way]) -> Variant:
+        return Variant(lambda: call(find()), results)
+
+    formula = say.formula
+    seen = int(say.mask.expand(rows, 1, queries, tokens).sum()) * heads
+    q, kv = inputs[0].numel() * dtype.itemsize, int(2 * inputs[1].numel() * dtype.itemsize * say.filled)
+    return Workload(
+        variants={
+            "formula": variant(lambda: formula),
+            "compile-formula": variant(lambda: torch.compile(own(flat(formula)), dynamic=False)),
+            **{name: variant(find) for name, find in say.ways.items()},
+        },
+        baseline="formula",
+        reference=lambda: in_float64(inputs, incoming, say, training),
+        bytes_read=q + kv + training * q,
+        bytes_written=q + training * (q + kv),
+        flops=(2 + 5 * training) * 2 * seen * size,  # two products, and five in backward
+        mix="read" if rule == DECODE else "copy",
+        wrong={
+            "5% too large": wrongly(wrong.scaled(formula)),
+            "scores 10% too large": wrongly(lambda q, k, v: formula(1.1 * q, k, v)),
+            **{name: wrongly(way) for name, way in say.mistakes.items()},
+        },
+    )
+
+
+def flat(way: Way) -> Way:
+    """With a code object, which a partial has not."""
+
+    def apply(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return way(q, k, v)
+
+    return apply
+
+
+class Said:
+    """A rule as the ways take it: its mask and bias, the ways to say it, and what is easily said instead."""
+
+    def __init__(
+        self,
+        mask: Tensor,
+        ways: Ways,
+        mistakes: dict[str, Way],
+        bias: Tensor | None = None,
+        exact: Tensor | None = None,
+        filled: float = 1.0,
+    ) -> None:
+        self.mask, self.ways, self.mistakes, self.filled = mask, ways, mistakes, filled
+        self.exact = exact  # the bias in float64
+        self.formula = partial(masks.formula, mask=mask, bias=bias)
+
+
+def by_flex(rule: masks.Rule, rows: int | None, queries: int, keys: int, device: torch.device, **how: object) -> Way:
+    """Compiled, with a block mask that is made once."""
+    blocks = masks.blocks(rule, rows, queries, keys, device)
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, **all_of_it: object) -> Tensor:
+        return flex_attention(q, k, v, **all_of_it)
+
+    return partial(masks.flex, mask=blocks, attend=torch.compile(own(attention), dynamic=False), **how)
+
+
+def by_backends(*names: str, **how: object) -> Ways:
+    return {name: lambda name=name: partial(choose.only, choose.BACKENDS[name], **how) for name in names}  # type: ignore[misc]
+
+
+def other_mask(rule: masks.Rule, rows: int, queries: int, keys: int, device: torch.device) -> Way:
+    return partial(masks.formula, mask=masks.dense(rule, rows, queries, keys, device))
+
+
+def everywhere(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    return (query >= 0) & (key >= 0)
+
+
+def one_more(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    return key <= query + 1
+
+
+# ---- the rules ------------------------------------------------------------------------------------------------------
+
+
+def say_causal(rows: int, tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> Said:
+    mask = masks.dense(masks.causal, 1, tokens, tokens, device)
+    every = (1, tokens, tokens, device)
+    return Said(
+        mask,
+        {
+            "flag": lambda: partial(F.scaled_dot_product_attention, is_causal=True),
+            "mask": lambda: partial(masks.with_mask, mask=mask),
+            **by_backends("flash", "cudnn", "efficient", is_causal=True),
+            "flex": lambda: by_flex(masks.causal, None, tokens, tokens, device),
+        },
+        {"the future not masked": other_mask(everywhere, *every), "one key too many": other_mask(one_more, *every)},
+    )
+
+
+def say_window(rows: int, tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> Said:
+    width = tokens // WIDTH
+    mask = masks.dense(masks.window(width), 1, tokens, tokens, device)
+    every = (1, tokens, tokens, device)
+    row = choose.make_row([tokens] * rows, device)
+
+    def varlen(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return choose.packed(q, k, v, row, width).unflatten(2, (rows, -1)).squeeze(0).transpose(0, 1)
+
+    return Said(
+        mask,
+        {
+            "mask": lambda: partial(masks.with_mask, mask=mask),
+            **by_backends("cudnn", "efficient", attn_mask=mask),
+            "chunks": lambda: partial(masks.in_chunks, width=width),
+            "flex": lambda: by_flex(masks.window(width), None, tokens, tokens, device),
+            "varlen": lambda: varlen,
+        },
+        {
+            "a key too many": other_mask(masks.window(width + 1), *every),
+            "a key too few": other_mask(masks.window(width - 1), *every),
+            "no window": other_mask(masks.causal, *every),
+        },
+    )
+
+
+def say_alibi(rows: int, tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> Said:
+    mask = masks.dense(masks.causal, 1, tokens, tokens, device)
+    slope = masks.slopes(heads, device)
+    bias = masks.alibi_bias(slope, mask[0, 0], dtype)[None]
+
+    def with_slopes(other: Tensor) -> Way:
+        return partial(masks.formula, mask=mask, bias=masks.alibi_bias(other, mask[0, 0], dtype)[None])
+
+    return Said(
+        mask,
+        {
+            "bias": lambda: partial(masks.with_mask, mask=bias),
+            **by_backends("cudnn", "efficient", attn_mask=bias),
+            "flex": lambda: by_flex(masks.causal, None, tokens, tokens, device, score_mod=masks.alibi(slope)),
+        },
+        {
+            "no bias": partial(masks.formula, mask=mask),
+            "the other sign": with_slopes(-slope),
+            "slopes in the other order": with_slopes(slope.flip(0)),
+        },
+        bias=bias,
+        exact=slope.double(),
+    )
+
+
+def say_documents(rows: int, tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> Said:
+    lengths = choose.spread(tokens, max(3, tokens // DOCUMENT))
+    document = torch.arange(len(lengths), device=device).repeat_interleave(torch.tensor(lengths, device=device))
+    rule = masks.documents(document.expand(rows, -1))
+    mask = masks.dense(rule, 1, tokens, tokens, device)  # all rows alike
+    row = choose.make_row(lengths * rows, device)
+
+    def of_rows(way: Way) -> Way:
+        return lambda *qkv: way(*qkv).unflatten(2, (rows, -1)).squeeze(0).transpose(0, 1)
+
+    return Said(
+        mask,
+        {
+            "mask": lambda: partial(masks.with_mask, mask=mask),
+            **by_backends("cudnn", "efficient", attn_mask=mask),
+            "alone": lambda: partial(masks.each_alone, lengths=lengths),
+            "flex": lambda: by_flex(rule, rows, tokens, tokens, device),
+            "varlen": lambda: of_rows(partial(choose.packed, row=row)),
+            "nested": lambda: of_rows(partial(choose.nested, row=row, shortest=min(lengths))),
+        },
+        {
+            "documents see those before": other_mask(masks.causal, 1, tokens, tokens, device),
+            "boundaries off by one": other_mask(
+                masks.documents(document.roll(1).expand(rows, -1)), 1, tokens, tokens, device
+            ),
+        },
+    )
+
+
+def say_grouped(rows: int, tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> Said:
+    mask = masks.dense(masks.causal, 1, tokens, tokens, device)
+    return Said(
+        mask,
+        {
+            "flag": lambda: partial(masks.grouped, is_causal=True),
+            "repeated": lambda: partial(choose.repeated, is_causal=True),
+            "mask": lambda: partial(masks.grouped, attn_mask=mask),
+            **by_backends("flash", "cudnn", "efficient", is_causal=True, enable_gqa=True),
+            "flex": lambda: by_flex(masks.causal, None, tokens, tokens, device),
+        },
+        {
+            "the future not masked": other_mask(everywhere, 1, tokens, tokens, device),
+            "heads in another order": out_of_order(partial(masks.formula, mask=mask), GROUP),
+        },
+    )
+
+
+def out_of_order(way: Way, group: int) -> Way:
+    """Heads of k and v one after the other, and again: what repeat() does."""
+    return lambda q, k, v: way(q, k.repeat(1, group, 1, 1), v.repeat(1, group, 1, 1))
+
+
+def say_cross(rows: int, tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> Said:
+    queries = tokens // FEWER
+    lengths = torch.tensor([round(tokens * (row + 1) / rows) for row in range(rows)], device=device)
+    mask = masks.dense(masks.real_keys(lengths), rows, queries, tokens, device)
+    every = (rows, queries, tokens, device)
+    return Said(
+        mask,
+        {
+            "mask": lambda: partial(masks.with_mask, mask=mask),
+            **by_backends("cudnn", "efficient", attn_mask=mask),
+            "flex": lambda: by_flex(masks.real_keys(lengths), rows, queries, tokens, device),
+        },
+        {"padding seen": other_mask(everywhere, *every), "causal": other_mask(masks.causal, *every)},
+    )
+
+
+def say_decode(rows: int, tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> Said:
+    filled = tokens - tokens // ROOM
+    lengths = torch.full((rows,), filled, device=device)
+    mask = masks.dense(masks.real_keys(lengths), rows, 1, tokens, device)
+    first = masks.real_keys(torch.ones_like(lengths))
+
+    def folded(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return masks.heads_as_queries(q, k[:, :, :filled], v[:, :, :filled])
+
+    def alone(backend: str) -> Way:
+        with_flag = partial(choose.only, choose.BACKENDS[backend], enable_gqa=True)
+        return lambda q, k, v: with_flag(q, k[:, :, :filled], v[:, :, :filled])
+
+    return Said(
+        mask,
+        {
+            "mask": lambda: partial(masks.grouped, attn_mask=mask),
+            "filled": lambda: partial(choose.filled_part, filled=filled),
+            "folded": lambda: folded,
+            "flash": lambda: alone("flash"),
+            "cudnn": lambda: alone("cudnn"),
+            "efficient": lambda: alone("efficient"),
+            "flex": lambda: by_flex(masks.real_keys(lengths), rows, 1, tokens, device),
+        },
+        {
+            "empty places seen": other_mask(everywhere, rows, 1, tokens, device),
+            "is_causal": other_mask(first, rows, 1, tokens, device),
+            "heads in another order": out_of_order(partial(masks.formula, mask=mask), GROUP),
+        },
+        filled=filled / tokens,
+    )
+
+
+RULES: dict[int, Callable[..., Said]] = {
+    CAUSAL: say_causal,
+    WINDOW: say_window,
+    ALIBI: say_alibi,
+    DOCUMENTS: say_documents,
+    GROUPED: say_grouped,
+    CROSS: say_cross,
+    DECODE: say_decode,
+}
+
+
+def in_float64(inputs: list[Tensor], incoming: Tensor, say: Said, training: bool) -> Results:
+    """One row and one head of k and v at a time, with the heads of q that read it: else scores fill the memory."""
+    rows, heads, queries = incoming.shape[:3]
+    kv_heads, keys = inputs[1].shape[1:3]
+    group = heads // kv_heads
+    found: list[Tensor] = [torch.empty(t.shape, dtype=torch.float64, device=t.device) for t in (incoming, *inputs)]
+    apart = torch.arange(queries, device=incoming.device)[:, None] - torch.arange(keys, device=incoming.device)
+    for row in range(rows):
+        mask = say.mask[row % len(say.mask)]
+        for head in range(kv_heads):
+            of_q, of_kv = (row, slice(head * group, (head + 1) * group)), (row, slice(head, head + 1))
+            here = (of_q, of_kv, of_kv)
+            leaves = [
+                t[at].detach().double()[None].requires_grad_(training) for t, at in zip(inputs, here, strict=True)
+            ]
+            bias = None if say.exact is None else -say.exact[of_q[1], None, None] * apart
+            output = masks.formula(leaves[0], leaves[1], leaves[2], mask=mask, bias=bias)
+            grads = torch.autograd.grad(output, leaves, incoming[of_q].double()[None]) if training else ()
+            for t, at, part in zip(found, (of_q, *here), (output.detach(), *grads), strict=False):
+                t[at] = part[0]
+    return dict(zip(("output", "q.grad", "k.grad", "v.grad")[: 4 if training else 1], found, strict=False))
+
+
+LABELS = {
+    "formula": {"label": "formula with a mask", "short": "formula", "role": "eager"},
+    "compile-formula": {"label": "formula, compiled", "short": "compiled", "role": "compile-max"},
+    "mask": {"label": "SDPA, boolean mask", "short": "bool mask", "role": "rewrite-2"},
+    "bias": {"label": "SDPA, bias as data", "short": "bias", "role": "rewrite-2"},
+    "flag": {"label": "SDPA, is_causal", "short": "is_causal", "role": "peer-1"},
+    "flash": {"label": "FlashAttention", "role": "peer-2"},
+    "cudnn": {"label": "cuDNN", "role": "peer-1"},
+    "efficient": {"label": "SDPA, memory-efficient only", "short": "efficient", "role": "peer-1"},
+    "repeated": {"label": "SDPA, heads repeated", "short": "repeated", "role": "rewrite"},
+    "chunks": {"label": "SDPA, in chunks", "short": "chunks", "role": "rewrite"},
+    "alone": {"label": "SDPA, one call a document", "short": "one by one", "role": "rewrite"},
+    "filled": {"label": "SDPA, the filled part, no mask", "short": "filled part", "role": "peer-1"},
+    "folded": {"label": "folded", "short": "folded", "role": "rewrite"},
+    "flex": {"label": "FlexAttention, block mask", "short": "Flex", "role": "compile"},
+    "varlen": {"label": "varlen_attn, packed rows", "short": "varlen", "role": "peer-2"},
+    "nested": {"label": "SDPA, nested tensor", "short": "nested", "role": "other"},
+}
+CASE = Case(
+    name="patterns/attention-choose",
+    question="Which attention for a causal mask, a window, ALiBi, packed documents, grouped queries, and decode?",
+    sources=(
+        "snippets/patterns/attention_choose.py",
+        "snippets/patterns/attention_masks.py",
+        *sides.SOURCES,
+        *OWN,
+    ),
+    points=points,
+    prepare=prepare,
+)

@@ -1,0 +1,163 @@
+"""Redesigns that change FLOPs per byte: weights of one byte, products that are merged, and layers that are wide."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from snippets.patterns.compute_intensity_decode import converted, in_the_product, quantised, restored
+from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
+from tests.benchmarks.own import SOURCES, own
+from tests.benchmarks.sides import compiled_with_every_knob, tupled
+
+WEIGHTS = (torch.int8, torch.float8_e4m3fn)  # a point's "decode" counts from 1
+LARGE = 8192
+FEW = ("eager", "converted", "compile", "inside")
+
+
+def points(device: torch.device) -> Iterable[Point]:
+    """Decode from 1 to 1024 rows; three products of one input; the same FLOPs in products of four widths."""
+    if device.type == "cpu":
+        yield Point({"decode": 1, "rows": 1, "inner": 1024, "columns": 1024}, "float32", modes=("calls",))
+        yield Point({"merged": 3, "rows": 64, "columns": 512}, "float32", modes=("calls",))
+        yield Point({"wide": 256, "rows": 1024}, "float32", modes=("calls",))
+        return
+    for rows in (1, 4, 16, 64, 256, 1024):
+        names = None if rows in (1, 16) else FEW  # every knob is slow to build
+        yield Point({"decode": 1, "rows": rows, "inner": LARGE, "columns": LARGE}, "bfloat16", variants=names)
+    for rows in (1, 16, 64):
+        yield Point({"decode": 2, "rows": rows, "inner": LARGE, "columns": LARGE}, "bfloat16", variants=FEW)
+    for rows in (1, 64, 4096):
+        yield Point({"merged": 3, "rows": rows, "columns": 4096}, "bfloat16", modes=("device", "graph"))
+    for width in (64, 256, 1024, 4096):
+        yield Point({"wide": width, "rows": 2**35 // width**2}, "bfloat16")
+
+
+def prepare(point: Point, device: torch.device) -> Workload:
+    """The first of the shape's sizes says which family the point belongs to."""
+    family, *_ = point.shape
+    number, *sizes = point.shape.values()
+    make = {"decode": of_decode, "merged": of_merged, "wide": of_wide}[family]
+    return make(number, *sizes, getattr(torch, point.dtype), device)  # type: ignore[operator]
+
+
+def of_decode(number: int, rows: int, inner: int, columns: int, dtype: torch.dtype, device: torch.device) -> Workload:
+    """A linear layer with weights that one byte each holds; eager has the same weights in two."""
+    x = torch.randn(rows, inner, device=device).to(dtype)
+    small, scale = quantised(torch.randn(columns, inner, device=device) / inner**0.5, WEIGHTS[number - 1])
+    wide = restored(small, scale, dtype)
+    calls: dict[str, Callable[[], Tensor]] = {
+        "eager": partial(F.linear, x, wide),
+        "converted": partial(converted, x, small, scale),
+        "compile": partial(torch.compile(own(converted), dynamic=False), x, small, scale),
+        "compile-max": partial(compiled_with_every_knob(own(converted)), x, small, scale),
+    }
+    if device.type == "cuda" and rows <= 64:
+        calls["inside"] = partial(in_the_product, x, small, scale)
+
+    def of(weights: Tensor, factor: Tensor = scale) -> Callable[[Results], Results]:
+        return lambda baseline: {"output": (F.linear(x.float(), weights.float()) * factor).to(dtype)}
+
+    return Workload(
+        variants={name: variant(call, name in ("compile-max", "inside")) for name, call in calls.items()},
+        baseline="eager",
+        reference=lambda: {"output": F.linear(x.double(), small.double()) * scale.double()},
+        bytes_read=x.nbytes + small.nbytes + scale.nbytes,
+        bytes_written=rows * columns * dtype.itemsize,
+        flops=2 * rows * inner * columns,
+        mix="read",
+        wrong={
+            "5% too large": of(small, 1.05 * scale),
+            "each column has its neighbour's scale": of(small, scale.roll(1) * 1.03),
+            "an eighth of the terms left out": of(F.pad(small.float()[:, inner // 8 :], (inner // 8, 0))),
+            "weights without a sign": of(small.float().abs()),
+        },
+    )
+
+
+def of_merged(count: int, rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Workload:
+    """Query, key and value of grouped attention: the first as wide as the input, the others a quarter of that."""
+    x = torch.randn(rows, columns, device=device).to(dtype)
+    sizes = [columns, *[columns // 4] * (count - 1)]
+    weights = [(torch.randn(size, columns, device=device) / columns**0.5).to(dtype) for size in sizes]
+    all_ = torch.cat(weights)
+
+    def apart() -> tuple[Tensor, ...]:
+        return tuple(F.linear(x, weight) for weight in weights)
+
+    def merged() -> tuple[Tensor, ...]:
+        return F.linear(x, all_).split(sizes, -1)
+
+    def results(returned: object) -> Results:
+        return dict(zip(("query", "key", "value"), tupled(returned), strict=True))  # type: ignore[arg-type]
+
+    def reference() -> Results:
+        return results(tuple(F.linear(x.double(), weight.double()) for weight in weights))
+
+    return Workload(
+        variants={"eager": variant(apart, results=results), "merged": variant(merged, results=results)},
+        baseline="eager",
+        reference=reference,
+        bytes_read=x.nbytes + all_.nbytes,
+        bytes_written=rows * sum(sizes) * dtype.itemsize,
+        flops=2 * rows * columns * sum(sizes),
+        mix="read",
+        wrong={
+            "key and value exchanged": lambda right: {**right, "key": right["value"], "value": right["key"]},
+            "query 5% too large": lambda right: {**right, "query": 1.05 * right["query"]},
+            "the last eighth of the values is not written": lambda right: {**right, "value": unwritten(right["value"])},
+        },
+    )
+
+
+def of_wide(width: int, rows: int, dtype: torch.dtype, device: torch.device) -> Workload:
+    """A square layer. With a quarter of the rows, twice the width has as many FLOPs, and half the bytes."""
+    x = torch.randn(rows, width, device=device).to(dtype)
+    weight = (torch.randn(width, width, device=device) / width**0.5).to(dtype)
+    return Workload(
+        variants={"eager": variant(partial(F.linear, x, weight))},
+        baseline="eager",
+        reference=lambda: {"output": F.linear(x.double(), weight.double())},
+        bytes_read=x.nbytes + weight.nbytes,
+        bytes_written=x.nbytes,
+        flops=2 * rows * width**2,
+        wrong={
+            "5% too large": lambda right: {"output": 1.05 * right["output"]},
+            "the last eighth is not written": lambda right: {"output": unwritten(right["output"])},
+            "the weight is not transposed": lambda right: {"output": x @ weight},
+        },
+    )
+
+
+def variant(
+    call: Callable[[], Tensor | tuple[Tensor, ...]],
+    chooses_by_timing: bool = False,
+    results: Callable[[object], Results] = lambda returned: {"output": returned},  # type: ignore[dict-item]
+) -> Variant:
+    def build() -> Call:
+        call()  # compiles
+        return call
+
+    return Variant(build, results, chooses_by_timing=chooses_by_timing)
+
+
+def unwritten(t: Tensor) -> Tensor:
+    """The last columns were never written."""
+    size = max(1, t.shape[-1] // 8)
+    return F.pad(t[..., :-size], (0, size))
+
+
+LABELS = {
+    "inside": {"label": "converted in the product", "short": "in the product", "role": "ours"},
+    "converted": {"label": "eager, converted before", "short": "converted", "role": "rewrite"},
+    "merged": {"label": "one product", "role": "rewrite"},
+}
+CASE = Case(
+    name="patterns/compute-intensity",
+    question="What do fewer bytes, more rows, one product for several and wider layers gain on each side of the ridge?",
+    sources=("snippets/patterns/compute_intensity_decode.py", "tests/benchmarks/sides.py", *SOURCES),
+    points=points,
+    prepare=prepare,
+)

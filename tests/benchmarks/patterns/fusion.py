@@ -1,0 +1,306 @@
+"""What each kind of fusion saves, and what the compiler saves on blocks of three models."""
+
+import copy
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from snippets.compiler.what_compile_does import nbytes
+from snippets.patterns import fusion as ways
+from snippets.patterns.fusion_blocks import ResNetBlock, UNetBlock, ViTBlock, folded
+from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
+from tests.benchmarks.own import SOURCES, own
+from tests.benchmarks.sides import both, compiled_with_every_knob, tupled
+
+Function = Callable[..., Tensor | tuple[Tensor, ...]]
+VERTICAL = (ways.used_once, ways.used_again)  # a point's "vertical" counts from 1
+BLOCKS = (ResNetBlock, ViTBlock, UNetBlock)  # and its "block"
+
+
+def points(device: torch.device) -> Iterable[Point]:
+    """Tensors that do not fit into a cache; a product with a short sum and with a long one; a block of each model."""
+    if device.type == "cpu":
+        for family in ("vertical", "horizontal", "epilogue"):
+            yield Point({family: 1, "rows": 512, "columns": 1024}, "float32", "forward", ("calls",))
+        return
+    large = {"rows": 16384, "columns": 4096}
+    for number in (1, 2):
+        yield Point({"vertical": number} | large, "bfloat16")
+    yield Point({"horizontal": 3} | large, "bfloat16")
+    yield Point({"independent": 64, "rows": 16, "columns": 1024}, "bfloat16", modes=("graph", "calls"))
+    few = ("eager", "written-over", "as-epilogue", "compile")
+    for inner, variants in ((512, None), (4096, few)):
+        yield Point({"epilogue": inner, "rows": 16384, "columns": 8192}, "bfloat16", variants=variants)
+    yield Point({"recomputed": 1} | large, "bfloat16", "both")
+    yield Point({"block": 1, "batch": 128, "channels": 256, "side": 56}, "bfloat16")
+    yield Point({"block": 2, "batch": 128, "tokens": 197, "width": 768}, "bfloat16")
+    yield Point({"block": 3, "batch": 16, "channels": 320, "side": 64}, "bfloat16")
+
+
+def prepare(point: Point, device: torch.device) -> Workload:
+    """The first of the shape's sizes says which family the point belongs to."""
+    family, *_ = point.shape
+    number, *sizes = point.shape.values()
+    dtype = getattr(torch, point.dtype)
+    if family == "block":
+        return of_block(number, sizes, dtype, device)
+    if family == "epilogue":
+        return of_epilogue(number, *sizes, dtype, device)  # type: ignore[call-arg]
+    if family == "recomputed":
+        return of_recomputed(*sizes, dtype, device)  # type: ignore[call-arg]
+    return of_elements(family, number, *sizes, dtype, device)  # type: ignore[call-arg]
+
+
+# ---- functions of which all variants get the same inputs ------------------------------------------------------------
+
+
+def of_elements(
+    family: str, number: int, rows: int, columns: int, dtype: torch.dtype, device: torch.device
+) -> Workload:
+    """Vertical: an intermediate result that is needed elsewhere, or not. Horizontal: a shared input, or none."""
+    count = number if family == "independent" else 1
+    tensors = [torch.randn(rows, columns, device=device).to(dtype) for _ in range(count)]
+    function: Function = VERTICAL[number - 1] if family == "vertical" else ways.statistics
+    if family == "vertical":
+        tensors += [torch.randn(columns, device=device).to(dtype) for _ in range(2)]
+    if family == "independent":
+        function = ways.each_scaled
+    variants: dict[str, Function] = {"eager": function, "compile": torch.compile(own(function), dynamic=False)}
+    if family == "independent":
+        variants["one-call"] = ways.scaled_together
+    written = rows * columns * dtype.itemsize * (number if family != "horizontal" else 0)
+    return workload(variants, tensors, written, flops=rows * columns, mix="read" if family == "horizontal" else "copy")
+
+
+def of_epilogue(inner: int, rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Workload:
+    """relu(x @ w.T + b), where each element of the product is a sum over `inner` terms."""
+    x = torch.randn(rows, inner, device=device).to(dtype)
+    weight = (torch.randn(columns, inner, device=device) / inner**0.5).to(dtype)
+    bias = torch.randn(columns, device=device).to(dtype)
+    return workload(
+        {
+            "eager": ways.apart,
+            "written-over": ways.in_place,
+            "as-epilogue": ways.in_the_product,
+            "compile": torch.compile(own(ways.apart), dynamic=False),
+            "compile-max": compiled_with_every_knob(own(ways.apart)),
+        },
+        [x, weight, bias],
+        rows * columns * dtype.itemsize,
+        flops=2 * rows * columns * inner,
+        false={"no bias": lambda x, w, b: ways.apart(x, w, 0 * b)},
+    )
+
+
+def workload(
+    variants: dict[str, Function],
+    inputs: list[Tensor],
+    written: int,
+    flops: int,
+    mix: str = "copy",
+    false: dict[str, Function] | None = None,
+) -> Workload:
+    """Forward only. The first variant is the baseline, and the reference in float64."""
+    eager = variants["eager"]
+
+    def build(name: str) -> Call:
+        call = partial(variants[name], *inputs)
+        call()  # compiles
+        return call
+
+    def wrongly(function: Function) -> Callable[[Results], Results]:
+        return lambda baseline: named(function(*inputs))
+
+    def scaled(results: Results) -> Results:
+        return {name: 1.05 * t for name, t in results.items()}
+
+    return Workload(
+        variants={
+            name: Variant(partial(build, name), named, chooses_by_timing=name == "compile-max") for name in variants
+        },
+        baseline="eager",
+        reference=lambda: {name: t.double() for name, t in named(eager(*(t.double() for t in inputs))).items()},
+        bytes_read=nbytes(inputs),
+        bytes_written=written,
+        flops=flops,
+        mix=mix,
+        wrong={"5% too large": scaled, "the last eighth is not written": cut, "half of it is its neighbours'": shifted}
+        | {what: wrongly(function) for what, function in (false or {}).items()},
+    )
+
+
+def cut(results: Results) -> Results:
+    """The last rows of each result were never written."""
+    out = {name: t.clone() for name, t in results.items()}
+    for t in out.values():
+        t[-max(1, len(t) // 8) :] = 0
+    return out
+
+
+def shifted(results: Results) -> Results:
+    """Half of the rows are those of the row after."""
+    return {name: torch.cat([t[: len(t) // 2], t[len(t) // 2 :].roll(1, 0)]) for name, t in results.items()}
+
+
+def named(returned: object) -> Results:
+    return {f"output {n}" if n else "output": t for n, t in enumerate(tupled(returned))}  # type: ignore[arg-type]
+
+
+# ---- a step: what backward needs is saved, or computed again --------------------------------------------------------
+
+
+def of_recomputed(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Workload:
+    """silu(gate) * up, forward and backward."""
+    gate, up, grad = (torch.randn(rows, columns, device=device).to(dtype) for _ in range(3))
+
+    def leaves() -> tuple[Tensor, Tensor]:
+        return gate.detach().requires_grad_(), up.detach().requires_grad_()
+
+    def by_hand(saves: bool) -> Call:
+        """Two compiled kernels, of which the second gets what the first kept."""
+        first, second = (
+            torch.compile(own(function), dynamic=False)
+            for function in (
+                (ways.forward_saving, ways.backward_of_saved) if saves else (ways.gated, ways.backward_recomputing)
+            )
+        )
+
+        def step() -> tuple[Tensor, ...]:
+            if saves:
+                y, sigmoid, activated = first(gate, up)
+                return y, *second(grad, up, sigmoid, activated)
+            return first(gate, up), *second(grad, gate, up)
+
+        return step
+
+    def results(returned: object) -> Results:
+        return dict(zip(("output", "gate.grad", "up.grad"), returned, strict=True))  # type: ignore[call-overload]
+
+    def reference() -> Results:
+        exact = tuple(t.double().requires_grad_() for t in (gate, up))
+        return results(both(ways.gated, exact, (), (grad.double(),))())
+
+    size = rows * columns * dtype.itemsize
+    compiled = torch.compile(own(ways.gated), dynamic=False)
+    return Workload(
+        variants={
+            "eager": Variant(lambda: both(ways.gated, leaves(), (), (grad,)), results),
+            "compile": Variant(lambda: both(compiled, leaves(), (), (grad,)), results),
+            "saved": Variant(partial(by_hand, True), results),
+            "recomputed": Variant(partial(by_hand, False), results),
+        },
+        baseline="eager",
+        reference=reference,
+        bytes_read=5 * size,
+        bytes_written=3 * size,
+        flops=20 * rows * columns,
+        mix="triad",
+        wrong={
+            "gate's gradient 5% too large": lambda right: {**right, "gate.grad": 1.05 * right["gate.grad"]},
+            "gate's gradient is up's": lambda right: {**right, "gate.grad": right["up.grad"]},
+            "the last eighth is not written": cut,
+        },
+    )
+
+
+# ---- blocks ---------------------------------------------------------------------------------------------------------
+
+
+def of_block(number: int, sizes: list[int], dtype: torch.dtype, device: torch.device) -> Workload:
+    """Inference: random weights, and random statistics in the batch norms; the ResNet with channels last.
+
+    Eager has the U-Net in both layouts, since a group norm wants one and a convolution the other.
+    """
+    batch, second, third = sizes
+    kind = BLOCKS[number - 1]
+    model: nn.Module = ViTBlock(third, third // 64) if kind is ViTBlock else kind(second)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.running_mean, -0.5, 0.5)
+            nn.init.uniform_(module.running_var, 0.5, 1.5)
+    shape = (batch, second, third) if kind is ViTBlock else (batch, second, third, third)
+    inputs = [torch.randn(shape, device=device).to(dtype)]
+    model = model.to(device, dtype).eval()
+    if kind is UNetBlock:
+        inputs.append(torch.randn(batch, second, device=device).to(dtype))
+    last = torch.channels_last
+    if kind is ResNetBlock:
+        model, inputs[0] = model.to(memory_format=last), inputs[0].to(memory_format=last)
+
+    def at(module: nn.Module, compile_: bool, inputs: list[Tensor] = inputs) -> Variant:
+        def build() -> Call:
+            made = torch.compile(copy.deepcopy(module), dynamic=False) if compile_ else module
+
+            def call() -> Tensor:
+                with torch.no_grad():
+                    return made(*inputs)
+
+            call()
+            return call
+
+        return Variant(build)
+
+    def reference() -> Results:
+        with torch.no_grad():
+            return {"output": copy.deepcopy(model).double()(*(t.double() for t in inputs))}
+
+    variants = {"eager": at(model, False), "compile": at(model, True)}
+    if kind is UNetBlock:
+        image, time = inputs
+        of_last = [image.to(memory_format=last), time]
+        variants["channels-last"] = at(copy.deepcopy(model).to(memory_format=last), False, of_last)
+    if isinstance(model, ResNetBlock):
+        made = folded(model).to(memory_format=last)
+        variants |= {"folded": at(made, False), "folded-compile": at(made, True)}
+    return Workload(
+        variants=variants,
+        baseline="eager",
+        reference=reference,
+        bytes_read=nbytes(inputs) + nbytes(list(model.parameters())),
+        bytes_written=inputs[0].nbytes,
+        flops=flops_of(kind, batch, second, third),
+        wrong={
+            "5% too large": lambda right: {"output": 1.05 * right["output"]},
+            "the last eighth is not written": cut,
+            "without the residual": lambda right: {"output": right["output"] - inputs[0]},
+        },
+    )
+
+
+def flops_of(kind: type[nn.Module], batch: int, second: int, third: int) -> int:
+    """Of the matrix products."""
+    if kind is ViTBlock:
+        tokens, width = second, third
+        return 2 * batch * tokens * 12 * width**2 + 4 * batch * tokens**2 * width
+    channels, places = second, batch * third**2
+    if kind is UNetBlock:
+        return 2 * places * 2 * 9 * channels**2 + 2 * batch * channels**2
+    inner = channels // 4
+    return 2 * places * (2 * channels * inner + 9 * inner**2)
+
+
+LABELS = {
+    "written-over": {"label": "eager, in place", "short": "in place", "role": "rewrite"},
+    "as-epilogue": {"label": "the library's epilogue", "short": "epilogue", "role": "rewrite-2"},
+    "one-call": {"label": "one call for all", "short": "one call", "role": "rewrite"},
+    "saved": {"label": "compile, saved", "short": "saved", "role": "rewrite"},
+    "recomputed": {"label": "compile, computed again", "short": "again", "role": "rewrite-2"},
+    "channels-last": {"label": "eager, channels last", "short": "channels last", "role": "rewrite"},
+    "folded": {"label": "folded", "short": "folded", "role": "rewrite"},
+    "folded-compile": {"label": "compile, norms folded", "short": "folded, compile", "role": "rewrite-2"},
+}
+CASE = Case(
+    name="patterns/fusion",
+    question="What does each kind of fusion save, alone and in blocks of three models, and where nothing?",
+    sources=(
+        "snippets/patterns/fusion.py",
+        "snippets/patterns/fusion_blocks.py",
+        "snippets/compiler/what_compile_does.py",
+        "tests/benchmarks/sides.py",
+        *SOURCES,
+    ),
+    points=points,
+    prepare=prepare,
+)

@@ -1,0 +1,243 @@
+"""Linear layers at every level; operands stored in other ways; sizes that the tensor cores do not like."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from snippets.patterns.levels import Function, compiled, step
+from snippets.patterns.linear import (
+    COMPONENTS,
+    batched_native,
+    batched_unbound,
+    experts_padded,
+    experts_written,
+    gate_up_native,
+    larger,
+    layouts,
+    linear_gelu_epilogue,
+    linear_gelu_native,
+    made,
+    qkv_native,
+)
+from tests.benchmarks import levels, sides, wrong
+from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
+
+SIZES = ((4095, 4096), (4100, 4096), (4104, 4096), (1024, 50257))  # inner and columns; no multiples of 64
+
+
+def points(device: torch.device) -> Iterator[Point]:
+    """Each component; layouts of many rows and of few; sizes that are no multiples of 64."""
+    if device.type == "cpu":
+        for number, component in enumerate(COMPONENTS, 1):
+            shape = {"component": number} | dict(zip(component.sizes, component.shapes["tiny"], strict=True))
+            dtype = "bfloat16" if component.name == "experts" else "float32"  # the compiler takes these in no other
+            yield Point(shape, dtype, "forward", ("calls",), ("level-0", "level-1", "level-3"))
+        yield Point(layout_of(64, 128, 128), "float32", "forward", ("calls",))
+        yield Point(size_of(64, 95, 128), "float32", "both", ("calls",))
+        return
+    for point in levels.points(device, COMPONENTS):
+        number, *sizes = point.shape.values()
+        typical = tuple(sizes) == COMPONENTS[number - 1].shapes["typical"]
+        known = BESIDE.get(number, {}) if typical else {}
+        beside = tuple(f"level-{name}" for name, (_, directions) in known.items() if point.direction in directions)
+        own = [name for name in point.variants or () if number < 4 or name != "level-0-compiled"]  # a loop, unrolled
+        yield replace(point, variants=(*own, *beside))
+    for rows in (8192, 16):
+        yield Point(layout_of(rows, 4096, 4096), "bfloat16")
+    for inner, columns in SIZES:
+        yield Point(size_of(8192, inner, columns), "bfloat16", "both")
+
+
+def layout_of(rows: int, inner: int, columns: int) -> dict[str, int]:
+    return {"layout": 1, "rows": rows, "inner": inner, "columns": columns}
+
+
+def size_of(rows: int, inner: int, columns: int) -> dict[str, int]:
+    return {"odd": 1, "rows": rows, "inner": inner, "columns": columns}
+
+
+def prepare(point: Point, device: torch.device) -> Workload:
+    if "layout" in point.shape:
+        return of_layouts(point, device)
+    if "odd" in point.shape:
+        return of_sizes(point, device)
+    number, *sizes = point.shape.values()
+    of = COMPONENTS[number - 1]
+    makers: dict[Any, Callable[[], Function]] = {name: make for name, (make, _) in BESIDE.get(number, {}).items()}
+    components = [*COMPONENTS[: number - 1], replace(of, levels={**of.levels, **makers})]
+    workload = levels.prepare(point, device, components, WRONG)
+    variants = dict(workload.variants)
+    if "level-3-max" in variants:
+        variants["level-3-max"] = replace(variants["level-3-max"], chooses_by_timing=True)
+    calls = 3 if point.direction == "both" else 1  # the backward has two products for each of the forward
+    return replace(workload, variants=variants, flops=calls * MULTIPLIED[number - 1](*sizes))
+
+
+MULTIPLIED: tuple[Callable[..., int], ...] = (  # operations in the products of a forward, by component
+    lambda tokens, width: 2 * tokens * width * (width + 2 * (width // 4)),
+    lambda tokens, width, hidden: 4 * tokens * width * hidden,
+    lambda tokens, width: 8 * tokens * width * width,
+    lambda batch, rows, width: 2 * batch * rows * width * width,
+    lambda experts, tokens, width, hidden: 2 * tokens * width * hidden,
+)
+
+
+# ---- operands stored in other ways ----------------------------------------------------------------------------------
+
+
+def of_layouts(point: Point, device: torch.device) -> Workload:
+    """One product. A copy of the weight that is made in the call is a side of its own."""
+    _, rows, inner, columns = point.shape.values()
+    dtype = getattr(torch, point.dtype)
+    x, weight = made(dtype, device, x=(rows, inner), weight=(columns, inner)).values()
+    stored = layouts(x, weight)
+
+    def copied(x: Tensor, weight: Tensor) -> Tensor:
+        return F.linear(x, weight.contiguous())
+
+    def side(function: Function, name: str) -> Variant:
+        return Variant(lambda: partial(function, *stored[name]))
+
+    return Workload(
+        variants={name: side(F.linear, name) for name in stored} | {"weight-copied": side(copied, "rows-columns")},
+        baseline="rows-rows",
+        reference=lambda: {"output": F.linear(x.double(), weight.double())},
+        bytes_read=x.nbytes + weight.nbytes,
+        bytes_written=rows * columns * dtype.itemsize,
+        flops=2 * rows * inner * columns,
+        mix="triad",
+        wrong={
+            "5% too large": lambda baseline: {"output": 1.05 * baseline["output"]},
+            "the last tile is not written": lambda baseline: {"output": wrong.cut(F.linear)(x, weight)},
+            "the columns next to it": lambda baseline: {"output": F.linear(x.roll(1, -1), weight)},
+        },
+    )
+
+
+# ---- sizes that are no multiples of 64 ------------------------------------------------------------------------------
+
+
+def of_sizes(point: Point, device: torch.device) -> Workload:
+    """A step with the sizes as they are, and with both made larger: the inputs of that have zeros at their ends."""
+    _, rows, inner, columns = point.shape.values()
+    dtype = getattr(torch, point.dtype)
+    x, weight = made(dtype, device, x=(rows, inner), weight=(columns, inner)).values()
+    incoming = torch.randn(rows, columns, device=device).to(dtype)
+
+    def call(function: Function, *given: Tensor) -> Call:
+        x, weight, incoming = given
+        leaves = {"x": x.detach().requires_grad_(), "weight": weight.detach().requires_grad_()}
+        return partial(step, function, leaves, ("x", "weight"), (incoming,))
+
+    def results(returned: Any) -> Results:
+        """Without what was added to the sizes."""
+        output, x_grad, weight_grad = returned
+        inside = {"output": output[:, :columns], "x.grad": x_grad[:, :inner]}
+        return {**inside, "weight.grad": weight_grad[:columns, :inner]}
+
+    @cache
+    def reference() -> Results:
+        return results(call(F.linear, x.double(), weight.double(), incoming.double())())
+
+    def spoilt(function: Function) -> Callable[[Results], Results]:
+        return lambda baseline: results(call(function, x, weight, incoming)())
+
+    padded = larger(weight)
+    wide_x = F.pad(x, (0, padded.shape[1] - inner))
+    wide_incoming = F.pad(incoming, (0, padded.shape[0] - columns))
+    itemsize = dtype.itemsize
+    return Workload(
+        variants={
+            "eager": Variant(lambda: call(F.linear, x, weight, incoming), results),
+            "larger": Variant(lambda: call(F.linear, wide_x, padded, wide_incoming), results),
+            "compile": Variant(lambda: call(compiled(F.linear), x, weight, incoming), results),
+        },
+        baseline="eager",
+        reference=reference,
+        bytes_read=2 * (x.nbytes + weight.nbytes) + incoming.nbytes,
+        bytes_written=itemsize * (rows * columns + rows * inner + columns * inner),
+        flops=6 * rows * inner * columns,
+        mix="triad",
+        largest_summands=levels.largest_summands(reference(), {"x": x, "weight": weight}),
+        wrong={
+            "5% too large": spoilt(wrong.scaled(F.linear)),
+            "the last tile is not written": spoilt(wrong.cut(F.linear)),
+            "the last columns of both are left out": spoilt(lambda x, w: F.linear(x[:, :-8], w[:, :-8])),
+        },
+    )
+
+
+# ---- what is wrong, and what is timed beside the levels -------------------------------------------------------------
+
+
+def without_the_last(x: Tensor, weight: Tensor, ends: Tensor, sizes: list[int]) -> Tensor:
+    y = experts_written(x, weight, ends, sizes)
+    return torch.cat((y[: -sizes[-1]], 0 * y[-sizes[-1] :]))
+
+
+WRONG: levels.Wrong = {
+    "qkv": {
+        "last tile not written": wrong.changed(qkv_native, lambda y: F.pad(y[..., :-32], (0, 32))),
+        "keys for values": lambda x, weight: (*qkv_native(x, weight)[:2], qkv_native(x, weight)[1]),
+        "an eighth of the terms left out": lambda x, weight: qkv_native(
+            torch.cat((0 * x[:, : x.shape[1] // 8], x[:, x.shape[1] // 8 :]), -1), weight
+        ),
+    },
+    "gate_up": {
+        "last tile not written": wrong.changed(gate_up_native, lambda y: F.pad(y[..., :-32], (0, 32))),
+        "gate and up exchanged": lambda x, weight: gate_up_native(x, torch.cat(weight.chunk(2)[::-1])),
+        "no activation": lambda x, weight: F.linear(x, weight.chunk(2)[0]) * F.linear(x, weight.chunk(2)[1]),
+    },
+    "linear_gelu": {
+        "last tile not written": wrong.changed(linear_gelu_native, lambda y: F.pad(y[..., :-32], (0, 32))),
+        "no bias": lambda x, weight, bias: linear_gelu_native(x, weight, 0 * bias),
+        "SiLU for GELU": lambda x, weight, bias: F.silu(F.linear(x, weight, bias)),
+    },
+    "batched": {
+        "last tile not written": wrong.changed(batched_native, lambda y: F.pad(y[..., :-32], (0, 32))),
+        "the weight not transposed": lambda x, weight: torch.bmm(x, weight),
+        "the weight of the next": lambda x, weight: batched_native(x, weight.roll(1, 0)),
+    },
+    "experts": {
+        "the last expert left out": without_the_last,
+        "the weight of the next": lambda x, weight, ends, sizes: experts_written(x, weight.roll(1, 0), ends, sizes),
+        "groups end 16 rows early": lambda x, weight, ends, sizes: experts_written(
+            x, weight, ends, [sizes[0] - 16, *sizes[1:-1], sizes[-1] + 16]
+        ),
+    },
+}
+# by component: what is timed beside the levels at the typical shape, and in which directions
+BESIDE: dict[int, dict[str, tuple[Callable[[], Function], str]]] = {
+    3: {
+        "1-epilogue": (lambda: linear_gelu_epilogue, "forward"),
+        "3-max": (lambda: sides.compiled_with_every_knob(linear_gelu_native), "forward"),
+    },
+    4: {"0-unbind": (lambda: batched_unbound, "both")},
+    5: {"1-padded": (lambda: experts_padded, "forward both")},
+}
+LABELS = {
+    "level-1-epilogue": {"label": "cuBLAS epilogue", "short": "epilogue", "role": "peer-1"},
+    "level-3-max": {"label": "compile, every knob", "short": "every knob", "role": "compile-max"},
+    "level-0-unbind": {"label": "loop over unbind", "short": "unbind", "role": "rewrite-2"},
+    "level-1-padded": {"label": "padded batch", "short": "padded", "role": "rewrite-2"},
+    "rows-rows": {"label": "both by rows", "short": "rows, rows", "role": "eager"},
+    "rows-columns": {"label": "weight by columns", "short": "rows, columns", "role": "rewrite"},
+    "columns-rows": {"label": "x by columns", "short": "columns, rows", "role": "rewrite"},
+    "columns-columns": {"label": "both by columns", "short": "columns, columns", "role": "rewrite"},
+    "left-half": {"label": "x the left half of a wider tensor", "short": "left half", "role": "rewrite-2"},
+    "every-other": {"label": "x every other column", "short": "every other", "role": "other"},
+    "weight-copied": {"label": "weight by columns, copied first", "short": "weight-copied", "role": "other-2"},
+    "larger": {"label": "sizes made larger", "short": "larger", "role": "rewrite"},
+}
+CASE = Case(
+    name="patterns/linear",
+    question="What do merged products, layouts, sizes, epilogues and groups gain in linear layers?",
+    sources=("snippets/patterns/linear.py", "tests/benchmarks/sides.py", *levels.SOURCES),
+    points=points,
+    prepare=prepare,
+)

@@ -1,0 +1,173 @@
+"""A transformer block from the parts of each level, and each part alone: what of their gain is left in the whole?"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernels.rope import rope
+from snippets.patterns.levels import Function, compiled
+from snippets.patterns.transformer_block import (
+    BLOCK,
+    COMPONENTS,
+    PARTS,
+    Parts,
+    add_norm_kernel,
+    add_norm_native,
+    add_norm_written,
+    assembled,
+    attend_native,
+    gated_kernel,
+    gated_native,
+    gated_written,
+    norm_kernel,
+    norm_native,
+    norm_written,
+    project_native,
+    project_written,
+    rotate_written,
+    with_kernels,
+)
+from tests.benchmarks import levels, wrong
+from tests.benchmarks.case import Case, Point, Workload
+from tests.benchmarks.own import SOURCES, own
+
+FIRST = 2  # number of the first part: 1 is the block
+WITH_SDPA = Parts(norm_written, add_norm_written, project_written, rotate_written, attend_native, gated_written)
+NATIVE = Parts(norm_native, add_norm_native, project_native, rotate_written, attend_native, gated_native)
+MORE: dict[Any, Callable[[], Function]] = {  # the block with one part of another level, and compiled with the kernels
+    "0-attend": lambda: assembled(WITH_SDPA),
+    "1-norms": lambda: assembled(NATIVE._replace(norm=norm_kernel, add_norm=add_norm_kernel)),
+    "1-rotate": lambda: assembled(NATIVE._replace(rotate=rope)),
+    "1-gated": lambda: assembled(NATIVE._replace(gated=gated_kernel)),
+    "4-compiled": lambda: compiled(own(with_kernels())),
+}
+
+
+def points(device: torch.device) -> Iterator[Point]:
+    """The block at each level, with one part exchanged at the typical shape; and there each part alone."""
+    if device.type == "cpu":
+        shape = {"component": 1} | dict(zip(BLOCK.sizes, BLOCK.shapes["tiny"], strict=True))
+        yield Point(shape, "float32", "forward", ("calls",), ("level-0", "level-1", "level-3"))
+        return
+    for point in levels.points(device, COMPONENTS):
+        if tuple(point.shape.values())[1:] != BLOCK.shapes["typical"]:
+            yield replace(point, variants=(*(point.variants or ()), "level-4-compiled"))
+        else:
+            modes = ("device", "sustained") if point.direction == "both" else ("device",)
+            yield replace(point, modes=modes, variants=(*(point.variants or ()), *(f"level-{name}" for name in MORE)))
+    for number, component in enumerate(PARTS, FIRST):
+        shape = {"part": number} | dict(zip(component.sizes, component.shapes["typical"], strict=True))
+        for direction in ("forward", "both"):
+            yield Point(shape, "bfloat16", direction, variants=tuple(f"level-{level}" for level in component.levels))
+
+
+def prepare(point: Point, device: torch.device) -> Workload:
+    number, *sizes = point.shape.values()
+    both = point.direction == "both"
+    if "part" in point.shape:
+        name = PARTS[number - FIRST].name
+        alone = replace(point, shape={**point.shape, "part": number - FIRST + 1})
+        workload = levels.prepare(alone, device, PARTS, WRONG)
+        return replace(workload, flops=operations(name, sizes, both) or workload.flops)
+    block = replace(BLOCK, levels={**BLOCK.levels, **MORE})
+    workload = levels.prepare(point, device, (block,), WRONG)
+    # no bound of bytes is drawn: matrix products take most of the time
+    return replace(workload, bytes_read=0, bytes_written=0, flops=operations("block", sizes, both))
+
+
+def operations(name: str, sizes: list[int], both: bool) -> int:
+    """Of the products, whose backward has two for each; and of attention over the causal half, which has five for two.
+
+    0 for a part that has none of either.
+    """
+    squares, attention = {"block": (16, 1), "project": (3, 0), "gated": (8, 0), "attend": (0, 1)}.get(name, (0, 0))
+    batch, tokens, width = sizes
+    products = 2 * squares * batch * tokens * width**2
+    scores = 2 * attention * batch * tokens**2 * width
+    return products * 3 + scores * 7 // 2 if both else products + scores
+
+
+# ---- what the check must refuse -------------------------------------------------------------------------------------
+
+
+def not_rotated(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    return 1 * q, 1 * k
+
+
+def next_tokens(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention that sees the future."""
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+def norm_without_weight(x: Tensor, weight: Tensor) -> Tensor:
+    return norm_native(x, 0 * weight + 1)
+
+
+WRONG: levels.Wrong = {
+    "block": {
+        "not rotated": assembled(NATIVE._replace(rotate=not_rotated)),
+        "without attention": assembled(NATIVE._replace(attend=lambda q, k, v: 0 * (q + k + v))),
+        "the future not masked": assembled(NATIVE._replace(attend=next_tokens)),
+        "a norm 5% too large": assembled(NATIVE._replace(norm=lambda *given: 1.05 * norm_native(*given))),
+        "the activation 10% too large": assembled(NATIVE._replace(gated=lambda *given: 1.1 * gated_native(*given))),
+        "the first residual left out": assembled(
+            NATIVE._replace(add_norm=lambda x, residual, weight: add_norm_native(x, 0 * residual, weight))
+        ),
+    },
+    "norm": {
+        "last tile not written": wrong.cut(norm_native),
+        "no weight": norm_without_weight,
+        "the mean subtracted": lambda x, weight: F.layer_norm(x, weight.shape, weight, None, 1e-5),
+    },
+    "add_norm": {
+        "last tile not written": wrong.cut(add_norm_native),
+        "no residual": lambda x, residual, weight: add_norm_native(x, 0 * residual, weight),
+        "the sum is the norm": lambda x, residual, weight: 2 * (add_norm_native(x, residual, weight)[0],),
+    },
+    "project": {
+        "last token not written": wrong.changed(project_native, lambda y: F.pad(y[..., :-1, :], (0, 0, 0, 1))),
+        "keys for values": lambda x, weight: (*project_native(x, weight)[:2], project_native(x, weight)[1]),
+        "queries for keys": lambda x, weight: project_native(x, weight.roll(x.shape[-1], 0)),
+    },
+    "rotate": {
+        "not rotated": not_rotated,
+        "keys not rotated": lambda q, k, cos, sin: (rotate_written(q, k, cos, sin)[0], 1 * k),
+        "rotated the other way": lambda q, k, cos, sin: rotate_written(q, k, cos, -sin),
+    },
+    "attend": {
+        "the future not masked": next_tokens,
+        "scores 20% too large": lambda q, k, v: attend_native(1.2 * q, k, v),
+        "values for keys": lambda q, k, v: attend_native(q, v, k),
+    },
+    "gated": {
+        "last tile not written": wrong.cut(gated_native),
+        "gate and up exchanged": lambda x, weight: gated_native(x, torch.cat(weight.chunk(2)[::-1])),
+        "no activation": lambda x, weight: F.linear(x, weight.chunk(2)[0]) * F.linear(x, weight.chunk(2)[1]),
+    },
+}
+LABELS = {
+    "level-0-attend": {"label": "level 0, but SDPA", "short": "0, SDPA", "role": "rewrite"},
+    "level-1-norms": {"label": "level 1, but norms of Triton", "short": "1, norms", "role": "rewrite-2"},
+    "level-1-rotate": {"label": "level 1, but rotation of Triton", "short": "1, rotation", "role": "rewrite-2"},
+    "level-1-gated": {"label": "level 1, but SwiGLU of Triton", "short": "1, SwiGLU", "role": "rewrite-2"},
+    "level-4-compiled": {"label": "level 4, compiled", "short": "4 compiled", "role": "compile-max"},
+}
+CASE = Case(
+    name="patterns/transformer-block",
+    question="What of the gain of a block's parts is left in the whole block?",
+    sources=(
+        "snippets/patterns/transformer_block.py",
+        "kernels/rms_norm.py",
+        "kernels/add_rms_norm.py",
+        "kernels/rope.py",
+        "kernels/swiglu.py",
+        *SOURCES,
+        *levels.SOURCES,
+    ),
+    points=points,
+    prepare=prepare,
+)

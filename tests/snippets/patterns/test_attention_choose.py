@@ -1,0 +1,154 @@
+"""Every way of the page is the formula with its rule's mask, forward and backward."""
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from snippets.patterns import attention_choose as page
+from snippets.patterns.attention_choose import filled_part, make_row, packed, repeated, spread
+from snippets.patterns.attention_masks import causal, dense, documents, formula, inputs, real_keys, window
+from snippets.validation.equivalence import check
+from tests.benchmarks import test_wrong
+from tests.benchmarks.case import Point
+from tests.benchmarks.patterns import attention_choose as case
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+ON_A_GPU = DEVICE.type == "cuda"
+ONLY_ON_A_GPU = {"flash", "cudnn", "efficient", "nested"}
+SHAPES = [
+    (shape, direction)
+    for shape, directions in test_wrong.SHAPES["patterns/attention-choose"]
+    for direction in directions.split()
+]
+
+
+def in_its_place(
+    q: Tensor, k: Tensor, v: Tensor, begin: Tensor, _: Tensor, longest: int, __: int, window_size: tuple[int, int]
+) -> Tensor:
+    """What varlen_attn computes, one document after the other: for a CPU, which lacks it."""
+    assert begin.dtype == torch.int32 and longest == (begin[1:] - begin[:-1]).max()
+    before, behind = window_size
+    assert behind == 0
+    parts = []
+    for start, end in itertools.pairwise(begin.tolist()):
+        apart = torch.arange(end - start)[:, None] - torch.arange(end - start)
+        mask = (apart >= 0) & (apart <= before if before >= 0 else apart >= 0)
+        qkv = (t[start:end].transpose(0, 1)[None] for t in (q, k, v))
+        parts.append(F.scaled_dot_product_attention(*qkv, attn_mask=mask)[0].transpose(0, 1))
+    return torch.cat(parts)
+
+
+@pytest.fixture(autouse=True)
+def _on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same functions, not compiled: FlexAttention's formula."""
+    if not ON_A_GPU:
+        monkeypatch.setattr(page, "varlen_attn", in_its_place)
+        monkeypatch.setattr(torch, "compile", lambda function, **how: function)
+
+
+def left_out(name: str, direction: str) -> bool:
+    """On a GPU what has to be compiled, which takes minutes: the case checks it before it is timed."""
+    if ON_A_GPU:
+        return name in ("flex", "compile-formula")
+    return name in ONLY_ON_A_GPU or (name, direction) == ("flex", "both")
+
+
+@pytest.mark.filterwarnings("ignore:.*flex_attention called without torch.compile")
+@pytest.mark.parametrize(("shape", "direction"), SHAPES)
+def test_every_way_of_the_case_is_right(shape: dict[str, int], direction: str) -> None:
+    torch.manual_seed(0)
+    workload = case.prepare(Point(shape, "bfloat16" if ON_A_GPU else "float32", direction), DEVICE)
+    results = {}
+    for name, variant in workload.variants.items():
+        if not left_out(name, direction):
+            try:
+                results[name] = variant.results(variant.build()())
+            except RuntimeError as refused:  # by one of SDPA's kernels: the record tells
+                assert name in ONLY_ON_A_GPU, refused
+    reference = workload.reference()
+    for found in results.values():
+        check(found, results["formula"], reference)
+    assert len(results) >= 3
+
+
+def test_the_case_asks_for_variants_that_it_has() -> None:
+    for point in case.points(torch.device("cuda")):
+        small = Point(point.shape | {"tokens": 128, "heads": 8, "rows": 2}, "float32", point.direction)
+        assert set(point.variants or ()) <= set(case.prepare(small, torch.device("cpu")).variants)
+
+
+def test_no_two_points_have_one_name() -> None:
+    """Pages name a shape by its numbers alone."""
+    points = [(*p.shape.values(), p.direction, mode) for p in case.points(torch.device("cuda")) for mode in p.modes]
+    assert len(set(points)) == len(points)
+
+
+def test_only_what_is_seen_counts_as_work() -> None:
+    torch.manual_seed(0)
+
+    def flops(direction: str, mask: int) -> int:
+        shape = {"mask": mask, "rows": 2, "tokens": 64, "heads": 8}
+        return case.prepare(Point(shape, "float32", direction), torch.device("cpu")).flops
+
+    every = 64 * 65 // 2 * 2 * 2 * 2 * 8 * 16  # pairs, two products, multiply and add, rows, heads, size
+    assert flops("forward", case.CAUSAL) == flops("forward", case.ALIBI) == flops("forward", case.GROUPED) == every
+    assert flops("both", case.CAUSAL) == every * 7 // 2
+    assert flops("forward", case.WINDOW) == every // (64 * 65 // 2) * (64 * 8 - 8 * 7 // 2)
+    assert flops("forward", case.DOCUMENTS) < every / 2
+
+
+def test_a_kernel_that_is_told_to_run_alone_refuses_what_it_lacks() -> None:
+    q, k, v = (t.float().to(DEVICE) for t in inputs(8, 8))
+    if not ON_A_GPU:
+        with pytest.raises(RuntimeError):
+            page.only(page.BACKENDS["cudnn"], q, k, v)
+    torch.testing.assert_close(
+        page.only(torch.nn.attention.SDPBackend.MATH, q, k, v), F.scaled_dot_product_attention(q, k, v)
+    )
+
+
+# ---- packed rows, repeated heads, a cache ---------------------------------------------------------------------------
+
+
+def test_documents_fill_their_row_and_differ() -> None:
+    for tokens, number in ((8192, 16), (2048, 4), (128, 3)):
+        lengths = spread(tokens, number)
+        assert sum(lengths) == tokens and min(lengths) > 0 and len(set(lengths)) == number
+        assert 2 < max(lengths) / min(lengths) < 3.5
+
+
+@pytest.mark.skipif(ON_A_GPU, reason="in float64, by a stand-in for the kernel")
+def test_packed_is_the_rule_of_documents_and_of_a_window() -> None:
+    torch.manual_seed(0)
+    q, k, v = (t[:1] for t in inputs(20, 20))
+    document = torch.tensor([[0] * 3 + [1] * 12 + [2] * 5])
+    row = make_row([3, 12, 5], "cpu")
+    assert row.offsets.tolist() == [0, 3, 15, 20] and row.longest == 12
+    torch.testing.assert_close(packed(q, k, v, row), formula(q, k, v, dense(documents(document), 1, 20, 20)))
+    whole = make_row([20], "cpu")
+    torch.testing.assert_close(packed(q, k, v, whole, 4), formula(q, k, v, dense(window(4), 1, 20, 20)))
+
+
+def test_repeated_heads_and_a_filled_part() -> None:
+    torch.manual_seed(0)
+    q, k, v = inputs(9, 9, heads=6, kv_heads=2)
+    torch.testing.assert_close(repeated(q, k, v, is_causal=True), formula(q, k, v, dense(causal, 1, 9, 9)))
+    mask = dense(real_keys(torch.tensor([7, 7])), 2, 1, 9)
+    torch.testing.assert_close(filled_part(q[:, :, :1], k, v, 7), formula(q[:, :, :1], k, v, mask))
+
+
+def test_a_call_is_right_wrong_or_refused_with_a_reason() -> None:
+    q, k, v = (t.float().to(DEVICE).requires_grad_() for t in inputs(8, 8))
+    expected = F.scaled_dot_product_attention(q, k, v, is_causal=True).detach()
+    assert page.why_not(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True), expected) == "right"
+    assert page.why_not(lambda: F.scaled_dot_product_attention(q, k, v), expected) == "wrong"
+    with_fewer = lambda: page.only(page.BACKENDS["flash"], q, k[:, :2], v[:, :2])  # noqa: E731
+    assert page.why_not(with_fewer, expected) not in ("right", "wrong")
+
+
+def test_the_script_says_what_it_needs(script) -> None:
+    printed = script(page.__name__).stdout
+    assert ("==== refuses" in printed) if ON_A_GPU else ("run this on a GPU" in printed)

@@ -1,0 +1,63 @@
+"""What is counted by hand is what PyTorch counts, and each redesign does what its name says."""
+
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from snippets.patterns import compute_intensity
+from snippets.patterns.compute_intensity import (
+    LAYERS,
+    REDESIGNS,
+    counted,
+    decode_attention,
+    elementwise,
+    empty,
+    linear,
+)
+from snippets.patterns.compute_intensity_decode import converted
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_by_hand_and_by_machine_agree(name):
+    work, function, inputs = LAYERS[name]
+    assert counted(function, *inputs) == work
+
+
+def test_attention_of_one_query_is_counted_by_both():
+    batch, length, heads, size = 2, 512, 8, 64
+    q, k = empty(batch, heads, 1, size), empty(batch, heads, length, size)
+
+    def scores_and_sums(q, k):  # the matrix of scores stays in registers: it is no input and no output
+        return (q @ k.transpose(-1, -2)) @ k
+
+    work = decode_attention(batch, length, heads, 1, size)
+    assert counted(scores_and_sums, q, k).flops == work.flops
+    assert work.bytes == 2 * k.nbytes + 2 * q.nbytes
+
+
+def test_views_move_nothing_and_an_in_place_operation_moves_as_much():
+    x = empty(64, 64)
+    assert counted(lambda x: x.t().view(-1, 2, 64)[0], x).bytes == 0
+    assert counted(F.relu, x).bytes == 2 * x.nbytes == elementwise(64 * 64).bytes
+
+
+def test_each_redesign_raises_the_intensity_but_for_merging_few_rows():
+    for name, (before, after) in REDESIGNS.items():
+        gain = after.intensity / before.intensity
+        assert gain == pytest.approx(1, abs=0.01) if name.startswith("merge q") else gain > 1.9, name
+    before, after = REDESIGNS["widen: 64 layers of 256, 1 of 2048"]
+    assert before.flops == after.flops
+    before, after = REDESIGNS["share keys: 1 head, 8 heads"]
+    assert after.intensity / before.intensity == pytest.approx(8, rel=0.01)
+
+
+def test_converting_before_the_product_moves_five_bytes_for_each_weight():
+    x, small, scale = empty(1, 4096), empty(4096, 4096, dtype=torch.int8), empty(4096, dtype=torch.float32)
+    assert counted(converted, x, small, scale).bytes == pytest.approx(linear(1, 4096, 4096, weight=5).bytes, rel=0.01)
+
+
+def test_the_script_prints_what_the_page_shows(script):
+    printed = script(compute_intensity.__name__).stdout
+    assert re.findall("==== (.*)", printed) == ["map", "redesigns", "decode"]

@@ -1,0 +1,56 @@
+"""The block: assembled from the parts of any level it is the same function, and so is each part alone."""
+
+import pytest
+import torch
+
+from snippets.patterns import transformer_block as blocks
+from snippets.patterns.compare_levels import compare
+from snippets.patterns.transformer_block import BLOCK, PARTS
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def problems(component, dtype: torch.dtype, shape: tuple[int, ...], compile_it: bool) -> dict[str, str]:
+    torch.manual_seed(0)
+    functions = {str(n): make() for n, make in component.levels.items() if n != 3 or compile_it}
+    inputs = component.inputs(shape, dtype, DEVICE)
+    found = compare(functions, inputs, component.gradients, component.reference, str(component.yardstick), rounds=0)
+    assert len(found.lines) == len(functions)
+    return {line.name: line.problem for line in found.lines if line.problem}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_all_levels_of_the_block_agree(dtype: torch.dtype) -> None:
+    assert not problems(BLOCK, dtype, BLOCK.shapes["tiny"], compile_it=dtype == torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("part", PARTS, ids=lambda of: of.name)
+def test_all_levels_of_a_part_agree(part, dtype: torch.dtype) -> None:
+    assert not problems(part, dtype, (2, 24, 256), compile_it=False)
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda of: of.name)
+def test_the_reference_of_a_part_is_the_formula(part) -> None:
+    inputs = part.inputs((2, 24, 256), torch.float64, torch.device("cpu"))
+    rtol = 1e-5 if "norm" in part.name else 1e-12  # which computes in fp32 inside
+    torch.testing.assert_close(
+        part.levels[0]()(*inputs.values()), part.reference(*inputs.values()), rtol=rtol, atol=rtol
+    )
+
+
+def test_what_the_block_adds_is_about_as_large_as_what_comes_in() -> None:
+    """So that an error of a part shows in the result."""
+    torch.manual_seed(0)
+    inputs = blocks.block_inputs((2, 64, 512), torch.float32, DEVICE)
+    added = blocks.native()(*inputs.values()) - inputs["x"]
+    assert 0.5 < (added.std() / inputs["x"].std()).item() < 4
+
+
+def test_the_block_is_causal() -> None:
+    inputs = blocks.block_inputs((1, 16, 256), torch.float32, DEVICE)
+    before = blocks.native()(*inputs.values())
+    inputs["x"][:, 8:] += 1
+    after = blocks.native()(*inputs.values())
+    torch.testing.assert_close(after[:, :8], before[:, :8])
+    assert (after[:, 8:] - before[:, 8:]).abs().max() > 0.1
