@@ -64,6 +64,7 @@ SETTINGS = {
         Setting("TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS=ATEN", f"{INDUCTOR}.max_autotune_gemm_backends"),
         Setting("TORCHINDUCTOR_BENCHMARK_EPILOGUE_FUSION=0", f"{INDUCTOR}.benchmark_epilogue_fusion"),
         Setting("TORCHINDUCTOR_COORDINATE_DESCENT_TUNING=1", f"{INDUCTOR}.coordinate_descent_tuning"),
+        Setting("TORCHINDUCTOR_SHAPE_PADDING=0", f"{INDUCTOR}.shape_padding"),
         Setting("", f"{INDUCTOR}.combo_kernels"),
         Setting("TORCHINDUCTOR_CPP_WRAPPER=1", f"{INDUCTOR}.cpp_wrapper"),
         Setting("TORCHINDUCTOR_CUDAGRAPHS=1", f"{INDUCTOR}.triton.cudagraphs"),
