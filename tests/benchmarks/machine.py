@@ -114,7 +114,8 @@ def _with_others(path: Path) -> Iterator[None]:
         while True:
             with path.with_suffix(".gate").open("a") as gate, contextlib.suppress(BlockingIOError):
                 fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if time.time() - os.fstat(gate.fileno()).st_mtime > GRACE:
+                since = time.time() - os.fstat(gate.fileno()).st_mtime
+                if not 0 <= since <= GRACE:  # a clock that was set back would make it less than nothing, for hours
                     fcntl.flock(lock, fcntl.LOCK_SH)
                     break
             time.sleep(0.02)

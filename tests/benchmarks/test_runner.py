@@ -600,6 +600,23 @@ def test_a_commit_that_is_none_is_refused(parse: Callable, capsys: pytest.Captur
     assert "expected the hash of a commit, got 'none'" in capsys.readouterr().err
 
 
+def test_a_clock_that_was_set_back_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    device, entered = torch.device("cpu"), threading.Event()
+    with machine.turn(device, alone=True):
+        pass
+    tomorrow = time.time() + 86400
+    for gate in tmp_path.glob("*.gate"):
+        os.utime(gate, (tomorrow, tomorrow))
+
+    def build() -> None:
+        with machine.turn(device, alone=False):
+            entered.set()
+
+    threading.Thread(target=build, daemon=True).start()
+    assert entered.wait(60)
+
+
 def test_those_who_wait_are_alone_one_after_another_before_anybody_builds_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
