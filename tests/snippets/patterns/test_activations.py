@@ -4,33 +4,20 @@ import pytest
 import torch
 
 from snippets.patterns.activations import COMPONENTS
-from snippets.patterns.compare_levels import compare
-
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-ON_GPU = DEVICE.type == "cuda"
+from tests.snippets.patterns.components import DEVICE, problems, reference_is_the_formula, slow_or_other
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("component", COMPONENTS, ids=lambda of: of.name)
 def test_all_levels_agree(component, dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
-    left_out = set()
-    if not ON_GPU:
-        left_out = {5} if component is COMPONENTS[-1] else {3, 5}  # the compiler takes seconds, so once
-    if dtype == torch.bfloat16:
-        left_out |= {3} if ON_GPU else {3, 4}  # Triton's interpreter cuts off to bf16 where a GPU rounds
-    functions = {str(number): make() for number, make in component.levels.items() if number not in left_out}
-    inputs = component.inputs((24, 256), dtype, DEVICE)
-    found = compare(functions, inputs, component.gradients, component.reference, str(component.yardstick), rounds=0)
-    assert {line.name: line.problem for line in found.lines} == dict.fromkeys(functions, "")
+    left_out = slow_or_other(component, COMPONENTS, dtype)
+    found, nothing = problems(component, (24, 256), dtype, left_out)
+    assert found == nothing
 
 
 @pytest.mark.parametrize("component", COMPONENTS, ids=lambda of: of.name)
 def test_the_reference_is_the_formula(component) -> None:
-    """Level 0 is what the page shows as the formula; in float64 it is the reference, to rounding."""
-    inputs = component.inputs((8, 64), torch.float64, torch.device("cpu"))
-    expected = component.reference(*inputs.values())
-    torch.testing.assert_close(component.levels[0]()(*inputs.values()), expected, rtol=1e-12, atol=1e-12)
+    reference_is_the_formula(component, (8, 64))
 
 
 @pytest.mark.parametrize("component", [of for of in COMPONENTS if of.name != "swiglu"], ids=lambda of: of.name)

@@ -7,29 +7,22 @@ import torch.nn.functional as F
 from snippets.patterns import linear
 from snippets.patterns.compare_levels import compare
 from snippets.patterns.linear import COMPONENTS
-
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+from tests.snippets.patterns.components import DEVICE, problems, reference_is_the_formula
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("component", COMPONENTS, ids=lambda of: of.name)
 def test_all_levels_agree(component, dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
     # the compiler takes a grouped product in bf16 alone; of the others one dtype is enough to compile
     to_compile = torch.bfloat16 if component.name == "experts" else torch.float32
-    here = {number: make for number, make in component.levels.items() if number != 3 or dtype == to_compile}
-    functions = {str(number): make() for number, make in here.items()}
-    inputs = component.inputs(component.shapes["tiny"], dtype, DEVICE)
-    found = compare(functions, inputs, component.gradients, component.reference, str(component.yardstick), rounds=0)
-    assert {line.name: line.problem for line in found.lines} == dict.fromkeys(functions, "")
+    left_out = set() if dtype == to_compile else {3}
+    found, nothing = problems(component, component.shapes["tiny"], dtype, left_out)
+    assert found == nothing
 
 
 @pytest.mark.parametrize("component", COMPONENTS, ids=lambda of: of.name)
 def test_the_reference_is_the_formula(component) -> None:
-    """Level 0 is what the page shows as the formula; in float64 it is the reference, to rounding."""
-    inputs = component.inputs(component.shapes["tiny"], torch.float64, torch.device("cpu"))
-    expected = component.reference(*inputs.values())
-    torch.testing.assert_close(component.levels[0]()(*inputs.values()), expected, rtol=1e-12, atol=1e-12)
+    reference_is_the_formula(component, component.shapes["tiny"])
 
 
 def test_results_are_about_one_in_size() -> None:

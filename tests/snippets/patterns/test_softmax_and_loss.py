@@ -3,35 +3,21 @@
 import pytest
 import torch
 
-from snippets.patterns.compare_levels import compare
 from snippets.patterns.softmax_and_loss import COMPONENTS, MASKED_SOFTMAX
-
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-ON_GPU = DEVICE.type == "cuda"
+from tests.snippets.patterns.components import DEVICE, problems, reference_is_the_formula, slow_or_other
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("component", COMPONENTS, ids=lambda of: of.name)
 def test_all_levels_agree(component, dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
-    left_out = set()
-    if not ON_GPU:
-        left_out = {5} if component is COMPONENTS[-1] else {3, 5}  # the compiler takes seconds, so once
-    if dtype == torch.bfloat16:
-        left_out |= {3} if ON_GPU else {3, 4}  # Triton's interpreter cuts off to bf16 where a GPU rounds
-    functions = {str(number): make() for number, make in component.levels.items() if number not in left_out}
-    inputs = component.inputs((24, 256), dtype, DEVICE)
-    found = compare(functions, inputs, component.gradients, component.reference, str(component.yardstick), rounds=0)
-    assert {line.name: line.problem for line in found.lines} == dict.fromkeys(functions, "")
+    left_out = slow_or_other(component, COMPONENTS, dtype)
+    found, nothing = problems(component, (24, 256), dtype, left_out)
+    assert found == nothing
 
 
 @pytest.mark.parametrize("component", COMPONENTS, ids=lambda of: of.name)
 def test_the_reference_is_the_formula(component) -> None:
-    """Level 0 is what the page shows as the formula; in float64 it is the reference, to rounding."""
-    inputs = component.inputs((8, 64), torch.float64, torch.device("cpu"))
-    expected = component.reference(*inputs.values())
-    # level 0 computes in fp32 inside
-    torch.testing.assert_close(component.levels[0]()(*inputs.values()), expected, rtol=1e-5, atol=1e-7)
+    reference_is_the_formula(component, (8, 64), rtol=1e-5, atol=1e-7)  # level 0 computes in fp32 inside
 
 
 @pytest.mark.parametrize("level", [1, 3, 4])
