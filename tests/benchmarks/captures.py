@@ -264,6 +264,11 @@ def _ahead_of_time() -> Iterator[Output]:
     for section in ("names", "symptom", "whole"):
         yield Output(f"{page}/checkpoints-{section}", f"{_AHEAD}_checkpoints", section)
     yield Output(f"{page}/linked", f"{_AHEAD}_linked", "linked", varies=r"Error: .*|SIG\w+")  # that is the compiler's
+    both = ("snippets/compiler/ahead_of_time.py", "snippets/compiler/ahead_of_time_linked.py", *also)
+    for section in ("starts", "linked"):
+        yield Output(
+            f"{page}/{section}-gpu", f"{_AHEAD}_gpu", section, device="cuda", varies=r"\d\S*|SIG\w+", also=both
+        )
 
 
 def _memory() -> Iterator[Output]:
@@ -372,6 +377,11 @@ def _profiling() -> Iterator[Output]:
     for name in ("eager", "waiting"):
         yield Output(f"{page}/table-{name}", programs, f"{name}, table", device="cuda", varies=rows, also=also)
     yield Output(f"{page}/full", programs, "full", device="cuda", varies=rows, also=also)
+    yield Output(
+        f"{page}/timeline-full", programs, "full, timeline", "json", "cuda",
+        varies=r'(?<="bars": ).*|(?<="arrows": ).*', also=also, verbatim=True,
+    )  # fmt: skip
+    yield Output(f"{page}/lengths", programs, "lengths", device="cuda", also=also)
     yield Output(f"{page}/clock", programs, "clock", device="cuda", also=also)
     for name in ("eager", "ahead"):
         yield Output(f"{page}/costs-{name}", programs, f"{name}, costs", device="cuda", varies=r"[\d.]+ MB", also=also)
@@ -539,6 +549,13 @@ CAPTURES = (
         Output(f"patterns/attention-masks/{part}", "snippets.patterns.attention_masks", part)
         for part in ("alignment", "rules", "agreement", "rounding", "refuses")
     ),
+    Output(
+        "patterns/attention-choose/refuses",
+        "snippets.patterns.attention_choose",
+        "refuses",
+        device="cuda",
+        also=("snippets/patterns/attention_masks.py",),
+    ),
     *(Output(f"patterns/mixed-precision/{part}", _MIXED, part) for part in ("rounding", "underflow", "updates")),
     Output("patterns/mixed-precision/autocast", _MIXED, "autocast", device="cuda"),
     Output("patterns/attention-padding/packing", f"{_PADDING}_packing", also=_PADDED),
@@ -547,6 +564,14 @@ CAPTURES = (
     Output("patterns/attention-padding/making", f"{_PADDING}_backends", "making", device="cuda", also=_PADDED),
     Output(
         "patterns/attention-padding/training", f"{_PADDING}_training", "", device="cuda", varies=r"\d\S*", also=_PADDED
+    ),
+    Output(
+        "patterns/attention-padding/bert",
+        f"{_PADDING}_bert",
+        "",
+        device="cuda",
+        varies=r"\d\S*",
+        also=(*_PADDED, "snippets/patterns/attention_padding_training.py"),
     ),
     Output("patterns/activations/mistakes", "snippets.patterns.activations_mistakes"),
     Output("patterns/softmax-and-loss/mistakes", "snippets.patterns.softmax_and_loss_mistakes"),

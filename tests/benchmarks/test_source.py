@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.runner import discover, load
-from tests.benchmarks.source import METHOD, ROOT, digest, digest_texts, kernels, labels
+from tests.benchmarks.source import METHOD, ROOT, digest, digest_texts, labels
 from tests.benchmarks.sweeps import __main__ as sweeps
 
 # What the method may import without being decided by it: turns of processes that share a GPU.
@@ -172,8 +172,6 @@ UNTIMED = {
     "examples/llama-flash4": {"tests/benchmarks/examples/llama.py"},
     "patterns/fusion": {"snippets/patterns/fusion_candidates.py"},
 }
-# what a case times and does not name, with its hash when it was timed: if that changes, name it and measure again
-UNNAMED = {"patterns/normalization": {"layer_norm_gelu_cuda": "8a0a92cb00579943"}}
 
 
 @pytest.mark.parametrize("name", discover())
@@ -181,15 +179,8 @@ def test_a_case_names_every_project_file_that_it_measures(name: str) -> None:
     path = discover()[name]
     case = load(path)
     assert case.name == name
-    unnamed = {f"kernels/{kernel}.py" for kernel in UNNAMED.get(name, ())}
-    assert names(imported(path)) - set(METHOD) - UNTIMED.get(name, set()) - unnamed <= set(case.sources)
+    assert names(imported(path)) - set(METHOD) - UNTIMED.get(name, set()) <= set(case.sources)
     assert all((ROOT / source).is_file() for source in case.sources)
-
-
-@pytest.mark.parametrize("name", UNNAMED)
-def test_what_a_case_times_and_does_not_name_is_as_it_was_timed(name: str) -> None:
-    now = kernels()
-    assert UNNAMED[name] == {kernel: now[kernel] for kernel in UNNAMED[name]}, f"name it in {name} and measure again"
 
 
 def test_the_method_is_whole() -> None:

@@ -119,6 +119,14 @@ SHAPES: dict[str, list[tuple[dict[str, int], str]]] = {
         ({"layout": 1, "rows": 64, "inner": 128, "columns": 256}, "forward"),
         ({"odd": 1, "rows": 64, "inner": 95, "columns": 250}, "both"),
     ],
+    "patterns/memory": [
+        ({"copied": 1, "batch": 2, "tokens": 16, "heads": 4, "head_dim": 64}, "forward"),
+        ({"product": 1, "rows": 64, "inner": 128, "columns": 256}, "forward"),
+        ({"changed": 3} | ROWS, "forward"),
+        ({"appended": 64, "columns": 256}, "forward"),
+        ({"convolution": 3, "batch": 2, "channels": 64, "side": 8}, "forward both"),
+        ({"block": 1, "batch": 2, "channels": 64, "side": 8}, "forward"),
+    ],
     "patterns/mixed-precision": [
         *(({"product": number} | ROWS, "forward") for number in (1, 4, 5, 6)),
         *(({"step": number, "rows": 2, "length": 32, "width": 64}, "both") for number in (1, 3, 4, 5)),

@@ -218,6 +218,8 @@ WRONG: levels.Wrong = {
 LABELS = {
     "dense": {"label": "dense gradient", "short": "dense", "role": "eager"},
     "sparse": {"label": "sparse gradient", "short": "sparse", "role": "rewrite"},
+    "tied": {"label": "one table", "short": "tied", "role": "eager"},
+    "untied": {"label": "two tables", "short": "untied", "role": "rewrite"},
 }
 CASE = Case(
     name="patterns/embeddings",

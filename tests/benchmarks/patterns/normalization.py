@@ -43,6 +43,8 @@ CASE = Case(
         "kernels/layer_norm.py",
         "kernels/rms_norm.py",
         "kernels/layer_norm_gelu.py",
+        "kernels/layer_norm_gelu_cuda.py",
+        "kernels/layer_norm_gelu.cu",
         *levels.SOURCES,
     ),
     points=points,

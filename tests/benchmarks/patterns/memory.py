@@ -1,0 +1,287 @@
+"""What copies, layouts, changes in place and growing tensors cost in time."""
+
+import copy
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from snippets.compiler.what_compile_does import nbytes
+from snippets.patterns import memory as ways
+from snippets.patterns.fusion_blocks import ResNetBlock
+from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
+from tests.benchmarks.own import SOURCES, own
+from tests.benchmarks.sides import compiled
+
+Function = Callable[[], Tensor]
+View = Callable[[Tensor], Tensor]
+
+
+def points(device: torch.device) -> Iterable[Point]:
+    """The first of the shape's sizes says which family the point belongs to."""
+    if device.type == "cpu":
+        yield Point({"copied": 1, "batch": 4, "tokens": 128, "heads": 8, "head_dim": 64}, "float32", modes=("calls",))
+        yield Point({"changed": 3, "rows": 512, "columns": 1024}, "float32", modes=("calls",))
+        return
+    yield Point({"copied": 1, "batch": 8, "tokens": 4096, "heads": 32, "head_dim": 128}, "bfloat16")
+    yield Point({"product": 1, "rows": 8192, "inner": 8192, "columns": 8192}, "bfloat16", modes=("burst",))
+    in_place = ("eager", "written-over", "compile", "written-over-compile")
+    yield Point({"changed": 3, "rows": 16384, "columns": 4096}, "bfloat16", variants=in_place)
+    allocated = ("eager", "written-over", "emptied")
+    yield Point({"changed": 3, "rows": 1024, "columns": 4096}, "bfloat16", modes=("calls",), variants=allocated)
+    yield Point({"appended": 256, "columns": 65536}, "bfloat16", modes=("calls", "graph"))
+    for direction in ("forward", "both"):
+        yield Point({"convolution": 3, "batch": 64, "channels": 256, "side": 56}, "bfloat16", direction)
+    yield Point({"block": 1, "batch": 64, "channels": 256, "side": 56}, "bfloat16")
+
+
+def prepare(point: Point, device: torch.device) -> Workload:
+    family, *_ = point.shape
+    _, *sizes = point.shape.values()
+    made: dict[str, Callable[..., Workload]] = {
+        "copied": of_copies,
+        "product": of_a_product,
+        "changed": of_changes,
+        "appended": of_appending,
+        "convolution": partial(of_an_image, False, point.direction == "both"),
+        "block": partial(of_an_image, True, False),
+    }
+    count = (point.shape[family],) if family == "appended" else ()
+    return made[family](*count, *sizes, getattr(torch, point.dtype), device)
+
+
+def workload(
+    functions: dict[str, Function],
+    inputs: list[Tensor],
+    moved: int,
+    flops: int,
+    seen: dict[str, View] | None = None,
+    wrong: dict[str, Function] | None = None,
+    reference: Function | None = None,
+) -> Workload:
+    """Forward only; the first function is the baseline.
+
+    Args:
+        moved: bytes of the result.
+        seen: how to look at results that lie otherwise, to compare them with the first.
+        reference: in float64; the first function's own result where nothing is computed.
+    """
+    baseline, first = next(iter(functions.items()))
+
+    def results(name: str, returned: object) -> Results:
+        assert isinstance(returned, Tensor)
+        return {"output": (seen or {}).get(name, lambda t: t)(returned)}
+
+    def build(name: str) -> Call:
+        functions[name]()  # compiles
+        return functions[name]
+
+    def half_shifted(right: Results) -> Results:
+        y = right["output"]
+        return {"output": torch.cat([y[: len(y) // 2], y[len(y) // 2 :].roll(1, 1)])}
+
+    def of(function: Function, right: Results) -> Results:
+        return {"output": function()}
+
+    return Workload(
+        variants={name: Variant(partial(build, name), partial(results, name)) for name in functions},
+        baseline=baseline,
+        reference=lambda: results(baseline, (reference or first)().double()),
+        bytes_read=nbytes(inputs),
+        bytes_written=moved,
+        flops=flops,
+        wrong={
+            "5% too large": lambda right: {"output": 1.05 * right["output"]},
+            "the last rows are not written": unwritten,
+            "half of it lies a place further": half_shifted,
+        }
+        | {what: partial(of, function) for what, function in (wrong or {}).items()},
+    )
+
+
+def unwritten(right: Results) -> Results:
+    """The last rows of each result were never written."""
+    out = {name: t.clone() for name, t in right.items()}
+    for t in out.values():
+        t[-max(1, len(t) // 8) :] = 0
+    return out
+
+
+# ---- the families ---------------------------------------------------------------------------------------------------
+
+
+def of_copies(batch: int, tokens: int, heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> Workload:
+    """The same bytes copied in order, with the heads brought outside, and as a transposed matrix."""
+    x = torch.randn(batch, tokens, heads, head_dim, device=device).to(dtype)
+
+    def transposed(x: Tensor) -> Tensor:
+        return x.flatten(2).transpose(1, 2).contiguous()
+
+    def untransposed(y: Tensor) -> Tensor:
+        return y.transpose(1, 2).unflatten(2, (heads, head_dim))
+
+    return workload(
+        {
+            "in-order": x.clone,
+            "heads-outside": lambda: x.transpose(1, 2).contiguous(),
+            "transposed": lambda: transposed(x),
+            "transposed-compile": partial(compiled(own(transposed)), x),
+        },
+        [x],
+        x.nbytes,
+        flops=0,
+        seen={
+            "heads-outside": lambda y: y.transpose(1, 2),
+            "transposed": untransposed,
+            "transposed-compile": untransposed,
+        },
+    )
+
+
+def of_a_product(rows: int, inner: int, columns: int, dtype: torch.dtype, device: torch.device) -> Workload:
+    """x @ w.T, with w as it lies, and copied to lie the other way."""
+    x = torch.randn(rows, inner, device=device).to(dtype)
+    w = (torch.randn(columns, inner, device=device) / inner**0.5).to(dtype)
+    return workload(
+        {"as-it-lies": lambda: x @ w.t(), "copied-first": lambda: x @ w.t().contiguous()},
+        [x, w],
+        rows * columns * dtype.itemsize,
+        flops=2 * rows * columns * inner,
+        reference=lambda: x.double() @ w.double().t(),
+    )
+
+
+def of_changes(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Workload:
+    """Three pointwise steps, apart and in place; and where the allocator has to give its memory back each time."""
+    x = torch.randn(rows, columns, device=device).to(dtype)
+
+    def emptied() -> Tensor:
+        y = ways.apart(x)
+        torch.cuda.empty_cache()
+        return y
+
+    return workload(
+        {
+            "eager": partial(ways.apart, x),
+            "written-over": partial(ways.in_place, x),
+            "compile": partial(compiled(own(ways.apart)), x),
+            "written-over-compile": partial(compiled(own(ways.in_place)), x),
+            "emptied": emptied,
+        },
+        [x],
+        x.nbytes,
+        flops=3 * rows * columns,
+        wrong={"not doubled": lambda: (x + 1).relu()},
+        reference=lambda: ways.apart(x.double()),
+    )
+
+
+def of_appending(count: int, columns: int, dtype: torch.dtype, device: torch.device) -> Workload:
+    steps = torch.randn(count, columns, device=device).to(dtype)
+    return workload(
+        {
+            "growing": partial(ways.growing, steps),
+            "listed": partial(ways.listed, steps),
+            "in-room": partial(ways.in_room, steps),
+        },
+        [steps],
+        steps.nbytes,
+        flops=0,
+    )
+
+
+def of_an_image(
+    block: bool, training: bool, batch: int, channels: int, side: int, dtype: torch.dtype, device: torch.device
+) -> Workload:
+    """A ResNet's bottleneck in inference, or a convolution alone, in training with its backward."""
+    model: nn.Module = ResNetBlock(channels) if block else nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.running_mean, -0.5, 0.5)
+            nn.init.uniform_(module.running_var, 0.5, 1.5)
+    model = model.to(device, dtype).eval()
+    x, grad = (torch.randn(batch, channels, side, side, device=device).to(dtype) for _ in range(2))
+
+    def step(module: Callable, weights: list[nn.Parameter], x: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
+        if not training:
+            with torch.no_grad():
+                return (module(x),)
+        x = x.detach().requires_grad_()
+        y = module(x)
+        return y, *torch.autograd.grad(y, (x, *weights), grad)
+
+    def at(layout: torch.memory_format, compile_: bool) -> Variant:
+        def build() -> Call:
+            made = copy.deepcopy(model).to(memory_format=layout)
+            called = torch.compile(made, dynamic=False) if compile_ else made
+            given = (t.to(memory_format=layout) for t in (x, grad))
+            call = partial(step, called, list(made.parameters()), *given)
+            call()
+            return call
+
+        return Variant(build, named)
+
+    def named(returned: object) -> Results:
+        names = ("output", *(f"{name}.grad" for name in ("x", *dict(model.named_parameters())) if training))
+        return dict(zip(names, returned, strict=True))  # type: ignore[call-overload]
+
+    def reference() -> Results:
+        exact = copy.deepcopy(model).double()
+        return named(step(exact, list(exact.parameters()), x.double(), grad.double()))
+
+    weights = sum(t.numel() for t in model.parameters() if t.dim() == 4)
+    last, plain = torch.channels_last, torch.contiguous_format
+    refused = "x.grad" if training else "output"
+    return Workload(
+        variants={
+            "eager": at(plain, False),
+            "channels-last": at(last, False),
+            "compile": at(plain, True),
+            "channels-last-compile": at(last, True),
+        },
+        baseline="eager",
+        reference=reference,
+        bytes_read=x.nbytes + nbytes(list(model.parameters())) + (x.nbytes if training else 0),
+        bytes_written=x.nbytes * (2 if training else 1),
+        flops=2 * batch * side**2 * weights * (3 if training else 1),
+        wrong={
+            "5% too large": lambda right: {**right, refused: 1.05 * right[refused]},
+            "the last rows are not written": unwritten,
+            "a neighbour's pixels": lambda right: {**right, refused: right[refused].roll(1, -1)},
+        },
+    )
+
+
+LABELS = {
+    "in-order": {"label": "copied in order", "short": "in order", "role": "eager"},
+    "heads-outside": {"label": "heads brought outside", "short": "heads outside", "role": "rewrite"},
+    "transposed": {"label": "transposed", "role": "rewrite-2"},
+    "transposed-compile": {"label": "transposed, compiled", "short": "compiled", "role": "compile"},
+    "as-it-lies": {"label": "a transposed view", "short": "view", "role": "eager"},
+    "copied-first": {"label": "copied first", "role": "rewrite"},
+    "written-over": {"label": "eager, in place", "short": "in place", "role": "rewrite"},
+    "written-over-compile": {"label": "compile, in place", "short": "in place, compile", "role": "compile-max"},
+    "emptied": {"label": "eager, cache emptied", "short": "cache emptied", "role": "rewrite-2"},
+    "growing": {"label": "torch.cat at each step", "short": "cat", "role": "eager"},
+    "listed": {"label": "a list, stacked once", "short": "list", "role": "rewrite"},
+    "in-room": {"label": "written into room for all", "short": "room", "role": "rewrite-2"},
+    "channels-last": {"label": "eager, channels last", "short": "channels last", "role": "rewrite"},
+    "channels-last-compile": {"label": "compile, channels last", "short": "last, compile", "role": "compile-max"},
+}
+CASE = Case(
+    name="patterns/memory",
+    question="What do copies, layouts, changes in place and growing tensors cost?",
+    sources=(
+        "snippets/patterns/memory.py",
+        "snippets/patterns/fusion_blocks.py",
+        "snippets/patterns/fusion_candidates.py",
+        "snippets/compiler/what_compile_does.py",
+        "snippets/compiler/inductor_code.py",
+        "snippets/validation/memory.py",
+        "tests/benchmarks/sides.py",
+        *SOURCES,
+    ),
+    points=points,
+    prepare=prepare,
+)
