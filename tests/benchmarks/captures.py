@@ -264,11 +264,6 @@ def _ahead_of_time() -> Iterator[Output]:
     for section in ("names", "symptom", "whole"):
         yield Output(f"{page}/checkpoints-{section}", f"{_AHEAD}_checkpoints", section)
     yield Output(f"{page}/linked", f"{_AHEAD}_linked", "linked", varies=r"Error: .*|SIG\w+")  # that is the compiler's
-    both = ("snippets/compiler/ahead_of_time.py", "snippets/compiler/ahead_of_time_linked.py", *also)
-    for section in ("starts", "linked"):
-        yield Output(
-            f"{page}/{section}-gpu", f"{_AHEAD}_gpu", section, device="cuda", varies=r"\d\S*|SIG\w+", also=both
-        )
 
 
 def _memory() -> Iterator[Output]:
@@ -548,13 +543,6 @@ CAPTURES = (
     *(
         Output(f"patterns/attention-masks/{part}", "snippets.patterns.attention_masks", part)
         for part in ("alignment", "rules", "agreement", "rounding", "refuses")
-    ),
-    Output(
-        "patterns/attention-choose/refuses",
-        "snippets.patterns.attention_choose",
-        "refuses",
-        device="cuda",
-        also=("snippets/patterns/attention_masks.py",),
     ),
     *(Output(f"patterns/mixed-precision/{part}", _MIXED, part) for part in ("rounding", "underflow", "updates")),
     Output("patterns/mixed-precision/autocast", _MIXED, "autocast", device="cuda"),
