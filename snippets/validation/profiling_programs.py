@@ -7,14 +7,13 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from snippets.validation.profiling import Event, Step, read, reading, record, steps_of, table, timeline
+from snippets.validation.profiling import Step, read, reading, record, steps_of, table, timeline
 from snippets.validation.timing import measure
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -66,21 +65,6 @@ def launch_lengths(step: Step) -> Iterator[str]:
     calls = [call.length for call, _ in step.launches()]
     for first, last in ((0, 500), (500, 1000), (1000, len(calls))):
         yield f"launches {first + 1:4} to {last:4}: median {statistics.median(calls[first:last]):6.1f} us"
-
-
-def filling(step: Step) -> Step:
-    """The moment at which the queue becomes full: six launches before the first slow one, and six after it."""
-    calls = [call for call, _ in step.launches()]
-    usual = statistics.median(call.length for call in calls[:500])
-    slow = next((at for at, call in enumerate(calls) if at > 500 and call.length > 5 * usual), len(calls) - 6)
-    start, end = calls[slow - 6].start, calls[min(slow + 5, len(calls) - 1)].end
-
-    def cut(events: list[Event]) -> list[Event]:
-        spans = [(event, max(event.start, start), min(event.end, end)) for event in events]
-        return [replace(event, start=a - start, length=b - a) for event, a, b in spans if a < b]
-
-    lanes = {name: cut(getattr(step, name)) for name in ("named", "operations", "calls", "kernels")}
-    return replace(step, host=end - start, length=end - start, **lanes)
 
 
 # --8<-- [end:full]
@@ -147,21 +131,6 @@ def cost(step: Callable[[], object], steps: int = 20, **options: bool) -> tuple[
             profiler.step()  # the last one: what was recorded is collected
         profiler.export_chrome_trace(str(path))
         return spent / (steps - 1) * 1e3, time.perf_counter() - start, path.stat().st_size / 1e6
-
-
-def both(step: Callable[[], object], steps: int = 20) -> tuple[float, list[float]]:
-    """The same recorded steps by the clock, in milliseconds each on average, and one by one by the trace."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * ON_GPU
-        with profile(activities=activities, schedule=schedule(wait=0, warmup=3, active=steps, repeat=1)) as profiler:
-            seconds(step, 3, after_each=profiler.step)
-            spent = seconds(step, steps - 1, after_each=profiler.step)
-            step()
-            wait()
-            profiler.step()
-        profiler.export_chrome_trace(str(path))
-        return spent / (steps - 1) * 1e3, [found.length / 1e3 for found in steps_of(read(path))[: steps - 1]]
 
 
 def seconds(step: Callable[[], object], steps: int, after_each: Callable[[], object] = lambda: None) -> float:
@@ -247,7 +216,6 @@ def main() -> None:
     if ON_GPU:
         one, rows_of_table = recorded(many_launches, "self_cpu_time_total", which=0)  # begins with an empty queue
         print("==== full", *launch_lengths(one), "", *rows_of_table[:4], sep="\n")
-        print(f"==== full, timeline\n{timeline(filling(one))}")
     print("==== clock")
     found = measure(dict(steps), DEVICE, "calls", rounds=7 if ON_GPU else 1, patience=3.0)
     for name, timing in found.items():
@@ -255,9 +223,6 @@ def main() -> None:
     for name in ("eager", "ahead"):
         if name in steps:
             print(f"==== {name}, costs", *costs(steps[name], 50 if ON_GPU else 3), sep="\n")
-    clock, traced = both(steps["eager"])
-    print(f"==== lengths\nby the clock {clock:10.3f} ms\nby the trace {statistics.mean(traced):10.3f} ms on average")
-    print(f"a step       {min(traced):10.3f} ms at least {max(traced):10.3f} ms at most")
     print("==== inside")
     print(f"eager:    {', '.join(names_inside(lambda function: function))}")
     in_graph = names_inside(lambda function: torch.compile(function, backend="aot_eager"))

@@ -372,11 +372,6 @@ def _profiling() -> Iterator[Output]:
     for name in ("eager", "waiting"):
         yield Output(f"{page}/table-{name}", programs, f"{name}, table", device="cuda", varies=rows, also=also)
     yield Output(f"{page}/full", programs, "full", device="cuda", varies=rows, also=also)
-    yield Output(
-        f"{page}/timeline-full", programs, "full, timeline", "json", "cuda",
-        varies=r'(?<="bars": ).*|(?<="arrows": ).*', also=also, verbatim=True,
-    )  # fmt: skip
-    yield Output(f"{page}/lengths", programs, "lengths", device="cuda", also=also)
     yield Output(f"{page}/clock", programs, "clock", device="cuda", also=also)
     for name in ("eager", "ahead"):
         yield Output(f"{page}/costs-{name}", programs, f"{name}, costs", device="cuda", varies=r"[\d.]+ MB", also=also)

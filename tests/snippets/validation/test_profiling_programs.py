@@ -7,14 +7,12 @@ import pytest
 import torch
 
 from snippets.validation import profiling_programs as programs
-from snippets.validation.profiling import Event, Step
+from snippets.validation.profiling import Event
 from snippets.validation.profiling_programs import (
     Training,
-    both,
     compiled,
     cost,
     costs,
-    filling,
     launch_lengths,
     lengths,
     names_inside,
@@ -52,26 +50,6 @@ def test_launches_are_told_apart_by_their_place():
     lines = list(launch_lengths(SimpleNamespace(launches=lambda: launches)))
     assert [line.split("median")[1].split() for line in lines] == [["3.0", "us"], ["3.0", "us"], ["30.0", "us"]]
     assert lines[-1].startswith("launches 1001 to 1500:")
-
-
-def test_the_moment_at_which_the_queue_becomes_full():
-    """Launches of 3 us each 10 us, until the queue is full; then each takes 100 us. Kernels run all the time."""
-    starts = [10.0 * n if n < 1000 else 10_000 + 110.0 * (n - 1000) for n in range(1500)]
-    calls = [
-        Event("cudaLaunchKernel", "cuda_runtime", start, 3 if n < 1000 else 100, args={"correlation": n})
-        for n, start in enumerate(starts)
-    ]
-    kernels = [Event("k", "kernel", 20 + 105.0 * n, 100, args={"correlation": n}) for n in range(1500)]
-    cut = filling(Step("step", 1.0, 1.0, [], [], calls, kernels))
-    assert [call.length for call in cut.calls] == [3.0] * 6 + [100.0] * 6
-    assert cut.calls[0].start == 0 and cut.calls[-1].end == cut.length
-    assert all(kernel.start >= 0 and kernel.end <= cut.length for kernel in cut.kernels) and cut.kernels
-
-
-def test_the_same_steps_by_the_clock_and_by_the_trace():
-    clock, traced = both(Training(16, 4), steps=4)
-    assert len(traced) == 3
-    assert min(clock, *traced) > 0
 
 
 def test_as_many_lengths_as_steps():
