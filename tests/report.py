@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.benchmarks import machine, source
+from tests.benchmarks.captures import without_paths
 from tests.benchmarks.runner import commit_of_tree, published_command, write_whole
 
 SCHEMA = 1
@@ -113,4 +114,4 @@ def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
         return str(report.longrepr[2]).removeprefix("Skipped: ")
     crash = getattr(report.longrepr, "reprcrash", None)
     message = crash.message if crash else str(report.longrepr or "")
-    return " ".join(message.split())[:300]
+    return without_paths(" ".join(message.split()))[:300]

@@ -558,7 +558,7 @@ CAPTURES = (
     ),
     Output("patterns/activations/mistakes", "snippets.patterns.activations_mistakes"),
     Output("patterns/softmax-and-loss/mistakes", "snippets.patterns.softmax_and_loss_mistakes"),
-    Output("patterns/normalization/mistakes", "snippets.patterns.normalization_mistakes"),
+    Output("patterns/normalization/mistakes", "snippets.patterns.normalization_mistakes", varies=r"1e-0[67]"),
     Output("validation/compiled-code/fp64", _FINDINGS, "fp64"),
     Output("validation/compiled-code/narrow", _FINDINGS, "narrow"),
     Output("validation/compiled-code/spill", _FINDINGS, "spill"),
@@ -626,15 +626,19 @@ def section_of(printed: str, capture: Output) -> str:
     return named[capture.section]
 
 
+def without_paths(text: str) -> str:
+    """Without where this machine keeps Python, its packages and this checkout."""
+    text = re.sub(r"/\S*/(site|dist)-packages/", "", text)  # first: an environment may lie below the root
+    return text.replace(sys.executable, "python").replace(f"{ROOT}/", "")
+
+
 def tidy(text: str, language: str, verbatim: bool = False) -> str:
     """Without what belongs to one machine (paths, addresses, hashes), and narrow enough for a page.
 
     Args:
         verbatim: only without the paths.
     """
-    text = re.sub(r"/\S*/(site|dist)-packages/", "", text)  # first: an environment may lie below the root
-    text = text.replace(f"{ROOT}/", "")
-    text = re.sub(r"/tmp/\S*/", "/tmp/", text)
+    text = re.sub(r"/tmp/\S*/", "/tmp/", without_paths(text))
     if verbatim:
         return text.strip("\n") + "\n"
     text = re.sub(r"\b0x[0-9a-f]{6,}\b", "0x…", text)

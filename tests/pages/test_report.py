@@ -10,10 +10,11 @@ from docs.publish.records.schema import TestReport, read
 from tests.benchmarks.source import ROOT
 
 TESTS = """
+import sys
 import pytest
 
 def test_passes(): pass
-def test_fails(): assert 1 < 0, "one is not"
+def test_fails(): assert 1 < 0, f"one is not, says {sys.executable} of here"
 @pytest.mark.skipif(True, reason="needs two GPUs")
 def test_skipped(): pass
 @pytest.mark.xfail(reason="known")
@@ -41,7 +42,7 @@ def test_every_outcome_is_reported_with_its_reason(tmp_path: Path):
     assert ended["test_xfails"] == ("xfailed", "known")
     assert ended["test_errors"] == ("error", "RuntimeError: no luck")
     assert ended["test_fails"][0] == "failed"
-    assert "one is not" in ended["test_fails"][1]
+    assert "one is not, says python of here" in ended["test_fails"][1]  # a machine's paths are its own
     assert any(test.id.endswith("test_broken.py") and test.outcome == "error" for test in report.tests)
     assert (report.commit, report.dirty) == ("c" * 40, False)
     assert "torch" in report.software
