@@ -110,6 +110,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield root
     for name in ("first", "second"):
         sys.modules.pop(f"tests.benchmarks.{name}", None)
+        vars(tests.benchmarks).pop(name, None)  # where `from tests.benchmarks import first` looks before it imports
 
 
 def write(path: Path, text: str) -> None:
