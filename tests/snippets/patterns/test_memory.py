@@ -106,3 +106,13 @@ def test_the_script_shows_all(script):
     done = script("snippets.patterns.memory")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("====") == 8
+
+
+@pytest.mark.parametrize("weights_last", [False, True])
+@pytest.mark.parametrize("input_last", [False, True])
+def test_weights_or_input_in_channels_last_are_enough(weights_last: bool, input_last: bool):
+    formats = [torch.channels_last if last else torch.contiguous_format for last in (input_last, weights_last)]
+    x, weight = (torch.randn(16, 16, 8, 8).to(memory_format=each) for each in formats)
+    result = torch.nn.functional.conv2d(x, weight[:, :, :3, :3].contiguous(memory_format=formats[1]), padding=1)
+    expected = "channels last" if weights_last or input_last else "contiguous"
+    assert memory.layout(result) == expected
