@@ -56,6 +56,7 @@ SETTINGS = {
         Setting("", f"{DYNAMO}.compiled_autograd"),
         Setting("", f"{FUNCTORCH}.backward_pass_autocast"),
         Setting("", f"{FUNCTORCH}.force_non_lazy_backward_lowering"),
+        Setting("", f"{FUNCTORCH}.guess_tangent_strides_as_outputs"),
     ),
     "kernels": (
         Setting("TORCHINDUCTOR_MAX_AUTOTUNE=1", f"{INDUCTOR}.max_autotune"),
