@@ -1,10 +1,15 @@
 """The project's commands; `nox -l` lists them. All of them run in one environment, which the first one installs."""
 
+import contextlib
 import hashlib
+import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import nox
@@ -63,7 +68,8 @@ def tests(session: nox.Session) -> None:
     check(session)
     if not any(map(shutil.which, CHROMIUM)):  # where this fails too, the browser tests say what to install
         run(session, "playwright", "install", "chromium", success_codes=(0, 1))
-    run(session, "pytest", f"--numprocesses={cores()}", "--dist=worksteal", *session.posargs)
+    with counted(session):
+        run(session, "pytest", f"--numprocesses={cores()}", "--dist=worksteal", *session.posargs)
 
 
 @nox.session(python=False, requires=["environment"])
@@ -89,14 +95,34 @@ def bench(session: nox.Session) -> None:
 def lint(session: nox.Session) -> None:
     """Check format, lint and types. `-- --fix` mends the first two."""
     fix = "--fix" in session.posargs
-    run(session, "ruff", "format", *([] if fix else ["--check"]), ".")
-    run(session, "ruff", "check", *(["--fix"] if fix else []), ".")
-    run(session, "mypy")
+    with counted(session):
+        run(session, "ruff", "format", *([] if fix else ["--check"]), ".")
+        run(session, "ruff", "check", *(["--fix"] if fix else []), ".")
+        run(session, "mypy")
+
+
+@nox.session(python=False, requires=["environment"])
+def budget(session: nox.Session) -> None:
+    """Hold what tests, lint and docs took just now against tests/budget.toml. `-- --publish` records it."""
+    run(session, "tests.budget", *session.posargs)
 
 
 def cores() -> int:
     """How many this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def counted(session: nox.Session) -> Iterator[None]:
+    """Leave what a session takes in .cache/seconds, for `budget`: by the clock, and of processors."""
+    file = Path(".cache/seconds") / f"{session.name}.json"
+    file.unlink(missing_ok=True)
+    clock, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    yield
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"seconds": round(time.monotonic() - clock, 1), "processor": round(processor, 1)}))
 
 
 def run(session: nox.Session, module: str, *arguments: str, success_codes: tuple[int, ...] = (0,), **env: str) -> None:

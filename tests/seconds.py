@@ -1,33 +1,27 @@
-"""What the tests take: at the end of a run, seconds by area and the five slowest files.
+"""What the tests take: processor seconds by area at the end of a run, and the five files that take most.
 
-`nox -s tests -- --areas` also writes them to docs/measurements/suite, for the table in the contributor's guide.
+A test's seconds are those of its process and of all that this has started, living or ended, from the end of the test
+before to its own; so setup and teardown belong to it. Collecting, importing and ending are an area of their own. A run
+of all tests is written to .cache/seconds/areas.json, which `nox -s budget` judges.
 """
 
+import json
 import os
+import resource
+import time
 from collections import Counter
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-SCHEMA = 1
-FOLDER = Path("docs/measurements/suite")
+WRITTEN = Path(".cache/seconds/areas.json")
 SLOWEST = 5
+AROUND = "collection"  # and all else that belongs to no test
+EVERY = 60  # seconds between two looks at how fast the processor is
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.getgroup("report").addoption("--areas", action="store_true", help=f"write what the areas take to {FOLDER}")
-
-
-@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--areas"):
-        config.option.fresh = True  # what tests/kernels/cached.py leaves out takes no time
-    if hasattr(config, "workerinput"):  # one process counts
-        return
-    chosen = config.option.keyword or config.option.markexpr or config.args_source is config.ArgsSource.ARGS
-    if config.getoption("--areas") and chosen:
-        raise pytest.UsageError("--areas is about all tests: expected no paths, no -k and no -m")
     config.pluginmanager.register(Seconds(config), "seconds")
 
 
@@ -37,69 +31,136 @@ def area_of(file: str) -> str:
     return parts[1] if len(parts) > 2 else parts[-1]
 
 
+def reference() -> float:
+    """Processor seconds of a fixed loop here and now: a processor that is slow, or shares a core, takes longer."""
+    began = time.process_time()
+    sum(number * number for number in range(500_000))
+    return time.process_time() - began
+
+
+def taken(alone: bool = False) -> float:
+    """Processor seconds of this process, and of all that it has started so far unless it counts alone."""
+    sources = (resource.RUSAGE_SELF,) if alone else (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    own = sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, sources))
+    return own if alone else own + sum(map(taken_by, descendants(os.getpid())))
+
+
+def descendants(process: int) -> list[int]:
+    """The living processes below one; none where there is no /proc."""
+    found: list[int] = []
+    for thread in _listed(f"/proc/{process}/task"):
+        for child in _read(f"/proc/{process}/task/{thread}/children").split():
+            found += [int(child), *descendants(int(child))]
+    return found
+
+
+def taken_by(process: int) -> float:
+    """Processor seconds of a process and of those of its children that it has waited for."""
+    fields = _read(f"/proc/{process}/stat").rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / TICKS
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _read(file: str) -> str:
+    try:
+        return Path(file).read_text()
+    except OSError:
+        return ""
+
+
 class Seconds:
-    """Counts while tests run; setup and teardown belong to their test."""
+    """Counts in each process of a run; the one that starts the others adds up."""
 
     def __init__(self, config: pytest.Config):
         self.config = config
-        self.begun = datetime.now(UTC)
-        self.seconds: Counter[str] = Counter()
+        self.whole = config.args_source is not config.ArgsSource.ARGS and not (
+            config.option.keyword or config.option.markexpr
+        )
+        self.alone = config.getoption("dist", "no") != "no"  # what this process starts counts for itself
+        self.looked = time.monotonic()
+        self.last = 0.0
+        self.files: Counter[str] = Counter()
         self.tests: Counter[str] = Counter()
+        self.references = [reference()]
+        self.remembered = 0
+
+    def count(self, file: str) -> None:
+        """What was taken since the last count, for a file."""
+        now = taken(self.alone)
+        self.files[file] += max(0.0, now - self.last)
+        self.last = now
+
+    def pytest_collection_finish(self) -> None:
+        self.count(AROUND)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item):
+        done = yield
+        self.count(item.nodeid.partition("::")[0])
+        if time.monotonic() - self.looked > EVERY:
+            self.looked = time.monotonic()
+            self.references.append(reference())
+        return done
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        file = report.nodeid.partition("::")[0]
-        self.seconds[file] += report.duration
-        self.tests[file] += report.when == "setup"
+        self.tests[report.nodeid.partition("::")[0]] += report.when == "setup"
+        self.remembered += getattr(report, "remembered", False)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        self.count(AROUND)
+        self.references.append(reference())
+        if hasattr(self.config, "workerinput"):
+            self.config.workeroutput["seconds"] = [dict(self.files), self.references]  # type: ignore[attr-defined]
+        elif self.whole:
+            WRITTEN.parent.mkdir(parents=True, exist_ok=True)
+            WRITTEN.write_text(json.dumps(self.content(exitstatus), indent=1), encoding="utf-8")
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node) -> None:
+        """A worker of pytest-xdist is done."""
+        files, references = getattr(node, "workeroutput", {}).get("seconds", ({}, []))
+        self.files.update(files)
+        self.references += references
+
+    def content(self, exitstatus: int) -> dict:
+        """The run as it is written."""
+        return {
+            "passed": exitstatus == 0,
+            "remembered": self.remembered,
+            "processes": len(self.config.getoption("tx", None) or [None]),
+            "reference": sum(self.references) / len(self.references),
+            "areas": self.areas(),
+            "files": self.slowest(),
+        }
 
     def areas(self) -> list[dict]:
         """Those with the most seconds first."""
         seconds: Counter[str] = Counter()
         tests: Counter[str] = Counter()
-        for file in self.seconds:
-            seconds[area_of(file)] += self.seconds[file]
+        for file in self.files:
+            seconds[area_of(file)] += self.files[file]
             tests[area_of(file)] += self.tests[file]
-        return [{"name": name, "tests": tests[name], "seconds": round(n, 1)} for name, n in seconds.most_common()]
+        counted = seconds.most_common()
+        return [{"name": name, "tests": tests[name] or None, "seconds": round(n, 1)} for name, n in counted]
 
-    def files(self) -> list[dict]:
-        """The slowest."""
-        return [{"name": name, "seconds": round(n, 1)} for name, n in self.seconds.most_common(SLOWEST)]
+    def slowest(self) -> list[dict]:
+        listed = [(name, n) for name, n in self.files.most_common() if name != AROUND]
+        return [{"name": name, "seconds": round(n, 1)} for name, n in listed[:SLOWEST]]
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
-        if len(self.seconds) < 2:
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if len(self.files) < 3:  # the collection and one file
             return
-        terminalreporter.section("seconds by area, and the slowest files")
+        terminalreporter.section("processor seconds by area, and the files that take most")
         for each in self.areas():
-            terminalreporter.line(f"{each['seconds']:9.1f}  {each['name']}, {each['tests']} tests")
+            tests = f", {each['tests']} tests" if each["tests"] else ""
+            terminalreporter.line(f"{each['seconds']:9.1f}  {each['name']}{tests}")
         terminalreporter.line("")
-        for each in self.files():
+        for each in self.slowest():
             terminalreporter.line(f"{each['seconds']:9.1f}  {each['name']}")
-        if self.config.getoption("--areas"):
-            terminalreporter.line(f"\n{self.written(exitstatus)}")
-
-    def written(self, exitstatus: int) -> str:
-        """Write the record of a run in which all passed; returns what became of it, in a line."""
-        import torch
-
-        from tests.benchmarks import machine
-        from tests.benchmarks.runner import commit_of_tree, published_command, write_whole
-
-        if exitstatus:
-            return "not all tests passed: what they took is not written"
-        commit, dirty = commit_of_tree()
-        described = machine.describe(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-        path = self.config.rootpath / FOLDER / f"{self.begun:%Y-%m-%dT%H-%M-%SZ}-{described['slug']}.json"
-        record = {
-            "schema": SCHEMA,
-            "date": f"{self.begun:%Y-%m-%dT%H:%M:%SZ}",
-            "command": published_command("python -m pytest", self.config.invocation_params.args, own=()),
-            "commit": commit,
-            "dirty": dirty,
-            "machine": described,
-            "software": machine.software() | {"pytest": pytest.__version__},
-            "processes": len(self.config.getoption("tx", None) or [None]),
-            "seconds": round((datetime.now(UTC) - self.begun).total_seconds(), 1),
-            "areas": self.areas(),
-            "files": self.files(),
-        }
-        write_whole(path, record)
-        return f"written to {os.path.relpath(path)}"

@@ -573,13 +573,18 @@ CAPTURES = (
 # ---- running --------------------------------------------------------------------------------------------------------
 
 
-def finished(module: str, device: str) -> subprocess.CompletedProcess[str]:
-    """`python -m module`, run under the fixed settings of the device, whatever this process was started under."""
+def environment(device: str) -> dict[str, str]:
+    """The variables under which a script runs on a device, whatever this process was started under."""
     inherited = {name: value for name, value in os.environ.items() if not DECIDES.match(name)}
+    return inherited | ENVIRONMENT[device] | {"PYTHONUTF8": "1"}
+
+
+def finished(module: str, device: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`python -m module`, run under the fixed settings of the device."""
     return subprocess.run(
-        [sys.executable, "-m", module],
+        [sys.executable, "-m", module, *arguments],
         cwd=ROOT,
-        env=inherited | ENVIRONMENT[device] | {"PYTHONUTF8": "1"},
+        env=environment(device),
         capture_output=True,
         encoding="utf-8",
         timeout=SECONDS,

@@ -8,7 +8,7 @@ from docs.publish.place import Place
 from docs.publish.records.schema import Suite, read
 
 FOLDER = "docs/measurements/suite"
-COMMAND = "nox -s tests -- --areas"
+COMMAND = "nox -s budget -- --publish"  # after nox -s tests lint docs
 
 
 def table(root: Path, place: Place) -> str:
@@ -21,17 +21,18 @@ def table(root: Path, place: Place) -> str:
     if not found:
         return f"<p>No run has been recorded yet: {markup.code(COMMAND)} records one.</p>"
     suite = read(found[-1], Suite, root)
-    rows = [(area.name, str(area.tests), area.seconds) for area in suite.areas]
+    rows = [(area.name, str(area.tests or ""), area.seconds) for area in suite.areas]
     rows += [(file.name, "", file.seconds) for file in suite.files]
+    commands = ", ".join(f"{each.name} {units.text(each.seconds, 's')}" for each in suite.commands)
     body = markup.table(
-        ("tests", "number", "time"),
+        ("area", "tests", "processor seconds"),
         (("", [markup.code(name), number, units.text(seconds, "s")]) for name, number, seconds in rows),
     )
     versions = ", ".join(f"{name} {suite.software[name]}" for name in ("python", "torch", "triton"))
     file = found[-1].relative_to(root).as_posix()
     panel = markup.panel(
-        what=f"Time of all tests by area, and of the slowest files, summed over {suite.processes} processes: "
-        f"{units.text(suite.seconds, 's')} by the clock",
+        what=f"Processor seconds of each area, and of the files that take most, in {suite.processes} processes. "
+        f"By the clock: {commands}",
         body=body,
         source=f"{escape(str(suite.machine['name']))}, {escape(versions)}, {suite.date[:10]}, "
         f"{markup.link('the record', place.source(file, None))}",

@@ -325,7 +325,7 @@ class TestReport(Provenance):
 
 
 class Share(Model):
-    """What the tests of an area or a file took, in seconds of all processes together."""
+    """What the tests of an area or a file took, in processor seconds, or a command by the clock."""
 
     name: Text
     seconds: Annotated[float, Field(ge=0)]
@@ -333,14 +333,19 @@ class Share(Model):
 
 
 class Suite(Provenance):
-    """What one run of all tests took (tests/seconds.py): `seconds` by the clock, in so many processes."""
+    """What one run of tests, lint and docs took (tests/budget.py): `seconds` by the clock, in so many processes.
+
+    Records without `reference` are of tests alone, and give the clock's seconds of areas and files.
+    """
 
     dirty: bool
     machine: dict[str, Any]
     processes: Annotated[int, Field(ge=1)]
     seconds: Positive
+    reference: Positive | None = None
     areas: Annotated[list[Share], Field(min_length=1)]
     files: list[Share]
+    commands: list[Share] = []
 
 
 Kind = TypeVar("Kind", bound=Model)

@@ -1,0 +1,184 @@
+"""Scripts in processes forked from one that has imported torch, Dynamo, Inductor and Triton: each saves that time.
+
+`Server` starts the process, in an environment of its own; run as a module, this file is that process. A script sees
+what `python -m MODULE` or `python FILE` would show it. What is decided before torch is imported stays as the server's
+environment has it: a script that is about that needs a fresh process.
+"""
+
+import atexit
+import gc
+import importlib.util
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+PRELOADED = ("numpy", "torch", "torch._dynamo", "torch._inductor.compile_fx", "triton", "triton.language")
+
+
+class Server:
+    """A process that runs one script after another, each in a child of its own.
+
+    Args:
+        environment: all variables of the server and its scripts.
+        folder: where scripts start.
+    """
+
+    def __init__(self, environment: Mapping[str, str], folder: Path):
+        command = [sys.executable, "-m", "tests.forked"]
+        self._process = subprocess.Popen(
+            command, cwd=folder, env=dict(environment), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._folder = folder
+
+    def run(self, command: Sequence[str], folder: Path | None = None, timeout: float = 1800):
+        """How a script ended: a `CompletedProcess` of `[python, *command]` with its output as text.
+
+        Args:
+            command: `["-m", MODULE, ARGUMENT, ...]` or `[FILE, ARGUMENT, ...]`.
+            folder: where the script runs, if not where the server was started.
+
+        Raises:
+            subprocess.TimeoutExpired: it took longer than `timeout` seconds, and was ended with all that it started.
+        """
+        assert self._process.stdin and self._process.stdout
+        with tempfile.TemporaryDirectory() as written:
+            paths = [os.path.join(written, name) for name in ("stdout", "stderr")]
+            order = {
+                "command": list(command),
+                "folder": str(folder or self._folder),
+                "paths": paths,
+                "seconds": timeout,
+            }
+            print(json.dumps(order), file=self._process.stdin, flush=True)
+            if not (answer := self._process.stdout.readline()):
+                raise RuntimeError(
+                    f"the server ended with status {self._process.wait()} before {' '.join(command)} did"
+                )
+            printed, said = (Path(path).read_text(encoding="utf-8", errors="replace") for path in paths)
+        whole = [sys.executable, *command]
+        if (status := json.loads(answer)) is None:
+            raise subprocess.TimeoutExpired(whole, timeout, printed, said)
+        return subprocess.CompletedProcess(whole, status, printed, said)
+
+    def close(self) -> None:
+        """End the server."""
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+# ---- the server -----------------------------------------------------------------------------------------------------
+
+
+def serve() -> None:
+    """Import what scripts need, then run one script for each line of standard input until that is closed."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    orders = os.fdopen(os.dup(0), "r")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)  # an import that prints must not answer
+    for name in PRELOADED:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a child's collections neither look at nor copy what all share
+    for line in orders:
+        order = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            orders.close()
+            answers.close()
+            become(**order)
+        print(json.dumps(ended(child, order["seconds"])), file=answers)
+
+
+def ended(child: int, seconds: float) -> int | None:
+    """A child's exit status, the negative signal that ended it, or None where it had to be ended."""
+    last = time.monotonic() + seconds
+    pause = 0.002
+    while True:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > last:
+            os.killpg(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return None
+        time.sleep(pause)
+        pause = min(0.05, pause * 1.5)
+
+
+def become(command: list[str], folder: str, paths: list[str], seconds: float) -> None:
+    """Be the process that `python COMMAND` starts; does not return."""
+    os.setsid()
+    for number, path in enumerate(paths, 1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND), number)
+    os.chdir(folder)
+    random.seed()
+    sys.modules["numpy"].random.seed()
+    status = 1
+    try:
+        run(command)
+        status = 0
+    except SystemExit as ending:
+        status = status_of(ending)
+    except BaseException as error:  # noqa: BLE001 (the interpreter's own way)
+        shown = error.__traceback__
+        while shown and shown.tb_frame.f_code.co_filename == __file__:  # begin where the script does
+            shown = shown.tb_next
+        traceback.print_exception(type(error), error, shown)
+    leave(status)
+
+
+def run(command: list[str]) -> None:
+    """The script, as the main module of this process."""
+    sys.orig_argv = [sys.executable, *command]
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    if command[0] == "-m":
+        sys.path[0] = os.getcwd()
+        spec = importlib.util.find_spec(command[1])
+        if spec is None or spec.loader is None:
+            sys.exit(f"{sys.executable}: No module named {command[1]}")
+        path, arguments, code = str(spec.origin), command[2:], spec.loader.get_code(command[1])
+        main.__spec__, main.__loader__, main.__package__ = spec, spec.loader, spec.parent
+    else:
+        path, arguments = os.path.abspath(command[0]), command[1:]
+        sys.path[0] = os.path.dirname(path)
+        code = compile(Path(path).read_bytes(), path, "exec")
+        main.__package__ = None
+    main.__file__ = path
+    sys.argv = [path, *arguments]
+    exec(code, vars(main))
+
+
+def status_of(ending: SystemExit) -> int:
+    """The exit status that Python gives for it; a message is printed."""
+    if ending.code is None or isinstance(ending.code, int):
+        return (ending.code or 0) & 0xFF
+    print(ending.code, file=sys.stderr)
+    return 1
+
+
+def leave(status: int) -> None:
+    """End as an interpreter does, but without taking apart what the server shares: that takes two seconds."""
+    try:
+        threading._shutdown()
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    finally:
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,312 @@
+"""A test that passed is not run again on this machine while all that it reaches is what it was: a pytest plugin.
+
+A test file reaches what it imports, within functions too, and the files and folders that its strings name, and so on
+from there. Such a test ends as "remembered", and the run's summary counts them. One in twenty runs anyway, drawn anew
+each time. `--fresh` runs every test; so does a run on a GPU, or for a report. What passed stands in .cache/remembered:
+for each test file and each content of all that it reaches a file of lines. A file that a test read and does not reach
+is named at the end of the run, and its tests are not remembered.
+"""
+
+import ast
+import functools
+import hashlib
+import os
+import platform
+import random
+import re
+import sys
+from collections.abc import Generator, Iterable, Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+OURS = ("kernels", "snippets", "tests", "docs", "noxfile")
+PACKAGES = ("torch", "triton", "numpy", "pytest")
+DECIDES = re.compile(r"(?!.*_CACHE_DIR$)(ATEN|PYTORCH|TORCH|TRITON)|PYTHONPATH$")  # variables that change what runs
+MADE = {"__pycache__", ".cache", "local"}  # folders of what was made here; local: below docs/measurements
+PROVEN = {
+    ("snippets",),
+    ("kernels",),
+    ("tests", "snippets"),
+    ("tests", "kernels"),
+    ("tests", "exercises"),
+}  # say what they use
+WHOLE = ("benchmarks", "mutants", "pages", "site")  # areas whose tests look at everything
+AGAIN = 0.05  # share of what is remembered that runs anyway
+KEPT = 4  # contents of what a test file reaches whose results are kept
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fresh", action="store_true", help="run tests, too, that passed on the same files and versions")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "RIDGEPOINT_KERNELS" not in os.environ and not getattr(config.option, "report", None) and not on_gpu():
+        config.pluginmanager.register(Remembered(config.rootpath, config.getoption("--fresh")), "remembered-tests")
+
+
+def on_gpu() -> bool:
+    """Where results may depend on more than files: the device, what else runs on it."""
+    torch = sys.modules.get("torch")  # tests/conftest.py has imported it
+    return bool(torch and torch.cuda.is_available())
+
+
+class Remembered:
+    """Skips what passed before, and keeps what passes."""
+
+    def __init__(self, root: Path, fresh: bool):
+        self.root, self.fresh = root, fresh
+        self.folder = root / ".cache" / "remembered"
+        self.outcomes: dict[str, set[str]] = {}
+        self.opened: set[str] = set()
+        self.missing: dict[str, set[str]] = {}
+        self.known = functools.cache(self.known)  # type: ignore[method-assign]
+        sys.addaudithook(self.watch)
+
+    def watch(self, event: str, arguments: tuple) -> None:
+        """Note each file of ours that is opened to be read."""
+        if event == "open" and isinstance(arguments[0], str) and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
+            path = os.path.abspath(arguments[0])
+            if path.startswith(f"{self.root}/"):
+                self.opened.add(path)
+
+    def known(self, test: Path) -> tuple[Path, frozenset[str], set[Path]]:
+        """Where the results of a test file are kept, which of its tests have passed, and the files that it reaches."""
+        files = reached_by_test(self.root, test)
+        name = test.relative_to(self.root).with_suffix("").as_posix().replace("/", ".")
+        file = self.folder / f"{name}-{digest(self.root, files)}"
+        last = {line[1:]: line[0] for line in file.read_text().splitlines()} if file.exists() else {}
+        return file, frozenset(name for name, sign in last.items() if sign == "+"), files
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        self.opened.clear()
+        if not self.fresh and item.nodeid in self.known(item.path)[1] and not again():
+            self.outcomes[item.nodeid] = {"remembered"}
+            pytest.skip("passed on the same files and versions")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        outcomes = self.outcomes.setdefault(item.nodeid, set())
+        if outcomes == {"remembered"}:
+            report.remembered = report.when == "setup"
+            return report
+        outcomes.add("xfailed" if hasattr(report, "wasxfail") else report.outcome)
+        if report.when == "teardown":
+            file, _, files = self.known(item.path)
+            if unforeseen := self.unforeseen(files):
+                report.user_properties.append(("unforeseen", sorted(unforeseen)))
+            keep(file, item.nodeid, {"failed"} if unforeseen else outcomes)
+        return report
+
+    def unforeseen(self, files: set[Path]) -> set[str]:
+        """The files of the checkout that a test has read and that its file does not reach."""
+        below = (os.path.relpath(path, self.root) for path in self.opened if Path(path) not in files)
+        return {path for path in below if path.startswith(OURS) and not MADE & set(Path(path).parts)}
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        return ("remembered", "m", "REMEMBERED") if getattr(report, "remembered", False) else None
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for name, files in report.user_properties if report.when == "teardown" else ():
+            if name == "unforeseen":
+                self.missing.setdefault(report.nodeid.partition("::")[0], set()).update(files)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if count := len(terminalreporter.getreports("remembered")):
+            terminalreporter.write_line(
+                f"{count} tests passed before, on the same files and versions; --fresh runs them"
+            )
+        for test, files in sorted(self.missing.items()):
+            listed = ", ".join(sorted(files)[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
+            terminalreporter.write_line(f"not remembered: {test} reads what it does not name: {listed}")
+
+
+def again() -> bool:
+    """Whether what is remembered runs anyway."""
+    return random.SystemRandom().random() < AGAIN
+
+
+def keep(file: Path, test: str, outcomes: set[str]) -> None:
+    """One line, written at once, for several processes write to a file; of two about a test the later one counts."""
+    if outcomes == {"passed"} or "failed" in outcomes:
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            forget(file)
+        with file.open("ab", buffering=0) as lines:
+            lines.write(f"{'+' if outcomes == {'passed'} else '-'}{test}\n".encode())
+
+
+def forget(file: Path) -> None:
+    """Remove the oldest results of what a file had been before."""
+    name = file.name.rpartition("-")[0]
+    for old in sorted(file.parent.glob(f"{name}-*"), key=lambda path: path.stat().st_mtime)[: -KEPT + 1]:
+        old.unlink(missing_ok=True)
+
+
+# ---- what a script printed ------------------------------------------------------------------------------------------
+
+
+def printed_by(root: Path, module: str, *more: str) -> Path:
+    """Where the end of a script is kept, for the content of all that it reaches and for `more`."""
+    source = root.joinpath(*module.split(".")).with_suffix(".py")
+    return root / ".cache" / "remembered" / f"{module}-{digest(root, reached(root, [source]), *more)}"
+
+
+def recalled(file: Path) -> str | None:
+    """What is kept there; nothing once in twenty."""
+    return file.read_text(encoding="utf-8") if file.exists() and not again() else None
+
+
+def keep_text(file: Path, text: str) -> None:
+    """Keep it, whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    forget(file)
+    part = file.with_name(f".{file.name}.{os.getpid()}")
+    part.write_text(text, encoding="utf-8")
+    part.replace(file)
+
+
+# ---- what a result depends on ---------------------------------------------------------------------------------------
+
+
+def reached_by_test(root: Path, test: Path) -> set[Path]:
+    """All files that the tests of a file depend on."""
+    area = test.relative_to(root).parts[1:-1]  # none of a test of the tests
+    if not area or area[0] in WHOLE:
+        return {path for name in OURS for path in below(root / name)} | {
+            path for path in root.glob("*.*") if path.is_file()
+        }
+    above = [folder / "conftest.py" for folder in test.parents if folder.is_relative_to(root)]
+    return reached(root, [test, *above, root / "pyproject.toml", *subjects(root, test)])
+
+
+def subjects(root: Path, test: Path) -> list[Path]:
+    """What a test is named after: tests/kernels/test_rope_cuda.py after kernels/rope_cuda.py and rope.cu."""
+    folder, name = root.joinpath(*test.relative_to(root).parts[1:-1]), test.stem.removeprefix("test_")
+    named = [folder / f"{name}.py", folder / f"{name.removesuffix('_cuda')}.cu"]
+    if folder == root / "kernels" and not named[0].exists():  # a test of no kernel in particular is one of all
+        return [*below(folder), *below(root / "tests" / "kernels")]
+    return named
+
+
+def digest(root: Path, files: Iterable[Path], *more: str) -> str:
+    """Of the files' names and content, the versions, the processor's instructions and the variables that decide."""
+    found = hashlib.sha256(repr([surroundings(), *more]).encode())
+    for file in sorted(files):
+        found.update(f"{file.relative_to(root)}\0{content(file)}".encode())
+    return found.hexdigest()[:32]
+
+
+@functools.cache
+def content(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+@functools.cache
+def surroundings() -> list[str]:
+    """What a result depends on beside files."""
+    torch = sys.modules.get("torch")
+    instructions = torch.backends.cpu.get_cpu_capability() if torch else ""
+    packages = [f"{name} {metadata.version(name)}" for name in PACKAGES]
+    variables = [f"{name}={value}" for name, value in sorted(os.environ.items()) if DECIDES.match(name)]
+    return [sys.version, platform.machine(), instructions, *packages, *variables]
+
+
+def reached(root: Path, files: Iterable[Path]) -> set[Path]:
+    """The files, and all that can be reached from them by imports and by names of files."""
+    found: set[Path] = set()
+    waiting = [file for file in files if file.is_file()]
+    while waiting:
+        file = waiting.pop()
+        if file not in found:
+            found.add(file)
+            waiting += named(root, file)
+    return found
+
+
+@functools.cache
+def named(root: Path, file: Path) -> tuple[Path, ...]:
+    """What a file of ours imports, with the packages, and what strings of a test or a source name."""
+    if file.suffix != ".py":
+        return ()
+    found: set[Path] = set()
+    for name in {Path(os.path.normpath(name)) for name in named_by_code(root, file)}:
+        parts = name.relative_to(root).parts if name.is_relative_to(root) else ()
+        if parts and (parts[0] in OURS or len(parts) == 1) and not MADE & set(parts):
+            found.update(below(name) if name.is_dir() and parts[0] in OURS else [name] if name.is_file() else [])
+    return tuple(found)
+
+
+@functools.cache
+def below(folder: Path) -> list[Path]:
+    """The files of a folder, without those that were made here."""
+    return [path for path in folder.rglob("*") if path.is_file() and not MADE & set(path.parts)]
+
+
+def named_by_code(root: Path, file: Path) -> Iterator[Path]:
+    """Paths that may exist."""
+    tree = ast.parse(file.read_bytes())
+    settings = file.name == "conftest.py"  # what its functions import, the tests that need it name, too
+    package = file.relative_to(root).parts[:-1]
+    speaks = file.name.startswith("test_") or package[:1] in PROVEN or package[:2] in PROVEN
+    nodes = list(outside_of_functions(tree) if settings else ast.walk(tree))
+    inner = {id(node.left) for node in nodes if isinstance(node, ast.BinOp)}  # the beginning of a longer chain
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from module(root, alias.name.split("."))
+        elif isinstance(node, ast.ImportFrom):
+            start = [*package[: len(package) + 1 - node.level], *(node.module or "").split(".")] if node.level else (
+                node.module or ""
+            ).split(".")  # fmt: skip
+            yield from module(root, [part for part in start if part])
+            for alias in node.names:
+                yield from module(root, [*(part for part in start if part), alias.name])
+        elif speaks and isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from by_string(root, file, node.value)
+        elif speaks and isinstance(node, ast.BinOp) and id(node) not in inner and (parts := chained(node)):
+            yield from (root.joinpath(*parts), file.parent.joinpath(*parts))
+
+
+def module(root: Path, parts: list[str]) -> Iterator[Path]:
+    """A module of ours and its packages; whatever else has that name is none of ours."""
+    if parts[0] in OURS:
+        yield from (root.joinpath(*parts[:depth], "__init__.py") for depth in range(1, len(parts) + 1))
+        yield root.joinpath(*parts).with_suffix(".py")
+
+
+def by_string(root: Path, file: Path, text: str) -> Iterator[Path]:
+    """What a string may name: a path from the root or from its file, a pattern of paths, a module."""
+    if not 3 < len(text) < 200 or re.search(r"[\s:<>{}\\]", text):
+        return
+    if "*" in text:
+        if text.startswith(OURS) and "/" in text:
+            yield from root.glob(text)
+    elif "/" in text or "." in text.strip("."):
+        yield from (root / text.lstrip("/"), file.parent / text.lstrip("/"))
+        if text.startswith(OURS) and "/" not in text:
+            yield from module(root, text.split("."))
+
+
+def chained(node: ast.BinOp) -> list[str]:
+    """The strings that end a chain `folder / "a" / "b"`."""
+    parts: list[str] = []
+    left: ast.expr = node
+    while isinstance(left, ast.BinOp) and isinstance(left.op, ast.Div):
+        if not (isinstance(left.right, ast.Constant) and isinstance(left.right.value, str)):
+            parts.clear()  # what follows an unknown name is found by nobody
+        else:
+            parts.insert(0, left.right.value.strip("/"))
+        left = left.left
+    given = left.args if isinstance(left, ast.Call) else []  # Path("a")
+    return [*(part.value for part in given if isinstance(part, ast.Constant) and isinstance(part.value, str)), *parts]
+
+
+def outside_of_functions(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield child
+            yield from outside_of_functions(child)

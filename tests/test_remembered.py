@@ -1,0 +1,210 @@
+"""tests/remembered.py: a test is not run again only while all that it depends on is what it was."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests import remembered
+from tests.mutants.mutant import ROOT, load
+
+pytest_plugins = ["pytester"]
+TEST = """
+import pytest
+from pathlib import Path
+from snippets.helper import ONE
+
+def test_it():
+    from kernels.toy import answer
+    assert answer == ONE
+
+def test_skipped():
+    pytest.skip("always")
+
+@pytest.mark.xfail
+def test_expected_to_fail():
+    assert False
+
+@pytest.fixture
+def broken():
+    yield
+    assert False
+
+def test_broken_in_the_end(broken):
+    pass
+
+def test_figure():
+    assert open("docs/figure.svg").read()
+    assert (Path("docs") / "tables" / "one.md").read_text()
+"""
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A kernel with its test, a helper that the test imports, and a figure that it reads."""
+    files = {
+        "pyproject.toml": "[tool.pytest.ini_options]\npythonpath = ['.']\n",
+        **dict.fromkeys((f"{folder}/__init__.py" for folder in ("kernels", "snippets", "tests", "tests/kernels")), ""),
+        "kernels/toy.py": "answer = 1\n",
+        "kernels/other.py": "answer = 2\n",
+        "snippets/helper.py": "ONE = 1\n",
+        "tests/kernels/test_toy.py": TEST,
+        "tests/kernels/test_other.py": "def test_other():\n    pass\n",
+        "docs/figure.svg": "<svg/>",
+        "docs/tables/one.md": "one",
+    }
+    for name, text in files.items():
+        (pytester.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (pytester.path / name).write_text(text)
+    monkeypatch.setattr(remembered, "AGAIN", 0.0)
+    monkeypatch.delenv("RIDGEPOINT_KERNELS", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for name in [name for name in sys.modules if name.split(".")[0] in remembered.OURS]:
+        monkeypatch.delitem(sys.modules, name)
+    return pytester
+
+
+@pytest.fixture
+def run(project: pytest.Pytester) -> Callable[..., dict[str, int]]:
+    """How many tests ended how."""
+
+    def finished(*arguments: str) -> dict[str, int]:
+        for function in (remembered.named, remembered.content, remembered.below):
+            function.cache_clear()
+        return project.runpytest_inprocess(*arguments, plugins=[remembered]).parseoutcomes()
+
+    return finished
+
+
+NEVER = {"skipped": 1, "xfailed": 1, "errors": 1}  # are kept; beside them, a test that passes until its end
+
+
+def test_what_passed_is_not_run_again_and_is_counted(run):
+    assert run() == {"passed": 4, **NEVER}
+    assert run() == {"passed": 1, "remembered": 3, **NEVER}
+    assert run("--fresh") == {"passed": 4, **NEVER}
+    assert run("-k", "test_it") == {"remembered": 1, "deselected": 5}
+
+
+@pytest.mark.parametrize(
+    "file, runs",
+    (
+        ("kernels/toy.py", 3), ("tests/kernels/test_toy.py", 3), ("snippets/helper.py", 3), ("docs/figure.svg", 3),
+        ("docs/tables/one.md", 3), ("pyproject.toml", 4), ("kernels/other.py", 2),
+    ),
+)  # fmt: skip
+def test_a_changed_file_runs_what_depends_on_it(file, runs, run, project):
+    run()
+    with (project.path / file).open("a") as text:
+        text.write("\n" if file.startswith("docs") else "# another\n")
+    assert run()["passed"] == runs
+
+
+def test_other_versions_run_all(run, monkeypatch):
+    run()
+    monkeypatch.setattr(remembered, "surroundings", lambda: ["torch 3"])
+    assert run() == {"passed": 4, **NEVER}
+
+
+def test_a_failure_is_never_kept_and_ends_what_was(run, project, monkeypatch):
+    (project.path / "kernels" / "toy.py").write_text("import os\nanswer = int(os.environ['ANSWER'])\n")
+    for answer, arguments, expected in (
+        ("2", (), "failed"), ("2", (), "failed"), ("1", (), "passed"), ("2", (), "remembered"),
+        ("2", ("--fresh",), "failed"), ("1", (), "passed"), ("1", (), "remembered"),
+    ):  # fmt: skip
+        monkeypatch.setenv("ANSWER", answer)
+        for name in ("kernels.toy", "kernels"):
+            sys.modules.pop(name, None)
+        assert run("-k", "test_it", *arguments) == {expected: 1, "deselected": 5}
+
+
+def test_a_share_runs_again(run, monkeypatch):
+    run()
+    monkeypatch.setattr(remembered, "AGAIN", 1.0)
+    assert run() == {"passed": 4, **NEVER}
+
+
+def test_a_test_that_reads_what_its_file_does_not_name_is_run_again(run, project):
+    """Its key would not change with what it reads; the run says so."""
+    (project.path / "docs" / "gvs.land").write_text("<svg/>")
+    more = "def test_land():\n    assert open('dnal.svg/scod'[::-1]).read()\n"
+    (project.path / "tests" / "kernels" / "test_toy.py").write_text(TEST + more)
+    run("-k", "test_land")
+    done = project.runpytest_inprocess("-k", "test_land", plugins=[remembered])
+    assert done.parseoutcomes() == {"passed": 1, "deselected": 6}
+    done.stdout.fnmatch_lines("not remembered: tests/kernels/test_toy.py reads what it does not name: docs/gvs.land")
+
+
+def test_on_a_gpu_and_of_a_copy_nothing_is_remembered(run, monkeypatch):
+    run()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert "remembered" not in run()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("RIDGEPOINT_KERNELS", "elsewhere")
+    assert "remembered" not in run()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU nothing is kept")
+def test_several_processes_write(project):
+    text = Path(remembered.__file__).read_text().replace("AGAIN = 0.05", "AGAIN = 0.0")
+    (project.path / "plugin.py").write_text(text)
+    arguments = ("-p", "plugin", "-n", "2", "--dist=worksteal")
+    pytest.importorskip("xdist")
+    for expected in ({"passed": 4, **NEVER}, {"passed": 1, "remembered": 3, **NEVER}):
+        done = project.runpytest_subprocess(*arguments)
+        assert done.parseoutcomes() == expected
+    done.stdout.fnmatch_lines("3 tests passed before, *--fresh runs them")
+
+
+def test_every_mutant_changes_the_key_of_the_test_that_kills_it():
+    """Each is a change that its test sees: a key that does not see it would remember a wrong result."""
+    missed = {
+        mutant.name: f"{mutant.test_file} does not reach {mutant.file}"
+        for mutant in load()
+        if ROOT / mutant.file not in remembered.reached_by_test(ROOT, ROOT / mutant.test_file)
+    }
+    assert not missed
+
+
+def test_the_key_depends_on_the_content_of_each_file(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(name)
+    files = [tmp_path / "a", tmp_path / "b"]
+    before = remembered.digest(tmp_path, files)
+    (tmp_path / "b").write_text("c")
+    remembered.content.cache_clear()
+    assert remembered.digest(tmp_path, files) != before
+    assert remembered.digest(tmp_path, files[:1]) != remembered.digest(tmp_path, files)
+
+
+def test_a_script_is_recalled_while_what_it_reaches_is_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(remembered, "AGAIN", 0.0)
+    for name, text in (("one", "from snippets.two import TWO\n"), ("two", "TWO = 2\n"), ("three", "")):
+        (tmp_path / "snippets").mkdir(exist_ok=True)
+        (tmp_path / "snippets" / f"{name}.py").write_text(text)
+
+    def kept(*more: str) -> Path:
+        remembered.content.cache_clear()
+        remembered.named.cache_clear()
+        return remembered.printed_by(tmp_path, "snippets.one", *more)
+
+    assert remembered.recalled(kept()) is None
+    remembered.keep_text(kept(), "printed")
+    (tmp_path / "snippets" / "three.py").write_text("THREE = 3\n")
+    assert remembered.recalled(kept()) == "printed" and remembered.recalled(kept("--quick")) is None
+    (tmp_path / "snippets" / "two.py").write_text("TWO = 3\n")
+    assert remembered.recalled(kept()) is None
+
+
+def test_a_kernels_tests_reach_what_they_depend_on_and_no_other_kernel():
+    found = {
+        str(path.relative_to(ROOT)) for path in remembered.reached_by_test(ROOT, ROOT / "tests/kernels/test_rope.py")
+    }
+    assert found >= {
+        "kernels/rope.py", "tests/kernels/promises.py", "tests/kernels/conftest.py", "tests/kernels/interpreter.py",
+        "tests/kernels/compiled.py", "tests/benchmarks/sides.py", "snippets/validation/equivalence.py",
+        "snippets/validation/compiled_code.py",
+    }  # fmt: skip
+    assert not any(path.startswith("kernels/rms_norm") for path in found)
