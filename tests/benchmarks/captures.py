@@ -55,6 +55,7 @@ class Output:
         also: further sources, of what the script imports to show it.
         verbatim: for programs to read: no line is broken and nothing is shortened but paths.
         varies: regular expression of what differs from run to run, beside `MEASURED` quantities with their unit.
+        ranked: its lines are in the order of what was measured, and may change places.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Output:
     varies: str = r"(?!)"
     also: tuple[str, ...] = ()
     verbatim: bool = False
+    ranked: bool = False
 
     @property
     def source(self) -> str:
@@ -76,7 +78,10 @@ class Output:
 
     def comparable(self, content: str) -> str:
         """The content without what may differ from run to run: the rest must be equal."""
-        return re.sub(r"\s*#\s*", " # ", re.sub(f"{MEASURED}|{self.varies}", "#", content))
+        text = re.sub(f"{MEASURED}|{self.varies}", "#", content)
+        if self.ranked:
+            text = "\n".join(sorted(text.splitlines()))
+        return re.sub(r"\s*#\s*", " # ", text)
 
 
 _AHEAD = "snippets.compiler.ahead_of_time"
@@ -203,8 +208,8 @@ def _debugging() -> Iterator[Output]:
         ("symptoms", symptoms, files), ("bugs", bugs, files[:1]), ("errors", errors, files[:2]),
     ):  # fmt: skip
         for section in sections:
-            name = f"compiler/debugging/{section.replace(' ', '-').lower()}"
-            yield Output(name, f"{_DEBUGGING}_{part}", section, varies=varies, also=tuple(also))
+            name = "unwritten" if section == "memory" else section.replace(" ", "-").lower()
+            yield Output(f"compiler/debugging/{name}", f"{_DEBUGGING}_{part}", section, varies=varies, also=tuple(also))
     yield Output("compiler/debugging/at-once", f"{_DEBUGGING}_late", "at once")
     where = r"\w+\.\w+:\d+|0x\w+|tmp\d+|\d+ bytes"  # lines of PyTorch's sources and of generated code, addresses
     for section in (
@@ -428,6 +433,14 @@ def _planted() -> Iterator[Output]:
         yield Output(name, f"{folder}.counted", section, varies=r"\.py:\d+", also=tuple(names))
 
 
+_REPORTED = (  # by the assistant on a GPU: what follows from times, and where lines are broken beside them
+    r"(?<=of it\n)(?s:.+?)(?=\n +ceilings)",  # the kernels
+    r"(  Kernels far from .*\n(    .*\n)*)+",  # the notes on kernels
+    r"\d (of them right and|faster at the price)",  # how many of the changes
+    r"(?<=\n  )[+?-](?= )|:\s+(a step is|refused,)(?s:.+?)(?=\n  [+?-] |\Z)",  # what came of each
+)
+
+
 def _assistant() -> Iterator[Output]:
     """What the assistant says about two modules without a GPU."""
     tool = [f"snippets/validation/assistant{part}.py" for part in ("", *(f"_{part}" for part in _PARTS))]
@@ -437,13 +450,17 @@ def _assistant() -> Iterator[Output]:
         yield Output(name, module, section, varies=varies, also=tuple(tool))
     verdict = r"[\d.]+|faster|slower|as fast"
     yield Output("validation/assistant/validate", module, "validate", varies=verdict, also=tuple(tool))
-    for section in ("gpt", "forecaster", "validate"):  # on a GPU the order of findings is that of times
-        name = f"validation/assistant/{section}-gpu"
-        yield Output(name, module, section, device="cuda", varies=r"(?s:.+)", also=tuple(tool))
-    llama = (*tool, "snippets/examples/llama.py")
-    for section in ("findings", "trials"):
-        name = f"validation/assistant/llama-{section}"
-        yield Output(name, f"{_ASSISTANT}_llama", section, device="cuda", varies=r"(?s:.+)", also=llama)
+    llama, measured = (*tool, "snippets/examples/llama.py"), "|".join((varies, *_REPORTED))
+    yield Output(
+        "validation/assistant/validate-gpu", module, "validate", device="cuda", varies=verdict, also=tuple(tool)
+    )
+    for name, script, section, also in (
+        ("gpt-gpu", module, "gpt", tool), ("forecaster-gpu", module, "forecaster", tool),
+        ("llama-findings", f"{_ASSISTANT}_llama", "findings", llama),
+        ("llama-trials", f"{_ASSISTANT}_llama", "trials", llama),
+    ):  # fmt: skip
+        name = f"validation/assistant/{name}"
+        yield Output(name, script, section, device="cuda", varies=measured, also=tuple(also), ranked=True)
 
 
 def _torchscript() -> Iterator[Output]:

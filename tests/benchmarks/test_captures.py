@@ -1,7 +1,9 @@
 """What pages show as captured output is what the scripts print today."""
 
+import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 
@@ -12,39 +14,70 @@ from tests.benchmarks import captures, machine
 from tests.benchmarks.captures import CAPTURES, PUBLISHED, Output
 from tests.benchmarks.source import ROOT
 
-STORED = {path.relative_to(PUBLISHED).with_suffix("").as_posix(): path for path in PUBLISHED.rglob("*.json")}
-BY_NAME = {capture.name: capture for capture in CAPTURES}
 SCRIPTS = sorted({(capture.module, capture.device) for capture in CAPTURES})
 
 
+@functools.cache
 def stored(name: str) -> dict:
-    return json.loads(STORED[name].read_text())
+    return json.loads(captures.path_of(name).read_text())
 
 
-def test_every_stored_capture_can_be_made_again_and_every_capture_is_stored():
-    assert set(STORED) == set(BY_NAME)
+def test_no_two_captures_have_one_name_and_each_is_stored():
+    names = [capture.name for capture in CAPTURES]
+    assert len(names) == len(set(names)), f"named twice: {sorted({name for name in names if names.count(name) > 1})}"
+    files = {path.relative_to(PUBLISHED).with_suffix("").as_posix() for path in PUBLISHED.rglob("*.json")}
+    assert files == set(names)
 
 
-@pytest.mark.parametrize("name", sorted(STORED))
-def test_a_stored_capture_is_whole_and_belongs_to_todays_code(name):
-    content = stored(name)
-    assert content["schema"] == captures.SCHEMA and content["name"] == name and content["commit"]
-    assert not captures.is_stale(content), f"its source changed: python -m tests.benchmarks.captures {name}"
+def is_whole(content: dict, capture: Output) -> bool:
+    """Whether the file has its commit and is of the script, section and sources that the capture names."""
+    command = f"python -m {capture.module}"
+    said = {"name": capture.name, "language": capture.language, "command": command, "section": capture.section}
+    of_its_own = said.items() <= content.items() and content["sources"]["files"] == capture.sources
+    return of_its_own and content["schema"] == captures.SCHEMA and bool(content["commit"])
+
+
+def test_a_stored_capture_is_whole_and_belongs_to_todays_code():
+    wrong = [capture.name for capture in CAPTURES if not is_whole(stored(capture.name), capture)]
+    stale = [capture.name for capture in CAPTURES if captures.is_stale(stored(capture.name))]
+    assert not wrong + stale, f"capture these again: python -m tests.benchmarks.captures {' '.join(wrong + stale)}"
+
+
+def test_what_a_cpu_prints_was_captured_with_the_pinned_torch():
+    """What another release printed is not run again, and would be on the pages unseen."""
+    pinned = re.search(r"^torch==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)[1]
+    versions = {
+        capture.name: stored(capture.name)["software"]["torch"] for capture in CAPTURES if capture.device == "cpu"
+    }
+    others = {name: version for name, version in versions.items() if version.partition("+")[0] != pinned}
+    assert not others, f"capture these again, with torch {pinned}: {others}"
+
+
+def test_no_capture_may_differ_in_everything():
+    empty = [each.name for each in CAPTURES if not re.search(r"\w", each.comparable(stored(each.name)["content"]))]
+    assert not empty, f"name what differs: {empty}"
+
+
+def from_elsewhere(content: dict, device: str) -> str:
+    """What made a stored capture that this machine cannot make again; "" if it can."""
+    if not captures.same_software(content):
+        return f"torch {content['software']['torch']} on {content['software']['os']}"
+    if device == "cuda" and machine.describe(torch.device("cuda"))["slug"] != content["machine"]["slug"]:
+        return content["machine"]["name"]
+    return ""
 
 
 @pytest.mark.parametrize(("module", "device"), SCRIPTS)
 def test_a_script_still_prints_what_the_pages_show(module, device, script):
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("captured on a GPU")
-    mine = [capture for capture in CAPTURES if (capture.module, capture.device) == (module, device)]
-    known = {capture.name: stored(capture.name) for capture in mine}
-    for content in known.values():
-        if not captures.same_software(content):
-            pytest.skip(f"captured with torch {content['software']['torch']} on {content['software']['os']}")
-        if device == "cuda" and machine.describe(torch.device("cuda"))["slug"] != content["machine"]["slug"]:
-            pytest.skip(f"captured on {content['machine']['name']}")
+    every = [capture for capture in CAPTURES if (capture.module, capture.device) == (module, device)]
+    elsewhere = {where for capture in every if (where := from_elsewhere(stored(capture.name), device))}
+    mine = [capture for capture in every if not from_elsewhere(stored(capture.name), device)]
     for capture, content in captures.contents(mine, script):
-        assert capture.comparable(content) == capture.comparable(known[capture.name]["content"]), capture.name
+        assert capture.comparable(content) == capture.comparable(stored(capture.name)["content"]), capture.name
+    if elsewhere:
+        pytest.skip(f"{len(every) - len(mine)} of {len(every)} captured with {', '.join(sorted(elsewhere))}")
 
 
 @pytest.mark.parametrize("module", [captures._BREAKS, captures._COMPILER, captures._INDUCTOR, captures._TRAINING])
@@ -167,6 +200,21 @@ def test_only_measured_quantities_may_differ():
         assert capture.comparable(first) != capture.comparable(changed)
     assert capture.comparable("4 kernels") != capture.comparable("5 kernels")
     assert capture.comparable("16.777 MB") != capture.comparable("16.778 MB")
+
+
+def test_a_ranked_report_may_change_places_and_not_what_it_reports():
+    """Of the assistant on a GPU: which changes it tried is compared, and what came of each is measured."""
+    (capture,) = (each for each in CAPTURES if each.name == "validation/assistant/llama-trials")
+    head, *trials = re.split(r"\n  (?=[+?-] )", stored(capture.name)["content"].rstrip("\n"))
+    assert len(trials) == 4
+
+    def report(trials: list[str]) -> str:
+        return capture.comparable("\n  ".join([head, *trials]) + "\n")
+
+    slower = f"- {trials[0][2:].partition(':')[0]}: refused, no faster: 0.94x (0.77 to 1.19)"
+    assert report([*trials[1:], slower]) == report(trials)
+    assert report(trials[1:]) != report(trials)
+    assert report([trials[0].replace("flag", "mask"), *trials[1:]]) != report(trials)
 
 
 def test_what_belongs_to_one_machine_is_removed():

@@ -6,11 +6,10 @@ from pathlib import Path
 import markdown
 import pytest
 from mkdocs.config import load_config
-from mkdocs.config.defaults import MkDocsConfig
 
 from docs.publish.generated import census
 from docs.publish.markdown import pages
-from docs.publish.markdown.fences import Block, blocks_of, code_in
+from docs.publish.markdown.fences import blocks_of, code_in
 from tests.benchmarks.runner import discover
 from tests.benchmarks.source import ROOT
 
@@ -48,34 +47,44 @@ def test_every_listed_block_has_one_entry_with_a_reason():
     assert len({(entry["page"], entry["hash"]) for entry in entries}) == len(entries)
 
 
-@pytest.mark.parametrize("block", census.by_kind()["embedded"], ids=str)
-def test_embedded_code_is_tested(block: Block):
-    for path, section in block.includes:
-        proof = proof_of(path)
-        assert (ROOT / path).is_file(), f"{block}: {path} does not exist"
-        assert proof, f"{block}: pages embed from snippets/ and kernels/, not from {path}"
-        assert proof.is_file(), f"{block}: {path} has no test; expected {proof.relative_to(ROOT)}"
-        if section:
-            assert f"[start:{section}]" in (ROOT / path).read_text(), f"{block}: {path} has no section {section}"
+def unproven(path: str, section: str | None) -> str | None:
+    """What is wrong with an embedded file, or a section of it; None if it is there and tested."""
+    proof = proof_of(path)
+    if not (ROOT / path).is_file():
+        return f"{path} does not exist"
+    if not proof:
+        return f"pages embed from snippets/ and kernels/, not from {path}"
+    if not proof.is_file():
+        return f"{path} has no test; expected {proof.relative_to(ROOT)}"
+    if section and f"[start:{section}]" not in (ROOT / path).read_text():
+        return f"{path} has no section {section}"
+    return None
 
 
-@pytest.fixture(scope="module")
-def site() -> MkDocsConfig:
-    return load_config(str(ROOT / "mkdocs.yml"))
+def test_embedded_code_is_tested():
+    found = [
+        f"{block}: {wrong}"
+        for block in census.by_kind()["embedded"]
+        for path, section in block.includes
+        if (wrong := unproven(path, section))
+    ]
+    assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("page", pages.texts())
-def test_markdown_shows_no_other_block(page: str, site: MkDocsConfig):
+def test_markdown_shows_no_other_block():
     """Indented code and raw HTML would escape the census."""
-    text = pages.texts()[page]
-    body = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)
-    html = markdown.markdown(body, extensions=site.markdown_extensions, extension_configs=site.mdx_configs)
-    assert html.count("<pre") == len(blocks_of(text, page))
+    site = load_config(str(ROOT / "mkdocs.yml"))
+    found = []
+    for page, text in pages.texts().items():
+        body = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)
+        html = markdown.markdown(body, extensions=site.markdown_extensions, extension_configs=site.mdx_configs)
+        if html.count("<pre") != len(blocks_of(text, page)):
+            found.append(f"{page}: {len(blocks_of(text, page))} fenced blocks, {html.count('<pre')} shown")
+    assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("page", pages.texts())
-def test_fences_are_backticks(page: str):
-    tildes = [str(block) for block in blocks_of(pages.texts()[page], page) if block.fence.startswith("~")]
+def test_fences_are_backticks():
+    tildes = [str(block) for block in census.blocks() if block.fence.startswith("~")]
     assert not tildes, f"pytest-codeblocks does not see ~~~ fences: {tildes}"
 
 
@@ -120,9 +129,10 @@ def test_a_title_may_change_but_not_a_line():
     assert plain.hash == titled.hash != other.hash
 
 
-@pytest.mark.parametrize("block", census.by_kind()["measures"], ids=str)
-def test_a_command_that_measures_names_a_case(block: Block):
-    assert set(block.measures) <= discover().keys()
+def test_a_command_that_measures_names_a_case():
+    named = {(str(block), case) for block in census.by_kind()["measures"] for case in block.measures}
+    unknown = sorted((block, case) for block, case in named if case not in discover())
+    assert not unknown, f"no such case: {unknown}"
 
 
 @pytest.mark.parametrize(

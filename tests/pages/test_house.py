@@ -23,13 +23,14 @@ TOP = {
     "docs", "snippets", "kernels", "tests", "mkdocs.yml", "noxfile.py", "constraints.txt", "pyproject.toml",
     "README.md", "LICENSE", ".ci", ".github", ".gitignore",
 }  # fmt: skip
+EMBEDDABLE = "snippets", "kernels"  # the folders whose files pages embed
 CHECK = "snippets/environment.py"  # whether a snippet can run here; no page shows it
 TORCH = {"torch", "functorch", "triton"}  # functorch comes in torch's wheel
 
 
-def sources(folder: str) -> list[str]:
-    """Python files below a folder of the root, without package markers, as paths from the root."""
-    files = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / folder).rglob("*.py"))
+def sources(*folders: str) -> list[str]:
+    """Python files below folders of the root, without package markers, as paths from the root."""
+    files = sorted(path.relative_to(ROOT).as_posix() for folder in folders for path in (ROOT / folder).rglob("*.py"))
     return [file for file in files if not file.endswith("__init__.py") and file != CHECK]
 
 
@@ -50,19 +51,22 @@ def test_the_top_level_is_the_product():
     assert {Path(line).parts[0] for line in tracked.splitlines()} <= TOP
 
 
-@pytest.mark.parametrize("source", sources("snippets") + sources("kernels"))
-def test_every_source_has_its_test(source: str):
-    expected = Path("tests") / Path(source).with_name(f"test_{Path(source).name}")
-    assert (ROOT / expected).is_file(), f"expected {expected}"
+def test_every_source_has_its_test():
+    expected = ["tests" / Path(source).with_name(f"test_{Path(source).name}") for source in sources(*EMBEDDABLE)]
+    missing = [str(test) for test in expected if not (ROOT / test).is_file()]
+    assert not missing, f"expected these tests: {missing}"
 
 
-@pytest.mark.parametrize("test", sources("tests/snippets") + sources("tests/kernels"))
-def test_every_test_has_its_source(test: str):
-    path = Path(test).relative_to("tests")
-    if path.name.startswith("test_"):
-        name = path.name.removeprefix("test_")  # of a source, or of a tool beside the tests
-        named = [path.with_name(name), path.with_name(name).with_suffix(".sh"), Path(test).with_name(name)]
-        assert any((ROOT / source).is_file() for source in named)
+def test_every_test_has_its_source():
+    def tested(test: Path) -> list[Path]:
+        """What the test's name says that it tests: a source, or a tool beside the tests."""
+        name = test.name.removeprefix("test_")
+        source = test.relative_to("tests").with_name(name)
+        return [source, source.with_suffix(".sh"), test.with_name(name)]
+
+    tests = [Path(file) for file in sources("tests/snippets", "tests/kernels") if Path(file).name.startswith("test_")]
+    lost = [str(test) for test in tests if not any((ROOT / source).is_file() for source in tested(test))]
+    assert not lost, f"these test nothing that exists: {lost}"
 
 
 # ---- pages and what they embed --------------------------------------------------------------------------------------
@@ -80,16 +84,19 @@ def includes() -> set[tuple[str, str | None]]:
     return found
 
 
-@pytest.mark.parametrize("source", sources("snippets") + sources("kernels"))
-def test_every_source_is_on_a_page(source: str):
-    assert source in {path for path, _ in includes()}, "no page embeds it"
+def test_every_source_is_on_a_page():
+    unseen = set(sources(*EMBEDDABLE)) - {path for path, _ in includes()}
+    assert not unseen, f"no page embeds these: {sorted(unseen)}"
 
 
-@pytest.mark.parametrize("source", sources("snippets") + sources("kernels"))
-def test_every_section_is_on_a_page(source: str):
-    marked = set(re.findall(r"\[start:([\w-]+)\]", (ROOT / source).read_text()))
-    shown = {section for path, section in includes() if path == source}
-    assert marked <= shown, f"embed these or delete their markers: {sorted(marked - shown)}"
+def test_every_section_is_on_a_page():
+    marked = {
+        (source, section)
+        for source in sources(*EMBEDDABLE)
+        for section in re.findall(r"\[start:([\w-]+)\]", (ROOT / source).read_text())
+    }
+    unseen = sorted(marked - includes())
+    assert not unseen, f"embed these or delete their markers: {unseen}"
 
 
 def test_every_page_has_front_matter_that_is_read():
@@ -98,18 +105,22 @@ def test_every_page_has_front_matter_that_is_read():
     assert not [page for page, text in pages.texts().items() if not wanted <= get_data(text)[1].keys()]
 
 
-@pytest.mark.parametrize("case", discover())
-def test_every_case_has_its_page_and_its_name(case: str):
-    assert load(discover()[case]).name == case
-    assert page_of(case).is_file()
-    assert all((ROOT / source).is_file() for source in load(discover()[case]).sources)
+def test_every_case_has_its_page_its_sources_and_its_name():
+    cases = {name: load(path) for name, path in discover().items()}
+    misnamed = {name: case.name for name, case in cases.items() if case.name != name}
+    assert not misnamed, f"cases whose name is not their file's: {misnamed}"
+    needed = {(name, page_of(name)) for name in cases}
+    needed |= {(name, ROOT / source) for name, case in cases.items() for source in case.sources}
+    missing = sorted(f"{name}: {path.relative_to(ROOT)}" for name, path in needed if not path.is_file())
+    assert not missing, f"cases lack these files: {missing}"
 
 
-@pytest.mark.parametrize("source", sources("snippets") + sources("kernels"))
-def test_a_page_with_numbers_has_its_case(source: str):
-    page = page_of(name_of(source))
-    if page.is_file() and re.search(r"\{\{-?\s*(?:number|chart|table)\(", page.read_text()):
-        assert name_of(source) in discover()
+def test_a_page_with_numbers_has_its_case():
+    numbers = re.compile(r"\{\{-?\s*(?:number|chart|table)\(")
+    without = {name_of(source) for source in sources(*EMBEDDABLE)} - discover().keys()
+    pages = {name: page_of(name) for name in sorted(without)}
+    found = [name for name, page in pages.items() if page.is_file() and numbers.search(page.read_text())]
+    assert not found, f"pages with numbers, without a case in tests/benchmarks: {found}"
 
 
 # ---- what files import ----------------------------------------------------------------------------------------------
@@ -128,29 +139,30 @@ def imports(source: str, everywhere: bool) -> Iterator[tuple[int, str]]:
             waiting += ast.iter_child_nodes(node)
 
 
-def refused(source: str, allowed: set[str], everywhere: bool = False) -> list[str]:
-    """The imports of a file that are neither the standard library's nor among `allowed` (top-level packages)."""
+def refused(files: list[str], allowed: set[str], everywhere: bool = False) -> list[str]:
+    """The imports of files that are neither the standard library's nor among `allowed` (top-level packages)."""
     return [
-        f"{source}:{line}: {module}"
-        for line, module in imports(source, everywhere)
+        f"{file}:{line}: {module}"
+        for file in files
+        for line, module in imports(file, everywhere)
         if module.partition(".")[0] not in allowed | sys.stdlib_module_names
     ]
 
 
-@pytest.mark.parametrize("source", sources("kernels"))
-def test_a_kernel_stands_alone(source: str):
-    brought = TORCH | ({"cuda"} if source.endswith("_cuda.py") else set())  # cuda-bindings, by torch's CUDA builds
-    assert not refused(source, brought, everywhere=True)
+def test_a_kernel_stands_alone():
+    cuda = [source for source in sources("kernels") if source.endswith("_cuda.py")]
+    others = [source for source in sources("kernels") if source not in cuda]
+    assert not refused(others, TORCH, everywhere=True)
+    assert not refused(cuda, TORCH | {"cuda"}, everywhere=True)  # cuda-bindings, which torch's CUDA builds bring
 
 
-@pytest.mark.parametrize("source", sources("snippets"))
-def test_a_snippet_imports_torch_triton_and_what_its_page_is_about(source: str):
-    assert not refused(source, TORCH | {"snippets", "kernels"})
+def test_a_snippet_imports_torch_triton_and_what_its_page_is_about():
+    assert not refused(sources("snippets"), TORCH | {"snippets", "kernels"})
 
 
-@pytest.mark.parametrize("source", sources("tests/benchmarks") + sources("tests/kernels"))
-def test_what_runs_on_a_gpu_machine_needs_little(source: str):
-    assert not refused(source, TORCH | {"numpy", "pytest", "snippets", "kernels", "tests"})
+def test_what_runs_on_a_gpu_machine_needs_little():
+    here = sources("tests/benchmarks", "tests/kernels")
+    assert not refused(here, TORCH | {"numpy", "pytest", "snippets", "kernels", "tests"})
 
 
 # ---- snippets as scripts --------------------------------------------------------------------------------------------

@@ -3,8 +3,6 @@
 import re
 from collections import Counter
 
-import pytest
-
 from docs.publish.markdown.pages import PAGES
 
 PAGE = PAGES / "reference" / "questions.md"
@@ -26,21 +24,19 @@ def target(cell: str) -> str:
     return link["target"]
 
 
-@pytest.mark.parametrize("row", rows(ANSWERED), ids=lambda row: row[0][:60])
-def test_a_question_has_its_answer_and_its_thread(row: list[str]):
-    question, answer, thread = row
-    assert question.endswith("?")
-    assert re.match(r"https://", target(thread))
-    file, _, anchor = target(answer).partition("#")
-    path = PAGE.parent / file
-    assert anchor in anchors(path.read_text(encoding="utf-8")), f"{file} has no section #{anchor}"
+def test_every_question_asks_and_has_its_thread():
+    """A row has two cells, and between them the answer's where there is one."""
+    every = [(row, 3) for row in rows(ANSWERED)] + [(row, 2) for row in rows(OPEN)]
+    assert not [row for row, cells in every if len(row) != cells]
+    assert not [row[0] for row, _ in every if not row[0].endswith("?")]
+    assert not [row for row, _ in every if not target(row[-1]).startswith("https://")]
 
 
-@pytest.mark.parametrize("row", rows(OPEN), ids=lambda row: row[0][:60])
-def test_a_question_without_an_answer_has_its_thread(row: list[str]):
-    question, thread = row
-    assert question.endswith("?")
-    assert re.match(r"https://", target(thread))
+def test_every_answer_is_a_section_of_a_page():
+    answers = {target(answer).partition("#")[::2] for _, answer, _ in rows(ANSWERED)}
+    sections = {file: anchors((PAGE.parent / file).read_text(encoding="utf-8")) for file, _ in answers}
+    missing = sorted(f"{file}#{anchor}" for file, anchor in answers if anchor not in sections[file])
+    assert not missing, f"no such sections: {missing}"
 
 
 def test_what_has_no_answer_stands_at_the_end():
@@ -48,10 +44,8 @@ def test_what_has_no_answer_stands_at_the_end():
     assert not re.search(r"^## ", OPEN, flags=re.MULTILINE), "a section behind those without an answer"
 
 
-def test_there_are_many_over_the_whole_subject():
-    answers = [target(answer) for _, answer, _ in rows(ANSWERED)]
-    assert len(answers) >= 120
-    folders = {(PAGE.parent / answer).resolve().parent.name for answer in answers}
+def test_there_are_some_about_each_subject():
+    folders = {(PAGE.parent / target(answer)).resolve().parent.name for _, answer, _ in rows(ANSWERED)}
     assert not (missing := SUBJECTS - folders), f"no question about {missing}"
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import functools
 import hashlib
 import os
 import re
@@ -26,15 +27,9 @@ from tests.conftest import HERE
 from tests.kernels.cached import versions
 
 EMBEDDED = sorted({path for page, text in pages.texts().items() for path in scripts.embedded(text, page)})
-SNIPPETS = [path for path in EMBEDDED if path.startswith("snippets/")]
-
-
-def is_carried(path: str) -> bool:
-    return "\nFILES = {" in scripts.script(path)
-
-
-MERGED = [path for path in SNIPPETS if len(scripts.reached(path)) > 1 and not is_carried(path)]
-ALONE = [path for path in SNIPPETS if len(scripts.reached(path)) == 1 and not is_carried(path)]
+CARRIED = [path for path in EMBEDDED if path.startswith("snippets/") and "\nFILES = {" in scripts.script(path)]
+WHOLE = [path for path in EMBEDDED if path.startswith("snippets/") and path not in CARRIED]
+MERGED = [path for path in WHOLE if len(scripts.reached(path)) > 1]
 
 
 def unresolved(text: str) -> set[str]:
@@ -65,20 +60,26 @@ def test_every_page_with_code_of_ours_has_scripts():
     assert len(set(addresses)) == len(addresses)
 
 
-@pytest.mark.parametrize("path", EMBEDDED)
-def test_a_script_is_complete(path: str):
-    text = scripts.script(path)
-    assert not unresolved(text)
-    assert is_carried(path) or not ours_in(text)
-    assert is_carried(path) or path.startswith("kernels/") or "--8<--" not in text
+def test_every_script_is_complete():
+    lacking = {path: names for path in EMBEDDED if (names := unresolved(scripts.script(path)))}
+    assert not lacking, f"names that nothing in the script defines: {lacking}"
+    ours = {path: lines for path in EMBEDDED if path not in CARRIED and (lines := ours_in(scripts.script(path)))}
+    assert not ours, f"imports of files that the reader does not have: {ours}"
+    marked = [path for path in WHOLE if "--8<--" in scripts.script(path)]
+    assert not marked, f"markers of sections in scripts: {marked}"
 
 
-@pytest.mark.parametrize("path", ALONE)
-def test_a_file_that_stands_alone_is_its_script(path: str):
+def body(text: str) -> list[str]:
+    """The statements of a file below its docstring."""
+    return [ast.dump(node) for node in ast.parse(text).body[1:]]
+
+
+def test_a_file_that_stands_alone_is_its_script():
     """So whatever test runs the file has run the script."""
-    body = ast.parse(scripts.script(path)).body[1:]
-    source = scripts.COMMAND.sub(r"python \1.py", (ROOT / path).read_text())
-    assert [ast.dump(node) for node in body] == [ast.dump(node) for node in ast.parse(source).body[1:]]
+    alone = {path: scripts.COMMAND.sub(r"python \1.py", (ROOT / path).read_text()) for path in set(WHOLE) - set(MERGED)}
+    assert alone
+    different = [path for path, source in alone.items() if body(scripts.script(path)) != body(source)]
+    assert not different
 
 
 @pytest.mark.parametrize("path", MERGED)
@@ -99,17 +100,28 @@ def test_a_merged_script_runs_in_an_empty_folder(path: str, tmp_path: Path, pyte
     passed.touch()
 
 
-@pytest.mark.parametrize("path", [path for path in SNIPPETS if is_carried(path)])
-def test_a_script_carries_whatever_its_files_import(path: str, tmp_path: Path):
+def test_a_script_carries_whatever_its_files_import(tmp_path: Path):
     """It runs the files as they are: what could be wrong with it is that one is missing."""
-    (tmp_path / "script.py").write_text(scripts.script(path))
-    files = runpy.run_path(str(tmp_path / "script.py"))["FILES"]
-    for name, text in files.items():
-        assert markers.without((ROOT / name).read_text()) == markers.without(text)
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(scripts.OURS):
+    assert CARRIED
+    wrong = []
+    for path in CARRIED:
+        (tmp_path / "script.py").write_text(scripts.script(path))
+        files = runpy.run_path(str(tmp_path / "script.py"))["FILES"]
+        for name, text in files.items():
+            if markers.without((ROOT / name).read_text()) != markers.without(text):
+                wrong.append(f"{path}: {name} is not as it is in the repository")
+            for node in imports_of(text):
                 base = (node.module or "").replace(".", "/")
-                assert f"{base}.py" in files or all(f"{base}/{alias.name}.py" in files for alias in node.names)
+                if f"{base}.py" not in files and not all(f"{base}/{alias.name}.py" in files for alias in node.names):
+                    wrong.append(f"{path}: {name} imports {node.module}, which is not there")
+    assert not wrong, "\n".join(wrong)
+
+
+@functools.cache
+def imports_of(text: str) -> list[ast.ImportFrom]:
+    """Where a file imports ours."""
+    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
+    return [node for node in nodes if (node.module or "").startswith(scripts.OURS)]
 
 
 # ---- how scripts are made -------------------------------------------------------------------------------------------
@@ -360,23 +372,27 @@ def test_a_beginners_page_does_not_walk_inductors_objects():
 # ---- as notebooks ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", EMBEDDED)
-def test_each_script_is_a_notebook_with_the_same_code(path: str):
-    """Cell by cell, or as a file that the notebook writes; the same bytes in each build."""
-    script = scripts.script(path)
-    text = scripts.notebook(path, script)
-    assert text == scripts.notebook(path, script)
-    notebook = nbformat.reads(text, as_version=4)
-    nbformat.validate(notebook)
-    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-    expected = ast.parse(script)
-    if code[0].startswith("%%writefile "):
-        name, _, written = code[0].partition("\n")
-        assert name == f"%%writefile {Path(path).name}" and ast.dump(ast.parse(written)) == ast.dump(expected)
-        assert code[1:] == [f"import {Path(path).stem}" if path.startswith("kernels/") else f"%run {Path(path).name}"]
-    else:
-        del expected.body[0]  # the docstring, which is the first cell
-        assert ast.dump(ast.parse("\n".join(code))) == ast.dump(expected)
+def in_cells(notebook: nbformat.NotebookNode, path: str, script: str) -> bool:
+    """Whether a notebook has a script's code: cell by cell, or as a file that it writes, and then runs or imports."""
+    first, *others = (cell.source for cell in notebook.cells if cell.cell_type == "code")
+    if not first.startswith("%%writefile "):
+        return [ast.dump(node) for node in ast.parse("\n".join([first, *others])).body] == body(script)
+    name, _, written = first.partition("\n")
+    start = f"import {Path(path).stem}" if path.startswith("kernels/") else f"%run {Path(path).name}"
+    same = ast.dump(ast.parse(written)) == ast.dump(ast.parse(script))
+    return same and name == f"%%writefile {Path(path).name}" and others == [start]
+
+
+def test_each_script_is_a_notebook_with_the_same_code():
+    """And with the same bytes in each build."""
+    texts = {path: scripts.notebook(path, scripts.script(path)) for path in EMBEDDED}
+    changing = [path for path, text in texts.items() if text != scripts.notebook(path, scripts.script(path))]
+    assert not changing
+    notebooks = {path: nbformat.reads(text, as_version=4) for path, text in texts.items()}
+    invalid = [path for path, notebook in notebooks.items() if not nbformat.validator.isvalid(notebook)]
+    assert not invalid
+    different = [path for path, notebook in notebooks.items() if not in_cells(notebook, path, scripts.script(path))]
+    assert not different
 
 
 def test_a_notebook_of_a_script_and_one_of_a_program_run(tmp_path: Path):

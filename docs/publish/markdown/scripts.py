@@ -5,12 +5,15 @@ to two things, or a file starts itself once more, the script carries all files i
 """
 
 import ast
+import io
 import re
 import sys
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import jupytext
 import nbformat
@@ -51,6 +54,7 @@ def embedded(text: str, page: str) -> list[str]:
     return list(dict.fromkeys(path for path in paths if path.endswith(".py") and path.startswith(OURS)))
 
 
+@cache
 def script(path: str, root: Path = ROOT, site: str = SITE) -> str:
     """A file with all that it uses, to run as `python NAME.py` in any folder."""
     if path.startswith("kernels/"):  # these stand alone, and are served as they are
@@ -71,8 +75,8 @@ def notebook(path: str, text: str) -> str:
 
     A kernel is a file as well: the compiler of Triton reads its source there, and the reader imports it.
     """
-    said = ast.get_docstring(ast.parse(text)) or Path(path).name
-    rest = _split(text)[1] if ast.get_docstring(ast.parse(text)) else text
+    docstring = ast.get_docstring(ast.parse(text))
+    said, rest = docstring or Path(path).name, _split(text)[1] if docstring else text
     if path.startswith("kernels/") or PROGRAM.search(text):
         name = Path(path).name
         start = f"import {Path(path).stem}" if path.startswith("kernels/") else f"%run {name}"
@@ -87,6 +91,12 @@ def notebook(path: str, text: str) -> str:
     return nbformat.writes(made)
 
 
+def forget() -> None:
+    """Read the files again: they may have changed since the last build."""
+    for kept in (script, reached, parsed, ours, seen):
+        kept.cache_clear()
+
+
 # ---- what a file uses -----------------------------------------------------------------------------------------------
 
 
@@ -99,29 +109,61 @@ class Module:
     used: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.text, self.tree, self.binds = parsed((self.root / self.path).read_text(encoding="utf-8"))
+        self.text, self.tree, self.binds = parsed(self.path, self.root)
 
-    def imports(self, everywhere: bool = False) -> Iterator[tuple[ast.ImportFrom, str]]:
-        """Each import of ours with the path that it is from; of a whole module, that module's."""
-        for node in imports_of(self.tree):
-            if (everywhere or node in self.tree.body) and (node.module or "").startswith(OURS):
-                base = (node.module or "").replace(".", "/")
-                for path in [f"{base}.py", *(f"{base}/{alias.name}.py" for alias in node.names)]:
-                    if (self.root / path).is_file():
-                        yield node, path
+    def imports(self, everywhere: bool = False) -> list[tuple[ast.ImportFrom, str]]:
+        """Each import of ours, or each at the top, with the path that it is from; of a whole module, that module's."""
+        return ours(self.path, self.root, everywhere)
 
 
 @cache
-def parsed(text: str) -> tuple[str, ast.Module, dict[str, ast.stmt]]:
+def parsed(path: str, root: Path) -> tuple[str, ast.Module, dict[str, ast.stmt]]:
     """A file's text without its markers, its tree, and the statement that gives each name a meaning."""
-    text = markers.without(text)
+    text = markers.without((root / path).read_text(encoding="utf-8"))
     tree = ast.parse(text)
     return text, tree, {name: node for node in tree.body for name in bound(node)}
 
 
 @cache
-def imports_of(tree: ast.Module) -> list[ast.ImportFrom]:
-    return [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+def ours(path: str, root: Path, everywhere: bool) -> list[tuple[ast.ImportFrom, str]]:
+    """See Module.imports."""
+    tree = parsed(path, root)[1]
+    nodes = seen(tree).imports if everywhere else [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    found = []
+    for node in nodes:
+        if (node.module or "").startswith(OURS):
+            base = (node.module or "").replace(".", "/")
+            paths = [f"{base}.py", *(f"{base}/{alias.name}.py" for alias in node.names)]
+            found += [(node, path) for path in paths if (root / path).is_file()]
+    return found
+
+
+class Seen(NamedTuple):
+    """What stands in code."""
+
+    names: set[str]
+    strings: set[str]
+    imports: list[ast.ImportFrom]
+
+
+@cache
+def seen(code: ast.AST) -> Seen:
+    """What stands in a file or in a part of it; of a file, that of its statements."""
+    found = Seen(set(), set(), [])
+    if isinstance(code, ast.Module):
+        for statement in map(seen, code.body):
+            found.names.update(statement.names)
+            found.strings.update(statement.strings)
+            found.imports.extend(statement.imports)
+        return found
+    for node in ast.walk(code):
+        if isinstance(node, ast.Name):
+            found.names.add(node.id)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.strings.add(node.value)
+        elif isinstance(node, ast.ImportFrom):
+            found.imports.append(node)
+    return found
 
 
 def bound(node: ast.stmt) -> set[str]:
@@ -136,6 +178,7 @@ def bound(node: ast.stmt) -> set[str]:
     return names - for_a_moment
 
 
+@cache
 def reached(path: str, root: Path = ROOT) -> list[str]:
     """A file and those of ours that it needs: all that it imports, or names in a string, with theirs."""
     found: dict[str, None] = {}
@@ -146,23 +189,15 @@ def reached(path: str, root: Path = ROOT) -> list[str]:
             found[module.path] = None
             waiting += [other for _, other in module.imports(everywhere=True)]
             if module.path == path and has(module.tree, NAME):
-                texts = [node.value for node in ast.walk(module.tree) if isinstance(node, ast.Constant)]
-                named = [name for text in texts if isinstance(text, str) for name in NAMED.findall(text)]
+                named = [name for text in seen(module.tree).strings for name in NAMED.findall(text)]
                 waiting += [name for name in named if (root / name).is_file()]
     return sorted(found)
 
 
 def has(tree: ast.AST, wanted: set[str]) -> bool:
     """Whether one of these names or values stands in code."""
-    return not wanted.isdisjoint(_words(tree))
-
-
-@cache
-def _words(tree: ast.AST) -> set[str]:
-    """The names and the strings in code."""
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    values = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    return names | values
+    found = seen(tree)
+    return not (wanted.isdisjoint(found.names) and wanted.isdisjoint(found.strings))
 
 
 # ---- several files merged into one ----------------------------------------------------------------------------------
@@ -203,8 +238,7 @@ def _use(path: str, names: set[str] | None, modules: dict[str, Module], root: Pa
         if has(node, PLACE | NAME):
             raise Entangled(f"{path}: {name} asks where it lies, or starts it")
         if not isinstance(node, ast.Import | ast.ImportFrom):
-            used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-            waiting |= (used & set(module.binds)) - module.used
+            waiting |= (seen(node).names & module.binds.keys()) - module.used
     for node, other in module.imports():
         wanted = {alias.name for alias in node.names if alias.name in module.used}
         if any(alias.asname for alias in node.names):
@@ -235,7 +269,7 @@ def _part(module: Module) -> str:
 def _acts_on(node: ast.stmt, module: Module) -> bool:
     """Whether a statement does something to what is used, as `library.define(...)` or a decorator that registers."""
     acting: list[ast.AST] = [node] if isinstance(node, ast.Expr) else list(getattr(node, "decorator_list", ()))
-    names = {part.id for each in acting for part in ast.walk(each) if isinstance(part, ast.Name)} & module.used
+    names = set().union(*(seen(each).names for each in acting)) & module.used
     return any(not isinstance(module.binds[name], ast.Import | ast.ImportFrom) for name in names)
 
 
@@ -343,9 +377,10 @@ def _quoted(text: str) -> str:
 
 def _split(text: str) -> tuple[str, str]:
     """A file's docstring, as it is written, and the rest."""
-    node = ast.parse(text).body[0]
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    end = next(token.end[0] for token in tokens if token.type == tokenize.NEWLINE)
     lines = text.splitlines(keepends=True)
-    return "".join(lines[: node.end_lineno]), "".join(lines[node.end_lineno :])
+    return "".join(lines[:end]), "".join(lines[end:])
 
 
 def _first(node: ast.stmt) -> int:

@@ -58,6 +58,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     global current
     pages.forget()
     elsewhere.forget()
+    scripts.forget()
     root = Path(config.config_file_path).parent
     measurements = root / "docs" / "measurements"
     try:
