@@ -1,6 +1,5 @@
 """Settings that must stand before a test imports Triton or compiles anything, and scripts that run once."""
 
-import functools
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ pytest_plugins = ["tests.remembered", "tests.seconds"]
 
 ROOT = Path(__file__).parents[1]
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-FRESH: set[str] = set()  # modules of scripts that show what is decided before torch is imported
+FRESH = {"snippets.compiler.reading_the_output"}  # scripts that print how deep the stack is, or what torch reads once
 HERE = "cuda" if torch.cuda.is_available() else "cpu"
 
 if HERE == "cpu":
@@ -48,39 +47,48 @@ def forked() -> Iterator[Callable[..., CompletedProcess[str]]]:
 
 
 @pytest.fixture(scope="session")
-def script(
-    forked: Callable[..., CompletedProcess[str]], tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
-) -> Callable[..., CompletedProcess[str]]:
-    """`script(module, device, *arguments)`: how `python -m module` ended, under the settings of captures.
+def once(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Callable[..., CompletedProcess[str]]:
+    """`once(key, run)`: what `run()` returned for this key, in this run of the tests or an earlier one.
 
-    A script runs once for all tests that ask, whichever process of the run they are in: a page's command, a page's
-    captured output and the snippet's own test mean the same run. One that ended well before, with the same files that
-    it reaches and the same versions, does not run again, but for one in twenty and with --fresh.
+    One that ended well is remembered; it runs again once in twenty, and with --fresh.
     """
     from filelock import FileLock  # comes with torch
 
     from tests import remembered
-    from tests.benchmarks import captures
 
     folder = tmp_path_factory.getbasetemp()
     shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
-    def run(module: str, device: str, arguments: tuple[str, ...]) -> CompletedProcess[str]:
-        if module in FRESH:
-            return captures.finished(module, device, *arguments)
-        return forked(["-m", module, *arguments], device=device)
-
-    @functools.cache
-    def finished(module: str, device: str = HERE, *arguments: str) -> CompletedProcess[str]:
-        known = remembered.printed_by(ROOT, module, repr([captures.ENVIRONMENT[device], arguments]))
-        kept = shared / f"{known.name}.json"
+    def ended(key: Path, run: Callable[[], CompletedProcess[str]]) -> CompletedProcess[str]:
+        kept = shared / f"{key.name}.json"
         with FileLock(f"{kept}.lock"):
             if not kept.exists():
-                past = None if pytestconfig.getoption("--fresh") else remembered.recalled(known)
-                ended = past or json.dumps(vars(run(module, device, arguments)))
-                kept.write_text(ended, encoding="utf-8")
-                if not past and json.loads(ended)["returncode"] == 0:
-                    remembered.keep_text(known, ended)
+                past = None if pytestconfig.getoption("--fresh") else remembered.recalled(key)
+                text = past or json.dumps(vars(run()))
+                kept.write_text(text, encoding="utf-8")
+                if not past and json.loads(text)["returncode"] == 0:
+                    remembered.keep_text(key, text)
         return CompletedProcess(**json.loads(kept.read_text(encoding="utf-8")))
+
+    return ended
+
+
+@pytest.fixture(scope="session")
+def script(
+    forked: Callable[..., CompletedProcess[str]], once: Callable[..., CompletedProcess[str]]
+) -> Callable[..., CompletedProcess[str]]:
+    """`script(module, device, *arguments)`: how `python -m module` ended, under the settings of captures.
+
+    It runs once for all tests that ask, whichever process of the run they are in: a page's command, a page's captured
+    output and the snippet's own test mean the same run.
+    """
+    from tests import remembered
+    from tests.benchmarks import captures
+
+    def finished(module: str, device: str = HERE, *arguments: str) -> CompletedProcess[str]:
+        key = remembered.printed_by(ROOT, module, repr([captures.ENVIRONMENT[device], arguments]))
+        if module in FRESH:
+            return once(key, lambda: captures.finished(module, device, *arguments))
+        return once(key, lambda: forked(["-m", module, *arguments], device=device))
 
     return finished

@@ -1,6 +1,6 @@
 """Scripts in processes forked from one that has imported torch, Dynamo, Inductor and Triton: each saves that time.
 
-`Server` starts the process, in an environment of its own; run as a module, this file is that process. A script sees
+`Server` starts the process, in an environment of its own, and `serve` is what it does. A script sees
 what `python -m MODULE` or `python FILE` would show it. What is decided before torch is imported stays as the server's
 environment has it: a script that is about that needs a fresh process.
 """
@@ -25,6 +25,9 @@ from pathlib import Path
 PRELOADED = ("numpy", "torch", "torch._dynamo", "torch._inductor.compile_fx", "triton", "triton.language")
 
 
+SERVES = "from tests import forked; forked.serve()"
+
+
 class Server:
     """A process that runs one script after another, each in a child of its own.
 
@@ -34,7 +37,7 @@ class Server:
     """
 
     def __init__(self, environment: Mapping[str, str], folder: Path):
-        command = [sys.executable, "-m", "tests.forked"]
+        command = [sys.executable, "-c", SERVES]
         self._process = subprocess.Popen(
             command, cwd=folder, env=dict(environment), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -149,15 +152,15 @@ def run(command: list[str]) -> None:
         spec = importlib.util.find_spec(command[1])
         if spec is None or spec.loader is None:
             sys.exit(f"{sys.executable}: No module named {command[1]}")
-        path, arguments, code = str(spec.origin), command[2:], spec.loader.get_code(command[1])
+        path, code = str(spec.origin), spec.loader.get_code(command[1])
+        sys.argv = [path, *command[2:]]
         main.__spec__, main.__loader__, main.__package__ = spec, spec.loader, spec.parent
     else:
-        path, arguments = os.path.abspath(command[0]), command[1:]
-        sys.path[0] = os.path.dirname(path)
+        path = os.path.abspath(command[0])
+        sys.argv, sys.path[0] = command, os.path.dirname(path)
         code = compile(Path(path).read_bytes(), path, "exec")
         main.__package__ = None
     main.__file__ = path
-    sys.argv = [path, *arguments]
     exec(code, vars(main))
 
 
@@ -178,7 +181,3 @@ def leave(status: int) -> None:
             stream.flush()
     finally:
         os._exit(status)
-
-
-if __name__ == "__main__":
-    serve()

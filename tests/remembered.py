@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 OURS = ("kernels", "snippets", "tests", "docs", "noxfile")
+FOLDER = ".cache/remembered"
 PACKAGES = ("torch", "triton", "numpy", "pytest")
 DECIDES = re.compile(r"(?!.*_CACHE_DIR$)(ATEN|PYTORCH|TORCH|TRITON)|PYTHONPATH$")  # variables that change what runs
 MADE = {"__pycache__", ".cache", "local"}  # folders of what was made here; local: below docs/measurements
@@ -57,7 +58,7 @@ class Remembered:
 
     def __init__(self, root: Path, fresh: bool):
         self.root, self.fresh = root, fresh
-        self.folder = root / ".cache" / "remembered"
+        self.folder = root / FOLDER
         self.outcomes: dict[str, set[str]] = {}
         self.opened: set[str] = set()
         self.missing: dict[str, set[str]] = {}
@@ -152,7 +153,7 @@ def forget(file: Path) -> None:
 def printed_by(root: Path, module: str, *more: str) -> Path:
     """Where the end of a script is kept, for the content of all that it reaches and for `more`."""
     source = root.joinpath(*module.split(".")).with_suffix(".py")
-    return root / ".cache" / "remembered" / f"{module}-{digest(root, reached(root, [source]), *more)}"
+    return root / FOLDER / f"{module}-{digest(root, reached(root, [source]), *more)}"
 
 
 def recalled(file: Path) -> str | None:

@@ -10,6 +10,7 @@ import io
 import os
 import re
 import runpy
+import shlex
 import shutil
 import signal
 import subprocess
@@ -27,10 +28,11 @@ from docs.publish.markdown import pages, scripts
 from docs.publish.markdown.fences import Block, blocks_of
 from docs.publish.place import cuda_files, kernel_files
 from tests.benchmarks.source import ROOT
+from tests.conftest import HERE
 
 SECONDS = 1800  # for a shell block on a slow machine that is busy
-SCRIPT = re.compile(r"python -m (?P<module>[\w.]+)\s*")  # a shell block that is no more than this
-Script = Callable[[str], subprocess.CompletedProcess[str]]
+SHELL = re.compile(r"[|&;<>$`=]\s*\S")  # what asks for more than to start programs one after another
+Script = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def expand(code: str) -> str:
@@ -122,11 +124,22 @@ def files_of_root() -> set[str]:
     return {path.name for path in ROOT.iterdir() if path.is_file()}
 
 
-def run_script(module: str, script: Script) -> str:
-    """What `python -m module` printed, in the run that all tests share."""
-    done = script(module)
-    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
-    return done.stdout
+def scripts_of(code: str) -> list[list[str]]:
+    """The words behind each `python -m` of a block that holds nothing else; none of a block that does."""
+    lines = [shlex.split(line, comments=True) for line in code.replace("\\\n", " ").splitlines()]
+    lines = [words for words in lines if words]
+    plain = not SHELL.search(re.sub(r'"[^"$`]*"', "", code)) and all(words[:2] == ["python", "-m"] for words in lines)
+    return [words[2:] for words in lines] if plain else []
+
+
+def run_scripts(commands: list[list[str]], script: Script) -> str:
+    """What the scripts printed, each in the run that all tests share."""
+    printed = ""
+    for module, *arguments in commands:
+        done = script(module, HERE, *arguments)
+        assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
+        printed += done.stdout
+    return printed
 
 
 def run(block: CodeBlock, folder: Path, script: Script) -> None:
@@ -135,8 +148,8 @@ def run(block: CodeBlock, folder: Path, script: Script) -> None:
     code = expand(block.code)
     if block.syntax == "python":
         printed = run_python(code, folder)
-    elif command := SCRIPT.fullmatch(code):
-        printed = run_script(command["module"], script)
+    elif commands := scripts_of(code):
+        printed = run_scripts(commands, script)
     else:
         printed = run_shell(code, block.syntax)
     if block.expected_output is not None:
@@ -189,7 +202,23 @@ def test_a_script_that_fails_fails_its_block(tmp_path: Path):
     (block,) = blocks_in("```sh\npython -m snippets.nothing\n```\n")
     failed = subprocess.CompletedProcess([], 1, stdout="", stderr="out of order")
     with pytest.raises(AssertionError, match="out of order"):
-        run(block, tmp_path, {"snippets.nothing": failed}.__getitem__)
+        run(block, tmp_path, lambda *_: failed)
+
+
+@pytest.mark.parametrize(
+    ("code", "commands"),
+    [
+        ("# first\npython -m snippets.a\npython -m snippets.b --n 3\n", [["snippets.a"], ["snippets.b", "--n", "3"]]),
+        ('python -m a \\\n    --signature "*bf16:16, i32=1"\n', [["a", "--signature", "*bf16:16, i32=1"]]),
+        ("TORCH_LOGS=graph_breaks python -m snippets.a\n", []),
+        ("python -m snippets.a > log\n", []),
+        ("python -m snippets.a && false\n", []),
+        ("python -m snippets.a\nfalse\n", []),
+        ('python -m snippets.a "$HOME"\n', []),
+    ],
+)
+def test_a_block_that_only_starts_scripts_is_known(code: str, commands: list[list[str]]):
+    assert scripts_of(code) == commands
 
 
 def test_a_triton_kernel_on_a_page_runs(tmp_path: Path, script: Script):

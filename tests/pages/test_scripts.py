@@ -3,14 +3,13 @@
 import ast
 import builtins
 import functools
-import hashlib
-import os
 import re
 import runpy
 import subprocess
 import symtable
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import nbclient
@@ -22,10 +21,11 @@ from docs.publish.macros import kernel_files
 from docs.publish.markdown import elsewhere, markers, pages, scripts
 from docs.publish.markdown.fences import blocks_of
 from docs.publish.place import Place
+from tests import remembered
 from tests.benchmarks.source import ROOT
 from tests.conftest import HERE
-from tests.kernels.cached import versions
 
+Forked = Callable[..., subprocess.CompletedProcess[str]]
 EMBEDDED = sorted({path for page, text in pages.texts().items() for path in scripts.embedded(text, page)})
 CARRIED = [path for path in EMBEDDED if path.startswith("snippets/") and "\nFILES = {" in scripts.script(path)]
 WHOLE = [path for path in EMBEDDED if path.startswith("snippets/") and path not in CARRIED]
@@ -83,21 +83,15 @@ def test_a_file_that_stands_alone_is_its_script():
 
 
 @pytest.mark.parametrize("path", MERGED)
-def test_a_merged_script_runs_in_an_empty_folder(path: str, tmp_path: Path, pytestconfig: pytest.Config):
-    """Its run depends on its text and the versions alone: one that has passed is run again with --fresh only."""
+def test_a_merged_script_runs_in_an_empty_folder(path: str, tmp_path: Path, forked: Forked, once: Forked):
+    """Its run depends on its text and the versions alone."""
     text = scripts.script(path)
-    known = hashlib.sha256(repr([text, HERE, *versions()]).encode()).hexdigest()[:32]
-    passed = ROOT / ".cache" / "kernel-tests" / f"script-{Path(path).stem}-{known}"
-    if passed.exists() and not pytestconfig.getoption("--fresh"):
-        pytest.skip("passed, with the same text and versions")
     file = tmp_path / Path(path).name
     file.write_text(text)
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([sys.executable, file], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    key = ROOT / remembered.FOLDER / f"script.{file.stem}-{remembered.digest(ROOT, [], text, HERE)}"
+    done = once(key, lambda: forked([str(file)], tmp_path))
     assert done.returncode == 0, done.stderr
     assert bool(done.stdout) == ("__main__" in text), "a program prints, a part of one defines"
-    passed.parent.mkdir(parents=True, exist_ok=True)
-    passed.touch()
 
 
 def test_a_script_carries_whatever_its_files_import(tmp_path: Path):

@@ -1,0 +1,112 @@
+"""tests/forked.py: a script that is forked sees and leaves what a script in a process of its own does."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import forked as tool
+from tests.benchmarks import captures
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+SHOWS = """
+import os, sys, types
+import helper
+def f(): pass
+print(__name__, __file__ == sys.argv[0], sys.argv[1:], sys.orig_argv[1:] == ARGV)
+print(os.getcwd() == os.path.dirname(__file__), sys.path[0] == os.getcwd(), helper.ONE, f.__module__, sys.stdin.read())
+print(sys.modules["__main__"].f is f, __spec__ and __spec__.name, __package__, "torch" in sys.modules)
+print("to stderr", file=sys.stderr)
+"""
+ENDS = {
+    "a status": ("import sys; print('x'); sys.exit(3)", 3),
+    "a message": ("raise SystemExit('no such thing')", 1),
+    "an error": ("def f():\n    raise ValueError('wrong')\nf()", 1),
+    "no syntax": ("x = = 1", 1),
+    "a signal": ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", -signal.SIGSEGV),
+    "at exit": ("import atexit; atexit.register(print, 'last'); print('first', end='')", 0),
+    "a thread": (
+        "import threading\nthreading.Timer(0.1, lambda: print('late')).start()",
+        0,
+    ),
+    "a child": ("import os\nif os.fork() == 0: print('child', flush=True); os._exit(0)\nos.wait(); print('parent')", 0),
+    "closed": ("import sys; sys.stdout.close()", 0),
+}
+
+
+def both(folder: Path, command: list[str], forked: Run) -> list[tuple[int, str, str]]:
+    """How a command ends in a process of its own and forked: status, output, errors."""
+    alone = subprocess.run(
+        [sys.executable, *command], cwd=folder, env=captures.environment("cpu"), capture_output=True, text=True,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    return [(done.returncode, done.stdout, done.stderr) for done in (alone, forked(command, folder, "cpu"))]
+
+
+@pytest.mark.parametrize("how", ["file", "module"])
+def test_a_script_sees_the_same(how: str, tmp_path: Path, forked: Run) -> None:
+    command = ["-m", "shows", "--two", "3"] if how == "module" else ["shows.py", "--two", "3"]
+    (tmp_path / "shows.py").write_text(SHOWS.replace("ARGV", repr(command)).replace(', "torch" in sys.modules', ""))
+    (tmp_path / "helper.py").write_text("ONE = 1\n")
+    alone, child = both(tmp_path, command, forked)
+    assert alone == child
+    assert "['--two', '3'] True" in child[1] and child[2] == "to stderr\n"
+
+
+@pytest.mark.parametrize("what", ENDS)
+def test_a_script_ends_the_same(what: str, tmp_path: Path, forked: Run) -> None:
+    text, status = ENDS[what]
+    (tmp_path / "ends.py").write_text(text)
+    alone, child = both(tmp_path, ["ends.py"], forked)
+    assert alone == child and child[0] == status
+
+
+def test_a_module_that_is_missing_is_named(forked: Run) -> None:
+    done = forked(["-m", "snippets.nothing"])
+    assert done.returncode == 1 and "No module named snippets.nothing" in done.stderr
+
+
+def test_scripts_share_torch_and_nothing_that_they_did(tmp_path: Path, forked: Run) -> None:
+    """Neither random numbers nor what an earlier script has set."""
+    text = (
+        "import random, sys, torch\nprint(torch.get_num_threads(), len(sys.modules), random.random(), torch.rand(1))\n"
+    )
+    (tmp_path / "one.py").write_text(f"{text}torch.set_num_threads(1); torch.manual_seed(3); import cProfile\n")
+    first, second = (forked(["one.py"], tmp_path).stdout.split() for _ in range(2))
+    assert first[:2] == second[:2] and first[2] != second[2] and first[3:] == second[3:]
+
+
+def test_a_script_without_end_is_ended_with_what_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a server of this test: the timeout of the shared one is long."""
+    (tmp_path / "snippets").mkdir()
+    (tmp_path / "hangs.py").write_text(
+        "import subprocess, sys\nprint('begun', flush=True)\n"
+        "child = subprocess.Popen(['sleep', '600'])\nopen('pid', 'w').write(str(child.pid))\nchild.wait()\n"
+    )
+    bare = {**os.environ, "PYTHONPATH": str(captures.ROOT)}
+    monkeypatch.setattr(tool, "SERVES", "from tests import forked; forked.PRELOADED = ('numpy',); forked.serve()")
+    server = tool.Server(bare, tmp_path)
+    with pytest.raises(subprocess.TimeoutExpired) as ended:
+        server.run(["hangs.py"], timeout=3)
+    assert ended.value.stdout == "begun\n"
+    child = int((tmp_path / "pid").read_text())
+    for _ in range(500):  # an orphan is waited for by whoever adopts it
+        if not Path(f"/proc/{child}").exists() or " Z " in Path(f"/proc/{child}/stat").read_text():
+            break
+        time.sleep(0.01)
+    else:
+        pytest.fail(f"{child} is alive")
+    (tmp_path / "works.py").write_text("print('works')")
+    assert server.run(["works.py"]).stdout == "works\n"
+    server.close()
+
+
+def test_a_server_that_ended_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool, "SERVES", "import sys; sys.stdin.readline(); sys.exit(9)")
+    with pytest.raises(RuntimeError, match=r"ended with status 9 before -m snippets\.a did"):
+        tool.Server(os.environ, tmp_path).run(["-m", "snippets.a"])
