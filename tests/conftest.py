@@ -1,6 +1,6 @@
 """Settings that must stand before a test imports Triton or compiles anything, and scripts that run once."""
 
-import json
+import functools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,25 +52,12 @@ def once(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) 
 
     One that ended well is remembered; it runs again once in twenty, and with --fresh.
     """
-    from filelock import FileLock  # comes with torch
-
     from tests import remembered
 
     folder = tmp_path_factory.getbasetemp()
     shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
-
-    def ended(key: Path, run: Callable[[], CompletedProcess[str]]) -> CompletedProcess[str]:
-        kept = shared / f"{key.name}.json"
-        with FileLock(f"{kept}.lock"):
-            if not kept.exists():
-                past = None if pytestconfig.getoption("--fresh") else remembered.recalled(key)
-                text = past or json.dumps(vars(run()))
-                kept.write_text(text, encoding="utf-8")
-                if not past and json.loads(text)["returncode"] == 0:
-                    remembered.keep_text(key, text)
-        return CompletedProcess(**json.loads(kept.read_text(encoding="utf-8")))
-
-    return ended
+    fresh = pytestconfig.getoption("--fresh") or HERE == "cuda"
+    return functools.partial(remembered.once, shared, fresh)
 
 
 @pytest.fixture(scope="session")
@@ -87,7 +74,7 @@ def script(
 
     def finished(module: str, device: str = HERE, *arguments: str) -> CompletedProcess[str]:
         key = remembered.printed_by(ROOT, module, repr([captures.ENVIRONMENT[device], arguments]))
-        if module in FRESH:
+        if module in FRESH or device == "cuda":  # a GPU that the server has asked for is lost to its children
             return once(key, lambda: captures.finished(module, device, *arguments))
         return once(key, lambda: forked(["-m", module, *arguments], device=device))
 

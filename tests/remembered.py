@@ -10,14 +10,16 @@ is named at the end of the run, and its tests are not remembered.
 import ast
 import functools
 import hashlib
+import json
 import os
 import platform
 import random
 import re
 import sys
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -156,13 +158,28 @@ def printed_by(root: Path, module: str, *more: str) -> Path:
     return root / FOLDER / f"{module}-{digest(root, reached(root, [source]), *more)}"
 
 
-def recalled(file: Path) -> str | None:
-    """What is kept there; nothing once in twenty."""
-    return file.read_text(encoding="utf-8") if file.exists() and not again() else None
+def once(shared: Path, fresh: bool, key: Path, run: Callable[[], CompletedProcess[str]]) -> CompletedProcess[str]:
+    """What `run()` returned for this key: in this run of the tests, or in an earlier one, where it ended well.
+
+    Args:
+        shared: a folder of this run, the same for all of its processes.
+        fresh: nothing of an earlier run counts.
+    """
+    from filelock import FileLock  # comes with torch
+
+    kept = shared / f"{key.name}.json"
+    with FileLock(f"{kept}.lock"):
+        if not kept.exists():
+            past = key.exists() and not fresh and not again()
+            text = key.read_text(encoding="utf-8") if past else json.dumps(vars(run()))
+            kept.write_text(text, encoding="utf-8")
+            if not past and json.loads(text)["returncode"] == 0:
+                write(key, text)
+    return CompletedProcess(**json.loads(kept.read_text(encoding="utf-8")))
 
 
-def keep_text(file: Path, text: str) -> None:
-    """Keep it, whole or not at all."""
+def write(file: Path, text: str) -> None:
+    """Write a file whole or not at all, in place of the oldest of its name."""
     file.parent.mkdir(parents=True, exist_ok=True)
     forget(file)
     part = file.with_name(f".{file.name}.{os.getpid()}")

@@ -1,8 +1,10 @@
 """tests/remembered.py: a test is not run again only while all that it depends on is what it was."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 import torch
@@ -179,23 +181,50 @@ def test_the_key_depends_on_the_content_of_each_file(tmp_path):
     assert remembered.digest(tmp_path, files[:1]) != remembered.digest(tmp_path, files)
 
 
-def test_a_script_is_recalled_while_what_it_reaches_is_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(remembered, "AGAIN", 0.0)
+def test_the_key_of_a_script_is_all_that_it_reaches(tmp_path):
     for name, text in (("one", "from snippets.two import TWO\n"), ("two", "TWO = 2\n"), ("three", "")):
         (tmp_path / "snippets").mkdir(exist_ok=True)
         (tmp_path / "snippets" / f"{name}.py").write_text(text)
 
-    def kept(*more: str) -> Path:
+    def key(*more: str) -> Path:
         remembered.content.cache_clear()
         remembered.named.cache_clear()
         return remembered.printed_by(tmp_path, "snippets.one", *more)
 
-    assert remembered.recalled(kept()) is None
-    remembered.keep_text(kept(), "printed")
+    first = key()
     (tmp_path / "snippets" / "three.py").write_text("THREE = 3\n")
-    assert remembered.recalled(kept()) == "printed" and remembered.recalled(kept("--quick")) is None
+    assert key() == first != key("--quick")
     (tmp_path / "snippets" / "two.py").write_text("TWO = 3\n")
-    assert remembered.recalled(kept()) is None
+    assert key() != first
+
+
+def test_a_script_runs_once_and_is_remembered_if_it_ends_well(tmp_path, monkeypatch):
+    monkeypatch.setattr(remembered, "AGAIN", 0.0)
+    statuses: list[int] = []
+
+    def ask(key: str, run: int, status: int = 0, fresh: bool = False) -> bool:
+        """Whether the script ran, asked for in the run of this number."""
+        (shared := tmp_path / str(run)).mkdir(exist_ok=True)
+        before = len(statuses)
+        done = remembered.once(
+            shared, fresh, tmp_path / key, lambda: statuses.append(status) or CompletedProcess([], status, "out", "")
+        )
+        assert done.stdout == "out"
+        return len(statuses) > before
+
+    assert ask("good-1", 1) and not ask("good-1", 1), "twice in a run"
+    assert not ask("good-1", 2) and ask("good-1", 3, fresh=True)
+    assert ask("bad-1", 1, status=1) and not ask("bad-1", 1, status=1) and ask("bad-1", 2, status=1)
+    monkeypatch.setattr(remembered, "AGAIN", 1.0)
+    assert ask("good-1", 4)
+
+
+def test_the_oldest_results_are_forgotten(tmp_path):
+    for number in range(9):
+        remembered.write(tmp_path / f"name-{number}", "text")
+        os.utime(tmp_path / f"name-{number}", (number, number))
+    remembered.write(tmp_path / "other-0", "text")
+    assert {path.name for path in tmp_path.iterdir()} == {"name-5", "name-6", "name-7", "name-8", "other-0"}
 
 
 def test_a_kernels_tests_reach_what_they_depend_on_and_no_other_kernel():
