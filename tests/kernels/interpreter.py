@@ -43,8 +43,9 @@ def install() -> None:
         same_first, (tl.dtype.__eq__, tl.pointer_type.__eq__, tl.block_type.__eq__)
     )
     tl.block_type.__init__ = block_types(tl.block_type.__init__)
+    tl.block_type.with_element_ty = of_elements(tl.block_type.with_element_ty)
     tl.tensor.__init__ = tensors(tl.tensor.__init__)
-    tl.core._unwrap_if_constexpr = tensors_first(tl.core._unwrap_if_constexpr)
+    tl.core._unwrap_if_constexpr = plain_first(tl.core._unwrap_if_constexpr)
     interpreter._patch_attr = patched_at_once
     semantic = interpreter.interpreter_semantic
     semantic.broadcast_impl_value = broadcast(semantic, semantic.broadcast_impl_value)
@@ -133,6 +134,19 @@ def block_types(init: Callable) -> Callable:
     return made
 
 
+def of_elements(with_element_ty: Callable) -> Callable:
+    """`tl.block_type.with_element_ty`: one type for each shape and element."""
+    known: dict[tuple[str, str], tl.block_type] = {}
+
+    def found(self: tl.block_type, element: tl.dtype) -> tl.block_type:
+        key = self.name, element.name
+        if key not in known:
+            known[key] = with_element_ty(self, element)
+        return known[key]
+
+    return found
+
+
 def tensors(init: Callable) -> Callable:
     """`tl.tensor.__init__`, which makes the shape of a type once."""
     known: dict[str, dict[str, object]] = {}
@@ -147,8 +161,10 @@ def tensors(init: Callable) -> Callable:
     return made
 
 
-def tensors_first(unwrap: Callable) -> Callable:
-    return lambda given: given if type(given) is tl.tensor else unwrap(given)
+def plain_first(unwrap: Callable) -> Callable:
+    """What is no `constexpr` and holds none, is as it is."""
+    plain = frozenset((tl.tensor, tl.dtype, int, float, bool, str, type(None)))
+    return lambda given: given if type(given) in plain else unwrap(given)
 
 
 def patched_at_once(owner: object, name: str, member: Callable, builder: object, scope: object) -> None:
