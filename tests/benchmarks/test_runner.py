@@ -1,6 +1,7 @@
 """The runner, on cases of a few numbers: what gets a time, what is recorded of the rest, and when a record is whole."""
 
 import fcntl
+import gc
 import json
 import os
 import queue
@@ -111,6 +112,15 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in ("first", "second"):
         sys.modules.pop(f"tests.benchmarks.{name}", None)
         vars(tests.benchmarks).pop(name, None)  # where `from tests.benchmarks import first` looks before it imports
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_objects() -> Iterator[None]:
+    """Each timing begins with a collection: what is here already, all of torch and pytest, is left out of them."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def write(path: Path, text: str) -> None:

@@ -1,6 +1,7 @@
 """The hash that decides whether a number is stale, and whether every case names all the code that it measures."""
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,7 @@ def test_nothing_imports_the_labels_of_a_case() -> None:
 # ---- the project's own cases ----------------------------------------------------------------------------------------
 
 
+@functools.cache
 def imported(path: Path) -> set[Path]:
     """Files of the project that a file imports, at whatever level, and what those import."""
     found = set()
@@ -174,13 +176,13 @@ UNTIMED = {
 }
 
 
-@pytest.mark.parametrize("name", discover())
-def test_a_case_names_every_project_file_that_it_measures(name: str) -> None:
-    path = discover()[name]
-    case = load(path)
-    assert case.name == name
-    assert names(imported(path)) - set(METHOD) - UNTIMED.get(name, set()) <= set(case.sources)
-    assert all((ROOT / source).is_file() for source in case.sources)
+def test_a_case_names_every_project_file_that_it_measures() -> None:
+    missing = {
+        name: files
+        for name, path in discover().items()
+        if (files := names(imported(path)) - {*METHOD, *UNTIMED.get(name, ()), *load(path).sources})
+    }
+    assert not missing, f"cases import these files and do not name them: {missing}"
 
 
 def test_the_method_is_whole() -> None:
@@ -191,14 +193,16 @@ def test_the_method_is_whole() -> None:
     assert all((ROOT / file).is_file() for file in METHOD)
 
 
-@pytest.mark.parametrize("name", sweeps.kernels())
-def test_a_sweep_names_every_project_file_that_it_measures(name: str) -> None:
-    path = discover()[f"kernels/{name.replace('_', '-')}"]
-    files = sweeps.sources_of(name, load(path), path)["files"]
-    plan = ROOT / f"tests/benchmarks/sweeps/{name}.py"
-    used = imported(plan) | imported(path) | {file for helper in sweeps.METHOD for file in imported(ROOT / helper)}
+def test_a_sweep_names_every_project_file_that_it_measures() -> None:
+    cases, missing = discover(), {}
     elsewhere = {"snippets/validation/compiled_code.py"}  # the GPUs that stand_ins knows; a sweep asks its own
-    assert names({plan, path} | used) - set(METHOD) - PLUMBING - elsewhere <= set(files)
+    for name in sweeps.kernels():
+        path, plan = cases[f"kernels/{name.replace('_', '-')}"], ROOT / f"tests/benchmarks/sweeps/{name}.py"
+        used = imported(plan) | imported(path) | {file for helper in sweeps.METHOD for file in imported(ROOT / helper)}
+        named = sweeps.sources_of(name, load(path), path)["files"]
+        if files := names({plan, path} | used) - {*METHOD, *PLUMBING, *elsewhere, *named}:
+            missing[name] = files
+    assert not missing, f"sweeps import these files and do not name them: {missing}"
 
 
 def test_no_hashed_file_has_a_format_within_a_format() -> None:

@@ -7,6 +7,7 @@ looking through all of `triton.language` at every call of a device function, and
 
 import contextlib
 import functools
+import math
 import operator
 from collections.abc import Callable, Iterator
 
@@ -36,11 +37,28 @@ def install() -> None:
     interpreter._patch_lang = once_a_launch(interpreter._patch_lang)
     interpreter._convert_float = converted_at_once(interpreter._convert_float)
     interpreter.np_erf_fp32 = erf
+    interpreter._get_np_dtype = numpy_dtypes(interpreter._get_np_dtype)
+    interpreter._validate_np_data_size = sizes(interpreter._validate_np_data_size)
+    tl.dtype.__eq__, tl.pointer_type.__eq__, tl.block_type.__eq__ = map(
+        same_first, (tl.dtype.__eq__, tl.pointer_type.__eq__, tl.block_type.__eq__)
+    )
+    tl.block_type.__init__ = block_types(tl.block_type.__init__)
+    tl.block_type.with_element_ty = of_elements(tl.block_type.with_element_ty)
+    tl.tensor.__init__ = tensors(tl.tensor.__init__)
+    tl.core._unwrap_if_constexpr = plain_first(tl.core._unwrap_if_constexpr)
+    interpreter._patch_attr = patched_at_once
+    semantic = interpreter.interpreter_semantic
+    semantic.broadcast_impl_value = broadcast(semantic, semantic.broadcast_impl_value)
+    semantic.binary_op_type_checking_impl = operands(semantic, semantic.binary_op_type_checking_impl)
 
 
 def once_a_launch(patch: Callable) -> Callable:
-    """`triton.language` made interpretable once for each of the two modules by which functions know it."""
+    """`triton.language` made interpretable once for each of the two modules by which functions know it.
+
+    What that changes is looked for in the first launch alone.
+    """
     scopes: dict[tuple, object] = {}
+    changes: dict[tuple, list[tuple[object, str, object]]] = {}
 
     class Launch:
         def restore(self) -> None:
@@ -52,13 +70,164 @@ def once_a_launch(patch: Callable) -> Callable:
         seen = {id(value) for value in function.__globals__.values()}
         return id(tl) in seen, id(tl.core) in seen
 
+    def changed(function: Callable, key: tuple) -> object:
+        if key not in changes:
+            scope = patch(function)
+            if not scopes:  # otherwise a part of it has been changed before
+                changes[key] = [(owner, name, getattr(owner, name)) for owner, name, _ in scope._changes]
+            return scope
+        scope = interpreter._LangPatchScope()
+        for change in changes[key]:
+            scope.set_attr(*change)
+        return scope
+
     def patched(function: Callable) -> Launch:
-        known = languages(function)
-        if known not in scopes:
-            scopes[known] = patch(function)
+        key = languages(function)
+        if key not in scopes:
+            scopes[key] = changed(function, key)
         return Launch()
 
     return patched
+
+
+def numpy_dtypes(numpy_dtype: Callable) -> Callable:
+    """By name, where the interpreter makes a table of all for each question."""
+    known: dict[str, np.dtype] = {}
+
+    def found(dtype: tl.dtype) -> np.dtype:
+        if dtype.name not in known:
+            known[dtype.name] = numpy_dtype(dtype)
+        return known[dtype.name]
+
+    return found
+
+
+def sizes(fits: Callable) -> Callable:
+    """Whether numbers of so many bytes fit into a type."""
+    known: dict[tuple[int, str], bool] = {}
+
+    def found(array: np.ndarray, dtype: tl.dtype) -> bool:
+        key = array.itemsize, dtype.name
+        if key not in known:
+            known[key] = fits(array, dtype)
+        return known[key]
+
+    return found
+
+
+def same_first(equal: Callable) -> Callable:
+    """A type is itself."""
+    return lambda self, other: self is other or equal(self, other)
+
+
+def block_types(init: Callable) -> Callable:
+    """`tl.block_type.__init__`, which checks a shape and writes its name once."""
+    known: dict[tuple, dict[str, object]] = {}
+
+    def made(self: tl.block_type, element_ty: tl.dtype, shape: list) -> None:
+        key = (element_ty.name, *[side.value if isinstance(side, tl.constexpr) else side for side in shape])
+        if key not in known:
+            init(self, element_ty, shape)
+            known[key] = dict(vars(self))
+        vars(self).update(known[key])
+
+    return made
+
+
+def of_elements(with_element_ty: Callable) -> Callable:
+    """`tl.block_type.with_element_ty`: one type for each shape and element."""
+    known: dict[tuple[str, str], tl.block_type] = {}
+
+    def found(self: tl.block_type, element: tl.dtype) -> tl.block_type:
+        key = self.name, element.name
+        if key not in known:
+            known[key] = with_element_ty(self, element)
+        return known[key]
+
+    return found
+
+
+def tensors(init: Callable) -> Callable:
+    """`tl.tensor.__init__`, which makes the shape of a type once."""
+    known: dict[str, dict[str, object]] = {}
+
+    def made(self: tl.tensor, handle: object, type: tl.dtype) -> None:
+        if type.name not in known:
+            init(self, handle, type)
+            known[type.name] = {name: value for name, value in vars(self).items() if name != "handle"}
+        vars(self).update(known[type.name])
+        self.handle, self.type = handle, type
+
+    return made
+
+
+def plain_first(unwrap: Callable) -> Callable:
+    """What is no `constexpr` and holds none, is as it is."""
+    plain = frozenset((tl.tensor, tl.dtype, int, float, bool, str, type(None)))
+    return lambda given: given if type(given) in plain else unwrap(given)
+
+
+def patched_at_once(owner: object, name: str, member: Callable, builder: object, scope: object) -> None:
+    """A builtin without its check that a kernel calls it: here only kernels do."""
+    function, semantic = getattr(member, "__wrapped__", member), interpreter.interpreter_semantic
+
+    def interpreted(*arguments, **options):
+        options["_semantic"] = semantic
+        return function(*arguments, **options)
+
+    scope.set_attr(owner, name, interpreted)
+
+
+def broadcast(semantic: object, broadcast: Callable) -> Callable:
+    """Of two tensors, what comes most: blocks of one shape, and a block with a single number."""
+
+    def spread(number: tl.tensor, block: tl.dtype) -> tl.tensor:
+        type = block.with_element_ty(number.dtype)
+        return tl.tensor(semantic.builder.create_splat(type, number.handle), type)
+
+    def same_shape(left: tl.tensor, right: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
+        ours, theirs = left.type, right.type
+        if not ours.is_block():
+            return (spread(left, theirs), right) if theirs.is_block() else (left, right)
+        if not theirs.is_block():
+            return left, spread(right, ours)
+        return (left, right) if ours.shape.values == theirs.shape.values else broadcast(left, right)
+
+    return same_shape
+
+
+def operands(semantic: object, check: Callable) -> Callable:
+    """The two operands of an operation, as it takes them: checked once for each two types, and a number always."""
+    as_it_is: set[tuple] = set()
+    ranges: dict[tuple, tuple[tl.dtype, float, float]] = {}
+
+    def taken(left, right, *pointers: bool, **options: bool):
+        ours, theirs = type(left) is tl.tensor, type(right) is tl.tensor
+        key = (
+            left.type.name if ours else type(left),
+            right.type.name if theirs else type(right),
+            pointers,
+            *options.items(),
+        )
+        if key in as_it_is:
+            return semantic.broadcast_impl_value(left, right)
+        if key in ranges:
+            dtype, least, most = ranges[key]
+            if least <= (right if ours else left) <= most:
+                if ours:
+                    return semantic.broadcast_impl_value(left, semantic.scalar_constant(right, dtype))
+                return semantic.broadcast_impl_value(semantic.scalar_constant(left, dtype), right)
+        checked = check(left, right, *pointers, **options)
+        dtypes = [tensor.dtype for tensor in checked]
+        if ours and theirs and dtypes == [left.dtype, right.dtype]:
+            as_it_is.add(key)
+        elif ours != theirs and dtypes == 2 * [(left if ours else right).dtype] and not dtypes[0].is_ptr():
+            whole = dtypes[0].is_int()
+            least = dtypes[0].get_int_min_value() if whole else -math.inf
+            ranges[key] = dtypes[0], least, dtypes[0].get_int_max_value() if whole else math.inf
+        return checked
+
+    return taken
 
 
 def watch_overflow(watched: bool) -> None:
