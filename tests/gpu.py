@@ -1,6 +1,6 @@
-"""One GPU for many processes of tests: each has room for a context, and what takes much memory waits for its turn.
+"""One GPU for many processes of tests: what takes much of its memory, or measures its time, waits for its turn.
 
-A process is lowered to its share by `pytest_cmdline_main`, wherever the number of processes comes from.
+The number of processes is lowered to what the GPUs have room for, wherever it comes from.
 """
 
 import contextlib
@@ -21,6 +21,21 @@ ALL = 2**63  # bytes to ask for where all is wanted that may be claimed
 EACH = 4 * GIB  # of a GPU, for one process: its context, the programs that it starts, and tests that take little
 CLAIMS = Path(tempfile.gettempdir()) / f"ridgepoint-tests-{os.getuid()}"
 _held = 0  # GiB that this process has claimed
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "idle_gpu: measures a GPU's time, so it runs last, and no other test beside it")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those that want the GPU for themselves come last: they wait until no other test runs."""
+    if torch.cuda.is_available():
+        items.sort(key=wants_it_idle)
+
+
+def wants_it_idle(item: pytest.Item) -> bool:
+    return item.get_closest_marker("idle_gpu") is not None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -90,10 +105,23 @@ def claimed(folder: Path, of: str, wanted: int, there: int) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def turn(folder: Path, alone: bool) -> Iterator[None]:
+    """Beside others, or alone: who wants to be alone waits until nobody is there, and lets others in meanwhile."""
+    folder.mkdir(exist_ok=True)
+    with (folder / "turn").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol() -> Iterator[None]:
-    """After each test its memory is free for other processes, also where it failed and its frames are kept."""
-    result = yield
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """A test that measures has the GPU for itself; after each, its memory is free, also where it failed."""
+    if torch.cuda.is_available():
+        with turn(CLAIMS, alone=wants_it_idle(item)):
+            result = yield
+    else:
+        result = yield
     if torch.cuda.is_initialized():
         for name in ("last_exc", "last_type", "last_value", "last_traceback"):
             sys.__dict__.pop(name, None)

@@ -189,9 +189,10 @@ class Promises:
             return self._check(arguments, grads)
 
     def _check(self, arguments, grads) -> dict[str, Tensor]:
-        baseline = self.run(self.plain, arguments, grads)
         if grads is None:
-            grads = self.incoming([baseline[name] for name in self.outputs])
+            with torch.no_grad():
+                grads = self.incoming(tupled(self.plain(*arguments)))
+        baseline = self.run(self.plain, arguments, grads)
         exact = [t.double() if t.is_floating_point() else t for t in arguments]
         exact_grads = [t.double() for t in grads]
         reference = self.run(self.plain, exact, exact_grads)
@@ -640,13 +641,13 @@ class Promises:
             self.assert_equal(again, once)
 
     @needs_gpu
-    def test_streams_of_mixed_priorities_for_a_minute(self, device):
+    def test_streams_of_mixed_priorities(self, device):
         if not self.WAITING:
             pytest.skip("no program waits for another")
         inputs = [
             self.make((64, columns), torch.bfloat16, device, seed=seed) for seed in range(6) for columns in self.WAITING
         ]
-        starving.on_streams([lambda arguments=arguments: self.function(*arguments) for arguments in inputs], 60)
+        starving.on_streams([lambda arguments=arguments: self.function(*arguments) for arguments in inputs], 600)
 
     # ---- devices ------------------------------------------------------------------------------------------------
 

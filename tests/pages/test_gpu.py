@@ -104,3 +104,32 @@ def test_wherever_the_number_of_processes_comes_from_it_is_lowered(
         assert option.maxprocesses == most
     hooks = [hook.plugin for hook in pytestconfig.hook.pytest_cmdline_main.get_hookimpls()]
     assert hooks.index(gpu) > hooks.index(pytestconfig.pluginmanager.get_plugin("xdist"))
+
+
+def test_who_measures_waits_until_nobody_is_there_and_lets_nobody_in(tmp_path: Path):
+    took = []
+
+    def measures() -> None:
+        with gpu.turn(tmp_path, alone=True):
+            took.append("alone")
+            with (tmp_path / "turn").open("w") as lock, pytest.raises(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+    with gpu.turn(tmp_path, alone=False):
+        thread = threading.Thread(target=measures)
+        thread.start()
+        with gpu.turn(tmp_path, alone=False):
+            took.append("beside")
+    thread.join()
+    assert took == ["beside", "alone"]
+
+
+def test_on_a_gpu_what_measures_comes_last(monkeypatch: pytest.MonkeyPatch):
+    marks = {"a": None, "measures": pytest.mark.idle_gpu, "b": None}
+    items = [SimpleNamespace(name=name, get_closest_marker=lambda _, m=mark: m) for name, mark in marks.items()]
+    gpu.pytest_collection_modifyitems(items)
+    before = [item.name for item in items]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    gpu.pytest_collection_modifyitems(items)
+    after = [item.name for item in items]
+    assert (before, after) == (["a", "measures", "b"], ["a", "b", "measures"])
