@@ -95,7 +95,11 @@ class Report:
                 "id": report.nodeid, "outcome": outcome, "seconds": 0.0, "reason": reason_of(report)
             }  # fmt: skip
 
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """A run that did not come to its end has an error, however its tests ended."""
+        if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            ended = f"pytest ended with {getattr(exitstatus, 'name', exitstatus)}, not with the last test"
+            self.tests["the run"] = {"id": "the run", "outcome": "error", "seconds": 0.0, "reason": ended}
         write_whole(self.path, self.content | {"tests": list(self.tests.values())})
 
 

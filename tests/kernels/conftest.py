@@ -1,18 +1,17 @@
 """Where the kernels under test come from, and on which device they run."""
 
-import fcntl
 import importlib
 import importlib.util
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+
+from tests import gpu
 
 worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 if worker and "CUDA_VISIBLE_DEVICES" not in os.environ and (gpus := torch.cuda.device_count()) > 1:
@@ -66,11 +65,7 @@ def device() -> torch.device:
 
 @pytest.fixture(autouse=True)
 def memory(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A GPU's memory is free for the next test, in this process or another; of those that take much, one at a time."""
-    big = torch.cuda.is_available() and "2_to_the_31_elements" in request.node.name
-    with (Path(tempfile.gettempdir()) / "ridgepoint-tests.lock").open("w") if big else nullcontext() as lock:
-        if lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    """Tests of more elements, or rows, than 32 bits count take as much of a GPU's memory as one may."""
+    much = any(words in request.node.name for words in ("2_to_the_31_elements", "_counted_are_refused"))
+    with gpu.room(gpu.ALL if much else 0):
         yield
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()

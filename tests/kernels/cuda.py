@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from tests.kernels import promises, starving
+from tests.kernels import promises
 
 ON_A_CPU = ("wrong", "refused_on_a_cpu", "launches_fit")  # pieces of the names of tests that need no GPU
 compiles = pytest.mark.skipif(
@@ -96,16 +96,6 @@ class Promises(promises.Promises):
         for name in self.SUMS:
             monkeypatch.setattr(self.kernel, name, lambda *_, name=name: pytest.fail(f"{name} is asked for"))
         self.run_frozen(arguments)
-
-    test_streams_of_mixed_priorities_for_a_minute = None
-
-    @promises.needs_gpu
-    def test_streams_of_mixed_priorities(self, device):
-        if not self.WAITING:
-            pytest.skip("no block waits for another")
-        every = [(seed, columns) for seed in range(6) for columns in self.WAITING]
-        inputs = [self.make((64, columns), torch.bfloat16, device, seed=seed) for seed, columns in every]
-        starving.on_streams([lambda arguments=arguments: self.function(*arguments) for arguments in inputs], 10)
 
     def test_several_threads_at_once(self, device):
         """Each has a place of its own for the arguments; the first call of a thread has no context yet."""

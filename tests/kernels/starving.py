@@ -61,14 +61,13 @@ def _stream() -> torch.cuda.Stream:
     return torch.cuda.Stream()
 
 
-def on_streams(calls: list[Callable[[], torch.Tensor]], seconds: float) -> None:
-    """Calls over and over, each on a stream of its own and of mixed priorities, against what each gives alone."""
+def on_streams(calls: list[Callable[[], torch.Tensor]], rounds: int) -> None:
+    """Every call five times a round, on a stream of its own and of mixed priorities, against what each gives alone."""
     expected = [call() for call in calls]
     lowest, highest = torch.cuda.Stream.priority_range()
     streams = [torch.cuda.Stream(priority=min(lowest, highest) if index % 2 else 0) for index in range(len(calls))]
     torch.cuda.synchronize()
-    began = time.monotonic()
-    while time.monotonic() - began < seconds:
+    for _ in range(rounds):
         results = []
         for _ in range(5):
             for call, stream in zip(calls, streams, strict=True):

@@ -63,3 +63,11 @@ def test_several_processes_write_one_report(tmp_path: Path):
     report = report_of(tmp_path, "--report-commit", "c" * 40, "--numprocesses=2")
     assert {test.outcome for test in report.tests} == {"passed", "failed", "skipped", "xfailed", "error"}
     assert len(report.tests) == 5
+
+
+def test_a_run_that_is_broken_off_has_an_error(tmp_path: Path):
+    (tmp_path / "test_some.py").write_text("def test_passes(): pass\ndef test_breaks_off(): raise KeyboardInterrupt\n")
+    report = report_of(tmp_path, "--report-commit", "c" * 40)
+    ended = {test.id.rpartition("::")[2]: (test.outcome, test.reason) for test in report.tests}
+    assert ended["test_passes"][0] == "passed"
+    assert ended["the run"] == ("error", "pytest ended with INTERRUPTED, not with the last test")

@@ -38,9 +38,10 @@ REPORT = {
             "seconds": 0.0,
             "reason": "needs two GPUs",
         },
-        {"id": "tests/kernels/test_sub.py::test_four", "outcome": "failed", "seconds": 0.1, "reason": "assert 1 < 0"},
     ],
 }
+FAILED = {"id": "tests/kernels/test_sub.py::test_four", "outcome": "failed", "seconds": 0.1, "reason": "assert 1 < 0"}
+BROKEN = {"id": "tests/kernels/test_sub.py::test_five", "outcome": "error", "seconds": 0.0, "reason": "no luck"}
 
 
 @pytest.fixture
@@ -172,19 +173,55 @@ def test_one_run_draws_no_line():
     assert history.sparkline([1.0]) == ""
 
 
+def verified(root: Path, *reports: dict) -> str:
+    """The page over these reports, each of a day later than the one before."""
+    for day, report in enumerate(reports, 1):
+        named = {"id": f"2026-01-0{day}", "date": f"2026-01-0{day}T00:00:00Z"}
+        tiny.write(root, report | named, "tests")
+    loaded = load_reports(root / "docs/measurements/tests", root)
+    return verification.page(loaded, {"add": "0", "sub": "0"}, {"run": 5, "listed": 2}, PLACE)
+
+
 def test_verification_counts_what_ran_and_what_did_not(tmp_path: Path):
-    older = REPORT | {"id": "older", "date": "2025-01-01T00:00:00Z", "tests": REPORT["tests"][:1]}
-    for report in (older, REPORT):
-        tiny.write(tmp_path, report, "tests")
-    reports = load_reports(tmp_path / "docs/measurements/tests", tmp_path)
-    page = verification.page(reports, {"add": "0", "sub": "0"}, {"run": 5, "listed": 2}, PLACE)
+    page = verified(tmp_path, REPORT | {"tests": REPORT["tests"][:1]}, REPORT)
     assert "the report does not say which it tested" in page
     assert page.count("## NVIDIA H200") == 1, "the newest report of a machine"
-    assert "2 passed, 1 failed, 1 skipped" in page
+    assert "2 passed, 1 skipped" in page and "2026-01-02" in page and "red:" not in page
     assert "needs two GPUs</th><td>1</td>" in page
-    assert "<code>tests/kernels/test_sub.py::test_four</code></th><td>assert 1 &lt; 0</td>" in page
-    assert re.search(r"test_add\.py</code></th><td>2</td><td>0</td><td>1</td>", page)
+    assert re.search(r"test_add\.py</code></th><td>2</td><td>1</td>", page)
     assert "listed as not runnable, each with its reason</th><td>2</td>" in page
+
+
+def test_a_red_report_is_shown_in_red_and_the_newest_green_one_is_the_proof(tmp_path: Path):
+    red = REPORT | {"tests": [*REPORT["tests"], FAILED, BROKEN], "commit": "d" * 40}
+    page = verified(tmp_path, REPORT, red)
+    assert '<strong class="rp-badge">red: 1 failed, 1 error, of 2026-01-02 on NVIDIA H200</strong>' in page
+    assert "<code>tests/kernels/test_sub.py::test_four</code></th><td>assert 1 &lt; 0</td>" in page
+    assert "<code>tests/kernels/test_sub.py::test_five</code></th><td>no luck</td>" in page
+    proof = page[page.index("### The newest report without a failure") :]
+    assert "2 passed, 1 skipped" in proof and "2026-01-01" in proof and "c" * 40 in proof
+    assert "test_sub.py" not in proof and "d" * 40 not in page, "nothing of the red one is counted"
+
+
+def test_what_a_red_report_says_is_not_heard_once_a_newer_one_is_green(tmp_path: Path):
+    page = verified(tmp_path, REPORT | {"tests": [*REPORT["tests"], FAILED]}, REPORT)
+    assert "red:" not in page and "2 passed, 1 skipped" in page
+
+
+@pytest.mark.parametrize(
+    ("tests", "said"),
+    (
+        ([*REPORT["tests"], FAILED], "red: 1 failed, 0 errors, of"),
+        ([*REPORT["tests"], FAILED | {"outcome": "xpassed"}], "red: 1 failed, 0 errors, of"),
+        ([], "red: 0 failed, 0 errors, none passed, of"),
+        (REPORT["tests"][2:], "red: 0 failed, 0 errors, none passed, of"),
+    ),
+    ids=("red", "passes unexpectedly", "empty", "skips all"),
+)
+def test_where_no_report_is_green_nothing_is_claimed(tests: list[dict], said: str, tmp_path: Path):
+    page = verified(tmp_path, REPORT | {"tests": tests})
+    assert said in page and "No report of this machine is without a failure." in page
+    assert " passed, " not in page.replace(said, "") and "### By file" not in page and "Commit" not in page
 
 
 def test_verification_says_which_kernels_changed_since(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""Which tests ran where, at which commit, and what did not run, as counts."""
+"""Which tests ran where, at which commit, and what did not run, as counts; what failed proves nothing."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from docs.publish.place import Place
 from docs.publish.records.schema import TestReport
 
 UNRUNNABLE = "docs/publish/generated/unrunnable.toml"
-OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
+OUTCOMES = ("passed", "skipped", "xfailed")  # of what is green
 KINDS = {
     "embedded": "embedded from files that tests run",
     "run": "run by the tests as they stand on the page",
@@ -21,7 +21,7 @@ KINDS = {
 
 
 def page(reports: list[TestReport], kernels: Mapping[str, str], blocks: Mapping[str, int], place: Place) -> str:
-    """The verification page as Markdown: the newest report of each machine, and the census of fenced blocks.
+    """The verification page as Markdown: the newest green report of each machine, what is red since, and the census.
 
     Args:
         kernels: the hash of each kernel's file as it is now (tests/benchmarks/source.py).
@@ -30,14 +30,15 @@ def page(reports: list[TestReport], kernels: Mapping[str, str], blocks: Mapping[
         front_matter("Verification", "Which tests ran where, at which commit, and what is skipped"),
         "Every test runs on every push, on a machine without a GPU: Triton kernels in Triton's interpreter, compiled "
         "code through Inductor's C++ backend. The tests also run natively on a GPU, and the report of that run is "
-        "committed with the records.\n\n",
+        "committed with the records. A report with a failure proves nothing: it is shown in red, and the newest report "
+        "without a failure counts.\n\n",
     ]
-    newest: dict[str, TestReport] = {}
+    machines: dict[str, list[TestReport]] = {}
     for report in reports:
-        newest.setdefault(report.machine["slug"], report)
-    if not newest:
+        machines.setdefault(report.machine["slug"], []).append(report)
+    if not machines:
         parts.append("No report of a native run has been committed yet.\n\n")
-    parts += [_report(report, kernels, place) for report in newest.values()]
+    parts += [_machine(of_one, kernels, place) for of_one in machines.values()]
     parts += [
         "## Code blocks on the pages\n\n",
         "A test accounts for every fenced block. Those that cannot run are listed in one reviewed file with their "
@@ -62,12 +63,40 @@ def _changed(report: TestReport, now: Mapping[str, str]) -> str:
     return f"changed since: {', '.join(map(code, changed))}" if changed else "as they are now"
 
 
+def _machine(reports: list[TestReport], now: Mapping[str, str], place: Place) -> str:
+    """The newest report if it is red, and the newest green one: of that alone something is claimed."""
+    newest, name, slug = reports[0], reports[0].machine["name"], reports[0].machine["slug"]
+    parts = [f"## {name} {{ #{slug} }}\n\n"]
+    if not newest.green:
+        parts += [f'<p><strong class="rp-badge">{escape(_red(newest))}</strong></p>\n\n', _wrong(newest)]
+    proof = next((report for report in reports if report.green), None)
+    parts.append(_report(proof, now, place) if proof else "No report of this machine is without a failure.\n\n")
+    return "".join(parts)
+
+
+def _red(report: TestReport) -> str:
+    """What is wrong with a report, in a line."""
+    counts = Counter(test.outcome for test in report.tests)
+    errors = counts["error"]
+    wrong = f"{counts['failed'] + counts['xpassed']} failed, {errors} error{'s' * (errors != 1)}"
+    if not counts["passed"]:
+        wrong += ", none passed"
+    return f"red: {wrong}, of {report.date[:10]} on {report.machine['name']}"
+
+
+def _wrong(report: TestReport) -> str:
+    """The tests that did not end as they should, each with its reason."""
+    wrong = [test for test in report.tests if test.outcome in ("failed", "error", "xpassed")]
+    lines = [("", [code(test.id), escape(test.reason)]) for test in wrong]
+    return f"### Failed\n\n{table(('test', 'why'), lines, words=True)}\n\n" if wrong else ""
+
+
 def _report(report: TestReport, now: Mapping[str, str], place: Place) -> str:
     counts = Counter(test.outcome for test in report.tests)
     versions = ", ".join(f"{name} {version}" for name, version in report.software.items())
     commit = link(report.commit[:10], f"{place.repository}/tree/{report.commit}") if report.commit else "no commit"
     parts = [
-        f"## {report.machine['name']} {{ #{report.machine['slug']} }}\n\n",
+        "### The newest report without a failure\n\n",
         facts(
             [
                 ("Tests", ", ".join(f"{counts[name]} {name}" for name in OUTCOMES if counts[name])),
@@ -83,13 +112,6 @@ def _report(report: TestReport, now: Mapping[str, str], place: Place) -> str:
         _by_file(report),
         "\n\n",
     ]
-    wrong = [test for test in report.tests if test.outcome in ("failed", "error", "xpassed")]
-    if wrong:
-        parts += [
-            "### Failed\n\n",
-            table(("test", "why"), [("", [code(test.id), escape(test.reason)]) for test in wrong], words=True),
-            "\n\n",
-        ]
     skipped = Counter(
         test.reason or "no reason given" for test in report.tests if test.outcome in ("skipped", "xfailed")
     )

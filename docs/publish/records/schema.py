@@ -323,6 +323,12 @@ class TestReport(Provenance):
     kernels: dict[str, str] | None = None  # hashes of the files that were tested
     tests: list[Outcome]
 
+    @property
+    def green(self) -> bool:
+        """Whether it proves something: tests passed, and none ended otherwise than it should."""
+        outcomes = {test.outcome for test in self.tests}
+        return "passed" in outcomes and outcomes <= {"passed", "skipped", "xfailed"}
+
 
 class Share(Model):
     """What the tests of an area or a file took, in processor seconds, or a command by the clock."""

@@ -7,14 +7,14 @@ import subprocess
 import pytest
 
 from snippets.compiler.ahead_of_time_linked import SHARED, STATIC, needs
+from tests.snippets.compiler.cpp_library import PROBE, skip_where_it_is_twice
 from tests.snippets.compiler.test_ahead_of_time import lines
-
-MODULE = "snippets.compiler.ahead_of_time_linked"
 
 
 def test_a_package_that_does_not_ask_for_the_cpp_library_does_not_load(script):
-    done = script(MODULE, "cpu")
+    done = script(PROBE, "cpu")
     assert done.returncode == 0, done.stderr[-2000:]
+    skip_where_it_is_twice(script)
     _, usual, static = lines(done.stdout, "linked")
     assert re.fullmatch(r"the usual options +yes +returns 8 rows", usual)
     if not re.search(r"-static-libstdc\+\+ +no ", static):

@@ -13,6 +13,7 @@ pytest.importorskip("transformers", reason="a development dependency: constraint
 
 from snippets.examples import llama
 from snippets.validation.equivalence import check
+from tests import gpu
 from tests.benchmarks.examples import llama as case
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -242,6 +243,7 @@ def test_liger_leaves_the_library_as_it_was() -> None:
 
 
 def test_the_script_runs(script: Callable) -> None:
-    done = script("snippets.examples.llama")
+    with gpu.room(24 * gpu.GIB):  # on a GPU it takes steps of a model of a billion parameters
+        done = script("snippets.examples.llama")
     assert done.returncode == 0, done.stderr
     assert "==== mended" in done.stdout

@@ -322,7 +322,7 @@ def test_short_names():
 
 
 def test_a_real_trace_of_products(tmp_path):
-    x = torch.randn(512, 512)
+    x = torch.randn(512, 512, device="cuda" if torch.cuda.is_available() else "cpu")
     found = diagnose(read(record(lambda: x @ x, tmp_path / "trace.json", steps=3)))
     assert (found.steps, found.on_gpu) == (3, torch.cuda.is_available())
     if not found.on_gpu:

@@ -113,6 +113,7 @@ def test_captured_reports_may_differ_in_what_was_measured_and_in_nothing_else():
 
 
 @gpu
+@pytest.mark.idle_gpu
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.cause)
 def test_on_a_gpu_each_program_is_slow_for_its_reason(program):
     device = torch.device("cuda")
@@ -123,6 +124,7 @@ def test_on_a_gpu_each_program_is_slow_for_its_reason(program):
 
 
 @gpu
+@pytest.mark.idle_gpu
 def test_a_product_in_float32_is_near_its_ceiling():
     device = torch.device("cuda")
     ceilings = ceilings_of(device)

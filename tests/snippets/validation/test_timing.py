@@ -153,6 +153,7 @@ def test_a_copy_is_slower_than_the_datasheet_allows(device):
 
 
 @gpu
+@pytest.mark.idle_gpu
 def test_small_kernels_are_timed_without_the_host(device):
     """Sixty-four launches take the host 200 us or more; the GPU, with the launches queued, far less."""
     x = torch.zeros(1024, device=device)
@@ -168,6 +169,7 @@ def test_small_kernels_are_timed_without_the_host(device):
 
 
 @gpu
+@pytest.mark.idle_gpu
 def test_a_slow_host_is_waited_for(device):
     """20 ms between two kernels on the host: the spin grows until the host is ahead, and the sleep is not counted."""
     x = torch.zeros(1024, device=device)
@@ -197,6 +199,7 @@ def test_a_backward_is_timed_whole(device):
 
 
 @gpu
+@pytest.mark.idle_gpu
 def test_cold_inputs_come_from_memory(device):
     """Sixteen megabytes stay in the cache between calls, unless it is flushed."""
     call = torch.randn(2**22, device=device).neg
@@ -216,6 +219,7 @@ def test_a_replay_computes_again(device):
 
 
 @gpu
+@pytest.mark.idle_gpu
 def test_a_graph_of_calls_holds_the_kernels_and_little_of_its_own_launch(device):
     """A hundred kernels of a microsecond or two: by themselves, each replay would take five or more."""
     x = torch.zeros(1024, device=device)
@@ -226,6 +230,7 @@ def test_a_graph_of_calls_holds_the_kernels_and_little_of_its_own_launch(device)
 
 
 @gpu
+@pytest.mark.idle_gpu
 def test_burst_and_sustained_agree_with_calls_on_light_work(device):
     x = torch.randn(2**26, device=device)
     times = {  # the best of five: what else the GPU has to do makes some of them longer

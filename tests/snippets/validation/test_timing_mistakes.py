@@ -47,6 +47,7 @@ def test_the_script_says_what_a_cpu_cannot_show(script):
 
 
 @gpu
+@pytest.mark.idle_gpu
 def test_each_mistake_on_a_gpu():
     device = torch.device("cuda")
     large, cached, small = (torch.randn(2**exponent, device=device) for exponent in (28, 22, 10))

@@ -4,10 +4,11 @@ import re
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from snippets.validation import timing_three
 from snippets.validation.timing_three import Timer, benchmark, table, timers
-from snippets.validation.timing_your_op import fused
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 CELL = r"\d+\.\d us"
@@ -77,12 +78,47 @@ def test_without_a_gpu_the_script_shows_the_timers_of_a_cpu(script):
     assert all(len(re.findall(CELL, line)) == 3 for line in lines)
 
 
+class Touched(TorchDispatchMode):
+    """Counts the bytes of tensors that operations read or write between one call and the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nbytes, self.before_calls = 0, []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        self.nbytes += sum(t.nbytes for t in tree_leaves((args, result)) if isinstance(t, torch.Tensor))
+        return result
+
+    def call(self) -> None:
+        self.before_calls.append(self.nbytes)
+        self.nbytes = 0
+
+
+def whole_caches_before_the_last_call(timer: Timer, size: int) -> int:
+    """What the timer does itself is counted, for the call that is timed does nothing."""
+    with Touched() as touched:
+        timer.seconds(touched.call)
+    return touched.before_calls[-1] // size
+
+
+def test_what_a_timer_reads_between_calls_is_counted():
+    x = torch.ones(1000)
+    flushes = Timer("memory", "all", lambda call: [(x.neg(), call()) for _ in range(3)])
+    assert whole_caches_before_the_last_call(flushes, 4000) == 2  # what is read, and what is written
+    assert whole_caches_before_the_last_call(timers(torch.device("cpu"))["Timer"], 1) == 0
+
+
 @gpu
-def test_timers_that_ask_the_same_agree_on_a_gpu():
-    x = torch.randn(32768, 4096, device="cuda")
-    found = {name: timer.seconds(lambda: fused(x))["median"] for name, timer in timers(torch.device("cuda")).items()}
-    assert found["do_bench"] == pytest.approx(found["measure, device"], rel=0.2)
-    assert found["Timer"] == pytest.approx(found["measure, calls"], rel=0.2)
+def test_timers_that_find_inputs_in_memory_flush_the_cache_before_a_call_and_the_others_nothing():
+    """Counted, for two times agree only on an idle GPU. A graph is replayed, and its flush is not seen."""
+    size = torch.cuda.get_device_properties(0).L2_cache_size
+    flushed = {
+        name: whole_caches_before_the_last_call(timer, size) > 0
+        for name, timer in timers(torch.device("cuda")).items()
+        if name != "measure, graph"
+    }
+    assert flushed == {"measure, device": True, "do_bench": True, "measure, calls": False, "Timer": False}
 
 
 def test_operations_are_what_the_table_calls_them(monkeypatch):
