@@ -100,8 +100,8 @@ def label(variant: str, short: bool = False, case: str = "") -> str:
 
 def colour(name: str) -> str:
     """The CSS colour of a variant's role, of a role or of a surface: "liger" gives "var(--rp-peer-1)"."""
-    role = variants()[name]["role"] if name in variants() else name
     known = colours("light")
+    role = name if name in known or name not in variants() else variants()[name]["role"]
     if role not in known:
         raise KeyError(f"no colour {name!r} in {FILE.name}: expected one of {', '.join(known)}")
     return f"var(--rp-{role})"

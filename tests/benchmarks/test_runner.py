@@ -20,6 +20,7 @@ import pytest
 import torch
 
 import tests.benchmarks
+from snippets.validation import timing
 from tests.benchmarks import __main__ as command_line
 from tests.benchmarks import machine, method, runner
 from tests.benchmarks.source import METHOD, ROOT
@@ -105,6 +106,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(runner, "ROOT", root)
     monkeypatch.setattr(method, "ceilings", lambda device: {})
     monkeypatch.setitem(method.ROUNDS, "calls", 5)
+    monkeypatch.setattr(timing.seconds_per_call, "__defaults__", (1e-4,))  # in seconds, of one sample
     monkeypatch.setattr(machine, "_counters", dict)  # other tests run beside this one
     monkeypatch.setattr(machine, "uneven", lambda before, after: "")
     monkeypatch.setattr(tests.benchmarks, "__path__", [*tests.benchmarks.__path__, str(root / "tests/benchmarks")])

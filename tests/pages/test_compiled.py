@@ -38,6 +38,12 @@ KERNELS = list(kernel_files())
 SHARED_MEMORY = {"sm_80": 163, "sm_90": 227, "sm_100": 227, "gfx942": 64}  # KiB, of a program at most
 
 
+@pytest.fixture(scope="module", autouse=True)
+def all_at_once() -> None:
+    """Compiled in one process: `build.results` would start one for each kernel."""
+    build.ensure(KERNELS)
+
+
 def expected(name: str) -> MachineCode:
     """What the tests of a kernel file say of its binaries."""
     tests = importlib.import_module(f"tests.kernels.test_{name}")
@@ -96,39 +102,52 @@ def fp64(name: str, one: Compiled) -> str:
 
 
 @pytest.mark.parametrize("rule", (spills, narrow, fp64), ids=lambda rule: rule.__name__)
-@pytest.mark.parametrize("name", KERNELS)
-def test_published_kernels_keep_to_the_rule(name, rule):
-    wrong = {f"{where}: {problem}": None for where, one in every(name) if (problem := rule(name, one))}
+def test_published_kernels_keep_to_the_rule(rule):
+    wrong = {
+        f"{where}: {problem}": None for name in KERNELS for where, one in every(name) if (problem := rule(name, one))
+    }
     assert not wrong, "\n" + "\n".join(wrong)
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_every_exception_is_needed(name):
-    """An allowance that nothing uses would hide a loss."""
-    spilled: dict[tuple[str, str], int] = {}
+def needed(name: str) -> MachineCode:
+    """The allowances of a kernel file that its kernels use up."""
+    allowed, spilled, large = expected(name), {}, []
     for _, one in every(name):
         if bytes_ := one.facts["spilled"]:
             key = one.function, one.target
             spilled[key] = max(spilled.get(key, 0), bytes_)
-    assert spilled == {key: bytes_ for key, (bytes_, reason) in expected(name).spills.items() if reason}
-    large = [one for _, one in every(name) if one.function not in expected(name).small]
-    assert max(sum(map(len, one.narrow.values())) for one in large) == expected(name).narrow
-    assert set(expected(name).small) <= {one.function for _, one in every(name)}
+        if one.function not in allowed.small:
+            large.append(sum(map(len, one.narrow.values())))
+    used = {key: (bytes_, allowed.spills.get(key, (0, ""))[1]) for key, bytes_ in spilled.items()}
+    functions = {one.function for _, one in every(name)}
+    small = tuple(function for function in allowed.small if function in functions)
+    return dataclasses.replace(allowed, spills=used, narrow=max(large), small=small)
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_a_dot_has_tensor_cores_and_nothing_else_has(name):
-    source = (ROOT / "kernels" / f"{name}.py").read_text()
-    for where, one in every(name):
-        assert bool(one.facts["tensor_core"]) == ("tl.dot(" in source), where
+def test_every_exception_is_needed_and_has_its_reason():
+    """An allowance that nothing uses would hide a loss."""
+    unused = [
+        f"{name}: allowed {expected(name)}, needed {needed(name)}" for name in KERNELS if needed(name) != expected(name)
+    ]
+    assert not unused, "\n".join(unused)
+    assert all(reason for name in KERNELS for _, reason in expected(name).spills.values())
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_shared_memory_is_there(name):
-    for where, one in every(name):
-        assert one.facts["shared"] <= SHARED_MEMORY[one.target] * 1024, where
-        if "_shared_memory(" not in (ROOT / f"kernels/{name}.py").read_text():  # with it, it asks how much there is
-            assert one.facts["shared"] <= 99 * 1024, f"{where}: more than a consumer's GPU has"
+def test_a_dot_has_tensor_cores_and_nothing_else_has():
+    dots = {name: "tl.dot(" in (ROOT / "kernels" / f"{name}.py").read_text() for name in KERNELS}
+    wrong = [where for name, dot in dots.items() for where, one in every(name) if bool(one.facts["tensor_core"]) != dot]
+    assert not wrong
+
+
+def test_shared_memory_is_there():
+    wrong = []
+    for name in KERNELS:
+        asks = "_shared_memory(" in (ROOT / "kernels" / f"{name}.py").read_text()  # how much there is; else, as little
+        for where, one in every(name):  # as a consumer's GPU has
+            most = SHARED_MEMORY[one.target] if asks else min(99, SHARED_MEMORY[one.target])
+            if one.facts["shared"] > most * 1024:
+                wrong.append(f"{where}: expected at most {most} KiB, got {one.facts['shared'] / 1024}")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_a_loss_is_named_with_its_kernel_target_and_line():
@@ -160,40 +179,48 @@ def code(one: Compiled) -> list[str]:
     return [line for line in lines if re.match(r"    [@A-Za-z]", line) and not re.search(r"\bNOP\b|s_nop", line)]
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_instructions_come_from_lines(name):
-    for one in listed(name):
-        share = sum(bool(re.search(r"    // line \d+$", line)) for line in code(one)) / len(code(one))
-        assert share >= expected(name).share, (
-            f"{one.function}, {one.target}: {share:.2f} of the instructions name the line that they come from; where "
-            f"that is right, say so in MACHINE_CODE.share of tests/kernels/test_{name}.py"
-        )
+def test_instructions_come_from_lines():
+    few = []
+    for name in KERNELS:
+        for one in listed(name):
+            share = sum(bool(re.search(r"    // line \d+$", line)) for line in code(one)) / len(code(one))
+            if share < expected(name).share:
+                few.append(f"{name} {one.function}, {one.target}: {share:.2f} of the instructions name their line")
+    assert not few, f"where that is right, say so in MACHINE_CODE.share of the kernel's tests: {few}"
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_known_lines_became_known_instructions(name):
+def unknown(name: str) -> Iterator[str]:
+    """What became of the lines that a kernel file's MACHINE_CODE knows, where it is not what is said there."""
     source = (ROOT / "kernels" / f"{name}.py").read_text().splitlines()
-    assert len(expected(name).known) >= 3, f"tests/kernels/test_{name}.py: MACHINE_CODE knows too few lines"
     for function, fragment, nvidia, amd in expected(name).known:
         numbers = [str(number) for number, line in enumerate(source, 1) if fragment in line]
-        assert numbers, fragment
         for target in TARGETS:
             of_target = [one for one in listed(name) if (one.function, one.target) == (function, target)]
-            assert of_target, (function, target)
             made = [line for one in of_target for line in code(one) if line.rpartition(" // line ")[2] in numbers]
             pattern = nvidia if TARGETS[target].backend == "cuda" else amd
-            assert any(re.search(pattern, line) for line in made), (function, target, fragment, made[:20])
+            if not any(re.search(pattern, line) for line in made):
+                yield f"{name} {function}, {target}: expected {pattern} of {fragment!r}, got {made[:20]}"
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_every_form_has_lines_of_the_source(name):
-    last = len((ROOT / "kernels" / f"{name}.py").read_text().splitlines())
-    for one in listed(name):
-        forms = ["ttir", "ttgir", *(["ptx", "sass"] if TARGETS[one.target].backend == "cuda" else ["amdgcn"])]
-        assert list(one.listings) == forms
-        for form, text in one.listings.items():
-            numbers = [int(number) for number in re.findall(r"    // line (\d+)$", text, re.MULTILINE)]
-            assert numbers and min(numbers) >= 1 and max(numbers) <= last, (one.function, one.target, form)
+def test_known_lines_became_known_instructions():
+    few = [name for name in KERNELS if len(expected(name).known) < 3]
+    assert not few, f"MACHINE_CODE knows too few lines in tests/kernels of {few}"
+    wrong = [line for name in KERNELS for line in unknown(name)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_form_has_lines_of_the_source():
+    wrong = []
+    for name in KERNELS:
+        last = len((ROOT / "kernels" / f"{name}.py").read_text().splitlines())
+        for one in listed(name):
+            forms = ["ttir", "ttgir", *(["ptx", "sass"] if TARGETS[one.target].backend == "cuda" else ["amdgcn"])]
+            assert list(one.listings) == forms, (name, one.function, one.target)
+            for form, text in one.listings.items():
+                numbers = [int(number) for number in re.findall(r"    // line (\d+)$", text, re.MULTILINE)]
+                if not numbers or min(numbers) < 1 or max(numbers) > last:
+                    wrong.append(f"{name} {one.function}, {one.target}, {form}: {numbers[:5]}")
+    assert not wrong, "\n".join(wrong)
 
 
 # ---- what is compiled -----------------------------------------------------------------------------------------------
@@ -261,8 +288,12 @@ def site(store):
     return dict(explorer.files(store, Captures.load(), lambda path, url: Place(path, url)))
 
 
-@pytest.mark.parametrize("name", subjects.names())
-def test_files_fit_together_and_stay_small(name, site):
+def test_files_fit_together_and_stay_small(site):
+    for name in subjects.names():
+        fit_together(name, site)
+
+
+def fit_together(name: str, site: dict[str, str]) -> None:
     index = json.loads(site[f"compiled/{name}/index.json"])
     files = {path: text for path, text in site.items() if path.startswith(f"compiled/{name}/")}
     assert sum(len(gzip.compress(text.encode())) for text in files.values()) < 300_000

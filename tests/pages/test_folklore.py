@@ -133,8 +133,10 @@ def test_a_faulty_entry_stops_the_build(root: Path, entry: str, said: str) -> No
 # ---- the entries of the site ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("entry", folklore.entries(ROOT), ids=lambda entry: entry.anchor)
-def test_an_entry_stands_on_its_page_and_types_no_result(entry: folklore.Entry) -> None:
-    assert f'{{{{ folklore("{entry.anchor}") }}}}' in pages.texts()[entry.page]
-    assert not list(literals(f"# Page\n\n{entry.words['because']}\n"))
-    assert entry.words["belief"].endswith((".", "?"))
+def test_every_entry_stands_on_its_page_and_types_no_result() -> None:
+    entries = folklore.entries(ROOT)
+    lost = [each.anchor for each in entries if f'{{{{ folklore("{each.anchor}") }}}}' not in pages.texts()[each.page]]
+    assert not lost, f"not on their pages: {lost}"
+    typed = {each.anchor: found for each in entries if (found := list(literals(f"# A\n\n{each.words['because']}\n")))}
+    assert not typed
+    assert not [each.anchor for each in entries if not each.words["belief"].endswith((".", "?"))]

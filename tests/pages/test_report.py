@@ -52,17 +52,11 @@ def test_every_outcome_is_reported_with_its_reason(tmp_path: Path):
 
 
 @pytest.mark.parametrize("processes", ((), ("--numprocesses=2",)))
-def test_what_the_command_leaves_out_is_counted(processes, tmp_path: Path):
-    (tmp_path / "test_some.py").write_text(TESTS)
-    report = report_of(tmp_path, "--report-commit", "c" * 40, *processes, "-k", "not fails and not errors")
-    assert (len(report.tests), report.deselected) == (2, 3)  # "fails" is in "xfails", too
-
-
-def test_several_processes_write_one_report(tmp_path: Path):
-    (tmp_path / "test_some.py").write_text(TESTS)
-    report = report_of(tmp_path, "--report-commit", "c" * 40, "--numprocesses=2")
+def test_one_or_several_processes_write_one_report_and_count_what_the_command_leaves_out(processes, tmp_path: Path):
+    (tmp_path / "test_some.py").write_text(f"{TESTS}def test_left_out(): pass\ndef test_left_out_too(): pass\n")
+    report = report_of(tmp_path, "--report-commit", "c" * 40, *processes, "-k", "not left_out")
     assert {test.outcome for test in report.tests} == {"passed", "failed", "skipped", "xfailed", "error"}
-    assert len(report.tests) == 5
+    assert (len(report.tests), report.deselected) == (5, 2)
 
 
 def test_a_run_that_is_broken_off_has_an_error(tmp_path: Path):

@@ -371,10 +371,8 @@ def in_cells(notebook: nbformat.NotebookNode, path: str, script: str) -> bool:
     first, *others = (cell.source for cell in notebook.cells if cell.cell_type == "code")
     if not first.startswith("%%writefile "):
         return [ast.dump(node) for node in ast.parse("\n".join([first, *others])).body] == body(script)
-    name, _, written = first.partition("\n")
     start = f"import {Path(path).stem}" if path.startswith("kernels/") else f"%run {Path(path).name}"
-    same = ast.dump(ast.parse(written)) == ast.dump(ast.parse(script))
-    return same and name == f"%%writefile {Path(path).name}" and others == [start]
+    return first == f"%%writefile {Path(path).name}\n{script.rstrip()}" and others == [start]
 
 
 def test_each_script_is_a_notebook_with_the_same_code():
