@@ -122,14 +122,15 @@ def same_first(equal: Callable) -> Callable:
 
 def block_types(init: Callable) -> Callable:
     """`tl.block_type.__init__`, which checks a shape and writes its name once."""
-    known: dict[tuple, dict[str, object]] = {}
+    known: dict[tuple, tuple] = {}
 
     def made(self: tl.block_type, element_ty: tl.dtype, shape: list) -> None:
         key = (element_ty.name, *[side.value if isinstance(side, tl.constexpr) else side for side in shape])
         if key not in known:
             init(self, element_ty, shape)
-            known[key] = dict(vars(self))
-        vars(self).update(known[key])
+            known[key] = self.shape, self.numel, self.name
+        self.element_ty = element_ty
+        self.shape, self.numel, self.name = known[key]
 
     return made
 
@@ -149,14 +150,14 @@ def of_elements(with_element_ty: Callable) -> Callable:
 
 def tensors(init: Callable) -> Callable:
     """`tl.tensor.__init__`, which makes the shape of a type once."""
-    known: dict[str, dict[str, object]] = {}
+    known: dict[str, tuple] = {}
 
     def made(self: tl.tensor, handle: object, type: tl.dtype) -> None:
         if type.name not in known:
             init(self, handle, type)
-            known[type.name] = {name: value for name, value in vars(self).items() if name != "handle"}
-        vars(self).update(known[type.name])
-        self.handle, self.type = handle, type
+            known[type.name] = self.shape, self.numel
+        self.handle, self.type, self.dtype = handle, type, type.scalar
+        self.shape, self.numel = known[type.name]
 
     return made
 
