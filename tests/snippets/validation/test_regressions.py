@@ -1,5 +1,6 @@
-"""What varies between runs of the same code, and the simulation of the gate: on known noise, and on this machine's."""
+"""What varies between runs of the same code, and the simulation of the gate on known noise."""
 
+import math
 import random
 
 import pytest
@@ -66,10 +67,21 @@ def test_the_usual_check_has_a_half_of_the_limit_as_its_limit():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="three processes of each kind take a GPU long to start")
-def test_on_this_machine_the_gate_errs_at_most_once_in_a_hundred():
-    """Whatever the noise is here and now: beyond what it can judge, it refuses."""
-    taken = measure(processes=5, samples=3, seconds=0.001)
-    assert list(taken[0]) == ["interpreter", "checksum"]
-    for name in taken[0]:
-        assert rates(louder(ratios(taken, name, "same"), 1.0, 1), gates=300)["slower"] <= 0.02
-        assert rates(louder(ratios(taken, name, "slow"), 1.05, 1), gates=300)["not slower"] <= 0.02
+def test_old_code_the_same_and_slower_code_take_turns():
+    (taken,) = measure(processes=1, samples=3, seconds=0.001)
+    assert list(taken) == ["interpreter", "checksum"]
+    for name, sides in taken.items():
+        assert {side: len(samples) for side, samples in sides.items()} == {"old": 3, "same": 3, "slow": 3}
+        assert len(ratios([taken], name, "slow")) == 1
+
+
+@pytest.mark.parametrize("noise", (0.002, 0.02, 0.2))
+@pytest.mark.parametrize("disturbed", (0, 0.3))
+def test_whatever_the_noise_the_gate_errs_at_most_once_in_a_hundred(noise: float, disturbed: float):
+    """Beyond what it can judge, it refuses; some pairs are disturbed by other work, at any side."""
+    chance = random.Random(0)
+    made = [
+        math.exp(chance.gauss(0, noise) + (chance.random() < disturbed) * chance.gauss(0, 5 * noise)) for _ in range(40)
+    ]
+    assert rates(louder(made, 1.0, 1), gates=300)["slower"] <= 0.01
+    assert rates(louder(made, 1.05, 1), gates=300)["not slower"] <= 0.01

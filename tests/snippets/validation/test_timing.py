@@ -6,6 +6,7 @@ import time
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from snippets.validation import timing
 from snippets.validation.timing import (
@@ -88,10 +89,29 @@ def test_a_burst_is_as_many_calls_for_each(clock, fast, slow, calls):
     assert calls_in_a_sample("burst", both, device) == calls
 
 
-def test_the_yardstick_of_a_host():
-    seconds = yardstick(CPU)
-    assert seconds.keys() == {"python_call", "eager_launch"}
-    assert 0 < seconds["python_call"] < seconds["eager_launch"] < 0.1
+def test_the_yardstick_of_a_host_is_no_operation_and_one(monkeypatch):
+    class Counts(TorchDispatchMode):
+        operations = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.operations += 1
+            return func(*args, **(kwargs or {}))
+
+    def measured(steps, device, mode, **_):
+        assert (device, mode) == (CPU, "calls")
+        found = {}
+        for name, step in steps.items():
+            with Counts() as counts:
+                step()
+            found[name] = Timing(0.0, counts.operations, 9.0, 5)
+        return found
+
+    monkeypatch.setattr(timing, "measure", measured)
+    assert yardstick(CPU) == {"python_call": 0, "eager_launch": 1}
+
+
+def test_a_host_has_a_yardstick():
+    assert all(0 < seconds < 60 for seconds in yardstick(CPU).values())
 
 
 def test_nothing_to_time():
