@@ -12,6 +12,7 @@ import ast
 import hashlib
 import re
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,11 +40,14 @@ def digest(case_file: str, sources: Iterable[str], root: Path = ROOT) -> str:
 
 def digest_texts(texts: Iterable[tuple[str, str]]) -> str:
     """Hash of (name, source) pairs, in any order."""
-    trees = [
-        f"{name}:{tokens(text) if name.endswith('.cu') else canonical(_measured(ast.parse(text, name)))}"
-        for name, text in sorted(set(texts))
-    ]
+    trees = (_code(name, text) for name, text in sorted(set(texts)))
     return hashlib.sha256("\n".join(trees).encode()).hexdigest()[:16]
+
+
+@cache  # many hashes are of the same files
+def _code(name: str, text: str) -> str:
+    """What counts of a file."""
+    return f"{name}:{tokens(text) if name.endswith('.cu') else canonical(_measured(ast.parse(text, name)))}"
 
 
 def kernels(root: Path = ROOT) -> dict[str, str]:
