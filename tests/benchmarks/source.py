@@ -47,7 +47,10 @@ def digest_texts(texts: Iterable[tuple[str, str]]) -> str:
 @cache  # many hashes are of the same files
 def _code(name: str, text: str) -> str:
     """What counts of a file."""
-    return f"{name}:{tokens(text) if name.endswith('.cu') else canonical(_measured(ast.parse(text, name)))}"
+    if name.endswith(".cu"):
+        return f"{name}:{tokens(text)}"
+    tree = ast.parse(text, name)
+    return f"{name}:{canonical(_measured(tree) if LABELS in text else tree)}"
 
 
 def kernels(root: Path = ROOT) -> dict[str, str]:
