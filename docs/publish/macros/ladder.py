@@ -119,6 +119,7 @@ def _metric(row: Measured | None, metric: str, place: Place, page: Evidence) -> 
 # ---- what the sources say -------------------------------------------------------------------------------------------
 
 
+@cache  # seven tables show them
 def components(root: Path) -> list[Component]:
     """The components in the tool's order.
 
@@ -127,6 +128,11 @@ def components(root: Path) -> list[Component]:
     """
     listed: dict[str, str] = ast.literal_eval(_assigned(_parsed(root / TOOL), "COMPONENTS"))
     return [_component(root, name, snippet) for name, snippet in listed.items()]
+
+
+def forget() -> None:
+    """Read the files again: they may have changed since the last build."""
+    components.cache_clear()
 
 
 def _component(root: Path, name: str, snippet: str) -> Component:

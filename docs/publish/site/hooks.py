@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import jupytext
 import nbformat
 import pygments
@@ -22,10 +23,12 @@ from mkdocs.utils import get_relative_url
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # `mkdocs build` has no reason to know our root
 
 from docs.publish import generated as results
-from docs.publish import palette
+from docs.publish import kept, palette
 from docs.publish.compiled import explorer
 from docs.publish.errors import PublishError
 from docs.publish.generated import census
+from docs.publish.kept import Kept
+from docs.publish.macros import ladder
 from docs.publish.macros.catalogue import Macros
 from docs.publish.macros.charts import svg
 from docs.publish.macros.page import Page
@@ -36,8 +39,7 @@ from docs.publish.records import reports, sweeps
 from docs.publish.records.captures import Captures
 from docs.publish.records.schema import TestReport
 from docs.publish.records.store import Store
-from docs.publish.site import glossary, kept, notebooks, search
-from docs.publish.site.kept import Kept
+from docs.publish.site import glossary, notebooks, search
 from tests.benchmarks.source import ROOT
 
 
@@ -58,7 +60,7 @@ class Build:
 
 
 current: Build
-kept_scripts, kept_colours = (Kept(ROOT / f".cache/site/{name}.json") for name in ("scripts", "colours"))
+kept_scripts, kept_colours = Kept("scripts"), Kept("colours")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -66,6 +68,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     global current
     pages.forget()
     elsewhere.forget()
+    ladder.forget()
     _tools.cache_clear()
     root = Path(config.config_file_path).parent
     measurements = root / "docs" / "measurements"
@@ -236,6 +239,8 @@ on_page_context = CombinedEvent(simplified, finished)
 
 def on_env(env: Any, *, config: MkDocsConfig, files: Files) -> None:
     """Refuse claims that the records contradict, and to release what is stale, before anything is written."""
+    kept.FOLDER.mkdir(parents=True, exist_ok=True)
+    env.bytecode_cache = jinja2.FileSystemBytecodeCache(str(kept.FOLDER))
     if broken := [line for page in current.pages.values() for line in page.broken]:
         raise PluginError("the records contradict these claims; mend the sentences:\n" + "\n".join(broken))
     if not releasing():
@@ -251,8 +256,7 @@ def on_env(env: Any, *, config: MkDocsConfig, files: Files) -> None:
 @event_priority(50)  # before the search's plugin, which writes its index
 def on_post_build(config: MkDocsConfig) -> None:
     """Make the search's index one of prose, with code, page titles and questions beside it."""
-    kept_scripts.save()
-    kept_colours.save()
+    kept.save()
     plugin: Any = config.plugins.get("material/search")
     if plugin:
         plugin.search_index.entries = search.entries(plugin.search_index.entries, current.questions, current.about)

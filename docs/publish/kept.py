@@ -4,9 +4,12 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar
 
+from tests.benchmarks.source import ROOT
+
+FOLDER = ROOT / ".cache" / "site"
 Make = Callable[[], Any]
 
 
@@ -18,19 +21,27 @@ def key(*parts: object) -> str:
 class Kept:
     """Results as JSON has them, in one file, from which the next build drops what it did not ask for."""
 
-    def __init__(self, path: Path):
-        self.path = path
+    every: ClassVar[list["Kept"]] = []
+
+    def __init__(self, name: str):
+        self.path = FOLDER / f"{name}.json"
         self.used: dict[str, Any] = {}
+        self.every.append(self)
+
+    @cached_property
+    def known(self) -> dict[str, Any]:
+        """What the last build used."""
         try:
-            self.known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            return json.loads(self.path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            self.known = {}
+            return {}
 
     def get(self, name: str, make: Make, holds: Callable[[Any], bool] = lambda value: True) -> Any:
         """What is kept under a name, if it still holds; else what is made now."""
-        for kept in (self.used, self.known):
-            if name in kept and holds(kept[name]):
-                return self.used.setdefault(name, kept[name])
+        for there in (self.used, self.known):
+            if name in there and holds(there[name]):
+                self.used[name] = there[name]
+                return there[name]
         self.used[name] = make()
         return self.used[name]
 
@@ -42,3 +53,9 @@ class Kept:
         beside = self.path.with_suffix(f".{os.getpid()}")
         beside.write_text(json.dumps(self.used), encoding="utf-8")
         beside.replace(self.path)
+
+
+def save() -> None:
+    """Write what this build has used, of all kinds."""
+    for each in Kept.every:
+        each.save()
