@@ -50,14 +50,9 @@ def environment(session: nox.Session) -> None:
 
 @nox.session(python=False, requires=["environment"])
 def docs(session: nox.Session) -> None:
-    """Measure here, then build the site. `-- CASE…` measures only those; `-- --release` nothing, and refuses stale."""
+    """Measure here, build the site. `-- CASE…` measures only those; `-- --release` nothing, and refuses stale."""
     check(session)
-    release = "--release" in session.posargs
-    if not release:
-        run(session, "tests.benchmarks", "--skip-fresh", *session.posargs)
-    run(session, "docs.publish.site.notebooks")
-    run(session, "docs.publish.compiled")
-    run(session, "mkdocs", "build", "--strict", "--quiet", **({"RIDGEPOINT_RELEASE": "1"} if release else {}))
+    run(session, "docs.publish.site", *session.posargs)
     session.log(f"the site is in {SITE.absolute()}; to look at it:")
     session.log(f"  python3 -m http.server --directory {SITE} 8000   and open http://localhost:8000")
 

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import difflib
 import importlib
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ import torch  # noqa: E402
 from snippets.validation.timing import MODES  # noqa: E402
 from tests.benchmarks.case import Point  # noqa: E402
 from tests.benchmarks.runner import (  # noqa: E402
+    Points,
     Record,
     commit_hash,
     discover,
@@ -53,7 +55,15 @@ def main(arguments: list[str]) -> int:
     if problem := environment.compiler_problem():
         print(f"{problem}; variants that need it will not be timed", file=sys.stderr)
     fresh = fresh_points(options.out, device, options.variants) if options.skip_fresh else frozenset()
-    todo = plan(options.cases or files, device, options.modes, fresh, options.variants, options.points)
+    asked = (options.cases or files, device, options.modes)
+    every = plan(*asked, variants=options.variants, numbers=options.points)
+    todo = plan(*asked, fresh, options.variants, options.points)
+    missing = sum(map(len, todo.values()))
+    if options.seconds < math.inf:  # who wants more of a case than its first points asks for all
+        todo = {name: points for name, points in todo.items() if len(points) == len(every[name])}
+    if not todo and missing:
+        print(rest(every, missing))
+        return 0
     if not todo:
         print(f"nothing to measure on this {device.type}: no case has points here, or all were measured with this code")
         return 0
@@ -61,7 +71,7 @@ def main(arguments: list[str]) -> int:
     record = Record(options.out, device, command, options.commit, options.variants)
     bar = Progress()
     try:
-        run(todo, device, record, bar.say, bar.over)
+        missing -= run(todo, device, record, bar.say, bar.over, options.seconds)
     except KeyboardInterrupt:
         bar.close()
         done = f"what was measured is in {record.path}" if record.path.exists() else "nothing was measured yet"
@@ -74,9 +84,19 @@ def main(arguments: list[str]) -> int:
     for reason in sorted({row["busy"] for row in record.content["rows"]} - {""}):
         print(f"this machine was busy ({reason}); measure again", file=sys.stderr)
     print(f"{len(record.content['rows'])} rows in {record.path}")
+    if missing:
+        print(rest(every, missing))
     if record.content["dirty"]:
         print("measured in a tree with uncommitted changes: shown here, but never published", file=sys.stderr)
     return 0
+
+
+def rest(every: Points, missing: int) -> str:
+    """How much was measured here, and how to go on."""
+    points = sum(map(len, every.values()))
+    return (
+        f"{points - missing} of {points} points are from this machine; `nox -s bench -- --skip-fresh` measures the rest"
+    )
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -97,6 +117,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help="build and time only these and the baseline: to time again without the slow to build",
     )
     parser.add_argument(
+        "--seconds", type=float, default=math.inf, metavar="N",
+        help="begin no point after so many: the first point of each case comes first, and none of a case that has some",
+    )  # fmt: skip
+    parser.add_argument(
         "--skip-fresh", action="store_true", help="go on where a run stopped: leave out points that are up to date"
     )
     return parser.parse_args(arguments)
@@ -112,16 +136,18 @@ class Progress:
             with contextlib.suppress(ImportError):
                 self.tqdm = importlib.import_module("tqdm").tqdm
 
-    def over(self, points: list[Point], name: str) -> Iterator[Point]:
-        """Iterate over a case's points, showing how many are left."""
+    def over(self, points: list[tuple[str, Point]]) -> Iterator[tuple[str, Point]]:
+        """Iterate over (case, point), showing how many are left."""
         if self.tqdm:
-            self.bar = self.tqdm(points, desc=name, unit="point", leave=True, dynamic_ncols=True)
-            yield from self.bar
+            self.bar = self.tqdm(points, unit="point", leave=True, dynamic_ncols=True)
+            for name, point in self.bar:
+                self.bar.set_description(name)
+                yield name, point
             return
-        for index, point in enumerate(points, 1):
+        for index, (name, point) in enumerate(points, 1):
             shape = "×".join(map(str, point.shape.values()))
-            print(f"{name}: {index}/{len(points)} {point.direction} {shape} {point.dtype}", file=sys.stderr, flush=True)
-            yield point
+            print(f"{index}/{len(points)} {name} {point.direction} {shape} {point.dtype}", file=sys.stderr, flush=True)
+            yield name, point
 
     def say(self, step: str) -> None:
         """Show what is being done now."""

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -59,6 +60,8 @@ def _describe_cpu() -> dict:
 
 PATIENCE = 30.0  # seconds for which those who build may go on while somebody wants to be alone
 GRACE = 0.3  # seconds without anybody alone, after which they build again: one point is timed in several modes
+BRIEFLY = 0.08  # the same for who was alone last: nobody else is between two modes, but some may wait to be alone
+own = threading.local()  # `own.gates`: when this thread was alone, by gate
 
 
 @contextlib.contextmanager
@@ -103,6 +106,7 @@ def _alone(path: Path) -> Iterator[None]:
             yield
         finally:
             os.utime(gate.fileno())
+            own.__dict__.setdefault("gates", {})[path] = os.fstat(gate.fileno()).st_mtime_ns
 
 
 @contextlib.contextmanager
@@ -115,7 +119,9 @@ def _with_others(path: Path) -> Iterator[None]:
             with path.with_suffix(".gate").open("a") as gate, contextlib.suppress(BlockingIOError):
                 fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 since = time.time() - os.fstat(gate.fileno()).st_mtime
-                if not 0 <= since <= GRACE:  # a clock that was set back would make it less than nothing, for hours
+                mine = own.__dict__.get("gates", {}).get(path) == os.fstat(gate.fileno()).st_mtime_ns
+                pause = BRIEFLY if mine else GRACE
+                if not 0 <= since <= pause:  # a clock that was set back would make it less than nothing, for hours
                     fcntl.flock(lock, fcntl.LOCK_SH)
                     break
             time.sleep(0.02)

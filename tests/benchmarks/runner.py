@@ -5,8 +5,10 @@ is measured stands in method.py.
 """
 
 import argparse
+import gc
 import importlib
 import json
+import math
 import os
 import re
 import shlex
@@ -114,28 +116,58 @@ def plan(
     return todo
 
 
-def run(todo: Points, device: torch.device, record: Record, report: Report, progress: Callable) -> None:
-    """Measure the ceilings, then each case's points; the record is written after each of them."""
-    files = discover()
+def run(
+    todo: Points, device: torch.device, record: Record, report: Report, progress: Callable, seconds: float = math.inf
+) -> int:
+    """Measure the ceilings, then the cases' points, until the seconds are used up; returns how many points it measured.
+
+    The first point of each case comes first, then the second ones. The record is written after each.
+    """
+    last = time.monotonic() + seconds
+    files, sources = discover(), {}
     report("ceilings")
     with machine.turn(device, alone=True):
         record.content["ceilings"] = method.ceilings(device)
-    for name, points in todo.items():
+    done = 0
+    for name, point in progress(in_rounds(todo)):
+        if time.monotonic() > last:
+            break
         case = load(files[name])
-        sources = sources_of(case, files[name])
-        # what is no longer in it is history
-        record.content["grid"][name] = [f"{label(p)} {mode}" for p in case.points(device) for mode in p.modes]
-        for point in progress(points, name):
-            began = time.perf_counter()
-            try:
-                rows, failures = method.measure_point(case, point, device, sources, report)
-            except torch.OutOfMemoryError as error:  # the inputs or the float64 reference: too much for this GPU
-                rows, failures = [], [method.where(case, point) | {"variant": "*", "reason": method.one_line(error)}]
-            record.content["seconds"][f"{name} {label(point)}"] = round(time.perf_counter() - began, 1)
-            record.add(rows, failures)
-            torch._dynamo.reset()
-            if device.type == "cuda":
-                torch.cuda.empty_cache()
+        if name not in sources:
+            sources[name] = sources_of(case, files[name])
+            # what is no longer in it is history
+            record.content["grid"][name] = [f"{label(p)} {mode}" for p in case.points(device) for mode in p.modes]
+        began = time.perf_counter()
+        try:
+            rows, failures = method.measure_point(case, point, device, sources[name], report)
+        except torch.OutOfMemoryError as error:  # the inputs or the float64 reference: too much for this GPU
+            rows, failures = [], [method.where(case, point) | {"variant": "*", "reason": method.one_line(error)}]
+        record.content["seconds"][f"{name} {label(point)}"] = round(time.perf_counter() - began, 1)
+        record.add(rows, failures)
+        done += 1
+        tidy(device)
+    gc.unfreeze()
+    return done
+
+
+def in_rounds(todo: Points) -> list[tuple[str, Point]]:
+    """The first point of each case, then the second ones, and so on."""
+    most = max(map(len, todo.values()), default=0)
+    return [(name, points[turn]) for turn in range(most) for name, points in todo.items() if turn < len(points)]
+
+
+def tidy(device: torch.device) -> None:
+    """Forget what a point has compiled, and keep the collections of the next one short.
+
+    The timer collects garbage before each measurement, and looks at all objects of torch to do so. What is left here is
+    frozen: it is looked at once a point.
+    """
+    torch._dynamo.reset()
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def label(point: Point) -> str:

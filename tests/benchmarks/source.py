@@ -40,14 +40,17 @@ def digest(case_file: str, sources: Iterable[str], root: Path = ROOT) -> str:
 
 def digest_texts(texts: Iterable[tuple[str, str]]) -> str:
     """Hash of (name, source) pairs, in any order."""
-    trees = [f"{name}:{_hashed(name, text)}" for name, text in sorted(set(texts))]
+    trees = (_code(name, text) for name, text in sorted(set(texts)))
     return hashlib.sha256("\n".join(trees).encode()).hexdigest()[:16]
 
 
-@cache
-def _hashed(name: str, text: str) -> str:
+@cache  # many hashes are of the same files
+def _code(name: str, text: str) -> str:
     """What counts of a file."""
-    return tokens(text) if name.endswith(".cu") else canonical(_measured(ast.parse(text, name)))
+    if name.endswith(".cu"):
+        return f"{name}:{tokens(text)}"
+    tree = ast.parse(text, name)
+    return f"{name}:{canonical(_measured(tree) if LABELS in text else tree)}"
 
 
 def kernels(root: Path = ROOT) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import fcntl
 import gc
+import itertools
 import json
 import os
 import queue
@@ -15,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -463,6 +465,29 @@ def test_a_run_goes_on_at_the_point_where_it_stopped(house: Path) -> None:
     assert bench(house, "--skip-fresh") == 0
     (newest,) = set((house / "out").glob("*.json")) - {path}
     assert {row["direction"] for row in json.loads(newest.read_text())["rows"]} == {"backward"}
+
+
+TWO = ('modes=("calls",))]', 'modes=("calls",)), Point({"elements": 8}, "float32", "backward", modes=("calls",))]')
+
+
+def test_the_first_point_of_each_case_comes_first() -> None:
+    todo = {"a": [1, 2, 3], "b": [4], "c": [5, 6]}
+    assert runner.in_rounds(todo) == [("a", 1), ("b", 4), ("c", 5), ("a", 2), ("c", 6), ("a", 3)]
+
+
+def test_after_the_seconds_no_point_begins_and_a_line_says_how_to_go_on(
+    house: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit(house / "tests/benchmarks/first.py", *TWO)
+    clock = itertools.count()  # a second passes whenever the runner looks
+    monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: next(clock), perf_counter=time.perf_counter))
+    assert bench(house, "--seconds", "1.5") == 0
+    assert {row["direction"] for (record,) in [records(house)] for row in record["rows"]} == {"forward"}
+    line = "1 of 2 points are from this machine; `nox -s bench -- --skip-fresh` measures the rest"
+    assert capsys.readouterr().out.splitlines()[-1] == line
+    assert bench(house, "--skip-fresh", "--seconds", "9") == 0
+    assert capsys.readouterr().out.splitlines() == [line], "the case has a point, and who asks for seconds no more"
+    assert len(records(house)) == 1
 
 
 def test_only_the_modes_that_are_asked_for(house: Path, capsys: pytest.CaptureFixture[str]) -> None:

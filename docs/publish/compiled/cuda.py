@@ -1,11 +1,13 @@
 """What the kernels in CUDA C++ become at the points that the viewer shows, beside Triton's, with no GPU."""
 
+import contextlib
 import functools
 import hashlib
 import importlib
 import json
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +18,7 @@ from typing import Any
 
 import torch
 
-from docs.publish.compiled.build import Compiled, is_listed
+from docs.publish.compiled.build import SOURCES, Compiled, is_listed
 from docs.publish.compiled.compilation import CACHE
 from docs.publish.compiled.subjects import Point
 from docs.publish.place import CUDA, cuda_files
@@ -63,6 +65,36 @@ def compiler() -> str:
 
 @functools.cache
 def _results(name: str) -> dict[Point, dict[str, list[Compiled]]]:
+    path = ROOT / CACHE / "cuda" / f"{name}.json"
+    made_from = _digest(name)
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        known = json.loads(path.read_text(encoding="utf-8"))
+        if known["digest"] == made_from:
+            return {
+                tuple(point): {target: [Compiled(**one) for one in made] for target, made in by_target.items()}
+                for point, by_target in known["points"]
+            }
+    found = _made(name)
+    points = [
+        (point, {target: [asdict(one) for one in made] for target, made in by_target.items()})
+        for point, by_target in found.items()
+    ]
+    _write(path, {"digest": made_from, "points": points})
+    return found
+
+
+def _digest(name: str) -> str:
+    """What all of it depends on."""
+    files = (
+        *SOURCES, *(f"tests/benchmarks/{file}.py" for file in ("cuda", f"kernels/{name}")), f"kernels/{name}.py",
+        f"kernels/{name}{CUDA}.py", f"kernels/{name}.cu", "docs/publish/compiled/cuda.py",
+    )  # fmt: skip
+    parts = [(ROOT / file).read_bytes() for file in files]
+    return hashlib.sha256(b"\0".join([*parts, f"{compiler()} {torch.__version__}".encode()])).hexdigest()[:24]
+
+
+def _made(name: str) -> dict[Point, dict[str, list[Compiled]]]:
+    """Of each point and target, compiled where it is not kept."""
     module = importlib.import_module(f"kernels.{name}{CUDA}")
     wanted: list[tuple[Point, str, Launch]] = []
     for point in published(name) if compiler() else ():
@@ -99,16 +131,20 @@ def _compiled(module: ModuleType, launch: Launch, target: str) -> Compiled:
     key = hashlib.sha256(repr((*parts, compiler())).encode()).hexdigest()[:24]
     path = ROOT / CACHE / "cuda" / f"{key}.json"
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(f".{os.getpid()}.{id(launch)}")
-        beside.write_text(json.dumps(_facts(module, launch, target)), encoding="utf-8")
-        beside.replace(path)
+        _write(path, _facts(module, launch, target))
     constants = dict(macro.split("=") for macro in launch.macros)
     options = {"threads": launch.threads}
     return Compiled(
         function=launch.name, target=target, options=options, signature={}, constants=constants, narrow={}, troubles={},
         fp64=None, **json.loads(path.read_text(encoding="utf-8")),
     )  # fmt: skip
+
+
+def _write(path: Path, content: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
+    beside.write_text(json.dumps(content), encoding="utf-8")
+    beside.replace(path)
 
 
 def _facts(module: ModuleType, launch: Launch, target: str) -> dict[str, Any]:

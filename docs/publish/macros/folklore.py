@@ -19,6 +19,7 @@ reference/folklore shows the entries of all pages.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,7 @@ def entries(root: Path) -> list[Entry]:
         page, text = path.relative_to(pages).as_posix(), path.read_text(encoding="utf-8")
         if not text.startswith("---\n") or "\nfolklore:" not in text.partition("\n---\n")[0]:
             continue
-        for words in yaml.safe_load(text[4:].partition("\n---\n")[0])["folklore"]:
+        for words in _front_matter(text)["folklore"]:
             kind = {"numbers"} if "numbers" in words else {"claim", "shapes", "direction", "mode"}
             if missing := (NEEDED | kind) - words.keys():
                 raise PublishError(f"{page}: folklore {words.get('id')!r}: expected {', '.join(sorted(missing))}, too")
@@ -196,5 +197,9 @@ def _belief(entry: Entry) -> str:
 
 
 def _title(root: Path, page: str) -> str:
-    text = (root / "docs" / "pages" / page).read_text(encoding="utf-8")
-    return str(yaml.safe_load(text[4:].partition("\n---\n")[0])["title"])
+    return str(_front_matter((root / "docs" / "pages" / page).read_text(encoding="utf-8"))["title"])
+
+
+@cache
+def _front_matter(text: str) -> dict[str, Any]:
+    return yaml.safe_load(text[4:].partition("\n---\n")[0])

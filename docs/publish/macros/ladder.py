@@ -9,6 +9,7 @@ import io
 import re
 import tokenize
 from dataclasses import dataclass, replace
+from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,7 @@ def _metric(row: Measured | None, metric: str, place: Place, page: Evidence) -> 
 # ---- what the sources say -------------------------------------------------------------------------------------------
 
 
+@cache  # seven tables show them
 def components(root: Path) -> list[Component]:
     """The components in the tool's order.
 
@@ -126,6 +128,11 @@ def components(root: Path) -> list[Component]:
     """
     listed: dict[str, str] = ast.literal_eval(_assigned(_parsed(root / TOOL), "COMPONENTS"))
     return [_component(root, name, snippet) for name, snippet in listed.items()]
+
+
+def forget() -> None:
+    """Read the files again: they may have changed since the last build."""
+    components.cache_clear()
 
 
 def _component(root: Path, name: str, snippet: str) -> Component:
@@ -157,9 +164,7 @@ def lines_of(path: Path, expression: ast.expr, root: Path) -> int:
     """
     tree, code = _parsed(path), _code(path)
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    files = {alias.asname or alias.name: f"{str(node.module).replace('.', '/')}.py" for node in ast.walk(tree)
-             if isinstance(node, ast.ImportFrom) and str(node.module).startswith("kernels.")
-             for alias in node.names}  # fmt: skip
+    files = _kernels(tree)
     seen: set[str] = set()
     total, waiting = 0, [expression]
     while waiting:
@@ -176,9 +181,21 @@ def lines_of(path: Path, expression: ast.expr, root: Path) -> int:
     return total + any(isinstance(node, ast.Call) for node in ast.walk(expression))
 
 
-def _code(path: Path) -> set[int]:
+@cache
+def _kernels(tree: ast.Module) -> dict[str, str]:
+    """The files of kernels/ that a file imports from, by the imported names."""
+    return {alias.asname or alias.name: f"{str(node.module).replace('.', '/')}.py" for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("kernels.")
+            for alias in node.names}  # fmt: skip
+
+
+def _code(path: Path) -> frozenset[int]:
     """The lines of a Python file that hold code."""
-    text = path.read_text(encoding="utf-8")
+    return _code_of(path.read_text(encoding="utf-8"))
+
+
+@cache
+def _code_of(text: str) -> frozenset[int]:
     nothing = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
     found: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -187,7 +204,7 @@ def _code(path: Path) -> set[int]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):  # a docstring
             found -= {*range(node.lineno, (node.end_lineno or 0) + 1)}
-    return found
+    return frozenset(found)
 
 
 def _cuda_lines(path: Path) -> int:
@@ -202,7 +219,12 @@ def _cuda_lines(path: Path) -> int:
 
 
 def _parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+    return _tree(path.read_text(encoding="utf-8"))
+
+
+@cache
+def _tree(text: str) -> ast.Module:
+    return ast.parse(text)
 
 
 def _assigned(tree: ast.Module, name: str) -> ast.expr:

@@ -3,6 +3,7 @@
 import ast
 import builtins
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -11,12 +12,14 @@ from pathlib import Path
 
 from markdown.extensions.toc import slugify  # type: ignore[import-untyped]
 
+from docs.publish.kept import Kept, key
 from docs.publish.markdown import markers
 from docs.publish.markdown.fences import Block, blocks_of
 from docs.publish.markdown.scripts import OURS, bound, served
 from docs.publish.place import Place
 from tests.benchmarks.source import ROOT
 
+names = Kept("names")
 HEADING = re.compile(r"^#{2,3} +(?P<title>.*?) *(?:\{ *#(?P<anchor>[\w-]+) *\})?$")
 BINDS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -150,7 +153,9 @@ def used(file: Path, section: str | None) -> set[str]:
 
 @cache
 def _all_used(file: Path) -> list[tuple[int, str]]:
-    return list(_global(ast.parse(file.read_text(encoding="utf-8")), frozenset()))
+    text = file.read_text(encoding="utf-8")
+    made_by = Path(__file__).read_text(encoding="utf-8")
+    return names.get(key(text, made_by, sys.version), lambda: list(_global(ast.parse(text), frozenset())))
 
 
 def _global(node: ast.AST, local: frozenset[str]) -> Iterator[tuple[int, str]]:

@@ -6,7 +6,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 from docs.publish.errors import PublishError
 
@@ -51,7 +51,7 @@ class Block:
         word = re.match(r"(?:\{ *\.)?([\w+#-]*)", self.info)
         return ALIASES.get(word[1], word[1]) if word else ""
 
-    @property
+    @cached_property
     def includes(self) -> list[tuple[str, str | None]]:
         """(path, section) of each include; the section is None where a whole file is included."""
         found = (INCLUDE.match(line.strip()) for line in self.body.splitlines())
@@ -89,6 +89,11 @@ def blocks_of(text: str, page: str, first: int = 1) -> list[Block]:
     Raises:
         PublishError: a fence is not closed.
     """
+    return list(_blocks(text, page, first))
+
+
+@cache  # each page is asked for the names that another one uses
+def _blocks(text: str, page: str, first: int) -> tuple[Block, ...]:
     found: list[Block] = []
     lines = iter(enumerate(text.splitlines(), first))
     for number, line in lines:
@@ -105,7 +110,7 @@ def blocks_of(text: str, page: str, first: int = 1) -> list[Block]:
             raise PublishError(f"{page}:{number}: the fenced block that starts here is not closed")
         code = textwrap.dedent("\n".join(body)).strip("\n")
         found.append(Block(page, number, number + len(body) + 1, start["fence"], start["info"], code))
-    return found
+    return tuple(found)
 
 
 def code_in(text: str, page: str = "", first: int = 1) -> list[tuple[int, int]]:

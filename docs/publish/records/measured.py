@@ -213,9 +213,8 @@ class Measured:
         """Whether the host set the pace at this point: for one variant there at least, the GPU had time to wait."""
         if self.mode != "calls" or self.record.machine["kind"] != "gpu":
             return False
-        at = point(self.row)[:-1]
         runs = {row.record.id: row.record for row in (*self.again, self.row)}  # a run in parts may lack GPU times
-        beside = [row for run in runs.values() for row in run.rows if point(row)[:-1] == at]
+        beside = [row for run in runs.values() for row in run.by_place.get(self.row.place, ())]
         gpu = {row.variant: row.time.p50 for row in beside if row.mode == "device"}
         walls = {variant: row.time.p50 for variant, row in _beside(self.row).items()}
         return any(gpu.get(variant, 0) < HOST_SHARE * seconds for variant, seconds in walls.items())
@@ -277,12 +276,12 @@ class Measured:
 
 def point(row: Row) -> tuple[str, str, str, str, str]:
     """Where variants are measured side by side; the mode comes last."""
-    return row.case, row.direction, row.size, row.dtype, row.mode
+    return *row.place, row.mode
 
 
 def _beside(row: Row) -> dict[str, Row]:
     """The rows of all variants that were measured side by side with one."""
-    return {other.variant: other for other in row.record.rows if point(other) == point(row)}
+    return {other.variant: other for other in row.record.by_place[row.place] if other.mode == row.mode}
 
 
 def _speedup(row: Row, over: str) -> float:

@@ -6,6 +6,7 @@ Reading never changes a file. What is wrong with one is said in a line that name
 import json
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypeVar
 
@@ -121,6 +122,9 @@ class Agreement(Model):
     bound: Annotated[float, Field(ge=0)]
 
 
+Place = tuple[str, str, str, str]  # of a case's grid
+
+
 class Point(Model):
     """One variant of a case at one place of its grid."""
 
@@ -134,6 +138,11 @@ class Point(Model):
     def size(self) -> str:
         """The shape as macros take it: "32768x4096"."""
         return "x".join(map(str, self.shape.values()))
+
+    @cached_property
+    def place(self) -> Place:
+        """Where in the case's grid it is."""
+        return self.case, self.direction, self.size, self.dtype
 
 
 class Row(Point):
@@ -232,6 +241,14 @@ class Record(Provenance):
     def model_post_init(self, context: Any) -> None:
         for row in self.rows:
             row.belongs_to(self)
+
+    @cached_property
+    def by_place(self) -> dict[Place, list[Row]]:
+        """The rows of each place of a case's grid, in every mode and variant."""
+        found: dict[Place, list[Row]] = {}
+        for row in self.rows:
+            found.setdefault(row.place, []).append(row)
+        return found
 
     def named(self, name: str) -> "Record":
         """The same record under another id; its rows belong to this one now."""

@@ -14,7 +14,7 @@ from docs.publish.place import MEASUREMENTS
 from docs.publish.records import reruns, staleness
 from docs.publish.records.admission import checked, publishable
 from docs.publish.records.measured import PUBLISHED_MACHINE, Coordinates, Measured, point
-from docs.publish.records.schema import Failure, Point, Record, Row
+from docs.publish.records.schema import Failure, Record, Row
 from tests.benchmarks.source import ROOT
 
 ANYWHERE = Coordinates()
@@ -42,6 +42,7 @@ class Store:
         self._grid = {
             (record.machine["slug"], case): {*grid} for record in self.records for case, grid in record.grid.items()
         }
+        self._failures: dict[str, list[Failure]] = {}
         self._history = _indexed(rows)
         self._current = _indexed(
             _newest_at_each_point(
@@ -79,7 +80,7 @@ class Store:
     def select(self, at: Coordinates = ANYWHERE, history: bool = False) -> list[Measured]:
         """The rows that fit, oldest first; of the newest run at each point on each machine, or of all runs."""
         rows = (self._history if history else self._current).get((at.machine, at.case), [])
-        fixed = at.fixed().items()
+        fixed = [(name, value) for name, value in at.fixed().items() if name not in ("machine", "case")]
         return [row for row in rows if all(getattr(row.coordinates, name) == value for name, value in fixed)]
 
     def find(self, at: Coordinates) -> Measured:
@@ -183,9 +184,14 @@ class Store:
 
     def failures(self, machine: str) -> list[Failure]:
         """What could not be timed on a machine, each once: in the runs of the current rows, else in the newest run."""
+        if machine not in self._failures:
+            self._failures[machine] = self._failed(machine)
+        return self._failures[machine]
+
+    def _failed(self, machine: str) -> list[Failure]:
         runs: dict[tuple, set[str]] = {}
         for row in self.select(Coordinates(machine=machine)):
-            runs.setdefault(_place(row.row), set()).add(row.record.id)
+            runs.setdefault(row.row.place, set()).add(row.record.id)
         found = [
             (record.id, failure)
             for record in self.records
@@ -193,8 +199,8 @@ class Store:
             for failure in record.failures
             if self._is_last(record, failure.case)
         ]
-        newest = {_place(failure): {run} for run, failure in found}
-        current = [failure for run, failure in found if run in runs.get(_place(failure), newest[_place(failure)])]
+        newest = {failure.place: {run} for run, failure in found}
+        current = [failure for run, failure in found if run in runs.get(failure.place, newest[failure.place])]
         return list({failure.model_dump_json(): failure for failure in current}.values())
 
 
@@ -221,10 +227,6 @@ def _chosen(runs: list[list[Measured]]) -> list[Measured]:
     quiet = [rows for rows in runs if not any(row.busy for row in rows)] or runs
     newest = [rows for rows in quiet if rows[0].row.sources.hash == quiet[-1][0].row.sources.hash]
     return ([rows for rows in newest if not rows[0].record.variants] or newest)[-1]
-
-
-def _place(at: Point) -> tuple[str, str, str, str]:
-    return at.case, at.direction, at.size, at.dtype
 
 
 def _indexed(rows: Iterable[Measured]) -> dict[tuple[str | None, str | None], list[Measured]]:

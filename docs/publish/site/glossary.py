@@ -43,10 +43,10 @@ class Term:
     text: str
 
     @cached_property
-    def pattern(self) -> str:
+    def patterns(self) -> list[str]:
         """Its names as they may stand in prose: in the plural too, and with a capital at the start of a sentence."""
         names = sorted(self.names, key=len, reverse=True)
-        return rf"\b(?<![./-])(?:{'|'.join(map(_written, names))})(?:e?s)?(?![\w/-])"
+        return [rf"{_written(name)}(?:e?s)?(?![\w/-])" for name in names]
 
 
 def terms(markdown: str) -> list[Term]:
@@ -73,14 +73,17 @@ def shown(page: str, entries: Sequence[Term], address: str) -> str:
     if not entries:
         return page
     longest = sorted(enumerate(entries), key=lambda entry: -len(entry[1].names[0]))  # a launch time is no launch
-    each = "|".join(f"(?P<t{number}>{term.pattern})" for number, term in longest)
-    names = re.compile(rf"\b(?=\w)(?:{each})")  # most of the text is passed over before any term is tried
+    each = [(number, pattern) for number, term in longest for pattern in term.patterns]
+    # alternatives that begin with a letter, and are no groups, are passed over quickly
+    names = re.compile(rf"\b(?=\w)(?<![./-])(?:{'|'.join(pattern for _, pattern in each)})")
+    apart = [(number, re.compile(pattern)) for number, pattern in each]
     tokens = list(TOKEN.finditer(page))
     first: dict[int, tuple[int, int]] = {}  # where each term is marked: from here to there
     for boxed in (False, True):
         for token, in_box in zip(tokens, _in_boxes(tokens), strict=True):
             for match in names.finditer(page, *token.span()) if token["prose"] and in_box == boxed else ():
-                first.setdefault(int((match.lastgroup or "")[1:]), match.span())
+                found = next(number for number, pattern in apart if pattern.match(page, match.start()))
+                first.setdefault(found, match.span())
     for number, (begin, end) in sorted(first.items(), key=lambda item: item[1], reverse=True):
         anchor = entries[number].id
         link = f'<a class="rp-term" href="{address}#{anchor}" aria-describedby="term-{anchor}">{page[begin:end]}</a>'

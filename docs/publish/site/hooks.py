@@ -8,9 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import jinja2
+import jupytext
+import nbformat
+import pygments
+import pymdownx.highlight
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
-from mkdocs.plugins import event_priority
+from mkdocs.plugins import CombinedEvent, event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page as MkDocsPage
 from mkdocs.utils import get_relative_url
@@ -18,10 +23,12 @@ from mkdocs.utils import get_relative_url
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # `mkdocs build` has no reason to know our root
 
 from docs.publish import generated as results
-from docs.publish import palette
+from docs.publish import kept, palette
 from docs.publish.compiled import explorer
 from docs.publish.errors import PublishError
 from docs.publish.generated import census
+from docs.publish.kept import Kept
+from docs.publish.macros import ladder
 from docs.publish.macros.catalogue import Macros
 from docs.publish.macros.charts import svg
 from docs.publish.macros.page import Page
@@ -33,6 +40,7 @@ from docs.publish.records.captures import Captures
 from docs.publish.records.schema import TestReport
 from docs.publish.records.store import Store
 from docs.publish.site import glossary, notebooks, search
+from tests.benchmarks.source import ROOT
 
 
 @dataclass
@@ -48,9 +56,11 @@ class Build:
     about: dict[str, str] = field(default_factory=dict)
     terms: list[glossary.Term] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)
+    whole: str = ""  # the page that the search's plugin is looking at
 
 
 current: Build
+kept_scripts, kept_colours = Kept("scripts"), Kept("colours")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -59,6 +69,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     pages.forget()
     elsewhere.forget()
     scripts.forget()
+    ladder.forget()
+    _tools.cache_clear()
     root = Path(config.config_file_path).parent
     measurements = root / "docs" / "measurements"
     try:
@@ -108,16 +120,55 @@ def generated(config: MkDocsConfig) -> Iterator[tuple[str, str]]:
         yield f"kernels/{path.name}", path.read_text(encoding="utf-8")
     embedded = {path for page, text in current.texts.items() for path in scripts.embedded(text, page)}
     for source in sorted(embedded):
-        text = scripts.script(source, current.root, config.site_url or SITE)
+        text, notebook = as_scripts(source, config.site_url or SITE)
         if source.startswith("snippets/"):
             yield scripts.served(source), text
-        yield scripts.as_notebook(source), scripts.notebook(source, text)
+        yield scripts.as_notebook(source), notebook
     for percent in notebooks.sources(current.root):
         yield f"notebooks/scripts/{percent.name}", percent.read_text(encoding="utf-8")
     blocks = census.count()
     at = functools.partial(place, config)
     yield from results.files(current.store, current.reports, blocks, at)
     yield from explorer.files(current.store, current.captures, at)
+
+
+def as_scripts(source: str, site: str) -> tuple[str, str]:
+    """A file as a script and as a notebook, made again where a file has changed that is in it."""
+
+    def hash_of(path: str) -> str:
+        return kept.key((current.root / path).read_text(encoding="utf-8"))
+
+    def made() -> dict[str, Any]:
+        text = scripts.script(source, current.root, site)
+        files = {path: hash_of(path) for path in scripts.reached(source, current.root)}
+        return {"files": files, "script": text, "notebook": scripts.notebook(source, text)}
+
+    def holds(known: dict[str, Any]) -> bool:
+        return all((current.root / path).is_file() and hash_of(path) == then for path, then in known["files"].items())
+
+    found = kept_scripts.get(kept.key(source, site, _tools(current.root)), made, holds)
+    return found["script"], found["notebook"]
+
+
+@functools.cache
+def _tools(root: Path) -> str:
+    """What makes scripts of files, and the files that there are."""
+    files = sorted(
+        path.relative_to(root).as_posix() for folder in scripts.OURS for path in (root / folder).rglob("*.py")
+    )
+    made_by = [(ROOT / "docs/publish/markdown" / name).read_text() for name in ("scripts.py", "markers.py")]
+    return kept.key(files, made_by, sys.version, jupytext.__version__, nbformat.__version__)
+
+
+def coloured(code: str, lexer: Any, formatter: Any) -> str:
+    """As pygments.highlight, which takes a seventh of a build."""
+    how = [(type(each).__name__, sorted(each.options.items())) for each in (lexer, formatter)]
+    return kept_colours.get(
+        kept.key(code, repr(how), pygments.__version__), lambda: pygments.highlight(code, lexer, formatter)
+    )
+
+
+pymdownx.highlight.highlight = coloured
 
 
 def _written(file: File) -> bool:
@@ -161,9 +212,18 @@ def on_page_content(html: str, *, page: MkDocsPage, config: MkDocsConfig, files:
     return search.without_figures(html)
 
 
-@event_priority(-50)  # after the search's index, which leaves charts and tables out: to parse them takes long
-def on_page_context(context: dict[str, Any], *, page: MkDocsPage, config: MkDocsConfig, nav: Any) -> dict[str, Any]:
+@event_priority(50)  # before the search's plugin
+def simplified(context: dict[str, Any], *, page: MkDocsPage, config: MkDocsConfig, nav: Any) -> dict[str, Any]:
+    """Give the search's plugin a page that is quick to parse."""
+    current.whole = page.content or ""
+    page.content = search.plain(current.whole)
+    return context
+
+
+@event_priority(-50)  # after the search's plugin, which so sees neither charts nor tables: to parse them takes long
+def finished(context: dict[str, Any], *, page: MkDocsPage, config: MkDocsConfig, nav: Any) -> dict[str, Any]:
     """Put charts and tables in their places, and the evidence and what terms mean at the page's end."""
+    page.content = search.FOR_THE_PLUGIN.sub("", current.whole)
     current.about[page.url] = f"{page.url} {page.title}. {page.meta.get('description', '')}"
     if page.file.src_uri == search.QUESTIONS:
         current.questions = search.questions(page.content or "", page.url)
@@ -175,8 +235,13 @@ def on_page_context(context: dict[str, Any], *, page: MkDocsPage, config: MkDocs
     return context
 
 
+on_page_context = CombinedEvent(simplified, finished)
+
+
 def on_env(env: Any, *, config: MkDocsConfig, files: Files) -> None:
     """Refuse claims that the records contradict, and to release what is stale, before anything is written."""
+    kept.FOLDER.mkdir(parents=True, exist_ok=True)
+    env.bytecode_cache = jinja2.FileSystemBytecodeCache(str(kept.FOLDER))
     if broken := [line for page in current.pages.values() for line in page.broken]:
         raise PluginError("the records contradict these claims; mend the sentences:\n" + "\n".join(broken))
     if not releasing():
@@ -192,6 +257,7 @@ def on_env(env: Any, *, config: MkDocsConfig, files: Files) -> None:
 @event_priority(50)  # before the search's plugin, which writes its index
 def on_post_build(config: MkDocsConfig) -> None:
     """Make the search's index one of prose, with code, page titles and questions beside it."""
+    kept.save()
     plugin: Any = config.plugins.get("material/search")
     if plugin:
         plugin.search_index.entries = search.entries(plugin.search_index.entries, current.questions, current.about)

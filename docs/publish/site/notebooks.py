@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -119,17 +120,17 @@ def for_the_site(root: Path = ROOT) -> Iterator[tuple[Path, Path]]:
 
 
 def main() -> int:
-    """Execute the notebooks that have changed; returns the exit status."""
-    for source in sources():
-        if is_fresh(source):
-            print(f"{source.name}: nothing has changed since it was executed", file=sys.stderr)
-            continue
-        try:
-            execute(source)
-        except PublishError as error:
-            print(error, file=sys.stderr)
-            return 1
-    return 0
+    """Execute the notebooks that have changed, side by side; returns the exit status."""
+    changed = [source for source in sources() if not is_fresh(source)]
+    failed = False
+    with ThreadPoolExecutor() as pool:  # each starts a process
+        for done in [pool.submit(execute, source) for source in changed]:
+            try:
+                done.result()
+            except PublishError as error:
+                failed = True
+                print(error, file=sys.stderr)
+    return int(failed)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,9 @@ QUESTIONS = "reference/questions.md"
 Entry = dict[str, Any]
 
 CODE = re.compile(r"<pre>(.*?)</pre>", re.S)
+LISTING = re.compile(r"<pre\b.*?</pre>", re.S)
+COLOUR = re.compile(r"</?(?:span|a)\b[^>]*>")
+FOR_THE_PLUGIN = re.compile(r'\s?data-search-\w+="[^"]+"')  # which removes it
 TAG = re.compile(r"<[^>]*>")
 WORD = re.compile(r"[A-Za-z_]\w+")
 CELL = r"<td[^>]*>(?P<{}>(?:(?!</td>).)*)</td>\s*"
@@ -50,6 +53,11 @@ def without_figures(page: str) -> str:
     """
     page = CELL_END.sub(r" \1", page.replace("<svg ", '<svg data-search-exclude="true" '))
     return NEEDS.sub(r'\1<dd data-search-exclude="true">', page)
+
+
+def plain(page: str) -> str:
+    """A page's HTML with its listings in one colour: most of what the plugin would parse are the colours' tags."""
+    return LISTING.sub(lambda listing: COLOUR.sub("", listing[0]), page)
 
 
 def entries(sections: Iterable[Entry], asked: Mapping[str, list[str]], about: Mapping[str, str]) -> list[Entry]:

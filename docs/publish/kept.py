@@ -1,0 +1,61 @@
+"""What a build makes from texts alone and takes long is kept for the next one, by a hash of what it is made from."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, ClassVar
+
+from tests.benchmarks.source import ROOT
+
+FOLDER = ROOT / ".cache" / "site"
+Make = Callable[[], Any]
+
+
+def key(*parts: object) -> str:
+    """A name for what is made from these texts and numbers."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
+
+
+class Kept:
+    """Results as JSON has them, in one file, from which the next build drops what it did not ask for."""
+
+    every: ClassVar[list["Kept"]] = []
+
+    def __init__(self, name: str):
+        self.path = FOLDER / f"{name}.json"
+        self.used: dict[str, Any] = {}
+        self.every.append(self)
+
+    @cached_property
+    def known(self) -> dict[str, Any]:
+        """What the last build used."""
+        try:
+            return json.loads(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+
+    def get(self, name: str, make: Make, holds: Callable[[Any], bool] = lambda value: True) -> Any:
+        """What is kept under a name, if it still holds; else what is made now."""
+        for there in (self.used, self.known):
+            if name in there and holds(there[name]):
+                self.used[name] = there[name]
+                return there[name]
+        self.used[name] = make()
+        return self.used[name]
+
+    def save(self) -> None:
+        """Write what was used, unless it is there; whole or not at all."""
+        if self.used == self.known:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        beside = self.path.with_suffix(f".{os.getpid()}")
+        beside.write_text(json.dumps(self.used), encoding="utf-8")
+        beside.replace(self.path)
+
+
+def save() -> None:
+    """Write what this build has used, of all kinds."""
+    for each in Kept.every:
+        each.save()
