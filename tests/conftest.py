@@ -10,7 +10,7 @@ from subprocess import CompletedProcess
 import pytest
 import torch
 
-pytest_plugins = ["tests.kernels.cached", "tests.seconds"]
+pytest_plugins = ["tests.kernels.cached", "tests.seconds", "tests.site.visited"]
 
 ROOT = Path(__file__).parents[1]
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

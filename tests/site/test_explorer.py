@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect
 
 from docs.publish.markdown.markers import MARKER
 from tests.site.conftest import Site
-from tests.site.test_every_page import COLOURS, LOOKS, SAMPLE, STRUCTURE, WIDTH, violations
+from tests.site.test_every_page import EVERYTHING, LOOKS, LOOKS_ALONE, WIDTH, violations
 
 PAGE = "kernels/softmax/"
 DATA = "compiled/softmax/"
@@ -442,7 +442,9 @@ def test_axe_finds_nothing_serious_in_the_viewer(
     expect(page.locator(f"body[data-md-color-scheme={'slate' if mode == 'dark' else 'default'}]")).to_be_visible()
     page.evaluate("""for (const chunk of document.querySelectorAll('.rp-viewer__chunk'))
         if (!chunk.querySelector('.rp-lit')) chunk.remove()""")
-    page.evaluate(LOOKS)
+    page.evaluate(LOOKS, [])
     page.evaluate("rpShorten()")
-    problems = [*violations(page, "structure", STRUCTURE), *violations(page, mode, COLOURS, SAMPLE)]
+    page.add_script_tag(url="/axe.js")
+    page.evaluate(LOOKS_ALONE)
+    problems = violations(page, mode, EVERYTHING)
     assert not problems, "\n".join(problems)

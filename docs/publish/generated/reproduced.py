@@ -116,8 +116,8 @@ def _case(store: Store, machine: str, name: str) -> Case:
     pairs = [
         Again(one[at], other[at])
         for one, other in itertools.combinations(sessions.values(), 2)
-        for at in one.keys() & other.keys()
-        if reruns.same_software(one[at].record, other[at].record)
+        for at in one  # in its order, as a set's differs from build to build
+        if at in other and reruns.same_software(one[at].record, other[at].record)
     ]
     gpu, calls = ([pair for pair in pairs if (pair.first.mode == "calls") is host] for host in (False, True))
     return Case(name, list(sessions), gpu, calls, [row for row in current if row.mode == "calls"])

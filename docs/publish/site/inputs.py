@@ -1,0 +1,47 @@
+"""The digest of all that a build of the site reads: where it is the same, the site would be the same.
+
+tests/site/test_build.py compares this list with what a build opened. What the build keeps in .cache under a key of its
+contents needs no place here.
+"""
+
+import hashlib
+import os
+import sys
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+
+from docs.publish.place import head
+
+READ = (
+    "docs", "kernels", "snippets", "tests/__init__.py", "tests/benchmarks", "tests/mutants/kernels.toml",
+    "tests/snippets/validation/planted", "mkdocs.yml", ".cache/notebooks",
+)  # fmt: skip
+NAMED = "tests"  # a page may link to any file of the repository that is there
+LOCAL = "docs/measurements/local"  # this machine's records; what notebooks leave in a folder below is read in any case
+SETTINGS = ("SITE_URL", "REPO_URL", "RIDGEPOINT_LOCAL", "RIDGEPOINT_RELEASE")
+
+
+def digest(root: Path, settings: Mapping[str, str] = os.environ) -> str:
+    """Of the files and versions that a build under these environment variables depends on."""
+    local = settings.get("RIDGEPOINT_LOCAL") != "0" and settings.get("RIDGEPOINT_RELEASE") != "1"
+    packages = sorted(path.name for path in Path(sysconfig.get_path("purelib")).glob("*.dist-info"))
+    commit = settings.get("SOURCE_COMMIT") or head()
+    found = hashlib.sha256(repr((sys.version, packages, commit, [settings.get(name) for name in SETTINGS])).encode())
+    for file in files(root, local):
+        found.update(f"{file.relative_to(root).as_posix()}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
+    named = sorted(file.relative_to(root).as_posix() for file in _below(root / NAMED))
+    found.update("\0".join(named).encode())
+    return found.hexdigest()
+
+
+def files(root: Path, local: bool) -> list[Path]:
+    """The files of the repository that a build reads: with this machine's measurements where they are local."""
+    found = {file for place in READ for file in _below(root / place)}
+    return sorted(file for file in found if local or file.parent != root / LOCAL)
+
+
+def _below(place: Path) -> list[Path]:
+    if place.is_file():
+        return [place]
+    return [file for file in place.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
