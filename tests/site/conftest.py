@@ -65,6 +65,7 @@ class Site:
     address: str = ""
     added: dict[str, str] = field(default_factory=lambda: {"axe.js": AXE_SCRIPT})
     looks: set[str] = field(default_factory=set)
+    there: dict[str, bool] = field(default_factory=dict)
 
     @cached_property
     def pages(self) -> dict[str, str]:
@@ -83,6 +84,12 @@ class Site:
         found = [url for url, html in self.pages.items() if all(text in html for text in texts)]
         assert found, f"expected a page with {' and '.join(texts)}, got none"
         return found[0]
+
+    def has(self, path: str) -> bool:
+        """Whether something is served at a path: thousands of links lead to the same few."""
+        if path not in self.there:
+            self.there[path] = self.content(path) is not None
+        return self.there[path]
 
     def content(self, path: str) -> bytes | None:
         """What is served at a path; None where there is nothing."""

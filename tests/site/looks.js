@@ -16,7 +16,15 @@
 
   const body = document.body
   const chosen = body.dataset.mdColorScheme
-  const elements = [body, ...body.querySelectorAll("*")]
+  const written = new Set() // elements with words of their own
+  const around = new Set([body]) // those, and all that they lie in
+  const words = document.createTreeWalker(body, NodeFilter.SHOW_TEXT)
+  while (words.nextNode()) {
+    let element = words.currentNode.parentElement
+    if (written.has(element) || !words.currentNode.data.trim()) continue
+    for (written.add(element); !around.has(element); element = element.parentElement) around.add(element)
+  }
+  const elements = [body, ...body.querySelectorAll("*")].filter((element) => around.has(element))
   const styles = elements.map((element) => `${element.localName} ${element.getAttribute("class")}`)
   for (const scheme of SCHEMES) {
     body.dataset.mdColorScheme = scheme
@@ -46,8 +54,7 @@
     if (!names.has(key)) names.set(key, hash(key))
     const name = names.get(key)
     look.set(element, name)
-    const written = [...element.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.data.trim())
-    if (!written || seen.has(name)) return
+    if (!written.has(element) || seen.has(name)) return
     count.set(name, (count.get(name) ?? 0) + 1)
     if (count.get(name) <= ALIKE) sample.push(element)
   })

@@ -23,9 +23,10 @@ LENGTH = "document.documentElement.scrollHeight"
 WIDTH = "document.documentElement.scrollWidth"
 CONTRAST = ["color-contrast", "link-in-text-block"]
 SETTLED = "document.fonts.ready.then(() => document.querySelector('.rp-verdict') !== null)"
-EVERYTHING = {"resultTypes": ["violations"], "rules": {"region": {"enabled": False}}}  # which is moderate, and slow
-STRUCTURE = {"resultTypes": ["violations"], "rules": {name: {"enabled": False} for name in (*CONTRAST, "region")}}
-COLOURS = {"resultTypes": ["violations"], "runOnly": {"type": "rule", "values": CONTRAST}}
+SHORT = {"reporter": "no-passes", "selectors": False}
+EVERYTHING = SHORT | {"rules": {"region": {"enabled": False}}}  # which is moderate, and slow
+STRUCTURE = SHORT | {"rules": {name: {"enabled": False} for name in (*CONTRAST, "region")}}
+COLOURS = SHORT | {"runOnly": {"type": "rule", "values": CONTRAST}}
 OPEN = "document.querySelectorAll('details').forEach((details) => { details.open = true })"
 LOOKS = (Path(__file__).parent / "looks.js").read_text(encoding="utf-8")
 LOOKS_ALONE = """axe.configure({rules: [
@@ -133,15 +134,9 @@ def faults_seen(site: Site, page: Page, url: str, traffic: Traffic) -> Iterator[
     yield from wide_pages(page)
     page.evaluate("rpShorten()")  # before the page is laid out again
     page.set_viewport_size(DESKTOP)
-    page.add_script_tag(url="/axe.js")
-    page.evaluate(LOOKS_ALONE)
-    light = violations(page, "light", EVERYTHING)
-    yield from light
-    page.locator("[data-md-component=palette] label:visible").dispatch_event("click")
-    page.wait_for_selector("body[data-md-color-scheme=slate]")
-    dark = violations(page, "dark", COLOURS) if looks else []
-    yield from dark
-    if not light and not dark:
+    found = in_both_modes(page, looks)
+    yield from found
+    if not found:
         site.looks.update(looks)
 
 
@@ -172,6 +167,16 @@ def weight(responses: list[Response]) -> Iterator[str]:
     sizes = {each.url: int(each.headers.get("content-length", 0)) for each in responses}
     if not 50_000 < sum(sizes.values()) < MOST_BYTES:
         yield f"weight: {sum(sizes.values())} bytes, expected more than 50000 and less than {MOST_BYTES}: {sizes}"
+
+
+def in_both_modes(page: Page, looks: list[str], context: str = "document") -> list[str]:
+    """What axe finds in light mode, and in dark mode for these looks, where LOOKS found any."""
+    page.add_script_tag(url="/axe.js")
+    page.evaluate(LOOKS_ALONE)
+    found = violations(page, "light", EVERYTHING, context)
+    page.locator("[data-md-component=palette] label:visible").dispatch_event("click")
+    page.wait_for_selector("body[data-md-color-scheme=slate]")
+    return found + (violations(page, "dark", COLOURS, context) if looks else [])
 
 
 def violations(page: Page, scheme: str, options: dict, context: str = "document") -> list[str]:
