@@ -9,7 +9,7 @@ from subprocess import CompletedProcess
 import pytest
 import torch
 
-pytest_plugins = ["tests.gpu", "tests.remembered", "tests.seconds"]
+pytest_plugins = ["tests.gpu", "tests.remembered", "tests.seconds", "tests.site.visited"]
 
 ROOT = Path(__file__).parents[1]
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,7 +1,8 @@
 """The built site, served as a host would serve it, in a real Chromium.
 
-A run of the tests builds the site once, while tests are collected, because every page is a parameter. Its processes
-share it. To test a site that is built already, name its folder in SITE_DIR.
+The first test that asks for the site builds it from committed records. It is kept in .cache/site-for-tests for all
+processes and later runs, until something that a build reads has changed. To test a site that is built already, name its
+folder in SITE_DIR.
 """
 
 import functools
@@ -11,7 +12,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,27 +22,50 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from axe_playwright_python.base import AXE_SCRIPT
 from filelock import FileLock
 from playwright.sync_api import Browser, Error, Page, ViewportSize, expect, sync_playwright
 
+from docs.publish.site import inputs
+
 ROOT = Path(__file__).parents[2]
+KEPT = ROOT / ".cache" / "site-for-tests"
+SETTINGS = {
+    "NO_MKDOCS_2_WARNING": "1",
+    "RIDGEPOINT_LOCAL": "0",
+    "SOURCE_COMMIT": "main",
+}  # not every commit is a change
+WATCHED = """
+import runpy, sys
+opened = set()
+_, kept, *sys.argv[1:] = sys.argv
+sys.addaudithook(lambda event, given: event == "open" and isinstance(given[0], str) and opened.add(given[0]))
+try:
+    runpy.run_module("mkdocs", run_name="__main__", alter_sys=True)
+finally:
+    with open(kept, "w", encoding="utf-8") as file:
+        file.writelines(f"{path}\\n" for path in sorted(opened - {kept}))
+"""  # mkdocs, and then the paths that it opened, for test_build.py
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 QUIET = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking")
 NO_BROWSER = "no Chromium: install one (apt-get install chromium), or fetch Playwright's: playwright install chromium"
 DESKTOP: ViewportSize = {"width": 1280, "height": 900}
 PATIENCE = 120_000  # ms: the machine may be busy with other tests
 PACKED = {"text/html", "text/css", "text/javascript", "application/javascript", "application/json", "image/svg+xml"}
+COMPILED = {"text/css", "text/javascript", "application/javascript"}  # by the browser, once for all pages
 
 expect.set_options(timeout=PATIENCE)
 
 
 @dataclass
 class Site:
-    """The built site: its folder, the address it is served at, and pages that tests add."""
+    """The built site: its folder, the address it is served at, files that tests add, and looks with enough contrast."""
 
     folder: Path
     address: str = ""
-    added: dict[str, str] = field(default_factory=dict)
+    added: dict[str, str] = field(default_factory=lambda: {"axe.js": AXE_SCRIPT})
+    looks: set[str] = field(default_factory=set)
+    there: dict[str, bool] = field(default_factory=dict)
 
     @cached_property
     def pages(self) -> dict[str, str]:
@@ -62,6 +85,12 @@ class Site:
         assert found, f"expected a page with {' and '.join(texts)}, got none"
         return found[0]
 
+    def has(self, path: str) -> bool:
+        """Whether something is served at a path: thousands of links lead to the same few."""
+        if path not in self.there:
+            self.there[path] = self.content(path) is not None
+        return self.there[path]
+
     def content(self, path: str) -> bytes | None:
         """What is served at a path; None where there is nothing."""
         below = path.removeprefix(self.prefix).removeprefix("/")
@@ -77,18 +106,10 @@ def address_of(file: Path, folder: Path) -> str:
     return file.relative_to(folder).as_posix().removesuffix("index.html")
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that takes `url` runs once for each page."""
-    if "url" in metafunc.fixturenames:
-        folder = the_site(metafunc.config)
-        urls = [address_of(file, folder) for file in sorted(folder.rglob("*.html"))]
-        metafunc.parametrize("url", urls, ids=[url or "index.html" for url in urls])
-
-
 @pytest.fixture(scope="session")
-def site(pytestconfig: pytest.Config) -> Iterator[Site]:
+def site() -> Iterator[Site]:
     """The site, served on localhost with gzip."""
-    built = Site(the_site(pytestconfig))
+    built = Site(the_site())
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler(built))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     built.address = f"http://127.0.0.1:{server.server_port}{built.prefix}"
@@ -96,38 +117,22 @@ def site(pytestconfig: pytest.Config) -> Iterator[Site]:
     server.shutdown()
 
 
-@functools.cache
-def the_site(config: pytest.Config) -> Path:
-    """The folder that SITE_DIR names, else that of a site built now: by one process of this run, for all of them."""
+def the_site() -> Path:
+    """The folder that SITE_DIR names, else that of the site that is kept: built anew where its inputs changed."""
     if given := os.environ.get("SITE_DIR"):
         return Path(given)
-    folder = shared_folder(config)
-    with FileLock(folder / "site.lock"):
-        log = folder / "site.log"
-        if not log.exists():
-            log.write_text(build(folder / "site"), encoding="utf-8")
-        failure = log.read_text(encoding="utf-8")
-    if failure:
-        pytest.fail(f"the site does not build:\n{failure}", pytrace=False)
-    return folder / "site"
-
-
-@functools.cache
-def shared_folder(config: pytest.Config) -> Path:
-    """A temporary folder of this run of the tests, the same for all of its processes."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        return Path(config.getoption("basetemp")).parent
-    folder = tempfile.TemporaryDirectory(prefix="ridgepoint-site-")
-    config.add_cleanup(folder.cleanup)
-    return Path(folder.name)
-
-
-def build(target: Path) -> str:
-    """Build the site from committed records; returns what went wrong."""
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(target)]
-    settings = {"NO_MKDOCS_2_WARNING": "1", "RIDGEPOINT_LOCAL": "0"}
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | settings, capture_output=True, text=True)
-    return f"{done.stdout}{done.stderr}exit status {done.returncode}" if done.returncode else ""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    settings = os.environ | SETTINGS
+    wanted, stamp = inputs.digest(ROOT, settings), KEPT / "digest"
+    with FileLock(KEPT / "lock"):
+        if not stamp.exists() or stamp.read_text() != wanted:
+            stamp.unlink(missing_ok=True)
+            command = [sys.executable, "-c", WATCHED, KEPT / "opened", "build", "--strict", "--quiet", "--site-dir"]
+            done = subprocess.run([*command, KEPT / "site"], cwd=ROOT, env=settings, capture_output=True, text=True)
+            if done.returncode:
+                pytest.fail(f"the site does not build:\n{done.stdout}{done.stderr}", pytrace=False)
+            stamp.write_text(wanted)
+    return KEPT / "site"
 
 
 @functools.lru_cache(256)
@@ -149,7 +154,7 @@ def handler(site: Site) -> type[BaseHTTPRequestHandler]:
             self.send_response(200 if content is not None else 404)
             self.send_header("Content-Type", f"{kind}; charset=utf-8" if packed else kind)
             self.send_header("Content-Length", str(len(body)))
-            self.send_header("Cache-Control", "no-store")  # each view of a page is a first view
+            self.send_header("Cache-Control", "max-age=3600" if kind in COMPILED else "no-store")
             if packed:
                 self.send_header("Content-Encoding", "gzip")
             self.end_headers()

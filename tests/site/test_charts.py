@@ -66,18 +66,16 @@ def test_the_numbers_of_the_roofline_open_their_evidence(site: Site, page: Page)
 
 
 @pytest.mark.parametrize("kernel", ["rms-norm", "rope"])  # with most columns, and with the longest shapes
-@pytest.mark.parametrize(("width", "beside"), [(1440, True), (1280, True), (1000, False), (390, False)])
-def test_forward_and_backward_stand_side_by_side_where_there_is_room(
-    site: Site, page: Page, width: int, beside: bool, kernel: str
-) -> None:
-    page.set_viewport_size({"width": width, "height": 900})
+def test_forward_and_backward_stand_side_by_side_where_there_is_room(site: Site, page: Page, kernel: str) -> None:
     page.goto(f"{site.address}kernels/{kernel}/")
     pairs = page.locator(".rp-pair")
     assert pairs.count() > 1
-    for pair in pairs.all():
-        one, other = (chart.bounding_box() for chart in pair.locator("> .rp-chart").all())
-        assert (one["y"] == other["y"] and one["x"] + one["width"] < other["x"]) == beside
-        for box in pair.locator(".rp-scroll:visible").all():
-            if beside:
-                assert box.evaluate("(box) => box.scrollWidth - box.clientWidth") <= 0, "a column is cut"
-        assert pair.locator(".rp-chart__plot:visible").count() in (0, 2)
+    for width, beside in ((1440, True), (1280, True), (1000, False), (390, False)):
+        page.set_viewport_size({"width": width, "height": 900})
+        for pair in pairs.all():
+            one, other = (chart.bounding_box() for chart in pair.locator("> .rp-chart").all())
+            assert (one["y"] == other["y"] and one["x"] + one["width"] < other["x"]) == beside, width
+            for box in pair.locator(".rp-scroll:visible").all():
+                if beside:
+                    assert box.evaluate("(box) => box.scrollWidth - box.clientWidth") <= 0, f"{width}: a column is cut"
+            assert pair.locator(".rp-chart__plot:visible").count() in (0, 2), width

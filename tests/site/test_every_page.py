@@ -1,5 +1,6 @@
 """Every page, visited once: quiet, self-contained, light, as wide as the screen, not endless, and readable by all."""
 
+import hashlib
 import random
 import re
 from collections.abc import Callable, Iterator
@@ -9,21 +10,28 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from axe_playwright_python.base import AXE_SCRIPT
-from playwright.sync_api import Page, Response
+import pytest
+from playwright.sync_api import Browser, Error, Page, Response
 
-from tests.site.conftest import DESKTOP, Site
+from tests.site.conftest import DESKTOP, ROOT, Site
+from tests.site.visited import AGAIN, LEFT_OUT, Visited
 
+PARTS = 8  # tests that share the pages: each visits every eighth
 MOST_BYTES = 500_000
 MOST_PIXELS = 12_000  # of a page that begins with a kernel's verdict, on a screen 1440 wide
-LENGTH = "document.querySelector('.rp-verdict') ? document.documentElement.scrollHeight : 0"
+LENGTH = "document.documentElement.scrollHeight"
 WIDTH = "document.documentElement.scrollWidth"
 CONTRAST = ["color-contrast", "link-in-text-block"]
-STRUCTURE = {"resultTypes": ["violations"], "rules": {name: {"enabled": False} for name in CONTRAST}}
-COLOURS = {"resultTypes": ["violations"], "runOnly": {"type": "rule", "values": CONTRAST}}
+SETTLED = "document.fonts.ready.then(() => document.querySelector('.rp-verdict') !== null)"
+SHORT = {"reporter": "no-passes", "selectors": False}
+EVERYTHING = SHORT | {"rules": {"region": {"enabled": False}}}  # which is moderate, and slow
+STRUCTURE = SHORT | {"rules": {name: {"enabled": False} for name in (*CONTRAST, "region")}}
+COLOURS = SHORT | {"runOnly": {"type": "rule", "values": CONTRAST}}
 OPEN = "document.querySelectorAll('details').forEach((details) => { details.open = true })"
 LOOKS = (Path(__file__).parent / "looks.js").read_text(encoding="utf-8")
-SAMPLE = "{include: rpSample}"
+LOOKS_ALONE = """axe.configure({rules: [
+    {id: 'color-contrast', selector: '[data-rp-look]'}, {id: 'link-in-text-block', selector: 'a[href][data-rp-look]'},
+]})"""
 CODE = """[...document.querySelectorAll('.highlight pre > code')].filter((code) => code.scrollWidth > code.clientWidth)
     .map((code) => code.textContent.split('\\n').reduce((one, other) => other.length > one.length ? other : one))"""
 
@@ -43,9 +51,32 @@ CROWDED = """[...document.querySelectorAll('.rp-chart__plot')].flatMap((plot) =>
 })"""
 
 
-def test_page(site: Site, page: Page, url: str) -> None:
-    faults = list(faults_of(site, page, url))
+@pytest.fixture(scope="session")
+def visited(site: Site, browser: Browser, pytestconfig: pytest.Config) -> Visited:
+    """The pages found faultless before, and none with `--fresh`."""
+    code = [Path(__file__).with_name(name) for name in ("conftest.py", "looks.js", Path(__file__).name)]
+    method = [browser.version, *(hashlib.sha256(file.read_bytes()).hexdigest() for file in code)]
+    again = 1 if pytestconfig.getoption("--fresh", False) else AGAIN
+    return Visited(ROOT / ".cache" / "site-pages", site.content, " ".join(method), again)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_pages(
+    site: Site, page: Page, visited: Visited, part: int, record_property: Callable[[str, object], None]
+) -> None:
+    urls = sorted(site.pages)[part::PARTS]
+    left_out = [url for url in urls if visited.faultless(url)]
+    faults = [fault for url in urls if url not in left_out for fault in visit(site, page, visited, url)]
+    record_property(LEFT_OUT, len(left_out))
     assert not faults, "\n".join(faults)
+
+
+def visit(site: Site, page: Page, visited: Visited, url: str) -> list[str]:
+    """The faults of a page, with its address; a page without any is remembered."""
+    asked: list[str] = []
+    found = list(faults_of(site, page, url, asked))
+    visited.keep(url, asked, faultless=not found)
+    return [f"{url or 'index.html'}: {fault}" for fault in found]
 
 
 @dataclass
@@ -74,28 +105,39 @@ def traffic_of(page: Page) -> Iterator[Traffic]:
         page.remove_listener(event, listener)
 
 
-def faults_of(site: Site, page: Page, url: str) -> Iterator[str]:
-    """What is wrong with a page, in lines that begin with what it is about."""
+def faults_of(site: Site, page: Page, url: str, asked: list[str] | None = None) -> list[str]:
+    """What is wrong with a page, in lines that begin with what it is about. `asked` gets the paths it asked for."""
     page.emulate_media(color_scheme="light", reduced_motion="reduce")
+    page.set_viewport_size(DESKTOP)
     with traffic_of(page) as traffic:
-        with page.expect_response("**/workers/search.*.js"):  # the last thing that a page loads by itself
-            page.goto(site.address + url, wait_until="load")
-        page.evaluate("document.fonts.ready.then(() => null)")
-        yield from weight(traffic.responses)
+        try:
+            found = list(faults_seen(site, page, url, traffic))
+            page.evaluate("localStorage.clear(), sessionStorage.clear()")
+        except Error as error:
+            found = [f"browser: {error.message}"]
+    found += [f"console: {message}" for message in traffic.messages]
+    found += [f"host: {host}" for host in traffic.hosts - {"", urlsplit(site.address).netloc}]
+    if asked is not None:
+        asked += [urlsplit(response.url).path for response in traffic.responses]
+    return found
+
+
+def faults_seen(site: Site, page: Page, url: str, traffic: Traffic) -> Iterator[str]:
+    with page.expect_response("**/workers/search.*.js"):  # the last thing that a page loads by itself
+        page.goto(site.address + url, wait_until="load")
+    if page.evaluate(SETTLED):
         yield from length(page)
-        page.evaluate(OPEN)
-        yield from wide_code(page)
-        page.evaluate(LOOKS)
-        yield from wide_pages(page)
-        page.evaluate("rpShorten()")  # before the page is laid out again
-        page.set_viewport_size(DESKTOP)
-        yield from violations(page, "structure", STRUCTURE)
-        yield from violations(page, "light", COLOURS, SAMPLE)
-        page.locator("[data-md-component=palette] label:visible").click()
-        page.wait_for_selector("body[data-md-color-scheme=slate]")
-        yield from violations(page, "dark", COLOURS, SAMPLE)
-    yield from (f"console: {message}" for message in traffic.messages)
-    yield from (f"host: {host}" for host in traffic.hosts - {"", urlsplit(site.address).netloc})
+    yield from weight(traffic.responses)
+    page.evaluate(OPEN)
+    yield from wide_code(page)
+    looks = page.evaluate(LOOKS, sorted(site.looks))
+    yield from wide_pages(page)
+    page.evaluate("rpShorten()")  # before the page is laid out again
+    page.set_viewport_size(DESKTOP)
+    found = in_both_modes(page, looks)
+    yield from found
+    if not found:
+        site.looks.update(looks)
 
 
 def length(page: Page) -> Iterator[str]:
@@ -127,13 +169,24 @@ def weight(responses: list[Response]) -> Iterator[str]:
         yield f"weight: {sum(sizes.values())} bytes, expected more than 50000 and less than {MOST_BYTES}: {sizes}"
 
 
-def violations(page: Page, about: str, options: dict, context: str = "document") -> list[str]:
+def in_both_modes(page: Page, looks: list[str], context: str = "document") -> list[str]:
+    """What axe finds in light mode, and in dark mode for these looks, where LOOKS found any."""
+    page.add_script_tag(url="/axe.js")
+    page.evaluate(LOOKS_ALONE)
+    found = violations(page, "light", EVERYTHING, context)
+    page.locator("[data-md-component=palette] label:visible").dispatch_event("click")
+    page.wait_for_selector("body[data-md-color-scheme=slate]")
+    return found + (violations(page, "dark", COLOURS, context) if looks else [])
+
+
+def violations(page: Page, scheme: str, options: dict, context: str = "document") -> list[str]:
     """What axe finds serious or critical, each with where it is. `context` is JavaScript: where axe looks."""
     if not page.evaluate("'axe' in window"):
-        page.evaluate(AXE_SCRIPT)
+        page.add_script_tag(url="/axe.js")
     found = page.evaluate(f"(options) => axe.run({context}, options)", options)["violations"]
     return [
-        f"{about}: {rule['id']}: {rule['help']}: {rule['nodes'][0]['html'][:160]} ({len(rule['nodes'])}×)"
+        f"{scheme if rule['id'] in CONTRAST else 'structure'}: {rule['id']}: {rule['help']}: "
+        f"{rule['nodes'][0]['html'][:160]} ({len(rule['nodes'])}×)"
         for rule in found
         if rule["impact"] in ("serious", "critical")
     ]

@@ -51,7 +51,7 @@ def leads(site: Site, known: dict[str, Links], page: str, target: str) -> bool:
     if there.scheme not in ("http", "https") or there.netloc != "site":
         return True
     below = there.path.removeprefix(site.prefix)
-    if site.content(there.path) is None:
+    if not site.has(there.path):
         return False
     if not there.fragment or there.fragment.startswith("__"):
         return True

@@ -116,7 +116,7 @@ def _case(store: Store, machine: str, name: str) -> Case:
     pairs = [
         Again(one[at], other[at])
         for one, other in itertools.combinations(sessions.values(), 2)
-        for at in one
+        for at in one  # in its order, as a set's differs from build to build
         if at in other and reruns.same_software(one[at].record, other[at].record)
     ]
     gpu, calls = ([pair for pair in pairs if (pair.first.mode == "calls") is host] for host in (False, True))

@@ -1,0 +1,65 @@
+"""A page that was found faultless is not visited again while it is served the same: a pytest plugin.
+
+.cache/site-pages has a file for each page: a digest, and the paths that the page asked for. The digest is of all that
+was served, of the code that visits and of the browser. Of the pages that are the same a few are visited nevertheless,
+drawn at random; `--fresh` visits all. The run's summary counts those that were left out.
+"""
+
+import hashlib
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+AGAIN = 0.05  # of the pages that are the same
+LEFT_OUT = "pages left out"
+
+
+@dataclass
+class Visited:
+    """The pages found faultless, by address.
+
+    Attributes:
+        folder: where they are kept.
+        served: the content at a path of the site.
+        method: names the code that visits, and the browser.
+    """
+
+    folder: Path
+    served: Callable[[str], bytes | None]
+    method: str
+    again: float = AGAIN
+
+    def faultless(self, url: str) -> bool:
+        """Whether this very page was found so; of those some are drawn that count as others."""
+        try:
+            known, *asked = self._file(url).read_text(encoding="utf-8").splitlines()
+        except (OSError, ValueError):
+            return False
+        return known == self._digest(asked) and random.SystemRandom().random() >= self.again
+
+    def keep(self, url: str, asked: Iterable[str], faultless: bool) -> None:
+        """Remember a visit: whether it found no fault, and the paths that were asked for."""
+        file = self._file(url)
+        file.unlink(missing_ok=True)
+        if faultless:
+            paths = sorted(set(asked))
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("\n".join([self._digest(paths), *paths]), encoding="utf-8")
+
+    def _file(self, url: str) -> Path:
+        return self.folder / (url.strip("/").replace("/", "+") or "index")
+
+    def _digest(self, asked: list[str]) -> str:
+        found = hashlib.sha256(self.method.encode())
+        for path in asked:
+            found.update(f"\0{path}\0".encode() + hashlib.sha256(self.served(path) or b"").digest())
+        return found.hexdigest()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    properties = [dict(report.user_properties) for report in terminalreporter.getreports("passed")]
+    if count := sum(found.get(LEFT_OUT, 0) for found in properties):
+        terminalreporter.write_line(f"{count} pages of the site are the same as when they passed; --fresh visits them")
