@@ -18,7 +18,7 @@ import torch
 
 GIB = 2**30
 ALL = 2**63  # bytes to ask for where all is wanted that may be claimed
-EACH = 4 * GIB  # of a GPU, for one process: its context, the programs that it starts, and tests that take little
+EACH = 5 * GIB  # of a GPU, for one process: its context, the programs that it starts, and tests that take little
 CLAIMS = Path(tempfile.gettempdir()) / f"ridgepoint-tests-{os.getuid()}"
 _held = 0  # GiB that this process has claimed
 
@@ -59,14 +59,14 @@ def most(memory: list[int]) -> int:
 def room(nbytes: int) -> Iterator[None]:
     """Wait until this process may use so many bytes of the GPU, and claim them meanwhile; less than a GiB is not asked.
 
-    All claims together are at most half of the GPU's memory, and one that is larger has them all. A claim inside of
+    All claims together are at most two fifths of the GPU's memory, and one that is larger has them all. A claim inside of
     another adds nothing.
     """
     global _held
     if _held or not torch.cuda.is_available() or nbytes < GIB:
         yield
         return
-    all_of_them = memory_of_each()[0] // GIB // 2
+    all_of_them = memory_of_each()[0] // GIB * 2 // 5
     _held = min(nbytes // GIB, all_of_them)
     try:
         with claimed(CLAIMS, os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0], _held, all_of_them):

@@ -78,14 +78,14 @@ def test_what_takes_little_claims_nothing_and_no_test_claims_twice(monkeypatch: 
     with gpu.room(GIB - 1):
         assert not asked
     with gpu.room(20 * GIB), gpu.room(20 * GIB):
-        assert asked == [(20, 40)]
+        assert asked == [(20, 32)]
     with gpu.room(gpu.ALL):
-        assert asked == [(20, 40), (40, 40)]
+        assert asked == [(20, 32), (32, 32)]
 
 
 @pytest.mark.parametrize(
     ("memory", "processes"),
-    (([80 * GIB], 20), ([80 * GIB, 80 * GIB], 40), ([24 * GIB, 80 * GIB], 12), ([2 * GIB], 1)),
+    (([80 * GIB], 16), ([80 * GIB, 80 * GIB], 32), ([24 * GIB, 80 * GIB], 8), ([2 * GIB], 1)),
     ids=str,
 )
 def test_how_many_processes_have_room(memory: list[int], processes: int):
@@ -98,7 +98,7 @@ def test_wherever_the_number_of_processes_comes_from_it_is_lowered(
     """Before pytest-xdist reads it: of hooks, the last one listed is called first."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(gpu, "memory_of_each", lambda: [80 * GIB])
-    for asked, most in ((None, 20), (48, 20), (3, 3)):
+    for asked, most in ((None, 16), (48, 16), (3, 3)):
         option = SimpleNamespace(maxprocesses=asked)
         gpu.pytest_cmdline_main(SimpleNamespace(option=option, pluginmanager=pytestconfig.pluginmanager))
         assert option.maxprocesses == most
