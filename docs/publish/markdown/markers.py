@@ -51,4 +51,5 @@ def check(text: str) -> Iterator[str]:
 
 def without(text: str) -> str:
     """A file's text without its markers, as pages show it."""
-    return "".join(line for line in text.splitlines(keepends=True) if not MARKER.match(line.rstrip("\n")))
+    lines = text.splitlines(keepends=True)
+    return "".join(line for line in lines if "--8<--" not in line or not MARKER.match(line.rstrip("\n")))
