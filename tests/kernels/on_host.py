@@ -4,11 +4,11 @@ import contextlib
 import ctypes
 import functools
 import hashlib
-import os
 import re
 import shutil
 import struct
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -26,29 +26,25 @@ needs_compiler = pytest.mark.skipif(GXX is None, reason="needs g++")
 FLAGS = "-std=c++17", "-O1", "-fPIC", "-w"
 
 
-def kept(name: str, flags: tuple[str, ...], program: str) -> Path:
-    """What g++ makes of a program, by all that it depends on: made once."""
-    key = hashlib.sha256("\0".join((str(GXX), program, *flags)).encode()).hexdigest()[:24]
-    file = CACHE / key / name
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        made = file.with_name(f"{name}.{os.getpid()}")
-        subprocess.run([str(GXX), *FLAGS, *flags, "-o", str(made), "-"], input=program, text=True, check=True)
-        made.replace(file)
-    return file
+def made(program: str, source: str, result: str, flags: tuple[str, ...]) -> Path:
+    """What g++ makes of a program, made once: the file `result`, beside the program as `source`."""
+    folder = CACHE / hashlib.sha256("\0".join((program, source, *FLAGS, *flags)).encode()).hexdigest()[:24]
+    if not (folder / result).exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        new = Path(tempfile.mkdtemp(dir=CACHE))
+        (new / source).write_text(program)
+        subprocess.run([str(GXX), *FLAGS, *flags, "-o", result, source], cwd=new, check=True)
+        try:
+            new.rename(folder)
+        except OSError:  # another process was faster
+            shutil.rmtree(new)
+    return folder / result
 
 
 @functools.cache
 def header() -> Path:
     """The header, beside what g++ knows of it: to read it takes half the time that a kernel takes."""
-    text = HEADER.read_text()
-    known = kept(f"{HEADER.name}.gch", ("-x", "c++-header"), text)
-    copy = known.with_suffix("")
-    if not copy.exists():
-        made = copy.with_name(f"{os.getpid()}.h")
-        made.write_text(text)
-        made.replace(copy)
-    return copy
+    return made(HEADER.read_text(), HEADER.name, f"{HEADER.name}.gch", ("-x", "c++-header")).with_name(HEADER.name)
 
 
 @functools.cache
@@ -58,7 +54,7 @@ def built(source: Path, macros: tuple[str, ...], name: str) -> Callable:
     text = text.replace("extern __shared__ uint4 ring[];", "static uint4 ring[1 << 14];")
     entry = f'extern "C" void on_host(int blocks, int threads, void** at) {{ launch({name}, blocks, threads, at); }}'
     program = f'#include "{header()}"\n{text}\n{entry}\n'
-    library = kept("kernel.so", ("-shared", "-x", "c++", *(f"-D{macro}" for macro in macros)), program)
+    library = made(program, "kernel.cpp", "kernel.so", ("-shared", *(f"-D{macro}" for macro in macros)))
     return ctypes.CDLL(str(library)).on_host
 
 
