@@ -59,8 +59,8 @@ def most(memory: list[int]) -> int:
 def room(nbytes: int) -> Iterator[None]:
     """Wait until this process may use so many bytes of the GPU, and claim them meanwhile; less than a GiB is not asked.
 
-    All claims together are at most two fifths of the GPU's memory, and one that is larger has them all. A claim inside of
-    another adds nothing.
+    All claims together are at most two fifths of the GPU's memory, and one that is larger has them all. A claim
+    inside of another adds nothing.
     """
     global _held
     if _held or not torch.cuda.is_available() or nbytes < GIB:

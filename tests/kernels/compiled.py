@@ -3,11 +3,15 @@
 Triton compiles nothing while it interprets: what compiles here does so in a process of its own.
 """
 
+import contextlib
+import functools
 import importlib
 import json
 import os
 import subprocess
 import sys
+import threading
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -72,33 +76,57 @@ def binary(launch: Launch, target: str) -> dict[str, object]:
 
 
 def ahead(promises: type, target: str, columns: Iterable[int]) -> list[dict]:
-    """The facts of every kernel that a class of promises launches at these row lengths, from a process of its own.
+    """The facts of every kernel that a class of promises launches at these row lengths.
 
     Args:
         promises: with a method `launches`.
         target: of TARGETS, or of OTHERS.
         columns: the row lengths.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", __name__, promises.__module__, promises.__name__, target, *map(str, columns)],
-        cwd=ROOT, env={**os.environ, "TRITON_INTERPRET": "0"}, capture_output=True, text=True, timeout=300,
+    process = _compiler()
+    assert process.stdin is not None and process.stdout is not None
+    print(json.dumps([promises.__module__, promises.__name__, target, *columns]), file=process.stdin, flush=True)
+    patience = threading.Timer(300, process.kill)
+    patience.start()
+    answer = process.stdout.readline()
+    patience.cancel()
+    assert answer, "the process that compiles has ended"
+    found = json.loads(answer)
+    assert isinstance(found, list), found
+    return found
+
+
+@functools.cache
+def _compiler() -> subprocess.Popen[str]:
+    """One process for all that is compiled here: most of its time goes into its imports. It ends with this one."""
+    return subprocess.Popen(
+        [sys.executable, "-m", __name__],
+        cwd=ROOT, env={**os.environ, "TRITON_INTERPRET": "0"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
-def main(module: str, name: str, target: str, *columns: str) -> None:
+def compiled(module: str, name: str, target: str, *columns: int) -> list[dict]:
+    promises = getattr(importlib.import_module(module), name)()
+    return [
+        {"columns": number} | binary(launch, target)
+        for number in columns
+        for launch in promises.launches(number, target)
+    ]
+
+
+def main() -> None:
+    """Answer each line of the standard input: what `ahead` is asked for by its facts, or by how it failed."""
     for other, (multiprocessors, shared_memory) in OTHERS.items():
         TARGETS[other] = GPUTarget("cuda", int(other.removeprefix("sm_")), 32)
         stand_ins.MULTIPROCESSORS[other], stand_ins.SHARED_MEMORY[other] = multiprocessors, shared_memory
-    promises = getattr(importlib.import_module(module), name)()
-    found = [
-        {"columns": int(number)} | binary(launch, target)
-        for number in columns
-        for launch in promises.launches(int(number), target)
-    ]
-    print(json.dumps(found))
+    for line in sys.stdin:
+        with contextlib.redirect_stdout(sys.stderr):
+            try:
+                answer: object = compiled(*json.loads(line))
+            except Exception:  # noqa: BLE001
+                answer = traceback.format_exc()
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

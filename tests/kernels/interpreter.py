@@ -6,6 +6,7 @@ looking through all of `triton.language` at every call of a device function, and
 """
 
 import contextlib
+import ctypes
 import functools
 import math
 import operator
@@ -26,7 +27,7 @@ def install() -> None:
     """
     parts = (
         "ReduceOps.generic_reduce", "_patch_lang", "_convert_float", "np_erf_fp32", "interpreter_builder.options",
-        "InterpreterOptions.sanitize_overflow",
+        "InterpreterOptions.sanitize_overflow", "_interpreter.load", "_interpreter.store",
     )  # fmt: skip
     for part in parts:
         try:
@@ -37,6 +38,8 @@ def install() -> None:
     interpreter._patch_lang = once_a_launch(interpreter._patch_lang)
     interpreter._convert_float = converted_at_once(interpreter._convert_float)
     interpreter.np_erf_fp32 = erf
+    memory = interpreter._interpreter
+    memory.load, memory.store = loaded(memory.load), stored(memory.store)
     interpreter._get_np_dtype = numpy_dtypes(interpreter._get_np_dtype)
     interpreter._validate_np_data_size = sizes(interpreter._validate_np_data_size)
     tl.dtype.__eq__, tl.pointer_type.__eq__, tl.block_type.__eq__ = map(
@@ -88,6 +91,68 @@ def once_a_launch(patch: Callable) -> Callable:
         return Launch()
 
     return patched
+
+
+def loaded(load: Callable) -> Callable:
+    """Numbers that lie side by side at once: the interpreter goes number by number."""
+
+    def found(at: np.ndarray, inside: np.ndarray, other: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        pieces = side_by_side(at, inside, dtype.itemsize) if other.dtype == dtype else None
+        if pieces is None:
+            return load(at, inside, other, dtype)
+        result = np.array(other).reshape(-1)
+        for first, count, address in pieces:
+            result[first : first + count] = numbers_at(address, count, dtype)
+        return result.reshape(at.shape)
+
+    return found
+
+
+def stored(store: Callable) -> Callable:
+    def done(at: np.ndarray, values: np.ndarray, inside: np.ndarray) -> None:
+        pieces = side_by_side(at, inside, values.itemsize)
+        if pieces is None:
+            return store(at, values, inside)
+        values = values.reshape(-1)
+        for first, count, address in pieces:
+            numbers_at(address, count, values.dtype)[:] = values[first : first + count]
+
+    return done
+
+
+def side_by_side(at: np.ndarray, inside: np.ndarray, size: int) -> list[tuple[int, int, int]] | None:
+    """Of a block's addresses those inside, as pieces (first, count, address); None where that is no gain.
+
+    A piece is a row of the block, or all of it, up to where its mask ends.
+    """
+    width = at.shape[-1]
+    if at.size < 1024 or inside.shape != at.shape:
+        return None
+    addresses, mask = at.reshape(-1), inside.reshape(-1)
+    if (whole := piece(addresses, mask, 0, size)) is not None:
+        return whole
+    if width < 512:
+        return None
+    rows = [piece(addresses[i : i + width], mask[i : i + width], i, size) for i in range(0, at.size, width)]
+    return None if None in rows else [one for row in rows for one in row]
+
+
+def piece(at: np.ndarray, mask: np.ndarray, first: int, size: int) -> list[tuple[int, int, int]] | None:
+    count = np.count_nonzero(mask)
+    if not count:
+        return []
+    if not mask[:count].all() or not np.array_equal(at[:count] - at[0], steps(size)[:count]):
+        return None
+    return [(first, count, int(at[0]))]
+
+
+@functools.cache
+def steps(size: int) -> np.ndarray:
+    return np.arange(tl.core.TRITON_MAX_TENSOR_NUMEL, dtype=np.uint64) * np.uint64(size)
+
+
+def numbers_at(address: int, count: int, dtype: np.dtype) -> np.ndarray:
+    return np.frombuffer((ctypes.c_char * (count * dtype.itemsize)).from_address(address), dtype)
 
 
 def numpy_dtypes(numpy_dtype: Callable) -> Callable:

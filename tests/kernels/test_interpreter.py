@@ -60,6 +60,45 @@ def test_the_language_is_whole_again_after_a_launch():
     assert (tl.load, tl.core.load, tl.tensor.__add__, tl.sum) == before
 
 
+@triton.jit
+def _copy_kernel(x_ptr, y_ptr, row, step, count, other, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    rows, columns = tl.arange(0, ROWS)[:, None] * row, tl.arange(0, BLOCK)[None, :]
+    inside = (rows // row * BLOCK + columns < count) & (columns != other)
+    x = tl.load(x_ptr + rows + columns * step, mask=inside, other=7.0)
+    tl.store(y_ptr + rows + columns * step, x, mask=inside)
+    tl.store(y_ptr + 30000 + tl.arange(0, ROWS)[:, None] * BLOCK + columns, x)
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.int64, torch.int8), ids=str)
+@pytest.mark.parametrize(
+    "row, step, count, other",
+    (
+        (1024, 1, 4096, -1),  # one piece
+        (1024, 1, 2500, -1),  # up to the middle of a row
+        (1500, 1, 2500, -1),  # rows apart
+        (1500, 1, 4096, 3),  # a hole in each row
+        (5000, 2, 4096, -1),  # every other number
+        (500, 1, 4096, -1),  # rows that overlap
+        (1024, 1, 0, -1),  # nothing
+    ),
+)
+def test_memory_is_read_and_written_as_number_by_number(row, step, count, other, dtype, monkeypatch):
+    x = torch.arange(40000).remainder(101).to(dtype)
+    found = []
+    for at_once in (True, False):
+        y = torch.full((40000,), 5, dtype=dtype)
+        if not at_once:
+            monkeypatch.setattr(interpreter, "side_by_side", lambda *_: None)
+        _copy_kernel[(1,)](x, y, row, step, count, other, ROWS=4, BLOCK=1024)
+        found.append(y)
+    assert torch.equal(*found)
+    expected = x.as_strided((4, 1024), (row, step)).reshape(-1).clone()
+    expected[count:] = 7
+    if other >= 0:
+        expected[other::1024] = 7
+    assert torch.equal(found[0][30000:34096], expected)
+
+
 @pytest.mark.parametrize("watched", (False, True))
 def test_overflow_is_an_error_where_it_is_watched(watched):
     x, y = torch.full((16,), 2**30, dtype=torch.int32), torch.zeros(16, dtype=torch.int32)

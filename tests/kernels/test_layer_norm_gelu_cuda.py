@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from snippets.validation.equivalence import check
-from tests.benchmarks.cuda import launched, machine_code
+from tests.benchmarks.cuda import launched
 from tests.kernels import cuda, on_host
 from tests.kernels import test_layer_norm_gelu as in_triton
 from tests.kernels.conftest import load
@@ -84,7 +84,7 @@ def launches(columns, dtype=torch.bfloat16):
 def test_published_rows_spill_nothing_and_move_16_bytes_at_once(target):
     for columns in PUBLISHED if target == "sm_90" else PUBLISHED[1:2]:
         for launch in launches(columns):
-            facts = machine_code(kernel, launch, target).facts
+            facts = cuda.facts(kernel, launch, target)
             assert facts.spilled <= SPILLS.get((launch.name, target), 0) and facts.fp64 == 0, facts
             if launch.name != "layer_norm_gelu_sum":
                 assert facts.stores[128] and facts.loads.get(128, 0) and facts.registers <= 65536 // launch.threads, (
@@ -97,15 +97,15 @@ def test_published_rows_spill_nothing_and_move_16_bytes_at_once(target):
 def test_other_rows_and_fp32_spill_nothing(columns):
     for dtype in (torch.bfloat16, torch.float32):
         for launch in launches(columns, dtype):
-            assert machine_code(kernel, launch, "sm_90").facts.spilled <= SPILLS.get((launch.name, "sm_90"), 0), launch
+            assert cuda.facts(kernel, launch, "sm_90").spilled <= SPILLS.get((launch.name, "sm_90"), 0), launch
 
 
 @cuda.compiles
 def test_sums_of_16_bit_numbers_are_made_by_tensor_cores():
     for dtype, products in ((torch.bfloat16, True), (torch.float32, False)):
         forward, backward, last = launches(4096, dtype)
-        assert bool(machine_code(kernel, forward, "sm_90").facts.tensor_core) == products
-        assert not any(machine_code(kernel, other, "sm_90").facts.tensor_core for other in (backward, last))
+        assert bool(cuda.facts(kernel, forward, "sm_90").tensor_core) == products
+        assert not any(cuda.facts(kernel, other, "sm_90").tensor_core for other in (backward, last))
 
 
 @cuda.needs_nvcc

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.benchmarks.cuda import launched, machine_code
+from tests.benchmarks.cuda import launched
 from tests.kernels import cuda, on_host
 from tests.kernels import test_swiglu as in_triton
 from tests.kernels.conftest import load
@@ -85,7 +85,7 @@ def test_nothing_spills_and_16_bytes_are_moved_at_once(target):
         for activation in ("silu", "gelu"):
             step = lambda: (kernel._forward(*given, activation), kernel._backward(dy, *given, activation))  # noqa: B023, E731
             for launch in launched(kernel, step):
-                facts = machine_code(kernel, launch, target).facts
+                facts = cuda.facts(kernel, launch, target)
                 assert facts.spilled == 0 and facts.fp64 == 0, facts
                 assert facts.stores[128] and facts.loads[128] and 32 not in facts.loads, facts
 
