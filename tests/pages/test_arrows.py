@@ -14,7 +14,7 @@ PARTS = (
     ("snippets",),
     ("docs.pages",),  # the notebooks
     ("tests.benchmarks",),
-    tuple(f"docs.publish.{module}" for module in ("errors", "units", "place", "palette", "markup")),
+    tuple(f"docs.publish.{module}" for module in ("errors", "kept", "units", "place", "palette", "markup")),
     ("docs.publish.markdown",),
     ("docs.publish.records",),
     ("docs.publish.evidence",),

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 import triton
 
@@ -23,13 +24,15 @@ def main(names: list[str]) -> int:
         return 2
     try:
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as beside:
-            others = beside.submit(_others) if any(not build.is_fresh(name) for name in known) and not names else None
+            others = (
+                [] if names else [partial(inductor.fresh), *(partial(cuda.results, name) for name in kernel_files())]
+            )
+            waiting = [] if all(map(build.is_fresh, known)) else [beside.submit(other) for other in others]
             build.build(names or known, _report)
-            _report("")
-            if others:
-                others.result()
-            elif not names:
-                _others()
+            for other in waiting:
+                other.result()
+        for other in others:
+            other()  # where Triton's kernels were kept, these are as a rule
     except (Refused, PublishError) as error:
         _report("")
         print(error, file=sys.stderr)
@@ -37,13 +40,6 @@ def main(names: list[str]) -> int:
     _report("")
     print(f"kernels compiled ahead of time: {time.perf_counter() - began:.0f} s", file=sys.stderr)
     return 0
-
-
-def _others() -> None:
-    """What is not Triton's: C++ that Inductor writes, and kernels in CUDA C++."""
-    inductor.fresh()
-    for name in kernel_files():
-        cuda.results(name)
 
 
 def _report(line: str) -> None:

@@ -13,12 +13,15 @@ digests = Kept("digests")
 
 def row_is_stale(sources: Sources, root: Path = ROOT) -> bool:
     """Whether the code timed, its case or the method differs from what a row or a sweep measured."""
-    return _digest((*sources.files, *METHOD), root) != sources.hash
+    return _digest(tuple(sources.files), root) != sources.hash
 
 
 def capture_is_stale(sources: Sources, root: Path = ROOT) -> bool:
     """Whether the code that printed a capture has changed since."""
-    return _digest(tuple(sources.files), root) != sources.hash
+    try:
+        return _kept(tuple((name, (root / name).read_text(encoding="utf-8")) for name in sources.files)) != sources.hash
+    except (OSError, SyntaxError):
+        return True
 
 
 def forget() -> None:
@@ -30,10 +33,15 @@ def forget() -> None:
 def _digest(files: tuple[str, ...], root: Path) -> str | None:
     """The hash as the code is now; None where a file is gone or broken."""
     try:
-        texts = [(name, (root / name).read_text(encoding="utf-8")) for name in files]
-        return digests.get(key(texts, _how()), lambda: digest_texts(texts))
+        return _kept(tuple((name, (root / name).read_text(encoding="utf-8")) for name in (*files, *METHOD)))
     except (OSError, SyntaxError):
         return None
+
+
+@cache
+def _kept(texts: tuple[tuple[str, str], ...]) -> str:
+    """To parse takes longer than to read."""
+    return digests.get(key(texts, _how()), lambda: digest_texts(texts))
 
 
 @cache
