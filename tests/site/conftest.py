@@ -52,7 +52,7 @@ NO_BROWSER = "no Chromium: install one (apt-get install chromium), or fetch Play
 DESKTOP: ViewportSize = {"width": 1280, "height": 900}
 PATIENCE = 120_000  # ms: the machine may be busy with other tests
 PACKED = {"text/html", "text/css", "text/javascript", "application/javascript", "application/json", "image/svg+xml"}
-COMPILED = {"text/css", "text/javascript", "application/javascript"}  # by the browser, once for all pages
+LASTING = {"text/css", "text/javascript", "application/javascript", "font/woff2"}  # loaded once for all pages
 
 expect.set_options(timeout=PATIENCE)
 
@@ -154,7 +154,7 @@ def handler(site: Site) -> type[BaseHTTPRequestHandler]:
             self.send_response(200 if content is not None else 404)
             self.send_header("Content-Type", f"{kind}; charset=utf-8" if packed else kind)
             self.send_header("Content-Length", str(len(body)))
-            self.send_header("Cache-Control", "max-age=3600" if kind in COMPILED else "no-store")
+            self.send_header("Cache-Control", "max-age=3600" if kind in LASTING else "no-store")
             if packed:
                 self.send_header("Content-Encoding", "gzip")
             self.end_headers()

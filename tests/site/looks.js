@@ -1,39 +1,32 @@
-// (known) => the looks of a page that are not among these. Elements that have them get the attribute data-rp-look: their
-// contrast is to be checked, in both modes. Three of each look, as elements that look alike have one contrast, on
-// whichever page. Two look alike where name, classes, colours, backgrounds and type are the same, in light and in dark,
-// for them and for all that they lie in.
+// rpLight(): notes how a page's words look in light mode.
+//
+// rpLooks(known): switches to dark mode as a reader does, and gives the looks that are not among these. Elements that have
+// them get the attribute data-rp-look: their contrast is to be checked, in both modes. Three of each look, as elements
+// that look alike have one contrast, on whichever page. Two look alike where name, classes, colours, backgrounds and type
+// are the same, in light and in dark, for them and for all that they lie in.
 //
 // rpShorten(): for the other rules, which take their time for each element, the rest of a long table or listing goes. It
 // is made as its beginning is.
-(known) => {
-  const SCHEMES = ["default", "slate"]
+//
+// rpSwitch(scheme): to "default" or "slate".
+(() => {
   const ALIKE = 3
   const LONG = [["tbody", 3], [".highlight pre > code", 60]]
   const DECISIVE = [
     "display", "visibility", "color", "fill", "backgroundColor", "backgroundImage", "opacity", "fontSize", "fontWeight",
     "textDecorationLine",
   ]
-
   const body = document.body
-  const chosen = body.dataset.mdColorScheme
   const written = new Set() // elements with words of their own
-  const around = new Set([body]) // those, and all that they lie in
-  const words = document.createTreeWalker(body, NodeFilter.SHOW_TEXT)
-  while (words.nextNode()) {
-    let element = words.currentNode.parentElement
-    if (written.has(element) || !words.currentNode.data.trim()) continue
-    for (written.add(element); !around.has(element); element = element.parentElement) around.add(element)
-  }
-  const elements = [body, ...body.querySelectorAll("*")].filter((element) => around.has(element))
-  const styles = elements.map((element) => `${element.localName} ${element.getAttribute("class")}`)
-  for (const scheme of SCHEMES) {
-    body.dataset.mdColorScheme = scheme
-    elements.forEach((element, at) => {
+  const styles = new Map() // of those and of all that they lie in, from the outside
+  const sample = []
+
+  const note = () => {
+    for (const [element, before] of styles) {
       const style = getComputedStyle(element)
-      for (const name of DECISIVE) styles[at] += `|${style[name]}`
-    })
+      styles.set(element, before + DECISIVE.map((name) => style[name]).join("|"))
+    }
   }
-  body.dataset.mdColorScheme = chosen
 
   const hash = (text) => {
     let [one, other] = [1, 2]
@@ -44,21 +37,48 @@
     }
     return `${(one >>> 0).toString(36)}${(other >>> 0).toString(36)}`
   }
-  const seen = new Set(known)
-  const names = new Map() // of looks: a hash of the parent's and of the element's own style
-  const look = new Map([[body.parentElement, ""]])
-  const count = new Map()
-  const sample = []
-  elements.forEach((element, at) => {
-    const key = `${look.get(element.parentElement)}|${styles[at]}`
-    if (!names.has(key)) names.set(key, hash(key))
-    const name = names.get(key)
-    look.set(element, name)
-    if (!written.has(element) || seen.has(name)) return
-    count.set(name, (count.get(name) ?? 0) + 1)
-    if (count.get(name) <= ALIKE) sample.push(element)
-  })
-  for (const element of sample) element.dataset.rpLook = ""
+
+  window.rpLight = () => {
+    const around = new Set([body])
+    const words = document.createTreeWalker(body, NodeFilter.SHOW_TEXT)
+    while (words.nextNode()) {
+      let element = words.currentNode.parentElement
+      if (written.has(element) || !words.currentNode.data.trim()) continue
+      for (written.add(element); !around.has(element); element = element.parentElement) around.add(element)
+    }
+    for (const element of [body, ...body.querySelectorAll("*")])
+      if (around.has(element)) styles.set(element, `${element.localName} ${element.getAttribute("class")}`)
+    note()
+  }
+
+  window.rpSwitch = async (scheme) => {
+    const labels = [...document.querySelectorAll("[data-md-component=palette] label")]
+    labels.find((label) => label.checkVisibility()).click()
+    for (let waits = 0; body.dataset.mdColorScheme !== scheme; waits++) {
+      if (waits > 10000) throw new Error(`the button in the header does not lead to ${scheme}`)
+      await new Promise((done) => setTimeout(done, 10))
+    }
+  }
+
+  window.rpLooks = async (known) => {
+    await rpSwitch("slate")
+    note()
+    const seen = new Set(known)
+    const names = new Map() // of looks: a hash of the parent's and of the element's own style
+    const look = new Map()
+    const count = new Map()
+    for (const [element, style] of styles) {
+      const key = `${look.get(element.parentElement)}|${style}`
+      if (!names.has(key)) names.set(key, hash(key))
+      const name = names.get(key)
+      look.set(element, name)
+      if (!written.has(element) || seen.has(name)) continue
+      count.set(name, (count.get(name) ?? 0) + 1)
+      if (count.get(name) <= ALIKE) sample.push(element)
+    }
+    for (const element of sample) element.dataset.rpLook = ""
+    return [...count.keys()]
+  }
 
   window.rpShorten = () => {
     const kept = new Set()
@@ -67,5 +87,4 @@
       for (const each of document.querySelectorAll(long))
         for (const child of [...each.children].slice(most)) if (!kept.has(child)) child.remove()
   }
-  return [...count.keys()]
-}
+})()

@@ -3,7 +3,7 @@
 import hashlib
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,11 +110,12 @@ def faults_of(site: Site, page: Page, url: str, asked: list[str] | None = None) 
     page.emulate_media(color_scheme="light", reduced_motion="reduce")
     page.set_viewport_size(DESKTOP)
     with traffic_of(page) as traffic:
+        found: list[str] = []
         try:
-            found = list(faults_seen(site, page, url, traffic))
+            found.extend(faults_seen(site, page, url, traffic))
             page.evaluate("localStorage.clear(), sessionStorage.clear()")
         except Error as error:
-            found = [f"browser: {error.message}"]
+            found.append(f"browser: {error.message}")
     found += [f"console: {message}" for message in traffic.messages]
     found += [f"host: {host}" for host in traffic.hosts - {"", urlsplit(site.address).netloc}]
     if asked is not None:
@@ -128,13 +129,11 @@ def faults_seen(site: Site, page: Page, url: str, traffic: Traffic) -> Iterator[
     if page.evaluate(SETTLED):
         yield from length(page)
     yield from weight(traffic.responses)
-    page.evaluate(OPEN)
+    page.evaluate(f"{OPEN};\n{LOOKS};\nrpLight()")
     yield from wide_code(page)
-    looks = page.evaluate(LOOKS, sorted(site.looks))
     yield from wide_pages(page)
-    page.evaluate("rpShorten()")  # before the page is laid out again
     page.set_viewport_size(DESKTOP)
-    found = in_both_modes(page, looks)
+    looks, found = in_both_modes(page, site.looks)
     yield from found
     if not found:
         site.looks.update(looks)
@@ -163,20 +162,30 @@ def wide_pages(page: Page) -> Iterator[str]:
 
 
 def weight(responses: list[Response]) -> Iterator[str]:
-    """Everything that the first view transfers, fonts included; the search's index waits until somebody searches."""
+    """All that the first view transfers, fonts included; the search's index waits until somebody searches.
+
+    The browser names all fonts that it has kept: of those that only other pages need, too, the bytes count.
+    """
     sizes = {each.url: int(each.headers.get("content-length", 0)) for each in responses}
     if not 50_000 < sum(sizes.values()) < MOST_BYTES:
         yield f"weight: {sum(sizes.values())} bytes, expected more than 50000 and less than {MOST_BYTES}: {sizes}"
 
 
-def in_both_modes(page: Page, looks: list[str], context: str = "document") -> list[str]:
-    """What axe finds in light mode, and in dark mode for these looks, where LOOKS found any."""
+def in_both_modes(page: Page, known: Iterable[str], context: str = "document") -> tuple[list[str], list[str]]:
+    """The looks of a page in light mode that are not known yet, and what axe finds in both modes.
+
+    Contrast is that of these looks.
+    """
+    looks = page.evaluate(
+        "async (known) => { const looks = await rpLooks(known); rpShorten(); return looks }", [*known]
+    )
     page.add_script_tag(url="/axe.js")
     page.evaluate(LOOKS_ALONE)
-    found = violations(page, "light", EVERYTHING, context)
-    page.locator("[data-md-component=palette] label:visible").dispatch_event("click")
-    page.wait_for_selector("body[data-md-color-scheme=slate]")
-    return found + (violations(page, "dark", COLOURS, context) if looks else [])
+    found = violations(page, "dark", EVERYTHING, context)
+    if looks:
+        page.evaluate("rpSwitch('default')")
+        found += violations(page, "light", COLOURS, context)
+    return looks, found
 
 
 def violations(page: Page, scheme: str, options: dict, context: str = "document") -> list[str]:
