@@ -60,6 +60,6 @@ class Visited:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    properties = [dict(report.user_properties) for report in terminalreporter.getreports("passed")]
-    if count := sum(found.get(LEFT_OUT, 0) for found in properties):
+    reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+    if count := sum(dict(report.user_properties).get(LEFT_OUT, 0) for report in reports if report.when == "call"):
         terminalreporter.write_line(f"{count} pages of the site are the same as when they passed; --fresh visits them")
