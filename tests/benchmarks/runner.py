@@ -119,7 +119,7 @@ def plan(
 def run(
     todo: Points, device: torch.device, record: Record, report: Report, progress: Callable, seconds: float = math.inf
 ) -> int:
-    """Measure the ceilings, then the cases' points, until the seconds are used up; returns how many points it measured.
+    """Measure the ceilings, then the cases' points, until the seconds are used up; returns how many points that were.
 
     The first point of each case comes first, then the second ones. The record is written after each.
     """
@@ -130,8 +130,6 @@ def run(
         record.content["ceilings"] = method.ceilings(device)
     done = 0
     for name, point in progress(in_rounds(todo)):
-        if time.monotonic() > last:
-            break
         case = load(files[name])
         if name not in sources:
             sources[name] = sources_of(case, files[name])
@@ -146,6 +144,8 @@ def run(
         record.add(rows, failures)
         done += 1
         tidy(device)
+        if time.monotonic() > last:
+            break
     gc.unfreeze()
     return done
 

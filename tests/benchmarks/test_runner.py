@@ -481,7 +481,7 @@ def test_after_the_seconds_no_point_begins_and_a_line_says_how_to_go_on(
     edit(house / "tests/benchmarks/first.py", *TWO)
     clock = itertools.count()  # a second passes whenever the runner looks
     monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: next(clock), perf_counter=time.perf_counter))
-    assert bench(house, "--seconds", "1.5") == 0
+    assert bench(house, "--seconds", "0.5") == 0
     assert {row["direction"] for (record,) in [records(house)] for row in record["rows"]} == {"forward"}
     line = "1 of 2 points are from this machine; `nox -s bench -- --skip-fresh` measures the rest"
     assert capsys.readouterr().out.splitlines()[-1] == line

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
@@ -24,15 +25,13 @@ def main(names: list[str]) -> int:
         return 2
     try:
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as beside:
-            others = (
-                [] if names else [partial(inductor.fresh), *(partial(cuda.results, name) for name in kernel_files())]
-            )
-            waiting = [] if all(map(build.is_fresh, known)) else [beside.submit(other) for other in others]
+            others: list[Callable[[], object]] = [inductor.fresh, *(partial(cuda.results, n) for n in kernel_files())]
+            waiting = [beside.submit(other) for other in others if not names and not all(map(build.is_fresh, known))]
             build.build(names or known, _report)
-            for other in waiting:
-                other.result()
-        for other in others:
-            other()  # where Triton's kernels were kept, these are as a rule
+            for task in waiting:
+                task.result()
+        for other in others if not names else ():
+            other()  # where Triton's kernels are kept, these are as a rule
     except (Refused, PublishError) as error:
         _report("")
         print(error, file=sys.stderr)
