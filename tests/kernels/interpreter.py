@@ -73,21 +73,26 @@ def once_a_launch(patch: Callable) -> Callable:
         seen = {id(value) for value in function.__globals__.values()}
         return id(tl) in seen, id(tl.core) in seen
 
-    def changed(function: Callable, key: tuple) -> object:
-        if key not in changes:
-            scope = patch(function)
-            if not scopes:  # otherwise a part of it has been changed before
-                changes[key] = [(owner, name, getattr(owner, name)) for owner, name, _ in scope._changes]
-            return scope
-        scope = interpreter._LangPatchScope()
-        for change in changes[key]:
-            scope.set_attr(*change)
-        return scope
+    def learn(function: Callable, key: tuple) -> None:
+        active = list(scopes)
+        Launch().restore()  # what has been changed before would not be seen
+        scope = patch(function)
+        changes[key] = [(owner, name, getattr(owner, name)) for owner, name, _ in scope._changes]
+        scope.restore()
+        for each in active:
+            change(each)
+
+    def change(key: tuple) -> None:
+        scopes[key] = interpreter._LangPatchScope()
+        for each in changes[key]:
+            scopes[key].set_attr(*each)
 
     def patched(function: Callable) -> Launch:
         key = languages(function)
+        if key not in changes:
+            learn(function, key)
         if key not in scopes:
-            scopes[key] = changed(function, key)
+            change(key)
         return Launch()
 
     return patched
