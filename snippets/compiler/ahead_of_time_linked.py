@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -43,13 +42,17 @@ def needs(package: Path) -> list[str]:
 # --8<-- [end:needs]
 
 
-def build(path: str) -> None:
-    """For a process of its own, under the compiler that `CXX` names."""
+def build(path: Path, compiler: str) -> None:
+    """A package of one layer, as a process makes it that finds this compiler in `CXX`."""
     model, x = nn.Linear(64, 32).to(DEVICE).eval(), torch.ones(8, 64, device=DEVICE)
     with torch.no_grad():
         program = torch.export.export(model, (x,))
-    with torch._inductor.config.patch({"cpp.vec_isa_ok": True}):  # there is nothing for a processor in it
-        torch._inductor.aoti_compile_and_package(program, package_path=path)
+    options = {
+        "cpp.cxx": (None, compiler),
+        "cpp.vec_isa_ok": False,  # the one product is left to a library: there is nothing for a processor in it
+        "aot_inductor.precompile_headers": False,  # they take longer than this one file
+    }
+    torch._inductor.aoti_compile_and_package(program, package_path=str(path), inductor_configs=options)
 
 
 def load(path: str) -> None:
@@ -58,38 +61,25 @@ def load(path: str) -> None:
     print(f"returns {len(model.boxed_run([torch.ones(8, 64, device=DEVICE)])[0])} rows")
 
 
-def child(what: str, path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "snippets.compiler.ahead_of_time_linked", what, str(path)],
-        cwd=ROOT,
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 def tried(static: bool, folder: Path) -> str:
     """Build a package with the usual compiler, or one that links statically; say what it needs, and load it."""
-    compiler, name = os.environ.get("CXX") or "g++", "static" if static else "usual"
-    package = folder / f"{name}.pt2"
+    compiler, package = os.environ.get("CXX") or "g++", folder / f"{'static' if static else 'usual'}.pt2"
     if static:
         wrapper = folder / "g++-static"
         wrapper.write_text(STATIC.format(compiler=shlex.quote(compiler)))
         wrapper.chmod(0o755)
         compiler = str(wrapper)
-    done = child("build", package, CXX=compiler)
-    if done.returncode:
-        raise RuntimeError(f"no package: {done.stderr.strip().splitlines()[-1]}")
-    done = child("load", package)
+    build(package, compiler)
+    command = [sys.executable, "-m", "snippets.compiler.ahead_of_time_linked", str(package)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     said = re.search(r"^Error: .*", done.stderr, re.MULTILINE)
     ended = signal.Signals(-done.returncode).name if done.returncode < 0 else done.stdout.strip()
     return f"{'yes' if SHARED in needs(package) else 'no':<22}{said[0] if said else ended}"
 
 
 def main(ways: tuple[bool, ...] = (False, True)) -> None:
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
-        rows = list(pool.map(lambda static: tried(static, Path(folder)), ways))
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [tried(static, Path(folder)) for static in ways]
     print("==== linked")
     print(f"{'linked with':<22}{'needs ' + SHARED:<22}loaded")
     for static, row in zip(ways, rows, strict=True):
@@ -98,6 +88,6 @@ def main(ways: tuple[bool, ...] = (False, True)) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:]:
-        {"build": build, "load": load}[sys.argv[1]](sys.argv[2])
+        load(sys.argv[1])
     else:
         main()

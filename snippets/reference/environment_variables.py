@@ -9,7 +9,6 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -154,15 +153,20 @@ def import_options() -> None:
     import torch.compiler.config  # noqa: F401
 
 
-def print_options() -> None:
-    """For the process that asks: every option's value under this process's variables."""
+def options() -> dict[str, str]:
+    """Every option's value under this process's variables."""
     import_options()
     usual = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     values = {path: repr(option(path)).strip("'") for path in OPTIONS}
     threads = f"{INDUCTOR}.compile_threads"
     if values[threads] == str(min(32, usual or 1)) and "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:
         values[threads] = "cores, 32 at most"  # not this machine's number
-    print(json.dumps(values))
+    return values
+
+
+def print_options() -> None:
+    """For the process that asks."""
+    print(json.dumps(options()))
 
 
 # --8<-- [start:precedence]
@@ -183,18 +187,15 @@ def print_precedence() -> None:
 
 def precedence(folder: Path) -> Iterator[tuple[str, str]]:
     given = {"TORCHINDUCTOR_MAX_AUTOTUNE": "1", "TORCHINDUCTOR_FX_GRAPH_CACHE": "0"}
-    yield "precedence", child("precedence", given).stdout.strip()
+    yield "precedence", forked("precedence", given).stdout.strip()
 
 
 def tables() -> Iterator[tuple[str, str]]:
     """Each group's settings, with the values that the installed version has without a variable and with it."""
     tried = dict(each.variable.split("=", 1) for group in SETTINGS.values() for each in group if each.variable)
     sets = {each.variable.split("=")[0] for group in SETTINGS.values() for each in group if each.where in OPTIONS}
-    with ThreadPoolExecutor(2) as pool:
-        usual, changed = pool.map(
-            lambda extra: json.loads(child("options", extra).stdout),
-            ({}, {name: value for name, value in tried.items() if name in sets}),
-        )
+    changed = json.loads(child("options", {name: value for name, value in tried.items() if name in sets}).stdout)
+    usual = options()
     for name, group in SETTINGS.items():
         lines = []
         for variable, where in group:
@@ -219,8 +220,35 @@ def child(what: str, variables: Mapping[str, str]) -> subprocess.CompletedProces
         encoding="utf-8",
         check=False,
     )
+    return checked(done)
+
+
+def forked(what: str, variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """A copy of this process, which has imported torch and triton: for variables that are read later than that."""
+    assert not {DYNAMO, INDUCTOR, FUNCTORCH} & sys.modules.keys(), "the compiler's variables have been read"
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as out, tempfile.TemporaryFile("w+", encoding="utf-8") as error:
+        sys.stdout.flush()
+        if not (process := os.fork()):
+            status = 1
+            try:
+                os.dup2(out.fileno(), 1)
+                os.dup2(error.fileno(), 2)
+                os.environ.update(variables)
+                PROGRAMS[what]()
+                status = 0
+            except BaseException:  # noqa: BLE001  # what it raises is for the error output of this process alone
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                os._exit(status)
+        status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        printed = [(file.seek(0), file.read())[1] for file in (out, error)]
+    return checked(subprocess.CompletedProcess(what, status, *printed))
+
+
+def checked(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
     if done.returncode:
-        raise RuntimeError(f"{what}: {done.stderr.strip().splitlines()[-1]}")
+        raise RuntimeError(f"{done.args}: {done.stderr.strip().splitlines()[-1]}")
     return done
 
 
@@ -340,7 +368,7 @@ def record(line: str) -> set[str]:
 
 
 def debug(folder: Path) -> Iterator[tuple[str, str]]:
-    anew = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}  # what a cache answers leaves no files
+    anew = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}  # a cached graph leaves no files
     child("one kernel", anew | {"TORCH_COMPILE_DEBUG": "1", "TORCH_COMPILE_DEBUG_DIR": str(folder)})
     yield "TORCH_COMPILE_DEBUG", files(folder)
 
@@ -352,25 +380,22 @@ def stack(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def repro(folder: Path) -> Iterator[tuple[str, str]]:
-    verbose = child("broken backend", {"TORCHDYNAMO_VERBOSE": "1"})
-    usual = child("broken backend", {"TORCHDYNAMO_REPRO_AFTER": "dynamo", "TORCH_COMPILE_DEBUG_DIR": str(folder)})
+    verbose = forked("broken backend", {"TORCHDYNAMO_VERBOSE": "1"})
+    usual = forked("broken backend", {"TORCHDYNAMO_REPRO_AFTER": "dynamo", "TORCH_COMPILE_DEBUG_DIR": str(folder)})
     yield "TORCHDYNAMO_VERBOSE", f"0: {usual.stdout.strip()}\n1: {verbose.stdout.strip()}"
     yield "TORCHDYNAMO_REPRO_AFTER", files(folder)
 
 
 def triton_dumps(folder: Path) -> Iterator[tuple[str, str]]:
-    lines = []
-    for given in ({}, {"TRITON_INTERPRET": "1"}):
-        lines.append(f"TRITON_INTERPRET={given.get('TRITON_INTERPRET', '0')}: {child('double', given).stdout.strip()}")
-    yield "TRITON_INTERPRET", "\n".join(lines)
+    said = forked("double", {}), child("double", {"TRITON_INTERPRET": "1"})
+    yield "TRITON_INTERPRET", "\n".join(f"TRITON_INTERPRET={n}: {done.stdout.strip()}" for n, done in enumerate(said))
     cache, dump = folder / "cache", folder / "dump"
     where = {"TRITON_CACHE_DIR": str(cache), "TRITON_DUMP_DIR": str(dump)}
-    said = [child("for a GPU", where).stdout.strip()]
+    first = forked("for a GPU", where)
     yield "TRITON_CACHE_DIR", files(cache)
     more = {"TRITON_ALWAYS_COMPILE": "1", "TRITON_KERNEL_DUMP": "1", "MLIR_ENABLE_DUMP": "1"}
-    done = child("for a GPU", where | more)
-    said.append(done.stdout.strip())
-    yield "TRITON_ALWAYS_COMPILE", "\n".join(f"{value}: {line}" for value, line in zip("01", said, strict=True))
+    done = forked("for a GPU", where | more)
+    yield "TRITON_ALWAYS_COMPILE", f"0: {first.stdout.strip()}\n1: {done.stdout.strip()}"
     yield "TRITON_KERNEL_DUMP", files(dump)
     passes = [line for line in done.stderr.splitlines() if "IR Dump Before" in line]
     yield "MLIR_ENABLE_DUMP", "\n".join([*passes[:2], "...", passes[-1]])
@@ -495,18 +520,25 @@ def effects() -> Iterator[tuple[str, str]]:
     yield compare("torch.compiler.config.force_disable_caches", True, second_time)
 
 
-def print_effects() -> None:
-    """For the process that asks."""
+def everything() -> None:
+    """For a process that nobody has told anything about the compiler."""
+    printed: list[tuple[str, str]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for effect in (precedence, logs, debug, stack, repro, triton_dumps):
+            (own := Path(folder, effect.__name__)).mkdir()
+            printed += effect(own)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    import_options()
-    print(json.dumps(list(effects())))
+    printed += [*tables(), *effects()]
+    for name, text in printed:
+        print(f"==== {name}")
+        print(text.replace(folder, "/tmp"))
 
 
 PROGRAMS = {
+    "everything": everything,
     "options": print_options,
     "precedence": print_precedence,
-    "effects": print_effects,
     "two lengths": two_lengths,
     "one kernel": one_kernel,
     "wrong view": wrong_view,
@@ -518,21 +550,8 @@ PROGRAMS = {
 
 def main() -> None:
     """Print every group's defaults, and every effect that takes seconds on a CPU."""
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
-        running = []
-        for effect in (precedence, logs, debug, stack, repro, triton_dumps):
-            (own := Path(folder, effect.__name__)).mkdir()
-            running.append(pool.submit(list, effect(own)))
-        printed = [*tables(), *json.loads(child("effects", {}).stdout)]
-        for more in running:
-            printed += more.result()
-    for name, text in printed:
-        print(f"==== {name}")
-        print(text.replace(folder, "/tmp"))
+    print(child("everything", {}).stdout, end="")
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        PROGRAMS[sys.argv[1]]()
-    else:
-        main()
+    PROGRAMS[sys.argv[1]]() if sys.argv[1:] else main()

@@ -3,6 +3,7 @@
 Run `python -m snippets.validation.compiled_code_findings` to make them again; it needs no GPU.
 """
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -10,19 +11,22 @@ import tempfile
 import textwrap
 from pathlib import Path
 
+import triton
+
 from snippets.validation import compiled_code
 
 ROOT = Path(__file__).parents[2]
 
 
 def find(kernel: str, signature: str, warps: int, folder: Path = ROOT) -> None:
-    """Run the tool as one would in a shell, and print the command with what it says."""
+    """Print a command for the shell, and what the tool says to it."""
     arguments = [kernel, "--num-warps", str(warps), "--signature", signature]
     print(f"$ python -m {compiled_code.__name__} {kernel} \\")
-    print("\n    ".join(textwrap.wrap(f'    --num-warps {warps} --signature "{signature}"', 96)), flush=True)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", compiled_code.__name__, *arguments]
-    print(subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    print("\n    ".join(textwrap.wrap(f'    --num-warps {warps} --signature "{signature}"', 96)))
+    with contextlib.chdir(folder):
+        if compiled_code.main(arguments):
+            raise SystemExit(1)
+    print()
 
 
 # --8<-- [start:spill]
@@ -73,4 +77,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if triton.knobs.runtime.interpret:  # as for tests on a CPU; whether to, triton asks when it is imported
+        command = [sys.executable, *sys.orig_argv[1:]]
+        sys.exit(subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "0"}).returncode)
     main()
