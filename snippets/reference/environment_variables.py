@@ -2,6 +2,7 @@
 
 import json
 import logging
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -227,23 +228,19 @@ def forked(what: str, variables: Mapping[str, str]) -> subprocess.CompletedProce
     """A copy of this process, which has imported torch and triton: for variables that are read later than that."""
     assert not {DYNAMO, INDUCTOR, FUNCTORCH} & sys.modules.keys(), "the compiler's variables have been read"
     with tempfile.TemporaryFile("w+", encoding="utf-8") as out, tempfile.TemporaryFile("w+", encoding="utf-8") as error:
-        sys.stdout.flush()
-        if not (process := os.fork()):
-            status = 1
-            try:
-                os.dup2(out.fileno(), 1)
-                os.dup2(error.fileno(), 2)
-                os.environ.update(variables)
-                PROGRAMS[what]()
-                status = 0
-            except BaseException:  # noqa: BLE001  # what it raises is for the error output of this process alone
-                traceback.print_exc()
-            finally:
-                sys.stdout.flush()
-                os._exit(status)
-        status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-        printed = [(file.seek(0), file.read())[1] for file in (out, error)]
-    return checked(subprocess.CompletedProcess(what, status, *printed))
+
+        def run() -> None:
+            os.dup2(out.fileno(), 1)
+            os.dup2(error.fileno(), 2)
+            os.environ.update(variables)
+            PROGRAMS[what]()
+
+        process = multiprocessing.get_context("fork").Process(target=run)
+        process.start()
+        process.join()
+        out.seek(0)
+        error.seek(0)
+        return checked(subprocess.CompletedProcess(what, process.exitcode or 0, out.read(), error.read()))
 
 
 def checked(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
@@ -369,14 +366,9 @@ def record(line: str) -> set[str]:
 
 def debug(folder: Path) -> Iterator[tuple[str, str]]:
     anew = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}  # a cached graph leaves no files
+    anew["TORCHINDUCTOR_VEC_ISA_OK"] = "0"  # no vector instructions, and so no trials of them
     child("one kernel", anew | {"TORCH_COMPILE_DEBUG": "1", "TORCH_COMPILE_DEBUG_DIR": str(folder)})
     yield "TORCH_COMPILE_DEBUG", files(folder)
-
-
-def stack(folder: Path) -> Iterator[tuple[str, str]]:
-    shown = child("wrong view", {"TORCH_SHOW_CPP_STACKTRACES": "1"}).stdout.splitlines()
-    frames = "calls of C++ follow" if len(shown) > 3 else "nothing follows"
-    yield "TORCH_SHOW_CPP_STACKTRACES", "\n".join([*(line.partition(" at /")[0] for line in shown[:2]), frames])
 
 
 def repro(folder: Path) -> Iterator[tuple[str, str]]:
@@ -386,9 +378,13 @@ def repro(folder: Path) -> Iterator[tuple[str, str]]:
     yield "TORCHDYNAMO_REPRO_AFTER", files(folder)
 
 
-def triton_dumps(folder: Path) -> Iterator[tuple[str, str]]:
-    said = forked("double", {}), child("double", {"TRITON_INTERPRET": "1"})
-    yield "TRITON_INTERPRET", "\n".join(f"TRITON_INTERPRET={n}: {done.stdout.strip()}" for n, done in enumerate(said))
+def triton_and_cpp(folder: Path) -> Iterator[tuple[str, str]]:
+    both = child("wrong view, double", {"TORCH_SHOW_CPP_STACKTRACES": "1", "TRITON_INTERPRET": "1"})
+    *shown, doubled = both.stdout.strip().splitlines()
+    frames = "calls of C++ follow" if len(shown) > 3 else "nothing follows"
+    yield "TORCH_SHOW_CPP_STACKTRACES", "\n".join([*(line.partition(" at /")[0] for line in shown[:2]), frames])
+    usual = forked("double", {}).stdout.strip()
+    yield "TRITON_INTERPRET", f"TRITON_INTERPRET=0: {usual}\nTRITON_INTERPRET=1: {doubled}"
     cache, dump = folder / "cache", folder / "dump"
     where = {"TRITON_CACHE_DIR": str(cache), "TRITON_DUMP_DIR": str(dump)}
     first = forked("for a GPU", where)
@@ -524,7 +520,7 @@ def everything() -> None:
     """For a process that nobody has told anything about the compiler."""
     printed: list[tuple[str, str]] = []
     with tempfile.TemporaryDirectory() as folder:
-        for effect in (precedence, logs, debug, stack, repro, triton_dumps):
+        for effect in (precedence, logs, debug, repro, triton_and_cpp):
             (own := Path(folder, effect.__name__)).mkdir()
             printed += effect(own)
     warnings.simplefilter("ignore")
@@ -554,4 +550,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    PROGRAMS[sys.argv[1]]() if sys.argv[1:] else main()
+    if sys.argv[1:]:
+        for name in sys.argv[1].split(", "):
+            PROGRAMS[name]()
+    else:
+        main()

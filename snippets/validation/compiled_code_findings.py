@@ -4,6 +4,7 @@ Run `python -m snippets.validation.compiled_code_findings` to make them again; i
 """
 
 import contextlib
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import tempfile
 import textwrap
 from pathlib import Path
 
+import torch  # noqa: F401  # the kernels' files do, once for all
 import triton
 
 from snippets.validation import compiled_code
@@ -19,13 +21,16 @@ ROOT = Path(__file__).parents[2]
 
 
 def find(kernel: str, signature: str, warps: int, folder: Path = ROOT) -> None:
-    """Print a command for the shell, and what the tool says to it."""
+    """Print a command for the shell, and what the tool says to it: in a copy of this process, which has imported."""
     arguments = [kernel, "--num-warps", str(warps), "--signature", signature]
     print(f"$ python -m {compiled_code.__name__} {kernel} \\")
-    print("\n    ".join(textwrap.wrap(f'    --num-warps {warps} --signature "{signature}"', 96)))
+    print("\n    ".join(textwrap.wrap(f'    --num-warps {warps} --signature "{signature}"', 96)), flush=True)
+    process = multiprocessing.get_context("fork").Process(target=lambda: sys.exit(compiled_code.main(arguments)))
     with contextlib.chdir(folder):
-        if compiled_code.main(arguments):
-            raise SystemExit(1)
+        process.start()
+    process.join()
+    if process.exitcode:
+        raise SystemExit(process.exitcode)
     print()
 
 
