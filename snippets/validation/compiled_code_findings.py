@@ -3,7 +3,6 @@
 Run `python -m snippets.validation.compiled_code_findings` to make them again; it needs no GPU.
 """
 
-import contextlib
 import multiprocessing
 import os
 import subprocess
@@ -12,7 +11,7 @@ import tempfile
 import textwrap
 from pathlib import Path
 
-import torch  # noqa: F401  # the kernels' files do, once for all
+import torch
 import triton
 
 from snippets.validation import compiled_code
@@ -21,17 +20,22 @@ ROOT = Path(__file__).parents[2]
 
 
 def find(kernel: str, signature: str, warps: int, folder: Path = ROOT) -> None:
-    """Print a command for the shell, and what the tool says to it: in a copy of this process, which has imported."""
+    """Print a command for the shell, and what the tool says to it: in a process of its own, a copy of this if it may."""
     arguments = [kernel, "--num-warps", str(warps), "--signature", signature]
     print(f"$ python -m {compiled_code.__name__} {kernel} \\")
     print("\n    ".join(textwrap.wrap(f'    --num-warps {warps} --signature "{signature}"', 96)), flush=True)
-    process = multiprocessing.get_context("fork").Process(target=lambda: sys.exit(compiled_code.main(arguments)))
-    with contextlib.chdir(folder):
-        process.start()
+    way = "spawn" if torch.backends.cuda.is_built() else "fork"  # with CUDA, a copy may be of no use
+    process = multiprocessing.get_context(way).Process(target=tool, args=(arguments, folder))
+    process.start()
     process.join()
     if process.exitcode:
         raise SystemExit(process.exitcode)
     print()
+
+
+def tool(arguments: list[str], folder: Path) -> None:
+    os.chdir(folder)
+    sys.exit(compiled_code.main(arguments))
 
 
 # --8<-- [start:spill]

@@ -8,13 +8,15 @@ from snippets.examples import llama
 from snippets.validation.assistant import analyze
 from snippets.validation.assistant_llama import Loss
 from snippets.validation.assistant_llama import llama as made
+from tests import gpu
 
 TITLE = "Under torch.compile the flag is_causal is lost"
 
 
 @pytest.fixture(scope="module")
 def module_and_tokens():
-    return made()
+    with gpu.room(gpu.ALL):  # what is tried out takes 50 GiB of a GPU
+        yield made()
 
 
 def test_the_lost_flag_is_found_by_itself_and_leads_to_its_mend(module_and_tokens):
