@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def find(kernel: str, signature: str, warps: int, folder: Path = ROOT) -> None:
-    """Print a command for the shell, and what the tool says to it: in a process of its own, a copy of this if it may."""
+    """Print a command for the shell, and what the tool says to it, in a process of its own: a copy if that works."""
     arguments = [kernel, "--num-warps", str(warps), "--signature", signature]
     print(f"$ python -m {compiled_code.__name__} {kernel} \\")
     print("\n    ".join(textwrap.wrap(f'    --num-warps {warps} --signature "{signature}"', 96)), flush=True)
