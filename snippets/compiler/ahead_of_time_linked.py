@@ -6,15 +6,18 @@ Run `python -m snippets.compiler.ahead_of_time_linked`. It needs a C++ compiler 
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
+from unittest import mock
 
 import torch
 from torch import nn
+from torch._inductor import config
 
 ROOT = Path(__file__).parents[2]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -42,17 +45,13 @@ def needs(package: Path) -> list[str]:
 # --8<-- [end:needs]
 
 
-def build(path: Path, compiler: str) -> None:
-    """A package of one layer, as a process makes it that finds this compiler in `CXX`."""
+def build(path: Path) -> None:
+    """A package of one layer."""
     model, x = nn.Linear(64, 32).to(DEVICE).eval(), torch.ones(8, 64, device=DEVICE)
     with torch.no_grad():
         program = torch.export.export(model, (x,))
-    options = {
-        "cpp.cxx": (None, compiler),
-        "cpp.vec_isa_ok": False,  # the one product is left to a library: there is nothing for a processor in it
-        "aot_inductor.precompile_headers": False,  # they take longer than this one file
-    }
-    torch._inductor.aoti_compile_and_package(program, package_path=str(path), inductor_configs=options)
+    known = {"cpp.vec_isa_ok": False}  # the one product is left to a library: there is nothing for a processor in it
+    torch._inductor.aoti_compile_and_package(program, package_path=str(path), inductor_configs=known)
 
 
 def load(path: str) -> None:
@@ -63,13 +62,14 @@ def load(path: str) -> None:
 
 def tried(static: bool, folder: Path) -> str:
     """Build a package with the usual compiler, or one that links statically; say what it needs, and load it."""
-    compiler, package = os.environ.get("CXX") or "g++", folder / f"{'static' if static else 'usual'}.pt2"
-    if static:
-        wrapper = folder / "g++-static"
-        wrapper.write_text(STATIC.format(compiler=shlex.quote(compiler)))
+    compiler, package, path = config.cpp.cxx[1], folder / f"{'static' if static else 'usual'}.pt2", os.environ["PATH"]
+    if static:  # it is found before the other of its name, and so shares the compiled headers of that
+        wrapper = folder / Path(compiler).name
+        wrapper.write_text(STATIC.format(compiler=shlex.quote(shutil.which(compiler) or compiler)))
         wrapper.chmod(0o755)
-        compiler = str(wrapper)
-    build(package, compiler)
+        compiler, path = wrapper.name, f"{folder}{os.pathsep}{path}"
+    with config.patch({"cpp.cxx": (None, compiler)}), mock.patch.dict(os.environ, PATH=path):
+        build(package)
     command = [sys.executable, "-m", "snippets.compiler.ahead_of_time_linked", str(package)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     said = re.search(r"^Error: .*", done.stderr, re.MULTILINE)
