@@ -52,7 +52,8 @@ def environment(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Measure here, build the site. `-- CASE…` measures only those; `-- --release` nothing, and refuses stale."""
     check(session)
-    run(session, "docs.publish.site", *session.posargs)
+    with counted(session):
+        run(session, "docs.publish.site", *session.posargs)
     session.log(f"the site is in {SITE.absolute()}; to look at it:")
     session.log(f"  python3 -m http.server --directory {SITE} 8000   and open http://localhost:8000")
 
