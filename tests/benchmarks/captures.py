@@ -34,6 +34,7 @@ ENVIRONMENT = {  # code is generated anew, not found in a cache
         "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
         "TORCHINDUCTOR_CPP_DYNAMIC_THREADS": "1",  # else it writes the number, unless that is the number of cores
         "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",
+        "TORCHINDUCTOR_VEC_ISA_OK": "0",  # vectors are turned off: which of them work need not be tried
         "TRITON_INTERPRET": "1",
     },
     "cuda": {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"},
