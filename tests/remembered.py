@@ -28,14 +28,16 @@ FOLDER = ".cache/remembered"
 PACKAGES = ("torch", "triton", "numpy", "pytest")
 DECIDES = re.compile(r"(?!.*_CACHE_DIR$)(ATEN|PYTORCH|TORCH|TRITON)|PYTHONPATH$")  # variables that change what runs
 MADE = {"__pycache__", ".cache", "local"}  # folders of what was made here; local: below docs/measurements
-PROVEN = {
-    ("snippets",),
-    ("kernels",),
-    ("tests", "snippets"),
-    ("tests", "kernels"),
-    ("tests", "exercises"),
-}  # say what they use
-WHOLE = ("benchmarks", "mutants", "pages", "site")  # areas whose tests look at everything
+SPEAKING = (
+    "docs",
+    "kernels",
+    "snippets",
+    "tests/exercises",
+    "tests/kernels",
+    "tests/pages",
+    "tests/snippets",
+)  # their strings name files
+WHOLE = ("benchmarks", "mutants", "site")  # areas whose tests look at everything
 AGAIN = 0.05  # share of what is remembered that runs anyway
 KEPT = 4  # contents of what a test file reaches whose results are kept
 
@@ -269,7 +271,7 @@ def named_by_code(root: Path, file: Path) -> Iterator[Path]:
     tree = ast.parse(file.read_bytes())
     settings = file.name == "conftest.py"  # what its functions import, the tests that need it name, too
     package = file.relative_to(root).parts[:-1]
-    speaks = file.name.startswith("test_") or package[:1] in PROVEN or package[:2] in PROVEN
+    speaks = file.name.startswith("test_") or "/".join(package[:2]).startswith(SPEAKING)
     nodes = list(outside_of_functions(tree) if settings else ast.walk(tree))
     inner = {id(node.left) for node in nodes if isinstance(node, ast.BinOp)}  # the beginning of a longer chain
     for node in nodes:
