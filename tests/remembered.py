@@ -47,7 +47,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if "RIDGEPOINT_KERNELS" not in os.environ and not getattr(config.option, "report", None) and not on_gpu():
+    chosen = any(getattr(config.option, name, None) for name in ("report", "mine"))  # a report, a reader's own file
+    if "RIDGEPOINT_KERNELS" not in os.environ and not chosen and not on_gpu():
         config.pluginmanager.register(Remembered(config.rootpath, config.getoption("--fresh")), "remembered-tests")
 
 
@@ -108,8 +109,9 @@ class Remembered:
 
     def unforeseen(self, files: set[Path]) -> set[str]:
         """The files of the checkout that a test has read and that its file does not reach."""
-        below = (os.path.relpath(path, self.root) for path in self.opened if Path(path) not in files)
-        return {path for path in below if path.startswith(OURS) and not MADE & set(Path(path).parts)}
+        below = (Path(path) for path in self.opened if Path(path) not in files)
+        names = {path.relative_to(self.root) for path in below if path.is_file()}
+        return {name.as_posix() for name in names if name.parts[0] in OURS and not MADE & set(name.parts)}
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         return ("remembered", "m", "REMEMBERED") if getattr(report, "remembered", False) else None
@@ -206,7 +208,9 @@ def reached_by_test(root: Path, test: Path) -> set[Path]:
 def subjects(root: Path, test: Path) -> list[Path]:
     """What a test is named after: tests/kernels/test_rope_cuda.py after kernels/rope_cuda.py and rope.cu."""
     folder, name = root.joinpath(*test.relative_to(root).parts[1:-1]), test.stem.removeprefix("test_")
-    named = [folder / f"{name}.py", folder / f"{name.removesuffix('_cuda')}.cu"]
+    if folder == root / "exercises":
+        return list(root.glob(f"snippets/**/{name}_*s.py"))  # solutions, and what readers begin with
+    named = [folder / f"{name}{ending}" for ending in (".py", ".yml")] + [folder / f"{name.removesuffix('_cuda')}.cu"]
     if folder == root / "kernels" and not named[0].exists():  # a test of no kernel in particular is one of all
         return [*below(folder), *below(root / "tests" / "kernels")]
     return named
@@ -287,7 +291,7 @@ def named_by_code(root: Path, file: Path) -> Iterator[Path]:
                 yield from module(root, [*(part for part in start if part), alias.name])
         elif speaks and isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield from by_string(root, file, node.value)
-        elif speaks and isinstance(node, ast.BinOp) and id(node) not in inner and (parts := chained(node)):
+        elif isinstance(node, ast.BinOp) and id(node) not in inner and (parts := chained(node)):
             yield from (root.joinpath(*parts), file.parent.joinpath(*parts))
 
 

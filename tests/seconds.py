@@ -26,9 +26,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def area_of(file: str) -> str:
-    """The folder in tests/ that a test's file is in."""
+    """The folder in tests/ that a test's file is in; "tests" for a file beside these folders."""
     parts = Path(file).parts
-    return parts[1] if len(parts) > 2 else parts[-1]
+    return parts[1] if len(parts) > 2 else parts[0]
 
 
 def reference() -> float:

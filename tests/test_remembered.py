@@ -237,3 +237,10 @@ def test_a_kernels_tests_reach_what_they_depend_on_and_no_other_kernel():
         "snippets/validation/compiled_code.py",
     }  # fmt: skip
     assert not any(path.startswith("kernels/rms_norm") for path in found)
+
+
+def test_a_readers_own_file_is_judged_anew(run, project):
+    """What is remembered of tests/exercises is about the solutions."""
+    (project.path / "conftest.py").write_text("def pytest_addoption(parser):\n    parser.addoption('--mine')\n")
+    run()
+    assert "remembered" in run() and "remembered" not in run("--mine", "a.py")

@@ -17,7 +17,7 @@ import pytest
 
 from tests.benchmarks import cuda
 
-HEADER = Path(__file__).with_suffix(".h")
+HEADER = Path(__file__).parent / "on_host.h"
 CACHE = Path(__file__).parents[2] / ".cache" / "on-host"
 GXX = shutil.which("g++")
 needs_compiler = pytest.mark.skipif(GXX is None, reason="needs g++")
