@@ -100,7 +100,7 @@ def taken(tmp_path: Path) -> Path:
     tests = {"passed": True, "remembered": 0, "processes": 2, "reference": 0.02, "areas": areas, "files": []}
     (folder / "areas.json").write_text(json.dumps(tests))
     (tmp_path / "tests").mkdir()
-    numbers = "kernels = 100\ncollection = 1\nlint = 50\ndocs = 50\n"
+    numbers = "kernels = 100\ncollection = 0.5\nlint = 50\ndocs = 50\n"
     (tmp_path / "tests" / "budget.toml").write_text(f"reference = 0.02\n\n[areas]\n{numbers}")
     (tmp_path / "README.md").write_text(f"# One\n\n{budget.BEGIN}old\n{budget.END}\nMore.\n")
     return tmp_path
@@ -121,6 +121,7 @@ def test_within_the_budget(taken: Path, capsys: pytest.CaptureFixture[str]) -> N
     ("area", "seconds", "line"),
     [
         ("kernels", 160.0, "kernels: expected at most 150 processor seconds, took 160"),
+        ("collection", 1.8, "collection: expected at most 2 processor seconds, took 2"),
         ("new", 1.0, "new: expected a number in tests/budget.toml, got none"),
     ],
 )
