@@ -27,7 +27,7 @@ OURS = ("kernels", "snippets", "tests", "docs", "noxfile")
 FOLDER = ".cache/remembered"
 PACKAGES = ("torch", "triton", "numpy", "pytest")
 DECIDES = re.compile(r"(?!.*_CACHE_DIR$)(ATEN|PYTORCH|TORCH|TRITON)|PYTHONPATH$")  # variables that change what runs
-MADE = {"__pycache__", ".cache", "local"}  # folders of what was made here; local: below docs/measurements
+MADE = {".cache", ".git", ".nox", ".venv", "__pycache__", "local", "site-packages"}  # local: below docs/measurements
 SPEAKING = (
     "docs",
     "kernels",
@@ -109,9 +109,9 @@ class Remembered:
 
     def unforeseen(self, files: set[Path]) -> set[str]:
         """The files of the checkout that a test has read and that its file does not reach."""
-        below = (Path(path) for path in self.opened if Path(path) not in files)
-        names = {path.relative_to(self.root) for path in below if path.is_file()}
-        return {name.as_posix() for name in names if name.parts[0] in OURS and not MADE & set(name.parts)}
+        paths = (Path(path) for path in self.opened)
+        unknown = {path for path in paths if path not in files and is_ours(self.root, path) and path.is_file()}
+        return {path.relative_to(self.root).as_posix() for path in unknown}
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         return ("remembered", "m", "REMEMBERED") if getattr(report, "remembered", False) else None
@@ -198,9 +198,7 @@ def reached_by_test(root: Path, test: Path) -> set[Path]:
     """All files that the tests of a file depend on."""
     area = test.relative_to(root).parts[1:-1]  # none of a test of the tests
     if not area or area[0] in WHOLE:
-        return {path for name in OURS for path in below(root / name)} | {
-            path for path in root.glob("*.*") if path.is_file()
-        }
+        return {path for path in below(root) if is_ours(root, path)}
     above = [folder / "conftest.py" for folder in test.parents if folder.is_relative_to(root)]
     return reached(root, [test, *above, root / "pyproject.toml", *subjects(root, test)])
 
@@ -258,16 +256,25 @@ def named(root: Path, file: Path) -> tuple[Path, ...]:
         return ()
     found: set[Path] = set()
     for name in {Path(os.path.normpath(name)) for name in named_by_code(root, file)}:
-        parts = name.relative_to(root).parts if name.is_relative_to(root) else ()
-        if parts and (parts[0] in OURS or len(parts) == 1) and not MADE & set(parts):
-            found.update(below(name) if name.is_dir() and parts[0] in OURS else [name] if name.is_file() else [])
+        if is_ours(root, name):
+            found.update(below(name) if name.is_dir() else [name] if name.is_file() else [])
     return tuple(found)
+
+
+def is_ours(root: Path, path: Path) -> bool:
+    """Whether a path is one of the checkout, and not made here: neither built nor measured nor installed."""
+    parts = path.relative_to(root).parts if path.is_relative_to(root) else ()
+    return bool(parts) and parts[0] != "site" and not MADE & set(parts)
 
 
 @functools.cache
 def below(folder: Path) -> list[Path]:
     """The files of a folder, without those that were made here."""
-    return [path for path in folder.rglob("*") if path.is_file() and not MADE & set(path.parts)]
+    found: list[Path] = []
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in MADE]
+        found += [Path(place, name) for name in files]
+    return found
 
 
 def named_by_code(root: Path, file: Path) -> Iterator[Path]:

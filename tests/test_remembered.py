@@ -227,6 +227,20 @@ def test_the_oldest_results_are_forgotten(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"name-5", "name-6", "name-7", "name-8", "other-0"}
 
 
+def test_what_builds_and_tests_the_project_is_reached_and_what_it_made_is_not():
+    found = {
+        str(path.relative_to(ROOT)) for path in remembered.reached_by_test(ROOT, ROOT / "tests/pages/test_readme.py")
+    }
+    assert {".ci/run", ".github/workflows/site.yml", "README.md", "constraints.txt", "noxfile.py"} <= found
+    whole = {
+        str(path.relative_to(ROOT)) for path in remembered.reached_by_test(ROOT, ROOT / "tests/site/test_links.py")
+    }
+    assert {"mkdocs.yml", ".ci/run", "docs/pages/index.md"} <= whole
+    assert not [
+        path for path in found | whole if path.startswith((".nox", ".cache", ".git/", "docs/measurements/local"))
+    ]
+
+
 def test_a_kernels_tests_reach_what_they_depend_on_and_no_other_kernel():
     found = {
         str(path.relative_to(ROOT)) for path in remembered.reached_by_test(ROOT, ROOT / "tests/kernels/test_rope.py")
