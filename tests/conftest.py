@@ -25,6 +25,11 @@ if processes := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # each has a share
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Captures come last, when most of their scripts have run for other tests: else processes wait for each other's."""
+    items.sort(key=lambda item: item.path.name == "test_captures.py")
+
+
 @pytest.fixture(scope="session")
 def forked() -> Iterator[Callable[..., CompletedProcess[str]]]:
     """`forked(command, folder, device)`: how `python COMMAND` ended, under the settings of captures.

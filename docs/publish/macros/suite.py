@@ -25,14 +25,14 @@ def table(root: Path, place: Place) -> str:
     rows += [(file.name, "", file.seconds) for file in suite.files]
     commands = ", ".join(f"{each.name} {units.text(each.seconds, 's')}" for each in suite.commands)
     body = markup.table(
-        ("area", "tests", "processor seconds"),
+        ("area", "tests", "processor seconds" if suite.reference else "time"),
         (("", [markup.code(name), number, units.text(seconds, "s")]) for name, number, seconds in rows),
     )
     versions = ", ".join(f"{name} {suite.software[name]}" for name in ("python", "torch", "triton"))
     file = found[-1].relative_to(root).as_posix()
     panel = markup.panel(
-        what=f"Processor seconds of each area, and of the files that take most, in {suite.processes} processes. "
-        f"By the clock: {commands}",
+        what=f"{'Processor seconds' if suite.reference else 'Time'} of each area, and of the files that take most, in "
+        f"{suite.processes} processes. By the clock: {commands or units.text(suite.seconds, 's')}",
         body=body,
         source=f"{escape(str(suite.machine['name']))}, {escape(versions)}, {suite.date[:10]}, "
         f"{markup.link('the record', place.source(file, None))}",
