@@ -1,6 +1,7 @@
 """Settings that must stand before a test imports Triton or compiles anything, and scripts that run once."""
 
 import functools
+import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ if HERE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"
 for compiler in ("TORCHINDUCTOR", "TRITON"):  # a first torch.compile is slow; and the home folder plays no part
     os.environ.setdefault(f"{compiler}_CACHE_DIR", str(ROOT / ".cache" / compiler.removeprefix("TORCH").lower()))
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait leave the core to the other tests
 if processes := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # each has a share of the cores, and so have its programs
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, CORES // int(processes))))
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
@@ -28,6 +30,13 @@ if processes := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # each has a share
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Captures come last, when most of their scripts have run for other tests: else processes wait for each other's."""
     items.sort(key=lambda item: item.path.name == "test_captures.py")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_objects() -> None:
+    """A timing begins with a collection: it leaves out what was here before a file's tests, all of torch and pytest."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

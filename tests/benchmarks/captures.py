@@ -31,6 +31,7 @@ ENVIRONMENT = {  # code is generated anew, not found in a cache
         "CUDA_VISIBLE_DEVICES": "",
         "ONEDNN_MAX_CPU_ISA": "AVX2",  # with AMX, attention in bf16 wants the vectors that are turned off
         "OMP_NUM_THREADS": "2",  # by which Inductor judges which loops to share out
+        "OMP_WAIT_POLICY": "passive",  # beside other work, threads that spin double a script's time
         "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
         "TORCHINDUCTOR_CPP_DYNAMIC_THREADS": "1",  # else it writes the number, unless that is the number of cores
         "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",

@@ -1,6 +1,5 @@
 """Where the kernels under test come from, and on which device they run."""
 
-import gc
 import importlib
 import importlib.util
 import os
@@ -35,12 +34,6 @@ def load(name: str) -> ModuleType:
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def pytest_collection_finish() -> None:
-    """What is imported stays, and looking for garbage in it at every collection takes a tenth of the time."""
-    gc.collect()
-    gc.freeze()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
