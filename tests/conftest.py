@@ -28,8 +28,8 @@ if processes := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # each has a share
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Captures come last, when most of their scripts have run for other tests: else processes wait for each other's."""
-    items.sort(key=lambda item: item.path.name == "test_captures.py")
+    """The site's build comes first; captures last, when most of their scripts have run: so no process waits long."""
+    items.sort(key=lambda item: {"test_build.py": 0, "test_captures.py": 2}.get(item.path.name, 1))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -93,6 +93,8 @@ def serve() -> None:
     os.dup2(nothing, 1)  # an import that prints must not answer
     for name in PRELOADED:
         importlib.import_module(name)
+    for name in ("joint_graph", "post_grad"):  # patterns that each script's first compilation would make
+        importlib.import_module(f"torch._inductor.fx_passes.{name}").lazy_init()
     if guards := sys.modules.get("torch._dynamo.guards"):
         guards.profile_guard_manager = lambda *_: 0.0  # flushes a cache for every graph, to log a time
     gc.collect()

@@ -32,12 +32,13 @@ SPEAKING = (
     "docs",
     "kernels",
     "snippets",
+    "tests/benchmarks",
     "tests/exercises",
     "tests/kernels",
     "tests/pages",
     "tests/snippets",
 )  # their strings name files
-WHOLE = ("benchmarks", "mutants", "site")  # areas whose tests look at everything
+WHOLE = ("mutants", "site")  # areas whose tests look at everything
 AGAIN = 0.05  # share of what is remembered that runs anyway
 KEPT = 4  # contents of what a test file reaches whose results are kept
 
@@ -88,9 +89,18 @@ class Remembered:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         self.opened.clear()
-        if not self.fresh and item.nodeid in self.known(item.path)[1] and not again():
-            self.outcomes[item.nodeid] = {"remembered"}
-            pytest.skip("passed on the same files and versions")
+        if item.nodeid in self.known(item.path)[1] and not again(self.share):
+            self.leave_out(item)
+
+    def leave_out(self, item: pytest.Item) -> None:
+        """End a test, in its setup, as one that passed before."""
+        self.outcomes[item.nodeid] = {"remembered"}
+        pytest.skip("passed on the same files and versions")
+
+    @property
+    def share(self) -> float:
+        """Of what is remembered, how much runs anyway."""
+        return 1.0 if self.fresh else AGAIN
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -131,9 +141,9 @@ class Remembered:
             terminalreporter.write_line(f"not remembered: {test} reads what it does not name: {listed}")
 
 
-def again() -> bool:
+def again(share: float | None = None) -> bool:
     """Whether what is remembered runs anyway."""
-    return random.SystemRandom().random() < AGAIN
+    return random.SystemRandom().random() < (AGAIN if share is None else share)
 
 
 def keep(file: Path, test: str, outcomes: set[str]) -> None:

@@ -1,7 +1,7 @@
 """What the tests take: processor seconds by area at the end of a run, and the five files that take most.
 
-A test's seconds are those of its process and of all that this has started, living or ended, from the end of the test
-before to its own; so setup and teardown belong to it. Collecting, importing and ending are an area of their own. A run
+A file's seconds are those of the process and of all that this has started, living or ended, while tests of the file
+follow each other, with what they set up and tear down. Collecting, importing and ending are an area of their own. A run
 of all tests is written to .cache/seconds/areas.json, which `nox -s budget` judges.
 """
 
@@ -100,9 +100,10 @@ class Seconds:
         self.count(AROUND)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item):
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None):
         done = yield
-        self.count(item.nodeid.partition("::")[0])
+        if nextitem is None or nextitem.path != item.path:
+            self.count(item.nodeid.partition("::")[0])
         if time.monotonic() - self.looked > EVERY:
             self.looked = time.monotonic()
             self.references.append(reference())

@@ -1,6 +1,7 @@
 """Each name exists in the installed version, stands on the page if a page uses it, and does what is said."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,6 +108,7 @@ def options_of_page(text: str) -> Iterator[str]:
             yield name.rpartition("config.")[2]
 
 
+@functools.cache
 def used() -> set[str]:
     found: set[str] = set()
     for path, text in others((".md", ".py")):
@@ -116,12 +118,9 @@ def used() -> set[str]:
     return found - NO_VARIABLES - NO_OPTIONS
 
 
-USED = used()
-
-
 def test_what_a_page_or_a_snippet_uses_stands_here():
     here = {own(setting) for setting in ENTRIES} | {name_of(path) for path in OPTIONS}
-    assert not (missing := sorted(USED - here)), f"add to snippets/reference/environment_variables.py: {missing}"
+    assert not (missing := sorted(used() - here)), f"add to snippets/reference/environment_variables.py: {missing}"
 
 
 def sections() -> dict[tuple[str, ...], str]:
@@ -153,7 +152,7 @@ ALONE = {  # neither used by another page nor with a run of its own, and why it 
 def test_an_entry_is_used_elsewhere_or_shown_here(entry):
     paths = {name_of(setting.where) for setting in ENTRIES if own(setting) in entry and setting.where in OPTIONS}
     shown = "{{ capture(" in sections()[entry]
-    assert shown or (set(entry) | paths) & USED or set(entry) <= ALONE.keys()
+    assert shown or (set(entry) | paths) & used() or set(entry) <= ALONE.keys()
 
 
 @pytest.mark.parametrize("entry", sections(), ids="-".join)
