@@ -75,21 +75,30 @@ def once(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) 
 
 
 @pytest.fixture(scope="session")
+def key() -> Callable[..., Path]:
+    """`key(module, *more)`: by what the end of `python -m module` is remembered."""
+    from tests import remembered
+
+    return functools.partial(remembered.printed_by, ROOT)
+
+
+@pytest.fixture(scope="session")
 def script(
-    forked: Callable[..., CompletedProcess[str]], once: Callable[..., CompletedProcess[str]]
+    forked: Callable[..., CompletedProcess[str]],
+    once: Callable[..., CompletedProcess[str]],
+    key: Callable[..., Path],
 ) -> Callable[..., CompletedProcess[str]]:
     """`script(module, device, *arguments)`: how `python -m module` ended, under the settings of captures.
 
     It runs once for all tests that ask, whichever process of the run they are in: a page's command, a page's captured
     output and the snippet's own test mean the same run.
     """
-    from tests import remembered
     from tests.benchmarks import captures
 
     def finished(module: str, device: str = HERE, *arguments: str) -> CompletedProcess[str]:
-        key = remembered.printed_by(ROOT, module, repr([captures.ENVIRONMENT[device], arguments]))
+        run = key(module, repr([captures.ENVIRONMENT[device], arguments]))
         if module in FRESH or device == "cuda":  # a GPU that the server has asked for is lost to its children
-            return once(key, lambda: captures.finished(module, device, *arguments))
-        return once(key, lambda: forked(["-m", module, *arguments], device=device))
+            return once(run, lambda: captures.finished(module, device, *arguments))
+        return once(run, lambda: forked(["-m", module, *arguments], device=device))
 
     return finished

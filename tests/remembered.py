@@ -206,8 +206,8 @@ def write(file: Path, text: str) -> None:
 
 def reached_by_test(root: Path, test: Path) -> set[Path]:
     """All files that the tests of a file depend on."""
-    area = test.relative_to(root).parts[1:-1]  # none of a test of the tests
-    if not area or area[0] in WHOLE:
+    area = test.relative_to(root).parts[1:-1]
+    if area and area[0] in WHOLE:
         return {path for path in below(root) if is_ours(root, path)}
     above = [folder / "conftest.py" for folder in test.parents if folder.is_relative_to(root)]
     return reached(root, [test, *above, root / "pyproject.toml", *subjects(root, test)])

@@ -10,7 +10,6 @@ import subprocess
 import pytest
 import torch
 
-from tests import remembered
 from tests.benchmarks import captures, machine
 from tests.benchmarks.captures import CAPTURES, PUBLISHED, Output
 from tests.benchmarks.source import ROOT
@@ -92,16 +91,16 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize("module", [captures._BREAKS, captures._COMPILER, captures._INDUCTOR, captures._TRAINING])
-def test_a_script_prints_the_same_on_another_machine(module, script, once, tmp_path, monkeypatch, one_core):
+def test_a_script_prints_the_same_on_another_machine(module, script, once, key, tmp_path, monkeypatch, one_core):
     """Other cores, threads, vector instructions, locale, time zone, home and logs; what is measured apart."""
     cores = 64 if os.cpu_count() == 2 else 2  # Inductor compares them with the number of threads
     (tmp_path / "sitecustomize.py").write_text(f"import os\n\nos.cpu_count = lambda: {cores}\n")
     for name, value in (ELSEWHERE | {"PYTHONPATH": str(tmp_path), "HOME": str(tmp_path)}).items():
         monkeypatch.setenv(name, value)
-    key = remembered.printed_by(ROOT, module, repr([ELSEWHERE, captures.ENVIRONMENT["cpu"], cores]))
+    there = key(module, repr([ELSEWHERE, captures.ENVIRONMENT["cpu"], cores]))
     everything = Output(module, module, language="cpp")
     usual = captures.run(module, "cpu", script)
-    elsewhere = captures.run(module, "cpu", lambda *asked: once(key, lambda: captures.finished(*asked)))
+    elsewhere = captures.run(module, "cpu", lambda *asked: once(there, lambda: captures.finished(*asked)))
     assert everything.comparable(elsewhere) == everything.comparable(usual)
 
 
