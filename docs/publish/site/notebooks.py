@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,12 @@ def is_fresh(source: Path, root: Path = ROOT) -> bool:
 
 
 def execute(source: Path, root: Path = ROOT) -> Path:
-    """Execute a notebook from the root of the checkout, showing how far it is; returns the file.
+    """Execute a notebook and keep it; returns the file."""
+    return keep(run(source, root), source, root)
+
+
+def run(source: Path, root: Path = ROOT) -> nbformat.NotebookNode:
+    """Execute a notebook from the root of the checkout, showing how far it is.
 
     Raises:
         PublishError: a cell fails; names the notebook, the cell's first line and the error.
@@ -99,6 +104,11 @@ def execute(source: Path, root: Path = ROOT) -> Path:
                 client.execute_cell(cell, notebook.cells.index(cell))
             except CellExecutionError as error:
                 raise PublishError(f"{source.name}: cell {number}, {first!r}: {error.ename}: {error.evalue}") from error
+    return notebook
+
+
+def keep(notebook: nbformat.NotebookNode, source: Path, root: Path = ROOT) -> Path:
+    """Write an executed notebook, with what its outputs depend on; returns the file."""
     links = LINKED.findall(nbformat.writes(notebook))
     notebook.metadata.setdefault("ridgepoint", {}).update(key=key(source, root), files=links)
     path = executed(source, root)
@@ -124,9 +134,10 @@ def main() -> int:
     changed = [source for source in sources() if not is_fresh(source)]
     failed = False
     with ThreadPoolExecutor() as pool:  # each starts a process
-        for done in [pool.submit(execute, source) for source in changed]:
-            try:
-                done.result()
+        running = {pool.submit(run, source): source for source in changed}
+        for done in as_completed(running):
+            try:  # in this thread: two that parse Python at once may get a SystemError (python/cpython#106905)
+                keep(done.result(), running[done])
             except PublishError as error:
                 failed = True
                 print(error, file=sys.stderr)
