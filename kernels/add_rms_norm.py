@@ -443,27 +443,38 @@ def _backward(
 # define and impl cost the host less per call than custom_op; fake tensors, torch.compile and opcheck work as well
 _namespace = __name__.replace(".", "_")  # another copy of this file, in another package, has another
 _library = torch.library.Library(_namespace, "FRAGMENT")
-_library.define(
-    "add_rms_norm_forward(Tensor x, Tensor residual, Tensor? weight, float eps, ScalarType dtype, bool save)"
+_FORWARD = (
+    "(Tensor x, Tensor residual, Tensor? weight, float eps, ScalarType dtype, bool save) -> (Tensor, Tensor, Tensor)"
+)
+_BACKWARD = (
+    "(Tensor dy, Tensor? dh, Tensor h, Tensor? weight, Tensor rstd, ScalarType x, ScalarType residual, bool parameters)"
     " -> (Tensor, Tensor, Tensor)"
 )
-_library.define(
-    "add_rms_norm_backward(Tensor dy, Tensor? dh, Tensor h, Tensor? weight, Tensor rstd, ScalarType x,"
-    " ScalarType residual, bool parameters) -> (Tensor, Tensor, Tensor)"
-)
-for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
-    _library.impl("add_rms_norm_forward", _forward, _key)
-    _library.impl("add_rms_norm_backward", _backward, _key)
-torch.library.register_fake(f"{_namespace}::add_rms_norm_forward", _forward_fake, lib=_library)
-torch.library.register_fake(f"{_namespace}::add_rms_norm_backward", _backward_fake, lib=_library)
+for _name, _schema, _function, _meta in (
+    ("add_rms_norm_forward", _FORWARD, _forward, _forward_fake),
+    ("add_rms_norm_forward.eager", _FORWARD, _forward, _forward_fake),  # without a derivative: a Function has it
+    ("add_rms_norm_backward", _BACKWARD, _backward, _backward_fake),
+    ("add_rms_norm_backward.recorded", _BACKWARD, _backward, _backward_fake),  # refuses to be differentiated
+):
+    _library.define(_name + _schema)
+    for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
+        _library.impl(_name, _function, _key)
+    torch.library.register_fake(f"{_namespace}::{_name}", _meta, lib=_library)
 _forward_op = getattr(torch.ops, _namespace).add_rms_norm_forward.default
+_eager_forward = getattr(torch.ops, _namespace).add_rms_norm_forward.eager._op  # __call__ costs 0.3 us
 _backward_op = getattr(torch.ops, _namespace).add_rms_norm_backward.default
+_recorded_backward = getattr(torch.ops, _namespace).add_rms_norm_backward.recorded
 # --8<-- [end:op]
 
 
 # --8<-- [start:autograd]
 # of the innermost call of torch.func, None outside; compiled code is guarded by it
 _transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._functorch.CInterpreter
+# Who may be recording: Dynamo, jit.trace, modes of __torch_dispatch__ (make_fx, export), make_fx before autograd.
+# They get the operator, derivative and all; eager code takes the shorter way, through the Function alone.
+_compiling, _tracing = torch.compiler.is_dynamo_compiling, torch._C._get_tracing_state
+_modes, _included = torch._C._len_torch_dispatch_stack, torch._C._dispatch_tls_is_dispatch_key_included
+_PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
 
 
 def _refuse_transforms(*tensors: Tensor | None) -> None:
@@ -474,12 +485,19 @@ def _refuse_transforms(*tensors: Tensor | None) -> None:
                            "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
 
 
+_ONCE = (
+    "add_rms_norm: expected a backward without create_graph=True, got one with: it would lose the second "
+    "derivative, which this kernel does not have"
+)
+
+
 class _AddRMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx, x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
-        y, h, rstd = _forward_op(x, residual, weight, eps, dtype, True)
+        ctx, x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, dtype: torch.dtype,
+        computed: tuple[Tensor, ...] = (),
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        y, h, rstd = computed or _eager_forward(x, residual, weight, eps, dtype, True)
         ctx.set_materialize_grads(False)  # an output that the loss does not use has None: no zeros to write and read
         ctx.save_for_backward(h, weight, rstd)
         ctx.dtypes = x.dtype, residual.dtype
@@ -490,16 +508,49 @@ class _AddRMSNorm(torch.autograd.Function):
         if forward_ad._current_level >= 0:
             _refuse_transforms(dy, dh)
         if torch.is_grad_enabled():  # not once_differentiable, which lets a dy that needs no gradient pass
-            raise RuntimeError("add_rms_norm: expected a backward without create_graph=True, got one with: it would "
-                               "lose the second derivative, which this kernel does not have")  # fmt: skip
+            raise RuntimeError(_ONCE)
         x, residual = ctx.dtypes
         if dy is None:  # what is left is an add
             dx, dresidual = (None, None) if dh is None else (dh.to(x), dh.to(residual))
-            return dx, dresidual, None, None, None
+            return dx, dresidual, None, None, None, None
         parameters = ctx.needs_input_grad[2]
-        dx, dresidual, dweight = _backward_op(dy, dh, *ctx.saved_tensors, x, residual, parameters)
+        backward = _recorded_backward if _compiling() or _modes() else _backward_op
+        dx, dresidual, dweight = backward(dy, dh, *ctx.saved_tensors, x, residual, parameters)
         # one tensor twice, as an add's backward does it: autograd sees that it is shared, and copies where it must
-        return dx, dx if residual == x else dresidual, dweight if parameters else None, None, None
+        return dx, dx if residual == x else dresidual, dweight if parameters else None, None, None, None
+
+
+# Function.apply, but for what that does for torch.func, which is refused: 1.5 us
+_apply = super(torch.autograd.Function, _AddRMSNorm).apply
+
+
+def _differentiable(
+    x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, dtype: torch.dtype, save: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The operator for autograd: its gradient is in every graph that holds it, whoever recorded that."""
+    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+        _refuse_transforms(x, residual, weight)
+    needed = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, residual, weight))
+    with torch._C._AutoDispatchBelowAutograd():
+        y, h, rstd = _forward_op(x, residual, weight, eps, dtype, save or needed)
+    return *(_apply(x, residual, weight, eps, dtype, (y, h, rstd)) if needed else (y, h)), rstd
+
+
+class _Once(torch.autograd.Function):
+    """The backward's operator for autograd: in a graph, it has a derivative no more than in eager code."""
+
+    @staticmethod
+    def forward(ctx, *arguments: object) -> tuple[Tensor, ...]:
+        with torch._C._AutoDispatchBelowAutograd():
+            return _recorded_backward(*arguments)
+
+    @staticmethod
+    def backward(ctx, *_: Tensor) -> None:
+        raise RuntimeError(_ONCE)
+
+
+_library.impl("add_rms_norm_forward", _differentiable, "Autograd")
+_library.impl("add_rms_norm_backward.recorded", _Once.apply, "Autograd")
 
 
 # --8<-- [end:autograd]
@@ -562,11 +613,13 @@ def add_rms_norm(
             raise ValueError(f"{name}: expected on {x.device}, where x is, got {t.device}")
     if x.is_cpu and not _INTERPRETED:
         raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
-    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+    if forward_ad._current_level >= 0 or (_transforms() is not None and isinstance(_transforms(), _Transform)):
         _refuse_transforms(x, residual, weight)
     autocast = _AUTOCAST and x.is_cuda and torch.is_autocast_enabled("cuda")
     dtype = torch.float32 if autocast else torch.promote_types(x.dtype, residual.dtype)
     trained = weight is not None and weight.requires_grad
+    if _compiling() or _modes() or _tracing() or _included(_PRE_DISPATCH):
+        return _forward_op(x, residual, weight, eps, dtype, False)[:2]
     if torch.is_grad_enabled() and (x.requires_grad or residual.requires_grad or trained):
-        return _AddRMSNorm.apply(x, residual, weight, eps, dtype)
-    return _forward_op(x, residual, weight, eps, dtype, False)[:2]
+        return _apply(x, residual, weight, eps, dtype)
+    return _eager_forward(x, residual, weight, eps, dtype, False)[:2]

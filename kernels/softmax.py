@@ -631,19 +631,30 @@ def _backward(dy: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
 # define and impl cost the host less per call than custom_op; fake tensors, torch.compile and opcheck work as well
 _namespace = __name__.replace(".", "_")  # another copy of this file, in another package, has another
 _library = torch.library.Library(_namespace, "FRAGMENT")
-_library.define("softmax_forward(Tensor x, ScalarType dtype) -> Tensor")
-_library.define("softmax_backward(Tensor dy, Tensor y, ScalarType dtype) -> Tensor")
-for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
-    _library.impl("softmax_forward", _forward, _key)
-    _library.impl("softmax_backward", _backward, _key)
-torch.library.register_fake(f"{_namespace}::softmax_forward", _forward_fake, lib=_library)
-torch.library.register_fake(f"{_namespace}::softmax_backward", _backward_fake, lib=_library)
+_FORWARD, _BACKWARD = "(Tensor x, ScalarType dtype) -> Tensor", "(Tensor dy, Tensor y, ScalarType dtype) -> Tensor"
+for _name, _schema, _function, _meta in (
+    ("softmax_forward", _FORWARD, _forward, _forward_fake),
+    ("softmax_forward.eager", _FORWARD, _forward, _forward_fake),  # without a derivative: a Function has it
+    ("softmax_backward", _BACKWARD, _backward, _backward_fake),
+    ("softmax_backward.recorded", _BACKWARD, _backward, _backward_fake),  # refuses to be differentiated
+):
+    _library.define(_name + _schema)
+    for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
+        _library.impl(_name, _function, _key)
+    torch.library.register_fake(f"{_namespace}::{_name}", _meta, lib=_library)
 _forward_op = getattr(torch.ops, _namespace).softmax_forward.default
+_eager_forward = getattr(torch.ops, _namespace).softmax_forward.eager._op  # __call__ costs 0.3 us
 _backward_op = getattr(torch.ops, _namespace).softmax_backward.default
+_recorded_backward = getattr(torch.ops, _namespace).softmax_backward.recorded
 
 
 # of the innermost call of torch.func, None outside; compiled code is guarded by it
 _transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._functorch.CInterpreter
+# Who may be recording: Dynamo, jit.trace, modes of __torch_dispatch__ (make_fx, export), make_fx before autograd.
+# They get the operator, derivative and all; eager code takes the shorter way, through the Function alone.
+_compiling, _tracing = torch.compiler.is_dynamo_compiling, torch._C._get_tracing_state
+_modes, _included = torch._C._len_torch_dispatch_stack, torch._C._dispatch_tls_is_dispatch_key_included
+_PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
 
 
 def _refuse_transforms(*tensors: Tensor | None) -> None:
@@ -654,22 +665,61 @@ def _refuse_transforms(*tensors: Tensor | None) -> None:
                            "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
 
 
+_ONCE = (
+    "softmax: expected a backward without create_graph=True, got one with: it would lose the second derivative, "
+    "which this kernel does not have"
+)
+
+
 class _Softmax(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, dtype: torch.dtype) -> Tensor:
-        y = _forward_op(x, dtype)
+    def forward(ctx, x: Tensor, dtype: torch.dtype, computed: Tensor | None = None) -> Tensor:
+        y = _eager_forward(x, dtype) if computed is None else computed
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(y)  # not x: y is all that the backward needs
         ctx.dtype = x.dtype
         return y
 
     @staticmethod
-    def backward(ctx, dy: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx, dy: Tensor | None) -> tuple[Tensor | None, ...]:
+        if dy is None:
+            return None, None, None
         if forward_ad._current_level >= 0:
             _refuse_transforms(dy)
         if torch.is_grad_enabled():  # not once_differentiable, which lets a dy that needs no gradient pass
-            raise RuntimeError("softmax: expected a backward without create_graph=True, got one with: it would lose "
-                               "the second derivative, which this kernel does not have")  # fmt: skip
-        return _backward_op(dy, *ctx.saved_tensors, ctx.dtype), None
+            raise RuntimeError(_ONCE)
+        backward = _recorded_backward if _compiling() or _modes() else _backward_op
+        return backward(dy, *ctx.saved_tensors, ctx.dtype), None, None
+
+
+# Function.apply, but for what that does for torch.func, which is refused: 1.5 us
+_apply = super(torch.autograd.Function, _Softmax).apply
+
+
+def _differentiable(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The operator for autograd: its gradient is in every graph that holds it, whoever recorded that."""
+    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+        _refuse_transforms(x)
+    with torch._C._AutoDispatchBelowAutograd():
+        y = _forward_op(x, dtype)
+    return _apply(x, dtype, y) if torch.is_grad_enabled() and x.requires_grad else y
+
+
+class _Once(torch.autograd.Function):
+    """The backward's operator for autograd: in a graph, it has a derivative no more than in eager code."""
+
+    @staticmethod
+    def forward(ctx, *arguments: object) -> Tensor:
+        with torch._C._AutoDispatchBelowAutograd():
+            return _recorded_backward(*arguments)
+
+    @staticmethod
+    def backward(ctx, *_: Tensor) -> None:
+        raise RuntimeError(_ONCE)
+
+
+_library.impl("softmax_forward", _differentiable, "Autograd")
+_library.impl("softmax_backward.recorded", _Once.apply, "Autograd")
 
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -708,9 +758,11 @@ def softmax(x: Tensor) -> Tensor:
         raise ValueError("x: expected at least one dimension, got none")
     if x.is_cpu and not _INTERPRETED:
         raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
-    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+    if forward_ad._current_level >= 0 or (_transforms() is not None and isinstance(_transforms(), _Transform)):
         _refuse_transforms(x)
     dtype = torch.float32 if _AUTOCAST and x.is_cuda and torch.is_autocast_enabled("cuda") else x.dtype
+    if _compiling() or _modes() or _tracing() or _included(_PRE_DISPATCH):
+        return _forward_op(x, dtype)
     if torch.is_grad_enabled() and x.requires_grad:
-        return _Softmax.apply(x, dtype)
-    return _forward_op(x, dtype)
+        return _apply(x, dtype)
+    return _eager_forward(x, dtype)

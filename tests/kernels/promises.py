@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import itertools
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 
 import pytest
@@ -17,6 +17,7 @@ import torch._dynamo.testing
 import triton.language as tl
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 from triton.backends.amd.compiler import HIPOptions
 from triton.backends.compiler import GPUTarget
@@ -81,6 +82,29 @@ def strided(name: str, shape, dtype, device) -> Tensor:
         "one row expanded": lambda: base[:1, :columns].expand(rows, columns),
         "one number expanded": lambda: base[0, 0].expand(rows, columns),
     }[name]()
+
+
+class _Module(torch.nn.Module):
+    """A function as torch.export takes it."""
+
+    def __init__(self, function: Callable):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *arguments):
+        return self.function(*arguments)
+
+
+# Who records a graph of a function. Each gets the arguments, too.
+RECORDERS: dict[str, Callable] = {
+    "export": lambda function, given: torch.export.export(_Module(function), given, strict=True).module(),
+    "export, not strict": lambda function, given: (
+        torch.export.export(_Module(function), given, strict=False).run_decompositions().module()
+    ),
+    "make_fx": lambda function, given: make_fx(function)(*given),
+    "make_fx before autograd": lambda function, given: make_fx(function, pre_dispatch=True)(*given),
+    "jit.trace": lambda function, given: torch.jit.trace(function, given, check_trace=False),
+}
 
 
 class _Launcher:
@@ -461,6 +485,29 @@ class Promises:
         with pytest.raises(RuntimeError, match=f"{self.name}: expected a backward without create_graph=True, got one"):
             torch.autograd.grad(sum(loss(y) for y in outputs), leaf, create_graph=True)
 
+    def test_an_output_that_is_not_used_gives_no_gradient(self, device):
+        """None, as PyTorch's operators do, and not zeros; also where what used it has no gradient for it."""
+        arguments = self.make((3, 100), torch.float32, device)
+
+        class Unused(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, y):
+                return y.clone()
+
+            @staticmethod
+            def backward(ctx, dy):
+                return None
+
+        for used in (*range(len(self.outputs)), None):
+            missing = []
+            for function in (self.function, self.plain):
+                leaves = [t.detach().requires_grad_() for t in arguments[: len(self.inputs)]]
+                outputs = tupled(function(*leaves, *arguments[len(self.inputs) :]))
+                y = Unused.apply(outputs[0]) if used is None else outputs[used]
+                grads = torch.autograd.grad(y.square().sum(), leaves, allow_unused=True)
+                missing.append([name for name, grad in zip(self.inputs, grads, strict=True) if grad is None])
+            assert missing[0] == missing[1], used
+
     def test_backward_twice_through_one_graph(self, path, device):
         arguments = self.make((SOME, path), torch.float32, device)
         leaves = [t.detach().requires_grad_() for t in arguments[: len(self.inputs)]]
@@ -578,6 +625,61 @@ class Promises:
             arguments = self.make((3, 100), torch.bfloat16, device)
             ours = torch.compile(self.function, fullgraph=True, backend="eager")(*arguments)
             assert tupled(ours)[0].dtype == tupled(self.plain(*arguments))[0].dtype
+
+    @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:`torch.jit.trace:DeprecationWarning")
+    def test_a_recorded_graph_keeps_the_gradient(self, device):
+        """Whoever recorded it, and whether the example then needed a gradient."""
+        arguments = self.make((3, 100), torch.float32, device)
+        expected = self.run(self.function, arguments)
+        for asked, (recorder, record) in itertools.product((False, True), RECORDERS.items()):
+            given = tuple(
+                t.detach().requires_grad_(asked and index < len(self.inputs)) for index, t in enumerate(arguments)
+            )
+            ours = self.run(record(lambda *given: self.function(*given), given), arguments)
+            for name, t in expected.items():
+                torch.testing.assert_close(ours[name], t, msg=lambda text, name=name: f"{recorder}, {name}: {text}")  # noqa: B023
+
+    def test_a_recorded_backward_has_no_second_derivative(self, device):
+        arguments = self.make((3, 100), torch.float32, device)
+        leaves = tuple(t.requires_grad_() if index < len(self.inputs) else t for index, t in enumerate(arguments))
+
+        def step(*given):
+            torch.manual_seed(0)
+            outputs = tupled(self.function(*given))
+            return torch.autograd.grad(sum(y.square().sum() for y in outputs), given[: len(self.inputs)])
+
+        graph = make_fx(step)(*leaves)
+        torch.manual_seed(0)
+        grads = graph(*leaves)
+        for name, ours, t in zip(self.inputs, grads, step(*leaves), strict=True):
+            torch.testing.assert_close(ours, t, msg=lambda text, name=name: f"{name}: {text}")
+        with pytest.raises(RuntimeError, match=f"{self.name}: expected a backward without create_graph=True, got one"):
+            torch.autograd.grad(sum(t.sum() for t in grads), leaves[0])
+
+    @pytest.mark.parametrize("compiled_autograd", (False, True))
+    def test_backward_inside_compiled_code(self, compiled_autograd, device):
+        arguments = self.make((3, 100), torch.float32, device)
+        expected = self.run(self.function, arguments)
+        grads = self.incoming([expected[name] for name in self.outputs])
+
+        def loss(*given):
+            return sum((y * g).sum() for y, g in zip(tupled(self.function(*given)), grads, strict=True))
+
+        for backend, forward in itertools.product(
+            ("eager", "inductor") if GPU else ("eager",), ("in it, too", "eager")
+        ):
+            torch._dynamo.reset()
+            leaves = [t.detach().requires_grad_() for t in arguments[: len(self.inputs)]]
+            given = (*leaves, *arguments[len(self.inputs) :])
+            torch.manual_seed(0)
+            with torch._dynamo.config.patch(compiled_autograd=compiled_autograd):
+                if forward == "eager":
+                    torch.compile(lambda value: value.backward(), backend=backend)(loss(*given))
+                else:
+                    torch.compile(lambda *given: loss(*given).backward(), backend=backend)(*given)
+            for name, leaf in zip(self.inputs, leaves, strict=True):
+                t = expected[f"{name}.grad"]
+                torch.testing.assert_close(leaf.grad, t, msg=lambda text, name=name: f"{backend}, {name}: {text}")  # noqa: B023
 
     @needs_gpu
     def test_cuda_graph_replays_on_new_inputs(self, path, device):
