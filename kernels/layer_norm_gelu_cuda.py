@@ -395,24 +395,35 @@ def _backward(
 # define and impl cost the host less per call than custom_op; fake tensors, torch.compile and opcheck work as well
 _namespace = __name__.replace(".", "_")  # another copy of this file, in another package, has another
 _library = torch.library.Library(_namespace, "FRAGMENT")
-_library.define(
-    "layer_norm_gelu_forward(Tensor x, Tensor? weight, Tensor? bias, float eps, bool tanh, ScalarType dtype, "
-    "bool save) -> (Tensor, Tensor)"
+_FORWARD = (
+    "(Tensor x, Tensor? weight, Tensor? bias, float eps, bool tanh, ScalarType dtype, bool save) -> (Tensor, Tensor)"
 )
-_library.define(
-    "layer_norm_gelu_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor stats, bool tanh, "
-    "bool parameters) -> (Tensor, Tensor, Tensor)"
+_BACKWARD = (
+    "(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor stats, bool tanh, bool parameters)"
+    " -> (Tensor, Tensor, Tensor)"
 )
-_library.impl("layer_norm_gelu_forward", _forward, "CUDA")
-_library.impl("layer_norm_gelu_backward", _backward, "CUDA")
-torch.library.register_fake(f"{_namespace}::layer_norm_gelu_forward", _forward_fake, lib=_library)
-torch.library.register_fake(f"{_namespace}::layer_norm_gelu_backward", _backward_fake, lib=_library)
+for _name, _schema, _function, _meta in (
+    ("layer_norm_gelu_forward", _FORWARD, _forward, _forward_fake),
+    ("layer_norm_gelu_forward.eager", _FORWARD, _forward, _forward_fake),  # without a derivative: a Function has it
+    ("layer_norm_gelu_backward", _BACKWARD, _backward, _backward_fake),
+    ("layer_norm_gelu_backward.recorded", _BACKWARD, _backward, _backward_fake),  # refuses to be differentiated
+):
+    _library.define(_name + _schema)
+    _library.impl(_name, _function, "CUDA")
+    torch.library.register_fake(f"{_namespace}::{_name}", _meta, lib=_library)
 _forward_op = getattr(torch.ops, _namespace).layer_norm_gelu_forward.default
+_eager_forward = getattr(torch.ops, _namespace).layer_norm_gelu_forward.eager._op  # __call__ costs 0.3 us
 _backward_op = getattr(torch.ops, _namespace).layer_norm_gelu_backward.default
+_recorded_backward = getattr(torch.ops, _namespace).layer_norm_gelu_backward.recorded
 
 
 # of the innermost call of torch.func, None outside; compiled code is guarded by it
 _transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._functorch.CInterpreter
+# Who may be recording: Dynamo, jit.trace, modes of __torch_dispatch__ (make_fx, export), make_fx before autograd.
+# They get the operator, derivative and all; eager code takes the shorter way, through the Function alone.
+_compiling, _tracing = torch.compiler.is_dynamo_compiling, torch._C._get_tracing_state
+_modes, _included = torch._C._len_torch_dispatch_stack, torch._C._dispatch_tls_is_dispatch_key_included
+_PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
 
 
 def _refuse_transforms(*tensors: Tensor | None) -> None:
@@ -423,26 +434,69 @@ def _refuse_transforms(*tensors: Tensor | None) -> None:
                            "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
 
 
+_ONCE = (
+    "layer_norm_gelu: expected a backward without create_graph=True, got one with: it would lose the second "
+    "derivative, which this kernel does not have"
+)
+
+
 class _LayerNormGELU(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, tanh: bool, dtype: torch.dtype
-    ) -> Tensor:
-        y, stats = _forward_op(x, weight, bias, eps, tanh, dtype, True)
+        ctx, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, tanh: bool, dtype: torch.dtype,
+        computed: tuple[Tensor, ...] = (),
+    ) -> Tensor:  # fmt: skip
+        y, stats = computed or _eager_forward(x, weight, bias, eps, tanh, dtype, True)
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, weight, bias, stats)
         ctx.tanh = tanh
         return y
 
     @staticmethod
-    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None, None, None]:
+    def backward(ctx, dy: Tensor | None) -> tuple[Tensor | None, ...]:
+        if dy is None:
+            return None, None, None, None, None, None, None
         if forward_ad._current_level >= 0:
             _refuse_transforms(dy)
         if torch.is_grad_enabled():  # not once_differentiable, which lets a dy that needs no gradient pass
-            raise RuntimeError("layer_norm_gelu: expected a backward without create_graph=True, got one with: it would "
-                               "lose the second derivative, which this kernel does not have")  # fmt: skip
+            raise RuntimeError(_ONCE)
         _, weight, bias, *_ = ctx.needs_input_grad
-        dx, dweight, dbias = _backward_op(dy, *ctx.saved_tensors, ctx.tanh, weight or bias)
-        return dx, dweight if weight else None, dbias if bias else None, None, None, None
+        backward = _recorded_backward if _compiling() or _modes() else _backward_op
+        dx, dweight, dbias = backward(dy, *ctx.saved_tensors, ctx.tanh, weight or bias)
+        return dx, dweight if weight else None, dbias if bias else None, None, None, None, None
+
+
+# Function.apply, but for what that does for torch.func, which is refused: 1.5 us
+_apply = super(torch.autograd.Function, _LayerNormGELU).apply
+
+
+def _differentiable(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, tanh: bool, dtype: torch.dtype, save: bool
+) -> tuple[Tensor, Tensor]:
+    """The operator for autograd: its gradient is in every graph that holds it, whoever recorded that."""
+    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+        _refuse_transforms(x, weight, bias)
+    needed = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias))
+    with torch._C._AutoDispatchBelowAutograd():
+        y, stats = _forward_op(x, weight, bias, eps, tanh, dtype, save or needed)
+    return _apply(x, weight, bias, eps, tanh, dtype, (y, stats)) if needed else y, stats
+
+
+class _Once(torch.autograd.Function):
+    """The backward's operator for autograd: in a graph, it has a derivative no more than in eager code."""
+
+    @staticmethod
+    def forward(ctx, *arguments: object) -> tuple[Tensor, ...]:
+        with torch._C._AutoDispatchBelowAutograd():
+            return _recorded_backward(*arguments)
+
+    @staticmethod
+    def backward(ctx, *_: Tensor) -> None:
+        raise RuntimeError(_ONCE)
+
+
+_library.impl("layer_norm_gelu_forward", _differentiable, "Autograd")
+_library.impl("layer_norm_gelu_backward.recorded", _Once.apply, "Autograd")
 
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -501,12 +555,14 @@ def layer_norm_gelu(
         raise ValueError(f'approximate: expected "none" or "tanh", got {approximate!r}')
     if not x.is_cuda or torch.version.hip:
         raise ValueError(f"x: expected a tensor on an NVIDIA GPU, got one on {x.device}")
-    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+    if forward_ad._current_level >= 0 or (_transforms() is not None and isinstance(_transforms(), _Transform)):
         _refuse_transforms(x, weight, bias)
     tanh = approximate == "tanh"
     dtype = torch.float32 if _AUTOCAST and torch.is_autocast_enabled("cuda") else x.dtype
+    if _compiling() or _modes() or _tracing() or _included(_PRE_DISPATCH):
+        return _forward_op(x, weight, bias, eps, tanh, dtype, False)[0]
     if torch.is_grad_enabled() and (
         x.requires_grad or (weight is not None and weight.requires_grad) or (bias is not None and bias.requires_grad)
     ):
-        return _LayerNormGELU.apply(x, weight, bias, eps, tanh, dtype)
-    return _forward_op(x, weight, bias, eps, tanh, dtype, False)[0]
+        return _apply(x, weight, bias, eps, tanh, dtype)
+    return _eager_forward(x, weight, bias, eps, tanh, dtype, False)[0]
