@@ -34,7 +34,7 @@ def _load(ptr, cols, N, POLICY: tl.constexpr):
         return tl.load(ptr + cols, mask=cols < N, other=0.0, eviction_policy=POLICY).to(tl.float32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["x_stride", "residual_stride", "N"])
 def _forward_kernel(
     x_ptr, residual_ptr, weight_ptr, y_ptr, h_ptr, rstd_ptr, x_stride, residual_stride, M, N, eps,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -69,7 +69,7 @@ def _add(x_ptr, residual_ptr, h_ptr, cols, N):
     return h.to(tl.float32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["x_stride", "residual_stride", "N"])
 def _forward_wide_kernel(
     x_ptr, residual_ptr, weight_ptr, y_ptr, h_ptr, rstd_ptr, x_stride, residual_stride, N, eps,
     UNIT: tl.constexpr, BLOCK: tl.constexpr,
@@ -106,7 +106,7 @@ def _forward_wide_kernel(
 
 
 # --8<-- [start:backward]
-@triton.jit
+@triton.jit(do_not_specialize=["dy_stride", "dh_stride", "h_stride", "N"])
 def _backward_kernel(
     dy_ptr, dh_ptr, h_ptr, weight_ptr, rstd_ptr, mean_ptr, dx_ptr, dresidual_ptr, share_ptr,
     dy_stride, dh_stride, h_stride, M, N,
@@ -158,7 +158,7 @@ def _unpacked(kept, zero):
     return kept.to(tl.float32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["dy_stride", "dh_stride", "h_stride", "N"])
 def _backward_wide_kernel(
     dy_ptr, dh_ptr, h_ptr, weight_ptr, rstd_ptr, dx_ptr, dresidual_ptr, share_ptr,
     dy_stride, dh_stride, h_stride, M, N,
@@ -221,7 +221,7 @@ def _backward_wide_kernel(
 
 
 # --8<-- [start:sums]
-@triton.jit
+@triton.jit(do_not_specialize=["dy_stride", "dh_stride", "h_stride", "N"])
 def _row_kernel(
     dy_ptr, dh_ptr, h_ptr, weight_ptr, rstd_ptr, mean_ptr, dx_ptr, dresidual_ptr,
     dy_stride, dh_stride, h_stride, N,

@@ -144,7 +144,7 @@ def _write_rows(e, dx_ptr, rows, cols, target, counts, known, e_target, total, f
     tl.store(dx_ptr + rows[:, None] * N + cols[None, :], tl.where(counts[:, None], dx, 0.0), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["x_stride", "N"])
 def _forward_kernel(
     logits_ptr, target_ptr, notes_ptr, state_ptr, share_ptr, loss_ptr, dx_ptr,
     x_stride, target_stride, M, N, ignore_index, smoothing,
@@ -287,7 +287,7 @@ def _settled(target, counts, known, x_target, top, total, factor):
 
 
 # --8<-- [start:forward]
-@triton.jit
+@triton.jit(do_not_specialize=["x_stride", "N"])
 def _forward_wide_kernel(
     logits_ptr, target_ptr, notes_ptr, state_ptr, share_ptr, loss_ptr, dx_ptr,
     x_stride, target_stride, M, N, ignore_index, smoothing,
@@ -393,7 +393,7 @@ def _begin_backward(dloss_ptr, notes_ptr, guess_ptr, M, MEAN: tl.constexpr, EACH
     return _factor(dloss, notes_ptr, MEAN), end
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["x_stride", "N"])
 def _backward_kernel(
     dloss_ptr, logits_ptr, target_ptr, notes_ptr, state_ptr, guess_ptr, dx_ptr,
     dloss_stride, x_stride, target_stride, M, N, ignore_index, smoothing,
@@ -422,7 +422,7 @@ def _backward_kernel(
             _write_rows(e, dx_ptr, rows, cols, target, counts, known, e_target, total, factors, M, N, smoothing)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["x_stride", "N"])
 def _backward_wide_kernel(
     dloss_ptr, logits_ptr, target_ptr, notes_ptr, state_ptr, guess_ptr, dx_ptr,
     dloss_stride, x_stride, target_stride, M, N, ignore_index, smoothing,

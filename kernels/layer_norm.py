@@ -73,7 +73,7 @@ def _is_exact(dtype: tl.constexpr, COLUMNS: tl.constexpr):
     return COLUMNS <= MOST
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["x_stride", "N"])
 def _forward_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, stats_ptr, x_stride, M, N, eps,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -286,11 +286,18 @@ def _sum(x):
 
 
 @triton.jit
-def _part_from_memory(x_ptr, left, TILES: tl.constexpr, BLOCK: tl.constexpr, PACKED: tl.constexpr):
+def _count(left, COLUMNS: tl.constexpr, FULL: tl.constexpr):
+    """Of a part's columns, of which `left` are there at most. The last parts may have none: then 1, and a mean of 0."""
+    count = tl.minimum(left, COLUMNS)
+    return count if FULL else tl.maximum(count, 1)
+
+
+@triton.jit
+def _part_from_memory(x_ptr, left, TILES: tl.constexpr, BLOCK: tl.constexpr, PACKED: tl.constexpr, FULL: tl.constexpr):
     """Mean and sum of squares of a part that another program has: the same operations in the same order."""
     dtype: tl.constexpr = x_ptr.dtype.element_ty
     tiles = tl.minimum(tl.cdiv(left, BLOCK), TILES)  # a loop of known length would be unrolled, into more registers
-    count = tl.minimum(left, TILES * BLOCK)
+    count = _count(left, TILES * BLOCK, FULL)
     sums = tl.zeros([BLOCK // 8, 8], tl.float32)
     for tile in range(tiles):
         kept = _kept(x_ptr, tile, left, BLOCK, PACKED, False)
@@ -314,12 +321,13 @@ def _part_from_memory(x_ptr, left, TILES: tl.constexpr, BLOCK: tl.constexpr, PAC
 def _row_from_memory(
     x_ptr, words_ptr, words, part, left, N,
     PARTS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr, PACKED: tl.constexpr,
+    FULL: tl.constexpr,
 ):  # fmt: skip
     """Mean and sum of squares of a row of which parts are missing; whoever comes later finds them."""
     for other in range(PARTS):
         if _is_missing(words, other, SLOTS):
             to = (other - part) * (TILES * BLOCK)
-            mean, square = _part_from_memory(x_ptr + to, left - to, TILES, BLOCK, PACKED)
+            mean, square = _part_from_memory(x_ptr + to, left - to, TILES, BLOCK, PACKED, FULL)
             words = tl.where(tl.arange(0, SLOTS) == other, _send(mean, square, words_ptr + other), words)
     return _together(words, N, TILES * BLOCK, SLOTS)
 
@@ -334,7 +342,7 @@ def _all_kept(
     return kept
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["x_stride", "N"])
 def _forward_row_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, stats_ptr, words_ptr, x_stride, M, N, eps,
     UNIT: tl.constexpr, PARTS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr,
@@ -352,7 +360,7 @@ def _forward_row_kernel(
     left = N - start  # all that follows counts from the part's start
     x_ptr += row * x_stride + start
     y_ptr += row * N + start
-    count = tl.minimum(left, TILES * BLOCK)
+    count = _count(left, TILES * BLOCK, FULL or PARTS == 1)
     kept = _all_kept(x_ptr, left, PARTS, TILES, BLOCK, PACKED, FULL)
     if AHEAD:
         for tile in tl.static_range(TILES):
@@ -381,7 +389,9 @@ def _forward_row_kernel(
         words = _receive(words_ptr, PARTS, SLOTS, WAIT)
         mean, square = _together(words, N, TILES * BLOCK, SLOTS)
         if mean != mean:  # a part is missing, or there is a NaN in the row
-            mean, square = _row_from_memory(x_ptr, words_ptr, words, part, left, N, PARTS, TILES, BLOCK, SLOTS, PACKED)
+            mean, square = _row_from_memory(
+                x_ptr, words_ptr, words, part, left, N, PARTS, TILES, BLOCK, SLOTS, PACKED, FULL
+            )
             kept = _all_kept(x_ptr, left, PARTS, TILES, BLOCK, PACKED, FULL)  # its registers held other parts
     rstd = tl.rsqrt(square / N + tl.cast(eps, tl.float32))
     if stats_ptr is not None:
@@ -433,7 +443,7 @@ def _combine(base, origin, sums, squares, seen, N, eps):
 
 
 # --8<-- [start:forward-wide]
-@triton.jit
+@triton.jit(do_not_specialize=["x_stride", "N"])
 def _forward_wide_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, stats_ptr, x_stride, M, N, eps,
     UNIT: tl.constexpr, BLOCK: tl.constexpr,
@@ -486,7 +496,7 @@ def _normalize(x_ptr, weight_ptr, bias_ptr, y_ptr, mean, rstd, start, N, BLOCK: 
 
 
 # --8<-- [start:backward]
-@triton.jit
+@triton.jit(do_not_specialize=["dy_stride", "x_stride", "N"])
 def _backward_kernel(
     dy_ptr, x_ptr, weight_ptr, stats_ptr, means_ptr, dx_ptr, shares_ptr, dy_stride, x_stride, M, N,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, FOLD: tl.constexpr, STAGES: tl.constexpr,
@@ -559,7 +569,7 @@ def _unpacked(kept, zero):
     return kept.to(tl.float32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["dy_stride", "x_stride", "N"])
 def _backward_wide_kernel(
     dy_ptr, x_ptr, weight_ptr, stats_ptr, dx_ptr, shares_ptr, dy_stride, x_stride, M, N,
     UNIT: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
@@ -623,7 +633,7 @@ def _load(ptr, cols, N, POLICY: tl.constexpr):
     return tl.load(ptr + cols, mask=cols < N, other=0.0, eviction_policy=POLICY).to(tl.float32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["dy_stride", "x_stride", "N"])
 def _means_kernel(
     dy_ptr, x_ptr, weight_ptr, stats_ptr, means_ptr, dx_ptr, dy_stride, x_stride, M, N,
     UNIT: tl.constexpr, BLOCK: tl.constexpr,
@@ -663,7 +673,7 @@ def _means_kernel(
             tl.store(dx_ptr + row * N + cols, dx, mask=cols < N)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["N"])
 def _sum_shares_kernel(
     shares_ptr, dweight_ptr, dbias_ptr, P, N, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
 ):
@@ -711,6 +721,8 @@ def _parts(N: int, columns: int, device: torch.device) -> int:
     """
     multiprocessors, warp = _device(device)
     parts = -(-N // columns)
+    step = max(1, triton.next_power_of_2(parts) // 4)  # each number of parts is compiled anew: two to a doubling of N
+    parts = -(-parts // step) * step
     room = 32 if device.type == "cpu" else min(32, 4 * multiprocessors)
     return 0 if torch.version.hip or warp != 32 or parts > room else parts
 
@@ -730,7 +742,8 @@ def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int | 
     # threads, columns of a tile, whether packed, and how many rows later what is fetched is needed
     threads, block, packed, ahead = 512, 4096, False, 0
     if parts > 1:
-        threads, block, packed, ahead = 128, 1024, bits == 16, 2**25 // (bits * N)
+        threads, block, packed = 128, 1024, bits == 16
+        ahead = 2**25 // (bits * triton.next_power_of_2(N))
     elif N <= 2048:
         threads, block = 128, 2048
     elif N <= 12288:
@@ -859,7 +872,8 @@ def _forward(
             if options["PACKED"] and (unit == 1 or x.data_ptr() % 4):
                 options["PACKED"] = False
                 options.pop("maxnreg", None)
-            options["FULL"] = N % (parts * options["TILES"] * options["BLOCK"]) == 0
+            full = N % (parts * options["TILES"] * options["BLOCK"]) == 0
+            options["FULL"] = full and (parts == 1 or N & (N - 1) == 0)  # each full number of parts is compiled anew
             words = None if parts == 1 else torch.zeros((M, parts), dtype=torch.int64, device=x.device)
             _forward_row_kernel[(M * parts,)](*arguments, words, *sizes, WAIT=_PTX, **options)
         else:

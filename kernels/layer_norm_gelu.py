@@ -113,7 +113,7 @@ def _unmarked(rstd):
     return tl.where(rstd < 0.0, 0.0, rstd), tl.abs(rstd)
 
 
-@triton.jit(do_not_specialize=["saved"])
+@triton.jit(do_not_specialize=["saved", "x_stride", "N"])
 def _forward_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, stats_ptr, x_stride, M, N, eps, saved,
     UNIT: tl.constexpr, TANH: tl.constexpr, FULL: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr,
@@ -202,7 +202,7 @@ def _combine(first, sums, squares, seen, N, eps):
     return mean, tl.rsqrt(squares / N + tl.cast(eps, tl.float32)), squares
 
 
-@triton.jit(do_not_specialize=["saved"])
+@triton.jit(do_not_specialize=["saved", "x_stride", "N"])
 def _forward_wide_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, stats_ptr, x_stride, M, N, eps, saved,
     UNIT: tl.constexpr, TANH: tl.constexpr, BLOCK: tl.constexpr,
@@ -253,7 +253,7 @@ def _forward_wide_kernel(
 
 
 # --8<-- [start:backward]
-@triton.jit
+@triton.jit(do_not_specialize=["dy_stride", "x_stride", "N"])
 def _backward_kernel(
     dy_ptr, x_ptr, weight_ptr, bias_ptr, stats_ptr, means_ptr, dx_ptr, shares_ptr, dy_stride, x_stride, M, N,
     UNIT: tl.constexpr, TANH: tl.constexpr, FINE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -322,7 +322,7 @@ def _x_hat_and_dz(
     return x_hat, _load(dy_ptr, cols, N, POLICY) * _slope(z, TANH, FINE)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["dy_stride", "x_stride", "N"])
 def _means_kernel(
     dy_ptr, x_ptr, weight_ptr, bias_ptr, stats_ptr, means_ptr, dx_ptr, dy_stride, x_stride, M, N,
     UNIT: tl.constexpr, TANH: tl.constexpr, FINE: tl.constexpr, BLOCK: tl.constexpr,
@@ -356,7 +356,7 @@ def _means_kernel(
             tl.store(dx_ptr + row * N + cols, dx, mask=cols < N)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["N"])
 def _sum_shares_kernel(
     shares_ptr, dweight_ptr, dbias_ptr, P, N, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
 ):
@@ -501,7 +501,8 @@ def _forward(
     options = _forward_launch(N, 8 * x.element_size(), x.device)
     with torch.cuda.device_of(x):  # triton launches on the current device
         if "TILES" in options:
-            full = options["TILES"] * options["BLOCK"] == N
+            # beyond 8192, of the lengths that fill their tiles a few alone: each number of them would be compiled anew
+            full = options["TILES"] * options["BLOCK"] == N and (N <= 8192 or N % 4096 == 0)
             _forward_kernel[(-(-M // options["ROWS"]),)](*arguments, FULL=full, **options)
         else:
             _forward_wide_kernel[(M,)](*arguments, **options)

@@ -32,7 +32,7 @@ def _load(ptr, cols, N, POLICY: tl.constexpr, CACHE: tl.constexpr):
         return block.to(tl.float32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["x_stride", "N"])
 def _forward_kernel(
     x_ptr, weight_ptr, y_ptr, rstd_ptr, x_stride, M, N, eps,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -96,7 +96,7 @@ def _two_looks(
         tl.store(y_ptr + cols, _unpacked(kept[tile], zero) * rstd * weight, mask=cols < N, cache_modifier=STORE)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["x_stride", "N"])
 def _forward_wide_kernel(
     x_ptr, weight_ptr, y_ptr, rstd_ptr, x_stride, M, N, eps,
     UNIT: tl.constexpr, BLOCK: tl.constexpr, KEPT: tl.constexpr, PROGRAMS: tl.constexpr, STORE: tl.constexpr,
@@ -127,7 +127,7 @@ def _forward_wide_kernel(
 
 
 # --8<-- [start:backward]
-@triton.jit
+@triton.jit(do_not_specialize=["dy_stride", "x_stride", "N"])
 def _backward_kernel(
     dy_ptr, x_ptr, weight_ptr, rstd_ptr, mean_ptr, dx_ptr, share_ptr, dy_stride, x_stride, M, N,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, WHOLE: tl.constexpr,
@@ -165,7 +165,7 @@ def _backward_kernel(
 
 
 # --8<-- [start:backward-wide]
-@triton.jit
+@triton.jit(do_not_specialize=["dy_stride", "x_stride", "N"])
 def _backward_wide_kernel(
     dy_ptr, x_ptr, weight_ptr, rstd_ptr, dx_ptr, share_ptr, dy_stride, x_stride, M, N,
     UNIT: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, KEPT: tl.constexpr,
@@ -221,7 +221,7 @@ def _backward_wide_kernel(
 
 
 # --8<-- [start:sums]
-@triton.jit
+@triton.jit(do_not_specialize=["dy_stride", "x_stride", "N"])
 def _row_kernel(
     dy_ptr, x_ptr, weight_ptr, rstd_ptr, mean_ptr, dx_ptr, dy_stride, x_stride, N,
     UNIT: tl.constexpr, BLOCK: tl.constexpr,

@@ -47,7 +47,7 @@ def _exp(x):
     return tl.exp2(x * LOG2E)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["x_stride", "N"])
 def _forward_kernel(
     x_ptr, y_ptr, x_stride, M, N,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, UNIT: tl.constexpr,
@@ -223,13 +223,19 @@ def _row_from_memory(
 
 
 # --8<-- [start:forward-row]
+@triton.constexpr_function
+def _is_whole(tile, PARTS, TILES, FULL):
+    """Whether no row ends in the tile. Of more than 8 tiles the last may be empty: their number is even."""
+    return FULL or (PARTS == 1 and tile < TILES - (2 if TILES > 8 else 1))
+
+
 @triton.jit
 def _all_kept(
     x_ptr, left, PARTS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, PACKED: tl.constexpr, FULL: tl.constexpr
 ):
     tiles = ()
     for tile in tl.static_range(TILES):
-        tiles = tiles + (_kept(x_ptr, tile, left, BLOCK, PACKED, FULL or (PARTS == 1 and tile < TILES - 1)),)
+        tiles = tiles + (_kept(x_ptr, tile, left, BLOCK, PACKED, _is_whole(tile, PARTS, TILES, FULL)),)
     return tiles
 
 
@@ -248,7 +254,7 @@ def _exponentials(tiles, high, dtype: tl.constexpr, TILES: tl.constexpr):
 # --8<-- [end:exponentials]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["x_stride", "N"])
 def _forward_row_kernel(
     x_ptr, y_ptr, words_ptr, x_stride, M, N,
     PARTS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr, PACKED: tl.constexpr,
@@ -298,7 +304,7 @@ def _forward_row_kernel(
             y = _exp(_look(tiles[tile], total, dtype) - top) * scale
         else:
             y = exps[tile] * (_exp(high - top) * scale)[:, None]
-        if FULL or (PARTS == 1 and tile < TILES - 1):
+        if _is_whole(tile, PARTS, TILES, FULL):
             tl.store(y_ptr + tile * BLOCK + cols, y, cache_modifier=".cs")
         else:
             tl.store(y_ptr + tile * BLOCK + cols, y, mask=cols < left - tile * BLOCK, cache_modifier=".cs")
@@ -316,7 +322,7 @@ def _take_in(x, high, total):
     return higher, total * _exp(high - higher) + tl.sum(_exp(x - higher[:, None]), axis=1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["x_stride", "N"])
 def _forward_widest_kernel(
     x_ptr, y_ptr, x_stride, N,
     BLOCK: tl.constexpr, LANES: tl.constexpr, UNIT: tl.constexpr,
@@ -346,7 +352,7 @@ def _forward_widest_kernel(
 
 
 # --8<-- [start:backward]
-@triton.jit
+@triton.jit(do_not_specialize=["dy_stride", "N"])
 def _backward_kernel(
     dy_ptr, y_ptr, dx_ptr, dy_stride, M, N,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, UNIT: tl.constexpr,
@@ -386,7 +392,7 @@ def _products_from_memory(dy_ptr, y_ptr, start, N, TILES: tl.constexpr, BLOCK: t
     return tl.sum(products)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["dy_stride", "N"])
 def _backward_row_kernel(
     dy_ptr, y_ptr, dx_ptr, words_ptr, dy_stride, M, N,
     PARTS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.constexpr,
@@ -428,7 +434,7 @@ def _backward_row_kernel(
 
 
 # --8<-- [start:backward-widest]
-@triton.jit
+@triton.jit(do_not_specialize=["dy_stride", "N"])
 def _backward_widest_kernel(
     dy_ptr, y_ptr, dx_ptr, dy_stride, N,
     BLOCK: tl.constexpr, LANES: tl.constexpr, UNIT: tl.constexpr,
@@ -484,7 +490,9 @@ def _looks(bits: int, device: torch.device) -> dict[str, int]:
 
 def _row(N: int, device: torch.device, parts: int, threads: int, tile: int, **more: int) -> dict[str, int]:
     """A row in so many parts; of a part so many columns are a tile. A slot for each thread."""
-    return _options(device, threads, PARTS=parts, TILES=-(-N // (parts * tile)), BLOCK=tile, SLOTS=threads, **more)
+    tiles = -(-N // (parts * tile))
+    tiles += tiles % 2 if tiles > 8 else 0  # each number of tiles is compiled anew
+    return _options(device, threads, PARTS=parts, TILES=tiles, BLOCK=tile, SLOTS=threads, **more)
 
 
 def _parts(N: int, columns: int, device: torch.device) -> int:
@@ -494,6 +502,8 @@ def _parts(N: int, columns: int, device: torch.device) -> int:
     """
     multiprocessors, warp = _device(device)
     parts = -(-N // columns)
+    step = max(1, triton.next_power_of_2(parts) // 4)  # each number of parts is compiled anew: two to a doubling of N
+    parts = -(-parts // step) * step
     room = 32 if device.type == "cpu" else min(32, 4 * multiprocessors)
     return 0 if torch.version.hip or warp != 32 or parts > room else parts
 
@@ -516,7 +526,7 @@ def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
         return _looks(bits, device)
     # in L2 there is room for as many rows as are at work, or for a few MiB of what comes next
     if N > 32768 or (packed and N > 16384):
-        threads, ahead = 256, 2**25 // (bits * N)
+        threads, ahead = 256, 2**25 // (bits * triton.next_power_of_2(N))
     else:
         threads = 256 if 8192 < N <= 10240 else max(128, triton.next_power_of_2(N) // 32)
         ahead = multiprocessors * (1024 // threads) * 16 // bits
@@ -593,6 +603,7 @@ def _forward(x: Tensor, dtype: torch.dtype) -> Tensor:
                 options["PACKED"] = False
                 options.pop("maxnreg", None)  # the limit of packed tiles
             full = N % (options["PARTS"] * options["TILES"] * options["BLOCK"]) == 0
+            full &= options["PARTS"] == 1 or N & (N - 1) == 0  # each full number of parts would be compiled anew
             words = _words(M, options["PARTS"], x.device)
             _forward_row_kernel[(M * options["PARTS"],)](
                 x, y, words, stride // unit, M, N // unit, FULL=full, WAIT=_PTX, **options

@@ -72,7 +72,7 @@ def _exp(x):
     return tl.exp2(x * 1.4426950408889634)  # half the instructions of tl.exp, which looks after subnormal results
 
 
-@triton.jit(do_not_specialize=["threshold"])
+@triton.jit(do_not_specialize=["threshold", "x_stride", "N"])
 def _forward_kernel(
     x_ptr, seed_ptr, y_ptr, stats_ptr, x_stride, M, N, threshold, scale,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -105,7 +105,7 @@ def _load(ptr, cols, N, OTHER: tl.constexpr, POLICY: tl.constexpr):
     return tl.load(ptr + cols, mask=cols < N, other=OTHER, eviction_policy=POLICY)
 
 
-@triton.jit(do_not_specialize=["threshold"])
+@triton.jit(do_not_specialize=["threshold", "x_stride", "N"])
 def _forward_wide_kernel(
     x_ptr, seed_ptr, y_ptr, stats_ptr, x_stride, M, N, threshold, scale,
     UNIT: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
@@ -145,7 +145,7 @@ def _forward_wide_kernel(
 
 
 # --8<-- [start:forward-widest]
-@triton.jit(do_not_specialize=["threshold"])
+@triton.jit(do_not_specialize=["threshold", "x_stride", "N"])
 def _forward_widest_kernel(
     x_ptr, seed_ptr, y_ptr, stats_ptr, x_stride, M, N, threshold, scale,
     UNIT: tl.constexpr, BLOCK: tl.constexpr,
@@ -188,7 +188,7 @@ def _forward_widest_kernel(
 
 
 # --8<-- [start:backward]
-@triton.jit(do_not_specialize=["threshold"])
+@triton.jit(do_not_specialize=["threshold", "dy_stride", "x_stride", "N"])
 def _backward_kernel(
     dy_ptr, x_ptr, seed_ptr, stats_ptr, dx_ptr, dy_stride, x_stride, M, N, threshold, scale,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -216,7 +216,7 @@ def _backward_kernel(
 
 
 # --8<-- [start:backward-wide]
-@triton.jit(do_not_specialize=["threshold"])
+@triton.jit(do_not_specialize=["threshold", "dy_stride", "x_stride", "N"])
 def _backward_wide_kernel(
     dy_ptr, x_ptr, seed_ptr, stats_ptr, dx_ptr, dy_stride, x_stride, M, N, threshold, scale,
     UNIT: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
@@ -263,7 +263,7 @@ def _tile(dy_row, x_row, seed, row, start, N, top, threshold, scale, BLOCK: tl.c
     return e, g
 
 
-@triton.jit(do_not_specialize=["threshold"])
+@triton.jit(do_not_specialize=["threshold", "dy_stride", "x_stride", "N"])
 def _backward_widest_kernel(
     dy_ptr, x_ptr, seed_ptr, stats_ptr, dx_ptr, dy_stride, x_stride, M, N, threshold, scale,
     UNIT: tl.constexpr, BLOCK: tl.constexpr,
