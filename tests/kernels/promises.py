@@ -813,6 +813,33 @@ class Promises:
                     known = {*launch.kernel.arg_names, *HIPOptions.__dataclass_fields__}
                     assert launch.keywords.keys() <= known, (columns, launch.keywords)
 
+    def of_length(self, columns: int, largest: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Arguments with rows of this length, in the memory of longer ones."""
+
+        def cut(t):
+            return t.flatten()[: t[..., 0].numel() * columns].view(*t.shape[:-1], columns)
+
+        return tuple(cut(t) if t.shape[-1:] == largest[0].shape[-1:] else t for t in largest)
+
+    @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float32), ids=str)
+    def test_row_lengths_share_compiled_kernels(self, dtype):
+        """1,000 lengths, from 65 to 2^18. A launch table has a row for each doubling of the length at least, as tiles
+        have powers of two: in a doubling there are at most 12 variants for each direction."""
+        largest = self.make((3, 2**18 if self.MOST_COLUMNS >= 2**18 else 2**13), dtype, torch.device("cpu"))
+        for octave, count in ((octave, 84 if octave < 10 else 83) for octave in range(6, 18)):
+            found: dict[str, set] = {"forward": set(), "backward": set()}
+            for i in range(count):
+                columns = 2**octave + 1 + (2**octave - 1) * i // (count - 1)
+                arguments = self.of_length(columns - columns % (1, 8, 2, 64)[i % 4], largest)
+                leaves = [t.detach().requires_grad_() for t in arguments[: len(self.inputs)]]
+                with compiled.recording(self.kernel, "sm_90") as launches:
+                    outputs = tupled(self.function(*leaves, *arguments[len(self.inputs) :]))
+                    forward = len(launches)
+                    torch.autograd.grad(outputs, leaves, [torch.empty_like(y) for y in outputs])
+                for direction, of in (("forward", launches[:forward]), ("backward", launches[forward:])):
+                    found[direction].update(compiled.variant(launch, "sm_90") for launch in of)
+            assert all(len(variants) <= 12 for variants in found.values()), (octave, found)
+
     # ---- machine code, with no GPU ------------------------------------------------------------------------------
 
     def launches(self, columns: int, target: str) -> list[compiled.Launch]:

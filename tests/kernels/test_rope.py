@@ -70,6 +70,10 @@ class TestRope(Promises):
         dtypes = (dtype, *[other or dtype] * 3)
         return tuple(randn(shape, dtype, device, seed + 10 * index) for index, dtype in enumerate(dtypes))
 
+    def of_length(self, columns, largest):
+        """So many tokens: a model has one head dimension, and the kernel is compiled for it."""
+        return tuple(t.flatten()[: 2 * columns].view(columns, 2) for t in largest)
+
     def heads(self, device, dtype=torch.float32, order=BSHD, B=2, H=5, K=3, S=7, D=48, tables=1, seed=0):
         """q, k, cos and sin as the public function takes them. The two halves of cos and of sin differ."""
         return (
