@@ -528,7 +528,7 @@ _guesses: dict[torch.device, Tensor] = globals().get("_guesses", {})  # kept by 
 def _guess(device: torch.device) -> Tensor:
     """The incoming gradient seen last on a device, fp32. Any value would do, were it garbage: it only saves time."""
     if device not in _guesses:
-        _guesses[device] = torch.ones((), device=device)
+        _guesses[device] = torch.ones((), dtype=torch.float32, device=device)  # whatever the default dtype is
     return _guesses[device]
 
 
@@ -636,14 +636,9 @@ _FORWARD = (
 )
 for _name, _schema, _function, _meta in (
     ("cross_entropy_forward", _FORWARD, _forward, _forward_fake),
-    ("cross_entropy_forward.eager", _FORWARD, _forward, _forward_fake),  # without a derivative: a Function has it
+    ("cross_entropy_forward_eager", _FORWARD, _forward, _forward_fake),  # without a derivative: a Function has it
     ("cross_entropy_backward", f"({_SAVED}) -> Tensor", _backward, _backward_fake),
-    (
-        "cross_entropy_backward.recorded",
-        f"({_SAVED}) -> Tensor",
-        _backward,
-        _backward_fake,
-    ),  # refuses to be differentiated
+    ("cross_entropy_backward_recorded", f"({_SAVED}) -> Tensor", _backward, _backward_fake),  # is not differentiated
     ("cross_entropy_correct", f"(Tensor(a!) dx, {_SAVED}) -> ()", _correct, lambda *_: None),
 ):
     _library.define(_name + _schema)
@@ -651,9 +646,9 @@ for _name, _schema, _function, _meta in (
         _library.impl(_name, _function, _key)
     torch.library.register_fake(f"{_namespace}::{_name}", _meta, lib=_library)
 _forward_op = getattr(torch.ops, _namespace).cross_entropy_forward.default
-_eager_forward = getattr(torch.ops, _namespace).cross_entropy_forward.eager._op  # __call__ costs 0.3 us
+_eager_forward = getattr(torch.ops, _namespace).cross_entropy_forward_eager.default._op  # __call__ costs 0.3 us
 _backward_op = getattr(torch.ops, _namespace).cross_entropy_backward.default
-_recorded_backward = getattr(torch.ops, _namespace).cross_entropy_backward.recorded
+_recorded_backward = getattr(torch.ops, _namespace).cross_entropy_backward_recorded.default
 _correct_op = getattr(torch.ops, _namespace).cross_entropy_correct.default
 # --8<-- [end:op]
 
@@ -748,7 +743,7 @@ class _Once(torch.autograd.Function):
 
 
 _library.impl("cross_entropy_forward", _differentiable, "Autograd")
-_library.impl("cross_entropy_backward.recorded", _Once.apply, "Autograd")
+_library.impl("cross_entropy_backward_recorded", _Once.apply, "Autograd")
 
 
 # --8<-- [end:autograd]

@@ -404,17 +404,17 @@ _BACKWARD = (
 )
 for _name, _schema, _function, _meta in (
     ("layer_norm_gelu_forward", _FORWARD, _forward, _forward_fake),
-    ("layer_norm_gelu_forward.eager", _FORWARD, _forward, _forward_fake),  # without a derivative: a Function has it
+    ("layer_norm_gelu_forward_eager", _FORWARD, _forward, _forward_fake),  # without a derivative: a Function has it
     ("layer_norm_gelu_backward", _BACKWARD, _backward, _backward_fake),
-    ("layer_norm_gelu_backward.recorded", _BACKWARD, _backward, _backward_fake),  # refuses to be differentiated
+    ("layer_norm_gelu_backward_recorded", _BACKWARD, _backward, _backward_fake),  # refuses to be differentiated
 ):
     _library.define(_name + _schema)
     _library.impl(_name, _function, "CUDA")
     torch.library.register_fake(f"{_namespace}::{_name}", _meta, lib=_library)
 _forward_op = getattr(torch.ops, _namespace).layer_norm_gelu_forward.default
-_eager_forward = getattr(torch.ops, _namespace).layer_norm_gelu_forward.eager._op  # __call__ costs 0.3 us
+_eager_forward = getattr(torch.ops, _namespace).layer_norm_gelu_forward_eager.default._op  # __call__ costs 0.3 us
 _backward_op = getattr(torch.ops, _namespace).layer_norm_gelu_backward.default
-_recorded_backward = getattr(torch.ops, _namespace).layer_norm_gelu_backward.recorded
+_recorded_backward = getattr(torch.ops, _namespace).layer_norm_gelu_backward_recorded.default
 
 
 # of the innermost call of torch.func, None outside; compiled code is guarded by it
@@ -496,7 +496,7 @@ class _Once(torch.autograd.Function):
 
 
 _library.impl("layer_norm_gelu_forward", _differentiable, "Autograd")
-_library.impl("layer_norm_gelu_backward.recorded", _Once.apply, "Autograd")
+_library.impl("layer_norm_gelu_backward_recorded", _Once.apply, "Autograd")
 
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)

@@ -255,18 +255,18 @@ _SCHEMA = (
 )
 for _name, _function in (
     ("rope_forward", _forward),
-    ("rope_forward.eager", _forward),  # without a derivative: a Function has it
+    ("rope_forward_eager", _forward),  # without a derivative: a Function has it
     ("rope_backward", _backward),
-    ("rope_backward.recorded", _backward),  # refuses to be differentiated
+    ("rope_backward_recorded", _backward),  # refuses to be differentiated
 ):
     _library.define(_name + _SCHEMA)
     for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
         _library.impl(_name, _function, _key)
     torch.library.register_fake(f"{_namespace}::{_name}", _fake, lib=_library)
 _forward_op = getattr(torch.ops, _namespace).rope_forward.default
-_eager_forward = getattr(torch.ops, _namespace).rope_forward.eager._op  # __call__ costs 0.3 us
+_eager_forward = getattr(torch.ops, _namespace).rope_forward_eager.default._op  # __call__ costs 0.3 us
 _backward_op = getattr(torch.ops, _namespace).rope_backward.default
-_recorded_backward = getattr(torch.ops, _namespace).rope_backward.recorded
+_recorded_backward = getattr(torch.ops, _namespace).rope_backward_recorded.default
 # --8<-- [end:op]
 
 
@@ -352,7 +352,7 @@ class _Once(torch.autograd.Function):
 
 
 _library.impl("rope_forward", _differentiable, "Autograd")
-_library.impl("rope_backward.recorded", _Once.apply, "Autograd")
+_library.impl("rope_backward_recorded", _Once.apply, "Autograd")
 
 
 # --8<-- [end:autograd]

@@ -645,18 +645,18 @@ _library = torch.library.Library(_namespace, "FRAGMENT")
 _FORWARD, _BACKWARD = "(Tensor x, ScalarType dtype) -> Tensor", "(Tensor dy, Tensor y, ScalarType dtype) -> Tensor"
 for _name, _schema, _function, _meta in (
     ("softmax_forward", _FORWARD, _forward, _forward_fake),
-    ("softmax_forward.eager", _FORWARD, _forward, _forward_fake),  # without a derivative: a Function has it
+    ("softmax_forward_eager", _FORWARD, _forward, _forward_fake),  # without a derivative: a Function has it
     ("softmax_backward", _BACKWARD, _backward, _backward_fake),
-    ("softmax_backward.recorded", _BACKWARD, _backward, _backward_fake),  # refuses to be differentiated
+    ("softmax_backward_recorded", _BACKWARD, _backward, _backward_fake),  # refuses to be differentiated
 ):
     _library.define(_name + _schema)
     for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
         _library.impl(_name, _function, _key)
     torch.library.register_fake(f"{_namespace}::{_name}", _meta, lib=_library)
 _forward_op = getattr(torch.ops, _namespace).softmax_forward.default
-_eager_forward = getattr(torch.ops, _namespace).softmax_forward.eager._op  # __call__ costs 0.3 us
+_eager_forward = getattr(torch.ops, _namespace).softmax_forward_eager.default._op  # __call__ costs 0.3 us
 _backward_op = getattr(torch.ops, _namespace).softmax_backward.default
-_recorded_backward = getattr(torch.ops, _namespace).softmax_backward.recorded
+_recorded_backward = getattr(torch.ops, _namespace).softmax_backward_recorded.default
 
 
 # of the innermost call of torch.func, None outside; compiled code is guarded by it
@@ -730,7 +730,7 @@ class _Once(torch.autograd.Function):
 
 
 _library.impl("softmax_forward", _differentiable, "Autograd")
-_library.impl("softmax_backward.recorded", _Once.apply, "Autograd")
+_library.impl("softmax_backward_recorded", _Once.apply, "Autograd")
 
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)

@@ -434,18 +434,18 @@ _FORWARD = "(Tensor x, Tensor? seed, float p, ScalarType dtype, bool save) -> (T
 _BACKWARD = "(Tensor dy, Tensor x, Tensor stats, Tensor? seed, float p) -> Tensor"
 for _name, _schema, _function, _meta in (
     ("softmax_dropout_forward", _FORWARD, _forward, _forward_fake),
-    ("softmax_dropout_forward.eager", _FORWARD, _forward, _forward_fake),  # without a derivative: a Function has it
+    ("softmax_dropout_forward_eager", _FORWARD, _forward, _forward_fake),  # without a derivative: a Function has it
     ("softmax_dropout_backward", _BACKWARD, _backward, _backward_fake),
-    ("softmax_dropout_backward.recorded", _BACKWARD, _backward, _backward_fake),  # refuses to be differentiated
+    ("softmax_dropout_backward_recorded", _BACKWARD, _backward, _backward_fake),  # refuses to be differentiated
 ):
     _library.define(_name + _schema)
     for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
         _library.impl(_name, _function, _key)
     torch.library.register_fake(f"{_namespace}::{_name}", _meta, lib=_library)
 _forward_op = getattr(torch.ops, _namespace).softmax_dropout_forward.default
-_eager_forward = getattr(torch.ops, _namespace).softmax_dropout_forward.eager._op  # __call__ costs 0.3 us
+_eager_forward = getattr(torch.ops, _namespace).softmax_dropout_forward_eager.default._op  # __call__ costs 0.3 us
 _backward_op = getattr(torch.ops, _namespace).softmax_dropout_backward.default
-_recorded_backward = getattr(torch.ops, _namespace).softmax_dropout_backward.recorded
+_recorded_backward = getattr(torch.ops, _namespace).softmax_dropout_backward_recorded.default
 # --8<-- [end:op]
 
 
@@ -524,7 +524,7 @@ class _Once(torch.autograd.Function):
 
 
 _library.impl("softmax_dropout_forward", _differentiable, "Autograd")
-_library.impl("softmax_dropout_backward.recorded", _Once.apply, "Autograd")
+_library.impl("softmax_dropout_backward_recorded", _Once.apply, "Autograd")
 
 
 # --8<-- [end:autograd]

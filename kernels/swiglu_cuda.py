@@ -272,17 +272,17 @@ _FORWARD = "(Tensor gate, Tensor? up, str activation) -> Tensor"
 _BACKWARD = "(Tensor dy, Tensor gate, Tensor? up, str activation) -> (Tensor, Tensor)"
 for _name, _schema, _function, _meta in (
     ("swiglu_forward", _FORWARD, _forward, _forward_fake),
-    ("swiglu_forward.eager", _FORWARD, _forward, _forward_fake),  # without a derivative: a Function has it
+    ("swiglu_forward_eager", _FORWARD, _forward, _forward_fake),  # without a derivative: a Function has it
     ("swiglu_backward", _BACKWARD, _backward, _backward_fake),
-    ("swiglu_backward.recorded", _BACKWARD, _backward, _backward_fake),  # refuses to be differentiated
+    ("swiglu_backward_recorded", _BACKWARD, _backward, _backward_fake),  # refuses to be differentiated
 ):
     _library.define(_name + _schema)
     _library.impl(_name, _function, "CUDA")
     torch.library.register_fake(f"{_namespace}::{_name}", _meta, lib=_library)
 _forward_op = getattr(torch.ops, _namespace).swiglu_forward.default
-_eager_forward = getattr(torch.ops, _namespace).swiglu_forward.eager._op  # __call__ costs 0.3 us
+_eager_forward = getattr(torch.ops, _namespace).swiglu_forward_eager.default._op  # __call__ costs 0.3 us
 _backward_op = getattr(torch.ops, _namespace).swiglu_backward.default
-_recorded_backward = getattr(torch.ops, _namespace).swiglu_backward.recorded
+_recorded_backward = getattr(torch.ops, _namespace).swiglu_backward_recorded.default
 
 
 def _name(activation: str) -> str:
@@ -363,7 +363,7 @@ class _Once(torch.autograd.Function):
 
 
 _library.impl("swiglu_forward", _differentiable, "Autograd")
-_library.impl("swiglu_backward.recorded", _Once.apply, "Autograd")
+_library.impl("swiglu_backward_recorded", _Once.apply, "Autograd")
 
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)

@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import itertools
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 
 import pytest
@@ -51,6 +51,7 @@ NO_LAYER_NORM = (
 )  # fmt: skip
 # Bytes of a GPU for each element of the first argument, while results are compared with float64: at most, RoPE in fp32.
 PEAK = 162
+COPIES = itertools.count()
 needs_gpu = pytest.mark.skipif(not GPU, reason="needs a GPU")
 
 
@@ -579,18 +580,44 @@ class Promises:
             for name, all_of_them, once in zip(self.inputs, together, single, strict=True):
                 assert torch.equal(all_of_them[index], once), name
 
-    def test_another_copy_of_the_file_in_the_same_process(self, device):
-        """As where two packages both carry it."""
-        spec = importlib.util.spec_from_file_location(f"another_package.{self.name}", self.kernel.__file__)
+    @contextlib.contextmanager
+    def copied(self) -> Iterator[None]:
+        """With another copy of the file, just imported."""
+        name = f"another_package_{next(COPIES)}.{self.name}"  # operators have names, and stay
+        spec = importlib.util.spec_from_file_location(name, self.kernel.__file__)
         copy = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(copy)
-        arguments = self.make((3, 100), torch.float32, device)
-        expected = self.run(self.function, arguments)
         original, self.kernel = self.kernel, copy
         try:
-            self.assert_equal(self.run(self.function, arguments), expected)
+            yield
         finally:
             self.kernel = original
+
+    def test_another_copy_of_the_file_in_the_same_process(self, device):
+        """As where two packages both carry it."""
+        arguments = self.make((3, 100), torch.float32, device)
+        expected = self.run(self.function, arguments)
+        with self.copied():
+            self.assert_equal(self.run(self.function, arguments), expected)
+
+    def test_default_dtype_and_device_change_nothing(self, path, device):
+        """Neither a bit, nor what a kernel gets."""
+        arguments = self.make((SOME, path), torch.float32, device)
+        expected = self.run(self.function, arguments)
+        grads = self.incoming([expected[name] for name in self.outputs])
+        launched = {}
+        for changed in (False, True):
+            with contextlib.ExitStack() as stack:
+                if changed:
+                    stack.enter_context(torch.device("meta"))
+                    stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+                    torch.set_default_dtype(torch.bfloat16)
+                stack.enter_context(self.copied())
+                self.assert_equal(self.run(self.function, arguments, grads), expected)
+                with compiled.recording(self.kernel, "sm_90") as launches:
+                    self.run(self.function, [placed(t, "cpu") for t in arguments], [t.cpu() for t in grads])
+                launched[changed] = [[getattr(t, "dtype", None) for t in launch.arguments] for launch in launches]
+        assert launched[True] == launched[False]
 
     def test_activation_checkpointing(self, device):
         arguments = self.make((3, 100), torch.bfloat16, device)
