@@ -22,7 +22,10 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch._functorch import config as functorch_config
 from torch.autograd import forward_ad
+from torch.fx import traceback
+from torch.utils.checkpoint import CheckpointPolicy
 
 
 # --8<-- [start:mask]
@@ -531,6 +534,34 @@ _library.impl("softmax_dropout_backward_recorded", _Once.apply, "Autograd")
 
 
 # --8<-- [start:public]
+def _drawn(x: Tensor) -> Tensor:
+    """A seed from the generator of x's device. On the device: replays of a CUDA graph draw another one each."""
+    return torch.randint(2**63 - 1, (1,), device=x.device)
+
+
+def _drawn_in_a_graph(x: Tensor) -> Tensor:
+    """Under a memory budget below 1, a compiler may draw the seed anew in the backward, for another mask.
+
+    It repeats the draw of the forward if the node looks like one of activation checkpointing. Other nodes stay as they
+    are: a seed is saved, which costs less.
+    """
+    meta = traceback.current_meta  # of the node that is traced
+    budget = meta.get("custom", {}).get("_region_activation_memory_budget")  # torch 2.13 and newer
+    budget = functorch_config.activation_memory_budget if budget is None else budget
+    if budget == 1 or "recompute" in meta:
+        return _drawn(x)
+    meta["recompute"] = CheckpointPolicy.PREFER_RECOMPUTE
+    try:
+        return _drawn(x)
+    finally:
+        del meta["recompute"]
+
+
+# An operator that is traced into, so that the compiler sees randint: calls of that are never merged.
+_library.define("softmax_dropout_seed(Tensor x) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
+_library.impl("softmax_dropout_seed", _drawn_in_a_graph, "CompositeImplicitAutograd")
+_seed_op = getattr(torch.ops, _namespace).softmax_dropout_seed.default
+
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _NUMBER = (float, numbers.Real)  # NumPy's, too; the first is found sooner
 _INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
@@ -585,11 +616,10 @@ def softmax_dropout(x: Tensor, p: float = 0.1, training: bool = True) -> Tensor:
     if forward_ad._current_level >= 0 or (_transforms() is not None and isinstance(_transforms(), _Transform)):
         _refuse_transforms(x)
     p = round(float(p) * 65536) / 65536 if training else 0.0  # what 16 bits can decide, at both ends
-    # not in the op: the compiler never merges two calls of randint, as it does two calls of an op with equal arguments
-    seed = torch.randint(2**63 - 1, (1,), device=x.device) if 0 < p < 1 else None
     dtype = torch.float32 if _AUTOCAST and x.is_cuda and torch.is_autocast_enabled("cuda") else x.dtype
     if _compiling() or _modes() or _tracing() or _included(_PRE_DISPATCH):
-        return _forward_op(x, seed, p, dtype, False)[0]
+        return _forward_op(x, _seed_op(x) if 0 < p < 1 else None, p, dtype, False)[0]
+    seed = _drawn(x) if 0 < p < 1 else None
     if torch.is_grad_enabled() and x.requires_grad:
         return _apply(x, seed, p, dtype)
     return _eager_forward(x, seed, p, dtype, False)[0]
