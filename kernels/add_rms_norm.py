@@ -16,6 +16,7 @@ whether 16 divides it. Hence the UNIT: sizes and strides are counted in eights w
 
 import functools
 import numbers
+from collections.abc import Callable
 
 import torch
 import triton
@@ -564,6 +565,24 @@ _INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
 _AUTOCAST = torch._C._dispatch_has_kernel_for_dispatch_key("aten::rms_norm", "AutocastCUDA")
 
 
+def _nested(function: Callable[..., tuple[Tensor, ...]], x: Tensor, residual: Tensor) -> tuple[Tensor, ...]:
+    """Of jagged tensors, the function of their values; of strided ones, of their tensors two by two."""
+    if (residual.is_nested, residual.layout) != (x.is_nested, x.layout):
+        raise TypeError(f"residual: expected of layout {x.layout}, and nested only if x is, got {residual.layout}")
+    if x.layout != torch.jagged:
+        if residual.size(0) != x.size(0):
+            raise ValueError(f"residual: expected {x.size(0)} tensors, as x has, got {residual.size(0)}")
+        each = [function(*tensors) for tensors in zip(x.unbind(), residual.unbind(), strict=True)]
+        return tuple(map(torch.nested.as_nested_tensor, map(list, zip(*each, strict=True))))
+    if residual.shape != x.shape:
+        raise ValueError(f"residual: expected the shape of x, {list(x.shape)}, got {list(residual.shape)}")
+    if x._ragged_idx == x.dim() - 1:
+        raise ValueError("x: expected rows of one length, got a jagged tensor whose last dimension is ragged")
+    results = function(x.values(), residual.values())
+    structure = x.offsets(), x.lengths(), x._ragged_idx
+    return tuple(torch.nested.nested_tensor_from_jagged(y, *structure) for y in results)
+
+
 def add_rms_norm(
     x: Tensor, residual: Tensor, weight: Tensor | None = None, eps: float | None = 1e-6
 ) -> tuple[Tensor, Tensor]:
@@ -602,11 +621,15 @@ def add_rms_norm(
     eps = _EPS if eps is None else eps
     if not isinstance(eps, _NUMBER):
         raise TypeError(f"eps: expected a number or None, got {type(eps)}")
+    if x.is_nested or residual.is_nested:
+        return _nested(lambda x, residual: add_rms_norm(x, residual, weight, eps), x, residual)  # type: ignore[return-value]
     if x.dim() == 0:
         raise ValueError("x: expected at least one dimension, got none")
     if residual.shape != x.shape:
         raise ValueError(f"residual: expected the shape of x, {list(x.shape)}, got {list(residual.shape)}")
-    if weight is not None and weight.shape != x.shape[-1:]:
+    if weight is not None and weight.is_nested:
+        raise TypeError("weight: expected a plain tensor, got a nested one")
+    if weight is not None and weight.shape != (x.shape[-1],):
         raise ValueError(f"weight: expected shape {list(x.shape[-1:])}, got {list(weight.shape)}")
     for name, t in (("residual", residual), ("weight", weight)):
         if t is not None and t.device != x.device:

@@ -801,6 +801,9 @@ def cross_entropy(
     if not isinstance(target, Tensor) or target.dtype != torch.int64:
         got = target.dtype if isinstance(target, Tensor) else type(target)
         raise TypeError(f"target: expected an int64 tensor of classes (not of probabilities), got {got}")
+    if logits.is_nested or target.is_nested:  # F.cross_entropy takes none
+        raise TypeError(f"{'logits' if logits.is_nested else 'target'}: expected a plain tensor, got a nested one; the "
+                        "rows of a jagged one are in its values()")  # fmt: skip
     if logits.dim() not in (1, 2):
         raise ValueError(f"logits: expected one or two dimensions, got {logits.dim()}")
     if target.shape != logits.shape[:-1] and not (logits.dim() == 1 and target.shape == (1,)):

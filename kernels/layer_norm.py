@@ -15,6 +15,7 @@ whether 16 divides it. Hence the UNIT: sizes and strides are counted in eights w
 
 import functools
 import numbers
+from collections.abc import Callable
 
 import torch
 import triton
@@ -1046,6 +1047,16 @@ _NUMBER = (float, numbers.Real)  # NumPy's, too; the first is found sooner
 _AUTOCAST = torch._C._dispatch_has_kernel_for_dispatch_key("aten::layer_norm", "AutocastCUDA")
 
 
+def _nested(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Of a jagged tensor, the function of its values; of a strided one, of its tensors one by one."""
+    if x.layout != torch.jagged:
+        return torch.nested.as_nested_tensor([function(t) for t in x.unbind()])
+    if x._ragged_idx == x.dim() - 1:
+        raise ValueError("x: expected rows of one length, got a jagged tensor whose last dimension is ragged")
+    y = function(x.values())
+    return torch.nested.nested_tensor_from_jagged(y, x.offsets(), x.lengths(), x._ragged_idx)
+
+
 def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """LayerNorm over the last dimension: (x - mean) / sqrt(variance + eps) * weight + bias.
 
@@ -1079,12 +1090,18 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     for name, t in (("x", x), *parameters):
         if (t is not None or name == "x") and (not isinstance(t, Tensor) or t.dtype not in _DTYPES):
             raise TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {getattr(t, 'dtype', type(t))}")
+    if x.is_nested:
+        return _nested(lambda t: layer_norm(t, weight, bias, eps), x)
     if x.dim() == 0:
         raise ValueError("x: expected at least one dimension, got none")
     for name, t in parameters:
-        if t is not None and t.shape != x.shape[-1:]:
+        if t is None:
+            continue
+        if t.is_nested:
+            raise TypeError(f"{name}: expected a plain tensor, got a nested one")
+        if t.shape != (x.shape[-1],):
             raise ValueError(f"{name}: expected shape {list(x.shape[-1:])}, got {list(t.shape)}")
-        if t is not None and t.device != x.device:
+        if t.device != x.device:
             raise ValueError(f"{name}: expected on {x.device}, where x is, got {t.device}")
     if not isinstance(eps, _NUMBER):
         raise TypeError(f"eps: expected a number, got {type(eps)}")

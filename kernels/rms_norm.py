@@ -13,6 +13,7 @@ whether 16 divides it. Hence the UNIT: sizes and strides are counted in eights w
 
 import functools
 import numbers
+from collections.abc import Callable
 
 import torch
 import triton
@@ -540,6 +541,16 @@ _INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
 _AUTOCAST = torch._C._dispatch_has_kernel_for_dispatch_key("aten::rms_norm", "AutocastCUDA")
 
 
+def _nested(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Of a jagged tensor, the function of its values; of a strided one, of its tensors one by one."""
+    if x.layout != torch.jagged:
+        return torch.nested.as_nested_tensor([function(t) for t in x.unbind()])
+    if x._ragged_idx == x.dim() - 1:
+        raise ValueError("x: expected rows of one length, got a jagged tensor whose last dimension is ragged")
+    y = function(x.values())
+    return torch.nested.nested_tensor_from_jagged(y, x.offsets(), x.lengths(), x._ragged_idx)
+
+
 def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float | None = 1e-6) -> Tensor:
     """RMSNorm over the last dimension: x / sqrt(mean(x^2) + eps) * weight.
 
@@ -572,10 +583,14 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float | None = 1e-6) 
     eps = _EPS if eps is None else eps
     if not isinstance(eps, _NUMBER):
         raise TypeError(f"eps: expected a number or None, got {type(eps)}")
+    if x.is_nested:
+        return _nested(lambda t: rms_norm(t, weight, eps), x)
     if x.dim() == 0:
         raise ValueError("x: expected at least one dimension, got none")
     if weight is not None:
-        if weight.shape != x.shape[-1:]:
+        if weight.is_nested:
+            raise TypeError("weight: expected a plain tensor, got a nested one")
+        if weight.shape != (x.shape[-1],):
             raise ValueError(f"weight: expected shape {list(x.shape[-1:])}, got {list(weight.shape)}")
         if weight.device != x.device:
             raise ValueError(f"weight: expected on {x.device}, where x is, got {weight.device}")

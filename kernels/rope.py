@@ -397,6 +397,8 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor
         if not isinstance(t, Tensor) or t.dtype not in _DTYPES:
             got = t.dtype if isinstance(t, Tensor) else type(t)
             raise TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {got}")
+        if t.is_nested:  # nor do PyTorch's operators multiply one by a table
+            raise TypeError(f"{name}: expected a plain tensor, got a nested one")
     shape = q.shape
     if len(shape) != 4 or shape[3] % 2:
         raise ValueError(f"q: expected shape (B, H, S, D) with D even, got {list(shape)}")

@@ -12,6 +12,7 @@ N and strides in UNITs of 8 elements where 8 divides them, for Triton to see tha
 """
 
 import functools
+from collections.abc import Callable
 
 import torch
 import triton
@@ -567,7 +568,7 @@ def _checked(M: int, N: int) -> None:
 
 def _rows(t: Tensor) -> Tensor:
     """As M x N with neighbouring columns: a view where the strides allow one."""
-    rows = t.reshape(-1, t.shape[-1])
+    rows = t if t.dim() == 2 else t.reshape(-1, t.shape[-1])
     return rows if rows.stride(1) == 1 else rows.contiguous()
 
 
@@ -738,6 +739,20 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _AUTOCAST = torch._C._dispatch_has_kernel_for_dispatch_key("aten::softmax.int", "AutocastCUDA")
 
 
+def _nested(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Of a jagged tensor, the function of its values; of a strided one, of its tensors one by one."""
+    if x.layout != torch.jagged:
+        return torch.nested.as_nested_tensor([function(t) for t in x.unbind()])
+    if x._ragged_idx == x.dim() - 1:
+        if x.dim() > 2 or x.lengths() is not None:
+            raise ValueError("x: expected rows one after the other, got a jagged tensor whose last dimension is ragged "
+                             "and not the second, or with gaps in it")  # fmt: skip
+        y = torch.cat([function(row) for row in x.values().split(x.offsets().diff().tolist())])
+        return torch.nested.nested_tensor_from_jagged(y, x.offsets())
+    y = function(x.values())
+    return torch.nested.nested_tensor_from_jagged(y, x.offsets(), x.lengths(), x._ragged_idx)
+
+
 def softmax(x: Tensor) -> Tensor:
     """Softmax over the last dimension: exp(x - max) / sum(exp(x - max)).
 
@@ -765,6 +780,8 @@ def softmax(x: Tensor) -> Tensor:
     if not isinstance(x, Tensor) or x.dtype not in _DTYPES:
         got = x.dtype if isinstance(x, Tensor) else type(x)
         raise TypeError(f"x: expected an fp32, fp16 or bf16 tensor, got {got}")
+    if x.is_nested:
+        return _nested(softmax, x)
     if x.dim() == 0:
         raise ValueError("x: expected at least one dimension, got none")
     if x.is_cpu and not _INTERPRETED:

@@ -17,6 +17,7 @@ whether 16 divides it. Hence the UNIT: sizes and strides are counted in eights w
 
 import functools
 import numbers
+from collections.abc import Callable
 
 import torch
 import triton
@@ -569,6 +570,20 @@ _INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
 _AUTOCAST = torch._C._dispatch_has_kernel_for_dispatch_key("aten::softmax.int", "AutocastCUDA")
 
 
+def _nested(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Of a jagged tensor, the function of its values; of a strided one, of its tensors one by one."""
+    if x.layout != torch.jagged:
+        return torch.nested.as_nested_tensor([function(t) for t in x.unbind()])
+    if x._ragged_idx == x.dim() - 1:
+        if x.dim() > 2 or x.lengths() is not None:
+            raise ValueError("x: expected rows one after the other, got a jagged tensor whose last dimension is ragged "
+                             "and not the second, or with gaps in it")  # fmt: skip
+        y = torch.cat([function(row) for row in x.values().split(x.offsets().diff().tolist())])
+        return torch.nested.nested_tensor_from_jagged(y, x.offsets())
+    y = function(x.values())
+    return torch.nested.nested_tensor_from_jagged(y, x.offsets(), x.lengths(), x._ragged_idx)
+
+
 def softmax_dropout(x: Tensor, p: float = 0.1, training: bool = True) -> Tensor:
     """Softmax over the last dimension, then dropout: every element is zero with probability p, else divided by 1 - p.
 
@@ -602,6 +617,8 @@ def softmax_dropout(x: Tensor, p: float = 0.1, training: bool = True) -> Tensor:
     if not isinstance(x, Tensor) or x.dtype not in _DTYPES:
         got = x.dtype if isinstance(x, Tensor) else type(x)
         raise TypeError(f"x: expected an fp32, fp16 or bf16 tensor, got {got}")
+    if x.is_nested:
+        return _nested(lambda t: softmax_dropout(t, p, training), x)
     if x.dim() == 0:
         raise ValueError("x: expected at least one dimension, got none")
     if not isinstance(p, _NUMBER):

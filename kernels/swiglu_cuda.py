@@ -18,6 +18,7 @@ import struct
 import subprocess
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -417,11 +418,31 @@ def geglu(gate: Tensor, up: Tensor | None = None, approximate: str = "none") -> 
     return _gated(gate, up, "gelu" if approximate == "none" else "gelu-tanh")
 
 
+def _nested(function: Callable[..., Tensor], gate: Tensor, up: Tensor | None) -> Tensor:
+    """Of jagged tensors, the function of their values; of strided ones, of their tensors one by one."""
+    tensors = (gate,) if up is None else (gate, up)
+    if up is not None and (up.is_nested, up.layout) != (gate.is_nested, gate.layout):
+        raise TypeError(f"up: expected of layout {gate.layout}, and nested only if gate is, got {up.layout}")
+    if gate.layout != torch.jagged:
+        if up is not None and up.size(0) != gate.size(0):
+            raise ValueError(f"up: expected {gate.size(0)} tensors, as gate has, got {up.size(0)}")
+        every = zip(*(t.unbind() for t in tensors), strict=True)
+        return torch.nested.as_nested_tensor([function(*each) for each in every])
+    if up is not None and up.shape != gate.shape:
+        raise ValueError(f"up: expected shape {list(gate.shape)}, as gate has, got {list(up.shape)}")
+    if up is None and gate._ragged_idx == gate.dim() - 1:
+        raise ValueError("gate: expected rows of one length, got a jagged tensor whose last dimension is ragged")
+    y = function(*(t.values() for t in tensors))
+    return torch.nested.nested_tensor_from_jagged(y, gate.offsets(), gate.lengths(), gate._ragged_idx)
+
+
 def _gated(gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
     for name, t in (("gate", gate), ("up", gate if up is None else up)):
         if not isinstance(t, Tensor) or t.dtype not in _DTYPES:
             got = t.dtype if isinstance(t, Tensor) else type(t)
             raise TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {got}")
+    if gate.is_nested or (up is not None and up.is_nested):
+        return _nested(lambda gate, up=None: _gated(gate, up, activation), gate, up)
     if up is None:
         if gate.dim() == 0 or gate.shape[-1] % 2:
             raise ValueError(f"gate: expected an even last dimension, for gate and up, got shape {list(gate.shape)}")

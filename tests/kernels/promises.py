@@ -137,6 +137,7 @@ class Promises:
         WRAPS: whether integers are meant to leave their range, as those of a generator of random bits do.
         LAUNCHES: fewest kernels that forward and backward launch.
         OPTIONAL: names of those inputs that may be None.
+        NESTED: whether nested tensors are taken, as PyTorch's operators take them.
         SUMS: names of the kernels that serve the gradients of parameters alone.
     """
 
@@ -154,6 +155,7 @@ class Promises:
     WRAPS = False
     LAUNCHES = 2
     OPTIONAL: tuple[str, ...] = ()
+    NESTED = True
     SUMS: tuple[str, ...] = ()
 
     # ---- what a subclass states ---------------------------------------------------------------------------------
@@ -357,6 +359,36 @@ class Promises:
 
         leaves = [apart(t, 8 * index) for index, t in enumerate(arguments, 1)]
         self.check(leaves, [apart(t, 80 + 8 * index) for index, t in enumerate(self.incoming(outputs))])
+
+    @pytest.mark.parametrize("layout", (torch.jagged, torch.strided), ids=str)
+    def test_nested_tensors_are_taken_or_refused(self, layout, device):
+        """As the tensors that they hold."""
+        arguments = self.make((5, 100), torch.float32, device)
+        offsets = torch.tensor([0, 2, 5], device=device)
+
+        def nested(t):
+            if t.shape[:1] != (5,):
+                return t
+            if layout == torch.jagged:
+                return torch.nested.nested_tensor_from_jagged(t, offsets)
+            return torch.nested.as_nested_tensor([t[:2], t[2:]])
+
+        def function(*given):
+            outputs = tupled(self.function(*map(nested, given)))
+            assert all(y.layout == layout for y in outputs)
+            return tuple(y.values() if layout == torch.jagged else torch.cat(y.unbind()) for y in outputs)
+
+        if not self.NESTED:
+            public = getattr(self.kernel, self.name)
+            with pytest.raises(TypeError, match=r"^\w+: expected a plain tensor, got a nested one[^\n]*$"):
+                public(*map(nested, arguments))
+            return
+        ours, expected = self.run(function, arguments), self.run(self.function, arguments)
+        for name, t in expected.items():
+            torch.testing.assert_close(ours[name], t, msg=lambda text, name=name: f"{name}: {text}")
+        for index, name in enumerate(self.inputs[1:], 1):
+            with pytest.raises((TypeError, ValueError), match=rf"^{name}: expected [^\n]*$"):
+                self.function(*arguments[:index], nested(arguments[0]), *arguments[index + 1 :])
 
     def test_leading_dimensions_that_no_view_joins(self, device):
         first, *others = self.make((3, 4, 40), torch.float32, device)

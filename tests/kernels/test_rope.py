@@ -55,6 +55,7 @@ class TestRope(Promises):
     GRID = (2, 6, 64, 80, 96, 128, 192, 256, 512, 760, 1000, 1128, 4098, 9000, 32000, 65538, 128256, 262144)  # even
     EDGES = (4098,)
     PATHS = (100, 128)
+    NESTED = False
 
     def public(self, arguments):
         q, k, cos, sin = (t.reshape(math.prod(t.shape[:-1]), t.shape[-1]) for t in arguments)
