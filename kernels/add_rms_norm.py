@@ -631,9 +631,10 @@ def add_rms_norm(
         raise TypeError("weight: expected a plain tensor, got a nested one")
     if weight is not None and weight.shape != (x.shape[-1],):
         raise ValueError(f"weight: expected shape {list(x.shape[-1:])}, got {list(weight.shape)}")
-    for name, t in (("residual", residual), ("weight", weight)):
-        if t is not None and t.device != x.device:
-            raise ValueError(f"{name}: expected on {x.device}, where x is, got {t.device}")
+    if residual.device != x.device:
+        raise ValueError(f"residual: expected on {x.device}, where x is, got {residual.device}")
+    if weight is not None and weight.device != x.device:
+        raise ValueError(f"weight: expected on {x.device}, where x is, got {weight.device}")
     if x.is_cpu and not _INTERPRETED:
         raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
     if forward_ad._current_level >= 0 or (_transforms() is not None and isinstance(_transforms(), _Transform)):

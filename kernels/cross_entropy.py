@@ -806,8 +806,9 @@ def cross_entropy(
                         "rows of a jagged one are in its values()")  # fmt: skip
     if logits.dim() not in (1, 2):
         raise ValueError(f"logits: expected one or two dimensions, got {logits.dim()}")
-    if target.shape != logits.shape[:-1] and not (logits.dim() == 1 and target.shape == (1,)):
-        raise ValueError(f"target: expected shape {list(logits.shape[:-1])}, got {list(target.shape)}")
+    rows = (logits.shape[0],) if logits.dim() == 2 else ()
+    if target.shape != rows and not (logits.dim() == 1 and target.shape == (1,)):
+        raise ValueError(f"target: expected shape {list(rows)}, got {list(target.shape)}")
     if target.device != logits.device:
         raise ValueError(f"target: expected on {logits.device}, where logits is, got {target.device}")
     if not isinstance(ignore_index, _INTEGER):

@@ -412,7 +412,7 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor
         if shape != (1, S, D) and shape != (B, S, D):
             raise ValueError(f"{name}: expected shape (1 or {B}, {S}, {D}), where q has ({B}, {H}, {S}, {D}), "
                              f"got {list(shape)}")  # fmt: skip
-    for name, t in (("k", k), ("cos", cos), ("sin", sin)):
+    for name, t in () if device == k.device == cos.device == sin.device else (("k", k), ("cos", cos), ("sin", sin)):
         if t.device != device:
             raise ValueError(f"{name}: expected on {device}, where q is, got {t.device}")
     if not _INTERPRETED and device.type == "cpu":
@@ -423,13 +423,13 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor
     if not q_dtype == k_dtype == cos.dtype == sin.dtype:
         table = torch.promote_types(cos.dtype, sin.dtype)
         q_dtype, k_dtype = torch.promote_types(q_dtype, table), torch.promote_types(k_dtype, table)
-    if torch.is_grad_enabled():
-        for name, t in (("cos", cos), ("sin", sin)):
-            if t.requires_grad:
-                raise ValueError(f"{name}: expected a tensor that does not require a gradient, got one that does: rope "
-                                 "has none for it; pass it detached")  # fmt: skip
+    needed = torch.is_grad_enabled()
+    if needed and (cos.requires_grad or sin.requires_grad):
+        name = "cos" if cos.requires_grad else "sin"
+        raise ValueError(f"{name}: expected a tensor that does not require a gradient, got one that does: rope has none "
+                         "for it; pass it detached")  # fmt: skip
     if _compiling() or _modes() or _tracing() or _included(_PRE_DISPATCH):
         return _forward_op(q, k, cos, sin, q_dtype, k_dtype, _order(q), _order(k))
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
+    if needed and (q.requires_grad or k.requires_grad):
         return _apply(q, k, cos, sin, q_dtype, k_dtype)
     return _eager_forward(q, k, cos, sin, q_dtype, k_dtype, _order(q), _order(k))

@@ -535,12 +535,7 @@ _library.impl("softmax_dropout_backward_recorded", _Once.apply, "Autograd")
 
 
 # --8<-- [start:public]
-def _drawn(x: Tensor) -> Tensor:
-    """A seed from the generator of x's device. On the device: replays of a CUDA graph draw another one each."""
-    return torch.randint(2**63 - 1, (1,), device=x.device)
-
-
-def _drawn_in_a_graph(x: Tensor) -> Tensor:
+def _seed_in_a_graph(x: Tensor) -> Tensor:
     """Under a memory budget below 1, a compiler may draw the seed anew in the backward, for another mask.
 
     It repeats the draw of the forward if the node looks like one of activation checkpointing. Other nodes stay as they
@@ -549,18 +544,19 @@ def _drawn_in_a_graph(x: Tensor) -> Tensor:
     meta = traceback.current_meta  # of the node that is traced
     budget = meta.get("custom", {}).get("_region_activation_memory_budget")  # torch 2.13 and newer
     budget = functorch_config.activation_memory_budget if budget is None else budget
-    if budget == 1 or "recompute" in meta:
-        return _drawn(x)
-    meta["recompute"] = CheckpointPolicy.PREFER_RECOMPUTE
+    repeated = budget != 1 and "recompute" not in meta
+    if repeated:
+        meta["recompute"] = CheckpointPolicy.PREFER_RECOMPUTE
     try:
-        return _drawn(x)
+        return torch.randint(2**63 - 1, (1,), device=x.device)
     finally:
-        del meta["recompute"]
+        if repeated:
+            del meta["recompute"]
 
 
 # An operator that is traced into, so that the compiler sees randint: calls of that are never merged.
 _library.define("softmax_dropout_seed(Tensor x) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
-_library.impl("softmax_dropout_seed", _drawn_in_a_graph, "CompositeImplicitAutograd")
+_library.impl("softmax_dropout_seed", _seed_in_a_graph, "CompositeImplicitAutograd")
 _seed_op = getattr(torch.ops, _namespace).softmax_dropout_seed.default
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -636,7 +632,7 @@ def softmax_dropout(x: Tensor, p: float = 0.1, training: bool = True) -> Tensor:
     dtype = torch.float32 if _AUTOCAST and x.is_cuda and torch.is_autocast_enabled("cuda") else x.dtype
     if _compiling() or _modes() or _tracing() or _included(_PRE_DISPATCH):
         return _forward_op(x, _seed_op(x) if 0 < p < 1 else None, p, dtype, False)[0]
-    seed = _drawn(x) if 0 < p < 1 else None
+    seed = torch.randint(2**63 - 1, (1,), device=x.device) if 0 < p < 1 else None
     if torch.is_grad_enabled() and x.requires_grad:
         return _apply(x, seed, p, dtype)
     return _eager_forward(x, seed, p, dtype, False)[0]

@@ -199,7 +199,7 @@ def _rows(t: Tensor) -> tuple[Tensor, int]:
 def _forward_fake(gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
     if up is None:
         return gate.new_empty((*gate.shape[:-1], gate.shape[-1] // 2))
-    dtype = gate.dtype if gate.dtype == up.dtype else torch.promote_types(gate.dtype, up.dtype)
+    dtype = None if gate.dtype == up.dtype else torch.promote_types(gate.dtype, up.dtype)
     return torch.empty_like(gate, dtype=dtype, memory_format=torch.contiguous_format)
 
 
