@@ -595,7 +595,7 @@ def add_rms_norm(
     torch.func and forward-mode AD.
 
     Args:
-        x: [..., N], fp32, fp16 or bf16, with any strides. Rows without unit stride are copied first.
+        x: [..., N], fp32, fp16 or bf16, with any strides; nested, too. Rows without unit stride are copied first.
         residual: of the shape of x, likewise; its dtype may differ, and h then has the dtype that PyTorch promotes to.
         weight: [N], fp32, fp16 or bf16; its dtype may differ, too. None: as if of ones.
         eps: added to the mean square. None: 2^-23, that of fp32, as F.rms_norm has it for all of these dtypes.
@@ -606,10 +606,11 @@ def add_rms_norm(
         not asked for.
 
     Raises:
-        TypeError: x, residual or weight is not a tensor of one of these dtypes; or eps is not a number.
-        ValueError: x has no dimension, or more than 2^30 rows or 2^26 columns; residual is not of the shape of x, or
-            weight not [N]; one of them is on another device than x; or x is on a CPU while Triton's interpreter
-            (TRITON_INTERPRET=1) is off.
+        TypeError: x, residual or weight is not a tensor of one of these dtypes; weight is nested, or one of x and
+            residual alone; or eps is not a number.
+        ValueError: x has no dimension, a last one that is jagged, or more than 2^30 rows or 2^26 columns; residual is
+            not of the shape of x, or weight not [N]; one of them is on another device than x; or x is on a CPU while
+            Triton's interpreter (TRITON_INTERPRET=1) is off.
         RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
             jvp, vmap, ...) and in forward-mode AD, which are not supported either.
 

@@ -782,8 +782,8 @@ def cross_entropy(
         the same in every run.
 
     Raises:
-        TypeError: logits is not a tensor of one of these dtypes, or target not one of int64; ignore_index is no
-            integer, or label_smoothing no number.
+        TypeError: logits is not a tensor of one of these dtypes, or target not one of int64; one of them is nested;
+            ignore_index is no integer, or label_smoothing no number.
         ValueError: a shape, label_smoothing or reduction other than these; more than 2^30 rows or columns; target on
             another device than logits; or logits on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
         RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,

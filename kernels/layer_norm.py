@@ -1067,7 +1067,7 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     torch.func.
 
     Args:
-        x: [..., N], fp32, fp16 or bf16, with any strides. Rows without unit stride are copied first.
+        x: [..., N], fp32, fp16 or bf16, with any strides; nested, too. Rows without unit stride are copied first.
         weight: [N], fp32, fp16 or bf16; its dtype may differ from that of x. None: all ones.
         bias: [N], likewise. None: all zeros.
         eps: added to the variance.
@@ -1077,9 +1077,10 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
         those of weight and bias are bitwise the same in every run. Where neither needs one, they cost nothing.
 
     Raises:
-        TypeError: x, weight or bias is not a tensor of one of these dtypes; eps is not a number.
-        ValueError: x has no dimension, or more than 2^30 rows or 2^26 columns; weight or bias is not [N], or on another
-            device than x; or x is on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
+        TypeError: x, weight or bias is not a tensor of one of these dtypes; weight or bias is nested; eps is no number.
+        ValueError: x has no dimension, a last one that is jagged, or more than 2^30 rows or 2^26 columns; weight or
+            bias is not [N], or on another device than x; or x is on a CPU while Triton's interpreter
+            (TRITON_INTERPRET=1) is off.
         RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
             jvp, vmap, ...) and in forward-mode AD, which are not supported either.
 

@@ -527,7 +527,7 @@ def layer_norm_gelu(
     and this has not: several normalized dimensions, fp64, double backward, torch.func and forward-mode AD.
 
     Args:
-        x: [..., N], fp32, fp16 or bf16, with any strides. Rows without unit stride are copied first.
+        x: [..., N], fp32, fp16 or bf16, with any strides; nested, too. Rows without unit stride are copied first.
         weight: [N], fp32, fp16 or bf16; its dtype may differ from that of x. None: as if of ones.
         bias: [N], likewise. None: as if of zeros.
         eps: added to the variance.
@@ -539,9 +539,10 @@ def layer_norm_gelu(
         gradients x is kept, and two numbers a row.
 
     Raises:
-        TypeError: x, weight or bias is not a tensor of one of these dtypes; or eps is not a number.
-        ValueError: x has no dimension, or more than 2^30 rows or 2^18 columns; weight or bias is not [N], or on another
-            device than x; approximate is neither "none" nor "tanh"; or x is not on an NVIDIA GPU.
+        TypeError: x, weight or bias is not a tensor of one of these dtypes; weight or bias is nested; eps is no number.
+        ValueError: x has no dimension, a last one that is jagged, or more than 2^30 rows or 2^18 columns; weight or
+            bias is not [N], or on another device than x; approximate is neither "none" nor "tanh"; or x is not on an
+            NVIDIA GPU.
         RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
             jvp, vmap, ...) and in forward-mode AD, which are not supported either.
         ImportError, FileNotFoundError: there is no compiler, or layer_norm_gelu.cu is not beside this file.

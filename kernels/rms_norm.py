@@ -560,7 +560,7 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float | None = 1e-6) 
     AD.
 
     Args:
-        x: [..., N], fp32, fp16 or bf16, with any strides. Rows without unit stride are copied first.
+        x: [..., N], fp32, fp16 or bf16, with any strides; nested, too. Rows without unit stride are copied first.
         weight: [N], fp32, fp16 or bf16; its dtype may differ from that of x. None: as if of ones.
         eps: added to the mean square. None: 2^-23, that of fp32, as F.rms_norm has it for all of these dtypes.
 
@@ -569,9 +569,9 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float | None = 1e-6) 
         the weight's is bitwise the same in every run, and costs nothing where it is not asked for.
 
     Raises:
-        TypeError: x or weight is not a tensor of one of these dtypes; or eps is not a number.
-        ValueError: x has no dimension, or more than 2^30 rows or 2^26 columns; weight is not [N], or on another device
-            than x; or x is on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
+        TypeError: x or weight is not a tensor of one of these dtypes; weight is nested; or eps is not a number.
+        ValueError: x has no dimension, a last one that is jagged, or more than 2^30 rows or 2^26 columns; weight is not
+            [N], or on another device than x; or x is on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
         RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
             jvp, vmap, ...) and in forward-mode AD, which are not supported either.
 

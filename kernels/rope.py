@@ -382,7 +382,7 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor
         transposed view of (B, S, H, D) comes back as one. Gradients flow to q and to k, in the dtype and order of each.
 
     Raises:
-        TypeError: q, k, cos or sin is not a tensor of one of these dtypes.
+        TypeError: q, k, cos or sin is not a tensor of one of these dtypes, or is nested.
         ValueError: a shape is not as above; there are more than 2^30 heads, pairs of numbers in a head, or chunks in
             all B * S tokens (of 8 pairs in 16 bits, of fewer in fp32 or where 8 does not divide D / 2 and all strides);
             k, cos or sin is on another device than q; cos or sin requires a gradient; or q is on a CPU while Triton's
@@ -426,8 +426,8 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor
     needed = torch.is_grad_enabled()
     if needed and (cos.requires_grad or sin.requires_grad):
         name = "cos" if cos.requires_grad else "sin"
-        raise ValueError(f"{name}: expected a tensor that does not require a gradient, got one that does: rope has none "
-                         "for it; pass it detached")  # fmt: skip
+        raise ValueError(f"{name}: expected a tensor that does not require a gradient, got one that does: rope has "
+                         "none for it; pass it detached")  # fmt: skip
     if _compiling() or _modes() or _tracing() or _included(_PRE_DISPATCH):
         return _forward_op(q, k, cos, sin, q_dtype, k_dtype, _order(q), _order(k))
     if needed and (q.requires_grad or k.requires_grad):

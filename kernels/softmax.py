@@ -762,7 +762,7 @@ def softmax(x: Tensor) -> Tensor:
     dimensions than the last (dim), the dtype argument, fp64, a double backward, torch.func and forward-mode AD.
 
     Args:
-        x: [..., N], fp32, fp16 or bf16, with any strides. Rows without unit stride are copied first.
+        x: [..., N], fp32, fp16 or bf16, with any strides; nested, too. Rows without unit stride are copied first.
 
     Returns:
         A new contiguous tensor of the shape of x. The gradient flows to x, in its dtype; the forward keeps for it the
@@ -770,8 +770,8 @@ def softmax(x: Tensor) -> Tensor:
 
     Raises:
         TypeError: x is not a tensor of one of these dtypes.
-        ValueError: x has no dimension, or more than 2^30 rows or columns, or is on a CPU while Triton's interpreter
-            (TRITON_INTERPRET=1) is off.
+        ValueError: x has no dimension, a last one that is jagged beside others, or more than 2^30 rows or columns, or
+            is on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
         RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
             jvp, vmap, ...) and in forward-mode AD, which are not supported either.
 

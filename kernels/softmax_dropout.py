@@ -591,7 +591,7 @@ def softmax_dropout(x: Tensor, p: float = 0.1, training: bool = True) -> Tensor:
     the dtype and inplace arguments, fp64, a double backward, torch.func and forward-mode AD.
 
     Args:
-        x: [..., N], fp32, fp16 or bf16, with any strides. Rows without unit stride are copied first.
+        x: [..., N], fp32, fp16 or bf16, with any strides; nested, too. Rows without unit stride are copied first.
         p: the probability of zero, between 0 and 1, rounded to the nearest multiple of 2^-16: the rate of zeros is
             within 2^-17 of p. What stays is divided by 1 - p of the rounded p, so that the mean is right. Up to 2^-17
             nothing is dropped, and from 1 - 2^-17 on everything.
@@ -603,8 +603,8 @@ def softmax_dropout(x: Tensor, p: float = 0.1, training: bool = True) -> Tensor:
 
     Raises:
         TypeError: x is not a tensor of one of these dtypes; p is no number, or training no bool.
-        ValueError: x has no dimension, or more than 2^30 rows or columns; p is not between 0 and 1; or x is on a CPU
-            while Triton's interpreter (TRITON_INTERPRET=1) is off.
+        ValueError: x has no dimension, a last one that is jagged beside others, or more than 2^30 rows or columns; p is
+            not between 0 and 1; or x is on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
         RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
             jvp, vmap, ...) and in forward-mode AD, which are not supported either.
 

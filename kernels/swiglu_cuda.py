@@ -378,7 +378,7 @@ def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
     AD. Of one tensor it takes the halves of the last dimension; F.glu's dim it has not.
 
     Args:
-        gate: any shape, fp32, fp16 or bf16, with any strides. Rows without unit stride are copied first.
+        gate: any shape, fp32, fp16 or bf16, with any strides; nested, too. Rows without unit stride are copied first.
         up: the shape of gate; its dtype may differ. None where gate holds both, as a fused projection's output does:
             [..., 2 N], gate before up. Then the gradient is one tensor too, and nobody concatenates its halves.
 
@@ -387,7 +387,7 @@ def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
         Gradients flow to gate and to up, each in its own dtype.
 
     Raises:
-        TypeError: gate or up is not a tensor of one of these dtypes.
+        TypeError: gate or up is not a tensor of one of these dtypes, or one of them alone is nested.
         ValueError: up has another shape than gate, or is on another device; there is no up, and gate has no even
             last dimension; there are more than 2^30 columns and the rows of a tensor (its halves, without up) lie
             apart; or gate is not on an NVIDIA GPU.
