@@ -169,7 +169,7 @@ def _breaks() -> Iterator[Output]:
 
 def _recompilation() -> Iterator[Output]:
     """How many graphs are compiled, and why; and the diary, whose counts are those of a GPU on a CPU, too."""
-    for section in ("specialised", "mends", "limit", "stances", "marked", "unbacked"):
+    for section in ("specialised", "floats", "mends", "limit", "stances", "marked", "unbacked"):
         yield Output(f"compiler/recompilation/{section}", _RECOMPILATION, section)
     diary = f"{_RECOMPILATION}_diary"
     yield Output("compiler/recompilation/lengths", diary, "lengths")
@@ -298,7 +298,7 @@ def _training() -> Iterator[Output]:
     for section in ("forward", "backward"):
         yield Output(f"compiler/training/{section}", _TRAINING, section, "python")
     for section in (
-        "checkpointing", "order", "budgets", "accumulation", "autocast",
+        "checkpointing", "order", "budgets", "dropout", "accumulation", "autocast",
         "learning rates", "whole step", "compiled autograd", "exercise",
     ):  # fmt: skip
         yield Output(f"compiler/training/{section.replace(' ', '-')}", _TRAINING, section)
