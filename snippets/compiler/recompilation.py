@@ -513,12 +513,6 @@ def main() -> None:
         graphs, reasons = count(scene)
         print(f"{what:<31} graphs: {graphs}   {reasons[0] if reasons else ''}"[:110].rstrip())
 
-    print("==== floats")
-    scales = [1.0, 2.0, 3.0, 4.0]
-    for cached in (True, False):
-        errors = ", ".join(f"{error:.3f}" for error in errors_of_floats(scales, cached))
-        print(f"cache {'on ' if cached else 'off'} scales {scales}, off by {errors}")
-
     print("==== mends")
     with said():
         for mend in MENDS:

@@ -169,7 +169,7 @@ def _breaks() -> Iterator[Output]:
 
 def _recompilation() -> Iterator[Output]:
     """How many graphs are compiled, and why; and the diary, whose counts are those of a GPU on a CPU, too."""
-    for section in ("specialised", "floats", "mends", "limit", "stances", "marked", "unbacked"):
+    for section in ("specialised", "mends", "limit", "stances", "marked", "unbacked"):
         yield Output(f"compiler/recompilation/{section}", _RECOMPILATION, section)
     diary = f"{_RECOMPILATION}_diary"
     yield Output("compiler/recompilation/lengths", diary, "lengths")
