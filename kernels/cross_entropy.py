@@ -671,6 +671,15 @@ def _refuse_transforms(*tensors: Tensor | None) -> None:
                            "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
 
 
+# modes that make a graph of what they see; others, as for counting or logging, change nothing
+_MODES = torch._C._TorchDispatchModeKey
+_RECORDERS, _mode = (_MODES.PROXY, _MODES.FUNCTIONAL, _MODES.FAKE), torch._C._get_dispatch_mode
+
+
+def _recorded() -> bool:
+    return _modes() > 0 and any(_mode(key) is not None for key in _RECORDERS)
+
+
 # by is_grads_batched, by torch.func.vmap
 _BATCHED = torch._C._functorch.is_legacy_batchedtensor, torch._C._functorch.is_batchedtensor
 
@@ -702,7 +711,7 @@ class _CrossEntropy(torch.autograd.Function):
         if torch.is_grad_enabled():  # not once_differentiable, which lets a dloss that needs no gradient pass
             raise RuntimeError(_ONCE)
         logits, target, notes, state, dx = ctx.saved_tensors
-        recorded = _compiling() or _modes()  # a graph would copy the gradient before it let an op write into it
+        recorded = _compiling() or _recorded()  # a graph would copy the gradient before it let an op write into it
         if recorded or not ctx.ahead or any(is_batched(dloss) for is_batched in _BATCHED):  # several gradients
             backward = _recorded_backward if recorded else _backward_op
             return backward(dloss, logits, target, notes, state, *ctx.options), None, None, None, None, None
@@ -824,7 +833,7 @@ def cross_entropy(
         raise ValueError(f"reduction: expected one of {', '.join(map(repr, _REDUCTIONS))}, got {reduction!r}")
     dtype = torch.float32 if torch.is_autocast_enabled(logits.device.type) else logits.dtype
     options = (ignore_index, label_smoothing, reduction)
-    if _compiling() or _modes() or _tracing() or _included(_PRE_DISPATCH):
+    if _compiling() or _recorded() or _tracing() or _included(_PRE_DISPATCH):
         return _forward_op(logits, target, *options, dtype, False, False)[0]
     if torch.is_grad_enabled() and logits.requires_grad:
         return _apply(logits, target, options, dtype, True)

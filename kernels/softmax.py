@@ -226,8 +226,8 @@ def _row_from_memory(
 # --8<-- [start:forward-row]
 @triton.constexpr_function
 def _is_whole(tile, PARTS, TILES, FULL):
-    """Whether no row ends in the tile. Of more than 8 tiles the last may be empty: their number is even."""
-    return FULL or (PARTS == 1 and tile < TILES - (2 if TILES > 8 else 1))
+    """Whether no row ends in the tile. Of more than 8 tiles the last three may be empty."""
+    return FULL or (PARTS == 1 and tile < TILES - (4 if TILES > 8 else 1))
 
 
 @triton.jit
@@ -255,7 +255,7 @@ def _exponentials(tiles, high, dtype: tl.constexpr, TILES: tl.constexpr):
 # --8<-- [end:exponentials]
 
 
-@triton.jit(do_not_specialize=["x_stride", "N"])
+@triton.jit(do_not_specialize=["x_stride"])
 def _forward_row_kernel(
     x_ptr, y_ptr, words_ptr, x_stride, M, N,
     PARTS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr, PACKED: tl.constexpr,
@@ -492,7 +492,8 @@ def _looks(bits: int, device: torch.device) -> dict[str, int]:
 def _row(N: int, device: torch.device, parts: int, threads: int, tile: int, **more: int) -> dict[str, int]:
     """A row in so many parts; of a part so many columns are a tile. A slot for each thread."""
     tiles = -(-N // (parts * tile))
-    tiles += tiles % 2 if tiles > 8 else 0  # each number of tiles is compiled anew
+    if tiles > (4 if parts > 1 else 8):  # each number of tiles is compiled anew
+        tiles = max(tiles + tiles % 2, 12 if tiles > 8 else 0)
     return _options(device, threads, PARTS=parts, TILES=tiles, BLOCK=tile, SLOTS=threads, **more)
 
 
