@@ -89,18 +89,9 @@ class Remembered:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         self.opened.clear()
-        if item.nodeid in self.known(item.path)[1] and not again(self.share):
-            self.leave_out(item)
-
-    def leave_out(self, item: pytest.Item) -> None:
-        """End a test, in its setup, as one that passed before."""
-        self.outcomes[item.nodeid] = {"remembered"}
-        pytest.skip("passed on the same files and versions")
-
-    @property
-    def share(self) -> float:
-        """Of what is remembered, how much runs anyway."""
-        return 1.0 if self.fresh else AGAIN
+        if not self.fresh and item.nodeid in self.known(item.path)[1] and not again():
+            self.outcomes[item.nodeid] = {"remembered"}
+            pytest.skip("passed on the same files and versions")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -141,9 +132,9 @@ class Remembered:
             terminalreporter.write_line(f"not remembered: {test} reads what it does not name: {listed}")
 
 
-def again(share: float | None = None) -> bool:
+def again() -> bool:
     """Whether what is remembered runs anyway."""
-    return random.SystemRandom().random() < (AGAIN if share is None else share)
+    return random.SystemRandom().random() < AGAIN
 
 
 def keep(file: Path, test: str, outcomes: set[str]) -> None:

@@ -14,7 +14,8 @@ from tests.benchmarks import captures, machine
 from tests.benchmarks.captures import CAPTURES, PUBLISHED, Output
 from tests.benchmarks.source import ROOT
 
-READ = ("tests/forked.py", "tests/snippets/validation/planted")  # by what runs the scripts, and by a script
+# These tests run with what is read there, and import none of it. Named here, it counts for tests/remembered.py.
+READ = ("tests/forked.py", "tests/snippets/validation/planted")
 SCRIPTS = sorted({(capture.module, capture.device) for capture in CAPTURES})
 
 
@@ -94,10 +95,10 @@ ELSEWHERE = {
 def test_a_script_prints_the_same_on_another_machine(module, script, once, key, tmp_path, monkeypatch, one_core):
     """Other cores, threads, vector instructions, locale, time zone, home and logs; what is measured apart."""
     cores = 64 if os.cpu_count() == 2 else 2  # Inductor compares them with the number of threads
+    there = key(module, repr([ELSEWHERE, captures.ENVIRONMENT["cpu"], cores]))  # before the variables change
     (tmp_path / "sitecustomize.py").write_text(f"import os\n\nos.cpu_count = lambda: {cores}\n")
     for name, value in (ELSEWHERE | {"PYTHONPATH": str(tmp_path), "HOME": str(tmp_path)}).items():
         monkeypatch.setenv(name, value)
-    there = key(module, repr([ELSEWHERE, captures.ENVIRONMENT["cpu"], cores]))
     everything = Output(module, module, language="cpp")
     usual = captures.run(module, "cpu", script)
     elsewhere = captures.run(module, "cpu", lambda *asked: once(there, lambda: captures.finished(*asked)))

@@ -37,11 +37,15 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def execute(source: Path, root: Path) -> Path:
+    return notebooks.keep(notebooks.run(source, root), source, root)
+
+
 def test_executed_cached_and_stale_after_a_change_of_what_it_imports(root: Path, capfd: pytest.CaptureFixture):
     (source,) = notebooks.sources(root)
     assert notebooks.front_matter(source) == {"title": "Tiny"}
     assert not notebooks.is_fresh(source, root)
-    path = notebooks.execute(source, root)
+    path = execute(source, root)
     assert path == root / ".cache/notebooks/notebooks/tiny.ipynb"
     outputs = [cell["outputs"] for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
     assert outputs[1][0]["text"] == ["42\n"]
@@ -58,7 +62,7 @@ def test_a_notebook_whose_linked_files_are_gone_runs_again(root: Path):
     left.touch()
     html = '<a href="../experiments/one/metadata.json">one</a>'
     source.write_text(SCRIPT.replace("print(number)", f"from IPython.display import HTML\nHTML({html!r})"))
-    notebooks.execute(source, root)
+    execute(source, root)
     assert notebooks.is_fresh(source, root)
     left.unlink()
     assert not notebooks.is_fresh(source, root)
@@ -66,11 +70,11 @@ def test_a_notebook_whose_linked_files_are_gone_runs_again(root: Path):
 
 def test_a_failing_cell_is_named_and_the_last_execution_stays(root: Path):
     (source,) = notebooks.sources(root)
-    path = notebooks.execute(source, root)
+    path = execute(source, root)
     before = path.read_text()
     source.write_text(SCRIPT.replace("print(number)", "print(numbre)"))
     with pytest.raises(PublishError, match=r"tiny.py: cell 2, 'print\(numbre\)': NameError: name 'numbre' is not"):
-        notebooks.execute(source, root)
+        execute(source, root)
     assert path.read_text() == before
 
 

@@ -7,7 +7,6 @@ folder in SITE_DIR.
 
 import functools
 import gzip
-import hashlib
 import os
 import re
 import shutil
@@ -28,7 +27,6 @@ from filelock import FileLock
 from playwright.sync_api import Browser, Error, Page, ViewportSize, expect, sync_playwright
 
 from docs.publish.site import inputs
-from tests.site.visited import Visited
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / ".cache" / "site-for-tests"
@@ -59,50 +57,21 @@ LASTING = {"text/css", "text/javascript", "application/javascript", "font/woff2"
 expect.set_options(timeout=PATIENCE)
 
 
-class Pages(dict[str, str]):
-    """HTML by address; `asked` gets the addresses of those that are read, of all where somebody walks through them."""
-
-    def __init__(self, pages: dict[str, str], asked: set[str]):
-        super().__init__(pages)
-        self.asked = asked
-
-    def __getitem__(self, url: str) -> str:
-        self.asked.add(url)
-        return super().__getitem__(url)
-
-    def __iter__(self) -> Iterator[str]:
-        self.asked.update(super().keys())
-        return super().__iter__()
-
-    def items(self):
-        self.asked.update(super().keys())
-        return super().items()
-
-    def values(self):
-        self.asked.update(super().keys())
-        return super().values()
-
-
 @dataclass
 class Site:
-    """The built site: its folder, the address it is served at, files that tests add, and looks with enough contrast.
-
-    Attributes:
-        asked: the paths, below the site's address, of which somebody was given the content.
-    """
+    """The built site: its folder, the address it is served at, files that tests add, and looks with enough contrast."""
 
     folder: Path
     address: str = ""
-    asked: set[str] = field(default_factory=set)
     added: dict[str, str] = field(default_factory=lambda: {"axe.js": AXE_SCRIPT})
     looks: set[str] = field(default_factory=set)
     there: dict[str, bool] = field(default_factory=dict)
 
     @cached_property
-    def pages(self) -> Pages:
+    def pages(self) -> dict[str, str]:
         """The HTML of every page by its address below the site's: {"": …, "kernels/rms-norm/": …, "404.html": …}."""
         files = sorted(self.folder.rglob("*.html"))
-        return Pages({address_of(path, self.folder): path.read_text(encoding="utf-8") for path in files}, self.asked)
+        return {address_of(path, self.folder): path.read_text(encoding="utf-8") for path in files}
 
     @cached_property
     def prefix(self) -> str:
@@ -112,11 +81,9 @@ class Site:
 
     def having(self, *texts: str) -> str:
         """The address of the first page whose HTML holds all of these."""
-        for url, html in dict.items(self.pages):  # the one that is found is what counts
-            if all(text in html for text in texts):
-                self.asked.add(url)
-                return url
-        raise AssertionError(f"expected a page with {' and '.join(texts)}, got none")
+        found = [url for url, html in self.pages.items() if all(text in html for text in texts)]
+        assert found, f"expected a page with {' and '.join(texts)}, got none"
+        return found[0]
 
     def has(self, path: str) -> bool:
         """Whether something is served at a path: thousands of links lead to the same few."""
@@ -127,7 +94,6 @@ class Site:
     def content(self, path: str) -> bytes | None:
         """What is served at a path; None where there is nothing."""
         below = path.removeprefix(self.prefix).removeprefix("/")
-        self.asked.add(below)
         if below in self.added:
             return self.added[below].encode()
         file = self.folder / below
@@ -149,42 +115,6 @@ def site() -> Iterator[Site]:
     built.address = f"http://127.0.0.1:{server.server_port}{built.prefix}"
     yield built
     server.shutdown()
-
-
-PASSED = pytest.StashKey[bool]()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Iterator[None]:
-    report = yield
-    item.stash[PASSED] = item.stash.get(PASSED, True) and report.passed
-    return report
-
-
-@pytest.fixture(scope="session")
-def lasting(site: Site, browser: Browser) -> str:
-    """A digest of what the tests are, of the browser, and of what that keeps from page to page."""
-    files = [*Path(__file__).parent.iterdir(), *site.folder.rglob("*.css"), *site.folder.rglob("*.js")]
-    found = hashlib.sha256(browser.version.encode())
-    for file in sorted(file for file in files if file.is_file()):
-        found.update(file.read_bytes())
-    return found.hexdigest()
-
-
-@pytest.fixture(autouse=True)
-def same_pages(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test that passed is remembered while all that it was given of the site is the same: see tests/remembered.py."""
-    memory = request.config.pluginmanager.get_plugin("remembered-tests")
-    if memory is None or "site" not in request.fixturenames:
-        yield
-        return
-    site, name = request.getfixturevalue("site"), hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:24]
-    known = Visited(KEPT.with_name("site-tests"), site.content, request.getfixturevalue("lasting"), memory.share)
-    if known.faultless(name):
-        memory.leave_out(request.node)
-    site.asked.clear()
-    yield
-    known.keep(name, [*site.asked], faultless=request.node.stash.get(PASSED, False))
 
 
 def the_site() -> Path:

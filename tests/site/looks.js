@@ -5,13 +5,13 @@
 // that look alike have one contrast, on whichever page. Two look alike where name, classes, colours, backgrounds and type
 // are the same, in light and in dark, for them and for all that they lie in.
 //
-// rpShorten(): for the other rules, which take their time for each element, the rest of a long table, listing or menu goes. It
+// rpShorten(): for the other rules, which take their time for each element, the rest of a long table or listing goes. It
 // is made as its beginning is.
 //
 // rpSwitch(scheme): to "default" or "slate".
 (() => {
   const ALIKE = 3
-  const LONG = [["tbody", 3], [".highlight pre > code", 60], [".md-nav__list", 3]]
+  const LONG = [["tbody", 3], [".highlight pre > code", 60]]
   const DECISIVE = [
     "display", "visibility", "color", "fill", "backgroundColor", "backgroundImage", "opacity", "fontSize", "fontWeight",
     "textDecorationLine",

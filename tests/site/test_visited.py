@@ -1,11 +1,9 @@
 """Which pages are visited again: those that are served otherwise than when they passed, and a few of the others."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.site.conftest import Site
 from tests.site.visited import Visited
 
 PAGES = ("", "kernels/softmax/", "404.html")
@@ -62,40 +60,3 @@ def test_a_share_is_visited_anyway(all_passed: Path, served: dict) -> None:
     assert to_visit(visited(all_passed, served, again=1)) == list(PAGES)
     drawn = [visited(all_passed, served, again=0.5).faultless("") for _ in range(100)]
     assert len(set(drawn)) == 2
-
-
-# ---- what a test was given, by which tests/site/conftest.py remembers it ---------------------------------------------
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Site:
-    """Three pages and a file."""
-    for url in PAGES:
-        file = tmp_path / url if url.endswith(".html") else tmp_path / url / "index.html"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f'<link rel="canonical" href="https://example.org/site/">{url}')
-    (tmp_path / "index.json").write_text("[]")
-    built = Site(tmp_path)
-    assert built.prefix == "/site/"
-    built.asked.clear()
-    return built
-
-
-@pytest.mark.parametrize(
-    ("look", "asked"),
-    [
-        (lambda site: site.pages["404.html"], {"404.html"}),
-        (lambda site: site.having("softmax"), {"kernels/softmax/"}),
-        (lambda site: site.content("/site/index.json"), {"index.json"}),
-        (lambda site: site.content("/site/nothing"), {"nothing"}),
-        (lambda site: len(site.pages), set()),
-        (lambda site: sorted(site.pages), set(PAGES)),
-        (lambda site: list(site.pages.values()), set(PAGES)),
-        (lambda site: dict(site.pages.items()), set(PAGES)),
-    ],
-)
-def test_what_a_test_is_given_of_the_site_is_noted(
-    small: Site, look: Callable[[Site], object], asked: set[str]
-) -> None:
-    look(small)
-    assert small.asked == asked

@@ -82,11 +82,6 @@ def is_fresh(source: Path, root: Path = ROOT) -> bool:
         return False
 
 
-def execute(source: Path, root: Path = ROOT) -> Path:
-    """Execute a notebook and keep it; returns the file."""
-    return keep(run(source, root), source, root)
-
-
 def run(source: Path, root: Path = ROOT) -> nbformat.NotebookNode:
     """Execute a notebook from the root of the checkout, showing how far it is.
 
