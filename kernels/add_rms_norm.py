@@ -16,6 +16,7 @@ whether 16 divides it. Hence the UNIT: sizes and strides are counted in eights w
 
 import functools
 import numbers
+from collections.abc import Callable
 
 import torch
 import triton
@@ -34,7 +35,7 @@ def _load(ptr, cols, N, POLICY: tl.constexpr):
         return tl.load(ptr + cols, mask=cols < N, other=0.0, eviction_policy=POLICY).to(tl.float32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["x_stride", "residual_stride", "N"])
 def _forward_kernel(
     x_ptr, residual_ptr, weight_ptr, y_ptr, h_ptr, rstd_ptr, x_stride, residual_stride, M, N, eps,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -69,7 +70,7 @@ def _add(x_ptr, residual_ptr, h_ptr, cols, N):
     return h.to(tl.float32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["x_stride", "residual_stride", "N"])
 def _forward_wide_kernel(
     x_ptr, residual_ptr, weight_ptr, y_ptr, h_ptr, rstd_ptr, x_stride, residual_stride, N, eps,
     UNIT: tl.constexpr, BLOCK: tl.constexpr,
@@ -106,7 +107,7 @@ def _forward_wide_kernel(
 
 
 # --8<-- [start:backward]
-@triton.jit
+@triton.jit(do_not_specialize=["dy_stride", "dh_stride", "h_stride", "N"])
 def _backward_kernel(
     dy_ptr, dh_ptr, h_ptr, weight_ptr, rstd_ptr, mean_ptr, dx_ptr, dresidual_ptr, share_ptr,
     dy_stride, dh_stride, h_stride, M, N,
@@ -158,7 +159,7 @@ def _unpacked(kept, zero):
     return kept.to(tl.float32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["dy_stride", "dh_stride", "h_stride", "N"])
 def _backward_wide_kernel(
     dy_ptr, dh_ptr, h_ptr, weight_ptr, rstd_ptr, dx_ptr, dresidual_ptr, share_ptr,
     dy_stride, dh_stride, h_stride, M, N,
@@ -221,7 +222,7 @@ def _backward_wide_kernel(
 
 
 # --8<-- [start:sums]
-@triton.jit
+@triton.jit(do_not_specialize=["dy_stride", "dh_stride", "h_stride", "N"])
 def _row_kernel(
     dy_ptr, dh_ptr, h_ptr, weight_ptr, rstd_ptr, mean_ptr, dx_ptr, dresidual_ptr,
     dy_stride, dh_stride, h_stride, N,
@@ -443,27 +444,38 @@ def _backward(
 # define and impl cost the host less per call than custom_op; fake tensors, torch.compile and opcheck work as well
 _namespace = __name__.replace(".", "_")  # another copy of this file, in another package, has another
 _library = torch.library.Library(_namespace, "FRAGMENT")
-_library.define(
-    "add_rms_norm_forward(Tensor x, Tensor residual, Tensor? weight, float eps, ScalarType dtype, bool save)"
+_FORWARD = (
+    "(Tensor x, Tensor residual, Tensor? weight, float eps, ScalarType dtype, bool save) -> (Tensor, Tensor, Tensor)"
+)
+_BACKWARD = (
+    "(Tensor dy, Tensor? dh, Tensor h, Tensor? weight, Tensor rstd, ScalarType x, ScalarType residual, bool parameters)"
     " -> (Tensor, Tensor, Tensor)"
 )
-_library.define(
-    "add_rms_norm_backward(Tensor dy, Tensor? dh, Tensor h, Tensor? weight, Tensor rstd, ScalarType x,"
-    " ScalarType residual, bool parameters) -> (Tensor, Tensor, Tensor)"
-)
-for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
-    _library.impl("add_rms_norm_forward", _forward, _key)
-    _library.impl("add_rms_norm_backward", _backward, _key)
-torch.library.register_fake(f"{_namespace}::add_rms_norm_forward", _forward_fake, lib=_library)
-torch.library.register_fake(f"{_namespace}::add_rms_norm_backward", _backward_fake, lib=_library)
+for _name, _schema, _function, _meta in (
+    ("add_rms_norm_forward", _FORWARD, _forward, _forward_fake),
+    ("add_rms_norm_forward_eager", _FORWARD, _forward, _forward_fake),  # without a derivative: a Function has it
+    ("add_rms_norm_backward", _BACKWARD, _backward, _backward_fake),
+    ("add_rms_norm_backward_recorded", _BACKWARD, _backward, _backward_fake),  # refuses to be differentiated
+):
+    _library.define(_name + _schema)
+    for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
+        _library.impl(_name, _function, _key)
+    torch.library.register_fake(f"{_namespace}::{_name}", _meta, lib=_library)
 _forward_op = getattr(torch.ops, _namespace).add_rms_norm_forward.default
+_eager_forward = getattr(torch.ops, _namespace).add_rms_norm_forward_eager.default._op  # __call__ costs 0.3 us
 _backward_op = getattr(torch.ops, _namespace).add_rms_norm_backward.default
+_recorded_backward = getattr(torch.ops, _namespace).add_rms_norm_backward_recorded.default
 # --8<-- [end:op]
 
 
 # --8<-- [start:autograd]
 # of the innermost call of torch.func, None outside; compiled code is guarded by it
 _transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._functorch.CInterpreter
+# Who may be recording: Dynamo, jit.trace, modes of __torch_dispatch__ (make_fx, export), make_fx before autograd.
+# They get the operator, derivative and all; eager code takes the shorter way, through the Function alone.
+_compiling, _tracing = torch.compiler.is_dynamo_compiling, torch._C._get_tracing_state
+_modes, _included = torch._C._len_torch_dispatch_stack, torch._C._dispatch_tls_is_dispatch_key_included
+_PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
 
 
 def _refuse_transforms(*tensors: Tensor | None) -> None:
@@ -474,12 +486,19 @@ def _refuse_transforms(*tensors: Tensor | None) -> None:
                            "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
 
 
+_ONCE = (
+    "add_rms_norm: expected a backward without create_graph=True, got one with: it would lose the second "
+    "derivative, which this kernel does not have"
+)
+
+
 class _AddRMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx, x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
-        y, h, rstd = _forward_op(x, residual, weight, eps, dtype, True)
+        ctx, x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, dtype: torch.dtype,
+        computed: tuple[Tensor, ...] = (),
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        y, h, rstd = computed or _eager_forward(x, residual, weight, eps, dtype, True)
         ctx.set_materialize_grads(False)  # an output that the loss does not use has None: no zeros to write and read
         ctx.save_for_backward(h, weight, rstd)
         ctx.dtypes = x.dtype, residual.dtype
@@ -490,16 +509,49 @@ class _AddRMSNorm(torch.autograd.Function):
         if forward_ad._current_level >= 0:
             _refuse_transforms(dy, dh)
         if torch.is_grad_enabled():  # not once_differentiable, which lets a dy that needs no gradient pass
-            raise RuntimeError("add_rms_norm: expected a backward without create_graph=True, got one with: it would "
-                               "lose the second derivative, which this kernel does not have")  # fmt: skip
+            raise RuntimeError(_ONCE)
         x, residual = ctx.dtypes
         if dy is None:  # what is left is an add
             dx, dresidual = (None, None) if dh is None else (dh.to(x), dh.to(residual))
-            return dx, dresidual, None, None, None
+            return dx, dresidual, None, None, None, None
         parameters = ctx.needs_input_grad[2]
-        dx, dresidual, dweight = _backward_op(dy, dh, *ctx.saved_tensors, x, residual, parameters)
+        backward = _recorded_backward if _compiling() or _modes() else _backward_op
+        dx, dresidual, dweight = backward(dy, dh, *ctx.saved_tensors, x, residual, parameters)
         # one tensor twice, as an add's backward does it: autograd sees that it is shared, and copies where it must
-        return dx, dx if residual == x else dresidual, dweight if parameters else None, None, None
+        return dx, dx if residual == x else dresidual, dweight if parameters else None, None, None, None
+
+
+# Function.apply, but for what that does for torch.func, which is refused: 1.5 us
+_apply = super(torch.autograd.Function, _AddRMSNorm).apply
+
+
+def _differentiable(
+    x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, dtype: torch.dtype, save: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The operator for autograd: its gradient is in every graph that holds it, whoever recorded that."""
+    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+        _refuse_transforms(x, residual, weight)
+    needed = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, residual, weight))
+    with torch._C._AutoDispatchBelowAutograd():
+        y, h, rstd = _forward_op(x, residual, weight, eps, dtype, save or needed)
+    return *(_apply(x, residual, weight, eps, dtype, (y, h, rstd)) if needed else (y, h)), rstd
+
+
+class _Once(torch.autograd.Function):
+    """The backward's operator for autograd: in a graph, it has a derivative no more than in eager code."""
+
+    @staticmethod
+    def forward(ctx, *arguments: object) -> tuple[Tensor, ...]:
+        with torch._C._AutoDispatchBelowAutograd():
+            return _recorded_backward(*arguments)
+
+    @staticmethod
+    def backward(ctx, *_: Tensor) -> None:
+        raise RuntimeError(_ONCE)
+
+
+_library.impl("add_rms_norm_forward", _differentiable, "Autograd")
+_library.impl("add_rms_norm_backward_recorded", _Once.apply, "Autograd")
 
 
 # --8<-- [end:autograd]
@@ -511,6 +563,24 @@ _EPS = torch.finfo(torch.float32).eps  # what F.rms_norm takes for None, whateve
 _INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
 # newer torch autocasts rms_norm to fp32 on a GPU; we do as the installed one does
 _AUTOCAST = torch._C._dispatch_has_kernel_for_dispatch_key("aten::rms_norm", "AutocastCUDA")
+
+
+def _nested(function: Callable[..., tuple[Tensor, ...]], x: Tensor, residual: Tensor) -> tuple[Tensor, ...]:
+    """Of jagged tensors, the function of their values; of strided ones, of their tensors two by two."""
+    if (residual.is_nested, residual.layout) != (x.is_nested, x.layout):
+        raise TypeError(f"residual: expected of layout {x.layout}, and nested only if x is, got {residual.layout}")
+    if x.layout != torch.jagged:
+        if residual.size(0) != x.size(0):
+            raise ValueError(f"residual: expected {x.size(0)} tensors, as x has, got {residual.size(0)}")
+        each = [function(*tensors) for tensors in zip(x.unbind(), residual.unbind(), strict=True)]
+        return tuple(map(torch.nested.as_nested_tensor, map(list, zip(*each, strict=True))))
+    if residual.shape != x.shape:
+        raise ValueError(f"residual: expected the shape of x, {list(x.shape)}, got {list(residual.shape)}")
+    if x._ragged_idx == x.dim() - 1:
+        raise ValueError("x: expected rows of one length, got a jagged tensor whose last dimension is ragged")
+    results = function(x.values(), residual.values())
+    structure = x.offsets(), x.lengths(), x._ragged_idx
+    return tuple(torch.nested.nested_tensor_from_jagged(y, *structure) for y in results)
 
 
 def add_rms_norm(
@@ -525,7 +595,7 @@ def add_rms_norm(
     torch.func and forward-mode AD.
 
     Args:
-        x: [..., N], fp32, fp16 or bf16, with any strides. Rows without unit stride are copied first.
+        x: [..., N], fp32, fp16 or bf16, with any strides; nested, too. Rows without unit stride are copied first.
         residual: of the shape of x, likewise; its dtype may differ, and h then has the dtype that PyTorch promotes to.
         weight: [N], fp32, fp16 or bf16; its dtype may differ, too. None: as if of ones.
         eps: added to the mean square. None: 2^-23, that of fp32, as F.rms_norm has it for all of these dtypes.
@@ -536,10 +606,11 @@ def add_rms_norm(
         not asked for.
 
     Raises:
-        TypeError: x, residual or weight is not a tensor of one of these dtypes; or eps is not a number.
-        ValueError: x has no dimension, or more than 2^30 rows or 2^26 columns; residual is not of the shape of x, or
-            weight not [N]; one of them is on another device than x; or x is on a CPU while Triton's interpreter
-            (TRITON_INTERPRET=1) is off.
+        TypeError: x, residual or weight is not a tensor of one of these dtypes; weight is nested, or one of x and
+            residual alone; or eps is not a number.
+        ValueError: x has no dimension, a last one that is jagged, or more than 2^30 rows or 2^26 columns; residual is
+            not of the shape of x, or weight not [N]; one of them is on another device than x; or x is on a CPU while
+            Triton's interpreter (TRITON_INTERPRET=1) is off.
         RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
             jvp, vmap, ...) and in forward-mode AD, which are not supported either.
 
@@ -551,22 +622,29 @@ def add_rms_norm(
     eps = _EPS if eps is None else eps
     if not isinstance(eps, _NUMBER):
         raise TypeError(f"eps: expected a number or None, got {type(eps)}")
+    if x.is_nested or residual.is_nested:
+        return _nested(lambda x, residual: add_rms_norm(x, residual, weight, eps), x, residual)  # type: ignore[return-value]
     if x.dim() == 0:
         raise ValueError("x: expected at least one dimension, got none")
     if residual.shape != x.shape:
         raise ValueError(f"residual: expected the shape of x, {list(x.shape)}, got {list(residual.shape)}")
-    if weight is not None and weight.shape != x.shape[-1:]:
+    if weight is not None and weight.is_nested:
+        raise TypeError("weight: expected a plain tensor, got a nested one")
+    if weight is not None and weight.shape != (x.shape[-1],):
         raise ValueError(f"weight: expected shape {list(x.shape[-1:])}, got {list(weight.shape)}")
-    for name, t in (("residual", residual), ("weight", weight)):
-        if t is not None and t.device != x.device:
-            raise ValueError(f"{name}: expected on {x.device}, where x is, got {t.device}")
+    if residual.device != x.device:
+        raise ValueError(f"residual: expected on {x.device}, where x is, got {residual.device}")
+    if weight is not None and weight.device != x.device:
+        raise ValueError(f"weight: expected on {x.device}, where x is, got {weight.device}")
     if x.is_cpu and not _INTERPRETED:
         raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
-    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+    if forward_ad._current_level >= 0 or (_transforms() is not None and isinstance(_transforms(), _Transform)):
         _refuse_transforms(x, residual, weight)
     autocast = _AUTOCAST and x.is_cuda and torch.is_autocast_enabled("cuda")
     dtype = torch.float32 if autocast else torch.promote_types(x.dtype, residual.dtype)
     trained = weight is not None and weight.requires_grad
+    if _compiling() or _modes() or _tracing() or _included(_PRE_DISPATCH):
+        return _forward_op(x, residual, weight, eps, dtype, False)[:2]
     if torch.is_grad_enabled() and (x.requires_grad or residual.requires_grad or trained):
-        return _AddRMSNorm.apply(x, residual, weight, eps, dtype)
-    return _forward_op(x, residual, weight, eps, dtype, False)[:2]
+        return _apply(x, residual, weight, eps, dtype)
+    return _eager_forward(x, residual, weight, eps, dtype, False)[:2]

@@ -144,7 +144,7 @@ def _write_rows(e, dx_ptr, rows, cols, target, counts, known, e_target, total, f
     tl.store(dx_ptr + rows[:, None] * N + cols[None, :], tl.where(counts[:, None], dx, 0.0), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["x_stride", "N"])
 def _forward_kernel(
     logits_ptr, target_ptr, notes_ptr, state_ptr, share_ptr, loss_ptr, dx_ptr,
     x_stride, target_stride, M, N, ignore_index, smoothing,
@@ -287,7 +287,7 @@ def _settled(target, counts, known, x_target, top, total, factor):
 
 
 # --8<-- [start:forward]
-@triton.jit
+@triton.jit(do_not_specialize=["x_stride", "N"])
 def _forward_wide_kernel(
     logits_ptr, target_ptr, notes_ptr, state_ptr, share_ptr, loss_ptr, dx_ptr,
     x_stride, target_stride, M, N, ignore_index, smoothing,
@@ -393,7 +393,7 @@ def _begin_backward(dloss_ptr, notes_ptr, guess_ptr, M, MEAN: tl.constexpr, EACH
     return _factor(dloss, notes_ptr, MEAN), end
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["x_stride", "N"])
 def _backward_kernel(
     dloss_ptr, logits_ptr, target_ptr, notes_ptr, state_ptr, guess_ptr, dx_ptr,
     dloss_stride, x_stride, target_stride, M, N, ignore_index, smoothing,
@@ -422,7 +422,7 @@ def _backward_kernel(
             _write_rows(e, dx_ptr, rows, cols, target, counts, known, e_target, total, factors, M, N, smoothing)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["x_stride", "N"])
 def _backward_wide_kernel(
     dloss_ptr, logits_ptr, target_ptr, notes_ptr, state_ptr, guess_ptr, dx_ptr,
     dloss_stride, x_stride, target_stride, M, N, ignore_index, smoothing,
@@ -528,7 +528,7 @@ _guesses: dict[torch.device, Tensor] = globals().get("_guesses", {})  # kept by 
 def _guess(device: torch.device) -> Tensor:
     """The incoming gradient seen last on a device, fp32. Any value would do, were it garbage: it only saves time."""
     if device not in _guesses:
-        _guesses[device] = torch.ones((), device=device)
+        _guesses[device] = torch.ones((), dtype=torch.float32, device=device)  # whatever the default dtype is
     return _guesses[device]
 
 
@@ -630,21 +630,25 @@ _namespace = __name__.replace(".", "_")  # another copy of this file, in another
 _library = torch.library.Library(_namespace, "FRAGMENT")
 _OPTIONS = "int ignore_index, float smoothing, str reduction"
 _SAVED = f"Tensor dloss, Tensor logits, Tensor target, Tensor notes, Tensor state, {_OPTIONS}"
-_library.define(
-    f"cross_entropy_forward(Tensor logits, Tensor target, {_OPTIONS}, ScalarType dtype, bool save, bool ahead)"
+_FORWARD = (
+    f"(Tensor logits, Tensor target, {_OPTIONS}, ScalarType dtype, bool save, bool ahead)"
     " -> (Tensor, Tensor, Tensor, Tensor)"
 )
-_library.define(f"cross_entropy_backward({_SAVED}) -> Tensor")
-_library.define(f"cross_entropy_correct(Tensor(a!) dx, {_SAVED}) -> ()")
-for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
-    _library.impl("cross_entropy_forward", _forward, _key)
-    _library.impl("cross_entropy_backward", _backward, _key)
-    _library.impl("cross_entropy_correct", _correct, _key)
-torch.library.register_fake(f"{_namespace}::cross_entropy_forward", _forward_fake, lib=_library)
-torch.library.register_fake(f"{_namespace}::cross_entropy_backward", _backward_fake, lib=_library)
-torch.library.register_fake(f"{_namespace}::cross_entropy_correct", lambda *_: None, lib=_library)
+for _name, _schema, _function, _meta in (
+    ("cross_entropy_forward", _FORWARD, _forward, _forward_fake),
+    ("cross_entropy_forward_eager", _FORWARD, _forward, _forward_fake),  # without a derivative: a Function has it
+    ("cross_entropy_backward", f"({_SAVED}) -> Tensor", _backward, _backward_fake),
+    ("cross_entropy_backward_recorded", f"({_SAVED}) -> Tensor", _backward, _backward_fake),  # is not differentiated
+    ("cross_entropy_correct", f"(Tensor(a!) dx, {_SAVED}) -> ()", _correct, lambda *_: None),
+):
+    _library.define(_name + _schema)
+    for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
+        _library.impl(_name, _function, _key)
+    torch.library.register_fake(f"{_namespace}::{_name}", _meta, lib=_library)
 _forward_op = getattr(torch.ops, _namespace).cross_entropy_forward.default
+_eager_forward = getattr(torch.ops, _namespace).cross_entropy_forward_eager.default._op  # __call__ costs 0.3 us
 _backward_op = getattr(torch.ops, _namespace).cross_entropy_backward.default
+_recorded_backward = getattr(torch.ops, _namespace).cross_entropy_backward_recorded.default
 _correct_op = getattr(torch.ops, _namespace).cross_entropy_correct.default
 # --8<-- [end:op]
 
@@ -652,6 +656,11 @@ _correct_op = getattr(torch.ops, _namespace).cross_entropy_correct.default
 # --8<-- [start:autograd]
 # of the innermost call of torch.func, None outside; compiled code is guarded by it
 _transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._functorch.CInterpreter
+# Who may be recording: Dynamo, jit.trace, modes of __torch_dispatch__ (make_fx, export), make_fx before autograd.
+# They get the operator, derivative and all; eager code takes the shorter way, through the Function alone.
+_compiling, _tracing = torch.compiler.is_dynamo_compiling, torch._C._get_tracing_state
+_modes, _included = torch._C._len_torch_dispatch_stack, torch._C._dispatch_tls_is_dispatch_key_included
+_PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
 
 
 def _refuse_transforms(*tensors: Tensor | None) -> None:
@@ -662,34 +671,88 @@ def _refuse_transforms(*tensors: Tensor | None) -> None:
                            "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
 
 
+# modes that make a graph of what they see; others, as for counting or logging, change nothing
+_MODES = torch._C._TorchDispatchModeKey
+_RECORDERS, _mode = (_MODES.PROXY, _MODES.FUNCTIONAL, _MODES.FAKE), torch._C._get_dispatch_mode
+
+
+def _recorded() -> bool:
+    return _modes() > 0 and any(_mode(key) is not None for key in _RECORDERS)
+
+
 # by is_grads_batched, by torch.func.vmap
 _BATCHED = torch._C._functorch.is_legacy_batchedtensor, torch._C._functorch.is_batchedtensor
 
 
+_ONCE = (
+    "cross_entropy: expected a backward without create_graph=True, got one with: it would lose the second "
+    "derivative, which this kernel does not have"
+)
+
+
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, logits: Tensor, target: Tensor, options: tuple[int, float, str], dtype: torch.dtype) -> Tensor:
-        # compiled code would copy the gradient before it lets an op write into it: there, none is written ahead
-        ctx.ahead = not torch.compiler.is_compiling()
-        ctx.options = options
-        loss, *saved = _forward_op(logits, target, *options, dtype, True, ctx.ahead)
+    def forward(
+        ctx, logits: Tensor, target: Tensor, options: tuple[int, float, str], dtype: torch.dtype, ahead: bool,
+        computed: tuple[Tensor, ...] = (),
+    ) -> Tensor:  # fmt: skip
+        loss, *saved = computed or _eager_forward(logits, target, *options, dtype, True, ahead)
+        ctx.set_materialize_grads(False)
+        ctx.options, ctx.ahead = options, ahead
         ctx.save_for_backward(logits, target, *saved)
         return loss
 
     @staticmethod
-    def backward(ctx, dloss: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx, dloss: Tensor | None) -> tuple[Tensor | None, ...]:
+        if dloss is None:
+            return (None,) * 6
         if forward_ad._current_level >= 0:
             _refuse_transforms(dloss)
         if torch.is_grad_enabled():  # not once_differentiable, which lets a dloss that needs no gradient pass
-            raise RuntimeError("cross_entropy: expected a backward without create_graph=True, got one with: it would "
-                               "lose the second derivative, which this kernel does not have")  # fmt: skip
+            raise RuntimeError(_ONCE)
         logits, target, notes, state, dx = ctx.saved_tensors
-        if not ctx.ahead or any(is_batched(dloss) for is_batched in _BATCHED):  # several gradients
-            return _backward_op(dloss, logits, target, notes, state, *ctx.options), None, None, None
+        recorded = _compiling() or _recorded()  # a graph would copy the gradient before it let an op write into it
+        if recorded or not ctx.ahead or any(is_batched(dloss) for is_batched in _BATCHED):  # several gradients
+            backward = _recorded_backward if recorded else _backward_op
+            return backward(dloss, logits, target, notes, state, *ctx.options), None, None, None, None, None
         ctx.ahead = False  # the memory is the caller's from now on: a second backward takes its own
         dx = dx.data  # with a version of its own, so that what the caller does to it does not make the saved one stale
         _correct_op(dx, dloss, logits, target, notes, state, *ctx.options)
-        return dx, None, None, None
+        return dx, None, None, None, None, None
+
+
+# Function.apply, but for what that does for torch.func, which is refused: 1.5 us
+_apply = super(torch.autograd.Function, _CrossEntropy).apply
+
+
+def _differentiable(
+    logits: Tensor, target: Tensor, ignore_index: int, smoothing: float, reduction: str, dtype: torch.dtype,
+    save: bool, ahead: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """The operator for autograd: its gradient is in every graph that holds it, whoever recorded that."""
+    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+        _refuse_transforms(logits)
+    options, needed = (ignore_index, smoothing, reduction), torch.is_grad_enabled() and logits.requires_grad
+    with torch._C._AutoDispatchBelowAutograd():
+        loss, *saved = computed = _forward_op(logits, target, *options, dtype, save or needed, ahead)
+    return _apply(logits, target, options, dtype, ahead, computed) if needed else loss, *saved
+
+
+class _Once(torch.autograd.Function):
+    """The backward's operator for autograd: in a graph, it has a derivative no more than in eager code."""
+
+    @staticmethod
+    def forward(ctx, *arguments: object) -> Tensor:
+        with torch._C._AutoDispatchBelowAutograd():
+            return _recorded_backward(*arguments)
+
+    @staticmethod
+    def backward(ctx, *_: Tensor) -> None:
+        raise RuntimeError(_ONCE)
+
+
+_library.impl("cross_entropy_forward", _differentiable, "Autograd")
+_library.impl("cross_entropy_backward_recorded", _Once.apply, "Autograd")
 
 
 # --8<-- [end:autograd]
@@ -728,8 +791,8 @@ def cross_entropy(
         the same in every run.
 
     Raises:
-        TypeError: logits is not a tensor of one of these dtypes, or target not one of int64; ignore_index is no
-            integer, or label_smoothing no number.
+        TypeError: logits is not a tensor of one of these dtypes, or target not one of int64; one of them is nested;
+            ignore_index is no integer, or label_smoothing no number.
         ValueError: a shape, label_smoothing or reduction other than these; more than 2^30 rows or columns; target on
             another device than logits; or logits on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
         RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
@@ -742,15 +805,19 @@ def cross_entropy(
         raise TypeError(f"logits: expected an fp32, fp16 or bf16 tensor, got {got}")
     if logits.is_cpu and not _INTERPRETED:
         raise ValueError("logits: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
-    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+    if forward_ad._current_level >= 0 or (_transforms() is not None and isinstance(_transforms(), _Transform)):
         _refuse_transforms(logits)
     if not isinstance(target, Tensor) or target.dtype != torch.int64:
         got = target.dtype if isinstance(target, Tensor) else type(target)
         raise TypeError(f"target: expected an int64 tensor of classes (not of probabilities), got {got}")
+    if logits.is_nested or target.is_nested:  # F.cross_entropy takes none
+        raise TypeError(f"{'logits' if logits.is_nested else 'target'}: expected a plain tensor, got a nested one; the "
+                        "rows of a jagged one are in its values()")  # fmt: skip
     if logits.dim() not in (1, 2):
         raise ValueError(f"logits: expected one or two dimensions, got {logits.dim()}")
-    if target.shape != logits.shape[:-1] and not (logits.dim() == 1 and target.shape == (1,)):
-        raise ValueError(f"target: expected shape {list(logits.shape[:-1])}, got {list(target.shape)}")
+    rows = (logits.shape[0],) if logits.dim() == 2 else ()
+    if target.shape != rows and not (logits.dim() == 1 and target.shape == (1,)):
+        raise ValueError(f"target: expected shape {list(rows)}, got {list(target.shape)}")
     if target.device != logits.device:
         raise ValueError(f"target: expected on {logits.device}, where logits is, got {target.device}")
     if not isinstance(ignore_index, _INTEGER):
@@ -766,6 +833,8 @@ def cross_entropy(
         raise ValueError(f"reduction: expected one of {', '.join(map(repr, _REDUCTIONS))}, got {reduction!r}")
     dtype = torch.float32 if torch.is_autocast_enabled(logits.device.type) else logits.dtype
     options = (ignore_index, label_smoothing, reduction)
+    if _compiling() or _recorded() or _tracing() or _included(_PRE_DISPATCH):
+        return _forward_op(logits, target, *options, dtype, False, False)[0]
     if torch.is_grad_enabled() and logits.requires_grad:
-        return _CrossEntropy.apply(logits, target, options, dtype)
-    return _forward_op(logits, target, *options, dtype, False, False)[0]
+        return _apply(logits, target, options, dtype, True)
+    return _eager_forward(logits, target, *options, dtype, False, False)[0]

@@ -15,6 +15,7 @@ whether 16 divides it. Hence the UNIT: sizes and strides are counted in eights w
 
 import functools
 import numbers
+from collections.abc import Callable
 
 import torch
 import triton
@@ -73,7 +74,7 @@ def _is_exact(dtype: tl.constexpr, COLUMNS: tl.constexpr):
     return COLUMNS <= MOST
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["x_stride", "N"])
 def _forward_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, stats_ptr, x_stride, M, N, eps,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -286,11 +287,18 @@ def _sum(x):
 
 
 @triton.jit
-def _part_from_memory(x_ptr, left, TILES: tl.constexpr, BLOCK: tl.constexpr, PACKED: tl.constexpr):
+def _count(left, COLUMNS: tl.constexpr, FULL: tl.constexpr):
+    """Of a part's columns, of which `left` are there at most. The last parts may have none: then 1, and a mean of 0."""
+    count = tl.minimum(left, COLUMNS)
+    return count if FULL else tl.maximum(count, 1)
+
+
+@triton.jit
+def _part_from_memory(x_ptr, left, TILES: tl.constexpr, BLOCK: tl.constexpr, PACKED: tl.constexpr, FULL: tl.constexpr):
     """Mean and sum of squares of a part that another program has: the same operations in the same order."""
     dtype: tl.constexpr = x_ptr.dtype.element_ty
     tiles = tl.minimum(tl.cdiv(left, BLOCK), TILES)  # a loop of known length would be unrolled, into more registers
-    count = tl.minimum(left, TILES * BLOCK)
+    count = _count(left, TILES * BLOCK, FULL)
     sums = tl.zeros([BLOCK // 8, 8], tl.float32)
     for tile in range(tiles):
         kept = _kept(x_ptr, tile, left, BLOCK, PACKED, False)
@@ -314,12 +322,13 @@ def _part_from_memory(x_ptr, left, TILES: tl.constexpr, BLOCK: tl.constexpr, PAC
 def _row_from_memory(
     x_ptr, words_ptr, words, part, left, N,
     PARTS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr, PACKED: tl.constexpr,
+    FULL: tl.constexpr,
 ):  # fmt: skip
     """Mean and sum of squares of a row of which parts are missing; whoever comes later finds them."""
     for other in range(PARTS):
         if _is_missing(words, other, SLOTS):
             to = (other - part) * (TILES * BLOCK)
-            mean, square = _part_from_memory(x_ptr + to, left - to, TILES, BLOCK, PACKED)
+            mean, square = _part_from_memory(x_ptr + to, left - to, TILES, BLOCK, PACKED, FULL)
             words = tl.where(tl.arange(0, SLOTS) == other, _send(mean, square, words_ptr + other), words)
     return _together(words, N, TILES * BLOCK, SLOTS)
 
@@ -334,7 +343,7 @@ def _all_kept(
     return kept
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["x_stride", "N"])
 def _forward_row_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, stats_ptr, words_ptr, x_stride, M, N, eps,
     UNIT: tl.constexpr, PARTS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr,
@@ -352,7 +361,7 @@ def _forward_row_kernel(
     left = N - start  # all that follows counts from the part's start
     x_ptr += row * x_stride + start
     y_ptr += row * N + start
-    count = tl.minimum(left, TILES * BLOCK)
+    count = _count(left, TILES * BLOCK, FULL or PARTS == 1)
     kept = _all_kept(x_ptr, left, PARTS, TILES, BLOCK, PACKED, FULL)
     if AHEAD:
         for tile in tl.static_range(TILES):
@@ -381,7 +390,9 @@ def _forward_row_kernel(
         words = _receive(words_ptr, PARTS, SLOTS, WAIT)
         mean, square = _together(words, N, TILES * BLOCK, SLOTS)
         if mean != mean:  # a part is missing, or there is a NaN in the row
-            mean, square = _row_from_memory(x_ptr, words_ptr, words, part, left, N, PARTS, TILES, BLOCK, SLOTS, PACKED)
+            mean, square = _row_from_memory(
+                x_ptr, words_ptr, words, part, left, N, PARTS, TILES, BLOCK, SLOTS, PACKED, FULL
+            )
             kept = _all_kept(x_ptr, left, PARTS, TILES, BLOCK, PACKED, FULL)  # its registers held other parts
     rstd = tl.rsqrt(square / N + tl.cast(eps, tl.float32))
     if stats_ptr is not None:
@@ -433,7 +444,7 @@ def _combine(base, origin, sums, squares, seen, N, eps):
 
 
 # --8<-- [start:forward-wide]
-@triton.jit
+@triton.jit(do_not_specialize=["x_stride", "N"])
 def _forward_wide_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, stats_ptr, x_stride, M, N, eps,
     UNIT: tl.constexpr, BLOCK: tl.constexpr,
@@ -486,7 +497,7 @@ def _normalize(x_ptr, weight_ptr, bias_ptr, y_ptr, mean, rstd, start, N, BLOCK: 
 
 
 # --8<-- [start:backward]
-@triton.jit
+@triton.jit(do_not_specialize=["dy_stride", "x_stride", "N"])
 def _backward_kernel(
     dy_ptr, x_ptr, weight_ptr, stats_ptr, means_ptr, dx_ptr, shares_ptr, dy_stride, x_stride, M, N,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, FOLD: tl.constexpr, STAGES: tl.constexpr,
@@ -559,7 +570,7 @@ def _unpacked(kept, zero):
     return kept.to(tl.float32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["dy_stride", "x_stride", "N"])
 def _backward_wide_kernel(
     dy_ptr, x_ptr, weight_ptr, stats_ptr, dx_ptr, shares_ptr, dy_stride, x_stride, M, N,
     UNIT: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
@@ -623,7 +634,7 @@ def _load(ptr, cols, N, POLICY: tl.constexpr):
     return tl.load(ptr + cols, mask=cols < N, other=0.0, eviction_policy=POLICY).to(tl.float32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["dy_stride", "x_stride", "N"])
 def _means_kernel(
     dy_ptr, x_ptr, weight_ptr, stats_ptr, means_ptr, dx_ptr, dy_stride, x_stride, M, N,
     UNIT: tl.constexpr, BLOCK: tl.constexpr,
@@ -663,7 +674,7 @@ def _means_kernel(
             tl.store(dx_ptr + row * N + cols, dx, mask=cols < N)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["N"])
 def _sum_shares_kernel(
     shares_ptr, dweight_ptr, dbias_ptr, P, N, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
 ):
@@ -711,6 +722,8 @@ def _parts(N: int, columns: int, device: torch.device) -> int:
     """
     multiprocessors, warp = _device(device)
     parts = -(-N // columns)
+    step = max(1, triton.next_power_of_2(parts) // 4)  # each number of parts is compiled anew: two to a doubling of N
+    parts = -(-parts // step) * step
     room = 32 if device.type == "cpu" else min(32, 4 * multiprocessors)
     return 0 if torch.version.hip or warp != 32 or parts > room else parts
 
@@ -730,7 +743,8 @@ def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int | 
     # threads, columns of a tile, whether packed, and how many rows later what is fetched is needed
     threads, block, packed, ahead = 512, 4096, False, 0
     if parts > 1:
-        threads, block, packed, ahead = 128, 1024, bits == 16, 2**25 // (bits * N)
+        threads, block, packed = 128, 1024, bits == 16
+        ahead = 2**25 // (bits * triton.next_power_of_2(N))
     elif N <= 2048:
         threads, block = 128, 2048
     elif N <= 12288:
@@ -859,7 +873,8 @@ def _forward(
             if options["PACKED"] and (unit == 1 or x.data_ptr() % 4):
                 options["PACKED"] = False
                 options.pop("maxnreg", None)
-            options["FULL"] = N % (parts * options["TILES"] * options["BLOCK"]) == 0
+            full = N % (parts * options["TILES"] * options["BLOCK"]) == 0
+            options["FULL"] = full and (parts == 1 or N & (N - 1) == 0)  # each full number of parts is compiled anew
             words = None if parts == 1 else torch.zeros((M, parts), dtype=torch.int64, device=x.device)
             _forward_row_kernel[(M * parts,)](*arguments, words, *sizes, WAIT=_PTX, **options)
         else:
@@ -920,27 +935,35 @@ def _backward(
 # define and impl cost the host less per call than custom_op; fake tensors, torch.compile and opcheck work as well
 _namespace = __name__.replace(".", "_")  # another copy of this file, in another package, has another
 _library = torch.library.Library(_namespace, "FRAGMENT")
-_library.define(
-    "layer_norm_forward(Tensor x, Tensor? weight, Tensor? bias, float eps, ScalarType dtype, bool save) "
-    "-> (Tensor, Tensor)"
+_FORWARD = "(Tensor x, Tensor? weight, Tensor? bias, float eps, ScalarType dtype, bool save) -> (Tensor, Tensor)"
+_BACKWARD = (
+    "(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor stats, bool parameters) -> (Tensor, Tensor, Tensor)"
 )
-_library.define(
-    "layer_norm_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor stats, bool parameters) "
-    "-> (Tensor, Tensor, Tensor)"
-)
-for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
-    _library.impl("layer_norm_forward", _forward, _key)
-    _library.impl("layer_norm_backward", _backward, _key)
-torch.library.register_fake(f"{_namespace}::layer_norm_forward", _forward_fake, lib=_library)
-torch.library.register_fake(f"{_namespace}::layer_norm_backward", _backward_fake, lib=_library)
+for _name, _schema, _function, _meta in (
+    ("layer_norm_forward", _FORWARD, _forward, _forward_fake),
+    ("layer_norm_forward_eager", _FORWARD, _forward, _forward_fake),  # without a derivative: a Function has it
+    ("layer_norm_backward", _BACKWARD, _backward, _backward_fake),
+    ("layer_norm_backward_recorded", _BACKWARD, _backward, _backward_fake),  # refuses to be differentiated
+):
+    _library.define(_name + _schema)
+    for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
+        _library.impl(_name, _function, _key)
+    torch.library.register_fake(f"{_namespace}::{_name}", _meta, lib=_library)
 _forward_op = getattr(torch.ops, _namespace).layer_norm_forward.default
+_eager_forward = getattr(torch.ops, _namespace).layer_norm_forward_eager.default._op  # __call__ costs 0.3 us
 _backward_op = getattr(torch.ops, _namespace).layer_norm_backward.default
+_recorded_backward = getattr(torch.ops, _namespace).layer_norm_backward_recorded.default
 # --8<-- [end:op]
 
 
 # --8<-- [start:autograd]
 # of the innermost call of torch.func, None outside; compiled code is guarded by it
 _transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._functorch.CInterpreter
+# Who may be recording: Dynamo, jit.trace, modes of __torch_dispatch__ (make_fx, export), make_fx before autograd.
+# They get the operator, derivative and all; eager code takes the shorter way, through the Function alone.
+_compiling, _tracing = torch.compiler.is_dynamo_compiling, torch._C._get_tracing_state
+_modes, _included = torch._C._len_torch_dispatch_stack, torch._C._dispatch_tls_is_dispatch_key_included
+_PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
 
 
 def _refuse_transforms(*tensors: Tensor | None) -> None:
@@ -951,23 +974,68 @@ def _refuse_transforms(*tensors: Tensor | None) -> None:
                            "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
 
 
+_ONCE = (
+    "layer_norm: expected a backward without create_graph=True, got one with: it would lose the second "
+    "derivative, which this kernel does not have"
+)
+
+
 class _LayerNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, dtype: torch.dtype) -> Tensor:
-        y, stats = _forward_op(x, weight, bias, eps, dtype, True)
+    def forward(
+        ctx, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, dtype: torch.dtype,
+        computed: tuple[Tensor, ...] = (),
+    ) -> Tensor:  # fmt: skip
+        y, stats = computed or _eager_forward(x, weight, bias, eps, dtype, True)
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, weight, bias, stats)
         return y
 
     @staticmethod
-    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None, None]:
+    def backward(ctx, dy: Tensor | None) -> tuple[Tensor | None, ...]:
+        if dy is None:
+            return None, None, None, None, None, None
         if forward_ad._current_level >= 0:
             _refuse_transforms(dy)
         if torch.is_grad_enabled():  # not once_differentiable, which lets a dy that needs no gradient pass
-            raise RuntimeError("layer_norm: expected a backward without create_graph=True, got one with: it would lose "
-                               "the second derivative, which this kernel does not have")  # fmt: skip
+            raise RuntimeError(_ONCE)
         _, for_weight, for_bias, *_ = ctx.needs_input_grad
-        dx, dweight, dbias = _backward_op(dy, *ctx.saved_tensors, for_weight or for_bias)
-        return dx, dweight if for_weight else None, dbias if for_bias else None, None, None
+        backward = _recorded_backward if _compiling() or _modes() else _backward_op
+        dx, dweight, dbias = backward(dy, *ctx.saved_tensors, for_weight or for_bias)
+        return dx, dweight if for_weight else None, dbias if for_bias else None, None, None, None
+
+
+# Function.apply, but for what that does for torch.func, which is refused: 1.5 us
+_apply = super(torch.autograd.Function, _LayerNorm).apply
+
+
+def _differentiable(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, dtype: torch.dtype, save: bool
+) -> tuple[Tensor, Tensor]:
+    """The operator for autograd: its gradient is in every graph that holds it, whoever recorded that."""
+    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+        _refuse_transforms(x, weight, bias)
+    needed = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias))
+    with torch._C._AutoDispatchBelowAutograd():
+        y, stats = _forward_op(x, weight, bias, eps, dtype, save or needed)
+    return _apply(x, weight, bias, eps, dtype, (y, stats)) if needed else y, stats
+
+
+class _Once(torch.autograd.Function):
+    """The backward's operator for autograd: in a graph, it has a derivative no more than in eager code."""
+
+    @staticmethod
+    def forward(ctx, *arguments: object) -> tuple[Tensor, ...]:
+        with torch._C._AutoDispatchBelowAutograd():
+            return _recorded_backward(*arguments)
+
+    @staticmethod
+    def backward(ctx, *_: Tensor) -> None:
+        raise RuntimeError(_ONCE)
+
+
+_library.impl("layer_norm_forward", _differentiable, "Autograd")
+_library.impl("layer_norm_backward_recorded", _Once.apply, "Autograd")
 
 
 # --8<-- [end:autograd]
@@ -977,6 +1045,16 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _NUMBER = (float, numbers.Real)  # NumPy's, too; the first is found sooner
 # torch autocasts layer_norm to fp32 on a GPU; we do as the installed one does
 _AUTOCAST = torch._C._dispatch_has_kernel_for_dispatch_key("aten::layer_norm", "AutocastCUDA")
+
+
+def _nested(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Of a jagged tensor, the function of its values; of a strided one, of its tensors one by one."""
+    if x.layout != torch.jagged:
+        return torch.nested.as_nested_tensor([function(t) for t in x.unbind()])
+    if x._ragged_idx == x.dim() - 1:
+        raise ValueError("x: expected rows of one length, got a jagged tensor whose last dimension is ragged")
+    y = function(x.values())
+    return torch.nested.nested_tensor_from_jagged(y, x.offsets(), x.lengths(), x._ragged_idx)
 
 
 def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
@@ -989,7 +1067,7 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     torch.func.
 
     Args:
-        x: [..., N], fp32, fp16 or bf16, with any strides. Rows without unit stride are copied first.
+        x: [..., N], fp32, fp16 or bf16, with any strides; nested, too. Rows without unit stride are copied first.
         weight: [N], fp32, fp16 or bf16; its dtype may differ from that of x. None: all ones.
         bias: [N], likewise. None: all zeros.
         eps: added to the variance.
@@ -999,9 +1077,10 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
         those of weight and bias are bitwise the same in every run. Where neither needs one, they cost nothing.
 
     Raises:
-        TypeError: x, weight or bias is not a tensor of one of these dtypes; eps is not a number.
-        ValueError: x has no dimension, or more than 2^30 rows or 2^26 columns; weight or bias is not [N], or on another
-            device than x; or x is on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
+        TypeError: x, weight or bias is not a tensor of one of these dtypes; weight or bias is nested; eps is no number.
+        ValueError: x has no dimension, a last one that is jagged, or more than 2^30 rows or 2^26 columns; weight or
+            bias is not [N], or on another device than x; or x is on a CPU while Triton's interpreter
+            (TRITON_INTERPRET=1) is off.
         RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
             jvp, vmap, ...) and in forward-mode AD, which are not supported either.
 
@@ -1012,22 +1091,30 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     for name, t in (("x", x), *parameters):
         if (t is not None or name == "x") and (not isinstance(t, Tensor) or t.dtype not in _DTYPES):
             raise TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {getattr(t, 'dtype', type(t))}")
+    if x.is_nested:
+        return _nested(lambda t: layer_norm(t, weight, bias, eps), x)
     if x.dim() == 0:
         raise ValueError("x: expected at least one dimension, got none")
     for name, t in parameters:
-        if t is not None and t.shape != x.shape[-1:]:
+        if t is None:
+            continue
+        if t.is_nested:
+            raise TypeError(f"{name}: expected a plain tensor, got a nested one")
+        if t.shape != (x.shape[-1],):
             raise ValueError(f"{name}: expected shape {list(x.shape[-1:])}, got {list(t.shape)}")
-        if t is not None and t.device != x.device:
+        if t.device != x.device:
             raise ValueError(f"{name}: expected on {x.device}, where x is, got {t.device}")
     if not isinstance(eps, _NUMBER):
         raise TypeError(f"eps: expected a number, got {type(eps)}")
     if x.is_cpu and not _INTERPRETED:
         raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
-    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+    if forward_ad._current_level >= 0 or (_transforms() is not None and isinstance(_transforms(), _Transform)):
         _refuse_transforms(x, weight, bias)
     dtype = torch.float32 if _AUTOCAST and x.is_cuda and torch.is_autocast_enabled("cuda") else x.dtype
+    if _compiling() or _modes() or _tracing() or _included(_PRE_DISPATCH):
+        return _forward_op(x, weight, bias, eps, dtype, False)[0]
     if torch.is_grad_enabled() and (
         x.requires_grad or (weight is not None and weight.requires_grad) or (bias is not None and bias.requires_grad)
     ):
-        return _LayerNorm.apply(x, weight, bias, eps, dtype)
-    return _forward_op(x, weight, bias, eps, dtype, False)[0]
+        return _apply(x, weight, bias, eps, dtype)
+    return _eager_forward(x, weight, bias, eps, dtype, False)[0]

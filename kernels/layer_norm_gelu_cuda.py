@@ -22,6 +22,7 @@ import struct
 import subprocess
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -395,24 +396,35 @@ def _backward(
 # define and impl cost the host less per call than custom_op; fake tensors, torch.compile and opcheck work as well
 _namespace = __name__.replace(".", "_")  # another copy of this file, in another package, has another
 _library = torch.library.Library(_namespace, "FRAGMENT")
-_library.define(
-    "layer_norm_gelu_forward(Tensor x, Tensor? weight, Tensor? bias, float eps, bool tanh, ScalarType dtype, "
-    "bool save) -> (Tensor, Tensor)"
+_FORWARD = (
+    "(Tensor x, Tensor? weight, Tensor? bias, float eps, bool tanh, ScalarType dtype, bool save) -> (Tensor, Tensor)"
 )
-_library.define(
-    "layer_norm_gelu_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor stats, bool tanh, "
-    "bool parameters) -> (Tensor, Tensor, Tensor)"
+_BACKWARD = (
+    "(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor stats, bool tanh, bool parameters)"
+    " -> (Tensor, Tensor, Tensor)"
 )
-_library.impl("layer_norm_gelu_forward", _forward, "CUDA")
-_library.impl("layer_norm_gelu_backward", _backward, "CUDA")
-torch.library.register_fake(f"{_namespace}::layer_norm_gelu_forward", _forward_fake, lib=_library)
-torch.library.register_fake(f"{_namespace}::layer_norm_gelu_backward", _backward_fake, lib=_library)
+for _name, _schema, _function, _meta in (
+    ("layer_norm_gelu_forward", _FORWARD, _forward, _forward_fake),
+    ("layer_norm_gelu_forward_eager", _FORWARD, _forward, _forward_fake),  # without a derivative: a Function has it
+    ("layer_norm_gelu_backward", _BACKWARD, _backward, _backward_fake),
+    ("layer_norm_gelu_backward_recorded", _BACKWARD, _backward, _backward_fake),  # refuses to be differentiated
+):
+    _library.define(_name + _schema)
+    _library.impl(_name, _function, "CUDA")
+    torch.library.register_fake(f"{_namespace}::{_name}", _meta, lib=_library)
 _forward_op = getattr(torch.ops, _namespace).layer_norm_gelu_forward.default
+_eager_forward = getattr(torch.ops, _namespace).layer_norm_gelu_forward_eager.default._op  # __call__ costs 0.3 us
 _backward_op = getattr(torch.ops, _namespace).layer_norm_gelu_backward.default
+_recorded_backward = getattr(torch.ops, _namespace).layer_norm_gelu_backward_recorded.default
 
 
 # of the innermost call of torch.func, None outside; compiled code is guarded by it
 _transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._functorch.CInterpreter
+# Who may be recording: Dynamo, jit.trace, modes of __torch_dispatch__ (make_fx, export), make_fx before autograd.
+# They get the operator, derivative and all; eager code takes the shorter way, through the Function alone.
+_compiling, _tracing = torch.compiler.is_dynamo_compiling, torch._C._get_tracing_state
+_modes, _included = torch._C._len_torch_dispatch_stack, torch._C._dispatch_tls_is_dispatch_key_included
+_PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
 
 
 def _refuse_transforms(*tensors: Tensor | None) -> None:
@@ -423,32 +435,85 @@ def _refuse_transforms(*tensors: Tensor | None) -> None:
                            "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
 
 
+_ONCE = (
+    "layer_norm_gelu: expected a backward without create_graph=True, got one with: it would lose the second "
+    "derivative, which this kernel does not have"
+)
+
+
 class _LayerNormGELU(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, tanh: bool, dtype: torch.dtype
-    ) -> Tensor:
-        y, stats = _forward_op(x, weight, bias, eps, tanh, dtype, True)
+        ctx, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, tanh: bool, dtype: torch.dtype,
+        computed: tuple[Tensor, ...] = (),
+    ) -> Tensor:  # fmt: skip
+        y, stats = computed or _eager_forward(x, weight, bias, eps, tanh, dtype, True)
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, weight, bias, stats)
         ctx.tanh = tanh
         return y
 
     @staticmethod
-    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None, None, None]:
+    def backward(ctx, dy: Tensor | None) -> tuple[Tensor | None, ...]:
+        if dy is None:
+            return None, None, None, None, None, None, None
         if forward_ad._current_level >= 0:
             _refuse_transforms(dy)
         if torch.is_grad_enabled():  # not once_differentiable, which lets a dy that needs no gradient pass
-            raise RuntimeError("layer_norm_gelu: expected a backward without create_graph=True, got one with: it would "
-                               "lose the second derivative, which this kernel does not have")  # fmt: skip
+            raise RuntimeError(_ONCE)
         _, weight, bias, *_ = ctx.needs_input_grad
-        dx, dweight, dbias = _backward_op(dy, *ctx.saved_tensors, ctx.tanh, weight or bias)
-        return dx, dweight if weight else None, dbias if bias else None, None, None, None
+        backward = _recorded_backward if _compiling() or _modes() else _backward_op
+        dx, dweight, dbias = backward(dy, *ctx.saved_tensors, ctx.tanh, weight or bias)
+        return dx, dweight if weight else None, dbias if bias else None, None, None, None, None
+
+
+# Function.apply, but for what that does for torch.func, which is refused: 1.5 us
+_apply = super(torch.autograd.Function, _LayerNormGELU).apply
+
+
+def _differentiable(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, tanh: bool, dtype: torch.dtype, save: bool
+) -> tuple[Tensor, Tensor]:
+    """The operator for autograd: its gradient is in every graph that holds it, whoever recorded that."""
+    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+        _refuse_transforms(x, weight, bias)
+    needed = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias))
+    with torch._C._AutoDispatchBelowAutograd():
+        y, stats = _forward_op(x, weight, bias, eps, tanh, dtype, save or needed)
+    return _apply(x, weight, bias, eps, tanh, dtype, (y, stats)) if needed else y, stats
+
+
+class _Once(torch.autograd.Function):
+    """The backward's operator for autograd: in a graph, it has a derivative no more than in eager code."""
+
+    @staticmethod
+    def forward(ctx, *arguments: object) -> tuple[Tensor, ...]:
+        with torch._C._AutoDispatchBelowAutograd():
+            return _recorded_backward(*arguments)
+
+    @staticmethod
+    def backward(ctx, *_: Tensor) -> None:
+        raise RuntimeError(_ONCE)
+
+
+_library.impl("layer_norm_gelu_forward", _differentiable, "Autograd")
+_library.impl("layer_norm_gelu_backward_recorded", _Once.apply, "Autograd")
 
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _NUMBER = (float, numbers.Real)  # NumPy's, too; the first is found sooner
 # torch autocasts layer_norm to fp32 on a GPU, and gelu takes what it gets; we do as the installed torch does
 _AUTOCAST = torch._C._dispatch_has_kernel_for_dispatch_key("aten::layer_norm", "AutocastCUDA")
+
+
+def _nested(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Of a jagged tensor, the function of its values; of a strided one, of its tensors one by one."""
+    if x.layout != torch.jagged:
+        return torch.nested.as_nested_tensor([function(t) for t in x.unbind()])
+    if x._ragged_idx == x.dim() - 1:
+        raise ValueError("x: expected rows of one length, got a jagged tensor whose last dimension is ragged")
+    y = function(x.values())
+    return torch.nested.nested_tensor_from_jagged(y, x.offsets(), x.lengths(), x._ragged_idx)
 
 
 def layer_norm_gelu(
@@ -462,7 +527,7 @@ def layer_norm_gelu(
     and this has not: several normalized dimensions, fp64, double backward, torch.func and forward-mode AD.
 
     Args:
-        x: [..., N], fp32, fp16 or bf16, with any strides. Rows without unit stride are copied first.
+        x: [..., N], fp32, fp16 or bf16, with any strides; nested, too. Rows without unit stride are copied first.
         weight: [N], fp32, fp16 or bf16; its dtype may differ from that of x. None: as if of ones.
         bias: [N], likewise. None: as if of zeros.
         eps: added to the variance.
@@ -474,9 +539,10 @@ def layer_norm_gelu(
         gradients x is kept, and two numbers a row.
 
     Raises:
-        TypeError: x, weight or bias is not a tensor of one of these dtypes; or eps is not a number.
-        ValueError: x has no dimension, or more than 2^30 rows or 2^18 columns; weight or bias is not [N], or on another
-            device than x; approximate is neither "none" nor "tanh"; or x is not on an NVIDIA GPU.
+        TypeError: x, weight or bias is not a tensor of one of these dtypes; weight or bias is nested; eps is no number.
+        ValueError: x has no dimension, a last one that is jagged, or more than 2^30 rows or 2^18 columns; weight or
+            bias is not [N], or on another device than x; approximate is neither "none" nor "tanh"; or x is not on an
+            NVIDIA GPU.
         RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
             jvp, vmap, ...) and in forward-mode AD, which are not supported either.
         ImportError, FileNotFoundError: there is no compiler, or layer_norm_gelu.cu is not beside this file.
@@ -490,23 +556,31 @@ def layer_norm_gelu(
             raise TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {getattr(t, 'dtype', type(t))}")
     if not isinstance(eps, _NUMBER):
         raise TypeError(f"eps: expected a number, got {type(eps)}")
+    if x.is_nested:
+        return _nested(lambda t: layer_norm_gelu(t, weight, bias, eps, approximate), x)
     if x.dim() == 0:
         raise ValueError("x: expected at least one dimension, got none")
     for name, t in parameters:
-        if t is not None and t.shape != x.shape[-1:]:
+        if t is None:
+            continue
+        if t.is_nested:
+            raise TypeError(f"{name}: expected a plain tensor, got a nested one")
+        if t.shape != (x.shape[-1],):
             raise ValueError(f"{name}: expected shape {list(x.shape[-1:])}, got {list(t.shape)}")
-        if t is not None and t.device != x.device:
+        if t.device != x.device:
             raise ValueError(f"{name}: expected on {x.device}, where x is, got {t.device}")
     if not isinstance(approximate, str) or approximate not in ("none", "tanh"):
         raise ValueError(f'approximate: expected "none" or "tanh", got {approximate!r}')
     if not x.is_cuda or torch.version.hip:
         raise ValueError(f"x: expected a tensor on an NVIDIA GPU, got one on {x.device}")
-    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+    if forward_ad._current_level >= 0 or (_transforms() is not None and isinstance(_transforms(), _Transform)):
         _refuse_transforms(x, weight, bias)
     tanh = approximate == "tanh"
     dtype = torch.float32 if _AUTOCAST and torch.is_autocast_enabled("cuda") else x.dtype
+    if _compiling() or _modes() or _tracing() or _included(_PRE_DISPATCH):
+        return _forward_op(x, weight, bias, eps, tanh, dtype, False)[0]
     if torch.is_grad_enabled() and (
         x.requires_grad or (weight is not None and weight.requires_grad) or (bias is not None and bias.requires_grad)
     ):
-        return _LayerNormGELU.apply(x, weight, bias, eps, tanh, dtype)
-    return _forward_op(x, weight, bias, eps, tanh, dtype, False)[0]
+        return _apply(x, weight, bias, eps, tanh, dtype)
+    return _eager_forward(x, weight, bias, eps, tanh, dtype, False)[0]

@@ -13,6 +13,7 @@ whether 16 divides it. Hence the UNIT: sizes and strides are counted in eights w
 
 import functools
 import numbers
+from collections.abc import Callable
 
 import torch
 import triton
@@ -32,7 +33,7 @@ def _load(ptr, cols, N, POLICY: tl.constexpr, CACHE: tl.constexpr):
         return block.to(tl.float32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["x_stride", "N"])
 def _forward_kernel(
     x_ptr, weight_ptr, y_ptr, rstd_ptr, x_stride, M, N, eps,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -96,7 +97,7 @@ def _two_looks(
         tl.store(y_ptr + cols, _unpacked(kept[tile], zero) * rstd * weight, mask=cols < N, cache_modifier=STORE)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["x_stride", "N"])
 def _forward_wide_kernel(
     x_ptr, weight_ptr, y_ptr, rstd_ptr, x_stride, M, N, eps,
     UNIT: tl.constexpr, BLOCK: tl.constexpr, KEPT: tl.constexpr, PROGRAMS: tl.constexpr, STORE: tl.constexpr,
@@ -127,7 +128,7 @@ def _forward_wide_kernel(
 
 
 # --8<-- [start:backward]
-@triton.jit
+@triton.jit(do_not_specialize=["dy_stride", "x_stride", "N"])
 def _backward_kernel(
     dy_ptr, x_ptr, weight_ptr, rstd_ptr, mean_ptr, dx_ptr, share_ptr, dy_stride, x_stride, M, N,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, WHOLE: tl.constexpr,
@@ -165,7 +166,7 @@ def _backward_kernel(
 
 
 # --8<-- [start:backward-wide]
-@triton.jit
+@triton.jit(do_not_specialize=["dy_stride", "x_stride", "N"])
 def _backward_wide_kernel(
     dy_ptr, x_ptr, weight_ptr, rstd_ptr, dx_ptr, share_ptr, dy_stride, x_stride, M, N,
     UNIT: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, KEPT: tl.constexpr,
@@ -221,7 +222,7 @@ def _backward_wide_kernel(
 
 
 # --8<-- [start:sums]
-@triton.jit
+@triton.jit(do_not_specialize=["dy_stride", "x_stride", "N"])
 def _row_kernel(
     dy_ptr, x_ptr, weight_ptr, rstd_ptr, mean_ptr, dx_ptr, dy_stride, x_stride, N,
     UNIT: tl.constexpr, BLOCK: tl.constexpr,
@@ -429,25 +430,33 @@ def _backward(dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor, parame
 # define and impl cost the host less per call than custom_op; fake tensors, torch.compile and opcheck work as well
 _namespace = __name__.replace(".", "_")  # another copy of this file, in another package, has another
 _library = torch.library.Library(_namespace, "FRAGMENT")
-_library.define(
-    "rms_norm_forward(Tensor x, Tensor? weight, float eps, ScalarType dtype, bool save) -> (Tensor, Tensor)"
-)
-_library.define(
-    "rms_norm_backward(Tensor dy, Tensor x, Tensor? weight, Tensor rstd, bool parameters) -> (Tensor, Tensor)"
-)
-for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
-    _library.impl("rms_norm_forward", _forward, _key)
-    _library.impl("rms_norm_backward", _backward, _key)
-torch.library.register_fake(f"{_namespace}::rms_norm_forward", _forward_fake, lib=_library)
-torch.library.register_fake(f"{_namespace}::rms_norm_backward", _backward_fake, lib=_library)
+_FORWARD = "(Tensor x, Tensor? weight, float eps, ScalarType dtype, bool save) -> (Tensor, Tensor)"
+_BACKWARD = "(Tensor dy, Tensor x, Tensor? weight, Tensor rstd, bool parameters) -> (Tensor, Tensor)"
+for _name, _schema, _function, _meta in (
+    ("rms_norm_forward", _FORWARD, _forward, _forward_fake),
+    ("rms_norm_forward_eager", _FORWARD, _forward, _forward_fake),  # without a derivative: a Function has it
+    ("rms_norm_backward", _BACKWARD, _backward, _backward_fake),
+    ("rms_norm_backward_recorded", _BACKWARD, _backward, _backward_fake),  # refuses to be differentiated
+):
+    _library.define(_name + _schema)
+    for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
+        _library.impl(_name, _function, _key)
+    torch.library.register_fake(f"{_namespace}::{_name}", _meta, lib=_library)
 _forward_op = getattr(torch.ops, _namespace).rms_norm_forward.default
+_eager_forward = getattr(torch.ops, _namespace).rms_norm_forward_eager.default._op  # __call__ costs 0.3 us
 _backward_op = getattr(torch.ops, _namespace).rms_norm_backward.default
+_recorded_backward = getattr(torch.ops, _namespace).rms_norm_backward_recorded.default
 # --8<-- [end:op]
 
 
 # --8<-- [start:autograd]
 # of the innermost call of torch.func, None outside; compiled code is guarded by it
 _transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._functorch.CInterpreter
+# Who may be recording: Dynamo, jit.trace, modes of __torch_dispatch__ (make_fx, export), make_fx before autograd.
+# They get the operator, derivative and all; eager code takes the shorter way, through the Function alone.
+_compiling, _tracing = torch.compiler.is_dynamo_compiling, torch._C._get_tracing_state
+_modes, _included = torch._C._len_torch_dispatch_stack, torch._C._dispatch_tls_is_dispatch_key_included
+_PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
 
 
 def _refuse_transforms(*tensors: Tensor | None) -> None:
@@ -458,23 +467,67 @@ def _refuse_transforms(*tensors: Tensor | None) -> None:
                            "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
 
 
+_ONCE = (
+    "rms_norm: expected a backward without create_graph=True, got one with: it would lose the second derivative, "
+    "which this kernel does not have"
+)
+
+
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor | None, eps: float, dtype: torch.dtype) -> Tensor:
-        y, rstd = _forward_op(x, weight, eps, dtype, True)
+    def forward(
+        ctx, x: Tensor, weight: Tensor | None, eps: float, dtype: torch.dtype, computed: tuple[Tensor, ...] = ()
+    ) -> Tensor:
+        y, rstd = computed or _eager_forward(x, weight, eps, dtype, True)
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, weight, rstd)
         return y
 
     @staticmethod
-    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+    def backward(ctx, dy: Tensor | None) -> tuple[Tensor | None, ...]:
+        if dy is None:
+            return None, None, None, None, None
         if forward_ad._current_level >= 0:
             _refuse_transforms(dy)
         if torch.is_grad_enabled():  # not once_differentiable, which lets a dy that needs no gradient pass
-            raise RuntimeError("rms_norm: expected a backward without create_graph=True, got one with: it would lose "
-                               "the second derivative, which this kernel does not have")  # fmt: skip
+            raise RuntimeError(_ONCE)
         parameters = ctx.needs_input_grad[1]
-        dx, dweight = _backward_op(dy, *ctx.saved_tensors, parameters)
-        return dx, dweight if parameters else None, None, None
+        backward = _recorded_backward if _compiling() or _modes() else _backward_op
+        dx, dweight = backward(dy, *ctx.saved_tensors, parameters)
+        return dx, dweight if parameters else None, None, None, None
+
+
+# Function.apply, but for what that does for torch.func, which is refused: 1.5 us
+_apply = super(torch.autograd.Function, _RMSNorm).apply
+
+
+def _differentiable(
+    x: Tensor, weight: Tensor | None, eps: float, dtype: torch.dtype, save: bool
+) -> tuple[Tensor, Tensor]:
+    """The operator for autograd: its gradient is in every graph that holds it, whoever recorded that."""
+    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+        _refuse_transforms(x, weight)
+    needed = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight))
+    with torch._C._AutoDispatchBelowAutograd():
+        y, rstd = _forward_op(x, weight, eps, dtype, save or needed)
+    return _apply(x, weight, eps, dtype, (y, rstd)) if needed else y, rstd
+
+
+class _Once(torch.autograd.Function):
+    """The backward's operator for autograd: in a graph, it has a derivative no more than in eager code."""
+
+    @staticmethod
+    def forward(ctx, *arguments: object) -> tuple[Tensor, ...]:
+        with torch._C._AutoDispatchBelowAutograd():
+            return _recorded_backward(*arguments)
+
+    @staticmethod
+    def backward(ctx, *_: Tensor) -> None:
+        raise RuntimeError(_ONCE)
+
+
+_library.impl("rms_norm_forward", _differentiable, "Autograd")
+_library.impl("rms_norm_backward_recorded", _Once.apply, "Autograd")
 
 
 # --8<-- [end:autograd]
@@ -488,6 +541,16 @@ _INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
 _AUTOCAST = torch._C._dispatch_has_kernel_for_dispatch_key("aten::rms_norm", "AutocastCUDA")
 
 
+def _nested(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Of a jagged tensor, the function of its values; of a strided one, of its tensors one by one."""
+    if x.layout != torch.jagged:
+        return torch.nested.as_nested_tensor([function(t) for t in x.unbind()])
+    if x._ragged_idx == x.dim() - 1:
+        raise ValueError("x: expected rows of one length, got a jagged tensor whose last dimension is ragged")
+    y = function(x.values())
+    return torch.nested.nested_tensor_from_jagged(y, x.offsets(), x.lengths(), x._ragged_idx)
+
+
 def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float | None = 1e-6) -> Tensor:
     """RMSNorm over the last dimension: x / sqrt(mean(x^2) + eps) * weight.
 
@@ -497,7 +560,7 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float | None = 1e-6) 
     AD.
 
     Args:
-        x: [..., N], fp32, fp16 or bf16, with any strides. Rows without unit stride are copied first.
+        x: [..., N], fp32, fp16 or bf16, with any strides; nested, too. Rows without unit stride are copied first.
         weight: [N], fp32, fp16 or bf16; its dtype may differ from that of x. None: as if of ones.
         eps: added to the mean square. None: 2^-23, that of fp32, as F.rms_norm has it for all of these dtypes.
 
@@ -506,9 +569,9 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float | None = 1e-6) 
         the weight's is bitwise the same in every run, and costs nothing where it is not asked for.
 
     Raises:
-        TypeError: x or weight is not a tensor of one of these dtypes; or eps is not a number.
-        ValueError: x has no dimension, or more than 2^30 rows or 2^26 columns; weight is not [N], or on another device
-            than x; or x is on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
+        TypeError: x or weight is not a tensor of one of these dtypes; weight is nested; or eps is not a number.
+        ValueError: x has no dimension, a last one that is jagged, or more than 2^30 rows or 2^26 columns; weight is not
+            [N], or on another device than x; or x is on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
         RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
             jvp, vmap, ...) and in forward-mode AD, which are not supported either.
 
@@ -520,18 +583,24 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float | None = 1e-6) 
     eps = _EPS if eps is None else eps
     if not isinstance(eps, _NUMBER):
         raise TypeError(f"eps: expected a number or None, got {type(eps)}")
+    if x.is_nested:
+        return _nested(lambda t: rms_norm(t, weight, eps), x)
     if x.dim() == 0:
         raise ValueError("x: expected at least one dimension, got none")
     if weight is not None:
-        if weight.shape != x.shape[-1:]:
+        if weight.is_nested:
+            raise TypeError("weight: expected a plain tensor, got a nested one")
+        if weight.shape != (x.shape[-1],):
             raise ValueError(f"weight: expected shape {list(x.shape[-1:])}, got {list(weight.shape)}")
         if weight.device != x.device:
             raise ValueError(f"weight: expected on {x.device}, where x is, got {weight.device}")
     if x.is_cpu and not _INTERPRETED:
         raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
-    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+    if forward_ad._current_level >= 0 or (_transforms() is not None and isinstance(_transforms(), _Transform)):
         _refuse_transforms(x, weight)
     dtype = torch.float32 if _AUTOCAST and x.is_cuda and torch.is_autocast_enabled("cuda") else x.dtype
+    if _compiling() or _modes() or _tracing() or _included(_PRE_DISPATCH):
+        return _forward_op(x, weight, eps, dtype, False)[0]
     if torch.is_grad_enabled() and (x.requires_grad or (weight is not None and weight.requires_grad)):
-        return _RMSNorm.apply(x, weight, eps, dtype)
-    return _forward_op(x, weight, eps, dtype, False)[0]
+        return _apply(x, weight, eps, dtype)
+    return _eager_forward(x, weight, eps, dtype, False)[0]

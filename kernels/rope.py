@@ -249,20 +249,35 @@ def _launch(
 # define and impl cost the host less per call than custom_op; fake tensors, torch.compile and opcheck work as well
 _namespace = __name__.replace(".", "_")  # another copy of this file, in another package, has another
 _library = torch.library.Library(_namespace, "FRAGMENT")
-for _name, _function in (("rope_forward", _forward), ("rope_backward", _backward)):
-    _library.define(f"{_name}(Tensor q, Tensor k, Tensor cos, Tensor sin, ScalarType q_dtype, ScalarType k_dtype, "
-                    "int q_order, int k_order) -> (Tensor, Tensor)")  # fmt: skip
+_SCHEMA = (
+    "(Tensor q, Tensor k, Tensor cos, Tensor sin, ScalarType q_dtype, ScalarType k_dtype, int q_order, int k_order)"
+    " -> (Tensor, Tensor)"
+)
+for _name, _function in (
+    ("rope_forward", _forward),
+    ("rope_forward_eager", _forward),  # without a derivative: a Function has it
+    ("rope_backward", _backward),
+    ("rope_backward_recorded", _backward),  # refuses to be differentiated
+):
+    _library.define(_name + _SCHEMA)
     for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
         _library.impl(_name, _function, _key)
     torch.library.register_fake(f"{_namespace}::{_name}", _fake, lib=_library)
 _forward_op = getattr(torch.ops, _namespace).rope_forward.default
+_eager_forward = getattr(torch.ops, _namespace).rope_forward_eager.default._op  # __call__ costs 0.3 us
 _backward_op = getattr(torch.ops, _namespace).rope_backward.default
+_recorded_backward = getattr(torch.ops, _namespace).rope_backward_recorded.default
 # --8<-- [end:op]
 
 
 # --8<-- [start:autograd]
 # of the innermost call of torch.func, None outside; compiled code is guarded by it
 _transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._functorch.CInterpreter
+# Who may be recording: Dynamo, jit.trace, modes of __torch_dispatch__ (make_fx, export), make_fx before autograd.
+# They get the operator, derivative and all; eager code takes the shorter way, through the Function alone.
+_compiling, _tracing = torch.compiler.is_dynamo_compiling, torch._C._get_tracing_state
+_modes, _included = torch._C._len_torch_dispatch_stack, torch._C._dispatch_tls_is_dispatch_key_included
+_PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
 
 
 def _refuse_transforms(*tensors: Tensor | None) -> None:
@@ -273,23 +288,71 @@ def _refuse_transforms(*tensors: Tensor | None) -> None:
                            "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
 
 
+_ONCE = (
+    "rope: expected a backward without create_graph=True, got one with: it would lose the second derivative, "
+    "which this kernel does not have"
+)
+
+
 class _Rope(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_dtype: torch.dtype, k_dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
+        ctx, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_dtype: torch.dtype, k_dtype: torch.dtype,
+        computed: tuple[Tensor, ...] = (),
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(cos, sin)  # not q and not k: the gradient does not depend on them
         ctx.to = q.dtype, k.dtype, _order(q), _order(k)
-        return _forward_op(q, k, cos, sin, q_dtype, k_dtype, *ctx.to[2:])
+        return computed or _eager_forward(q, k, cos, sin, q_dtype, k_dtype, *ctx.to[2:])
 
     @staticmethod
-    def backward(ctx, dq: Tensor, dk: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx, dq: Tensor | None, dk: Tensor | None) -> tuple[Tensor | None, ...]:
+        if dq is None and dk is None:
+            return (None,) * 7
         if forward_ad._current_level >= 0:
             _refuse_transforms(dq, dk)
         if torch.is_grad_enabled():  # not once_differentiable, which lets a dq that needs no gradient pass
-            raise RuntimeError("rope: expected a backward without create_graph=True, got one with: it would lose "
-                               "the second derivative, which this kernel does not have")  # fmt: skip
-        return *_backward_op(dq, dk, *ctx.saved_tensors, *ctx.to), None, None, None, None
+            raise RuntimeError(_ONCE)
+        backward = _recorded_backward if _compiling() or _modes() else _backward_op
+        if dq is None:  # its output was not used: nothing is rotated but dk
+            return None, backward(dk[:, :0], dk, *ctx.saved_tensors, *ctx.to)[1], None, None, None, None, None
+        if dk is None:
+            return backward(dq, dq[:, :0], *ctx.saved_tensors, *ctx.to)[0], None, None, None, None, None, None
+        return *backward(dq, dk, *ctx.saved_tensors, *ctx.to), None, None, None, None, None
+
+
+# Function.apply, but for what that does for torch.func, which is refused: 1.5 us
+_apply = super(torch.autograd.Function, _Rope).apply
+
+
+def _differentiable(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor,
+    q_dtype: torch.dtype, k_dtype: torch.dtype, q_order: int, k_order: int,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """The operator for autograd: its gradient is in every graph that holds it, whoever recorded that."""
+    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+        _refuse_transforms(q, k, cos, sin)
+    with torch._C._AutoDispatchBelowAutograd():
+        computed = _forward_op(q, k, cos, sin, q_dtype, k_dtype, q_order, k_order)
+    needed = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)
+    return _apply(q, k, cos, sin, q_dtype, k_dtype, computed) if needed else computed
+
+
+class _Once(torch.autograd.Function):
+    """The backward's operator for autograd: in a graph, it has a derivative no more than in eager code."""
+
+    @staticmethod
+    def forward(ctx, *arguments: object) -> tuple[Tensor, ...]:
+        with torch._C._AutoDispatchBelowAutograd():
+            return _recorded_backward(*arguments)
+
+    @staticmethod
+    def backward(ctx, *_: Tensor) -> None:
+        raise RuntimeError(_ONCE)
+
+
+_library.impl("rope_forward", _differentiable, "Autograd")
+_library.impl("rope_backward_recorded", _Once.apply, "Autograd")
 
 
 # --8<-- [end:autograd]
@@ -319,7 +382,7 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor
         transposed view of (B, S, H, D) comes back as one. Gradients flow to q and to k, in the dtype and order of each.
 
     Raises:
-        TypeError: q, k, cos or sin is not a tensor of one of these dtypes.
+        TypeError: q, k, cos or sin is not a tensor of one of these dtypes, or is nested.
         ValueError: a shape is not as above; there are more than 2^30 heads, pairs of numbers in a head, or chunks in
             all B * S tokens (of 8 pairs in 16 bits, of fewer in fp32 or where 8 does not divide D / 2 and all strides);
             k, cos or sin is on another device than q; cos or sin requires a gradient; or q is on a CPU while Triton's
@@ -334,6 +397,8 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor
         if not isinstance(t, Tensor) or t.dtype not in _DTYPES:
             got = t.dtype if isinstance(t, Tensor) else type(t)
             raise TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {got}")
+        if t.is_nested:  # nor do PyTorch's operators multiply one by a table
+            raise TypeError(f"{name}: expected a plain tensor, got a nested one")
     shape = q.shape
     if len(shape) != 4 or shape[3] % 2:
         raise ValueError(f"q: expected shape (B, H, S, D) with D even, got {list(shape)}")
@@ -347,22 +412,24 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor
         if shape != (1, S, D) and shape != (B, S, D):
             raise ValueError(f"{name}: expected shape (1 or {B}, {S}, {D}), where q has ({B}, {H}, {S}, {D}), "
                              f"got {list(shape)}")  # fmt: skip
-    for name, t in (("k", k), ("cos", cos), ("sin", sin)):
+    for name, t in () if device == k.device == cos.device == sin.device else (("k", k), ("cos", cos), ("sin", sin)):
         if t.device != device:
             raise ValueError(f"{name}: expected on {device}, where q is, got {t.device}")
     if not _INTERPRETED and device.type == "cpu":
         raise ValueError("q: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
-    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+    if forward_ad._current_level >= 0 or (_transforms() is not None and isinstance(_transforms(), _Transform)):
         _refuse_transforms(q, k, cos, sin)
     q_dtype, k_dtype = q.dtype, k.dtype
     if not q_dtype == k_dtype == cos.dtype == sin.dtype:
         table = torch.promote_types(cos.dtype, sin.dtype)
         q_dtype, k_dtype = torch.promote_types(q_dtype, table), torch.promote_types(k_dtype, table)
-    if torch.is_grad_enabled():
-        for name, t in (("cos", cos), ("sin", sin)):
-            if t.requires_grad:
-                raise ValueError(f"{name}: expected a tensor that does not require a gradient, got one that does: rope "
-                                 "has none for it; pass it detached")  # fmt: skip
-        if q.requires_grad or k.requires_grad:
-            return _Rope.apply(q, k, cos, sin, q_dtype, k_dtype)
-    return _forward_op(q, k, cos, sin, q_dtype, k_dtype, _order(q), _order(k))
+    needed = torch.is_grad_enabled()
+    if needed and (cos.requires_grad or sin.requires_grad):
+        name = "cos" if cos.requires_grad else "sin"
+        raise ValueError(f"{name}: expected a tensor that does not require a gradient, got one that does: rope has "
+                         "none for it; pass it detached")  # fmt: skip
+    if _compiling() or _modes() or _tracing() or _included(_PRE_DISPATCH):
+        return _forward_op(q, k, cos, sin, q_dtype, k_dtype, _order(q), _order(k))
+    if needed and (q.requires_grad or k.requires_grad):
+        return _apply(q, k, cos, sin, q_dtype, k_dtype)
+    return _eager_forward(q, k, cos, sin, q_dtype, k_dtype, _order(q), _order(k))

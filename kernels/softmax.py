@@ -12,6 +12,7 @@ N and strides in UNITs of 8 elements where 8 divides them, for Triton to see tha
 """
 
 import functools
+from collections.abc import Callable
 
 import torch
 import triton
@@ -47,7 +48,7 @@ def _exp(x):
     return tl.exp2(x * LOG2E)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["x_stride", "N"])
 def _forward_kernel(
     x_ptr, y_ptr, x_stride, M, N,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, UNIT: tl.constexpr,
@@ -223,13 +224,19 @@ def _row_from_memory(
 
 
 # --8<-- [start:forward-row]
+@triton.constexpr_function
+def _is_whole(tile, PARTS, TILES, FULL):
+    """Whether no row ends in the tile. Of more than 8 tiles the last three may be empty."""
+    return FULL or (PARTS == 1 and tile < TILES - (4 if TILES > 8 else 1))
+
+
 @triton.jit
 def _all_kept(
     x_ptr, left, PARTS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, PACKED: tl.constexpr, FULL: tl.constexpr
 ):
     tiles = ()
     for tile in tl.static_range(TILES):
-        tiles = tiles + (_kept(x_ptr, tile, left, BLOCK, PACKED, FULL or (PARTS == 1 and tile < TILES - 1)),)
+        tiles = tiles + (_kept(x_ptr, tile, left, BLOCK, PACKED, _is_whole(tile, PARTS, TILES, FULL)),)
     return tiles
 
 
@@ -248,7 +255,7 @@ def _exponentials(tiles, high, dtype: tl.constexpr, TILES: tl.constexpr):
 # --8<-- [end:exponentials]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["x_stride"])
 def _forward_row_kernel(
     x_ptr, y_ptr, words_ptr, x_stride, M, N,
     PARTS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr, PACKED: tl.constexpr,
@@ -298,7 +305,7 @@ def _forward_row_kernel(
             y = _exp(_look(tiles[tile], total, dtype) - top) * scale
         else:
             y = exps[tile] * (_exp(high - top) * scale)[:, None]
-        if FULL or (PARTS == 1 and tile < TILES - 1):
+        if _is_whole(tile, PARTS, TILES, FULL):
             tl.store(y_ptr + tile * BLOCK + cols, y, cache_modifier=".cs")
         else:
             tl.store(y_ptr + tile * BLOCK + cols, y, mask=cols < left - tile * BLOCK, cache_modifier=".cs")
@@ -316,7 +323,7 @@ def _take_in(x, high, total):
     return higher, total * _exp(high - higher) + tl.sum(_exp(x - higher[:, None]), axis=1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["x_stride", "N"])
 def _forward_widest_kernel(
     x_ptr, y_ptr, x_stride, N,
     BLOCK: tl.constexpr, LANES: tl.constexpr, UNIT: tl.constexpr,
@@ -346,7 +353,7 @@ def _forward_widest_kernel(
 
 
 # --8<-- [start:backward]
-@triton.jit
+@triton.jit(do_not_specialize=["dy_stride", "N"])
 def _backward_kernel(
     dy_ptr, y_ptr, dx_ptr, dy_stride, M, N,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, UNIT: tl.constexpr,
@@ -386,7 +393,7 @@ def _products_from_memory(dy_ptr, y_ptr, start, N, TILES: tl.constexpr, BLOCK: t
     return tl.sum(products)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["dy_stride", "N"])
 def _backward_row_kernel(
     dy_ptr, y_ptr, dx_ptr, words_ptr, dy_stride, M, N,
     PARTS: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr, WAIT: tl.constexpr,
@@ -428,7 +435,7 @@ def _backward_row_kernel(
 
 
 # --8<-- [start:backward-widest]
-@triton.jit
+@triton.jit(do_not_specialize=["dy_stride", "N"])
 def _backward_widest_kernel(
     dy_ptr, y_ptr, dx_ptr, dy_stride, N,
     BLOCK: tl.constexpr, LANES: tl.constexpr, UNIT: tl.constexpr,
@@ -484,7 +491,10 @@ def _looks(bits: int, device: torch.device) -> dict[str, int]:
 
 def _row(N: int, device: torch.device, parts: int, threads: int, tile: int, **more: int) -> dict[str, int]:
     """A row in so many parts; of a part so many columns are a tile. A slot for each thread."""
-    return _options(device, threads, PARTS=parts, TILES=-(-N // (parts * tile)), BLOCK=tile, SLOTS=threads, **more)
+    tiles = -(-N // (parts * tile))
+    if tiles > (4 if parts > 1 else 8):  # each number of tiles is compiled anew
+        tiles = max(tiles + tiles % 2, 12 if tiles > 8 else 0)
+    return _options(device, threads, PARTS=parts, TILES=tiles, BLOCK=tile, SLOTS=threads, **more)
 
 
 def _parts(N: int, columns: int, device: torch.device) -> int:
@@ -494,6 +504,8 @@ def _parts(N: int, columns: int, device: torch.device) -> int:
     """
     multiprocessors, warp = _device(device)
     parts = -(-N // columns)
+    step = max(1, triton.next_power_of_2(parts) // 4)  # each number of parts is compiled anew: two to a doubling of N
+    parts = -(-parts // step) * step
     room = 32 if device.type == "cpu" else min(32, 4 * multiprocessors)
     return 0 if torch.version.hip or warp != 32 or parts > room else parts
 
@@ -516,7 +528,7 @@ def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
         return _looks(bits, device)
     # in L2 there is room for as many rows as are at work, or for a few MiB of what comes next
     if N > 32768 or (packed and N > 16384):
-        threads, ahead = 256, 2**25 // (bits * N)
+        threads, ahead = 256, 2**25 // (bits * triton.next_power_of_2(N))
     else:
         threads = 256 if 8192 < N <= 10240 else max(128, triton.next_power_of_2(N) // 32)
         ahead = multiprocessors * (1024 // threads) * 16 // bits
@@ -557,7 +569,7 @@ def _checked(M: int, N: int) -> None:
 
 def _rows(t: Tensor) -> Tensor:
     """As M x N with neighbouring columns: a view where the strides allow one."""
-    rows = t.reshape(-1, t.shape[-1])
+    rows = t if t.dim() == 2 else t.reshape(-1, t.shape[-1])
     return rows if rows.stride(1) == 1 else rows.contiguous()
 
 
@@ -593,6 +605,7 @@ def _forward(x: Tensor, dtype: torch.dtype) -> Tensor:
                 options["PACKED"] = False
                 options.pop("maxnreg", None)  # the limit of packed tiles
             full = N % (options["PARTS"] * options["TILES"] * options["BLOCK"]) == 0
+            full &= options["PARTS"] == 1 or N & (N - 1) == 0  # each full number of parts would be compiled anew
             words = _words(M, options["PARTS"], x.device)
             _forward_row_kernel[(M * options["PARTS"],)](
                 x, y, words, stride // unit, M, N // unit, FULL=full, WAIT=_PTX, **options
@@ -631,19 +644,30 @@ def _backward(dy: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
 # define and impl cost the host less per call than custom_op; fake tensors, torch.compile and opcheck work as well
 _namespace = __name__.replace(".", "_")  # another copy of this file, in another package, has another
 _library = torch.library.Library(_namespace, "FRAGMENT")
-_library.define("softmax_forward(Tensor x, ScalarType dtype) -> Tensor")
-_library.define("softmax_backward(Tensor dy, Tensor y, ScalarType dtype) -> Tensor")
-for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
-    _library.impl("softmax_forward", _forward, _key)
-    _library.impl("softmax_backward", _backward, _key)
-torch.library.register_fake(f"{_namespace}::softmax_forward", _forward_fake, lib=_library)
-torch.library.register_fake(f"{_namespace}::softmax_backward", _backward_fake, lib=_library)
+_FORWARD, _BACKWARD = "(Tensor x, ScalarType dtype) -> Tensor", "(Tensor dy, Tensor y, ScalarType dtype) -> Tensor"
+for _name, _schema, _function, _meta in (
+    ("softmax_forward", _FORWARD, _forward, _forward_fake),
+    ("softmax_forward_eager", _FORWARD, _forward, _forward_fake),  # without a derivative: a Function has it
+    ("softmax_backward", _BACKWARD, _backward, _backward_fake),
+    ("softmax_backward_recorded", _BACKWARD, _backward, _backward_fake),  # refuses to be differentiated
+):
+    _library.define(_name + _schema)
+    for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
+        _library.impl(_name, _function, _key)
+    torch.library.register_fake(f"{_namespace}::{_name}", _meta, lib=_library)
 _forward_op = getattr(torch.ops, _namespace).softmax_forward.default
+_eager_forward = getattr(torch.ops, _namespace).softmax_forward_eager.default._op  # __call__ costs 0.3 us
 _backward_op = getattr(torch.ops, _namespace).softmax_backward.default
+_recorded_backward = getattr(torch.ops, _namespace).softmax_backward_recorded.default
 
 
 # of the innermost call of torch.func, None outside; compiled code is guarded by it
 _transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._functorch.CInterpreter
+# Who may be recording: Dynamo, jit.trace, modes of __torch_dispatch__ (make_fx, export), make_fx before autograd.
+# They get the operator, derivative and all; eager code takes the shorter way, through the Function alone.
+_compiling, _tracing = torch.compiler.is_dynamo_compiling, torch._C._get_tracing_state
+_modes, _included = torch._C._len_torch_dispatch_stack, torch._C._dispatch_tls_is_dispatch_key_included
+_PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
 
 
 def _refuse_transforms(*tensors: Tensor | None) -> None:
@@ -654,27 +678,80 @@ def _refuse_transforms(*tensors: Tensor | None) -> None:
                            "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
 
 
+_ONCE = (
+    "softmax: expected a backward without create_graph=True, got one with: it would lose the second derivative, "
+    "which this kernel does not have"
+)
+
+
 class _Softmax(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, dtype: torch.dtype) -> Tensor:
-        y = _forward_op(x, dtype)
+    def forward(ctx, x: Tensor, dtype: torch.dtype, computed: Tensor | None = None) -> Tensor:
+        y = _eager_forward(x, dtype) if computed is None else computed
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(y)  # not x: y is all that the backward needs
         ctx.dtype = x.dtype
         return y
 
     @staticmethod
-    def backward(ctx, dy: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx, dy: Tensor | None) -> tuple[Tensor | None, ...]:
+        if dy is None:
+            return None, None, None
         if forward_ad._current_level >= 0:
             _refuse_transforms(dy)
         if torch.is_grad_enabled():  # not once_differentiable, which lets a dy that needs no gradient pass
-            raise RuntimeError("softmax: expected a backward without create_graph=True, got one with: it would lose "
-                               "the second derivative, which this kernel does not have")  # fmt: skip
-        return _backward_op(dy, *ctx.saved_tensors, ctx.dtype), None
+            raise RuntimeError(_ONCE)
+        backward = _recorded_backward if _compiling() or _modes() else _backward_op
+        return backward(dy, *ctx.saved_tensors, ctx.dtype), None, None
+
+
+# Function.apply, but for what that does for torch.func, which is refused: 1.5 us
+_apply = super(torch.autograd.Function, _Softmax).apply
+
+
+def _differentiable(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The operator for autograd: its gradient is in every graph that holds it, whoever recorded that."""
+    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+        _refuse_transforms(x)
+    with torch._C._AutoDispatchBelowAutograd():
+        y = _forward_op(x, dtype)
+    return _apply(x, dtype, y) if torch.is_grad_enabled() and x.requires_grad else y
+
+
+class _Once(torch.autograd.Function):
+    """The backward's operator for autograd: in a graph, it has a derivative no more than in eager code."""
+
+    @staticmethod
+    def forward(ctx, *arguments: object) -> Tensor:
+        with torch._C._AutoDispatchBelowAutograd():
+            return _recorded_backward(*arguments)
+
+    @staticmethod
+    def backward(ctx, *_: Tensor) -> None:
+        raise RuntimeError(_ONCE)
+
+
+_library.impl("softmax_forward", _differentiable, "Autograd")
+_library.impl("softmax_backward_recorded", _Once.apply, "Autograd")
 
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # torch autocasts softmax to fp32 on a GPU; we do as the installed one does
 _AUTOCAST = torch._C._dispatch_has_kernel_for_dispatch_key("aten::softmax.int", "AutocastCUDA")
+
+
+def _nested(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Of a jagged tensor, the function of its values; of a strided one, of its tensors one by one."""
+    if x.layout != torch.jagged:
+        return torch.nested.as_nested_tensor([function(t) for t in x.unbind()])
+    if x._ragged_idx == x.dim() - 1:
+        if x.dim() > 2 or x.lengths() is not None:
+            raise ValueError("x: expected rows one after the other, got a jagged tensor whose last dimension is ragged "
+                             "and not the second, or with gaps in it")  # fmt: skip
+        y = torch.cat([function(row) for row in x.values().split(x.offsets().diff().tolist())])
+        return torch.nested.nested_tensor_from_jagged(y, x.offsets())
+    y = function(x.values())
+    return torch.nested.nested_tensor_from_jagged(y, x.offsets(), x.lengths(), x._ragged_idx)
 
 
 def softmax(x: Tensor) -> Tensor:
@@ -686,7 +763,7 @@ def softmax(x: Tensor) -> Tensor:
     dimensions than the last (dim), the dtype argument, fp64, a double backward, torch.func and forward-mode AD.
 
     Args:
-        x: [..., N], fp32, fp16 or bf16, with any strides. Rows without unit stride are copied first.
+        x: [..., N], fp32, fp16 or bf16, with any strides; nested, too. Rows without unit stride are copied first.
 
     Returns:
         A new contiguous tensor of the shape of x. The gradient flows to x, in its dtype; the forward keeps for it the
@@ -694,8 +771,8 @@ def softmax(x: Tensor) -> Tensor:
 
     Raises:
         TypeError: x is not a tensor of one of these dtypes.
-        ValueError: x has no dimension, or more than 2^30 rows or columns, or is on a CPU while Triton's interpreter
-            (TRITON_INTERPRET=1) is off.
+        ValueError: x has no dimension, a last one that is jagged beside others, or more than 2^30 rows or columns, or
+            is on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
         RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
             jvp, vmap, ...) and in forward-mode AD, which are not supported either.
 
@@ -704,13 +781,17 @@ def softmax(x: Tensor) -> Tensor:
     if not isinstance(x, Tensor) or x.dtype not in _DTYPES:
         got = x.dtype if isinstance(x, Tensor) else type(x)
         raise TypeError(f"x: expected an fp32, fp16 or bf16 tensor, got {got}")
+    if x.is_nested:
+        return _nested(softmax, x)
     if x.dim() == 0:
         raise ValueError("x: expected at least one dimension, got none")
     if x.is_cpu and not _INTERPRETED:
         raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
-    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+    if forward_ad._current_level >= 0 or (_transforms() is not None and isinstance(_transforms(), _Transform)):
         _refuse_transforms(x)
     dtype = torch.float32 if _AUTOCAST and x.is_cuda and torch.is_autocast_enabled("cuda") else x.dtype
+    if _compiling() or _modes() or _tracing() or _included(_PRE_DISPATCH):
+        return _forward_op(x, dtype)
     if torch.is_grad_enabled() and x.requires_grad:
-        return _Softmax.apply(x, dtype)
-    return _forward_op(x, dtype)
+        return _apply(x, dtype)
+    return _eager_forward(x, dtype)

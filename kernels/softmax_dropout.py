@@ -17,12 +17,16 @@ whether 16 divides it. Hence the UNIT: sizes and strides are counted in eights w
 
 import functools
 import numbers
+from collections.abc import Callable
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch._functorch import config as functorch_config
 from torch.autograd import forward_ad
+from torch.fx import traceback
+from torch.utils.checkpoint import CheckpointPolicy
 
 
 # --8<-- [start:mask]
@@ -72,7 +76,7 @@ def _exp(x):
     return tl.exp2(x * 1.4426950408889634)  # half the instructions of tl.exp, which looks after subnormal results
 
 
-@triton.jit(do_not_specialize=["threshold"])
+@triton.jit(do_not_specialize=["threshold", "x_stride", "N"])
 def _forward_kernel(
     x_ptr, seed_ptr, y_ptr, stats_ptr, x_stride, M, N, threshold, scale,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -105,7 +109,7 @@ def _load(ptr, cols, N, OTHER: tl.constexpr, POLICY: tl.constexpr):
     return tl.load(ptr + cols, mask=cols < N, other=OTHER, eviction_policy=POLICY)
 
 
-@triton.jit(do_not_specialize=["threshold"])
+@triton.jit(do_not_specialize=["threshold", "x_stride", "N"])
 def _forward_wide_kernel(
     x_ptr, seed_ptr, y_ptr, stats_ptr, x_stride, M, N, threshold, scale,
     UNIT: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
@@ -145,7 +149,7 @@ def _forward_wide_kernel(
 
 
 # --8<-- [start:forward-widest]
-@triton.jit(do_not_specialize=["threshold"])
+@triton.jit(do_not_specialize=["threshold", "x_stride", "N"])
 def _forward_widest_kernel(
     x_ptr, seed_ptr, y_ptr, stats_ptr, x_stride, M, N, threshold, scale,
     UNIT: tl.constexpr, BLOCK: tl.constexpr,
@@ -188,7 +192,7 @@ def _forward_widest_kernel(
 
 
 # --8<-- [start:backward]
-@triton.jit(do_not_specialize=["threshold"])
+@triton.jit(do_not_specialize=["threshold", "dy_stride", "x_stride", "N"])
 def _backward_kernel(
     dy_ptr, x_ptr, seed_ptr, stats_ptr, dx_ptr, dy_stride, x_stride, M, N, threshold, scale,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -216,7 +220,7 @@ def _backward_kernel(
 
 
 # --8<-- [start:backward-wide]
-@triton.jit(do_not_specialize=["threshold"])
+@triton.jit(do_not_specialize=["threshold", "dy_stride", "x_stride", "N"])
 def _backward_wide_kernel(
     dy_ptr, x_ptr, seed_ptr, stats_ptr, dx_ptr, dy_stride, x_stride, M, N, threshold, scale,
     UNIT: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
@@ -263,7 +267,7 @@ def _tile(dy_row, x_row, seed, row, start, N, top, threshold, scale, BLOCK: tl.c
     return e, g
 
 
-@triton.jit(do_not_specialize=["threshold"])
+@triton.jit(do_not_specialize=["threshold", "dy_stride", "x_stride", "N"])
 def _backward_widest_kernel(
     dy_ptr, x_ptr, seed_ptr, stats_ptr, dx_ptr, dy_stride, x_stride, M, N, threshold, scale,
     UNIT: tl.constexpr, BLOCK: tl.constexpr,
@@ -430,23 +434,33 @@ def _backward(dy: Tensor, x: Tensor, stats: Tensor, seed: Tensor | None, p: floa
 # define and impl cost the host less per call than custom_op; fake tensors, torch.compile and opcheck work as well
 _namespace = __name__.replace(".", "_")  # another copy of this file, in another package, has another
 _library = torch.library.Library(_namespace, "FRAGMENT")
-_library.define(
-    "softmax_dropout_forward(Tensor x, Tensor? seed, float p, ScalarType dtype, bool save) -> (Tensor, Tensor)"
-)
-_library.define("softmax_dropout_backward(Tensor dy, Tensor x, Tensor stats, Tensor? seed, float p) -> Tensor")
-for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
-    _library.impl("softmax_dropout_forward", _forward, _key)
-    _library.impl("softmax_dropout_backward", _backward, _key)
-torch.library.register_fake(f"{_namespace}::softmax_dropout_forward", _forward_fake, lib=_library)
-torch.library.register_fake(f"{_namespace}::softmax_dropout_backward", _backward_fake, lib=_library)
+_FORWARD = "(Tensor x, Tensor? seed, float p, ScalarType dtype, bool save) -> (Tensor, Tensor)"
+_BACKWARD = "(Tensor dy, Tensor x, Tensor stats, Tensor? seed, float p) -> Tensor"
+for _name, _schema, _function, _meta in (
+    ("softmax_dropout_forward", _FORWARD, _forward, _forward_fake),
+    ("softmax_dropout_forward_eager", _FORWARD, _forward, _forward_fake),  # without a derivative: a Function has it
+    ("softmax_dropout_backward", _BACKWARD, _backward, _backward_fake),
+    ("softmax_dropout_backward_recorded", _BACKWARD, _backward, _backward_fake),  # refuses to be differentiated
+):
+    _library.define(_name + _schema)
+    for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
+        _library.impl(_name, _function, _key)
+    torch.library.register_fake(f"{_namespace}::{_name}", _meta, lib=_library)
 _forward_op = getattr(torch.ops, _namespace).softmax_dropout_forward.default
+_eager_forward = getattr(torch.ops, _namespace).softmax_dropout_forward_eager.default._op  # __call__ costs 0.3 us
 _backward_op = getattr(torch.ops, _namespace).softmax_dropout_backward.default
+_recorded_backward = getattr(torch.ops, _namespace).softmax_dropout_backward_recorded.default
 # --8<-- [end:op]
 
 
 # --8<-- [start:autograd]
 # of the innermost call of torch.func, None outside; compiled code is guarded by it
 _transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._functorch.CInterpreter
+# Who may be recording: Dynamo, jit.trace, modes of __torch_dispatch__ (make_fx, export), make_fx before autograd.
+# They get the operator, derivative and all; eager code takes the shorter way, through the Function alone.
+_compiling, _tracing = torch.compiler.is_dynamo_compiling, torch._C._get_tracing_state
+_modes, _included = torch._C._len_torch_dispatch_stack, torch._C._dispatch_tls_is_dispatch_key_included
+_PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
 
 
 def _refuse_transforms(*tensors: Tensor | None) -> None:
@@ -457,33 +471,113 @@ def _refuse_transforms(*tensors: Tensor | None) -> None:
                            "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
 
 
+_ONCE = (
+    "softmax_dropout: expected a backward without create_graph=True, got one with: it would lose the second "
+    "derivative, which this kernel does not have"
+)
+
+
 class _SoftmaxDropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, seed: Tensor | None, p: float, dtype: torch.dtype) -> Tensor:
-        y, stats = _forward_op(x, seed, p, dtype, True)
+    def forward(
+        ctx, x: Tensor, seed: Tensor | None, p: float, dtype: torch.dtype, computed: tuple[Tensor, ...] = ()
+    ) -> Tensor:
+        y, stats = computed or _eager_forward(x, seed, p, dtype, True)
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, stats, seed)
         ctx.p = p
         return y
 
     @staticmethod
-    def backward(ctx, dy: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx, dy: Tensor | None) -> tuple[Tensor | None, ...]:
+        if dy is None:
+            return None, None, None, None, None
         if forward_ad._current_level >= 0:
             _refuse_transforms(dy)
         if torch.is_grad_enabled():  # not once_differentiable, which lets a dy that needs no gradient pass
-            raise RuntimeError("softmax_dropout: expected a backward without create_graph=True, got one with: it would "
-                               "lose the second derivative, which this kernel does not have")  # fmt: skip
-        return _backward_op(dy, *ctx.saved_tensors, ctx.p), None, None, None
+            raise RuntimeError(_ONCE)
+        backward = _recorded_backward if _compiling() or _modes() else _backward_op
+        return backward(dy, *ctx.saved_tensors, ctx.p), None, None, None, None
+
+
+# Function.apply, but for what that does for torch.func, which is refused: 1.5 us
+_apply = super(torch.autograd.Function, _SoftmaxDropout).apply
+
+
+def _differentiable(x: Tensor, seed: Tensor | None, p: float, dtype: torch.dtype, save: bool) -> tuple[Tensor, Tensor]:
+    """The operator for autograd: its gradient is in every graph that holds it, whoever recorded that."""
+    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+        _refuse_transforms(x)
+    needed = torch.is_grad_enabled() and x.requires_grad
+    with torch._C._AutoDispatchBelowAutograd():
+        y, stats = _forward_op(x, seed, p, dtype, save or needed)
+    return _apply(x, seed, p, dtype, (y, stats)) if needed else y, stats
+
+
+class _Once(torch.autograd.Function):
+    """The backward's operator for autograd: in a graph, it has a derivative no more than in eager code."""
+
+    @staticmethod
+    def forward(ctx, *arguments: object) -> Tensor:
+        with torch._C._AutoDispatchBelowAutograd():
+            return _recorded_backward(*arguments)
+
+    @staticmethod
+    def backward(ctx, *_: Tensor) -> None:
+        raise RuntimeError(_ONCE)
+
+
+_library.impl("softmax_dropout_forward", _differentiable, "Autograd")
+_library.impl("softmax_dropout_backward_recorded", _Once.apply, "Autograd")
 
 
 # --8<-- [end:autograd]
 
 
 # --8<-- [start:public]
+def _seed_in_a_graph(x: Tensor) -> Tensor:
+    """Under a memory budget below 1, a compiler may draw the seed anew in the backward, for another mask.
+
+    It repeats the draw of the forward if the node looks like one of activation checkpointing. Other nodes stay as they
+    are: a seed is saved, which costs less.
+    """
+    meta = traceback.current_meta  # of the node that is traced
+    budget = meta.get("custom", {}).get("_region_activation_memory_budget")  # torch 2.13 and newer
+    budget = functorch_config.activation_memory_budget if budget is None else budget
+    repeated = budget != 1 and "recompute" not in meta
+    if repeated:
+        meta["recompute"] = CheckpointPolicy.PREFER_RECOMPUTE
+    try:
+        return torch.randint(2**63 - 1, (1,), device=x.device)
+    finally:
+        if repeated:
+            del meta["recompute"]
+
+
+# An operator that is traced into, so that the compiler sees randint: calls of that are never merged.
+_library.define("softmax_dropout_seed(Tensor x) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
+_library.impl("softmax_dropout_seed", _seed_in_a_graph, "CompositeImplicitAutograd")
+_seed_op = getattr(torch.ops, _namespace).softmax_dropout_seed.default
+
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _NUMBER = (float, numbers.Real)  # NumPy's, too; the first is found sooner
 _INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
 # torch autocasts softmax to fp32 on a GPU; we do as the installed one does
 _AUTOCAST = torch._C._dispatch_has_kernel_for_dispatch_key("aten::softmax.int", "AutocastCUDA")
+
+
+def _nested(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Of a jagged tensor, the function of its values; of a strided one, of its tensors one by one."""
+    if x.layout != torch.jagged:
+        return torch.nested.as_nested_tensor([function(t) for t in x.unbind()])
+    if x._ragged_idx == x.dim() - 1:
+        if x.dim() > 2 or x.lengths() is not None:
+            raise ValueError("x: expected rows one after the other, got a jagged tensor whose last dimension is ragged "
+                             "and not the second, or with gaps in it")  # fmt: skip
+        y = torch.cat([function(row) for row in x.values().split(x.offsets().diff().tolist())])
+        return torch.nested.nested_tensor_from_jagged(y, x.offsets())
+    y = function(x.values())
+    return torch.nested.nested_tensor_from_jagged(y, x.offsets(), x.lengths(), x._ragged_idx)
 
 
 def softmax_dropout(x: Tensor, p: float = 0.1, training: bool = True) -> Tensor:
@@ -497,7 +591,7 @@ def softmax_dropout(x: Tensor, p: float = 0.1, training: bool = True) -> Tensor:
     the dtype and inplace arguments, fp64, a double backward, torch.func and forward-mode AD.
 
     Args:
-        x: [..., N], fp32, fp16 or bf16, with any strides. Rows without unit stride are copied first.
+        x: [..., N], fp32, fp16 or bf16, with any strides; nested, too. Rows without unit stride are copied first.
         p: the probability of zero, between 0 and 1, rounded to the nearest multiple of 2^-16: the rate of zeros is
             within 2^-17 of p. What stays is divided by 1 - p of the rounded p, so that the mean is right. Up to 2^-17
             nothing is dropped, and from 1 - 2^-17 on everything.
@@ -509,8 +603,8 @@ def softmax_dropout(x: Tensor, p: float = 0.1, training: bool = True) -> Tensor:
 
     Raises:
         TypeError: x is not a tensor of one of these dtypes; p is no number, or training no bool.
-        ValueError: x has no dimension, or more than 2^30 rows or columns; p is not between 0 and 1; or x is on a CPU
-            while Triton's interpreter (TRITON_INTERPRET=1) is off.
+        ValueError: x has no dimension, a last one that is jagged beside others, or more than 2^30 rows or columns; p is
+            not between 0 and 1; or x is on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
         RuntimeError: in a backward with create_graph=True, since there is no double backward; inside torch.func (grad,
             jvp, vmap, ...) and in forward-mode AD, which are not supported either.
 
@@ -519,6 +613,8 @@ def softmax_dropout(x: Tensor, p: float = 0.1, training: bool = True) -> Tensor:
     if not isinstance(x, Tensor) or x.dtype not in _DTYPES:
         got = x.dtype if isinstance(x, Tensor) else type(x)
         raise TypeError(f"x: expected an fp32, fp16 or bf16 tensor, got {got}")
+    if x.is_nested:
+        return _nested(lambda t: softmax_dropout(t, p, training), x)
     if x.dim() == 0:
         raise ValueError("x: expected at least one dimension, got none")
     if not isinstance(p, _NUMBER):
@@ -530,15 +626,16 @@ def softmax_dropout(x: Tensor, p: float = 0.1, training: bool = True) -> Tensor:
         raise TypeError(f"training: expected a bool, got {type(training)}")
     if x.is_cpu and not _INTERPRETED:
         raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
-    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+    if forward_ad._current_level >= 0 or (_transforms() is not None and isinstance(_transforms(), _Transform)):
         _refuse_transforms(x)
     p = round(float(p) * 65536) / 65536 if training else 0.0  # what 16 bits can decide, at both ends
-    # not in the op: the compiler never merges two calls of randint, as it does two calls of an op with equal arguments
-    seed = torch.randint(2**63 - 1, (1,), device=x.device) if 0 < p < 1 else None
     dtype = torch.float32 if _AUTOCAST and x.is_cuda and torch.is_autocast_enabled("cuda") else x.dtype
+    if _compiling() or _modes() or _tracing() or _included(_PRE_DISPATCH):
+        return _forward_op(x, _seed_op(x) if 0 < p < 1 else None, p, dtype, False)[0]
+    seed = torch.randint(2**63 - 1, (1,), device=x.device) if 0 < p < 1 else None
     if torch.is_grad_enabled() and x.requires_grad:
-        return _SoftmaxDropout.apply(x, seed, p, dtype)
-    return _forward_op(x, seed, p, dtype, False)[0]
+        return _apply(x, seed, p, dtype)
+    return _eager_forward(x, seed, p, dtype, False)[0]
 
 
 # --8<-- [end:public]

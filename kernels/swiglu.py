@@ -11,6 +11,7 @@ Names: rows (all leading dimensions together) of N columns, `total` elements. Of
 """
 
 import functools
+from collections.abc import Callable
 
 import torch
 import triton
@@ -198,7 +199,7 @@ def _rows(t: Tensor) -> tuple[Tensor, int]:
 def _forward_fake(gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
     if up is None:
         return gate.new_empty((*gate.shape[:-1], gate.shape[-1] // 2))
-    dtype = gate.dtype if gate.dtype == up.dtype else torch.promote_types(gate.dtype, up.dtype)
+    dtype = None if gate.dtype == up.dtype else torch.promote_types(gate.dtype, up.dtype)
     return torch.empty_like(gate, dtype=dtype, memory_format=torch.contiguous_format)
 
 
@@ -257,15 +258,22 @@ def _backward(dy: Tensor, gate: Tensor, up: Tensor | None, activation: str) -> t
 # define and impl cost the host less per call than custom_op; fake tensors, torch.compile and opcheck work as well
 _namespace = __name__.replace(".", "_")  # another copy of this file, in another package, has another
 _library = torch.library.Library(_namespace, "FRAGMENT")
-_library.define("swiglu_forward(Tensor gate, Tensor? up, str activation) -> Tensor")
-_library.define("swiglu_backward(Tensor dy, Tensor gate, Tensor? up, str activation) -> (Tensor, Tensor)")
-for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
-    _library.impl("swiglu_forward", _forward, _key)
-    _library.impl("swiglu_backward", _backward, _key)
-torch.library.register_fake(f"{_namespace}::swiglu_forward", _forward_fake, lib=_library)
-torch.library.register_fake(f"{_namespace}::swiglu_backward", _backward_fake, lib=_library)
+_FORWARD = "(Tensor gate, Tensor? up, str activation) -> Tensor"
+_BACKWARD = "(Tensor dy, Tensor gate, Tensor? up, str activation) -> (Tensor, Tensor)"
+for _name, _schema, _function, _meta in (
+    ("swiglu_forward", _FORWARD, _forward, _forward_fake),
+    ("swiglu_forward_eager", _FORWARD, _forward, _forward_fake),  # without a derivative: a Function has it
+    ("swiglu_backward", _BACKWARD, _backward, _backward_fake),
+    ("swiglu_backward_recorded", _BACKWARD, _backward, _backward_fake),  # refuses to be differentiated
+):
+    _library.define(_name + _schema)
+    for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
+        _library.impl(_name, _function, _key)
+    torch.library.register_fake(f"{_namespace}::{_name}", _meta, lib=_library)
 _forward_op = getattr(torch.ops, _namespace).swiglu_forward.default
+_eager_forward = getattr(torch.ops, _namespace).swiglu_forward_eager.default._op  # __call__ costs 0.3 us
 _backward_op = getattr(torch.ops, _namespace).swiglu_backward.default
+_recorded_backward = getattr(torch.ops, _namespace).swiglu_backward_recorded.default
 # --8<-- [end:op]
 
 
@@ -276,6 +284,11 @@ def _name(activation: str) -> str:
 
 # of the innermost call of torch.func, None outside; compiled code is guarded by it
 _transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._functorch.CInterpreter
+# Who may be recording: Dynamo, jit.trace, modes of __torch_dispatch__ (make_fx, export), make_fx before autograd.
+# They get the operator, derivative and all; eager code takes the shorter way, through the Function alone.
+_compiling, _tracing = torch.compiler.is_dynamo_compiling, torch._C._get_tracing_state
+_modes, _included = torch._C._len_torch_dispatch_stack, torch._C._dispatch_tls_is_dispatch_key_included
+_PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
 
 
 def _refuse_transforms(name: str, *tensors: Tensor | None) -> None:
@@ -286,23 +299,64 @@ def _refuse_transforms(name: str, *tensors: Tensor | None) -> None:
                            "forward-mode AD, got one inside: this kernel has a plain backward only")  # fmt: skip
 
 
+_ONCE = (
+    "{}: expected a backward without create_graph=True, got one with: it would lose the second derivative, which "
+    "this kernel does not have"
+)
+
+
 class _Gated(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
+    def forward(ctx, gate: Tensor, up: Tensor | None, activation: str, computed: Tensor | None = None) -> Tensor:
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(gate, up)  # what is there already; the activation is not kept
         ctx.activation = activation
-        return _forward_op(gate, up, activation)
+        return _eager_forward(gate, up, activation) if computed is None else computed
 
     @staticmethod
-    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor | None, None]:
+    def backward(ctx, dy: Tensor | None) -> tuple[Tensor | None, ...]:
+        if dy is None:
+            return None, None, None, None
         if forward_ad._current_level >= 0:
             _refuse_transforms(_name(ctx.activation), dy)
         if torch.is_grad_enabled():  # not once_differentiable, which lets a dy that needs no gradient pass
-            raise RuntimeError(f"{_name(ctx.activation)}: expected a backward without create_graph=True, got one with: "
-                               "it would lose the second derivative, which this kernel does not have")  # fmt: skip
+            raise RuntimeError(_ONCE.format(_name(ctx.activation)))
         gate, up = ctx.saved_tensors
-        dgate, dup = _backward_op(dy, gate, up, ctx.activation)
-        return dgate, None if up is None else dup, None
+        backward = _recorded_backward if _compiling() or _modes() else _backward_op
+        dgate, dup = backward(dy, gate, up, ctx.activation)
+        return dgate, None if up is None else dup, None, None
+
+
+# Function.apply, but for what that does for torch.func, which is refused: 1.5 us
+_apply = super(torch.autograd.Function, _Gated).apply
+
+
+def _differentiable(gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
+    """The operator for autograd: its gradient is in every graph that holds it, whoever recorded that."""
+    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+        _refuse_transforms(_name(activation), gate, up)
+    with torch._C._AutoDispatchBelowAutograd():
+        y = _forward_op(gate, up, activation)
+    needed = torch.is_grad_enabled() and (gate.requires_grad or (up is not None and up.requires_grad))
+    return _apply(gate, up, activation, y) if needed else y
+
+
+class _Once(torch.autograd.Function):
+    """The backward's operator for autograd: in a graph, it has a derivative no more than in eager code."""
+
+    @staticmethod
+    def forward(ctx, *arguments: object) -> tuple[Tensor, ...]:
+        ctx.activation = arguments[-1]
+        with torch._C._AutoDispatchBelowAutograd():
+            return _recorded_backward(*arguments)
+
+    @staticmethod
+    def backward(ctx, *_: Tensor) -> None:
+        raise RuntimeError(_ONCE.format(_name(ctx.activation)))
+
+
+_library.impl("swiglu_forward", _differentiable, "Autograd")
+_library.impl("swiglu_backward_recorded", _Once.apply, "Autograd")
 
 
 # --8<-- [end:autograd]
@@ -320,7 +374,7 @@ def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
     AD. Of one tensor it takes the halves of the last dimension; F.glu's dim it has not.
 
     Args:
-        gate: any shape, fp32, fp16 or bf16, with any strides. Rows without unit stride are copied first.
+        gate: any shape, fp32, fp16 or bf16, with any strides; nested, too. Rows without unit stride are copied first.
         up: the shape of gate; its dtype may differ. None where gate holds both, as a fused projection's output does:
             [..., 2 N], gate before up. Then the gradient is one tensor too, and nobody concatenates its halves.
 
@@ -329,7 +383,7 @@ def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
         Gradients flow to gate and to up, each in its own dtype.
 
     Raises:
-        TypeError: gate or up is not a tensor of one of these dtypes.
+        TypeError: gate or up is not a tensor of one of these dtypes, or one of them alone is nested.
         ValueError: up has another shape than gate, or is on another device; there is no up, and gate has no even
             last dimension; there are more than 2^30 columns and the rows of a tensor (its halves, without up) lie
             apart; or gate is on a CPU while Triton's interpreter (TRITON_INTERPRET=1) is off.
@@ -359,11 +413,31 @@ def geglu(gate: Tensor, up: Tensor | None = None, approximate: str = "none") -> 
     return _gated(gate, up, "gelu" if approximate == "none" else "gelu-tanh")
 
 
+def _nested(function: Callable[..., Tensor], gate: Tensor, up: Tensor | None) -> Tensor:
+    """Of jagged tensors, the function of their values; of strided ones, of their tensors one by one."""
+    tensors = (gate,) if up is None else (gate, up)
+    if up is not None and (up.is_nested, up.layout) != (gate.is_nested, gate.layout):
+        raise TypeError(f"up: expected of layout {gate.layout}, and nested only if gate is, got {up.layout}")
+    if gate.layout != torch.jagged:
+        if up is not None and up.size(0) != gate.size(0):
+            raise ValueError(f"up: expected {gate.size(0)} tensors, as gate has, got {up.size(0)}")
+        every = zip(*(t.unbind() for t in tensors), strict=True)
+        return torch.nested.as_nested_tensor([function(*each) for each in every])
+    if up is not None and up.shape != gate.shape:
+        raise ValueError(f"up: expected shape {list(gate.shape)}, as gate has, got {list(up.shape)}")
+    if up is None and gate._ragged_idx == gate.dim() - 1:
+        raise ValueError("gate: expected rows of one length, got a jagged tensor whose last dimension is ragged")
+    y = function(*(t.values() for t in tensors))
+    return torch.nested.nested_tensor_from_jagged(y, gate.offsets(), gate.lengths(), gate._ragged_idx)
+
+
 def _gated(gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
     for name, t in (("gate", gate), ("up", gate if up is None else up)):
         if not isinstance(t, Tensor) or t.dtype not in _DTYPES:
             got = t.dtype if isinstance(t, Tensor) else type(t)
             raise TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {got}")
+    if gate.is_nested or (up is not None and up.is_nested):
+        return _nested(lambda gate, up=None: _gated(gate, up, activation), gate, up)
     if up is None:
         if gate.dim() == 0 or gate.shape[-1] % 2:
             raise ValueError(f"gate: expected an even last dimension, for gate and up, got shape {list(gate.shape)}")
@@ -373,8 +447,10 @@ def _gated(gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
         raise ValueError(f"up: expected on {gate.device}, where gate is, got {up.device}")
     if gate.is_cpu and not _INTERPRETED:
         raise ValueError("gate: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
-    if forward_ad._current_level >= 0 or isinstance(_transforms(), _Transform):
+    if forward_ad._current_level >= 0 or (_transforms() is not None and isinstance(_transforms(), _Transform)):
         _refuse_transforms(_name(activation), gate, up)
+    if _compiling() or _modes() or _tracing() or _included(_PRE_DISPATCH):
+        return _forward_op(gate, up, activation)
     if torch.is_grad_enabled() and (gate.requires_grad or (up is not None and up.requires_grad)):
-        return _Gated.apply(gate, up, activation)
-    return _forward_op(gate, up, activation)
+        return _apply(gate, up, activation)
+    return _eager_forward(gate, up, activation)

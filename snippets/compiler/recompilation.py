@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch._functorch.config
+import torch._inductor.config
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics
@@ -366,6 +368,26 @@ MENDS = (
     Mend("stride mismatch at index", strides_before, strides_after),
     Mend("GLOBAL_STATE changed: grad_mode", mode_before, mode_after),
 )
+
+
+# --8<-- [start:floats]
+def normalized(x: Tensor, scale: float) -> Tensor:
+    """The float is a factor, and is in eps."""
+    return F.rms_norm(x * scale, x.shape[-1:], eps=scale + 0.5)
+
+
+def errors_of_floats(scales: Iterable[float], cached: bool) -> list[float]:
+    """Of what Inductor compiles, beside eager code, with the compiler's cache on disk and without: call by call."""
+    torch.compiler.reset()
+    x, compiled = torch.linspace(-1, 1, 32).view(4, 8), torch.compile(normalized)
+    with (
+        torch._inductor.config.patch(fx_graph_cache=cached),
+        torch._functorch.config.patch(enable_autograd_cache=cached),
+    ):
+        return [(compiled(x, scale) - normalized(x, scale)).abs().max().item() for scale in scales]
+
+
+# --8<-- [end:floats]
 
 
 # ---- past the limit, and stances ------------------------------------------------------------------------------------

@@ -197,6 +197,26 @@ def kept(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, outputs:
 # --8<-- [end:kept]
 
 
+# --8<-- [start:dropout]
+def dropped(x: Tensor, weight: Tensor) -> Tensor:
+    """x (rows, width), weight (width, width)."""
+    scores = F.softmax(x @ weight @ x.mT, dim=-1)
+    return (F.dropout(scores, 0.5) @ x).relu().sum()
+
+
+def with_dropout(budget: float) -> tuple[Tensor, Tensor]:
+    """The loss, and the weight's gradient, compiled under a budget. The seed is the same."""
+    torch.manual_seed(0)
+    x, weight = torch.randn(64, 32), torch.randn(32, 32, requires_grad=True)
+    torch.compiler.reset()
+    with torch._functorch.config.patch(activation_memory_budget=budget):
+        loss = torch.compile(dropped, backend="aot_eager_decomp_partition")(x, weight)
+    return loss.detach(), *torch.autograd.grad(loss, weight)
+
+
+# --8<-- [end:dropout]
+
+
 def base(node: torch.fx.Node) -> torch.fx.Node:
     """What a view is a view of."""
     while node.op != "placeholder" and getattr(node.target, "is_view", False):
@@ -432,6 +452,13 @@ def main() -> None:
     print(line("budget 1.0", plain, plain))
     for budget in (0.9, 0.5, 0.25, 0.0):
         print(line(f"budget {budget}", kept(*partition(loss_of, model, tokens, targets, budget=budget)), plain))
+
+    print("==== dropout")
+    loss, gradient = with_dropout(1.0)
+    for budget in (0.9, 0.5, 0.0):
+        other_loss, other = with_dropout(budget)
+        error = ((other - gradient).norm() / gradient.norm()).item()
+        print(f"budget {budget}: the same loss {bool(loss == other_loss)}, a gradient that is off by {error:.2f} of it")
 
     print("==== accumulation")
     halves = [(tokens[:1], targets[:1]), (tokens[1:], targets[1:])]

@@ -299,7 +299,7 @@ def _training() -> Iterator[Output]:
     for section in ("forward", "backward"):
         yield Output(f"compiler/training/{section}", _TRAINING, section, "python")
     for section in (
-        "checkpointing", "order", "budgets", "accumulation", "autocast",
+        "checkpointing", "order", "budgets", "dropout", "accumulation", "autocast",
         "learning rates", "whole step", "compiled autograd", "exercise",
     ):  # fmt: skip
         yield Output(f"compiler/training/{section.replace(' ', '-')}", _TRAINING, section)

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import ModuleType
 
 from triton.backends.compiler import GPUTarget
+from triton.compiler import make_backend
+from triton.runtime.jit import JITFunction, KernelInterface, create_function_from_signature
 
 from snippets.validation.compiled_code import TARGETS, compile_for, facts, troubles
 from tests.benchmarks import stand_ins
@@ -73,6 +75,18 @@ def binary(launch: Launch, target: str) -> dict[str, object]:
     compiled, _ = compile_for(source, target, **options)
     lines = {kind: dict(lines) for kind, lines in troubles(compiled).items()}
     return asdict(facts(compiled, target)) | {"troubles": lines}
+
+
+def variant(launch: Launch, target: str) -> tuple:
+    """What Triton's launcher looks its compiled kernels up by: launches with the same share one."""
+    _, specialization, options = _binder(launch.kernel, target)(*launch.arguments, **launch.keywords)
+    return launch.kernel.fn, tuple(specialization), str(options)
+
+
+@functools.cache
+def _binder(kernel: KernelInterface, target: str) -> Callable:
+    jitted = kernel if isinstance(kernel, JITFunction) else JITFunction(kernel.fn, **kernel.kwargs)
+    return create_function_from_signature(jitted.signature, jitted.params, make_backend(TARGETS[target]))
 
 
 def ahead(promises: type, target: str, columns: Iterable[int]) -> list[dict]:

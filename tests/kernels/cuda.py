@@ -67,6 +67,7 @@ class Promises(promises.Promises):
     test_no_launch_compares_a_constant = None
     test_an_amd_gpu_gets_no_option_that_its_backend_refuses = None
     test_programs_may_start_in_any_order = None
+    test_row_lengths_share_compiled_kernels = None
 
     @classmethod
     def held(cls):

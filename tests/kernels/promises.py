@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import itertools
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 
 import pytest
@@ -17,6 +17,7 @@ import torch._dynamo.testing
 import triton.language as tl
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 from triton.backends.amd.compiler import HIPOptions
 from triton.backends.compiler import GPUTarget
@@ -50,6 +51,7 @@ NO_LAYER_NORM = (
 )  # fmt: skip
 # Bytes of a GPU for each element of the first argument, while results are compared with float64: at most, RoPE in fp32.
 PEAK = 162
+COPIES = itertools.count()
 needs_gpu = pytest.mark.skipif(not GPU, reason="needs a GPU")
 
 
@@ -83,6 +85,29 @@ def strided(name: str, shape, dtype, device) -> Tensor:
     }[name]()
 
 
+class _Module(torch.nn.Module):
+    """A function as torch.export takes it."""
+
+    def __init__(self, function: Callable):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *arguments):
+        return self.function(*arguments)
+
+
+# Who records a graph of a function. Each gets the arguments, too.
+RECORDERS: dict[str, Callable] = {
+    "export": lambda function, given: torch.export.export(_Module(function), given, strict=True).module(),
+    "export, not strict": lambda function, given: (
+        torch.export.export(_Module(function), given, strict=False).run_decompositions().module()
+    ),
+    "make_fx": lambda function, given: make_fx(function)(*given),
+    "make_fx before autograd": lambda function, given: make_fx(function, pre_dispatch=True)(*given),
+    "jit.trace": lambda function, given: torch.jit.trace(function, given, check_trace=False),
+}
+
+
 class _Launcher:
     """Calls `seen` at each launch of a Triton kernel."""
 
@@ -112,6 +137,7 @@ class Promises:
         WRAPS: whether integers are meant to leave their range, as those of a generator of random bits do.
         LAUNCHES: fewest kernels that forward and backward launch.
         OPTIONAL: names of those inputs that may be None.
+        NESTED: whether nested tensors are taken, as PyTorch's operators take them.
         SUMS: names of the kernels that serve the gradients of parameters alone.
     """
 
@@ -129,6 +155,7 @@ class Promises:
     WRAPS = False
     LAUNCHES = 2
     OPTIONAL: tuple[str, ...] = ()
+    NESTED = True
     SUMS: tuple[str, ...] = ()
 
     # ---- what a subclass states ---------------------------------------------------------------------------------
@@ -333,6 +360,36 @@ class Promises:
         leaves = [apart(t, 8 * index) for index, t in enumerate(arguments, 1)]
         self.check(leaves, [apart(t, 80 + 8 * index) for index, t in enumerate(self.incoming(outputs))])
 
+    @pytest.mark.parametrize("layout", (torch.jagged, torch.strided), ids=str)
+    def test_nested_tensors_are_taken_or_refused(self, layout, device):
+        """As the tensors that they hold."""
+        arguments = self.make((5, 100), torch.float32, device)
+        offsets = torch.tensor([0, 2, 5], device=device)
+
+        def nested(t):
+            if t.shape[:1] != (5,):
+                return t
+            if layout == torch.jagged:
+                return torch.nested.nested_tensor_from_jagged(t, offsets)
+            return torch.nested.as_nested_tensor([t[:2], t[2:]])
+
+        def function(*given):
+            outputs = tupled(self.function(*map(nested, given)))
+            assert all(y.layout == layout for y in outputs)
+            return tuple(y.values() if layout == torch.jagged else torch.cat(y.unbind()) for y in outputs)
+
+        if not self.NESTED:
+            public = getattr(self.kernel, self.name)
+            with pytest.raises(TypeError, match=r"^\w+: expected a plain tensor, got a nested one[^\n]*$"):
+                public(*map(nested, arguments))
+            return
+        ours, expected = self.run(function, arguments), self.run(self.function, arguments)
+        for name, t in expected.items():
+            torch.testing.assert_close(ours[name], t, msg=lambda text, name=name: f"{name}: {text}")
+        for index, name in enumerate(self.inputs[1:], 1):
+            with pytest.raises((TypeError, ValueError), match=rf"^{name}: expected [^\n]*$"):
+                self.function(*arguments[:index], nested(arguments[0]), *arguments[index + 1 :])
+
     def test_leading_dimensions_that_no_view_joins(self, device):
         first, *others = self.make((3, 4, 40), torch.float32, device)
         turned = [t.transpose(0, 1) if t.shape == first.shape else t for t in (first, *others)]
@@ -461,6 +518,29 @@ class Promises:
         with pytest.raises(RuntimeError, match=f"{self.name}: expected a backward without create_graph=True, got one"):
             torch.autograd.grad(sum(loss(y) for y in outputs), leaf, create_graph=True)
 
+    def test_an_output_that_is_not_used_gives_no_gradient(self, device):
+        """None, as PyTorch's operators do, and not zeros; also where what used it has no gradient for it."""
+        arguments = self.make((3, 100), torch.float32, device)
+
+        class Unused(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, y):
+                return y.clone()
+
+            @staticmethod
+            def backward(ctx, dy):
+                return None
+
+        for used in (*range(len(self.outputs)), None):
+            missing = []
+            for function in (self.function, self.plain):
+                leaves = [t.detach().requires_grad_() for t in arguments[: len(self.inputs)]]
+                outputs = tupled(function(*leaves, *arguments[len(self.inputs) :]))
+                y = Unused.apply(outputs[0]) if used is None else outputs[used]
+                grads = torch.autograd.grad(y.square().sum(), leaves, allow_unused=True)
+                missing.append([name for name, grad in zip(self.inputs, grads, strict=True) if grad is None])
+            assert missing[0] == missing[1], used
+
     def test_backward_twice_through_one_graph(self, path, device):
         arguments = self.make((SOME, path), torch.float32, device)
         leaves = [t.detach().requires_grad_() for t in arguments[: len(self.inputs)]]
@@ -532,18 +612,44 @@ class Promises:
             for name, all_of_them, once in zip(self.inputs, together, single, strict=True):
                 assert torch.equal(all_of_them[index], once), name
 
-    def test_another_copy_of_the_file_in_the_same_process(self, device):
-        """As where two packages both carry it."""
-        spec = importlib.util.spec_from_file_location(f"another_package.{self.name}", self.kernel.__file__)
+    @contextlib.contextmanager
+    def copied(self) -> Iterator[None]:
+        """With another copy of the file, just imported."""
+        name = f"another_package_{next(COPIES)}.{self.name}"  # operators have names, and stay
+        spec = importlib.util.spec_from_file_location(name, self.kernel.__file__)
         copy = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(copy)
-        arguments = self.make((3, 100), torch.float32, device)
-        expected = self.run(self.function, arguments)
         original, self.kernel = self.kernel, copy
         try:
-            self.assert_equal(self.run(self.function, arguments), expected)
+            yield
         finally:
             self.kernel = original
+
+    def test_another_copy_of_the_file_in_the_same_process(self, device):
+        """As where two packages both carry it."""
+        arguments = self.make((3, 100), torch.float32, device)
+        expected = self.run(self.function, arguments)
+        with self.copied():
+            self.assert_equal(self.run(self.function, arguments), expected)
+
+    def test_default_dtype_and_device_change_nothing(self, path, device):
+        """Neither a bit, nor what a kernel gets."""
+        arguments = self.make((SOME, path), torch.float32, device)
+        expected = self.run(self.function, arguments)
+        grads = self.incoming([expected[name] for name in self.outputs])
+        launched = {}
+        for changed in (False, True):
+            with contextlib.ExitStack() as stack:
+                if changed:
+                    stack.enter_context(torch.device("meta"))
+                    stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+                    torch.set_default_dtype(torch.bfloat16)
+                stack.enter_context(self.copied())
+                self.assert_equal(self.run(self.function, arguments, grads), expected)
+                with compiled.recording(self.kernel, "sm_90") as launches:
+                    self.run(self.function, [placed(t, "cpu") for t in arguments], [t.cpu() for t in grads])
+                launched[changed] = [[getattr(t, "dtype", None) for t in launch.arguments] for launch in launches]
+        assert launched[True] == launched[False]
 
     def test_activation_checkpointing(self, device):
         arguments = self.make((3, 100), torch.bfloat16, device)
@@ -578,6 +684,61 @@ class Promises:
             arguments = self.make((3, 100), torch.bfloat16, device)
             ours = torch.compile(self.function, fullgraph=True, backend="eager")(*arguments)
             assert tupled(ours)[0].dtype == tupled(self.plain(*arguments))[0].dtype
+
+    @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:`torch.jit.trace:DeprecationWarning")
+    def test_a_recorded_graph_keeps_the_gradient(self, device):
+        """Whoever recorded it, and whether the example then needed a gradient."""
+        arguments = self.make((3, 100), torch.float32, device)
+        expected = self.run(self.function, arguments)
+        for asked, (recorder, record) in itertools.product((False, True), RECORDERS.items()):
+            given = tuple(
+                t.detach().requires_grad_(asked and index < len(self.inputs)) for index, t in enumerate(arguments)
+            )
+            ours = self.run(record(lambda *given: self.function(*given), given), arguments)
+            for name, t in expected.items():
+                torch.testing.assert_close(ours[name], t, msg=lambda text, name=name: f"{recorder}, {name}: {text}")  # noqa: B023
+
+    def test_a_recorded_backward_has_no_second_derivative(self, device):
+        arguments = self.make((3, 100), torch.float32, device)
+        leaves = tuple(t.requires_grad_() if index < len(self.inputs) else t for index, t in enumerate(arguments))
+
+        def step(*given):
+            torch.manual_seed(0)
+            outputs = tupled(self.function(*given))
+            return torch.autograd.grad(sum(y.square().sum() for y in outputs), given[: len(self.inputs)])
+
+        graph = make_fx(step)(*leaves)
+        torch.manual_seed(0)
+        grads = graph(*leaves)
+        for name, ours, t in zip(self.inputs, grads, step(*leaves), strict=True):
+            torch.testing.assert_close(ours, t, msg=lambda text, name=name: f"{name}: {text}")
+        with pytest.raises(RuntimeError, match=f"{self.name}: expected a backward without create_graph=True, got one"):
+            torch.autograd.grad(sum(t.sum() for t in grads), leaves[0])
+
+    @pytest.mark.parametrize("compiled_autograd", (False, True))
+    def test_backward_inside_compiled_code(self, compiled_autograd, device):
+        arguments = self.make((3, 100), torch.float32, device)
+        expected = self.run(self.function, arguments)
+        grads = self.incoming([expected[name] for name in self.outputs])
+
+        def loss(*given):
+            return sum((y * g).sum() for y, g in zip(tupled(self.function(*given)), grads, strict=True))
+
+        for backend, forward in itertools.product(
+            ("eager", "inductor") if GPU else ("eager",), ("in it, too", "eager")
+        ):
+            torch._dynamo.reset()
+            leaves = [t.detach().requires_grad_() for t in arguments[: len(self.inputs)]]
+            given = (*leaves, *arguments[len(self.inputs) :])
+            torch.manual_seed(0)
+            with torch._dynamo.config.patch(compiled_autograd=compiled_autograd):
+                if forward == "eager":
+                    torch.compile(lambda value: value.backward(), backend=backend)(loss(*given))
+                else:
+                    torch.compile(lambda *given: loss(*given).backward(), backend=backend)(*given)
+            for name, leaf in zip(self.inputs, leaves, strict=True):
+                t = expected[f"{name}.grad"]
+                torch.testing.assert_close(leaf.grad, t, msg=lambda text, name=name: f"{backend}, {name}: {text}")  # noqa: B023
 
     @needs_gpu
     def test_cuda_graph_replays_on_new_inputs(self, path, device):
@@ -710,6 +871,33 @@ class Promises:
                 for launch in compiled.recorded(self.kernel, run, target):
                     known = {*launch.kernel.arg_names, *HIPOptions.__dataclass_fields__}
                     assert launch.keywords.keys() <= known, (columns, launch.keywords)
+
+    def of_length(self, columns: int, largest: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Arguments with rows of this length, in the memory of longer ones."""
+
+        def cut(t):
+            return t.flatten()[: t[..., 0].numel() * columns].view(*t.shape[:-1], columns)
+
+        return tuple(cut(t) if t.shape[-1:] == largest[0].shape[-1:] else t for t in largest)
+
+    @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float32), ids=str)
+    def test_row_lengths_share_compiled_kernels(self, dtype):
+        """1,000 lengths, from 65 to 2^18. A launch table has a row for each doubling of the length at least, as tiles
+        have powers of two: in a doubling there are at most 12 variants for each direction."""
+        largest = self.make((3, 2**18 if self.MOST_COLUMNS >= 2**18 else 2**13), dtype, torch.device("cpu"))
+        for octave, count in ((octave, 84 if octave < 10 else 83) for octave in range(6, 18)):
+            found: dict[str, set] = {"forward": set(), "backward": set()}
+            for i in range(count):
+                columns = 2**octave + 1 + (2**octave - 1) * i // (count - 1)
+                arguments = self.of_length(columns - columns % (1, 8, 2, 64)[i % 4], largest)
+                leaves = [t.detach().requires_grad_() for t in arguments[: len(self.inputs)]]
+                with compiled.recording(self.kernel, "sm_90") as launches:
+                    outputs = tupled(self.function(*leaves, *arguments[len(self.inputs) :]))
+                    forward = len(launches)
+                    torch.autograd.grad(outputs, leaves, [torch.empty_like(y) for y in outputs])
+                for direction, of in (("forward", launches[:forward]), ("backward", launches[forward:])):
+                    found[direction].update(compiled.variant(launch, "sm_90") for launch in of)
+            assert all(len(variants) <= 12 for variants in found.values()), (octave, found)
 
     # ---- machine code, with no GPU ------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ class TestCrossEntropy(Promises):
     inputs = ("x",)
     PATHS = (100, 1500, 4104, 4101, *((20000, 50257, 131072) if GPU else ()))
     LAUNCHES = 3
+    NESTED = False
     OTHER_DTYPES = False
     LARGEST = 1e37
 

@@ -55,6 +55,7 @@ class TestRope(Promises):
     GRID = (2, 6, 64, 80, 96, 128, 192, 256, 512, 760, 1000, 1128, 4098, 9000, 32000, 65538, 128256, 262144)  # even
     EDGES = (4098,)
     PATHS = (100, 128)
+    NESTED = False
 
     def public(self, arguments):
         q, k, cos, sin = (t.reshape(math.prod(t.shape[:-1]), t.shape[-1]) for t in arguments)
@@ -69,6 +70,10 @@ class TestRope(Promises):
     def make(self, shape, dtype, device, other=None, seed=0):
         dtypes = (dtype, *[other or dtype] * 3)
         return tuple(randn(shape, dtype, device, seed + 10 * index) for index, dtype in enumerate(dtypes))
+
+    def of_length(self, columns, largest):
+        """So many tokens: a model has one head dimension, and the kernel is compiled for it."""
+        return tuple(t.flatten()[: 2 * columns].view(columns, 2) for t in largest)
 
     def heads(self, device, dtype=torch.float32, order=BSHD, B=2, H=5, K=3, S=7, D=48, tables=1, seed=0):
         """q, k, cos and sin as the public function takes them. The two halves of cos and of sin differ."""

@@ -126,6 +126,43 @@ class TestSoftmaxDropout(Promises):
         with torch._inductor.config.patch(fallback_random=True):  # so that the compiler draws the seed as torch does
             super().test_compiles_as_one_graph(dynamic, device)
 
+    @pytest.mark.parametrize("layout", (torch.jagged, torch.strided), ids=str)
+    def test_nested_tensors_are_taken_or_refused(self, layout, device):
+        """A strided one has a mask for each of its tensors."""
+        if layout == torch.jagged:
+            return super().test_nested_tensors_are_taken_or_refused(layout, device)
+        parts = [randn((rows, 100), torch.float32, device).requires_grad_() for rows in (2, 3)]
+        torch.manual_seed(0)
+        ours = kernel.softmax_dropout(torch.nested.as_nested_tensor(parts), P).unbind()
+        torch.manual_seed(0)
+        expected = [kernel.softmax_dropout(part, P) for part in parts]
+        for y, t, part in zip(ours, expected, parts, strict=True):
+            assert torch.equal(y, t)
+            assert torch.equal(*(torch.autograd.grad(r.square().sum(), part, retain_graph=True)[0] for r in (y, t)))
+
+    @pytest.mark.parametrize("budget", (1.0, 0.9, 0.5, 0.0))
+    def test_compiled_under_any_memory_budget_the_mask_is_the_forwards(self, budget, device):
+        x = randn((2, 16, 32), torch.float32, device).requires_grad_()
+
+        def two(x):  # each has a seed
+            scores = x @ x.transpose(-1, -2)
+            return ((kernel.softmax_dropout(scores, P) @ x).relu() + kernel.softmax_dropout(scores, P) @ x).sum()
+
+        def in_a_region(x):
+            with torch.autograd.graph.region_activation_memory_budget(budget):
+                return two(x)
+
+        def gradient(function):
+            torch.manual_seed(0)
+            return torch.autograd.grad(function(x), x)[0]
+
+        regions = hasattr(torch.autograd.graph, "region_activation_memory_budget")  # from torch 2.13 on
+        for function, everywhere in ((two, budget), *([(in_a_region, 1.0)] if regions else [])):
+            torch._dynamo.reset()
+            with torch._functorch.config.patch(activation_memory_budget=everywhere):
+                compiled = torch.compile(function, fullgraph=True, backend="aot_eager_decomp_partition")
+                torch.testing.assert_close(gradient(compiled), gradient(two))
+
     # ---- the function --------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from snippets.compiler.training import (
     small,
     train_step,
     whole,
+    with_dropout,
     with_run,
     work,
 )
@@ -112,6 +113,15 @@ def test_a_budget_is_a_share():
 def test_the_budget_of_a_region_came_after_211():
     """The page says from which version on."""
     assert hasattr(torch.autograd.graph, "region_activation_memory_budget") == (VERSION >= (2, 13))
+
+
+def test_dropout_has_another_mask_in_backward_under_a_budget_below_1():
+    """Fixed in PyTorch? Then the page's warning goes, and the kernel's tag: kernels/softmax_dropout.py."""
+    loss, gradient = with_dropout(1.0)
+    assert torch.equal(with_dropout(1.0)[1], gradient)
+    for budget in (0.9, 0.5, 0.0):
+        other_loss, other = with_dropout(budget)
+        assert torch.equal(other_loss, loss) and (other - gradient).norm() > 0.1 * gradient.norm()
 
 
 def test_halves_keep_half_only_where_the_loop_is_outside(model_and_batch, plain):
