@@ -68,6 +68,7 @@ class Promises(promises.Promises):
     test_an_amd_gpu_gets_no_option_that_its_backend_refuses = None
     test_programs_may_start_in_any_order = None
     test_row_lengths_share_compiled_kernels = None
+    test_default_dtype_and_device_change_no_launch = None
 
     @classmethod
     def held(cls):
