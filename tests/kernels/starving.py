@@ -30,17 +30,23 @@ def _hold_kernel(let_go, out):
 def all_but(free: int) -> Iterator[None]:
     """Hold all multiprocessors of the current GPU but so many.
 
-    The host lets go by writing to memory that both see, at the latest after twice SECONDS: a call of the driver that
-    waits for all that runs would wait for ever. No garbage is collected meanwhile, since freeing can be such a call.
+    It lets go after twice SECONDS at the latest: a call of the driver that waits for all that runs would wait for
+    ever. No garbage is collected meanwhile, since freeing can be such a call.
     """
-    let_go, out = torch.ones(1, dtype=torch.int32).pin_memory(), torch.empty(32768, device="cuda")
+    let_go, out = torch.ones(1, dtype=torch.int32, device="cuda"), torch.empty(32768, device="cuda")
+    stream = torch.cuda.Stream()
     _hold_kernel[(1,)](let_go, out, num_warps=WARPS)  # compiled and loaded while nothing is held
-    torch.cuda.synchronize()
     let_go.zero_()
+    torch.cuda.synchronize()
     held = torch.cuda.get_device_properties(0).multi_processor_count - free
     with torch.cuda.stream(torch.cuda.Stream()):
         _hold_kernel[(held,)](let_go, out, num_warps=WARPS)
-    patience = threading.Timer(2 * SECONDS, let_go.fill_, (1,))
+
+    def release() -> None:
+        with torch.cuda.stream(stream):
+            let_go.fill_(1)
+
+    patience = threading.Timer(2 * SECONDS, release)
     patience.start()
     gc.disable()
     try:
@@ -48,7 +54,7 @@ def all_but(free: int) -> Iterator[None]:
     finally:
         gc.enable()
         patience.cancel()
-        let_go.fill_(1)
+        release()
         torch.cuda.synchronize()
 
 
