@@ -94,11 +94,9 @@ def entries(root: Path) -> list[Entry]:
     Raises:
         PublishError: an entry lacks something, or has something unknown; two have one anchor.
     """
-    folder = root / "docs" / "pages"
     found: list[Entry] = []
-    for path in sorted(folder.rglob("*.md")):
-        page, text = path.relative_to(folder).as_posix(), path.read_text(encoding="utf-8")
-        for words in pages.front_matter(text).get("folklore", ()):
+    for page, said in pages.front_matters(root).items():
+        for words in said.get("folklore", ()):
             needed = NEEDED | (set() if "comparisons" in words else OF_VARIANTS)
             if missing := needed - words.keys():
                 raise PublishError(f"{page}: folklore {words.get('id')!r}: expected {', '.join(sorted(missing))}, too")
@@ -125,10 +123,11 @@ def of_page(store: Store, place: Place, page: Evidence, root: Path, anchor: str,
 
 def of_all(store: Store, place: Place, page: Evidence, root: Path, macros: Mapping[str, Callable]) -> str:
     """All beliefs with verdict, numbers, reason, and the place that has more, as HTML."""
+    said = pages.front_matters(root)
     blocks = []
     for entry in entries(root):
         href = f"{place.to(entry.page.removesuffix('.md') + '/')}#{entry.anchor}"
-        blocks.append(_block(entry, store, place, page, macros, markup.link(_title(root, entry.page), href)))
+        blocks.append(_block(entry, store, place, page, macros, markup.link(str(said[entry.page]["title"]), href)))
     return "\n".join(blocks)
 
 
@@ -230,7 +229,3 @@ def _measured(tested: list[Tested]) -> str:
 
 def _belief(entry: Entry) -> str:
     return str(entry.words["belief"]).strip()
-
-
-def _title(root: Path, page: str) -> str:
-    return str(pages.front_matter((root / "docs" / "pages" / page).read_text(encoding="utf-8"))["title"])
