@@ -135,6 +135,19 @@ def test_numbers_that_a_script_printed_can_be_compared(root: Path, monkeypatch: 
     assert "True. 1.00 ms and 2.00 ms (at 8 rows)." in text(page.html[0])
 
 
+def test_a_belief_may_be_about_another_machine(root: Path) -> None:
+    rows = [tiny.row(root, time=timed(3.0)), tiny.row(root, variant="eager", time=timed(2.0))]
+    tiny.write(root, tiny.record(root, rows, day=2, machine=tiny.LAPTOP))
+    at = "    machine: laptop\n    because"
+    for entry in (
+        ENTRY.replace("[8x4, 16x4]", "[8x4]").format(id="numbers", relation="faster"),
+        NUMBERS.format(relation="less", other="eager"),
+    ):
+        found, page = macros(root, entry.replace("    because", at))
+        found.folklore("numbers")
+        assert "Wrong." in text(page.html[0]) and "NVIDIA H200" not in str(page.evidence.entries)
+
+
 def test_the_list_has_all_with_a_link(root: Path) -> None:
     both = [ENTRY.format(id="a", relation="faster"), ENTRY.format(id="b", relation="slower")]
     found, page = macros(root, *both, at="folklore.md")

@@ -9,6 +9,7 @@
         case: compiler/torchscript          # the page's own where it is not given
         direction: forward
         mode: device
+        machine: amd-epyc-2-cores           # the first published one where it is not given
         because: The one kernel moves its bytes slowly.
 
 In the place of shapes there may be comparisons of any two numbers, each with words for where it is. What comparisons
@@ -47,7 +48,8 @@ from docs.publish.records.store import Store
 
 NEEDED = {"id", "belief", "because"}
 OF_VARIANTS = {"shapes", "direction", "mode"}  # needed, too, where an entry has no comparisons
-MEASURED = {"case", "variant", "metric", "shape", "direction", "mode"}  # what a measured number may be named by
+# What a measured number may be named by, and one that a script printed.
+MEASURED = {"case", "variant", "metric", "shape", "direction", "mode", "machine"}
 PRINTED = {"output", "line", "which"}
 COMPARED = {*claims.RELATIONS, "than", "with", *MEASURED, *PRINTED}
 KEYS = {*NEEDED, *OF_VARIANTS, *COMPARED, "comparisons", "margin"}
@@ -165,17 +167,18 @@ def _at_shapes(entry: Entry, store: Store, place: Place, page: Evidence) -> list
     side, relation, other = _relation(words)
     given = words["shapes"]
     shapes = given if isinstance(given, dict) else {shape: units.size(shape) for shape in given}
+    shared = {key: words[key] for key in ("direction", "mode", "machine") if key in words}
     found = []
     for shape, where in shapes.items():
-        at = Coordinates(entry.case, direction=words["direction"], shape=shape, mode=words["mode"])
+        at = Coordinates(entry.case, shape=shape, **shared)
         against = claims.verdict(store, at, side, relation, [other], margin=words.get("margin")).against
         row = store.find(Coordinates(**{**at.fixed(), "variant": side}))
         speedup = evidence.of_row(row, "speedup", other, place)
         assert speedup is not None  # the other was timed beside it
         names = [escape(palette.label(name, case=entry.case)) for name in (side, other)]
         about = f"How many times as fast {names[0]} is as {names[1]}: "
-        shared = f"; {DIRECTIONS[row.direction]}, {row.dtype}, {MODES[row.mode]}"
-        found.append(Tested(not against, str(where), page.show(speedup), (about, shared)))
+        everywhere = f"; {DIRECTIONS[row.direction]}, {row.dtype}, {MODES[row.mode]}"
+        found.append(Tested(not against, str(where), page.show(speedup), (about, everywhere)))
     return found
 
 
@@ -217,7 +220,7 @@ def _number(shared: Words, own: str | Words, macros: Mapping[str, Callable]) -> 
     if "output" in words:
         lines = words["line"] if isinstance(words["line"], list) else [words["line"]]
         return macros["captured_value"](words["output"], *map(str, lines), which=words.get("which", 1))
-    where = {key: words[key] for key in ("shape", "direction", "mode") if key in words}
+    where = {key: words[key] for key in ("shape", "direction", "mode", "machine") if key in words}
     return macros["value"](words["case"], words["variant"], words.get("metric", "time"), **where)
 
 
