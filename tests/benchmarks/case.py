@@ -76,7 +76,8 @@ class Workload:
         mix: the traffic mix whose ceiling applies: "read", "copy" or "triad" (two reads per write).
         largest_summands: by result name, where a result is a sum whose terms cancel (see equivalence.compare).
         wrong: results that the check must refuse, by what is wrong with them ("zero except at the target"), made from a
-            copy of the baseline's. At least three; where one passes, nothing is timed.
+            copy of the baseline's. At least three; where one passes, nothing is timed. A test tries them at the shapes
+            that the case declares in its CHECK_AT.
     """
 
     variants: Mapping[str, Variant]

@@ -64,6 +64,7 @@ WRONG = {
     "norms 5% too large": lambda block: (block.norm1.mul_(1.05), block.norm2.mul_(1.05)),
     "activation 10% too large": lambda block: block.down.weight.mul_(1.1),
 }
+CHECK_AT = {"forward": [{"width": 256, "heads": 2, "batch": 1, "tokens": 64}]}
 LABELS = {
     "first-draft": {"label": "first draft", "role": "eager"},
     "better": {"label": "better design", "short": "better", "role": "rewrite"},

@@ -3,9 +3,9 @@
 It is taken over what is timed (the case and its sources) and over the method: all that decides how. What starts the
 runs, writes and finds records is plumbing and left out. The hash is of syntax trees without docstrings, in CUDA C++ of
 tokens, so comments, formatting and prose do not count, and it does not depend on the Python version (`ast.dump` does).
-How a case's variants are called and coloured does not count either: its LABELS say that, and nothing that is measured
-depends on them. So that nothing else can stand there, they are left out only if they are literals, assigned once, and
-the file does not name them again.
+What a case file says for readers and for tests does not count either: LABELS, how its variants are called and coloured,
+and CHECK_AT, where tests try its wrong results. Nothing that is measured depends on them. So that nothing else can be
+there, each is left out only if it is a literal, assigned once, and the file does not name it again.
 """
 
 import ast
@@ -24,7 +24,11 @@ METHOD = (
     "tests/benchmarks/method.py",
     "tests/benchmarks/wrong.py",
 )
-LABELS = "LABELS"  # of a case file, by variant: {"better": {"label": "better design", "short": "better", "role": ...}}
+# Of a case file. By variant: {"better": {"label": "better design", "short": "better", "role": ...}}
+LABELS = "LABELS"
+# By directions, small shapes, one for each way in which the case makes its inputs: {"forward both": [{"rows": 64}]}
+CHECK_AT = "CHECK_AT"
+UNMEASURED = (LABELS, CHECK_AT)
 
 
 def digest(case_file: str, sources: Iterable[str], root: Path = ROOT) -> str:
@@ -50,7 +54,7 @@ def _code(name: str, text: str) -> str:
     if name.endswith(".cu"):
         return f"{name}:{tokens(text)}"
     tree = ast.parse(text, name)
-    return f"{name}:{canonical(_measured(tree) if LABELS in text else tree)}"
+    return f"{name}:{canonical(_measured(tree) if any(stated in text for stated in UNMEASURED) else tree)}"
 
 
 def kernels(root: Path = ROOT) -> dict[str, str]:
@@ -70,11 +74,24 @@ def labels(path: Path) -> dict[str, dict[str, str]]:
     Raises:
         ValueError: they are no literals, or used for something else.
     """
+    return _stated(path, LABELS)
+
+
+def check_at(path: Path) -> dict[str, list[dict[str, int]]]:
+    """The CHECK_AT of a case file: shapes by directions; empty if it has none.
+
+    Raises:
+        ValueError: it is no literal, or used for something else.
+    """
+    return _stated(path, CHECK_AT)
+
+
+def _stated(path: Path, name: str) -> dict:
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    if (assignment := _presentation(tree)) is not None:
+    if (assignment := _unmeasured(tree, name)) is not None:
         return ast.literal_eval(assignment.value)
-    if any(isinstance(node, ast.Name) and node.id == LABELS for node in ast.walk(tree)):
-        raise ValueError(f"{path}: expected one {LABELS} of literals beside CASE, which nothing in the file uses")
+    if any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(tree)):
+        raise ValueError(f"{path}: expected one {name} of literals beside CASE, which nothing in the file uses")
     return {}
 
 
@@ -87,23 +104,23 @@ def question(path: Path) -> str:
 
 
 def _measured(tree: ast.Module) -> ast.Module:
-    """A file's tree without LABELS."""
-    left_out = _presentation(tree)
-    tree.body = [node for node in tree.body if node is not left_out]
+    """A file's tree without what it says for readers and for tests."""
+    left_out = [_unmeasured(tree, name) for name in UNMEASURED]
+    tree.body = [node for node in tree.body if node not in left_out]
     return tree
 
 
-def _presentation(tree: ast.Module) -> ast.Assign | None:
-    """The assignment of LABELS in a case file; None where it may hold more than that."""
+def _unmeasured(tree: ast.Module, name: str) -> ast.Assign | None:
+    """The assignment of LABELS or CHECK_AT in a case file; None where it may hold more than that."""
     assigned = {" = ".join(map(ast.unparse, node.targets)): node for node in tree.body if isinstance(node, ast.Assign)}
-    uses = sum(isinstance(node, ast.Name) and node.id == LABELS for node in ast.walk(tree))
-    if LABELS not in assigned or "CASE" not in assigned or uses > 1:
+    uses = sum(isinstance(node, ast.Name) and node.id == name for node in ast.walk(tree))
+    if name not in assigned or "CASE" not in assigned or uses > 1:
         return None
     try:
-        ast.literal_eval(assigned[LABELS].value)
+        ast.literal_eval(assigned[name].value)
     except ValueError:
         return None
-    return assigned[LABELS]
+    return assigned[name]
 
 
 def canonical(node: object) -> str:

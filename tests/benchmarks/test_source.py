@@ -2,12 +2,13 @@
 
 import ast
 import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.benchmarks.runner import discover, load
-from tests.benchmarks.source import METHOD, ROOT, digest, digest_texts, labels
+from tests.benchmarks.source import METHOD, ROOT, UNMEASURED, check_at, digest, digest_texts, labels
 from tests.benchmarks.sweeps import __main__ as sweeps
 
 # What the method may import without being decided by it: turns of processes that share a GPU.
@@ -100,6 +101,12 @@ def hash_of(text: str) -> str:
     return digest_texts([("a.py", text)])
 
 
+def test_where_tests_try_what_is_wrong_does_not_count(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(text := 'CHECK_AT = {"forward": [{"rows": 8}]}\n' + STATED)
+    assert hash_of(text) == hash_of(text.replace("8", "9")) == hash_of(LABELS + text) == hash_of(STATED)
+    assert check_at(tmp_path / "a.py") == {"forward": [{"rows": 8}]}
+
+
 def test_labels_of_a_case_do_not_count(tmp_path: Path) -> None:
     for text in (LABELS + STATED, STATED + LABELS, STATED + LABELS.replace('"b"', '"c"')):
         assert hash_of(text) == hash_of(STATED)
@@ -109,6 +116,7 @@ def test_labels_of_a_case_do_not_count(tmp_path: Path) -> None:
     assert labels(tmp_path / "a.py") == {}
 
 
+@pytest.mark.parametrize(("name", "stated"), [("LABELS", labels), ("CHECK_AT", check_at)])
 @pytest.mark.parametrize(
     "text",
     [
@@ -126,21 +134,22 @@ def test_labels_of_a_case_do_not_count(tmp_path: Path) -> None:
         STATED + "def f(): LABELS = {}\n",
     ],
 )
-def test_nothing_else_can_stand_as_labels(text: str, tmp_path: Path) -> None:
-    without = "".join(line for line in text.splitlines(keepends=True) if "LABELS" not in line)
+def test_nothing_else_can_stand_there(name: str, stated: Callable[[Path], dict], text: str, tmp_path: Path) -> None:
+    text = text.replace("LABELS", name)
+    without = "".join(line for line in text.splitlines(keepends=True) if name not in line)
     assert hash_of(text) != hash_of(without)
     (tmp_path / "a.py").write_text(text)
-    if "x.LABELS" not in text:
-        with pytest.raises(ValueError, match=r"a\.py: expected one LABELS of literals"):
-            labels(tmp_path / "a.py")
+    if f"x.{name}" not in text:
+        with pytest.raises(ValueError, match=rf"a\.py: expected one {name} of literals"):
+            stated(tmp_path / "a.py")
 
 
-def test_nothing_imports_the_labels_of_a_case() -> None:
+def test_nothing_imports_what_is_not_measured() -> None:
     for path in (ROOT / "tests/benchmarks").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and node.module != "tests.benchmarks.source":
-                assert all(alias.name not in ("LABELS", "*") for alias in node.names), path
-            assert not (isinstance(node, ast.Attribute) and node.attr == "LABELS"), path
+                assert all(alias.name not in (*UNMEASURED, "*") for alias in node.names), path
+            assert not (isinstance(node, ast.Attribute) and node.attr in UNMEASURED), path
 
 
 # ---- the project's own cases ----------------------------------------------------------------------------------------

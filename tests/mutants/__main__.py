@@ -48,7 +48,7 @@ def main(arguments: list[str], root: Path = ROOT) -> int:
         parser.error(f"no mutant and no area of this name: {', '.join(sorted(unknown))}")
     picked = [mutant for mutant in mutants if not options.names or {mutant.name, mutant.area} & set(options.names)]
     if options.list:
-        print(*(f"{mutant.area:<11} {mutant.name:<42} {mutant.fault}" for mutant in picked), sep="\n")
+        print(*(f"{mutant.area:<20} {mutant.name:<42} {mutant.fault}" for mutant in picked), sep="\n")
         return 0
     try:
         return asyncio.run(run(picked, root))

@@ -1,6 +1,8 @@
 """A mutant: one line of the project made wrong, and the test that must fail because of it.
 
-The TOML files beside this one list them, a file for each area of the project.
+The TOML files beside this one list them: a file for each file of kernels/, with the same name, and one for each other
+area of the project. The interpreter must not read or write outside of a tensor because of a fault in a kernel: what it
+does then is no failed assertion.
 """
 
 import tomllib
@@ -18,7 +20,7 @@ class Mutant:
 
     Attributes:
         name: its table's name in the TOML file.
-        area: the TOML file's name: "kernels".
+        area: the TOML file's name: "rms_norm", "runner".
         kind: of KINDS; "rule" is a rule that no longer holds, which none of the others names.
         fault: what is wrong then, in words.
         file: from the root.

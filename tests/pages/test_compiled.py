@@ -266,12 +266,24 @@ def test_an_unchanged_kernel_costs_nothing_and_a_changed_one_is_noticed(monkeypa
     monkeypatch.setattr(build.subprocess, "run", lambda *arguments, **_: pytest.fail("compiles again"))
     build.ensure(KERNELS)
     before = build.digest("softmax")
-    for folder in ("kernels", "tests", "snippets", "docs/publish"):
+    for folder in ("kernels", "tests", "snippets", "docs/publish", "docs/pages/kernels"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     assert build.digest("softmax", tmp_path) == before
     path = tmp_path / "kernels/softmax.py"
     path.write_text(path.read_text() + "\n# changed\n")
     assert build.digest("softmax", tmp_path) != before and build.digest("rope", tmp_path) == build.digest("rope")
+    page = tmp_path / "docs/pages/kernels/rope.md"
+    page.write_text(page.read_text().replace("listed: [", "listed: [8x4, "))
+    assert build.digest("rope", tmp_path) != build.digest("rope")
+
+
+def test_a_page_names_the_shapes_whose_listings_are_kept(tmp_path):
+    (tmp_path / "docs/pages/kernels").mkdir(parents=True)
+    assert build.listed("softmax", tmp_path) == build.LISTED
+    (tmp_path / "docs/pages/kernels/softmax.md").write_text("---\nlisted: [8x4]\n---\n")
+    assert build.listed("softmax", tmp_path) == ["8x4"]
+    sizes = {size for _, size, _ in build.results("rope")}
+    assert set(build.listed("rope")) <= sizes and build.listed("rope") != build.LISTED
 
 
 # ---- what pages show ------------------------------------------------------------------------------------------------

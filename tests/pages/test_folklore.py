@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from docs.publish.errors import PublishError
+from docs.publish.evidence import Quantity
 from docs.publish.macros import folklore
 from docs.publish.macros.catalogue import Macros
 from docs.publish.macros.page import Page
@@ -20,7 +21,8 @@ from tests.pages.test_gains import timed
 
 ENTRY = """  - id: {id}
     belief: Ours is {relation} than eager.
-    claim: [ours, {relation}, eager]
+    {relation}: ours
+    than: eager
     case: kernels/add
     shapes: [8x4, 16x4]
     direction: forward
@@ -29,8 +31,9 @@ ENTRY = """  - id: {id}
 """
 NUMBERS = """  - id: numbers
     belief: Sums are slow.
-    numbers:
-      - [at 8 rows, 'value("kernels/add", "ours", "time", shape="8x4")', {relation}, '{other}']
+    case: kernels/add
+    comparisons:
+      - {{where: at 8 rows, shape: 8x4, {relation}: ours, than: {other}}}
     because: They are not.
 """
 
@@ -95,11 +98,54 @@ def test_what_all_points_share_is_said_once(root: Path) -> None:
 
 
 def test_numbers_of_any_kind_can_be_held_against_each_other(root: Path) -> None:
-    other = 'value("kernels/add", "eager", "time", shape="8x4")'
     for relation, verdict in (("more", "Wrong."), ("less", "True.")):
-        found, page = macros(root, NUMBERS.format(relation=relation, other=other))
+        for other in ("eager", "{variant: eager}", "{variant: ours, shape: 16x4}"):
+            found, page = macros(root, NUMBERS.format(relation=relation, other=other))
+            found.folklore("numbers")
+            shown = "4.00 ms" if "16x4" in other else "2.00 ms"
+            assert f"{verdict} 1.00 ms and {shown} (at 8 rows). They are not." in text(page.html[0])
+
+
+def test_what_comparisons_share_is_said_once(root: Path) -> None:
+    apart = NUMBERS.format(relation="less", other="eager")
+    shared = apart.replace("    comparisons:\n", "    shape: 8x4\n    less: ours\n    than: eager\n    comparisons:\n")
+    shared = shared.replace(", shape: 8x4, less: ours, than: eager}", "}")
+    assert len(shared.splitlines()[-2]) < len(apart.splitlines()[-2])
+    said = []
+    for entry in (apart, shared):
+        found, page = macros(root, entry)
         found.folklore("numbers")
-        assert f"{verdict} 1.00 ms and 2.00 ms (at 8 rows). They are not." in text(page.html[0])
+        said.append(page.html)
+    assert said[0] == said[1]
+
+
+def test_numbers_that_a_script_printed_can_be_compared(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sides = "less: {line: [a table, few]}, than: {line: 64, which: 2}"
+    entry = NUMBERS.format(relation="less", other="eager").replace("shape: 8x4, less: ours, than: eager", sides)
+    found, page = macros(root, entry.replace("    comparisons", "    output: sums/table\n    comparisons"))
+    asked = []
+
+    def captured_value(name: str, *line: str, which: int) -> Quantity:
+        asked.append((name, *line, which))
+        return found.value("kernels/add", "ours" if line[-1] == "few" else "eager", "time", shape="8x4")
+
+    monkeypatch.setattr(found, "captured_value", captured_value)
+    found.folklore("numbers")
+    assert asked == [("sums/table", "a table", "few", 1), ("sums/table", "64", 2)]
+    assert "True. 1.00 ms and 2.00 ms (at 8 rows)." in text(page.html[0])
+
+
+def test_a_belief_may_be_about_another_machine(root: Path) -> None:
+    rows = [tiny.row(root, time=timed(3.0)), tiny.row(root, variant="eager", time=timed(2.0))]
+    tiny.write(root, tiny.record(root, rows, day=2, machine=tiny.LAPTOP))
+    at = "    machine: laptop\n    because"
+    for entry in (
+        ENTRY.replace("[8x4, 16x4]", "[8x4]").format(id="numbers", relation="faster"),
+        NUMBERS.format(relation="less", other="eager"),
+    ):
+        found, page = macros(root, entry.replace("    because", at))
+        found.folklore("numbers")
+        assert "Wrong." in text(page.html[0]) and "NVIDIA H200" not in str(page.evidence.entries)
 
 
 def test_the_list_has_all_with_a_link(root: Path) -> None:
@@ -119,8 +165,16 @@ def test_the_list_has_all_with_a_link(root: Path) -> None:
         (ENTRY.format(id="a", relation="faster") + "    so: no\n", "unknown so"),
         (2 * ENTRY.format(id="a", relation="faster"), "two entries have the id 'a'"),
         (ENTRY.format(id="a", relation="faster").replace("16x4", "32x4"), "folklore 'a': shape of kernels/add"),
-        (ENTRY.format(id="a", relation="quicker"), "claim: relation"),
-        (NUMBERS.format(relation="more", other="1 + 1").replace("numbers\n", "a\n"), "expected value"),
+        (ENTRY.format(id="a", relation="quicker"), "unknown quicker"),
+        (
+            ENTRY.format(id="a", relation="faster").replace("    than: eager\n", ""),
+            "expected one of faster, .*, and what",
+        ),
+        (
+            NUMBERS.format(relation="more", other="eager").replace("numbers\n", "a\n").replace("where", "at"),
+            "unknown at",
+        ),
+        (NUMBERS.format(relation="more", other="{side: ours}").replace("numbers\n", "a\n"), "unknown side"),
         (ENTRY.format(id="b", relation="faster"), "folklore: id"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The learning paths: each leads through pages that stand, and ends with six questions whose answers are computed."""
+"""The learning paths: each leads through pages that stand, and ends with questions whose answers are computed."""
 
 import ast
 import re
@@ -33,7 +33,7 @@ def answers(page: str) -> dict[str, str]:
 @pytest.mark.parametrize("level", reading.LEVELS)
 def test_every_page_of_a_path_stands(level: str) -> None:
     pages = [page for _, page, _ in legs(level)]
-    assert len(pages) == len(set(pages)) >= 5
+    assert pages and len(pages) == len(set(pages))
     missing = {page for page in pages if not (PAGES / re.sub(r"\.ipynb$", ".py", page.partition("#")[0])).is_file()}
     assert not missing
 
@@ -42,14 +42,14 @@ def test_every_page_of_a_path_stands(level: str) -> None:
 def test_a_path_says_what_the_reader_can_do_and_leads_on(level: str) -> None:
     page = text(level)
     can = re.search(r"\*\*At the end you can\*\*\n\n((?:- .+\n)+)", page)
-    assert can and len(can[1].splitlines()) >= 4
+    assert can, "expected a list of what the reader can do at the end"
     assert f"level: {level}\n" in page and "\n## Next\n" in page
 
 
 @pytest.mark.parametrize("level", reading.LEVELS)
-def test_a_self_check_has_six_questions_whose_answers_are_computed(level: str) -> None:
+def test_a_self_check_is_numbered_and_its_answers_are_computed(level: str) -> None:
     found = answers(text(level))
-    assert [question.partition(".")[0] for question in found] == list("123456")
+    assert found and [question.partition(".")[0] for question in found] == [str(at + 1) for at in range(len(found))]
     assert all(question.endswith("?") for question in found)
     typed = [question for question, answer in found.items() if not COMPUTED.search(answer)]
     assert not typed, "an answer without a number from a record or a run"

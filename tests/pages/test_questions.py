@@ -2,69 +2,120 @@
 
 import re
 from collections import Counter
+from pathlib import Path
 
-from docs.publish.markdown.pages import PAGES
+import pytest
 
-PAGE = PAGES / "reference" / "questions.md"
-TEXT = PAGE.read_text(encoding="utf-8")
+from docs.publish.errors import PublishError
+from docs.publish.macros import questions
+from docs.publish.markdown import pages
+from docs.publish.place import Place
+from tests.benchmarks.source import ROOT
+
+TEXT = pages.texts()["reference/questions.md"]
 LINK = re.compile(r"\[[^]]+\]\((?P<target>[^)\s]+)\)")
-ANSWERED, _, OPEN = TEXT.partition("{ #unanswered }\n")
-SUBJECTS = {"compiler", "patterns", "validation", "kernels", "examples"}
+_, _, OPEN = TEXT.partition("{ #unanswered }\n")
+SUBJECTS = questions.by_subject(ROOT)
+ANSWERED = [question for asked in SUBJECTS.values() for question in asked]
 
 
-def rows(part: str) -> list[list[str]]:
-    """The cells of each question in a part of the page."""
-    lines = [line for line in part.splitlines() if line.startswith("|") and "](" in line]
-    return [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in lines]
-
-
-def target(cell: str) -> str:
-    link = LINK.fullmatch(cell)
-    assert link, cell
-    return link["target"]
+def waiting() -> list[tuple[str, str]]:
+    """The questions without an answer, each with its thread."""
+    lines = [line for line in OPEN.splitlines() if line.startswith("|") and "](" in line]
+    cells = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in lines]
+    assert not (wrong := [row for row in cells if len(row) != 2 or not LINK.fullmatch(row[1])]), wrong
+    return [(asked, thread.partition("](")[2][:-1]) for asked, thread in cells]
 
 
 def test_every_question_asks_and_has_its_thread():
-    """A row has two cells, and between them the answer's where there is one."""
-    every = [(row, 3) for row in rows(ANSWERED)] + [(row, 2) for row in rows(OPEN)]
-    assert not [row for row, cells in every if len(row) != cells]
-    assert not [row[0] for row, _ in every if not row[0].endswith("?")]
-    assert not [row for row, _ in every if not target(row[-1]).startswith("https://")]
+    every = [(question.ask, question.thread) for question in ANSWERED] + waiting()
+    assert not [ask for ask, thread in every if not ask.endswith("?") or not thread.startswith("https://")]
 
 
-def test_every_answer_is_a_section_of_a_page():
-    answers = {target(answer).partition("#")[::2] for _, answer, _ in rows(ANSWERED)}
-    sections = {file: anchors((PAGE.parent / file).read_text(encoding="utf-8")) for file, _ in answers}
-    missing = sorted(f"{file}#{anchor}" for file, anchor in answers if anchor not in sections[file])
+def test_every_answer_is_a_section_of_its_page():
+    sections = {page: anchors(text) for page, text in pages.texts().items()}
+    missing = [f"{each.page}#{each.section}" for each in ANSWERED if each.section not in sections[each.page]]
     assert not missing, f"no such sections: {missing}"
 
 
+def test_every_subject_is_shown_once():
+    shown = re.findall(r'\{\{ questions\("([\w-]+)"\) \}\}', TEXT)
+    assert sorted(shown) == sorted(SUBJECTS), "a subject of some page has no heading in reference/questions.md"
+
+
 def test_what_has_no_answer_stands_at_the_end():
-    assert rows(OPEN)
-    assert not re.search(r"^## ", OPEN, flags=re.MULTILINE), "a section behind those without an answer"
-
-
-def test_there_are_some_about_each_subject():
-    folders = {(PAGE.parent / target(answer)).resolve().parent.name for _, answer, _ in rows(ANSWERED)}
-    assert not (missing := SUBJECTS - folders), f"no question about {missing}"
+    assert waiting()
+    assert not re.search(r"^## |\{\{", OPEN, flags=re.MULTILINE), "a section behind those without an answer"
 
 
 def test_no_question_and_no_thread_stands_twice():
-    every = rows(ANSWERED) + rows(OPEN)
-    words = Counter(re.sub(r"\W+", " ", row[0]).strip().lower() for row in every)
-    threads = Counter(target(row[-1]) for row in every)
+    every = [(question.ask, question.thread) for question in ANSWERED] + waiting()
+    words = Counter(re.sub(r"\W+", " ", ask).strip().lower() for ask, _ in every)
+    threads = Counter(thread for _, thread in every)
     assert not [each for each, count in (words + threads).items() if count > 1]
 
 
-def test_each_section_is_a_table():
+def test_each_section_of_those_that_wait_is_a_table():
     """Rows without the head of a table would be a paragraph, which the search takes no questions from."""
-    for part, head in ((ANSWERED, "| question | answer | thread |"), (OPEN, "| question | thread |")):
-        tables = re.findall(r"^#{2,3} .+\n\n(.+)\n\|[-|]+\|\n((?:\|.*\n)+)", part, flags=re.MULTILINE)
-        assert {top for top, _ in tables} == {head}
-        assert sum(lines.count("\n") for _, lines in tables) == len(rows(part))
+    tables = re.findall(r"^### .+\n\n\| question \| thread \|\n\|[-|]+\|\n((?:\|.*\n)+)", OPEN, flags=re.MULTILINE)
+    assert sum(lines.count("\n") for lines in tables) == len(waiting())
 
 
 def anchors(page: str) -> set[str]:
     """The names of a page's sections: given, or made from the heading."""
     headings = re.findall(r"^#{1,4} (.+?)(?: \{ ?#([\w-]+)(?: [^}]*)?\})?$", page, flags=re.MULTILINE)
     return {given or re.sub(r"[^\w\s-]", "", title).strip().lower().replace(" ", "-") for title, given in headings}
+
+
+# ---- the table ------------------------------------------------------------------------------------------------------
+
+ASKED = """    - ask: Why {}?
+      answer: So
+      section: so
+      thread: https://github.com/a/b/issues/{}
+"""
+AT = Place("reference/questions.md", "reference/questions/")
+
+
+def write(root: Path, **asked: str) -> None:
+    """Pages whose front matter has these questions about sums."""
+    (root / "docs/pages/sums").mkdir(parents=True)
+    for name, text in asked.items():
+        (root / f"docs/pages/sums/{name}.md").write_text(f"---\ntitle: A\nquestions:\n  sums:\n{text}---\n\n# A\n")
+
+
+def test_the_page_that_answers_most_comes_first(tmp_path: Path):
+    write(tmp_path, few=ASKED.format("not", 1), many=ASKED.format("so", 2) + ASKED.format("ever", 3))
+    head, _, *rows = questions.table(tmp_path, AT, "sums").splitlines()
+    assert head == "| question | answer | thread |"
+    assert rows[0] == "| Why so? | [So](../sums/many.md#so) | [b#2](https://github.com/a/b/issues/2) |"
+    assert [row.partition("?")[0] for row in rows] == ["| Why so", "| Why ever", "| Why not"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("      answer: So\n", "", r"sums/a\.md: questions: expected ask, answer, .*, got ask, section, thread"),
+        ("answer:", "answers:", "expected ask, answer, section and thread, got ask, answers"),
+        ("/1", "/one", "whose address ends with its number, got"),
+        ("  sums:", "  products:", "questions: expected one of products; got 'sums'"),
+        ("ask: Why", "ask: [Why", r"sums/a\.md: expected front matter in YAML"),
+    ],
+)
+def test_a_faulty_question_stops_the_build(tmp_path: Path, old: str, new: str, message: str):
+    write(tmp_path, a=ASKED.format("not", 1))
+    page = tmp_path / "docs/pages/sums/a.md"
+    page.write_text(page.read_text().replace(old, new))
+    with pytest.raises(PublishError, match=message):
+        questions.table(tmp_path, AT, "sums")
+
+
+@pytest.mark.parametrize(
+    ("thread", "name"),
+    [
+        ("https://github.com/pytorch/pytorch/pull/62092", "pytorch#62092"),
+        ("https://discuss.pytorch.org/t/why-my-manual-gru-is-slower/86461", "discuss 86461"),
+    ],
+)
+def test_a_thread_is_called_by_its_number(thread: str, name: str):
+    assert questions.name_of(thread) == name

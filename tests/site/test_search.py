@@ -2,12 +2,14 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from docs.publish.markdown import pages
 from tests.site.conftest import DESKTOP, Site
 
 BEST = """() => {
@@ -17,154 +19,25 @@ BEST = """() => {
         (page) => [...page.querySelectorAll('a')].reduce(better).href)
 }"""
 
-# What is typed, and what has to be among the first three results: the first of them first. A page, or a section of one.
-# Nothing means that there has to be no result. A page that is new takes its rows along.
-QUERIES = {
-    "int8 weights": ["patterns/compute-intensity/#decode"],
-    "decode one token": ["patterns/attention-choose/"],
-    "which fusions are in my model": ["patterns/fusion/"],
-    "epilogue": ["patterns/fusion/#epilogue", "compiler/fusion/#products"],
-    "mixed precision": ["patterns/mixed-precision/"],
-    "channels last": ["patterns/memory/#channels-last"],
-    "view or reshape": ["patterns/memory/"],
-    "modified by an inplace operation": ["patterns/memory/#in-place"],
-    "compile whole": ["patterns/compiler-friendly/"],
-    "counter recompiles": ["patterns/compiler-friendly/#state"],
-    "mixture of experts": ["patterns/linear/#experts"],
-    "LayerDrop": ["patterns/compiler-friendly/#drop"],
-    "BERT padding": ["patterns/attention-padding/"],
-    "embedding backward slow": ["patterns/embeddings/#mechanism"],
-    "sparse gradients": ["patterns/embeddings/#sparse"],
-    "KV cache recompiles": ["patterns/compiler-friendly/#cache"],
-    "fold batch norm": ["patterns/fusion/"],
-    "GradScaler": ["patterns/mixed-precision/#scaling"],
-    "tf32": ["patterns/mixed-precision/#tf32"],
-    "fp8": ["patterns/mixed-precision/#fp8"],
-    "C++": ["compiler/ahead-of-time/#cpp"],
-    "run a compiled model from C++": ["compiler/ahead-of-time/#cpp"],
-    "gpu busy": ["validation/diagnosis/"],
-    "illegal memory access": ["compiler/debugging/#gpu"],
-    "first optimized module": ["examples/first-optimized-module/"],
-    "where do I begin": ["learning/beginner/"],
-    "the beginner's path": ["learning/beginner/"],
-    "moving average without a loop": ["examples/first-optimized-module/"],
-    "fused softmax": ["kernels/softmax/", "kernels/softmax-dropout/"],
-    "softmax": ["kernels/softmax/", "kernels/softmax-dropout/"],
-    "how do I time": ["validation/timing/"],
-    "do_bench": ["validation/timing/"],
-    "torch.utils.benchmark": ["validation/timing/#three-timers"],
-    "grid and num_warps of a compiled kernel": ["compiler/reading-the-output/#launched"],
-    "out of memory": ["validation/memory/"],
-    "torch.compile": ["compiler/what-compile-does/", "compiler/compile-time/"],
-    "TORCH_LOGS": ["compiler/reading-the-output/#logs", "reference/environment-variables/#torch-logs"],
-    "TORCHINDUCTOR_CACHE_DIR": ["reference/environment-variables/#torchinductor-cache-dir"],
-    "PYTORCH_CUDA_ALLOC_CONF": ["reference/environment-variables/#pytorch-cuda-alloc-conf"],
-    "recompile_limit": [
-        "compiler/recompilation/#past-the-limit-silently-eager",
-        "reference/environment-variables/#recompile-limit",
-    ],
-    "TRITON_INTERPRET": ["reference/environment-variables/#triton-interpret"],
-    "nan_asserts": ["reference/environment-variables/#torchinductor-nan-asserts"],
-    "environment variables": ["reference/environment-variables/"],
-    "_orig_mod": ["compiler/ahead-of-time/#checkpoints"],
-    'TORCH_LOGS="recompiles"': [
-        "compiler/reading-the-output/#logs",
-        "compiler/recompilation/#what-the-log-says-and-what-ends-it",
-    ],
-    "recompile": ["compiler/recompilation/", "reference/questions/#recompilation"],
-    # two forms of a word at one place
-    "recompile recompiles": ["compiler/recompilation/"],
-    "recompilation": ["compiler/recompilation/", "reference/questions/#recompilation"],
-    "torchscript": ["compiler/torchscript/"],
-    "torch.jit.script deprecated": ["compiler/torchscript/"],
-    "torch.jit.trace": ["compiler/torchscript/"],
-    "custom op": ["compiler/custom-kernels/"],
-    "triton_op": ["compiler/custom-kernels/"],
-    "opcheck": ["compiler/custom-kernels/#opcheck"],
-    "register_fake": ["compiler/debugging/#shape", "compiler/custom-kernels/"],
-    "fragmentation": ["validation/memory/#allocator"],
-    "expandable_segments": ["reference/environment-variables/#pytorch-alloc-conf", "validation/memory/#allocator"],
-    "FlashAttention 4": ["examples/llama-flash4/"],
-    "normalization": ["patterns/normalization/"],
-    "activations": ["patterns/activations/"],
-    "QuickGELU": ["patterns/activations/#forms", "patterns/activations/"],
-    "masked softmax": ["kernels/softmax/", "patterns/softmax-and-loss/"],
-    "embeddings": ["patterns/embeddings/"],
-    "SparseAdam": ["patterns/embeddings/#sparse"],
-    "tied weights": ["patterns/embeddings/#tied", "patterns/embeddings/"],
-    "linear": ["patterns/linear/"],
-    "grouped_mm": ["patterns/linear/#experts"],
-    "vocabulary multiple of 64": ["patterns/linear/#sizes", "patterns/linear/"],
-    "fused QKV": ["patterns/linear/#merged", "patterns/linear/"],
-    "transformer block": ["patterns/transformer-block/"],
-    "folklore": ["reference/folklore/"],
-    "F.scaled_dot_product_attention": ["patterns/attention/"],
-    "which attention": ["patterns/attention/"],
-    "padding mask": ["patterns/attention-padding/"],
-    "attention mask slow": ["patterns/attention-padding/"],
-    "sliding window": ["patterns/attention-choose/", "patterns/attention-masks/"],
-    "alibi": ["patterns/attention-choose/", "patterns/attention-masks/"],
-    "one query and a cache": ["patterns/attention-masks/"],
-    "grouped query attention": ["patterns/attention-choose/", "patterns/attention-masks/"],
-    "variable length": ["compiler/recompilation/", "patterns/attention-padding/"],
-    "attention with variable length": ["patterns/attention-padding/"],
-    "varlen": ["patterns/attention-padding/"],
-    "which attention for training with a padding mask": ["patterns/attention-padding/"],
-    "cuda graph": ["#compiled-then-recorded", "compiler/modes/#what-a-cuda-graph-holds-on-to"],
-    "what does cold mean": ["reference/glossary/#cold-cache"],
-    "cold": ["reference/questions/#compile-time", "reference/glossary/#cold-cache"],  # caches of two kinds
-    "speed up training": ["validation/diagnosis/"],
-    "what does 'cold' mean in this table?": ["reference/glossary/#cold-cache"],
-    "what does host-bound mean": ["reference/glossary/#host-bound"],
-    "ridge point": ["validation/roofline/#two-bounds-and-the-point-where-they-meet", "reference/glossary/#ridge-point"],
-    "how do I prove that it is the same?": ["validation/equivalence/"],
-    "does the kernel spill": ["validation/compiled-code/#three-findings"],
-    "layernorm": ["kernels/layer-norm/", "kernels/layer-norm-gelu/"],
-    "rms norm": ["kernels/rms-norm/", "kernels/add-rms-norm/"],
-    "cross-entropy backward": ["kernels/cross-entropy/"],
-    "rotary": ["kernels/rope/"],
-    "swiglu": ["kernels/swiglu/"],
-    "float64 reference": ["results/methodology/#right-before-fast", "validation/equivalence/"],
-    "stale": ["results/methodology/#stale-numbers"],
-    "compile made it slower": ["compiler/modes/#loses", "compiler/graph-breaks/#what-a-break-costs"],
-    "which mode for a decode service": ["compiler/modes/"],
-    "graph break": ["compiler/graph-breaks/", "reference/questions/#graph-breaks"],
-    # questions as people ask them: answered, in the code's own words, and without an answer yet
-    "why is my compiled model slower than eager?": [
-        "compiler/modes/#loses",
-        "compiler/graph-breaks/#what-a-break-costs",
-    ],
-    "what does divisible_by_16 mean": ["validation/compiled-code/"],
-    "should clipping be compiled": ["compiler/training/#optimizer"],
-    "may several threads call a compiled model?": ["reference/questions/#open-shipping"],
-    "wrong results": ["compiler/debugging/"],
-    "device-side assert": ["compiler/debugging/#asserts"],
-    "compute-sanitizer": ["compiler/debugging/#sanitizer"],
-    "no working C++ compiler found": ["compiler/debugging/#machine"],
-    "minifier": ["compiler/debugging/#minifier"],
-    "my first kernel": ["kernels/first-kernel/"],
-    "write a kernel": ["kernels/first-kernel/"],
-    "profiler": ["validation/profiling/"],
-    "torch.profiler": ["validation/profiling/"],
-    "how to read a trace": ["validation/profiling/", "validation/diagnosis/"],
-    "profiler trace": ["validation/profiling/"],
-    "profiling tools": ["validation/profiling-tools/"],
-    "nsight compute": ["validation/profiling-tools/#counters"],
-    "ERR_NVGPUCTRPERM": ["validation/profiling-tools/#counters", "reference/questions/#profiling"],
-    "cudaLaunchKernel": ["validation/profiling/#full"],
-    "record_function": ["validation/profiling/"],
-    # whole questions: small words say nothing, and most of the others are enough
-    "is my 2% speedup real": ["validation/regressions/"],
-    "2% faster": ["validation/regressions/"],
-    "speedup real": ["validation/regressions/"],
-    "why is torch.compile slower than eager for my model": [
-        "compiler/modes/#loses",
-        "compiler/graph-breaks/#what-a-break-costs",
-    ],
-    "how do I know whether a speedup isn't just noise in my zebra benchmark?": ["validation/regressions/"],
-    "zebra crossing": [],
-    "break the zebra umbrella": [],  # one word of three is not most of them
-}
+NOTHING = ("zebra crossing", "break the zebra umbrella")  # of the latter one word of three, which is not most of them
+
+
+def queries() -> dict[str, list[str]]:
+    """What is typed, and what has to be among the first three results, the first of them first: pages, or sections.
+
+    Pages say so in their front matter: `found_first` and `found_in_three` have phrases, each with the section to be
+    found, if it is not the page as a whole.
+    """
+    found: dict[str, list[str]] = {words: [] for words in NOTHING}
+    for key in ("found_first", "found_in_three"):
+        for page, said in pages.front_matters().items():
+            address = f"{page.removesuffix('.md')}/".removesuffix("index/")
+            for words, section in said.get(key, {}).items():
+                found.setdefault(words, []).append(f"{address}#{section}" if section else address)
+    return found
+
+
+QUERIES = queries()
 
 
 @pytest.fixture(scope="module")
@@ -211,6 +84,14 @@ def test_the_index_waits_until_somebody_turns_to_the_search(site: Site, page: Pa
     page.locator(".md-search__input").fill("softmax")
     page.press(".md-search__input", "Shift")
     expect(page.locator(".md-search-result__meta")).to_have_text(re.compile("matching document"))
+
+
+def test_one_page_at_most_is_to_be_found_first() -> None:
+    first = Counter(words for said in pages.front_matters().values() for words in said.get("found_first", ()))
+    twice = [words for words, count in first.items() if count > 1]
+    assert not twice, f"expected one page each with found_first, got several: {twice}"
+    without = [words for words, wanted in QUERIES.items() if wanted and words not in first]
+    assert not without, f"expected found_first on some page, got found_in_three alone: {without}"
 
 
 @pytest.mark.parametrize(("words", "wanted"), QUERIES.items(), ids=QUERIES)

@@ -25,19 +25,14 @@ from triton.runtime.cache import triton_key
 from docs.publish.compiled import inductor
 from docs.publish.compiled.compilation import CACHE, TIMED, TOOL, Compilation, Pair, compiled, of_launch
 from docs.publish.errors import PublishError
+from docs.publish.markdown import pages
 from docs.publish.records.captures import Captures
 from snippets.validation.compiled_code import TARGETS
 from tests.benchmarks.case import Point
 from tests.benchmarks.launches import launched, published
 from tests.benchmarks.source import ROOT
 
-ROWS = ("32768x4096", "8192x16384")
-LISTED = {  # shapes that the page speaks of, where they are others
-    "cross_entropy": ("8192x32000", "8192x128256"),
-    "rope": ("16x4096x32x8x128", "16x4096x32x32x80"),
-    "softmax": ("32768x4096", "4096x32768"),
-    "swiglu": ("16384x14336", "16384x14336x0"),
-}
+LISTED = ["32768x4096", "8192x16384"]  # shapes; where a page speaks of others, its front matter has them as `listed`
 OPTIONS = ("num_warps", "num_stages", "maxnreg", "enable_fp_fusion")  # what the launch tables choose
 SOURCES = (
     TOOL, *(f"docs/publish/compiled/{name}.py" for name in ("compilation", "build")),
@@ -93,14 +88,20 @@ def plan_of(name: str) -> Plan:
     plan = []
     for target in TARGETS:
         for point, launches in launched(name, points if target == TIMED else some, target):
-            listed = is_listed(name, point)
-            plan.append((point, target, [of_launch(name, launch, target, listed) for launch in launches]))
+            shown = is_listed(name, point)
+            plan.append((point, target, [of_launch(name, launch, target, shown) for launch in launches]))
     return sorted(plan, key=lambda planned: points.index(planned[0]))  # as the case has them
 
 
 def is_listed(name: str, point: Point) -> bool:
     """Whether listings are kept of it: listings of every point would be more than a viewer can load."""
-    return "x".join(map(str, point.shape.values())) in LISTED.get(name, ROWS)
+    return "x".join(map(str, point.shape.values())) in listed(name)
+
+
+def listed(name: str, root: Path = ROOT) -> list[str]:
+    """The shapes whose listings are kept: those that the kernel's page speaks of."""
+    page = root / "docs" / "pages" / "kernels" / f"{name.replace('_', '-')}.md"
+    return pages.front_matter(page.read_text(encoding="utf-8")).get("listed", LISTED) if page.is_file() else LISTED
 
 
 def digest(name: str, root: Path = ROOT) -> str:
@@ -108,7 +109,7 @@ def digest(name: str, root: Path = ROOT) -> str:
     of_a_kernel = [f"kernels/{name}.py", f"tests/benchmarks/kernels/{name}.py"]
     own = ["docs/publish/compiled/inductor.py"] if name == INDUCTOR else of_a_kernel
     parts = [(root / file).read_bytes() for file in (*own, *SOURCES)]
-    parts.append(f"{torch.__version__} {triton.__version__}".encode())
+    parts.append(f"{torch.__version__} {triton.__version__} {listed(name, root)}".encode())
     if name == INDUCTOR:
         parts.append(inductor.digest(inductor.captured(Captures.load())).encode())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from docs.publish.compiled.build import SOURCES, Compiled, is_listed
+from docs.publish.compiled.build import SOURCES, Compiled, is_listed, listed
 from docs.publish.compiled.compilation import CACHE
 from docs.publish.compiled.subjects import Point
 from docs.publish.place import CUDA, cuda_files
@@ -90,7 +90,9 @@ def _digest(name: str) -> str:
         f"kernels/{name}{CUDA}.py", f"kernels/{name}.cu", "docs/publish/compiled/cuda.py",
     )  # fmt: skip
     parts = [(ROOT / file).read_bytes() for file in files]
-    return hashlib.sha256(b"\0".join([*parts, f"{compiler()} {torch.__version__}".encode()])).hexdigest()[:24]
+    return hashlib.sha256(
+        b"\0".join([*parts, f"{compiler()} {torch.__version__} {listed(name)}".encode()])
+    ).hexdigest()[:24]
 
 
 def _made(name: str) -> dict[Point, dict[str, list[Compiled]]]:

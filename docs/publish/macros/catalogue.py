@@ -19,6 +19,7 @@ from docs.publish.macros import (
     ladder,
     losses,
     numbers,
+    questions,
     suite,
     sweeps,
     tables,
@@ -211,6 +212,10 @@ class Macros:
     def route(self, *legs: doors.Leg) -> str:
         """A path through pages, with minutes: route(["Timing", "validation/timing.md", "what to do there"], ...)."""
         return self._page.put_markdown(doors.route(self._root, self._page.place, legs))
+
+    def questions(self, subject: str) -> str:
+        """What people asked about a subject, with the pages that answer: see docs.publish.macros.questions."""
+        return self._page.put_markdown(questions.table(self._root, self._page.place, subject))
 
     def clone(self, command: str) -> str:
         """The lines that install torch, clone the repository and run a command in it."""

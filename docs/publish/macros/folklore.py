@@ -3,40 +3,57 @@
     folklore:
       - id: one-kernel                      # the anchor on the page, where {{ folklore("one-kernel") }} shows the entry
         belief: Fewer kernels are faster.   # as people say it
-        claim: [script, faster, eager]      # what would have to hold, see claims.py
-        case: compiler/torchscript          # the page's own where it is not given
+        faster: script                      # what would have to hold: a relation of claims.py, with a variant,
+        than: eager                         # and another variant; after "level" it is "with: eager"
         shapes: [2x16384x4096]              # or words for each: {2x16384x4096: the gate of an MLP}
+        case: compiler/torchscript          # the page's own where it is not given
         direction: forward
         mode: device
+        machine: amd-epyc-2-cores           # the first published one where it is not given
         because: The one kernel moves its bytes slowly.
 
-In the place of claim, case, shapes, direction and mode there may be numbers, each with what it is of:
+In the place of shapes there may be comparisons of any two numbers, each with words for where it is. What comparisons
+or their two sides share is said once, further out:
 
-        numbers: [[of 8 rows, 'captured_value("a/b", "mask")', less, 'captured_value("a/b", "none")']]
+        metric: kernels                     # of a measured number; "time" where it is not given
+        less: compile                       # a variant, or what else this side is: {variant: compile, shape: 8x4}
+        than: eager
+        comparisons:
+          - {where: few rows, shape: 8x4}
+          - {where: many rows, shape: 64x4, than: {variant: eager, shape: 64x8}}
+
+A side may also be a number that a script printed:
+
+        output: patterns/memory/shapes      # see `captured` of catalogue.py
+        comparisons:
+          - {where: behind a view, which: 2, less: {line: flat}, than: {line: [a table, whole]}}
 
 reference/folklore shows the entries of all pages.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Any
-
-import jinja2
-import yaml  # type: ignore[import-untyped]
 
 from docs.publish import evidence, markup, palette, units
 from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Evidence, Quantity
 from docs.publish.macros import claims
+from docs.publish.markdown import pages
 from docs.publish.place import Place
 from docs.publish.records.measured import DIRECTIONS, MODES, Coordinates
 from docs.publish.records.store import Store
 
-KEYS = {"id", "belief", "claim", "case", "shapes", "direction", "mode", "numbers", "because", "margin"}
 NEEDED = {"id", "belief", "because"}
+OF_VARIANTS = {"shapes", "direction", "mode"}  # needed, too, where an entry has no comparisons
+# What a measured number may be named by, and one that a script printed.
+MEASURED = {"case", "variant", "metric", "shape", "direction", "mode", "machine"}
+PRINTED = {"output", "line", "which"}
+COMPARED = {*claims.RELATIONS, "than", "with", *MEASURED, *PRINTED}
+KEYS = {*NEEDED, *OF_VARIANTS, *COMPARED, "comparisons", "margin"}
+Words = Mapping[str, Any]  # of front matter
 
 
 @dataclass(frozen=True)
@@ -48,7 +65,7 @@ class Entry:
     """
 
     page: str
-    words: Mapping[str, Any]
+    words: Words
 
     @property
     def anchor(self) -> str:
@@ -79,15 +96,11 @@ def entries(root: Path) -> list[Entry]:
     Raises:
         PublishError: an entry lacks something, or has something unknown; two have one anchor.
     """
-    pages = root / "docs" / "pages"
     found: list[Entry] = []
-    for path in sorted(pages.rglob("*.md")):
-        page, text = path.relative_to(pages).as_posix(), path.read_text(encoding="utf-8")
-        if not text.startswith("---\n") or "\nfolklore:" not in text.partition("\n---\n")[0]:
-            continue
-        for words in _front_matter(text)["folklore"]:
-            kind = {"numbers"} if "numbers" in words else {"claim", "shapes", "direction", "mode"}
-            if missing := (NEEDED | kind) - words.keys():
+    for page, said in pages.front_matters(root).items():
+        for words in said.get("folklore", ()):
+            needed = NEEDED | (set() if "comparisons" in words else OF_VARIANTS)
+            if missing := needed - words.keys():
                 raise PublishError(f"{page}: folklore {words.get('id')!r}: expected {', '.join(sorted(missing))}, too")
             if extra := words.keys() - KEYS:
                 raise PublishError(f"{page}: folklore {words['id']!r}: unknown {', '.join(sorted(extra))}")
@@ -112,10 +125,11 @@ def of_page(store: Store, place: Place, page: Evidence, root: Path, anchor: str,
 
 def of_all(store: Store, place: Place, page: Evidence, root: Path, macros: Mapping[str, Callable]) -> str:
     """All beliefs with verdict, numbers, reason, and the place that has more, as HTML."""
+    said = pages.front_matters(root)
     blocks = []
     for entry in entries(root):
         href = f"{place.to(entry.page.removesuffix('.md') + '/')}#{entry.anchor}"
-        blocks.append(_block(entry, store, place, page, macros, markup.link(_title(root, entry.page), href)))
+        blocks.append(_block(entry, store, place, page, macros, markup.link(str(said[entry.page]["title"]), href)))
     return "\n".join(blocks)
 
 
@@ -139,51 +153,75 @@ def verdict(tested: list[Tested]) -> str:
 
 
 def _tested(entry: Entry, store: Store, place: Place, page: Evidence, macros: Mapping[str, Callable]) -> list[Tested]:
-    words, margin = entry.words, entry.words.get("margin")
     try:
-        if "numbers" in words:
-            return [_of_numbers(store, page, macros, margin, *each) for each in words["numbers"]]
-        side, relation, other = words["claim"]
-        given = words["shapes"]
-        shapes = given if isinstance(given, dict) else {shape: units.size(shape) for shape in given}
-        found = []
-        for shape, where in shapes.items():
-            at = Coordinates(entry.case, direction=words["direction"], shape=shape, mode=words["mode"])
-            against = claims.verdict(store, at, side, relation, [other], margin=margin).against
-            row = store.find(Coordinates(**{**at.fixed(), "variant": side}))
-            speedup = evidence.of_row(row, "speedup", other, place)
-            assert speedup is not None  # the other was timed beside it
-            names = [escape(palette.label(name, case=entry.case)) for name in (side, other)]
-            about = f"How many times as fast {names[0]} is as {names[1]}: "
-            shared = f"; {DIRECTIONS[row.direction]}, {row.dtype}, {MODES[row.mode]}"
-            found.append(Tested(not against, str(where), page.show(speedup), (about, shared)))
-        return found
-    except (PublishError, jinja2.TemplateError, ValueError, TypeError) as error:
+        if "comparisons" in entry.words:
+            return [_compared(entry, one, store, page, macros) for one in entry.words["comparisons"]]
+        return _at_shapes(entry, store, place, page)
+    except (PublishError, ValueError, TypeError) as error:
         raise PublishError(f"{entry.page}: folklore {entry.anchor!r}: {error}") from error
 
 
-def _of_numbers(
-    store: Store,
-    page: Evidence,
-    macros: Mapping[str, Callable],
-    margin: float | None,
-    where: str,
-    one: str,
-    relation: str,
-    other: str,
-) -> Tested:
-    first, second = (_number(text, macros) for text in (one, other))
-    found = claims.verdict(store, Coordinates(), first, relation, [second], margin=margin)
-    return Tested(not found.against, where, f"{page.show(first)} and {page.show(second)}")
-
-
-def _number(text: str, macros: Mapping[str, Callable]) -> Quantity:
-    """What an expression gives, such as value(...) or captured_value(...)."""
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)
-    found = environment.compile_expression(text, undefined_to_none=False)(**macros)
-    if not isinstance(found, Quantity):
-        raise PublishError(f"numbers: expected value(...) or captured_value(...), got {text!r}")
+def _at_shapes(entry: Entry, store: Store, place: Place, page: Evidence) -> list[Tested]:
+    """Of two variants, at some shapes."""
+    words = entry.words
+    side, relation, other = _relation(words)
+    given = words["shapes"]
+    shapes = given if isinstance(given, dict) else {shape: units.size(shape) for shape in given}
+    shared = {key: words[key] for key in ("direction", "mode", "machine") if key in words}
+    found = []
+    for shape, where in shapes.items():
+        at = Coordinates(entry.case, shape=shape, **shared)
+        against = claims.verdict(store, at, side, relation, [other], margin=words.get("margin")).against
+        row = store.find(Coordinates(**{**at.fixed(), "variant": side}))
+        speedup = evidence.of_row(row, "speedup", other, place)
+        assert speedup is not None  # the other was timed beside it
+        names = [escape(palette.label(name, case=entry.case)) for name in (side, other)]
+        about = f"How many times as fast {names[0]} is as {names[1]}: "
+        everywhere = f"; {DIRECTIONS[row.direction]}, {row.dtype}, {MODES[row.mode]}"
+        found.append(Tested(not against, str(where), page.show(speedup), (about, everywhere)))
     return found
+
+
+def _compared(entry: Entry, own: Words, store: Store, page: Evidence, macros: Mapping[str, Callable]) -> Tested:
+    """Of two numbers of any kind."""
+    if extra := own.keys() - COMPARED - {"where"}:
+        raise PublishError(f"comparisons: unknown {', '.join(sorted(extra))}")
+    if "where" not in own:
+        raise PublishError(f"comparisons: expected where each is, got {dict(own)}")
+    words = {**entry.words, **own}
+    side, relation, other = _relation(words)
+    shared = {"case": entry.case} | {key: words[key] for key in MEASURED | PRINTED if key in words}
+    first, second = (_number(shared, one, macros) for one in (side, other))
+    against = claims.verdict(store, Coordinates(), first, relation, [second], margin=words.get("margin")).against
+    return Tested(not against, str(words["where"]), f"{page.show(first)} and {page.show(second)}")
+
+
+def _relation(words: Words) -> tuple[Any, str, Any]:
+    """One side, the relation that it would have to bear to the other, and the other.
+
+    Raises:
+        PublishError: there is not one relation with two sides.
+    """
+    named = [key for key in words if key in claims.RELATIONS]
+    others = [words[key] for key in ("than", "with") if key in words]
+    if len(named) != 1 or len(others) != 1:
+        raise PublishError(
+            f"expected one of {', '.join(claims.RELATIONS)}, and what it is than or with; got {[*words]}"
+        )
+    return words[named[0]], named[0], others[0]
+
+
+def _number(shared: Words, own: str | Words, macros: Mapping[str, Callable]) -> Quantity:
+    """A side of a comparison: a variant, or what it does not share with the other."""
+    mine: Words = {"variant": own} if isinstance(own, str) else own
+    if extra := mine.keys() - MEASURED - PRINTED:
+        raise PublishError(f"comparisons: unknown {', '.join(sorted(extra))}")
+    words = {**shared, **mine}
+    if "output" in words:
+        lines = words["line"] if isinstance(words["line"], list) else [words["line"]]
+        return macros["captured_value"](words["output"], *map(str, lines), which=words.get("which", 1))
+    where = {key: words[key] for key in ("shape", "direction", "mode", "machine") if key in words}
+    return macros["value"](words["case"], words["variant"], words.get("metric", "time"), **where)
 
 
 def _measured(tested: list[Tested]) -> str:
@@ -194,12 +232,3 @@ def _measured(tested: list[Tested]) -> str:
 
 def _belief(entry: Entry) -> str:
     return str(entry.words["belief"]).strip()
-
-
-def _title(root: Path, page: str) -> str:
-    return str(_front_matter((root / "docs" / "pages" / page).read_text(encoding="utf-8"))["title"])
-
-
-@cache
-def _front_matter(text: str) -> dict[str, Any]:
-    return yaml.safe_load(text[4:].partition("\n---\n")[0])

@@ -14,7 +14,7 @@ from pathlib import Path
 from docs.publish.place import head
 
 READ = (
-    "docs", "kernels", "snippets", "tests/__init__.py", "tests/benchmarks", "tests/mutants/kernels.toml",
+    "docs", "kernels", "snippets", "tests/__init__.py", "tests/benchmarks", "tests/mutants/rms_norm.toml",
     "tests/snippets/validation/planted", "mkdocs.yml", ".cache/notebooks",
 )  # fmt: skip
 NAMED = "tests"  # a page may link to any file of the repository that is there

@@ -110,6 +110,7 @@ def wrongly(function: Callable, x: Tensor) -> Callable[[Results], Results]:
     return lambda baseline: {"output": call(function, x)()}
 
 
+CHECK_AT = {"forward": [{"batch": 2, "tokens": 16, "width": 64, "layers": 2}]}
 LABELS = {
     "graph": {"label": "CUDA graph", "short": "graph", "role": "graph"},
     "package": {"label": "package, loaded", "short": "package", "role": "rewrite-2"},

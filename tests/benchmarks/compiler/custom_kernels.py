@@ -101,6 +101,7 @@ def results(found: object) -> Results:
     return {"output": found.detach()}
 
 
+CHECK_AT = {"forward": [{"called": 2, "rows": 16, "columns": 1024}, {"block": 1, "rows": 16, "columns": 1024}]}
 LABELS = {
     "plain": {"label": "kernel, launched plainly", "short": "plain", "role": "ours"},
     "triton-op": {"label": "kernel, triton_op", "short": "triton_op", "role": "ours"},

@@ -182,6 +182,15 @@ def results(returned: object) -> Results:
     return {f"output {n}" if n else "output": tensor.to(tensors[0].dtype) for n, tensor in enumerate(tensors)}
 
 
+CHECK_AT = {
+    "forward": [
+        {"step": 1, "rows": 64, "columns": 1024},
+        {"step": 3, "rows": 64, "columns": 1024},
+        {"step": 8, "rows": 64, "columns": 1024},
+        {"window": 4, "rows": 64, "columns": 1024},
+        {"together": 4, "rows": 64, "columns": 1024},
+    ]
+}
 LABELS = {
     "opaque": {"label": "compile, norm opaque", "short": "norm opaque", "role": "rewrite"},
     "kept": {"label": "compile, kept in memory", "short": "kept", "role": "rewrite"},

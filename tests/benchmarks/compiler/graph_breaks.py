@@ -13,6 +13,7 @@ from tests.benchmarks.case import Call, Case, Point, Variant, Workload
 from tests.benchmarks.own import SOURCES, own
 
 LAYERS = 4
+CHECK_AT = {"forward": [{"rows": 64, "width": 256}]}
 LABELS = {
     "one-break": {"label": "compile, one break", "short": "one break", "role": "rewrite"},
     "four-breaks": {"label": "compile, four breaks", "short": "four breaks", "role": "rewrite-2"},

@@ -126,6 +126,15 @@ def results(returned: object) -> Results:
     return {f"output {n}" if n else "output": tensor for n, tensor in enumerate(tensors)}
 
 
+CHECK_AT = {
+    "forward": [
+        {"mlp": 2, "rows": 32, "width": 128},
+        {"block": 1, "batch": 2, "tokens": 32, "width": 128},
+        {"decode": 2, "batch": 2, "cached": 64, "width": 128},
+        {"norms": 2, "rows": 64, "columns": 1024},
+        {"convolution": 2, "batch": 2, "channels": 16, "side": 8},
+    ]
+}
 LABELS = {
     "reduce-overhead": {"label": "reduce-overhead", "short": "reduce-overhead", "role": "graph"},
     "coordinate-descent": {"label": "coordinate descent", "short": "coordinate descent", "role": "rewrite"},

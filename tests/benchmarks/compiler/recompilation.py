@@ -14,6 +14,7 @@ from tests.benchmarks.own import SOURCES, own
 
 OTHER = 96  # a length that a graph for every length is first called with, so that none is made for the point's own
 
+CHECK_AT = {"forward": [{"batch": 2, "length": 20, "width": 256}]}
 LABELS = {
     "marked": {"label": "marked dynamic", "short": "marked", "role": "peer-1"},
     "unbacked": {"label": "unbacked", "short": "unbacked", "role": "peer-2"},

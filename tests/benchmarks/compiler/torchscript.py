@@ -127,6 +127,14 @@ def results(found: object) -> Results:
     return dict(zip(names, tensors, strict=False))
 
 
+CHECK_AT = {
+    "forward": [{"component": 3, "rows": 64, "columns": 1024}, {"component": 4, "rows": 64, "columns": 1024}],
+    "forward both": [
+        {"component": 1, "rows": 64, "columns": 1024},
+        {"component": 2, "rows": 64, "columns": 1024},
+        {"component": 5, "rows": 64, "columns": 256},
+    ],
+}
 LABELS = {"script": {"label": "torch.jit.script", "short": "script", "role": "rewrite-2"}}
 CASE = Case(
     name="compiler/torchscript",

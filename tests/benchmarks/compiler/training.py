@@ -233,6 +233,7 @@ def not_zeroed(step: Step) -> Step:
     return called
 
 
+CHECK_AT = {"both": [{"layers": 1, "width": 128, "vocabulary": 256, "rows": 2, "length": 32}]}
 LABELS = {
     "eager-checkpoint": {"label": "eager, blocks checkpointed", "role": "rewrite"},
     "checkpoint": {"label": "blocks checkpointed", "role": "rewrite"},

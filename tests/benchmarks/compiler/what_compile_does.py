@@ -107,6 +107,10 @@ def in_float64(function: Callable[..., object], inputs: list[Tensor], upstream: 
     return results(call(function, exact, upstream.double(), step)())
 
 
+CHECK_AT = {
+    "forward both": [{"operations": 6, "rows": 64, "columns": 1024}],
+    "forward": [{"operations": 1, "rows": 64, "columns": 1024}],
+}
 CASE = Case(
     name="compiler/what-compile-does",
     question="What does fusing six operations into one kernel save, and at which size does it start to?",

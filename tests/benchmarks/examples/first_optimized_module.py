@@ -100,6 +100,13 @@ WRONG = {
     "forgets at half the speed": lambda draft: draft.memory.add_(0.7),
     "last task not written": lambda draft: (draft.heads[-1].weight.zero_(), draft.heads[-1].bias.zero_()),
 }
+CHECK_AT = {
+    "forward": [
+        {"batch": 64, "steps": 64, "width": 64},
+        {"batch": 64, "steps": 64, "width": 64, "unrolled": 64},
+        {"batch": 64, "steps": 64, "width": 64, "packaged": 1},
+    ]
+}
 LABELS = {  # the steps have the names that they have on the start page
     "first-draft": {"label": "first draft", "role": "eager"},
     "better": {"label": "better design", "short": "better", "role": "rewrite"},

@@ -333,6 +333,13 @@ def alone(point: Point, device: torch.device, dtype: torch.dtype) -> Workload:
 
 causal = partial(F.scaled_dot_product_attention, is_causal=True, enable_gqa=True)
 
+CHECK_AT = {
+    "both": [
+        {"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256},
+        {"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256, "traced": 1},
+        {"batch": 1, "tokens": 256, "heads": 4, "kv_heads": 2, "head_dim": 64},
+    ]
+}
 LABELS = {
     "compile": {"label": "whole loss compiled", "short": "compiled", "role": "compile"},
     "compile-causal": {"label": "whole loss compiled, causality said", "short": "compiled, causal", "role": "compile"},

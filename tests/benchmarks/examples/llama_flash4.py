@@ -92,6 +92,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
     )
 
 
+CHECK_AT = {"both": [{"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256}]}
 LABELS = {
     "rewritten-cudnn": {"label": "rewritten, cuDNN first", "short": "cuDNN first", "role": "ours"},
     "rewritten-update": {"label": "rewritten, AdamW compiled", "short": "AdamW compiled", "role": "ours"},

@@ -110,6 +110,10 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
     return functions | ({} if direction == "forward" else only_backward)
 
 
+CHECK_AT = {
+    "forward backward both": [{"rows": 64, "columns": 1024}],
+    "forward both": [{"batch": 1, "tokens": 64, "width": 256}],
+}
 CASE = Case(
     name="kernels/add-rms-norm",
     question="How close does a residual add with RMSNorm come to the memory's bandwidth, forward and backward?",

@@ -183,6 +183,10 @@ def head(point: Point, device: torch.device, dtype: torch.dtype) -> Workload:
     return blocks.module_workload(point, plain, ours, hidden, target, wrong=mutants)
 
 
+CHECK_AT = {
+    "forward both": [{"rows": 64, "columns": 1024}, {"batch": 1, "tokens": 64, "width": 256, "vocabulary": 1024}],
+    "both": [{"rows": 64, "columns": 1024, "parts": 8}, {"rows": 64, "columns": 1024, "losses": 2}],
+}
 CASE = Case(
     name="kernels/cross-entropy",
     question="What does a loss cost, beside reading its logits once and writing their gradient once?",

@@ -111,6 +111,7 @@ def wrong_functions(both: bool) -> Mapping[str, sides.Function]:
     return functions | ({"a gradient without its sum": without_sum} if both else {})
 
 
+CHECK_AT = {"forward both": [{"rows": 64, "columns": 1024}], "forward": [{"rows": 64, "columns": 1024, "apart": 2048}]}
 LABELS = {
     "written-out": {"label": "written out in PyTorch", "short": "written out", "role": "other"},
     "first": {"label": "first kernel", "role": "rewrite"},

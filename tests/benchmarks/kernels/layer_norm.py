@@ -86,6 +86,10 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
     return functions | ({} if direction == "forward" else {"gradient without the means": constant_statistics})
 
 
+CHECK_AT = {
+    "forward backward both": [{"rows": 64, "columns": 1024}],
+    "forward both": [{"batch": 1, "tokens": 64, "width": 256}],
+}
 CASE = Case(
     name="kernels/layer-norm",
     question="How close does LayerNorm come to the memory's bandwidth, with two column sums in its backward?",

@@ -107,6 +107,10 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
     return functions | ({} if direction == "forward" else {"gradient without the means": constant_statistics})
 
 
+CHECK_AT = {
+    "forward backward both": [{"rows": 64, "columns": 1024}],
+    "forward both": [{"batch": 1, "tokens": 64, "width": 256}],
+}
 CASE = Case(
     name="kernels/layer-norm-gelu",
     question="How much arithmetic can a LayerNorm take on, here a GELU, before memory is no longer the bound?",

@@ -94,6 +94,10 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
     return functions | ({} if direction == "forward" else {"gradient without its second term": constant_scale})
 
 
+CHECK_AT = {
+    "forward backward both": [{"rows": 64, "columns": 1024}],
+    "forward both": [{"batch": 1, "tokens": 64, "width": 256}],
+}
 CASE = Case(
     name="kernels/rms-norm",
     question="How close does RMSNorm come to the memory's bandwidth, forward and backward?",

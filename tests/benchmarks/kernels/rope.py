@@ -105,6 +105,11 @@ def halves(cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
     return tuple(t[0, :, : t.shape[2] // 2].contiguous() for t in (cos, sin))
 
 
+CHECK_AT = {
+    "forward backward both": [{"batch": 2, "tokens": 1, "heads": 4, "kv_heads": 2, "head_dim": 64}],
+    "forward backward": [{"batch": 1, "tokens": 64, "heads": 4, "kv_heads": 2, "head_dim": 64, "contiguous": 1}],
+    "forward both": [{"batch": 1, "tokens": 64, "width": 256}],
+}
 CASE = Case(
     name="kernels/rope",
     question="How close does rotary embedding come to the memory's bandwidth, forward and backward?",

@@ -88,6 +88,10 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
     return functions | ({} if direction == "forward" else {"gradient without its second term": constant_sum})
 
 
+CHECK_AT = {
+    "forward backward both": [{"rows": 64, "columns": 1024}],
+    "forward both": [{"batch": 1, "tokens": 64, "width": 256}],
+}
 CASE = Case(
     name="kernels/softmax",
     question="How close does softmax come to the memory's bandwidth, forward and backward, as rows outgrow the cache?",

@@ -240,6 +240,10 @@ def wrong_inside() -> dict[str, sides.Function]:
     }
 
 
+CHECK_AT = {  # 512 tokens in a block: what chance leaves of dropout falls with the size
+    "forward backward both": [{"rows": 64, "columns": 1024}],
+    "both": [{"batch": 1, "tokens": 512, "width": 256}, {"batch": 1, "tokens": 512, "width": 256, "cap": 30}],
+}
 CASE = Case(
     name="kernels/softmax-dropout",
     question="What does dropout cost after a softmax, if its mask is never stored?",

@@ -187,6 +187,16 @@ def wrong_functions(gelu: str | None) -> Mapping[str, sides.Function]:
     }
 
 
+CHECK_AT = {
+    "forward backward both": [{"rows": 64, "columns": 1024}],
+    "forward backward": [
+        {"rows": 64, "columns": 1024, "tanh": 0},
+        {"rows": 64, "columns": 1024, "tanh": 1},
+        {"rows": 64, "halves": 2, "columns": 1024},
+    ],
+    "forward both": [{"batch": 1, "tokens": 64, "width": 256}],
+    "both": [{"tokens": 64, "width": 256, "hidden": 896}],
+}
 LABELS = {"first-draft": {"label": "first draft", "role": "eager"}}
 CASE = Case(
     name="kernels/swiglu",

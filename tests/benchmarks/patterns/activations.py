@@ -48,6 +48,15 @@ WRONG: levels.Wrong = {
         "not activated": lambda gate, up: gate * up,
     },
 }
+CHECK_AT = {
+    "forward both": [
+        {"component": 1, "rows": 64, "columns": 1024},
+        {"component": 2, "rows": 64, "columns": 1024},
+        {"component": 3, "rows": 64, "columns": 1024},
+        {"component": 4, "rows": 64, "columns": 1024},
+        {"component": 5, "rows": 64, "columns": 1024},
+    ]
+}
 CASE = Case(
     name="patterns/activations",
     question="Which level does an activation need, and how much is left where its own operation is one kernel?",

@@ -92,6 +92,7 @@ WRONG = {
         causal(*(t[..., 128:, :] for t in (q, k, v))), (0, 0, 128, 0)
     ),
 }
+CHECK_AT = {"forward": [{"tokens": 256, "width": 256, "heads": 2}]}
 LABELS = {
     "naive": {"label": "naive", "role": "eager"},
     "fused-qkv": {"label": "one QKV projection", "short": "one QKV", "role": "rewrite"},

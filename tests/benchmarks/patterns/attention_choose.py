@@ -361,6 +361,17 @@ def in_float64(inputs: list[Tensor], incoming: Tensor, say: Said, training: bool
     return dict(zip(("output", "q.grad", "k.grad", "v.grad")[: 4 if training else 1], found, strict=False))
 
 
+CHECK_AT = {
+    "forward both": [
+        {"mask": 1, "rows": 2, "tokens": 128, "heads": 8},
+        {"mask": 2, "rows": 2, "tokens": 128, "heads": 8},
+        {"mask": 3, "rows": 2, "tokens": 128, "heads": 8},
+        {"mask": 4, "rows": 2, "tokens": 128, "heads": 8},
+        {"mask": 5, "rows": 2, "tokens": 128, "heads": 8},
+        {"mask": 6, "rows": 2, "tokens": 128, "heads": 8},
+    ],
+    "forward": [{"mask": 7, "rows": 2, "tokens": 128, "heads": 8}],
+}
 LABELS = {
     "formula": {"label": "formula with a mask", "short": "formula", "role": "eager"},
     "compile-formula": {"label": "formula, compiled", "short": "compiled", "role": "compile-max"},

@@ -140,6 +140,12 @@ def in_float64(inputs: list[Tensor], incoming: Tensor, lengths: Tensor, causal: 
     return dict(zip(("output", "q.grad", "k.grad", "v.grad"), together, strict=False))
 
 
+CHECK_AT = {
+    "forward both": [
+        {"rows": 4, "tokens": 96, "heads": 2, "causal": 1},
+        {"rows": 4, "tokens": 96, "heads": 2, "causal": 0},
+    ]
+}
 LABELS = {
     "formula": {"label": "formula with a mask", "short": "formula", "role": "eager"},
     "mask": {"label": "SDPA, boolean mask", "short": "bool mask", "role": "rewrite-2"},

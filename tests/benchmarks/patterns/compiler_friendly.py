@@ -16,6 +16,20 @@ ROWS = {  # where the GPU has work to do: the same functions grow by different p
     "cache": 256, "select": 65536, "experts": 2048, "until": 32, "loop": 512,
     "drop": 8192, "state": 16384, "table": 64, "positions": 4096, "keys": 8192,
 }  # fmt: skip
+CHECK_AT = {
+    "forward": [
+        {"rewrite": 1, "rows": 8, "width": 16},
+        {"rewrite": 2, "rows": 8, "width": 16},
+        {"rewrite": 3, "rows": 8, "width": 16},
+        {"rewrite": 4, "rows": 8, "width": 16},
+        {"rewrite": 5, "rows": 8, "width": 16},
+        {"rewrite": 6, "rows": 8, "width": 16},
+        {"rewrite": 7, "rows": 8, "width": 16},
+        {"rewrite": 8, "rows": 8, "width": 16},
+        {"rewrite": 9, "rows": 8, "width": 16},
+        {"rewrite": 10, "rows": 8, "width": 16},
+    ]
+}
 LABELS = {
     "rewrite": {"label": "rewritten, eager", "short": "rewritten", "role": "rewrite"},
     "rewrite-compiled": {"label": "rewritten, compiled", "short": "rewritten, compiled", "role": "ours"},

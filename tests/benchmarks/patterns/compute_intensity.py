@@ -149,6 +149,14 @@ def unwritten(t: Tensor) -> Tensor:
     return F.pad(t[..., :-size], (0, size))
 
 
+CHECK_AT = {
+    "forward": [
+        {"decode": 1, "rows": 4, "inner": 512, "columns": 256},
+        {"decode": 2, "rows": 4, "inner": 512, "columns": 256},
+        {"merged": 3, "rows": 16, "columns": 256},
+        {"wide": 64, "rows": 256},
+    ]
+}
 LABELS = {
     "inside": {"label": "converted in the product", "short": "in the product", "role": "ours"},
     "converted": {"label": "eager, converted before", "short": "converted", "role": "rewrite"},

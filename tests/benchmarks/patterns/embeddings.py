@@ -215,6 +215,18 @@ WRONG: levels.Wrong = {
         "rotated the other way": lambda q, k, cos, sin: rotary_native(q, k, cos, -sin),
     },
 }
+CHECK_AT = {
+    "forward both": [
+        {"component": 1, "batch": 2, "tokens": 64, "vocabulary": 128, "width": 64},
+        {"component": 2, "batch": 2, "tokens": 64, "vocabulary": 128, "width": 64},
+        {"component": 3, "batch": 2, "tokens": 16, "heads": 4, "kv_heads": 2, "head_dim": 64},
+    ],
+    "both": [
+        {"update": 1, "tokens": 64, "vocabulary": 128, "width": 64},
+        {"update": 2, "tokens": 64, "vocabulary": 128, "width": 64},
+        {"tied": 1, "tokens": 64, "vocabulary": 128, "width": 64},
+    ],
+}
 LABELS = {
     "dense": {"label": "dense gradient", "short": "dense", "role": "eager"},
     "sparse": {"label": "sparse gradient", "short": "sparse", "role": "rewrite"},

@@ -281,6 +281,19 @@ def flops_of(kind: type[nn.Module], batch: int, second: int, third: int) -> int:
     return 2 * places * (2 * channels * inner + 9 * inner**2)
 
 
+CHECK_AT = {
+    "forward": [
+        {"vertical": 1, "rows": 64, "columns": 1024},
+        {"vertical": 2, "rows": 64, "columns": 1024},
+        {"horizontal": 4, "rows": 64, "columns": 1024},
+        {"independent": 4, "rows": 64, "columns": 1024},
+        {"epilogue": 256, "rows": 64, "columns": 1024},
+        {"block": 1, "batch": 2, "channels": 64, "side": 8},
+        {"block": 3, "batch": 2, "channels": 64, "side": 8},
+        {"block": 2, "batch": 2, "tokens": 32, "width": 128},
+    ],
+    "both": [{"recomputed": 1, "rows": 64, "columns": 1024}],
+}
 LABELS = {
     "written-over": {"label": "eager, in place", "short": "in place", "role": "rewrite"},
     "as-epilogue": {"label": "the library's epilogue", "short": "epilogue", "role": "rewrite-2"},

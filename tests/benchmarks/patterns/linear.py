@@ -220,6 +220,17 @@ BESIDE: dict[int, dict[str, tuple[Callable[[], Function], str]]] = {
     4: {"0-unbind": (lambda: batched_unbound, "both")},
     5: {"1-padded": (lambda: experts_padded, "forward both")},
 }
+CHECK_AT = {
+    "forward both": [
+        {"component": 1, "tokens": 64, "width": 256},
+        {"component": 3, "tokens": 64, "width": 256},
+        {"component": 2, "tokens": 64, "width": 128, "hidden": 256},
+        {"component": 4, "batch": 4, "rows": 32, "width": 64},
+        {"component": 5, "experts": 4, "tokens": 128, "width": 64, "hidden": 96},
+    ],
+    "forward": [{"layout": 1, "rows": 64, "inner": 128, "columns": 256}],
+    "both": [{"odd": 1, "rows": 64, "inner": 95, "columns": 250}],
+}
 LABELS = {
     "level-1-epilogue": {"label": "cuBLAS epilogue", "short": "epilogue", "role": "peer-1"},
     "level-3-max": {"label": "compile, every knob", "short": "every knob", "role": "compile-max"},

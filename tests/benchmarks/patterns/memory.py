@@ -253,6 +253,16 @@ def of_an_image(
     )
 
 
+CHECK_AT = {
+    "forward": [
+        {"copied": 1, "batch": 2, "tokens": 16, "heads": 4, "head_dim": 64},
+        {"product": 1, "rows": 64, "inner": 128, "columns": 256},
+        {"changed": 3, "rows": 64, "columns": 1024},
+        {"appended": 64, "columns": 256},
+        {"block": 1, "batch": 2, "channels": 64, "side": 8},
+    ],
+    "forward both": [{"convolution": 3, "batch": 2, "channels": 64, "side": 8}],
+}
 LABELS = {
     "in-order": {"label": "copied in order", "short": "in order", "role": "eager"},
     "heads-outside": {"label": "heads brought outside", "short": "heads outside", "role": "rewrite"},

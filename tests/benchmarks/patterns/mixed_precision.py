@@ -182,6 +182,20 @@ def of_step(name: str, rows: int, length: int, width: int, dtype: torch.dtype, d
     )
 
 
+CHECK_AT = {
+    "forward": [
+        {"product": 1, "rows": 64, "columns": 1024},
+        {"product": 4, "rows": 64, "columns": 1024},
+        {"product": 5, "rows": 64, "columns": 1024},
+        {"product": 6, "rows": 64, "columns": 1024},
+    ],
+    "both": [
+        {"step": 1, "rows": 2, "length": 32, "width": 64},
+        {"step": 3, "rows": 2, "length": 32, "width": 64},
+        {"step": 4, "rows": 2, "length": 32, "width": 64},
+        {"step": 5, "rows": 2, "length": 32, "width": 64},
+    ],
+}
 LABELS = {"fp8": {"label": "fp8", "role": "rewrite-2"}}
 CASE = Case(
     name="patterns/mixed-precision",

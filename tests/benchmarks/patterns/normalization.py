@@ -35,6 +35,13 @@ WRONG: levels.Wrong = {
         "no GELU": layer_norm_native,
     },
 }
+CHECK_AT = {
+    "forward both": [
+        {"component": 1, "rows": 64, "columns": 1024},
+        {"component": 2, "rows": 64, "columns": 1024},
+        {"component": 3, "rows": 64, "columns": 1024},
+    ]
+}
 CASE = Case(
     name="patterns/normalization",
     question="Which level does a norm need: written out, native, TorchScript, compiled, or a kernel of one's own?",

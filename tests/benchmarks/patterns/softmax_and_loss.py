@@ -77,6 +77,13 @@ WRONG: levels.Wrong = {
         LATE: lambda logits, target: F.cross_entropy(logits, target.roll(1)),
     },
 }
+CHECK_AT = {
+    "forward both": [
+        {"component": 1, "rows": 64, "columns": 1024},
+        {"component": 2, "rows": 64, "columns": 1024},
+        {"component": 3, "rows": 64, "vocabulary": 1024},
+    ]
+}
 CASE = Case(
     name="patterns/softmax-and-loss",
     question="Which level does a softmax need, which one a masked softmax, and which one a loss?",

@@ -149,6 +149,17 @@ WRONG: levels.Wrong = {
         "no activation": lambda x, weight: F.linear(x, weight.chunk(2)[0]) * F.linear(x, weight.chunk(2)[1]),
     },
 }
+CHECK_AT = {
+    "forward both": [
+        {"component": 1, "batch": 1, "tokens": 32, "width": 256},
+        {"part": 2, "batch": 1, "tokens": 32, "width": 256},
+        {"part": 3, "batch": 1, "tokens": 32, "width": 256},
+        {"part": 4, "batch": 1, "tokens": 32, "width": 256},
+        {"part": 5, "batch": 1, "tokens": 32, "width": 256},
+        {"part": 6, "batch": 1, "tokens": 32, "width": 256},
+        {"part": 7, "batch": 1, "tokens": 32, "width": 256},
+    ]
+}
 LABELS = {
     "level-0-attend": {"label": "level 0, but SDPA", "short": "0, SDPA", "role": "rewrite"},
     "level-1-norms": {"label": "level 1, but norms of Triton", "short": "1, norms", "role": "rewrite-2"},

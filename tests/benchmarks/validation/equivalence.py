@@ -53,6 +53,7 @@ def compiled(x: Tensor) -> Callable[[], Tensor]:
     return lambda: function(x)
 
 
+CHECK_AT = {"forward": [{"rows": 8, "columns": 32768}]}
 LABELS = {
     "softmax": {"label": "torch.softmax", "role": "peer-1"},
     "rounds-once": {"label": "rounds once", "role": "other-2"},

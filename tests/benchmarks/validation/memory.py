@@ -189,6 +189,7 @@ def flops(layers: int, width: int, vocabulary: int, rows: int, length: int) -> i
     return 3 * rows * length * (2 * matrices + 4 * layers * length * width)
 
 
+CHECK_AT = {"both": [{"layers": 2, "width": 64, "vocabulary": 512, "rows": 2, "length": 64}]}
 LABELS = {
     "fp32": {"label": "fp32, no autocast", "role": "other"},
     "sdpa": {"label": "SDPA", "role": "peer-1"},

@@ -64,6 +64,7 @@ def product(rows: int, inner: int, columns: int, dtype: torch.dtype, device: tor
     )
 
 
+CHECK_AT = {"forward": [{"elements": 4096}, {"rows": 8, "inner": 1024, "columns": 1024}]}
 LABELS = {
     "negate": {"label": "negation", "role": "other"},
     "product": {"label": "matrix product", "role": "other"},

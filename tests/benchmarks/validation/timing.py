@@ -89,6 +89,7 @@ def product(size: int, random: int, device: torch.device) -> Workload:
     )
 
 
+CHECK_AT = {"forward": [{"kernels": 1, "elements": 4096}, {"size": 256, "random": 1}, {"size": 256, "random": 0}]}
 LABELS = {
     "do-bench": {"label": "do_bench", "role": "peer-1"},
     "host-clock": {"label": "host clock", "role": "other"},
