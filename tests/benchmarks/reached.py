@@ -126,6 +126,7 @@ class Module:
             return not all(isinstance(target, ast.Name | ast.Tuple) for target in node.targets)
         return isinstance(node, COMPOUND | ast.AugAssign | ast.Delete)
 
+    @cache  # noqa: B019
     def name(self, item: Item) -> str:
         """What an item is called, for people."""
         node = self.body[item.at]
@@ -149,6 +150,7 @@ class Module:
             return Writer(self, [_class_scope(node)]).write(place, member, Use(node.name, self.file))
         return Writer(self).write("", node)
 
+    @cache  # noqa: B019
     def members(self, index: int) -> list[tuple[str, int]]:
         """The members of a class that count where they are mentioned, with "" for those that always do."""
         node = self.body[index]
@@ -601,8 +603,10 @@ class Search:
     def statement(self, file: str, index: int) -> int:
         """The number of a statement; with it comes what its file does when it is imported."""
         module = self.code.module(file)
-        members = [(name, Item(file, index, place)) for name, place in module.members(index)]
-        number = self.number(Item(file, index), members)
+        item = Item(file, index)
+        if item in self.numbers:
+            return self.numbers[item]
+        number = self.number(item, [(name, Item(file, index, place)) for name, place in module.members(index)])
         if file not in self.files:
             self.files.add(file)
             for effect in module.effects:
