@@ -1,5 +1,6 @@
 """A number is stale when what it measured or the method changes, and not when comments, formatting or texts do."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,23 @@ def test_only_changes_that_count_make_a_number_stale(what: str, root: Path):
 def test_a_number_of_another_method_is_stale(root: Path):
     tiny.write(root, tiny.record(root, [tiny.row(root, sources=tiny.sources(root) | {"method": VERSION + 1})]))
     assert Store.load(root / "docs/measurements", root).find(Coordinates("kernels/add", "ours")).stale
+
+
+@pytest.mark.parametrize(
+    ("pins", "said"),
+    [
+        ("torch==2.11.0\ntriton==3.6.0; sys_platform == 'linux'\n", None),
+        ("torch==2.13.0\ntriton==3.6.0\n", "torch 2.11.0 (pinned: 2.13.0)."),
+        ("torch==2.13.0\ntriton==3.7.1\n", "torch 2.11.0 (pinned: 2.13.0), triton 3.6.0 (pinned: 3.7.1)."),
+    ],
+)
+def test_a_page_says_which_numbers_are_of_other_versions_than_the_pins(pins: str, said: str | None, root: Path):
+    tiny.write(root, tiny.record(root, software={"torch": "2.11.0+cu130", "triton": "3.6.0", "numpy": "2.5.2"}))
+    (root / "constraints.txt").write_text(f"numpy==2.4.6\n{pins}")
+    html = tiny.build(root)["index.html"]
+    assert re.findall(r'<p class="rp-versions">(.*)</p>', html) == [
+        f"Some numbers on this page were measured with {said}"
+    ] * bool(said)
 
 
 def test_a_stale_number_has_a_badge(root: Path):
