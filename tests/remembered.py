@@ -23,6 +23,8 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from tests.benchmarks.imports import imported
+
 OURS = ("kernels", "snippets", "tests", "docs", "noxfile")
 FOLDER = ".cache/remembered"
 PACKAGES = ("torch", "triton", "numpy", "pytest")
@@ -284,20 +286,13 @@ def named_by_code(root: Path, file: Path) -> Iterator[Path]:
     settings = file.name == "conftest.py"  # what its functions import, the tests that need it name, too
     package = file.relative_to(root).parts[:-1]
     speaks = file.name.startswith("test_") or "/".join(package[:2]).startswith(SPEAKING)
+    for each in imported(tree, ".".join(package), in_functions=not settings):
+        for name in (each.module, each.path):
+            yield from module(root, name.split("."))
     nodes = list(outside_of_functions(tree) if settings else ast.walk(tree))
     inner = {id(node.left) for node in nodes if isinstance(node, ast.BinOp)}  # the beginning of a longer chain
     for node in nodes:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from module(root, alias.name.split("."))
-        elif isinstance(node, ast.ImportFrom):
-            start = [*package[: len(package) + 1 - node.level], *(node.module or "").split(".")] if node.level else (
-                node.module or ""
-            ).split(".")  # fmt: skip
-            yield from module(root, [part for part in start if part])
-            for alias in node.names:
-                yield from module(root, [*(part for part in start if part), alias.name])
-        elif speaks and isinstance(node, ast.Constant) and isinstance(node.value, str):
+        if speaks and isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield from by_string(root, file, node.value)
         elif isinstance(node, ast.BinOp) and id(node) not in inner and (parts := chained(node)):
             yield from (root.joinpath(*parts), file.parent.joinpath(*parts))

@@ -60,6 +60,10 @@ class Evidence:
         link = f'class="{marked}" href="{escape(quantity.href)}" data-evidence="{key}"{hover}'
         return f"<a {link}>{quantity.text}{badge}</a>"
 
+    def software(self) -> set[str]:
+        """What the runs behind the numbers had, each as in "torch 2.11.0+cu130"."""
+        return {part for entry in self.entries.values() for part in entry.get("software", "").split(", ")}
+
     def script(self) -> str:
         """The evidence of all numbers of the page, for its end; nothing if there is none."""
         if not self.entries:

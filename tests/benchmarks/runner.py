@@ -24,7 +24,9 @@ import torch
 from tests.benchmarks import machine, method
 from tests.benchmarks.case import Case, Point
 from tests.benchmarks.method import Report
-from tests.benchmarks.source import ROOT, digest
+from tests.benchmarks.reached import Code
+from tests.benchmarks.reviewed import version
+from tests.benchmarks.source import ROOT
 
 SCHEMA = 1
 Points = dict[str, list[Point]]  # by case
@@ -43,10 +45,13 @@ def load(path: Path) -> Case:
     return importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts)).CASE
 
 
-def sources_of(case: Case, path: Path) -> dict:
-    """What a row measured: the files, and the hash of their syntax trees."""
-    case_file = path.relative_to(ROOT).as_posix()
-    return {"hash": digest(case_file, case.sources, ROOT), "files": [*case.sources, case_file]}
+def sources_of(path: Path) -> tuple[dict, dict[str, str]]:
+    """What the rows of a case measure, as they say it, and the functions that they can reach, each with its hash."""
+    code, case_file = Code.of(ROOT), path.relative_to(ROOT).as_posix()
+    reached = code.measured(case_file)
+    files = {name.partition(":")[0] for name in reached.functions} - {case_file}
+    own_first = sorted(files, key=lambda file: (Path(file).stem != path.stem, file))
+    return {"hash": reached.hash, "files": [*own_first, case_file], "method": version(code)}, reached.functions
 
 
 # ---- one run --------------------------------------------------------------------------------------------------------
@@ -73,6 +78,7 @@ class Record:
             "ceilings": {},
             "variants": list(variants),
             "grid": {},
+            "functions": {},
             "seconds": {},
             "rows": [],
             "failures": [],
@@ -105,12 +111,12 @@ def plan(
     files, todo = discover(), {}
     for name in names:
         case = load(files[name])
-        version = sources_of(case, files[name])["hash"] if fresh else ""
+        code = code_of(sources_of(files[name])[0]) if fresh else ()
         asked = [p for number, p in enumerate(case.points(device), 1) if number in numbers or not numbers]
         points = [replace(p, modes=tuple(m for m in p.modes if m in modes or not modes)) for p in asked]
         if only:
             points = [replace(p, variants=tuple(only if p.variants is None else only & {*p.variants})) for p in points]
-        left = [p for p in points if p.modes and not {key(method.where(case, p), m, version) for m in p.modes} <= fresh]
+        left = [p for p in points if p.modes and not {key(method.where(case, p), m, code) for m in p.modes} <= fresh]
         if left:
             todo[name] = left
     return todo
@@ -132,7 +138,7 @@ def run(
     for name, point in progress(in_rounds(todo)):
         case = load(files[name])
         if name not in sources:
-            sources[name] = sources_of(case, files[name])
+            sources[name], record.content["functions"][name] = sources_of(files[name])
             # what is no longer in it is history
             record.content["grid"][name] = [f"{label(p)} {mode}" for p in case.points(device) for mode in p.modes]
         began = time.perf_counter()
@@ -175,9 +181,14 @@ def label(point: Point) -> str:
     return f"{point.direction} {'x'.join(map(str, point.shape.values()))} {point.dtype}"
 
 
-def key(at: Mapping, mode: str, version: str) -> Key:
+def key(at: Mapping, mode: str, code: Key) -> Key:
     """Of a point in a mode, and of the code measured there."""
-    return at["case"], at["direction"], *at["shape"].items(), at["dtype"], mode, version
+    return at["case"], at["direction"], *at["shape"].items(), at["dtype"], mode, *code
+
+
+def code_of(sources: Mapping) -> Key:
+    """What tells the code that a row measured, and the method, from others."""
+    return sources["hash"], sources.get("method")
 
 
 def fresh_points(folder: Path, device: torch.device, variants: Iterable[str] = ()) -> set[Key]:
@@ -190,7 +201,7 @@ def fresh_points(folder: Path, device: torch.device, variants: Iterable[str] = (
             whole = {*content.get("variants", ())} in (set(), {*variants})
             if whole and content["machine"]["slug"] == slug and content["software"] == versions:
                 quiet = [row for row in content["rows"] if not row.get("busy")]
-                fresh |= {key(row, row["mode"], row["sources"]["hash"]) for row in quiet}
+                fresh |= {key(row, row["mode"], code_of(row["sources"])) for row in quiet}
         except (ValueError, KeyError, TypeError):
             continue  # not a record: the site's build says so, with the file's name
     return fresh

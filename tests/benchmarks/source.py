@@ -1,7 +1,6 @@
-"""The hash that tells whether a recorded number still belongs to the code on the page.
+"""The hash of whole files: it says whether what a script printed, or a kernel that was tested, is of this code.
 
-It is taken over what is timed (the case and its sources) and over the method: all that decides how. What starts the
-runs, writes and finds records is plumbing and left out. The hash is of syntax trees without docstrings, in CUDA C++ of
+What a benchmark's rows reach is narrower (reached.py). The hash is of syntax trees without docstrings, in CUDA C++ of
 tokens, so comments, formatting and prose do not count, and it does not depend on the Python version (`ast.dump` does).
 What a case file says for readers and for tests does not count either: LABELS, how its variants are called and coloured,
 and CHECK_AT, where tests try its wrong results. Nothing that is measured depends on them. So that nothing else can be
@@ -16,30 +15,11 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-METHOD = (
-    "snippets/validation/timing.py",
-    "snippets/validation/equivalence.py",
-    "snippets/validation/roofline.py",
-    "tests/benchmarks/case.py",
-    "tests/benchmarks/method.py",
-    "tests/benchmarks/wrong.py",
-)
 # Of a case file. By variant: {"better": {"label": "better design", "short": "better", "role": ...}}
 LABELS = "LABELS"
 # By directions, small shapes, one for each way in which the case makes its inputs: {"forward both": [{"rows": 64}]}
 CHECK_AT = "CHECK_AT"
 UNMEASURED = (LABELS, CHECK_AT)
-
-
-def digest(case_file: str, sources: Iterable[str], root: Path = ROOT) -> str:
-    """Hash of a case file, the sources it measures and the method (16 hexadecimal digits).
-
-    Raises:
-        FileNotFoundError: a file does not exist.
-        SyntaxError: a file is neither CUDA C++ nor Python.
-    """
-    texts = [(name, (root / name).read_text()) for name in (case_file, *sources, *METHOD)]
-    return digest_texts(texts)
 
 
 def digest_texts(texts: Iterable[tuple[str, str]]) -> str:

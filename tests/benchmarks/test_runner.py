@@ -25,7 +25,9 @@ import tests.benchmarks
 from snippets.validation import timing
 from tests.benchmarks import __main__ as command_line
 from tests.benchmarks import machine, method, runner
-from tests.benchmarks.source import METHOD, ROOT
+from tests.benchmarks.reached import Code
+from tests.benchmarks.reviewed import VERSION
+from tests.benchmarks.source import ROOT
 from tests.benchmarks.sweeps import __main__ as sweeps_command_line
 
 MINUTES = 600  # in seconds: only what hangs takes as long, however busy the machine
@@ -43,7 +45,10 @@ FIRST = """
 
 
     def peer():
-        raise ImportError("no such   peer\\n installed")
+        if x is not None:
+            raise ImportError("no such   peer\\n installed")
+        from snippets.doubled import doubled  # never runs, and counts as reached
+        return doubled
 
 
     def grows():
@@ -103,7 +108,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     root = tmp_path / "house"
     write(root / "tests/benchmarks/first.py", FIRST)
     write(root / "snippets/doubled.py", "def doubled(x):\n    return x + x\n")
-    for file in METHOD:
+    for file in {name.partition(":")[0] for name in Code.of().method().functions}:
         write(root / file, (ROOT / file).read_text())
     monkeypatch.setattr(runner, "ROOT", root)
     monkeypatch.setattr(method, "ceilings", lambda device: {})
@@ -167,8 +172,12 @@ def test_right_variants_are_timed_and_described(house: Path) -> None:
     assert (row["bytes_read"], row["bytes_written"], row["flops"], row["mix"]) == (32, 32, 8, "copy")
     assert row["error"]["value"] == 0.0 and row["error"]["bound"] == pytest.approx(2 * 2**-23 * 14)
     assert row["build_seconds"] > 0
-    assert row["sources"]["files"] == ["snippets/doubled.py", "tests/benchmarks/first.py"]
     (record,) = records(house)
+    assert row["sources"]["files"] == ["snippets/doubled.py", "tests/benchmarks/first.py"]
+    assert row["sources"]["method"] == VERSION
+    reached = Code.of(house).measured("tests/benchmarks/first.py")
+    assert row["sources"]["hash"] == reached.hash and record["functions"] == {"first": reached.functions}
+    assert "tests/benchmarks/first.py:prepare" in reached.functions
     assert record["grid"] == {"first": ["forward 8 float32 calls"]}, "as docs/publish/records/store.py reads it"
     assert record["seconds"].keys() == {"first forward 8 float32"}
 
@@ -441,6 +450,9 @@ def test_skip_fresh_measures_what_changed_and_only_that(house: Path) -> None:
     bench(house, "first")
     assert bench(house, "--skip-fresh") == 0
     assert len(records(house)) == 1, "nothing changed, nothing to measure"
+    edit(house / "tests/benchmarks/first.py", "Is two x the same as x and x?", "Is x and x the same as two x?")
+    assert bench(house, "--skip-fresh") == 0
+    assert len(records(house)) == 1, "nothing that counts changed"
     edit(house / "snippets/doubled.py", "x + x", "2 * x")
     make_old(house)
     bench(house, "--skip-fresh")

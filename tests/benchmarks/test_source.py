@@ -1,18 +1,12 @@
-"""The hash that decides whether a number is stale, and whether every case names all the code that it measures."""
+"""The hash of whole files, which says whether a capture is stale, and the labels of cases."""
 
 import ast
-import functools
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.runner import discover, load
-from tests.benchmarks.source import METHOD, ROOT, UNMEASURED, check_at, digest, digest_texts, labels
-from tests.benchmarks.sweeps import __main__ as sweeps
-
-# What the method may import without being decided by it: turns of processes that share a GPU.
-PLUMBING = {"tests/benchmarks/machine.py"}
+from tests.benchmarks.source import ROOT, UNMEASURED, check_at, digest_texts, labels
 
 CODE = '''
 """A module."""
@@ -76,23 +70,6 @@ def test_the_name_counts_and_the_order_does_not() -> None:
     assert digest_texts([one]) != digest_texts([("c.py", "x = 1")])
 
 
-@pytest.mark.parametrize("changed", ["case.py", "kernel.py", *METHOD])
-def test_the_case_the_code_and_the_method_count(tmp_path: Path, changed: str) -> None:
-    for name in ("case.py", "kernel.py", *METHOD):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("x = 1\n")
-    before = digest("case.py", ["kernel.py"], tmp_path)
-    (tmp_path / changed).write_text("x = 1  # one\n")
-    assert digest("case.py", ["kernel.py"], tmp_path) == before
-    (tmp_path / changed).write_text("x = 2\n")
-    assert digest("case.py", ["kernel.py"], tmp_path) != before
-
-
-def test_a_missing_source_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"gone\.py"):
-        digest("gone.py", [], tmp_path)
-
-
 STATED = 'CASE = Case(name="a")\n'
 LABELS = 'LABELS = {"a": {"label": "b", "role": "eager"}}\n'
 
@@ -150,68 +127,6 @@ def test_nothing_imports_what_is_not_measured() -> None:
             if isinstance(node, ast.ImportFrom) and node.module != "tests.benchmarks.source":
                 assert all(alias.name not in (*UNMEASURED, "*") for alias in node.names), path
             assert not (isinstance(node, ast.Attribute) and node.attr in UNMEASURED), path
-
-
-# ---- the project's own cases ----------------------------------------------------------------------------------------
-
-
-@functools.cache
-def imported(path: Path) -> set[Path]:
-    """Files of the project that a file imports, at whatever level, and what those import."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            modules = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            modules = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
-        else:
-            continue
-        for module in modules:
-            file = (ROOT / module.replace(".", "/")).with_suffix(".py")
-            if module.split(".")[0] in ("snippets", "kernels", "tests") and file.is_file():
-                found |= {file} | imported(file)
-    return found
-
-
-def names(paths: set[Path]) -> set[str]:
-    return {path.relative_to(ROOT).as_posix() for path in paths}
-
-
-# what a case imports for its check or for what it prints, and does not time; to be named with its next measurement
-UNTIMED = {
-    "examples/first-optimized-module": {"snippets/validation/diagnosis.py"},
-    "examples/llama-flash4": {"tests/benchmarks/examples/llama.py"},
-    "patterns/fusion": {"snippets/patterns/fusion_candidates.py"},
-}
-
-
-def test_a_case_names_every_project_file_that_it_measures() -> None:
-    missing = {
-        name: files
-        for name, path in discover().items()
-        if (files := names(imported(path)) - {*METHOD, *UNTIMED.get(name, ()), *load(path).sources})
-    }
-    assert not missing, f"cases import these files and do not name them: {missing}"
-
-
-def test_the_method_is_whole() -> None:
-    """What the method calls is method, too; what starts runs and writes records is not, and measures nothing."""
-    called = set().union(*(imported(ROOT / file) for file in METHOD))
-    assert "tests/benchmarks/method.py" in METHOD, "the others do not import it"
-    assert names(called) - set(METHOD) <= PLUMBING
-    assert all((ROOT / file).is_file() for file in METHOD)
-
-
-def test_a_sweep_names_every_project_file_that_it_measures() -> None:
-    cases, missing = discover(), {}
-    elsewhere = {"snippets/validation/compiled_code.py"}  # the GPUs that stand_ins knows; a sweep asks its own
-    for name in sweeps.kernels():
-        path, plan = cases[f"kernels/{name.replace('_', '-')}"], ROOT / f"tests/benchmarks/sweeps/{name}.py"
-        used = imported(plan) | imported(path) | {file for helper in sweeps.METHOD for file in imported(ROOT / helper)}
-        named = sweeps.sources_of(name, load(path), path)["files"]
-        if files := names({plan, path} | used) - {*METHOD, *PLUMBING, *elsewhere, *named}:
-            missing[name] = files
-    assert not missing, f"sweeps import these files and do not name them: {missing}"
 
 
 def test_no_hashed_file_has_a_format_within_a_format() -> None:

@@ -2,10 +2,10 @@
 
 import ast
 import re
-from collections.abc import Iterator
 
 import pytest
 
+from tests.benchmarks.imports import imported
 from tests.benchmarks.source import ROOT
 
 # Each part may import itself and those above it. The contributor's guide draws this.
@@ -42,26 +42,15 @@ def part_of(module: str) -> str | None:
     return max(fitting, key=len, default=None)
 
 
-def imported(text: str, package: str) -> Iterator[tuple[int, str]]:
-    """(line, name) of each import, those within functions too: `from a import b` gives "a.b"."""
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: 1 - node.level or None] if node.level else []
-            module = ".".join([*above, *filter(None, [node.module])])
-            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
-
-
 def against_the_arrows(path: str, text: str) -> list[str]:
     """The imports of a file that its part may not have, as "FILE:LINE: ..."."""
     module = path.removesuffix(".py").replace("/", ".")
     importer = part_of(module.removesuffix(".__init__"))
     return [
-        f"{path}:{line}: {importer or 'a part that the table lacks'} may not import {name}"
-        for line, name in imported(text, module.rpartition(".")[0])
-        if name.partition(".")[0] in OURS
-        if importer is None or LEVELS.get(part_of(name) or "", len(PARTS)) > LEVELS[importer]
+        f"{path}:{each.line}: {importer or 'a part that the table lacks'} may not import {each.path}"
+        for each in imported(ast.parse(text), module.rpartition(".")[0])
+        if each.path.partition(".")[0] in OURS
+        if importer is None or LEVELS.get(part_of(each.path) or "", len(PARTS)) > LEVELS[importer]
     ]
 
 

@@ -1,5 +1,6 @@
 """constraints.txt pins everything that is imported, and everything that those need."""
 
+import ast
 import re
 import sys
 from importlib import metadata
@@ -7,8 +8,9 @@ from importlib import metadata
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.benchmarks.imports import imported
 from tests.benchmarks.source import ROOT
-from tests.pages.test_house import imports, sources
+from tests.pages.test_house import sources
 
 OURS = {path.name for path in ROOT.iterdir()} | {path.stem for path in ROOT.glob("*.py")}
 PEERS = {"liger_kernel", "quack", "flash_attn", "cuda"}  # measured, or shown, where they are installed
@@ -16,13 +18,13 @@ LINES = [line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").r
 PINS = {canonicalize_name(Requirement(line).name): Requirement(line) for line in LINES if line}
 
 
-def imported() -> dict[str, str]:
+def foreign() -> dict[str, str]:
     """Top-level modules that are neither ours nor the standard library's, with a place where each is imported."""
     found = {}
     for folder in ("docs/publish", "snippets", "kernels", "tests"):
         for source in sources(folder):
-            for line, module in imports(source, everywhere=True):
-                found[module.partition(".")[0]] = f"{source}:{line}"
+            for each in imported(ast.parse((ROOT / source).read_text())):
+                found[each.module.partition(".")[0]] = f"{source}:{each.line}"
     return {name: at for name, at in found.items() if name not in OURS | PEERS | sys.stdlib_module_names}
 
 
@@ -33,7 +35,7 @@ def required() -> list[str]:
 
 def test_what_is_imported_is_pinned():
     owners = metadata.packages_distributions()
-    for module, at in imported().items():
+    for module, at in foreign().items():
         if (ROOT / "kernels" / f"{module}.py").is_file():  # copied alone, a kernel is imported by its bare name
             continue
         assert {canonicalize_name(owner) for owner in owners.get(module, ["nothing installed"])} <= PINS.keys(), at

@@ -4,7 +4,6 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from docs.publish.markdown import pages
 from docs.publish.markdown.fences import INCLUDE
 from docs.publish.markdown.pages import PAGES
 from docs.publish.site import notebooks
+from tests.benchmarks.imports import files, imported
 from tests.benchmarks.runner import discover, load
 from tests.benchmarks.source import ROOT
 from tests.pages.test_scripts import MERGED
@@ -80,7 +80,7 @@ def includes() -> set[tuple[str, str | None]]:
         found |= {(match["path"], match["section"]) for match in lines if match}
         found |= {(f"kernels/{name}.py", None) for name in re.findall(r"kernel_file\(\s*[\"']([^\"']+)", text)}
     for notebook in notebooks.sources():
-        found |= {(path.relative_to(ROOT).as_posix(), None) for path in notebooks.imports(notebook)}
+        found |= {(path.relative_to(ROOT).as_posix(), None) for path in files(notebook, ROOT)}
     return found
 
 
@@ -136,26 +136,13 @@ def test_front_matter_says_what_is_read():
 # ---- what files import ----------------------------------------------------------------------------------------------
 
 
-def imports(source: str, everywhere: bool) -> Iterator[tuple[int, str]]:
-    """(line, module) of a file's imports: all of them, or those that run when the file is imported."""
-    waiting: list[ast.AST] = [ast.parse((ROOT / source).read_text())]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield node.lineno, node.module or ""
-        elif everywhere or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            waiting += ast.iter_child_nodes(node)
-
-
 def refused(files: list[str], allowed: set[str], everywhere: bool = False) -> list[str]:
     """The imports of files that are neither the standard library's nor among `allowed` (top-level packages)."""
     return [
-        f"{file}:{line}: {module}"
+        f"{file}:{each.line}: {each.module}"
         for file in files
-        for line, module in imports(file, everywhere)
-        if module.partition(".")[0] not in allowed | sys.stdlib_module_names
+        for each in imported(ast.parse((ROOT / file).read_text()), in_functions=everywhere)
+        if each.module.partition(".")[0] not in allowed | sys.stdlib_module_names
     ]
 
 

@@ -14,6 +14,9 @@ from docs.publish.records.admit import admit, main
 from docs.publish.records.measured import Coordinates
 from docs.publish.records.store import Store
 from snippets.validation.timing import Timing
+from tests.benchmarks.reached import Code
+from tests.benchmarks.reviewed import VERSION
+from tests.benchmarks.source import ROOT
 from tests.pages import tiny
 
 Change = Callable[[dict], object]
@@ -200,7 +203,11 @@ def test_a_removed_case_is_history(tmp_path: Path):
 
 
 def committed(root: Path) -> str:
-    """Commit the project; returns the commit."""
+    """Commit the project, with the method; returns the commit."""
+    for file in {name.partition(":")[0] for name in Code.of().method().functions}:
+        (root / file).parent.mkdir(parents=True, exist_ok=True)
+        if not (root / file).exists():
+            (root / file).write_text((ROOT / file).read_text())
     git = ["git", "-C", str(root), "-c", "user.name=Test", "-c", "user.email=test@example.org"]
     for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "A case"]):
         subprocess.run([*git, *command], check=True)
@@ -237,7 +244,8 @@ def test_runs_that_began_in_one_second_stay_two(tmp_path: Path):
         (lambda record: record.update(commit="d" * 40), "expected a commit that this checkout knows"),
         (lambda record: record.update(dirty=True), "got one with uncommitted changes"),
         (lambda record: record.update(rows=[]), "expected rows, got none"),
-        (lambda record: record["rows"][0]["sources"].update(hash="0" * 16), "expected the sources of commit"),
+        (lambda record: record["rows"][0]["sources"].update(hash="0" * 16), "expected the code of commit"),
+        (lambda record: record["rows"][0]["sources"].update(method=VERSION + 1), "expected the code of commit"),
         (
             lambda record: record["rows"][0]["sources"]["files"].insert(0, "kernels/gone.py"),
             "expected kernels/gone.py in commit",
@@ -255,6 +263,16 @@ def test_what_may_not_be_published_is_not_admitted(change: Change, expected: str
         admit(path, root / "docs/measurements/runs", root)
     assert path.read_bytes() == before
     assert not (root / "docs/measurements/runs").exists()
+
+
+def test_a_run_by_a_method_that_nobody_reviewed_is_not_admitted(tmp_path: Path):
+    root = tiny.project(tmp_path)
+    committed(root)
+    method = root / "tests/benchmarks/method.py"
+    method.write_text(method.read_text().replace('"device": 100', '"device": 10'))
+    path = tiny.write(root, tiny.record(root, commit=committed(root)), "local")
+    with pytest.raises(PublishError, match="expected a commit with a reviewed method"):
+        admit(path, root / "docs/measurements/runs", root)
 
 
 def test_the_command_says_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

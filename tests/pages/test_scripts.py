@@ -2,7 +2,6 @@
 
 import ast
 import builtins
-import functools
 import re
 import runpy
 import subprocess
@@ -22,6 +21,7 @@ from docs.publish.markdown import elsewhere, markers, pages, scripts
 from docs.publish.markdown.fences import blocks_of
 from docs.publish.place import Place
 from tests import remembered
+from tests.benchmarks.imports import imported
 from tests.benchmarks.source import ROOT
 from tests.conftest import HERE
 
@@ -104,18 +104,11 @@ def test_a_script_carries_whatever_its_files_import(tmp_path: Path):
         for name, text in files.items():
             if markers.without((ROOT / name).read_text()) != markers.without(text):
                 wrong.append(f"{path}: {name} is not as it is in the repository")
-            for node in imports_of(text):
-                base = (node.module or "").replace(".", "/")
-                if f"{base}.py" not in files and not all(f"{base}/{alias.name}.py" in files for alias in node.names):
-                    wrong.append(f"{path}: {name} imports {node.module}, which is not there")
+            for each in imported(ast.parse(text)):
+                needed = {f"{module.replace('.', '/')}.py" for module in (each.module, each.path)}
+                if each.module.startswith(scripts.OURS) and not needed & files.keys():
+                    wrong.append(f"{path}: {name} imports {each.path}, which is not there")
     assert not wrong, "\n".join(wrong)
-
-
-@functools.cache
-def imports_of(text: str) -> list[ast.ImportFrom]:
-    """Where a file imports ours."""
-    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
-    return [node for node in nodes if (node.module or "").startswith(scripts.OURS)]
 
 
 # ---- how scripts are made -------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
-"""A number is stale when the code timed, its case or the method changes, and not when comments or formatting do."""
+"""A number is stale when what it measured or the method changes, and not when comments, formatting or texts do."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ from mkdocs.exceptions import Abort
 from docs.publish.records.captures import Captures
 from docs.publish.records.measured import Coordinates
 from docs.publish.records.store import Store
-from tests.benchmarks.source import METHOD, digest_texts
+from tests.benchmarks.reviewed import VERSION
+from tests.benchmarks.source import digest_texts
 from tests.pages import tiny
 from tests.pages.test_macros import CAPTURE
 
@@ -18,10 +20,9 @@ CHANGES = {
     "kernel's comment": (tiny.KERNEL, "def add", "# why\ndef add", False),
     "kernel's docstring": (tiny.KERNEL, "return a + b", '"""Add."""\n    return a + b', False),
     "kernel's formatting": (tiny.KERNEL, "return a + b", "return (\n        a + b\n    )", False),
-    "case": (tiny.CASE, "'kernels/add'", "'kernels/Add'", True),
+    "case": (tiny.CASE, "prepare=add", "prepare=abs", True),
     "case's comment": (tiny.CASE, "CASE", "# a case\nCASE", False),
-    **{name: (name, "return 1", "return 2", True) for name in METHOD},
-    "a comment of the method": (METHOD[0], "return 1", "return 1  # second", False),
+    "case's question": (tiny.CASE, "Is it fast?", "How fast is it?", False),
     "kernel, so that it is broken": (tiny.KERNEL, "def add", "def def", True),
 }
 
@@ -48,6 +49,28 @@ def test_only_changes_that_count_make_a_number_stale(what: str, root: Path):
     assert not Store.load(root / "docs/measurements", root).find(Coordinates("kernels/add", "ours")).stale
     stale = change(root, what)
     assert Store.load(root / "docs/measurements", root).find(Coordinates("kernels/add", "ours")).stale is stale
+
+
+def test_a_number_of_another_method_is_stale(root: Path):
+    tiny.write(root, tiny.record(root, [tiny.row(root, sources=tiny.sources(root) | {"method": VERSION + 1})]))
+    assert Store.load(root / "docs/measurements", root).find(Coordinates("kernels/add", "ours")).stale
+
+
+@pytest.mark.parametrize(
+    ("pins", "said"),
+    [
+        ("torch==2.11.0\ntriton==3.6.0; sys_platform == 'linux'\n", None),
+        ("torch==2.13.0\ntriton==3.6.0\n", "torch 2.11.0 (pinned: 2.13.0)."),
+        ("torch==2.13.0\ntriton==3.7.1\n", "torch 2.11.0 (pinned: 2.13.0), triton 3.6.0 (pinned: 3.7.1)."),
+    ],
+)
+def test_a_page_says_which_numbers_are_of_other_versions_than_the_pins(pins: str, said: str | None, root: Path):
+    tiny.write(root, tiny.record(root, software={"torch": "2.11.0+cu130", "triton": "3.6.0", "numpy": "2.5.2"}))
+    (root / "constraints.txt").write_text(f"numpy==2.4.6\n{pins}")
+    html = tiny.build(root)["index.html"]
+    assert re.findall(r'<p class="rp-versions">(.*)</p>', html) == [
+        f"Some numbers on this page were measured with {said}"
+    ] * bool(said)
 
 
 def test_a_stale_number_has_a_badge(root: Path):

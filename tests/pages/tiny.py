@@ -7,14 +7,15 @@ from typing import Any
 from unittest import mock
 
 from docs.publish.compiled import explorer
-from tests.benchmarks.source import METHOD, ROOT, digest
+from tests.benchmarks.reached import Code
+from tests.benchmarks.reviewed import VERSION
+from tests.benchmarks.source import ROOT
 
 KERNEL, CASE = "kernels/add.py", "tests/benchmarks/kernels/add.py"
 ADD = "def add(a, b):\n    return a + b\n"
 FILES = {
-    **dict.fromkeys(METHOD, "def measure():\n    return 1\n"),
     KERNEL: "# SPDX-License-Identifier: MIT\n" + f"# --8<-- [start:add]\n{ADD}# --8<-- [end:add]\n",
-    CASE: "CASE = 'kernels/add'\n",
+    CASE: "from kernels.add import add\n\nCASE = dict(prepare=add, question='Is it fast?')\n",
 }
 TIMING = {"p20": 0.9e-3, "p50": 1e-3, "p80": 1.2e-3, "samples": 100}
 CEILING = {"rate": 4e12, "by": "Tensor.copy_", "time": TIMING}
@@ -75,8 +76,13 @@ def row(root: Path, **changed: Any) -> dict[str, Any]:
         "build_seconds": 2.5,
         "built_cold": True,
         "binaries": [],
-        "sources": {"hash": digest(CASE, [KERNEL], root), "files": [KERNEL, CASE]},
+        "sources": sources(root),
     } | changed
+
+
+def sources(root: Path) -> dict[str, Any]:
+    """What a row says of the code as it is."""
+    return {"hash": Code.of(root).measured(CASE).hash, "files": [KERNEL, CASE], "method": VERSION}
 
 
 def record(root: Path, rows: list[dict] | None = None, day: int = 1, **changed: Any) -> dict[str, Any]:

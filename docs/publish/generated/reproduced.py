@@ -107,11 +107,11 @@ def _is_gpu(store: Store, machine: str) -> bool:
 
 def _case(store: Store, machine: str, name: str) -> Case:
     current = store.select(Coordinates(name, machine=machine))
-    hashes = {row.row.sources.hash for row in current if not row.stale}
+    hashes = {row.row.sources.code for row in current if not row.stale}
     known = [row for row in store.select(Coordinates(name, machine=machine), history=True) if not row.busy]
     sessions: dict[str, dict[Coordinates, Measured]] = {}
     for row in known:  # oldest first: of what one start of a machine has measured twice, the newer counts
-        if row.row.sources.hash in hashes:
+        if row.row.sources.code in hashes:
             sessions.setdefault(_start(row), {})[row.coordinates] = row
     pairs = [
         Again(one[at], other[at])

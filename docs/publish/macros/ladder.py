@@ -20,6 +20,7 @@ from docs.publish.evidence import Evidence
 from docs.publish.place import Place, machine_page
 from docs.publish.records.measured import DIRECTIONS, Coordinates, Measured
 from docs.publish.records.store import Store
+from tests.benchmarks.imports import imported
 
 TOOL = "snippets/patterns/compare_levels.py"
 SHAPES = ("small", "typical", "large")
@@ -184,9 +185,8 @@ def lines_of(path: Path, expression: ast.expr, root: Path) -> int:
 @cache
 def _kernels(tree: ast.Module) -> dict[str, str]:
     """The files of kernels/ that a file imports from, by the imported names."""
-    return {alias.asname or alias.name: f"{str(node.module).replace('.', '/')}.py" for node in ast.walk(tree)
-            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("kernels.")
-            for alias in node.names}  # fmt: skip
+    found = (each for each in imported(tree) if each.name and each.module.startswith("kernels."))
+    return {each.bound: f"{each.module.replace('.', '/')}.py" for each in found}
 
 
 def _code(path: Path) -> frozenset[int]:

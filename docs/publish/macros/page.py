@@ -1,10 +1,12 @@
 """What a page's macros leave behind: evidence, and blocks that stand aside until the page is converted."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from docs.publish.evidence import Evidence
 from docs.publish.place import Place
+from docs.publish.records.pins import others
 
 
 @dataclass
@@ -42,7 +44,15 @@ class Page:
         self.html.append(block)
         return self.put_markdown(f'<div data-rp-block="{len(self.html) - 1}"></div>\n')
 
-    def finish(self, html: str) -> str:
-        """The page's HTML with its blocks in their places and the evidence at its end."""
+    def finish(self, html: str, pins: Mapping[str, str] | None = None) -> str:
+        """The page's HTML with its blocks in their places, and the evidence at its end.
+
+        Args:
+            pins: the pinned versions; a line says which numbers come from others.
+        """
         filled = re.sub(r'<div data-rp-block="(\d+)"></div>', lambda found: self.html[int(found[1])], html)
-        return filled + self.evidence.script()
+        versions = ", ".join(others(self.evidence.software(), pins or {}))
+        said = (
+            f'<p class="rp-versions">Some numbers on this page were measured with {versions}.</p>\n' if versions else ""
+        )
+        return filled + said + self.evidence.script()

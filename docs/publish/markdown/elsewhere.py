@@ -17,6 +17,7 @@ from docs.publish.markdown import markers
 from docs.publish.markdown.fences import Block, blocks_of
 from docs.publish.markdown.scripts import OURS, bound, served
 from docs.publish.place import Place
+from tests.benchmarks.imports import of_statement
 from tests.benchmarks.source import ROOT
 
 names = Kept("names")
@@ -120,15 +121,12 @@ def where(file: Path) -> dict[str, Name]:
     """Where each name is from that a file has at its top level."""
     found: dict[str, Name] = {}
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                found[alias.asname or alias.name.partition(".")[0]] = Name(alias.name if alias.asname else "")
-        elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                found[alias.asname or alias.name] = Name(node.module or "", alias.name)
-        elif isinstance(node, BINDS):
+        for each in of_statement(node):
+            own_name = not each.name and each.bound == each.module.partition(".")[0]
+            found[each.bound] = Name("" if own_name else each.module, each.name)
+        if isinstance(node, BINDS):
             found[node.name] = Name(line=node.lineno)
-        else:
+        elif not isinstance(node, ast.Import | ast.ImportFrom):
             found |= {name: Name(line=node.lineno) for name in bound(node)}
     return found
 

@@ -6,6 +6,7 @@ to two things, or a file starts itself once more, the script carries all files i
 
 import ast
 import io
+import itertools
 import re
 import sys
 import tokenize
@@ -21,6 +22,7 @@ import nbformat
 from docs.publish.markdown import markers
 from docs.publish.markdown.fences import blocks_of
 from docs.publish.place import SITE
+from tests.benchmarks.imports import Import, imported, of_statement
 from tests.benchmarks.source import ROOT
 
 OURS = ("snippets", "kernels")
@@ -111,8 +113,8 @@ class Module:
     def __post_init__(self) -> None:
         self.text, self.tree, self.binds = parsed(self.path, self.root)
 
-    def imports(self, everywhere: bool = False) -> list[tuple[ast.ImportFrom, str]]:
-        """Each import of ours, or each at the top, with the path that it is from; of a whole module, that module's."""
+    def imports(self, everywhere: bool = False) -> list[tuple[Import, str]]:
+        """Each name that is imported of ours, or each at the top, with its file; of a whole module, that module's."""
         return ours(self.path, self.root, everywhere)
 
 
@@ -125,17 +127,17 @@ def parsed(path: str, root: Path) -> tuple[str, ast.Module, dict[str, ast.stmt]]
 
 
 @cache
-def ours(path: str, root: Path, everywhere: bool) -> list[tuple[ast.ImportFrom, str]]:
+def ours(path: str, root: Path, everywhere: bool) -> list[tuple[Import, str]]:
     """See Module.imports."""
     tree = parsed(path, root)[1]
-    nodes = seen(tree).imports if everywhere else [node for node in tree.body if isinstance(node, ast.ImportFrom)]
-    found = []
-    for node in nodes:
-        if (node.module or "").startswith(OURS):
-            base = (node.module or "").replace(".", "/")
-            paths = [f"{base}.py", *(f"{base}/{alias.name}.py" for alias in node.names)]
-            found += [(node, path) for path in paths if (root / path).is_file()]
-    return found
+    found = imported(tree) if everywhere else itertools.chain.from_iterable(map(of_statement, tree.body))
+    return [
+        (each, file.relative_to(root).as_posix())
+        for each in found
+        if each.name and each.module.startswith(OURS)
+        for file in each.files(root)
+        if file.name != "__init__.py"
+    ]
 
 
 class Seen(NamedTuple):
@@ -143,26 +145,22 @@ class Seen(NamedTuple):
 
     names: set[str]
     strings: set[str]
-    imports: list[ast.ImportFrom]
 
 
 @cache
 def seen(code: ast.AST) -> Seen:
     """What stands in a file or in a part of it; of a file, that of its statements."""
-    found = Seen(set(), set(), [])
+    found = Seen(set(), set())
     if isinstance(code, ast.Module):
         for statement in map(seen, code.body):
             found.names.update(statement.names)
             found.strings.update(statement.strings)
-            found.imports.extend(statement.imports)
         return found
     for node in ast.walk(code):
         if isinstance(node, ast.Name):
             found.names.add(node.id)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             found.strings.add(node.value)
-        elif isinstance(node, ast.ImportFrom):
-            found.imports.append(node)
     return found
 
 
@@ -171,7 +169,7 @@ def bound(node: ast.stmt) -> set[str]:
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {node.name}
     if isinstance(node, ast.Import | ast.ImportFrom):
-        return {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+        return {each.bound for each in of_statement(node)}
     passing = [each.target for each in ast.walk(node) if isinstance(each, ast.comprehension)]
     for_a_moment = {part.id for target in passing for part in ast.walk(target) if isinstance(part, ast.Name)}
     names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
@@ -223,7 +221,7 @@ def merged(path: str, root: Path = ROOT) -> str:
 def _use(path: str, names: set[str] | None, modules: dict[str, Module], root: Path) -> list[str]:
     """Note what is used of a file, all if no names are given; returns the files, each after those that it uses."""
     module = modules.setdefault(path, Module(path, root))
-    if any(isinstance(node, ast.ImportFrom) and node not in module.tree.body for node, _ in module.imports(True)):
+    if {*module.imports(everywhere=True)} - {*module.imports()}:
         raise Entangled(f"{path} imports ours within a function")
     order: list[str] = []
     waiting = (set(module.binds) if names is None else names) - module.used
@@ -239,12 +237,14 @@ def _use(path: str, names: set[str] | None, modules: dict[str, Module], root: Pa
             raise Entangled(f"{path}: {name} asks where it lies, or starts it")
         if not isinstance(node, ast.Import | ast.ImportFrom):
             waiting |= (seen(node).names & module.binds.keys()) - module.used
-    for node, other in module.imports():
-        wanted = {alias.name for alias in node.names if alias.name in module.used}
-        if any(alias.asname for alias in node.names):
+    wanted: dict[str, set[str]] = {}
+    for each, other in module.imports():
+        if each.bound != each.name:
             raise Entangled(f"{path} renames what it imports")
-        if wanted:
-            order += _use(other, wanted, modules, root)
+        if each.name in module.used:
+            wanted.setdefault(other, set()).add(each.name)
+    for other, its_names in wanted.items():
+        order += _use(other, its_names, modules, root)
     return [*order, path]
 
 
@@ -290,13 +290,11 @@ def _title(what: str) -> str:
 
 def _imports(module: Module) -> Iterator[tuple[str, str, str | None]]:
     """(module, name or "", alias) of what a file imports and uses, but for ours."""
-    ours = {id(node) for node, _ in module.imports()}
-    for node in module.tree.body:
-        for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) and id(node) not in ours else []:
-            if (alias.asname or alias.name).partition(".")[0] in module.used:
-                yield (node.module or "", alias.name, alias.asname) if isinstance(node, ast.ImportFrom) else (
-                    alias.name, "", alias.asname
-                )  # fmt: skip
+    ours = {each for each, _ in module.imports()}
+    for each in itertools.chain.from_iterable(map(of_statement, module.tree.body)):
+        if each not in ours and each.bound in module.used:
+            plain = each.name or each.module.partition(".")[0]
+            yield each.module, each.name, None if each.bound == plain else each.bound
 
 
 def _sorted(imports: list[tuple[str, str, str | None]]) -> list[str]:
@@ -321,7 +319,7 @@ def _refuse_clashes(modules: list[Module]) -> None:
             (alias or name or origin).partition(".")[0]: (origin if name or alias else origin.partition(".")[0], name)
             for origin, name, alias in _imports(module)
         }
-        ours = {alias.name for node, _ in module.imports() for alias in node.names}
+        ours = {each.name for each, _ in module.imports()}
         for name in module.used - ours:
             meaning = imported.get(name, module.path)
             if meant.setdefault(name, meaning) != meaning:

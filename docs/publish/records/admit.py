@@ -15,7 +15,9 @@ from docs.publish.errors import PublishError
 from docs.publish.place import MEASUREMENTS
 from docs.publish.records.admission import publishable
 from docs.publish.records.schema import Record, Sources
-from tests.benchmarks.source import METHOD, ROOT, digest_texts
+from tests.benchmarks.reached import Code
+from tests.benchmarks.reviewed import UNREVIEWED, version
+from tests.benchmarks.source import ROOT
 
 RUNS = MEASUREMENTS / "runs"
 
@@ -51,7 +53,7 @@ def admit(path: Path, runs: Path = RUNS, root: Path = ROOT) -> Path:
 
 
 def of_its_commit(record: Record, root: Path = ROOT) -> None:
-    """Hold the record's source hashes against the sources at its commit.
+    """Compare what the record says that it measured with the code of its commit.
 
     Raises:
         PublishError: the commit is not known here, or what was measured is not what it holds.
@@ -60,13 +62,17 @@ def of_its_commit(record: Record, root: Path = ROOT) -> None:
     if _git(root, "cat-file", "-e", f"{commit}^{{commit}}") is None:
         raise PublishError(f"expected a commit that this checkout knows, got {commit}: fetch it, or push it first")
     measured: dict[str, Sources] = {row.case: row.sources for row in record.rows}
+    then = Code.at(commit, root)
+    if version(then) == UNREVIEWED:
+        raise PublishError(
+            f"expected a commit with a reviewed method, got {commit[:10]}: see tests/benchmarks/reviewed.py"
+        )
     for case, sources in measured.items():
-        texts = [(file, _git(root, "show", f"{commit}:{file}")) for file in {*sources.files, *METHOD}]
-        missing = [file for file, text in texts if text is None]
+        missing = [file for file in sources.files if file not in then.texts]
         if missing:
             raise PublishError(f"{case}: expected {missing[0]} in commit {commit[:10]}, found none")
-        if digest_texts((file, str(text)) for file, text in texts) != sources.hash:
-            raise PublishError(f"{case}: expected the sources of commit {commit[:10]}, got a run of other code")
+        if (sources.hash, sources.method) != (then.measured(sources.files[-1]).hash, version(then)):
+            raise PublishError(f"{case}: expected the code of commit {commit[:10]}, got a run of other code")
 
 
 def _git(root: Path, *arguments: str) -> str | None:

@@ -42,4 +42,4 @@ def _one_each(rows: Sequence[Row]) -> tuple[Row, ...]:
 def _what(row: Row) -> tuple[str, ...]:
     """What a row measured, on which kind of machine."""
     slug = row.record.machine["slug"]
-    return slug, row.case, row.variant, row.direction, row.size, row.dtype, row.mode, row.sources.hash
+    return slug, row.case, row.variant, row.direction, row.size, row.dtype, row.mode, row.sources.code

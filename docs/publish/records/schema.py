@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 from typing_extensions import TypedDict
 
 from docs.publish.errors import PublishError
+from docs.publish.records import earlier
 
 SCHEMA = 1
 STRICT = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -109,10 +110,24 @@ class Binary(Model):
 
 
 class Sources(Model):
-    """What was measured: the files (the case last) and the hash of their syntax trees."""
+    """What was measured: the files that hold it (the case last), a hash of what it can reach, the method's version.
+
+    Captures have no method, and older rows none either: there the hash is over whole files.
+    """
 
     hash: Text
     files: Annotated[list[Text], Field(min_length=1)]
+    method: Annotated[int, Field(ge=0)] | None = None
+
+    @property
+    def code(self) -> str:
+        """The hash of what a row or a sweep can reach, also of older ones."""
+        return earlier.code(self.hash) if self.method is None else self.hash
+
+    @property
+    def version(self) -> int:
+        """The version of the method that a row or a sweep was measured by, also of older ones."""
+        return earlier.version(self.hash) if self.method is None else self.method
 
 
 class Agreement(Model):
@@ -234,6 +249,7 @@ class Record(Provenance):
     ceilings: Ceilings
     variants: list[str] = []  # beside the baseline, those that were asked for; none named: all
     grid: dict[str, list[str]] = {}  # by case, what it times: "forward 32768x4096 bfloat16 device"
+    functions: dict[str, dict[str, str]] = {}  # by case, what its rows can reach, each with the hash of its syntax tree
     seconds: dict[str, float] = {}  # what each point took, for planning the next run
     rows: list[Row]
     failures: list[Failure]

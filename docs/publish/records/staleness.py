@@ -1,19 +1,23 @@
-"""Does a recorded number still belong to the code? Its hash is computed again (tests/benchmarks/source.py)."""
+"""Does a recorded number still belong to the code? What it can reach is found again (tests/benchmarks/reached.py)."""
 
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 from docs.publish.kept import Kept, key
+from docs.publish.records.earlier import plan_of
 from docs.publish.records.schema import Sources
-from tests.benchmarks import source
-from tests.benchmarks.source import METHOD, ROOT, digest_texts
+from tests.benchmarks import imports, reached, source
+from tests.benchmarks.reached import Code
+from tests.benchmarks.reviewed import VERSION
+from tests.benchmarks.source import ROOT, digest_texts
 
 digests = Kept("digests")
 
 
 def row_is_stale(sources: Sources, root: Path = ROOT) -> bool:
-    """Whether the code timed, its case or the method differs from what a row or a sweep measured."""
-    return _digest(tuple(sources.files), root) != sources.hash
+    """Whether what a row or a sweep can reach, or the method, differs from what was measured."""
+    return sources.version != VERSION or sources.code != _code(sources.files[-1], plan_of(sources.files), root)
 
 
 def capture_is_stale(sources: Sources, root: Path = ROOT) -> bool:
@@ -26,25 +30,34 @@ def capture_is_stale(sources: Sources, root: Path = ROOT) -> bool:
 
 def forget() -> None:
     """Look at the files again: they may have changed since the last build."""
-    _digest.cache_clear()
+    _code.cache_clear()
+    _now.cache_clear()
 
 
 @cache
-def _digest(files: tuple[str, ...], root: Path) -> str | None:
-    """The hash as the code is now; None where a file is gone or broken."""
+def _code(case_file: str, plan: str, root: Path) -> str | None:
+    """The hash of what is reached now; None where something is gone or broken."""
+    now, all_texts = _now(root)
     try:
-        return _kept(tuple((name, (root / name).read_text(encoding="utf-8")) for name in (*files, *METHOD)))
-    except (OSError, SyntaxError):
+        return digests.get(key(all_texts, case_file, plan), lambda: now.measured(case_file, plan).hash)
+    except (KeyError, SyntaxError):
         return None
+
+
+@cache
+def _now(root: Path) -> tuple[Code, str]:
+    """The code as it is, and a name for it and for the code that finds what is reached."""
+    now = Code.of(root)
+    return now, key(sorted(now.texts.items()), *(_text(module) for module in (imports, reached, source)))
 
 
 @cache
 def _kept(texts: tuple[tuple[str, str], ...]) -> str:
     """To parse takes longer than to read."""
-    return digests.get(key(texts, _how()), lambda: digest_texts(texts))
+    return digests.get(key(texts, _text(source)), lambda: digest_texts(texts))
 
 
 @cache
-def _how() -> str:
+def _text(module: ModuleType) -> str:
     """The code that makes a hash."""
-    return Path(source.__file__).read_text(encoding="utf-8")
+    return Path(str(module.__file__)).read_text(encoding="utf-8")

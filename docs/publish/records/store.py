@@ -38,7 +38,7 @@ class Store:
             sorted(names.items(), key=lambda item: (item[0] != PUBLISHED_MACHINE, item[0] in local_slugs))
         )
         rows = _measured([row for record in self.records for row in record.rows], root)
-        self._code = {(row.machine, row.case): row.row.sources.hash for row in rows}  # of the newest run of each case
+        self._code = {(row.machine, row.case): row.row.sources.code for row in rows}  # of the newest run of each case
         self._grid = {
             (record.machine["slug"], case): {*grid} for record in self.records for case, grid in record.grid.items()
         }
@@ -74,7 +74,7 @@ class Store:
         """
         grid = self._grid.get((row.machine, row.case))
         if grid is None:
-            return self._code[row.machine, row.case] == row.row.sources.hash
+            return self._code[row.machine, row.case] == row.row.sources.code
         return f"{row.direction} {row.size} {row.dtype} {row.mode}" in grid
 
     def select(self, at: Coordinates = ANYWHERE, history: bool = False) -> list[Measured]:
@@ -175,12 +175,12 @@ class Store:
     def busy(self, machine: str) -> list[Measured]:
         """What was measured on a machine while it was busy, of the code that its cases have measured last."""
         rows = self.select(Coordinates(machine=machine), history=True)
-        return [row for row in rows if row.busy and self._code[machine, row.case] == row.row.sources.hash]
+        return [row for row in rows if row.busy and self._code[machine, row.case] == row.row.sources.code]
 
     def _is_last(self, record: Record, case: str) -> bool:
         """Whether a run measured the code that the newest run of a case on its machine did, as far as it says."""
         last = self._code.get((record.machine["slug"], case))
-        return all(row.sources.hash == last for row in record.rows if row.case == case)
+        return all(row.sources.code == last for row in record.rows if row.case == case)
 
     def failures(self, machine: str) -> list[Failure]:
         """What could not be timed on a machine, each once: in the runs of the current rows, else in the newest run."""
@@ -225,7 +225,7 @@ def _newest_at_each_point(rows: list[Measured]) -> list[Measured]:
 def _chosen(runs: list[list[Measured]]) -> list[Measured]:
     """Of a point's runs, oldest first, the one that is current."""
     quiet = [rows for rows in runs if not any(row.busy for row in rows)] or runs
-    newest = [rows for rows in quiet if rows[0].row.sources.hash == quiet[-1][0].row.sources.hash]
+    newest = [rows for rows in quiet if rows[0].row.sources.code == quiet[-1][0].row.sources.code]
     return ([rows for rows in newest if not rows[0].record.variants] or newest)[-1]
 
 

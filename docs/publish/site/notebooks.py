@@ -4,7 +4,6 @@ What was executed is kept. A notebook runs again when its text, a file of ours t
 has changed.
 """
 
-import ast
 import hashlib
 import json
 import os
@@ -21,6 +20,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 from docs.publish.errors import PublishError
+from tests.benchmarks import imports
 from tests.benchmarks.source import ROOT
 
 FOLDER = Path("docs/pages/notebooks")
@@ -45,27 +45,13 @@ def front_matter(source: Path) -> dict[str, Any]:
     return dict(jupytext.read(source).metadata.get("ridgepoint", {}))
 
 
-def imports(source: Path, root: Path = ROOT) -> list[Path]:
-    """The files of ours that a script or a module imports, with those that these import."""
-    found: dict[Path, None] = {}
-    waiting = [source]
-    while waiting:
-        for node in ast.walk(ast.parse(waiting.pop().read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                file = root / f"{node.module.replace('.', '/')}.py"
-                if file.is_file() and file not in found:
-                    found[file] = None
-                    waiting.append(file)
-    return sorted(found)
-
-
 def key(source: Path, root: Path = ROOT) -> str:
     """What the outputs depend on: the notebook, the code that it imports, the versions and the device."""
     import torch
     import triton
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    parts = [path.read_bytes() for path in (source, *imports(source, root))]
+    parts = [path.read_bytes() for path in (source, *sorted(imports.files(source, root)))]
     versions = f"{sys.version} {torch.__version__} {triton.__version__} {device}".encode()
     return hashlib.sha256(b"\0".join([*parts, versions])).hexdigest()[:16]
 

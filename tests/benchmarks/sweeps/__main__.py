@@ -15,11 +15,11 @@ from pathlib import Path
 import torch
 
 from tests.benchmarks import alternatives, machine, runner
-from tests.benchmarks.case import Case
-from tests.benchmarks.source import ROOT, digest
+from tests.benchmarks.reached import SWEEPS, Code
+from tests.benchmarks.reviewed import version
+from tests.benchmarks.source import ROOT
 
 SCHEMA = 1
-METHOD = ("tests/benchmarks/alternatives.py", "tests/benchmarks/stand_ins.py")  # how alternatives are tried
 OUT = ROOT / "docs" / "measurements" / "sweeps"
 
 
@@ -62,7 +62,7 @@ def begun(name: str, device: torch.device, commit: str | None, out: Path, go_on:
         "dirty": dirty,
         "machine": described,
         "software": machine.software(),
-        "sources": sources_of(name, runner.load(file), file),
+        "sources": sources_of(name, file),
         "points": [],
     }
     earlier = sorted((out / name).glob("*.json"))
@@ -89,11 +89,12 @@ def sweep(record: dict, path: Path, device: torch.device) -> None:
         runner.write_whole(path, record)
 
 
-def sources_of(name: str, case: Case, path: Path) -> dict:
-    """What a sweep measured, as a row says it: the case's files, the plan, and how alternatives are tried."""
-    case_file = path.relative_to(ROOT).as_posix()
-    files = [*case.sources, *METHOD, f"tests/benchmarks/sweeps/{name}.py"]
-    return {"hash": digest(case_file, files), "files": [*files, case_file]}
+def sources_of(name: str, path: Path) -> dict:
+    """What a sweep measures, as a row says it; the plan is among the files."""
+    code, case_file, plan = Code.of(ROOT), path.relative_to(ROOT).as_posix(), f"{SWEEPS}{name}.py"
+    reached = code.measured(case_file, plan)
+    files = {function.partition(":")[0] for function in reached.functions} - {case_file}
+    return {"hash": reached.hash, "files": [*sorted(files), case_file], "method": version(code)}
 
 
 def summary(record: dict) -> str:

@@ -1,0 +1,89 @@
+"""What rows of before functions were hashed have measured: their one hash is over whole files, and of the method, too.
+
+earlier.json holds, for each such hash, what the code of its commit reaches. It is made from the records and the history
+(`python -m docs.publish.records.earlier`), and only where the files of the commit have the recorded hash.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+from docs.publish.place import MEASUREMENTS
+from tests.benchmarks.reached import SWEEPS, Code
+from tests.benchmarks.reviewed import REVIEWED, UNREVIEWED
+from tests.benchmarks.source import ROOT, digest_texts
+
+KNOWN = Path(__file__).with_name("earlier.json")
+METHOD = (  # the files that every hash was over
+    "snippets/validation/timing.py",
+    "snippets/validation/equivalence.py",
+    "snippets/validation/roofline.py",
+    "tests/benchmarks/case.py",
+    "tests/benchmarks/method.py",
+    "tests/benchmarks/wrong.py",
+)
+
+
+def code(name: str) -> str:
+    """The hash of what was reached, by a hash of files; that itself where nobody knows what it was of."""
+    return known().get(name, (name, ""))[0]
+
+
+def version(name: str) -> int:
+    """The version of the method, by a hash of files."""
+    return REVIEWED.get(known().get(name, ("", ""))[1], UNREVIEWED)
+
+
+@cache
+def known() -> dict[str, tuple[str, str]]:
+    """By a hash of files, those of what was reached and of the method."""
+    return {name: (found[0], found[1]) for name, found in json.loads(KNOWN.read_text(encoding="utf-8")).items()}
+
+
+def plan_of(files: Sequence[str]) -> str:
+    """The plan among the files that a sweep measured; empty for a row's."""
+    return next((file for file in files if file.startswith(SWEEPS)), "")
+
+
+def computed(root: Path = ROOT, measurements: Path = MEASUREMENTS) -> dict[str, list[str]]:
+    """What earlier.json is to hold.
+
+    Raises:
+        subprocess.CalledProcessError: a commit is not in the history here.
+    """
+    found: dict[str, list[str]] = {}
+    for commit, all_sources in recorded(measurements).items():
+        then = Code.at(commit, root)
+        if METHOD[-1] not in then.texts:  # another method, which no version is of
+            continue
+        for name, files in all_sources.items():
+            texts = [(file, then.texts.get(file, "")) for file in {*files, *METHOD}]
+            if digest_texts(texts) == name:
+                found[name] = [then.measured(files[-1], plan_of(files)).hash, then.method().hash]
+    return dict(sorted(found.items()))
+
+
+def recorded(measurements: Path = MEASUREMENTS) -> dict[str, dict[str, tuple[str, ...]]]:
+    """By commit, the files of each hash of files that its records hold."""
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for record in _records(measurements):
+        for row in record.get("rows", [record]):
+            if "method" not in row["sources"]:
+                found.setdefault(record["commit"], {})[row["sources"]["hash"]] = tuple(row["sources"]["files"])
+    return found
+
+
+def _records(measurements: Path) -> Iterator[dict]:
+    for path in sorted([*measurements.glob("runs/*.json"), *measurements.glob("sweeps/*/*.json")]):
+        yield json.loads(path.read_text(encoding="utf-8"))
+
+
+def text(found: dict[str, list[str]]) -> str:
+    """As the file holds it, a hash a line."""
+    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(hashes)}" for name, hashes in found.items())
+    return f"{{\n{lines}\n}}\n"
+
+
+if __name__ == "__main__":
+    KNOWN.write_text(text(computed()), encoding="utf-8")
