@@ -78,6 +78,14 @@ def labels(path: Path) -> dict[str, dict[str, str]]:
     return {}
 
 
+def points(path: Path) -> dict[str, str]:
+    """The POINTS of a case file, by the name that pages use; empty if it has none."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "POINTS":
+            return ast.literal_eval(node.value)
+    return {}
+
+
 def question(path: Path) -> str:
     """What a case file's CASE asks; nothing where it is no literal."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
