@@ -1,5 +1,6 @@
 """What a page can call: each macro is a method of `Macros`."""
 
+import contextlib
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -129,18 +130,34 @@ class Macros:
     ) -> str:
         """Nothing, or a stop of the build where the records contradict: see docs.publish.macros.claims.
 
+        Where this machine's own records contradict, the page says so.
+
         holds("compile, graph faster than eager", at="decode, norms"), holds("a less than b", a=gpu(...), b=wall(...))
         """
         page, case = self._page, case or self._page.case
         ones, relation, others = claims.parsed(statement)
         named = {name: plain(side) for name, side in sides.items()}
+        rest = [named.get(other, other) for other in others]
         places = points.several(self._root, case, at, clock) if at else [Coordinates(case)]
-        against, stale = [], False
-        for one, where in itertools.product(ones, places):
-            rest = [named.get(other, other) for other in others]
-            found = self._verdict(where, named.get(one, one), relation, rest, [where.shape or EVERY], by)
-            against, stale = against + found.against, stale or found.stale
-        return page.put_claim(f"holds {statement!r}, at {at!r}", "", against, stale)
+        found = [
+            self._verdict(where, named.get(one, one), relation, rest, [where.shape or EVERY], by)
+            for one, where in itertools.product(ones, places)
+        ]
+        against = [line for verdict in found for line in verdict.against]
+        note = "" if sides else self._not_here(ones, relation, others, places, by)
+        stale = any(verdict.stale for verdict in found)
+        return page.put_claim(f"holds {statement!r}, at {at!r}", "", against, stale) + note
+
+    def _not_here(
+        self, ones: list[str], relation: str, others: list[str], places: list[Coordinates], by: float | None
+    ) -> str:
+        """A note where what holds on the published machine does not hold on this one, at points that both measured."""
+        for one, where, slug in itertools.product(ones, places, self._store.here):
+            here = replace(where, machine=slug)
+            with contextlib.suppress(PublishError):
+                if claims.verdict(self._store, here, one, relation, others, [where.shape or EVERY], by).against:
+                    return ' <small class="rp-badge">not so on this machine</small>'
+        return ""
 
     def claim(
         self,
