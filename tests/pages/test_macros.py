@@ -93,7 +93,7 @@ def only(root: Path, rows: list[dict]) -> None:
         ),
         ('calc("rows * columns", unit="", rows=32768, columns=4096)', "134,217,728"),
         (
-            'calc("t / b", unit="%", t=number("kernels/add", "ours", "time"), b=number("kernels/add", "ours", "build"))',
+            'calc("t/b", unit="%", t=number("kernels/add", "ours", "time"), b=number("kernels/add", "ours", "build"))',
             "0.0400%",
         ),
     ],
