@@ -3,9 +3,9 @@
 It is taken over what is timed (the case and its sources) and over the method: all that decides how. What starts the
 runs, writes and finds records is plumbing and left out. The hash is of syntax trees without docstrings, in CUDA C++ of
 tokens, so comments, formatting and prose do not count, and it does not depend on the Python version (`ast.dump` does).
-How a case's variants are called and coloured does not count either: its LABELS say that, and nothing that is measured
-depends on them. So that nothing else can stand there, they are left out only if they are literals, assigned once, and
-the file does not name them again.
+What a case file says for pages does not count either: LABELS, how its variants are called and coloured, and POINTS,
+how its points are called. Nothing that is measured depends on them. So that nothing else can be there, each is left out
+only if it is a literal, assigned once, and the file does not name it again.
 """
 
 import ast
@@ -25,6 +25,7 @@ METHOD = (
     "tests/benchmarks/wrong.py",
 )
 LABELS = "LABELS"  # of a case file, by variant: {"better": {"label": "better design", "short": "better", "role": ...}}
+UNMEASURED = (LABELS, "POINTS")  # by name: {"decode": "direction shape dtype mode"}, as in a record's grid
 
 
 def digest(case_file: str, sources: Iterable[str], root: Path = ROOT) -> str:
@@ -50,7 +51,7 @@ def _code(name: str, text: str) -> str:
     if name.endswith(".cu"):
         return f"{name}:{tokens(text)}"
     tree = ast.parse(text, name)
-    return f"{name}:{canonical(_measured(tree) if LABELS in text else tree)}"
+    return f"{name}:{canonical(_measured(tree) if any(stated in text for stated in UNMEASURED) else tree)}"
 
 
 def kernels(root: Path = ROOT) -> dict[str, str]:
@@ -71,7 +72,7 @@ def labels(path: Path) -> dict[str, dict[str, str]]:
         ValueError: they are no literals, or used for something else.
     """
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    if (assignment := _presentation(tree)) is not None:
+    if (assignment := _unmeasured(tree, LABELS)) is not None:
         return ast.literal_eval(assignment.value)
     if any(isinstance(node, ast.Name) and node.id == LABELS for node in ast.walk(tree)):
         raise ValueError(f"{path}: expected one {LABELS} of literals beside CASE, which nothing in the file uses")
@@ -95,23 +96,23 @@ def question(path: Path) -> str:
 
 
 def _measured(tree: ast.Module) -> ast.Module:
-    """A file's tree without LABELS."""
-    left_out = _presentation(tree)
-    tree.body = [node for node in tree.body if node is not left_out]
+    """A file's tree without LABELS and POINTS."""
+    left_out = [_unmeasured(tree, name) for name in UNMEASURED]
+    tree.body = [node for node in tree.body if node not in left_out]
     return tree
 
 
-def _presentation(tree: ast.Module) -> ast.Assign | None:
-    """The assignment of LABELS in a case file; None where it may hold more than that."""
+def _unmeasured(tree: ast.Module, name: str) -> ast.Assign | None:
+    """The assignment of LABELS or POINTS in a case file; None where it may hold more than that."""
     assigned = {" = ".join(map(ast.unparse, node.targets)): node for node in tree.body if isinstance(node, ast.Assign)}
-    uses = sum(isinstance(node, ast.Name) and node.id == LABELS for node in ast.walk(tree))
-    if LABELS not in assigned or "CASE" not in assigned or uses > 1:
+    uses = sum(isinstance(node, ast.Name) and node.id == name for node in ast.walk(tree))
+    if name not in assigned or "CASE" not in assigned or uses > 1:
         return None
     try:
-        ast.literal_eval(assigned[LABELS].value)
+        ast.literal_eval(assigned[name].value)
     except ValueError:
         return None
-    return assigned[LABELS]
+    return assigned[name]
 
 
 def canonical(node: object) -> str:

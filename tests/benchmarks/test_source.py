@@ -143,6 +143,12 @@ def test_nothing_imports_the_labels_of_a_case() -> None:
             assert not (isinstance(node, ast.Attribute) and node.attr == "LABELS"), path
 
 
+def test_points_of_a_case_do_not_count_unless_used() -> None:
+    named = 'POINTS = {"small": "forward 8x8 float32 calls"}\n' + STATED
+    assert hash_of(named) == hash_of(named.replace("small", "tiny")) == hash_of(LABELS + named) == hash_of(STATED)
+    assert hash_of(used := named + "def f(): return POINTS\n") != hash_of(used.replace("small", "tiny"))
+
+
 # ---- the project's own cases ----------------------------------------------------------------------------------------
 
 

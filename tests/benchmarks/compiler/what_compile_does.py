@@ -107,6 +107,13 @@ def in_float64(function: Callable[..., object], inputs: list[Tensor], upstream: 
     return results(call(function, exact, upstream.double(), step)())
 
 
+POINTS = {  # as pages name them
+    "large": "forward 6x65536x1024 bfloat16 device",
+    "large step": "both 6x65536x1024 bfloat16 device",
+    "wide": "forward 6x4096x16384 bfloat16 device",
+    "small": "forward 6x64x1024 bfloat16 calls",
+    "one operation": "forward 1x64x1024 bfloat16 calls",
+}
 CASE = Case(
     name="compiler/what-compile-does",
     question="What does fusing six operations into one kernel save, and at which size does it start to?",

@@ -110,6 +110,16 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
     return functions | ({} if direction == "forward" else only_backward)
 
 
+POINTS = {  # as pages name them
+    "typical": "forward 32768x4096 bfloat16 device",
+    "typical backward": "backward 32768x4096 bfloat16 device",
+    "narrow": "forward 65536x1024 bfloat16 device",
+    "8k columns backward": "backward 16384x8192 bfloat16 device",
+    "wide backward": "backward 8192x16384 bfloat16 device",
+    "wider backward": "backward 4096x32768 bfloat16 device",
+    "block": "forward 4x2048x2048 bfloat16 device",
+    "block step": "both 4x2048x2048 bfloat16 device",
+}
 CASE = Case(
     name="kernels/add-rms-norm",
     question="How close does a residual add with RMSNorm come to the memory's bandwidth, forward and backward?",

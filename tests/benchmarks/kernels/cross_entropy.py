@@ -183,6 +183,11 @@ def head(point: Point, device: torch.device, dtype: torch.dtype) -> Workload:
     return blocks.module_workload(point, plain, ours, hidden, target, wrong=mutants)
 
 
+POINTS = {  # as pages name them
+    "typical step": "both 8192x128256 bfloat16 device",
+    "256k vocabulary step": "both 4096x262144 bfloat16 device",
+    "lm head step": "both 4x2048x2048x32000 bfloat16 device",
+}
 CASE = Case(
     name="kernels/cross-entropy",
     question="What does a loss cost, beside reading its logits once and writing their gradient once?",

@@ -86,6 +86,19 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
     return functions | ({} if direction == "forward" else {"gradient without the means": constant_statistics})
 
 
+POINTS = {  # as pages name them
+    "typical": "forward 32768x4096 bfloat16 device",
+    "typical backward": "backward 32768x4096 bfloat16 device",
+    "narrow backward": "backward 131072x1024 bfloat16 device",
+    "wide backward": "backward 8192x16384 bfloat16 device",
+    "wider backward": "backward 4096x32768 bfloat16 device",
+    "widest": "forward 1024x131072 bfloat16 device",
+    "odd backward": "backward 16384x9000 bfloat16 device",
+    "small": "forward 256x4096 bfloat16 calls",
+    "small, graph": "forward 256x4096 bfloat16 graph",
+    "block": "forward 4x2048x2048 bfloat16 device",
+    "block step": "both 4x2048x2048 bfloat16 device",
+}
 CASE = Case(
     name="kernels/layer-norm",
     question="How close does LayerNorm come to the memory's bandwidth, with two column sums in its backward?",

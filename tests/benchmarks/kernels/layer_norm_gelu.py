@@ -107,6 +107,18 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
     return functions | ({} if direction == "forward" else {"gradient without the means": constant_statistics})
 
 
+POINTS = {  # as pages name them
+    "typical": "forward 32768x4096 bfloat16 device",
+    "typical backward": "backward 32768x4096 bfloat16 device",
+    "wide": "forward 8192x16384 bfloat16 device",
+    "wide backward": "backward 8192x16384 bfloat16 device",
+    "wider": "forward 4096x32768 bfloat16 device",
+    "widest": "forward 1024x131072 bfloat16 device",
+    "small": "forward 256x4096 bfloat16 calls",
+    "small, graph": "forward 256x4096 bfloat16 graph",
+    "block": "forward 4x2048x2048 bfloat16 device",
+    "block step": "both 4x2048x2048 bfloat16 device",
+}
 CASE = Case(
     name="kernels/layer-norm-gelu",
     question="How much arithmetic can a LayerNorm take on, here a GELU, before memory is no longer the bound?",

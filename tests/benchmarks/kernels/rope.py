@@ -105,6 +105,16 @@ def halves(cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
     return tuple(t[0, :, : t.shape[2] // 2].contiguous() for t in (cos, sin))
 
 
+POINTS = {  # as pages name them
+    "typical": "forward 16x4096x32x8x128 bfloat16 device",
+    "typical backward": "backward 16x4096x32x8x128 bfloat16 device",
+    "contiguous": "forward 16x4096x32x8x128x1 bfloat16 device",
+    "contiguous backward": "backward 16x4096x32x8x128x1 bfloat16 device",
+    "head dim 80": "forward 16x4096x32x32x80 bfloat16 device",
+    "decode": "forward 8x1x32x8x128 bfloat16 graph",
+    "block": "forward 4x2048x2048 bfloat16 device",
+    "block step": "both 4x2048x2048 bfloat16 device",
+}
 CASE = Case(
     name="kernels/rope",
     question="How close does rotary embedding come to the memory's bandwidth, forward and backward?",

@@ -88,6 +88,19 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
     return functions | ({} if direction == "forward" else {"gradient without its second term": constant_sum})
 
 
+POINTS = {  # as pages name them
+    "typical": "forward 32768x4096 bfloat16 device",
+    "wider": "forward 4096x32768 bfloat16 device",
+    "wider backward": "backward 4096x32768 bfloat16 device",
+    "widest": "forward 1024x131072 bfloat16 device",
+    "widest backward": "backward 1024x131072 bfloat16 device",
+    "small": "forward 256x4096 bfloat16 calls",
+    "small, graph": "forward 256x4096 bfloat16 graph",
+    "small wider": "forward 256x32768 bfloat16 graph",
+    "small widest": "forward 256x131072 bfloat16 calls",
+    "block": "forward 4x2048x2048 bfloat16 device",
+    "block step": "both 4x2048x2048 bfloat16 device",
+}
 CASE = Case(
     name="kernels/softmax",
     question="How close does softmax come to the memory's bandwidth, forward and backward, as rows outgrow the cache?",

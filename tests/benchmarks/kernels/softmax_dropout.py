@@ -240,6 +240,12 @@ def wrong_inside() -> dict[str, sides.Function]:
     }
 
 
+POINTS = {  # as pages name them
+    "typical": "forward 32768x4096 bfloat16 device",
+    "typical backward": "backward 32768x4096 bfloat16 device",
+    "small": "forward 256x4096 bfloat16 graph",
+    "block step": "both 4x2048x2048 bfloat16 device",
+}
 CASE = Case(
     name="kernels/softmax-dropout",
     question="What does dropout cost after a softmax, if its mask is never stored?",

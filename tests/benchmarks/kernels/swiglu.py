@@ -188,6 +188,16 @@ def wrong_functions(gelu: str | None) -> Mapping[str, sides.Function]:
 
 
 LABELS = {"first-draft": {"label": "first draft", "role": "eager"}}
+POINTS = {  # as pages name them
+    "typical": "forward 16384x14336 bfloat16 device",
+    "typical backward": "backward 16384x14336 bfloat16 device",
+    "geglu": "forward 16384x14336x0 bfloat16 device",
+    "geglu backward": "backward 16384x14336x0 bfloat16 device",
+    "small": "forward 256x14336 bfloat16 calls",
+    "small, graph": "forward 256x14336 bfloat16 graph",
+    "block step": "both 4x2048x2048 bfloat16 device",
+    "mlp step": "both 8192x4096x14336 bfloat16 device",
+}
 CASE = Case(
     name="kernels/swiglu",
     question="What is left to win where the compiler is at the roofline: SwiGLU, GeGLU, and halves of one projection?",
