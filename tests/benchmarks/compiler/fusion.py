@@ -198,6 +198,10 @@ POINTS = {  # as pages name them
     "2 tensors": "forward 2x65536x1024 bfloat16 device",
     "8 tensors": "forward 8x65536x1024 bfloat16 device",
     "16 tensors": "forward 16x65536x1024 bfloat16 device",
+    "window of 16": "forward 16x8192x8192 float32 device",
+    "window of 2": "forward 2x8192x8192 float32 device",
+    "4 tensors": "forward 4x65536x1024 bfloat16 device",
+    "window of 4": "forward 4x8192x8192 float32 device",
 }
 CASE = Case(
     name="compiler/fusion",

@@ -22,6 +22,8 @@ LABELS = {
 POINTS = {  # as pages name them
     "100 tokens": "forward 8x100x4096 bfloat16 device",
     "513 tokens": "forward 8x513x4096 bfloat16 device",
+    "short": "forward 1x100x1024 bfloat16 device",
+    "1024 tokens": "forward 8x1024x4096 bfloat16 device",
 }
 
 

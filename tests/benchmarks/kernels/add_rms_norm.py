@@ -119,6 +119,13 @@ POINTS = {  # as pages name them
     "wider backward": "backward 4096x32768 bfloat16 device",
     "block": "forward 4x2048x2048 bfloat16 device",
     "block step": "both 4x2048x2048 bfloat16 device",
+    "odd backward": "backward 16384x9000 bfloat16 device",
+    "narrow backward": "backward 65536x1024 bfloat16 device",
+    "8k columns": "forward 16384x8192 bfloat16 device",
+    "odd": "forward 16384x9000 bfloat16 device",
+    "small": "forward 256x4096 bfloat16 graph",
+    "wider": "forward 4096x32768 bfloat16 device",
+    "wide": "forward 8192x16384 bfloat16 device",
 }
 CASE = Case(
     name="kernels/add-rms-norm",

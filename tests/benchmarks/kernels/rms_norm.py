@@ -104,9 +104,12 @@ POINTS = {  # as pages name them
     "odd": "forward 16384x9000 bfloat16 device",
     "odd backward": "backward 16384x9000 bfloat16 device",
     "small": "forward 256x4096 bfloat16 calls",
-    "small, graph": "forward 256x4096 bfloat16 graph",
     "block": "forward 4x2048x2048 bfloat16 device",
     "block step": "both 4x2048x2048 bfloat16 device",
+    "widest backward": "backward 1024x131072 bfloat16 device",
+    "narrow backward": "backward 65536x1024 bfloat16 device",
+    "wider": "forward 4096x32768 bfloat16 device",
+    "narrow": "forward 65536x1024 bfloat16 device",
 }
 CASE = Case(
     name="kernels/rms-norm",

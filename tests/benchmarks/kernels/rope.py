@@ -114,6 +114,13 @@ POINTS = {  # as pages name them
     "decode": "forward 8x1x32x8x128 bfloat16 graph",
     "block": "forward 4x2048x2048 bfloat16 device",
     "block step": "both 4x2048x2048 bfloat16 device",
+    "head dim 80 backward": "backward 16x4096x32x32x80 bfloat16 device",
+    "head dim 96 backward": "backward 16x4096x32x32x96 bfloat16 device",
+    "head dim 256 backward": "backward 8x8192x16x8x256 bfloat16 device",
+    "head dim 64 backward": "backward 8x8192x32x8x64 bfloat16 device",
+    "head dim 96": "forward 16x4096x32x32x96 bfloat16 device",
+    "head dim 256": "forward 8x8192x16x8x256 bfloat16 device",
+    "head dim 64": "forward 8x8192x32x8x64 bfloat16 device",
 }
 CASE = Case(
     name="kernels/rope",

@@ -95,11 +95,17 @@ POINTS = {  # as pages name them
     "widest": "forward 1024x131072 bfloat16 device",
     "widest backward": "backward 1024x131072 bfloat16 device",
     "small": "forward 256x4096 bfloat16 calls",
-    "small, graph": "forward 256x4096 bfloat16 graph",
     "small wider": "forward 256x32768 bfloat16 graph",
     "small widest": "forward 256x131072 bfloat16 calls",
     "block": "forward 4x2048x2048 bfloat16 device",
     "block step": "both 4x2048x2048 bfloat16 device",
+    "narrow backward": "backward 131072x1024 bfloat16 device",
+    "odd backward": "backward 16384x9000 bfloat16 device",
+    "typical backward": "backward 32768x4096 bfloat16 device",
+    "wide backward": "backward 8192x16384 bfloat16 device",
+    "narrow": "forward 131072x1024 bfloat16 device",
+    "odd": "forward 16384x9000 bfloat16 device",
+    "wide": "forward 8192x16384 bfloat16 device",
 }
 CASE = Case(
     name="kernels/softmax",

@@ -232,6 +232,8 @@ POINTS = {  # as pages name them
     "adam small table": "both 2x8192x4096x1024 float32 calls",
     "adam large table": "both 2x8192x128256x1024 float32 calls",
     "tied model": "both 1x8192x32000x1024 bfloat16 burst",
+    "small embedding": "both 1x1x256x32000x256 bfloat16 device",
+    "small positional": "both 2x1x256x32000x256 bfloat16 device",
 }
 CASE = Case(
     name="patterns/embeddings",

@@ -296,7 +296,6 @@ POINTS = {  # as pages name them
     "used again": "forward 2x16384x4096 bfloat16 device",
     "horizontal": "forward 3x16384x4096 bfloat16 device",
     "64 tensors": "forward 64x16x1024 bfloat16 calls",
-    "64 tensors, graph": "forward 64x16x1024 bfloat16 graph",
     "epilogue 512": "forward 512x16384x8192 bfloat16 device",
     "epilogue 4096": "forward 4096x16384x8192 bfloat16 device",
     "recompute step": "both 1x16384x4096 bfloat16 device",

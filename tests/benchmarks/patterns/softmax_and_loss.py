@@ -85,6 +85,7 @@ POINTS = {  # as pages name them
     "cross entropy": "both 3x8192x32000 bfloat16 device",
     "large cross entropy": "both 3x8192x128256 bfloat16 device",
     "small cross entropy": "both 3x256x4096 bfloat16 device",
+    "wide softmax": "both 1x8192x16384 bfloat16 device",
 }
 CASE = Case(
     name="patterns/softmax-and-loss",

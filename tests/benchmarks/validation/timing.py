@@ -100,7 +100,6 @@ LABELS = {
 POINTS = {  # as pages name them
     "small": "forward 1x16384 float32 device",
     "64 small kernels": "forward 64x16384 float32 device",
-    "64 small kernels, graph": "forward 64x16384 float32 graph",
     "fits in l2": "forward 1x4194304 float32 device",
     "large": "forward 1x134217728 float32 device",
     "zeros matmul": "forward 8192x0 bfloat16 burst",
