@@ -198,6 +198,21 @@ class Macros:
         where = replace(points.at(self._root, case or self._page.case, at, clock), variant=variant)
         return self._shown(numbers.measured(self._store, self._page.place, where, metric, over))
 
+    def _named(self, at: Names, case: str, clock: str = "") -> dict[str, Any]:
+        """What some named points share, and their shapes; nothing where none is named.
+
+        Raises:
+            PublishError: they differ in direction, dtype or clock.
+        """
+        found = [points.at(self._root, case or self._page.case, name, clock) for name in _list(at) if name]
+        shared = {(one.direction, one.dtype, one.mode) for one in found}
+        if len(shared) > 1:
+            raise PublishError(f"at: expected points of one direction, dtype and clock, got {', '.join(_list(at))}")
+        return {
+            **{name: value for one in shared for name, value in zip(("direction", "dtype", "mode"), one, strict=True)},
+            **({"shape": [str(one.shape) for one in found]} if found else {}),
+        }
+
     def _shown(self, quantity: Quantity) -> Shown:
         return Shown(quantity, self._page.evidence)
 
@@ -227,27 +242,37 @@ class Macros:
 
     def table(
         self,
-        case: str,
         metric: Names,
         variants: Names = (),
+        at: Names = (),
+        case: str = "",
         shape: Names = (),
         over: str | None = None,
         work: str = "",
+        clock: str = "",
         **where: Any,
     ) -> str:
-        """A table from records, see docs.publish.macros.tables.table; of several directions side by side."""
-        page, named = self._page, (_list(metric), _list(variants), _list(shape))
+        """A table from records, see docs.publish.macros.tables.table; of several directions side by side.
+
+        table(metric="time", variants=["eager", "compile"], at=["mlp", "decode"])
+        """
+        page, where = self._page, self._named(at, case, clock) | where
+        shapes = where.pop("shape", shape)
+        named = (_list(metric), _list(variants), _list(shapes))
         narrow = not isinstance(where.get("direction"), str | None)
 
         def drawn(title: str = "", **where: str) -> str:
-            at = Coordinates(case, **where)
-            return tables.table(self._store, page.place, page.evidence, at, *named, over, title, narrow, work)
+            where = Coordinates(case or page.case, **where)
+            return tables.table(self._store, page.place, page.evidence, where, *named, over, title, narrow, work)
 
         return page.put_html(_by_direction(drawn, where))
 
-    def chart(self, **spec: Any) -> str:
+    def chart(self, at: str = "", clock: str = "", **spec: Any) -> str:
         """A chart from records, see docs.publish.macros.charts.render; of several directions side by side."""
-        page = self._page
+        page, named = self._page, self._named(at, spec.get("case", ""), clock)
+        if named:
+            (named["shape"],) = named["shape"]
+        spec = {"case": page.case} | named | spec
         return page.put_html(
             _by_direction(lambda **one: charts.render(one, self._store, page.evidence, page.place), spec)
         )
@@ -257,10 +282,11 @@ class Macros:
         page = self._page
         return page.put_html(roofline.render(spec, self._store, page.evidence, page.place, self._root))
 
-    def gains(self, case: str, shape: Names) -> str:
-        """What a kernel gains, alone at some shapes and inside a compiled block, see docs.publish.macros.gains."""
-        page = self._page
-        return page.put_html(gains.of_one(self._store, page.place, page.evidence, case, _list(shape)))
+    def gains(self, at: Names, case: str = "") -> str:
+        """What a kernel gains, alone at some points and inside a compiled block, see docs.publish.macros.gains."""
+        page, case = self._page, case or self._page.case
+        shapes = self._named(at, case)["shape"]
+        return page.put_html(gains.of_one(self._store, page.place, page.evidence, case, shapes))
 
     def kernels(self, what: str) -> str:
         """All kernels beside each other: kernels("verdicts"), "typical", "worst" or "block"; see macros.gains."""
@@ -279,9 +305,10 @@ class Macros:
             return page.put_html(folklore.of_page(*shared, anchor, self.all()))
         return page.put_html(folklore.of_all(*shared, self.all()))
 
-    def losses(self, case: str) -> str:
+    def losses(self, case: str = "") -> str:
         """Every point of a case's grid at which ours is behind, see docs.publish.macros.losses."""
-        return self._page.put_html(losses.losses(self._store, self._page.place, self._page.evidence, case))
+        page = self._page
+        return page.put_html(losses.losses(self._store, page.place, page.evidence, case or page.case))
 
     def sweep(self, kernel: str, direction: str, shape: str, dtype: str = "bfloat16") -> str:
         """What a sweep tried at a point: sweep("softmax", direction="forward", shape="4096x32768")."""

@@ -206,6 +206,7 @@ POINTS = {  # as pages name them
     "4k columns": "forward 32768x4096 bfloat16 device",
     "geglu 4k columns": "forward 32768x4096x0 bfloat16 device",
     "wide": "forward 8192x28672 bfloat16 device",
+    "halves": "forward 16384x2x14336 bfloat16 device",
 }
 CASE = Case(
     name="kernels/swiglu",

@@ -399,6 +399,7 @@ POINTS = {  # as pages name them
     "cross attention forward": "forward 6x8x2048x16 bfloat16 device",
     "decode batch 1": "forward 7x1x8192x32 bfloat16 device",
     "decode batch 16": "forward 7x16x8192x32 bfloat16 device",
+    "decode batch 64": "forward 7x64x8192x32 bfloat16 device",
 }
 CASE = Case(
     name="patterns/attention-choose",
