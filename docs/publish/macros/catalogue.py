@@ -262,8 +262,8 @@ class Macros:
         narrow = not isinstance(where.get("direction"), str | None)
 
         def drawn(title: str = "", **where: str) -> str:
-            where = Coordinates(case or page.case, **where)
-            return tables.table(self._store, page.place, page.evidence, where, *named, over, title, narrow, work)
+            there = Coordinates(case or page.case, **where)
+            return tables.table(self._store, page.place, page.evidence, there, *named, over, title, narrow, work)
 
         return page.put_html(_by_direction(drawn, where))
 

@@ -31,7 +31,6 @@ from docs.publish import evidence, markup, palette, units
 from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Evidence, Quantity
 from docs.publish.macros import claims
-from docs.publish.macros.shown import plain
 from docs.publish.place import Place
 from docs.publish.records.measured import DIRECTIONS, MODES, Coordinates
 from docs.publish.records.store import Store
@@ -96,7 +95,7 @@ def entries(root: Path) -> list[Entry]:
     anchors = [entry.anchor for entry in found]
     if twice := {anchor for anchor in anchors if anchors.count(anchor) > 1}:
         raise PublishError(f"folklore: two entries have the id {twice.pop()!r}")
-    return plain(found)
+    return found
 
 
 def of_page(store: Store, place: Place, page: Evidence, root: Path, anchor: str, macros: Mapping[str, Callable]) -> str:
@@ -182,9 +181,9 @@ def _number(text: str, macros: Mapping[str, Callable]) -> Quantity:
     """What an expression gives, such as value(...) or captured_value(...)."""
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)
     found = environment.compile_expression(text, undefined_to_none=False)(**macros)
-    if not isinstance(plain(found), Quantity):
+    if not isinstance(found, Quantity):
         raise PublishError(f"numbers: expected value(...) or captured_value(...), got {text!r}")
-    return plain(found)
+    return found
 
 
 def _measured(tested: list[Tested]) -> str:

@@ -1,6 +1,7 @@
 """A number that a page prints, or hands to another macro: {{ gpu("ours", "typical") }}, {{ bound(..., gpu(...)) }}."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from docs.publish.evidence import Evidence, Quantity
 
@@ -21,6 +22,6 @@ class Shown:
         return self.quantity.value
 
 
-def plain(given: object) -> object:
+def plain(given: Any) -> Any:
     """What another macro computes with: a quantity where one is shown, anything else as it is."""
     return given.quantity if isinstance(given, Shown) else given
