@@ -72,6 +72,10 @@ LABELS = {
     "compile-draft": {"label": "first draft, compiled", "role": "compile-max"},
     "compile": {"label": "better design, compiled", "short": "better, compiled", "role": "compile"},
 }
+POINTS = {  # as pages name them
+    "small": "forward 512x8x4x128 bfloat16 calls",
+    "large": "forward 2048x16x8x1024 bfloat16 sustained",
+}
 CASE = Case(
     name="first-speedup",
     question="How much faster does a transformer block get without changing what it computes?",

@@ -3,8 +3,9 @@
 What a benchmark's rows reach is narrower (reached.py). The hash is of syntax trees without docstrings, in CUDA C++ of
 tokens, so comments, formatting and prose do not count, and it does not depend on the Python version (`ast.dump` does).
 What a case file says for readers and for tests does not count either: LABELS, how its variants are called and coloured,
-and CHECK_AT, where tests try its wrong results. Nothing that is measured depends on them. So that nothing else can be
-there, each is left out only if it is a literal, assigned once, and the file does not name it again.
+POINTS, how its points are called, and CHECK_AT, where tests try its wrong results. Nothing that is measured depends on
+them. So that nothing else can be there, each is left out only if it is a literal, assigned once, and the file does not
+name it again.
 """
 
 import ast
@@ -19,7 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 LABELS = "LABELS"
 # By directions, small shapes, one for each way in which the case makes its inputs: {"forward both": [{"rows": 64}]}
 CHECK_AT = "CHECK_AT"
-UNMEASURED = (LABELS, CHECK_AT)
+# By the name that pages use: {"decode": "forward 4x8x1024x1024 bfloat16 calls"}, direction, shape, dtype and main clock
+POINTS = "POINTS"
+UNMEASURED = (LABELS, CHECK_AT, POINTS)
 
 
 def digest_texts(texts: Iterable[tuple[str, str]]) -> str:
@@ -66,6 +69,15 @@ def check_at(path: Path) -> dict[str, list[dict[str, int]]]:
     return _stated(path, CHECK_AT)
 
 
+def points(path: Path) -> dict[str, str]:
+    """The POINTS of a case file; empty if it has none.
+
+    Raises:
+        ValueError: they are no literals, or used for something else.
+    """
+    return _stated(path, POINTS)
+
+
 def _stated(path: Path, name: str) -> dict:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     if (assignment := _unmeasured(tree, name)) is not None:
@@ -91,7 +103,7 @@ def _measured(tree: ast.Module) -> ast.Module:
 
 
 def _unmeasured(tree: ast.Module, name: str) -> ast.Assign | None:
-    """The assignment of LABELS or CHECK_AT in a case file; None where it may hold more than that."""
+    """The assignment of one of UNMEASURED in a case file; None where it may hold more than that."""
     assigned = {" = ".join(map(ast.unparse, node.targets)): node for node in tree.body if isinstance(node, ast.Assign)}
     uses = sum(isinstance(node, ast.Name) and node.id == name for node in ast.walk(tree))
     if name not in assigned or "CASE" not in assigned or uses > 1:

@@ -96,8 +96,8 @@ WHERE = 'case="kernels/add", shape="8x4"'
 PAGES = {
     "index.md": f'# Add\n\nOurs is {{{{ claim("ours", "slower", "compile", {WHERE}, text="behind") }}}}.\n',
     "more.md": f'# More\n\n{{{{ claim("ours", "faster", "quack", {WHERE}) }}}}Ours leads.\n\n'
-    f'{{% set ours, eager = value(variant="ours", metric="time", {WHERE}), '
-    f'value(variant="eager", metric="time", {WHERE}) %}}{{{{ claim(ours, "more", eager) }}}}\n',
+    f'{{% set ours, eager = number(variant="ours", metric="time", {WHERE}), '
+    f'number(variant="eager", metric="time", {WHERE}) %}}{{{{ claim(ours, "more", eager) }}}}\n',
 }
 
 

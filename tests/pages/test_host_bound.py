@@ -86,7 +86,7 @@ def test_from_five_machines_on_a_host_bound_number_is_a_range(root: Path):
     assert "5 machines. Their median is 45.0 µs" in entry["meaning"] and f'title="{entry["meaning"]}"' in html
     html, _ = rendered('{{ number("kernels/add", "ours", "speedup", over="eager", mode="calls") }}', root)
     assert "1.00 to 2.25×</a>" in html, "the ratio within each run, not of the ranges"
-    html, page = rendered('{{ calc("2 * t", unit="us", t=value("kernels/add", "ours", "time", mode="calls")) }}', root)
+    html, page = rendered('{{ calc("2 * t", unit="us", t=number("kernels/add", "ours", "time", mode="calls")) }}', root)
     assert ">90.0 µs</a>" in html and page.evidence.entries["e1"]["inputs"][0]["value"] == "45.0 µs, of 35 to 61 µs"
 
 
@@ -203,7 +203,7 @@ def test_a_number_that_only_a_busy_machine_has_is_marked_and_no_chart_draws_it(r
     assert "4.00 ms <small>busy</small></a>" in html and page.evidence.stale, "a release is told"
     assert page.evidence.entries["e1"]["busy"] == f"This machine was busy ({STOLEN}); measure again."
     for macro in (
-        'calc("2 * t", unit="us", t=value("kernels/add", "ours", "time"))',
+        'calc("2 * t", unit="us", t=number("kernels/add", "ours", "time"))',
         'claim("ours", "slower", "eager", case="kernels/add", text="slower")',
     ):
         html, page = rendered(f"{{{{ {macro} }}}}", root)

@@ -35,9 +35,7 @@ def calc(place: Place, expression: str, unit: str, inputs: dict[str, Input]) -> 
         raise unknown("calc: unit", unit, units.NAMED)
     for name, given in inputs.items():
         if not isinstance(given, (int, Quantity)) or isinstance(given, bool):
-            raise PublishError(
-                f"calc: {name}: expected a whole number, value(), ceiling_value() or datasheet_value(); got {given!r}"
-            )
+            raise PublishError(f"calc: {name}: expected a whole number or a macro's number, got {given!r}")
     tree = _parsed(expression)
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - FUNCTIONS.keys()
     for name in sorted(used - inputs.keys()):

@@ -1,6 +1,9 @@
 """What a page can call: each macro is a method of `Macros`."""
 
+import contextlib
+import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from docs.publish.macros import (
     ladder,
     losses,
     numbers,
+    points,
     questions,
     suite,
     sweeps,
@@ -27,8 +31,9 @@ from docs.publish.macros import (
 )
 from docs.publish.macros.calc import Input, calc
 from docs.publish.macros.charts import roofline
-from docs.publish.macros.claims import Side
+from docs.publish.macros.claims import EVERY, Side
 from docs.publish.macros.page import Page
+from docs.publish.macros.shown import Shown, plain
 from docs.publish.records.captures import Captures
 from docs.publish.records.measured import Coordinates
 from docs.publish.records.store import Store
@@ -46,56 +51,120 @@ class Macros:
         self._captures = captures
         self._page = page
 
-    def number(self, case: str, variant: str, metric: str, **where: Any) -> str:
-        """A measured number: number("kernels/rms-norm", "ours", "share", shape="32768x4096", direction="backward")."""
-        return self._page.evidence.show(self.value(case, variant, metric, **where))
+    # ---- numbers ------------------------------------------------------------------------------------------------
 
-    def ceiling(self, name: str, mode: str | None = None, **where: Any) -> str:
+    def gpu(self, variant: str, at: str, case: str = "", clock: str = "gpu") -> Shown:
+        """GPU time of a variant at a named point of the page's case: gpu("compile", "decode")."""
+        return self._measured("time", variant, at, case, clock)
+
+    def wall(self, variant: str, at: str, case: str = "") -> Shown:
+        """Wall clock of a call: wall("compile", "decode")."""
+        return self._measured("time", variant, at, case, "wall")
+
+    def gain(self, variant: str, over: str, at: str, case: str = "", clock: str = "") -> Shown:
+        """By how much a variant is faster than another: gain("reduce-overhead", over="compile", at="decode")."""
+        return self._measured("speedup", variant, at, case, clock, over)
+
+    def memory(self, variant: str, at: str, case: str = "", clock: str = "") -> Shown:
+        """Peak memory of a call."""
+        return self._measured("memory", variant, at, case, clock)
+
+    def launches(self, variant: str, at: str, case: str = "", clock: str = "") -> Shown:
+        """How many kernels a call launches."""
+        return self._measured("kernels", variant, at, case, clock)
+
+    def share(self, variant: str, at: str, case: str = "", clock: str = "") -> Shown:
+        """Bandwidth as a share of the ceiling that was measured in the same run."""
+        return self._measured("share", variant, at, case, clock)
+
+    def bandwidth(self, variant: str, at: str, case: str = "", clock: str = "") -> Shown:
+        """Bytes that have to be moved, per second."""
+        return self._measured("bandwidth", variant, at, case, clock)
+
+    def rate(self, variant: str, at: str, case: str = "", clock: str = "") -> Shown:
+        """Floating-point operations per second."""
+        return self._measured("rate", variant, at, case, clock)
+
+    def peak(self, variant: str, at: str, case: str = "", clock: str = "") -> Shown:
+        """The rate as a share of the peak of matmuls that was measured in the same run."""
+        return self._measured("rate_share", variant, at, case, clock)
+
+    def error(self, variant: str, at: str, case: str = "", clock: str = "") -> Shown:
+        """The largest difference from float64."""
+        return self._measured("error", variant, at, case, clock)
+
+    def build(self, variant: str, at: str, case: str = "", clock: str = "") -> Shown:
+        """Seconds to build a variant with empty caches."""
+        return self._measured("build", variant, at, case, clock)
+
+    def number(self, case: str, variant: str, metric: str, over: str | None = None, **where: Any) -> Shown:
+        """Any metric of METRICS at a point that has no name: number("kernels/rope", "ours", "registers", shape=...)."""
+        place = self._page.place
+        return self._shown(numbers.measured(self._store, place, Coordinates(case, variant, **where), metric, over))
+
+    def ceiling(self, name: str, mode: str | None = None, **where: str) -> Shown:
         """A measured ceiling: ceiling("copy"), ceiling("bfloat16", "burst")."""
-        return self._page.evidence.show(self.ceiling_value(name, mode, **where))
+        return self._shown(numbers.ceiling(self._store, self._page.place, name, mode, Coordinates(**where)))
 
-    def datasheet(self, device: str, figure: str) -> str:
+    def datasheet(self, device: str, figure: str) -> Shown:
         """What the vendor states: datasheet("NVIDIA H200", "bandwidth")."""
-        return self._page.evidence.show(self.datasheet_value(device, figure))
+        return self._shown(numbers.datasheet(device, figure))
 
-    def machine(self, fact: str, **where: str) -> str:
+    def machine(self, fact: str, **where: str) -> Shown:
         """What a machine's driver reports: machine("memory")."""
-        return self._page.evidence.show(self.machine_value(fact, **where))
+        return self._shown(numbers.machine(self._store, self._page.place, fact, Coordinates(**where)))
 
-    def captured(self, name: str, *line: str, which: int = 1) -> str:
+    def captured(self, name: str, *line: str, which: int = 1) -> Shown:
         """A number that a script printed: captured("compiler/modes/table", "decode", "max-autotune", which=4)."""
-        return self._page.evidence.show(self.captured_value(name, *line, which=which))
-
-    def calc(self, expression: str, unit: str, **inputs: Input) -> str:
-        """Worked arithmetic: calc("2 * rows * width / copy", unit="us", rows=8, width=2, copy=ceiling_value(...))."""
-        return self._page.evidence.show(calc(self._page.place, expression, unit, inputs))
-
-    def value(self, case: str, variant: str, metric: str, over: str | None = None, **where: str) -> Quantity:
-        """A measured number as an input of calc()."""
-        return numbers.measured(self._store, self._page.place, Coordinates(case, variant, **where), metric, over)
-
-    def ceiling_value(self, name: str, mode: str | None = None, **where: str) -> Quantity:
-        """A measured ceiling as an input of calc()."""
-        return numbers.ceiling(self._store, self._page.place, name, mode, Coordinates(**where))
-
-    def machine_value(self, fact: str, **where: str) -> Quantity:
-        """What a machine's driver reports as an input of calc()."""
-        return numbers.machine(self._store, self._page.place, fact, Coordinates(**where))
-
-    def captured_value(self, name: str, *line: str, which: int = 1) -> Quantity:
-        """A number that a script printed, as an input of calc(): captured_value("compiler/modes/table", "mlp")."""
         capture = self._captures.named(name)
-        return capture_blocks.number(self._captures, capture, self._page.place, list(line), which)
+        return self._shown(capture_blocks.number(self._captures, capture, self._page.place, list(line), which))
 
-    def datasheet_value(self, device: str, figure: str) -> Quantity:
-        """A datasheet's figure as an input of calc()."""
-        return numbers.datasheet(device, figure)
+    def calc(self, expression: str, unit: str, **inputs: Input | Shown) -> Shown:
+        """Worked arithmetic: calc("2 * rows * width / copy", unit="us", rows=8, width=2, copy=ceiling("copy"))."""
+        given = {name: plain(value) for name, value in inputs.items()}
+        return self._shown(calc(self._page.place, expression, unit, given))
+
+    # ---- statements ---------------------------------------------------------------------------------------------
+
+    def holds(
+        self, statement: str, at: str = "", case: str = "", clock: str = "", by: float | None = None, **sides: Shown
+    ) -> str:
+        """Nothing, or a stop of the build where the records contradict: see docs.publish.macros.claims.
+
+        Where this machine's own records contradict, the page says so.
+
+        holds("compile, graph faster than eager", at="decode, norms"), holds("a less than b", a=gpu(...), b=wall(...))
+        """
+        page, case = self._page, case or self._page.case
+        ones, relation, others = claims.parsed(statement)
+        named = {name: plain(side) for name, side in sides.items()}
+        rest = [named.get(other, other) for other in others]
+        places = points.several(self._root, case, at, clock) if at else [Coordinates(case)]
+        found = [
+            self._verdict(where, named.get(one, one), relation, rest, [where.shape or EVERY], by)
+            for one, where in itertools.product(ones, places)
+        ]
+        against = [line for verdict in found for line in verdict.against]
+        note = "" if sides else self._not_here(ones, relation, others, places, by)
+        stale = any(verdict.stale for verdict in found)
+        return page.put_claim(f"holds {statement!r}, at {at!r}", "", against, stale) + note
+
+    def _not_here(
+        self, ones: list[str], relation: str, others: list[str], places: list[Coordinates], by: float | None
+    ) -> str:
+        """A note where what holds on the published machine does not hold on this one, at points that both measured."""
+        for one, where, slug in itertools.product(ones, places, self._store.here):
+            here = replace(where, machine=slug)
+            with contextlib.suppress(PublishError):
+                if claims.verdict(self._store, here, one, relation, others, [where.shape or EVERY], by).against:
+                    return ' <small class="rp-badge">not so on this machine</small>'
+        return ""
 
     def claim(
         self,
-        side: Side,
+        side: Side | Shown,
         relation: str,
-        *others: Side,
+        *others: Side | Shown,
         text: str = "",
         case: str | None = None,
         shape: Names = (),
@@ -106,13 +175,47 @@ class Macros:
 
         claim("ours", "faster", "all", case="kernels/softmax", shape="every", direction="backward", text="ahead of all")
         """
-        at, page = Coordinates(case, **where), self._page
-        what = claims.words(side, relation, others, at, text)
+        one, *rest = map(plain, (side, *others))
+        at = Coordinates(case, **where)
+        found = self._verdict(at, one, relation, rest, _list(shape), margin)
+        return self._page.put_claim(claims.words(one, relation, rest, at, text), text, found.against, found.stale)
+
+    def _verdict(
+        self,
+        at: Coordinates,
+        side: Side,
+        relation: str,
+        others: Sequence[Side],
+        shapes: Sequence[str],
+        margin: float | None,
+    ) -> claims.Verdict:
+        """What cannot be compared is as wrong as what does not hold, and stands in the same list."""
         try:
-            found = claims.verdict(self._store, at, side, relation, others, _list(shape), margin)
+            return claims.verdict(self._store, at, side, relation, others, shapes, margin)
         except PublishError as error:
-            found = claims.Verdict([str(error)])
-        return page.put_claim(what, text, found.against, found.stale)
+            return claims.Verdict([str(error)])
+
+    def _measured(self, metric: str, variant: str, at: str, case: str, clock: str, over: str | None = None) -> Shown:
+        where = replace(points.at(self._root, case or self._page.case, at, clock), variant=variant)
+        return self._shown(numbers.measured(self._store, self._page.place, where, metric, over))
+
+    def _named(self, at: Names, case: str, clock: str = "") -> dict[str, Any]:
+        """What some named points share, and their shapes; nothing where none is named.
+
+        Raises:
+            PublishError: they differ in direction, dtype or clock.
+        """
+        found = [points.at(self._root, case or self._page.case, name, clock) for name in _list(at) if name]
+        shared = {(one.direction, one.dtype, one.mode) for one in found}
+        if len(shared) > 1:
+            raise PublishError(f"at: expected points of one direction, dtype and clock, got {', '.join(_list(at))}")
+        return {
+            **{name: value for one in shared for name, value in zip(("direction", "dtype", "mode"), one, strict=True)},
+            **({"shape": [str(one.shape) for one in found]} if found else {}),
+        }
+
+    def _shown(self, quantity: Quantity) -> Shown:
+        return Shown(quantity, self._page.evidence)
 
     def tried(
         self,
@@ -140,27 +243,37 @@ class Macros:
 
     def table(
         self,
-        case: str,
         metric: Names,
         variants: Names = (),
+        at: Names = (),
+        case: str = "",
         shape: Names = (),
         over: str | None = None,
         work: str = "",
+        clock: str = "",
         **where: Any,
     ) -> str:
-        """A table from records, see docs.publish.macros.tables.table; of several directions side by side."""
-        page, named = self._page, (_list(metric), _list(variants), _list(shape))
+        """A table from records, see docs.publish.macros.tables.table; of several directions side by side.
+
+        table(metric="time", variants=["eager", "compile"], at=["mlp", "decode"])
+        """
+        page, where = self._page, self._named(at, case, clock) | where
+        shapes = where.pop("shape", shape)
+        named = (_list(metric), _list(variants), _list(shapes))
         narrow = not isinstance(where.get("direction"), str | None)
 
         def drawn(title: str = "", **where: str) -> str:
-            at = Coordinates(case, **where)
-            return tables.table(self._store, page.place, page.evidence, at, *named, over, title, narrow, work)
+            there = Coordinates(case or page.case, **where)
+            return tables.table(self._store, page.place, page.evidence, there, *named, over, title, narrow, work)
 
         return page.put_html(_by_direction(drawn, where))
 
-    def chart(self, **spec: Any) -> str:
+    def chart(self, at: str = "", clock: str = "", **spec: Any) -> str:
         """A chart from records, see docs.publish.macros.charts.render; of several directions side by side."""
-        page = self._page
+        page, named = self._page, self._named(at, spec.get("case", ""), clock)
+        if named:
+            (named["shape"],) = named["shape"]
+        spec = {"case": page.case} | named | spec
         return page.put_html(
             _by_direction(lambda **one: charts.render(one, self._store, page.evidence, page.place), spec)
         )
@@ -170,10 +283,11 @@ class Macros:
         page = self._page
         return page.put_html(roofline.render(spec, self._store, page.evidence, page.place, self._root))
 
-    def gains(self, case: str, shape: Names) -> str:
-        """What a kernel gains, alone at some shapes and inside a compiled block, see docs.publish.macros.gains."""
-        page = self._page
-        return page.put_html(gains.of_one(self._store, page.place, page.evidence, case, _list(shape)))
+    def gains(self, at: Names, case: str = "") -> str:
+        """What a kernel gains, alone at some points and inside a compiled block, see docs.publish.macros.gains."""
+        page, case = self._page, case or self._page.case
+        shapes = self._named(at, case)["shape"]
+        return page.put_html(gains.of_one(self._store, page.place, page.evidence, case, shapes))
 
     def kernels(self, what: str) -> str:
         """All kernels beside each other: kernels("verdicts"), "typical", "worst" or "block"; see macros.gains."""
@@ -192,9 +306,10 @@ class Macros:
             return page.put_html(folklore.of_page(*shared, anchor, self.all()))
         return page.put_html(folklore.of_all(*shared, self.all()))
 
-    def losses(self, case: str) -> str:
+    def losses(self, case: str = "") -> str:
         """Every point of a case's grid at which ours is behind, see docs.publish.macros.losses."""
-        return self._page.put_html(losses.losses(self._store, self._page.place, self._page.evidence, case))
+        page = self._page
+        return page.put_html(losses.losses(self._store, page.place, page.evidence, case or page.case))
 
     def sweep(self, kernel: str, direction: str, shape: str, dtype: str = "bfloat16") -> str:
         """What a sweep tried at a point: sweep("softmax", direction="forward", shape="4096x32768")."""
@@ -274,11 +389,11 @@ class Macros:
 
         return reference(self._captures, name, at, function, **what)
 
-    def compiled_value(self, name: str, at: str, function: str, fact: str) -> Quantity:
-        """A counted fact of a compiled kernel as an input of calc()."""
+    def counted(self, name: str, at: str, function: str, fact: str) -> Shown:
+        """A counted fact of a compiled kernel, to compute with."""
         from docs.publish.compiled.references import counted
 
-        return counted(self._captures, name, at, function, fact)
+        return self._shown(counted(self._captures, name, at, function, fact))
 
     def _captured(self, capture: capture_blocks.Capture, lines: str, title: str, columns: bool = False) -> str:
         page = self._page

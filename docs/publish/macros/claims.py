@@ -29,6 +29,11 @@ RELATIONS: dict[str, Callable[[float, float, float], bool]] = {
     "level": lambda one, other, margin: max(one, other) <= min(one, other) * (1 + margin),
 }
 RELATIONS |= {"less": RELATIONS["faster"], "more": RELATIONS["slower"]}
+SAID = {  # how a statement says a relation
+    **{f"{name} than": name for name in RELATIONS if name != "level"},
+    "as fast as": "level",
+    "level with": "level",
+}
 MARGINS = {"level": LEVEL, "no faster": LEVEL, "no slower": LEVEL}
 
 
@@ -81,6 +86,20 @@ def verdict(
         for beside in _runs(store, replace(at, shape=shape), {side, *others} - {ALL}):
             _of_variants(found, beside, side, relation, others, margin)
     return found
+
+
+def parsed(statement: str) -> tuple[list[str], str, list[str]]:
+    """The sides of "compile, graph faster than eager": those on the left, the relation, those on the right.
+
+    Raises:
+        PublishError: it says no relation of SAID.
+    """
+    for said in sorted(SAID, key=len, reverse=True):
+        ones, found, others = statement.partition(f" {said} ")
+        if found:
+            left, right = ([name.strip() for name in names.split(",")] for names in (ones, others))
+            return left, SAID[said], right
+    raise PublishError(f"holds: expected sides with one of {', '.join(SAID)} between them, got {statement!r}")
 
 
 def _every_shape(store: Store, at: Coordinates, side: str) -> list[str]:

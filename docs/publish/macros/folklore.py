@@ -219,9 +219,9 @@ def _number(shared: Words, own: str | Words, macros: Mapping[str, Callable]) -> 
     words = {**shared, **mine}
     if "output" in words:
         lines = words["line"] if isinstance(words["line"], list) else [words["line"]]
-        return macros["captured_value"](words["output"], *map(str, lines), which=words.get("which", 1))
+        return macros["captured"](words["output"], *map(str, lines), which=words.get("which", 1)).quantity
     where = {key: words[key] for key in ("shape", "direction", "mode", "machine") if key in words}
-    return macros["value"](words["case"], words["variant"], words.get("metric", "time"), **where)
+    return macros["number"](words["case"], words["variant"], words.get("metric", "time"), **where).quantity
 
 
 def _measured(tested: list[Tested]) -> str:

@@ -14,6 +14,7 @@ class Page:
     """What a page's macros left behind.
 
     Attributes:
+        case: of the numbers that name none.
         evidence: of its numbers.
         broken: its claims that the records contradict, a line each.
         markdown: blocks of Markdown, to stand where their placeholders are before Markdown is converted.
@@ -21,6 +22,7 @@ class Page:
     """
 
     place: Place
+    case: str = ""
     evidence: Evidence = field(default_factory=Evidence)
     broken: list[str] = field(default_factory=list)
     markdown: list[str] = field(default_factory=list)

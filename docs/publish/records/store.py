@@ -25,6 +25,7 @@ class Store:
 
     Attributes:
         machines: the machines' slugs with their names, the published default first, this machine last.
+        here: the slugs of this machine.
     """
 
     def __init__(self, published: Iterable[Record], local: Iterable[Record] = (), root: Path = ROOT):
@@ -32,10 +33,10 @@ class Store:
         taken = {record.machine["slug"] for record in known}
         unpublished = [_as_local(record, taken) for record in sorted(local, key=_age)]
         self.records = [*known, *unpublished]
-        local_slugs = {record.machine["slug"] for record in unpublished}
+        self.here = {record.machine["slug"] for record in unpublished}
         names = {record.machine["slug"]: record.machine["name"] for record in self.records}
         self.machines = dict(
-            sorted(names.items(), key=lambda item: (item[0] != PUBLISHED_MACHINE, item[0] in local_slugs))
+            sorted(names.items(), key=lambda item: (item[0] != PUBLISHED_MACHINE, item[0] in self.here))
         )
         rows = _measured([row for record in self.records for row in record.rows], root)
         self._code = {(row.machine, row.case): row.row.sources.code for row in rows}  # of the newest run of each case

@@ -192,7 +192,9 @@ def on_page_markdown(markdown: str, *, page: MkDocsPage, config: MkDocsConfig, f
         page.meta.update(notebooks.front_matter(script), search={"exclude": True})
         page.meta["notebook"] = f"../scripts/{script.name}", f"{script.stem}.ipynb"
         return markdown
-    ours = Page(place(config, page.file.src_uri, page.url))
+    ours = Page(
+        place(config, page.file.src_uri, page.url), page.meta.get("case", page.file.src_uri.removesuffix(".md"))
+    )
     current.pages[page.file.src_uri] = ours
     macros = Macros(current.store, current.captures, ours, current.root)
     front_matter = page.file.content_string.removesuffix("\n").rpartition(markdown.rstrip("\n"))[0]

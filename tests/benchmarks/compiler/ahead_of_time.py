@@ -115,6 +115,11 @@ LABELS = {
     "graph": {"label": "CUDA graph", "short": "graph", "role": "graph"},
     "package": {"label": "package, loaded", "short": "package", "role": "rewrite-2"},
 }
+POINTS = {  # as pages name them
+    "batch 1": "forward 1x64x1024x4 bfloat16 calls",
+    "batch 5": "forward 5x64x1024x4 bfloat16 device",
+    "batch 64": "forward 64x64x1024x4 bfloat16 device",
+}
 CASE = Case(
     name="compiler/ahead-of-time",
     question="What does a call of a loaded package cost beside eager PyTorch and torch.compile, at any batch?",

@@ -109,6 +109,12 @@ LABELS = {
     "library": {"label": "kernel, Library", "short": "Library", "role": "ours"},
     "cast": {"label": "triton_op, eps cast to fp32", "short": "triton_op, cast", "role": "ours"},
 }
+POINTS = {  # as pages name them
+    "operator": "forward 1x64x1024 float32 calls",
+    "operator with gradients": "forward 2x64x1024 float32 calls",
+    "small block": "forward 1x128x1024 float32 calls",
+    "large block": "forward 1x8192x4096 bfloat16 device",
+}
 CASE = Case(
     name="compiler/custom-kernels",
     question="What does a Triton kernel in a compiled block cost, by the way in which it is registered?",

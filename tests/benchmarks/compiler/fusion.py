@@ -196,6 +196,22 @@ LABELS = {
     "kept": {"label": "compile, kept in memory", "short": "kept", "role": "rewrite"},
     "apart": {"label": "compile, one by one", "short": "one by one", "role": "rewrite"},
 }
+POINTS = {  # as pages name them
+    "gated": "forward 1x16384x4096 bfloat16 device",
+    "normed": "forward 2x16384x4096 bfloat16 device",
+    "scaled": "forward 3x16384x4096 bfloat16 device",
+    "balanced": "forward 4x16384x4096 bfloat16 device",
+    "activated": "forward 6x16384x4096 bfloat16 device",
+    "by head": "forward 7x16384x4096 bfloat16 device",
+    "window of 8": "forward 8x8192x8192 float32 device",
+    "2 tensors": "forward 2x65536x1024 bfloat16 device",
+    "8 tensors": "forward 8x65536x1024 bfloat16 device",
+    "16 tensors": "forward 16x65536x1024 bfloat16 device",
+    "window of 16": "forward 16x8192x8192 float32 device",
+    "window of 2": "forward 2x8192x8192 float32 device",
+    "4 tensors": "forward 4x65536x1024 bfloat16 device",
+    "window of 4": "forward 4x8192x8192 float32 device",
+}
 CASE = Case(
     name="compiler/fusion",
     question="What does each fusion save as a function grows, and when has the compiler fused too much?",

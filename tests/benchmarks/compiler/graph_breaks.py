@@ -19,6 +19,10 @@ LABELS = {
     "four-breaks": {"label": "compile, four breaks", "short": "four breaks", "role": "rewrite-2"},
     "loop": {"label": "compile, a break in a loop", "short": "in a loop", "role": "other"},
 }
+POINTS = {  # as pages name them
+    "small": "forward 64x256 bfloat16 calls",
+    "large": "forward 16384x2048 bfloat16 device",
+}
 
 
 def points(device: torch.device) -> Iterable[Point]:

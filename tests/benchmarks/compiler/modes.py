@@ -143,6 +143,14 @@ LABELS = {
     "no-epilogue-fusion": {"label": "every knob, no epilogue fusion", "short": "no epilogues", "role": "rewrite"},
     "freezing": {"label": "freezing", "short": "freezing", "role": "rewrite"},
 }
+POINTS = {  # as pages name them
+    "mlp": "forward 4x256x512 bfloat16 calls",
+    "block": "forward 1x4x128x512 bfloat16 calls",
+    "wide": "forward 1x8x1024x2048 bfloat16 calls",
+    "decode": "forward 4x8x1024x1024 bfloat16 calls",
+    "norms": "forward 8x1024x4096 bfloat16 device",
+    "conv": "forward 4x32x128x28 bfloat16 calls",
+}
 CASE = Case(
     name="compiler/modes",
     question="What does each mode of torch.compile save on the GPU, and what of it does a caller see?",

@@ -20,6 +20,12 @@ LABELS = {
     "unbacked": {"label": "unbacked", "short": "unbacked", "role": "peer-2"},
     "padded": {"label": "padded to a power of two", "short": "padded", "role": "rewrite-2"},
 }
+POINTS = {  # as pages name them
+    "100 tokens": "forward 8x100x4096 bfloat16 device",
+    "513 tokens": "forward 8x513x4096 bfloat16 device",
+    "short": "forward 1x100x1024 bfloat16 device",
+    "1024 tokens": "forward 8x1024x4096 bfloat16 device",
+}
 
 
 def points(device: torch.device) -> Iterable[Point]:

@@ -136,6 +136,21 @@ CHECK_AT = {
     ],
 }
 LABELS = {"script": {"label": "torch.jit.script", "short": "script", "role": "rewrite-2"}}
+POINTS = {  # as pages name them
+    "rms norm": "forward 1x16384x4096 bfloat16 device",
+    "rms norm step": "both 1x16384x4096 bfloat16 device",
+    "small rms norm": "forward 1x256x1024 bfloat16 calls",
+    "swiglu": "forward 2x16384x4096 bfloat16 device",
+    "swiglu step": "both 2x16384x4096 bfloat16 device",
+    "small swiglu": "forward 2x256x1024 bfloat16 calls",
+    "masked softmax": "forward 3x16384x4096 bfloat16 device",
+    "small masked softmax": "forward 3x256x1024 bfloat16 calls",
+    "rope": "forward 4x16384x1024 bfloat16 device",
+    "small rope": "forward 4x256x1024 bfloat16 calls",
+    "block": "forward 5x16384x1024 bfloat16 device",
+    "block step": "both 5x16384x1024 bfloat16 device",
+    "small block": "forward 5x256x1024 bfloat16 calls",
+}
 CASE = Case(
     name="compiler/torchscript",
     question="Where does TorchScript stand today beside eager PyTorch and torch.compile?",

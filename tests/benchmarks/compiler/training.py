@@ -249,6 +249,9 @@ LABELS = {
     "autocast-outside": {"label": "autocast outside", "role": "other-2"},
     "compiled-autograd": {"label": "compiled autograd", "role": "other-2"},
 }
+POINTS = {  # as pages name them
+    "step": "both 2x2048x8192x8x2048 bfloat16 sustained",
+}
 CASE = Case(
     name="compiler/training",
     question="What does each choice around a compiled training step do to its time and to its peak memory?",

@@ -111,6 +111,13 @@ CHECK_AT = {
     "forward both": [{"operations": 6, "rows": 64, "columns": 1024}],
     "forward": [{"operations": 1, "rows": 64, "columns": 1024}],
 }
+POINTS = {  # as pages name them
+    "large": "forward 6x65536x1024 bfloat16 device",
+    "large step": "both 6x65536x1024 bfloat16 device",
+    "wide": "forward 6x4096x16384 bfloat16 device",
+    "small": "forward 6x64x1024 bfloat16 calls",
+    "one operation": "forward 1x64x1024 bfloat16 calls",
+}
 CASE = Case(
     name="compiler/what-compile-does",
     question="What does fusing six operations into one kernel save, and at which size does it start to?",

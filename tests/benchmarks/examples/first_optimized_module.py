@@ -115,6 +115,11 @@ LABELS = {  # the steps have the names that they have on the start page
     "compile": {"label": "better design, compiled", "short": "better, compiled", "role": "compile"},
     "package": {"label": "package, loaded", "short": "package", "role": "rewrite-2"},
 }
+POINTS = {  # as pages name them
+    "64 accounts": "forward 64x64x256 float32 calls",
+    "unrolled": "forward 64x64x256x64 float32 calls",
+    "4096 accounts": "forward 4096x64x256 float32 burst",
+}
 CASE = Case(
     name="examples/first-optimized-module",
     question="What is each step from a draft to a shipped package worth, for one small module?",

@@ -357,6 +357,12 @@ LABELS = {
     "flash": {"label": "FlashAttention", "role": "peer-2"},
     "masked": {"label": "with a mask", "role": "other"},
 }
+POINTS = {  # as pages name them
+    "step": "both 4x4096x16x2048x128256 bfloat16 sustained",
+    "traced": "both 4x4096x16x2048x128256x1 bfloat16 sustained",
+    "attention": "both 4x4096x32x8x64 bfloat16 sustained",
+    "two layers": "both 2x4096x2x2048x8192 bfloat16 calls",
+}
 CASE = Case(
     name="examples/llama",
     question="What is each step from the library's Llama to the fastest training step worth, in time and in memory?",

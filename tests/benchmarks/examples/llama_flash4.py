@@ -101,6 +101,9 @@ LABELS = {
     "flash4-wide": {"label": "FlashAttention 4, the loss in one piece", "short": "both", "role": "ours"},
     "flash4-ahead": {"label": "FlashAttention 4, AdamW beside, CUDA graph", "short": "CUDA graph", "role": "graph"},
 }
+POINTS = {  # as pages name them
+    "step": "both 4x4096x16x2048x128256 bfloat16 sustained",
+}
 CASE = Case(
     name="examples/llama-flash4",
     question="What do FlashAttention 4 and a loss in one piece still give, in time and in memory?",

@@ -114,6 +114,23 @@ CHECK_AT = {
     "forward backward both": [{"rows": 64, "columns": 1024}],
     "forward both": [{"batch": 1, "tokens": 64, "width": 256}],
 }
+POINTS = {  # as pages name them
+    "typical": "forward 32768x4096 bfloat16 device",
+    "typical backward": "backward 32768x4096 bfloat16 device",
+    "narrow": "forward 65536x1024 bfloat16 device",
+    "8k columns backward": "backward 16384x8192 bfloat16 device",
+    "wide backward": "backward 8192x16384 bfloat16 device",
+    "wider backward": "backward 4096x32768 bfloat16 device",
+    "block": "forward 4x2048x2048 bfloat16 device",
+    "block step": "both 4x2048x2048 bfloat16 device",
+    "odd backward": "backward 16384x9000 bfloat16 device",
+    "narrow backward": "backward 65536x1024 bfloat16 device",
+    "8k columns": "forward 16384x8192 bfloat16 device",
+    "odd": "forward 16384x9000 bfloat16 device",
+    "small": "forward 256x4096 bfloat16 graph",
+    "wider": "forward 4096x32768 bfloat16 device",
+    "wide": "forward 8192x16384 bfloat16 device",
+}
 CASE = Case(
     name="kernels/add-rms-norm",
     question="How close does a residual add with RMSNorm come to the memory's bandwidth, forward and backward?",

@@ -187,6 +187,19 @@ CHECK_AT = {
     "forward both": [{"rows": 64, "columns": 1024}, {"batch": 1, "tokens": 64, "width": 256, "vocabulary": 1024}],
     "both": [{"rows": 64, "columns": 1024, "parts": 8}, {"rows": 64, "columns": 1024, "losses": 2}],
 }
+POINTS = {  # as pages name them
+    "typical step": "both 8192x128256 bfloat16 device",
+    "256k vocabulary step": "both 4096x262144 bfloat16 device",
+    "lm head step": "both 4x2048x2048x32000 bfloat16 device",
+    "small typical step": "both 256x128256 bfloat16 graph",
+    "small 32k classes step": "both 256x32000 bfloat16 graph",
+    "small step": "both 256x4096 bfloat16 graph",
+    "4k vocabulary step": "both 32768x4096 bfloat16 device",
+    "typical options step": "both 8192x128256x2 bfloat16 device",
+    "32k vocabulary step": "both 8192x32000 bfloat16 device",
+    "32k classes options step": "both 8192x32000x2 bfloat16 device",
+    "gpt-2 vocabulary step": "both 8192x50257 bfloat16 device",
+}
 CASE = Case(
     name="kernels/cross-entropy",
     question="What does a loss cost, beside reading its logits once and writing their gradient once?",

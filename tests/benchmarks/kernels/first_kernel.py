@@ -123,6 +123,15 @@ LABELS = {
     "any-width": {"label": "with a loop for wide rows", "short": "with a loop", "role": "rewrite-2"},
     "with-backward": {"label": "with a backward", "role": "rewrite-2"},
 }
+POINTS = {  # as pages name them
+    "typical": "forward 32768x4096 bfloat16 device",
+    "typical step": "both 32768x4096 bfloat16 device",
+    "strided": "forward 32768x4096x8192 bfloat16 device",
+    "1000 columns": "forward 131072x1000 bfloat16 device",
+    "wider": "forward 4096x32768 bfloat16 device",
+    "widest": "forward 1024x131072 bfloat16 device",
+    "small narrow": "forward 256x1024 bfloat16 calls",
+}
 CASE = Case(
     name="kernels/first-kernel",
     question="What is each mend of a first softmax kernel worth, and what is left to the one that is offered to copy?",

@@ -90,6 +90,23 @@ CHECK_AT = {
     "forward backward both": [{"rows": 64, "columns": 1024}],
     "forward both": [{"batch": 1, "tokens": 64, "width": 256}],
 }
+POINTS = {  # as pages name them
+    "typical": "forward 32768x4096 bfloat16 device",
+    "typical backward": "backward 32768x4096 bfloat16 device",
+    "narrow backward": "backward 131072x1024 bfloat16 device",
+    "wide backward": "backward 8192x16384 bfloat16 device",
+    "wider backward": "backward 4096x32768 bfloat16 device",
+    "widest": "forward 1024x131072 bfloat16 device",
+    "odd backward": "backward 16384x9000 bfloat16 device",
+    "small": "forward 256x4096 bfloat16 calls",
+    "block": "forward 4x2048x2048 bfloat16 device",
+    "block step": "both 4x2048x2048 bfloat16 device",
+    "widest backward": "backward 1024x131072 bfloat16 device",
+    "narrow": "forward 131072x1024 bfloat16 device",
+    "odd": "forward 16384x9000 bfloat16 device",
+    "wider": "forward 4096x32768 bfloat16 device",
+    "wide": "forward 8192x16384 bfloat16 device",
+}
 CASE = Case(
     name="kernels/layer-norm",
     question="How close does LayerNorm come to the memory's bandwidth, with two column sums in its backward?",

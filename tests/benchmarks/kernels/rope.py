@@ -110,6 +110,23 @@ CHECK_AT = {
     "forward backward": [{"batch": 1, "tokens": 64, "heads": 4, "kv_heads": 2, "head_dim": 64, "contiguous": 1}],
     "forward both": [{"batch": 1, "tokens": 64, "width": 256}],
 }
+POINTS = {  # as pages name them
+    "typical": "forward 16x4096x32x8x128 bfloat16 device",
+    "typical backward": "backward 16x4096x32x8x128 bfloat16 device",
+    "contiguous": "forward 16x4096x32x8x128x1 bfloat16 device",
+    "contiguous backward": "backward 16x4096x32x8x128x1 bfloat16 device",
+    "head dim 80": "forward 16x4096x32x32x80 bfloat16 device",
+    "decode": "forward 8x1x32x8x128 bfloat16 graph",
+    "block": "forward 4x2048x2048 bfloat16 device",
+    "block step": "both 4x2048x2048 bfloat16 device",
+    "head dim 80 backward": "backward 16x4096x32x32x80 bfloat16 device",
+    "head dim 96 backward": "backward 16x4096x32x32x96 bfloat16 device",
+    "head dim 256 backward": "backward 8x8192x16x8x256 bfloat16 device",
+    "head dim 64 backward": "backward 8x8192x32x8x64 bfloat16 device",
+    "head dim 96": "forward 16x4096x32x32x96 bfloat16 device",
+    "head dim 256": "forward 8x8192x16x8x256 bfloat16 device",
+    "head dim 64": "forward 8x8192x32x8x64 bfloat16 device",
+}
 CASE = Case(
     name="kernels/rope",
     question="How close does rotary embedding come to the memory's bandwidth, forward and backward?",

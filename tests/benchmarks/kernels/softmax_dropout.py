@@ -244,6 +244,23 @@ CHECK_AT = {  # 512 tokens in a block: what chance leaves of dropout falls with 
     "forward backward both": [{"rows": 64, "columns": 1024}],
     "both": [{"batch": 1, "tokens": 512, "width": 256}, {"batch": 1, "tokens": 512, "width": 256, "cap": 30}],
 }
+POINTS = {  # as pages name them
+    "typical": "forward 32768x4096 bfloat16 device",
+    "typical backward": "backward 32768x4096 bfloat16 device",
+    "small": "forward 256x4096 bfloat16 graph",
+    "block step": "both 4x2048x2048 bfloat16 device",
+    "odd backward": "backward 16384x9000 bfloat16 device",
+    "wider backward": "backward 4096x32768 bfloat16 device",
+    "narrow backward": "backward 65536x1024 bfloat16 device",
+    "2k columns backward": "backward 65536x2048 bfloat16 device",
+    "wide backward": "backward 8192x16384 bfloat16 device",
+    "block p 0.3 step": "both 4x2048x2048x30 bfloat16 device",
+    "odd": "forward 16384x9000 bfloat16 device",
+    "wider": "forward 4096x32768 bfloat16 device",
+    "narrow": "forward 65536x1024 bfloat16 device",
+    "2k columns": "forward 65536x2048 bfloat16 device",
+    "wide": "forward 8192x16384 bfloat16 device",
+}
 CASE = Case(
     name="kernels/softmax-dropout",
     question="What does dropout cost after a softmax, if its mask is never stored?",

@@ -198,6 +198,26 @@ CHECK_AT = {
     "both": [{"tokens": 64, "width": 256, "hidden": 896}],
 }
 LABELS = {"first-draft": {"label": "first draft", "role": "eager"}}
+POINTS = {  # as pages name them
+    "typical": "forward 16384x14336 bfloat16 device",
+    "typical backward": "backward 16384x14336 bfloat16 device",
+    "geglu": "forward 16384x14336x0 bfloat16 device",
+    "geglu backward": "backward 16384x14336x0 bfloat16 device",
+    "small": "forward 256x14336 bfloat16 calls",
+    "block step": "both 4x2048x2048 bfloat16 device",
+    "mlp step": "both 8192x4096x14336 bfloat16 device",
+    "narrow backward": "backward 131072x1024 bfloat16 device",
+    "llama 2 backward": "backward 16384x11008 bfloat16 device",
+    "halves backward": "backward 16384x2x14336 bfloat16 device",
+    "4k columns backward": "backward 32768x4096 bfloat16 device",
+    "wide backward": "backward 8192x28672 bfloat16 device",
+    "narrow": "forward 131072x1024 bfloat16 device",
+    "llama 2": "forward 16384x11008 bfloat16 device",
+    "4k columns": "forward 32768x4096 bfloat16 device",
+    "geglu 4k columns": "forward 32768x4096x0 bfloat16 device",
+    "wide": "forward 8192x28672 bfloat16 device",
+    "halves": "forward 16384x2x14336 bfloat16 device",
+}
 CASE = Case(
     name="kernels/swiglu",
     question="What is left to win where the compiler is at the roofline: SwiGLU, GeGLU, and halves of one projection?",

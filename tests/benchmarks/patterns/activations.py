@@ -57,6 +57,19 @@ CHECK_AT = {
         {"component": 5, "rows": 64, "columns": 1024},
     ]
 }
+POINTS = {  # as pages name them
+    "gelu": "both 1x8192x4096 bfloat16 device",
+    "gelu forward": "forward 1x8192x4096 bfloat16 device",
+    "small gelu forward": "forward 1x256x1024 bfloat16 calls",
+    "tanh gelu": "both 2x8192x4096 bfloat16 device",
+    "tanh gelu forward": "forward 2x8192x4096 bfloat16 device",
+    "silu": "both 3x8192x4096 bfloat16 device",
+    "silu forward": "forward 3x8192x4096 bfloat16 device",
+    "quick gelu": "both 4x8192x4096 bfloat16 device",
+    "swiglu": "both 5x8192x4096 bfloat16 device",
+    "swiglu forward": "forward 5x8192x4096 bfloat16 device",
+    "small swiglu forward": "forward 5x256x1024 bfloat16 calls",
+}
 CASE = Case(
     name="patterns/activations",
     question="Which level does an activation need, and how much is left where its own operation is one kernel?",

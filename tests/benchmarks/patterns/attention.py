@@ -101,6 +101,13 @@ LABELS = {
     "sdpa-mask": {"label": "SDPA with a mask", "role": "peer-2"},
     "sdpa": {"label": "SDPA", "role": "peer-1"},
 }
+POINTS = {  # as pages name them
+    "256 tokens": "forward 256x2048x16 bfloat16 device",
+    "1k tokens": "forward 1024x2048x16 bfloat16 device",
+    "4k tokens": "forward 4096x2048x16 bfloat16 device",
+    "16k tokens": "forward 16384x2048x16 bfloat16 device",
+    "64k tokens": "forward 65536x2048x16 bfloat16 device",
+}
 CASE = Case(
     name="patterns/attention",
     question="What does each step from the attention formula to one fused kernel remove?",

@@ -390,6 +390,28 @@ LABELS = {
     "varlen": {"label": "varlen_attn, packed rows", "short": "varlen", "role": "peer-2"},
     "nested": {"label": "SDPA, nested tensor", "short": "nested", "role": "other"},
 }
+POINTS = {  # as pages name them
+    "causal": "both 1x1x8192x16 bfloat16 device",
+    "causal forward": "forward 1x1x8192x16 bfloat16 device",
+    "short causal": "both 1x4x2048x16 bfloat16 device",
+    "sliding window": "both 2x1x8192x16 bfloat16 device",
+    "sliding window forward": "forward 2x1x8192x16 bfloat16 device",
+    "short sliding window": "both 2x4x2048x16 bfloat16 device",
+    "alibi": "both 3x1x8192x16 bfloat16 device",
+    "alibi forward": "forward 3x1x8192x16 bfloat16 device",
+    "short alibi": "both 3x4x2048x16 bfloat16 device",
+    "documents": "both 4x1x8192x16 bfloat16 device",
+    "documents forward": "forward 4x1x8192x16 bfloat16 device",
+    "short documents": "both 4x4x2048x16 bfloat16 device",
+    "gqa": "both 5x1x8192x16 bfloat16 device",
+    "gqa forward": "forward 5x1x8192x16 bfloat16 device",
+    "short gqa": "both 5x4x2048x16 bfloat16 device",
+    "cross attention": "both 6x8x2048x16 bfloat16 device",
+    "cross attention forward": "forward 6x8x2048x16 bfloat16 device",
+    "decode batch 1": "forward 7x1x8192x32 bfloat16 device",
+    "decode batch 16": "forward 7x16x8192x32 bfloat16 device",
+    "decode batch 64": "forward 7x64x8192x32 bfloat16 device",
+}
 CASE = Case(
     name="patterns/attention-choose",
     question="Which attention for a causal mask, a window, ALiBi, packed documents, grouped queries, and decode?",

@@ -161,6 +161,15 @@ LABELS = {
     },
     "nested": {"label": "SDPA, nested tensor", "short": "nested", "role": "other"},
 }
+POINTS = {  # as pages name them
+    "short causal": "both 16x512x16x1 bfloat16 device",
+    "short bidirectional": "both 16x512x16x0 bfloat16 device",
+    "medium causal": "both 8x2048x16x1 bfloat16 device",
+    "medium causal forward": "forward 8x2048x16x1 bfloat16 device",
+    "medium bidirectional": "both 8x2048x16x0 bfloat16 device",
+    "long causal": "both 2x8192x16x1 bfloat16 device",
+    "long bidirectional": "both 2x8192x16x0 bfloat16 device",
+}
 CASE = Case(
     name="patterns/attention-padding",
     question="Which attention for a training batch whose rows differ in length, and what does padding cost?",

@@ -34,6 +34,28 @@ LABELS = {
     "rewrite": {"label": "rewritten, eager", "short": "rewritten", "role": "rewrite"},
     "rewrite-compiled": {"label": "rewritten, compiled", "short": "rewritten, compiled", "role": "ours"},
 }
+POINTS = {  # as pages name them
+    "cache": "forward 1x256x1024 float32 calls",
+    "small cache": "forward 1x8x256 float32 calls",
+    "select": "forward 2x65536x1024 float32 calls",
+    "small select": "forward 2x8x256 float32 calls",
+    "experts": "forward 3x2048x1024 bfloat16 calls",
+    "small experts": "forward 3x8x256 bfloat16 calls",
+    "until": "forward 4x32x1024 float32 calls",
+    "small until": "forward 4x8x256 float32 calls",
+    "loop": "forward 5x512x1024 float32 calls",
+    "small loop": "forward 5x8x256 float32 calls",
+    "drop": "forward 6x8192x1024 float32 calls",
+    "small drop": "forward 6x8x256 float32 calls",
+    "state": "forward 7x16384x1024 float32 calls",
+    "small state": "forward 7x8x256 float32 calls",
+    "table": "forward 8x64x1024 float32 calls",
+    "small table": "forward 8x8x256 float32 calls",
+    "positions": "forward 9x4096x1024 float32 calls",
+    "small positions": "forward 9x8x256 float32 calls",
+    "keys": "forward 10x8192x1024 float32 calls",
+    "small keys": "forward 10x8x256 float32 calls",
+}
 
 
 def points(device: torch.device) -> Iterable[Point]:

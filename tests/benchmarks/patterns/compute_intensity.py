@@ -162,6 +162,24 @@ LABELS = {
     "converted": {"label": "eager, converted before", "short": "converted", "role": "rewrite"},
     "merged": {"label": "one product", "role": "rewrite"},
 }
+POINTS = {  # as pages name them
+    "int8 1 row": "forward 1x1x8192x8192 bfloat16 device",
+    "int8 4 rows": "forward 1x4x8192x8192 bfloat16 device",
+    "int8 16 rows": "forward 1x16x8192x8192 bfloat16 device",
+    "int8 64 rows": "forward 1x64x8192x8192 bfloat16 device",
+    "int8 256 rows": "forward 1x256x8192x8192 bfloat16 device",
+    "int8 1024 rows": "forward 1x1024x8192x8192 bfloat16 device",
+    "fp8 1 row": "forward 2x1x8192x8192 bfloat16 device",
+    "fp8 16 rows": "forward 2x16x8192x8192 bfloat16 device",
+    "fp8 64 rows": "forward 2x64x8192x8192 bfloat16 device",
+    "qkv 1 row": "forward 3x1x4096 bfloat16 device",
+    "qkv 64 rows": "forward 3x64x4096 bfloat16 device",
+    "qkv 4096 rows": "forward 3x4096x4096 bfloat16 device",
+    "width 64": "forward 64x8388608 bfloat16 device",
+    "width 256": "forward 256x524288 bfloat16 device",
+    "width 1024": "forward 1024x32768 bfloat16 device",
+    "width 4096": "forward 4096x2048 bfloat16 device",
+}
 CASE = Case(
     name="patterns/compute-intensity",
     question="What do fewer bytes, more rows, one product for several and wider layers gain on each side of the ridge?",

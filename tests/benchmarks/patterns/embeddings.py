@@ -233,6 +233,20 @@ LABELS = {
     "tied": {"label": "one table", "short": "tied", "role": "eager"},
     "untied": {"label": "two tables", "short": "untied", "role": "rewrite"},
 }
+POINTS = {  # as pages name them
+    "embedding": "both 1x2x4096x32000x4096 bfloat16 device",
+    "embedding forward": "forward 1x2x4096x32000x4096 bfloat16 device",
+    "large embedding": "both 1x2x4096x128256x4096 bfloat16 device",
+    "positional forward": "forward 2x2x4096x32000x4096 bfloat16 device",
+    "rope": "both 3x2x4096x32x8x128 bfloat16 device",
+    "decode rope forward": "forward 3x8x1x32x8x128 bfloat16 calls",
+    "sgd small table": "both 1x8192x4096x1024 float32 calls",
+    "adam small table": "both 2x8192x4096x1024 float32 calls",
+    "adam large table": "both 2x8192x128256x1024 float32 calls",
+    "tied model": "both 1x8192x32000x1024 bfloat16 burst",
+    "small embedding": "both 1x1x256x32000x256 bfloat16 device",
+    "small positional": "both 2x1x256x32000x256 bfloat16 device",
+}
 CASE = Case(
     name="patterns/embeddings",
     question="What do embeddings cost, forward, backward and in the update, and which level do they need?",

@@ -304,6 +304,18 @@ LABELS = {
     "folded": {"label": "folded", "short": "folded", "role": "rewrite"},
     "folded-compile": {"label": "compile, norms folded", "short": "folded, compile", "role": "rewrite-2"},
 }
+POINTS = {  # as pages name them
+    "used once": "forward 1x16384x4096 bfloat16 device",
+    "used again": "forward 2x16384x4096 bfloat16 device",
+    "horizontal": "forward 3x16384x4096 bfloat16 device",
+    "64 tensors": "forward 64x16x1024 bfloat16 calls",
+    "epilogue 512": "forward 512x16384x8192 bfloat16 device",
+    "epilogue 4096": "forward 4096x16384x8192 bfloat16 device",
+    "recompute step": "both 1x16384x4096 bfloat16 device",
+    "resnet block": "forward 1x128x256x56 bfloat16 device",
+    "vit block": "forward 2x128x197x768 bfloat16 device",
+    "unet block": "forward 3x16x320x64 bfloat16 device",
+}
 CASE = Case(
     name="patterns/fusion",
     question="What does each kind of fusion save, alone and in blocks of three models, and where nothing?",

@@ -279,6 +279,16 @@ LABELS = {
     "channels-last": {"label": "eager, channels last", "short": "channels last", "role": "rewrite"},
     "channels-last-compile": {"label": "compile, channels last", "short": "last, compile", "role": "compile-max"},
 }
+POINTS = {  # as pages name them
+    "copy": "forward 1x8x4096x32x128 bfloat16 device",
+    "matmul": "forward 1x8192x8192x8192 bfloat16 burst",
+    "in place": "forward 3x16384x4096 bfloat16 device",
+    "small in place": "forward 3x1024x4096 bfloat16 calls",
+    "append": "forward 256x65536 bfloat16 graph",
+    "conv": "forward 3x64x256x56 bfloat16 device",
+    "conv step": "both 3x64x256x56 bfloat16 device",
+    "resnet block": "forward 1x64x256x56 bfloat16 device",
+}
 CASE = Case(
     name="patterns/memory",
     question="What do copies, layouts, changes in place and growing tensors cost?",

@@ -197,6 +197,22 @@ CHECK_AT = {
     ],
 }
 LABELS = {"fp8": {"label": "fp8", "role": "rewrite-2"}}
+POINTS = {  # as pages name them
+    "fp32 matmul": "forward 1x8192x8192 float32 burst",
+    "tf32 matmul": "forward 2x8192x8192 float32 burst",
+    "fp16 matmul": "forward 3x8192x8192 float16 burst",
+    "bf16 matmul": "forward 4x8192x8192 bfloat16 burst",
+    "fp8 matmul": "forward 5x8192x8192 float8_e4m3fn burst",
+    "dynamic fp8 matmul": "forward 6x8192x8192 float8_e4m3fn burst",
+    "small bf16 matmul": "forward 4x1024x1024 bfloat16 graph",
+    "small dynamic fp8 matmul": "forward 6x1024x1024 float8_e4m3fn graph",
+    "fp32 step": "both 1x8x1024x2048 float32 sustained",
+    "autocast fp16 step": "both 3x8x1024x2048 float16 sustained",
+    "autocast bf16 step": "both 4x8x1024x2048 bfloat16 sustained",
+    "bf16 step": "both 5x8x1024x2048 bfloat16 sustained",
+    "small autocast bf16 step": "both 4x2x64x256 bfloat16 calls",
+    "small bf16 step": "both 5x2x64x256 bfloat16 calls",
+}
 CASE = Case(
     name="patterns/mixed-precision",
     question="What does each precision save in a product and in a training step, and what does it cost in accuracy?",

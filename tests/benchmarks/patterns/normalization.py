@@ -42,6 +42,17 @@ CHECK_AT = {
         {"component": 3, "rows": 64, "columns": 1024},
     ]
 }
+POINTS = {  # as pages name them
+    "layer norm": "both 1x8192x4096 bfloat16 device",
+    "layer norm forward": "forward 1x8192x4096 bfloat16 device",
+    "rms norm": "both 2x8192x4096 bfloat16 device",
+    "rms norm forward": "forward 2x8192x4096 bfloat16 device",
+    "small rms norm forward": "forward 2x256x1024 bfloat16 calls",
+    "norm gelu": "both 3x8192x4096 bfloat16 device",
+    "norm gelu forward": "forward 3x8192x4096 bfloat16 device",
+    "large norm gelu": "both 3x8192x16384 bfloat16 device",
+    "small norm gelu forward": "forward 3x256x1024 bfloat16 calls",
+}
 CASE = Case(
     name="patterns/normalization",
     question="Which level does a norm need: written out, native, TorchScript, compiled, or a kernel of one's own?",

@@ -84,6 +84,16 @@ CHECK_AT = {
         {"component": 3, "rows": 64, "vocabulary": 1024},
     ]
 }
+POINTS = {  # as pages name them
+    "softmax": "both 1x8192x4096 bfloat16 device",
+    "softmax forward": "forward 1x8192x4096 bfloat16 device",
+    "small softmax forward": "forward 1x256x1024 bfloat16 calls",
+    "masked softmax": "both 2x8192x4096 bfloat16 device",
+    "cross entropy": "both 3x8192x32000 bfloat16 device",
+    "large cross entropy": "both 3x8192x128256 bfloat16 device",
+    "small cross entropy": "both 3x256x4096 bfloat16 device",
+    "wide softmax": "both 1x8192x16384 bfloat16 device",
+}
 CASE = Case(
     name="patterns/softmax-and-loss",
     question="Which level does a softmax need, which one a masked softmax, and which one a loss?",

@@ -167,6 +167,24 @@ LABELS = {
     "level-1-gated": {"label": "level 1, but SwiGLU of Triton", "short": "1, SwiGLU", "role": "rewrite-2"},
     "level-4-compiled": {"label": "level 4, compiled", "short": "4 compiled", "role": "compile-max"},
 }
+POINTS = {  # as pages name them
+    "block": "both 1x4x2048x2048 bfloat16 device",
+    "block forward": "forward 1x4x2048x2048 bfloat16 device",
+    "large block": "both 1x2x4096x4096 bfloat16 device",
+    "small block forward": "forward 1x1x128x512 bfloat16 calls",
+    "rms norm": "both 2x4x2048x2048 bfloat16 device",
+    "rms norm forward": "forward 2x4x2048x2048 bfloat16 device",
+    "add rms norm": "both 3x4x2048x2048 bfloat16 device",
+    "add rms norm forward": "forward 3x4x2048x2048 bfloat16 device",
+    "qkv": "both 4x4x2048x2048 bfloat16 device",
+    "qkv forward": "forward 4x4x2048x2048 bfloat16 device",
+    "rope": "both 5x4x2048x2048 bfloat16 device",
+    "rope forward": "forward 5x4x2048x2048 bfloat16 device",
+    "attention": "both 6x4x2048x2048 bfloat16 device",
+    "attention forward": "forward 6x4x2048x2048 bfloat16 device",
+    "gated mlp": "both 7x4x2048x2048 bfloat16 device",
+    "gated mlp forward": "forward 7x4x2048x2048 bfloat16 device",
+}
 CASE = Case(
     name="patterns/transformer-block",
     question="What of the gain of a block's parts is left in the whole block?",

@@ -60,6 +60,9 @@ LABELS = {
     "misses-columns": {"label": "misses columns", "role": "other"},
     "never-stores": {"label": "never-stores", "role": "other"},
 }
+POINTS = {  # as pages name them
+    "softmax": "forward 8192x32768 bfloat16 device",
+}
 CASE = Case(
     name="validation/equivalence",
     question="Is the fast version nearer to float64 than the slow one, or farther?",

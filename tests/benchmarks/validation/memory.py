@@ -203,6 +203,9 @@ LABELS = {
     "early": {"label": "the three, each parameter stepping early", "role": "rewrite-2"},
     "compile-together": {"label": "the three, compiled", "role": "compile-max"},
 }
+POINTS = {  # as pages name them
+    "step": "both 2x2048x32768x4x2048 bfloat16 sustained",
+}
 CASE = Case(
     name="validation/memory",
     question="What does each remedy give back at a training step's peak, and what does it cost?",

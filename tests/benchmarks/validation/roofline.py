@@ -69,6 +69,19 @@ LABELS = {
     "negate": {"label": "negation", "role": "other"},
     "product": {"label": "matrix product", "role": "other"},
 }
+POINTS = {  # as pages name them
+    "1 row": "forward 1x8192x8192 bfloat16 device",
+    "16 rows": "forward 16x8192x8192 bfloat16 device",
+    "64 rows": "forward 64x8192x8192 bfloat16 device",
+    "128 rows": "forward 128x8192x8192 bfloat16 device",
+    "256 rows": "forward 256x8192x8192 bfloat16 device",
+    "512 rows": "forward 512x8192x8192 bfloat16 device",
+    "1024 rows": "forward 1024x8192x8192 bfloat16 device",
+    "2048 rows": "forward 2048x8192x8192 bfloat16 device",
+    "8192 rows": "forward 8192x8192x8192 bfloat16 device",
+    "small negation": "forward 4096 bfloat16 device",
+    "large negation": "forward 33554432 bfloat16 device",
+}
 CASE = Case(
     name="validation/roofline",
     question="At which size and at which intensity does which bound rule?",

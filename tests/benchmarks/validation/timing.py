@@ -98,6 +98,14 @@ LABELS = {
     "mean-of-ten": {"label": "mean of ten", "role": "other"},
     "one-by-one": {"label": "one by one", "role": "other"},
 }
+POINTS = {  # as pages name them
+    "small": "forward 1x16384 float32 device",
+    "64 small kernels": "forward 64x16384 float32 device",
+    "fits in l2": "forward 1x4194304 float32 device",
+    "large": "forward 1x134217728 float32 device",
+    "zeros matmul": "forward 8192x0 bfloat16 burst",
+    "random matmul": "forward 8192x1 bfloat16 burst",
+}
 CASE = Case(
     name="validation/timing",
     question="How far off are the usual ways to time a call?",

@@ -1,0 +1,77 @@
+"""Points of a case by the names that its file gives them.
+
+POINTS = {"decode": "forward 4x8x1024x1024 bfloat16 calls"}  # direction, shape, dtype, and the mode of its main clock
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from docs.publish.errors import PublishError, unknown
+from docs.publish.records.measured import Coordinates
+from tests.benchmarks import source
+from tests.benchmarks.runner import discover
+
+WALL, ON_A_GPU = "calls", "device"
+CLOCKS = {"wall": WALL, "gpu": "", "graph": "graph", "burst": "burst", "sustained": "sustained"}
+EVERY = {"every": "forward", "every backward": "backward", "every step": "both"}  # point at which a side was timed
+
+
+def at(root: Path, case: str, name: str, clock: str = "") -> Coordinates:
+    """Where a named point stands among all that was measured.
+
+    Args:
+        root: of the repository.
+        clock: of CLOCKS; the point's main clock if empty.
+
+    Raises:
+        PublishError: the case, the point or the clock is not known.
+    """
+    known = of_case(root, case)
+    if name not in known:
+        raise unknown(f"point of {case}", name, known)
+    if clock and clock not in CLOCKS:
+        raise unknown("clock", clock, CLOCKS)
+    found = replace(known[name], case=case)
+    if clock == "gpu":
+        return replace(found, mode=ON_A_GPU) if found.mode == WALL else found
+    return replace(found, mode=CLOCKS[clock]) if clock else found
+
+
+def several(root: Path, case: str, names: str, clock: str = "") -> list[Coordinates]:
+    """The points of "decode, norms", one after the other; one without a shape for "every backward".
+
+    Raises:
+        PublishError: see `at`.
+    """
+    return [
+        Coordinates(case, direction=EVERY[name], mode=CLOCKS.get(clock) or (clock and ON_A_GPU) or None)
+        if name in EVERY
+        else at(root, case, name, clock)
+        for name in map(str.strip, names.split(","))
+    ]
+
+
+def of_case(root: Path, case: str) -> Mapping[str, Coordinates]:
+    """The named points of a case.
+
+    Raises:
+        PublishError: there is no such case, or it says of a point something else than direction, shape, dtype and mode.
+    """
+    path = root / "tests" / "benchmarks" / f"{case.replace('-', '_')}.py"
+    if not path.is_file():
+        raise unknown("case", case, discover(root))
+    return _read(path)
+
+
+@cache
+def _read(path: Path) -> Mapping[str, Coordinates]:
+    found = {}
+    for name, text in source.points(path).items():
+        words = text.split()
+        if len(words) != 4:
+            raise PublishError(f'{path.name}: point {name!r}: expected "direction shape dtype mode", got {text!r}')
+        direction, shape, dtype, mode = words
+        found[name] = Coordinates(direction=direction, shape=shape, dtype=dtype, mode=mode)
+    return found
