@@ -119,7 +119,7 @@ def test_with_fewer_machines_a_time_is_in_launches_of_its_own_run(root: Path):
     assert ">7.8 launch times<" in html
     assert page.evidence.entries["e1"]["spread"].startswith("27.9 µs to 34.1 µs")
     assert "Then that was 4.00 µs, and this took 31.0 µs" in page.evidence.entries["e1"]["meaning"], "the seconds stay"
-    markdown, page = rendered('{{ table("kernels/add", "time", mode="calls") }}\n', root)
+    markdown, page = rendered('{{ table(case="kernels/add", metric="time", mode="calls") }}\n', root)
     html = page.finish(markdown)
     assert "back-to-back calls, in launch times (one launch time is how long the same host" in html
     assert ">125<" in html and ">7.8<" in html, "the line above the table has the unit"

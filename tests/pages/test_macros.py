@@ -232,19 +232,19 @@ MISUSE = [
     ('captured("kernels/add/output", "one")', "'one': expected number 1 to 0, got 1"),
     ('output("kernels/sub.py")', "output of: expected one of kernels/add.py"),
     ('kernel_file("ad")', "kernel_file: expected one of add; got 'ad'; did you mean add?"),
-    ('table("kernels/add", "tme")', "metric: expected one of time"),
+    ('table(case="kernels/add", metric="tme")', "metric: expected one of time"),
     (
-        'table("kernels/add", "time", direction="sideways")',
+        'table(case="kernels/add", metric="time", direction="sideways")',
         "direction of kernels/add: expected one of forward, backward",
     ),
     (
-        'table("kernels/add", "time", direction="backward", shape="9x9")',
+        'table(case="kernels/add", metric="time", direction="backward", shape="9x9")',
         "shape of kernels/add: expected one of 8x8, 8x4; got '9x9'",
     ),
     ('chart(case="kernels/add", direction=["forward", "backward"], note=["One"])', "note: expected one for each of"),
     ('chart(kind="pie", case="kernels/add", metric="time")', "chart: kind: expected one of"),
     (
-        'table("kernels/add", "time", direction=["forward", "backward"], title="Both")',
+        'table(case="kernels/add", metric="time", direction=["forward", "backward"], title="Both")',
         "title: expected one for each of",
     ),
 ]
@@ -369,7 +369,7 @@ def test_a_name_that_overruns_its_column_moves_the_columns_of_all() -> None:
 
 
 def test_a_table_has_the_evidence_of_each_cell(root: Path):
-    markdown, page = rendered('{{ table("kernels/add", ["time", "memory"], direction="backward") }}\n', root)
+    markdown, page = rendered('{{ table(case="kernels/add", metric=["time", "memory"], direction="backward") }}\n', root)
     html = page.finish(markdown)
     assert html.count("<tr>") == 3
     assert html.count("data-evidence=") == 3, "one of the four is not measured"
@@ -409,7 +409,7 @@ def test_columns_of_tables_side_by_side_have_short_names(root: Path):
     only(root, [tiny.row(root, direction=name, variant="compile", shape=shape) for name in ("forward", "backward")
                 for shape in ({"rows": 8, "columns": 4}, {"rows": 8, "columns": 8})])  # fmt: skip
     for directions, name in (('["forward", "backward"]', "compile"), ('"forward"', "torch.compile")):
-        markdown, page = rendered(f'{{{{ table("kernels/add", "time", direction={directions}) }}}}\n', root)
+        markdown, page = rendered(f'{{{{ table(case="kernels/add", metric="time", direction={directions}) }}}}\n', root)
         assert set(re.findall(r'<th scope="col">([^<]*)</th>', page.finish(markdown))) == {"rows × columns", name}
 
 
@@ -425,22 +425,22 @@ def test_a_table_says_what_was_not_timed(root: Path):
     where = {"case": "kernels/add", "direction": "forward", "shape": {"rows": 8, "columns": 4}, "dtype": "bfloat16"}
     failures = [where | {"variant": "liger", "reason": "ImportError: no Liger here"}]
     tiny.write(root, tiny.record(root, day=3, failures=failures))
-    markdown, page = rendered('{{ table("kernels/add", "time", shape="8x4", mode="device") }}\n', root)
+    markdown, page = rendered('{{ table(case="kernels/add", metric="time", shape="8x4", mode="device") }}\n', root)
     assert re.search(r"Not timed: Liger[^:]*: ImportError: no Liger here\.", page.finish(markdown))
 
 
 def test_a_table_has_a_choice_only_where_its_shapes_have_one(root: Path):
     other = tiny.row(root, mode="calls", shape={"rows": 1, "columns": 1})
     only(root, [tiny.row(root), other])
-    rendered('{{ table("kernels/add", "time", shape="8x4") }}\n', root)
+    rendered('{{ table(case="kernels/add", metric="time", shape="8x4") }}\n', root)
     with pytest.raises(PublishError, match="mode of kernels/add: expected one of device, calls, got none"):
-        rendered('{{ table("kernels/add", "time") }}\n', root)
+        rendered('{{ table(case="kernels/add", metric="time") }}\n', root)
 
 
 def test_a_machine_without_the_shape_shows_its_own(root: Path):
     mine = [tiny.row(root, mode="calls", dtype="float32", shape={"rows": 2, "columns": 2})]
     tiny.write(root, tiny.record(root, mine, machine=tiny.LAPTOP), "local")
-    markdown, page = rendered('{{ table("kernels/add", "time", shape="8x4", mode="device", title="Times") }}\n', root)
+    markdown, page = rendered('{{ table(case="kernels/add", metric="time", shape="8x4", mode="device", title="Times") }}\n', root)
     html = page.finish(markdown)
     assert re.findall('data-machine="([^"]+)"', html) == ["nvidia-h200", "laptop"]
     assert "A laptop (this machine)" in html
@@ -457,7 +457,7 @@ def compared(root: Path, metric: str, **times: float) -> list[tuple[str, ...]]:
     """The marked cells of a table of two shapes, of which the second is ours alone."""
     rows = [tiny.row(root, variant=name, **took(ms)) for name, ms in times.items()]
     only(root, [*rows, tiny.row(root, shape={"rows": 1, "columns": 1})])
-    markdown, page = rendered(f'{{{{ table("kernels/add", "{metric}", mode="device") }}}}\n', root)
+    markdown, page = rendered(f'{{{{ table(case="kernels/add", metric="{metric}", mode="device") }}}}\n', root)
     return CELL.findall(page.finish(markdown))
 
 
@@ -484,13 +484,13 @@ def test_no_memory_at_all_does_not_win(root: Path):
     """What a CUDA graph needs was set aside before: its calls ask for none."""
     sizes = {"eager": 4000, "ours": 2000, "graph": 0}
     only(root, [tiny.row(root, variant=name, peak_memory_bytes=size) for name, size in sizes.items()])
-    markdown, page = rendered('{{ table("kernels/add", "memory", mode="device") }}\n', root)
+    markdown, page = rendered('{{ table(case="kernels/add", metric="memory", mode="device") }}\n', root)
     html = page.finish(markdown)
     marked = {value: name for name, _, value in CELL.findall(html)}
     assert marked == {"4.00 KB": "rp-cell", "2.00 KB": "rp-cell rp-cell--best rp-cell--ours"} and "0 B" in html
     said = "Where it is 0 B, a CUDA graph took its memory when it was captured"
     assert said in html
-    markdown, page = rendered('{{ table("kernels/add", "memory", variants=["eager", "ours"], mode="device") }}\n', root)
+    markdown, page = rendered('{{ table(case="kernels/add", metric="memory", variants=["eager", "ours"], mode="device") }}\n', root)
     assert said not in page.finish(markdown)
 
 
