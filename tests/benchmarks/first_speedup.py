@@ -74,7 +74,6 @@ LABELS = {
 CASE = Case(
     name="first-speedup",
     question="How much faster does a transformer block get without changing what it computes?",
-    sources=("snippets/first_speedup.py",),
     points=points,
     prepare=prepare,
 )

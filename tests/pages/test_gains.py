@@ -21,7 +21,7 @@ BLOCK = {"batch": 4, "tokens": 2, "width": 2}
 SIDES = {"eager": 3.0, "compile": 1.5, "liger": 1.2, "quack": 1.1}  # ms, where ours takes 1 ms
 PAGE = "---\ntitle: Sum\nlevel: advanced\ntypical: 8x4\n---\n\n# Sum\n"
 LICENCE = "# SPDX-License-Identifier: MIT\n"
-FILE = f'{LICENCE}"""Adds: one file.\n\n    y = a + b    of all\n\nNames: a and b.\n\n    no = formula\n"""\n'
+FILE = f'{LICENCE}"""Adds: one file.\n\n    y = a + b    of all\n\nNames: a and b.\n\n    no = formula\n"""\n{tiny.ADD}'
 
 
 @pytest.fixture

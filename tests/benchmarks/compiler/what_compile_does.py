@@ -110,7 +110,6 @@ def in_float64(function: Callable[..., object], inputs: list[Tensor], upstream: 
 CASE = Case(
     name="compiler/what-compile-does",
     question="What does fusing six operations into one kernel save, and at which size does it start to?",
-    sources=("snippets/compiler/what_compile_does.py",),
     points=points,
     prepare=prepare,
 )

@@ -186,7 +186,6 @@ def head(point: Point, device: torch.device, dtype: torch.dtype) -> Workload:
 CASE = Case(
     name="kernels/cross-entropy",
     question="What does a loss cost, beside reading its logits once and writing their gradient once?",
-    sources=("kernels/cross_entropy.py", *sides.SOURCES, *blocks.SOURCES),
     points=points,
     prepare=prepare,
 )

@@ -89,7 +89,6 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
 CASE = Case(
     name="kernels/layer-norm",
     question="How close does LayerNorm come to the memory's bandwidth, with two column sums in its backward?",
-    sources=("kernels/layer_norm.py", *sides.SOURCES, *blocks.SOURCES),
     points=points,
     prepare=prepare,
 )

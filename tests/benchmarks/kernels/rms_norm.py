@@ -97,7 +97,6 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
 CASE = Case(
     name="kernels/rms-norm",
     question="How close does RMSNorm come to the memory's bandwidth, forward and backward?",
-    sources=("kernels/rms_norm.py", *sides.SOURCES, *blocks.SOURCES),
     points=points,
     prepare=prepare,
 )

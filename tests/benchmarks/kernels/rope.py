@@ -108,7 +108,6 @@ def halves(cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
 CASE = Case(
     name="kernels/rope",
     question="How close does rotary embedding come to the memory's bandwidth, forward and backward?",
-    sources=("kernels/rope.py", *sides.SOURCES, *blocks.SOURCES),
     points=points,
     prepare=prepare,
 )

@@ -91,7 +91,6 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
 CASE = Case(
     name="kernels/softmax",
     question="How close does softmax come to the memory's bandwidth, forward and backward, as rows outgrow the cache?",
-    sources=("kernels/softmax.py", *sides.SOURCES, *blocks.SOURCES),
     points=points,
     prepare=prepare,
 )

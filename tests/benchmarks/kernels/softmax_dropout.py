@@ -243,7 +243,6 @@ def wrong_inside() -> dict[str, sides.Function]:
 CASE = Case(
     name="kernels/softmax-dropout",
     question="What does dropout cost after a softmax, if its mask is never stored?",
-    sources=("kernels/softmax_dropout.py", *sides.SOURCES, *blocks.SOURCES),
     points=points,
     prepare=prepare,
 )

@@ -191,7 +191,6 @@ LABELS = {"first-draft": {"label": "first draft", "role": "eager"}}
 CASE = Case(
     name="kernels/swiglu",
     question="What is left to win where the compiler is at the roofline: SwiGLU, GeGLU, and halves of one projection?",
-    sources=("kernels/swiglu.py", *sides.SOURCES, *blocks.SOURCES),
     points=points,
     prepare=prepare,
 )

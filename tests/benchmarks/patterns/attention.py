@@ -103,7 +103,6 @@ LABELS = {
 CASE = Case(
     name="patterns/attention",
     question="What does each step from the attention formula to one fused kernel remove?",
-    sources=("snippets/patterns/attention.py",),
     points=points,
     prepare=prepare,
 )

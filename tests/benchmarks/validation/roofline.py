@@ -71,7 +71,6 @@ LABELS = {
 CASE = Case(
     name="validation/roofline",
     question="At which size and at which intensity does which bound rule?",
-    sources=(),
     points=points,
     prepare=prepare,
 )

@@ -100,7 +100,6 @@ LABELS = {
 CASE = Case(
     name="validation/timing",
     question="How far off are the usual ways to time a call?",
-    sources=("snippets/validation/timing_mistakes.py",),
     points=points,
     prepare=prepare,
 )
