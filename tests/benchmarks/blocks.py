@@ -15,7 +15,6 @@ from snippets.validation.timing import Call
 from tests.benchmarks.case import Point, Results, Variant, Workload
 from tests.benchmarks.sides import tupled
 
-SOURCES = ("tests/benchmarks/blocks.py",)
 SHAPE = {"batch": 4, "tokens": 2048, "width": 2048}
 HEAD = 128
 

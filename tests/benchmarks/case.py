@@ -98,14 +98,11 @@ class Case:
     Attributes:
         name: the page's path without its ending: "kernels/rms-norm".
         question: one line, shown by `--list`.
-        sources: files whose code is timed, relative to the root. Their syntax trees, the case's and the timer's
-            make the hash that tells whether a recorded number is stale.
         points: the grid for a device.
-        prepare: makes the inputs at a point.
+        prepare: makes the inputs at a point. What it can reach is what a row measures (reached.py).
     """
 
     name: str
     question: str
-    sources: tuple[str, ...]
     points: Callable[[torch.device], Iterable[Point]]
     prepare: Callable[[Point, torch.device], Workload]

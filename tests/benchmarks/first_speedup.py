@@ -79,7 +79,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="first-speedup",
     question="How much faster does a transformer block get without changing what it computes?",
-    sources=("snippets/first_speedup.py",),
     points=points,
     prepare=prepare,
 )

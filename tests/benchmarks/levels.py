@@ -21,7 +21,6 @@ from snippets.patterns.levels import (
 from tests.benchmarks import wrong as wrongly
 from tests.benchmarks.case import Call, Point, Results, Variant, Workload
 
-SOURCES = ("snippets/patterns/levels.py", "tests/benchmarks/levels.py")  # part of what a case measures
 Wrong = Mapping[str, Mapping[str, Function]]  # by component and by what is wrong
 
 

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-SOURCES = ("tests/benchmarks/own.py",)  # part of what a case measures
-
 
 def own(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function, to compile apart from all others."""

@@ -17,7 +17,6 @@ from torch import Tensor
 from snippets.validation.timing import Call
 from tests.benchmarks.case import Point, Results, Variant, Workload
 
-SOURCES = ("tests/benchmarks/sides.py",)  # part of what a case measures
 Function = Callable[..., Tensor | tuple[Tensor, ...]]
 Find = Callable[[], Function]  # imports or compiles; raises ImportError where a peer is not installed
 SMALL = ("eager", "compile", "compile-max", "ours", "liger", "quack")

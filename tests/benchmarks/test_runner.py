@@ -78,7 +78,6 @@ FIRST = """
     CASE = Case(
         name="first",
         question="Is two x the same as x and x?",
-        sources=("snippets/doubled.py",),
         points=lambda device: [Point({"elements": 8}, "float32", modes=("calls",))],
         prepare=prepare,
     )

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from docs.publish.errors import PublishError
-from docs.publish.evidence import Quantity
 from docs.publish.macros import folklore
 from docs.publish.macros.catalogue import Macros
 from docs.publish.macros.page import Page
+from docs.publish.macros.shown import Shown
 from docs.publish.markdown import pages
 from docs.publish.place import Place
 from docs.publish.records.captures import Captures
@@ -125,11 +125,11 @@ def test_numbers_that_a_script_printed_can_be_compared(root: Path, monkeypatch: 
     found, page = macros(root, entry.replace("    comparisons", "    output: sums/table\n    comparisons"))
     asked = []
 
-    def captured_value(name: str, *line: str, which: int) -> Quantity:
+    def captured(name: str, *line: str, which: int) -> Shown:
         asked.append((name, *line, which))
-        return found.value("kernels/add", "ours" if line[-1] == "few" else "eager", "time", shape="8x4")
+        return found.number("kernels/add", "ours" if line[-1] == "few" else "eager", "time", shape="8x4")
 
-    monkeypatch.setattr(found, "captured_value", captured_value)
+    monkeypatch.setattr(found, "captured", captured)
     found.folklore("numbers")
     assert asked == [("sums/table", "a table", "few", 1), ("sums/table", "64", 2)]
     assert "True. 1.00 ms and 2.00 ms (at 8 rows)." in text(page.html[0])

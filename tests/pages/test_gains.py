@@ -21,7 +21,7 @@ BLOCK = {"batch": 4, "tokens": 2, "width": 2}
 SIDES = {"eager": 3.0, "compile": 1.5, "liger": 1.2, "quack": 1.1}  # ms, where ours takes 1 ms
 PAGE = "---\ntitle: Sum\nlevel: advanced\ntypical: 8x4\n---\n\n# Sum\n"
 LICENCE = "# SPDX-License-Identifier: MIT\n"
-FILE = f'{LICENCE}"""Adds: one file.\n\n    y = a + b    of all\n\nNames: a and b.\n\n    no = formula\n"""\n'
+FILE = f'{LICENCE}"""Adds: one file.\n\n    y = a + b    of all\n\nNames: a and b.\n\n    no = formula\n"""\n{tiny.ADD}'
 
 
 @pytest.fixture
@@ -30,6 +30,7 @@ def root(tmp_path: Path) -> Path:
     (root / "docs/pages/kernels").mkdir()
     (root / "docs/pages/kernels/add.md").write_text(PAGE)
     (root / tiny.KERNEL).write_text(FILE)
+    (root / tiny.CASE).write_text('POINTS = {"usual": "forward 8x4 bfloat16 device"}\n' + tiny.FILES[tiny.CASE])
     return root
 
 
@@ -67,22 +68,22 @@ def test_a_page_shows_the_gains_at_its_shapes_and_in_the_block(root: Path):
     known, page = macros(
         root, point(root, SHAPE, SIDES), point(root, WIDE, SIDES), point(root, BLOCK, {"compile": 0.9})
     )
-    known.gains("kernels/add", "8x4")
+    known.gains("usual", "kernels/add")
     assert lines(page.html[-1]) == [
         ["ours over", "eager", "compile", "best peer"],
         ["forward, 8 × 4", "3.00×", "1.50×", "quack 1.10×"],
         ["forward, compiled block of 4 × 2 × 2", "–", "0.900×", "–"],
     ]
     assert "command" in page.evidence.entries["e1"], "a number without its evidence"
-    with pytest.raises(PublishError, match="gains: shape: expected one of 8x4, 8x8"):
-        known.gains("kernels/add", "4x4")
-    with pytest.raises(PublishError, match="gains: case: expected one of kernels/add"):
-        known.gains("kernels/ad", "8x4")
+    with pytest.raises(PublishError, match="point of kernels/add: expected one of usual"):
+        known.gains("unusual", "kernels/add")
+    with pytest.raises(PublishError, match="case: expected one of kernels/add"):
+        known.gains("usual", "kernels/ad")
 
 
 def test_other_modes_are_no_gains(root: Path):
     known, page = macros(root, point(root, SHAPE, SIDES), point(root, SHAPE, {"eager": 0.1}, mode="calls"))
-    known.gains("kernels/add", "8x4")
+    known.gains("usual", "kernels/add")
     assert lines(page.html[-1])[1:] == [["forward, 8 × 4", "3.00×", "1.50×", "quack 1.10×"]]
 
 

@@ -369,7 +369,9 @@ def test_a_name_that_overruns_its_column_moves_the_columns_of_all() -> None:
 
 
 def test_a_table_has_the_evidence_of_each_cell(root: Path):
-    markdown, page = rendered('{{ table(case="kernels/add", metric=["time", "memory"], direction="backward") }}\n', root)
+    markdown, page = rendered(
+        '{{ table(case="kernels/add", metric=["time", "memory"], direction="backward") }}\n', root
+    )
     html = page.finish(markdown)
     assert html.count("<tr>") == 3
     assert html.count("data-evidence=") == 3, "one of the four is not measured"
@@ -379,8 +381,8 @@ def test_a_table_has_the_evidence_of_each_cell(root: Path):
 def test_directions_stand_side_by_side_each_with_its_title(root: Path):
     only(root, [tiny.row(root, direction=name, variant=side) for name in ("forward", "backward")
                 for side in ("ours", "compile")])  # fmt: skip
-    both = '"kernels/add", metric="time", direction=["forward", "backward"], title=["One", "Other"]'
-    for macro in (f"table({both})", f"chart(case={both}, kind='bars')"):
+    both = 'case="kernels/add", metric="time", direction=["forward", "backward"], title=["One", "Other"]'
+    for macro in (f"table({both})", f"chart({both}, kind='bars')"):
         markdown, page = rendered(f"{{{{ {macro} }}}}\n", root)
         html = page.finish(markdown)
         (pair,) = re.findall(r'<section class="rp-pair">(.*)</section>', html, re.S)
@@ -391,8 +393,8 @@ def test_directions_stand_side_by_side_each_with_its_title(root: Path):
 
 def test_what_was_timed_may_be_said_in_words(root: Path):
     only(root, [tiny.row(root, variant=side) for side in ("ours", "compile")])
-    asked = '"kernels/add", metric="time", work="a training step with AdamW"'
-    for macro in (f"table({asked})", f"chart(case={asked}, kind='bars')"):
+    asked = 'case="kernels/add", metric="time", work="a training step with AdamW"'
+    for macro in (f"table({asked})", f"chart({asked}, kind='bars')"):
         markdown, page = rendered(f"{{{{ {macro} }}}}\n", root)
         html = page.finish(markdown)
         assert "A training step with AdamW, bfloat16" in html and "orward, bfloat16" not in html
@@ -400,7 +402,7 @@ def test_what_was_timed_may_be_said_in_words(root: Path):
 
 def test_a_table_says_what_its_speedups_are_over_and_of_nothing_else(root: Path):
     only(root, [tiny.row(root, variant=side) for side in ("ours", "compile")])
-    asked = '"kernels/add", metric=["time", "speedup", "kernels"], over="compile"'
+    asked = 'case="kernels/add", metric=["time", "speedup", "kernels"], over="compile"'
     markdown, page = rendered(f"{{{{ table({asked}) }}}}\n", root)
     assert "Time, speedup over torch.compile, kernels. Forward" in page.finish(markdown)
 
@@ -440,7 +442,9 @@ def test_a_table_has_a_choice_only_where_its_shapes_have_one(root: Path):
 def test_a_machine_without_the_shape_shows_its_own(root: Path):
     mine = [tiny.row(root, mode="calls", dtype="float32", shape={"rows": 2, "columns": 2})]
     tiny.write(root, tiny.record(root, mine, machine=tiny.LAPTOP), "local")
-    markdown, page = rendered('{{ table(case="kernels/add", metric="time", shape="8x4", mode="device", title="Times") }}\n', root)
+    markdown, page = rendered(
+        '{{ table(case="kernels/add", metric="time", shape="8x4", mode="device", title="Times") }}\n', root
+    )
     html = page.finish(markdown)
     assert re.findall('data-machine="([^"]+)"', html) == ["nvidia-h200", "laptop"]
     assert "A laptop (this machine)" in html
@@ -490,7 +494,9 @@ def test_no_memory_at_all_does_not_win(root: Path):
     assert marked == {"4.00 KB": "rp-cell", "2.00 KB": "rp-cell rp-cell--best rp-cell--ours"} and "0 B" in html
     said = "Where it is 0 B, a CUDA graph took its memory when it was captured"
     assert said in html
-    markdown, page = rendered('{{ table(case="kernels/add", metric="memory", variants=["eager", "ours"], mode="device") }}\n', root)
+    markdown, page = rendered(
+        '{{ table(case="kernels/add", metric="memory", variants=["eager", "ours"], mode="device") }}\n', root
+    )
     assert said not in page.finish(markdown)
 
 

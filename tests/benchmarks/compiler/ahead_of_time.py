@@ -16,7 +16,7 @@ from snippets.compiler.ahead_of_time import MOST, Served
 from snippets.compiler.compile_time import Size
 from tests.benchmarks import wrong
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
-from tests.benchmarks.own import SOURCES, own
+from tests.benchmarks.own import own
 
 HEADS = 8
 SIZES = {"tokens": 64, "width": 1024, "layers": 4}
@@ -123,11 +123,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="compiler/ahead-of-time",
     question="What does a call of a loaded package cost beside eager PyTorch and torch.compile, at any batch?",
-    sources=(
-        "snippets/compiler/ahead_of_time.py",
-        "snippets/compiler/compile_time.py",
-        *SOURCES,
-    ),
     points=points,
     prepare=prepare,
 )

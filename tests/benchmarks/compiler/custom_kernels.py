@@ -10,7 +10,7 @@ from snippets.compiler.custom_kernels import EPS, WAYS, block, rms_cast, written
 from snippets.compiler.what_compile_does import nbytes
 from tests.benchmarks import wrong
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
-from tests.benchmarks.own import SOURCES, own
+from tests.benchmarks.own import own
 
 Norm = Callable[[Tensor, Tensor, float], Tensor]
 CALLED = tuple(WAYS)  # outside of compiled code
@@ -118,7 +118,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="compiler/custom-kernels",
     question="What does a Triton kernel in a compiled block cost, by the way in which it is registered?",
-    sources=("snippets/compiler/custom_kernels.py", "snippets/compiler/what_compile_does.py", *SOURCES),
     points=points,
     prepare=prepare,
 )

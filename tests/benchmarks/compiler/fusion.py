@@ -28,7 +28,7 @@ from snippets.compiler.fusion import (
 from snippets.compiler.what_compile_does import nbytes
 from tests.benchmarks import wrong
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
-from tests.benchmarks.own import SOURCES, own
+from tests.benchmarks.own import own
 from tests.benchmarks.sides import compiled_with_every_knob
 
 Function = Callable[..., Tensor | tuple[Tensor, ...]]
@@ -215,14 +215,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="compiler/fusion",
     question="What does each fusion save as a function grows, and when has the compiler fused too much?",
-    sources=(
-        "snippets/compiler/fusion.py",
-        "snippets/compiler/inductor_code.py",
-        "snippets/compiler/what_compile_does.py",
-        "kernels/rms_norm.py",
-        "tests/benchmarks/sides.py",
-        *SOURCES,
-    ),
     points=points,
     prepare=prepare,
 )

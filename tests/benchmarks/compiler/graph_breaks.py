@@ -10,7 +10,7 @@ from torch import Tensor
 from snippets.compiler.graph_breaks import looped, model
 from tests.benchmarks import wrong
 from tests.benchmarks.case import Call, Case, Point, Variant, Workload
-from tests.benchmarks.own import SOURCES, own
+from tests.benchmarks.own import own
 
 LAYERS = 4
 CHECK_AT = {"forward": [{"rows": 64, "width": 256}]}
@@ -88,7 +88,6 @@ def without_activation(x: Tensor, weights: tuple[Tensor, ...]) -> Tensor:
 CASE = Case(
     name="compiler/graph-breaks",
     question="What does a graph break cost, in a small model and in a large one?",
-    sources=("snippets/compiler/graph_breaks.py", *SOURCES),
     points=points,
     prepare=prepare,
 )

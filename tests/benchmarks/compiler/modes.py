@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from snippets.compiler.modes import MODES, OPTIONS, WORKLOADS, Block, compiled, make
 from tests.benchmarks import wrong
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
-from tests.benchmarks.own import SOURCES, own
+from tests.benchmarks.own import own
 
 NAMES = {  # of variants that many cases share
     "default": "compile",
@@ -154,7 +154,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="compiler/modes",
     question="What does each mode of torch.compile save on the GPU, and what of it does a caller see?",
-    sources=("snippets/compiler/modes.py", *SOURCES),
     points=points,
     prepare=prepare,
 )

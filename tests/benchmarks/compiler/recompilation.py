@@ -10,7 +10,7 @@ from torch import Tensor
 from snippets.compiler.recompilation_diary import STRATEGIES, Weights, block, bucket, make_weights
 from tests.benchmarks import wrong
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
-from tests.benchmarks.own import SOURCES, own
+from tests.benchmarks.own import own
 
 OTHER = 96  # a length that a graph for every length is first called with, so that none is made for the point's own
 
@@ -110,7 +110,6 @@ def compiled(name: str, x: Tensor, first: Tensor, weights: Weights) -> Call:
 CASE = Case(
     name="compiler/recompilation",
     question="What does a graph for every length cost a call, and what does padding to the next power of two?",
-    sources=("snippets/compiler/recompilation_diary.py", "snippets/compiler/recompilation.py", *SOURCES),
     points=points,
     prepare=prepare,
 )

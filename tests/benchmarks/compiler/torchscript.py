@@ -10,7 +10,7 @@ from snippets.compiler.torchscript import COMPONENTS, block, scripted
 from snippets.compiler.what_compile_does import nbytes
 from tests.benchmarks import wrong
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
-from tests.benchmarks.own import SOURCES, own
+from tests.benchmarks.own import own
 
 NAMES = tuple(COMPONENTS)
 HEADS, WIDTH = 16, 64
@@ -154,7 +154,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="compiler/torchscript",
     question="Where does TorchScript stand today beside eager PyTorch and torch.compile?",
-    sources=("snippets/compiler/torchscript.py", "snippets/compiler/what_compile_does.py", *SOURCES),
     points=points,
     prepare=prepare,
 )

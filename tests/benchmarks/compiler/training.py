@@ -22,7 +22,7 @@ from snippets.compiler.training import (
     with_run,
 )
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
-from tests.benchmarks.own import SOURCES, own
+from tests.benchmarks.own import own
 
 Step = Callable[..., Tensor]  # as train_step
 LOOKED_AT = ("blocks.0.qkv.weight", "head.weight")  # parameters whose update and moment are held against float64
@@ -255,7 +255,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="compiler/training",
     question="What does each choice around a compiled training step do to its time and to its peak memory?",
-    sources=("snippets/compiler/training.py", *SOURCES),
     points=points,
     prepare=prepare,
 )

@@ -121,7 +121,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="compiler/what-compile-does",
     question="What does fusing six operations into one kernel save, and at which size does it start to?",
-    sources=("snippets/compiler/what_compile_does.py",),
     points=points,
     prepare=prepare,
 )

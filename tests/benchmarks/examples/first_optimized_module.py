@@ -13,7 +13,7 @@ from snippets.examples.first_optimized_module_draft import FEATURES, STEPS, TASK
 from snippets.examples.first_optimized_module_solutions import Better, ship
 from tests.benchmarks import wrong
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
-from tests.benchmarks.own import SOURCES, own
+from tests.benchmarks.own import own
 
 STEPWISE = ("first-draft", "better", "compile", "graph")
 SMALL = {"batch": 64, "steps": STEPS, "width": 256}
@@ -123,11 +123,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="examples/first-optimized-module",
     question="What is each step from a draft to a shipped package worth, for one small module?",
-    sources=(
-        "snippets/examples/first_optimized_module_draft.py",
-        "snippets/examples/first_optimized_module_solutions.py",
-        *SOURCES,
-    ),
     points=points,
     prepare=prepare,
 )

@@ -366,14 +366,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="examples/llama",
     question="What is each step from the library's Llama to the fastest training step worth, in time and in memory?",
-    sources=(
-        "snippets/examples/llama.py",
-        "kernels/add_rms_norm.py",
-        "kernels/cross_entropy.py",
-        "kernels/rms_norm.py",
-        "kernels/rope.py",
-        "kernels/swiglu.py",
-    ),
     points=points,
     prepare=prepare,
 )

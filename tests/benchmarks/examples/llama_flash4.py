@@ -107,15 +107,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="examples/llama-flash4",
     question="What do FlashAttention 4 and a loss in one piece still give, in time and in memory?",
-    sources=(
-        "snippets/examples/llama.py",
-        "snippets/examples/llama_flash4.py",
-        "kernels/add_rms_norm.py",
-        "kernels/cross_entropy.py",
-        "kernels/rms_norm.py",
-        "kernels/rope.py",
-        "kernels/swiglu.py",
-    ),
     points=points,
     prepare=prepare,
 )

@@ -134,7 +134,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="kernels/add-rms-norm",
     question="How close does a residual add with RMSNorm come to the memory's bandwidth, forward and backward?",
-    sources=("kernels/add_rms_norm.py", *sides.SOURCES, *blocks.SOURCES),
     points=points,
     prepare=prepare,
 )

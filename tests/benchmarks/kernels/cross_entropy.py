@@ -203,7 +203,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="kernels/cross-entropy",
     question="What does a loss cost, beside reading its logits once and writing their gradient once?",
-    sources=("kernels/cross_entropy.py", *sides.SOURCES, *blocks.SOURCES),
     points=points,
     prepare=prepare,
 )

@@ -135,7 +135,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="kernels/first-kernel",
     question="What is each mend of a first softmax kernel worth, and what is left to the one that is offered to copy?",
-    sources=("snippets/kernels/first_kernel.py", "kernels/softmax.py", *sides.SOURCES),
     points=points,
     prepare=prepare,
 )

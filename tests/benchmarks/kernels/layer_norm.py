@@ -110,7 +110,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="kernels/layer-norm",
     question="How close does LayerNorm come to the memory's bandwidth, with two column sums in its backward?",
-    sources=("kernels/layer_norm.py", *sides.SOURCES, *blocks.SOURCES),
     points=points,
     prepare=prepare,
 )

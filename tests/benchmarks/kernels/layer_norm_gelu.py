@@ -132,7 +132,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="kernels/layer-norm-gelu",
     question="How much arithmetic can a LayerNorm take on, here a GELU, before memory is no longer the bound?",
-    sources=("kernels/layer_norm_gelu.py", *sides.SOURCES, *blocks.SOURCES),
     points=points,
     prepare=prepare,
 )

@@ -118,7 +118,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="kernels/rms-norm",
     question="How close does RMSNorm come to the memory's bandwidth, forward and backward?",
-    sources=("kernels/rms_norm.py", *sides.SOURCES, *blocks.SOURCES),
     points=points,
     prepare=prepare,
 )

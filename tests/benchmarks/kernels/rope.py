@@ -130,7 +130,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="kernels/rope",
     question="How close does rotary embedding come to the memory's bandwidth, forward and backward?",
-    sources=("kernels/rope.py", *sides.SOURCES, *blocks.SOURCES),
     points=points,
     prepare=prepare,
 )

@@ -114,7 +114,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="kernels/softmax",
     question="How close does softmax come to the memory's bandwidth, forward and backward, as rows outgrow the cache?",
-    sources=("kernels/softmax.py", *sides.SOURCES, *blocks.SOURCES),
     points=points,
     prepare=prepare,
 )

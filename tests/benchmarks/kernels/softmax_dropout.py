@@ -264,7 +264,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="kernels/softmax-dropout",
     question="What does dropout cost after a softmax, if its mask is never stored?",
-    sources=("kernels/softmax_dropout.py", *sides.SOURCES, *blocks.SOURCES),
     points=points,
     prepare=prepare,
 )

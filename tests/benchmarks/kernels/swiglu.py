@@ -221,7 +221,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="kernels/swiglu",
     question="What is left to win where the compiler is at the roofline: SwiGLU, GeGLU, and halves of one projection?",
-    sources=("kernels/swiglu.py", *sides.SOURCES, *blocks.SOURCES),
     points=points,
     prepare=prepare,
 )

@@ -73,13 +73,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="patterns/activations",
     question="Which level does an activation need, and how much is left where its own operation is one kernel?",
-    sources=(
-        "snippets/patterns/activations.py",
-        "kernels/swiglu.py",
-        "kernels/swiglu_cuda.py",
-        "kernels/swiglu.cu",
-        *levels.SOURCES,
-    ),
     points=points,
     prepare=prepare,
 )

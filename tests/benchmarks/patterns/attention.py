@@ -111,7 +111,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="patterns/attention",
     question="What does each step from the attention formula to one fused kernel remove?",
-    sources=("snippets/patterns/attention.py",),
     points=points,
     prepare=prepare,
 )

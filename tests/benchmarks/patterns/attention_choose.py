@@ -12,7 +12,6 @@ from snippets.patterns import attention_choose as choose
 from snippets.patterns import attention_masks as masks
 from tests.benchmarks import sides, wrong
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
-from tests.benchmarks.own import SOURCES as OWN
 from tests.benchmarks.own import own
 
 CAUSAL, WINDOW, ALIBI, DOCUMENTS, GROUPED, CROSS, DECODE = range(1, 8)  # what a shape's first number says
@@ -415,12 +414,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="patterns/attention-choose",
     question="Which attention for a causal mask, a window, ALiBi, packed documents, grouped queries, and decode?",
-    sources=(
-        "snippets/patterns/attention_choose.py",
-        "snippets/patterns/attention_masks.py",
-        *sides.SOURCES,
-        *OWN,
-    ),
     points=points,
     prepare=prepare,
 )

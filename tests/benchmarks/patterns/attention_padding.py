@@ -173,11 +173,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="patterns/attention-padding",
     question="Which attention for a training batch whose rows differ in length, and what does padding cost?",
-    sources=(
-        "snippets/patterns/attention_padding.py",
-        "snippets/patterns/attention_padding_packing.py",
-        *sides.SOURCES,
-    ),
     points=points,
     prepare=prepare,
 )

@@ -195,7 +195,6 @@ def without_a_quarter(output: Tensor) -> Tensor:
 CASE = Case(
     name="patterns/compiler-friendly",
     question="What does each of ten rewrites for the compiler gain over twelve calls, compiled and eager?",
-    sources=("snippets/patterns/compiler_friendly.py",),
     points=points,
     prepare=prepare,
 )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from snippets.patterns.compute_intensity_decode import converted, in_the_product, quantised, restored
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
-from tests.benchmarks.own import SOURCES, own
+from tests.benchmarks.own import own
 from tests.benchmarks.sides import compiled_with_every_knob, tupled
 
 WEIGHTS = (torch.int8, torch.float8_e4m3fn)  # a point's "decode" counts from 1
@@ -183,7 +183,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="patterns/compute-intensity",
     question="What do fewer bytes, more rows, one product for several and wider layers gain on each side of the ridge?",
-    sources=("snippets/patterns/compute_intensity_decode.py", "tests/benchmarks/sides.py", *SOURCES),
     points=points,
     prepare=prepare,
 )

@@ -250,7 +250,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="patterns/embeddings",
     question="What do embeddings cost, forward, backward and in the update, and which level do they need?",
-    sources=("snippets/patterns/embeddings.py", "kernels/rope.py", *levels.SOURCES),
     points=points,
     prepare=prepare,
 )

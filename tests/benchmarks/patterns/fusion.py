@@ -11,7 +11,7 @@ from snippets.compiler.what_compile_does import nbytes
 from snippets.patterns import fusion as ways
 from snippets.patterns.fusion_blocks import ResNetBlock, UNetBlock, ViTBlock, folded
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
-from tests.benchmarks.own import SOURCES, own
+from tests.benchmarks.own import own
 from tests.benchmarks.sides import both, compiled_with_every_knob, tupled
 
 Function = Callable[..., Tensor | tuple[Tensor, ...]]
@@ -319,13 +319,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="patterns/fusion",
     question="What does each kind of fusion save, alone and in blocks of three models, and where nothing?",
-    sources=(
-        "snippets/patterns/fusion.py",
-        "snippets/patterns/fusion_blocks.py",
-        "snippets/compiler/what_compile_does.py",
-        "tests/benchmarks/sides.py",
-        *SOURCES,
-    ),
     points=points,
     prepare=prepare,
 )

@@ -271,7 +271,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="patterns/linear",
     question="What do merged products, layouts, sizes, epilogues and groups gain in linear layers?",
-    sources=("snippets/patterns/linear.py", "tests/benchmarks/sides.py", *levels.SOURCES),
     points=points,
     prepare=prepare,
 )

@@ -11,7 +11,7 @@ from snippets.compiler.what_compile_does import nbytes
 from snippets.patterns import memory as ways
 from snippets.patterns.fusion_blocks import ResNetBlock
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
-from tests.benchmarks.own import SOURCES, own
+from tests.benchmarks.own import own
 from tests.benchmarks.sides import compiled
 
 Function = Callable[[], Tensor]
@@ -292,16 +292,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="patterns/memory",
     question="What do copies, layouts, changes in place and growing tensors cost?",
-    sources=(
-        "snippets/patterns/memory.py",
-        "snippets/patterns/fusion_blocks.py",
-        "snippets/patterns/fusion_candidates.py",
-        "snippets/compiler/what_compile_does.py",
-        "snippets/compiler/inductor_code.py",
-        "snippets/validation/memory.py",
-        "tests/benchmarks/sides.py",
-        *SOURCES,
-    ),
     points=points,
     prepare=prepare,
 )

@@ -20,7 +20,7 @@ from snippets.patterns.mixed_precision import (
 from tests.benchmarks import wrong
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.compiler import training
-from tests.benchmarks.own import SOURCES, own
+from tests.benchmarks.own import own
 
 PRODUCTS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp8-in-the-call")  # a point's "product" counts from 1
 STEPS = ("fp32", "tf32", "autocast-fp16", "autocast-bf16", "bf16")  # and its "step"
@@ -216,12 +216,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="patterns/mixed-precision",
     question="What does each precision save in a product and in a training step, and what does it cost in accuracy?",
-    sources=(
-        "snippets/patterns/mixed_precision.py",
-        "snippets/compiler/training.py",
-        "tests/benchmarks/compiler/training.py",
-        *SOURCES,
-    ),
     points=points,
     prepare=prepare,
 )

@@ -56,15 +56,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="patterns/normalization",
     question="Which level does a norm need: written out, native, TorchScript, compiled, or a kernel of one's own?",
-    sources=(
-        "snippets/patterns/normalization.py",
-        "kernels/layer_norm.py",
-        "kernels/rms_norm.py",
-        "kernels/layer_norm_gelu.py",
-        "kernels/layer_norm_gelu_cuda.py",
-        "kernels/layer_norm_gelu.cu",
-        *levels.SOURCES,
-    ),
     points=points,
     prepare=prepare,
 )

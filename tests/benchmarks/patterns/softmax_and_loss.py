@@ -97,12 +97,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="patterns/softmax-and-loss",
     question="Which level does a softmax need, which one a masked softmax, and which one a loss?",
-    sources=(
-        "snippets/patterns/softmax_and_loss.py",
-        "kernels/softmax.py",
-        "kernels/cross_entropy.py",
-        *levels.SOURCES,
-    ),
     points=points,
     prepare=prepare,
 )

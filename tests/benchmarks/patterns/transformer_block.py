@@ -33,7 +33,7 @@ from snippets.patterns.transformer_block import (
 )
 from tests.benchmarks import levels, wrong
 from tests.benchmarks.case import Case, Point, Workload
-from tests.benchmarks.own import SOURCES, own
+from tests.benchmarks.own import own
 
 FIRST = 2  # number of the first part: 1 is the block
 WITH_SDPA = Parts(norm_written, add_norm_written, project_written, rotate_written, attend_native, gated_written)
@@ -188,15 +188,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="patterns/transformer-block",
     question="What of the gain of a block's parts is left in the whole block?",
-    sources=(
-        "snippets/patterns/transformer_block.py",
-        "kernels/rms_norm.py",
-        "kernels/add_rms_norm.py",
-        "kernels/rope.py",
-        "kernels/swiglu.py",
-        *SOURCES,
-        *levels.SOURCES,
-    ),
     points=points,
     prepare=prepare,
 )

@@ -66,7 +66,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="validation/equivalence",
     question="Is the fast version nearer to float64 than the slow one, or farther?",
-    sources=("snippets/validation/equivalence.py",),
     points=points,
     prepare=prepare,
 )

@@ -21,7 +21,7 @@ from snippets.validation.memory_remedies import (
 from snippets.validation.memory_remedies import train_step as step_of
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.compiler import training
-from tests.benchmarks.own import SOURCES, own
+from tests.benchmarks.own import own
 
 LOOKED_AT = ("blocks.0.attention.qkv.weight", "head.weight")  # whose update and moment are held against float64
 
@@ -209,14 +209,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="validation/memory",
     question="What does each remedy give back at a training step's peak, and what does it cost?",
-    sources=(
-        "snippets/validation/memory_remedies.py",
-        "snippets/validation/memory.py",
-        "kernels/cross_entropy.py",
-        "snippets/compiler/training.py",
-        "tests/benchmarks/compiler/training.py",
-        *SOURCES,
-    ),
     points=points,
     prepare=prepare,
 )

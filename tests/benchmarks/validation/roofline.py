@@ -85,7 +85,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="validation/roofline",
     question="At which size and at which intensity does which bound rule?",
-    sources=(),
     points=points,
     prepare=prepare,
 )

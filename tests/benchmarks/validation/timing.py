@@ -109,7 +109,6 @@ POINTS = {  # as pages name them
 CASE = Case(
     name="validation/timing",
     question="How far off are the usual ways to time a call?",
-    sources=("snippets/validation/timing_mistakes.py",),
     points=points,
     prepare=prepare,
 )
