@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests import remembered
+from tests.benchmarks import reached
 from tests.conftest import ROOT
 
 pytest_plugins = ["pytester"]
@@ -63,7 +64,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     monkeypatch.setattr(remembered, "AGAIN", 0.0)
     monkeypatch.delenv("RIDGEPOINT_KERNELS", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    for name in [name for name in sys.modules if name.split(".")[0] in remembered.OURS]:
+    for name in [name for name in sys.modules if name.split(".")[0] in reached.OURS]:
         monkeypatch.delitem(sys.modules, name)
     return pytester
 
@@ -73,7 +74,7 @@ def run(project: pytest.Pytester) -> Callable[..., dict[str, int]]:
     """How many tests ended how."""
 
     def finished(*arguments: str) -> dict[str, int]:
-        for function in (remembered.named, remembered.content, remembered.below):
+        for function in (reached.named, remembered.content, reached.below):
             function.cache_clear()
         return project.runpytest_inprocess(*arguments, plugins=[remembered]).parseoutcomes()
 
@@ -151,7 +152,8 @@ def test_on_a_gpu_and_of_a_copy_nothing_is_remembered(run, monkeypatch):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU nothing is kept")
 def test_several_processes_write(project):
     text = Path(remembered.__file__).read_text().replace("AGAIN = 0.05", "AGAIN = 0.0")
-    (project.path / "plugin.py").write_text(text)
+    (project.path / "plugin.py").write_text(text.replace("tests.benchmarks.reached", "reader"))
+    (project.path / "reader.py").write_text(Path(reached.__file__).read_text())
     arguments = ("-p", "plugin", "-n", "2", "--dist=worksteal")
     pytest.importorskip("xdist")
     for expected in ({"passed": 4, **NEVER}, {"passed": 1, "remembered": 3, **NEVER}):
@@ -178,7 +180,7 @@ def test_the_key_of_a_script_is_all_that_it_reaches(tmp_path):
 
     def key(*more: str) -> Path:
         remembered.content.cache_clear()
-        remembered.named.cache_clear()
+        reached.named.cache_clear()
         return remembered.printed_by(tmp_path, "snippets.one", *more)
 
     first = key()
