@@ -12,7 +12,7 @@
 
 In the place of claim, case, shapes, direction and mode there may be numbers, each with what it is of:
 
-        numbers: [[of 8 rows, 'captured_value("a/b", "mask")', less, 'captured_value("a/b", "none")']]
+        numbers: [[8 rows, 'captured_value("c", "mask", of="a/b")', less, 'captured_value("c", "none", of="a/b")']]
 
 reference/folklore shows the entries of all pages.
 """

@@ -6,6 +6,7 @@ from pathlib import Path
 from docs.publish.kept import Kept, key
 from docs.publish.records.schema import Sources
 from tests.benchmarks import source
+from tests.benchmarks.reached import named, reached
 from tests.benchmarks.source import METHOD, ROOT, digest_texts
 
 digests = Kept("digests")
@@ -16,10 +17,11 @@ def row_is_stale(sources: Sources, root: Path = ROOT) -> bool:
     return _digest(tuple(sources.files), root) != sources.hash
 
 
-def capture_is_stale(sources: Sources, root: Path = ROOT) -> bool:
-    """Whether the code that printed a capture has changed since."""
+def script_is_stale(script: str, sources: str, root: Path = ROOT) -> bool:
+    """Whether a script, by its path, or something that it reaches differs from what a GPU ran."""
     try:
-        return _kept(tuple((name, (root / name).read_text(encoding="utf-8")) for name in sources.files)) != sources.hash
+        files = reached(root, [root / script])
+        return _kept(tuple((f.relative_to(root).as_posix(), f.read_text(encoding="utf-8")) for f in files)) != sources
     except (OSError, SyntaxError):
         return True
 
@@ -27,6 +29,7 @@ def capture_is_stale(sources: Sources, root: Path = ROOT) -> bool:
 def forget() -> None:
     """Look at the files again: they may have changed since the last build."""
     _digest.cache_clear()
+    named.cache_clear()
 
 
 @cache
