@@ -88,6 +88,13 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session(python=False, requires=["environment"])
+def record(session: nox.Session) -> None:
+    """Make what pages show of scripts' output again on this CPU, and show what changed. `-- NAME…` picks some."""
+    check(session)
+    run(session, "docs.publish.site.record", *session.posargs)
+
+
+@nox.session(python=False, requires=["environment"])
 def lint(session: nox.Session) -> None:
     """Check format, lint and types. `-- --fix` mends the first two."""
     fix = "--fix" in session.posargs

@@ -29,7 +29,7 @@ if processes := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # each has a share
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The site's build comes first; captures last, when most of their scripts have run: so no process waits long."""
-    items.sort(key=lambda item: {"test_build.py": 0, "test_captures.py": 2}.get(item.path.name, 1))
+    items.sort(key=lambda item: {"test_build.py": 0, "test_outputs.py": 2}.get(item.path.name, 1))
 
 
 @pytest.fixture(scope="module", autouse=True)

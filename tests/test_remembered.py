@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests import remembered
+from tests.benchmarks import files as reach
 from tests.benchmarks import imports
 from tests.conftest import ROOT
 
@@ -64,7 +65,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     monkeypatch.setattr(remembered, "AGAIN", 0.0)
     monkeypatch.delenv("RIDGEPOINT_KERNELS", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    for name in [name for name in sys.modules if name.split(".")[0] in remembered.OURS]:
+    for name in [name for name in sys.modules if name.split(".")[0] in reach.OURS]:
         monkeypatch.delitem(sys.modules, name)
     return pytester
 
@@ -74,7 +75,7 @@ def run(project: pytest.Pytester) -> Callable[..., dict[str, int]]:
     """How many tests ended how."""
 
     def finished(*arguments: str) -> dict[str, int]:
-        for function in (remembered.named, remembered.content, remembered.below):
+        for function in (reach.named, remembered.content, reach.below):
             function.cache_clear()
         return project.runpytest_inprocess(*arguments, plugins=[remembered]).parseoutcomes()
 
@@ -152,8 +153,9 @@ def test_on_a_gpu_and_of_a_copy_nothing_is_remembered(run, monkeypatch):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU nothing is kept")
 def test_several_processes_write(project):
     text = Path(remembered.__file__).read_text().replace("AGAIN = 0.05", "AGAIN = 0.0")
-    (project.path / "plugin.py").write_text(text.replace(imports.__name__, "reader"))
-    (project.path / "reader.py").write_text(Path(imports.__file__).read_text())
+    (project.path / "plugin.py").write_text(text.replace("tests.benchmarks.files", "reader"))
+    (project.path / "reader.py").write_text(Path(reach.__file__).read_text().replace(imports.__name__, "imports"))
+    (project.path / "imports.py").write_text(Path(imports.__file__).read_text())
     arguments = ("-p", "plugin", "-n", "2", "--dist=worksteal")
     pytest.importorskip("xdist")
     for expected in ({"passed": 4, **NEVER}, {"passed": 1, "remembered": 3, **NEVER}):
@@ -180,7 +182,7 @@ def test_the_key_of_a_script_is_all_that_it_reaches(tmp_path):
 
     def key(*more: str) -> Path:
         remembered.content.cache_clear()
-        remembered.named.cache_clear()
+        reach.named.cache_clear()
         return remembered.printed_by(tmp_path, "snippets.one", *more)
 
     first = key()

@@ -10,7 +10,7 @@ from typing import Any
 from docs.publish import palette, units
 from docs.publish.place import Place, machine_page
 from docs.publish.records.measured import DIRECTIONS, METRICS, MODES, Measured, Published
-from docs.publish.records.schema import Capture, Record, Row, Sweep, describe
+from docs.publish.records.schema import Record, Row, Run, Sweep, describe
 from tests.benchmarks import source
 from tests.benchmarks.runner import discover
 
@@ -169,7 +169,7 @@ def of_record(record: Record, place: Place) -> dict[str, Any]:
     return of_run(record) | {"download_url": place.to(f"results/{record.machine['slug']}.json")}
 
 
-def of_run(record: Record | Sweep | Capture) -> dict[str, Any]:
+def of_run(record: Record | Sweep | Run) -> dict[str, Any]:
     """Who measured when, with what."""
     return {
         "command": record.command,

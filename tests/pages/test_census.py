@@ -29,7 +29,7 @@ def proof_of(path: str) -> Path | None:
 def test_every_block_is_accounted_for():
     missing = census.by_kind()["unaccounted"]
     assert not missing, (
-        "embed these from a tested file, show them with capture(), or list them in "
+        "embed these from a tested file, show them with output(), or list them in "
         f"docs/publish/generated/unrunnable.toml (`python -m docs.publish.generated.census` prints the entries): "
         f"{', '.join(map(str, missing))}"
     )

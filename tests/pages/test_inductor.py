@@ -18,12 +18,11 @@ from docs.publish.evidence import Evidence
 from docs.publish.records.captures import Captures
 from snippets.validation.compiled_code import TARGETS
 from tests.benchmarks import captures as printing
-from tests.benchmarks.source import ROOT, digest_texts
+from tests.benchmarks.source import ROOT
 from tests.pages import tiny
-from tests.pages.test_macros import CAPTURE
 
 NAME = "triton_per_fused_add_div_linalg_vector_norm_pow_relu_0"  # as the page on torch.compile shows it
-SHOWN = ROOT / "docs/measurements/captures/compiler/what-compile-does/triton.json"
+SCRIPT = "def main():\n    return 1\n"
 IMPORTS = """import triton
 import triton.language as tl
 from torch._inductor.runtime import triton_helpers
@@ -56,7 +55,7 @@ LAUNCHES = [
 
 def parts(**different: object) -> dict[str, str]:
     """The contents of a graph's captures."""
-    kernel = json.loads(SHOWN.read_text())["content"]
+    kernel = printing.contents("compiler/what_compile_does", "cuda")["Inductor"]
     contents: dict[str, Any] = {
         "graph": "def forward(self, x):\n    return (x,)\n",
         "kernels": IMPORTS + kernel,
@@ -71,19 +70,14 @@ def root(tmp_path: Path) -> Path:
     return tiny.project(tmp_path)
 
 
-def store(root: Path, contents: dict[str, str], **different: dict[str, Any]) -> Captures:
-    """Store the captures of a graph; `different` holds fields by part."""
-    fresh = digest_texts([(tiny.KERNEL, tiny.FILES[tiny.KERNEL])])
-    for part, content in contents.items():
-        document = CAPTURE | {
-            "name": f"compiler/inductor-code/unit-rows-forward-{part}",
-            "content": content,
-            "section": f"unit_rows forward, {part}",
-            "software": {"torch": "2.11.0", "triton": "3.6.0"},
-            "command": "python -m snippets.compiler.inductor_code",
-            "sources": {"hash": fresh, "files": [tiny.KERNEL]},
-        }
-        tiny.write(root, document | different.get(part, {}), "captures", part)
+def store(root: Path, contents: dict[str, str]) -> Captures:
+    """Store the parts of a graph."""
+    file = root / printing.source_of(inductor.SCRIPT)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(SCRIPT)
+    sections = {f"unit_rows forward, {part}": content for part, content in contents.items()}
+    software = {"torch": "2.11.0", "triton": "3.6.0"}
+    tiny.printed(root, sections, inductor.SCRIPT, software=software)
     return Captures.load(root / "docs/measurements/captures", root)
 
 
@@ -105,9 +99,7 @@ def test_no_captures_are_no_graphs(root: Path):
 
 def test_captures_that_are_published_are_read():
     graphs = inductor.captured(Captures.load())
-    assert len(graphs) * len(inductor.PARTS) == sum(
-        name.startswith(inductor.PREFIX) for name in Captures.load().by_name
-    )
+    assert len(graphs) * len(inductor.PARTS) == len(printing.contents(inductor.SCRIPT, "cuda"))
 
 
 def test_published_counts_are_those_of_the_shapes():
@@ -124,13 +116,13 @@ def test_published_counts_are_those_of_the_shapes():
 
 def test_a_stale_capture_says_so_and_is_refused_by_a_release(root: Path):
     captures = store(root, parts())
-    (root / tiny.KERNEL).write_text("def add(a, b):\n    return a - b\n")
+    (root / printing.source_of(inductor.SCRIPT)).write_text(SCRIPT.replace("1", "2"))
     (graph,) = inductor.captured(captures)
     assert len(graph.stale) == 4
     assert "stale" in inductor.entries(graph, "f", {NAME: {"sm_90": {}}})[0]["provenance"]
     page = Evidence()
     inductor.mark([graph], page)
-    assert "capture compiler/inductor-code/unit-rows-forward-kernels" in page.stale
+    assert "output of compiler/inductor_code 'unit_rows forward, kernels'" in page.stale
 
 
 @pytest.mark.parametrize(
@@ -142,9 +134,9 @@ def test_a_stale_capture_says_so_and_is_refused_by_a_release(root: Path):
         ({"launches": json.dumps(LAUNCHES[1])}, "1 kernels, of which 0 are launched"),
         (
             {"launches": json.dumps({"name": NAME, "bytes": 1, "binary": {}})},
-            "launches: expected a launch of each kernel",
+            "expected a launch of each kernel",
         ),
-        ({"launches": "", "counts": json.dumps(COUNTS | {"kernels": 0})}, "launches: expected a launch of each kernel"),
+        ({"launches": "", "counts": json.dumps(COUNTS | {"kernels": 0})}, "expected a launch of each kernel"),
     ],
     ids=["no JSON", "no shape", "no Python", "not launched", "launched somehow", "no kernel"],
 )
@@ -157,13 +149,19 @@ def test_parts_that_do_not_fit_together_are_refused(different: dict, message: st
 def test_a_missing_part_is_refused(root: Path):
     contents = parts()
     del contents["counts"]
-    with pytest.raises(PublishError, match="unit-rows-forward-counts"):
+    with pytest.raises(PublishError, match="got 'unit_rows forward, counts'"):
         inductor.captured(store(root, contents))
 
 
 def test_parts_of_several_runs_are_refused(root: Path):
-    with pytest.raises(PublishError, match="expected parts of one run, got 2"):
-        inductor.captured(store(root, parts(), launches={"commit": "d" * 40}))
+    store(root, parts())
+    path = printing.path_of(inductor.SCRIPT, "cuda", root / "docs/measurements/captures")
+    stored = json.loads(path.read_text())
+    stored["runs"].append(stored["runs"][0] | {"commit": "d" * 40})
+    stored["sections"][-1]["run"] = 1
+    path.write_text(json.dumps(stored))
+    with pytest.raises(PublishError, match="expected unit_rows forward of one run, got several"):
+        inductor.captured(Captures.load(root / "docs/measurements/captures", root))
 
 
 def test_graphs_at_one_point_are_refused(root: Path):
@@ -287,7 +285,7 @@ def test_a_gpu_is_a_target_by_its_name(machine: str, target: str | None):
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[Path]:
     """A folder in which C++ is kept, with copies of what it is made by."""
-    for name in inductor.BUILT_FROM:
+    for name in (path.relative_to(ROOT) for path in inductor.built_from(ROOT)):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text((ROOT / name).read_text())
     yield tmp_path
@@ -317,11 +315,12 @@ def test_cpp_is_kept_until_the_snippet_changes(here: Path, monkeypatch: pytest.M
             counts=json.dumps(COUNTS | {"kernels": 2}),
         ).items()
     )
-    monkeypatch.setattr(printing, "run", lambda module, device: runs.append((module, device)) or sections)
+    made = printing.sections(sections)
+    monkeypatch.setattr(printing, "printed", lambda script, device: runs.append((script, device)) or made)
     first, again = inductor.fresh(here), inductor.fresh(here)
-    assert first == again and runs == [("snippets.compiler.inductor_code", "cpu")]
+    assert first == again and runs == [("compiler/inductor_code", "cpu")]
     assert [kernel["name"] for kernel in inductor.entries(first[0], "f")] == ["cpp_fused_0", "cpp_fused_1"]
-    snippet = here / inductor.BUILT_FROM[0]
+    snippet = here / printing.source_of(inductor.SCRIPT)
     snippet.write_text("# a comment\n" + snippet.read_text())
     inductor.fresh(here)
     assert len(runs) == 1
@@ -331,28 +330,9 @@ def test_cpp_is_kept_until_the_snippet_changes(here: Path, monkeypatch: pytest.M
 
 
 def test_a_machine_without_a_compiler_is_told(here: Path, monkeypatch: pytest.MonkeyPatch):
-    def fail(module: str, device: str) -> str:
+    def fail(script: str, device: str) -> dict[str, str]:
         raise RuntimeError("python -m snippets.compiler.inductor_code: no C++ compiler")
 
-    monkeypatch.setattr(printing, "run", fail)
+    monkeypatch.setattr(printing, "printed", fail)
     with pytest.raises(PublishError, match=r"C\+\+ cannot be made here: .*no C\+\+ compiler"):
         inductor.fresh(here)
-
-
-# ---- what is stored -------------------------------------------------------------------------------------------------
-
-
-def test_what_programs_read_is_stored_to_the_letter_but_for_paths():
-    line = "    tmp0 = tl.load(" + "in_ptr0 + (r0_1 + 4096*x0), " * 6 + "0x0123456789abcdef)"
-    assert printing.tidy(f"\n{line}\n# {ROOT}/kernels/a.py\n", "python", verbatim=True) == f"{line}\n# kernels/a.py\n"
-
-
-def test_captures_of_inductor_belong_to_all_that_printed_them():
-    mine = [capture for capture in printing.CAPTURES if capture.name.startswith(inductor.PREFIX)]
-    assert len(mine) == 3 * len(inductor.PARTS)
-    for capture in mine:
-        assert capture.sources == ["snippets/compiler/inductor_code.py", "snippets/compiler/what_compile_does.py"]
-        assert capture.device == "cuda" and capture.verbatim is not capture.name.endswith("-graph")
-    launches = next(capture for capture in mine if capture.name.endswith("launches"))
-    one, other = (json.dumps({"name": "k", "bytes": 1, "binary": {"tried": tried}}) + "\n" for tried in (1, 2))
-    assert launches.comparable(one) == launches.comparable(other) != launches.comparable(one.replace("k", "l"))

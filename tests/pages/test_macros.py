@@ -24,20 +24,7 @@ from tests.benchmarks import source
 from tests.benchmarks.runner import discover
 from tests.pages import tiny
 
-CAPTURE = {
-    "schema": 1,
-    "name": "kernels/add/output",
-    "language": "text",
-    "content": "one\n```\nthree\n",
-    "command": "python -m kernels.add",
-    "environment": {},
-    "section": "",
-    "commit": "c" * 40,
-    "date": "2026-01-01T00:00:00Z",
-    "machine": {"name": "NVIDIA H200"},
-    "software": {"torch": "2.11.0"},
-    "sources": {"hash": "0" * 16, "files": [tiny.KERNEL]},
-}
+STALE = "0" * 16
 
 
 @pytest.fixture
@@ -52,7 +39,7 @@ def root(tmp_path: Path) -> Path:
         tiny.row(root, variant="eager", mode="calls"),
     ]
     tiny.write(root, tiny.record(root, rows))
-    tiny.write(root, CAPTURE, "captures", "output")
+    tiny.printed(root, {"": "one\n```\nthree\n"}, sources=STALE)
     return root
 
 
@@ -221,16 +208,15 @@ MISUSE = [
     ('calc("rows", unit="parsec", rows=1)', "calc: unit: expected one of"),
     ('calc("rows.real", unit="", rows=1)', "calc: expected + - * /"),
     ('calc("1 / rows", unit="", rows=0)', "division by zero"),
-    ('capture("kernels/add/outputs")', "capture: expected one of kernels/add/output; got 'kernels/add/outputs'"),
-    ('capture("kernels/add/output", lines="2-9")', "lines: expected between 1 and 3, got '2-9'"),
-    (
-        'captured("kernels/add/output")',
-        "capture kernels/add/output: expected how the number's line begins, got nothing",
-    ),
-    ('captured("kernels/add/output", "two")', "capture kernels/add/output: line: expected one of one, ```, three; got"),
-    ('captured("kernels/add/output", "three", "one")', "line: expected nothing, since there is none; got 'one'"),
-    ('captured("kernels/add/output", "one")', "'one': expected number 1 to 0, got 1"),
-    ('output("kernels/sub.py")', "output of: expected one of kernels/add.py"),
+    ('output("table")', "output of kernels/add: section: expected one of \"\"; got 'table'; if the script prints it"),
+    ('output(lines="2-9")', "lines: expected between 1 and 3, got '2-9'"),
+    ('captured("")', "output of kernels/add: expected how the number's line begins, got nothing"),
+    ('captured("", "two")', "output of kernels/add: line: expected one of one, ```, three; got"),
+    ('captured("", "three", "one")', "line: expected nothing, since there is none; got 'one'"),
+    ('captured("", "one")', "'one': expected number 1 to 0, got 1"),
+    ('output(of="kernels/ad")', "output of: expected one of kernels/add; got 'kernels/ad'; did you mean kernels/add?"),
+    ('output(on="cpu")', "output of: expected nothing, since there is none; got 'kernels/add'"),
+    ('output(on="cuda")', "on: expected one of gpu, cpu; got 'cuda'"),
     ('kernel_file("ad")', "kernel_file: expected one of add; got 'ad'; did you mean add?"),
     ('table(case="kernels/add", metric="tme")', "metric: expected one of time"),
     (
@@ -264,20 +250,20 @@ def printed(root: Path) -> Path:
     """A script printed a table of two parts, each with a line of its own for the same name."""
     content = "mlp\n  fast-2   1,205.5 us  96 MiB   never\n\nnorms\n  fast  3 x\n  fast-2  7.5 s 40%\n"
     content += "Took 8.5 us in 12, all at once.\nOff by 3.0e-04 and 2.3e-03 at most.\n"
-    tiny.write(root, CAPTURE | {"name": "kernels/add/table", "content": content}, "captures", "table")
+    tiny.printed(root, {"table": content}, sources=STALE)
     return root
 
 
 @pytest.mark.parametrize(
     ("macro", "shown", "value", "unit"),
     [
-        ('captured("kernels/add/table", "mlp", "fast-2")', "1,205.5 µs", 1.2055e-3, "s"),
-        ('captured("kernels/add/table", "mlp", "fast-2", which=2)', "96 MiB", 96.0 * 2**20, "B"),
-        ('captured("kernels/add/table", "norms", "fast")', "3 x", 3.0, "x"),
-        ('captured("kernels/add/table", "norms", "fast-2", which=2)', "40 %", 0.4, "%"),
-        ('captured("kernels/add/table", "Took")', "8.5 µs", 8.5e-6, "s"),
-        ('captured("kernels/add/table", "Took", which=2)', "12", 12.0, ""),
-        ('captured("kernels/add/table", "Off", which=2)', "2.3e-03", 2.3e-3, ""),
+        ('captured("table", "mlp", "fast-2")', "1,205.5 µs", 1.2055e-3, "s"),
+        ('captured("table", "mlp", "fast-2", which=2)', "96 MiB", 96.0 * 2**20, "B"),
+        ('captured("table", "norms", "fast")', "3 x", 3.0, "x"),
+        ('captured("table", "norms", "fast-2", which=2)', "40 %", 0.4, "%"),
+        ('captured("table", "Took")', "8.5 µs", 8.5e-6, "s"),
+        ('captured("table", "Took", which=2)', "12", 12.0, ""),
+        ('captured("table", "Off", which=2)', "2.3e-03", 2.3e-3, ""),
     ],
 )
 def test_a_number_that_a_script_printed_is_found_by_its_line(
@@ -286,7 +272,7 @@ def test_a_number_that_a_script_printed_is_found_by_its_line(
     html, page = rendered(f"{{% set n = {macro} %}}{{{{ n }}}} {{{{ n.value }}}} {{{{ n.quantity.unit }}}}", printed)
     entry = page.evidence.entries["e1"]
     assert entry["value"] == shown
-    assert entry["command"] == "python -m kernels.add"
+    assert entry["command"] == "python -m snippets.kernels.add"
     assert entry["machine"] == "NVIDIA H200"
     assert html.endswith(f"</small></a> {value} {unit}")
     assert page.evidence.stale == [entry["label"]], "its hash is not that of the code"
@@ -294,19 +280,19 @@ def test_a_number_that_a_script_printed_is_found_by_its_line(
 
 def test_a_line_that_one_part_lacks_is_not_taken_from_the_next(printed: Path):
     with pytest.raises(PublishError, match=r"line: expected one of fast-2 .*; got 'fast'"):
-        rendered('{{ captured("kernels/add/table", "mlp", "fast") }}', printed)
+        rendered('{{ captured("table", "mlp", "fast") }}', printed)
 
 
 def test_a_number_of_a_timeline_is_named_after_its_lane(root: Path):
     content = '{"lanes": [\n{"name": "CUDA calls", "bars": [[80.1, 8.4, "cuLaunchKernel", "launch"]]}\n]}\n'
-    tiny.write(root, CAPTURE | {"name": "kernels/add/timeline", "content": content}, "captures", "timeline")
-    _, page = rendered("""{{ captured("kernels/add/timeline", '{"name": "CUDA calls",', which=2) }}""", root)
+    tiny.printed(root, {"timeline": content})
+    _, page = rendered("""{{ captured("timeline", '{"name": "CUDA calls",', which=2) }}""", root)
     entry = page.evidence.entries["e1"]
     assert (entry["value"], entry["label"].partition(",")[0]) == ("8.4", "Number 2 of CUDA calls")
 
 
 def test_what_is_worked_out_from_a_stale_capture_is_stale(printed: Path):
-    macro = 'calc("2 * t", unit="us", t=captured("kernels/add/table", "mlp", "fast-2"))'
+    macro = 'calc("2 * t", unit="us", t=captured("table", "mlp", "fast-2"))'
     html, page = rendered(f"{{{{ {macro} }}}}", printed)
     assert ">2,410 µs <small>stale</small></a>" in html
     assert page.evidence.entries["e1"]["inputs"][0]["value"] == "1,205.5 µs"
@@ -319,9 +305,9 @@ def test_an_open_fence_stops_the_build(root: Path):
 
 def test_a_block_needs_a_line_of_its_own(root: Path):
     with pytest.raises(
-        PublishError, match=r"kernels/add\.md:1: expected a chart, table, capture or kernel_file on a line"
+        PublishError, match=r"kernels/add\.md:1: expected a chart, table, output or kernel_file on a line"
     ):
-        rendered('See {{ capture("kernels/add/output") }}', root)
+        rendered("See {{ output() }}", root)
 
 
 @pytest.mark.parametrize(
@@ -342,13 +328,31 @@ def test_braces_in_code_survive(code: str, root: Path):
 
 
 def test_a_capture_is_a_fence_with_its_provenance_where_it_stands(root: Path):
-    text, page = rendered('??? note "Output"\n\n    {{ capture("kernels/add/output", lines="1-2") }}\n', root)
+    text, page = rendered('??? note "Output"\n\n    {{ output(lines="1-2") }}\n', root)
     assert text.startswith(
         '??? note "Output"\n\n    ````text\n    one\n    ```\n    ````\n\n    <p class="rp-provenance">'
     )
-    assert f"/blob/{'c' * 40}/kernels/add.py" in text
+    assert f"/blob/{'c' * 40}/snippets/kernels/add.py" in text
     assert "on NVIDIA H200, torch 2.11.0, 2026-01-01" in text
-    assert page.evidence.stale == ["capture kernels/add/output"], "its hash is not that of the code"
+    assert page.evidence.stale == ["output of kernels/add"], "its hash is not that of the code"
+
+
+def test_the_gpus_output_is_shown_unless_the_page_says_the_cpus(root: Path):
+    tiny.printed(root, {"table": "of a GPU\n"})
+    tiny.printed(root, {"table": "of a CPU\n", "other": "one more\n"}, device="cpu", sources=None)
+
+    def shown(arguments: str) -> str:
+        return rendered(f"{{{{ output({arguments}) }}}}", root)[0].splitlines()[1]
+
+    assert shown('"table"') == shown('"table", on="gpu"') == "of a GPU"
+    assert shown('"table", on="cpu"') == "of a CPU" and shown('"other"') == "one more"
+    with pytest.raises(PublishError, match=r"on the GPU: section: expected one of table; got 'other'"):
+        rendered('{{ output("other", on="gpu") }}', root)
+
+
+def test_a_section_is_highlighted_as_the_page_says(root: Path):
+    tiny.printed(root, {"code": "x = 1\n"})
+    assert rendered('{{ output("code", language="python") }}', root)[0].startswith("```python\nx = 1\n```")
 
 
 def test_a_name_that_overruns_its_column_moves_the_columns_of_all() -> None:

@@ -10,9 +10,7 @@ from docs.publish.records.captures import Captures
 from docs.publish.records.measured import Coordinates
 from docs.publish.records.store import Store
 from tests.benchmarks.reviewed import VERSION
-from tests.benchmarks.source import digest_texts
 from tests.pages import tiny
-from tests.pages.test_macros import CAPTURE
 
 PAGE = '# Add\n\nOurs takes {{ number("kernels/add", "ours", "time") }}.\n'
 CHANGES = {
@@ -97,14 +95,13 @@ def test_a_release_refuses_stale_captures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setenv("RIDGEPOINT_RELEASE", "1")
-    root = tiny.project(tmp_path, '# Add\n\n{{ capture("kernels/add/output") }}\n')
-    fresh = digest_texts([(tiny.KERNEL, tiny.FILES[tiny.KERNEL])])
-    tiny.write(root, CAPTURE | {"sources": {"hash": fresh, "files": [tiny.KERNEL]}}, "captures", "output")
+    root = tiny.project(tmp_path, '# Add\n\n{{ output(of="kernels/add") }}\n')
+    tiny.printed(root, {"": "3\n"})
     tiny.build(root)
     change(root, "kernel")
     with pytest.raises(Abort):
         tiny.build(root)
-    assert "index.md: capture kernels/add/output" in caplog.text
+    assert "index.md: output of kernels/add" in caplog.text
 
 
 def test_a_release_shows_committed_numbers_only(root: Path, monkeypatch: pytest.MonkeyPatch):
@@ -116,14 +113,12 @@ def test_a_release_shows_committed_numbers_only(root: Path, monkeypatch: pytest.
     assert "results/nvidia-h200.json" in site
 
 
-def test_a_capture_is_stale_when_its_script_changes(root: Path):
-    fresh = digest_texts([(tiny.KERNEL, tiny.FILES[tiny.KERNEL])])
-    path = tiny.write(root, CAPTURE | {"sources": {"hash": fresh, "files": [tiny.KERNEL]}}, "captures", "output")
-    captures = Captures.load(path.parent, root)
-    capture = captures.named("kernels/add/output")
+def test_a_gpus_output_is_stale_when_what_its_script_imports_changes(root: Path):
+    captures = Captures.load(tiny.printed(root, {"": "3\n"}).parents[1], root)
+    capture = captures.find("kernels/add", "")
     change(root, "kernel's comment")
     assert not captures.is_stale(capture)
     change(root, "kernel")
     assert captures.is_stale(capture)
     (root / tiny.KERNEL).unlink()
-    assert captures.is_stale(capture), "nobody can say that it is not"
+    assert captures.is_stale(capture), "it imports what is not there"

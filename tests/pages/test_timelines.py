@@ -20,7 +20,9 @@ STEP = {
 
 def drawn(step: object, title: str = "A step") -> ET.Element:
     content = step if isinstance(step, str) else json.dumps(step)
-    return ET.fromstring(figure(SimpleNamespace(name="validation/a-step", content=content), title))
+    return ET.fromstring(
+        figure(SimpleNamespace(name="a step", script="validation/a", section="step", content=content), title)
+    )
 
 
 def test_bars_are_to_scale_and_named():

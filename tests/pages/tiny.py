@@ -7,15 +7,20 @@ from typing import Any
 from unittest import mock
 
 from docs.publish.compiled import explorer
+from tests.benchmarks import captures
+from tests.benchmarks.captures import module_of, source_of
+from tests.benchmarks.files import reached
 from tests.benchmarks.reached import Code
 from tests.benchmarks.reviewed import VERSION
-from tests.benchmarks.source import ROOT
+from tests.benchmarks.source import ROOT, digest_texts
 
 KERNEL, CASE = "kernels/add.py", "tests/benchmarks/kernels/add.py"
+SCRIPT = "kernels/add"  # as captures name snippets/kernels/add.py
 ADD = "def add(a, b):\n    return a + b\n"
 FILES = {
     KERNEL: "# SPDX-License-Identifier: MIT\n" + f"# --8<-- [start:add]\n{ADD}# --8<-- [end:add]\n",
     CASE: "from kernels.add import add\n\nCASE = dict(prepare=add, question='Is it fast?')\n",
+    source_of(SCRIPT): "def main():\n    from kernels.add import add\n    print(add(1, 2))\n",
 }
 TIMING = {"p20": 0.9e-3, "p50": 1e-3, "p80": 1.2e-3, "samples": 100}
 CEILING = {"rate": 4e12, "by": "Tensor.copy_", "time": TIMING}
@@ -104,6 +109,19 @@ def record(root: Path, rows: list[dict] | None = None, day: int = 1, **changed: 
         "rows": [row(root), row(root, variant="eager", time=slow)] if rows is None else rows,
         "failures": [],
     } | changed
+
+
+def printed(root: Path, sections: Mapping[str, str], script: str = SCRIPT, device: str = "cuda", **run: Any) -> Path:
+    """Write what a script printed; returns the file. It is of today's code, unless `run` has other sources."""
+    reaches = sorted(reached(root, [root / source_of(script)]))
+    fresh = digest_texts((path.relative_to(root).as_posix(), path.read_text()) for path in reaches)
+    known = {
+        "commit": "c" * 40, "date": "2026-01-01T00:00:00Z", "command": f"python -m {module_of(script)}",
+        "environment": {}, "machine": {"name": "NVIDIA H200"}, "software": {"torch": "2.11.0"}, "sources": fresh,
+    } | run  # fmt: skip
+    parts = [{"section": section, "run": 0, "content": content} for section, content in sections.items()]
+    document = {"schema": captures.SCHEMA, "script": script, "device": device, "runs": [known], "sections": parts}
+    return write(root, document, "captures", f"{script}.{device}")
 
 
 def write(root: Path, content: Mapping[str, Any], folder: str = "runs", name: str | None = None) -> Path:

@@ -26,20 +26,19 @@ from docs.publish.compiled.compilation import CACHE, Compilation, Pair
 from docs.publish.errors import PublishError
 from docs.publish.evidence import Evidence
 from docs.publish.records.captures import Captures
-from docs.publish.records.schema import Capture
+from docs.publish.records.schema import Run
 from snippets.validation import compiled_code
 from snippets.validation.compiled_code import TARGETS
 from tests.benchmarks import captures as printing
 from tests.benchmarks.case import Point
+from tests.benchmarks.files import reached
 from tests.benchmarks.source import ROOT, digest_texts
 
 MAKER = "torch.compile"
-MODULE = "snippets.compiler.inductor_code"
-PREFIX = "compiler/inductor-code/"  # of the captures
+SCRIPT = "compiler/inductor_code"  # all that it prints on a GPU is shown by the viewer
+MODULE = printing.module_of(SCRIPT)
 PARTS = ("graph", "kernels", "launches", "counts")
 FOLDER = CACHE / "inductor"
-BUILT_FROM = ("snippets/compiler/inductor_code.py", "snippets/compiler/what_compile_does.py",
-              "snippets/validation/timing.py", "tests/benchmarks/captures.py")  # fmt: skip
 GPUS = {"A100": "sm_80", "H100": "sm_90", "H200": "sm_90", "B200": "sm_100", "MI300X": "gfx942"}
 THREADS = 1024  # of a program, at most, on every target
 CPU = "cpu"  # in place of a target
@@ -131,36 +130,29 @@ def captured(captures: Captures) -> list[Graph]:
     Raises:
         PublishError: one of them lacks a part, or its parts do not fit together.
     """
-    names = [name.removeprefix(PREFIX) for name in captures.by_name if name.startswith(PREFIX)]
-    return [_captured(captures, name) for name in dict.fromkeys(name.rpartition("-")[0] for name in names)]
+    printed = captures.files.get((SCRIPT, "cuda"))
+    titles = dict.fromkeys(section.partition(",")[0] for section in printed.contents) if printed else {}
+    return [_captured(captures, title) for title in titles]
 
 
-def _captured(captures: Captures, name: str) -> Graph:
-    parts = {part: captures.named(f"{PREFIX}{name}-{part}") for part in PARTS}
-    runs = {(part.machine["name"], part.commit, part.software.get("torch")) for part in parts.values()}
-    if len(runs) > 1:
-        raise PublishError(
-            f"captures {PREFIX}{name}-*: expected parts of one run, got {len(runs)}: capture them together"
-        )
+def _captured(captures: Captures, title: str) -> Graph:
+    parts = {part: captures.find(SCRIPT, f"{title}, {part}", "gpu") for part in PARTS}
     kernels = parts["kernels"]
+    if len({(part.run.commit, part.run.machine["name"], part.run.software["torch"]) for part in parts.values()}) > 1:
+        raise PublishError(f"output of {SCRIPT}: expected {title} of one run, got several: capture it again")
     stale = tuple(part.name for part in parts.values() if captures.is_stale(part))
-    graph = _graph(
-        kernels.section.partition(",")[0],
-        {part: capture.content for part, capture in parts.items()},
-        kernels.machine["name"],
-        provenance_of(kernels, stale),
-        stale,
-    )
+    contents = {part: capture.content for part, capture in parts.items()}
+    graph = _graph(title, contents, kernels.run.machine["name"], provenance_of(kernels.run, stale), stale)
     undescribed = [kernel for kernel, launch in graph.kernels.items() if "signature" not in launch["binary"]]
     if undescribed or not graph.kernels:
-        raise PublishError(f"capture {PREFIX}{name}-launches: expected a launch of each kernel, got none that says how")
+        raise PublishError(f"output of {SCRIPT}: expected a launch of each kernel of {title}, got none that says how")
     return graph
 
 
-def provenance_of(capture: Capture, stale: Iterable[str]) -> str:
+def provenance_of(run: Run, stale: Iterable[str]) -> str:
     """Where a capture was printed, and that it was with other code."""
-    software = f"torch {capture.software['torch']} and Triton {capture.software.get('triton', 'unknown')}"
-    seen = f"Captured on {capture.machine['name']} with {software}, {capture.date[:10]}, by {capture.command}"
+    software = f"torch {run.software['torch']} and Triton {run.software.get('triton', 'unknown')}"
+    seen = f"Captured on {run.machine['name']} with {software}, {run.date[:10]}, by {run.command}"
     again = f"compiled again for each target with Triton {triton.__version__}"
     changed = " This capture is stale: the code that printed it has changed since." if list(stale) else ""
     return f"{seen}; {again}.{changed}"
@@ -171,9 +163,10 @@ def _graph(title: str, parts: Mapping[str, str], machine: str, provenance: str, 
     try:
         counts = json.loads(parts["counts"])
         launches = tuple(json.loads(line) for line in parts["launches"].splitlines() if line)
+        text = "\n".join([*printing.fitted(parts["graph"]), ""])
         graph = Graph(
-            function, direction, counts["shape"], counts["dtype"], parts["graph"], parts["kernels"], launches, counts,
-            machine, provenance, stale,
+            function, direction, counts["shape"], counts["dtype"], text, parts["kernels"], launches, counts, machine,
+            provenance, stale,
         )  # fmt: skip
         if len(graph.kernels) != counts["kernels"]:
             raise ValueError(f"{counts['kernels']} kernels, of which {len(graph.kernels)} are launched")
@@ -191,7 +184,7 @@ def fresh(root: Path = ROOT) -> list[Graph]:
     Raises:
         PublishError: the snippet fails, such as where there is no C++ compiler.
     """
-    texts = [(name, (root / name).read_text(encoding="utf-8")) for name in BUILT_FROM]
+    texts = [(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")) for path in built_from(root)]
     made_by = digest_texts(texts), torch.__version__, sys.version, platform.machine()
     kept = root / FOLDER / f"cpu-{hashlib.sha256(repr(made_by).encode()).hexdigest()[:16]}.json"
     if not kept.exists():
@@ -205,23 +198,27 @@ def fresh(root: Path = ROOT) -> list[Graph]:
     return [_graph(title, parts, "", provenance) for title, parts in graphs.items()]
 
 
+def built_from(root: Path) -> list[Path]:
+    """The files by which C++ is made."""
+    return sorted({*reached(root, [root / printing.source_of(SCRIPT)]), root / "tests" / "benchmarks" / "captures.py"})
+
+
 def _made() -> dict[str, dict[str, str]]:
     """What the snippet prints here, by graph and part."""
     try:
-        printed = printing.run(MODULE, "cpu")
+        printed = printing.printed(SCRIPT, CPU)
     except RuntimeError as error:
         raise PublishError(f"Inductor's C++ cannot be made here: {error}") from error
-    _, *found = re.split(r"^==== (.+), (\w+)\n", printed, flags=re.MULTILINE)
     graphs: dict[str, dict[str, str]] = {}
-    for title, part, content in zip(found[::3], found[1::3], found[2::3], strict=True):
-        language = {"kernels": "cpp", "graph": "python"}.get(part, "json")
-        graphs.setdefault(title, {})[part] = printing.tidy(content, language, verbatim=language == "json")
+    for section, content in printed.items():
+        title, _, part = section.partition(", ")
+        graphs.setdefault(title, {})[part] = content
     return graphs
 
 
 def mark(graphs: Iterable[Graph], page: Evidence) -> None:
     """Say on a page which captures are stale: a release then refuses it."""
-    page.stale += [f"capture {name}" for graph in graphs for name in graph.stale]
+    page.stale += [f"output of {name}" for graph in graphs for name in graph.stale]
 
 
 # ---- compiled again -------------------------------------------------------------------------------------------------

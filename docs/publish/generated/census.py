@@ -44,7 +44,7 @@ def by_kind() -> dict[str, list[Block]]:
 
 def count() -> dict[str, int]:
     """How many blocks there are of each kind, and how many come from macros ("captured")."""
-    captured = sum(len(re.findall(r"\{\{-?\s*(?:capture|output)\(", text)) for text in pages.texts().values())
+    captured = sum(len(re.findall(r"\{\{-?\s*output\(", text)) for text in pages.texts().values())
     return {kind: len(found) for kind, found in by_kind().items()} | {"captured": captured}
 
 

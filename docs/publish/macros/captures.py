@@ -1,4 +1,4 @@
-"""A stored capture as a fenced block, with a line that says where it comes from; and single numbers of it."""
+"""What a script printed as a fenced block, with a line that says where it comes from; and single numbers of it."""
 
 import itertools
 import re
@@ -7,8 +7,8 @@ from collections import Counter
 from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Evidence, Quantity, of_run
 from docs.publish.place import Place
-from docs.publish.records.captures import Captures
-from docs.publish.records.schema import Capture
+from docs.publish.records.captures import Capture, Captures
+from tests.benchmarks.captures import fitted
 
 SCALES = {  # as scripts print a unit: what it is worth, in which family of units.py
     "ns": (1e-9, "s"), "us": (1e-6, "s"), "ms": (1e-3, "s"), "s": (1.0, "s"),
@@ -28,11 +28,13 @@ def show(
     lines: str = "",
     title: str = "",
     columns: bool = False,
+    language: str = "text",
 ) -> str:
     """A capture as Markdown: a fenced block, and a line with its provenance.
 
     Args:
         lines: "1-20": only these lines; "1-20,30-40": both.
+        language: for highlighting.
         columns: it is a table in which a name is longer than its column; all columns are made wide enough.
 
     Raises:
@@ -42,28 +44,28 @@ def show(
     content = in_columns(content) if columns else content
     fence = "`" * max(3, 1 + max((len(line) - len(line.lstrip("`")) for line in content.splitlines()), default=0))
     options = f' title="{title}"' if title else ""
-    return f"{fence}{capture.language}{options}\n{content}\n{fence}\n\n{provenance(captures, capture, place, page)}"
+    return f"{fence}{language}{options}\n{content}\n{fence}\n\n{provenance(captures, capture, place, page)}"
 
 
 def provenance(captures: Captures, capture: Capture, place: Place, page: Evidence) -> str:
     """The line that says where a capture comes from, with a badge if the code has changed since."""
     stale = captures.is_stale(capture)
     if stale:
-        page.stale.append(f"capture {capture.name}")
-    version = ", ".join(f"{name} {capture.software[name]}" for name in ("torch", "triton") if name in capture.software)
-    record = place.source(f"docs/measurements/captures/{capture.name}.json")
-    source = place.source(capture.sources.files[0], capture.commit)
+        page.stale.append(f"output of {capture.name}")
+    run = capture.run
+    version = ", ".join(f"{name} {run.software[name]}" for name in ("torch", "triton") if name in run.software)
+    source = place.source(capture.file, run.commit)
     badge = ' <small class="rp-badge">stale</small>' if stale else ""
     return (
-        f'<p class="rp-provenance">Printed by <a href="{source}"><code>{capture.command}</code></a> '
-        f"on {capture.machine['name']}, "
-        f'{version}, {capture.date[:10]} (<a href="{record}">record</a>).{badge}</p>\n'
+        f'<p class="rp-provenance">Printed by <a href="{source}"><code>{run.command}</code></a> '
+        f"on {run.machine['name']}, "
+        f'{version}, {run.date[:10]} (<a href="{place.source(capture.record)}">record</a>).{badge}</p>\n'
     )
 
 
 def picked(capture: Capture, lines: str) -> str:
     """The lines that are asked for, all if none."""
-    every = capture.content.rstrip("\n").splitlines()
+    every = fitted(capture.content.rstrip("\n"))
     if not lines:
         return "\n".join(every)
     chosen: list[str] = []
@@ -73,11 +75,11 @@ def picked(capture: Capture, lines: str) -> str:
             begin, end = int(first), int(last or first)
         except ValueError as error:
             raise PublishError(
-                f'capture {capture.name}: lines: expected "1-20" or "1-20,30-40", got {lines!r}'
+                f'output of {capture.name}: lines: expected "1-20" or "1-20,30-40", got {lines!r}'
             ) from error
         if not 1 <= begin <= end <= len(every):
             raise PublishError(
-                f"capture {capture.name}: lines: expected between 1 and {len(every)}, got {part.strip()!r}"
+                f"output of {capture.name}: lines: expected between 1 and {len(every)}, got {part.strip()!r}"
             )
         chosen += every[begin - 1 : end]
     return "\n".join(chosen)
@@ -112,31 +114,31 @@ def number(captures: Captures, capture: Capture, place: Place, labels: list[str]
         PublishError: no line is named, the capture has no such lines, or the line not so many numbers.
     """
     if not labels:
-        raise PublishError(f"capture {capture.name}: expected how the number's line begins, got nothing")
+        raise PublishError(f"output of {capture.name}: expected how the number's line begins, got nothing")
     rest = capture.content.splitlines()
     for label in labels:
         begins = re.compile(rf"\s*{re.escape(label)}(?!\S)")
         at = next((at for at, line in enumerate(rest) if begins.match(line)), None)
         if at is None:
-            raise unknown(f"capture {capture.name}: line", label, filter(None, map(str.strip, rest)))
+            raise unknown(f"output of {capture.name}: line", label, filter(None, map(str.strip, rest)))
         line = rest[at]
         rest = list(itertools.takewhile(str.strip, rest[at + 1 :]))
     printed = PRINTED.findall(begins.sub("", line, count=1))
     if not 1 <= which <= len(printed):
         raise PublishError(
-            f"capture {capture.name}: {line.strip()!r}: expected number 1 to {len(printed)}, got {which}"
+            f"output of {capture.name}: {line.strip()!r}: expected number 1 to {len(printed)}, got {which}"
         )
     digits, unit = printed[which - 1]
     scale, family = SCALES.get(unit, (1.0, ""))
     stale = captures.is_stale(capture)
-    record = place.source(f"docs/measurements/captures/{capture.name}.json")
+    record = place.source(capture.record)
     named = [LANE.sub(r"\1", label) for label in labels]
     entry = {
-        "label": f"Number {which} of {' / '.join(named)}, printed by {capture.sources.files[0]}",
+        "label": f"Number {which} of {' / '.join(named)}, printed by {capture.file}",
         "value": f"{digits} {unit.replace('us', 'µs')}".strip(),
-        **of_run(capture),
+        **of_run(capture.run),
         "download_url": record,
-        "source_url": place.source(capture.sources.files[0], capture.commit),
+        "source_url": place.source(capture.file, capture.run.commit),
         "stale": stale,
     }
     shown = {key: fact for key, fact in entry.items() if fact}

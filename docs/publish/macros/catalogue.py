@@ -34,7 +34,8 @@ from docs.publish.macros.charts import roofline
 from docs.publish.macros.claims import EVERY, Side
 from docs.publish.macros.page import Page
 from docs.publish.macros.shown import Shown, plain
-from docs.publish.records.captures import Captures
+from docs.publish.records.asked import script_of
+from docs.publish.records.captures import Capture, Captures
 from docs.publish.records.measured import Coordinates
 from docs.publish.records.store import Store
 from tests.benchmarks.source import ROOT
@@ -114,9 +115,9 @@ class Macros:
         """What a machine's driver reports: machine("memory")."""
         return self._shown(numbers.machine(self._store, self._page.place, fact, Coordinates(**where)))
 
-    def captured(self, name: str, *line: str, which: int = 1) -> Shown:
-        """A number that a script printed: captured("compiler/modes/table", "decode", "max-autotune", which=4)."""
-        capture = self._captures.named(name)
+    def captured(self, section: str, *line: str, which: int = 1, of: str = "", on: str = "") -> Shown:
+        """A number of a section that a script printed: captured("table", "decode", "max-autotune", which=4)."""
+        capture = self._printed(section, of, on)
         return self._shown(capture_blocks.number(self._captures, capture, self._page.place, list(line), which))
 
     def calc(self, expression: str, unit: str, **inputs: Input | Shown) -> Shown:
@@ -340,17 +341,27 @@ class Macros:
         """What the tests take by area, see docs.publish.macros.suite."""
         return self._page.put_html(suite.table(self._root, self._page.place))
 
-    def capture(self, name: str, lines: str = "", title: str = "", columns: bool = False) -> str:
-        """What a script printed, by the capture's name; `columns` widens those of a table that a name overruns."""
-        return self._captured(self._captures.named(name), lines, title, columns)
+    def output(
+        self,
+        section: str = "",
+        lines: str = "",
+        title: str = "",
+        columns: bool = False,
+        language: str = "text",
+        of: str = "",
+        on: str = "",
+    ) -> str:
+        """What the page's own script printed, or the one of that name: output("table", of="compiler/modes", on="gpu").
 
-    def output(self, script: str, lines: str = "", title: str = "") -> str:
-        """All that a script printed, by the script's path."""
-        return self._captured(self._captures.of_script(script), lines, title)
+        See docs.publish.macros.captures.show. Without a device it is the GPU's if that is stored, else the CPU's.
+        """
+        page, capture = self._page, self._printed(section, of, on)
+        shown = capture_blocks.show(self._captures, capture, page.place, page.evidence, lines, title, columns, language)
+        return page.put_markdown(shown)
 
-    def timeline(self, name: str, title: str) -> str:
-        """A captured step, drawn: timeline("validation/profiling/timeline-eager", "Three small layers")."""
-        page, capture = self._page, self._captures.named(name)
+    def timeline(self, section: str, title: str, of: str = "", on: str = "") -> str:
+        """A step that a script printed, drawn: timeline("eager, timeline", "Three small layers", of="...")."""
+        page, capture = self._page, self._printed(section, of, on)
         drawn = timelines.figure(capture, title)
         source = capture_blocks.provenance(self._captures, capture, page.place, page.evidence)
         caption = f"<figcaption>{escape(title)}</figcaption>"
@@ -395,10 +406,9 @@ class Macros:
 
         return self._shown(counted(self._captures, name, at, function, fact))
 
-    def _captured(self, capture: capture_blocks.Capture, lines: str, title: str, columns: bool = False) -> str:
-        page = self._page
-        block = capture_blocks.show(self._captures, capture, page.place, page.evidence, lines, title, columns)
-        return page.put_markdown(block)
+    def _printed(self, section: str, of: str, on: str) -> Capture:
+        """A section of what the page's own script printed, or the one that is named."""
+        return self._captures.find(of or script_of(self._page.place.path), section, on)
 
     def all(self) -> dict[str, Callable]:
         """The macros by name."""

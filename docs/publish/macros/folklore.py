@@ -24,7 +24,8 @@ or their two sides share is said once, further out:
 
 A side may also be a number that a script printed:
 
-        output: patterns/memory/shapes      # see `captured` of catalogue.py
+        output: shapes                      # a section that the page's own script printed
+        of: patterns/memory                 # or that another did
         comparisons:
           - {where: behind a view, which: 2, less: {line: flat}, than: {line: [a table, whole]}}
 
@@ -43,6 +44,7 @@ from docs.publish.evidence import Evidence, Quantity
 from docs.publish.macros import claims
 from docs.publish.markdown import pages
 from docs.publish.place import Place
+from docs.publish.records.asked import script_of
 from docs.publish.records.measured import DIRECTIONS, MODES, Coordinates
 from docs.publish.records.store import Store
 
@@ -50,7 +52,7 @@ NEEDED = {"id", "belief", "because"}
 OF_VARIANTS = {"shapes", "direction", "mode"}  # needed, too, where an entry has no comparisons
 # What a measured number may be named by, and one that a script printed.
 MEASURED = {"case", "variant", "metric", "shape", "direction", "mode", "machine"}
-PRINTED = {"output", "line", "which"}
+PRINTED = {"output", "of", "line", "which"}
 COMPARED = {*claims.RELATIONS, "than", "with", *MEASURED, *PRINTED}
 KEYS = {*NEEDED, *OF_VARIANTS, *COMPARED, "comparisons", "margin"}
 Words = Mapping[str, Any]  # of front matter
@@ -190,7 +192,9 @@ def _compared(entry: Entry, own: Words, store: Store, page: Evidence, macros: Ma
         raise PublishError(f"comparisons: expected where each is, got {dict(own)}")
     words = {**entry.words, **own}
     side, relation, other = _relation(words)
-    shared = {"case": entry.case} | {key: words[key] for key in MEASURED | PRINTED if key in words}
+    shared = {"case": entry.case, "of": script_of(entry.page)} | {
+        key: words[key] for key in MEASURED | PRINTED if key in words
+    }
     first, second = (_number(shared, one, macros) for one in (side, other))
     against = claims.verdict(store, Coordinates(), first, relation, [second], margin=words.get("margin")).against
     return Tested(not against, str(words["where"]), f"{page.show(first)} and {page.show(second)}")
@@ -219,7 +223,9 @@ def _number(shared: Words, own: str | Words, macros: Mapping[str, Callable]) -> 
     words = {**shared, **mine}
     if "output" in words:
         lines = words["line"] if isinstance(words["line"], list) else [words["line"]]
-        return macros["captured"](words["output"], *map(str, lines), which=words.get("which", 1)).quantity
+        return macros["captured"](
+            words["output"], *map(str, lines), which=words.get("which", 1), of=words["of"]
+        ).quantity
     where = {key: words[key] for key in ("shape", "direction", "mode", "machine") if key in words}
     return macros["number"](words["case"], words["variant"], words.get("metric", "time"), **where).quantity
 

@@ -51,7 +51,7 @@ def render(text: str, macros: Macros, page: Page, line: int = 1) -> str:
     if "\ue002" in blocks:
         number = blocks[: blocks.index("\ue002")].count("\n") + line
         raise PublishError(
-            f"{page.place.path}:{number}: expected a chart, table, capture or kernel_file on a line of its own"
+            f"{page.place.path}:{number}: expected a chart, table, output or kernel_file on a line of its own"
         )
     return _restored(blocks, kept)
 

@@ -11,7 +11,7 @@ import re
 from html import escape
 
 from docs.publish.errors import PublishError
-from docs.publish.records.schema import Capture
+from docs.publish.records.captures import Capture
 
 WIDTH, LEFT, LANE, BAR, CHARACTER = 640, 4, 46, 22, 6.6  # a bar's text is drawn where its characters fit
 COLOURS = {  # of a bar, by kind
@@ -44,13 +44,13 @@ def figure(capture: Capture, title: str) -> str:
         end = max(ends)
     except (ValueError, KeyError, TypeError) as error:
         raise PublishError(
-            f"capture {capture.name}: expected a timeline, as snippets/validation/profiling.py"
+            f"output of {capture.name}: expected a timeline, as snippets/validation/profiling.py"
         ) from error
     if unknown := kinds - set(COLOURS):
-        raise PublishError(f"capture {capture.name}: no colour for {', '.join(sorted(unknown))}")
+        raise PublishError(f"output of {capture.name}: no colour for {', '.join(sorted(unknown))}")
     scale = (WIDTH - 2 * LEFT) / end
     height = LANE * len(lanes) + 62
-    key = re.sub(r"\W+", "-", capture.name)
+    key = re.sub(r"\W+", "-", f"{capture.script}-{capture.section}")
     parts = [
         f'<svg viewBox="0 0 {WIDTH} {height}" style="max-width: 40rem; min-width: 27.2rem" role="img" '
         f'aria-labelledby="{key}-title {key}-text">',

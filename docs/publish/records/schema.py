@@ -281,16 +281,47 @@ class Record(Provenance):
         return self
 
 
-class Capture(Provenance):
-    """What a script printed (tests/benchmarks/captures.py)."""
+class Run(Model):
+    """One run of a script. Of a GPU, `sources` is the hash of all that the script reached."""
 
-    name: Text
-    language: Text
-    content: str
-    environment: dict[str, str] = {}
-    section: str = ""
+    date: Date
+    command: Text
+    commit: str | None
+    software: Versions
     machine: dict[str, Any]
-    sources: Sources
+    environment: dict[str, str] = {}
+    sources: Text | None = None
+
+
+class Section(Model):
+    """A part of what a script printed, and which of the file's runs printed it."""
+
+    section: str
+    run: Annotated[int, Field(ge=0)]
+    content: str
+
+
+class Printed(Model):
+    """What a script printed on a device, section by section (tests/benchmarks/captures.py)."""
+
+    schema_: Annotated[int, Field(alias="schema")]
+    script: Text
+    device: Annotated[str, Field(pattern="^(cpu|cuda)$")]
+    runs: Annotated[list[Run], Field(min_length=1)]
+    sections: Annotated[list[Section], Field(min_length=1)]
+
+    @cached_property
+    def contents(self) -> dict[str, Section]:
+        """The sections by name, in the order of printing."""
+        return {section.section: section for section in self.sections}
+
+    @model_validator(mode="after")
+    def whole(self) -> "Printed":
+        if len(self.contents) != len(self.sections):
+            raise ValueError("expected each section once")
+        if missing := {section.run for section in self.sections} - set(range(len(self.runs))):
+            raise ValueError(f"expected runs 0 to {len(self.runs) - 1}, got {max(missing)}")
+        return self
 
 
 class Tried(Model):
@@ -390,7 +421,7 @@ class Suite(Provenance):
 Kind = TypeVar("Kind", bound=Model)
 
 
-def read(path: Path, kind: type[Kind], root: Path) -> Kind:
+def read(path: Path, kind: type[Kind], root: Path, schema: int = SCHEMA) -> Kind:
     """A file as a record of a kind.
 
     Raises:
@@ -404,8 +435,8 @@ def read(path: Path, kind: type[Kind], root: Path) -> Kind:
             f"{name}: expected a whole JSON file, got one that breaks off or is damaged: {error}"
         ) from error
     version = content.get("schema") if isinstance(content, dict) else None
-    if version != SCHEMA or isinstance(version, bool):
-        raise PublishError(f"{name}: expected schema version {SCHEMA}, got {version!r}")
+    if version != schema or isinstance(version, bool):
+        raise PublishError(f"{name}: expected schema version {schema}, got {version!r}")
     try:
         return kind.model_validate_json(json.dumps(content))
     except ValidationError as error:

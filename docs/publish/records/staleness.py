@@ -8,6 +8,8 @@ from docs.publish.kept import Kept, key
 from docs.publish.records.earlier import plan_of
 from docs.publish.records.schema import Sources
 from tests.benchmarks import imports, reached, source
+from tests.benchmarks.files import named
+from tests.benchmarks.files import reached as files_of
 from tests.benchmarks.reached import Code
 from tests.benchmarks.reviewed import VERSION
 from tests.benchmarks.source import ROOT, digest_texts
@@ -20,10 +22,11 @@ def row_is_stale(sources: Sources, root: Path = ROOT) -> bool:
     return sources.version != VERSION or sources.code != _code(sources.files[-1], plan_of(sources.files), root)
 
 
-def capture_is_stale(sources: Sources, root: Path = ROOT) -> bool:
-    """Whether the code that printed a capture has changed since."""
+def script_is_stale(script: str, sources: str, root: Path = ROOT) -> bool:
+    """Whether a script, by its path, or something that it reaches differs from what a GPU ran."""
     try:
-        return _kept(tuple((name, (root / name).read_text(encoding="utf-8")) for name in sources.files)) != sources.hash
+        files = files_of(root, [root / script])
+        return _kept(tuple((f.relative_to(root).as_posix(), f.read_text(encoding="utf-8")) for f in files)) != sources
     except (OSError, SyntaxError):
         return True
 
@@ -31,6 +34,7 @@ def capture_is_stale(sources: Sources, root: Path = ROOT) -> bool:
 def forget() -> None:
     """Look at the files again: they may have changed since the last build."""
     _code.cache_clear()
+    named.cache_clear()
     _now.cache_clear()
 
 

@@ -1,6 +1,5 @@
 """That a package gives the model's results without its source, what it does not check, and what the page says."""
 
-import json
 import re
 import subprocess
 import sys
@@ -12,8 +11,14 @@ from torch._inductor.graph import GraphLowering
 
 from snippets.compiler import ahead_of_time
 from snippets.compiler.ahead_of_time import STAGES, Head, alone, reports_no_source, started
-from tests.benchmarks.captures import PUBLISHED
+from tests.benchmarks.captures import contents, sections
 from tests.snippets.compiler.cpp_library import skip_where_it_is_twice
+
+VARIES = {  # by section, beside measured numbers: see tests/benchmarks/captures.py
+    "tried": r"[1-9]\d* programs",  # as many as the compiler needs
+    "contents": r"AOTI_\w+: .*",  # this processor
+    "exercises": r"paid back after \d+ starts|never paid back",
+}
 
 MODULE = "snippets.compiler.ahead_of_time"
 WAYS = (
@@ -23,7 +28,7 @@ WAYS = (
 
 
 def lines(text: str, section: str) -> list[str]:
-    return re.search(rf"^==== {section}\n(.*?)(?=^====|\Z)", text, re.MULTILINE | re.DOTALL)[1].splitlines()
+    return sections(text)[section].splitlines()
 
 
 @pytest.fixture
@@ -133,7 +138,7 @@ def test_a_process_that_fails_is_said(tmp_path):
 
 
 def stored(name: str) -> list[str]:
-    return json.loads((PUBLISHED / "compiler" / "ahead-of-time" / f"{name}.json").read_text())["content"].splitlines()
+    return contents("compiler/ahead_of_time", "cpu")[name].splitlines()
 
 
 def seconds() -> dict[str, dict[str, float]]:

@@ -10,6 +10,8 @@ from snippets.compiler.ahead_of_time_linked import SHARED, STATIC, needs
 from tests.snippets.compiler.cpp_library import PROBE, skip_where_it_is_twice
 from tests.snippets.compiler.test_ahead_of_time import lines
 
+VARIES = {"linked": r"Error: .*|SIG\w+"}  # the compiler's words: see tests/benchmarks/captures.py
+
 
 def test_a_package_that_does_not_ask_for_the_cpp_library_does_not_load(script):
     done = script(PROBE, "cpu")

@@ -1,6 +1,5 @@
 """What a start is made of, that each way to compile is the same function, and what the page says of its tables."""
 
-import json
 import math
 import re
 from types import SimpleNamespace
@@ -23,7 +22,7 @@ from snippets.compiler.compile_time import (
     inside,
     start,
 )
-from tests.benchmarks.captures import PUBLISHED
+from tests.benchmarks.captures import contents, sections
 
 MODULE = "snippets.compiler.compile_time"
 LAYERS = 3
@@ -192,7 +191,7 @@ def test_a_deeper_model_is_on_the_line_through_the_two_deepest():
 
 
 def rows(text: str, section: str) -> list[str]:
-    return re.search(rf"^==== {section}\n(.*?)(?=^====|\Z)", text, re.MULTILINE | re.DOTALL)[1].splitlines()
+    return sections(text)[section].splitlines()
 
 
 def test_cold_is_cold_and_warm_is_warm(script):
@@ -214,10 +213,7 @@ def test_cold_is_cold_and_warm_is_warm(script):
 
 def stored(name: str) -> list[str]:
     """The lines of a stored table."""
-    path = PUBLISHED / "compiler" / "compile-time" / f"{name}.json"
-    if not path.exists():
-        pytest.skip("not measured yet")
-    return json.loads(path.read_text())["content"].splitlines()
+    return contents("compiler/compile_time", "cuda")[name].splitlines()
 
 
 def numbers(name: str, row: str) -> dict[str, list[float]]:

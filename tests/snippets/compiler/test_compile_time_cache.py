@@ -1,6 +1,5 @@
 """What the caches of graphs answer after each change, and that what was saved is found again elsewhere."""
 
-import json
 import re
 from collections import Counter
 from types import SimpleNamespace
@@ -26,7 +25,7 @@ from snippets.compiler.compile_time_cache import (
     unpack,
     warm_up,
 )
-from tests.benchmarks.captures import PUBLISHED
+from tests.benchmarks.captures import contents
 
 MODULE = "snippets.compiler.compile_time_cache"
 HIT, MISS = ("hit", "hit"), ("miss", "miss")
@@ -240,8 +239,5 @@ def test_the_version_decides_when_kernels_are_taken_out_of_an_entry():
 
 
 def test_the_stored_artifacts_have_kernels_in_them():
-    path = PUBLISHED / "compiler" / "compile-time" / "unpacked.json"
-    if not path.exists():
-        pytest.skip("not measured yet")
-    after = json.loads(path.read_text())["content"].partition("after the first call")[2]
+    after = contents("compiler/compile_time_cache", "cuda")["unpacked"].partition("after the first call")[2]
     assert re.search(r"^triton +[1-9]", after, re.M)

@@ -1,6 +1,5 @@
 """An error of a GPU comes late, and a variable brings it to its line: each bug is run, and read in its own words."""
 
-import json
 import re
 import signal
 
@@ -8,7 +7,7 @@ import pytest
 import torch
 
 from snippets.compiler.debugging_late import BUGS, LOOKUPS, ON_A_GPU, asserted, line, raised, sanitized, shown
-from tests.benchmarks.captures import PUBLISHED
+from tests.benchmarks import captures
 from tests.benchmarks.source import ROOT
 from tests.snippets.compiler.cpp_library import skip_where_it_is_twice
 from tests.snippets.compiler.test_debugging_symptoms import known
@@ -24,16 +23,14 @@ def sections(script, device: str) -> dict[str, str]:
     if done.returncode == -signal.SIGSEGV:
         skip_where_it_is_twice(script)
     assert done.returncode == 0, done.stderr[-2000:]
-    parts = re.split(r"^==== (.+)\n", done.stdout, flags=re.MULTILINE)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
+    return captures.sections(done.stdout)
 
 
 def late(script, section: str) -> str:
     """What the errors of a GPU look like: from a run if there is a GPU, else as it is stored, without line breaks."""
     if torch.cuda.is_available():
         return sections(script, "cuda")[section]
-    stored = PUBLISHED / "compiler" / "debugging" / f"{section.replace(' ', '-')}.json"
-    return re.sub(r"\n {6}(?=\S)", " ", json.loads(stored.read_text(encoding="utf-8"))["content"])
+    return re.sub(r"\n {6}(?=\S)", " ", captures.contents("compiler/debugging_late", "cuda")[section])
 
 
 def told(section: str) -> dict[str, list[tuple[str, str]]]:
@@ -210,5 +207,9 @@ LISTED = {  # words of the page's table of messages, and the section that provok
 def test_each_message_of_the_table_is_provoked(words):
     page = (ROOT / "docs/pages/compiler/debugging.md").read_text(encoding="utf-8")
     assert sum(line.startswith("| ") and f"`{words}`" in line for line in page.splitlines()) == 1
-    stored = PUBLISHED / "compiler" / "debugging" / f"{LISTED[words].replace(' ', '-')}.json"
-    assert words in json.loads(stored.read_text(encoding="utf-8"))["content"]
+    stored = {
+        name: text
+        for device in ("cuda", "cpu")
+        for name, text in captures.contents("compiler/debugging_late", device).items()
+    }
+    assert words in stored[LISTED[words]]

@@ -19,6 +19,7 @@ from snippets.compiler.debugging_symptoms import (
     step_by_name,
     vitals,
 )
+from tests.benchmarks import captures
 from tests.snippets.compiler.cpp_library import skip_where_it_is_twice
 
 VERSION = ".".join(torch.__version__.split(".")[:2])
@@ -33,8 +34,7 @@ def sections(script: Callable, part: str = "symptoms") -> dict[str, str]:
     if done.returncode == -signal.SIGSEGV:
         skip_where_it_is_twice(script)
     assert done.returncode == 0, done.stderr[-2000:]
-    parts = re.split(r"^==== (.+)\n", done.stdout, flags=re.MULTILINE)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
+    return captures.sections(done.stdout)
 
 
 def test_compiled_is_nearer_to_float64_than_eager_and_can_be_made_to_round_as_eager(script):

@@ -283,5 +283,5 @@ def test_totals_name_who_is_done_first():
 
 
 def test_the_script_shows_a_mode_on_a_cpu(script):
-    printed = script("snippets.compiler.modes", "cpu").stdout
-    assert "==== modes" in printed and "reduce-overhead is the default here" in printed
+    printed = captures.sections(script("snippets.compiler.modes", "cpu").stdout)
+    assert "reduce-overhead is the default here" in printed["modes"]

@@ -20,8 +20,8 @@ from snippets.compiler.reading_the_output_triton import (
     settings,
 )
 from snippets.compiler.what_compile_does import unit_rows
+from tests.benchmarks import captures
 
-CAPTURED = Path(__file__).parents[3] / "docs" / "measurements" / "captures" / "compiler"
 ACCESSES = re.compile(r"tl\.(load|store)\((\w+ \+ \(.*?\)), ")
 
 
@@ -37,20 +37,21 @@ def generated_rows() -> Generated:
     return forward
 
 
-def captured(name: str) -> dict:
-    return json.loads((CAPTURED / f"{name}.json").read_text())
+def on_an_h200(part: str) -> str:
+    return captures.contents("compiler/inductor_code", "cuda")[f"unit_rows forward, {part}"]
 
 
 def test_it_is_the_kernel_that_an_h200_got():
-    stored, kernel = captured("inductor-code/unit-rows-forward-kernels"), standalone(generated_rows().kernels)
-    if stored["software"]["torch"].partition("+")[0] == torch.__version__.partition("+")[0]:
-        assert kernel == stored["content"]
-    assert re.findall(r"def (\w+\(.*\)):", kernel) == re.findall(r"def (\w+\(.*\)):", stored["content"])
-    assert ACCESSES.findall(kernel) == ACCESSES.findall(stored["content"]), "the same values, in the same order"
+    stored, kernel = on_an_h200("kernels"), standalone(generated_rows().kernels)
+    (run,) = {run["software"]["torch"] for run in captures.stored("compiler/inductor_code", "cuda")["runs"]}
+    if run.partition("+")[0] == torch.__version__.partition("+")[0]:
+        assert kernel == stored
+    assert re.findall(r"def (\w+\(.*\)):", kernel) == re.findall(r"def (\w+\(.*\)):", stored)
+    assert ACCESSES.findall(kernel) == ACCESSES.findall(stored), "the same values, in the same order"
 
 
 def test_its_configuration_is_the_one_that_an_h200_ran():
-    ran = json.loads(captured("inductor-code/unit-rows-forward-launches")["content"])["binary"]
+    ran = json.loads(on_an_h200("launches"))["binary"]
     ((_, source),) = generated_rows().kernels.items()
     rule, ((constants, warps),) = candidates(source)
     assert rule == "Grid1D" and constants == ran["constants"] and warps == ran["options"]["num_warps"]
@@ -110,8 +111,8 @@ def test_a_trace_ends_in_its_line():
 
 def test_the_page_quotes_lines_that_are_there():
     page = (Path(__file__).parents[3] / "docs/pages/compiler/reading-the-output.md").read_text()
-    captures = ("pointwise", "reduction", "persistent", "fused-backward")
-    code = " ".join("\n".join(captured(f"reading-the-output/{name}")["content"] for name in captures).split())
+    shown = captures.contents("compiler/reading_the_output_triton", "cpu")
+    code = " ".join("\n".join(text for name, text in shown.items() if name.startswith("triton_")).split())
     quoted = re.findall(r"^\| `([^`]+)` \|", page.partition("## Three kernels")[2].partition("\n## ")[0], re.MULTILINE)
     assert len(quoted) >= 15
     for line in quoted:

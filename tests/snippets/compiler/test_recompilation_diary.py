@@ -1,7 +1,5 @@
 """The diary's counts are those that the page states, and every strategy computes the same block."""
 
-import json
-import re
 from pathlib import Path
 
 import pytest
@@ -22,9 +20,9 @@ from snippets.compiler.recompilation_diary import (
     run_eagerly,
 )
 from snippets.validation.equivalence import check
+from tests.benchmarks import captures
 
 PAGE = Path(__file__).parents[3] / "docs" / "pages" / "compiler" / "recompilation.md"
-CAPTURES = PAGE.parents[2] / "measurements" / "captures" / "compiler" / "recompilation"
 
 
 def small_weights() -> Weights:
@@ -33,8 +31,7 @@ def small_weights() -> Weights:
 
 
 def sections(printed: str) -> dict[str, list[str]]:
-    parts = re.split(r"^==== (.+)\n", printed, flags=re.MULTILINE)
-    return {name: text.splitlines() for name, text in zip(parts[1::2], parts[2::2], strict=True)}
+    return {name: text.splitlines() for name, text in captures.sections(printed).items()}
 
 
 def counts(rows: list[str]) -> list[tuple[str, ...]]:
@@ -98,10 +95,8 @@ def test_the_page_counts_the_tokens_and_calls_of_the_diary():
 
 
 def test_the_diary_that_the_page_shows_counts_the_same_on_a_gpu_and_on_a_cpu():
-    stored = [CAPTURES / f"{name}.json" for name in ("diary", "diary-cpu")]
-    if not stored[0].exists():
-        pytest.skip("not captured on a GPU yet")
-    gpu, cpu = (counts(json.loads(path.read_text())["content"].splitlines()) for path in stored)
+    stored = (captures.contents("compiler/recompilation_diary", device)["diary"] for device in ("cuda", "cpu"))
+    gpu, cpu = (counts(text.splitlines()) for text in stored)
     assert gpu == cpu
 
 

@@ -9,6 +9,7 @@ from snippets.examples import first_optimized_module as page
 from snippets.examples.first_optimized_module import faults, graphs, operations, waits
 from snippets.examples.first_optimized_module_draft import STEPS, TASKS, make_draft, make_input
 from snippets.examples.first_optimized_module_solutions import Better, judge
+from tests.benchmarks.captures import sections
 from tests.benchmarks.examples import first_optimized_module as case
 
 
@@ -17,8 +18,7 @@ def printed(script):
     """What the script prints, by section."""
     done = script("snippets.examples.first_optimized_module")
     assert done.returncode == 0, done.stderr
-    sections = re.split(r"^==== (.+)\n", done.stdout, flags=re.MULTILINE)
-    return dict(zip(sections[1::2], sections[2::2], strict=True))
+    return sections(done.stdout)
 
 
 def test_most_operations_of_the_draft_are_the_loop_and_the_heads():

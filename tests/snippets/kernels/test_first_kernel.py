@@ -21,6 +21,7 @@ from snippets.kernels.first_kernel import (
     written_out,
 )
 from snippets.validation.equivalence import check
+from tests.benchmarks.captures import sections
 from tests.benchmarks.source import ROOT
 from tests.exercises.test_first_kernel import loops
 from tests.kernels import interpreter
@@ -189,7 +190,7 @@ def test_the_script_prints_a_verdict_of_every_stage(script):
     done = script("snippets.kernels.first_kernel")
     if done.returncode and INTERPRETED and triton.__version__.startswith("3.6"):
         pytest.skip("Triton 3.6 interprets no loop over a range with NumPy 2.4")
-    lines = done.stdout.partition("==== stages\n")[2].partition("====")[0].splitlines()[1:]
+    lines = sections(done.stdout)["stages"].splitlines()[1:]
     verdicts = {line.split()[0]: re.findall("right|wrong|error|none", line) for line in lines}
     assert verdicts == {
         "first": ["right", "error", "wrong", "wrong", "error", "none"],

@@ -1,7 +1,5 @@
 """Each way to say a rule is the formula, and what the page says of masks holds."""
 
-import re
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -34,6 +32,7 @@ from snippets.patterns.attention_masks import (
     with_mask,
     with_room,
 )
+from tests.benchmarks.captures import sections
 
 WRONG = {  # what the page shows as mistakes
     "window(7): 6 before the token",
@@ -224,6 +223,6 @@ def test_a_verdict_tells_wrong_from_right() -> None:
 
 
 def test_the_script_prints_what_the_page_shows(script) -> None:
-    printed = script(page.__name__, "cpu").stdout
-    assert re.findall("==== (.*)", printed) == ["alignment", "rules", "agreement", "rounding", "refuses"]
-    assert " or " not in printed.split("==== rules")[1].split("====")[0]
+    printed = sections(script(page.__name__, "cpu").stdout)
+    assert list(printed) == ["alignment", "rules", "agreement", "rounding", "refuses"]
+    assert " or " not in printed["rules"]

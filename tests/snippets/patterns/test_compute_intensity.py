@@ -1,7 +1,5 @@
 """What is counted by hand is what PyTorch counts, and each redesign does what its name says."""
 
-import re
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -17,6 +15,7 @@ from snippets.patterns.compute_intensity import (
     linear,
 )
 from snippets.patterns.compute_intensity_decode import converted
+from tests.benchmarks.captures import sections
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -60,4 +59,4 @@ def test_converting_before_the_product_moves_five_bytes_for_each_weight():
 
 def test_the_script_prints_what_the_page_shows(script):
     printed = script(compute_intensity.__name__).stdout
-    assert re.findall("==== (.*)", printed) == ["map", "redesigns", "decode"]
+    assert list(sections(printed)) == ["map", "redesigns", "decode"]

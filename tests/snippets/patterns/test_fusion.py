@@ -1,7 +1,5 @@
 """All ways compute the same, and move the bytes that the page counts."""
 
-import re
-
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
@@ -23,6 +21,7 @@ from snippets.patterns.fusion import (
     used_once,
 )
 from snippets.validation.equivalence import check
+from tests.benchmarks.captures import sections
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -81,4 +80,4 @@ def test_bytes_in_tensors(function, tensors, eager, fused):
 
 
 def test_the_script_prints_what_the_page_shows(script):
-    assert re.findall("==== (.*)", script(fusion.__name__).stdout) == ["counted", "recomputed"]
+    assert list(sections(script(fusion.__name__).stdout)) == ["counted", "recomputed"]

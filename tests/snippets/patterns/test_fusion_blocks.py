@@ -1,7 +1,6 @@
 """The blocks are what their names say, and the tool finds in each what the page speaks of."""
 
 import copy
-import re
 
 import pytest
 import torch
@@ -10,6 +9,7 @@ from torch import nn
 from snippets.patterns import fusion_blocks
 from snippets.patterns.fusion_blocks import BLOCKS, ResNetBlock, UNetBlock, ViTBlock, folded
 from snippets.patterns.fusion_candidates import find
+from tests.benchmarks.captures import sections
 
 SMALL = {ResNetBlock: ((2, 64, 32, 32),), ViTBlock: ((2, 128, 128),), UNetBlock: ((2, 64, 32, 32), (2, 64))}
 
@@ -67,5 +67,5 @@ def test_folded_or_not_the_vertical_fusions_leave_the_same_bytes():
 
 def test_the_script_prints_what_the_page_shows(script):
     printed = script(fusion_blocks.__name__).stdout
-    assert re.findall("==== (.*)", printed) == ["ResNet, training", "ResNet", "ResNet, folded", "ViT", "U-Net"]
+    assert list(sections(printed)) == ["ResNet, training", "ResNet", "ResNet, folded", "ViT", "U-Net"]
     assert set(BLOCKS) == {"ResNet", "ViT", "U-Net"}

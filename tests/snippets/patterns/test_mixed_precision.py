@@ -1,7 +1,6 @@
 """The step in each precision is one function, fp8 is a product, and the tables say what the page says of them."""
 
 import copy
-import re
 
 import pytest
 import torch
@@ -24,6 +23,7 @@ from snippets.patterns.mixed_precision import (
     train_step,
 )
 from snippets.validation.equivalence import check
+from tests.benchmarks.captures import sections
 
 ON_FP8 = not torch.cuda.is_available() or torch.cuda.get_device_capability() >= (8, 9)
 
@@ -158,4 +158,4 @@ def test_a_layer_norm_under_autocast_computes_in_fp32():
 
 def test_the_script_prints_what_the_page_shows(script):
     printed = script(mixed_precision.__name__).stdout
-    assert re.findall("==== (.*)", printed) == ["rounding", "autocast", "underflow", "updates"]
+    assert list(sections(printed)) == ["rounding", "autocast", "underflow", "updates"]

@@ -13,6 +13,8 @@ from snippets.patterns.normalization_mistakes import (
     torch_var,
 )
 
+VARIES = {"": r"1e-0[67]"}  # rounding that a processor decides: see tests/benchmarks/captures.py
+
 
 @pytest.mark.parametrize("rows", ROWS)
 def test_the_mean_of_squared_distances_is_right(rows: str) -> None:

@@ -13,6 +13,7 @@ import triton
 from docs.publish.markdown.pages import PAGES
 from snippets.reference import environment_variables as snippet
 from snippets.reference.environment_variables import INDUCTOR, MODULES, OPTIONS, SETTINGS
+from tests.benchmarks import captures
 from tests.benchmarks.source import ROOT
 
 PAGE = PAGES / "reference" / "environment-variables.md"
@@ -168,8 +169,7 @@ def test_an_entry_says_since_when(entry):
 def printed(script) -> dict[str, str]:
     done = script("snippets.reference.environment_variables")
     assert not done.returncode, done.stderr
-    parts = re.split(r"^==== (.+)\n", done.stdout, flags=re.MULTILINE)
-    return dict(zip(parts[1::2], map(str.strip, parts[2::2]), strict=True))
+    return {section: text.strip() for section, text in captures.sections(done.stdout).items()}
 
 
 def test_each_variable_changes_its_option(printed):

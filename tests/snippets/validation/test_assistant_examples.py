@@ -9,6 +9,8 @@ from snippets.validation.assistant import find, validate
 from snippets.validation.assistant_examples import FusedGPT, forecaster, gpt
 from tests.snippets.validation.planted.seen import evidence, faults
 
+VARIES = {"validate": r"[\d.]+|faster|slower|as fast"}  # measured: see tests/benchmarks/captures.py
+
 pytestmark = pytest.mark.usefixtures("one_core")
 
 

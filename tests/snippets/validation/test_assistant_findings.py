@@ -10,15 +10,16 @@ from torch import nn
 
 from snippets.validation import assistant, assistant_findings, assistant_patterns
 from snippets.validation.assistant import find
+from tests.benchmarks.captures import sections
 from tests.snippets.validation.planted import held_out
 from tests.snippets.validation.planted.seen import AREAS, CASES, evidence, hits, with_fault
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
 
-def rows(printed: str, section: str) -> list[list[str]]:
+def rows(section: str) -> list[list[str]]:
     """(module, fault, alarms on its twin) of each line of a section of counted.py."""
-    lines = printed.partition(f"==== {section}\n")[2].partition("\n====")[0].splitlines()[1:]
+    lines = section.rstrip("\n").splitlines()[1:]
     return [[line[:24].strip(), line[24:64].strip(), line[64:]] for line in lines]
 
 
@@ -26,7 +27,8 @@ def test_planted_faults_are_found_at_their_lines_and_clean_twins_are_left_alone(
     """Of those held out nothing is demanded: the page shows how many there are."""
     done = script("tests.snippets.validation.planted.counted")
     assert done.returncode == 0, done.stderr
-    planted, held = rows(done.stdout, "planted"), rows(done.stdout, "held out")
+    printed = sections(done.stdout)
+    planted, held = rows(printed["planted"]), rows(printed["held out"])
     assert [name for name, *_ in planted] == list(CASES) and [name for name, *_ in held] == list(held_out.CASES)
     missed = [name for name, where, _ in planted if where == "missed"]
     alarmed = [name for name, _, alarms in planted if alarms != "nothing"]
@@ -34,7 +36,7 @@ def test_planted_faults_are_found_at_their_lines_and_clean_twins_are_left_alone(
     assert len(missed) <= 0.05 * len(planted), missed
     assert len(alarmed) <= len(planted) / 20, alarmed
     for label, which in (("known", planted), ("held out", held)):
-        (line,) = (line for line in done.stdout.partition("==== counted")[2].splitlines() if line.startswith(label))
+        (line,) = (line for line in printed["counted"].splitlines() if line.startswith(label))
         found, alarms = (sum(one[place] != none for one in which) for place, none in ((1, "missed"), (2, "nothing")))
         assert line.split()[-6:] == [str(found), "of", str(len(which)), str(alarms), "of", str(len(which))]
 

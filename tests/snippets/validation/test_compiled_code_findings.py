@@ -5,17 +5,18 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.benchmarks.captures import sections
+
 pytest.importorskip("triton")
 
 
 @pytest.fixture
 def facts(script) -> Callable[[str], list[dict[str, str]]]:
     """Of each command that a finding runs, by the finding's name."""
-    _, *printed = re.split(r"^==== (.+)\n", script("snippets.validation.compiled_code_findings").stdout, flags=re.M)
-    sections = dict(zip(printed[::2], printed[1::2], strict=True))
+    printed = sections(script("snippets.validation.compiled_code_findings").stdout)
 
     def of(finding: str) -> list[dict[str, str]]:
-        tables = sections[finding].split("$ python")[1:]
+        tables = printed[finding].split("$ python")[1:]
         return [dict(re.findall(r"^([a-z][\w ]*?)  +(.+)$", table, re.MULTILINE)) for table in tables]
 
     return of

@@ -19,6 +19,8 @@ from snippets.validation.profiling_programs import (
     seconds,
 )
 
+VARIES = {"eager": r"ProfilerStep#\d+|\n  .*"}  # rows in the order of their times: see tests/benchmarks/captures.py
+
 
 @pytest.fixture(autouse=True)
 def few(one_core):

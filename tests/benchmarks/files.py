@@ -1,0 +1,120 @@
+"""What a file of ours reaches: what it imports, within functions too, the files that its strings name, and so on.
+
+The tests are remembered by what they reach (tests/remembered.py), and what a GPU printed is stale once what its script
+reaches has changed (tests/benchmarks/captures.py).
+"""
+
+import ast
+import functools
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tests.benchmarks.imports import imported
+
+OURS = ("kernels", "snippets", "tests", "docs", "noxfile")
+MADE = {".cache", ".git", ".nox", ".venv", "__pycache__", "local", "site-packages"}  # local: below docs/measurements
+SPEAKING = {  # their strings name files
+    ("docs",), ("kernels",), ("snippets",),
+    *(("tests", folder) for folder in ("benchmarks", "exercises", "kernels", "pages", "snippets")),
+}  # fmt: skip
+
+
+def reached(root: Path, files: Iterable[Path]) -> set[Path]:
+    """The files, and all that can be reached from them by imports and by names of files."""
+    found: set[Path] = set()
+    waiting = [file for file in files if file.is_file()]
+    while waiting:
+        file = waiting.pop()
+        if file not in found:
+            found.add(file)
+            waiting += named(root, file)
+    return found
+
+
+@functools.cache
+def named(root: Path, file: Path) -> tuple[Path, ...]:
+    """What a file of ours imports, with the packages, and what strings of a test or a source name."""
+    if file.suffix != ".py":
+        return ()
+    found: set[Path] = set()
+    for name in {Path(os.path.normpath(name)) for name in named_by_code(root, file)}:
+        if is_ours(root, name):
+            found.update(below(name) if name.is_dir() else [name] if name.is_file() else [])
+    return tuple(found)
+
+
+def is_ours(root: Path, path: Path) -> bool:
+    """Whether a path is one of the checkout, and not made here: neither built nor measured nor installed."""
+    parts = path.relative_to(root).parts if path.is_relative_to(root) else ()
+    return bool(parts) and parts[0] != "site" and not MADE & set(parts)
+
+
+@functools.cache
+def below(folder: Path) -> list[Path]:
+    """The files of a folder, without those that were made here."""
+    found: list[Path] = []
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in MADE]
+        found += [Path(place, name) for name in files]
+    return found
+
+
+def named_by_code(root: Path, file: Path) -> Iterator[Path]:
+    """Paths that may exist."""
+    tree = ast.parse(file.read_bytes())
+    settings = file.name == "conftest.py"  # what its functions import, the tests that need it name, too
+    package = file.relative_to(root).parts[:-1]
+    speaks = file.name.startswith("test_") or bool({package[:1], package[:2]} & SPEAKING)
+    for each in imported(tree, ".".join(package), in_functions=not settings):
+        for name in (each.module, each.path):
+            yield from module(root, name.split("."))
+    nodes = list(outside_of_functions(tree) if settings else ast.walk(tree))
+    inner = {id(node.left) for node in nodes if isinstance(node, ast.BinOp)}  # the beginning of a longer chain
+    for node in nodes:
+        if speaks and isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from by_string(root, file, node.value)
+        elif isinstance(node, ast.BinOp) and id(node) not in inner and (parts := chained(node)):
+            yield from (root.joinpath(*parts), file.parent.joinpath(*parts))
+
+
+def module(root: Path, parts: list[str]) -> Iterator[Path]:
+    """A module of ours and its packages; whatever else has that name is none of ours."""
+    if parts[0] in OURS:
+        yield from (root.joinpath(*parts[:depth], "__init__.py") for depth in range(1, len(parts) + 1))
+        yield root.joinpath(*parts).with_suffix(".py")
+
+
+def by_string(root: Path, file: Path, text: str) -> Iterator[Path]:
+    """What a string may name: a path from the root or from its file, a pattern of paths, a module."""
+    if not 3 < len(text) < 200 or re.search(r"[\s:<>{}\\]", text):
+        return
+    if "*" in text:
+        if text.startswith(OURS) and "/" in text:
+            yield from root.glob(text)
+    elif "/" in text or "." in text.strip("."):
+        yield from (root / text.lstrip("/"), file.parent / text.lstrip("/"))
+        if text.startswith(OURS) and "/" not in text:
+            yield from module(root, text.split("."))
+
+
+def chained(node: ast.BinOp) -> list[str]:
+    """The strings that end a chain `folder / "a" / "b"`."""
+    parts: list[str] = []
+    left: ast.expr = node
+    while isinstance(left, ast.BinOp) and isinstance(left.op, ast.Div):
+        if not (isinstance(left.right, ast.Constant) and isinstance(left.right.value, str)):
+            parts.clear()  # what follows an unknown name is found by nobody
+        else:
+            parts.insert(0, left.right.value.strip("/"))
+        left = left.left
+    given = left.args if isinstance(left, ast.Call) else []  # Path("a")
+    return [*(part.value for part in given if isinstance(part, ast.Constant) and isinstance(part.value, str)), *parts]
+
+
+def outside_of_functions(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield child
+            yield from outside_of_functions(child)
