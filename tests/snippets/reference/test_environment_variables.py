@@ -152,7 +152,7 @@ ALONE = {  # neither used by another page nor with a run of its own, and why it 
 @pytest.mark.parametrize("entry", sections(), ids="-".join)
 def test_an_entry_is_used_elsewhere_or_shown_here(entry):
     paths = {name_of(setting.where) for setting in ENTRIES if own(setting) in entry and setting.where in OPTIONS}
-    shown = "{{ capture(" in sections()[entry]
+    shown = "{{ output(" in sections()[entry]
     assert shown or (set(entry) | paths) & used() or set(entry) <= ALONE.keys()
 
 
