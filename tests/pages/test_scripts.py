@@ -8,8 +8,10 @@ import subprocess
 import symtable
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import nbclient
 import nbformat
@@ -23,12 +25,12 @@ from docs.publish.place import Place
 from tests import remembered
 from tests.benchmarks.imports import imported
 from tests.benchmarks.source import ROOT
-from tests.conftest import HERE
 
 Forked = Callable[..., subprocess.CompletedProcess[str]]
 EMBEDDED = sorted({path for page, text in pages.texts().items() for path in scripts.embedded(text, page)})
 CARRIED = [path for path in EMBEDDED if path.startswith("snippets/") and "\nFILES = {" in scripts.script(path)]
 WHOLE = [path for path in EMBEDDED if path.startswith("snippets/") and path not in CARRIED]
+START = 'if __name__ == "__main__":'
 MERGED = [path for path in WHOLE if len(scripts.reached(path)) > 1]
 
 
@@ -36,12 +38,19 @@ def unresolved(text: str) -> set[str]:
     """Names that some part of a file takes from its top level, and that stand neither there nor in Python."""
     top = symtable.symtable(text, "script", "exec")
     known = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
-    found, waiting = set(), [top]
+    return {
+        name for name in taken(text) - known if not hasattr(builtins, name) and name not in ("__file__", "__spec__")
+    }
+
+
+def taken(text: str) -> set[str]:
+    """Names that some part of a text takes from the top level."""
+    found, waiting = set(), [symtable.symtable(text, "script", "exec")]
     while waiting:
         table = waiting.pop()
         waiting += table.get_children()
         found |= {symbol.get_name() for symbol in table.get_symbols() if symbol.is_global() and symbol.is_referenced()}
-    return {name for name in found - known if not hasattr(builtins, name) and name not in ("__file__", "__spec__")}
+    return found
 
 
 def ours_in(text: str) -> list[str]:
@@ -83,15 +92,66 @@ def test_a_file_that_stands_alone_is_its_script():
 
 
 @pytest.mark.parametrize("path", MERGED)
-def test_a_merged_script_runs_in_an_empty_folder(path: str, tmp_path: Path, forked: Forked, once: Forked):
-    """Its run depends on its text and the versions alone."""
+def test_a_merged_script_runs_as_its_module_does(path: str, tmp_path: Path, script: Forked, forked: Forked):
+    """The module runs, its script says the same, and what this defines can be defined in an empty folder."""
     text = scripts.script(path)
-    file = tmp_path / Path(path).name
-    file.write_text(text)
-    key = ROOT / remembered.FOLDER / f"script.{file.stem}-{remembered.digest(ROOT, [], text, HERE)}"
-    done = once(key, lambda: forked([str(file)], tmp_path))
+    done = script(path.removesuffix(".py").replace("/", "."))
     assert done.returncode == 0, done.stderr
-    assert bool(done.stdout) == ("__main__" in text), "a program prints, a part of one defines"
+    assert bool(done.stdout) == (START in text), "a program prints, a part of one defines"
+    assert not list(changed(text, path))
+    file = tmp_path / Path(path).name
+    file.write_text(text.replace(START, "if False:"))
+    done = forked([str(file)], tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def changed(text: str, path: str, root: Path = ROOT) -> Iterator[str]:
+    """What a merged script says otherwise than the files that it is merged from."""
+    texts = {other: (root / other).read_text() for other in scripts.reached(path, root)}
+    files = {other: Said.of(scripts.COMMAND.sub(r"python \1.py", text)) for other, text in texts.items()}
+    script = Said.of(text)
+    own = [ast.dump(node) for node in files[path].statements]
+    if [ast.dump(node) for node in script.statements[-len(own) :]] != own:
+        yield f"it does not end with the statements of {path}"
+    for statement in script.statements:
+        homes = [said for said in files.values() if ast.dump(statement) in said.dumped]
+        if not homes:
+            yield f"no file has {ast.unparse(statement)[:80]!r}"
+        names = taken(ast.unparse(statement))
+        if homes and not any(all(script.meant(name) == said.meant(name, files) for name in names) for said in homes):
+            yield f"names mean something else in {ast.unparse(statement)[:80]!r}"
+
+
+@dataclass
+class Said:
+    """What stands at the top level of a file: its statements but for imports and the docstring, and what names mean."""
+
+    statements: list[ast.stmt]
+    imports: dict[str, tuple[str, str]]
+
+    @classmethod
+    def of(cls, text: str) -> "Said":
+        first, *others = ast.parse(text).body
+        nodes = others if isinstance(first, ast.Expr) else [first, *others]
+        imports: dict[str, tuple[str, str]] = {}
+        for node in nodes:
+            for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
+                bound = alias.asname or alias.name.partition(".")[0]
+                of_module = (node.module or "", alias.name) if isinstance(node, ast.ImportFrom) else None
+                imports[bound] = of_module or (alias.name if alias.asname else bound, "")
+        return cls([node for node in nodes if not isinstance(node, ast.Import | ast.ImportFrom)], imports)
+
+    @functools.cached_property
+    def dumped(self) -> set[str]:
+        return set(map(ast.dump, self.statements))
+
+    def meant(self, name: str, files: Mapping[str, "Said"] = MappingProxyType({})) -> object:
+        """What gives a name its meaning: statements, also those of another file of ours, or an import."""
+        module, wanted = self.imports.get(name, ("", ""))
+        if (other := files.get(f"{module.replace('.', '/')}.py")) is not None:
+            return other.meant(wanted, files)
+        bound = [ast.dump(node) for node in self.statements if name in scripts.bound(node)]
+        return [*bound, *([(module, wanted)] if name in self.imports else [])]
 
 
 def test_a_script_carries_whatever_its_files_import(tmp_path: Path):
@@ -186,6 +246,22 @@ def test_a_script_has_what_is_used_of_other_files_and_no_more(tmp_path: Path):
     assert "# The best of some.\ndef best" in text and "ROUNDS = 3" in text and "def once" in text
     assert not {"UNIT", "unused", "math", "fractions", "8<"} & set(re.findall(r"[\w<]+", text))
     assert printed(text, tmp_path) == "True\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("min(once", "max(once", "no file has 'def best"),
+        ("def once", "def since", "names mean something else in 'def best"),
+        ("import time\n", "import calendar as time\n", "names mean something else in 'def once"),
+        ("abs, -1", "abs, -2", "it does not end with"),
+    ],
+)
+def test_a_script_that_says_something_else_is_noticed(old: str, new: str, said: str, tmp_path: Path):
+    root = house(tmp_path, op=OP, timer=TIMER)
+    text = scripts.script("snippets/op.py", root, "https://site/")
+    assert not list(changed(text, "snippets/op.py", root)) and old in text
+    assert said in "\n".join(changed(text.replace(old, new), "snippets/op.py", root))
 
 
 CLASHING = {
