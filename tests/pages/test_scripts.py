@@ -22,7 +22,6 @@ from docs.publish.macros import kernel_files
 from docs.publish.markdown import elsewhere, markers, pages, scripts
 from docs.publish.markdown.fences import blocks_of
 from docs.publish.place import Place
-from tests import remembered
 from tests.benchmarks.imports import imported
 from tests.benchmarks.source import ROOT
 
