@@ -33,9 +33,9 @@ Points = dict[str, list[Point]]  # by case
 Key = tuple[object, ...]  # what tells rows apart, without the variant
 
 
-def discover(root: Path = ROOT) -> dict[str, Path]:
+def discover(root: Path | None = None) -> dict[str, Path]:
     """Files with a `CASE`, by the name that it has, sorted: {"kernels/rope": tests/benchmarks/kernels/rope.py, ...}."""
-    folder = root / "tests" / "benchmarks"
+    folder = (root or ROOT) / "tests" / "benchmarks"
     files = sorted(path for path in folder.rglob("*.py") if re.search("^CASE = ", path.read_text(), re.MULTILINE))
     return {str(path.relative_to(folder).with_suffix("")).replace("_", "-"): path for path in files}
 

@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import functools
 import re
 import runpy
 import subprocess
