@@ -1,6 +1,6 @@
 """The hash of whole files: it says whether what a script printed, or a kernel that was tested, is of this code.
 
-What a benchmark's rows reach is narrower (reached.py). The hash is of syntax trees without docstrings, in CUDA C++ of
+What a benchmark's rows reach is narrower (functions.py). The hash is of syntax trees without docstrings, in CUDA C++ of
 tokens, so comments, formatting and prose do not count, and it does not depend on the Python version (`ast.dump` does).
 How a case's variants are called and coloured does not count either: its LABELS say that, and nothing that is measured
 depends on them. So that nothing else can stand there, they are left out only if they are literals, assigned once, and

@@ -7,7 +7,7 @@ from typing import Any
 from unittest import mock
 
 from docs.publish.compiled import explorer
-from tests.benchmarks.reached import Code
+from tests.benchmarks.functions import Code
 from tests.benchmarks.reviewed import VERSION
 from tests.benchmarks.source import ROOT
 

@@ -1,4 +1,4 @@
-"""Does a recorded number still belong to the code? What it can reach is found again (tests/benchmarks/reached.py)."""
+"""Does a recorded number still belong to the code? What it can reach is found again (tests/benchmarks/functions.py)."""
 
 from functools import cache
 from pathlib import Path
@@ -7,8 +7,8 @@ from types import ModuleType
 from docs.publish.kept import Kept, key
 from docs.publish.records.earlier import plan_of
 from docs.publish.records.schema import Sources
-from tests.benchmarks import imports, reached, source
-from tests.benchmarks.reached import Code
+from tests.benchmarks import functions, imports, source
+from tests.benchmarks.functions import Code
 from tests.benchmarks.reviewed import VERSION
 from tests.benchmarks.source import ROOT, digest_texts
 
@@ -48,7 +48,7 @@ def _code(case_file: str, plan: str, root: Path) -> str | None:
 def _now(root: Path) -> tuple[Code, str]:
     """The code as it is, and a name for it and for the code that finds what is reached."""
     now = Code.of(root)
-    return now, key(sorted(now.texts.items()), *(_text(module) for module in (imports, reached, source)))
+    return now, key(sorted(now.texts.items()), *(_text(module) for module in (functions, imports, source)))
 
 
 @cache
