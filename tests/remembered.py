@@ -22,7 +22,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from tests.benchmarks.files import below, is_ours, reached
+from tests.benchmarks.reached import below, is_ours, reached
 
 FOLDER = ".cache/remembered"
 PACKAGES = ("torch", "triton", "numpy", "pytest")

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tests import remembered
-from tests.benchmarks import files as reach
 from tests.benchmarks import imports
+from tests.benchmarks import reached as reach
 from tests.conftest import ROOT
 
 pytest_plugins = ["pytester"]
@@ -153,7 +153,7 @@ def test_on_a_gpu_and_of_a_copy_nothing_is_remembered(run, monkeypatch):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU nothing is kept")
 def test_several_processes_write(project):
     text = Path(remembered.__file__).read_text().replace("AGAIN = 0.05", "AGAIN = 0.0")
-    (project.path / "plugin.py").write_text(text.replace("tests.benchmarks.files", "reader"))
+    (project.path / "plugin.py").write_text(text.replace("tests.benchmarks.reached", "reader"))
     (project.path / "reader.py").write_text(Path(reach.__file__).read_text().replace(imports.__name__, "imports"))
     (project.path / "imports.py").write_text(Path(imports.__file__).read_text())
     arguments = ("-p", "plugin", "-n", "2", "--dist=worksteal")

@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from tests.benchmarks import machine
-from tests.benchmarks.files import reached
+from tests.benchmarks.reached import reached
 from tests.benchmarks.runner import write_whole
 from tests.benchmarks.source import ROOT, digest_texts
 

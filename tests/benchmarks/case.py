@@ -99,7 +99,7 @@ class Case:
         name: the page's path without its ending: "kernels/rms-norm".
         question: one line, shown by `--list`.
         points: the grid for a device.
-        prepare: makes the inputs at a point. What it can reach is what a row measures (reached.py).
+        prepare: makes the inputs at a point. What it can reach is what a row measures (functions.py).
     """
 
     name: str

@@ -1,11 +1,11 @@
-"""The version of the method: how variants are built, checked and timed (reached.METHOD and all that it reaches).
+"""The version of the method: how variants are built, checked and timed (functions.METHOD and all that it reaches).
 
 A row names the version that it was measured by, and a row of another version is stale. The method changes rarely and
 every row depends on it, so a person decides what a change means: a test fails until the new hash stands here, with the
 same number where every row would come out as before, and with the next number where not.
 """
 
-from tests.benchmarks.reached import Code
+from tests.benchmarks.functions import Code
 
 REVIEWED = {"dbba99066a5b93af": 1}  # by the hash of the method's functions
 VERSION = max(REVIEWED.values())

@@ -23,8 +23,8 @@ import torch
 
 from tests.benchmarks import machine, method
 from tests.benchmarks.case import Case, Point
+from tests.benchmarks.functions import Code
 from tests.benchmarks.method import Report
-from tests.benchmarks.reached import Code
 from tests.benchmarks.reviewed import version
 from tests.benchmarks.source import ROOT
 

@@ -1,6 +1,6 @@
 """The hash of whole files: it says whether what a script printed, or a kernel that was tested, is of this code.
 
-What a benchmark's rows reach is narrower (reached.py). The hash is of syntax trees without docstrings, in CUDA C++ of
+What a benchmark's rows reach is narrower (functions.py). The hash is of syntax trees without docstrings, in CUDA C++ of
 tokens, so comments, formatting and prose do not count, and it does not depend on the Python version (`ast.dump` does).
 What a case file says for readers and for tests does not count either: LABELS, how its variants are called and coloured,
 POINTS, how its points are called, and CHECK_AT, where tests try its wrong results. Nothing that is measured depends on

@@ -25,7 +25,7 @@ import tests.benchmarks
 from snippets.validation import timing
 from tests.benchmarks import __main__ as command_line
 from tests.benchmarks import machine, method, runner
-from tests.benchmarks.reached import Code
+from tests.benchmarks.functions import Code
 from tests.benchmarks.reviewed import VERSION
 from tests.benchmarks.source import ROOT
 from tests.benchmarks.sweeps import __main__ as sweeps_command_line

@@ -240,7 +240,7 @@ assert x.sum() == 8
 
 
 def test_includes_in_typed_code_are_expanded(tmp_path: Path, script: Script):
-    (block,) = blocks_in('```python\n--8<-- "tests/benchmarks/source.py"\nassert digest\n```\n')
+    (block,) = blocks_in('```python\n--8<-- "tests/benchmarks/source.py"\nassert digest_texts\n```\n')
     run(block, tmp_path, script)
 
 

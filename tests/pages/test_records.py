@@ -14,7 +14,7 @@ from docs.publish.records.admit import admit, main
 from docs.publish.records.measured import Coordinates
 from docs.publish.records.store import Store
 from snippets.validation.timing import Timing
-from tests.benchmarks.reached import Code
+from tests.benchmarks.functions import Code
 from tests.benchmarks.reviewed import VERSION
 from tests.benchmarks.source import ROOT
 from tests.pages import tiny

@@ -9,8 +9,8 @@ from unittest import mock
 from docs.publish.compiled import explorer
 from tests.benchmarks import captures
 from tests.benchmarks.captures import module_of, source_of
-from tests.benchmarks.files import reached
-from tests.benchmarks.reached import Code
+from tests.benchmarks.functions import Code
+from tests.benchmarks.reached import reached
 from tests.benchmarks.reviewed import VERSION
 from tests.benchmarks.source import ROOT, digest_texts
 

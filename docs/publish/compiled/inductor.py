@@ -31,7 +31,7 @@ from snippets.validation import compiled_code
 from snippets.validation.compiled_code import TARGETS
 from tests.benchmarks import captures as printing
 from tests.benchmarks.case import Point
-from tests.benchmarks.files import reached
+from tests.benchmarks.reached import reached
 from tests.benchmarks.source import ROOT, digest_texts
 
 MAKER = "torch.compile"

@@ -15,7 +15,7 @@ from docs.publish.errors import PublishError
 from docs.publish.place import MEASUREMENTS
 from docs.publish.records.admission import publishable
 from docs.publish.records.schema import Record, Sources
-from tests.benchmarks.reached import Code
+from tests.benchmarks.functions import Code
 from tests.benchmarks.reviewed import UNREVIEWED, version
 from tests.benchmarks.source import ROOT
 

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from docs.publish.place import MEASUREMENTS
-from tests.benchmarks.reached import SWEEPS, Code
+from tests.benchmarks.functions import SWEEPS, Code
 from tests.benchmarks.reviewed import REVIEWED, UNREVIEWED
 from tests.benchmarks.source import ROOT, digest_texts
 

@@ -1,4 +1,4 @@
-"""Does a recorded number still belong to the code? What it can reach is found again (tests/benchmarks/reached.py)."""
+"""Does a recorded number still belong to the code? What it can reach is found again (tests/benchmarks/functions.py)."""
 
 from functools import cache
 from pathlib import Path
@@ -7,10 +7,9 @@ from types import ModuleType
 from docs.publish.kept import Kept, key
 from docs.publish.records.earlier import plan_of
 from docs.publish.records.schema import Sources
-from tests.benchmarks import imports, reached, source
-from tests.benchmarks.files import named
-from tests.benchmarks.files import reached as files_of
-from tests.benchmarks.reached import Code
+from tests.benchmarks import functions, imports, source
+from tests.benchmarks.functions import Code
+from tests.benchmarks.reached import named, reached
 from tests.benchmarks.reviewed import VERSION
 from tests.benchmarks.source import ROOT, digest_texts
 
@@ -25,7 +24,7 @@ def row_is_stale(sources: Sources, root: Path = ROOT) -> bool:
 def script_is_stale(script: str, sources: str, root: Path = ROOT) -> bool:
     """Whether a script, by its path, or something that it reaches differs from what a GPU ran."""
     try:
-        files = files_of(root, [root / script])
+        files = reached(root, [root / script])
         return _kept(tuple((f.relative_to(root).as_posix(), f.read_text(encoding="utf-8")) for f in files)) != sources
     except (OSError, SyntaxError):
         return True
@@ -52,7 +51,7 @@ def _code(case_file: str, plan: str, root: Path) -> str | None:
 def _now(root: Path) -> tuple[Code, str]:
     """The code as it is, and a name for it and for the code that finds what is reached."""
     now = Code.of(root)
-    return now, key(sorted(now.texts.items()), *(_text(module) for module in (imports, reached, source)))
+    return now, key(sorted(now.texts.items()), *(_text(module) for module in (functions, imports, source)))
 
 
 @cache

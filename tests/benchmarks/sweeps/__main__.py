@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from tests.benchmarks import alternatives, machine, runner
-from tests.benchmarks.reached import SWEEPS, Code
+from tests.benchmarks.functions import SWEEPS, Code
 from tests.benchmarks.reviewed import version
 from tests.benchmarks.source import ROOT
 

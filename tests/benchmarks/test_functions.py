@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.benchmarks import runner
-from tests.benchmarks.reached import FOLDERS, SWEEPS, Code
+from tests.benchmarks.functions import FOLDERS, SWEEPS, Code
 from tests.benchmarks.reviewed import REVIEWED, VERSION, version
 from tests.benchmarks.source import ROOT
 from tests.benchmarks.sweeps.__main__ import kernels
