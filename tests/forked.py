@@ -154,9 +154,11 @@ def run(command: list[str]) -> None:
     if command[0] == "-m":
         sys.path[0] = os.getcwd()
         spec = importlib.util.find_spec(command[1])
+        if spec is not None and spec.submodule_search_locations is not None:  # a package
+            spec = importlib.util.find_spec(f"{command[1]}.__main__")
         if spec is None or spec.loader is None:
             sys.exit(f"{sys.executable}: No module named {command[1]}")
-        path, code = str(spec.origin), spec.loader.get_code(command[1])
+        path, code = str(spec.origin), spec.loader.get_code(spec.name)
         sys.argv = [path, *command[2:]]
         main.__spec__, main.__loader__, main.__package__ = spec, spec.loader, spec.parent
     else:

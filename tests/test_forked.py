@@ -48,10 +48,13 @@ def both(folder: Path, command: list[str], forked: Run) -> list[tuple[int, str, 
     return [(done.returncode, done.stdout, done.stderr) for done in (alone, forked(command, folder, "cpu"))]
 
 
-@pytest.mark.parametrize("how", ["file", "module"])
+@pytest.mark.parametrize("how", ["file", "module", "package"])
 def test_a_script_sees_the_same(how: str, tmp_path: Path, forked: Run) -> None:
-    command = ["-m", "shows", "--two", "3"] if how == "module" else ["shows.py", "--two", "3"]
-    (tmp_path / "shows.py").write_text(SHOWS.replace("ARGV", repr(command)).replace(', "torch" in sys.modules', ""))
+    command = ["shows.py", "--two", "3"] if how == "file" else ["-m", "shows", "--two", "3"]
+    file = tmp_path / ("shows/__main__.py" if how == "package" else "shows.py")
+    file.parent.mkdir(exist_ok=True)
+    (file.parent / "__init__.py").touch()
+    file.write_text(SHOWS.replace("ARGV", repr(command)).replace(', "torch" in sys.modules', ""))
     (tmp_path / "helper.py").write_text("ONE = 1\n")
     alone, child = both(tmp_path, command, forked)
     assert alone == child

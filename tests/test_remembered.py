@@ -106,6 +106,14 @@ def test_a_changed_file_runs_what_depends_on_it(file, runs, run, project):
     assert run()["passed"] == runs
 
 
+def test_a_path_in_the_folder_of_a_test_names_no_file_of_the_checkout(run, project):
+    other = 'def test_other(tmp_path):\n    (tmp_path / "docs").mkdir()\n'
+    (project.path / "tests" / "kernels" / "test_other.py").write_text(other)
+    run()
+    (project.path / "docs" / "figure.svg").write_text("<svg></svg>")
+    assert run()["passed"] == 3
+
+
 def test_other_versions_run_all(run, monkeypatch):
     run()
     monkeypatch.setattr(remembered, "surroundings", lambda: ["torch 3"])

@@ -109,6 +109,8 @@ def chained(node: ast.BinOp) -> list[str]:
         else:
             parts.insert(0, left.right.value.strip("/"))
         left = left.left
+    if isinstance(left, ast.Name) and left.id == "tmp_path":  # pytest's, empty: whatever has this name there is new
+        return []
     given = left.args if isinstance(left, ast.Call) else []  # Path("a")
     return [*(part.value for part in given if isinstance(part, ast.Constant) and isinstance(part.value, str)), *parts]
 

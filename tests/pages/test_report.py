@@ -1,8 +1,8 @@
 """The report of a test run says how every test ended, why some did not run, and on what."""
 
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -25,14 +25,18 @@ def test_errors(broken): pass
 """
 
 
-def report_of(folder: Path, *arguments: str) -> TestReport:
-    target = f"--report={folder / 'report.json'}"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.report", target, *arguments]
-    subprocess.run([*command, "--rootdir", str(folder), "-c", "/dev/null", str(folder)], cwd=ROOT, capture_output=True)
-    return read(folder / "report.json", TestReport, folder)
+@pytest.fixture
+def report_of(forked: Callable[..., CompletedProcess[str]]) -> Callable[..., TestReport]:
+    def report_of(folder: Path, *arguments: str) -> TestReport:
+        target = f"--report={folder / 'report.json'}"
+        command = ["-m", "pytest", "-q", "-p", "tests.report", target, *arguments]
+        forked([*command, "--rootdir", str(folder), "-c", "/dev/null", str(folder)])
+        return read(folder / "report.json", TestReport, folder)
+
+    return report_of
 
 
-def test_every_outcome_is_reported_with_its_reason(tmp_path: Path):
+def test_every_outcome_is_reported_with_its_reason(report_of, tmp_path: Path):
     (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "test_broken.py").write_text("import nothing_of_this_name\n")
     report = report_of(tmp_path, "--report-commit", "c" * 40, "--continue-on-collection-errors")
@@ -52,14 +56,16 @@ def test_every_outcome_is_reported_with_its_reason(tmp_path: Path):
 
 
 @pytest.mark.parametrize("processes", ((), ("--numprocesses=2",)))
-def test_one_or_several_processes_write_one_report_and_count_what_the_command_leaves_out(processes, tmp_path: Path):
+def test_one_or_several_processes_write_one_report_and_count_what_the_command_leaves_out(
+    report_of, processes, tmp_path: Path
+):
     (tmp_path / "test_some.py").write_text(f"{TESTS}def test_left_out(): pass\ndef test_left_out_too(): pass\n")
     report = report_of(tmp_path, "--report-commit", "c" * 40, *processes, "-k", "not left_out")
     assert {test.outcome for test in report.tests} == {"passed", "failed", "skipped", "xfailed", "error"}
     assert (len(report.tests), report.deselected) == (5, 2)
 
 
-def test_a_run_that_is_broken_off_has_an_error(tmp_path: Path):
+def test_a_run_that_is_broken_off_has_an_error(report_of, tmp_path: Path):
     (tmp_path / "test_some.py").write_text("def test_passes(): pass\ndef test_breaks_off(): raise KeyboardInterrupt\n")
     report = report_of(tmp_path, "--report-commit", "c" * 40)
     ended = {test.id.rpartition("::")[2]: (test.outcome, test.reason) for test in report.tests}

@@ -79,7 +79,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
             root,
             Store.load(measurements, root, local=not releasing() and os.environ.get("RIDGEPOINT_LOCAL") != "0"),
             Captures.load(measurements / "captures", root),
-            reports.load(measurements / "tests", root),
+            reports.load(root / "docs" / "measurements" / "tests", root),
         )
         for row in current.store.select():
             palette.check(row.case, [row.variant])
