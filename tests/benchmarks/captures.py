@@ -196,7 +196,9 @@ def varies(script: str) -> dict[str, str]:
     folder, _, name = source_of(script).rpartition("/")
     path = ROOT.joinpath("tests", folder, f"test_{name}")
     tree = ast.parse(path.read_text(encoding="utf-8")) if path.exists() else ast.Module([], [])
-    found = [node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets) == "VARIES"]
+    found = [
+        node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "VARIES"
+    ]
     return ast.literal_eval(found[0]) if found else {}
 
 
@@ -253,8 +255,9 @@ def document(script: str, device: str, fresh: Mapping[str, str], run: dict, old:
     """
     kept: dict[str, tuple[str, dict]] = {}
     more = varies(script)
-    for each in old["sections"] if old and device == "cpu" else ():
-        section, before, its = each["section"], each["content"], old["runs"][each["run"]]
+    known = old if old and device == "cpu" else {"sections": ()}
+    for each in known["sections"]:
+        section, before, its = each["section"], each["content"], known["runs"][each["run"]]
         same = section in fresh and versions(its["software"]) == versions(run["software"])
         rest = more.get(section, "")
         if same and comparable(before, rest) == comparable(fresh[section], rest):

@@ -245,6 +245,8 @@ def test_what_changed_is_shown_without_what_differs_in_every_run():
         "kernels/add", document(one="x"), {"runs": document()["runs"][1:], "sections": document(one="x")["sections"]}
     )
     assert line == "kernels/add 'one': torch 2.13.0 -> torch 2.14.0"
+    (line,) = record.changes("kernels/add", old, document(two="the same\n", one=old["sections"][0]["content"]))
+    assert line == "kernels/add: the sections come in another order"
 
 
 def test_a_script_that_fails_does_not_keep_the_others_from_being_recorded(monkeypatch, capsys):

@@ -80,12 +80,13 @@ def _named(target: nodes.Node, value: nodes.Node) -> dict[str, nodes.Node]:
 
 
 def _asked(page: str, call: nodes.Call, known: Known) -> Asked:
+    macro = call.node.name  # type: ignore[attr-defined]  # _calls has looked
     named = {argument.key: argument.value for argument in call.kwargs}
     section = named.get("section", call.args[0] if call.args else nodes.Const(""))
     found = []
     for name, node in (("section", section), ("of", named.get("of")), ("on", named.get("on"))):
         value = known.get(node.name) if isinstance(node, nodes.Name) else node
         if value is not None and not (isinstance(value, nodes.Const) and isinstance(value.value, str)):
-            raise PublishError(f"{page}: expected {name} of {call.node.name}(...) as a string, got an expression")
+            raise PublishError(f"{page}: expected {name} of {macro}(...) as a string, got an expression")
         found.append(value.value if value is not None else "")
     return Asked(page, found[1] or script_of(page), found[0], found[2])

@@ -89,4 +89,5 @@ class Captures:
 
     def is_stale(self, capture: Capture) -> bool:
         """Whether the code that a GPU ran has changed since. What a CPU prints is held against the script by a test."""
-        return bool(capture.run.sources) and staleness.script_is_stale(capture.file, capture.run.sources, self.root)
+        sources = capture.run.sources
+        return sources is not None and staleness.script_is_stale(capture.file, sources, self.root)

@@ -10,6 +10,7 @@ GPU.
 
 import argparse
 import difflib
+import re
 import shlex
 import sys
 import time
@@ -97,23 +98,26 @@ def again(scripts: Wanted, commit: str) -> list[str]:
 
 def changes(script: str, old: Mapping | None, new: Mapping) -> Iterator[str]:
     """What differs, section by section, without what differs in every run; and other versions."""
-    more = printing.varies(script)
-    before, after = (
-        {each["section"]: (each["content"], document["runs"][each["run"]]) for each in document["sections"]}
-        if document
-        else {}
-        for document in (old, new)
-    )
+    before, after = _sections(script, old) if old else {}, _sections(script, new)
     for section in dict.fromkeys([*before, *after]):
-        texts = [
-            printing.masked(side[section][0], more.get(section, "")).splitlines() if section in side else []
-            for side in (before, after)
-        ]
         name = f"{script} {section!r}"
-        yield from difflib.unified_diff(*texts, name, name, lineterm="")
-        versions = [printing.versions(side[section][1]["software"]) for side in (before, after) if section in side]
-        if versions[0] != versions[-1]:
-            yield f"{name}: {_listed(versions[0])} -> {_listed(versions[-1])}"
+        was, now = before.get(section), after.get(section)
+        texts = [side[0].splitlines() if side else [] for side in (was, now)]
+        yield from difflib.unified_diff(texts[0], texts[1], name, name, lineterm="")
+        if was and now and was[1] != now[1]:
+            yield f"{name}: {_listed(was[1])} -> {_listed(now[1])}"
+    if [section for section in before if section in after] != [section for section in after if section in before]:
+        yield f"{script}: the sections come in another order"
+
+
+def _sections(script: str, document: Mapping) -> dict[str, tuple[str, dict[str, str]]]:
+    """The text of each section without what differs in every run, and the versions that printed it."""
+    more = printing.varies(script)
+    found: dict[str, tuple[str, dict[str, str]]] = {}
+    for each in document["sections"]:
+        text = re.sub(" *# *", " # ", printing.masked(each["content"], more.get(each["section"], "")))
+        found[each["section"]] = text, printing.versions(document["runs"][each["run"]]["software"])
+    return found
 
 
 def forget(scripts: Wanted) -> None:

@@ -284,4 +284,4 @@ def test_totals_name_who_is_done_first():
 
 def test_the_script_shows_a_mode_on_a_cpu(script):
     printed = captures.sections(script("snippets.compiler.modes", "cpu").stdout)
-    assert "reduce-overhead is the default here" in printed["modes"]
+    assert "reduce-overhead is the default here" in printed["table"] and "modes" in printed
