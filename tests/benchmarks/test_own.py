@@ -1,5 +1,7 @@
 """Variants that compile the same function share nothing of what is compiled."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -7,7 +9,8 @@ from tests.benchmarks.case import Point
 from tests.benchmarks.compiler import ahead_of_time
 from tests.benchmarks.own import own
 from tests.benchmarks.runner import discover, load
-from tests.benchmarks.test_wrong import CPU, SHAPES
+from tests.benchmarks.source import check_at
+from tests.benchmarks.test_wrong import CPU
 
 
 def double(x: torch.Tensor, *, factor: int = 2) -> torch.Tensor:
@@ -43,7 +46,7 @@ def test_what_a_case_compiles_has_code_of_its_own(name, monkeypatch):
         return function
 
     monkeypatch.setattr(torch, "compile", compile)
-    for shape, _ in SHAPES[name]:
+    for shape in itertools.chain(*check_at(discover()[name]).values()):
         for variant in load(discover()[name]).prepare(Point(shape, "float32"), CPU).variants.values():
             variant.build()
         assert codes or "called" in shape, "an operator that is called by itself is not compiled"

@@ -125,8 +125,8 @@ def test_numbers_that_a_script_printed_can_be_compared(root: Path, monkeypatch: 
     found, page = macros(root, entry.replace("    comparisons", "    output: sums/table\n    comparisons"))
     asked = []
 
-    def captured(name: str, *line: str, which: int) -> Shown:
-        asked.append((name, *line, which))
+    def captured(section: str, *line: str, which: int, of: str) -> Shown:
+        asked.append((section, of, *line, which))
         return found.number("kernels/add", "ours" if line[-1] == "few" else "eager", "time", shape="8x4")
 
     monkeypatch.setattr(found, "captured", captured)

@@ -5,12 +5,13 @@ import re
 
 import pytest
 
+from docs.publish.macros.catalogue import NUMBERS
 from docs.publish.markdown import reading
 from docs.publish.markdown.pages import PAGES
 from tests.pages.prose import literals
 
 START = (PAGES / "index.md").read_text(encoding="utf-8")
-COMPUTED = re.compile(r"\{\{ (?:number|calc|captured)\(")
+COMPUTED = re.compile(rf"\{{\{{ (?:{'|'.join(NUMBERS)})\(")
 
 
 def text(level: str) -> str:

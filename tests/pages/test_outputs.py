@@ -25,11 +25,13 @@ CPU = printing.scripts("cpu")
 PAGE = """---
 title: A page
 folklore:
-  - numbers: [[here, 'captured_value("front", "a", of="a/other")', less, 'captured_value("matter", "b")']]
+  - id: front-matter
+    comparisons:
+      - {where: here, less: {output: front, of: a/other, line: a}, than: {output: matter, line: b}}
 ---
 {% set table = "by a variable" %}
 {{ output("first", lines="1-2") }} {{ captured(table, "row", which=2, on="gpu") }} {{ output() }}
-{{ calc("a", unit="", a=captured_value("inside", "row", of="a/other")) }}
+{{ calc("a", unit="", a=captured("inside", "row", of="a/other")) }}
 {% for name, size in [("one", 1), ("two", 2)] %}{{ captured(name, "row") }}{% endfor %}
 {% for name, size in [("three", 1)] %}{% set section = "of a loop" %}{{ captured(section, name) }}{% endfor %}
 `{{ output("in code") }}`

@@ -416,6 +416,11 @@ class Macros:
         return {name: getattr(self, name) for name in names}
 
 
+NUMBERS = [
+    name for name, macro in vars(Macros).items() if name[0] != "_" and macro.__annotations__.get("return") is Shown
+]
+
+
 def _by_direction(drawn: Callable[..., str], spec: dict[str, Any]) -> str:
     """What is drawn of a specification: once, or for each of its directions, with a title and a note each.
 
