@@ -122,7 +122,7 @@ def test_what_comparisons_share_is_said_once(root: Path) -> None:
 def test_numbers_that_a_script_printed_can_be_compared(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sides = "less: {line: [a table, few]}, than: {line: 64, which: 2}"
     entry = NUMBERS.format(relation="less", other="eager").replace("shape: 8x4, less: ours, than: eager", sides)
-    found, page = macros(root, entry.replace("    comparisons", "    output: sums/table\n    comparisons"))
+    found, page = macros(root, entry.replace("    comparisons", "    output: table\n    comparisons"))
     asked = []
 
     def captured(section: str, *line: str, which: int, of: str) -> Shown:
@@ -131,7 +131,7 @@ def test_numbers_that_a_script_printed_can_be_compared(root: Path, monkeypatch: 
 
     monkeypatch.setattr(found, "captured", captured)
     found.folklore("numbers")
-    assert asked == [("sums/table", "a table", "few", 1), ("sums/table", "64", 2)]
+    assert asked == [("table", "sums", "a table", "few", 1), ("table", "sums", "64", 2)]
     assert "True. 1.00 ms and 2.00 ms (at 8 rows)." in text(page.html[0])
 
 

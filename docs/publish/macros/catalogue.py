@@ -416,9 +416,8 @@ class Macros:
         return {name: getattr(self, name) for name in names}
 
 
-NUMBERS = [
-    name for name, macro in vars(Macros).items() if name[0] != "_" and macro.__annotations__.get("return") is Shown
-]
+_RETURNS = {name: macro.__annotations__.get("return") for name, macro in vars(Macros).items() if callable(macro)}
+NUMBERS = [name for name, returned in _RETURNS.items() if returned is Shown and not name.startswith("_")]
 
 
 def _by_direction(drawn: Callable[..., str], spec: dict[str, Any]) -> str:
