@@ -7,7 +7,7 @@ What is written is canonical, so that only what a program does counts: comments,
 nothing reads, the messages of errors and warnings, and the names of functions, constants, modules and local variables
 do not. A name of ours stands there as the number of what it means. Names that callers write out (parameters,
 attributes, members of classes) do count. Of a class, only members whose name the reached code mentions count, and all
-of them where the class has a base or a decorator of others, which may call any.
+of them where the class has a base, or a decorator other than dataclass, which may call any.
 """
 
 import ast
@@ -102,12 +102,10 @@ class Module:
                 self.bound.setdefault(name, []).append((index, place))
 
     def imported(self, body: Iterable[ast.AST]) -> dict[str, str]:
-        """The paths with dots of what some statements import, by the names that they give it."""
+        """The paths with dots of what some statements import, by the names that they bind: `import a.b` binds "a"."""
         found = [each for node in _flat(body) for each in of_statement(node, self.package)]
         plain = {each.bound for each in found if not each.name and each.module.startswith(f"{each.bound}.")}
-        return {
-            each.bound: each.bound if each.bound in plain else each.path for each in found
-        }  # `import a.b` binds "a"
+        return {each.bound: each.bound if each.bound in plain else each.path for each in found}
 
     @cached_property
     def effects(self) -> list[int]:
@@ -120,8 +118,7 @@ class Module:
         if isinstance(node, ast.If):
             return "__name__" not in (test := ast.unparse(node.test)) and "TYPE_CHECKING" not in test
         if isinstance(node, FUNCTIONS):  # @operator.register_fake
-            heads = [part.value for part in map(_called, node.decorator_list) if isinstance(part, ast.Attribute)]
-            return any(isinstance(head, ast.Name) and head.id in self.bound for head in heads)
+            return any(self._is_ours(_head(each)) for each in node.decorator_list)
         if isinstance(node, ast.Assign):
             return not all(isinstance(target, ast.Name | ast.Tuple) for target in node.targets)
         return isinstance(node, COMPOUND | ast.AugAssign | ast.Delete)
@@ -156,9 +153,7 @@ class Module:
         node = self.body[index]
         if not isinstance(node, ast.ClassDef):
             return []
-        closed = all(isinstance(base, ast.Name) and self._is_ours(base.id) for base in node.bases) and all(
-            self.path(_called(decorator)).endswith("dataclass") for decorator in node.decorator_list
-        )
+        closed = not node.bases and all(self.path(_called(each)).endswith("dataclass") for each in node.decorator_list)
         found = []
         for place, member in enumerate(node.body):
             if isinstance(member, ast.Pass) or _is_text(member):
@@ -223,6 +218,13 @@ def _stored(node: ast.AST) -> Iterator[str]:
 
 def _called(node: ast.expr) -> ast.expr:
     return node.func if isinstance(node, ast.Call) else node
+
+
+def _head(node: ast.expr) -> str:
+    """The first name of a decorator."""
+    while isinstance(node, ast.Call | ast.Attribute):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _is_text(node: ast.AST) -> bool:

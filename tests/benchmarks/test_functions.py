@@ -321,6 +321,8 @@ def test_what_does_not_count(old: str, new: str) -> None:
         ("return x + 1\n\ndef other", "return x - 1\n\ndef other"),
         ("REGISTRY.append(3)", "REGISTRY.append(4)"),
         ("def helper", "@REGISTRY.append\ndef helper"),
+        ("def _()", "@third\ndef _()"),
+        ("class Options:", "class Base:\n    def called(self): ...\n\nclass Options(Base):"),
         ("def _()", "@REGISTRY.append\ndef _()"),
     ],
 )
