@@ -19,7 +19,7 @@ PINS = {canonicalize_name(Requirement(line).name): Requirement(line) for line in
 def imported() -> dict[str, str]:
     """Top-level modules that are neither ours nor the standard library's, with a place where each is imported."""
     found = {}
-    for folder in ("docs/publish", "snippets", "kernels", "tests"):
+    for folder in ("docs/publish/", "snippets/", "kernels/", "tests/"):
         for source in sources(folder):
             for line, module in imports(source, everywhere=True):
                 found[module.partition(".")[0]] = f"{source}:{line}"
