@@ -266,8 +266,9 @@ def test_an_unchanged_kernel_costs_nothing_and_a_changed_one_is_noticed(monkeypa
     monkeypatch.setattr(build.subprocess, "run", lambda *arguments, **_: pytest.fail("compiles again"))
     build.ensure(KERNELS)
     before = build.digest("softmax")
-    for folder in ("kernels", "tests", "snippets", "docs/publish", "docs/pages/kernels"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    docs = ROOT / "docs"
+    for folder in (ROOT / "kernels", ROOT / "tests", ROOT / "snippets", docs / "publish", docs / "pages" / "kernels"):
+        shutil.copytree(folder, tmp_path / folder.relative_to(ROOT), ignore=shutil.ignore_patterns("__pycache__"))
     assert build.digest("softmax", tmp_path) == before
     path = tmp_path / "kernels/softmax.py"
     path.write_text(path.read_text() + "\n# changed\n")

@@ -21,7 +21,7 @@ PINS = {canonicalize_name(Requirement(line).name): Requirement(line) for line in
 def foreign() -> dict[str, str]:
     """Top-level modules that are neither ours nor the standard library's, with a place where each is imported."""
     found = {}
-    for folder in ("docs/publish", "snippets", "kernels", "tests"):
+    for folder in ("docs/publish/", "snippets/", "kernels/", "tests/"):
         for source in sources(folder):
             for each in imported(ast.parse((ROOT / source).read_text())):
                 found[each.module.partition(".")[0]] = f"{source}:{each.line}"
