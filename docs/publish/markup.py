@@ -8,6 +8,8 @@ from pathlib import Path
 import jinja2
 
 NONE = "–"
+STALE = " <small>stale</small>"  # within a number, behind its text
+STALE_ALL = '<span class="rp-badge" title="The code has changed since.">stale</span>'
 TEMPLATES = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent))
 FRONT_MATTER = (
     "---\ntitle: {title}\ndescription: {description}\nhide: {hidden}\nsearch:\n  exclude: true\n---\n\n# {heading}\n\n"
@@ -79,9 +81,17 @@ def panel(
         shown: before the reader has chosen.
     """
     template = TEMPLATES.get_template("panel.html.j2")
+    body, source = _stale_once(body, source)
     return template.render(
         what=what, body=body, source=source, title=title, details=details, machine=machine, shown=shown
     )
+
+
+def _stale_once(body: str, source: str) -> tuple[str, str]:
+    """Where every number of a table is stale, the line below it says so, in the place of each of them."""
+    if not body.count("rp-stale") == body.count(STALE) == body.count("rp-number") > 1:
+        return body, source
+    return body.replace(STALE, ""), f"{source} {STALE_ALL}"
 
 
 def panels(drawn: Iterable[str], kind: str = "") -> str:

@@ -159,6 +159,7 @@ def partition(function: Callable[..., Tensor], *inputs: object, budget: float = 
         partition_fn=keep,
     )
     torch.compiler.reset()
+    backend = "aot_eager_decomp_partition"
     with torch._functorch.config.patch(activation_memory_budget=budget):
         torch.compile(function, backend=backend, dynamic=False, fullgraph=True)(*inputs)
     (graphs,) = handed_on
@@ -205,12 +206,12 @@ def dropped(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def with_dropout(budget: float) -> tuple[Tensor, Tensor]:
-    """The loss, and the weight's gradient, compiled under a budget. The seed is the same."""
+    """Loss and weight gradient, compiled under a budget, from one seed."""
     torch.manual_seed(0)
     x, weight = torch.randn(64, 32), torch.randn(32, 32, requires_grad=True)
     torch.compiler.reset()
     with torch._functorch.config.patch(activation_memory_budget=budget):
-        loss = torch.compile(dropped, backend="aot_eager_decomp_partition")(x, weight)
+        loss = torch.compile(dropped, backend=backend)(x, weight)
     return loss.detach(), *torch.autograd.grad(loss, weight)
 
 

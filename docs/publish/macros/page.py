@@ -54,7 +54,10 @@ class Page:
         """
         filled = re.sub(r'<div data-rp-block="(\d+)"></div>', lambda found: self.html[int(found[1])], html)
         versions = ", ".join(others(self.evidence.software(), pins or {}))
-        said = (
-            f'<p class="rp-versions">Some numbers on this page were measured with {versions}.</p>\n' if versions else ""
-        )
+        notes = [f"Some numbers on this page were measured with {versions}."] if versions else []
+        if "rp-stale" in filled:
+            notes.append(
+                "† The code has changed since this was measured, or the machine was busy: the evidence says which."
+            )
+        said = f'<p class="rp-versions">{" ".join(notes)}</p>\n' if notes else ""
         return filled + said + self.evidence.script()

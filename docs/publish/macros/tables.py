@@ -7,6 +7,7 @@ from html import escape
 from docs.publish import evidence, markup, palette, units
 from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Evidence
+from docs.publish.markup import STALE
 from docs.publish.place import Place, machine_page
 from docs.publish.records.measured import DIRECTIONS, METRICS, MODES, Coordinates, Measured, Published
 from docs.publish.records.store import Store
@@ -58,7 +59,8 @@ def table(
         return page.show(quantity) if quantity else markup.NONE
 
     def cells_of(columns: list[Column], beside: Compared, unit: str) -> list[str]:
-        return [beside.cell(column, cell(*column)).replace(f"{unit}</a>", "</a>") for column in columns]
+        shown = (beside.cell(column, cell(*column)) for column in columns)
+        return [text.replace(f"{unit}</a>", "</a>").replace(f"{unit}{STALE}", STALE) for text in shown]
 
     def panel(rows: list[Measured], shown: bool) -> str:
         record = rows[0].record

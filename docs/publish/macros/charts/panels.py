@@ -65,7 +65,8 @@ def instead(row: Measured, why: str) -> str:
 def _stale(plot: Plot) -> str:
     """Which of the drawn variants have changed since they were measured."""
     newest = {mark.variant: mark for mark in plot.marks}
-    return changed([mark.label() for mark in newest.values() if mark.row.stale])
+    stale = [mark.label() for mark in newest.values() if mark.row.stale]
+    return f" {markup.STALE_ALL}" if 1 < len(stale) == len(newest) else changed(stale)
 
 
 def changed(names: Sequence[str]) -> str:
