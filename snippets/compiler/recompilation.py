@@ -379,12 +379,13 @@ def normalized(x: Tensor, scale: float) -> Tensor:
 def errors_of_floats(scales: Iterable[float], cached: bool) -> list[float]:
     """The largest error of each compiled call, against eager code."""
     torch.compiler.reset()
-    x, compiled = torch.linspace(-1, 1, 32).view(4, 8), torch.compile(normalized)
+    x = torch.linspace(-1, 1, 32).view(4, 8)
+    compiled = torch.compile(normalized)
     with (
         torch._inductor.config.patch(fx_graph_cache=cached),
         torch._functorch.config.patch(enable_autograd_cache=cached),
     ):
-        errors = [compiled(x, scale) - normalized(x, scale) for scale in scales]
+        errors = [compiled(x, s) - normalized(x, s) for s in scales]
         return [error.abs().max().item() for error in errors]
 
 

@@ -56,8 +56,6 @@ class Page:
         versions = ", ".join(others(self.evidence.software(), pins or {}))
         notes = [f"Some numbers on this page were measured with {versions}."] if versions else []
         if "rp-stale" in filled:
-            notes.append(
-                "† The code has changed since this was measured, or the machine was busy: the evidence says which."
-            )
+            notes.append("† Measured before the code changed, or on a busy machine.")
         said = f'<p class="rp-versions">{" ".join(notes)}</p>\n' if notes else ""
         return filled + said + self.evidence.script()
