@@ -159,7 +159,6 @@ def partition(function: Callable[..., Tensor], *inputs: object, budget: float = 
         partition_fn=keep,
     )
     torch.compiler.reset()
-    backend = "aot_eager_decomp_partition"
     with torch._functorch.config.patch(activation_memory_budget=budget):
         torch.compile(function, backend=backend, dynamic=False, fullgraph=True)(*inputs)
     (graphs,) = handed_on
@@ -210,6 +209,7 @@ def with_dropout(budget: float) -> tuple[Tensor, Tensor]:
     torch.manual_seed(0)
     x, weight = torch.randn(64, 32), torch.randn(32, 32, requires_grad=True)
     torch.compiler.reset()
+    backend = "aot_eager_decomp_partition"
     with torch._functorch.config.patch(activation_memory_budget=budget):
         loss = torch.compile(dropped, backend=backend)(x, weight)
     return loss.detach(), *torch.autograd.grad(loss, weight)

@@ -15,7 +15,7 @@ from docs.publish.place import head
 
 READ = (
     "docs", "kernels", "snippets", "tests/__init__.py", "tests/benchmarks", "tests/mutants/rms_norm.toml",
-    "tests/snippets/validation/planted", "mkdocs.yml", ".cache/notebooks",
+    "tests/snippets/validation/planted", "constraints.txt", "mkdocs.yml", ".cache/notebooks",
 )  # fmt: skip
 NAMED = "tests"  # a page may link to any file of the repository that is there
 LOCAL = "docs/measurements/local"  # this machine's records; what notebooks leave in a folder below is read in any case

@@ -1,6 +1,7 @@
 """Every way of the page is the formula with its rule's mask, forward and backward."""
 
 import itertools
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,18 +12,18 @@ from snippets.patterns import attention_choose as page
 from snippets.patterns.attention_choose import filled_part, make_row, packed, repeated, spread
 from snippets.patterns.attention_masks import causal, dense, documents, formula, inputs, real_keys, window
 from snippets.validation.equivalence import check
-from tests.benchmarks import test_wrong
 from tests.benchmarks.captures import sections
 from tests.benchmarks.case import Point
 from tests.benchmarks.patterns import attention_choose as case
+from tests.benchmarks.source import check_at
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ON_A_GPU = DEVICE.type == "cuda"
 ONLY_ON_A_GPU = {"flash", "cudnn", "efficient", "nested"}
 SHAPES = [
     (shape, direction)
-    for shape, directions in test_wrong.SHAPES["patterns/attention-choose"]
-    for direction in directions.split()
+    for directions, shapes in check_at(Path(case.__file__)).items()
+    for shape, direction in itertools.product(shapes, directions.split())
 ]
 
 

@@ -266,7 +266,7 @@ def lanes_of(step) -> dict:
 def test_the_site_draws_each(trace, path):
     figure = pytest.importorskip("docs.publish.macros.timelines").figure  # not on every GPU machine
     step = trace().steps(path)[1]
-    assert figure(SimpleNamespace(name="validation/profiling/x", content=timeline(step)), "A step").startswith("<svg")
+    assert figure(SimpleNamespace(script="a/b", section="x", content=timeline(step)), "A step").startswith("<svg")
 
 
 def test_bars_have_kinds(path):
