@@ -16,6 +16,9 @@ from tests.benchmarks.reviewed import REVIEWED, VERSION, version
 from tests.benchmarks.source import ROOT
 from tests.benchmarks.sweeps.__main__ import kernels
 
+# What cases reach is looked for in all of them. Named here, they count for tests/remembered.py.
+READ = ("snippets/**/*.py",)
+
 Texts = dict[str, str]
 Change = Callable[[Texts], Texts]
 

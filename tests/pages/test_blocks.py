@@ -30,6 +30,8 @@ from docs.publish.place import cuda_files, kernel_files
 from tests.benchmarks.source import ROOT
 from tests.conftest import HERE
 
+READ = ("tests/forked.py",)  # scripts run in it, and nothing imports it: named here, it counts for tests/remembered.py
+
 SECONDS = 1800  # for a shell block on a slow machine that is busy
 SHELL = re.compile(r"[|&;<>$`=]\s*\S")  # what asks for more than to start programs one after another
 Script = Callable[..., subprocess.CompletedProcess[str]]

@@ -11,6 +11,9 @@ from docs.publish.errors import PublishError
 from docs.publish.records.store import Store
 from tests.benchmarks.runner import discover, load
 
+# What cases reach is looked for in all of them. Named here, they count for tests/remembered.py.
+READ = ("snippets/**/*.py",)
+
 TEXT, APART = 4.5, 9.0
 NEVER_IN_ONE_CHART = {("peer-2", "rewrite")}  # of attention, where they are 8.5 apart in the dark for deuteranopia
 # Machado, Oliveira and Fernandes (2009), in linear RGB

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 from mkdocs.exceptions import Abort
 
+from docs.publish import markup
 from docs.publish.errors import PublishError
 from docs.publish.evidence import Evidence
 from docs.publish.macros import claims, sweeps
-from docs.publish.markup import STALE_ALL
+from docs.publish.markup import STALE, STALE_ALL
 from docs.publish.place import Place, kernel_files
 from docs.publish.records.sweeps import newest
 from tests.benchmarks.reviewed import VERSION
@@ -68,6 +69,12 @@ KEPT = ("schema", "id", "date", "command", "commit", "dirty", "machine", "softwa
 def replace(path: Path, old: str, new: str) -> None:
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new))
+
+
+def test_a_table_says_that_it_is_stale_only_if_each_number_is():
+    stale, fresh = f'<a class="rp-number rp-stale">1{STALE}</a>', '<a class="rp-number">2</a>'
+    assert STALE_ALL in (both := markup.panel(what="", body=stale * 2, source="")) and STALE not in both
+    assert STALE_ALL not in (mixed := markup.panel(what="", body=stale + fresh, source="")) and mixed.count(STALE) == 1
 
 
 def test_a_sweep_is_stale_when_the_kernel_or_the_method_changes(root: Path):

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jinja2
-import yaml  # type: ignore[import-untyped]
 from jinja2 import nodes
 
 from docs.publish.errors import PublishError
 from docs.publish.markdown.fences import code_in, replaced
+from docs.publish.markdown.pages import front_matter
 
 MACROS = ("output", "captured", "timeline")
 PARSER = jinja2.Environment(comment_start_string="{# ")
@@ -43,8 +43,7 @@ def of_page(page: str, text: str) -> list[Asked]:
 
 def _of_beliefs(page: str, text: str) -> Iterator[Asked]:
     """The sections that folklore in a page's front matter compares."""
-    head = yaml.safe_load(text[4:].partition("\n---\n")[0]) if text.startswith("---\n") else {}
-    for entry in head.get("folklore", []):
+    for entry in front_matter(text).get("folklore", []):
         waiting: list[Any] = [entry]
         while waiting:
             words = waiting.pop()
