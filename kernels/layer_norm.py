@@ -961,7 +961,7 @@ _recorded_backward = getattr(torch.ops, _namespace).layer_norm_backward_recorded
 _transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._functorch.CInterpreter
 # Who may be recording: Dynamo, jit.trace, modes of __torch_dispatch__ (make_fx, export), make_fx before autograd.
 # They get the operator, derivative and all; eager code takes the shorter way, through the Function alone.
-_compiling, _tracing = torch.compiler.is_dynamo_compiling, torch._C._get_tracing_state
+_compiling, _tracing = torch.compiler.is_dynamo_compiling, torch._C._is_tracing
 _modes, _included = torch._C._len_torch_dispatch_stack, torch._C._dispatch_tls_is_dispatch_key_included
 _PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
 
