@@ -147,7 +147,7 @@ def _results(name: str, digest: str) -> dict[tuple[str, str, str], dict[str, lis
     return found
 
 
-def ensure(names: Iterable[str], root: Path = ROOT) -> None:
+def ensure(names: Iterable[str]) -> None:
     """Compile what is not kept.
 
     Raises:
@@ -158,7 +158,7 @@ def ensure(names: Iterable[str], root: Path = ROOT) -> None:
         return
     command = [sys.executable, "-m", "docs.publish.compiled", *stale]
     environment = os.environ | {"TRITON_INTERPRET": "0"}
-    done = subprocess.run(command, cwd=root, env=environment, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
     if done.returncode:
         raise PublishError(" ".join(done.stderr.split()) or "compiling failed")
 
