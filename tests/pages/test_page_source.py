@@ -25,7 +25,6 @@ UNCONVERTED: set[str] = {
     "compiler/fusion.md",
     "compiler/graph-breaks.md",
     "compiler/inductor-code.md",
-    "compiler/modes.md",
     "compiler/reading-the-output.md",
     "compiler/recompilation.md",
     "compiler/torchscript.md",
@@ -125,6 +124,8 @@ def _calls(page: str, text: str) -> Iterator[Call]:
                 own,
             )
             yield Call(page, call.node.name, first, case)
+    for entry in said.get("bound", {}).values():
+        yield Call(page, "bound", entry["name"], entry.get("case", own))
     waiting = [entry for name, entries in said.items() if isinstance(entries, dict) for entry in entries.values()]
     while waiting:
         match waiting.pop():

@@ -64,7 +64,9 @@ class Bound:
         if isinstance(taken, ast.Constant) and isinstance(taken.value, str):
             return taken.value
         used = {node.id for node in ast.walk(taken) if isinstance(node, ast.Name)}
-        return calc(place, ast.unparse(taken), self.unit, {name: each for name, each in values.items() if name in used})
+        return calc(
+            place, ast.unparse(taken), self.unit, {name: values[name] for name in self.parameters if name in used}
+        )
 
 
 def find(root: Path, case: str, name: str) -> Bound:

@@ -11,7 +11,6 @@ from typing import Any
 from docs.publish import markup
 from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Quantity
-from docs.publish.macros import captures as capture_blocks
 from docs.publish.macros import (
     bounds,
     charts,
@@ -31,6 +30,7 @@ from docs.publish.macros import (
     tables,
     timelines,
 )
+from docs.publish.macros import captures as capture_blocks
 from docs.publish.macros.calc import Input, calc
 from docs.publish.macros.charts import roofline
 from docs.publish.macros.claims import EVERY, Side

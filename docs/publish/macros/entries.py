@@ -5,9 +5,9 @@
     captured:
       counts: {of: compiler/modes_traps}
 
-The page writes {{ chart("decode") }}, and {{ captured("counts", "cache", which=2) }}: the name in the place of the first
-argument. What the call says besides is added. Where the macro needs a first argument and the front matter has none, the
-name is also that: here the section "counts". A number may stand in the place of an argument: {gpu: [eager, decode]}.
+The page writes {{ chart("decode") }} and {{ captured("counts", "cache", which=2) }}, with the name as the first argument.
+What the call says besides is added. Where the macro needs a first argument and the front matter has none, the name is
+also that: here the section "counts". A number may stand for an argument: {gpu: [eager, decode]}.
 """
 
 import inspect
@@ -42,7 +42,7 @@ def arguments(
     for place, parameter in enumerate(inspect.signature(macro).parameters.values()):
         if parameter.kind is parameter.VAR_POSITIONAL:
             first += named.pop(parameter.name, [])
-        elif parameter.name in named and parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+        elif parameter.name in named and parameter.kind is not parameter.KEYWORD_ONLY:
             first.append(named.pop(parameter.name))
         elif not place and parameter.default is parameter.empty:
             first.append(name)

@@ -43,7 +43,7 @@ def of_page(page: str, text: str) -> list[Asked]:
     said = front_matter(text)
     case = str(said.get("case", page.removesuffix(".md")))
     direct = [_asked(page, *call, said) for call in calls if call[0].node.name in MACROS]  # type: ignore[attr-defined]
-    bounds = [_named_bound(call, known) for call, known in calls if call.node.name == "bound"]  # type: ignore[attr-defined]
+    bounds = [_named_bound(call, known, said) for call, known in calls if call.node.name == "bound"]  # type: ignore[attr-defined]
     through = [one for name, of in bounds for one in _of_bound(page, name, of or case)]
     return list(dict.fromkeys([*_of_beliefs(page, text), *_of_numbers(page, said), *direct, *through]))
 
@@ -124,10 +124,12 @@ def _asked(page: str, call: nodes.Call, known: Known, said: Mapping[str, Any]) -
     return Asked(page, words.get("of") or script_of(page), words["section"], words.get("on", ""))
 
 
-def _named_bound(call: nodes.Call, known: Known) -> tuple[str, str]:
+def _named_bound(call: nodes.Call, known: Known, said: Mapping[str, Any]) -> tuple[str, str]:
     """The name of a bound, and the case that the call says."""
+    first = _text(call.args[0], known) or ""
     named = {argument.key: _text(argument.value, known) for argument in call.kwargs}
-    return _text(call.args[0], known) or "", named.get("case") or ""
+    words = {"name": first, **said.get("bound", {}).get(first, {}), **named}
+    return words["name"], words.get("case") or ""
 
 
 def _text(node: nodes.Node, known: Known) -> str | None:
