@@ -6,8 +6,8 @@
         return 2 * bytes / copy
 
 A page shows {{ bound("copied") }}: the site reads decorator and function from the file's text and looks up the inputs
-as its macros do (docs/publish/macros/bounds.py). A parameter without an input comes from the page, and so does a word in
-braces: with time=gpu("{variant}", "decode") the page says {{ bound("paid", variant="compile") }}. Here, where a test
+as its macros do (docs/publish/macros/bounds.py). A parameter without an input comes from the page, and so does a word
+in braces: with time=gpu("{variant}", "decode") the page says {{ bound("paid", variant="compile") }}. Here, where a test
 calls the function with plain numbers, the decorator does nothing. Nothing measured depends on any of it.
 """
 
