@@ -55,7 +55,6 @@ UNCONVERTED: set[str] = {
     "kernels/swiglu.md",
     "learning/advanced.md",
     "learning/beginner.md",
-    "learning/intermediate.md",
     "patterns/activations.md",
     "patterns/attention-choose.md",
     "patterns/attention-padding.md",
@@ -124,8 +123,8 @@ def _calls(page: str, text: str) -> Iterator[Call]:
                 own,
             )
             yield Call(page, call.node.name, first, case)
-    for entry in said.get("bound", {}).values():
-        yield Call(page, "bound", entry["name"], entry.get("case", own))
+    for name, entry in said.get("bound", {}).items():
+        yield Call(page, "bound", entry.get("name", name), entry.get("case", own))
     waiting = [entry for name, entries in said.items() if isinstance(entries, dict) for entry in entries.values()]
     while waiting:
         match waiting.pop():

@@ -5,9 +5,9 @@
     captured:
       counts: {of: compiler/modes_traps}
 
-The page writes {{ chart("decode") }} and {{ captured("counts", "cache", which=2) }}: the name is the first argument, and
-what the call says besides is added. Where the macro needs a first argument and the front matter has none, the name is
-also that: here the section "counts". A number may stand for an argument: {gpu: [eager, decode]}.
+The page writes {{ chart("decode") }} and {{ captured("counts", "cache", which=2) }}: the name is the first argument,
+and what the call says besides is added. Where the macro needs a first argument and the front matter has none, the name
+is also that: here the section "counts". A number may stand for an argument: {gpu: [eager, decode]}.
 """
 
 import inspect
