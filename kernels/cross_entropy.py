@@ -753,12 +753,14 @@ class _Once(torch.autograd.Function):
 
 _library.impl("cross_entropy_forward", _differentiable, "Autograd")
 _library.impl("cross_entropy_backward_recorded", _Once.apply, "Autograd")
+for _key in ("Python", "PreDispatch"):  # a mode that sees the call without gradients gets the operator, too
+    _library.impl("cross_entropy_forward_eager", _forward_op, _key)
 
 
 # --8<-- [end:autograd]
 
 
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32)  # what is most used is found first
 _INTEGER, _NUMBER = (int, numbers.Integral), (float, numbers.Real)  # NumPy's, too; the first is found sooner
 _INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
 
@@ -833,8 +835,9 @@ def cross_entropy(
         raise ValueError(f"reduction: expected one of {', '.join(map(repr, _REDUCTIONS))}, got {reduction!r}")
     dtype = torch.float32 if torch.is_autocast_enabled(logits.device.type) else logits.dtype
     options = (ignore_index, label_smoothing, reduction)
-    if _compiling() or _recorded() or _tracing() or _included(_PRE_DISPATCH):
+    needed = torch.is_grad_enabled() and logits.requires_grad
+    if _compiling() or _tracing() or (needed and (_recorded() or _included(_PRE_DISPATCH))):
         return _forward_op(logits, target, *options, dtype, False, False)[0]
-    if torch.is_grad_enabled() and logits.requires_grad:
+    if needed:
         return _apply(logits, target, options, dtype, True)
     return _eager_forward(logits, target, *options, dtype, False, False)[0]

@@ -733,9 +733,11 @@ class _Once(torch.autograd.Function):
 
 _library.impl("softmax_forward", _differentiable, "Autograd")
 _library.impl("softmax_backward_recorded", _Once.apply, "Autograd")
+for _key in ("Python", "PreDispatch"):  # a mode that sees the call without gradients gets the operator, too
+    _library.impl("softmax_forward_eager", _forward_op, _key)
 
 
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32)  # what is most used is found first
 # torch autocasts softmax to fp32 on a GPU; we do as the installed one does
 _AUTOCAST = torch._C._dispatch_has_kernel_for_dispatch_key("aten::softmax.int", "AutocastCUDA")
 
@@ -785,13 +787,15 @@ def softmax(x: Tensor) -> Tensor:
         return _nested(softmax, x)
     if x.dim() == 0:
         raise ValueError("x: expected at least one dimension, got none")
-    if x.is_cpu and not _INTERPRETED:
+    on_cuda = x.is_cuda
+    if not on_cuda and x.is_cpu and not _INTERPRETED:
         raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
     if forward_ad._current_level >= 0 or (_transforms() is not None and isinstance(_transforms(), _Transform)):
         _refuse_transforms(x)
-    dtype = torch.float32 if _AUTOCAST and x.is_cuda and torch.is_autocast_enabled("cuda") else x.dtype
-    if _compiling() or _modes() or _tracing() or _included(_PRE_DISPATCH):
+    dtype = torch.float32 if on_cuda and _AUTOCAST and torch.is_autocast_enabled("cuda") else x.dtype
+    needed = torch.is_grad_enabled() and x.requires_grad
+    if _compiling() or _tracing() or (needed and (_modes() or _included(_PRE_DISPATCH))):
         return _forward_op(x, dtype)
-    if torch.is_grad_enabled() and x.requires_grad:
+    if needed:
         return _apply(x, dtype)
     return _eager_forward(x, dtype)

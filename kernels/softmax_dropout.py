@@ -529,6 +529,8 @@ class _Once(torch.autograd.Function):
 
 _library.impl("softmax_dropout_forward", _differentiable, "Autograd")
 _library.impl("softmax_dropout_backward_recorded", _Once.apply, "Autograd")
+for _key in ("Python", "PreDispatch"):  # a mode that sees the call without gradients gets the operator, too
+    _library.impl("softmax_dropout_forward_eager", _forward_op, _key)
 
 
 # --8<-- [end:autograd]
@@ -559,7 +561,7 @@ _library.define("softmax_dropout_seed(Tensor x) -> Tensor", tags=(torch.Tag.nond
 _library.impl("softmax_dropout_seed", _seed_in_a_graph, "CompositeImplicitAutograd")
 _seed_op = getattr(torch.ops, _namespace).softmax_dropout_seed.default
 
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32)  # what is most used is found first
 _NUMBER = (float, numbers.Real)  # NumPy's, too; the first is found sooner
 _INTERPRETED = not isinstance(_forward_kernel, triton.runtime.JITFunction)
 # torch autocasts softmax to fp32 on a GPU; we do as the installed one does
@@ -624,16 +626,18 @@ def softmax_dropout(x: Tensor, p: float = 0.1, training: bool = True) -> Tensor:
                          "(the softmax is over the last dimension, and dim is no argument)")  # fmt: skip
     if not isinstance(training, bool):
         raise TypeError(f"training: expected a bool, got {type(training)}")
-    if x.is_cpu and not _INTERPRETED:
+    on_cuda = x.is_cuda
+    if not on_cuda and x.is_cpu and not _INTERPRETED:
         raise ValueError("x: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
     if forward_ad._current_level >= 0 or (_transforms() is not None and isinstance(_transforms(), _Transform)):
         _refuse_transforms(x)
     p = round(float(p) * 65536) / 65536 if training else 0.0  # what 16 bits can decide, at both ends
-    dtype = torch.float32 if _AUTOCAST and x.is_cuda and torch.is_autocast_enabled("cuda") else x.dtype
-    if _compiling() or _modes() or _tracing() or _included(_PRE_DISPATCH):
-        return _forward_op(x, _seed_op(x) if 0 < p < 1 else None, p, dtype, False)[0]
-    seed = torch.randint(2**63 - 1, (1,), device=x.device) if 0 < p < 1 else None
-    if torch.is_grad_enabled() and x.requires_grad:
+    dtype = torch.float32 if on_cuda and _AUTOCAST and torch.is_autocast_enabled("cuda") else x.dtype
+    needed, drawn = torch.is_grad_enabled() and x.requires_grad, 0 < p < 1
+    if _compiling() or _tracing() or ((needed or drawn) and (_modes() or _included(_PRE_DISPATCH))):
+        return _forward_op(x, _seed_op(x) if drawn else None, p, dtype, False)[0]
+    seed = torch.randint(2**63 - 1, (1,), device=x.device) if drawn else None
+    if needed:
         return _apply(x, seed, p, dtype)
     return _eager_forward(x, seed, p, dtype, False)[0]
 
