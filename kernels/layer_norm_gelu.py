@@ -592,6 +592,8 @@ _transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._
 _compiling, _tracing = torch.compiler.is_dynamo_compiling, torch._C._is_tracing
 _modes, _included = torch._C._len_torch_dispatch_stack, torch._C._dispatch_tls_is_dispatch_key_included
 _PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
+_grad_enabled = torch.is_grad_enabled  # found sooner than in torch
+_autocast = torch.is_autocast_enabled
 
 
 def _refuse_transforms(*tensors: Tensor | None) -> None:
@@ -665,8 +667,8 @@ class _Once(torch.autograd.Function):
 
 _library.impl("layer_norm_gelu_forward", _differentiable, "Autograd")
 _library.impl("layer_norm_gelu_backward_recorded", _Once.apply, "Autograd")
-for _key in ("Python", "PreDispatch"):  # a mode that sees the call without gradients gets the operator, too
-    _library.impl("layer_norm_gelu_forward_eager", _forward_op, _key)
+# torch's default, for an operator that has no derivative, costs the host 0.3 us
+_library.impl("layer_norm_gelu_forward_eager", torch.library.fallthrough_kernel, "Autograd")
 
 
 # --8<-- [end:autograd]
@@ -736,7 +738,7 @@ def layer_norm_gelu(
     Sources: Ba, Kiros & Hinton, "Layer Normalization", 2016 (https://arxiv.org/abs/1607.06450);
     Hendrycks & Gimpel, "Gaussian Error Linear Units (GELUs)", 2016 (https://arxiv.org/abs/1606.08415).
     """
-    if not isinstance(x, Tensor) or x.dtype not in _DTYPES:
+    if not isinstance(x, Tensor) or (dtype := x.dtype) not in _DTYPES:
         raise _wrong_type("x", x)
     if weight is not None and (not isinstance(weight, Tensor) or weight.dtype not in _DTYPES):
         raise _wrong_type("weight", weight)
@@ -761,11 +763,12 @@ def layer_norm_gelu(
     if forward_ad._current_level >= 0 or (_transforms() is not None and isinstance(_transforms(), _Transform)):
         _refuse_transforms(x, weight, bias)
     tanh = approximate == "tanh"
-    dtype = torch.float32 if on_cuda and _AUTOCAST and torch.is_autocast_enabled("cuda") else x.dtype
-    needed = torch.is_grad_enabled() and (
+    if on_cuda and _AUTOCAST and _autocast("cuda"):
+        dtype = torch.float32
+    needed = _grad_enabled() and (
         x.requires_grad or (weight is not None and weight.requires_grad) or (bias is not None and bias.requires_grad)
     )
-    if _compiling() or _tracing() or (needed and (_modes() or _included(_PRE_DISPATCH))):
+    if _compiling() or _modes() or _tracing() or _included(_PRE_DISPATCH):
         return _forward_op(x, weight, bias, eps, tanh, dtype, False)[0]
     if needed:
         return _apply(x, weight, bias, eps, tanh, dtype)

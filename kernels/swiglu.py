@@ -289,6 +289,7 @@ _transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._
 _compiling, _tracing = torch.compiler.is_dynamo_compiling, torch._C._is_tracing
 _modes, _included = torch._C._len_torch_dispatch_stack, torch._C._dispatch_tls_is_dispatch_key_included
 _PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
+_grad_enabled = torch.is_grad_enabled  # found sooner than in torch
 
 
 def _refuse_transforms(name: str, *tensors: Tensor | None) -> None:
@@ -357,8 +358,8 @@ class _Once(torch.autograd.Function):
 
 _library.impl("swiglu_forward", _differentiable, "Autograd")
 _library.impl("swiglu_backward_recorded", _Once.apply, "Autograd")
-for _key in ("Python", "PreDispatch"):  # a mode that sees the call without gradients gets the operator, too
-    _library.impl("swiglu_forward_eager", _forward_op, _key)
+# torch's default, for an operator that has no derivative, costs the host 0.3 us
+_library.impl("swiglu_forward_eager", torch.library.fallthrough_kernel, "Autograd")
 
 
 # --8<-- [end:autograd]
@@ -456,8 +457,8 @@ def _gated(gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
         raise ValueError("gate: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
     if forward_ad._current_level >= 0 or (_transforms() is not None and isinstance(_transforms(), _Transform)):
         _refuse_transforms(_name(activation), gate, up)
-    needed = torch.is_grad_enabled() and (gate.requires_grad or (up is not None and up.requires_grad))
-    if _compiling() or _tracing() or (needed and (_modes() or _included(_PRE_DISPATCH))):
+    needed = _grad_enabled() and (gate.requires_grad or (up is not None and up.requires_grad))
+    if _compiling() or _modes() or _tracing() or _included(_PRE_DISPATCH):
         return _forward_op(gate, up, activation)
     if needed:
         return _apply(gate, up, activation)
