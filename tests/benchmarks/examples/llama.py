@@ -14,6 +14,7 @@ from snippets.examples import llama
 from snippets.examples.llama import LLAMA, RUNGS, TINY, Loss, make_model, make_optimizer, preferring, sharing
 from snippets.validation.timing import captured
 from tests.benchmarks import wrong
+from tests.benchmarks.bounds import bound, ceiling, gpu, memory
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 
 # Where layers are few, the loss and all gradients are held against float64; in the whole model the loss and the
@@ -332,6 +333,277 @@ def alone(point: Point, device: torch.device, dtype: torch.dtype) -> Workload:
 
 
 causal = partial(F.scaled_dot_product_attention, is_causal=True, enable_gqa=True)
+
+
+@bound("GB", layers=16, width=2048, inner=8192, vocabulary=128256)
+def parameters_and_state(layers: float, width: float, inner: float, vocabulary: float) -> float:
+    """All parameters and AdamW's two moments of them, in bf16."""
+    return 3 * 2 * (layers * (2 * width**2 + 2 * width**2 // 4 + 3 * width * inner) + 2 * width * vocabulary)
+
+
+@bound("GB", step=memory("rewritten-update", "step"), layers=16, width=2048, inner=8192, vocabulary=128256)
+def rewritten_needs(step: float, layers: float, width: float, inner: float, vocabulary: float) -> float:
+    """What the fastest step needs with the parameters and AdamW's state."""
+    return step + 3 * 2 * (layers * (2 * width**2 + 2 * width**2 // 4 + 3 * width * inner) + 2 * width * vocabulary)
+
+
+@bound("GB", step=memory("eager", "step"), layers=16, width=2048, inner=8192, vocabulary=128256)
+def library_needs(step: float, layers: float, width: float, inner: float, vocabulary: float) -> float:
+    """What the library's step needs with the parameters and AdamW's state."""
+    return step + 3 * 2 * (layers * (2 * width**2 + 2 * width**2 // 4 + 3 * width * inner) + 2 * width * vocabulary)
+
+
+@bound("x", masked=gpu("masked", "attention"), flag=gpu("eager", "attention"))
+def mask_slower(masked: float, flag: float) -> float:
+    """How many times as long attention takes with a mask as with the flag for a causal one."""
+    return masked / flag
+
+
+@bound("", layers=16, width=2048, share=4, inner=8192, vocabulary=128256)
+def multiplied_weights(layers: float, width: float, share: float, inner: float, vocabulary: float) -> float:
+    """The weights that take part in products: all but the table of embeddings."""
+    return layers * (2 * width**2 + 2 * width**2 // share + 3 * width * inner) + width * vocabulary
+
+
+@bound("TFLOP", tokens=16384, layers=16, width=2048, inner=8192)
+def layer_flops(tokens: float, layers: float, width: float, inner: float) -> float:
+    """The layers' products: for each weight and token two operations forward and four backward."""
+    return 6 * tokens * layers * (2 * width**2 + 2 * width**2 // 4 + 3 * width * inner)
+
+
+@bound(
+    "ms",
+    tokens=16384,
+    layers=16,
+    width=2048,
+    inner=8192,
+    peak=ceiling("bfloat16", mode="sustained", case="examples/llama", shape="4x4096x16x2048x128256"),
+)
+def layer_products(tokens: float, layers: float, width: float, inner: float, peak: float) -> float:
+    """What the layers' products take at the sustained ceiling."""
+    return 6 * tokens * layers * (2 * width**2 + 2 * width**2 // 4 + 3 * width * inner) / peak
+
+
+@bound("TFLOP", tokens=16384, width=2048, vocabulary=128256)
+def vocabulary_flops(tokens: float, width: float, vocabulary: float) -> float:
+    """The vocabulary's products: for each weight and token two operations forward and four backward."""
+    return 6 * tokens * width * vocabulary
+
+
+@bound(
+    "ms",
+    tokens=16384,
+    width=2048,
+    vocabulary=128256,
+    peak=ceiling("bfloat16", mode="sustained", case="examples/llama", shape="4x4096x16x2048x128256"),
+)
+def vocabulary_products(tokens: float, width: float, vocabulary: float, peak: float) -> float:
+    """What the vocabulary's products take at the sustained ceiling."""
+    return 6 * tokens * width * vocabulary / peak
+
+
+@bound("ms", layers=16, attention=gpu("cudnn", "attention"))
+def attention_of_all_layers(layers: float, attention: float) -> float:
+    """What attention takes in all layers, by cuDNN's time alone."""
+    return layers * attention
+
+
+@bound(
+    "ms",
+    layers=16,
+    tokens=16384,
+    inner=8192,
+    copy=ceiling("copy", case="examples/llama", shape="4x4096x16x2048x128256"),
+)
+def moved_by_swiglu(layers: float, tokens: float, inner: float, copy: float) -> float:
+    """What moving SwiGLU's tensors takes, three forward and five backward."""
+    return layers * (3 + 5) * tokens * inner * 2 / copy
+
+
+@bound(
+    "ms",
+    layers=16,
+    width=2048,
+    inner=8192,
+    vocabulary=128256,
+    copy=ceiling("copy", case="examples/llama", shape="4x4096x16x2048x128256"),
+)
+def moved_by_adamw(layers: float, width: float, inner: float, vocabulary: float, copy: float) -> float:
+    """What moving AdamW's 14 bytes a parameter takes."""
+    return 14 * (layers * (2 * width**2 + 2 * width**2 // 4 + 3 * width * inner) + 2 * width * vocabulary) / copy
+
+
+@bound(
+    "ms",
+    layers=16,
+    tokens=16384,
+    width=2048,
+    copy=ceiling("copy", case="examples/llama", shape="4x4096x16x2048x128256"),
+)
+def moved_by_norms(layers: float, tokens: float, width: float, copy: float) -> float:
+    """What moving the tensors of the residual adds and norms takes."""
+    return layers * 2 * (4 + 4) * tokens * width * 2 / copy
+
+
+@bound(
+    "ms", tokens=16384, vocabulary=128256, copy=ceiling("copy", case="examples/llama", shape="4x4096x16x2048x128256")
+)
+def moved_by_loss(tokens: float, vocabulary: float, copy: float) -> float:
+    """What reading the logits and writing their gradient takes."""
+    return 2 * tokens * vocabulary * 2 / copy
+
+
+@bound(
+    "ms", layers=16, tokens=16384, head=64, copy=ceiling("copy", case="examples/llama", shape="4x4096x16x2048x128256")
+)
+def moved_by_rope(layers: float, tokens: float, head: float, copy: float) -> float:
+    """What moving queries and keys takes for their rotation, forward and backward."""
+    return layers * 2 * 2 * tokens * (32 + 8) * head * 2 / copy
+
+
+@bound(
+    "ms",
+    tokens=16384,
+    layers=16,
+    width=2048,
+    inner=8192,
+    vocabulary=128256,
+    peak=ceiling("bfloat16", mode="sustained", case="examples/llama", shape="4x4096x16x2048x128256"),
+    attention=gpu("cudnn", "attention"),
+)
+def products_and_attention(
+    tokens: float, layers: float, width: float, inner: float, vocabulary: float, peak: float, attention: float
+) -> float:
+    """What all products at the sustained ceiling take, with cuDNN's attention."""
+    return (
+        6 * tokens * (layers * (2 * width**2 + 2 * width**2 // 4 + 3 * width * inner) + width * vocabulary) / peak
+        + layers * attention
+    )
+
+
+@bound(
+    "ms",
+    step=gpu("rewritten-update", "step"),
+    tokens=16384,
+    layers=16,
+    width=2048,
+    inner=8192,
+    vocabulary=128256,
+    peak=ceiling("bfloat16", mode="sustained", case="examples/llama", shape="4x4096x16x2048x128256"),
+    attention=gpu("cudnn", "attention"),
+)
+def beside_products_and_attention(
+    step: float,
+    tokens: float,
+    layers: float,
+    width: float,
+    inner: float,
+    vocabulary: float,
+    peak: float,
+    attention: float,
+) -> float:
+    """What the fastest step takes beyond its products and attention."""
+    return step - (
+        6 * tokens * (layers * (2 * width**2 + 2 * width**2 // 4 + 3 * width * inner) + width * vocabulary) / peak
+        + layers * attention
+    )
+
+
+@bound(
+    "ms",
+    head=64,
+    copy=ceiling("copy", case="examples/llama", shape="4x4096x16x2048x128256"),
+    tokens=16384,
+    layers=16,
+    width=2048,
+    inner=8192,
+    vocabulary=128256,
+    peak=ceiling("bfloat16", mode="sustained", case="examples/llama", shape="4x4096x16x2048x128256"),
+    attention=gpu("cudnn", "attention"),
+)
+def all_parts(
+    head: float,
+    copy: float,
+    tokens: float,
+    layers: float,
+    width: float,
+    inner: float,
+    vocabulary: float,
+    peak: float,
+    attention: float,
+) -> float:
+    """What all parts of the estimate take together."""
+    return (
+        6 * tokens * (layers * (2 * width**2 + 2 * width**2 // 4 + 3 * width * inner) + width * vocabulary) / peak
+        + layers * attention
+        + (
+            layers * (8 * tokens * inner + 16 * tokens * width + 4 * tokens * 40 * head) * 2
+            + 2 * tokens * vocabulary * 2
+            + 14 * (layers * (2 * width**2 + 2 * width**2 // 4 + 3 * width * inner) + 2 * width * vocabulary)
+        )
+        / copy
+    )
+
+
+@bound(
+    "ms",
+    tokens=16384,
+    layers=16,
+    width=2048,
+    inner=8192,
+    vocabulary=128256,
+    peak=ceiling("bfloat16", mode="burst", case="examples/llama", shape="4x4096x16x2048x128256"),
+)
+def products_in_burst(
+    tokens: float, layers: float, width: float, inner: float, vocabulary: float, peak: float
+) -> float:
+    """What all products would take at the rate of a burst."""
+    return 6 * tokens * (layers * (2 * width**2 + 2 * width**2 // 4 + 3 * width * inner) + width * vocabulary) / peak
+
+
+@bound(
+    "ms",
+    tokens=16384,
+    layers=16,
+    width=2048,
+    inner=8192,
+    vocabulary=128256,
+    peak=ceiling("bfloat16", mode="sustained", case="examples/llama", shape="4x4096x16x2048x128256"),
+)
+def products(tokens: float, layers: float, width: float, inner: float, vocabulary: float, peak: float) -> float:
+    """What all products take at the sustained ceiling."""
+    return 6 * tokens * (layers * (2 * width**2 + 2 * width**2 // 4 + 3 * width * inner) + width * vocabulary) / peak
+
+
+@bound("GB", tokens=16384, vocabulary=128256)
+def all_logits(tokens: float, vocabulary: float) -> float:
+    """The logits of all tokens of a step, in bf16."""
+    return tokens * vocabulary * 2
+
+
+@bound("ms", fused=gpu("rewritten-cudnn", "step"), compiled=gpu("rewritten-update", "step"))
+def gained_by_update(fused: float, compiled: float) -> float:
+    """How much shorter the step is with the compiler's AdamW than with the fused one."""
+    return fused - compiled
+
+
+@bound("GB", layers=16, tokens=16384, inner=8192)
+def kept_by_down_proj(layers: float, tokens: float, inner: float) -> float:
+    """The inputs that `down_proj` keeps for its gradient, in all layers."""
+    return layers * tokens * inner * 2
+
+
+@bound(
+    "ms",
+    layers=16,
+    tokens=16384,
+    inner=8192,
+    copy=ceiling("copy", case="examples/llama", shape="4x4096x16x2048x128256"),
+)
+def swiglu_again(layers: float, tokens: float, inner: float, copy: float) -> float:
+    """What one more SwiGLU forward a layer takes, three tensors each."""
+    return layers * 3 * tokens * inner * 2 / copy
+
 
 CHECK_AT = {
     "both": [

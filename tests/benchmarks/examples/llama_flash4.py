@@ -8,6 +8,7 @@ import torch
 from snippets.examples import llama, llama_flash4
 from snippets.examples.llama import LLAMA, RUNGS, TINY, Loss, make_model, make_optimizer, sharing
 from snippets.validation.timing import captured
+from tests.benchmarks.bounds import bound, ceiling, gpu, memory
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.examples.llama import (
     FEW,
@@ -90,6 +91,67 @@ def prepare(point: Point, device: torch.device) -> Workload:
         largest_summands={"loss": LOSS_IS_OFF_BY / (2 * torch.finfo(torch.float32).eps)},
         wrong={name: wrongly(spoil) for name, spoil in WRONG.items()},
     )
+
+
+@bound("ms", layers=16, attention=gpu("cudnn", "attention", case="examples/llama"))
+def attention_of_all_layers(layers: float, attention: float) -> float:
+    """What attention takes in all layers, by cuDNN's time alone."""
+    return layers * attention
+
+
+@bound("ms", layers=16, attention=gpu("cudnn", "attention", case="examples/llama"))
+def fifth_of_attention(layers: float, attention: float) -> float:
+    """What a step gains if its attention takes a fifth less time."""
+    return layers * attention / 5
+
+
+@bound("ms", before=gpu("rewritten-update", "step"), after=gpu("flash4", "step"))
+def gained_by_flash4(before: float, after: float) -> float:
+    """How much shorter the step is with FlashAttention 4."""
+    return before - after
+
+
+@bound("GB", vocabulary=128256, width=2048)
+def gradient_sum(vocabulary: float, width: float) -> float:
+    """The fp32 sum of the gradient of the vocabulary's matrix."""
+    return vocabulary * width * 4
+
+
+@bound(
+    "ms",
+    vocabulary=128256,
+    width=2048,
+    copy=ceiling("copy", case="examples/llama-flash4", shape="4x4096x16x2048x128256"),
+)
+def passes_saved(vocabulary: float, width: float, copy: float) -> float:
+    """What six passes over the sum take at the rate of a copy."""
+    return 6 * vocabulary * width * 4 / copy
+
+
+@bound("GB", after=memory("wide", "step"), before=memory("rewritten-update", "step"))
+def memory_of_one_piece(after: float, before: float) -> float:
+    """How much more memory the loss in one piece takes."""
+    return after - before
+
+
+@bound("", step=memory("flash4", "step"), layers=16, width=2048, inner=8192, vocabulary=128256)
+def flash4_needs(step: float, layers: float, width: float, inner: float, vocabulary: float) -> float:
+    """GiB that the step with FlashAttention 4 needs with the parameters and AdamW's state."""
+    return (
+        step + 3 * 2 * (layers * (2 * width**2 + 2 * width**2 // 4 + 3 * width * inner) + 2 * width * vocabulary)
+    ) / 1024**3
+
+
+@bound("ms", goal=235)
+def goal_of_step(goal: float) -> float:
+    """The time of a step that this site had set itself, in milliseconds."""
+    return goal / 1000
+
+
+@bound("ms", goal=235, least=gpu("flash4-wide", "step"))
+def goal_missed_by(goal: float, least: float) -> float:
+    """How far the fastest step is from that goal."""
+    return least - goal / 1000
 
 
 CHECK_AT = {"both": [{"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256}]}

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from snippets.validation.equivalence import misses_columns, never_stores, plain, rounds_once
+from tests.benchmarks.bounds import bound
 from tests.benchmarks.case import Case, Point, Variant, Workload
 
 
@@ -51,6 +52,24 @@ def prepare(point: Point, device: torch.device) -> Workload:
 def compiled(x: Tensor) -> Callable[[], Tensor]:
     function = torch.compile(plain)
     return lambda: function(x)
+
+
+@bound("", columns=32768)
+def average_softmax(columns: float) -> float:
+    """The average value of a row of a softmax."""
+    return 1 / columns
+
+
+@bound("", steps=128)
+def largest_error_allowed(steps: float) -> float:
+    """What each value of the gradient's row may be off by."""
+    return 2 / steps
+
+
+@bound("%", left_out=128, columns=32768)
+def too_large_by(left_out: float, columns: float) -> float:
+    """By how much the values grow where columns are missing from the sum."""
+    return left_out / (columns - left_out)
 
 
 CHECK_AT = {"forward": [{"rows": 8, "columns": 32768}]}

@@ -19,7 +19,7 @@ from snippets.validation.memory_remedies import (
     with_remedies,
 )
 from snippets.validation.memory_remedies import train_step as step_of
-from tests.benchmarks.bounds import bound, captured
+from tests.benchmarks.bounds import bound, captured, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.compiler import training
 from tests.benchmarks.own import own
@@ -199,6 +199,40 @@ def flops(layers: int, width: int, vocabulary: int, rows: int, length: int) -> i
 def saved(before: float, after: float, million: float) -> float:
     """By how much a remedy lowers the peak of a small language model, which the script prints in MB."""
     return (before - after) * million
+
+
+@bound("MB", tokens=8192, vocabulary=32768, width=4)
+def logits(tokens: float, vocabulary: float, width: float) -> float:
+    """The logits of a step in fp32."""
+    return tokens * vocabulary * width
+
+
+@bound("MB", vocabulary=32768, width=2048, tokens=8192, bf16=2)
+def copies_for_last_product(vocabulary: float, width: float, tokens: float, bf16: float) -> float:
+    """The copies in bf16 that autocast makes for the last product."""
+    return (vocabulary * width + tokens * width) * bf16
+
+
+@bound("x", after=gpu("checkpoint", "step"), before=gpu("eager", "step"))
+def checkpointing_slower(after: float, before: float) -> float:
+    """How many times as long the step takes with checkpointed blocks."""
+    return after / before
+
+
+@bound(
+    "x",
+    used=captured("growing", "default", which=1, of="validation/memory_allocator"),
+    reserved=captured("growing", "default", which=2, of="validation/memory_allocator"),
+)
+def reserved_over_used(used: float, reserved: float) -> float:
+    """How many times the tensors' memory the default allocator reserves."""
+    return reserved / used
+
+
+@bound("GB", tokens=8192, vocabulary=128256, width=4)
+def logits_three_times(tokens: float, vocabulary: float, width: float) -> float:
+    """Three fp32 tensors of logits, with a large vocabulary."""
+    return 3 * tokens * vocabulary * width
 
 
 CHECK_AT = {"both": [{"layers": 2, "width": 64, "vocabulary": 512, "rows": 2, "length": 64}]}

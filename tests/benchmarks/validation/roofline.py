@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
-from tests.benchmarks.bounds import bound, ceiling
+from tests.benchmarks.bounds import bound, ceiling, datasheet
 from tests.benchmarks.case import Case, Point, Variant, Workload
 
 
@@ -69,6 +69,52 @@ def product(rows: int, inner: int, columns: int, dtype: torch.dtype, device: tor
 def ridge_of_weights(matrix: float, read: float) -> float:
     """The rows from which on a layer of bf16 weights, each two bytes and two operations a row, is bound by compute."""
     return matrix / read
+
+
+@bound("MB", inner=8192, columns=8192, width=2)
+def matrix_bytes(inner: float, columns: float, width: float) -> float:
+    """The bytes of the matrix in bf16."""
+    return inner * columns * width
+
+
+@bound("FLOP/byte", matrix=datasheet("NVIDIA H200", "bfloat16"), bandwidth=datasheet("NVIDIA H200", "bandwidth"))
+def ridge_by_datasheet(matrix: float, bandwidth: float) -> float:
+    """The ridge point of bf16 products, by the datasheet's figures."""
+    return matrix / bandwidth
+
+
+@bound("FLOP/byte", width=2)
+def intensity_of_negation(width: float) -> float:
+    """The intensity of a negation in bf16: one operation for an element read and written."""
+    return 1 / (2 * width)
+
+
+@bound(
+    "FLOP/byte",
+    matrix=ceiling("bfloat16", "burst", case="validation/roofline"),
+    memory=ceiling("copy", case="validation/roofline"),
+)
+def ridge_in_burst(matrix: float, memory: float) -> float:
+    """The ridge point of bf16 products, by the rates measured in a burst."""
+    return matrix / memory
+
+
+@bound("FLOP/byte", flops=datasheet("NVIDIA H200", "float32"), memory=datasheet("NVIDIA H200", "bandwidth"))
+def ridge_of_fp32(flops: float, memory: float) -> float:
+    """The ridge point of the plain fp32 units, by the datasheet's figures."""
+    return flops / memory
+
+
+@bound("FLOP/byte", operations=26, width=2)
+def intensity_of_layer_norm_gelu(operations: float, width: float) -> float:
+    """The intensity of LayerNorm and GELU in bf16."""
+    return operations / (2 * width)
+
+
+@bound("ns", elements=4096, width=2, copy=ceiling("copy", case="validation/roofline"))
+def small_moved(elements: float, width: float, copy: float) -> float:
+    """What moving 4096 elements takes at the rate of a copy."""
+    return 2 * elements * width / copy
 
 
 CHECK_AT = {"forward": [{"elements": 4096}, {"rows": 8, "inner": 1024, "columns": 1024}]}

@@ -7,6 +7,7 @@ import torch
 
 from snippets.validation.timing import Call, Timing
 from snippets.validation.timing_mistakes import event_pair, host_clock, mean_of_ten, negate, one_by_one, warm_cache
+from tests.benchmarks.bounds import bound, ceiling, gpu
 from tests.benchmarks.case import Case, Point, Variant, Workload
 
 LARGE = {"kernels": 1, "elements": 2**27}
@@ -87,6 +88,54 @@ def product(size: int, random: int, device: torch.device) -> Workload:
         flops=2 * size**3,
         wrong=WRONG,
     )
+
+
+@bound("MB", rows=2048, columns=4096, width=4)
+def rows_as_large_as_cache(rows: float, columns: float, width: float) -> float:
+    """The bytes of 2048 rows in fp32, read or written."""
+    return rows * columns * width
+
+
+@bound("MB", elements=134217728, width=4)
+def large_tensor(elements: float, width: float) -> float:
+    """The bytes of the large tensor in fp32."""
+    return elements * width
+
+
+@bound("TB/s", elements=134217728, width=4, time=gpu("host-clock", "large"))
+def host_clock_bandwidth(elements: float, width: float, time: float) -> float:
+    """The bandwidth that the host's clock would mean for the large tensor."""
+    return 2 * elements * width / time
+
+
+@bound("KB", elements=16384, width=4)
+def small_tensor(elements: float, width: float) -> float:
+    """The bytes of the small tensor in fp32."""
+    return elements * width
+
+
+@bound("MB", elements=4194304, width=4)
+def tensor_in_l2(elements: float, width: float) -> float:
+    """The bytes of the tensor that the L2 cache can hold, in fp32."""
+    return elements * width
+
+
+@bound("TB/s", elements=4194304, width=4, time=gpu("warm-cache", "fits in l2"))
+def warm_bandwidth(elements: float, width: float, time: float) -> float:
+    """The bandwidth that the time with a warm cache would mean."""
+    return 2 * elements * width / time
+
+
+@bound("TB/s", elements=4194304, width=4, time=gpu("ours", "fits in l2"))
+def cold_bandwidth(elements: float, width: float, time: float) -> float:
+    """The bandwidth by the time with an emptied cache."""
+    return 2 * elements * width / time
+
+
+@bound("ns", elements=16384, width=4, copy=ceiling("copy", machine="nvidia-h200"))
+def small_copied(elements: float, width: float, copy: float) -> float:
+    """What moving the small tensor takes at the rate of a copy."""
+    return 2 * elements * width / copy
 
 
 CHECK_AT = {"forward": [{"kernels": 1, "elements": 4096}, {"size": 256, "random": 1}, {"size": 256, "random": 0}]}
