@@ -30,9 +30,6 @@ UNCONVERTED: set[str] = {
     "compiler/torchscript.md",
     "compiler/training.md",
     "compiler/what-compile-does.md",
-    "examples/first-optimized-module.md",
-    "examples/llama-flash4.md",
-    "examples/llama.md",
     "index.md",
     "kernels/add-rms-norm-internals.md",
     "kernels/add-rms-norm.md",
@@ -71,14 +68,6 @@ UNCONVERTED: set[str] = {
     "patterns/transformer-block.md",
     "reference/questions.md",
     "validation/assistant.md",
-    "validation/diagnosis.md",
-    "validation/equivalence.md",
-    "validation/memory.md",
-    "validation/profiling-tools.md",
-    "validation/profiling.md",
-    "validation/regressions.md",
-    "validation/roofline.md",
-    "validation/timing.md",
 }
 
 
