@@ -80,8 +80,9 @@ class Remembered:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        self.opened.clear()
-        if not self.fresh and item.nodeid in self.known(item.path)[1] and not again():
+        passed = self.known(item.path)[1]
+        self.opened.clear()  # what the key itself is made of
+        if not self.fresh and item.nodeid in passed and not again():
             self.leave_out(item.nodeid)
 
     def leave_out(self, test: str) -> None:

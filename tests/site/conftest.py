@@ -59,6 +59,7 @@ PATIENCE = 120_000  # ms: the machine may be busy with other tests
 PACKED = {"text/html", "text/css", "text/javascript", "application/javascript", "application/json", "image/svg+xml"}
 ALL = "*"  # in place of a path
 ASKED: set[str] = set()
+SHARED: set[str] = set()
 LASTING = {"text/css", "text/javascript", "application/javascript", "font/woff2"}  # loaded once for all pages
 
 expect.set_options(timeout=PATIENCE)
@@ -69,7 +70,8 @@ class Site:
     """The built site: its folder, the address it is served at, files that tests add, and looks with enough contrast.
 
     Attributes:
-        asked: the paths that the tests of a file asked for, from its first one on; ALL where they look at every page.
+        asked: the paths that a test asks for; ALL where it looks at every page.
+        shared: those that the fixtures which a file's tests share asked for.
     """
 
     built: Path
@@ -78,6 +80,7 @@ class Site:
     looks: set[str] = field(default_factory=set)
     there: dict[str, bool] = field(default_factory=dict)
     asked: set[str] = field(default_factory=lambda: ASKED)
+    shared: set[str] = field(default_factory=lambda: SHARED)
 
     @property
     def folder(self) -> Path:
@@ -210,8 +213,9 @@ def handler(site: Site) -> type[BaseHTTPRequestHandler]:
 
 @pytest.fixture(scope="module", autouse=True)
 def asked_anew() -> None:
-    """What the tests of a file ask for is noted from here on, before any of their own fixtures asks."""
+    """Another file's tests have fixtures of their own."""
     ASKED.clear()
+    SHARED.clear()
 
 
 @pytest.fixture(autouse=True)
@@ -228,9 +232,16 @@ def leave_out_as_served(plugin: remembered.Remembered, site: Site, name: str, fi
     lasting = [(site.unasked(kind) or b"").decode() for kind in sorted(LASTING)]  # a browser asks for these once
     again = 1.0 if plugin.fresh else AGAIN
     known = Visited(plugin.root / ".cache" / "site-tests", site.unasked, " ".join([code, *browsers, *lasting]), again)
+    site.shared |= site.asked  # since the last test's end: fixtures of a wider scope come before those of a test
+    site.asked.clear()
     if known.faultless(name):
         plugin.leave_out(name)
-    plugin.served[name] = functools.partial(known.keep, name, site.asked)
+
+    def ended(faultless: bool) -> None:
+        known.keep(name, site.asked | site.shared, faultless)
+        site.asked.clear()
+
+    plugin.served[name] = ended
 
 
 @pytest.fixture(scope="session")

@@ -85,6 +85,7 @@ ASKS: dict[str, Callable[[Site], object]] = {
     "every page": lambda site: site.pages,
     "the folder": lambda site: site.folder,
     "nothing": lambda site: site.unasked("/rp/a/"),
+    "a fixture before": lambda site: None,
 }
 
 
@@ -94,6 +95,7 @@ ASKS: dict[str, Callable[[Site], object]] = {
         ("/rp/a/", "a/index.html", True), ("/rp/a/", "b/index.html", False), ("/rp/a/", "a.css", True),
         ("/rp/b/", "b/index.html", True), ("every page", "b/index.html", True), ("the folder", "new.json", True),
         ("nothing", "a/index.html", False), ("nothing", "tests/test_it.py", True),
+        ("a fixture before", "b/index.html", True), ("a fixture before", "a/index.html", False),
     ],
 )  # fmt: skip
 def test_a_test_runs_again_where_it_would_be_served_otherwise(
@@ -107,7 +109,9 @@ def test_a_test_runs_again_where_it_would_be_served_otherwise(
     def ran(passes: bool = True) -> bool:
         """Whether the test runs, in a run of its own, which it ends so."""
         remembered.content.cache_clear()
-        plugin, site = remembered.Remembered(root, fresh=False), Site(built, asked=set())
+        plugin, site = remembered.Remembered(root, fresh=False), Site(built, asked=set(), shared=set())
+        if asks == "a fixture before":
+            site.content("/rp/b/")
         with contextlib.suppress(pytest.skip.Exception):
             leave_out_as_served(plugin, site, "test_it", root / "tests/test_it.py", [])
             ASKS[asks](site)
