@@ -98,7 +98,7 @@ def again(scripts: Wanted, commit: str) -> list[str]:
 
 
 def changes(script: str, old: Mapping | None, new: Mapping) -> Iterator[str]:
-    """What differs, section by section, without what differs in every run; and other versions, once for all sections."""
+    """What differs without what differs in every run, section by section; and other versions, once for all sections."""
     before, after = _sections(script, old) if old else {}, _sections(script, new)
     versions: dict[str, None] = {}
     for section in dict.fromkeys([*before, *after]):
