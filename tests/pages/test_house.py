@@ -85,8 +85,14 @@ def includes() -> set[tuple[str, str | None]]:
     return found
 
 
+def copied(source: str) -> str:
+    """What a reader copies of a source: the file, or the folder of a tool, which begins in its `__main__.py`."""
+    above = [folder.as_posix() for folder in Path(source).parents if (ROOT / folder / "__main__.py").is_file()]
+    return above[-1] if above else source
+
+
 def test_every_source_is_on_a_page():
-    unseen = set(sources(*EMBEDDABLE)) - {path for path, _ in includes()}
+    unseen = set(map(copied, sources(*EMBEDDABLE))) - {copied(path) for path, _ in includes()}
     assert not unseen, f"no page embeds these: {sorted(unseen)}"
 
 
@@ -174,7 +180,7 @@ def scripts() -> list[str]:
     """
     shown = {line for block in census.by_kind()["run"] for line in block.body.splitlines()}
     alone = [source for source in sources("snippets") if source not in MERGED]
-    modules = [source.removesuffix(".py").replace("/", ".") for source in alone]
+    modules = [source.removesuffix(".py").removesuffix("/__main__").replace("/", ".") for source in alone]
     return [module for module in modules if not any(f"{line} ".startswith(f"python -m {module} ") for line in shown)]
 
 

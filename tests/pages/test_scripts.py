@@ -166,8 +166,9 @@ def test_a_script_carries_whatever_its_files_import(tmp_path: Path):
         for name, text in files.items():
             if markers.without((ROOT / name).read_text()) != markers.without(text):
                 wrong.append(f"{path}: {name} is not as it is in the repository")
-            for each in imported(ast.parse(text)):
-                needed = {f"{module.replace('.', '/')}.py" for module in (each.module, each.path)}
+            for each in imported(ast.parse(text), scripts.package_of(name)):
+                bases = [module.replace(".", "/") for module in (each.module, each.path)]
+                needed = {f"{base}{end}" for base in bases for end in (".py", "/__init__.py")}
                 if each.module.startswith(scripts.OURS) and not needed & files.keys():
                     wrong.append(f"{path}: {name} imports {each.path}, which is not there")
     assert not wrong, "\n".join(wrong)
