@@ -5,17 +5,25 @@ from dataclasses import dataclass, replace
 
 from .calls import Call
 from .lines import Line
+from .names import words
 
-GROUPS = {
-    "readiness": "Compilation readiness",
-    "fusion": "Fusion opportunities",
-    "memory": "Memory bottlenecks",
-    "kernels": "Kernel efficiency",
+GROUPS = {  # by name: the title, and the kinds of findings that are in the group
+    "readiness": ("Compilation readiness", words("graph-break recompilation cuda-graph")),
+    "fusion": (
+        "Fusion opportunities",
+        words(
+            "attention projections norm norm-activation gated-mlp rotary softmax-dropout cross-entropy written-out "
+            "chain"
+        ),
+    ),
+    "memory": ("Memory bottlenecks", words("copy temporary growing kept-graph saved")),
+    "kernels": (
+        "Kernel efficiency",
+        words("mask sync precision odd-size small-kernels host-bound far-from-ceiling"),
+    ),
 }
-LAUNCH, MEMORY = (
-    5e-6,
-    4e12,
-)  # seconds of host time an eager operation, bytes a second: to order findings by, never shown
+LAUNCH = 5e-6  # seconds of host time an eager operation: this and the next only order findings, and are never shown
+MEMORY = 4e12  # bytes a second
 
 
 # --8<-- [start:finding]
@@ -32,7 +40,6 @@ class Finding:
     """
 
     kind: str
-    group: str
     title: str
     lines: tuple[Line, ...]
     evidence: str
@@ -42,6 +49,10 @@ class Finding:
     kernels: int = 0
     times: int = 1
     weight: str = "finding"
+
+    @property
+    def group(self) -> str:
+        return next(name for name, (_, kinds) in GROUPS.items() if self.kind in kinds)
 
     @property
     def line(self) -> Line:

@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity
 
 from . import clock
 from .calls import Calls, Recorder, run_recorded, tensors_of
-from .findings import Finding, size
+from .findings import MEMORY, Finding, size
 from .lines import Line
 from .settings import nothing_changed, quiet
 from .subject import Subject, differentiate, loss_of
@@ -187,13 +187,12 @@ def slow_kernels(profile: Profile) -> list[Finding]:
         found.append(
             Finding(
                 "host-bound",
-                "kernels",
                 "The GPU waits for the host",
                 (longest,),
                 f"it has work for {profile.share_busy:.0%} of a step of {profile.step * 1e3:.2f} ms",
                 "launch less: torch.compile, or a CUDA graph (mode='reduce-overhead')",
                 "compiler/what-compile-does.md#what-is-slow",
-                saves=int((profile.step - profile.busy) * 4e12),
+                saves=int((profile.step - profile.busy) * MEMORY),
             )
         )
     for line, (spent, least) in sorted(profile.lines.items(), key=lambda item: item[1][1] - item[1][0])[:5]:
@@ -202,7 +201,6 @@ def slow_kernels(profile: Profile) -> list[Finding]:
             found.append(
                 Finding(
                     "far-from-ceiling",
-                    "kernels",
                     "Kernels far from what the machine can do",
                     (line,),
                     f"{spent * 1e6:.0f} us in forward, {spent / profile.busy:.0%} of the GPU's time, by "
@@ -210,7 +208,7 @@ def slow_kernels(profile: Profile) -> list[Finding]:
                     f"at the ceilings of a copy and of products in bf16 it would be {least * 1e6:.0f} us",
                     "see what else is said about this line; if nothing is, compile it with mode='max-autotune'",
                     "validation/roofline.md#two-bounds-and-the-point-where-they-meet",
-                    saves=int((spent - least) * 4e12),
+                    saves=int((spent - least) * MEMORY),
                     weight="note",
                 )
             )

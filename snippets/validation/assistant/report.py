@@ -64,8 +64,12 @@ class Report:
         """What was tried and was faster, for precision."""
         return [trial for trial in self.trials if trial.trade]
 
-    def of(self, group: str, weight: str = "finding") -> list[Finding]:
-        return [finding for finding in self.findings if finding.group == group and finding.weight == weight]
+    def of(self, group: str) -> list[Finding]:
+        return [finding for finding in self.findings if finding.group == group and finding.weight == "finding"]
+
+    @property
+    def notes(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.weight == "note"]
 
     def __str__(self) -> str:
         return as_text(self)
@@ -100,13 +104,13 @@ def as_text(result: Report | Verdict) -> str:
 def text_of_report(report: Report) -> list[str]:
     numbers = {id(one): number for number, one in enumerate((each for group in GROUPS for each in report.of(group)), 1)}
     rows = [*summary(report.facts), *where_to_start(report, numbers), ""]
-    for group, title in GROUPS.items():
+    for group, (title, _) in GROUPS.items():
         found = report.of(group)
         rows += [f"{title}: {len(found) or 'nothing'} found"]
         for finding in found:
             rows += ["", *text_of_finding(finding, numbers[id(finding)])]
         rows += [""]
-    if notes := [finding for finding in report.findings if finding.weight == "note"]:
+    if notes := report.notes:
         rows += [
             "Worth knowing",
             *(wrapped(f"{note.title}, {note.line}: {note.evidence}", "  ", "    ") for note in notes),
@@ -232,27 +236,17 @@ def as_json(result: Report | Verdict) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses, tuples and paths as what JSON knows."""
-    if isinstance(value, Line):
-        return {"file": value.file, "number": value.number, "function": value.function, "text": value.text}
-    if isinstance(value, Finding):
-        return {
-            **{each.name: plain(getattr(value, each.name)) for each in dataclasses.fields(value)},
-            "page": address(value.page),
-        }
-    if isinstance(value, Profile):
-        lines = [
-            {"line": plain(line), "seconds": spent, "at_ceiling": least} for line, (spent, least) in value.lines.items()
-        ]
-        return {
-            "busy": value.busy,
-            "step": value.step,
-            "ceilings": value.ceilings,
-            "kernels": plain(value.kernels),
-            "lines": lines,
-        }
+    """Dataclasses, tuples and numbers as what JSON knows."""
     if dataclasses.is_dataclass(value):
-        return {each.name: plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        found = {each.name: plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        if isinstance(value, Line):
+            found |= {"text": value.text}
+        if isinstance(value, Finding):
+            found |= {"group": value.group, "page": address(value.page)}
+        if isinstance(value, Profile):
+            rows = ((plain(line), *seconds) for line, seconds in value.lines.items())
+            found |= {"lines": [dict(zip(("line", "seconds", "at_ceiling"), row, strict=True)) for row in rows]}
+        return found
     if isinstance(value, dict):
         return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -313,12 +307,12 @@ def html_of_report(report: Report) -> tuple[str, str]:
     ]
     if report.trials:
         parts += ["<h2>What was tried</h2>", trials_table(report)]
-    for group, title in GROUPS.items():
+    for group, (title, _) in GROUPS.items():
         parts += [
             f"<h2>{title}</h2>",
             *(map(html_of_finding, report.of(group)) if report.of(group) else ["<p>Nothing found.</p>"]),
         ]
-    if notes := [finding for finding in report.findings if finding.weight == "note"]:
+    if notes := report.notes:
         rows = "".join(
             f"<tr><td>{escaped(note.title)}</td><td "
             f'class="code">{escaped(note.line)}</td><td>{escaped(note.evidence)}</td></tr>'

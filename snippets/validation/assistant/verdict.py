@@ -163,7 +163,7 @@ def timed(twins: list[Subject], run: Callable[[Subject], None], rounds: int) -> 
 
 
 # --8<-- [start:backward]
-def timed_backward(twins: list[Subject], rounds: int) -> tuple[Timing, Timing]:
+def timed_backward(twins: list[Subject], rounds: int, patience: float = 10.0) -> tuple[Timing, Timing]:
     """Both by the wall clock, in turns. A backward needs a forward of its own, which is over before the clock starts.
 
     Keeping one forward's graph for many backwards would be simpler: compiled code refuses that, since its backward
@@ -175,7 +175,7 @@ def timed_backward(twins: list[Subject], rounds: int) -> tuple[Timing, Timing]:
         str(number): (lambda twin=twin: clock.seconds_of(backward_of(twin), twin.device, 1))
         for number, twin in enumerate(twins)
     }
-    measured = clock.in_turns(sample, rounds, patience=10.0)
+    measured = clock.in_turns(sample, rounds, patience)
     return measured["0"], measured["1"]
 
 

@@ -50,7 +50,6 @@ def explicit_attention(trace: Trace, captured: Captured) -> Iterator[Finding]:
         matrix = softmax.outputs[0]
         yield Finding(
             "attention",
-            "fusion",
             "Attention written out",
             in_order(path, scores),
             f"the matrix of scores, {size(matrix.bytes)}, is written and read by "
@@ -67,7 +66,6 @@ def weights_wanted(call: Call) -> Iterator[Finding]:
     if any("softmax" in op.name for op in call.forward) and call.named.get("need_weights"):
         yield Finding(
             "attention",
-            "fusion",
             "Attention that makes its weights, since need_weights is true",
             (call.line,),
             f"{sum(op.runs for op in call.forward)} kernels, {size(call.moved)} moved",
@@ -163,7 +161,7 @@ def mask_finding(
     page: str = f"{ATTENTION}#one-kernel",
 ) -> Finding:
     half = sum(call.flops for call in calls) // 2
-    return Finding("mask", "kernels", title, lines, evidence, change, page, saves=half // 200, kernels=1, weight=weight)
+    return Finding("mask", title, lines, evidence, change, page, saves=half // 200, kernels=1, weight=weight)
 
 
 def separate_projections(trace: Trace, captured: Captured) -> Iterator[Finding]:
@@ -179,7 +177,6 @@ def separate_projections(trace: Trace, captured: Captured) -> Iterator[Finding]:
             read = data_of(calls[0]).bytes
             yield Finding(
                 "projections",
-                "fusion",
                 "Separate projections of one input",
                 in_order(calls),
                 f"{len(calls)} products read the same {size(read)}",

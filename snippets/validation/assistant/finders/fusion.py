@@ -30,7 +30,6 @@ def gated(trace: Trace, captured: Captured) -> Iterator[Finding]:
             glu, rest = together and [each.name for each in lines] == ["sigmoid"], "kernels/swiglu.py"
             yield Finding(
                 "gated-mlp",
-                "fusion",
                 "A gated MLP in parts",
                 in_order(path),
                 f"{sum(each.kernels for each in path)} kernels; the activation and the gate move "
@@ -77,7 +76,6 @@ def dropout_after_softmax(trace: Trace, captured: Captured) -> Iterator[Finding]
         if active and scores_of(trace, call) is None:
             yield Finding(
                 "softmax-dropout",
-                "fusion",
                 "Softmax and dropout in two kernels",
                 in_order([call, active[0]]),
                 f"{size(call.out.bytes)} are written and read between them",
@@ -116,7 +114,6 @@ def large_vocabulary(trace: Trace, captured: Captured) -> Iterator[Finding]:
         lines = in_order([call, *([maker] if maker else []), *users[:1], *losses[:1]], call)
         yield Finding(
             "cross-entropy",
-            "fusion",
             "Cross-entropy over a large vocabulary",
             lines,
             f"logits of {size(logits.bytes)} over {classes} classes, and as much again for their softmax and gradient",
@@ -147,7 +144,6 @@ def rewritten(path: list[Call], name: str, call: str, page: str) -> Finding:
     moved = sum(each.moved for each in path)
     return Finding(
         "written-out",
-        "fusion",
         f"{name} written out",
         in_order(path),
         f"{sum(each.kernels for each in path)} kernels move {size(moved)}",
@@ -186,7 +182,6 @@ def chains(trace: Trace, captured: Captured) -> Iterator[Finding]:
             gelu = any(call.name == "erf" for call in group) or {"tanh", "pow"} <= {call.name for call in group}
             yield Finding(
                 "chain",
-                "fusion",
                 "A chain of pointwise operations, each a kernel",
                 in_order(group),
                 f"{len(group)} kernels ({', '.join(dict.fromkeys(call.name for call in group))}) move "
@@ -235,7 +230,6 @@ def rotary(trace: Trace, captured: Captured) -> Iterator[Finding]:
             whole = call.outputs[0].bytes
             yield Finding(
                 "rotary",
-                "fusion",
                 "Rotary embedding written out",
                 in_order(path),
                 f"{sum(each.kernels for each in path)} kernels move {size(sum(each.moved for each in path))}; "

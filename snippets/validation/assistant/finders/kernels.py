@@ -49,7 +49,6 @@ def synchronisations(trace: Trace, captured: Captured) -> Iterator[Finding]:
         if what and not host and "compile" not in call.inside:
             yield Finding(
                 "sync",
-                "kernels",
                 "The host waits for the GPU",
                 (call.line,),
                 f"{call.name.strip('_')} {what}: on a GPU the queue runs empty at each call, and no CUDA graph "
@@ -75,7 +74,6 @@ def upcast_products(trace: Trace, captured: Captured) -> Iterator[Finding]:
             )
             yield Finding(
                 "precision",
-                "kernels",
                 "A product in more bits than its inputs have",
                 in_order([call, *casts], call),
                 f"{call.name} computes {call.flops / 1e6:.1f} MFLOP in {str(next(iter(dtypes)))[6:]}; {why}",
@@ -113,7 +111,6 @@ def fp32_products(trace: Trace, captured: Captured) -> Iterator[Finding]:
         largest = max(products, key=lambda call: call.flops)
         yield Finding(
             "precision",
-            "kernels",
             "Products in fp32, which tensor cores do not do",
             in_order(products, largest)[:8],
             f"{len(products)} products, {work / 1e9:.1f} GFLOP forward, the most on this line",
@@ -139,7 +136,6 @@ def odd_sizes(trace: Trace, captured: Captured) -> Iterator[Finding]:
             width = 16 // weights[0].dtype.itemsize
             yield Finding(
                 "odd-size",
-                "kernels",
                 "A size that tensor cores dislike",
                 (call.line,),
                 f"{call.name} with a size of {odd[0]}, which is no multiple of {width}: a row is no multiple of "
@@ -177,7 +173,6 @@ def small_kernels(trace: Trace, captured: Captured) -> Iterator[Finding]:
             lines = tuple(dict.fromkeys((line, *(each.line for each in calls))))
             yield Finding(
                 "small-kernels",
-                "kernels",
                 "A loop of kernels too small to keep the host ahead",
                 lines[:8],
                 f"{turns} turns, {kernels} kernels, {size(sum(call.moved for call in calls) / kernels)} each; {why}",

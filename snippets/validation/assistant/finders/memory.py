@@ -22,7 +22,6 @@ def layout_copies(trace: Trace, captured: Captured) -> Iterator[Finding]:
             names = ", ".join(dict.fromkeys(user.name for user in users))
             yield Finding(
                 "copy",
-                "memory",
                 "A copy that only changes the layout",
                 (call.line,),
                 f"{call.name} copies {size(call.out.bytes)}; what follows ({names}) takes any strides",
@@ -46,7 +45,6 @@ def repeats(trace: Trace, captured: Captured) -> Iterator[Finding]:
         if users and all(user.name in PRODUCTS | POINTWISE | {"scaled_dot_product_attention"} for user in users):
             yield Finding(
                 "copy",
-                "memory",
                 "The same numbers are copied several times",
                 (call.line,),
                 f"{call.name} makes {size(call.out.bytes)} of {size(source.bytes)}",
@@ -82,7 +80,6 @@ def outsized(trace: Trace, captured: Captured) -> Iterator[Finding]:
             path = [call, *trace.between(call, reduced[0]), reduced[0]]
             yield Finding(
                 "temporary",
-                "memory",
                 "A temporary far larger than its inputs, made to be reduced",
                 in_order(path, call),
                 f"{call.name} makes {size(call.out.bytes)} of "
@@ -102,7 +99,6 @@ def one_hot_products(trace: Trace, captured: Captured) -> Iterator[Finding]:
             if products:
                 yield Finding(
                     "temporary",
-                    "memory",
                     "A look-up written as a product",
                     in_order([call, *products], call),
                     f"one_hot makes {size(call.out.bytes)}, almost all zeros",
@@ -121,7 +117,6 @@ def growing(trace: Trace, captured: Captured) -> Iterator[Finding]:
             if calls[0].name == "cat" and links >= 3:
                 yield Finding(
                     "growing",
-                    "memory",
                     "A tensor grows by concatenation in a loop",
                     (calls[0].line,),
                     f"{len(calls)} copies of all that came before, {size(sum(call.moved for call in calls))} in all",
@@ -138,7 +133,6 @@ def kept_graphs(trace: Trace, captured: Captured) -> Iterator[Finding]:
     for line in trace.held:
         yield Finding(
             "kept-graph",
-            "memory",
             "The module stores a result with its graph",
             (line,),
             "the tensor still has a grad_fn after the call: all activations that it depends on stay in memory",
@@ -161,7 +155,6 @@ def saved_activations(trace: Trace, captured: Captured) -> Iterator[Finding]:
             shape = "×".join(map(str, largest.shape))
             yield Finding(
                 "saved",
-                "memory",
                 "Kept for backward",
                 (line,),
                 f"{size(held)} of {size(total)} in {len(kept)} tensors; the largest is {shape} "

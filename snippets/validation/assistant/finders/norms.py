@@ -32,7 +32,6 @@ def written_out_norms(trace: Trace, captured: Captured) -> Iterator[Finding]:
             which, change, page = norm_named(means, reduced)
             yield Finding(
                 "norm",
-                "fusion",
                 f"{which} written out",
                 in_order(path),
                 f"{sum(each.kernels for each in path)} kernels move {size(sum(each.moved for each in path))}; "
@@ -123,7 +122,6 @@ def norm_and_activation(trace: Trace, captured: Captured) -> Iterator[Finding]:
             known = call.name == "layer_norm" and users[0].name == "gelu"
             yield Finding(
                 "norm-activation",
-                "fusion",
                 f"{call.name} and {users[0].name} in two kernels",
                 in_order([call, users[0]]),
                 f"{size(call.out.bytes)} are written and read between them",

@@ -40,7 +40,6 @@ def graph_breaks(trace: Trace, captured: Captured) -> Iterator[Finding]:
         rnn = "RNN" in one.reason or "allow_rnn" in one.reason
         yield Finding(
             "graph-break",
-            "readiness",
             f"A graph break: the line {what}",
             (one.line,),
             f"Dynamo: {one.reason}",
@@ -65,7 +64,6 @@ def recompilations(trace: Trace, captured: Captured) -> Iterator[Finding]:
             change = "do not compare, loop over or store the size: let it stay a symbol"
         yield Finding(
             "recompilation",
-            "readiness",
             "A recompilation: what is compiled serves one value only",
             tuple(dict.fromkeys((*causes, line))),
             f"{len(reasons)} more graph{'s' * (len(reasons) > 1)} over {captured.sizes} sizes of the inputs; "
@@ -112,7 +110,6 @@ def made_on_host(trace: Trace, captured: Captured) -> Iterator[Finding]:
 def host_finding(calls: list[Call], what: str, otherwise: str = "") -> Finding:
     return Finding(
         "cuda-graph",
-        "readiness",
         "A tensor is made in the host's memory at each call",
         in_order(calls, calls[0]),
         f"{what}, and the copy to a GPU waits; a CUDA graph would replay the first one",
@@ -140,7 +137,6 @@ def written_inputs(trace: Trace, captured: Captured) -> Iterator[Finding]:
         if call.writes and call.inputs and call.inputs[0].origin == "input":
             yield Finding(
                 "cuda-graph",
-                "readiness",
                 "The module writes into its input",
                 (call.line,),
                 f"{call.name} changes the caller's tensor; torch.compile then makes no CUDA graph "

@@ -8,11 +8,14 @@ import pytest
 from snippets.validation import assistant
 from snippets.validation.assistant import finders
 from snippets.validation.assistant.finders import attention, find, readiness
+from snippets.validation.assistant.findings import GROUPS
 from snippets.validation.assistant.report import address
 from tests.benchmarks.captures import sections
 from tests.benchmarks.source import ROOT
 from tests.snippets.validation.planted import held_out
 from tests.snippets.validation.planted.seen import AREAS, CASES, hits, with_fault
+
+READ = ("tests/forked.py",)  # scripts run in it, and nothing imports it: named here, it counts for tests/remembered.py
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -95,6 +98,12 @@ def test_without_its_function_a_fault_is_missed(name, monkeypatch):
 def test_every_function_that_finds_has_a_case():
     every = {each.__name__ for each in finders.FINDERS}
     assert every - set(FOUND_BY.values()) == {"saved_activations", "fp32_products", "dropout_after_softmax"}
+
+
+def test_every_kind_is_in_one_group():
+    listed = [kind for _, kinds in GROUPS.values() for kind in kinds]
+    told = set(re.findall(r'\bFinding\(\s*"([\w-]+)",', source_of_findings()))
+    assert sorted(listed) == sorted(told)
 
 
 def test_every_page_and_anchor_that_a_finding_or_a_candidate_links_exists():
