@@ -6,7 +6,6 @@ to two things, or a file starts itself once more, the script carries all files i
 
 import ast
 import io
-import itertools
 import re
 import sys
 import tokenize
