@@ -14,6 +14,7 @@ from docs.publish.macros.catalogue import NUMBERS
 from docs.publish.markdown import pages
 from docs.publish.markdown.fences import INCLUDE
 from docs.publish.markdown.pages import PAGES
+from docs.publish.markdown.scripts import package_of
 from docs.publish.site import notebooks
 from tests.benchmarks.imports import files, imported
 from tests.benchmarks.runner import discover, load
@@ -149,7 +150,7 @@ def refused(files: list[str], allowed: set[str], everywhere: bool = False) -> li
     return [
         f"{file}:{each.line}: {each.module}"
         for file in files
-        for each in imported(ast.parse((ROOT / file).read_text()), in_functions=everywhere)
+        for each in imported(ast.parse((ROOT / file).read_text()), package_of(file), in_functions=everywhere)
         if each.module.partition(".")[0] not in allowed | sys.stdlib_module_names
     ]
 

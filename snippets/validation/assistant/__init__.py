@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import nn
 
-from .finders import find
 from .findings import merged
+from .found import find
 from .graphs import capture
 from .profiling import profile, slow_kernels
 from .report import Report, describe

@@ -10,7 +10,7 @@ import pytest
 
 from snippets.validation.assistant import analyze
 from snippets.validation.assistant.__main__ import main
-from snippets.validation.assistant.finders import find
+from snippets.validation.assistant.found import find
 from snippets.validation.assistant.graphs import capture
 from snippets.validation.assistant.report import as_html, as_json, as_text
 from snippets.validation.assistant.trace import traced

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from snippets.validation.assistant.finders import find
+from snippets.validation.assistant.found import find
 from snippets.validation.assistant.graphs import Captured
 from snippets.validation.assistant.trace import Trace
 from tests.snippets.validation.planted import held_out

@@ -5,17 +5,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from snippets.validation.assistant.finders import find
+from snippets.validation.assistant.found import find
 from tests.snippets.validation.planted import fusion
-from tests.snippets.validation.planted.seen import evidence, faults, hits
+from tests.snippets.validation.planted.seen import evidence, faults
 
 pytestmark = pytest.mark.usefixtures("one_core")
-
-
-def test_the_same_fault_in_every_layer_is_one_finding():
-    layers = nn.Sequential(*(fusion.GatedMLP() for _ in range(3)))
-    found = hits(find(*evidence(lambda: (layers, fusion.sequence()))))
-    assert [(one.kind, one.times) for one in found] == [("gated-mlp", 3)]
 
 
 def test_softmax_with_dropout_outside_of_attention():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from snippets.validation.assistant.finders import find
+from snippets.validation.assistant.found import find
 from tests.snippets.validation.planted.seen import evidence
 
 pytestmark = pytest.mark.usefixtures("one_core")

@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from snippets.validation.assistant.finders import find
+from snippets.validation.assistant.found import find
 from tests.snippets.validation.planted import fusion
 from tests.snippets.validation.planted.seen import evidence, faults
 

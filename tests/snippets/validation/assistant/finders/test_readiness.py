@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from snippets.validation.assistant.finders import find
 from snippets.validation.assistant.finders.readiness import device_named
+from snippets.validation.assistant.found import find
 from tests.snippets.validation.planted.seen import hits, with_fault
 
 pytestmark = pytest.mark.usefixtures("one_core")
