@@ -177,11 +177,12 @@ def test_what_runs_on_a_gpu_machine_needs_little():
 def scripts() -> list[str]:
     """The snippets as modules, without those that another test of the pages runs.
 
-    Those whose page shows the command, tests/pages/test_blocks.py; those merged into one file, test_scripts.py.
+    Those whose page shows the command, tests/pages/test_blocks.py; those merged into one file, test_scripts.py; a tool
+    of several files, the test of its `__main__.py`.
     """
     shown = {line for block in census.by_kind()["run"] for line in block.body.splitlines()}
-    alone = [source for source in sources("snippets") if source not in MERGED]
-    modules = [source.removesuffix(".py").removesuffix("/__main__").replace("/", ".") for source in alone]
+    alone = [source for source in sources("snippets") if source not in MERGED and copied(source) == source]
+    modules = [source.removesuffix(".py").replace("/", ".") for source in alone]
     return [module for module in modules if not any(f"{line} ".startswith(f"python -m {module} ") for line in shown)]
 
 
