@@ -44,7 +44,7 @@ class Store:
         self._grid = {
             (record.machine["slug"], case): {*grid} for record in self.records for case, grid in record.grid.items()
         }
-        self._sizes = {(row.case, row.row.named): row.size for row in rows}  # by what older grids call them, newest last
+        self._sizes = {(row.case, _in_a_grid(row, row.row.named)): row.size for row in rows}  # the newest at last
         self._failures: dict[str, list[Failure]] = {}
         self._history = _indexed(rows)
         self._current = _indexed(
@@ -78,8 +78,8 @@ class Store:
         grid = self._grid.get((row.machine, row.case))
         if grid is None:
             return self._code[row.machine, row.case] == row.row.sources.code
-        names = {row.size, row.row.named if self._sizes[row.case, row.row.named] == row.size else row.size}
-        return any(f"{row.direction} {name} {row.dtype} {row.mode}" in grid for name in names)
+        older = _in_a_grid(row, row.row.named)  # numbers for what ran: one name may have meant several things
+        return _in_a_grid(row, row.size) in grid or (older in grid and self._sizes[row.case, older] == row.size)
 
     def select(self, at: Coordinates = ANYWHERE, history: bool = False) -> list[Measured]:
         """The rows that fit, oldest first; of the newest run at each point on each machine, or of all runs."""
@@ -206,6 +206,10 @@ class Store:
         newest = {failure.place: {run} for run, failure in found}
         current = [failure for run, failure in found if run in runs.get(failure.place, newest[failure.place])]
         return list({failure.model_dump_json(): failure for failure in current}.values())
+
+
+def _in_a_grid(row: Measured, size: str) -> str:
+    return f"{row.direction} {size} {row.dtype} {row.mode}"
 
 
 def _measured(rows: list[Row], root: Path) -> list[Measured]:
