@@ -74,9 +74,7 @@ def grid(
             yield Point(shape, "bfloat16", direction, modes=("calls", "graph"), variants=SMALL)
 
 
-def of_part(
-    part: str, large: Iterable[Mapping[str, int]], small: Iterable[Mapping[str, int]] = ()
-) -> Iterator[Point]:
+def of_part(part: str, large: Iterable[Mapping[str, int]], small: Iterable[Mapping[str, int]] = ()) -> Iterator[Point]:
     """What else a case measures, on a GPU: forward and backward at large shapes, the forward at small ones."""
     for shape in large:
         for direction in ("forward", "backward"):

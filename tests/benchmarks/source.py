@@ -21,7 +21,7 @@ LABELS = "LABELS"
 # By directions, small shapes, one for each way in which the case makes its inputs, with the part that runs where the
 # case has parts: {"forward both": [{"part": "gelu", "rows": 64}]}
 CHECK_AT = "CHECK_AT"
-# By the name that pages use, direction, part if any, shape, dtype and main clock: {"gelu": "both gelu 8x4 float32 calls"}
+# By the name that pages use, direction, part, shape, dtype, main clock: {"step": "both gelu 8x4 float32 calls"}
 POINTS = "POINTS"
 UNMEASURED = (LABELS, CHECK_AT, POINTS)
 

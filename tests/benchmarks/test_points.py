@@ -31,7 +31,9 @@ def problems(points: Iterable[Point]) -> list[str]:
 def test_shapes_hold_sizes_and_labels_tell_points_apart(name: str) -> None:
     devices = [torch.device("cpu"), torch.device("cuda")]
     found = [problem for device in devices for problem in problems(load(discover()[name]).points(device))]
-    checked = [Point(shape, "float32", part=part) for shapes in check_at(discover()[name]).values() for part, shape in shapes]
+    checked = [
+        Point(shape, "float32", part=part) for shapes in check_at(discover()[name]).values() for part, shape in shapes
+    ]
     found += [f"CHECK_AT: {problem}" for problem in problems(checked) if "no size" in problem]
     assert not found
 

@@ -15,7 +15,9 @@ from tests.benchmarks.source import ROOT
 from tests.benchmarks.test_points import SIZES
 from tests.pages import tiny
 
-OLDER = {"kernels/add": {"mask": {"1": "causal", "2": "full"}, "called": {"1": "operator"}, "window": ["sums", "width"]}}
+OLDER = {
+    "kernels/add": {"mask": {"1": "causal", "2": "full"}, "called": {"1": "operator"}, "window": ["sums", "width"]}
+}
 
 
 @pytest.fixture

@@ -37,9 +37,12 @@ Function = Callable[..., Tensor | tuple[Tensor, ...]]
 def points(device: torch.device) -> Iterable[Point]:
     """The steps, sums over a window, and tensors that need each other."""
     if device.type == "cpu":
-        for part, shape in (
-            ("scaled", {"rows": 1024}), ("window", {"window": 8, "rows": 512}), ("together", {"tensors": 4, "rows": 256})
-        ):  # fmt: skip
+        small = {
+            "scaled": {"rows": 1024},
+            "window": {"window": 8, "rows": 512},
+            "together": {"tensors": 4, "rows": 256},
+        }
+        for part, shape in small.items():
             yield Point(shape | {"columns": 1024}, "float32", "forward", ("calls",), part=part)
         return
     for step in STEPS:

@@ -174,7 +174,8 @@ def inside(point: Point, device: torch.device) -> Workload:
     batch, tokens, width = point.shape.values()
     dtype = getattr(torch, point.dtype)
     plain, own, without = (
-        blocks.Operations(attention=attention(op, point.part == CAPPED)) for op in (eager, ours, lambda x: F.softmax(x, -1))
+        blocks.Operations(attention=attention(op, point.part == CAPPED))
+        for op in (eager, ours, lambda x: F.softmax(x, -1))
     )
     block = blocks.Block(plain, width, tokens).to(device, dtype)
     with torch.no_grad():

@@ -57,9 +57,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
 # ---- functions of which all variants get the same inputs ------------------------------------------------------------
 
 
-def of_elements(
-    part: str, count: int, rows: int, columns: int, dtype: torch.dtype, device: torch.device
-) -> Workload:
+def of_elements(part: str, count: int, rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Workload:
     """An intermediate result that is used once, or again; "horizontal": a shared input; "independent": none."""
     tensors = [torch.randn(rows, columns, device=device).to(dtype) for _ in range(count)]
     function: Function = ways.statistics

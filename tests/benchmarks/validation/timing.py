@@ -91,7 +91,9 @@ def product(size: int, random: bool, device: torch.device) -> Workload:
     )
 
 
-CHECK_AT = {"forward": [{"kernels": 1, "elements": 4096}, {"part": "random", "size": 256}, {"part": "zeros", "size": 256}]}
+CHECK_AT = {
+    "forward": [{"kernels": 1, "elements": 4096}, {"part": "random", "size": 256}, {"part": "zeros", "size": 256}]
+}
 LABELS = {
     "do-bench": {"label": "do_bench", "role": "peer-1"},
     "host-clock": {"label": "host clock", "role": "other"},
