@@ -297,6 +297,7 @@ _transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._
 _compiling, _tracing = torch.compiler.is_dynamo_compiling, torch._C._is_tracing
 _modes, _included = torch._C._len_torch_dispatch_stack, torch._C._dispatch_tls_is_dispatch_key_included
 _PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
+_grad_enabled = torch.is_grad_enabled  # found sooner than in torch
 
 
 def _refuse_transforms(name: str, *tensors: Tensor | None) -> None:
@@ -365,9 +366,11 @@ class _Once(torch.autograd.Function):
 
 _library.impl("swiglu_forward", _differentiable, "Autograd")
 _library.impl("swiglu_backward_recorded", _Once.apply, "Autograd")
+# torch's default, for an operator that has no derivative, costs the host 0.3 us
+_library.impl("swiglu_forward_eager", torch.library.fallthrough_kernel, "Autograd")
 
 
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32)  # what is most used is found first
 
 
 def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
@@ -436,11 +439,16 @@ def _nested(function: Callable[..., Tensor], gate: Tensor, up: Tensor | None) ->
     return torch.nested.nested_tensor_from_jagged(y, gate.offsets(), gate.lengths(), gate._ragged_idx)
 
 
+def _wrong_type(name: str, t: object) -> TypeError:
+    got = t.dtype if isinstance(t, Tensor) else type(t)
+    return TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {got}")
+
+
 def _gated(gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
-    for name, t in (("gate", gate), ("up", gate if up is None else up)):
-        if not isinstance(t, Tensor) or t.dtype not in _DTYPES:
-            got = t.dtype if isinstance(t, Tensor) else type(t)
-            raise TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {got}")
+    if not isinstance(gate, Tensor) or gate.dtype not in _DTYPES:
+        raise _wrong_type("gate", gate)
+    if up is not None and (not isinstance(up, Tensor) or up.dtype not in _DTYPES):
+        raise _wrong_type("up", up)
     if gate.is_nested or (up is not None and up.is_nested):
         return _nested(lambda gate, up=None: _gated(gate, up, activation), gate, up)
     if up is None:
@@ -454,8 +462,9 @@ def _gated(gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
         raise ValueError(f"gate: expected a tensor on an NVIDIA GPU, got one on {gate.device}")
     if forward_ad._current_level >= 0 or (_transforms() is not None and isinstance(_transforms(), _Transform)):
         _refuse_transforms(_name(activation), gate, up)
+    needed = _grad_enabled() and (gate.requires_grad or (up is not None and up.requires_grad))
     if _compiling() or _modes() or _tracing() or _included(_PRE_DISPATCH):
         return _forward_op(gate, up, activation)
-    if torch.is_grad_enabled() and (gate.requires_grad or (up is not None and up.requires_grad)):
+    if needed:
         return _apply(gate, up, activation)
     return _eager_forward(gate, up, activation)

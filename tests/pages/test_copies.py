@@ -49,6 +49,7 @@ COPIES: dict[str, tuple[frozenset[str], ...]] = {
     "_Slots": (CUDA,),
     "_alone": (RMS,),
     "_apply": (ALL,),
+    "_autocast": (ALL - GATED - of("rope"),),
     "_backward_fake": (GELU, GATED),
     "_backward_launch": (RMS,),
     "_backward_op": (ALL,),
@@ -67,6 +68,7 @@ COPIES: dict[str, tuple[frozenset[str], ...]] = {
     "_forward_fake": (GELU,),
     "_forward_op": (ALL,),
     "_gradient": (of("layer_norm layer_norm_gelu layer_norm_gelu_cuda"),),
+    "_grad_enabled": (ALL,),
     "_is_missing": (SPLIT,),
     "_lanes": (SPLIT,),
     "_library": (ALL,),
@@ -80,6 +82,7 @@ COPIES: dict[str, tuple[frozenset[str], ...]] = {
     "_prefetch": (SPLIT,),
     "_recorded_backward": (ALL,),
     "_refuse_transforms": (ALL - GATED, GATED),
+    "_refuse_parameter": (NORMS | GELU,),
     "_row_launch": (RMS,),
     "_rows": (ALL - of("cross_entropy rope softmax"),),
     "_slots": (CUDA,),
@@ -87,6 +90,7 @@ COPIES: dict[str, tuple[frozenset[str], ...]] = {
     "_sum_shares_kernel": (RMS, WITH_BIAS),
     "_unmarked": (WITH_BIAS,),
     "_unpacked": (of("add_rms_norm layer_norm rms_norm"),),
+    "_wrong_type": (ALL,),
     "geglu": (GATED,),
 }
 

@@ -1,7 +1,7 @@
 """SwiGLU and GeGLU, forward and backward: what each implementation makes of the memory's bandwidth.
 
 The case times SwiGLU of two tensors; "halves" are the two halves of one, as a fused projection leaves them; "geglu_tanh"
-has approximate="tanh". Shapes (batch, tokens, width) and (tokens, width, hidden) are inside a compiled block and MLP.
+has approximate="tanh". Shapes (batch, tokens, width) and (tokens, width, hidden): inside a compiled block and an MLP.
 """
 
 import copy
