@@ -60,7 +60,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
     """A step of the growing function, or one of the other two."""
     dtype = getattr(torch, point.dtype)
     of = {"window": of_window, "together": of_together}.get(point.part) or partial(of_step, point.part)
-    return of(*point.shape.values(), device, dtype)
+    return of(*point.shape.values(), device, dtype)  # type: ignore[call-arg]
 
 
 def of_step(name: str, rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> Workload:

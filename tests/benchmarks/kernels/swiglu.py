@@ -1,6 +1,6 @@
 """SwiGLU and GeGLU, forward and backward: what each implementation makes of the memory's bandwidth.
 
-The case times SwiGLU of two tensors; "halves" are the two halves of one, as a fused projection leaves them; "geglu_tanh"
+The case times SwiGLU of two tensors; "halves" are two halves of one, as a fused projection leaves them; "geglu_tanh"
 has approximate="tanh". Shapes (batch, tokens, width) and (tokens, width, hidden): inside a compiled block and an MLP.
 """
 

@@ -39,7 +39,7 @@ def points(device: torch.device) -> Iterable[Point]:
 def prepare(point: Point, device: torch.device) -> Workload:
     """A layer with weights of one byte, query, key and value of one input, or a square layer."""
     make = {"qkv": of_merged, "square": of_wide}.get(point.part) or partial(of_decode, point.part)
-    return make(*point.shape.values(), getattr(torch, point.dtype), device)
+    return make(*point.shape.values(), getattr(torch, point.dtype), device)  # type: ignore[call-arg]
 
 
 def of_decode(name: str, rows: int, inner: int, columns: int, dtype: torch.dtype, device: torch.device) -> Workload:

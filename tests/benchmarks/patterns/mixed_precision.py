@@ -59,7 +59,8 @@ def prepare(point: Point, device: torch.device) -> Workload:
     name, _, what = point.part.rpartition(" ")
     products_of_fp32(tf32=name == "tf32")
     dtype = torch.bfloat16 if point.dtype == "float8_e4m3fn" else getattr(torch, point.dtype)
-    return {"matmul": of_product, "step": of_step}[what](name, *point.shape.values(), dtype, device)
+    of: dict[str, Callable[..., Workload]] = {"matmul": of_product, "step": of_step}
+    return of[what](name, *point.shape.values(), dtype, device)
 
 
 # ---- a product ------------------------------------------------------------------------------------------------------
