@@ -185,12 +185,15 @@ def of_step(name: str, rows: int, length: int, width: int, dtype: torch.dtype, d
 CHECK_AT = {
     "forward": [
         {"part": "fp32 matmul", "rows": 64, "columns": 1024},
+        {"part": "tf32 matmul", "rows": 64, "columns": 1024},
+        {"part": "fp16 matmul", "rows": 64, "columns": 1024},
         {"part": "bf16 matmul", "rows": 64, "columns": 1024},
         {"part": "fp8 matmul", "rows": 64, "columns": 1024},
         {"part": "dynamic fp8 matmul", "rows": 64, "columns": 1024},
     ],
     "both": [
         {"part": "fp32 step", "rows": 2, "length": 32, "width": 64},
+        {"part": "tf32 step", "rows": 2, "length": 32, "width": 64},
         {"part": "autocast fp16 step", "rows": 2, "length": 32, "width": 64},
         {"part": "autocast bf16 step", "rows": 2, "length": 32, "width": 64},
         {"part": "bf16 step", "rows": 2, "length": 32, "width": 64},
