@@ -177,13 +177,18 @@ def tidy(device: torch.device) -> None:
 
 
 def label(point: Point) -> str:
-    """A point without its modes: "forward 32768x4096 bfloat16"."""
-    return f"{point.direction} {'x'.join(map(str, point.shape.values()))} {point.dtype}"
+    """A point without its modes: "forward gelu 32768x4096 bfloat16"."""
+    return f"{point.direction} {size(point.part, point.shape)} {point.dtype}"
+
+
+def size(part: str, shape: Mapping[str, int]) -> str:
+    """What runs and its sizes, as pages name them: "gelu 32768x4096", or "32768x4096" where nothing else runs."""
+    return f"{part} {'x'.join(map(str, shape.values()))}".lstrip()
 
 
 def key(at: Mapping, mode: str, code: Key) -> Key:
     """Of a point in a mode, and of the code measured there."""
-    return at["case"], at["direction"], *at["shape"].items(), at["dtype"], mode, *code
+    return at["case"], at["direction"], at.get("part", ""), *at["shape"].items(), at["dtype"], mode, *code
 
 
 def code_of(sources: Mapping) -> Key:
