@@ -3,9 +3,9 @@
 What a benchmark's rows reach is narrower (functions.py). The hash is of syntax trees without docstrings, in CUDA C++ of
 tokens, so comments, formatting and prose do not count, and it does not depend on the Python version (`ast.dump` does).
 What a case file says for readers and for tests does not count either: LABELS, how its variants are called and coloured,
-POINTS, how its points are called, and CHECK_AT, where tests try its wrong results. Nothing that is measured depends on
-them. So that nothing else can be there, each is left out only if it is a literal, assigned once, and the file does not
-name it again.
+POINTS, how its points are called, CHECK_AT, where tests try its wrong results, and its bounds (bounds.py), which pages
+show. Nothing that is measured depends on them. So that nothing else can be there, a literal is left out only if it is
+assigned once, and each of them only if the file does not name it again.
 """
 
 import ast
@@ -23,6 +23,7 @@ CHECK_AT = "CHECK_AT"
 # By the name that pages use: {"decode": "forward 4x8x1024x1024 bfloat16 calls"}, direction, shape, dtype and main clock
 POINTS = "POINTS"
 UNMEASURED = (LABELS, CHECK_AT, POINTS)
+BOUNDS = "tests.benchmarks.bounds"
 
 
 def digest_texts(texts: Iterable[tuple[str, str]]) -> str:
@@ -37,7 +38,8 @@ def _code(name: str, text: str) -> str:
     if name.endswith(".cu"):
         return f"{name}:{tokens(text)}"
     tree = ast.parse(text, name)
-    return f"{name}:{canonical(_measured(tree) if any(stated in text for stated in UNMEASURED) else tree)}"
+    stated = any(word in text for word in (*UNMEASURED, BOUNDS))
+    return f"{name}:{canonical(_measured(tree) if stated else tree)}"
 
 
 def kernels(root: Path = ROOT) -> dict[str, str]:
@@ -78,6 +80,26 @@ def points(path: Path) -> dict[str, str]:
     return _stated(path, POINTS)
 
 
+def case_file(root: Path, name: str) -> Path:
+    """Where the case of that name is, or would be."""
+    return root / "tests" / "benchmarks" / f"{name.replace('-', '_')}.py"
+
+
+def bounds(path: Path) -> dict[str, ast.FunctionDef]:
+    """The functions of a case file that have the decorator `bound`, by name; empty if there is no such file."""
+    return _bounds(ast.parse(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+
+
+def _bounds(tree: ast.Module) -> dict[str, ast.FunctionDef]:
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return {node.name: node for node in functions if any(map(is_bound, node.decorator_list))}
+
+
+def is_bound(decorator: ast.expr) -> bool:
+    """Whether a decorator is `bound(...)`."""
+    return isinstance(decorator, ast.Call) and isinstance(decorator.func, ast.Name) and decorator.func.id == "bound"
+
+
 def _stated(path: Path, name: str) -> dict:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     if (assignment := _unmeasured(tree, name)) is not None:
@@ -97,7 +119,10 @@ def question(path: Path) -> str:
 
 def _measured(tree: ast.Module) -> ast.Module:
     """A file's tree without what it says for readers and for tests."""
-    left_out = [_unmeasured(tree, name) for name in UNMEASURED]
+    named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    left_out: list[ast.stmt | None] = [_unmeasured(tree, name) for name in UNMEASURED]
+    left_out += [node for name, node in _bounds(tree).items() if name not in named]
+    left_out += [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == BOUNDS]
     tree.body = [node for node in tree.body if node not in left_out]
     return tree
 

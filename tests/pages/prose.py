@@ -38,7 +38,7 @@ _STYLE = re.compile(r"<(style|script|code|pre)\b.*?</\1>", re.S | re.I)
 _TAG = re.compile(r"<[^<>]+>")
 _TARGET = re.compile(r"\]\([^)\s]*|\]:\s*\S+|https?://\S+")
 _ATTRIBUTES = re.compile(r"\{[^{}]*\}")
-_META = re.compile(r"^(?!title:|description:)[^\n]*$", re.M)
+_META = re.compile(r"^(?! *(?:title|note|description):)[^\n]*$", re.M)  # of the page, and of its charts and tables
 
 
 def literals(text: str) -> Iterator[tuple[int, str, str]]:

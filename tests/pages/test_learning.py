@@ -7,7 +7,7 @@ import pytest
 
 from docs.publish.macros.catalogue import NUMBERS
 from docs.publish.markdown import reading
-from docs.publish.markdown.pages import PAGES
+from docs.publish.markdown.pages import PAGES, front_matter
 from tests.pages.prose import literals
 
 START = (PAGES / "index.md").read_text(encoding="utf-8")
@@ -19,7 +19,10 @@ def text(level: str) -> str:
 
 
 def legs(level: str) -> list[list[str]]:
-    """What the page hands to `route`."""
+    """What the page hands to `route`, there or in its front matter."""
+    if named := front_matter(text(level)).get("route"):
+        (route,) = named.values()
+        return route["legs"]
     (arguments,) = re.findall(r"\{\{ route\((.*?)\) \}\}", text(level), flags=re.DOTALL)
     return ast.literal_eval(f"[{arguments}]")
 

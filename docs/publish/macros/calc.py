@@ -3,7 +3,7 @@
 import ast
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from docs.publish import units
 from docs.publish.errors import PublishError, unknown
@@ -20,11 +20,14 @@ OPERATORS: dict[type[ast.AST], Callable] = {
     ast.Pow: operator.pow,
     ast.USub: operator.neg,
 }
+COMPARED: dict[type[ast.AST], Callable] = {
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq,
+}  # fmt: skip
 FUNCTIONS: dict[str, Callable] = {"min": min, "max": max, "ceil": math.ceil, "log2": math.log2, "sqrt": math.sqrt}
 Input = int | Quantity
 
 
-def calc(place: Place, expression: str, unit: str, inputs: dict[str, Input]) -> Quantity:
+def calc(place: Place, expression: str, unit: str, inputs: Mapping[str, Input]) -> Quantity:
     """The value of an expression, in base units, to be shown in `unit` (see units.NAMED).
 
     Raises:
@@ -46,7 +49,7 @@ def calc(place: Place, expression: str, unit: str, inputs: dict[str, Input]) -> 
         raise PublishError(f"calc: expected an expression over named inputs, got {expression!r}")
     values = {name: given.value if isinstance(given, Quantity) else given for name, given in inputs.items()}
     try:
-        value = _evaluate(tree.body, values)
+        value = evaluate(tree.body, values)
     except (ArithmeticError, ValueError) as error:
         raise PublishError(f"calc: {expression!r}: {error}") from error
     quantities = [given for given in inputs.values() if isinstance(given, Quantity)]
@@ -72,18 +75,25 @@ def _parsed(expression: str) -> ast.Expression:
         raise PublishError(f"calc: expected arithmetic, got {expression!r}: {error.msg}") from error
 
 
-def _evaluate(node: ast.expr, values: dict[str, float]) -> float:
+def evaluate(node: ast.expr, values: Mapping[str, float]) -> float:
+    """What plain arithmetic, or a comparison, over some values gives.
+
+    Raises:
+        PublishError: it is something else.
+    """
     match node:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
             return number
         case ast.Name(id=name) if name in values:
             return values[name]
         case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
-            return OPERATORS[type(op)](_evaluate(left, values), _evaluate(right, values))
+            return OPERATORS[type(op)](evaluate(left, values), evaluate(right, values))
         case ast.UnaryOp(op=op, operand=operand) if type(op) in OPERATORS:
-            return OPERATORS[type(op)](_evaluate(operand, values))
+            return OPERATORS[type(op)](evaluate(operand, values))
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in COMPARED:
+            return COMPARED[type(op)](evaluate(left, values), evaluate(right, values))
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in FUNCTIONS:
-            return FUNCTIONS[name](*(_evaluate(argument, values) for argument in arguments))
+            return FUNCTIONS[name](*(evaluate(argument, values) for argument in arguments))
     raise PublishError(f"calc: expected + - * / // % ** and {', '.join(FUNCTIONS)}; got {ast.unparse(node)!r}")
 
 

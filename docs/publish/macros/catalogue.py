@@ -11,11 +11,12 @@ from typing import Any
 from docs.publish import markup
 from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Quantity
-from docs.publish.macros import captures as capture_blocks
 from docs.publish.macros import (
+    bounds,
     charts,
     claims,
     doors,
+    entries,
     folklore,
     gains,
     kernel_files,
@@ -29,6 +30,7 @@ from docs.publish.macros import (
     tables,
     timelines,
 )
+from docs.publish.macros import captures as capture_blocks
 from docs.publish.macros.calc import Input, calc
 from docs.publish.macros.charts import roofline
 from docs.publish.macros.claims import EVERY, Side
@@ -120,6 +122,13 @@ class Macros:
         capture = self._printed(section, of, on)
         return self._shown(capture_blocks.number(self._captures, capture, self._page.place, list(line), which))
 
+    def bound(self, name: str, /, case: str = "", **given: Any) -> Shown | str:
+        """What a named function beside the case gives, see tests/benchmarks/bounds.py: bound("copied")."""
+        page, case = self._page, case or self._page.case
+        there = Macros(self._store, self._captures, page.of(case), self._root)._macros()
+        found = bounds.find(self._root, case, name).show(page.place, given, there, NUMBERS)
+        return found if isinstance(found, str) else self._shown(found)
+
     def calc(self, expression: str, unit: str, **inputs: Input | Shown) -> Shown:
         """Worked arithmetic: calc("2 * rows * width / copy", unit="us", rows=8, width=2, copy=ceiling("copy"))."""
         given = {name: plain(value) for name, value in inputs.items()}
@@ -138,11 +147,11 @@ class Macros:
         """
         page, case = self._page, case or self._page.case
         ones, relation, others = claims.parsed(statement)
-        named = {name: plain(side) for name, side in sides.items()}
-        rest = [named.get(other, other) for other in others]
+        numbers = {name: plain(side) for name, side in sides.items()}
+        rest = [numbers.get(other, other) for other in others]
         places = points.several(self._root, case, at, clock) if at else [Coordinates(case)]
         found = [
-            self._verdict(where, named.get(one, one), relation, rest, [where.shape or EVERY], by)
+            self._verdict(where, numbers.get(one, one), relation, rest, [where.shape or EVERY], by)
             for one, where in itertools.product(ones, places)
         ]
         against = [line for verdict in found for line in verdict.against]
@@ -304,8 +313,8 @@ class Macros:
         """A belief of the page's front matter with its verdict, or those of all pages: see macros.folklore."""
         page, shared = self._page, (self._store, self._page.place, self._page.evidence, self._root)
         if anchor:
-            return page.put_html(folklore.of_page(*shared, anchor, self.all()))
-        return page.put_html(folklore.of_all(*shared, self.all()))
+            return page.put_html(folklore.of_page(*shared, anchor, self._macros()))
+        return page.put_html(folklore.of_all(*shared, self._macros()))
 
     def losses(self, case: str = "") -> str:
         """Every point of a case's grid at which ours is behind, see docs.publish.macros.losses."""
@@ -410,14 +419,18 @@ class Macros:
         """A section of what the page's own script printed, or the one that is named."""
         return self._captures.find(of or script_of(self._page.place.path), section, on)
 
-    def all(self) -> dict[str, Callable]:
-        """The macros by name."""
+    def all(self) -> dict[str, Any]:
+        """What a page can use, by name: the macros, with what its front matter names for them, and its rows."""
+        said = self._page.said
+        return {**entries.known(self._macros(), said, NUMBERS), "rows": said.get("rows", {})}
+
+    def _macros(self) -> dict[str, Callable]:
         names = [name for name in dir(self) if not name.startswith("_") and name != "all"]
         return {name: getattr(self, name) for name in names}
 
 
 _RETURNS = {name: macro.__annotations__.get("return") for name, macro in vars(Macros).items() if callable(macro)}
-NUMBERS = [name for name, returned in _RETURNS.items() if returned is Shown and not name.startswith("_")]
+NUMBERS = [name for name, returned in _RETURNS.items() if returned in (Shown, Shown | str) and not name.startswith("_")]
 
 
 def _by_direction(drawn: Callable[..., str], spec: dict[str, Any]) -> str:

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from docs.publish.evidence import Evidence
 from docs.publish.place import Place
@@ -19,6 +20,7 @@ class Page:
         broken: its claims that the records contradict, a line each.
         markdown: blocks of Markdown, to stand where their placeholders are before Markdown is converted.
         html: blocks of finished HTML, to stand where their placeholders are afterwards.
+        said: its front matter.
     """
 
     place: Place
@@ -27,6 +29,11 @@ class Page:
     broken: list[str] = field(default_factory=list)
     markdown: list[str] = field(default_factory=list)
     html: list[str] = field(default_factory=list)
+    said: Mapping[str, Any] = field(default_factory=dict)
+
+    def of(self, case: str) -> "Page":
+        """The page as if it were the case's own: its script is the default there, too."""
+        return replace(self, place=replace(self.place, path=f"{case}.md"), case=case)
 
     def put_markdown(self, block: str) -> str:
         """A placeholder for a block, which gets the indentation of the place where the macro stands."""

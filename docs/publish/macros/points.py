@@ -59,7 +59,7 @@ def of_case(root: Path, case: str) -> Mapping[str, Coordinates]:
     Raises:
         PublishError: there is no such case, or it says of a point something else than direction, shape, dtype and mode.
     """
-    path = root / "tests" / "benchmarks" / f"{case.replace('-', '_')}.py"
+    path = source.case_file(root, case)
     if not path.is_file():
         raise unknown("case", case, discover(root))
     return _read(path)

@@ -1,5 +1,6 @@
 """Which sections of scripts' output pages show, read from their macros, without rendering them."""
 
+import ast
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ from jinja2 import nodes
 from docs.publish.errors import PublishError
 from docs.publish.markdown.fences import code_in, replaced
 from docs.publish.markdown.pages import front_matter
+from tests.benchmarks import source
 
 MACROS = ("output", "captured", "timeline")
 PARSER = jinja2.Environment(comment_start_string="{# ")
@@ -37,8 +39,41 @@ def of_page(page: str, text: str) -> list[Asked]:
     """
     body = text.partition("\n---\n")[2] if text.startswith("---\n") else text
     shown = replaced(body, code_in(body, page), lambda code: "\n" * code.count("\n"))
-    calls = [_asked(page, *call) for call in _calls(PARSER.parse(shown), {})]
-    return list(dict.fromkeys([*_of_beliefs(page, text), *calls]))
+    calls = list(_calls(PARSER.parse(shown), {}))
+    said = front_matter(text)
+    case = str(said.get("case", page.removesuffix(".md")))
+    direct = [_asked(page, *call, said) for call in calls if call[0].node.name in MACROS]  # type: ignore[attr-defined]
+    bounds = [_named_bound(call, known, said) for call, known in calls if call.node.name == "bound"]  # type: ignore[attr-defined]
+    through = [one for name, of in bounds for one in _of_bound(page, name, of or case)]
+    return list(dict.fromkeys([*_of_beliefs(page, text), *_of_numbers(page, said), *direct, *through]))
+
+
+def _of_numbers(page: str, said: Mapping[str, Any]) -> Iterator[Asked]:
+    """The sections of numbers in the place of an argument, {captured: {section: table, line: [mlp]}}."""
+    waiting = [entry for entries in said.values() if isinstance(entries, dict) for entry in entries.values()]
+    while waiting:
+        words = waiting.pop()
+        match words:
+            case {"captured": dict() as one}:
+                yield Asked(page, one.get("of") or script_of(page), one["section"], one.get("on", ""))
+            case {"captured": [section, *_]}:
+                yield Asked(page, script_of(page), section, "")
+            case dict() | list():
+                waiting += words.values() if isinstance(words, dict) else words
+
+
+def _of_bound(page: str, name: str, case: str) -> Iterator[Asked]:
+    """The sections that a bound takes its inputs from."""
+    function = source.bounds(source.case_file(source.ROOT, case)).get(name)
+    for node in ast.walk(function) if function else ():
+        match node:
+            case ast.Call(
+                func=ast.Name(id="captured"), args=[ast.Constant(value=str() as section), *_], keywords=named
+            ):
+                given = {each.arg: ast.literal_eval(each.value) for each in named}
+                yield Asked(page, given.get("of") or script_of(case), section, given.get("on", ""))
+            case ast.keyword(value=ast.Call(func=ast.Name(id="bound"), args=[ast.Constant(value=str() as other)])):
+                yield from _of_bound(page, other, case)
 
 
 def _of_beliefs(page: str, text: str) -> Iterator[Asked]:
@@ -55,7 +90,7 @@ def _of_beliefs(page: str, text: str) -> Iterator[Asked]:
 
 def _calls(node: nodes.Node, known: Known) -> Iterator[tuple[nodes.Call, Known]]:
     """The macros that are called in a template, each with what its variables stand for there."""
-    if isinstance(node, nodes.Call) and isinstance(node.node, nodes.Name) and node.node.name in MACROS:
+    if isinstance(node, nodes.Call) and isinstance(node.node, nodes.Name) and node.node.name in (*MACROS, "bound"):
         yield node, known
     if isinstance(node, nodes.For):
         for values in getattr(node.iter, "items", [node.iter]):
@@ -78,14 +113,26 @@ def _named(target: nodes.Node, value: nodes.Node) -> dict[str, nodes.Node]:
     return {target.name: value} if isinstance(target, nodes.Name) else {}
 
 
-def _asked(page: str, call: nodes.Call, known: Known) -> Asked:
+def _asked(page: str, call: nodes.Call, known: Known, said: Mapping[str, Any]) -> Asked:
     macro = call.node.name  # type: ignore[attr-defined]  # _calls has looked
-    named = {argument.key: argument.value for argument in call.kwargs}
-    section = named.get("section", call.args[0] if call.args else nodes.Const(""))
-    found = []
-    for name, node in (("section", section), ("of", named.get("of")), ("on", named.get("on"))):
-        value = known.get(node.name) if isinstance(node, nodes.Name) else node
-        if value is not None and not (isinstance(value, nodes.Const) and isinstance(value.value, str)):
-            raise PublishError(f"{page}: expected {name} of {macro}(...) as a string, got an expression")
-        found.append(value.value if value is not None else "")
-    return Asked(page, found[1] or script_of(page), found[0], found[2])
+    first = _text(call.args[0], known) if call.args else ""
+    entry = said.get(macro, {}).get(first, {})
+    words = {"section": first, **(dict(zip(("section",), entry, strict=False)) if isinstance(entry, list) else entry)}
+    words |= {each.key: _text(each.value, known) for each in call.kwargs if each.key in ("section", "of", "on")}
+    if wrong := [name for name in ("section", "of", "on") if words.get(name, "") is None]:
+        raise PublishError(f"{page}: expected {wrong[0]} of {macro}(...) as a string, got an expression")
+    return Asked(page, words.get("of") or script_of(page), words["section"], words.get("on", ""))
+
+
+def _named_bound(call: nodes.Call, known: Known, said: Mapping[str, Any]) -> tuple[str, str]:
+    """The name of a bound, and the case that the call says."""
+    first = _text(call.args[0], known) or ""
+    named = {argument.key: _text(argument.value, known) for argument in call.kwargs}
+    words = {"name": first, **said.get("bound", {}).get(first, {}), **named}
+    return words["name"], words.get("case") or ""
+
+
+def _text(node: nodes.Node, known: Known) -> str | None:
+    """A string, also one that a variable stands for; None for any other expression."""
+    value = known.get(node.name) if isinstance(node, nodes.Name) else node
+    return value.value if isinstance(value, nodes.Const) and isinstance(value.value, str) else None

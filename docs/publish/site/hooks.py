@@ -192,9 +192,8 @@ def on_page_markdown(markdown: str, *, page: MkDocsPage, config: MkDocsConfig, f
         page.meta.update(notebooks.front_matter(script), search={"exclude": True})
         page.meta["notebook"] = f"../scripts/{script.name}", f"{script.stem}.ipynb"
         return markdown
-    ours = Page(
-        place(config, page.file.src_uri, page.url), page.meta.get("case", page.file.src_uri.removesuffix(".md"))
-    )
+    case = page.meta.get("case", page.file.src_uri.removesuffix(".md"))
+    ours = Page(place(config, page.file.src_uri, page.url), case, said=page.meta)
     current.pages[page.file.src_uri] = ours
     macros = Macros(current.store, current.captures, ours, current.root)
     front_matter = page.file.content_string.removesuffix("\n").rpartition(markdown.rstrip("\n"))[0]

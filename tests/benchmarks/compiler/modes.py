@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from snippets.compiler.modes import MODES, OPTIONS, WORKLOADS, Block, compiled, make
 from tests.benchmarks import wrong
+from tests.benchmarks.bounds import bound, captured, ceiling, gpu, wall
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
 
@@ -124,6 +125,88 @@ def wrongly(function: Callable, inputs: tuple[Tensor, ...]) -> Callable[[Results
 def results(returned: object) -> Results:
     tensors = returned if isinstance(returned, tuple) else (returned,)
     return {f"output {n}" if n else "output": tensor for n, tensor in enumerate(tensors)}
+
+
+@bound("%", kernels=gpu("{variant}", "{at}"), call=wall("{variant}", "{at}"))
+def busy(kernels: float, call: float) -> float:
+    """The part of a call for which the GPU is busy."""
+    return kernels / call
+
+
+@bound(
+    "",
+    compiling=captured("table", "{name}", "{mode}", which=4),
+    before=wall("eager", "{at}"),
+    after=wall("{variant}", "{at}"),
+)
+def pays(compiling: float, before: float, after: float) -> float | str:
+    """After how many calls a mode's compiling is earned back over eager."""
+    if after >= 0.98 * before:
+        return "never"
+    return compiling / (before - after)
+
+
+@bound(
+    "",
+    compiling=captured("table", "{name}", "{mode}", which=4),
+    usual=captured("table", "{name}", "default", which=4),
+    before=wall("compile", "{at}"),
+    after=wall("{variant}", "{at}"),
+)
+def pays_more(compiling: float, usual: float, before: float, after: float) -> float | str:
+    """After how many calls a mode's longer compiling is earned back over the default."""
+    if after >= 0.98 * before:
+        return "never"
+    if compiling <= usual:
+        return "at once"
+    return (compiling - usual) / (before - after)
+
+
+@bound("s", each=wall("eager", "decode"))
+def spent_eagerly(calls: float, each: float) -> float:
+    """The seconds that some steps of decoding take, with nothing compiled."""
+    return calls * each
+
+
+@bound("s", each=wall("{variant}", "decode"), compiling=captured("table", "decode", "{mode}", which=4))
+def spent(calls: float, each: float, compiling: float) -> float:
+    """The seconds that some steps of decoding take in a mode, compiling included."""
+    return compiling + calls * each
+
+
+@bound("us", tensors=8, rows=1024, columns=4096, width=2, copy=ceiling("copy", case="compiler/modes"))
+def copied(tensors: float, rows: float, columns: float, width: float, copy: float) -> float:
+    """What copying the norms' inputs takes at least, each value read once and written once."""
+    return 2 * tensors * rows * columns * width / copy
+
+
+@bound("us", replayed=gpu("reduce-overhead", "norms"), launched=gpu("compile", "norms"))
+def lost_by_replaying(replayed: float, launched: float) -> float:
+    """How much longer the norms keep the GPU busy as a graph."""
+    return replayed - launched
+
+
+@bound(
+    "%",
+    tensors=8,
+    rows=1024,
+    columns=4096,
+    width=2,
+    copy=ceiling("copy", case="compiler/modes"),
+    replayed=gpu("reduce-overhead", "norms"),
+    launched=gpu("compile", "norms"),
+)
+def explained_by_copies(
+    tensors: float, rows: float, columns: float, width: float, copy: float, replayed: float, launched: float
+) -> float:
+    """The part of that loss which the copies explain."""
+    return 2 * tensors * rows * columns * width / copy / (replayed - launched)
+
+
+@bound("us", eager=captured("table", "block", "eager"), graph=captured("table", "block", "reduce-overhead"))
+def gained_by_graph(eager: float, graph: float) -> float:
+    """How much shorter a call of the small block is with a CUDA graph."""
+    return eager - graph
 
 
 CHECK_AT = {

@@ -9,10 +9,22 @@ from torch import Tensor
 
 from snippets.compiler.recompilation_diary import STRATEGIES, Weights, block, bucket, make_weights
 from tests.benchmarks import wrong
+from tests.benchmarks.bounds import bound, captured
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
 
 OTHER = 96  # a length that a graph for every length is first called with, so that none is made for the point's own
+
+
+@bound(
+    "%",
+    padded=captured("exercises", "powers of two", which=3, of="compiler/recompilation_diary"),
+    tokens=captured("lengths", "tokens", of="compiler/recompilation_diary"),
+)
+def padding(padded: float, tokens: float) -> float:
+    """How many more tokens are computed where lengths are padded to powers of two."""
+    return padded / tokens - 1
+
 
 CHECK_AT = {"forward": [{"batch": 2, "length": 20, "width": 256}]}
 LABELS = {

@@ -11,6 +11,7 @@ from torch import Tensor
 from snippets.patterns import attention
 from snippets.patterns.attention import Weights, make_weights, merge, split
 from tests.benchmarks import wrong
+from tests.benchmarks.bounds import bound
 from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 
 WHERE_SCORES_DO_NOT_FIT = 65536  # 16 heads of 65536² bf16 scores are 128 GiB, and softmax needs them twice
@@ -92,6 +93,14 @@ WRONG = {
         causal(*(t[..., 128:, :] for t in (q, k, v))), (0, 0, 128, 0)
     ),
 }
+
+
+@bound("GB", heads=16, tokens=16384, width=2)
+def scores(heads: float, tokens: float, width: float) -> float:
+    """The memory of one copy of the scores in bf16."""
+    return heads * tokens**2 * width
+
+
 CHECK_AT = {"forward": [{"tokens": 256, "width": 256, "heads": 2}]}
 LABELS = {
     "naive": {"label": "naive", "role": "eager"},

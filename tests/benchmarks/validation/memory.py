@@ -19,6 +19,7 @@ from snippets.validation.memory_remedies import (
     with_remedies,
 )
 from snippets.validation.memory_remedies import train_step as step_of
+from tests.benchmarks.bounds import bound, captured
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.compiler import training
 from tests.benchmarks.own import own
@@ -187,6 +188,17 @@ def flops(layers: int, width: int, vocabulary: int, rows: int, length: int) -> i
     """Three times the forward's products, the scores of all pairs. Nothing that is computed again."""
     matrices = 12 * width**2 * layers + width * vocabulary
     return 3 * rows * length * (2 * matrices + 4 * layers * length * width)
+
+
+@bound(
+    "GB",
+    before=captured("remedies", "nothing", of="validation/memory_remedies"),
+    after=captured("remedies", "{remedy}", of="validation/memory_remedies"),
+    million=1000000,
+)
+def saved(before: float, after: float, million: float) -> float:
+    """By how much a remedy lowers the peak of a small language model, which the script prints in MB."""
+    return (before - after) * million
 
 
 CHECK_AT = {"both": [{"layers": 2, "width": 64, "vocabulary": 512, "rows": 2, "length": 64}]}

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
+from tests.benchmarks.bounds import bound, ceiling
 from tests.benchmarks.case import Case, Point, Variant, Workload
 
 
@@ -62,6 +63,12 @@ def product(rows: int, inner: int, columns: int, dtype: torch.dtype, device: tor
         mix="read",
         wrong=WRONG | {"a tenth of the sum left out": lambda right: {"output": a[:, inner // 10 :] @ b[inner // 10 :]}},
     )
+
+
+@bound("", matrix=ceiling("bfloat16", "burst"), read=ceiling("read"))
+def ridge_of_weights(matrix: float, read: float) -> float:
+    """The rows from which on a layer of bf16 weights, each two bytes and two operations a row, is bound by compute."""
+    return matrix / read
 
 
 CHECK_AT = {"forward": [{"elements": 4096}, {"rows": 8, "inner": 1024, "columns": 1024}]}
