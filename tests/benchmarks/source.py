@@ -80,11 +80,6 @@ def points(path: Path) -> dict[str, str]:
     return _stated(path, POINTS)
 
 
-def case_file(root: Path, name: str) -> Path:
-    """Where the case of that name is, or would be."""
-    return root / "tests" / "benchmarks" / f"{name.replace('-', '_')}.py"
-
-
 def bounds(path: Path) -> dict[str, ast.FunctionDef]:
     """The functions of a case file that have the decorator `bound`, by name; empty if there is no such file."""
     return _bounds(ast.parse(path.read_text(encoding="utf-8"))) if path.is_file() else {}

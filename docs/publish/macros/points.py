@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from docs.publish.errors import PublishError, unknown
+from docs.publish.place import case_file
 from docs.publish.records.measured import Coordinates
 from tests.benchmarks import source
 from tests.benchmarks.runner import discover
@@ -59,7 +60,7 @@ def of_case(root: Path, case: str) -> Mapping[str, Coordinates]:
     Raises:
         PublishError: there is no such case, or it says of a point something else than direction, shape, dtype and mode.
     """
-    path = source.case_file(root, case)
+    path = case_file(root, case)
     if not path.is_file():
         raise unknown("case", case, discover(root))
     return _read(path)
