@@ -66,7 +66,6 @@ UNCONVERTED: set[str] = {
     "patterns/normalization.md",
     "patterns/softmax-and-loss.md",
     "patterns/transformer-block.md",
-    "reference/questions.md",
     "validation/assistant.md",
 }
 
