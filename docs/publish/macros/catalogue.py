@@ -380,6 +380,10 @@ class Macros:
         """The panel that offers kernels/<name>.py to copy."""
         return self._page.put_markdown(kernel_files.panel(name, self._page.place, self._root))
 
+    def section_lines(self, name: str, section: str) -> str:
+        """How many lines a section of kernels/<name>.py has, by its mark in the file."""
+        return str(kernel_files.section_lines(name, section, self._root))
+
     def snippet_file(self, path: str) -> str:
         """The panel that offers a file of snippets/ to copy, with all that it uses of others."""
         return self._page.put_markdown(kernel_files.snippet(path, self._page.place, self._root))
