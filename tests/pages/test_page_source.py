@@ -18,19 +18,6 @@ LONGEST, SHARE = 70, 0.15
 MACRO = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.S)
 # Pages that are not yet written so. The list only shrinks.
 UNCONVERTED: set[str] = {
-    "compiler/ahead-of-time.md",
-    "compiler/compile-time.md",
-    "compiler/custom-kernels.md",
-    "compiler/debugging.md",
-    "compiler/fusion.md",
-    "compiler/graph-breaks.md",
-    "compiler/inductor-code.md",
-    "compiler/reading-the-output.md",
-    "compiler/recompilation.md",
-    "compiler/torchscript.md",
-    "compiler/training.md",
-    "compiler/what-compile-does.md",
-    "index.md",
     "kernels/add-rms-norm-internals.md",
     "kernels/add-rms-norm.md",
     "kernels/cross-entropy-internals.md",
@@ -50,8 +37,6 @@ UNCONVERTED: set[str] = {
     "kernels/softmax.md",
     "kernels/swiglu-internals.md",
     "kernels/swiglu.md",
-    "learning/advanced.md",
-    "learning/beginner.md",
     "patterns/activations.md",
     "patterns/attention-choose.md",
     "patterns/attention-padding.md",

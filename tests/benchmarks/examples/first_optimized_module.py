@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from snippets.examples.first_optimized_module_draft import FEATURES, STEPS, TASKS, Draft, make_draft
 from snippets.examples.first_optimized_module_solutions import Better, ship
 from tests.benchmarks import wrong
-from tests.benchmarks.bounds import bound
+from tests.benchmarks.bounds import bound, captured
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
 
@@ -106,6 +106,12 @@ WRONG = {
 def operations_of_loop(steps: float, each: float) -> float:
     """The operations that the loop runs in its steps."""
     return steps * each
+
+
+@bound("%", steps=64, each=4, operations=captured("operations", "draft"))
+def part_in_loop(steps: float, each: float, operations: float) -> float:
+    """The share of the draft's operations that are in its Python loop."""
+    return steps * each / operations
 
 
 CHECK_AT = {

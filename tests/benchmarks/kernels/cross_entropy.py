@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from math import ceil
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from kernels import cross_entropy as kernel
 from snippets.validation.timing import Call
 from tests.benchmarks import blocks, sides, wrong
+from tests.benchmarks.bounds import bound
 from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 
 # vocabularies of Llama 2, GPT-2 (16 does not divide it), Llama 3 and Gemma, and a short row
@@ -182,6 +184,12 @@ def head(point: Point, device: torch.device, dtype: torch.dtype) -> Workload:
     hidden = torch.randn(batch, tokens, width, device=device).to(dtype)
     target = torch.randint(0, vocabulary, (batch * tokens,), device=device)
     return blocks.module_workload(point, plain, ours, hidden, target, wrong=mutants)
+
+
+@bound("", words=128256)
+def tokens_past_32_bits(words: float) -> float:
+    """The number of tokens from which on a signed offset of 32 bits cannot reach all logits."""
+    return ceil(2**31 / words)
 
 
 CHECK_AT = {

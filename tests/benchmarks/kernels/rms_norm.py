@@ -8,6 +8,7 @@ from torch import Tensor
 
 from kernels import rms_norm as kernel
 from tests.benchmarks import blocks, sides, wrong
+from tests.benchmarks.bounds import bound, ceiling
 from tests.benchmarks.case import Case, Point, Workload
 
 EPS = 1e-6
@@ -92,6 +93,12 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
         "weight left out": lambda x, weight: eager(x, 1 + 0 * weight),
     }
     return functions | ({} if direction == "forward" else {"gradient without its second term": constant_scale})
+
+
+@bound("us", rows=32768, columns=4096, width=2, copy=ceiling("copy", case="kernels/rms-norm"))
+def read_and_written(rows: float, columns: float, width: float, copy: float) -> float:
+    """What the norm takes at least: each value is read once and written once."""
+    return 2 * rows * columns * width / copy
 
 
 CHECK_AT = {

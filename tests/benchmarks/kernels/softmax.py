@@ -8,6 +8,7 @@ from torch import Tensor
 
 from kernels import softmax as kernel
 from tests.benchmarks import blocks, sides, wrong
+from tests.benchmarks.bounds import bound
 from tests.benchmarks.case import Case, Point, Workload
 
 LARGE = sides.shapes((131072, 1024), (32768, 4096), (8192, 16384), (4096, 32768), (1024, 131072), (16384, 9000))
@@ -86,6 +87,12 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
         "zero where it is less than the mean": zero_where_small,
     }
     return functions | ({} if direction == "forward" else {"gradient without its second term": constant_sum})
+
+
+@bound("", columns=131072, warps=16, threads=32)
+def held_by_a_thread(columns: float, warps: float, threads: float) -> float:
+    """How many numbers of a row each thread holds, if one program holds the row."""
+    return columns / (warps * threads)
 
 
 CHECK_AT = {

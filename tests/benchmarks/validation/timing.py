@@ -140,6 +140,12 @@ def small_copied(elements: float, width: float, copy: float) -> float:
     return 2 * elements * width / copy
 
 
+@bound("TB/s", numbers=134217728, width=4, time=gpu("host-clock", "large"))
+def claimed_bandwidth(numbers: float, width: float, time: float) -> float:
+    """The bandwidth that the memory would have, if the host's clock showed the time of the kernel."""
+    return 2 * numbers * width / time
+
+
 CHECK_AT = {
     "forward": [{"kernels": 1, "elements": 4096}, {"part": "random", "size": 256}, {"part": "zeros", "size": 256}]
 }
