@@ -1,6 +1,7 @@
 """LayerNorm, forward and backward: what each implementation makes of the memory's bandwidth."""
 
 from collections.abc import Iterator, Mapping
+from math import log2
 
 import torch
 import torch.nn.functional as F
