@@ -8,6 +8,16 @@ Sources: Ba, Kiros & Hinton, "Layer Normalization", 2016 (https://arxiv.org/abs/
 Welford, "Note on a Method for Calculating Corrected Sums of Squares and Products", Technometrics 4(3), 1962;
 Chan, Golub & LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979.
 
+What a copy needs, by the marks [start:...] and [end:...]. Calls that need a part that was deleted raise a NameError.
+
+    every copy               forward, launch, op, autograd, and what stands between the marks
+    rows of 1,025 to 2,048 columns, or more than 4,096
+                             tiles, forward-row; beyond 2^19 bits a row exchange; beyond 2^22, and on AMD's GPUs beyond
+                             2^19, statistics and forward-wide
+    a backward               backward, sums; for 8,193 to 16,384 columns tiles and backward-wide
+    refusing wrong input     what follows the last mark, and _refuse_transforms in autograd
+    torch.compile, export    op, and _differentiable and _Once in autograd
+
 Names: M rows (all leading dimensions together) of N columns. Row indices are int64: offsets pass 2^31. Triton makes
 accesses of 16 bytes only where it knows that every row begins at one, and of a size or a stride it asks just one thing,
 whether 16 divides it. Hence the UNIT: sizes and strides are counted in eights where 8 divides them all.

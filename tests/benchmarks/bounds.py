@@ -26,6 +26,6 @@ def _looked_up(*words: object, **named: object) -> None:
     """An input that only the site knows."""
 
 
-# The macros of docs/publish/macros/catalogue.py that give a number.
+# The macros of docs/publish/macros/catalogue/values.py that give a number.
 bandwidth = build = captured = ceiling = counted = datasheet = error = gain = gpu = launches = _looked_up
 machine = memory = number = peak = rate = share = wall = _looked_up

@@ -88,6 +88,43 @@ def shapes(*sizes: tuple[int, int]) -> list[dict[str, int]]:
     return [{"rows": rows, "columns": columns} for rows, columns in sizes]
 
 
+@dataclass(frozen=True)
+class Given:
+    """What all sides get at one point, and what their results are called.
+
+    Attributes:
+        direction: of the point.
+        inputs: the arguments that get a gradient, in order; `rest` are those that follow.
+        grads: incoming gradients; none forward.
+        names: of the results.
+    """
+
+    direction: str
+    inputs: tuple[Tensor, ...]
+    rest: tuple[Tensor, ...]
+    grads: tuple[Tensor, ...]
+    names: tuple[str, ...]
+
+    def call(self, function: Function, inputs: tuple, rest: tuple, grads: tuple) -> Call:
+        """What is timed of a function, on these tensors in place of those that are given."""
+        training = self.direction != "forward"
+        leaves = tuple(t.detach().requires_grad_(training) for t in inputs)
+        return {"forward": forward, "backward": backward, "both": both}[self.direction](function, leaves, rest, grads)
+
+    def named(self, returned: object) -> Results:
+        return dict(zip(self.names, tupled(returned), strict=True))  # type: ignore[arg-type]
+
+    def wrongly(self, function: Function) -> Callable[[Results], Results]:
+        """What the check must refuse, whatever the baseline gives."""
+        return lambda baseline: self.named(self.call(function, self.inputs, self.rest, self.grads)())
+
+    def exact_results(self, function: Function) -> Results:
+        """In float64."""
+        rest = tuple(t.double() if t.is_floating_point() else t for t in self.rest)
+        inputs, grads = (tuple(t.detach().double() for t in of) for of in (self.inputs, self.grads))
+        return self.named(self.call(function, inputs, rest, grads)())
+
+
 def workload(
     point: Point,
     kernel: ModuleType,
@@ -117,68 +154,55 @@ def workload(
         largest_summands: of results whose terms cancel.
         wrong: functions whose results the check must refuse, by what is wrong with them.
     """
-    training = point.direction != "forward"
     sides = {name: side if isinstance(side, Side) else Side(side) for name, side in functions.items()}
     eager = sides["eager"].find()
     sides["compile"] = Side(lambda: compiled(eager))
     sides["compile-max"] = Side(lambda: every_knob_at(point, eager))
-    if grads is None and training:
+    if grads is None and point.direction != "forward":
         with torch.no_grad():
             grads = tuple(torch.randn_like(y) for y in tupled(eager(*inputs.values(), *rest)))
-    step = {"forward": forward, "backward": backward, "both": both}[point.direction]
     of_inputs = tuple(f"{name}.grad" for name in inputs)
     names = {"forward": outputs, "backward": of_inputs, "both": (*outputs, *of_inputs)}[point.direction]
-    dtype = next(iter(inputs.values())).dtype
-
-    def named(returned: object) -> Results:
-        return dict(zip(names, tupled(returned), strict=True))  # type: ignore[arg-type]
-
-    def variant(name: str, side: Side) -> Variant:
-        in_place = point.direction in side.overwrites
-        taken: list[tuple[Tensor, Tensor]] = []  # what the call writes over, and what stood there
-
-        def build() -> Call:
-            function = side.find()
-            given = tuple(side.layout(t) for t in inputs.values())
-            incoming = tuple(side.layout(t).to(side.incoming or t.dtype) for t in grads or ())
-            if in_place:
-                kept = given + incoming
-                given, incoming = tuple(t.clone() for t in given), tuple(t.clone() for t in incoming)
-                taken[:] = zip(given + incoming, kept, strict=True)
-            leaves = tuple(t.detach().requires_grad_(training) for t in given)
-            return step(function, leaves, side.rest(*rest), incoming)
-
-        def refresh() -> None:
-            for t, was in taken:
-                t.data.copy_(was)  # .data: to autograd, what it saved for the backward was never touched
-
-        def results(returned: object) -> Results:
-            return {name: rounded(side.layout(t), dtype) for name, t in named(returned).items()}
-
-        of_ours = (lambda: binaries(kernel, build())) if name == "ours" else None
-        every_knob = name == "compile-max"
-        return Variant(build, results, of_ours, refresh=refresh if in_place else None, chooses_by_timing=every_knob)
-
-    def reference() -> Results:
-        exact = tuple(t.detach().double().requires_grad_(training) for t in inputs.values())
-        others = tuple(t.double() if t.is_floating_point() else t for t in rest)
-        return named(step(eager, exact, others, tuple(t.double() for t in grads or ()))())
-
-    def wrongly(function: Function) -> Callable[[Results], Results]:
-        leaves = tuple(t.detach().requires_grad_(training) for t in inputs.values())
-        return lambda baseline: named(step(function, leaves, rest, grads)())
-
+    given = Given(point.direction, tuple(inputs.values()), rest, grads or (), names)
     return Workload(
-        variants={name: variant(name, side) for name, side in sides.items()},
+        variants={name: variant(side, given, name, kernel) for name, side in sides.items()},
         baseline="eager",
-        reference=reference,
+        reference=lambda: given.exact_results(eager),
         bytes_read=bytes_read,
         bytes_written=bytes_written,
         flops=flops,
         mix=mix,
         largest_summands=largest_summands or {},
-        wrong={name: wrongly(function) for name, function in (wrong or {}).items()},
+        wrong={name: given.wrongly(function) for name, function in (wrong or {}).items()},
     )
+
+
+def variant(side: Side, given: Given, name: str, kernel: ModuleType) -> Variant:
+    """A side as the runner times it; of "ours" the binaries are recorded, too."""
+    in_place = given.direction in side.overwrites
+    taken: list[tuple[Tensor, Tensor]] = []  # what the call writes over, and what stood there
+
+    def build() -> Call:
+        function = side.find()
+        inputs = tuple(side.layout(t) for t in given.inputs)
+        incoming = tuple(side.layout(t).to(side.incoming or t.dtype) for t in given.grads)
+        if in_place:
+            kept = inputs + incoming
+            inputs, incoming = tuple(t.clone() for t in inputs), tuple(t.clone() for t in incoming)
+            taken[:] = zip(inputs + incoming, kept, strict=True)
+        return given.call(function, inputs, side.rest(*given.rest), incoming)
+
+    def refresh() -> None:
+        for t, was in taken:
+            t.data.copy_(was)  # .data: to autograd, what it saved for the backward was never touched
+
+    def results(returned: object) -> Results:
+        dtype = given.inputs[0].dtype
+        return {name: rounded(side.layout(t), dtype) for name, t in given.named(returned).items()}
+
+    of_ours = (lambda: binaries(kernel, build())) if name == "ours" else None
+    every_knob = name == "compile-max"
+    return Variant(build, results, of_ours, refresh=refresh if in_place else None, chooses_by_timing=every_knob)
 
 
 def rounded(t: Tensor, dtype: torch.dtype) -> Tensor:

@@ -31,7 +31,7 @@ MACHINE_CODE = MachineCode(
 )
 
 
-class TestCrossEntropy(Promises):
+class CrossEntropy(Promises):
     kernel = load("cross_entropy")
     name = "cross_entropy"
     inputs = ("x",)
@@ -140,7 +140,9 @@ class TestCrossEntropy(Promises):
             if facts["kernel"] != "_prepare_kernel":
                 assert "128" in facts["loads"], facts
 
-    # ---- as F.cross_entropy -----------------------------------------------------------------------------------------
+
+class Losses(CrossEntropy):
+    """The function is F.cross_entropy, with its options."""
 
     @pytest.mark.parametrize("reduction", REDUCTIONS)
     @pytest.mark.parametrize("smoothing", (0.0, 0.1, 1.0))
@@ -217,7 +219,9 @@ class TestCrossEntropy(Promises):
         x[:] = masked
         torch.testing.assert_close(self.function(x, target), self.plain(x, target))
 
-    # ---- the guess --------------------------------------------------------------------------------------------------
+
+class TestCrossEntropy(Losses):
+    """Beside these, the guess: the forward writes the gradient for the incoming one that it expects."""
 
     @pytest.mark.parametrize("reduction", ("mean", "none"))
     def test_the_guess_changes_no_bit(self, reduction, path, device):

@@ -1,6 +1,9 @@
 """kernels/layer_norm.py: the same function as F.layer_norm, wherever and however it is called."""
 
+import importlib.util
 import itertools
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -222,3 +225,40 @@ class TestLayerNorm(Promises):
     def test_wrong_input_is_named(self, x, weight, bias, error, message, device):
         with pytest.raises(error, match=message):
             self.function(placed(x, device), placed(weight, device), placed(bias, device))
+
+
+WIDE = ("exchange", "statistics", "forward-wide")
+COPIES = {  # by use: what is deleted, row lengths whose results or gradients stay, and one whose gradients do not
+    "short rows": (("tiles", "forward-row", *WIDE, "backward-wide"), (), (1024, 4096), 1025),
+    "rows of one part": (WIDE, (), (5000, 9000), 40000),
+    "no parts": (("exchange",), (), (1025,), 40000),
+    "no row of any length": (("statistics", "forward-wide"), (), (1025,), 300000),
+    "no row in tiles backward": (("backward-wide",), (9000,), (8192, 20000), 9000),
+    "inference": (("backward", "backward-wide", "sums"), (100, 5000), (), 100),
+}
+
+
+@pytest.mark.parametrize("deleted, results, gradients, fails", COPIES.values(), ids=COPIES)
+def test_what_a_copy_does_not_need_can_be_deleted(deleted, results, gradients, fails, device, tmp_path):
+    """As the file's docstring and the page say."""
+    text = Path(TestLayerNorm.kernel.__file__).read_text()
+    for name in deleted:
+        text, count = re.subn(rf"# --8<-- \[start:{name}\]\n.*?\[end:{name}\]\n", "", text, flags=re.DOTALL)
+        assert count == 1, name
+    name = f"part_{'_'.join(deleted)}".replace("-", "_")  # operators have names, and stay
+    (tmp_path / f"{name}.py").write_text(text)
+    spec = importlib.util.spec_from_file_location(name, tmp_path / f"{name}.py")
+    part = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(part)
+    whole = TestLayerNorm()
+
+    def step(kernel, columns):
+        return whole.run(kernel.layer_norm, whole.make((2, columns), torch.bfloat16, device))
+
+    for columns in results:
+        given = whole.make((2, columns), torch.bfloat16, device)
+        assert torch.equal(part.layer_norm(*given), whole.kernel.layer_norm(*given)), columns
+    for columns in gradients:
+        whole.assert_equal(step(part, columns), step(whole.kernel, columns))
+    with pytest.raises(Exception, match="is not defined"):  # Triton's compiler and interpreter wrap the NameError
+        step(part, fails)

@@ -45,7 +45,7 @@ def order_of(t):
     return tuple(sorted(range(3), key=lambda dim: -t.stride(dim)))
 
 
-class TestRope(Promises):
+class Rope(Promises):
     """What every kernel promises, of one head: its rows are the tokens, its columns the head dimension."""
 
     kernel = kernel
@@ -118,7 +118,9 @@ class TestRope(Promises):
             if torch.float16 not in (dtype, other):
                 assert {name: t.dtype for name, t in self.run(self.plain, arguments).items()} == expected
 
-    # ---- heads --------------------------------------------------------------------------------------------------
+
+class Heads(Rope):
+    """Any number of heads, tokens and tables."""
 
     @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
     @pytest.mark.parametrize("tables", (1, 3))
@@ -162,7 +164,9 @@ class TestRope(Promises):
             assert ours[name].shape == t.shape
             torch.testing.assert_close(ours[name], t)
 
-    # ---- layouts ------------------------------------------------------------------------------------------------
+
+class Places(Rope):
+    """Heads and tables may lie in memory as they like, and what comes back lies as what came."""
 
     @pytest.mark.parametrize("order", ORDERS, ids=str)
     def test_results_and_gradients_keep_the_layout(self, order, device):
@@ -244,7 +248,9 @@ class TestRope(Promises):
         for ours, expected in zip(self.kernel.rope(*many), self.kernel.rope(*few), strict=True):
             assert torch.equal(ours[:1], expected) and torch.equal(ours[-1:], expected)
 
-    # ---- autograd and compilers ---------------------------------------------------------------------------------
+
+class TestRope(Places, Heads):
+    """Beside these, what is of the public function alone: its gradients, compiled code and errors."""
 
     def test_one_result_that_nothing_uses(self, device):
         q, k, cos, sin = self.heads(device)

@@ -62,7 +62,7 @@ def independent(a, b, p=P):
     return abs(both - rate**2) < SIGMAS * math.sqrt(rate**2 * (1 - rate**2) / n)
 
 
-class TestSoftmaxDropout(Promises):
+class SoftmaxDropout(Promises):
     """Seeded alike before each call, ours has one mask, and with that mask PyTorch's softmax is the reference."""
 
     kernel = kernel
@@ -172,7 +172,9 @@ class TestSoftmaxDropout(Promises):
                 expected = torch.autograd.grad(with_masks(x, *kept), x)[0]
                 torch.testing.assert_close(torch.autograd.grad(loss, x)[0], expected, rtol=1e-4, atol=1e-4)
 
-    # ---- the function --------------------------------------------------------------------------------------------
+
+class Probabilities(SoftmaxDropout):
+    """The function is F.dropout of softmax, at any probability."""
 
     @pytest.mark.parametrize(
         "p", (0, 1e-9, 2**-17, 2**-16, 0.1, 0.5, 0.9, 1 - 2**-16, 1 - 2**-17, 0.999999, 1), ids=str
@@ -275,7 +277,9 @@ class TestSoftmaxDropout(Promises):
         with pytest.raises(error, match=message):
             kernel.softmax_dropout(x.to(device) if isinstance(x, torch.Tensor) else x)
 
-    # ---- the mask ------------------------------------------------------------------------------------------------
+
+class Masks(SoftmaxDropout):
+    """The mask is random: Philox, independent of rows, calls and neighbours."""
 
     def test_philox_gives_the_known_answers(self, device):
         """Those of Random123, kat_vectors, philox4x32 with 7 rounds."""
@@ -367,7 +371,9 @@ class TestSoftmaxDropout(Promises):
         )
         assert torch.equal(wide[:, :100], narrow)
 
-    # ---- the seed ------------------------------------------------------------------------------------------------
+
+class TestSoftmaxDropout(Masks, Probabilities):
+    """Beside these, the seed: who draws it, and when."""
 
     def test_checkpointing_meets_the_same_mask_twice(self, path, device):
         x = randn((6, path), torch.float32, device).requires_grad_()

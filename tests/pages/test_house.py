@@ -25,6 +25,7 @@ TOP = {
     "docs", "snippets", "kernels", "tests", "mkdocs.yml", "noxfile.py", "constraints.txt", "pyproject.toml",
     "README.md", "LICENSE", ".ci", ".github", ".gitignore",
 }  # fmt: skip
+OURS = "docs", "kernels", "snippets", "tests"
 EMBEDDABLE = "snippets", "kernels"  # the folders whose files pages embed
 CHECK = "snippets/environment.py"  # whether a snippet can run here; no page shows it
 TORCH = {"torch", "functorch", "triton"}  # functorch comes in torch's wheel
@@ -143,12 +144,7 @@ def test_a_page_with_numbers_has_its_case():
 def test_front_matter_says_what_is_read():
     """A word that nothing reads, such as one that is misspelt, has no effect, and nobody notices."""
     read = {"title", "description", "level", "template", "reading_time", "search"}  # by the theme and by hooks.py
-    read |= {
-        "case",
-        "typical",
-        "rows",
-        *(name for name in vars(Macros) if name[0] != "_"),
-    }  # by macros: docs/publish/macros/entries.py
+    read |= {"case", "typical", "rows", *(name for name in dir(Macros) if name[0] != "_")}  # by macros: macros/entries.py
     read |= {"listed"}  # by docs/publish/compiled/build.py
     read |= {"found_first", "found_in_three"}  # by tests/site/test_search.py
     unread = {page: unknown for page, said in pages.front_matters().items() if (unknown := said.keys() - read)}
@@ -203,3 +199,49 @@ def scripts() -> list[str]:
 def test_a_snippet_runs_as_a_script(module: str, script):
     done = script(module)
     assert done.returncode == 0, done.stderr
+
+
+# ---- rooms of the right size ----------------------------------------------------------------------------------------
+
+MOST_LINES = {ast.FunctionDef: 60, ast.AsyncFunctionDef: 60, ast.ClassDef: 250}  # without the docstring
+# Longer ones, with their lines. The list only shrinks.
+LARGE = {
+    "snippets/compiler/ahead_of_time.py:main": 76,
+    "snippets/compiler/debugging_late.py:main": 75,
+    "snippets/compiler/training.py:main": 68,
+    "tests/benchmarks/compiler/training.py:prepare": 75,
+    "tests/benchmarks/examples/llama.py:alone": 63,
+    "tests/benchmarks/examples/llama.py:steps": 93,
+    "tests/benchmarks/patterns/attention_padding.py:prepare": 72,
+    "tests/benchmarks/validation/memory.py:prepare": 82,
+}
+
+
+def large() -> dict[str, int]:
+    """The lines of functions and classes above the limit; device code, which splitting would change, is left out."""
+    files = [ROOT / "noxfile.py", *(path for folder in OURS for path in (ROOT / folder).rglob("*.py"))]
+    found = {}
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if type(node) in MOST_LINES and not any("triton.jit" in ast.unparse(each) for each in node.decorator_list):
+                lines = lines_of(node)
+                if lines > MOST_LINES[type(node)]:
+                    found[f"{path.relative_to(ROOT).as_posix()}:{node.name}"] = lines
+    return found
+
+
+def lines_of(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:
+    """From its first line to its last, but for the docstring: a manual may be as long as its reader needs."""
+    first = node.body[0]
+    said = first.end_lineno - first.lineno + 1 if ast.get_docstring(node) is not None else 0
+    return node.end_lineno - node.lineno + 1 - said
+
+
+def test_functions_and_classes_are_small():
+    grown = {name: lines for name, lines in large().items() if lines > LARGE.get(name, 0)}
+    assert not grown, f"expected at most 60 lines of a function and 250 of a class, got {grown}: split them by purpose"
+
+
+def test_the_list_of_large_ones_only_shrinks():
+    small = sorted(LARGE.keys() - large().keys())
+    assert not small, f"these are no longer large, or gone; delete them from LARGE: {small}"

@@ -217,6 +217,8 @@ MISUSE = [
     ('output(on="cpu")', "output of: expected nothing, since there is none; got 'kernels/add'"),
     ('output(on="cuda")', "on: expected one of gpu, cpu; got 'cuda'"),
     ('kernel_file("ad")', "kernel_file: expected one of add; got 'ad'; did you mean add?"),
+    ('section_lines("ad", "add")', "section_lines: expected one of add; got 'ad'; did you mean add?"),
+    ('section_lines("add", "ad")', "section_lines of add: expected one of add; got 'ad'; did you mean add?"),
     ('table(case="kernels/add", metric="tme")', "metric: expected one of time"),
     (
         'table(case="kernels/add", metric="time", direction="sideways")',
@@ -606,6 +608,10 @@ def test_a_source_is_a_link_at_the_commit_that_is_built(root: Path):
     assert text == f'Copy <a href="{place.source("kernels/add.py")}"><code>kernels/add.py</code></a> beside'
     with pytest.raises(PublishError, match=r"source: expected one of kernels/add\.py; got 'kernels/ad\.py'"):
         rendered('{{ source("kernels/ad.py") }}', root)
+
+
+def test_lines_of_a_section_are_counted(root: Path):
+    assert rendered('{{ section_lines("add", "add") }} lines', root)[0] == "2 lines"
 
 
 def test_a_site_shows_numbers_code_and_kernel_files(tmp_path: Path):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from docs.publish.errors import unknown
 from docs.publish.markdown import markers, scripts
+from docs.publish.markdown.elsewhere import lines_of
 from docs.publish.place import Place, cuda_files, kernel_files
 from snippets.environment import NEWEST, OLDEST
 from tests.benchmarks.source import ROOT
@@ -49,6 +50,22 @@ def snippet(path: str, place: Place, root: Path = ROOT) -> str:
     needs = TORCH if re.search(r"^\s*(import|from) torch\b", text, re.M) else "Python's standard library"
     shown = _panel(scripts.served(path), text, "MIT", f"{needs} and nothing else", place)
     return shown.replace("<div ", "<div data-search-exclude ", 1)  # its sections on the page are what is found
+
+
+def section_lines(name: str, section: str, root: Path = ROOT) -> int:
+    """How many lines a section of a kernel's Triton file has.
+
+    Raises:
+        PublishError: there is no such file or section.
+    """
+    files = kernel_files(root)
+    if name not in files:
+        raise unknown("section_lines", name, files)
+    lines = files[name].read_text(encoding="utf-8").splitlines()
+    sections = {marker["name"] for line in lines if (marker := markers.MARKER.match(line))}
+    if section not in sections:
+        raise unknown(f"section_lines of {name}", section, sections)
+    return len(lines_of(files[name], section))
 
 
 def _panel(served: str, text: str, licence: str, needs: str, place: Place) -> str:
