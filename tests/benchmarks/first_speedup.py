@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from snippets.first_speedup import VERSIONS, Better, FirstDraft, make, version
+from tests.benchmarks.bounds import bound, captured
 from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 
 SMALL = {"width": 512, "heads": 8, "batch": 4, "tokens": 128}
@@ -64,6 +65,14 @@ WRONG = {
     "norms 5% too large": lambda block: (block.norm1.mul_(1.05), block.norm2.mul_(1.05)),
     "activation 10% too large": lambda block: block.down.weight.mul_(1.1),
 }
+
+
+@bound("%", busy=captured("launching", "a kernel runs for", of="validation/diagnosis_programs"))
+def left_without_kernels(busy: float) -> float:
+    """The part of a step during which no kernel runs."""
+    return 1 - busy
+
+
 CHECK_AT = {"forward": [{"width": 256, "heads": 2, "batch": 1, "tokens": 64}]}
 LABELS = {
     "first-draft": {"label": "first draft", "role": "eager"},

@@ -144,7 +144,7 @@ def test_a_page_with_numbers_has_its_case():
 def test_front_matter_says_what_is_read():
     """A word that nothing reads, such as one that is misspelt, has no effect, and nobody notices."""
     read = {"title", "description", "level", "template", "reading_time", "search"}  # by the theme and by hooks.py
-    read |= {"case", "typical", "rows", *(name for name in dir(Macros) if name[0] != "_")}  # by macros: macros/entries.py
+    read |= {"case", "typical", "rows", *(name for name in dir(Macros) if name[0] != "_")}  # macros/entries.py
     read |= {"listed"}  # by docs/publish/compiled/build.py
     read |= {"found_first", "found_in_three"}  # by tests/site/test_search.py
     unread = {page: unknown for page, said in pages.front_matters().items() if (unknown := said.keys() - read)}

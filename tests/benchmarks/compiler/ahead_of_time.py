@@ -6,6 +6,7 @@ import functools
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from snippets.compiler.ahead_of_time import MOST, Served
 from snippets.compiler.compile_time import Size
 from tests.benchmarks import wrong
+from tests.benchmarks.bounds import bound, captured
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
 
@@ -108,6 +110,24 @@ def without_a_layer(model: Served) -> nn.Module:
 
 def wrongly(function: Callable, x: Tensor) -> Callable[[Results], Results]:
     return lambda baseline: {"output": call(function, x)()}
+
+
+@bound(
+    "",
+    package=captured("starts", "package, warm", which=5),
+    eager=captured("starts", "eager", which=5),
+    eager_call=captured("starts", "eager", which=6),
+    package_call=captured("starts", "package, warm", which=6),
+)
+def calls_for_a_package(package: float, eager: float, eager_call: float, package_call: float) -> float:
+    """How many calls make up for the slower start of a package, against eager code on a CPU."""
+    return ceil((package - eager) / (eager_call - package_call))
+
+
+@bound("us", eager_call=captured("starts", "eager", which=6), package_call=captured("starts", "package, warm", which=6))
+def saved_by_a_package(eager_call: float, package_call: float) -> float:
+    """How much shorter each call of the package is than eager code's."""
+    return eager_call - package_call
 
 
 CHECK_AT = {"forward": [{"batch": 2, "tokens": 16, "width": 64, "layers": 2}]}

@@ -9,6 +9,7 @@ from torch import Tensor
 from snippets.compiler.custom_kernels import EPS, WAYS, block, rms_cast, written_out
 from snippets.compiler.what_compile_does import nbytes
 from tests.benchmarks import wrong
+from tests.benchmarks.bounds import bound, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
 
@@ -104,6 +105,18 @@ def cut(y: Tensor) -> Tensor:
 def results(found: object) -> Results:
     assert isinstance(found, Tensor)
     return {"output": found.detach()}
+
+
+@bound("x", moved=7, needed=3)
+def moved_over_needed(moved: float, needed: float) -> float:
+    """How many times the bytes that are needed the three separate kernels move."""
+    return moved / needed
+
+
+@bound("x", ours=gpu("triton-op", "large block"), fused=gpu("compile", "large block"))
+def longer_by_the_kernel(ours: float, fused: float) -> float:
+    """The block's time with a Triton kernel for the norm, over its time with everything fused."""
+    return ours / fused
 
 
 CHECK_AT = {

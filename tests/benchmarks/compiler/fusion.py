@@ -27,6 +27,7 @@ from snippets.compiler.fusion import (
 )
 from snippets.compiler.what_compile_does import nbytes
 from tests.benchmarks import wrong
+from tests.benchmarks.bounds import bound, ceiling, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
 from tests.benchmarks.sides import compiled_with_every_knob
@@ -189,6 +190,71 @@ def results(returned: object) -> Results:
     return {f"output {n}" if n else "output": tensor.to(tensors[0].dtype) for n, tensor in enumerate(tensors)}
 
 
+@bound("x", moved=7, needed=3)
+def moved_over_needed(moved: float, needed: float) -> float:
+    """How many times the bytes that are needed are moved, where the norm is a kernel of its own."""
+    return moved / needed
+
+
+@bound("x", ours=gpu("ours", "scaled"), compiled=gpu("compile", "scaled"))
+def longer_by_the_norm(ours: float, compiled: float) -> float:
+    """The time with the norm as an opaque kernel, over the time of the fused one."""
+    return ours / compiled
+
+
+@bound(
+    "%", rows=16384, columns=4096, width=2, time=gpu("compile", "{at}"), triad=ceiling("triad", case="compiler/fusion")
+)
+def reached(rows: float, columns: float, width: float, time: float, triad: float) -> float:
+    """How near three tensors, in the time of this step, come to the bandwidth of two reads per write."""
+    return 3 * rows * columns * width / time / triad
+
+
+@bound(
+    "%",
+    rows=16384,
+    columns=4096,
+    width=2,
+    time=gpu("compile", "balanced"),
+    triad=ceiling("triad", case="compiler/fusion"),
+)
+def reached_with_six(rows: float, columns: float, width: float, time: float, triad: float) -> float:
+    """How near the six tensors that step 4 moves come to the bandwidth of two reads per write."""
+    return 6 * rows * columns * width / time / triad
+
+
+@bound(
+    "%", rows=16384, columns=4096, width=2, time=gpu("ours", "scaled"), triad=ceiling("triad", case="compiler/fusion")
+)
+def reached_with_seven(rows: float, columns: float, width: float, time: float, triad: float) -> float:
+    """How near the seven tensors that three kernels move come to the bandwidth of two reads per write."""
+    return 7 * rows * columns * width / time / triad
+
+
+@bound("%", needed=2, moved=3)
+def most_one_by_one(needed: float, moved: float) -> float:
+    """The share of the peak bandwidth that remains where each tensor is read twice, but counted once."""
+    return needed / moved
+
+
+@bound("x", together=gpu("compile", "16 tensors"), apart=gpu("apart", "16 tensors"))
+def lost_together(together: float, apart: float) -> float:
+    """The time of 16 tensors in one kernel, over their time one by one."""
+    return together / apart
+
+
+@bound("us", rows=16384, columns=4096, width=2, triad=ceiling("triad", case="compiler/fusion"))
+def least_unfused(rows: float, columns: float, width: float, triad: float) -> float:
+    """What gate and scaling take at least, where the norm between them is opaque: five tensors are moved."""
+    return 5 * rows * columns * width / triad
+
+
+@bound("us", rows=16384, columns=4096, width=2, triad=ceiling("triad", case="compiler/fusion"))
+def least_fused(rows: float, columns: float, width: float, triad: float) -> float:
+    """What the fused kernel takes at least: three tensors are moved."""
+    return 3 * rows * columns * width / triad
+
+
 CHECK_AT = {
     "forward": [
         {"part": "gated", "rows": 64, "columns": 1024},
@@ -213,8 +279,10 @@ POINTS = {  # as pages name them
     "normed": "forward normed 16384x4096 bfloat16 device",
     "scaled": "forward scaled 16384x4096 bfloat16 device",
     "balanced": "forward balanced 16384x4096 bfloat16 device",
+    "projected": "forward projected 16384x4096 bfloat16 device",
     "activated": "forward activated 16384x4096 bfloat16 device",
     "by head": "forward by_head 16384x4096 bfloat16 device",
+    "pooled": "forward pooled 16384x4096 bfloat16 device",
     "window of 8": "forward window 8x8192x8192 float32 device",
     "2 tensors": "forward together 2x65536x1024 bfloat16 device",
     "8 tensors": "forward together 8x65536x1024 bfloat16 device",

@@ -9,10 +9,31 @@ from torch import Tensor
 
 from snippets.compiler.graph_breaks import looped, model
 from tests.benchmarks import wrong
+from tests.benchmarks.bounds import bound, ceiling, wall
 from tests.benchmarks.case import Call, Case, Point, Variant, Workload
 from tests.benchmarks.own import own
 
 LAYERS = 4
+
+
+@bound("%", four=wall("four-breaks", "small"), whole=wall("compile", "small"))
+def added_by_a_break(four: float, whole: float) -> float:
+    """What one of the four breaks adds to a call, as a share of the call without breaks."""
+    return (four - whole) / 4 / whole
+
+
+@bound("us", layers=4, rows=16384, columns=2048, width=2, copy=ceiling("copy", case="compiler/graph-breaks"))
+def copying_at_breaks(layers: float, rows: float, columns: float, width: float, copy: float) -> float:
+    """What writing and reading each layer's activation at its break takes at the bandwidth of a copy."""
+    return layers * 2 * rows * columns * width / copy
+
+
+@bound("MB", layers=4, rows=16384, columns=2048, width=2)
+def kept_at_breaks(layers: float, rows: float, columns: float, width: float) -> float:
+    """The bytes of each layer's activation and output, which stay in memory until the last layer returns."""
+    return layers * 2 * rows * columns * width
+
+
 CHECK_AT = {"forward": [{"rows": 64, "width": 256}]}
 LABELS = {
     "one-break": {"label": "compile, one break", "short": "one break", "role": "rewrite"},

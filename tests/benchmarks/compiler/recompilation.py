@@ -9,7 +9,7 @@ from torch import Tensor
 
 from snippets.compiler.recompilation_diary import STRATEGIES, Weights, block, bucket, make_weights
 from tests.benchmarks import wrong
-from tests.benchmarks.bounds import bound, captured
+from tests.benchmarks.bounds import bound, captured, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
 
@@ -24,6 +24,24 @@ OTHER = 96  # a length that a graph for every length is first called with, so th
 def padding(padded: float, tokens: float) -> float:
     """How many more tokens are computed where lengths are padded to powers of two."""
     return padded / tokens - 1
+
+
+@bound("", calls=500, compiled=8, again=11)
+def run_eagerly(calls: float, compiled: float, again: float) -> float:
+    """How many of the 500 calls neither compile, nor reuse what was compiled."""
+    return calls - compiled - again
+
+
+@bound("x", padded=113440, asked=79556)
+def padded_over_asked(padded: float, asked: float) -> float:
+    """How many times the tokens of the diary are computed, where lengths are padded."""
+    return padded / asked
+
+
+@bound("x", marked=gpu("marked", "513 tokens"), static=gpu("compile", "513 tokens"))
+def marked_over_static(marked: float, static: float) -> float:
+    """The time of a graph for every length, over that of a graph for this length."""
+    return marked / static
 
 
 CHECK_AT = {"forward": [{"batch": 2, "length": 20, "width": 256}]}

@@ -21,6 +21,7 @@ from snippets.compiler.training import (
     whole,
     with_run,
 )
+from tests.benchmarks.bounds import bound, gpu, memory
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
 
@@ -231,6 +232,36 @@ def not_zeroed(step: Step) -> Step:
         return step(model, optimizer, batches)
 
     return called
+
+
+@bound("GB", plain=memory("compile", "step"), less=memory("{variant}", "step"))
+def freed(plain: float, less: float) -> float:
+    """How much lower the peak of the compiled step is with this choice."""
+    return plain - less
+
+
+@bound("ms", slow=gpu("{variant}", "step"), plain=gpu("compile", "step"))
+def added(slow: float, plain: float) -> float:
+    """How much longer the compiled step takes with this choice."""
+    return slow - plain
+
+
+@bound(
+    "MB",
+    plain=memory("compile", "step"),
+    less=memory("{variant}", "step"),
+    slow=gpu("{variant}", "step"),
+    fast=gpu("compile", "step"),
+)
+def freed_by_ms(plain: float, less: float, slow: float, fast: float) -> float:
+    """The memory that each millisecond added to the compiled step frees."""
+    return (plain - less) / (slow - fast) / 1000
+
+
+@bound("MB", layers=2, width=2048, vocabulary=8192)
+def copies_of_weights(layers: float, width: float, vocabulary: float) -> float:
+    """The bytes of the bf16 copies that autocast makes of the large model's matrices."""
+    return 2 * (16 * layers * width**2 + vocabulary * width)
 
 
 CHECK_AT = {"both": [{"layers": 1, "width": 128, "vocabulary": 256, "rows": 2, "length": 32}]}

@@ -3,12 +3,14 @@
 import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
+from math import ceil
 
 import torch
 from torch import Tensor
 
 from snippets.compiler.what_compile_does import unit_rows
 from tests.benchmarks import wrong
+from tests.benchmarks.bounds import bound, ceiling, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 
 
@@ -107,6 +109,55 @@ def in_float64(function: Callable[..., object], inputs: list[Tensor], upstream: 
     return results(call(function, exact, upstream.double(), step)())
 
 
+@bound("us", rows=65536, columns=1024, width=2, triad=ceiling("triad", case="compiler/what-compile-does"))
+def least(rows: float, columns: float, width: float, triad: float) -> float:
+    """What the function takes at least: two tensors read and one written."""
+    return 3 * rows * columns * width / triad
+
+
+@bound("x", moved=12, needed=3)
+def moved_over_needed(moved: float, needed: float) -> float:
+    """How many times the bytes that are needed eager code moves."""
+    return moved / needed
+
+
+@bound("TB/s", rows=65536, columns=1024, width=2, time=gpu("eager", "large"))
+def bandwidth_of_twelve(rows: float, columns: float, width: float, time: float) -> float:
+    """The bandwidth at which eager code moves its twelve tensors."""
+    return 12 * rows * columns * width / time
+
+
+@bound(
+    "%",
+    rows=65536,
+    columns=1024,
+    width=2,
+    time=gpu("eager", "large"),
+    copy=ceiling("copy", case="compiler/what-compile-does"),
+)
+def reached_by_twelve(rows: float, columns: float, width: float, time: float, copy: float) -> float:
+    """How near eager code's bandwidth comes to that of a copy."""
+    return 12 * rows * columns * width / time / copy
+
+
+@bound("us", eager=gpu("eager", "large"), compiled=gpu("compile", "large"))
+def saved_by_a_call(eager: float, compiled: float) -> float:
+    """How much less GPU time a call takes, compiled."""
+    return eager - compiled
+
+
+@bound("", eager=gpu("eager", "large"), compiled=gpu("compile", "large"))
+def calls_for_a_second(eager: float, compiled: float) -> float:
+    """How many calls earn back one second of compiling."""
+    return ceil(1 / (eager - compiled))
+
+
+@bound("us", rows=65536, columns=1024, width=4, triad=ceiling("triad", case="compiler/what-compile-does"))
+def least_in_fp32(rows: float, columns: float, width: float, triad: float) -> float:
+    """What two tensors read and one written take at least, in fp32."""
+    return 3 * rows * columns * width / triad
+
+
 CHECK_AT = {
     "forward both": [{"operations": 6, "rows": 64, "columns": 1024}],
     "forward": [{"operations": 1, "rows": 64, "columns": 1024}],
@@ -116,6 +167,8 @@ POINTS = {  # as pages name them
     "large step": "both 6x65536x1024 bfloat16 device",
     "wide": "forward 6x4096x16384 bfloat16 device",
     "small": "forward 6x64x1024 bfloat16 calls",
+    "1024 rows": "forward 6x1024x1024 bfloat16 calls",
+    "8192 rows": "forward 6x8192x1024 bfloat16 calls",
     "one operation": "forward 1x64x1024 bfloat16 calls",
 }
 CASE = Case(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from snippets.examples.first_optimized_module_draft import FEATURES, STEPS, TASKS, Draft, make_draft
 from snippets.examples.first_optimized_module_solutions import Better, ship
 from tests.benchmarks import wrong
+from tests.benchmarks.bounds import bound, captured
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
 
@@ -99,6 +100,14 @@ WRONG = {
     "forgets at half the speed": lambda draft: draft.memory.add_(0.7),
     "last task not written": lambda draft: (draft.heads[-1].weight.zero_(), draft.heads[-1].bias.zero_()),
 }
+
+
+@bound("%", steps=64, each=4, operations=captured("operations", "draft"))
+def part_in_loop(steps: float, each: float, operations: float) -> float:
+    """The share of the draft's operations that are in its Python loop."""
+    return steps * each / operations
+
+
 CHECK_AT = {
     "forward": [
         {"batch": 64, "steps": 64, "width": 64},

@@ -7,6 +7,7 @@ import torch
 
 from snippets.validation.timing import Call, Timing
 from snippets.validation.timing_mistakes import event_pair, host_clock, mean_of_ten, negate, one_by_one, warm_cache
+from tests.benchmarks.bounds import bound, gpu
 from tests.benchmarks.case import Case, Point, Variant, Workload
 
 LARGE = {"kernels": 1, "elements": 2**27}
@@ -89,6 +90,12 @@ def product(size: int, random: bool, device: torch.device) -> Workload:
         flops=2 * size**3,
         wrong=WRONG,
     )
+
+
+@bound("TB/s", numbers=134217728, width=4, time=gpu("host-clock", "large"))
+def claimed_bandwidth(numbers: float, width: float, time: float) -> float:
+    """The bandwidth that the memory would have, if the host's clock showed the time of the kernel."""
+    return 2 * numbers * width / time
 
 
 CHECK_AT = {
