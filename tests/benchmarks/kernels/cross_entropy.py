@@ -12,11 +12,7 @@ from torch import Tensor, nn
 from kernels import cross_entropy as kernel
 from snippets.validation.timing import Call
 from tests.benchmarks import blocks, sides, wrong
-<<<<<<< HEAD
 from tests.benchmarks.bounds import bound, ceiling, datasheet
-=======
-from tests.benchmarks.bounds import bound
->>>>>>> main
 from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 
 # vocabularies of Llama 2, GPT-2 (16 does not divide it), Llama 3 and Gemma, and a short row
@@ -190,7 +186,6 @@ def head(point: Point, device: torch.device, dtype: torch.dtype) -> Workload:
     return blocks.module_workload(point, plain, ours, hidden, target, wrong=mutants)
 
 
-<<<<<<< HEAD
 @bound("GB", rows=8192, columns=128256, width=2)
 def logits_bytes(rows: float, columns: float, width: float) -> float:
     """The logits of a batch with a vocabulary of 128256."""
@@ -235,12 +230,12 @@ def exponentials_take(
 ) -> float:
     """The exponentials of both looks, and one for each group, at the datasheet's rate."""
     return rows * columns * (2 + 1 / group) / (flops / 2 * exponentials / lanes)
-=======
+
+
 @bound("", words=128256)
 def tokens_past_32_bits(words: float) -> float:
     """The number of tokens from which on a signed offset of 32 bits cannot reach all logits."""
     return ceil(2**31 / words)
->>>>>>> main
 
 
 CHECK_AT = {

@@ -8,11 +8,7 @@ from torch import Tensor
 
 from kernels import rms_norm as kernel
 from tests.benchmarks import blocks, sides, wrong
-<<<<<<< HEAD
 from tests.benchmarks.bounds import bound, ceiling, datasheet, machine
-=======
-from tests.benchmarks.bounds import bound, ceiling
->>>>>>> main
 from tests.benchmarks.case import Case, Point, Workload
 
 EPS = 1e-6
@@ -99,7 +95,6 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
     return functions | ({} if direction == "forward" else {"gradient without its second term": constant_scale})
 
 
-<<<<<<< HEAD
 @bound("MB", rows=32768, columns=4096, width=2)
 def forward_bytes(rows: float, columns: float, width: float) -> float:
     """What the forward reads and writes, each number once."""
@@ -172,14 +167,12 @@ def our_shares_bytes(programs: float, columns: float, width: float) -> float:
     return programs * columns * width
 
 
-=======
 @bound("us", rows=32768, columns=4096, width=2, copy=ceiling("copy", case="kernels/rms-norm"))
 def read_and_written(rows: float, columns: float, width: float, copy: float) -> float:
     """What the norm takes at least: each value is read once and written once."""
     return 2 * rows * columns * width / copy
 
 
->>>>>>> main
 CHECK_AT = {
     "forward backward both": [{"rows": 64, "columns": 1024}],
     "forward both": [{"batch": 1, "tokens": 64, "width": 256}],

@@ -8,11 +8,7 @@ from torch import Tensor
 
 from kernels import softmax as kernel
 from tests.benchmarks import blocks, sides, wrong
-<<<<<<< HEAD
 from tests.benchmarks.bounds import bound, ceiling, datasheet
-=======
-from tests.benchmarks.bounds import bound
->>>>>>> main
 from tests.benchmarks.case import Case, Point, Workload
 
 LARGE = sides.shapes((131072, 1024), (32768, 4096), (8192, 16384), (4096, 32768), (1024, 131072), (16384, 9000))
@@ -93,7 +89,6 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
     return functions | ({} if direction == "forward" else {"gradient without its second term": constant_sum})
 
 
-<<<<<<< HEAD
 @bound("us", rows=1024, columns=131072, width=2, copy=ceiling("copy", case="kernels/softmax"))
 def scaling_at_least(rows: float, columns: float, width: float, copy: float) -> float:
     """What one more operation on the logits takes at the rate of a copy."""
@@ -141,12 +136,12 @@ def exponentials_take(rows: float, columns: float, flops: float, lanes: float, e
 def numbers_of_a_thread(columns: float, threads: float) -> float:
     """One row, spread over the threads of a program."""
     return columns / threads
-=======
+
+
 @bound("", columns=131072, warps=16, threads=32)
 def held_by_a_thread(columns: float, warps: float, threads: float) -> float:
     """How many numbers of a row each thread holds, if one program holds the row."""
     return columns / (warps * threads)
->>>>>>> main
 
 
 CHECK_AT = {
