@@ -8,6 +8,7 @@ from torch import Tensor
 
 from kernels import add_rms_norm as kernel
 from tests.benchmarks import blocks, sides, wrong
+from tests.benchmarks.bounds import bound, ceiling, datasheet
 from tests.benchmarks.case import Case, Point, Workload
 
 EPS = 1e-6
@@ -108,6 +109,42 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
         "gradient of the new residual dropped": second_gradient_dropped,
     }
     return functions | ({} if direction == "forward" else only_backward)
+
+
+@bound("%", fused=4)
+def saved(fused: float, apart: float) -> float:
+    """What fusing saves of the traffic: four passes instead of those of two operations."""
+    return 1 - fused / apart
+
+
+@bound("MB", rows=32768, columns=4096, width=2)
+def pass_bytes(rows: float, columns: float, width: float) -> float:
+    """One pass over a tensor."""
+    return rows * columns * width
+
+
+@bound("us", rows=32768, columns=4096, width=2, copy=ceiling("copy", case="kernels/add-rms-norm"))
+def forward_at_least(rows: float, columns: float, width: float, copy: float) -> float:
+    """Four passes at the rate of a copy."""
+    return 4 * rows * columns * width / copy
+
+
+@bound("us", rows=32768, columns=4096, width=2, triad=ceiling("triad", case="kernels/add-rms-norm"))
+def backward_at_least(rows: float, columns: float, width: float, triad: float) -> float:
+    """Four passes at the rate of two reads per write."""
+    return 4 * rows * columns * width / triad
+
+
+@bound("%", fused=4, apart=6)
+def most_if_read_twice(fused: float, apart: float) -> float:
+    """Of the ceiling, what a backward of six passes can reach where four are needed."""
+    return fused / apart
+
+
+@bound("%", columns=32768, registers=datasheet("NVIDIA H200", "registers"))
+def registers_for_dweight(columns: float, registers: float) -> float:
+    """Of a multiprocessor's registers, those that one row's share of dweight takes."""
+    return columns / registers
 
 
 CHECK_AT = {

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from kernels import cross_entropy as kernel
 from snippets.validation.timing import Call
 from tests.benchmarks import blocks, sides, wrong
-from tests.benchmarks.bounds import bound
+from tests.benchmarks.bounds import bound, ceiling, datasheet
 from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 
 # vocabularies of Llama 2, GPT-2 (16 does not divide it), Llama 3 and Gemma, and a short row
@@ -184,6 +184,52 @@ def head(point: Point, device: torch.device, dtype: torch.dtype) -> Workload:
     hidden = torch.randn(batch, tokens, width, device=device).to(dtype)
     target = torch.randint(0, vocabulary, (batch * tokens,), device=device)
     return blocks.module_workload(point, plain, ours, hidden, target, wrong=mutants)
+
+
+@bound("GB", rows=8192, columns=128256, width=2)
+def logits_bytes(rows: float, columns: float, width: float) -> float:
+    """The logits of a batch with a vocabulary of 128256."""
+    return rows * columns * width
+
+
+@bound("MB", rows=8192, columns=32000, width=2)
+def step_bytes(rows: float, columns: float, width: float) -> float:
+    """A step that reads the logits once and writes their gradient once."""
+    return 2 * rows * columns * width
+
+
+@bound("us", rows=8192, columns=32000, width=2, copy=ceiling("copy", case="kernels/cross-entropy"))
+def step_at_least(rows: float, columns: float, width: float, copy: float) -> float:
+    """Two passes over the logits at the rate of a copy."""
+    return 2 * rows * columns * width / copy
+
+
+@bound("us", rows=8192, columns=32000, width=2, copy=ceiling("copy", case="kernels/cross-entropy"))
+def three_passes(rows: float, columns: float, width: float, copy: float) -> float:
+    """Three passes over the logits at the rate of a copy."""
+    return 3 * rows * columns * width / copy
+
+
+@bound("us", rows=4096, columns=262144, width=2, copy=ceiling("copy", case="kernels/cross-entropy"))
+def three_passes_widest(rows: float, columns: float, width: float, copy: float) -> float:
+    """Three passes over the widest logits at the rate of a copy."""
+    return 3 * rows * columns * width / copy
+
+
+@bound(
+    "us",
+    rows=8192,
+    columns=32000,
+    group=8,
+    flops=datasheet("NVIDIA H200", "float32"),
+    lanes=datasheet("NVIDIA H200", "lanes"),
+    exponentials=datasheet("NVIDIA H200", "exponentials"),
+)
+def exponentials_take(
+    rows: float, columns: float, group: float, flops: float, lanes: float, exponentials: float
+) -> float:
+    """The exponentials of both looks, and one for each group, at the datasheet's rate."""
+    return rows * columns * (2 + 1 / group) / (flops / 2 * exponentials / lanes)
 
 
 @bound("", words=128256)

@@ -10,6 +10,7 @@ from torch import Tensor
 from kernels import softmax as kernel
 from snippets.kernels import first_kernel as stages
 from tests.benchmarks import sides, wrong
+from tests.benchmarks.bounds import bound, ceiling
 from tests.benchmarks.case import Case, Point, Workload
 
 OTHERS = ("eager", "compile", "ours")
@@ -109,6 +110,18 @@ def wrong_functions(both: bool) -> Mapping[str, sides.Function]:
         "no strides": without_strides,
     }
     return functions | ({"a gradient without its sum": without_sum} if both else {})
+
+
+@bound("MB", rows=32768, columns=4096, width=2)
+def forward_bytes(rows: float, columns: float, width: float) -> float:
+    """What the forward reads and writes, each number once."""
+    return 2 * rows * columns * width
+
+
+@bound("us", rows=32768, columns=4096, width=2, copy=ceiling("copy", case="kernels/first-kernel"))
+def forward_at_least(rows: float, columns: float, width: float, copy: float) -> float:
+    """What the forward takes where all its traffic runs at the rate of a copy."""
+    return 2 * rows * columns * width / copy
 
 
 CHECK_AT = {"forward both": [{"rows": 64, "columns": 1024}], "forward": [{"rows": 64, "columns": 1024, "apart": 2048}]}

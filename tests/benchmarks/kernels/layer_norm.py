@@ -1,6 +1,7 @@
 """LayerNorm, forward and backward: what each implementation makes of the memory's bandwidth."""
 
 from collections.abc import Iterator, Mapping
+from math import log2
 
 import torch
 import torch.nn.functional as F
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from kernels import layer_norm as kernel
 from tests.benchmarks import blocks, sides, wrong
+from tests.benchmarks.bounds import bound, ceiling, datasheet
 from tests.benchmarks.case import Case, Point, Workload
 
 EPS = 1e-5
@@ -84,6 +86,78 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
         "mean not subtracted": lambda x, weight, bias: F.rms_norm(x, x.shape[-1:], weight, EPS) + bias,
     }
     return functions | ({} if direction == "forward" else {"gradient without the means": constant_statistics})
+
+
+@bound("")
+def shares(columns: float, threads: float) -> float:
+    """Registers of a thread for its shares of dweight and dbias."""
+    return 2 * columns / threads
+
+
+@bound("", registers=datasheet("NVIDIA H200", "registers"))
+def registers_of_a_thread(registers: float, threads: float) -> float:
+    """Registers that each thread can have where one program fills a multiprocessor."""
+    return registers / threads
+
+
+@bound("MB", rows=32768, columns=4096, width=2)
+def forward_bytes(rows: float, columns: float, width: float) -> float:
+    """What the forward reads and writes, each number once."""
+    return 2 * rows * columns * width
+
+
+@bound("us", rows=32768, columns=4096, width=2, copy=ceiling("copy", case="kernels/layer-norm"))
+def forward_at_least(rows: float, columns: float, width: float, copy: float) -> float:
+    """What the forward takes where all its traffic runs at the rate of a copy."""
+    return 2 * rows * columns * width / copy
+
+
+@bound("MB", rows=32768, columns=4096, width=2)
+def backward_bytes(rows: float, columns: float, width: float) -> float:
+    """What the backward reads and writes, each number once."""
+    return 3 * rows * columns * width
+
+
+@bound("us", rows=32768, columns=4096, width=2, triad=ceiling("triad", case="kernels/layer-norm"))
+def backward_at_least(rows: float, columns: float, width: float, triad: float) -> float:
+    """What the backward takes where all its traffic runs at the rate of two reads per write."""
+    return 3 * rows * columns * width / triad
+
+
+@bound("", mean=10000, bits=24)
+def rounding_of_a_square(mean: float, bits: float) -> float:
+    """What rounding the square of a number near the mean can change."""
+    return mean**2 / 2**bits
+
+
+@bound("", columns=524288, tile=8192)
+def bits_lost(columns: float, tile: float) -> float:
+    """How many bits of a sum of squares can be lost to cancellation, at most."""
+    return log2(2 * (1 + columns / tile))
+
+
+@bound("", cache=datasheet("NVIDIA H200", "cache of a multiprocessor"), columns=8192, width=2)
+def pairs_in_l1(cache: float, columns: float, width: float) -> float:
+    """For how many parts of a row weight and bias fit into an L1 cache."""
+    return cache / (columns * width * 2)
+
+
+@bound("", columns=131072, part=8192)
+def parts_of_a_row(columns: float, part: float) -> float:
+    """Into how many parts the widest row is cut."""
+    return columns / part
+
+
+@bound("us", rows=4096, columns=32768, width=2, triad=ceiling("triad", case="kernels/layer-norm"))
+def five_passes(rows: float, columns: float, width: float, triad: float) -> float:
+    """Five passes at the rate of two reads per write."""
+    return 5 * rows * columns * width / triad
+
+
+@bound("%", passes=5)
+def most_if_read_twice(passes: float) -> float:
+    """Of the ceiling, what five passes can reach where three are needed."""
+    return 3 / passes
 
 
 CHECK_AT = {

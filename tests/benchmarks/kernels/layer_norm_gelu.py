@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from kernels import layer_norm_gelu as kernel
 from tests.benchmarks import blocks, sides, wrong
+from tests.benchmarks.bounds import bound, ceiling, counted, datasheet
 from tests.benchmarks.case import Case, Point, Workload
 
 EPS = 1e-5
@@ -105,6 +106,74 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
         "SiLU for GELU": lambda x, weight, bias: F.silu(F.layer_norm(x, x.shape[-1:], weight, bias, EPS)),
     }
     return functions | ({} if direction == "forward" else {"gradient without the means": constant_statistics})
+
+
+@bound("MB", rows=32768, columns=4096, width=2)
+def forward_bytes(rows: float, columns: float, width: float) -> float:
+    """What the forward reads and writes, each number once."""
+    return 2 * rows * columns * width
+
+
+@bound("MB", rows=32768, columns=4096, width=2)
+def backward_bytes(rows: float, columns: float, width: float) -> float:
+    """What the backward reads and writes, each number once."""
+    return 3 * rows * columns * width
+
+
+@bound("us", rows=32768, columns=4096, width=2, copy=ceiling("copy", case="kernels/layer-norm-gelu"))
+def forward_at_least(rows: float, columns: float, width: float, copy: float) -> float:
+    """What the forward takes where all its traffic runs at the rate of a copy."""
+    return 2 * rows * columns * width / copy
+
+
+@bound("us", rows=32768, columns=4096, width=2, triad=ceiling("triad", case="kernels/layer-norm-gelu"))
+def backward_at_least(rows: float, columns: float, width: float, triad: float) -> float:
+    """What the backward takes where all its traffic runs at the rate of two reads per write."""
+    return 3 * rows * columns * width / triad
+
+
+@bound("", flops=datasheet("NVIDIA H200", "float32"), copy=ceiling("copy", case="kernels/layer-norm-gelu"), bytes=4)
+def instruction_budget(flops: float, copy: float, bytes: float) -> float:
+    """Instructions that can be issued while a copy moves one element."""
+    return flops / 2 / (copy / bytes)
+
+
+@bound("MB", rows=32768, columns=4096, width=2)
+def bytes_if_stored(rows: float, columns: float, width: float) -> float:
+    """Seven passes: the forward writes z and the backward reads it."""
+    return 7 * rows * columns * width
+
+
+@bound("MB", rows=32768, columns=4096, width=2)
+def bytes_if_computed_again(rows: float, columns: float, width: float) -> float:
+    """Five passes: the backward computes z again."""
+    return 5 * rows * columns * width
+
+
+@bound("KB", columns=16384, bytes=4)
+def column_sums_bytes(columns: float, bytes: float) -> float:
+    """Two column sums of one program, in fp32."""
+    return 2 * columns * bytes
+
+
+@bound("KB", registers=datasheet("NVIDIA H200", "registers"), bytes=4)
+def registers_bytes(registers: float, bytes: float) -> float:
+    """All registers of a multiprocessor."""
+    return registers * bytes
+
+
+@bound(
+    "", instructions=counted("layer_norm_gelu", "forward-32768x4096", "_forward_kernel", "instructions"), elements=64
+)
+def instructions_of_an_element(instructions: float, elements: float) -> float:
+    """Instructions in the forward's machine code for each element of a thread."""
+    return instructions / elements
+
+
+@bound("", rows=2, columns=4096, threads=128)
+def elements_of_a_thread(rows: float, columns: float, threads: float) -> float:
+    """Two rows, spread over the threads of a program."""
+    return rows * columns / threads
 
 
 CHECK_AT = {

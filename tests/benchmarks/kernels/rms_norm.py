@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kernels import rms_norm as kernel
 from tests.benchmarks import blocks, sides, wrong
-from tests.benchmarks.bounds import bound, ceiling
+from tests.benchmarks.bounds import bound, ceiling, datasheet, machine
 from tests.benchmarks.case import Case, Point, Workload
 
 EPS = 1e-6
@@ -93,6 +93,78 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
         "weight left out": lambda x, weight: eager(x, 1 + 0 * weight),
     }
     return functions | ({} if direction == "forward" else {"gradient without its second term": constant_scale})
+
+
+@bound("MB", rows=32768, columns=4096, width=2)
+def forward_bytes(rows: float, columns: float, width: float) -> float:
+    """What the forward reads and writes, each number once."""
+    return 2 * rows * columns * width
+
+
+@bound("us", rows=32768, columns=4096, width=2, copy=ceiling("copy", case="kernels/rms-norm"))
+def forward_at_least(rows: float, columns: float, width: float, copy: float) -> float:
+    """What the forward takes where all its traffic runs at the rate of a copy."""
+    return 2 * rows * columns * width / copy
+
+
+@bound("MB", rows=32768, columns=4096, width=2)
+def backward_bytes(rows: float, columns: float, width: float) -> float:
+    """What the backward reads and writes, each number once."""
+    return 3 * rows * columns * width
+
+
+@bound("us", rows=32768, columns=4096, width=2, triad=ceiling("triad", case="kernels/rms-norm"))
+def backward_at_least(rows: float, columns: float, width: float, triad: float) -> float:
+    """What the backward takes where all its traffic runs at the rate of two reads per write."""
+    return 3 * rows * columns * width / triad
+
+
+@bound("FLOP/byte", width=2)
+def backward_intensity(width: float) -> float:
+    """Ten operations an element, over two reads and a write."""
+    return 10 / (3 * width)
+
+
+@bound("FLOP/byte", flops=datasheet("NVIDIA H200", "float32"), memory=datasheet("NVIDIA H200", "bandwidth"))
+def ridge_point(flops: float, memory: float) -> float:
+    """Where the plain fp32 units would be as busy as the memory."""
+    return flops / memory
+
+
+@bound("us", rows=4096, columns=32768, width=2, triad=ceiling("triad", case="kernels/rms-norm"))
+def five_passes(rows: float, columns: float, width: float, triad: float) -> float:
+    """Five passes at the rate of two reads per write."""
+    return 5 * rows * columns * width / triad
+
+
+@bound("", columns=4096, threads=128)
+def registers_for_x(columns: float, threads: float) -> float:
+    """Registers of a thread that its part of a row takes in fp32."""
+    return columns / threads
+
+
+@bound("KB", columns=131072, width=2)
+def widest_row_bytes(columns: float, width: float) -> float:
+    """One row of 131072 columns."""
+    return columns * width
+
+
+@bound("us", rows=1024, columns=131072, width=2, copy=ceiling("copy", case="kernels/rms-norm"))
+def three_passes_widest(rows: float, columns: float, width: float, copy: float) -> float:
+    """Three passes over the widest rows at the rate of a copy."""
+    return 3 * rows * columns * width / copy
+
+
+@bound("MB", rows=32768, each=16, columns=4096, width=4)
+def compiled_shares_bytes(rows: float, each: float, columns: float, width: float) -> float:
+    """The shares of dweight that the compiled backward leaves, one for each 16 rows."""
+    return rows / each * columns * width
+
+
+@bound("MB", programs=machine("multiprocessors"), columns=4096, width=4)
+def our_shares_bytes(programs: float, columns: float, width: float) -> float:
+    """The shares of dweight that our backward leaves, one for each program."""
+    return programs * columns * width
 
 
 @bound("us", rows=32768, columns=4096, width=2, copy=ceiling("copy", case="kernels/rms-norm"))

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from kernels import rope as kernel
 from tests.benchmarks import blocks, sides, wrong
+from tests.benchmarks.bounds import bound, ceiling
 from tests.benchmarks.case import Case, Point, Workload
 
 NAMES = ("batch", "tokens", "heads", "kv_heads", "head_dim")
@@ -105,6 +106,40 @@ def quack() -> sides.Function:
 def halves(cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
     """The tables as quack wants them: (tokens, head_dim / 2)."""
     return tuple(t[0, :, : t.shape[2] // 2].contiguous() for t in (cos, sin))
+
+
+@bound("MB", tokens=4096, dim=128, width=2)
+def tables_bytes(tokens: float, dim: float, width: float) -> float:
+    """The tables of cosines and sines."""
+    return 2 * tokens * dim * width
+
+
+@bound("MB", batch=16, tokens=4096, heads=32, kv=8, dim=128, width=2)
+def q_and_k_bytes(batch: float, tokens: float, heads: float, kv: float, dim: float, width: float) -> float:
+    """q and k."""
+    return batch * tokens * (heads + kv) * dim * width
+
+
+@bound("MB", batch=16, tokens=4096, heads=32, kv=8, dim=128, width=2)
+def forward_bytes(batch: float, tokens: float, heads: float, kv: float, dim: float, width: float) -> float:
+    """q, k and the tables: q and k read and written, the tables read."""
+    return 2 * (batch * (heads + kv) + 1) * tokens * dim * width
+
+
+@bound("us", batch=16, tokens=4096, heads=32, kv=8, dim=128, width=2, copy=ceiling("copy", case="kernels/rope"))
+def forward_at_least(
+    batch: float, tokens: float, heads: float, kv: float, dim: float, width: float, copy: float
+) -> float:
+    """What the forward takes where all its traffic runs at the rate of a copy."""
+    return 2 * (batch * (heads + kv) + 1) * tokens * dim * width / copy
+
+
+@bound("us", batch=16, tokens=4096, heads=32, kv=8, dim=128, width=2, copy=ceiling("copy", case="kernels/rope"))
+def eager_at_least(
+    batch: float, tokens: float, heads: float, kv: float, dim: float, width: float, copy: float
+) -> float:
+    """Ten passes over q and k at the rate of a copy."""
+    return 10 * batch * (heads + kv) * tokens * dim * width / copy
 
 
 CHECK_AT = {

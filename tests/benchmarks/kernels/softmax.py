@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kernels import softmax as kernel
 from tests.benchmarks import blocks, sides, wrong
-from tests.benchmarks.bounds import bound
+from tests.benchmarks.bounds import bound, ceiling, datasheet
 from tests.benchmarks.case import Case, Point, Workload
 
 LARGE = sides.shapes((131072, 1024), (32768, 4096), (8192, 16384), (4096, 32768), (1024, 131072), (16384, 9000))
@@ -87,6 +87,55 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
         "zero where it is less than the mean": zero_where_small,
     }
     return functions | ({} if direction == "forward" else {"gradient without its second term": constant_sum})
+
+
+@bound("us", rows=1024, columns=131072, width=2, copy=ceiling("copy", case="kernels/softmax"))
+def scaling_at_least(rows: float, columns: float, width: float, copy: float) -> float:
+    """What one more operation on the logits takes at the rate of a copy."""
+    return 2 * rows * columns * width / copy
+
+
+@bound("MB", rows=4096, columns=32768, width=2)
+def forward_bytes(rows: float, columns: float, width: float) -> float:
+    """What the forward reads and writes, each number once."""
+    return 2 * rows * columns * width
+
+
+@bound("us", rows=4096, columns=32768, width=2, copy=ceiling("copy", case="kernels/softmax"))
+def forward_at_least(rows: float, columns: float, width: float, copy: float) -> float:
+    """What the forward takes where all its traffic runs at the rate of a copy."""
+    return 2 * rows * columns * width / copy
+
+
+@bound("MB", rows=4096, columns=32768, width=2)
+def backward_bytes(rows: float, columns: float, width: float) -> float:
+    """What the backward reads and writes, each number once."""
+    return 3 * rows * columns * width
+
+
+@bound("us", rows=4096, columns=32768, width=2, triad=ceiling("triad", case="kernels/softmax"))
+def backward_at_least(rows: float, columns: float, width: float, triad: float) -> float:
+    """What the backward takes where all its traffic runs at the rate of two reads per write."""
+    return 3 * rows * columns * width / triad
+
+
+@bound(
+    "us",
+    rows=4096,
+    columns=32768,
+    flops=datasheet("NVIDIA H200", "float32"),
+    lanes=datasheet("NVIDIA H200", "lanes"),
+    exponentials=datasheet("NVIDIA H200", "exponentials"),
+)
+def exponentials_take(rows: float, columns: float, flops: float, lanes: float, exponentials: float) -> float:
+    """One exponential for each number at the datasheet's rate."""
+    return rows * columns / (flops / 2 * exponentials / lanes)
+
+
+@bound("", columns=32768, threads=256)
+def numbers_of_a_thread(columns: float, threads: float) -> float:
+    """One row, spread over the threads of a program."""
+    return columns / threads
 
 
 @bound("", columns=131072, warps=16, threads=32)

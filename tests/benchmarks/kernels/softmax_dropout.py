@@ -23,6 +23,7 @@ from kernels import softmax_dropout as kernel
 from snippets.validation.timing import Call
 from tests.benchmarks import blocks, sides
 from tests.benchmarks import wrong as mutants
+from tests.benchmarks.bounds import bound, ceiling, datasheet
 from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 
 P = 0.1
@@ -239,6 +240,96 @@ def wrong_inside() -> dict[str, sides.Function]:
         "not scaled": lambda x: (1 - P) * eager(x),
         "dropped twice as often": lambda x: F.dropout(F.softmax(x, -1), 2 * P),
     }
+
+
+@bound("MB", rows=32768, columns=4096, width=2)
+def forward_bytes(rows: float, columns: float, width: float) -> float:
+    """What the forward reads and writes, each number once."""
+    return 2 * rows * columns * width
+
+
+@bound("us", rows=32768, columns=4096, width=2, copy=ceiling("copy", case="kernels/softmax-dropout"))
+def forward_at_least(rows: float, columns: float, width: float, copy: float) -> float:
+    """What the forward takes where all its traffic runs at the rate of a copy."""
+    return 2 * rows * columns * width / copy
+
+
+@bound("MB", rows=32768, columns=4096, width=2)
+def backward_bytes(rows: float, columns: float, width: float) -> float:
+    """What the backward reads and writes, each number once."""
+    return 3 * rows * columns * width
+
+
+@bound("us", rows=32768, columns=4096, width=2, triad=ceiling("triad", case="kernels/softmax-dropout"))
+def backward_at_least(rows: float, columns: float, width: float, triad: float) -> float:
+    """What the backward takes where all its traffic runs at the rate of two reads per write."""
+    return 3 * rows * columns * width / triad
+
+
+@bound("", flops=datasheet("NVIDIA H200", "float32"), width=2, copy=ceiling("copy", case="kernels/softmax-dropout"))
+def instruction_budget(flops: float, width: float, copy: float) -> float:
+    """Instructions that can be issued while a copy moves one element."""
+    return flops / 2 / (copy / (2 * width))
+
+
+@bound("", rounds=10, products=2, mixes=2)
+def one_number_a_call(rounds: float, products: float, mixes: float) -> float:
+    """Instructions for one random number if a call of Philox gives one."""
+    return rounds * (products + mixes)
+
+
+@bound("", rounds=10, products=2, mixes=2, words=4)
+def four_numbers_a_call(rounds: float, products: float, mixes: float, words: float) -> float:
+    """Instructions for one random number if all four words of a call are used."""
+    return rounds * (products + mixes) / words
+
+
+@bound("", rounds=7, products=2, mixes=2, numbers=8)
+def eight_numbers_a_call(rounds: float, products: float, mixes: float, numbers: float) -> float:
+    """Instructions for one random number of 16 bits, with seven rounds."""
+    return rounds * (products + mixes) / numbers
+
+
+@bound("", threshold=26)
+def rate_in_eight_bits(threshold: float) -> float:
+    """The rate of zeros nearest to 0.1 that eight bits can say."""
+    return threshold / 256
+
+
+@bound("GB", batch=4, heads=16, tokens=2048)
+def kept_without_mask(batch: float, heads: float, tokens: float) -> float:
+    """Attention scores of a layer in two bytes each."""
+    return batch * heads * tokens * tokens * 2
+
+
+@bound("GB", batch=4, heads=16, tokens=2048)
+def kept_with_mask(batch: float, heads: float, tokens: float) -> float:
+    """Attention scores of a layer in two bytes each, and a byte of mask."""
+    return batch * heads * tokens * tokens * 3
+
+
+@bound("", width=2)
+def eager_bytes(width: float) -> float:
+    """What two kernels move for each element, and a byte of mask."""
+    return 4 * width + 1
+
+
+@bound("", width=2)
+def fused_bytes(width: float) -> float:
+    """What one kernel moves for each element."""
+    return 2 * width
+
+
+@bound("", columns=9000)
+def unused_numbers(padded: float, columns: float) -> float:
+    """Random numbers that no column of a padded row uses."""
+    return padded - columns
+
+
+@bound("", columns=4096, threads=128)
+def elements_of_a_thread(columns: float, threads: float) -> float:
+    """One row, spread over the threads of a program."""
+    return columns / threads
 
 
 CHECK_AT = {  # 512 tokens in a block: what chance leaves of dropout falls with the size

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from kernels import swiglu as kernel
 from tests.benchmarks import blocks, sides, wrong
+from tests.benchmarks.bounds import bound, ceiling, datasheet
 from tests.benchmarks.case import Case, Point, Workload
 
 LARGE = sides.shapes((131072, 1024), (32768, 4096), (16384, 11008), (16384, 14336), (8192, 28672))
@@ -189,6 +190,42 @@ def wrong_functions(gelu: str | None) -> Mapping[str, sides.Function]:
         "another activation": other,
         "not activated": not_activated,
     }
+
+
+@bound("MB", rows=16384, columns=14336, width=2)
+def forward_bytes(rows: float, columns: float, width: float) -> float:
+    """What the forward reads and writes, each number once."""
+    return 3 * rows * columns * width
+
+
+@bound("us", rows=16384, columns=14336, width=2, triad=ceiling("triad", case="kernels/swiglu"))
+def forward_at_least(rows: float, columns: float, width: float, triad: float) -> float:
+    """What the forward takes where all its traffic runs at the rate of a copy."""
+    return 3 * rows * columns * width / triad
+
+
+@bound("MB", rows=16384, columns=14336, width=2)
+def backward_bytes(rows: float, columns: float, width: float) -> float:
+    """What the backward reads and writes, each number once."""
+    return 5 * rows * columns * width
+
+
+@bound("us", rows=16384, columns=14336, width=2, triad=ceiling("triad", case="kernels/swiglu"))
+def backward_at_least(rows: float, columns: float, width: float, triad: float) -> float:
+    """What the backward takes where all its traffic runs at the rate of two reads per write."""
+    return 5 * rows * columns * width / triad
+
+
+@bound("", width=2, flops=datasheet("NVIDIA H200", "float32"), triad=ceiling("triad", case="kernels/swiglu"))
+def forward_budget(width: float, flops: float, triad: float) -> float:
+    """Instructions that can be issued while the memory moves one element of the forward."""
+    return flops / 2 / (triad / (3 * width))
+
+
+@bound("", width=2, flops=datasheet("NVIDIA H200", "float32"), triad=ceiling("triad", case="kernels/swiglu"))
+def backward_budget(width: float, flops: float, triad: float) -> float:
+    """Instructions that can be issued while the memory moves one element of the backward."""
+    return flops / 2 / (triad / (5 * width))
 
 
 CHECK_AT = {
