@@ -11,6 +11,7 @@ from torch.nn.attention.flex_attention import flex_attention
 from snippets.patterns import attention_choose as choose
 from snippets.patterns import attention_masks as masks
 from tests.benchmarks import sides, wrong
+from tests.benchmarks.bounds import bound, ceiling, gpu, memory
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
 
@@ -358,6 +359,84 @@ def in_float64(inputs: list[Tensor], incoming: Tensor, say: Said, training: bool
             for t, at, part in zip(found, (of_q, *here), (output.detach(), *grads), strict=False):
                 t[at] = part[0]
     return dict(zip(("output", "q.grad", "k.grad", "v.grad")[: 4 if training else 1], found, strict=False))
+
+
+@bound("%", width=1024, tokens=8192)
+def width_width(width: float, tokens: float) -> float:
+    """TODO: (width * (width + 1) / 2 + (tokens - width) * width) / (tokens * (tokens + 1) / ."""
+    return (width * (width + 1) / 2 + (tokens - width) * width) / (tokens * (tokens + 1) / 2)
+
+
+@bound("x", width=1024, tokens=8192)
+def tokens_tokens(width: float, tokens: float) -> float:
+    """TODO: (tokens * (tokens + 1) / 2) / (width * (width + 1) / 2 + (tokens - width) * widt."""
+    return tokens * (tokens + 1) / 2 / (width * (width + 1) / 2 + (tokens - width) * width)
+
+
+@bound("x", flag=gpu("flag", "causal"), flex=gpu("flex", "sliding window"))
+def flag_over_flex(flag: float, flex: float) -> float:
+    """TODO: flag / flex."""
+    return flag / flex
+
+
+@bound("MB", tokens=8192)
+def tokens(tokens: float) -> float:
+    """TODO: tokens**2."""
+    return tokens**2
+
+
+@bound("GB", heads=16, tokens=8192, width=2)
+def heads_tokens(heads: float, tokens: float, width: float) -> float:
+    """TODO: heads * tokens**2 * width."""
+    return heads * tokens**2 * width
+
+
+@bound("%", width=1024, tokens=8192)
+def width_tokens(width: float, tokens: float) -> float:
+    """TODO: 2 * width / tokens."""
+    return 2 * width / tokens
+
+
+@bound("MB", tokens=8192, width=1024)
+def tokens_width(tokens: float, width: float) -> float:
+    """TODO: tokens * 2 * width."""
+    return tokens * 2 * width
+
+
+@bound("us", repeated=gpu("repeated", "gqa"), flag=gpu("flag", "gqa"))
+def repeated_less_flag(repeated: float, flag: float) -> float:
+    """TODO: repeated - flag."""
+    return repeated - flag
+
+
+@bound("MB", repeated=memory("repeated", "gqa"), flag=memory("flag", "gqa"))
+def repeated_less_flag_2(repeated: float, flag: float) -> float:
+    """TODO: repeated - flag."""
+    return repeated - flag
+
+
+@bound("us", rows=16, filled=7168, heads=8, size=128, width=2, copy=ceiling("read", case="patterns/attention-choose"))
+def rows_filled(rows: float, filled: float, heads: float, size: float, width: float, copy: float) -> float:
+    """TODO: 2 * rows * filled * heads * size * width / copy."""
+    return 2 * rows * filled * heads * size * width / copy
+
+
+@bound("", rows=64, heads=8)
+def rows_heads(rows: float, heads: float) -> float:
+    """TODO: rows * heads."""
+    return rows * heads
+
+
+@bound("x", mask=gpu("mask", "decode batch 16"), filled=gpu("filled", "decode batch 16"))
+def mask_over_filled(mask: float, filled: float) -> float:
+    """TODO: mask / filled."""
+    return mask / filled
+
+
+@bound("x", places=8192, filled=7168)
+def places_over_filled(places: float, filled: float) -> float:
+    """TODO: places / filled."""
+    return places / filled
 
 
 CHECK_AT = {
