@@ -11,7 +11,7 @@ from torch import Tensor
 from snippets.patterns import attention
 from snippets.patterns.attention import Weights, make_weights, merge, split
 from tests.benchmarks import wrong
-from tests.benchmarks.bounds import bound
+from tests.benchmarks.bounds import bound, ceiling, gpu
 from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 
 WHERE_SCORES_DO_NOT_FIT = 65536  # 16 heads of 65536² bf16 scores are 128 GiB, and softmax needs them twice
@@ -99,6 +99,77 @@ WRONG = {
 def scores(heads: float, tokens: float, width: float) -> float:
     """The memory of one copy of the scores in bf16."""
     return heads * tokens**2 * width
+
+
+@bound("GB", heads=16, tokens=65536, width=2)
+def heads_tokens(heads: float, tokens: float, width: float) -> float:
+    """TODO: heads * tokens**2 * width."""
+    return heads * tokens**2 * width
+
+
+@bound("GB", heads=16, tokens=16384, width=2)
+def heads_tokens_2(heads: float, tokens: float, width: float) -> float:
+    """TODO: heads * tokens**2 * width."""
+    return heads * tokens**2 * width
+
+
+@bound("ms", heads=16, tokens=16384, width=2, copy=ceiling("copy", case="patterns/attention"))
+def heads_tokens_3(heads: float, tokens: float, width: float, copy: float) -> float:
+    """TODO: 8 * heads * tokens**2 * width / copy."""
+    return 8 * heads * tokens**2 * width / copy
+
+
+@bound(
+    "x",
+    time=gpu("naive", "16k tokens"),
+    heads=16,
+    tokens=16384,
+    width=2,
+    copy=ceiling("copy", case="patterns/attention"),
+)
+def time_heads(time: float, heads: float, tokens: float, width: float, copy: float) -> float:
+    """TODO: time / (8 * heads * tokens**2 * width / copy)."""
+    return time / (8 * heads * tokens**2 * width / copy)
+
+
+@bound("ms", tokens=16384, heads=16, size=128, matrix=ceiling("bfloat16", "burst", case="patterns/attention"))
+def tokens_heads(tokens: float, heads: float, size: float, matrix: float) -> float:
+    """TODO: 4 * tokens**2 * heads * size / matrix."""
+    return 4 * tokens**2 * heads * size / matrix
+
+
+@bound("FLOP/byte", size=128, width=2)
+def size_width(size: float, width: float) -> float:
+    """TODO: 4 * size / (8 * width)."""
+    return 4 * size / (8 * width)
+
+
+@bound(
+    "FLOP/byte",
+    matrix=ceiling("bfloat16", "burst", case="patterns/attention"),
+    memory=ceiling("copy", case="patterns/attention"),
+)
+def matrix_over_memory(matrix: float, memory: float) -> float:
+    """TODO: matrix / memory."""
+    return matrix / memory
+
+
+@bound("FLOP/byte", tokens=16384, size=128, width=2)
+def tokens_size(tokens: float, size: float, width: float) -> float:
+    """TODO: 2 * tokens**2 * size / (4 * tokens * size * width)."""
+    return 2 * tokens**2 * size / (4 * tokens * size * width)
+
+
+@bound("MB", heads=16, tokens=256, width=2)
+def heads_tokens_4(heads: float, tokens: float, width: float) -> float:
+    """TODO: heads * tokens**2 * width."""
+    return heads * tokens**2 * width
+
+
+@bound("%", width=2, keys=16384, size=128)
+def width_keys(width: float, keys: float, size: float) -> float:
+    """TODO: width * keys / (2 * keys * size * width)."""
+    return width * keys / (2 * keys * size * width)
 
 
 CHECK_AT = {"forward": [{"tokens": 256, "width": 256, "heads": 2}]}

@@ -12,6 +12,7 @@ from snippets.patterns import attention_padding as padding
 from snippets.patterns.attention_padding import make_blocks, make_mask, make_packing, pack, spread_lengths
 from snippets.patterns.attention_padding_packing import packed_inside
 from tests.benchmarks import sides, wrong
+from tests.benchmarks.bounds import bound, captured, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 
 SIZE = 128  # of a head
@@ -138,6 +139,46 @@ def in_float64(inputs: list[Tensor], incoming: Tensor, lengths: Tensor, causal: 
         found.append([torch.cat(part, 1) for part in zip(*parts, strict=True)])
     together = (torch.cat(part) for part in zip(*found, strict=True))
     return dict(zip(("output", "q.grad", "k.grad", "v.grad"), together, strict=False))
+
+
+@bound("%", rows=8, tokens=2048)
+def rows_tokens(rows: float, tokens: float) -> float:
+    """TODO: 1 - (115**2 + 1395**2 + 627**2 + 2048**2 + 1139**2 + 371**2 + 1651**2 + 883**2) ."""
+    return 1 - (115**2 + 1395**2 + 627**2 + 2048**2 + 1139**2 + 371**2 + 1651**2 + 883**2) / (rows * tokens**2)
+
+
+@bound("TFLOP/s", rows=8, tokens=2048, heads=16, size=128, time=gpu("causal-only", "medium causal"))
+def rows_tokens_2(rows: float, tokens: float, heads: float, size: float, time: float) -> float:
+    """TODO: 7 * rows * tokens * (tokens + 1) * heads * size / time."""
+    return 7 * rows * tokens * (tokens + 1) * heads * size / time
+
+
+@bound("%", rows=8, tokens=2048)
+def rows_tokens_3(rows: float, tokens: float) -> float:
+    """TODO: (115 + 1395 + 627 + 2048 + 1139 + 371 + 1651 + 883) / (rows * tokens)."""
+    return (115 + 1395 + 627 + 2048 + 1139 + 371 + 1651 + 883) / (rows * tokens)
+
+
+@bound("us", around=gpu("packed-inside", "medium causal"), alone=gpu("varlen", "medium causal"))
+def around_less_alone(around: float, alone: float) -> float:
+    """TODO: around - alone."""
+    return around - alone
+
+
+@bound("%", rows=2, tokens=8192)
+def rows_tokens_4(rows: float, tokens: float) -> float:
+    """TODO: (1843 + 8192) / (rows * tokens)."""
+    return (1843 + 8192) / (rows * tokens)
+
+
+@bound(
+    "x",
+    making=captured("making", "block mask, causal", of="patterns/attention_padding_backends"),
+    attention=gpu("flex", "medium causal"),
+)
+def making_over_attention(making: float, attention: float) -> float:
+    """TODO: making / attention."""
+    return making / attention
 
 
 CHECK_AT = {

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from snippets.patterns.compute_intensity_decode import converted, in_the_product, quantised, restored
+from tests.benchmarks.bounds import bound, captured, ceiling, number
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
 from tests.benchmarks.sides import compiled_with_every_knob, tupled
@@ -147,6 +148,108 @@ def unwritten(t: Tensor) -> Tensor:
     """The last columns were never written."""
     size = max(1, t.shape[-1] // 8)
     return F.pad(t[..., :-size], (0, size))
+
+
+@bound(
+    "FLOP/byte",
+    matrix=ceiling("bfloat16", "burst", case="validation/roofline"),
+    memory=ceiling("copy", case="validation/roofline"),
+)
+def matrix_over_memory(matrix: float, memory: float) -> float:
+    """TODO: matrix / memory."""
+    return matrix / memory
+
+
+@bound("", before=captured("redesigns", "{line}"))
+def before(before: float) -> float:
+    """TODO: before."""
+    return before
+
+
+@bound("", after=captured("redesigns", "{line}", which=2))
+def after(after: float) -> float:
+    """TODO: after."""
+    return after
+
+
+@bound("FLOP/byte", width=2)
+def width_over(width: float) -> float:
+    """TODO: 2 / width."""
+    return 2 / width
+
+
+@bound("FLOP/byte", n=8192, width=2)
+def width(n: float, width: float) -> float:
+    """TODO: 2 * n**3 / (3 * width * n**2)."""
+    return 2 * n**3 / (3 * width * n**2)
+
+
+@bound(
+    "",
+    matrix=ceiling("bfloat16", "burst", case="validation/roofline"),
+    read=ceiling("read", case="validation/roofline"),
+)
+def matrix_over_read(matrix: float, read: float) -> float:
+    """TODO: matrix / read."""
+    return matrix / read
+
+
+@bound("")
+def rows_width(rows: float, width: float) -> float:
+    """TODO: 2 * rows * width**2 / (2 * (2 * rows * width + width**2))."""
+    return 2 * rows * width**2 / (2 * (2 * rows * width + width**2))
+
+
+@bound("us", copy=ceiling("copy", case="validation/roofline"))
+def rows_width_2(rows: float, width: float, copy: float) -> float:
+    """TODO: 2 * (2 * rows * width + width**2) / copy."""
+    return 2 * (2 * rows * width + width**2) / copy
+
+
+@bound("us", matrix=ceiling("bfloat16", "burst", case="validation/roofline"))
+def rows_width_3(rows: float, width: float, matrix: float) -> float:
+    """TODO: 2 * rows * width**2 / matrix."""
+    return 2 * rows * width**2 / matrix
+
+
+@bound("x", narrow=8388608 * 64 * 4 + 64 * 64 * 2, wide=2048 * 4096 * 4 + 4096 * 4096 * 2)
+def narrow_over_wide(narrow: float, wide: float) -> float:
+    """TODO: narrow / wide."""
+    return narrow / wide
+
+
+@bound("x", apart=3 * 64 * 4096 + 6144 * 4096 + 6144 * 64, merged=64 * 4096 + 6144 * 4096 + 6144 * 64)
+def apart_over_merged(apart: float, merged: float) -> float:
+    """TODO: apart / merged."""
+    return apart / merged
+
+
+@bound("us", inner=4096, columns=1024, width=2, read=ceiling("read", case="patterns/compute-intensity"))
+def inner_columns(inner: float, columns: float, width: float, read: float) -> float:
+    """TODO: inner * columns * width / read."""
+    return inner * columns * width / read
+
+
+@bound("us", weights=67108864, copy=ceiling("copy", case="patterns/compute-intensity"))
+def weights_copy(weights: float, copy: float) -> float:
+    """TODO: 5 * weights / copy."""
+    return 5 * weights / copy
+
+
+@bound(
+    "x",
+    eager=number("patterns/compute-intensity", "eager", "time", shape="{shape}", direction="forward", mode="device"),
+    inside=number("patterns/compute-intensity", "inside", "time", shape="{shape}", direction="forward", mode="device"),
+)
+def eager_over_inside(eager: float, inside: float) -> float:
+    """TODO: eager / inside."""
+    return eager / inside
+
+
+@bound("us", weights=67108864, read=ceiling("read", case="patterns/compute-intensity"))
+def weights_over_read(weights: float, read: float) -> float:
+    """TODO: weights / read."""
+    return weights / read
 
 
 CHECK_AT = {

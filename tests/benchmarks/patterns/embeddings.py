@@ -19,6 +19,7 @@ from snippets.patterns.embeddings import (
     update,
 )
 from tests.benchmarks import levels
+from tests.benchmarks.bounds import bound, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 
 OPTIMIZERS = ("sgd", "adam")  # a point's "update" counts from 1
@@ -215,6 +216,26 @@ WRONG: levels.Wrong = {
         "rotated the other way": lambda q, k, cos, sin: rotary_native(q, k, cos, -sin),
     },
 }
+
+
+@bound("us", wide=gpu("level-1", "large embedding"), narrow=gpu("level-1", "embedding"))
+def wide_less_narrow(wide: float, narrow: float) -> float:
+    """TODO: wide - narrow."""
+    return wide - narrow
+
+
+@bound("us", wide=gpu("level-1", "large embedding"), narrow=gpu("level-1", "embedding"), rows=32000, more=128256)
+def wide_narrow(wide: float, narrow: float, rows: float, more: float) -> float:
+    """TODO: (wide - narrow) * rows / (more - rows)."""
+    return (wide - narrow) * rows / (more - rows)
+
+
+@bound("GB", rows=128256, width=4096)
+def rows_width(rows: float, width: float) -> float:
+    """TODO: 4 * rows * width."""
+    return 4 * rows * width
+
+
 CHECK_AT = {
     "forward both": [
         {"component": 1, "batch": 2, "tokens": 64, "vocabulary": 128, "width": 64},

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from snippets.compiler.what_compile_does import nbytes
 from snippets.patterns import fusion as ways
 from snippets.patterns.fusion_blocks import ResNetBlock, UNetBlock, ViTBlock, folded
+from tests.benchmarks.bounds import bound, captured, ceiling, number
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
 from tests.benchmarks.sides import both, compiled_with_every_knob, tupled
@@ -279,6 +280,110 @@ def flops_of(kind: type[nn.Module], batch: int, second: int, third: int) -> int:
         return 2 * places * 2 * 9 * channels**2 + 2 * batch * channels**2
     inner = channels // 4
     return 2 * places * (2 * channels * inner + 9 * inner**2)
+
+
+@bound("MB", rows=16384, columns=4096, width=2)
+def rows_columns(rows: float, columns: float, width: float) -> float:
+    """TODO: rows * columns * width."""
+    return rows * columns * width
+
+
+@bound("x", now=captured("counted", "{line}", which=2), least=captured("counted", "{line}", which=3))
+def now_over_least(now: float, least: float) -> float:
+    """TODO: now / least."""
+    return now / least
+
+
+@bound(
+    "x",
+    eager=number("patterns/fusion", "eager", "time", shape="{shape}", direction="forward", mode="device"),
+    compiled=number("patterns/fusion", "compile", "time", shape="{shape}", direction="forward", mode="device"),
+)
+def eager_over_compiled(eager: float, compiled: float) -> float:
+    """TODO: eager / compiled."""
+    return eager / compiled
+
+
+@bound("us", rows=16384, columns=4096, width=2, copy=ceiling("copy", case="patterns/fusion"))
+def rows_columns_2(rows: float, columns: float, width: float, copy: float) -> float:
+    """TODO: 6 * rows * columns * width / copy."""
+    return 6 * rows * columns * width / copy
+
+
+@bound("us", rows=16384, columns=4096, width=2, read=ceiling("read", case="patterns/fusion"))
+def rows_columns_3(rows: float, columns: float, width: float, read: float) -> float:
+    """TODO: rows * columns * width / read."""
+    return rows * columns * width / read
+
+
+@bound("us", rows=16384, columns=8192, width=2, copy=ceiling("copy", case="patterns/fusion"))
+def rows_columns_4(rows: float, columns: float, width: float, copy: float) -> float:
+    """TODO: 2 * rows * columns * width / copy."""
+    return 2 * rows * columns * width / copy
+
+
+@bound("us", rows=16384, columns=8192, terms=512, matrix=ceiling("bfloat16", "burst", case="patterns/fusion"))
+def rows_columns_5(rows: float, columns: float, terms: float, matrix: float) -> float:
+    """TODO: 2 * rows * columns * terms / matrix."""
+    return 2 * rows * columns * terms / matrix
+
+
+@bound("us", rows=16384, columns=8192, terms=4096, matrix=ceiling("bfloat16", "burst", case="patterns/fusion"))
+def rows_columns_6(rows: float, columns: float, terms: float, matrix: float) -> float:
+    """TODO: 2 * rows * columns * terms / matrix."""
+    return 2 * rows * columns * terms / matrix
+
+
+@bound(
+    "%",
+    products=captured("ResNet", "matrix products among them", which=2, of="patterns/fusion_blocks"),
+    all_=captured("ResNet", "all operations", which=2, of="patterns/fusion_blocks"),
+)
+def products_over_all_(products: float, all_: float) -> float:
+    """TODO: products / all_."""
+    return products / all_
+
+
+@bound(
+    "MB",
+    before=captured("ResNet", "all operations", which=2, of="patterns/fusion_blocks"),
+    after=captured("ResNet, folded", "all operations", which=2, of="patterns/fusion_blocks"),
+)
+def before_less_after(before: float, after: float) -> float:
+    """TODO: before - after."""
+    return before - after
+
+
+@bound(
+    "%",
+    products=captured("ViT", "matrix products among them", which=2, of="patterns/fusion_blocks"),
+    all_=captured("ViT", "all operations", which=2, of="patterns/fusion_blocks"),
+)
+def products_over_all__2(products: float, all_: float) -> float:
+    """TODO: products / all_."""
+    return products / all_
+
+
+@bound("MB")
+def all__less_fused(all_: float, fused: float) -> float:
+    """TODO: all_ - fused."""
+    return all_ - fused
+
+
+@bound("us", copy=ceiling("copy", case="patterns/fusion"))
+def all__fused(all_: float, fused: float, copy: float) -> float:
+    """TODO: (all_ - fused) / copy."""
+    return (all_ - fused) / copy
+
+
+@bound(
+    "us",
+    eager=number("patterns/fusion", "eager", "time", shape="{shape}", direction="forward", mode="device"),
+    compiled=number("patterns/fusion", "compile", "time", shape="{shape}", direction="forward", mode="device"),
+)
+def eager_less_compiled(eager: float, compiled: float) -> float:
+    """TODO: eager - compiled."""
+    return eager - compiled
 
 
 CHECK_AT = {

@@ -25,6 +25,7 @@ from snippets.patterns.linear import (
     qkv_native,
 )
 from tests.benchmarks import levels, sides, wrong
+from tests.benchmarks.bounds import bound, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 
 SIZES = ((4095, 4096), (4100, 4096), (4104, 4096), (1024, 50257))  # inner and columns; no multiples of 64
@@ -220,6 +221,56 @@ BESIDE: dict[int, dict[str, tuple[Callable[[], Function], str]]] = {
     4: {"0-unbind": (lambda: batched_unbound, "both")},
     5: {"1-padded": (lambda: experts_padded, "forward both")},
 }
+
+
+@bound("%", wide=4096, narrow=4095)
+def wide_narrow(wide: float, narrow: float) -> float:
+    """TODO: (wide - narrow) / narrow."""
+    return (wide - narrow) / narrow
+
+
+@bound("MB", tokens=8192, hidden=14336)
+def tokens_hidden(tokens: float, hidden: float) -> float:
+    """TODO: tokens * hidden * 2 * 2 * 2."""
+    return tokens * hidden * 2 * 2 * 2
+
+
+@bound("", batch=64)
+def batch(batch: float) -> float:
+    """TODO: batch."""
+    return batch
+
+
+@bound(
+    "x",
+    fp32=gpu("eager", "fp32 matmul", case="patterns/mixed-precision"),
+    tf32=gpu("eager", "tf32 matmul", case="patterns/mixed-precision"),
+)
+def fp_over_tf(fp32: float, tf32: float) -> float:
+    """TODO: fp32 / tf32."""
+    return fp32 / tf32
+
+
+@bound(
+    "x",
+    tf32=gpu("eager", "tf32 matmul", case="patterns/mixed-precision"),
+    bf16=gpu("eager", "bf16 matmul", case="patterns/mixed-precision"),
+)
+def tf_over_bf(tf32: float, bf16: float) -> float:
+    """TODO: tf32 / bf16."""
+    return tf32 / bf16
+
+
+@bound(
+    "x",
+    bf16=gpu("eager", "bf16 matmul", case="patterns/mixed-precision"),
+    fp8=gpu("compile", "dynamic fp8 matmul", case="patterns/mixed-precision"),
+)
+def bf_over_fp(bf16: float, fp8: float) -> float:
+    """TODO: bf16 / fp8."""
+    return bf16 / fp8
+
+
 CHECK_AT = {
     "forward both": [
         {"component": 1, "tokens": 64, "width": 256},

@@ -18,6 +18,7 @@ from snippets.patterns.mixed_precision import (
     train_step,
 )
 from tests.benchmarks import wrong
+from tests.benchmarks.bounds import bound, captured, datasheet, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.compiler import training
 from tests.benchmarks.own import own
@@ -180,6 +181,96 @@ def of_step(name: str, rows: int, length: int, width: int, dtype: torch.dtype, d
             "5% too large": wrongly(lambda *arguments: 1.05 * loss_of(*arguments)),
         },
     )
+
+
+@bound("%", error=captured("rounding", "1024", which="{column}"))
+def error(error: float) -> float:
+    """TODO: error."""
+    return error
+
+
+@bound("x", fp32=gpu("eager", "fp32 matmul"), other=gpu("eager", "tf32 matmul"))
+def fp_over_other(fp32: float, other: float) -> float:
+    """TODO: fp32 / other."""
+    return fp32 / other
+
+
+@bound("%", error=captured("rounding", "1024"))
+def error_2(error: float) -> float:
+    """TODO: error."""
+    return error
+
+
+@bound("x", bf16=gpu("eager", "bf16 matmul"), other=gpu("compile", "dynamic fp8 matmul"))
+def bf_over_other(bf16: float, other: float) -> float:
+    """TODO: bf16 / other."""
+    return bf16 / other
+
+
+@bound("%", error=captured("rounding", "1024", which=4))
+def error_3(error: float) -> float:
+    """TODO: error."""
+    return error
+
+
+@bound("%", error=captured("rounding", "16384", which=3))
+def error_4(error: float) -> float:
+    """TODO: error."""
+    return error
+
+
+@bound("%", error=captured("rounding", "16384", which=5))
+def error_5(error: float) -> float:
+    """TODO: error."""
+    return error
+
+
+@bound("%", bits=7)
+def bits(bits: float) -> float:
+    """TODO: 1 / 2**bits."""
+    return 1 / 2**bits
+
+
+@bound("", bits=24)
+def bits_2(bits: float) -> float:
+    """TODO: 1e9 / 2**bits."""
+    return 1000000000.0 / 2**bits
+
+
+@bound("x", bf16=datasheet("NVIDIA H200", "bfloat16"), fp32=datasheet("NVIDIA H200", "float32"))
+def bf_over_fp(bf16: float, fp32: float) -> float:
+    """TODO: bf16 / fp32."""
+    return bf16 / fp32
+
+
+@bound("x", bf16=datasheet("NVIDIA H200", "bfloat16"), tf32=datasheet("NVIDIA H200", "tfloat32"))
+def bf_over_tf(bf16: float, tf32: float) -> float:
+    """TODO: bf16 / tf32."""
+    return bf16 / tf32
+
+
+@bound("", tokens=4096, classes=8192)
+def tokens_classes(tokens: float, classes: float) -> float:
+    """TODO: 1 / (tokens * classes) * 1e9."""
+    return 1 / (tokens * classes) * 1000000000.0
+
+
+@bound("x", bf16=gpu("eager", "bf16 matmul"), fp8=gpu("fp8", "fp8 matmul"))
+def bf_over_fp_2(bf16: float, fp8: float) -> float:
+    """TODO: bf16 / fp8."""
+    return bf16 / fp8
+
+
+@bound("x", bf16=gpu("eager", "bf16 matmul"), fp8=gpu("compile", "dynamic fp8 matmul"))
+def bf_over_fp_3(bf16: float, fp8: float) -> float:
+    """TODO: bf16 / fp8."""
+    return bf16 / fp8
+
+
+@bound("%", error=captured("rounding", "1024", which=3))
+def error_6(error: float) -> float:
+    """TODO: error."""
+    return error
 
 
 CHECK_AT = {

@@ -32,6 +32,7 @@ from snippets.patterns.transformer_block import (
     with_kernels,
 )
 from tests.benchmarks import levels, wrong
+from tests.benchmarks.bounds import bound, ceiling, gpu, number
 from tests.benchmarks.case import Case, Point, Workload
 from tests.benchmarks.own import own
 
@@ -149,6 +150,146 @@ WRONG: levels.Wrong = {
         "no activation": lambda x, weight: F.linear(x, weight.chunk(2)[0]) * F.linear(x, weight.chunk(2)[1]),
     },
 }
+
+
+@bound("%", batch=4, tokens=2048, width=2048, rate=ceiling("bfloat16", mode="burst"), time=gpu("level-1", "block"))
+def batch_tokens(batch: float, tokens: float, width: float, rate: float, time: float) -> float:
+    """TODO: (6 * 16 * batch * tokens * width**2 + 7 * batch * tokens**2 * width) / rate / ti."""
+    return (6 * 16 * batch * tokens * width**2 + 7 * batch * tokens**2 * width) / rate / time
+
+
+@bound(
+    "us",
+    first=number("patterns/transformer-block", "{variant}", "time", shape="{first}", direction="both", mode="device"),
+    second=number("patterns/transformer-block", "{variant}", "time", shape="{second}", direction="both", mode="device"),
+)
+def first_second(first: float, second: float) -> float:
+    """TODO: first + second."""
+    return first + second
+
+
+@bound(
+    "ms",
+    a0=number("patterns/transformer-block", "level-0", "time", shape="2x4x2048x2048", **"{at}"),
+    a1=number("patterns/transformer-block", "level-1", "time", shape="2x4x2048x2048", **"{at}"),
+    b0=number("patterns/transformer-block", "level-0", "time", shape="3x4x2048x2048", **"{at}"),
+    b1=number("patterns/transformer-block", "level-1", "time", shape="3x4x2048x2048", **"{at}"),
+    c0=number("patterns/transformer-block", "level-0", "time", shape="4x4x2048x2048", **"{at}"),
+    c1=number("patterns/transformer-block", "level-1", "time", shape="4x4x2048x2048", **"{at}"),
+    d0=number("patterns/transformer-block", "level-0", "time", shape="5x4x2048x2048", **"{at}"),
+    d1=number("patterns/transformer-block", "level-1", "time", shape="5x4x2048x2048", **"{at}"),
+    e0=number("patterns/transformer-block", "level-0", "time", shape="6x4x2048x2048", **"{at}"),
+    e1=number("patterns/transformer-block", "level-1", "time", shape="6x4x2048x2048", **"{at}"),
+    f0=number("patterns/transformer-block", "level-0", "time", shape="7x4x2048x2048", **"{at}"),
+    f1=number("patterns/transformer-block", "level-1", "time", shape="7x4x2048x2048", **"{at}"),
+)
+def worked_out(
+    a0: float,
+    a1: float,
+    b0: float,
+    b1: float,
+    c0: float,
+    c1: float,
+    d0: float,
+    d1: float,
+    e0: float,
+    e1: float,
+    f0: float,
+    f1: float,
+) -> float:
+    """TODO: a0 - a1 + b0 - b1 + c0 - c1 + d0 - d1 + e0 - e1 + f0 - f1."""
+    return a0 - a1 + b0 - b1 + c0 - c1 + d0 - d1 + e0 - e1 + f0 - f1
+
+
+@bound(
+    "ms",
+    one=number("patterns/transformer-block", "level-0", "time", shape="1x4x2048x2048", **"{at}"),
+    two=number("patterns/transformer-block", "level-1", "time", shape="1x4x2048x2048", **"{at}"),
+)
+def one_less_two(one: float, two: float) -> float:
+    """TODO: one - two."""
+    return one - two
+
+
+@bound(
+    "%",
+    one=number("patterns/transformer-block", "level-0", "time", shape="1x4x2048x2048", **"{at}"),
+    two=number("patterns/transformer-block", "level-1", "time", shape="1x4x2048x2048", **"{at}"),
+    a0=number("patterns/transformer-block", "level-0", "time", shape="2x4x2048x2048", **"{at}"),
+    a1=number("patterns/transformer-block", "level-1", "time", shape="2x4x2048x2048", **"{at}"),
+    b0=number("patterns/transformer-block", "level-0", "time", shape="3x4x2048x2048", **"{at}"),
+    b1=number("patterns/transformer-block", "level-1", "time", shape="3x4x2048x2048", **"{at}"),
+    c0=number("patterns/transformer-block", "level-0", "time", shape="4x4x2048x2048", **"{at}"),
+    c1=number("patterns/transformer-block", "level-1", "time", shape="4x4x2048x2048", **"{at}"),
+    d0=number("patterns/transformer-block", "level-0", "time", shape="5x4x2048x2048", **"{at}"),
+    d1=number("patterns/transformer-block", "level-1", "time", shape="5x4x2048x2048", **"{at}"),
+    e0=number("patterns/transformer-block", "level-0", "time", shape="6x4x2048x2048", **"{at}"),
+    e1=number("patterns/transformer-block", "level-1", "time", shape="6x4x2048x2048", **"{at}"),
+    f0=number("patterns/transformer-block", "level-0", "time", shape="7x4x2048x2048", **"{at}"),
+    f1=number("patterns/transformer-block", "level-1", "time", shape="7x4x2048x2048", **"{at}"),
+)
+def one_two(
+    one: float,
+    two: float,
+    a0: float,
+    a1: float,
+    b0: float,
+    b1: float,
+    c0: float,
+    c1: float,
+    d0: float,
+    d1: float,
+    e0: float,
+    e1: float,
+    f0: float,
+    f1: float,
+) -> float:
+    """TODO: (one - two) / (a0 - a1 + b0 - b1 + c0 - c1 + d0 - d1 + e0 - e1 + f0 - f1)."""
+    return (one - two) / (a0 - a1 + b0 - b1 + c0 - c1 + d0 - d1 + e0 - e1 + f0 - f1)
+
+
+@bound("us", one=gpu("level-1", "block"), two=gpu("level-1-norms", "block"))
+def one_less_two_2(one: float, two: float) -> float:
+    """TODO: one - two."""
+    return one - two
+
+
+@bound(
+    "us",
+    a1=gpu("level-1", "rms norm"),
+    a4=gpu("level-4", "rms norm"),
+    b1=gpu("level-1", "add rms norm"),
+    b4=gpu("level-4", "add rms norm"),
+)
+def worked_out_2(a1: float, a4: float, b1: float, b4: float) -> float:
+    """TODO: a1 - a4 + b1 - b4."""
+    return a1 - a4 + b1 - b4
+
+
+@bound("us", one=gpu("level-1", "block"), two=gpu("level-1-rotate", "block"))
+def one_less_two_3(one: float, two: float) -> float:
+    """TODO: one - two."""
+    return one - two
+
+
+@bound("us", one=gpu("level-1", "rope"), two=gpu("level-4", "rope"))
+def one_less_two_4(one: float, two: float) -> float:
+    """TODO: one - two."""
+    return one - two
+
+
+@bound("us", one=gpu("level-1", "block"), two=gpu("level-1-gated", "block"))
+def one_less_two_5(one: float, two: float) -> float:
+    """TODO: one - two."""
+    return one - two
+
+
+@bound("us", one=gpu("level-1", "gated mlp"), two=gpu("level-4", "gated mlp"))
+def one_less_two_6(one: float, two: float) -> float:
+    """TODO: one - two."""
+    return one - two
+
+
 CHECK_AT = {
     "forward both": [
         {"component": 1, "batch": 1, "tokens": 32, "width": 256},
