@@ -102,20 +102,14 @@ def scores(heads: float, tokens: float, width: float) -> float:
 
 
 @bound("GB", heads=16, tokens=65536, width=2)
-def heads_tokens(heads: float, tokens: float, width: float) -> float:
-    """TODO: heads * tokens**2 * width."""
-    return heads * tokens**2 * width
-
-
-@bound("GB", heads=16, tokens=16384, width=2)
-def heads_tokens_2(heads: float, tokens: float, width: float) -> float:
-    """TODO: heads * tokens**2 * width."""
+def scores_64k(heads: float, tokens: float, width: float) -> float:
+    """The memory of one copy of the scores of 65536 tokens in bf16."""
     return heads * tokens**2 * width
 
 
 @bound("ms", heads=16, tokens=16384, width=2, copy=ceiling("copy", case="patterns/attention"))
-def heads_tokens_3(heads: float, tokens: float, width: float, copy: float) -> float:
-    """TODO: 8 * heads * tokens**2 * width / copy."""
+def passes(heads: float, tokens: float, width: float, copy: float) -> float:
+    """What eight passes over the scores take at the rate of a copy."""
     return 8 * heads * tokens**2 * width / copy
 
 
@@ -127,20 +121,20 @@ def heads_tokens_3(heads: float, tokens: float, width: float, copy: float) -> fl
     width=2,
     copy=ceiling("copy", case="patterns/attention"),
 )
-def time_heads(time: float, heads: float, tokens: float, width: float, copy: float) -> float:
-    """TODO: time / (8 * heads * tokens**2 * width / copy)."""
+def over_passes(time: float, heads: float, tokens: float, width: float, copy: float) -> float:
+    """How many times as long the layer takes as eight passes over the scores."""
     return time / (8 * heads * tokens**2 * width / copy)
 
 
 @bound("ms", tokens=16384, heads=16, size=128, matrix=ceiling("bfloat16", "burst", case="patterns/attention"))
-def tokens_heads(tokens: float, heads: float, size: float, matrix: float) -> float:
-    """TODO: 4 * tokens**2 * heads * size / matrix."""
+def matmuls(tokens: float, heads: float, size: float, matrix: float) -> float:
+    """What the arithmetic of both matmuls takes at the matrix rate."""
     return 4 * tokens**2 * heads * size / matrix
 
 
 @bound("FLOP/byte", size=128, width=2)
-def size_width(size: float, width: float) -> float:
-    """TODO: 4 * size / (8 * width)."""
+def intensity(size: float, width: float) -> float:
+    """What the layer computes for each byte of its scores."""
     return 4 * size / (8 * width)
 
 
@@ -149,26 +143,26 @@ def size_width(size: float, width: float) -> float:
     matrix=ceiling("bfloat16", "burst", case="patterns/attention"),
     memory=ceiling("copy", case="patterns/attention"),
 )
-def matrix_over_memory(matrix: float, memory: float) -> float:
-    """TODO: matrix / memory."""
+def ridge(matrix: float, memory: float) -> float:
+    """The intensity from which on the card computes rather than waits for memory."""
     return matrix / memory
 
 
 @bound("FLOP/byte", tokens=16384, size=128, width=2)
-def tokens_size(tokens: float, size: float, width: float) -> float:
-    """TODO: 2 * tokens**2 * size / (4 * tokens * size * width)."""
+def fused_intensity(tokens: float, size: float, width: float) -> float:
+    """What a fused kernel computes for each byte, of the causal half."""
     return 2 * tokens**2 * size / (4 * tokens * size * width)
 
 
 @bound("MB", heads=16, tokens=256, width=2)
-def heads_tokens_4(heads: float, tokens: float, width: float) -> float:
-    """TODO: heads * tokens**2 * width."""
+def short_scores(heads: float, tokens: float, width: float) -> float:
+    """The memory of one copy of the scores of 256 tokens."""
     return heads * tokens**2 * width
 
 
 @bound("%", width=2, keys=16384, size=128)
-def width_keys(width: float, keys: float, size: float) -> float:
-    """TODO: width * keys / (2 * keys * size * width)."""
+def mask_part(width: float, keys: float, size: float) -> float:
+    """The bytes of a mask's row, as a part of those of k and v."""
     return width * keys / (2 * keys * size * width)
 
 

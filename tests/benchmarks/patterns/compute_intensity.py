@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from snippets.patterns.compute_intensity_decode import converted, in_the_product, quantised, restored
-from tests.benchmarks.bounds import bound, captured, ceiling, number
+from tests.benchmarks.bounds import bound, captured, ceiling, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
 from tests.benchmarks.sides import compiled_with_every_knob, tupled
@@ -155,32 +155,32 @@ def unwritten(t: Tensor) -> Tensor:
     matrix=ceiling("bfloat16", "burst", case="validation/roofline"),
     memory=ceiling("copy", case="validation/roofline"),
 )
-def matrix_over_memory(matrix: float, memory: float) -> float:
-    """TODO: matrix / memory."""
+def ridge(matrix: float, memory: float) -> float:
+    """The intensity from which on the card computes rather than waits for memory."""
     return matrix / memory
 
 
 @bound("", before=captured("redesigns", "{line}"))
-def before(before: float) -> float:
-    """TODO: before."""
+def intensity_before(before: float) -> float:
+    """FLOPs per byte of a layer before its redesign."""
     return before
 
 
 @bound("", after=captured("redesigns", "{line}", which=2))
-def after(after: float) -> float:
-    """TODO: after."""
+def intensity_after(after: float) -> float:
+    """FLOPs per byte of a layer after its redesign."""
     return after
 
 
 @bound("FLOP/byte", width=2)
-def width_over(width: float) -> float:
-    """TODO: 2 / width."""
+def one_row(width: float) -> float:
+    """FLOPs per byte of one row: two for each weight."""
     return 2 / width
 
 
 @bound("FLOP/byte", n=8192, width=2)
-def width(n: float, width: float) -> float:
-    """TODO: 2 * n**3 / (3 * width * n**2)."""
+def square(n: float, width: float) -> float:
+    """FLOPs per byte of a square matmul."""
     return 2 * n**3 / (3 * width * n**2)
 
 
@@ -189,67 +189,69 @@ def width(n: float, width: float) -> float:
     matrix=ceiling("bfloat16", "burst", case="validation/roofline"),
     read=ceiling("read", case="validation/roofline"),
 )
-def matrix_over_read(matrix: float, read: float) -> float:
-    """TODO: matrix / read."""
+def rows_to_ridge(matrix: float, read: float) -> float:
+    """How many rows bring a layer with bf16 weights to the ridge point."""
     return matrix / read
 
 
 @bound("")
-def rows_width(rows: float, width: float) -> float:
-    """TODO: 2 * rows * width**2 / (2 * (2 * rows * width + width**2))."""
+def layer_intensity(rows: float, width: float) -> float:
+    """FLOPs per byte of a square layer."""
     return 2 * rows * width**2 / (2 * (2 * rows * width + width**2))
 
 
 @bound("us", copy=ceiling("copy", case="validation/roofline"))
-def rows_width_2(rows: float, width: float, copy: float) -> float:
-    """TODO: 2 * (2 * rows * width + width**2) / copy."""
+def layer_bytes(rows: float, width: float, copy: float) -> float:
+    """What a square layer's bytes take at the rate of a copy."""
     return 2 * (2 * rows * width + width**2) / copy
 
 
 @bound("us", matrix=ceiling("bfloat16", "burst", case="validation/roofline"))
-def rows_width_3(rows: float, width: float, matrix: float) -> float:
-    """TODO: 2 * rows * width**2 / matrix."""
+def layer_flops(rows: float, width: float, matrix: float) -> float:
+    """What a square layer's FLOPs take at the matrix rate."""
     return 2 * rows * width**2 / matrix
 
 
 @bound("x", narrow=8388608 * 64 * 4 + 64 * 64 * 2, wide=2048 * 4096 * 4 + 4096 * 4096 * 2)
 def narrow_over_wide(narrow: float, wide: float) -> float:
-    """TODO: narrow / wide."""
+    """How many times the bytes of the widest layer the narrowest moves."""
     return narrow / wide
 
 
 @bound("x", apart=3 * 64 * 4096 + 6144 * 4096 + 6144 * 64, merged=64 * 4096 + 6144 * 4096 + 6144 * 64)
 def apart_over_merged(apart: float, merged: float) -> float:
-    """TODO: apart / merged."""
+    """How many times the bytes of the merged matmul the three move that are apart."""
     return apart / merged
 
 
 @bound("us", inner=4096, columns=1024, width=2, read=ceiling("read", case="patterns/compute-intensity"))
-def inner_columns(inner: float, columns: float, width: float, read: float) -> float:
-    """TODO: inner * columns * width / read."""
+def narrow_weights(inner: float, columns: float, width: float, read: float) -> float:
+    """What reading the weights of a narrow matmul takes."""
     return inner * columns * width / read
 
 
 @bound("us", weights=67108864, copy=ceiling("copy", case="patterns/compute-intensity"))
-def weights_copy(weights: float, copy: float) -> float:
-    """TODO: 5 * weights / copy."""
+def conversion(weights: float, copy: float) -> float:
+    """What five bytes for each weight take at the rate of a copy."""
     return 5 * weights / copy
 
 
-@bound(
-    "x",
-    eager=number("patterns/compute-intensity", "eager", "time", shape="{shape}", direction="forward", mode="device"),
-    inside=number("patterns/compute-intensity", "inside", "time", shape="{shape}", direction="forward", mode="device"),
-)
-def eager_over_inside(eager: float, inside: float) -> float:
-    """TODO: eager / inside."""
+@bound("x", eager=gpu("eager", "{at}"), inside=gpu("inside", "{at}"))
+def inside_gain(eager: float, inside: float) -> float:
+    """How many times as fast the matmul is that converts inside."""
     return eager / inside
 
 
 @bound("us", weights=67108864, read=ceiling("read", case="patterns/compute-intensity"))
-def weights_over_read(weights: float, read: float) -> float:
-    """TODO: weights / read."""
+def int8_weights(weights: float, read: float) -> float:
+    """What reading one byte for each weight takes."""
     return weights / read
+
+
+@bound("us", time=gpu("product", "{at}", case="validation/roofline"))
+def row_time(time: float, rows: float) -> float:
+    """What a matmul takes for each of its rows."""
+    return time / rows
 
 
 CHECK_AT = {

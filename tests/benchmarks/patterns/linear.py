@@ -224,20 +224,20 @@ BESIDE: dict[int, dict[str, tuple[Callable[[], Function], str]]] = {
 
 
 @bound("%", wide=4096, narrow=4095)
-def wide_narrow(wide: float, narrow: float) -> float:
-    """TODO: (wide - narrow) / narrow."""
+def more_work(wide: float, narrow: float) -> float:
+    """What a width of 4096 computes more than one of 4095."""
     return (wide - narrow) / narrow
 
 
 @bound("MB", tokens=8192, hidden=14336)
-def tokens_hidden(tokens: float, hidden: float) -> float:
-    """TODO: tokens * hidden * 2 * 2 * 2."""
+def copied_gradients(tokens: float, hidden: float) -> float:
+    """What copying the gradients of gate and up into one tensor reads and writes."""
     return tokens * hidden * 2 * 2 * 2
 
 
 @bound("", batch=64)
 def batch(batch: float) -> float:
-    """TODO: batch."""
+    """How many matmuls the batch has."""
     return batch
 
 
@@ -246,8 +246,8 @@ def batch(batch: float) -> float:
     fp32=gpu("eager", "fp32 matmul", case="patterns/mixed-precision"),
     tf32=gpu("eager", "tf32 matmul", case="patterns/mixed-precision"),
 )
-def fp_over_tf(fp32: float, tf32: float) -> float:
-    """TODO: fp32 / tf32."""
+def tf32_gain(fp32: float, tf32: float) -> float:
+    """How many times as fast a matmul is in TF32 as in fp32."""
     return fp32 / tf32
 
 
@@ -256,8 +256,8 @@ def fp_over_tf(fp32: float, tf32: float) -> float:
     tf32=gpu("eager", "tf32 matmul", case="patterns/mixed-precision"),
     bf16=gpu("eager", "bf16 matmul", case="patterns/mixed-precision"),
 )
-def tf_over_bf(tf32: float, bf16: float) -> float:
-    """TODO: tf32 / bf16."""
+def bf16_gain(tf32: float, bf16: float) -> float:
+    """How many times as fast a matmul is in bf16 as in TF32."""
     return tf32 / bf16
 
 
@@ -266,8 +266,8 @@ def tf_over_bf(tf32: float, bf16: float) -> float:
     bf16=gpu("eager", "bf16 matmul", case="patterns/mixed-precision"),
     fp8=gpu("compile", "dynamic fp8 matmul", case="patterns/mixed-precision"),
 )
-def bf_over_fp(bf16: float, fp8: float) -> float:
-    """TODO: bf16 / fp8."""
+def fp8_gain(bf16: float, fp8: float) -> float:
+    """How many times as fast a matmul is that is quantised to fp8 in the call as in bf16."""
     return bf16 / fp8
 
 
@@ -301,6 +301,7 @@ POINTS = {  # as pages name them
     "qkv forward": "forward 1x8192x4096 bfloat16 device",
     "small qkv": "both 1x256x1024 bfloat16 device",
     "small qkv forward": "forward 1x256x1024 bfloat16 calls",
+    "small qkv forward on the GPU": "forward 1x256x1024 bfloat16 device",
     "large qkv": "both 1x16384x8192 bfloat16 device",
     "gate and up": "both 2x8192x4096x14336 bfloat16 device",
     "small gate and up": "both 2x256x1024x3584 bfloat16 device",

@@ -183,93 +183,93 @@ def of_step(name: str, rows: int, length: int, width: int, dtype: torch.dtype, d
     )
 
 
-@bound("%", error=captured("rounding", "1024", which="{column}"))
-def error(error: float) -> float:
-    """TODO: error."""
-    return error
-
-
-@bound("x", fp32=gpu("eager", "fp32 matmul"), other=gpu("eager", "tf32 matmul"))
-def fp_over_other(fp32: float, other: float) -> float:
-    """TODO: fp32 / other."""
+@bound("x", fp32=gpu("eager", "fp32 step"), other=gpu("eager", "{at}"))
+def step_gain(fp32: float, other: float) -> float:
+    """How many times as fast a step is as one in fp32."""
     return fp32 / other
 
 
+@bound("x", fp32=gpu("eager", "fp32 matmul"), other=gpu("{variant}", "{at}"))
+def matmul_gain(fp32: float, other: float) -> float:
+    """How many times as fast a matmul of 8192 is as in fp32."""
+    return fp32 / other
+
+
+@bound("%", error=captured("rounding", "1024", which=2))
+def fp16_rounding(error: float) -> float:
+    """What fp16 rounds away of a sum of 1024 terms."""
+    return error
+
+
 @bound("%", error=captured("rounding", "1024"))
-def error_2(error: float) -> float:
-    """TODO: error."""
+def tf32_rounding(error: float) -> float:
+    """What TF32 rounds away of a sum of 1024 terms."""
     return error
 
 
 @bound("x", bf16=gpu("eager", "bf16 matmul"), other=gpu("compile", "dynamic fp8 matmul"))
-def bf_over_other(bf16: float, other: float) -> float:
-    """TODO: bf16 / other."""
+def fp8_call_gain(bf16: float, other: float) -> float:
+    """How many times as fast a matmul is that is quantised to fp8 in the call, compiled, as in bf16."""
     return bf16 / other
 
 
 @bound("%", error=captured("rounding", "1024", which=4))
-def error_3(error: float) -> float:
-    """TODO: error."""
+def fp8_rounding(error: float) -> float:
+    """What fp8 rounds away of a sum of 1024 terms."""
     return error
 
 
 @bound("%", error=captured("rounding", "16384", which=3))
-def error_4(error: float) -> float:
-    """TODO: error."""
+def long_rounding(error: float) -> float:
+    """What bf16 rounds away of a sum of 16384 terms."""
     return error
 
 
 @bound("%", error=captured("rounding", "16384", which=5))
-def error_5(error: float) -> float:
-    """TODO: error."""
+def partial_rounding(error: float) -> float:
+    """What is rounded away where each partial sum is rounded to bf16."""
     return error
 
 
 @bound("%", bits=7)
-def bits(bits: float) -> float:
-    """TODO: 1 / 2**bits."""
+def spacing(bits: float) -> float:
+    """How far a bf16 number's neighbour is, as a part of it."""
     return 1 / 2**bits
 
 
 @bound("", bits=24)
-def bits_2(bits: float) -> float:
-    """TODO: 1e9 / 2**bits."""
-    return 1000000000.0 / 2**bits
+def smallest_fp16(bits: float) -> float:
+    """The smallest fp16 number, in billionths."""
+    return 10**9 / 2**bits
 
 
 @bound("x", bf16=datasheet("NVIDIA H200", "bfloat16"), fp32=datasheet("NVIDIA H200", "float32"))
-def bf_over_fp(bf16: float, fp32: float) -> float:
-    """TODO: bf16 / fp32."""
+def promised_over_fp32(bf16: float, fp32: float) -> float:
+    """How many times as fast bf16 is as fp32, as the vendor has it."""
     return bf16 / fp32
 
 
 @bound("x", bf16=datasheet("NVIDIA H200", "bfloat16"), tf32=datasheet("NVIDIA H200", "tfloat32"))
-def bf_over_tf(bf16: float, tf32: float) -> float:
-    """TODO: bf16 / tf32."""
+def promised_over_tf32(bf16: float, tf32: float) -> float:
+    """How many times as fast bf16 is as TF32, as the vendor has it."""
     return bf16 / tf32
 
 
 @bound("", tokens=4096, classes=8192)
-def tokens_classes(tokens: float, classes: float) -> float:
-    """TODO: 1 / (tokens * classes) * 1e9."""
-    return 1 / (tokens * classes) * 1000000000.0
+def mean_gradient(tokens: float, classes: float) -> float:
+    """The gradient of a mean loss for one class of one token, in billionths."""
+    return 1 / (tokens * classes) * 10**9
 
 
 @bound("x", bf16=gpu("eager", "bf16 matmul"), fp8=gpu("fp8", "fp8 matmul"))
-def bf_over_fp_2(bf16: float, fp8: float) -> float:
-    """TODO: bf16 / fp8."""
-    return bf16 / fp8
-
-
-@bound("x", bf16=gpu("eager", "bf16 matmul"), fp8=gpu("compile", "dynamic fp8 matmul"))
-def bf_over_fp_3(bf16: float, fp8: float) -> float:
-    """TODO: bf16 / fp8."""
+def fp8_gain(bf16: float, fp8: float) -> float:
+    """How many times as fast a matmul of fp8 is as one of bf16."""
     return bf16 / fp8
 
 
 @bound("%", error=captured("rounding", "1024", which=3))
-def error_6(error: float) -> float:
-    """TODO: error."""
+def bf16_rounding(error: float) -> float:
+    """What bf16 rounds away of a sum of 1024 terms."""
     return error
 
 

@@ -32,7 +32,7 @@ from snippets.patterns.transformer_block import (
     with_kernels,
 )
 from tests.benchmarks import levels, wrong
-from tests.benchmarks.bounds import bound, ceiling, gpu, number
+from tests.benchmarks.bounds import bound, ceiling, gpu
 from tests.benchmarks.case import Case, Point, Workload
 from tests.benchmarks.own import own
 
@@ -153,37 +153,33 @@ WRONG: levels.Wrong = {
 
 
 @bound("%", batch=4, tokens=2048, width=2048, rate=ceiling("bfloat16", mode="burst"), time=gpu("level-1", "block"))
-def batch_tokens(batch: float, tokens: float, width: float, rate: float, time: float) -> float:
-    """TODO: (6 * 16 * batch * tokens * width**2 + 7 * batch * tokens**2 * width) / rate / ti."""
+def matmul_part(batch: float, tokens: float, width: float, rate: float, time: float) -> float:
+    """The part of a step that its matmuls and attention take at the peak rate."""
     return (6 * 16 * batch * tokens * width**2 + 7 * batch * tokens**2 * width) / rate / time
 
 
-@bound(
-    "us",
-    first=number("patterns/transformer-block", "{variant}", "time", shape="{first}", direction="both", mode="device"),
-    second=number("patterns/transformer-block", "{variant}", "time", shape="{second}", direction="both", mode="device"),
-)
-def first_second(first: float, second: float) -> float:
-    """TODO: first + second."""
+@bound("us", first=gpu("{variant}", "rms norm"), second=gpu("{variant}", "add rms norm"))
+def norms(first: float, second: float) -> float:
+    """What both norms take together."""
     return first + second
 
 
 @bound(
     "ms",
-    a0=number("patterns/transformer-block", "level-0", "time", shape="2x4x2048x2048", **"{at}"),
-    a1=number("patterns/transformer-block", "level-1", "time", shape="2x4x2048x2048", **"{at}"),
-    b0=number("patterns/transformer-block", "level-0", "time", shape="3x4x2048x2048", **"{at}"),
-    b1=number("patterns/transformer-block", "level-1", "time", shape="3x4x2048x2048", **"{at}"),
-    c0=number("patterns/transformer-block", "level-0", "time", shape="4x4x2048x2048", **"{at}"),
-    c1=number("patterns/transformer-block", "level-1", "time", shape="4x4x2048x2048", **"{at}"),
-    d0=number("patterns/transformer-block", "level-0", "time", shape="5x4x2048x2048", **"{at}"),
-    d1=number("patterns/transformer-block", "level-1", "time", shape="5x4x2048x2048", **"{at}"),
-    e0=number("patterns/transformer-block", "level-0", "time", shape="6x4x2048x2048", **"{at}"),
-    e1=number("patterns/transformer-block", "level-1", "time", shape="6x4x2048x2048", **"{at}"),
-    f0=number("patterns/transformer-block", "level-0", "time", shape="7x4x2048x2048", **"{at}"),
-    f1=number("patterns/transformer-block", "level-1", "time", shape="7x4x2048x2048", **"{at}"),
+    a0=gpu("level-0", "rms norm{when}"),
+    a1=gpu("level-1", "rms norm{when}"),
+    b0=gpu("level-0", "add rms norm{when}"),
+    b1=gpu("level-1", "add rms norm{when}"),
+    c0=gpu("level-0", "qkv{when}"),
+    c1=gpu("level-1", "qkv{when}"),
+    d0=gpu("level-0", "rope{when}"),
+    d1=gpu("level-1", "rope{when}"),
+    e0=gpu("level-0", "attention{when}"),
+    e1=gpu("level-1", "attention{when}"),
+    f0=gpu("level-0", "gated mlp{when}"),
+    f1=gpu("level-1", "gated mlp{when}"),
 )
-def worked_out(
+def parts_save(
     a0: float,
     a1: float,
     b0: float,
@@ -197,38 +193,34 @@ def worked_out(
     f0: float,
     f1: float,
 ) -> float:
-    """TODO: a0 - a1 + b0 - b1 + c0 - c1 + d0 - d1 + e0 - e1 + f0 - f1."""
+    """What the parts save at level 1, each timed alone."""
     return a0 - a1 + b0 - b1 + c0 - c1 + d0 - d1 + e0 - e1 + f0 - f1
 
 
-@bound(
-    "ms",
-    one=number("patterns/transformer-block", "level-0", "time", shape="1x4x2048x2048", **"{at}"),
-    two=number("patterns/transformer-block", "level-1", "time", shape="1x4x2048x2048", **"{at}"),
-)
-def one_less_two(one: float, two: float) -> float:
-    """TODO: one - two."""
+@bound("ms", one=gpu("level-0", "block{when}"), two=gpu("level-1", "block{when}"))
+def block_saves(one: float, two: float) -> float:
+    """What the whole block saves at level 1."""
     return one - two
 
 
 @bound(
     "%",
-    one=number("patterns/transformer-block", "level-0", "time", shape="1x4x2048x2048", **"{at}"),
-    two=number("patterns/transformer-block", "level-1", "time", shape="1x4x2048x2048", **"{at}"),
-    a0=number("patterns/transformer-block", "level-0", "time", shape="2x4x2048x2048", **"{at}"),
-    a1=number("patterns/transformer-block", "level-1", "time", shape="2x4x2048x2048", **"{at}"),
-    b0=number("patterns/transformer-block", "level-0", "time", shape="3x4x2048x2048", **"{at}"),
-    b1=number("patterns/transformer-block", "level-1", "time", shape="3x4x2048x2048", **"{at}"),
-    c0=number("patterns/transformer-block", "level-0", "time", shape="4x4x2048x2048", **"{at}"),
-    c1=number("patterns/transformer-block", "level-1", "time", shape="4x4x2048x2048", **"{at}"),
-    d0=number("patterns/transformer-block", "level-0", "time", shape="5x4x2048x2048", **"{at}"),
-    d1=number("patterns/transformer-block", "level-1", "time", shape="5x4x2048x2048", **"{at}"),
-    e0=number("patterns/transformer-block", "level-0", "time", shape="6x4x2048x2048", **"{at}"),
-    e1=number("patterns/transformer-block", "level-1", "time", shape="6x4x2048x2048", **"{at}"),
-    f0=number("patterns/transformer-block", "level-0", "time", shape="7x4x2048x2048", **"{at}"),
-    f1=number("patterns/transformer-block", "level-1", "time", shape="7x4x2048x2048", **"{at}"),
+    one=gpu("level-0", "block{when}"),
+    two=gpu("level-1", "block{when}"),
+    a0=gpu("level-0", "rms norm{when}"),
+    a1=gpu("level-1", "rms norm{when}"),
+    b0=gpu("level-0", "add rms norm{when}"),
+    b1=gpu("level-1", "add rms norm{when}"),
+    c0=gpu("level-0", "qkv{when}"),
+    c1=gpu("level-1", "qkv{when}"),
+    d0=gpu("level-0", "rope{when}"),
+    d1=gpu("level-1", "rope{when}"),
+    e0=gpu("level-0", "attention{when}"),
+    e1=gpu("level-1", "attention{when}"),
+    f0=gpu("level-0", "gated mlp{when}"),
+    f1=gpu("level-1", "gated mlp{when}"),
 )
-def one_two(
+def kept(
     one: float,
     two: float,
     a0: float,
@@ -244,13 +236,13 @@ def one_two(
     f0: float,
     f1: float,
 ) -> float:
-    """TODO: (one - two) / (a0 - a1 + b0 - b1 + c0 - c1 + d0 - d1 + e0 - e1 + f0 - f1)."""
+    """The part of what the parts save that the block keeps."""
     return (one - two) / (a0 - a1 + b0 - b1 + c0 - c1 + d0 - d1 + e0 - e1 + f0 - f1)
 
 
 @bound("us", one=gpu("level-1", "block"), two=gpu("level-1-norms", "block"))
-def one_less_two_2(one: float, two: float) -> float:
-    """TODO: one - two."""
+def norms_in_block(one: float, two: float) -> float:
+    """What kernels for both norms save in the block."""
     return one - two
 
 
@@ -261,32 +253,32 @@ def one_less_two_2(one: float, two: float) -> float:
     b1=gpu("level-1", "add rms norm"),
     b4=gpu("level-4", "add rms norm"),
 )
-def worked_out_2(a1: float, a4: float, b1: float, b4: float) -> float:
-    """TODO: a1 - a4 + b1 - b4."""
+def norms_alone(a1: float, a4: float, b1: float, b4: float) -> float:
+    """What kernels for both norms save where each is timed alone."""
     return a1 - a4 + b1 - b4
 
 
 @bound("us", one=gpu("level-1", "block"), two=gpu("level-1-rotate", "block"))
-def one_less_two_3(one: float, two: float) -> float:
-    """TODO: one - two."""
+def rotation_in_block(one: float, two: float) -> float:
+    """What a kernel for the rotation saves in the block."""
     return one - two
 
 
 @bound("us", one=gpu("level-1", "rope"), two=gpu("level-4", "rope"))
-def one_less_two_4(one: float, two: float) -> float:
-    """TODO: one - two."""
+def rotation_alone(one: float, two: float) -> float:
+    """What a kernel for the rotation saves where it is timed alone."""
     return one - two
 
 
 @bound("us", one=gpu("level-1", "block"), two=gpu("level-1-gated", "block"))
-def one_less_two_5(one: float, two: float) -> float:
-    """TODO: one - two."""
+def gated_in_block(one: float, two: float) -> float:
+    """What a kernel for SwiGLU saves in the block."""
     return one - two
 
 
 @bound("us", one=gpu("level-1", "gated mlp"), two=gpu("level-4", "gated mlp"))
-def one_less_two_6(one: float, two: float) -> float:
-    """TODO: one - two."""
+def gated_alone(one: float, two: float) -> float:
+    """What a kernel for SwiGLU saves where it is timed alone."""
     return one - two
 
 
