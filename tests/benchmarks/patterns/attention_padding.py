@@ -142,32 +142,32 @@ def in_float64(inputs: list[Tensor], incoming: Tensor, lengths: Tensor, causal: 
 
 
 @bound("%", rows=8, tokens=2048)
-def rows_tokens(rows: float, tokens: float) -> float:
-    """TODO: 1 - (115**2 + 1395**2 + 627**2 + 2048**2 + 1139**2 + 371**2 + 1651**2 + 883**2) ."""
+def needless_scores(rows: float, tokens: float) -> float:
+    """The part of all scores that belongs to padding, or to no token at all."""
     return 1 - (115**2 + 1395**2 + 627**2 + 2048**2 + 1139**2 + 371**2 + 1651**2 + 883**2) / (rows * tokens**2)
 
 
 @bound("TFLOP/s", rows=8, tokens=2048, heads=16, size=128, time=gpu("causal-only", "medium causal"))
-def rows_tokens_2(rows: float, tokens: float, heads: float, size: float, time: float) -> float:
-    """TODO: 7 * rows * tokens * (tokens + 1) * heads * size / time."""
+def rate_with_padding(rows: float, tokens: float, heads: float, size: float, time: float) -> float:
+    """The rate with the flag alone, if the scores of padding count as work."""
     return 7 * rows * tokens * (tokens + 1) * heads * size / time
 
 
 @bound("%", rows=8, tokens=2048)
-def rows_tokens_3(rows: float, tokens: float) -> float:
-    """TODO: (115 + 1395 + 627 + 2048 + 1139 + 371 + 1651 + 883) / (rows * tokens)."""
+def real_tokens(rows: float, tokens: float) -> float:
+    """The part of all tokens that are real."""
     return (115 + 1395 + 627 + 2048 + 1139 + 371 + 1651 + 883) / (rows * tokens)
 
 
 @bound("us", around=gpu("packed-inside", "medium causal"), alone=gpu("varlen", "medium causal"))
-def around_less_alone(around: float, alone: float) -> float:
-    """TODO: around - alone."""
+def packing(around: float, alone: float) -> float:
+    """What packing around the call takes more than attention on packed rows."""
     return around - alone
 
 
 @bound("%", rows=2, tokens=8192)
-def rows_tokens_4(rows: float, tokens: float) -> float:
-    """TODO: (1843 + 8192) / (rows * tokens)."""
+def real_in_two_rows(rows: float, tokens: float) -> float:
+    """The part of the tokens that are real with two rows of 8192."""
     return (1843 + 8192) / (rows * tokens)
 
 
@@ -176,8 +176,8 @@ def rows_tokens_4(rows: float, tokens: float) -> float:
     making=captured("making", "block mask, causal", of="patterns/attention_padding_backends"),
     attention=gpu("flex", "medium causal"),
 )
-def making_over_attention(making: float, attention: float) -> float:
-    """TODO: making / attention."""
+def making_a_mask(making: float, attention: float) -> float:
+    """How many times as long making the block mask takes as the attention with it."""
     return making / attention
 
 

@@ -219,20 +219,20 @@ WRONG: levels.Wrong = {
 
 
 @bound("us", wide=gpu("level-1", "large embedding"), narrow=gpu("level-1", "embedding"))
-def wide_less_narrow(wide: float, narrow: float) -> float:
-    """TODO: wide - narrow."""
+def more_zeros(wide: float, narrow: float) -> float:
+    """What forward and backward take more with the large table."""
     return wide - narrow
 
 
 @bound("us", wide=gpu("level-1", "large embedding"), narrow=gpu("level-1", "embedding"), rows=32000, more=128256)
-def wide_narrow(wide: float, narrow: float, rows: float, more: float) -> float:
-    """TODO: (wide - narrow) * rows / (more - rows)."""
+def zeros(wide: float, narrow: float, rows: float, more: float) -> float:
+    """What the zeros of the smaller table's gradient take."""
     return (wide - narrow) * rows / (more - rows)
 
 
 @bound("GB", rows=128256, width=4096)
-def rows_width(rows: float, width: float) -> float:
-    """TODO: 4 * rows * width."""
+def fp32_table(rows: float, width: float) -> float:
+    """The size of the large table in fp32."""
     return 4 * rows * width
 
 

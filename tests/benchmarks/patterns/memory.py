@@ -255,14 +255,14 @@ def of_an_image(
 
 
 @bound("MB", batch=8, tokens=4096, heads=32, size=128, width=2)
-def batch_tokens(batch: float, tokens: float, heads: float, size: float, width: float) -> float:
-    """TODO: batch * tokens * heads * size * width."""
+def copied(batch: float, tokens: float, heads: float, size: float, width: float) -> float:
+    """The size of the tensor that is copied."""
     return batch * tokens * heads * size * width
 
 
 @bound("MB", rows=256, columns=65536, width=2)
-def rows_columns(rows: float, columns: float, width: float) -> float:
-    """TODO: rows * columns * width."""
+def result(rows: float, columns: float, width: float) -> float:
+    """The size of the result that is put together."""
     return rows * columns * width
 
 
