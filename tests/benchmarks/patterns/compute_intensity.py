@@ -195,7 +195,7 @@ def rows_to_ridge(matrix: float, read: float) -> float:
 
 
 @bound("")
-def layer_intensity(rows: float, width: float) -> float:
+def intensity(rows: float, width: float) -> float:
     """FLOPs per byte of a square layer."""
     return 2 * rows * width**2 / (2 * (2 * rows * width + width**2))
 

@@ -179,7 +179,7 @@ def norms(first: float, second: float) -> float:
     f0=gpu("level-0", "gated mlp{when}"),
     f1=gpu("level-1", "gated mlp{when}"),
 )
-def parts_save(
+def parts(
     a0: float,
     a1: float,
     b0: float,
@@ -198,7 +198,7 @@ def parts_save(
 
 
 @bound("ms", one=gpu("level-0", "block{when}"), two=gpu("level-1", "block{when}"))
-def block_saves(one: float, two: float) -> float:
+def whole(one: float, two: float) -> float:
     """What the whole block saves at level 1."""
     return one - two
 
@@ -259,13 +259,13 @@ def norms_alone(a1: float, a4: float, b1: float, b4: float) -> float:
 
 
 @bound("us", one=gpu("level-1", "block"), two=gpu("level-1-rotate", "block"))
-def rotation_in_block(one: float, two: float) -> float:
+def rope_in_block(one: float, two: float) -> float:
     """What a kernel for the rotation saves in the block."""
     return one - two
 
 
 @bound("us", one=gpu("level-1", "rope"), two=gpu("level-4", "rope"))
-def rotation_alone(one: float, two: float) -> float:
+def rope_alone(one: float, two: float) -> float:
     """What a kernel for the rotation saves where it is timed alone."""
     return one - two
 
