@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from tests.benchmarks import machine
-from tests.benchmarks.runner import commit_of_tree, write_whole
+from tests.benchmarks.runner import commit_of_tree
 from tests.benchmarks.source import ROOT
+from tests.benchmarks.whole import write_whole
 
 SCHEMA = 1
 SESSIONS = ("tests", "lint", "docs")

@@ -1,7 +1,8 @@
 """A test that passed is not run again on this machine while all that it reaches is what it was: a pytest plugin.
 
 A test file reaches what it imports, within functions too, and the files and folders that its strings name, and so on
-from there. Such a test ends as "remembered", and the run's summary counts them. One in twenty runs anyway, drawn anew
+from there; those of the site reach all, and are remembered by what they were served, too (tests/site/conftest.py). Such
+a test ends as "remembered", and the run's summary counts them. One in twenty runs anyway, drawn anew
 each time. `--fresh` runs every test; so does a run on a GPU, or for a report. What passed stands in .cache/remembered:
 for each test file and each content of all that it reaches a file of lines. A file that a test read and does not reach
 is named at the end of the run, and its tests are not remembered.
@@ -57,6 +58,8 @@ class Remembered:
         self.outcomes: dict[str, set[str]] = {}
         self.opened: set[str] = set()
         self.missing: dict[str, set[str]] = {}
+        self.served: dict[str, Callable[..., None]] = {}  # by test: keeps what it was served, or forgets it
+        self.code = functools.cache(functools.partial(reached_by_code, root))
         self.known = functools.cache(self.known)  # type: ignore[method-assign]
         sys.addaudithook(self.watch)
 
@@ -77,10 +80,15 @@ class Remembered:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        self.opened.clear()
-        if not self.fresh and item.nodeid in self.known(item.path)[1] and not again():
-            self.outcomes[item.nodeid] = {"remembered"}
-            pytest.skip("passed on the same files and versions")
+        passed = self.known(item.path)[1]
+        self.opened.clear()  # what the key itself is made of
+        if not self.fresh and item.nodeid in passed and not again():
+            self.leave_out(item.nodeid)
+
+    def leave_out(self, test: str) -> None:
+        """End a test before it begins: it is remembered."""
+        self.outcomes[test] = {"remembered"}
+        pytest.skip("passed on the same files and versions")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -95,6 +103,8 @@ class Remembered:
             if unforeseen := self.unforeseen(files):
                 report.user_properties.append(("unforeseen", sorted(unforeseen)))
             keep(file, item.nodeid, {"failed"} if unforeseen else outcomes)
+            if end := self.served.pop(item.nodeid, None):
+                end(faultless=outcomes == {"passed"} and not self.unforeseen(self.code(item.path)))
         return report
 
     def unforeseen(self, files: set[Path]) -> set[str]:
@@ -189,6 +199,11 @@ def reached_by_test(root: Path, test: Path) -> set[Path]:
     area = test.relative_to(root).parts[1:-1]
     if area and area[0] in WHOLE:
         return {path for path in below(root) if is_ours(root, path)}
+    return reached_by_code(root, test)
+
+
+def reached_by_code(root: Path, test: Path) -> set[Path]:
+    """All files that the tests of a file depend on, but for what a site was built from."""
     above = [folder / "conftest.py" for folder in test.parents if folder.is_relative_to(root)]
     return reached(root, [test, *above, root / "pyproject.toml", *subjects(root, test)])
 

@@ -13,7 +13,8 @@ import torch
 
 from tests.benchmarks import machine, source
 from tests.benchmarks.captures import without_paths
-from tests.benchmarks.runner import commit_of_tree, published_command, write_whole
+from tests.benchmarks.runner import commit_of_tree, published_command
+from tests.benchmarks.whole import write_whole
 
 SCHEMA = 1
 

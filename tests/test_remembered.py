@@ -200,6 +200,34 @@ def test_the_key_of_a_script_is_all_that_it_reaches(tmp_path):
     assert key() != first
 
 
+def test_a_test_in_a_named_folder_counts_and_what_it_imports_does_not(tmp_path):
+    """Whoever looks through a folder imports cases, and no tests."""
+    texts = {
+        "tests/benchmarks/runner.py": "CASES = 'tests/benchmarks'\n",
+        "tests/benchmarks/case.py": "from snippets import measured\n",
+        "tests/benchmarks/test_case.py": "from snippets import tested\n",
+        **dict.fromkeys((f"snippets/{name}.py" for name in ("measured", "tested")), ""),
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    def found(*names: str) -> set[str]:
+        files = reach.reached(tmp_path, [tmp_path / name for name in names])
+        return {path.relative_to(tmp_path).as_posix() for path in files}
+
+    assert texts.keys() - found("tests/benchmarks/runner.py") == {"snippets/tested.py"}
+    assert found("tests/benchmarks/runner.py", "tests/benchmarks/test_case.py") == texts.keys()
+
+
+def test_a_snippets_test_reaches_no_case_of_another():
+    """All that compare what a script prints import how it is captured: a chain from there to the cases ends it."""
+    test = ROOT / "tests/snippets/compiler/test_compile_time.py"
+    found = {path.relative_to(ROOT).as_posix() for path in remembered.reached_by_test(ROOT, test)}
+    assert "tests/benchmarks/captures.py" in found
+    assert not found & {"snippets/compiler/modes.py", "tests/benchmarks/compiler/modes.py"}
+
+
 def test_a_script_runs_once_and_is_remembered_if_it_ends_well(tmp_path, monkeypatch):
     monkeypatch.setattr(remembered, "AGAIN", 0.0)
     statuses: list[int] = []

@@ -3,8 +3,10 @@
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Callable
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
 from tests.benchmarks.source import ROOT
@@ -16,6 +18,14 @@ Make = Callable[[], Any]
 def key(*parts: object) -> str:
     """A name for what is made from these texts and numbers."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
+
+
+def write(path: Path, text: str) -> None:
+    """Whole or not at all: whoever interrupts a build, or reads at the same time, finds no half of a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)
 
 
 class Kept:
@@ -46,13 +56,9 @@ class Kept:
         return self.used[name]
 
     def save(self) -> None:
-        """Write what was used, unless it is there; whole or not at all."""
-        if self.used == self.known:
-            return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self.path.with_suffix(f".{os.getpid()}")
-        beside.write_text(json.dumps(self.used), encoding="utf-8")
-        beside.replace(self.path)
+        """Write what was used, unless it is there."""
+        if self.used != self.known:
+            write(self.path, json.dumps(self.used))
 
 
 def save() -> None:

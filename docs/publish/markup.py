@@ -28,6 +28,16 @@ def front_matter(title: str, description: str, wide: bool = False) -> str:
     )
 
 
+def blocks(parts: Iterable[str]) -> str:
+    """Markdown of which each part is a block, or several; empty ones are left out."""
+    return "".join(f"{part.strip()}\n\n" for part in parts if part)
+
+
+def badges(words: Iterable[str]) -> str:
+    """Words that warn of the number before them."""
+    return "".join(f' <small class="rp-badge">{word}</small>' for word in words)
+
+
 def table(
     head: Iterable[str],
     rows: Iterable[tuple[str, Sequence[str]]],

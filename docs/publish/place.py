@@ -54,6 +54,11 @@ def head() -> str:
         return "main"
 
 
+def case_file(root: Path, name: str) -> Path:
+    """Where the case of that name is, or would be."""
+    return root / "tests" / "benchmarks" / f"{name.replace('-', '_')}.py"
+
+
 def kernel_files(root: Path = ROOT) -> dict[str, Path]:
     """The kernels to copy that are in Triton, by name."""
     return {name: path for name, path in _copied(root).items() if not path.stem.endswith(CUDA)}

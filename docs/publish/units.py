@@ -97,6 +97,12 @@ def rounded(value: float) -> float:
     return 0.0 if value == 0 else round(value, 2 - math.floor(math.log10(abs(value))))
 
 
-def size(shape: str) -> str:
-    """A shape as readers see it: "32768x4096" becomes "32768 × 4096"."""
-    return shape.replace("x", " × ")
+def size(shape: str, times: str = " × ") -> str:
+    """A shape as readers see it: "layer_norm 32768x4096" becomes "layer norm 32768 × 4096"."""
+    part, _, sizes = shape.rpartition(" ")
+    return f"{part.replace('_', ' ')} {sizes.replace('x', times)}".lstrip()
+
+
+def numbers(shape: str) -> list[int]:
+    """The sizes of a shape as macros take it."""
+    return [int(number) for number in shape.rpartition(" ")[2].split("x")]

@@ -3,7 +3,6 @@
 import re
 import warnings
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -11,18 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.varlen import varlen_attn
-
-from snippets.patterns.attention_masks import (
-    Rule,
-    alibi_bias,
-    causal,
-    dense,
-    documents,
-    formula,
-    real_keys,
-    slopes,
-    window,
-)
 
 # Everywhere q is (rows, heads, queries, size), and k and v are (rows, heads, keys, size), or have fewer heads.
 BACKENDS = {
@@ -130,57 +117,3 @@ def why_not(call: Callable[[], Tensor], expected: Tensor) -> str:
 
 
 # --8<-- [end:why]
-
-
-# From here on an older form of attention_choose_backends, in which ALiBi's bias has a dimension too many. It goes when
-# this file is timed again: all of it counts for whether the published times are those of this code.
-def masks(tokens: int, heads: int, device: torch.device) -> dict[str, tuple[Rule, int, dict[str, object]]]:
-    """By name: the rule, heads of k and v, and how SDPA is told."""
-
-    def as_mask(rule: Rule, rows: int = 2) -> dict[str, object]:
-        return {"attn_mask": dense(rule, rows, tokens, tokens, device)}
-
-    document = torch.arange(tokens, device=device)[None].expand(2, -1) // 100
-    lengths = torch.tensor([tokens, tokens // 3], device=device)
-    bias = alibi_bias(slopes(heads, device), dense(causal, 1, tokens, tokens, device), torch.bfloat16)
-    grouped = {"enable_gqa": True, "is_causal": True}
-    return {
-        "causal, flag": (causal, heads, {"is_causal": True}),
-        "causal, mask": (causal, heads, as_mask(causal)),
-        "window, mask": (window(64), heads, as_mask(window(64))),
-        "ALiBi, bias": (causal, heads, {"attn_mask": bias[None]}),
-        "documents, mask": (documents(document), heads, as_mask(documents(document))),
-        "cross-attention, a row of keys": (real_keys(lengths), heads, as_mask(real_keys(lengths))),
-        "grouped, flag": (causal, heads // 4, grouped),
-        "grouped, mask": (causal, heads // 4, as_mask(causal) | {"enable_gqa": True}),
-    }
-
-
-def show_refusals(device: torch.device) -> None:
-    """Two rows of 512 tokens, 8 heads of 128, in bf16; SDPA alone, and each backend and no other."""
-    tokens, heads = 512, 8
-    backends = {"all allowed": None} | BACKENDS
-    for name, (rule, kv_heads, how) in masks(tokens, heads, device).items():
-        print(name)
-        shapes = ((2, tokens, n, 128) for n in (heads, kv_heads, kv_heads))
-        leaves = [torch.randn(shape, device=device).bfloat16().transpose(1, 2).requires_grad_() for shape in shapes]
-        bias = how["attn_mask"] if "bias" in name else None
-        expected = formula(*leaves, mask=dense(rule, 2, tokens, tokens, device), bias=bias).detach()
-        for allowed, backend in backends.items():
-            call = partial(
-                F.scaled_dot_product_attention if backend is None else partial(only, backend), *leaves, **how
-            )
-            print(f"  {allowed:<14}{why_not(call, expected)}")
-
-
-def main() -> None:
-    if not torch.cuda.is_available():
-        print("a CPU has none of these kernels: run this on a GPU")
-        return
-    torch.manual_seed(0)
-    print("==== refuses")
-    show_refusals(torch.device("cuda"))
-
-
-if __name__ == "__main__":
-    main()

@@ -25,10 +25,12 @@ from tests.benchmarks.runner import (  # noqa: E402
     commit_hash,
     discover,
     fresh_points,
+    label,
     load,
     plan,
     published_command,
     run,
+    size,
 )
 
 LOCAL = ROOT / "docs" / "measurements" / "local"
@@ -79,8 +81,8 @@ def main(arguments: list[str]) -> int:
         return 130
     bar.close()
     for failure in record.content["failures"]:
-        shape = "×".join(map(str, failure["shape"].values()))
-        print(f"not timed: {failure['case']} {failure['variant']} {failure['direction']} {shape}: {failure['reason']}")
+        at = size(failure["part"], failure["shape"])
+        print(f"not timed: {failure['case']} {failure['variant']} {failure['direction']} {at}: {failure['reason']}")
     for reason in sorted({row["busy"] for row in record.content["rows"]} - {""}):
         print(f"this machine was busy ({reason}); measure again", file=sys.stderr)
     print(f"{len(record.content['rows'])} rows in {record.path}")
@@ -145,8 +147,7 @@ class Progress:
                 yield name, point
             return
         for index, (name, point) in enumerate(points, 1):
-            shape = "×".join(map(str, point.shape.values()))
-            print(f"{index}/{len(points)} {name} {point.direction} {shape} {point.dtype}", file=sys.stderr, flush=True)
+            print(f"{index}/{len(points)} {name} {label(point)}", file=sys.stderr, flush=True)
             yield name, point
 
     def say(self, step: str) -> None:

@@ -65,6 +65,7 @@ def timed(
         for i, options in enumerate(sound)
     ]
     return {
+        "part": point.part,
         "shape": dict(point.shape),
         "dtype": point.dtype,
         "direction": point.direction,

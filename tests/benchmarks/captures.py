@@ -23,8 +23,8 @@ import torch
 
 from tests.benchmarks import machine
 from tests.benchmarks.reached import reached
-from tests.benchmarks.runner import write_whole
 from tests.benchmarks.source import ROOT, digest_texts
+from tests.benchmarks.whole import write_whole
 
 SCHEMA = 2
 PUBLISHED = ROOT / "docs" / "measurements" / "captures"

@@ -20,13 +20,14 @@ class Point:
     """One place of the published grid.
 
     Attributes:
-        shape: named sizes, in the order in which they are shown: {"rows": 32768, "columns": 4096}.
+        shape: named sizes, in the order in which they are shown: {"rows": 32768, "columns": 4096}. Nothing but sizes.
         dtype: "bfloat16", "float16", "float32", or "float8_e4m3fn" for a product of matrices of it.
         direction: "forward", "backward" or "both" (a step: forward and backward in one call).
         modes: how to time. On a GPU any of "device" (GPU time of one call, cold L2), "calls" (wall clock of
             back-to-back calls), "graph" (GPU time of a CUDA graph's replay, cold L2; not for "backward" alone, which
             runs on the forward's stream), "burst", "sustained"; a CPU has "calls" only.
         variants: which variants to build here; all if None. For those that are slow to build.
+        part: what runs, in words, where a case measures several things: "gelu"; empty where it measures one.
     """
 
     shape: Mapping[str, int]
@@ -34,6 +35,7 @@ class Point:
     direction: str = "forward"
     modes: tuple[str, ...] = ("device",)
     variants: tuple[str, ...] | None = None
+    part: str = ""
 
 
 @dataclass(frozen=True)

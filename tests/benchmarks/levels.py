@@ -33,18 +33,18 @@ def points(device: torch.device, components: Sequence[Component], also: bool = T
         also: whether the code of level 0 is compiled as well, at the typical shape.
     """
     on_a_cpu = ("level-0", "level-1", "level-3")
-    for number, component in enumerate(components, 1):
+    for component in components:
         for name in ("typical", "large", "small") if device.type == "cuda" else ("small",):
-            shape = {"component": number} | dict(zip(component.sizes, component.shapes[name], strict=True))
+            shape, part = dict(zip(component.sizes, component.shapes[name], strict=True)), component.name
             own = tuple(f"level-{level}" for level in component.levels)
             for direction in ("forward", "both") if component.gradients else ("forward",):
                 if device.type == "cpu":
-                    yield Point(shape, "float32", direction, ("calls",), on_a_cpu)
+                    yield Point(shape, "float32", direction, ("calls",), on_a_cpu, part)
                 elif name == "small":
-                    yield Point(shape, "bfloat16", direction, ("device", "calls"), own)
+                    yield Point(shape, "bfloat16", direction, ("device", "calls"), own, part)
                 elif name == "typical" or direction == "both" or not component.gradients:
                     compiled_too = ("level-0-compiled",) if also and name == "typical" else ()
-                    yield Point(shape, "bfloat16", direction, variants=(*own, *compiled_too))
+                    yield Point(shape, "bfloat16", direction, variants=(*own, *compiled_too), part=part)
 
 
 def prepare(
@@ -60,8 +60,8 @@ def prepare(
         wrong: functions that the check must refuse, beside one that is 5% off.
         flops: of a forward, from the component's name and the number of elements of its first output.
     """
-    number, *sizes = point.shape.values()
-    component, training = components[number - 1], point.direction == "both"
+    sizes, training = point.shape.values(), point.direction == "both"
+    component = named_part(components, point)
     torch._dynamo.reset()  # code that is compiled for one point is not looked through at the next
     inputs = component.inputs(tuple(sizes), getattr(torch, point.dtype), device)
     gradients = component.gradients if training else ()
@@ -105,6 +105,11 @@ def prepare(
         largest_summands=largest_summands(reference(), inputs),
         wrong=not_right,
     )
+
+
+def named_part(components: Sequence[Component], point: Point) -> Component:
+    """The component that runs at a point."""
+    return next(component for component in components if component.name == point.part)
 
 
 def _built(call: Callable[[Function], Call], make: Callable[[], Function]) -> Call:

@@ -100,7 +100,13 @@ def what_passes(baseline: Results, reference: Results, workload: Workload) -> li
 
 def where(case: Case, point: Point) -> dict:
     """What the rows and failures of a point share."""
-    return {"case": case.name, "direction": point.direction, "shape": dict(point.shape), "dtype": point.dtype}
+    return {
+        "case": case.name,
+        "direction": point.direction,
+        "part": point.part,
+        "shape": dict(point.shape),
+        "dtype": point.dtype,
+    }
 
 
 def wanted(workload: Workload, point: Point) -> list[str]:

@@ -22,27 +22,33 @@ SPEAKING = {  # their strings name files
 
 
 def reached(root: Path, files: Iterable[Path]) -> set[Path]:
-    """The files, and all that can be reached from them by imports and by names of files."""
+    """The files, and all that can be reached from them by imports and by names of files.
+
+    A test in a folder that is named counts, and not what it reaches in turn: whoever looks through a folder may read
+    tests, and imports none.
+    """
     found: set[Path] = set()
+    read: set[Path] = set()
     waiting = [file for file in files if file.is_file()]
     while waiting:
         file = waiting.pop()
         if file not in found:
             found.add(file)
-            waiting += named(root, file)
-    return found
+            named_files, folders = named(root, file)
+            waiting += named_files
+            for path in {path for folder in folders for path in below(folder)}:
+                (read.add if path.name.startswith("test_") else waiting.append)(path)
+    return found | read
 
 
 @functools.cache
-def named(root: Path, file: Path) -> tuple[Path, ...]:
-    """What a file of ours imports, with the packages, and what strings of a test or a source name."""
+def named(root: Path, file: Path) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """The files and the folders that a file of ours imports, with the packages, or that its strings name."""
     if file.suffix != ".py":
-        return ()
-    found: set[Path] = set()
-    for name in {Path(os.path.normpath(name)) for name in named_by_code(root, file)}:
-        if is_ours(root, name):
-            found.update(below(name) if name.is_dir() else [name] if name.is_file() else [])
-    return tuple(found)
+        return (), ()
+    named = {Path(os.path.normpath(name)) for name in named_by_code(root, file)}
+    paths = [path for path in named if is_ours(root, path)]
+    return tuple(filter(Path.is_file, paths)), tuple(filter(Path.is_dir, paths))
 
 
 def is_ours(root: Path, path: Path) -> bool:

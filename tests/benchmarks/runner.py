@@ -9,7 +9,6 @@ import gc
 import importlib
 import json
 import math
-import os
 import re
 import shlex
 import subprocess
@@ -27,6 +26,7 @@ from tests.benchmarks.functions import Code
 from tests.benchmarks.method import Report
 from tests.benchmarks.reviewed import version
 from tests.benchmarks.source import ROOT
+from tests.benchmarks.whole import write_whole
 
 SCHEMA = 1
 Points = dict[str, list[Point]]  # by case
@@ -177,13 +177,18 @@ def tidy(device: torch.device) -> None:
 
 
 def label(point: Point) -> str:
-    """A point without its modes: "forward 32768x4096 bfloat16"."""
-    return f"{point.direction} {'x'.join(map(str, point.shape.values()))} {point.dtype}"
+    """A point without its modes: "forward gelu 32768x4096 bfloat16"."""
+    return f"{point.direction} {size(point.part, point.shape)} {point.dtype}"
+
+
+def size(part: str, shape: Mapping[str, int]) -> str:
+    """What runs and its sizes, as pages name them: "gelu 32768x4096", or "32768x4096" where nothing else runs."""
+    return f"{part} {'x'.join(map(str, shape.values()))}".lstrip()
 
 
 def key(at: Mapping, mode: str, code: Key) -> Key:
     """Of a point in a mode, and of the code measured there."""
-    return at["case"], at["direction"], *at["shape"].items(), at["dtype"], mode, *code
+    return at["case"], at["direction"], at.get("part", ""), *at["shape"].items(), at["dtype"], mode, *code
 
 
 def code_of(sources: Mapping) -> Key:
@@ -236,14 +241,3 @@ def commit_of_tree() -> tuple[str | None, bool]:
 
 def _git(*arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def write_whole(path: Path, content: dict) -> None:
-    """Write JSON so that a reader, or an interruption, never meets half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(f".{os.getpid()}.partial")
-    try:
-        beside.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)

@@ -74,6 +74,15 @@ def grid(
             yield Point(shape, "bfloat16", direction, modes=("calls", "graph"), variants=SMALL)
 
 
+def of_part(part: str, large: Iterable[Mapping[str, int]], small: Iterable[Mapping[str, int]] = ()) -> Iterator[Point]:
+    """What else a case measures, on a GPU: forward and backward at large shapes, the forward at small ones."""
+    for shape in large:
+        for direction in ("forward", "backward"):
+            yield Point(shape, "bfloat16", direction, part=part)
+    for shape in small:
+        yield Point(shape, "bfloat16", "forward", ("calls", "graph"), SMALL, part)
+
+
 def shapes(*sizes: tuple[int, int]) -> list[dict[str, int]]:
     """Rows and columns by name."""
     return [{"rows": rows, "columns": columns} for rows, columns in sizes]

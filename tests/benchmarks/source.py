@@ -18,9 +18,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # Of a case file. By variant: {"better": {"label": "better design", "short": "better", "role": ...}}
 LABELS = "LABELS"
-# By directions, small shapes, one for each way in which the case makes its inputs: {"forward both": [{"rows": 64}]}
+# By directions, small shapes, one for each way in which the case makes its inputs, with the part that runs where the
+# case has parts: {"forward both": [{"part": "gelu", "rows": 64}]}
 CHECK_AT = "CHECK_AT"
-# By the name that pages use: {"decode": "forward 4x8x1024x1024 bfloat16 calls"}, direction, shape, dtype and main clock
+# By the name that pages use, direction, part, shape, dtype, main clock: {"step": "both gelu 8x4 float32 calls"}
 POINTS = "POINTS"
 UNMEASURED = (LABELS, CHECK_AT, POINTS)
 BOUNDS = "tests.benchmarks.bounds"
@@ -62,13 +63,16 @@ def labels(path: Path) -> dict[str, dict[str, str]]:
     return _stated(path, LABELS)
 
 
-def check_at(path: Path) -> dict[str, list[dict[str, int]]]:
-    """The CHECK_AT of a case file: shapes by directions; empty if it has none.
+def check_at(path: Path) -> dict[str, list[tuple[str, dict[str, int]]]]:
+    """The CHECK_AT of a case file: by directions, parts with their shapes; empty if it has none.
 
     Raises:
         ValueError: it is no literal, or used for something else.
     """
-    return _stated(path, CHECK_AT)
+    return {
+        directions: [(at.get("part", ""), {name: size for name, size in at.items() if name != "part"}) for at in shapes]
+        for directions, shapes in _stated(path, CHECK_AT).items()
+    }
 
 
 def points(path: Path) -> dict[str, str]:
@@ -78,11 +82,6 @@ def points(path: Path) -> dict[str, str]:
         ValueError: they are no literals, or used for something else.
     """
     return _stated(path, POINTS)
-
-
-def case_file(root: Path, name: str) -> Path:
-    """Where the case of that name is, or would be."""
-    return root / "tests" / "benchmarks" / f"{name.replace('-', '_')}.py"
 
 
 def bounds(path: Path) -> dict[str, ast.FunctionDef]:

@@ -82,9 +82,11 @@ def hash_of(text: str) -> str:
 
 
 def test_where_tests_try_what_is_wrong_does_not_count(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text(text := 'CHECK_AT = {"forward": [{"rows": 8}]}\n' + STATED)
+    (tmp_path / "a.py").write_text(
+        text := 'CHECK_AT = {"forward": [{"rows": 8}, {"part": "gelu", "rows": 8}]}\n' + STATED
+    )
     assert hash_of(text) == hash_of(text.replace("8", "9")) == hash_of(LABELS + text) == hash_of(STATED)
-    assert check_at(tmp_path / "a.py") == {"forward": [{"rows": 8}]}
+    assert check_at(tmp_path / "a.py") == {"forward": [("", {"rows": 8}), ("gelu", {"rows": 8})]}
 
 
 def test_labels_of_a_case_do_not_count(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ ROWS = {"rows": 64, "columns": 1024}
 def points(name: str) -> list[Point]:
     """The points at which a case is tested."""
     return [
-        Point(shape, dtype, direction)
+        Point(shape, dtype, direction, part=part)
         for directions, shapes in check_at(discover()[name]).items()
-        for shape in shapes
+        for part, shape in shapes
         for direction in directions.split()
         for dtype in ("float32", "bfloat16")
     ]
@@ -63,12 +63,17 @@ def test_what_is_wrong_is_refused_and_what_is_right_passes(name: str) -> None:
     assert not found, "\n".join(found)
 
 
+def way(point: Point) -> tuple[str, frozenset[str], str]:
+    """In which way a case makes its inputs there."""
+    return point.part, frozenset(point.shape), point.direction
+
+
 def test_every_case_is_tested_in_every_direction() -> None:
     missing = []
     for name, path in discover().items():
-        tested = {(frozenset(point.shape), point.direction) for point in points(name)}
+        tested = {way(point) for point in points(name)}
         needed = [point for device in (CPU, torch.device("cuda")) for point in load(path).points(device)]
-        missing += [f"{name}: {each}" for each in needed if (frozenset(each.shape), each.direction) not in tested]
+        missing += [f"{name}: {each}" for each in needed if way(each) not in tested]
     assert not missing, "not in the CHECK_AT of their case files:\n" + "\n".join(missing)
 
 

@@ -135,7 +135,7 @@ def test_a_verdict_says_at_which_sizes_it_holds(forward: list[float], backward: 
     for direction, sides in (("forward", forward), ("backward", backward)):
         for columns, ms in zip((4, 8, 16), sides, strict=True):
             rows.append(point(root, {"rows": 8, "columns": columns}, {"eager": ms}, direction=direction))
-    other = point(root, SHAPE | {"halves": 2}, {"eager": 0.1, "liger": 0.1})  # of another kind: its page has it
+    other = point(root, SHAPE, {"eager": 0.1, "liger": 0.1}, part="halves")  # of another kind: its page has it
     assert verdicts(root, *rows, other)[0] == verdict
 
 

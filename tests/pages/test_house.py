@@ -14,6 +14,7 @@ from docs.publish.macros.catalogue import NUMBERS, Macros
 from docs.publish.markdown import pages
 from docs.publish.markdown.fences import INCLUDE
 from docs.publish.markdown.pages import PAGES
+from docs.publish.markdown.scripts import package_of
 from docs.publish.site import notebooks
 from tests.benchmarks.imports import files, imported
 from tests.benchmarks.runner import discover, load
@@ -85,8 +86,14 @@ def includes() -> set[tuple[str, str | None]]:
     return found
 
 
+def copied(source: str) -> str:
+    """What a reader copies of a source: the file, or the folder of a tool, which begins in its `__main__.py`."""
+    above = [folder.as_posix() for folder in Path(source).parents if (ROOT / folder / "__main__.py").is_file()]
+    return above[-1] if above else source
+
+
 def test_every_source_is_on_a_page():
-    unseen = set(sources(*EMBEDDABLE)) - {path for path, _ in includes()}
+    unseen = set(map(copied, sources(*EMBEDDABLE))) - {copied(path) for path, _ in includes()}
     assert not unseen, f"no page embeds these: {sorted(unseen)}"
 
 
@@ -156,7 +163,7 @@ def refused(files: list[str], allowed: set[str], everywhere: bool = False) -> li
     return [
         f"{file}:{each.line}: {each.module}"
         for file in files
-        for each in imported(ast.parse((ROOT / file).read_text()), in_functions=everywhere)
+        for each in imported(ast.parse((ROOT / file).read_text()), package_of(file), in_functions=everywhere)
         if each.module.partition(".")[0] not in allowed | sys.stdlib_module_names
     ]
 
@@ -183,10 +190,11 @@ def test_what_runs_on_a_gpu_machine_needs_little():
 def scripts() -> list[str]:
     """The snippets as modules, without those that another test of the pages runs.
 
-    Those whose page shows the command, tests/pages/test_blocks.py; those merged into one file, test_scripts.py.
+    Those whose page shows the command, tests/pages/test_blocks.py; those merged into one file, test_scripts.py; a tool
+    of several files, the test of its `__main__.py`.
     """
     shown = {line for block in census.by_kind()["run"] for line in block.body.splitlines()}
-    alone = [source for source in sources("snippets") if source not in MERGED]
+    alone = [source for source in sources("snippets") if source not in MERGED and copied(source) == source]
     modules = [source.removesuffix(".py").replace("/", ".") for source in alone]
     return [module for module in modules if not any(f"{line} ".startswith(f"python -m {module} ") for line in shown)]
 

@@ -74,10 +74,10 @@ def root(tmp_path: Path) -> Path:
 def rows(root: Path, shape: tuple[int, int], mode: str = "device", direction: str = "both", **ms: float) -> list[dict]:
     """Of the second component, by level."""
     few = {"bytes_read": 1, "bytes_written": 1, "flops": 1, "case": "patterns/sums", "mode": mode}
-    size = {"component": 2, "rows": shape[0], "columns": shape[1]}
+    size = {"rows": shape[0], "columns": shape[1]}
     named = {f"level-{name.removeprefix('at')}": time for name, time in ms.items()}
     return [
-        tiny.row(root, shape=size, variant=name, time=timed(time), direction=direction, **few)
+        tiny.row(root, part="doubled", shape=size, variant=name, time=timed(time), direction=direction, **few)
         for name, time in named.items()
     ]
 
@@ -92,7 +92,7 @@ def shown(root: Path, *found: list[dict], names: tuple[str, ...] = ()) -> list[l
 
 def test_lines_are_those_with_code_of_all_that_a_level_takes(root: Path) -> None:
     (component,) = ladder.components(root)
-    assert (component.case, component.number) == ("patterns/sums", 2)
+    assert component.case == "patterns/sums"
     # plain has four lines and takes helper and other; the compiler's call is one; a kernel is its file, and its .cu
     assert component.lines == {0: 4 + 2 + 2, 3: 2 + 1, 4: 2, 5: 3 + 2}
 

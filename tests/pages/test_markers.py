@@ -6,13 +6,15 @@ import pytest
 from mkdocs.exceptions import Abort
 
 from docs.publish.markdown import markers
+from docs.publish.site import hooks
+from tests.benchmarks.source import ROOT
 from tests.pages import tiny
 
 START, END = "# --8<-- [start:add]", "# --8<-- [end:add]"
 
 
 def test_every_marker_of_this_project_has_its_partner():
-    assert markers.problems() == []
+    assert markers.problems(ROOT, hooks.MARKED) == []
 
 
 @pytest.mark.parametrize(

@@ -243,10 +243,11 @@ def test_what_changed_is_shown_without_what_differs_in_every_run():
         "-mul  yes",
         "+mul  no",
     ]
+    both = {"one": "x", "two": "y"}
     (line,) = record.changes(
-        "kernels/add", document(one="x"), {"runs": document()["runs"][1:], "sections": document(one="x")["sections"]}
+        "kernels/add", document(**both), {"runs": document()["runs"][1:], "sections": document(**both)["sections"]}
     )
-    assert line == "kernels/add 'one': torch 2.13.0 -> torch 2.14.0"
+    assert line == "kernels/add: torch 2.13.0 -> torch 2.14.0"
     (line,) = record.changes("kernels/add", old, document(two="the same\n", one=old["sections"][0]["content"]))
     assert line == "kernels/add: the sections come in another order"
 

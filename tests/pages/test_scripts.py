@@ -23,7 +23,7 @@ from docs.publish.macros import kernel_files
 from docs.publish.markdown import elsewhere, markers, pages, scripts
 from docs.publish.markdown.fences import blocks_of
 from docs.publish.place import Place
-from tests.benchmarks.imports import imported
+from tests.benchmarks.imports import imported, of_statement
 from tests.benchmarks.source import ROOT
 
 READ = ("tests/forked.py",)  # scripts run in it, and nothing imports it: named here, it counts for tests/remembered.py
@@ -110,7 +110,10 @@ def test_a_merged_script_runs_as_its_module_does(path: str, tmp_path: Path, scri
 def changed(text: str, path: str, root: Path = ROOT) -> Iterator[str]:
     """What a merged script says otherwise than the files that it is merged from."""
     texts = {other: (root / other).read_text() for other in scripts.reached(path, root)}
-    files = {other: Said.of(scripts.COMMAND.sub(r"python \1.py", text)) for other, text in texts.items()}
+    files = {
+        other: Said.of(scripts.COMMAND.sub(r"python \1.py", text), scripts.package_of(other))
+        for other, text in texts.items()
+    }
     script = Said.of(text)
     own = [ast.dump(node) for node in files[path].statements]
     if [ast.dump(node) for node in script.statements[-len(own) :]] != own:
@@ -132,15 +135,14 @@ class Said:
     imports: dict[str, tuple[str, str]]
 
     @classmethod
-    def of(cls, text: str) -> "Said":
+    def of(cls, text: str, package: str = "") -> "Said":
         first, *others = ast.parse(text).body
         nodes = others if isinstance(first, ast.Expr) else [first, *others]
         imports: dict[str, tuple[str, str]] = {}
         for node in nodes:
-            for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
-                bound = alias.asname or alias.name.partition(".")[0]
-                of_module = (node.module or "", alias.name) if isinstance(node, ast.ImportFrom) else None
-                imports[bound] = of_module or (alias.name if alias.asname else bound, "")
+            for each in of_statement(node, package):
+                whole = each.bound == each.module.partition(".")[0] and not each.name
+                imports[each.bound] = (each.bound if whole else each.module, each.name)
         return cls([node for node in nodes if not isinstance(node, ast.Import | ast.ImportFrom)], imports)
 
     @functools.cached_property
@@ -166,8 +168,9 @@ def test_a_script_carries_whatever_its_files_import(tmp_path: Path):
         for name, text in files.items():
             if markers.without((ROOT / name).read_text()) != markers.without(text):
                 wrong.append(f"{path}: {name} is not as it is in the repository")
-            for each in imported(ast.parse(text)):
-                needed = {f"{module.replace('.', '/')}.py" for module in (each.module, each.path)}
+            for each in imported(ast.parse(text), scripts.package_of(name)):
+                bases = [module.replace(".", "/") for module in (each.module, each.path)]
+                needed = {f"{base}{end}" for base in bases for end in (".py", "/__init__.py")}
                 if each.module.startswith(scripts.OURS) and not needed & files.keys():
                     wrong.append(f"{path}: {name} imports {each.path}, which is not there")
     assert not wrong, "\n".join(wrong)

@@ -66,6 +66,7 @@ def row(root: Path, **changed: Any) -> dict[str, Any]:
     return {
         "case": "kernels/add",
         "direction": "forward",
+        "part": "",
         "shape": {"rows": 8, "columns": 4},
         "dtype": "bfloat16",
         "variant": "ours",

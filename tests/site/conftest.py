@@ -3,10 +3,14 @@
 The first test that asks for the site builds it from committed records. It is kept in .cache/site-for-tests for all
 processes and later runs, until something that a build reads has changed. To test a site that is built already, name its
 folder in SITE_DIR.
+
+A test that passed is remembered while its code and all that it was served are what they were, whatever else of the site
+has changed.
 """
 
 import functools
 import gzip
+import hashlib
 import os
 import re
 import shutil
@@ -26,7 +30,8 @@ from axe_playwright_python.base import AXE_SCRIPT
 from filelock import FileLock
 from playwright.sync_api import Browser, Error, Page, ViewportSize, expect, sync_playwright
 
-from docs.publish.site import inputs
+from tests import remembered
+from tests.site.visited import AGAIN, Visited
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / ".cache" / "site-for-tests"
@@ -52,31 +57,52 @@ NO_BROWSER = "no Chromium: install one (apt-get install chromium), or fetch Play
 DESKTOP: ViewportSize = {"width": 1280, "height": 900}
 PATIENCE = 120_000  # ms: the machine may be busy with other tests
 PACKED = {"text/html", "text/css", "text/javascript", "application/javascript", "application/json", "image/svg+xml"}
+ALL = "*"  # in place of a path
+ASKED: set[str] = set()
+SHARED: set[str] = set()
 LASTING = {"text/css", "text/javascript", "application/javascript", "font/woff2"}  # loaded once for all pages
 
 expect.set_options(timeout=PATIENCE)
 
 
-@dataclass
+@dataclass(eq=False)
 class Site:
-    """The built site: its folder, the address it is served at, files that tests add, and looks with enough contrast."""
+    """The built site: its folder, the address it is served at, files that tests add, and looks with enough contrast.
 
-    folder: Path
+    Attributes:
+        asked: the paths that a test asks for; ALL where it looks at every page.
+        shared: those that the fixtures which a file's tests share asked for.
+    """
+
+    built: Path
     address: str = ""
     added: dict[str, str] = field(default_factory=lambda: {"axe.js": AXE_SCRIPT})
     looks: set[str] = field(default_factory=set)
     there: dict[str, bool] = field(default_factory=dict)
+    asked: set[str] = field(default_factory=lambda: ASKED)
+    shared: set[str] = field(default_factory=lambda: SHARED)
 
-    @cached_property
+    @property
+    def folder(self) -> Path:
+        """Of the files; whoever asks for it may read them all."""
+        self.asked.add(ALL)
+        return self.built
+
+    @property
     def pages(self) -> dict[str, str]:
         """The HTML of every page by its address below the site's: {"": …, "kernels/rms-norm/": …, "404.html": …}."""
-        files = sorted(self.folder.rglob("*.html"))
-        return {address_of(path, self.folder): path.read_text(encoding="utf-8") for path in files}
+        self.asked.add(ALL)
+        return self._pages
+
+    @cached_property
+    def _pages(self) -> dict[str, str]:
+        files = sorted(self.built.rglob("*.html"))
+        return {address_of(path, self.built): path.read_text(encoding="utf-8") for path in files}
 
     @cached_property
     def prefix(self) -> str:
         """The path that the site is meant to be served below: "/ridgepoint/"."""
-        canonical = re.search(r'<link rel="canonical" href="([^"]+)"', self.pages[""])
+        canonical = re.search(r'<link rel="canonical" href="([^"]+)"', (self.built / "index.html").read_text("utf-8"))
         return urlsplit(canonical[1]).path if canonical else "/"
 
     def having(self, *texts: str) -> str:
@@ -87,18 +113,35 @@ class Site:
 
     def has(self, path: str) -> bool:
         """Whether something is served at a path: thousands of links lead to the same few."""
+        self.asked.add(path)
         if path not in self.there:
-            self.there[path] = self.content(path) is not None
+            self.there[path] = self.unasked(path) is not None
         return self.there[path]
 
     def content(self, path: str) -> bytes | None:
         """What is served at a path; None where there is nothing."""
+        self.asked.add(path)
+        return self.unasked(path)
+
+    def unasked(self, path: str) -> bytes | None:
+        """The same, for who asks on nobody's behalf; and of ALL, and of LASTING, a digest."""
+        if path in (ALL, *LASTING):
+            return self._digest(path).encode()
         below = path.removeprefix(self.prefix).removeprefix("/")
         if below in self.added:
             return self.added[below].encode()
-        file = self.folder / below
+        file = self.built / below
         file = file / "index.html" if file.is_dir() else file
         return file.read_bytes() if file.is_file() else None
+
+    @functools.cache  # noqa: B019 (there is one site)
+    def _digest(self, kind: str) -> str:
+        """Of all files, or of those of a kind."""
+        found = hashlib.sha256()
+        for file in sorted(path for path in self.built.rglob("*") if path.is_file()):
+            if kind == ALL or guess_type(file.name)[0] == kind:
+                found.update(f"{file.relative_to(self.built)}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
+        return found.hexdigest()
 
 
 def address_of(file: Path, folder: Path) -> str:
@@ -119,6 +162,8 @@ def site() -> Iterator[Site]:
 
 def the_site() -> Path:
     """The folder that SITE_DIR names, else that of the site that is kept: built anew where its inputs changed."""
+    from docs.publish.site import inputs  # here: what a build reads is not what each test reaches
+
     if given := os.environ.get("SITE_DIR"):
         return Path(given)
     KEPT.mkdir(parents=True, exist_ok=True)
@@ -164,6 +209,39 @@ def handler(site: Site) -> type[BaseHTTPRequestHandler]:
             """Quiet."""
 
     return Handler
+
+
+@pytest.fixture(scope="module", autouse=True)
+def asked_anew() -> None:
+    """Another file's tests have fixtures of their own."""
+    ASKED.clear()
+    SHARED.clear()
+
+
+@pytest.fixture(autouse=True)
+def remembered_as_served(request: pytest.FixtureRequest) -> None:
+    plugin = request.config.pluginmanager.get_plugin("remembered-tests")
+    if plugin and "site" in request.fixturenames:
+        browsers = [request.getfixturevalue("browser").version] if "page" in request.fixturenames else []
+        leave_out_as_served(plugin, request.getfixturevalue("site"), request.node.nodeid, request.path, browsers)
+
+
+def leave_out_as_served(plugin: remembered.Remembered, site: Site, name: str, file: Path, browsers: list[str]) -> None:
+    """Leave out a test that passed when it was served the same, and have the end of another kept."""
+    code = remembered.digest(plugin.root, plugin.code(file))
+    lasting = [(site.unasked(kind) or b"").decode() for kind in sorted(LASTING)]  # a browser asks for these once
+    again = 1.0 if plugin.fresh else AGAIN
+    known = Visited(plugin.root / ".cache" / "site-tests", site.unasked, " ".join([code, *browsers, *lasting]), again)
+    site.shared |= site.asked  # since the last test's end: fixtures of a wider scope come before those of a test
+    site.asked.clear()
+    if known.faultless(name):
+        plugin.leave_out(name)
+
+    def ended(faultless: bool) -> None:
+        known.keep(name, site.asked | site.shared, faultless)
+        site.asked.clear()
+
+    plugin.served[name] = ended
 
 
 @pytest.fixture(scope="session")

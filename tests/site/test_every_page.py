@@ -57,7 +57,7 @@ def visited(site: Site, browser: Browser, pytestconfig: pytest.Config) -> Visite
     code = [Path(__file__).with_name(name) for name in ("conftest.py", "looks.js", Path(__file__).name)]
     method = [browser.version, *(hashlib.sha256(file.read_bytes()).hexdigest() for file in code)]
     again = 1 if pytestconfig.getoption("--fresh", False) else AGAIN
-    return Visited(ROOT / ".cache" / "site-pages", site.content, " ".join(method), again)
+    return Visited(ROOT / ".cache" / "site-pages", site.unasked, " ".join(method), again)
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -51,9 +51,9 @@ def index(site: Site) -> dict:
     return json.loads(read(site, "index.json"))
 
 
-def origins(site: Site, kernel: dict, target: str, form: str = "sass") -> list[int]:
-    """The line of the source that each line of a listing came from, 0 for none."""
-    found = map(ORIGIN.search, read(site, kernel["targets"][target]["forms"][form]).splitlines())
+def origins(site: Site, kernel: dict, target: str) -> list[int]:
+    """The line of the source that each line of the machine code came from, 0 for none."""
+    found = map(ORIGIN.search, read(site, kernel["targets"][target]["forms"]["sass"]).splitlines())
     return [int(line[1]) if line else 0 for line in found]
 
 
@@ -194,7 +194,7 @@ def test_every_form_is_shown_as_it_is(site: Site, page: Page, index: dict, examp
         assert pane.evaluate(TEXT) == [line if form == "python" else ORIGIN.sub("", line) for line in expected]
 
 
-def test_the_first_view_begins_at_the_first_load(site: Site, page: Page, index: dict, example: Example) -> None:
+def test_the_first_view_begins_at_the_first_load(site: Site, page: Page) -> None:
     opened(page, site.address + PAGE + "#compiled/")
     source = next(pane for pane in listings(page) if pane.locator("[role=option]").count())
     current = source.locator(".rp-current")

@@ -6,12 +6,12 @@ from collections import Counter
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from docs.publish.site.glossary import PAGE, terms
+from docs.publish.site.glossary import terms
 from tests.site.conftest import ROOT, Site
 from tests.site.test_every_page import COLOURS, STRUCTURE, violations
 
 TERM = re.compile(r'<a class="rp-term" href="[^"#]*glossary/#([\w-]+)"')
-TERMS = {term.id: term for term in terms((ROOT / "docs" / "pages" / PAGE).read_text(encoding="utf-8"))}
+TERMS = {term.id: term for term in terms((ROOT / "docs/pages/reference/glossary.md").read_text(encoding="utf-8"))}
 HOME = "compiler/what-compile-does/"
 
 

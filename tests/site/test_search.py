@@ -151,7 +151,7 @@ def test_every_question_is_in_the_index(site: Site) -> None:
     assert asked and {re.sub(r"<[^>]*>", "", each).strip() for each in asked} == found
 
 
-def test_a_result_leads_to_its_section(site: Site, searching: Page) -> None:
+def test_a_result_leads_to_its_section(searching: Page) -> None:
     search(searching, "ridge point")
     searching.locator(".md-search-result__item").first.locator("a[href*='#']").first.click()
     expect(searching.locator("#two-bounds-and-the-point-where-they-meet")).to_be_in_viewport()

@@ -1,9 +1,14 @@
 """Which pages are visited again: those that are served otherwise than when they passed, and a few of the others."""
 
+import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests import remembered
+from tests.site import conftest
+from tests.site.conftest import Site, leave_out_as_served
 from tests.site.visited import Visited
 
 PAGES = ("", "kernels/softmax/", "404.html")
@@ -60,3 +65,60 @@ def test_a_share_is_visited_anyway(all_passed: Path, served: dict) -> None:
     assert to_visit(visited(all_passed, served, again=1)) == list(PAGES)
     drawn = [visited(all_passed, served, again=0.5).faultless("") for _ in range(100)]
     assert len(set(drawn)) == 2
+
+
+# ---- a test of the site is remembered by what it was served ---------------------------------------------------------
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> Path:
+    files = {"index.html": '<link rel="canonical" href="https://host/rp/">', "a/index.html": "a", "b/index.html": "b"}
+    for name, text in (files | {"a.css": "p {}"}).items():
+        (tmp_path / "site" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "site" / name).write_text(text)
+    return tmp_path / "site"
+
+
+ASKS: dict[str, Callable[[Site], object]] = {
+    "/rp/a/": lambda site: site.content("/rp/a/"),
+    "/rp/b/": lambda site: site.has("/rp/b/") and site.has("/rp/b/"),
+    "every page": lambda site: site.pages,
+    "the folder": lambda site: site.folder,
+    "nothing": lambda site: site.unasked("/rp/a/"),
+    "a fixture before": lambda site: None,
+}
+
+
+@pytest.mark.parametrize(
+    ("asks", "changed", "runs"),
+    [
+        ("/rp/a/", "a/index.html", True), ("/rp/a/", "b/index.html", False), ("/rp/a/", "a.css", True),
+        ("/rp/b/", "b/index.html", True), ("every page", "b/index.html", True), ("the folder", "new.json", True),
+        ("nothing", "a/index.html", False), ("nothing", "tests/test_it.py", True),
+        ("a fixture before", "b/index.html", True), ("a fixture before", "a/index.html", False),
+    ],
+)  # fmt: skip
+def test_a_test_runs_again_where_it_would_be_served_otherwise(
+    built: Path, asks: str, changed: str, runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conftest, "AGAIN", 0.0)
+    root = built.parent
+    (root / "tests").mkdir()
+    (root / "tests/test_it.py").write_text("")
+
+    def ran(passes: bool = True) -> bool:
+        """Whether the test runs, in a run of its own, which it ends so."""
+        remembered.content.cache_clear()
+        plugin, site = remembered.Remembered(root, fresh=False), Site(built, asked=set(), shared=set())
+        if asks == "a fixture before":
+            site.content("/rp/b/")
+        with contextlib.suppress(pytest.skip.Exception):
+            leave_out_as_served(plugin, site, "test_it", root / "tests/test_it.py", [])
+            ASKS[asks](site)
+            plugin.served["test_it"](faultless=passes)
+            return True
+        return False
+
+    assert ran(passes=False) and ran() and not ran()
+    (root / changed if changed.startswith("tests/") else built / changed).write_text("changed")
+    assert ran() == runs

@@ -6,7 +6,6 @@ A compilation is kept by source, configuration and compiler version: what has no
 import contextlib
 import functools
 import gc
-import hashlib
 import json
 import multiprocessing
 import os
@@ -22,6 +21,7 @@ import torch
 import triton
 from triton.runtime.cache import triton_key
 
+from docs.publish import kept
 from docs.publish.compiled import inductor
 from docs.publish.compiled.compilation import CACHE, TIMED, TOOL, Compilation, Pair, compiled, of_launch
 from docs.publish.errors import PublishError
@@ -109,10 +109,8 @@ def digest(name: str, root: Path = ROOT) -> str:
     of_a_kernel = [f"kernels/{name}.py", f"tests/benchmarks/kernels/{name}.py"]
     own = ["docs/publish/compiled/inductor.py"] if name == INDUCTOR else of_a_kernel
     parts = [(root / file).read_bytes() for file in (*own, *SOURCES)]
-    parts.append(f"{torch.__version__} {triton.__version__} {listed(name, root)}".encode())
-    if name == INDUCTOR:
-        parts.append(inductor.digest(inductor.captured(Captures.load())).encode())
-    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
+    graphs = inductor.digest(inductor.captured(Captures.load())) if name == INDUCTOR else ""
+    return kept.key(parts, torch.__version__, triton.__version__, listed(name, root), graphs)
 
 
 def is_fresh(name: str) -> bool:
@@ -149,7 +147,7 @@ def _results(name: str, digest: str) -> dict[tuple[str, str, str], dict[str, lis
     return found
 
 
-def ensure(names: Iterable[str], root: Path = ROOT) -> None:
+def ensure(names: Iterable[str]) -> None:
     """Compile what is not kept.
 
     Raises:
@@ -160,7 +158,7 @@ def ensure(names: Iterable[str], root: Path = ROOT) -> None:
         return
     command = [sys.executable, "-m", "docs.publish.compiled", *stale]
     environment = os.environ | {"TRITON_INTERPRET": "0"}
-    done = subprocess.run(command, cwd=root, env=environment, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
     if done.returncode:
         raise PublishError(" ".join(done.stderr.split()) or "compiling failed")
 
@@ -175,7 +173,7 @@ def build(names: Iterable[str], report: Callable[[str], None]) -> None:
         names = [name for name in names if not is_fresh(name)]
         plans: dict[str, Plan] = {}
         spawn = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(_cores(), spawn, _warm_up) as pool:
+        with ProcessPoolExecutor(cores(), spawn, _warm_up) as pool:
             try:
                 tasks: dict[Future[None], list[Compilation]] = {}
                 for name in names:  # the first compile while the others are planned
@@ -191,7 +189,7 @@ def build(names: Iterable[str], report: Callable[[str], None]) -> None:
                 raise
         for name, plan in plans.items():
             points = [_described(*described) for described in plan]
-            _write(_manifest(name), {"digest": digest(name), "points": points})
+            kept.write(_manifest(name), json.dumps({"digest": digest(name), "points": points}))
         _prune()
 
 
@@ -206,7 +204,7 @@ def _groups(plan: Plan) -> Iterable[list[Compilation]]:
     return groups.values()
 
 
-def _cores() -> int:
+def cores() -> int:
     """Those that this process may use: a worker more would only take its start."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -219,7 +217,7 @@ def _warm_up() -> None:
 
 def _compile_and_keep(compilations: list[Compilation]) -> None:
     for compilation, result in zip(compilations, compiled(compilations), strict=True):
-        _write(_entry(compilation.key), result)
+        kept.write(_entry(compilation.key), json.dumps(result))
 
 
 def _described(point: Point, target: str, pairs: list[Pair]) -> dict[str, Any]:
@@ -278,14 +276,6 @@ def _is_kept(compilation: Compilation) -> bool:
 
 def _read(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
-
-
-def _write(path: Path, content: object) -> None:
-    """Whole or not at all: whoever interrupts a build keeps what was done."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(f".{os.getpid()}")
-    beside.write_text(json.dumps(content), encoding="utf-8")
-    beside.replace(path)
 
 
 def _prune() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import triton
 from triton.compiler import ASTSource, CompiledKernel
 
+from docs.publish import kept
 from snippets.validation import compiled_code
 from tests.benchmarks.launches import Launch, specialised
 from tests.benchmarks.source import ROOT
@@ -53,7 +54,7 @@ class Compilation:
         source = ASTSource(kernel, self.signature, self.constants, self.attributes)
         options = sorted(f"{name}={value}" for name, value in self.options.items())
         parts = triton.__version__, _tool_hash(), self.place, source.hash(), options, self.target
-        return replace(self, key=hashlib.sha256(repr(parts).encode()).hexdigest()[:24])
+        return replace(self, key=kept.key(*parts))
 
 
 Pair = tuple[Compilation, Compilation | None]

@@ -5,9 +5,8 @@ import functools
 import hashlib
 import importlib
 import json
-import os
 import re
-import threading
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,8 @@ from typing import Any
 
 import torch
 
-from docs.publish.compiled.build import SOURCES, Compiled, is_listed, listed
+from docs.publish import kept
+from docs.publish.compiled.build import SOURCES, Compiled, cores, is_listed, listed
 from docs.publish.compiled.compilation import CACHE
 from docs.publish.compiled.subjects import Point
 from docs.publish.place import CUDA, cuda_files
@@ -57,8 +57,6 @@ def compiler() -> str:
 
         _, major, minor = nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError):
-        import shutil
-
         return "nvcc" if shutil.which("nvcc") else ""
     return f"NVRTC {major}.{minor}"
 
@@ -79,7 +77,7 @@ def _results(name: str) -> dict[Point, dict[str, list[Compiled]]]:
         (point, {target: [asdict(one) for one in made] for target, made in by_target.items()})
         for point, by_target in found.items()
     ]
-    _write(path, {"digest": made_from, "points": points})
+    kept.write(path, json.dumps({"digest": made_from, "points": points}))
     return found
 
 
@@ -89,10 +87,7 @@ def _digest(name: str) -> str:
         *SOURCES, *(f"tests/benchmarks/{file}.py" for file in ("cuda", f"kernels/{name}")), f"kernels/{name}.py",
         f"kernels/{name}{CUDA}.py", f"kernels/{name}.cu", "docs/publish/compiled/cuda.py",
     )  # fmt: skip
-    parts = [(ROOT / file).read_bytes() for file in files]
-    return hashlib.sha256(
-        b"\0".join([*parts, f"{compiler()} {torch.__version__} {listed(name)}".encode()])
-    ).hexdigest()[:24]
+    return kept.key([(ROOT / file).read_bytes() for file in files], compiler(), torch.__version__, listed(name))
 
 
 def _made(name: str) -> dict[Point, dict[str, list[Compiled]]]:
@@ -104,7 +99,7 @@ def _made(name: str) -> dict[Point, dict[str, list[Compiled]]]:
             place = point.direction, "x".join(map(str, point.shape.values())), point.dtype
             launches = launched(module, call_of(name, module, point.direction, point.shape))
             wanted += [(place, target, launch) for target in TARGETS for launch in launches]
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2) as pool:
+    with ThreadPoolExecutor(cores()) as pool:
         made = list(pool.map(lambda one: _compiled(module, one[2], one[1]), wanted))
     found: dict[Point, dict[str, list[Compiled]]] = {}
     for (place, target, _), compiled in zip(wanted, made, strict=True):
@@ -130,23 +125,15 @@ def call_of(name: str, module: ModuleType, direction: str, shape: Mapping[str, i
 def _compiled(module: ModuleType, launch: Launch, target: str) -> Compiled:
     """Kept by source, macros and compiler."""
     parts = VERSION, module._SOURCE.read_text(encoding="utf-8"), launch.name, launch.macros, launch.shared, target
-    key = hashlib.sha256(repr((*parts, compiler())).encode()).hexdigest()[:24]
-    path = ROOT / CACHE / "cuda" / f"{key}.json"
+    path = ROOT / CACHE / "cuda" / f"{kept.key(*parts, compiler())}.json"
     if not path.exists():
-        _write(path, _facts(module, launch, target))
+        kept.write(path, json.dumps(_facts(module, launch, target)))
     constants = dict(macro.split("=") for macro in launch.macros)
     options = {"threads": launch.threads}
     return Compiled(
         function=launch.name, target=target, options=options, signature={}, constants=constants, narrow={}, troubles={},
         fp64=None, **json.loads(path.read_text(encoding="utf-8")),
     )  # fmt: skip
-
-
-def _write(path: Path, content: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
-    beside.write_text(json.dumps(content), encoding="utf-8")
-    beside.replace(path)
 
 
 def _facts(module: ModuleType, launch: Launch, target: str) -> dict[str, Any]:

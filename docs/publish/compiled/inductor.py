@@ -7,9 +7,7 @@ is kept until it changes.
 
 import ast
 import functools
-import hashlib
 import json
-import os
 import platform
 import re
 import sys
@@ -21,7 +19,7 @@ from typing import Any
 import torch
 import triton
 
-from docs.publish import units
+from docs.publish import kept, units
 from docs.publish.compiled.compilation import CACHE, Compilation, Pair
 from docs.publish.errors import PublishError
 from docs.publish.evidence import Evidence
@@ -186,15 +184,15 @@ def fresh(root: Path = ROOT) -> list[Graph]:
     """
     texts = [(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")) for path in built_from(root)]
     made_by = digest_texts(texts), torch.__version__, sys.version, platform.machine()
-    kept = root / FOLDER / f"cpu-{hashlib.sha256(repr(made_by).encode()).hexdigest()[:16]}.json"
-    if not kept.exists():
-        for old in kept.parent.glob("cpu-*.json"):
+    path = root / FOLDER / f"cpu-{kept.key(*made_by)}.json"
+    if not path.exists():
+        for old in path.parent.glob("cpu-*.json"):
             old.unlink()
-        _write(kept, json.dumps(_made()))
+        kept.write(path, json.dumps(_made()))
     made = f"Made when this site was built, with torch {torch.__version__} on a CPU, by python -m {MODULE}"
     scalar = "without vector instructions, in which CPUs differ"
     provenance = f"{made}, {scalar}; casts of indices are left out."
-    graphs = json.loads(kept.read_text(encoding="utf-8"))
+    graphs = json.loads(path.read_text(encoding="utf-8"))
     return [_graph(title, parts, "", provenance) for title, parts in graphs.items()]
 
 
@@ -238,7 +236,8 @@ def compilations(graph: Graph, target: str, root: Path = ROOT) -> list[Compilati
         PublishError: a launch does not fit its kernel.
     """
     path = file_of(graph)
-    _write(root / path, graph.source)
+    if not (root / path).exists() or (root / path).read_text(encoding="utf-8") != graph.source:
+        kept.write(root / path, graph.source)  # once: another process may read it
     found = []
     for name, launch in graph.kernels.items():
         try:
@@ -273,18 +272,7 @@ def wanted(graphs: Iterable[Graph], root: Path = ROOT) -> Iterator[tuple[Point, 
 
 def digest(graphs: Iterable[Graph]) -> str:
     """What a compilation of captured graphs depends on, beside the tools."""
-    parts = [Path(__file__).read_text(), *((graph.point, graph.source, graph.launches) for graph in graphs)]
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all, and not if it is there: another process may read it."""
-    if path.exists() and path.read_text(encoding="utf-8") == text:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)
+    return kept.key(Path(__file__).read_text(), *((graph.point, graph.source, graph.launches) for graph in graphs))
 
 
 # ---- for the viewer -------------------------------------------------------------------------------------------------

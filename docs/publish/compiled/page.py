@@ -11,7 +11,7 @@ from docs.publish.compiled.compilation import TIMED
 from docs.publish.compiled.facts import values
 from docs.publish.compiled.subjects import COMPILER_PAGE, FORMS, MADE, TARGETS, configuration_of, title_of
 from docs.publish.compiled.timed import timed
-from docs.publish.markup import NONE, code, front_matter, link, table
+from docs.publish.markup import NONE, blocks, code, front_matter, link, table
 from docs.publish.place import Place, kernel_files
 from docs.publish.records.measured import DIRECTIONS
 from docs.publish.records.store import Store
@@ -39,26 +39,26 @@ def page(store: Store, name: str, index: Mapping[str, Any], place: Place) -> str
         if ours
         else ""
     )
-    parts = [front_matter(what, "Facts and listings of compiled kernels")]
-    parts.append(
+    parts = [
+        front_matter(what, "Facts and listings of compiled kernels"),
         f"<p>Compiled by {MADE} when this site was built, without a GPU.{points} {explained} explains the code. "
-        f"Listings are plain text: a line that comes from line 12 of the source ends in {code('// line 12')}.</p>\n\n"
-    )
+        f"Listings are plain text: a line that comes from line 12 of the source ends in {code('// line 12')}.</p>",
+    ]
     kernels = [kernel for configuration in index["configurations"] for kernel in configuration["kernels"]]
     sources = dict.fromkeys((kernel["source"]["form"], kernel["provenance"]) for kernel in kernels if kernel["maker"])
     for form, provenance in sources:
-        parts.append(f"<p>{FORMS['cpp' if form == 'graph' else form]}: {escape(provenance)}</p>\n\n")
+        parts.append(f"<p>{FORMS['cpp' if form == 'graph' else form]}: {escape(provenance)}</p>")
     for target in index["targets"]:
         heading = f"{TARGETS[target]} ({target})" if target != inductor.CPU else "This build's CPU"
-        parts += [f"## {heading}\n\n", _tables(store, name, target, index, place)]
-    parts.append("## What the facts mean\n\n")
+        parts += [f"## {heading}", *_tables(store, name, target, index, place)]
+    parts.append("## What the facts mean")
     known = {key for kernel in kernels for made in kernel["targets"].values() for key in made["values"]}
     facts = [fact for fact in index["facts"] if fact["key"] in known]
-    parts += [f"<p><strong>{fact['title']}</strong>: {escape(fact['why'])}</p>\n\n" for fact in facts]
-    return "".join(parts)
+    parts += [f"<p><strong>{fact['title']}</strong>: {escape(fact['why'])}</p>" for fact in facts]
+    return blocks(parts)
 
 
-def _tables(store: Store, name: str, target: str, index: Mapping[str, Any], place: Place) -> str:
+def _tables(store: Store, name: str, target: str, index: Mapping[str, Any], place: Place) -> list[str]:
     """The tables of a target: one for each group of facts that its kernels have."""
     listed = {
         (configuration["id"], kernel["name"]): kernel
@@ -85,7 +85,7 @@ def _tables(store: Store, name: str, target: str, index: Mapping[str, Any], plac
     return _grouped(lines, {fact["key"]: fact["title"] for fact in index["facts"]} | {"timed": "registers when timed"})
 
 
-def _grouped(lines: Sequence[Line], titles: Mapping[str, str]) -> str:
+def _grouped(lines: Sequence[Line], titles: Mapping[str, str]) -> list[str]:
     """A table for each group; the first has the links. Below a table stands what none of its kernels has."""
     parts: list[str] = []
     for heading, group in GROUPS.items():
@@ -99,9 +99,9 @@ def _grouped(lines: Sequence[Line], titles: Mapping[str, str]) -> str:
         ]
         if rows:
             heads = ("", *(titles[key] for key in keys))
-            zeros = f"<p>None has {' or '.join(titles[key] for key in absent)}.</p>\n\n" if absent else ""
-            parts.append(f"### {heading}\n\n{table(heads, rows)}\n\n{zeros}")
-    return "".join(parts)
+            zeros = f"<p>None has {' or '.join(titles[key] for key in absent)}.</p>" if absent else ""
+            parts += [f"### {heading}", table(heads, rows), zeros]
+    return parts
 
 
 def _line(direction: str, size: str, kernel: str, maker: str = "") -> str:

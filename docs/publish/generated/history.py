@@ -3,7 +3,7 @@
 from itertools import groupby
 
 from docs.publish import units
-from docs.publish.markup import code, front_matter, link, table
+from docs.publish.markup import badges, blocks, code, front_matter, link, table
 from docs.publish.place import Place, machine_page
 from docs.publish.records.measured import DIRECTIONS, MODES, Coordinates, Measured
 from docs.publish.records.store import Store
@@ -17,19 +17,18 @@ def page(store: Store, place: Place) -> str:
     introduction = (
         "Records are never replaced. Other pages show the newest run of a case; this one also has the older runs. The "
         "tables show the median time of a call at the largest shape that most runs of the case have, oldest run first. "
-        "A stale time was measured with code, a case or a timer that has changed since.\n\n"
+        "A stale time was measured with code, a case or a timer that has changed since."
     )
     parts = [front_matter("History", "What each run of a case measured, run by run"), introduction]
     for machine, name in store.machines.items():
-        parts.append(f"## {name} {{ #{machine} }}\n\n")
+        parts.append(f"## {name} {{ #{machine} }}")
         rows = sorted(store.select(Coordinates(machine=machine), history=True), key=_case)
         for case, ways in groupby(rows, lambda row: row.case):
-            parts.append(f"### {case} {{ #{machine}-{case.replace('/', '-')} }}\n\n")
+            parts.append(f"### {case} {{ #{machine}-{case.replace('/', '-')} }}")
             for (_, direction, mode), timed in groupby(ways, _case):
-                parts.append(
-                    f"**{DIRECTIONS[direction]}**, {MODES[mode]} ({code(mode)})\n\n{_table(list(timed), place)}\n\n"
-                )
-    return "".join(parts)
+                what = f"**{DIRECTIONS[direction]}**, {MODES[mode]} ({code(mode)})"
+                parts += [what, _table(list(timed), place)]
+    return blocks(parts)
 
 
 def _case(row: Measured) -> tuple[str, str, str]:
@@ -59,8 +58,7 @@ def _table(rows: list[Measured], place: Place) -> str:
 def _cell(row: Measured | None) -> str:
     if row is None:
         return "–"
-    badges = [name for name, is_so in (("stale", row.stale), ("busy", row.busy)) if is_so]
-    return units.text(row.time.p50, "s") + "".join(f' <small class="rp-badge">{name}</small>' for name in badges)
+    return units.text(row.time.p50, "s") + badges(name for name in ("stale", "busy") if getattr(row, name))
 
 
 def sparkline(values: list[float]) -> str:

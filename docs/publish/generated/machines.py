@@ -1,11 +1,12 @@
 """The pages of a machine: what it is and its runs, and one for each case with every current number of it."""
 
+from collections.abc import Iterator
 from html import escape
 from itertools import groupby
 
 from docs.publish import evidence, units
 from docs.publish.evidence import above_ceiling
-from docs.publish.markup import NONE, code, facts, front_matter, link, table
+from docs.publish.markup import NONE, badges, blocks, code, facts, front_matter, link, table
 from docs.publish.place import Place, machine_page
 from docs.publish.records.measured import DIRECTIONS, METRICS, MODES, Coordinates, Measured
 from docs.publish.records.schema import Ceiling, Failure, Record
@@ -51,30 +52,23 @@ def page(store: Store, machine: str, place: Place) -> str:
     rows = store.select(Coordinates(machine=machine))
     runs = list({row.record.id: row.record for row in rows}.values())
     newest = store.newest_record(Coordinates(machine=machine))
+    head = ("date", "commit", "command", "host", "before", "after", "software")
     parts = [
         front_matter(store.machines[machine], "Every number of this machine, with its evidence"),
         _machine(newest, place),
-        "\n\n",
-    ]
-    parts += [
-        "## Cases\n\n",
-        "Each case has a page with all of its numbers and their evidence.\n\n",
+        "## Cases",
+        "Each case has a page with all of its numbers and their evidence.",
         _cases(rows, place),
-        "\n\n",
+        "## Runs",
+        table(head, (_run(record, place) for record in runs), words=True, stacked=True),
+        "## Ceilings",
+        _ceilings(newest),
     ]
-    head = ("date", "commit", "command", "host", "before", "after", "software")
-    parts += ["## Runs\n\n", table(head, (_run(record, place) for record in runs), words=True, stacked=True), "\n\n"]
-    parts += ["## Ceilings\n\n", _ceilings(newest), "\n\n"]
     if busy := store.busy(machine):
-        parts += ["## Measured while the machine was busy\n\n", _busy(busy), "\n\n"]
+        parts += ["## Measured while the machine was busy", _busy(busy)]
     if failures := store.failures(machine):
-        parts += [
-            "## Not timed\n\n",
-            "What these runs could not time, and why.\n\n",
-            _failures(failures),
-            "\n\n",
-        ]
-    return "".join(parts)
+        parts += ["## Not timed", "What these runs could not time, and why.", _failures(failures)]
+    return blocks(parts)
 
 
 def case_page(store: Store, machine: str, case: str, place: Place) -> str:
@@ -83,7 +77,7 @@ def case_page(store: Store, machine: str, case: str, place: Place) -> str:
     name = store.machines[machine]
     back = link(name, place.to(machine_page(machine)))
     head = front_matter(f"{case}, {name}", evidence.question(case) or "Every number of this case", wide=True)
-    return f"{head}<p>Every current number of this case on {back}.</p>\n\n{_case(rows, place)}"
+    return blocks([head, f"<p>Every current number of this case on {back}.</p>", *_case(rows, place)])
 
 
 def cases(store: Store, machine: str) -> list[str]:
@@ -97,10 +91,9 @@ def _cases(rows: list[Measured], place: Place) -> str:
     for case, measured in groupby(sorted(rows, key=lambda row: row.case), lambda row: row.case):
         of_case = list(measured)
         marks = [word for word in ("stale", "busy") if any(getattr(row, word) for row in of_case)]
-        badges = "".join(f' <small class="rp-badge">{word}</small>' for word in marks)
         named = link(case, place.to(machine_page(of_case[0].machine, case=case)))
         days = evidence.days(row.record for row in of_case)
-        lines.append(("", [named + badges, escape(evidence.question(case)), str(len(of_case)), days]))
+        lines.append(("", [named + badges(marks), escape(evidence.question(case)), str(len(of_case)), days]))
     return table(("case", "what it asks", "numbers", "measured"), lines, words=True, stacked=True)
 
 
@@ -175,7 +168,7 @@ def _ceiling(name: str, best: Ceiling, unit: str) -> tuple[str, list[str]]:
     return "", [name, units.text(best["rate"], unit), *times, str(time.samples), escape(best["by"])]
 
 
-def _case(rows: list[Measured], place: Place) -> str:
+def _case(rows: list[Measured], place: Place) -> Iterator[str]:
     """The tables of a case, one for each direction, dtype, mode and kind of shape."""
     first = rows[0]
     record = first.record
@@ -184,16 +177,15 @@ def _case(rows: list[Measured], place: Place) -> str:
     runs = ", ".join(
         link(run.date[:16].replace("T", " "), place.to(machine_page(first.machine, run.id))) for run in records
     )
-    stale = ' <small class="rp-badge">stale</small> The code has changed since.' if first.stale else ""
+    stale = f"{badges(['stale'])} The code has changed since." if first.stale else ""
     if busy := dict.fromkeys(row.busy for row in rows if row.busy):
-        stale += f' <small class="rp-badge">busy</small> {escape(evidence.busy("; ".join(busy)))}'
-    parts = [f"<p>Measured on {runs}, with {files}.{stale}</p>\n\n"]
+        stale += f"{badges(['busy'])} {escape(evidence.busy('; '.join(busy)))}"
+    yield f"<p>Measured on {runs}, with {files}.{stale}</p>"
     above = sum(bool(above_ceiling(row, metric)) for row in rows for metric in ("share", "rate_share"))
     if above:
         method = place.to("results/methodology/#above-the-ceiling")
-        parts.append(f"<p>{above} of these numbers are above a measured ceiling: {link('why', method)}.</p>\n\n")
-
-    parts.append(_legend(rows, place))
+        yield f"<p>{above} of these numbers are above a measured ceiling: {link('why', method)}.</p>"
+    yield _legend(rows, place)
 
     def group(row: Measured) -> tuple[str, str, str, str]:
         return row.direction, row.dtype, row.mode, " × ".join(row.row.shape)
@@ -202,8 +194,7 @@ def _case(rows: list[Measured], place: Place) -> str:
         lines = _table([(row.anchor, _cells(row)) for row in timed])
         timing = f"{MODES[mode]} ({code(mode)})"
         what = f"<p><strong>{DIRECTIONS[direction]}</strong>, {dtype}, {timing}; shape: {dimensions}</p>"
-        parts.append(f'<section class="rp-group">{what}{lines}</section>\n\n')
-    return "".join(parts)
+        yield f'<section class="rp-group">{what}{lines}</section>'
 
 
 def _legend(rows: list[Measured], place: Place) -> str:
@@ -224,7 +215,7 @@ def _legend(rows: list[Measured], place: Place) -> str:
     ]
     method = link("Methodology", place.to("results/methodology/"))
     parts.append(f"<p>How each is measured: {method}.</p>")
-    return f"<details><summary>What the variants, columns and modes mean</summary>{''.join(parts)}</details>\n\n"
+    return f"<details><summary>What the variants, columns and modes mean</summary>{''.join(parts)}</details>"
 
 
 def _table(lines: list[tuple[str, list[str]]]) -> str:
@@ -264,37 +255,20 @@ def _busy(rows: list[Measured]) -> str:
         "Other work ran on the machine at the same time. These rows stay in the record, but no chart shows them. "
         "Measure them again.\n\n"
     )
-    lines = [
-        (
-            "",
-            [
-                escape(f"{row.case} {row.direction}, {row.dtype}, {row.mode}"),
-                units.size(row.size),
-                code(row.variant),
-                units.text(row.time.p50, "s"),
-                row.record.date[:10],
-                escape(row.busy),
-            ],
-        )
-        for row in rows
-    ]
+
+    def cells(row: Measured) -> list[str]:
+        timed = escape(f"{row.case} {row.direction}, {row.dtype}, {row.mode}")
+        p50, day = units.text(row.time.p50, "s"), row.record.date[:10]
+        return [timed, units.size(row.size), code(row.variant), p50, day, escape(row.busy)]
+
     head = ("case", "shape", "variant", "p50", "date", "reason")
-    return introduction + table(head, lines, remark=True)
+    return introduction + table(head, (("", cells(row)) for row in rows), remark=True)
 
 
 def _failures(failures: list[Failure]) -> str:
-    lines = [
-        (
-            "",
-            [
-                escape(failure.case),
-                code(failure.variant),
-                failure.direction,
-                units.size(failure.size),
-                failure.dtype,
-                escape(failure.explanation),
-            ],
-        )
-        for failure in failures
-    ]
-    return table(("case", "variant", "direction", "shape", "dtype", "reason"), lines, words=True)
+    def cells(one: Failure) -> list[str]:
+        case, why = escape(one.case), escape(one.explanation)
+        return [case, code(one.variant), one.direction, units.size(one.size), one.dtype, why]
+
+    head = ("case", "variant", "direction", "shape", "dtype", "reason")
+    return table(head, (("", cells(failure)) for failure in failures), words=True)

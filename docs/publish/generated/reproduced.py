@@ -3,11 +3,12 @@
 import itertools
 import math
 import statistics
+from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 
 from docs.publish import palette, units
-from docs.publish.markup import code, front_matter, table
+from docs.publish.markup import blocks, code, front_matter, table
 from docs.publish.place import Place
 from docs.publish.records import reruns
 from docs.publish.records.measured import RUNS, Coordinates, Measured, of_the_bandwidth_ceiling
@@ -81,18 +82,18 @@ def page(store: Store, place: Place) -> str:
     parts = [
         front_matter("Reproduced", "What was measured again on another machine, and how closely it agrees"),
         "This page compares what was measured more than once, by the same code, with the same software, on machines "
-        "that were started separately: row by row and pair by pair.\n\n"
+        "that were started separately: row by row and pair by pair.",
         f"The goal: every GPU time within {units.text(WITHIN, '%', exact=True)}, and every time by the host's clock in "
         "its published range. GPU times are those of the modes `device`, `graph`, `burst` and `sustained`. Where the "
         "matrix units are nearer to their ceiling than the memory is to its own, the share of that ceiling is "
         "compared, since clocks differ from card to card. Back-to-back calls (`calls`) depend on the processor as much "
         f"as on the code; from {RUNS} machines on they are published as "
-        f'<a href="{place.to("results/methodology/#host-bound-numbers")}">the range over them</a>.\n\n',
+        f'<a href="{place.to("results/methodology/#host-bound-numbers")}">the range over them</a>.',
     ]
     machines = [machine for machine in store.machines if _is_gpu(store, machine)]
     for machine in machines:
-        parts += [f"## {store.machines[machine]} {{ #{machine} }}\n\n", _machine(store, machine)]
-    return "".join(parts)
+        parts += [f"## {store.machines[machine]} {{ #{machine} }}", *_machine(store, machine)]
+    return blocks(parts)
 
 
 def cases(store: Store, machine: str) -> list[Case]:
@@ -128,23 +129,23 @@ def _start(row: Measured) -> str:
     return reruns.started(row.record) or f"run of {row.record.date[:16].replace('T', ' ')}"
 
 
-def _machine(store: Store, machine: str) -> str:
+def _machine(store: Store, machine: str) -> Iterator[str]:
     known = cases(store, machine)
     gpu = [pair for case in known for pair in case.gpu]
-    parts = [f"<p>{_verdict(known, gpu)}</p>\n\n"]
+    yield f"<p>{_verdict(known, gpu)}</p>"
     if any(not reruns.started(row.record) for row in store.select(Coordinates(machine=machine))):
-        parts.append(
+        yield (
             "<p>Older runs do not record on which start of a machine they ran. Each of them counts as a start of its "
-            "own, and is named by its date.</p>\n\n"
+            "own, and is named by its date.</p>"
         )
     if gpu:
-        parts += [_figure(known, store.machines[machine]), "\n\n"]
+        yield _figure(known, store.machines[machine])
     within = f"within {units.text(WITHIN, '%', exact=True)}"
     head = ("case", "machines", "GPU pairs", within, "median", "worst", "host rows", "with a range", "worst host pair")
-    parts += [table(head, (("", _cells(case)) for case in known)), "\n\n"]
+    yield table(head, (("", _cells(case)) for case in known))
     if worst := sorted((pair for pair in gpu if not pair.agrees), key=lambda pair: pair.off, reverse=True):
-        parts += [f"### Furthest apart {{ #{machine}-worst }}\n\n", _listed(worst), "\n\n"]
-    return "".join(parts)
+        yield f"### Furthest apart {{ #{machine}-worst }}"
+        yield _listed(worst)
 
 
 def _verdict(known: list[Case], gpu: list[Again]) -> str:
@@ -206,19 +207,11 @@ def _listed(worst: list[Again]) -> str:
 
     def cells(pair: Again) -> list[str]:
         row, unit = pair.first, {"time": "s", "rate_share": "%"}[pair.metric]
-        first, second = (units.text(value, unit) for value in pair.values)
-        shown = [
-            code(row.case),
-            f"{row.direction}, {row.mode}",
-            units.size(row.size),
-            palette.label(row.variant, case=row.case),
-        ]
-        return [
-            *shown,
-            f"{first} ({_start(pair.first)})",
-            f"{second} ({_start(pair.second)})",
-            units.text(pair.ratio, "x"),
-        ]
+        both = zip(pair.values, (pair.first, pair.second), strict=True)
+        values = [f"{units.text(value, unit)} ({_start(timed)})" for value, timed in both]
+        variant = palette.label(row.variant, case=row.case)
+        where = [code(row.case), f"{row.direction}, {row.mode}", units.size(row.size), variant]
+        return [*where, *values, units.text(pair.ratio, "x")]
 
     head = ("case", "timed", "shape", "variant", "one machine", "another", "ratio")
     more = f"\n\n<p>And {len(worst) - WORST} more.</p>" if len(worst) > WORST else ""

@@ -1,10 +1,10 @@
 """Which tests ran where, at which commit, and what did not run, as counts; what failed proves nothing."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from html import escape
 
-from docs.publish.markup import code, facts, front_matter, link, table
+from docs.publish.markup import blocks, code, facts, front_matter, link, table
 from docs.publish.place import Place
 from docs.publish.records.schema import TestReport
 
@@ -20,33 +20,34 @@ KINDS = {
 }
 
 
-def page(reports: list[TestReport], kernels: Mapping[str, str], blocks: Mapping[str, int], place: Place) -> str:
+def page(reports: list[TestReport], kernels: Mapping[str, str], fenced: Mapping[str, int], place: Place) -> str:
     """The verification page as Markdown: the newest green report of each machine, what is red since, and the census.
 
     Args:
         kernels: the hash of each kernel's file as it is now (tests/benchmarks/source.py).
+        fenced: how many blocks of code there are of each kind.
     """
     parts = [
         front_matter("Verification", "Which tests ran where, at which commit, and what is skipped"),
         "Every test runs on every push, on a machine without a GPU: Triton kernels in Triton's interpreter, compiled "
         "code through Inductor's C++ backend. The tests also run natively on a GPU, and the report of that run is "
         "committed with the records. A report with a failure proves nothing: it is shown in red, and the newest report "
-        "without a failure counts.\n\n",
+        "without a failure counts.",
     ]
     machines: dict[str, list[TestReport]] = {}
     for report in reports:
         machines.setdefault(report.machine["slug"], []).append(report)
     if not machines:
-        parts.append("No report of a native run has been committed yet.\n\n")
-    parts += [_machine(of_one, kernels, place) for of_one in machines.values()]
+        parts.append("No report of a native run has been committed yet.")
+    for of_one in machines.values():
+        parts += _machine(of_one, kernels, place)
     parts += [
-        "## Code blocks on the pages\n\n",
+        "## Code blocks on the pages",
         "A test accounts for every fenced block. Those that cannot run are listed in one reviewed file with their "
-        f"reasons, {link(UNRUNNABLE, place.source(UNRUNNABLE))}, which should never grow.\n\n",
-        facts([(what, str(blocks[kind])) for kind, what in KINDS.items() if kind in blocks]),
-        "\n\n",
+        f"reasons, {link(UNRUNNABLE, place.source(UNRUNNABLE))}, which should never grow.",
+        facts([(what, str(fenced[kind])) for kind, what in KINDS.items() if kind in fenced]),
     ]
-    return "".join(parts)
+    return blocks(parts)
 
 
 def _left_out(report: TestReport) -> str:
@@ -63,15 +64,15 @@ def _changed(report: TestReport, now: Mapping[str, str]) -> str:
     return f"changed since: {', '.join(map(code, changed))}" if changed else "as they are now"
 
 
-def _machine(reports: list[TestReport], now: Mapping[str, str], place: Place) -> str:
+def _machine(reports: list[TestReport], now: Mapping[str, str], place: Place) -> Iterator[str]:
     """The newest report if it is red, and the newest green one: of that alone something is claimed."""
     newest, name, slug = reports[0], reports[0].machine["name"], reports[0].machine["slug"]
-    parts = [f"## {name} {{ #{slug} }}\n\n"]
+    yield f"## {name} {{ #{slug} }}"
     if not newest.green:
-        parts += [f'<p><strong class="rp-badge">{escape(_red(newest))}</strong></p>\n\n', _wrong(newest)]
+        yield f'<p><strong class="rp-badge">{escape(_red(newest))}</strong></p>'
+        yield from _wrong(newest)
     proof = next((report for report in reports if report.green), None)
-    parts.append(_report(proof, now, place) if proof else "No report of this machine is without a failure.\n\n")
-    return "".join(parts)
+    yield from _report(proof, now, place) if proof else ["No report of this machine is without a failure."]
 
 
 def _red(report: TestReport) -> str:
@@ -84,41 +85,38 @@ def _red(report: TestReport) -> str:
     return f"red: {wrong}, of {report.date[:10]} on {report.machine['name']}"
 
 
-def _wrong(report: TestReport) -> str:
+def _wrong(report: TestReport) -> list[str]:
     """The tests that did not end as they should, each with its reason."""
     wrong = [test for test in report.tests if test.outcome in ("failed", "error", "xpassed")]
     lines = [("", [code(test.id), escape(test.reason)]) for test in wrong]
-    return f"### Failed\n\n{table(('test', 'why'), lines, words=True)}\n\n" if wrong else ""
+    return ["### Failed", table(("test", "why"), lines, words=True)] if wrong else []
 
 
-def _report(report: TestReport, now: Mapping[str, str], place: Place) -> str:
+def _report(report: TestReport, now: Mapping[str, str], place: Place) -> Iterator[str]:
     counts = Counter(test.outcome for test in report.tests)
     versions = ", ".join(f"{name} {version}" for name, version in report.software.items())
     commit = link(report.commit[:10], f"{place.repository}/tree/{report.commit}") if report.commit else "no commit"
-    parts = [
-        "### The newest report without a failure\n\n",
-        facts(
-            [
-                ("Tests", ", ".join(f"{counts[name]} {name}" for name in OUTCOMES if counts[name])),
-                ("Left out", _left_out(report)),
-                ("Kernels", _changed(report, now)),
-                ("Commit", commit + (", with uncommitted changes" if report.dirty else "")),
-                ("Date", f"{report.date[:10]}, {report.date[11:16]} UTC"),
-                ("Command", code(report.command)),
-                ("Software", escape(versions)),
-            ]
-        ),
-        "\n\n### By file\n\n",
-        _by_file(report),
-        "\n\n",
-    ]
+    yield "### The newest report without a failure"
+    yield facts(
+        [
+            ("Tests", ", ".join(f"{counts[name]} {name}" for name in OUTCOMES if counts[name])),
+            ("Left out", _left_out(report)),
+            ("Kernels", _changed(report, now)),
+            ("Commit", commit + (", with uncommitted changes" if report.dirty else "")),
+            ("Date", f"{report.date[:10]}, {report.date[11:16]} UTC"),
+            ("Command", code(report.command)),
+            ("Software", escape(versions)),
+        ]
+    )
+    yield "### By file"
+    yield _by_file(report)
     skipped = Counter(
         test.reason or "no reason given" for test in report.tests if test.outcome in ("skipped", "xfailed")
     )
     if skipped:
         lines = [("", [escape(reason), str(count)]) for reason, count in skipped.most_common()]
-        parts += ["### Skipped\n\n", table(("reason", "tests"), lines), "\n\n"]
-    return "".join(parts)
+        yield "### Skipped"
+        yield table(("reason", "tests"), lines)
 
 
 def _by_file(report: TestReport) -> str:

@@ -12,7 +12,7 @@ from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Quantity
 from docs.publish.macros.calc import Input, calc, evaluate
 from docs.publish.macros.shown import plain
-from docs.publish.place import Place
+from docs.publish.place import Place, case_file
 from tests.benchmarks import source
 
 Given = Mapping[str, Any]  # what a page hands over
@@ -87,7 +87,7 @@ def of_case(root: Path, case: str) -> Mapping[str, Bound]:
     Raises:
         PublishError: a decorator does not begin with a unit.
     """
-    return _read(source.case_file(root, case))
+    return _read(case_file(root, case))
 
 
 @cache

@@ -5,7 +5,7 @@
         belief: Fewer kernels are faster.   # as people say it
         faster: script                      # what would have to hold: a relation of claims.py, with a variant,
         than: eager                         # and another variant; after "level" it is "with: eager"
-        shapes: [2x16384x4096]              # or words for each: {2x16384x4096: the gate of an MLP}
+        shapes: [gated 16384x4096]          # or words for each: {gated 16384x4096: the gate of an MLP}
         case: compiler/torchscript          # the page's own where it is not given
         direction: forward
         mode: device

@@ -48,6 +48,11 @@ class Point:
         """Whether ours stands in a block that is compiled as a whole, rather than alone."""
         return {"tokens", "width"} <= self.ours.row.shape.keys()
 
+    @property
+    def kind(self) -> tuple[str, ...]:
+        """What runs, and the names of its sizes."""
+        return self.ours.row.part, *self.ours.row.shape
+
     def over(self, variant: str) -> float:
         """How many times as fast as another side ours is."""
         return _time(self.others[variant]) / _time(self.ours)
@@ -115,7 +120,7 @@ def verdict(usual: Point, known: Iterable[Point]) -> tuple[str, str, str]:
     Inputs of another kind than the typical ones, such as two losses in turns, are left to the kernel's page.
     """
     known = list(known)
-    alike = sorted((point for point in known if list(point.ours.row.shape) == list(usual.ours.row.shape)), key=_length)
+    alike = sorted((point for point in known if point.kind == usual.kind), key=_length)
     behind = [
         f"{_direction(point)} at {_lengths([point])}, {palette.label(point.peer.variant, short=True)} is faster."
         for point in alike

@@ -34,19 +34,17 @@ class Component:
     Attributes:
         name: "layer_norm_gelu".
         case: of its page: "patterns/normalization".
-        number: its place among the components of the page, from 1, which its case's shapes begin with.
-        shapes: by name, as macros take them, without the number: "8192x4096".
+        shapes: by name, as macros take them: "8192x4096".
         lines: lines of code by level.
     """
 
     name: str
     case: str
-    number: int
     shapes: dict[str, str]
     lines: dict[int, int]
 
     def at(self, shape: str, direction: str, mode: str) -> Coordinates:
-        return Coordinates(self.case, direction=direction, shape=f"{self.number}x{self.shapes[shape]}", mode=mode)
+        return Coordinates(self.case, direction=direction, shape=f"{self.name} {self.shapes[shape]}", mode=mode)
 
 
 def table(store: Store, place: Place, page: Evidence, root: Path, names: list[str], direction: str) -> str:
@@ -139,12 +137,11 @@ def forget() -> None:
 def _component(root: Path, name: str, snippet: str) -> Component:
     path = root / "snippets" / "patterns" / f"{snippet}.py"
     tree = _parsed(path)
-    made: dict[str, dict[str, ast.expr]] = {}
+    made: list[dict[str, ast.expr]] = []
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _called(node.value) == "Component":
-            made[ast.unparse(node.targets[0])] = {str(word.arg): word.value for word in node.value.keywords}
-    order = [made[ast.unparse(each)] for each in _assigned(tree, "COMPONENTS").elts]  # type: ignore[attr-defined]
-    for number, words in enumerate(order, 1):
+            made.append({str(word.arg): word.value for word in node.value.keywords})
+    for words in made:
         if ast.literal_eval(words["name"]) == name:
             shapes = _literal(tree, words["shapes"])
             sizes = {shape: "x".join(map(str, size)) for shape, size in shapes.items()}
@@ -154,7 +151,7 @@ def _component(root: Path, name: str, snippet: str) -> Component:
                 ast.literal_eval(level): lines_of(path, value, root)  # type: ignore[arg-type]
                 for level, value in zip(levels.keys, levels.values, strict=True)
             }
-            return Component(name, f"patterns/{snippet.replace('_', '-')}", number, sizes, lines)
+            return Component(name, f"patterns/{snippet.replace('_', '-')}", sizes, lines)
     raise PublishError(f"{path.relative_to(root)}: expected a component {name!r}, as {TOOL} lists it")
 
 

@@ -1,14 +1,17 @@
 """Points of a case by the names that its file gives them.
 
-POINTS = {"decode": "forward 4x8x1024x1024 bfloat16 calls"}  # direction, shape, dtype, and the mode of its main clock
+Direction, what runs where the case measures several things, shape, dtype, and the mode of the main clock:
+POINTS = {"gelu": "both gelu 8192x4096 bfloat16 device"}
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from docs.publish.errors import PublishError, unknown
+from docs.publish.place import case_file
 from docs.publish.records.measured import Coordinates
 from tests.benchmarks import source
 from tests.benchmarks.runner import discover
@@ -59,7 +62,7 @@ def of_case(root: Path, case: str) -> Mapping[str, Coordinates]:
     Raises:
         PublishError: there is no such case, or it says of a point something else than direction, shape, dtype and mode.
     """
-    path = source.case_file(root, case)
+    path = case_file(root, case)
     if not path.is_file():
         raise unknown("case", case, discover(root))
     return _read(path)
@@ -69,9 +72,8 @@ def of_case(root: Path, case: str) -> Mapping[str, Coordinates]:
 def _read(path: Path) -> Mapping[str, Coordinates]:
     found = {}
     for name, text in source.points(path).items():
-        words = text.split()
-        if len(words) != 4:
-            raise PublishError(f'{path.name}: point {name!r}: expected "direction shape dtype mode", got {text!r}')
-        direction, shape, dtype, mode = words
-        found[name] = Coordinates(direction=direction, shape=shape, dtype=dtype, mode=mode)
+        direction, *size, dtype, mode = text.split() if text.count(" ") > 2 else ("", "", "")
+        if not re.fullmatch(r"(\d+x)*\d+", size[-1] if size else ""):
+            raise PublishError(f'{path.name}: point {name!r}: expected "direction part shape dtype mode", got {text!r}')
+        found[name] = Coordinates(direction=direction, shape=" ".join(size), dtype=dtype, mode=mode)
     return found

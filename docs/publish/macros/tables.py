@@ -165,9 +165,7 @@ def _grid(rows: list[Measured], metrics: list[str], narrow: bool) -> Grid:
 def _by_shape(rows: list[Measured], metric: str, narrow: bool) -> Grid:
     """Shapes down, variants across."""
     variants = sorted(dict.fromkeys(row.variant for row in rows), key=lambda name: name != "ours")  # first on a phone
-    sizes = sorted(
-        {row.size for row in rows}, key=lambda size: [int(number) for number in size.split("x")], reverse=True
-    )
+    sizes = sorted(dict.fromkeys(row.size for row in rows), key=units.numbers)[::-1]
     at = {(row.size, row.variant): row for row in rows}
     head = [_dimensions(rows[0]), *(palette.label(name, narrow, rows[0].case) for name in variants)]
     return head, [(units.size(size), [(at.get((size, name)), metric) for name in variants]) for size in sizes]

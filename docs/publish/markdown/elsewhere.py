@@ -15,7 +15,7 @@ from markdown.extensions.toc import slugify  # type: ignore[import-untyped]
 from docs.publish.kept import Kept, key
 from docs.publish.markdown import markers
 from docs.publish.markdown.fences import Block, blocks_of
-from docs.publish.markdown.scripts import OURS, bound, served
+from docs.publish.markdown.scripts import OURS, bound, package_of, served
 from docs.publish.place import Place
 from tests.benchmarks.imports import of_statement
 from tests.benchmarks.source import ROOT
@@ -71,7 +71,7 @@ def _notes(
         visible = [lines_of(root / path, section) for at, section in shown if at == path]
         new = {
             name: origin
-            for name, origin in where(root / path).items()
+            for name, origin in where(path, root).items()
             if name in names and (path, name) not in said and not any(origin.line in lines for lines in visible)
         }
         here = sorted(name for name, origin in new.items() if origin.line)
@@ -117,11 +117,11 @@ def _codes(names: list[str]) -> str:
 
 
 @cache
-def where(file: Path) -> dict[str, Name]:
+def where(path: str, root: Path) -> dict[str, Name]:
     """Where each name is from that a file has at its top level."""
     found: dict[str, Name] = {}
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        for each in of_statement(node):
+    for node in ast.parse((root / path).read_text(encoding="utf-8")).body:
+        for each in of_statement(node, package_of(path)):
             own_name = not each.name and each.bound == each.module.partition(".")[0]
             found[each.bound] = Name("" if own_name else each.module, each.name)
         if isinstance(node, BINDS):
@@ -186,7 +186,7 @@ def _locals(function: ast.AST) -> frozenset[str]:
 
 def page_with(path: str, name: str, texts: Mapping[str, str], root: Path = ROOT) -> tuple[str, str] | None:
     """The page that shows where a name is defined, and the anchor; else one that embeds the file; None if none does."""
-    line = where(root / path)[name].line
+    line = where(path, root)[name].line
     embeds = None
     for page, text in texts.items():
         for block in blocks_of(text, page):

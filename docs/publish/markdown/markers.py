@@ -7,15 +7,13 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tests.benchmarks.source import ROOT
-
 MARKER = re.compile(r"^.*--8<--[ \t]+\[[ \t]*(?P<kind>\w+)[ \t]*:[ \t]*(?P<name>[^\]]*?)[ \t]*\].*$")
 SUSPECT = re.compile(r"--8<-|\[[ \t]*(?:start|end)[ \t]*:")
 NAME = re.compile(r"[a-z][-_0-9a-z]*")
 
 
-def problems(root: Path = ROOT, folders: Iterable[str] = ("snippets", "kernels", "tests/benchmarks")) -> list[str]:
-    """What is wrong with the markers of all files that pages may embed, a line each."""
+def problems(root: Path, folders: Iterable[str]) -> list[str]:
+    """What is wrong with the markers of all files in these folders, a line each."""
     files = sorted(path for folder in folders for path in (root / folder).rglob("*.py"))
     return [
         f"{path.relative_to(root).as_posix()}{problem}"

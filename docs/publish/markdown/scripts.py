@@ -6,7 +6,6 @@ to two things, or a file starts itself once more, the script carries all files i
 
 import ast
 import io
-import itertools
 import re
 import sys
 import tokenize
@@ -43,6 +42,11 @@ class Entangled(Exception):
 def served(path: str) -> str:
     """Where the script of a file is on the site: snippets/validation/timing.py is validation/timing.py."""
     return path.removeprefix("snippets/")
+
+
+def package_of(path: str) -> str:
+    """The package that a file is in, where its relative imports begin."""
+    return path.rpartition("/")[0].replace("/", ".")
 
 
 def as_notebook(path: str) -> str:
@@ -130,13 +134,15 @@ def parsed(path: str, root: Path) -> tuple[str, ast.Module, dict[str, ast.stmt]]
 def ours(path: str, root: Path, everywhere: bool) -> list[tuple[Import, str]]:
     """See Module.imports."""
     tree = parsed(path, root)[1]
-    found = imported(tree) if everywhere else itertools.chain.from_iterable(map(of_statement, tree.body))
+    package = package_of(path)
+    top = (each for node in tree.body for each in of_statement(node, package))
+    found = imported(tree, package) if everywhere else top
     return [
         (each, file.relative_to(root).as_posix())
         for each in found
         if each.name and each.module.startswith(OURS)
         for file in each.files(root)
-        if file.name != "__init__.py"
+        if file.name != "__init__.py" or file.stat().st_size  # most packages have an empty one
     ]
 
 
@@ -291,7 +297,8 @@ def _title(what: str) -> str:
 def _imports(module: Module) -> Iterator[tuple[str, str, str | None]]:
     """(module, name or "", alias) of what a file imports and uses, but for ours."""
     ours = {each for each, _ in module.imports()}
-    for each in itertools.chain.from_iterable(map(of_statement, module.tree.body)):
+    package = package_of(module.path)
+    for each in (each for node in module.tree.body for each in of_statement(node, package)):
         if each not in ours and each.bound in module.used:
             plain = each.name or each.module.partition(".")[0]
             yield each.module, each.name, None if each.bound == plain else each.bound

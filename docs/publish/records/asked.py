@@ -10,6 +10,7 @@ from jinja2 import nodes
 from docs.publish.errors import PublishError
 from docs.publish.markdown.fences import code_in, replaced
 from docs.publish.markdown.pages import front_matter
+from docs.publish.place import case_file
 from tests.benchmarks import source
 
 MACROS = ("output", "captured", "timeline")
@@ -64,7 +65,7 @@ def _of_numbers(page: str, said: Mapping[str, Any]) -> Iterator[Asked]:
 
 def _of_bound(page: str, name: str, case: str) -> Iterator[Asked]:
     """The sections that a bound takes its inputs from."""
-    function = source.bounds(source.case_file(source.ROOT, case)).get(name)
+    function = source.bounds(case_file(source.ROOT, case)).get(name)
     for node in ast.walk(function) if function else ():
         match node:
             case ast.Call(

@@ -1,7 +1,12 @@
-"""What rows of before functions were hashed have measured: their one hash is over whole files, and of the method, too.
+"""Which code a row has measured, where the hash that it holds is not that of the code.
+
+Rows of before functions were hashed have one hash over whole files, and of the method, too.
 
 earlier.json holds, for each such hash, what the code of its commit reaches. It is made from the records and the history
 (`python -m docs.publish.records.earlier`), and only where the files of the commit have the recorded hash.
+
+same.json holds, for the hash of some code, that of code which measures the same: a change that only names things in
+another way makes no row stale. A person decides that; the commit that adds an entry says why.
 """
 
 import json
@@ -15,6 +20,7 @@ from tests.benchmarks.reviewed import REVIEWED, UNREVIEWED
 from tests.benchmarks.source import ROOT, digest_texts
 
 KNOWN = Path(__file__).with_name("earlier.json")
+SAME = Path(__file__).with_name("same.json")
 METHOD = (  # the files that every hash was over
     "snippets/validation/timing.py",
     "snippets/validation/equivalence.py",
@@ -26,8 +32,9 @@ METHOD = (  # the files that every hash was over
 
 
 def code(name: str) -> str:
-    """The hash of what was reached, by a hash of files; that itself where nobody knows what it was of."""
-    return known().get(name, (name, ""))[0]
+    """The hash of what was reached, by a hash of files or of code; that itself where nobody knows another."""
+    reached = known().get(name, (name, ""))[0]
+    return same().get(reached, reached)
 
 
 def version(name: str) -> int:
@@ -39,6 +46,12 @@ def version(name: str) -> int:
 def known() -> dict[str, tuple[str, str]]:
     """By a hash of files, those of what was reached and of the method."""
     return {name: (found[0], found[1]) for name, found in json.loads(KNOWN.read_text(encoding="utf-8")).items()}
+
+
+@cache
+def same() -> dict[str, str]:
+    """By the hash of code, that of code which measures the same."""
+    return json.loads(SAME.read_text(encoding="utf-8"))
 
 
 def plan_of(files: Sequence[str]) -> str:

@@ -196,7 +196,7 @@ class Measured:
     def anchor(self) -> str:
         """The row's id on the machine's page."""
         parts = (self.case, self.variant, self.direction, self.size, self.dtype, self.mode)
-        return "-".join(parts).replace("/", "-")
+        return "-".join(parts).replace("/", "-").replace(" ", "-")
 
     @property
     def matrix_ceiling(self) -> float | None:

@@ -10,11 +10,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator, with_config
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+    with_config,
+)
 from typing_extensions import TypedDict
 
+from docs.publish import units
 from docs.publish.errors import PublishError
-from docs.publish.records import earlier
+from docs.publish.records import earlier, parts
+from tests.benchmarks.runner import size
 
 SCHEMA = 1
 STRICT = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -122,7 +133,7 @@ class Sources(Model):
     @property
     def code(self) -> str:
         """The hash of what a row or a sweep can reach, also of older ones."""
-        return earlier.code(self.hash) if self.method is None else self.hash
+        return earlier.code(self.hash)
 
     @property
     def version(self) -> int:
@@ -141,18 +152,39 @@ Place = tuple[str, str, str, str]  # of a case's grid
 
 
 class Point(Model):
-    """One variant of a case at one place of its grid."""
+    """One variant of a case at one place of its grid.
+
+    Attributes:
+        part: what ran, in words, where the case measures several things. Older rows have a number for it in their shape
+            and are read in words (parts.py).
+    """
 
     case: Text
     direction: Text
+    part: str
     shape: Shape
     dtype: Text
     variant: Text
+    _named: str = PrivateAttr()
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def in_words(cls, content: Any, handler: ModelWrapValidatorHandler["Point"]) -> "Point":
+        """Read an older row in words, and remember what it called its point."""
+        older = isinstance(content, dict) and "part" not in content and "case" in content and "shape" in content
+        point = handler(parts.in_words(content["case"], content) if older else content)
+        point._named = size("", content["shape"]) if older else point.size
+        return point
+
+    @property
+    def named(self) -> str:
+        """The size as the grid of the row's own run has it."""
+        return self._named
 
     @property
     def size(self) -> str:
-        """The shape as macros take it: "32768x4096"."""
-        return "x".join(map(str, self.shape.values()))
+        """What ran and the shape, as macros take it: "32768x4096", or "gelu 32768x4096"."""
+        return size(self.part, self.shape)
 
     @cached_property
     def place(self) -> Place:
@@ -342,6 +374,7 @@ class NotTried(Model):
 class SweepPoint(Model):
     """What was tried at one point, fastest first; `asked` is what the table looks it up by."""
 
+    part: str
     shape: Shape
     dtype: Text
     direction: Text
@@ -352,8 +385,8 @@ class SweepPoint(Model):
 
     @property
     def size(self) -> str:
-        """The shape as macros take it: "32768x4096"."""
-        return "x".join(map(str, self.shape.values()))
+        """What ran and the shape, as macros take it: "32768x4096", or "halves 32768x4096"."""
+        return size(self.part, self.shape)
 
 
 class Sweep(Provenance):
@@ -365,6 +398,15 @@ class Sweep(Provenance):
     machine: dict[str, Any]
     sources: Sources
     points: list[SweepPoint]
+
+    @model_validator(mode="before")
+    @classmethod
+    def in_words(cls, content: Any) -> Any:
+        """Read older points in words."""
+        if not (isinstance(content, dict) and isinstance(content.get("points"), list)):
+            return content
+        case = f"kernels/{content.get('kernel')}".replace("_", "-")
+        return content | {"points": [parts.in_words(case, point) for point in content["points"]]}
 
 
 class Outcome(Model):
@@ -460,6 +502,6 @@ def _short(value: object) -> str:
 
 def describe(row: Row | Failure) -> str:
     """A row in words: "kernels/rms-norm ours backward 32768×4096 bfloat16 device"."""
-    shape = row.size.replace("x", "×")
+    shape = units.size(row.size, "×")
     mode = f" {row.mode}" if isinstance(row, Row) else ""
     return f"{row.case} {row.variant} {row.direction} {shape} {row.dtype}{mode}"

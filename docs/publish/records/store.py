@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
+from docs.publish import units
 from docs.publish.errors import PublishError, unknown
 from docs.publish.place import MEASUREMENTS
 from docs.publish.records import reruns, staleness
@@ -43,6 +44,7 @@ class Store:
         self._grid = {
             (record.machine["slug"], case): {*grid} for record in self.records for case, grid in record.grid.items()
         }
+        self._sizes = {(row.case, _in_a_grid(row, row.row.named)): row.size for row in rows}  # the newest at last
         self._failures: dict[str, list[Failure]] = {}
         self._history = _indexed(rows)
         self._current = _indexed(
@@ -76,7 +78,8 @@ class Store:
         grid = self._grid.get((row.machine, row.case))
         if grid is None:
             return self._code[row.machine, row.case] == row.row.sources.code
-        return f"{row.direction} {row.size} {row.dtype} {row.mode}" in grid
+        older = _in_a_grid(row, row.row.named)  # numbers for what ran: one name may have meant several things
+        return _in_a_grid(row, row.size) in grid or (older in grid and self._sizes[row.case, older] == row.size)
 
     def select(self, at: Coordinates = ANYWHERE, history: bool = False) -> list[Measured]:
         """The rows that fit, oldest first; of the newest run at each point on each machine, or of all runs."""
@@ -125,7 +128,7 @@ class Store:
             wanted, choices = getattr(at, name), _choices(rows, name)
             if wanted is None or not choices:
                 continue
-            fallback = max(choices, key=_elements) if name == "shape" else choices[0]
+            fallback = max(_alike(choices, wanted), key=_elements) if name == "shape" else choices[0]
             rows = _with(rows, name, wanted if wanted in choices else fallback)
         return rows
 
@@ -205,6 +208,10 @@ class Store:
         return list({failure.model_dump_json(): failure for failure in current}.values())
 
 
+def _in_a_grid(row: Measured, size: str) -> str:
+    return f"{row.direction} {size} {row.dtype} {row.mode}"
+
+
 def _measured(rows: list[Row], root: Path) -> list[Measured]:
     """Rows, oldest first, each with those that measured the same on separately started machines."""
     again = reruns.of(rows)
@@ -248,8 +255,14 @@ def _with(rows: list[Measured], name: str, value: str) -> list[Measured]:
     return [row for row in rows if getattr(row.coordinates, name) == value]
 
 
+def _alike(sizes: list[str], wanted: str) -> list[str]:
+    """The sizes at which the same part runs; all where it runs at none."""
+    part = wanted.rpartition(" ")[0]
+    return [size for size in sizes if size.rpartition(" ")[0] == part] or sizes
+
+
 def _elements(size: str) -> int:
-    return math.prod(map(int, size.split("x")))
+    return math.prod(units.numbers(size))
 
 
 def _age(record: Record) -> tuple[str, str]:

@@ -9,7 +9,6 @@ Each step keeps what it has done, so after an interruption the next run goes on.
 
 import argparse
 import contextlib
-import hashlib
 import json
 import os
 import platform
@@ -21,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from docs.publish import kept
 from docs.publish.site import inputs
 from tests.benchmarks.source import ROOT
 
@@ -91,8 +91,8 @@ def build(root: Path, settings: Mapping[str, str], start: Callable[..., None]) -
 
 def is_fresh(root: Path, settings: Mapping[str, str]) -> bool:
     """Whether the site is what a build would write now."""
-    kept = _stamp(root)
-    return bool(kept) and kept.get("inputs") == state(root, settings) and kept.get("site") == written(root / SITE)
+    last = _stamp(root)
+    return bool(last) and last.get("inputs") == state(root, settings) and last.get("site") == written(root / SITE)
 
 
 def state(root: Path, settings: Mapping[str, str]) -> str:
@@ -102,29 +102,25 @@ def state(root: Path, settings: Mapping[str, str]) -> str:
         facts += sorted({line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line})
     if shutil.which("nvidia-smi"):
         facts.append(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout)
-    return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+    return kept.key(facts)
 
 
 def written(folder: Path) -> str:
     """A hash of all files in a folder, with their names."""
-    found = hashlib.sha256()
-    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-        found.update(f"{file.relative_to(folder).as_posix()}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
-    return found.hexdigest()
+    return inputs.contents(sorted(path for path in folder.rglob("*") if path.is_file()), folder)
 
 
 def _stamp(root: Path) -> dict:
     """What the last build that ended well has kept of itself."""
     try:
-        kept = json.loads((root / STAMP).read_text(encoding="utf-8"))
+        last = json.loads((root / STAMP).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return kept if isinstance(kept, dict) else {}
+    return last if isinstance(last, dict) else {}
 
 
 def _write(root: Path, stamp: Mapping[str, object]) -> None:
-    (root / STAMP).parent.mkdir(parents=True, exist_ok=True)
-    (root / STAMP).write_text(json.dumps(stamp), encoding="utf-8")
+    kept.write(root / STAMP, json.dumps(stamp))
 
 
 def say(what: str) -> None:

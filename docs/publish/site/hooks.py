@@ -61,6 +61,7 @@ class Build:
 
 
 current: Build
+MARKED = ("snippets", "kernels", "tests/benchmarks")  # pages may embed sections of the files in these folders
 kept_scripts, kept_colours = Kept("scripts"), Kept("colours")
 
 
@@ -85,7 +86,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
             palette.check(row.case, [row.variant])
     except PublishError as error:
         raise PluginError(str(error)) from error
-    if wrong := markers.problems(root):
+    if wrong := markers.problems(root, MARKED):
         raise PluginError("\n".join(wrong))
     for section in config.nav or []:
         if isinstance(section, dict) and "Results" in section:

@@ -8,9 +8,10 @@ import hashlib
 import os
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from docs.publish import kept
 from docs.publish.place import head
 
 READ = (
@@ -27,11 +28,16 @@ def digest(root: Path, settings: Mapping[str, str] = os.environ) -> str:
     local = settings.get("RIDGEPOINT_LOCAL") != "0" and settings.get("RIDGEPOINT_RELEASE") != "1"
     packages = sorted(path.name for path in Path(sysconfig.get_path("purelib")).glob("*.dist-info"))
     commit = settings.get("SOURCE_COMMIT") or head()
-    found = hashlib.sha256(repr((sys.version, packages, commit, [settings.get(name) for name in SETTINGS])).encode())
-    for file in files(root, local):
-        found.update(f"{file.relative_to(root).as_posix()}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
     named = sorted(file.relative_to(root).as_posix() for file in _below(root / NAMED))
-    found.update("\0".join(named).encode())
+    given = [settings.get(name) for name in SETTINGS]
+    return kept.key(sys.version, packages, commit, given, contents(files(root, local), root), named)
+
+
+def contents(some: Iterable[Path], folder: Path) -> str:
+    """A hash of files, with their names below a folder."""
+    found = hashlib.sha256()
+    for file in some:
+        found.update(f"{file.relative_to(folder).as_posix()}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
     return found.hexdigest()
 
 

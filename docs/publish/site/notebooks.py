@@ -4,7 +4,6 @@ What was executed is kept. A notebook runs again when its text, a file of ours t
 has changed.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -19,6 +18,7 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
+from docs.publish import kept
 from docs.publish.errors import PublishError
 from tests.benchmarks import imports
 from tests.benchmarks.source import ROOT
@@ -52,8 +52,7 @@ def key(source: Path, root: Path = ROOT) -> str:
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     parts = [path.read_bytes() for path in (source, *sorted(imports.files(source, root)))]
-    versions = f"{sys.version} {torch.__version__} {triton.__version__} {device}".encode()
-    return hashlib.sha256(b"\0".join([*parts, versions])).hexdigest()[:16]
+    return kept.key(parts, sys.version, torch.__version__, triton.__version__, device)
 
 
 def is_fresh(source: Path, root: Path = ROOT) -> bool:
@@ -93,10 +92,7 @@ def keep(notebook: nbformat.NotebookNode, source: Path, root: Path = ROOT) -> Pa
     links = LINKED.findall(nbformat.writes(notebook))
     notebook.metadata.setdefault("ridgepoint", {}).update(key=key(source, root), files=links)
     path = executed(source, root)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".partial")
-    nbformat.write(notebook, beside)
-    beside.replace(path)
+    kept.write(path, nbformat.writes(notebook) + "\n")
     return path
 
 
@@ -105,8 +101,7 @@ def for_the_site(root: Path = ROOT) -> Iterator[tuple[Path, Path]]:
     for source in sources(root):
         path = executed(source, root)
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            nbformat.write(jupytext.read(source), path)
+            kept.write(path, nbformat.writes(jupytext.read(source)) + "\n")
         yield source, path
 
 

@@ -88,8 +88,9 @@ def again(scripts: Wanted, commit: str) -> list[str]:
             failed.append(script)
             print(f"failed\n{error}", flush=True)
             continue
-        print(f"{time.monotonic() - began:.0f} s: {'as it was' if old == new else 'changed'}", flush=True)
-        for line in changes(script, old, new):
+        told = list(changes(script, old, new))
+        print(f"{time.monotonic() - began:.0f} s: {'changed' if told else 'as it was'}", flush=True)
+        for line in told:
             print(line, flush=True)
     if failed:
         print(f"{len(failed)} of {len(scripts)} scripts failed: {', '.join(failed)}")
@@ -97,15 +98,17 @@ def again(scripts: Wanted, commit: str) -> list[str]:
 
 
 def changes(script: str, old: Mapping | None, new: Mapping) -> Iterator[str]:
-    """What differs, section by section, without what differs in every run; and other versions."""
+    """What differs without what differs in every run, section by section; and other versions, once for all sections."""
     before, after = _sections(script, old) if old else {}, _sections(script, new)
+    versions: dict[str, None] = {}
     for section in dict.fromkeys([*before, *after]):
         name = f"{script} {section!r}"
         was, now = before.get(section), after.get(section)
         texts = [side[0].splitlines() if side else [] for side in (was, now)]
         yield from difflib.unified_diff(texts[0], texts[1], name, name, lineterm="")
         if was and now and was[1] != now[1]:
-            yield f"{name}: {_listed(was[1])} -> {_listed(now[1])}"
+            versions[f"{script}: {_listed(was[1])} -> {_listed(now[1])}"] = None
+    yield from versions
     if [section for section in before if section in after] != [section for section in after if section in before]:
         yield f"{script}: the sections come in another order"
 

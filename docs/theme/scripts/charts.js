@@ -1,6 +1,8 @@
 // Charts are static SVG. The first touch of one loads Vega and puts the same drawing, with tooltips, in its place.
 // One chooser switches all charts and tables of the page to a machine, and the next pages remember it.
 
+import { element } from "./code.js"
+
 const REMEMBERED = "rp-machine"
 const figures = [...document.querySelectorAll(".rp-chart")]
 
@@ -12,8 +14,7 @@ const library = () => (vega ??= import(new URL("../assets/vega.js", import.meta.
 async function enliven(plot) {
   const spec = JSON.parse(plot.nextElementSibling.textContent)
   await library() // sets window.vegaEmbed
-  const stage = document.createElement("div")
-  stage.ariaHidden = "true" // the plot around it is the named image
+  const stage = element("div", { ariaHidden: "true" }) // the plot around it is the named image
   await window.vegaEmbed(stage, spec, { renderer: "svg", actions: false, defaultStyle: false, tooltip: { theme: "rp", disableDefaultStyle: true } })
   plot.querySelector("svg").replaceWith(stage)
   plot.dataset.live = ""
@@ -45,17 +46,14 @@ function choose(machine) {
 
 // Before the first of the figures that have a choice, and in sight while one of them is.
 function chooser(figures) {
-  const label = document.createElement("label")
-  label.className = "rp-machine"
-  const select = document.createElement("select")
+  const select = element("select")
   const known = new Map(figures.flatMap(panels).map(({ dataset }) => [dataset.machine, dataset.name]))
   for (const [machine, name] of known) select.add(new Option(name, machine))
   select.addEventListener("change", () => {
     localStorage.setItem(REMEMBERED, select.value)
     choose(select.value)
   })
-  label.append("Machine", select)
-  figures[0].before(label)
+  figures[0].before(element("label", { className: "rp-machine" }, "Machine", select))
 }
 
 const choices = figures.filter((figure) => panels(figure).length > 1)

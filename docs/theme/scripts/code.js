@@ -1,22 +1,19 @@
 // Copy buttons that copy exactly the source, and keyboard scrolling where something is wider than its place.
 
-async function put(text) {
-  await navigator.clipboard.writeText(text)
+export function element(name, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(name), properties)
+  made.append(...children)
+  return made
 }
 
 export function button(text, label) {
-  const made = document.createElement("button")
-  made.type = "button"
-  made.className = "rp-copy"
-  made.textContent = text
-  made.ariaLabel = label
-  return made
+  return element("button", { type: "button", className: "rp-copy", ariaLabel: label }, text)
 }
 
 export async function copy(pressed, text) {
   const label = pressed.textContent
   try {
-    await put(await text())
+    await navigator.clipboard.writeText(await text())
     pressed.textContent = "Copied"
   } catch {
     pressed.textContent = "Not allowed here"
@@ -54,8 +51,7 @@ for (const code of document.querySelectorAll(".language-text pre > code")) {
   const width = [...Array(33).keys()].find((at) => at > 4 && ends(at))
   if (!width || lines.length < 2) continue
   for (const line of [...code.childNodes].filter((node) => node.nodeType === Node.TEXT_NODE && node.data.trim())) {
-    const label = document.createElement("span")
-    label.className = "rp-label"
+    const label = element("span", { className: "rp-label" })
     line.splitText(width)
     line.replaceWith(label)
     label.append(line)

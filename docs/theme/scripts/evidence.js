@@ -1,4 +1,4 @@
-import { button, copy } from "./code.js"
+import { button, copy, element } from "./code.js"
 
 // A number's evidence opens in a sheet at the side, below on a phone; without scripts the number is a link to its row on the machine's page.
 
@@ -21,12 +21,6 @@ const FACTS = [
   ["busy", "Busy"],
 ]
 const CODE = new Set(["command", "formula"])
-
-function element(name, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(name), properties)
-  made.append(...children)
-  return made
-}
 
 function link(text, href) {
   return element("a", { href }, text)

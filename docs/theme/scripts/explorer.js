@@ -1,6 +1,8 @@
 // What a kernel became: its source and its listings in two panes, line linked to line. docs/publish/compiled makes the data.
 // Nothing is loaded before a reader opens the viewer; without scripts the link leads to the plain listings.
 
+import { element } from "./code.js"
+
 const PREFIX = "#compiled/"
 const PREFERRED = "sm_90" // what most published numbers were measured on
 const MACHINE = ["sass", "amdgcn"] // the last form: one for NVIDIA's GPUs, one for AMD's
@@ -159,12 +161,6 @@ let chosenFact
 
 const part = (selector) => dialog.querySelector(selector)
 const other = (pane) => panes[1 - panes.indexOf(pane)]
-
-function element(name, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(name), properties)
-  made.append(...children)
-  return made
-}
 
 function makeDialog() {
   dialog = element("dialog", { className: "rp-viewer", innerHTML: FRAME })

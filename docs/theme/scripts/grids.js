@@ -1,19 +1,16 @@
 // Long tables of numbers: a field that leaves the lines which have all of its words, in their cells or above the table.
 
+import { element } from "./code.js"
+
 const groups = [...document.querySelectorAll(".rp-group")]
 const lines = groups.flatMap((group) => {
   const above = group.querySelector("p").textContent
   return [...group.querySelectorAll("tbody tr")].map((row) => ({ row, text: `${above} ${row.textContent}`.toLowerCase().replaceAll("\u00a0", " ") }))
 })
 
-const label = document.createElement("label")
-label.className = "rp-filter"
-const field = document.createElement("input")
-field.type = "search"
-field.placeholder = "ours forward bfloat16 4096"
-const said = document.createElement("output")
-label.append("Filter", field, said)
-groups[0].before(label)
+const field = element("input", { type: "search", placeholder: "ours forward bfloat16 4096" })
+const said = element("output")
+groups[0].before(element("label", { className: "rp-filter" }, "Filter", field, said))
 
 field.addEventListener("input", () => {
   const words = field.value.toLowerCase().split(/\s+/).filter(Boolean)

@@ -13,31 +13,36 @@ from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
 
 Norm = Callable[[Tensor, Tensor, float], Tensor]
-CALLED = tuple(WAYS)  # outside of compiled code
+OPERATOR, TRAINED = "operator", "operator with gradients"  # outside of compiled code
 
 
 def points(device: torch.device) -> Iterable[Point]:
     """The operators by themselves, where only the host counts; and in a block (with other rows), small and large."""
     if device.type == "cpu":
-        yield Point({"block": 1, "rows": 16, "columns": 256}, "float32", "forward", ("calls",), ("eager", "compile"))
+        yield of_block(16, 256, "float32", ("calls",), ("eager", "compile"))
         return
-    yield Point({"called": 1, "rows": 64, "columns": 1024}, "float32", "forward", ("calls",))
-    yield Point(
-        {"called": 2, "rows": 64, "columns": 1024}, "float32", "forward", ("calls",), ("eager", *list(WAYS)[1:])
-    )
-    yield Point({"block": 1, "rows": 128, "columns": 1024}, "float32", "forward", ("calls",))
-    yield Point({"block": 1, "rows": 8192, "columns": 4096}, "bfloat16", "forward")
-    yield Point({"block": 1, "rows": 8192, "columns": 4096}, "float32", "forward")
+    small = {"rows": 64, "columns": 1024}
+    yield Point(small, "float32", "forward", ("calls",), part=OPERATOR)
+    yield Point(small, "float32", "forward", ("calls",), ("eager", *list(WAYS)[1:]), TRAINED)
+    yield of_block(128, 1024, "float32", ("calls",))
+    yield of_block(8192, 4096, "bfloat16")
+    yield of_block(8192, 4096, "float32")
+
+
+def of_block(
+    rows: int, columns: int, dtype: str, modes: tuple[str, ...] = ("device",), variants: tuple[str, ...] | None = None
+) -> Point:
+    return Point({"rows": rows, "columns": columns}, dtype, "forward", modes, variants, "block")
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
-    """`called` is an operator alone, with 2 on inputs that want gradients; `block` has something around the norm."""
-    (family, how), (_, rows), (_, columns) = point.shape.items()
+    """An operator alone, also on inputs that want gradients; or a block, with something around the norm."""
+    rows, columns = point.shape.values()
     dtype = getattr(torch, point.dtype)
     x, residual = (torch.randn(rows, columns, device=device).to(dtype) for _ in range(2))
     w = (torch.rand(columns, device=device) + 0.5).to(dtype)
-    if family == "called":
-        inputs = [t.requires_grad_(how == 2) for t in (x, w)]
+    if point.part != "block":
+        inputs = [t.requires_grad_(point.part == TRAINED) for t in (x, w)]
         function: Callable[..., Tensor] = called
         variants: dict[str, Call] = {name: partial(function, *inputs, norm=norm) for name, norm in WAYS.items()}
         variants["eager"] = partial(torch.nn.functional.rms_norm, x, (columns,), w, EPS)
@@ -63,7 +68,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
         bytes_read=nbytes(inputs),
         bytes_written=x.numel() * dtype.itemsize,
         flops=10 * x.numel(),
-        mix="copy" if family == "called" else "triad",
+        mix="triad" if point.part == "block" else "copy",
         wrong={
             "5% too large": wrongly(wrong.scaled(function)),
             "weight left out": wrongly(lambda *given: function(*given[:-1], torch.ones_like(w))),
@@ -101,7 +106,13 @@ def results(found: object) -> Results:
     return {"output": found.detach()}
 
 
-CHECK_AT = {"forward": [{"called": 2, "rows": 16, "columns": 1024}, {"block": 1, "rows": 16, "columns": 1024}]}
+CHECK_AT = {
+    "forward": [
+        {"part": "operator", "rows": 16, "columns": 1024},
+        {"part": "operator with gradients", "rows": 16, "columns": 1024},
+        {"part": "block", "rows": 16, "columns": 1024},
+    ]
+}
 LABELS = {
     "plain": {"label": "kernel, launched plainly", "short": "plain", "role": "ours"},
     "triton-op": {"label": "kernel, triton_op", "short": "triton_op", "role": "ours"},
@@ -110,10 +121,10 @@ LABELS = {
     "cast": {"label": "triton_op, eps cast to fp32", "short": "triton_op, cast", "role": "ours"},
 }
 POINTS = {  # as pages name them
-    "operator": "forward 1x64x1024 float32 calls",
-    "operator with gradients": "forward 2x64x1024 float32 calls",
-    "small block": "forward 1x128x1024 float32 calls",
-    "large block": "forward 1x8192x4096 bfloat16 device",
+    "operator": "forward operator 64x1024 float32 calls",
+    "operator with gradients": "forward operator with gradients 64x1024 float32 calls",
+    "small block": "forward block 128x1024 float32 calls",
+    "large block": "forward block 8192x4096 bfloat16 device",
 }
 CASE = Case(
     name="compiler/custom-kernels",

@@ -35,30 +35,37 @@ Function = Callable[..., Tensor | tuple[Tensor, ...]]
 
 
 def points(device: torch.device) -> Iterable[Point]:
-    """Each family has its own number of rows, by which a table tells them apart."""
+    """The steps, sums over a window, and tensors that need each other."""
     if device.type == "cpu":
-        for shape in ({"step": 3, "rows": 1024}, {"window": 8, "rows": 512}, {"together": 4, "rows": 256}):
-            yield Point(shape | {"columns": 1024}, "float32", "forward", ("calls",))
+        small = {
+            "scaled": {"rows": 1024},
+            "window": {"window": 8, "rows": 512},
+            "together": {"tensors": 4, "rows": 256},
+        }
+        for part, shape in small.items():
+            yield Point(shape | {"columns": 1024}, "float32", "forward", ("calls",), part=part)
         return
-    for number, step in enumerate(STEPS, 1):
+    for step in STEPS:
         variants = None if step in (scaled, activated) else ("eager", "compile")  # every knob is slow to build
-        yield Point({"step": number, "rows": 16384, "columns": 4096}, "bfloat16", "forward", variants=variants)
+        shape, part = {"rows": 16384, "columns": 4096}, step.__name__
+        yield Point(shape, "bfloat16", "forward", variants=variants, part=part)
     for width in (2, 4, 8, 16):
-        yield Point({"window": width, "rows": 8192, "columns": 8192}, "float32", "forward")
+        yield Point({"window": width, "rows": 8192, "columns": 8192}, "float32", "forward", part="window")
     for several in (2, 4, 8, 16):
-        yield Point({"together": several, "rows": 65536, "columns": 1024}, "bfloat16", "forward")
+        shape = {"tensors": several, "rows": 65536, "columns": 1024}
+        yield Point(shape, "bfloat16", "forward", part="together")
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
-    """The first of the shape's sizes says which family the point belongs to."""
-    (family, number), (_, rows), (_, columns) = point.shape.items()
+    """A step of the growing function, or one of the other two."""
     dtype = getattr(torch, point.dtype)
-    return {"step": of_step, "window": of_window, "together": of_together}[family](number, rows, columns, device, dtype)
+    of = {"window": of_window, "together": of_together}.get(point.part) or partial(of_step, point.part)
+    return of(*point.shape.values(), device, dtype)  # type: ignore[call-arg]
 
 
-def of_step(number: int, rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> Workload:
+def of_step(name: str, rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> Workload:
     """The growing function, up to one of its steps."""
-    step = STEPS[number - 1]
+    number, step = next((n, each) for n, each in enumerate(STEPS, 1) if each.__name__ == name)
     inputs = inputs_of(step, rows, columns, str(device), dtype)
     variants: dict[str, Function] = {"eager": step, "compile": compiled(step)}
     if step is scaled:
@@ -184,11 +191,16 @@ def results(returned: object) -> Results:
 
 CHECK_AT = {
     "forward": [
-        {"step": 1, "rows": 64, "columns": 1024},
-        {"step": 3, "rows": 64, "columns": 1024},
-        {"step": 8, "rows": 64, "columns": 1024},
-        {"window": 4, "rows": 64, "columns": 1024},
-        {"together": 4, "rows": 64, "columns": 1024},
+        {"part": "gated", "rows": 64, "columns": 1024},
+        {"part": "normed", "rows": 64, "columns": 1024},
+        {"part": "scaled", "rows": 64, "columns": 1024},
+        {"part": "balanced", "rows": 64, "columns": 1024},
+        {"part": "projected", "rows": 64, "columns": 1024},
+        {"part": "activated", "rows": 64, "columns": 1024},
+        {"part": "by_head", "rows": 64, "columns": 1024},
+        {"part": "pooled", "rows": 64, "columns": 1024},
+        {"part": "window", "window": 4, "rows": 64, "columns": 1024},
+        {"part": "together", "tensors": 4, "rows": 64, "columns": 1024},
     ]
 }
 LABELS = {
@@ -197,20 +209,20 @@ LABELS = {
     "apart": {"label": "compile, one by one", "short": "one by one", "role": "rewrite"},
 }
 POINTS = {  # as pages name them
-    "gated": "forward 1x16384x4096 bfloat16 device",
-    "normed": "forward 2x16384x4096 bfloat16 device",
-    "scaled": "forward 3x16384x4096 bfloat16 device",
-    "balanced": "forward 4x16384x4096 bfloat16 device",
-    "activated": "forward 6x16384x4096 bfloat16 device",
-    "by head": "forward 7x16384x4096 bfloat16 device",
-    "window of 8": "forward 8x8192x8192 float32 device",
-    "2 tensors": "forward 2x65536x1024 bfloat16 device",
-    "8 tensors": "forward 8x65536x1024 bfloat16 device",
-    "16 tensors": "forward 16x65536x1024 bfloat16 device",
-    "window of 16": "forward 16x8192x8192 float32 device",
-    "window of 2": "forward 2x8192x8192 float32 device",
-    "4 tensors": "forward 4x65536x1024 bfloat16 device",
-    "window of 4": "forward 4x8192x8192 float32 device",
+    "gated": "forward gated 16384x4096 bfloat16 device",
+    "normed": "forward normed 16384x4096 bfloat16 device",
+    "scaled": "forward scaled 16384x4096 bfloat16 device",
+    "balanced": "forward balanced 16384x4096 bfloat16 device",
+    "activated": "forward activated 16384x4096 bfloat16 device",
+    "by head": "forward by_head 16384x4096 bfloat16 device",
+    "window of 8": "forward window 8x8192x8192 float32 device",
+    "2 tensors": "forward together 2x65536x1024 bfloat16 device",
+    "8 tensors": "forward together 8x65536x1024 bfloat16 device",
+    "16 tensors": "forward together 16x65536x1024 bfloat16 device",
+    "window of 16": "forward window 16x8192x8192 float32 device",
+    "window of 2": "forward window 2x8192x8192 float32 device",
+    "4 tensors": "forward together 4x65536x1024 bfloat16 device",
+    "window of 4": "forward window 4x8192x8192 float32 device",
 }
 CASE = Case(
     name="compiler/fusion",

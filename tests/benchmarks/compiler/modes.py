@@ -17,11 +17,11 @@ NAMES = {  # of variants that many cases share
     "default": "compile",
     "max-autotune-no-cudagraphs": "compile-max",  # which has coordinate descent in it
 }
-SMALL = (
-    {"norms": 2, "rows": 256, "columns": 4096},
-    {"mlp": 2, "rows": 64, "width": 256},
-    {"convolution": 2, "batch": 2, "channels": 16, "side": 8},
-)
+SMALL = {
+    "norms": {"layers": 2, "rows": 256, "columns": 4096},
+    "mlp": {"layers": 2, "rows": 64, "width": 256},
+    "convolution": {"layers": 2, "batch": 2, "channels": 16, "side": 8},
+}
 
 
 def points(device: torch.device) -> Iterable[Point]:
@@ -30,20 +30,23 @@ def points(device: torch.device) -> Iterable[Point]:
     Coordinate descent by itself is built where launches are not all: elsewhere it changes what nobody waits for.
     """
     if device.type == "cpu":
-        for shape in SMALL:
-            yield Point(shape, "float32", "forward", ("calls",), ("compile",))
+        for kind, shape in SMALL.items():
+            yield Point(shape, "float32", "forward", ("calls",), ("compile",), kind)
         return
-    for name, shape in WORKLOADS.items():
+    for name, workload in WORKLOADS.items():
+        kind, layers = next(iter(workload.items()))
+        shape = {"layers": layers} | {size: number for size, number in workload.items() if size != kind}
         alone = ("coordinate-descent",) if name in ("wide-block", "norms") else ()
         variants = ("compile", "reduce-overhead", "compile-max", "max-autotune", *alone, *OPTIONS)
-        yield Point(shape, "bfloat16", "forward", ("device", "calls"), variants)
+        yield Point(shape, "bfloat16", "forward", ("device", "calls"), variants, kind)
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
     """The module, its inputs, and itself in every mode."""
-    module, inputs = make(point.shape, device, getattr(torch, point.dtype))
-    kind = next(iter(point.shape))
-    home = next((name for name, shape in WORKLOADS.items() if next(iter(shape)) == kind), "")
+    layers, *_ = point.shape.values()
+    sizes = {size: number for size, number in point.shape.items() if size != "layers"}
+    module, inputs = make({point.part: layers, **sizes}, device, getattr(torch, point.dtype))
+    home = next((name for name, shape in WORKLOADS.items() if next(iter(shape)) == point.part), "")
     modes = [*MODES, *(name for name, (where, _) in OPTIONS.items() if where == home and name != "cpp-wrapper")]
     variants = {"eager": Variant(lambda: call(module, inputs), results)}
     for mode in modes:
@@ -211,11 +214,11 @@ def gained_by_graph(eager: float, graph: float) -> float:
 
 CHECK_AT = {
     "forward": [
-        {"mlp": 2, "rows": 32, "width": 128},
-        {"block": 1, "batch": 2, "tokens": 32, "width": 128},
-        {"decode": 2, "batch": 2, "cached": 64, "width": 128},
-        {"norms": 2, "rows": 64, "columns": 1024},
-        {"convolution": 2, "batch": 2, "channels": 16, "side": 8},
+        {"part": "mlp", "layers": 2, "rows": 32, "width": 128},
+        {"part": "block", "layers": 1, "batch": 2, "tokens": 32, "width": 128},
+        {"part": "decode", "layers": 2, "batch": 2, "cached": 64, "width": 128},
+        {"part": "norms", "layers": 2, "rows": 64, "columns": 1024},
+        {"part": "convolution", "layers": 2, "batch": 2, "channels": 16, "side": 8},
     ]
 }
 LABELS = {
@@ -227,12 +230,12 @@ LABELS = {
     "freezing": {"label": "freezing", "short": "freezing", "role": "rewrite"},
 }
 POINTS = {  # as pages name them
-    "mlp": "forward 4x256x512 bfloat16 calls",
-    "block": "forward 1x4x128x512 bfloat16 calls",
-    "wide": "forward 1x8x1024x2048 bfloat16 calls",
-    "decode": "forward 4x8x1024x1024 bfloat16 calls",
-    "norms": "forward 8x1024x4096 bfloat16 device",
-    "conv": "forward 4x32x128x28 bfloat16 calls",
+    "mlp": "forward mlp 4x256x512 bfloat16 calls",
+    "block": "forward block 1x4x128x512 bfloat16 calls",
+    "wide": "forward block 1x8x1024x2048 bfloat16 calls",
+    "decode": "forward decode 4x8x1024x1024 bfloat16 calls",
+    "norms": "forward norms 8x1024x4096 bfloat16 device",
+    "conv": "forward convolution 4x32x128x28 bfloat16 calls",
 }
 CASE = Case(
     name="compiler/modes",

@@ -12,27 +12,24 @@ from tests.benchmarks import wrong
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
 
-NAMES = tuple(COMPONENTS)
 HEADS, WIDTH = 16, 64
-TRAINED = 1, 2, 5  # components whose step is timed as well, from 1
+TRAINED = "norm", "gated", "block"  # components whose step is timed as well
+NARROW = "rotated", "block"
 
 
 def points(device: torch.device) -> Iterable[Point]:
     """Each component small, where the host decides, and large, where the GPU does."""
     if device.type == "cpu":
-        yield Point({"component": 1, "rows": 256, "columns": 256}, "float32", "forward", ("calls",))
-        yield Point(
-            {"component": 5, "rows": 128, "columns": 1024}, "float32", "forward", ("calls",), ("eager", "script")
-        )
+        yield Point({"rows": 256, "columns": 256}, "float32", "forward", ("calls",), part="norm")
+        shape = {"rows": 128, "columns": 1024}
+        yield Point(shape, "float32", "forward", ("calls",), ("eager", "script"), "block")
         return
-    for number in range(1, len(NAMES) + 1):
-        yield Point({"component": number, "rows": 256, "columns": 1024}, "bfloat16", "forward", ("calls",))
-        yield Point(
-            {"component": number, "rows": 16384, "columns": 4096 if number < 4 else 1024}, "bfloat16", "forward"
-        )
-    for number in TRAINED:
-        columns = 4096 if number < 4 else 1024
-        yield Point({"component": number, "rows": 16384, "columns": columns}, "bfloat16", "both")
+    large = {name: {"rows": 16384, "columns": 1024 if name in NARROW else 4096} for name in COMPONENTS}
+    for name in COMPONENTS:
+        yield Point({"rows": 256, "columns": 1024}, "bfloat16", "forward", ("calls",), part=name)
+        yield Point(large[name], "bfloat16", "forward", part=name)
+    for name in TRAINED:
+        yield Point(large[name], "bfloat16", "both", part=name)
 
 
 def inputs_of(name: str, rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> list[Tensor]:
@@ -61,8 +58,8 @@ def inputs_of(name: str, rows: int, columns: int, device: torch.device, dtype: t
 
 def prepare(point: Point, device: torch.device) -> Workload:
     """All variants get the same inputs; a step is a forward and the gradients of all inputs."""
-    number, rows, columns = point.shape.values()
-    name, dtype = NAMES[number - 1], getattr(torch, point.dtype)
+    rows, columns = point.shape.values()
+    name, dtype = point.part, getattr(torch, point.dtype)
     heads = columns // WIDTH
     function = COMPONENTS[name]
     inputs = inputs_of(name, rows, columns, device, dtype)
@@ -128,28 +125,31 @@ def results(found: object) -> Results:
 
 
 CHECK_AT = {
-    "forward": [{"component": 3, "rows": 64, "columns": 1024}, {"component": 4, "rows": 64, "columns": 1024}],
+    "forward": [
+        {"part": "masked-softmax", "rows": 64, "columns": 1024},
+        {"part": "rotated", "rows": 64, "columns": 1024},
+    ],
     "forward both": [
-        {"component": 1, "rows": 64, "columns": 1024},
-        {"component": 2, "rows": 64, "columns": 1024},
-        {"component": 5, "rows": 64, "columns": 256},
+        {"part": "norm", "rows": 64, "columns": 1024},
+        {"part": "gated", "rows": 64, "columns": 1024},
+        {"part": "block", "rows": 64, "columns": 256},
     ],
 }
 LABELS = {"script": {"label": "torch.jit.script", "short": "script", "role": "rewrite-2"}}
 POINTS = {  # as pages name them
-    "rms norm": "forward 1x16384x4096 bfloat16 device",
-    "rms norm step": "both 1x16384x4096 bfloat16 device",
-    "small rms norm": "forward 1x256x1024 bfloat16 calls",
-    "swiglu": "forward 2x16384x4096 bfloat16 device",
-    "swiglu step": "both 2x16384x4096 bfloat16 device",
-    "small swiglu": "forward 2x256x1024 bfloat16 calls",
-    "masked softmax": "forward 3x16384x4096 bfloat16 device",
-    "small masked softmax": "forward 3x256x1024 bfloat16 calls",
-    "rope": "forward 4x16384x1024 bfloat16 device",
-    "small rope": "forward 4x256x1024 bfloat16 calls",
-    "block": "forward 5x16384x1024 bfloat16 device",
-    "block step": "both 5x16384x1024 bfloat16 device",
-    "small block": "forward 5x256x1024 bfloat16 calls",
+    "rms norm": "forward norm 16384x4096 bfloat16 device",
+    "rms norm step": "both norm 16384x4096 bfloat16 device",
+    "small rms norm": "forward norm 256x1024 bfloat16 calls",
+    "swiglu": "forward gated 16384x4096 bfloat16 device",
+    "swiglu step": "both gated 16384x4096 bfloat16 device",
+    "small swiglu": "forward gated 256x1024 bfloat16 calls",
+    "masked softmax": "forward masked-softmax 16384x4096 bfloat16 device",
+    "small masked softmax": "forward masked-softmax 256x1024 bfloat16 calls",
+    "rope": "forward rotated 16384x1024 bfloat16 device",
+    "small rope": "forward rotated 256x1024 bfloat16 calls",
+    "block": "forward block 16384x1024 bfloat16 device",
+    "block step": "both block 16384x1024 bfloat16 device",
+    "small block": "forward block 256x1024 bfloat16 calls",
 }
 CASE = Case(
     name="compiler/torchscript",

@@ -43,7 +43,7 @@ def points(device: torch.device) -> Iterator[Point]:
     yield Point(WHOLE, "bfloat16", "both", ("sustained",), UNTRACED)
     yield Point(HEADS, "bfloat16", "both", ("sustained",))
     yield Point(FEW, "bfloat16", "both", ("calls",), CHECKED)
-    yield Point(WHOLE | {"traced": 1}, "bfloat16", "both", ("sustained",), TRACED)
+    yield Point(WHOLE, "bfloat16", "both", ("sustained",), TRACED, "traced")
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -61,7 +61,7 @@ def as_returned(results: object) -> Results:
 
 
 def steps(point: Point, device: torch.device, dtype: torch.dtype) -> Workload:
-    batch, length, layers, width, vocabulary = list(point.shape.values())[:5]
+    batch, length, layers, width, vocabulary = point.shape.values()
     sizes: dict[str, float] = dict(LLAMA if width == LLAMA["hidden_size"] else TINY) | {
         "num_hidden_layers": layers,
         "vocab_size": vocabulary,
@@ -336,7 +336,7 @@ causal = partial(F.scaled_dot_product_attention, is_causal=True, enable_gqa=True
 CHECK_AT = {
     "both": [
         {"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256},
-        {"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256, "traced": 1},
+        {"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256, "part": "traced"},
         {"batch": 1, "tokens": 256, "heads": 4, "kv_heads": 2, "head_dim": 64},
     ]
 }
@@ -359,7 +359,7 @@ LABELS = {
 }
 POINTS = {  # as pages name them
     "step": "both 4x4096x16x2048x128256 bfloat16 sustained",
-    "traced": "both 4x4096x16x2048x128256x1 bfloat16 sustained",
+    "traced": "both traced 4x4096x16x2048x128256 bfloat16 sustained",
     "attention": "both 4x4096x32x8x64 bfloat16 sustained",
     "two layers": "both 2x4096x2x2048x8192 bfloat16 calls",
 }

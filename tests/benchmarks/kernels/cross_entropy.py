@@ -17,8 +17,8 @@ from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 LARGE = sides.shapes((32768, 4096), (8192, 32000), (8192, 50257), (8192, 128256), (4096, 262144))
 SMALL = sides.shapes((256, 4096), (256, 32000), (256, 50257), (256, 128256), (256, 262144))
 TYPICAL = (LARGE[1], LARGE[3])
-IN_8_PARTS = [shape | {"parts": 8} for shape in TYPICAL]  # gradient accumulation: an incoming gradient of 1/8
-TWO_LOSSES = [shape | {"losses": 2} for shape in TYPICAL]  # in turns, with incoming gradients of 1 and 1/2
+IN_8_PARTS = "in 8 parts"  # gradient accumulation: an incoming gradient of 1/8
+TWO_LOSSES = "two losses"  # in turns, with incoming gradients of 1 and 1/2
 # a step by the clock, too: Liger-Kernel's waits for the GPU, so that it has no GPU time
 MODES = {"forward": ("device",), "both": ("device", "calls")}
 HEAD = {"batch": 4, "tokens": 2048, "width": 2048, "vocabulary": 32000}
@@ -34,8 +34,9 @@ def points(device: torch.device) -> Iterator[Point]:
     for shape in LARGE:
         for direction in ("forward", "both"):
             yield Point(shape, "bfloat16", direction, modes=MODES[direction])
-    for shape in (*IN_8_PARTS, *TWO_LOSSES):
-        yield Point(shape, "bfloat16", "both")
+    for part in (IN_8_PARTS, TWO_LOSSES):
+        for shape in TYPICAL:
+            yield Point(shape, "bfloat16", "both", part=part)
     for shape in SMALL:
         for direction in ("forward", "both"):
             yield Point(shape, "bfloat16", direction, modes=("calls", "graph"), variants=sides.SMALL)
@@ -43,9 +44,9 @@ def points(device: torch.device) -> Iterator[Point]:
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
-    """Shapes with "parts" have an incoming gradient of 1 / parts, those with "losses" two steps in a call.
+    """A step; in 8 parts with an incoming gradient of 1/8; of two losses two steps in a call.
 
-    A sweep times forwards that compute the gradient too: as a step, at a shape with "step".
+    A sweep times forwards that compute the gradient too: as part "step".
     """
     dtype, shape = getattr(torch, point.dtype), point.shape
     if "batch" in shape:
@@ -54,12 +55,12 @@ def prepare(point: Point, device: torch.device) -> Workload:
     # twice as far apart as normal numbers: else little of the gradient is anywhere but at the target
     logits = (2 * torch.randn(rows, columns, device=device)).to(dtype)
     target = torch.randint(0, columns, (rows,), device=device)
-    if "step" in shape or "losses" in shape:
+    if point.part in ("step", TWO_LOSSES):
         point = replace(point, direction="both")
-    if "losses" in shape:
+    if point.part == TWO_LOSSES:
         one, other = (step(point, logits, target, weight) for weight in (1.0, 0.5))
         return in_turns(one, other)
-    return step(point, logits, target, 1.0 / shape.get("parts", 1))
+    return step(point, logits, target, 1 / 8 if point.part == IN_8_PARTS else 1.0)
 
 
 def step(point: Point, logits: Tensor, target: Tensor, incoming: float) -> Workload:
@@ -185,7 +186,7 @@ def head(point: Point, device: torch.device, dtype: torch.dtype) -> Workload:
 
 CHECK_AT = {
     "forward both": [{"rows": 64, "columns": 1024}, {"batch": 1, "tokens": 64, "width": 256, "vocabulary": 1024}],
-    "both": [{"rows": 64, "columns": 1024, "parts": 8}, {"rows": 64, "columns": 1024, "losses": 2}],
+    "both": [{"rows": 64, "columns": 1024, "part": "in 8 parts"}, {"rows": 64, "columns": 1024, "part": "two losses"}],
 }
 POINTS = {  # as pages name them
     "typical step": "both 8192x128256 bfloat16 device",
@@ -195,9 +196,9 @@ POINTS = {  # as pages name them
     "small 32k classes step": "both 256x32000 bfloat16 graph",
     "small step": "both 256x4096 bfloat16 graph",
     "4k vocabulary step": "both 32768x4096 bfloat16 device",
-    "typical options step": "both 8192x128256x2 bfloat16 device",
+    "typical options step": "both two losses 8192x128256 bfloat16 device",
     "32k vocabulary step": "both 8192x32000 bfloat16 device",
-    "32k classes options step": "both 8192x32000x2 bfloat16 device",
+    "32k classes options step": "both two losses 8192x32000 bfloat16 device",
     "gpt-2 vocabulary step": "both 8192x50257 bfloat16 device",
 }
 CASE = Case(

@@ -1,8 +1,7 @@
 """SwiGLU and GeGLU, forward and backward: what each implementation makes of the memory's bandwidth.
 
-Shapes say what is measured. (rows, columns): SwiGLU of two tensors. (rows, halves, columns): SwiGLU of the two halves
-of one, as a fused projection leaves them. (rows, columns, tanh): GeGLU, with tanh = 1 for approximate="tanh", else 0.
-(batch, tokens, width) and (tokens, width, hidden): inside a compiled block and a compiled MLP.
+The case times SwiGLU of two tensors; "halves" are two halves of one, as a fused projection leaves them; "geglu_tanh"
+has approximate="tanh". Shapes (batch, tokens, width) and (tokens, width, hidden): inside a compiled block and an MLP.
 """
 
 import copy
@@ -21,9 +20,13 @@ from tests.benchmarks.case import Case, Point, Workload
 
 LARGE = sides.shapes((131072, 1024), (32768, 4096), (16384, 11008), (16384, 14336), (8192, 28672))
 SMALL = sides.shapes((256, 1024), (256, 4096), (256, 11008), (256, 14336), (256, 28672))  # as in decoding
-GELU = [{"rows": r, "columns": n, "tanh": t} for r, n, t in ((32768, 4096, 0), (16384, 14336, 0), (16384, 14336, 1))]
-GELU_SMALL = [{"rows": 256, "columns": 14336, "tanh": 0}]
-HALVES, HALVES_SMALL = ([{"rows": rows, "halves": 2, "columns": 14336}] for rows in (16384, 256))
+TYPICAL, TYPICAL_SMALL = LARGE[3:4], SMALL[3:4]
+PARTS = {  # shapes large and small
+    "geglu": ((LARGE[1], *TYPICAL), TYPICAL_SMALL),
+    "geglu_tanh": (TYPICAL, ()),
+    "halves": (TYPICAL, TYPICAL_SMALL),
+}
+GELU = {"geglu": "none", "geglu_tanh": "tanh"}
 MLP = {"tokens": 8192, "width": 4096, "hidden": 14336}  # as in Llama 3 8B
 # forward and backward, an element, by the kernel's formulas
 FLOPS = {"silu": (5, 11), "none": (25, 31), "tanh": (9, 17)}
@@ -31,10 +34,11 @@ FLOPS = {"silu": (5, 11), "none": (25, 31), "tanh": (9, 17)}
 
 def points(device: torch.device) -> Iterator[Point]:
     on_a_cpu = {"rows": 256, "columns": 1024}
-    large, small = (*LARGE, *GELU, *HALVES), (*SMALL, *GELU_SMALL, *HALVES_SMALL)
-    yield from sides.grid(device, large, small, on_a_cpu=on_a_cpu)
+    yield from sides.grid(device, LARGE, SMALL, on_a_cpu=on_a_cpu)
     yield from blocks.points(device)
     if device.type == "cuda":
+        for part, (large, small) in PARTS.items():
+            yield from sides.of_part(part, large, small)
         yield Point(MLP, "bfloat16", "both", variants=("eager", "compile", "ours"))
 
 
@@ -51,11 +55,11 @@ def prepare(point: Point, device: torch.device) -> Workload:
         x = torch.randn(tokens, width, device=device).to(dtype)
         return blocks.module_workload(point, plain, with_ours, x, wrong=mutants)
     size = point.shape["rows"], point.shape["columns"]
-    if "halves" in point.shape:
+    if point.part == "halves":
         inputs = {"x": torch.randn(size[0], 2 * size[1], device=device).to(dtype)}
     else:
         inputs = {name: torch.randn(size, device=device).to(dtype) for name in ("gate", "up")}
-    gelu = {0: "none", 1: "tanh"}.get(point.shape.get("tanh", -1))
+    gelu = GELU.get(point.part)
     functions: dict[str, sides.Find | sides.Side] = {
         "eager": lambda: eager(gelu),
         "ours": lambda: our(gelu),
@@ -188,11 +192,13 @@ def wrong_functions(gelu: str | None) -> Mapping[str, sides.Function]:
 
 
 CHECK_AT = {
-    "forward backward both": [{"rows": 64, "columns": 1024}],
+    "forward backward both": [
+        {"rows": 64, "columns": 1024},
+        {"part": "geglu", "rows": 64, "columns": 1024},
+        {"part": "halves", "rows": 64, "columns": 1024},
+    ],
     "forward backward": [
-        {"rows": 64, "columns": 1024, "tanh": 0},
-        {"rows": 64, "columns": 1024, "tanh": 1},
-        {"rows": 64, "halves": 2, "columns": 1024},
+        {"part": "geglu_tanh", "rows": 64, "columns": 1024},
     ],
     "forward both": [{"batch": 1, "tokens": 64, "width": 256}],
     "both": [{"tokens": 64, "width": 256, "hidden": 896}],
@@ -201,22 +207,22 @@ LABELS = {"first-draft": {"label": "first draft", "role": "eager"}}
 POINTS = {  # as pages name them
     "typical": "forward 16384x14336 bfloat16 device",
     "typical backward": "backward 16384x14336 bfloat16 device",
-    "geglu": "forward 16384x14336x0 bfloat16 device",
-    "geglu backward": "backward 16384x14336x0 bfloat16 device",
+    "geglu": "forward geglu 16384x14336 bfloat16 device",
+    "geglu backward": "backward geglu 16384x14336 bfloat16 device",
     "small": "forward 256x14336 bfloat16 calls",
     "block step": "both 4x2048x2048 bfloat16 device",
     "mlp step": "both 8192x4096x14336 bfloat16 device",
     "narrow backward": "backward 131072x1024 bfloat16 device",
     "llama 2 backward": "backward 16384x11008 bfloat16 device",
-    "halves backward": "backward 16384x2x14336 bfloat16 device",
+    "halves backward": "backward halves 16384x14336 bfloat16 device",
     "4k columns backward": "backward 32768x4096 bfloat16 device",
     "wide backward": "backward 8192x28672 bfloat16 device",
     "narrow": "forward 131072x1024 bfloat16 device",
     "llama 2": "forward 16384x11008 bfloat16 device",
     "4k columns": "forward 32768x4096 bfloat16 device",
-    "geglu 4k columns": "forward 32768x4096x0 bfloat16 device",
+    "geglu 4k columns": "forward geglu 32768x4096 bfloat16 device",
     "wide": "forward 8192x28672 bfloat16 device",
-    "halves": "forward 16384x2x14336 bfloat16 device",
+    "halves": "forward halves 16384x14336 bfloat16 device",
 }
 CASE = Case(
     name="kernels/swiglu",

@@ -50,25 +50,25 @@ WRONG: levels.Wrong = {
 }
 CHECK_AT = {
     "forward both": [
-        {"component": 1, "rows": 64, "columns": 1024},
-        {"component": 2, "rows": 64, "columns": 1024},
-        {"component": 3, "rows": 64, "columns": 1024},
-        {"component": 4, "rows": 64, "columns": 1024},
-        {"component": 5, "rows": 64, "columns": 1024},
+        {"part": "gelu", "rows": 64, "columns": 1024},
+        {"part": "gelu_tanh", "rows": 64, "columns": 1024},
+        {"part": "silu", "rows": 64, "columns": 1024},
+        {"part": "quick_gelu", "rows": 64, "columns": 1024},
+        {"part": "swiglu", "rows": 64, "columns": 1024},
     ]
 }
 POINTS = {  # as pages name them
-    "gelu": "both 1x8192x4096 bfloat16 device",
-    "gelu forward": "forward 1x8192x4096 bfloat16 device",
-    "small gelu forward": "forward 1x256x1024 bfloat16 calls",
-    "tanh gelu": "both 2x8192x4096 bfloat16 device",
-    "tanh gelu forward": "forward 2x8192x4096 bfloat16 device",
-    "silu": "both 3x8192x4096 bfloat16 device",
-    "silu forward": "forward 3x8192x4096 bfloat16 device",
-    "quick gelu": "both 4x8192x4096 bfloat16 device",
-    "swiglu": "both 5x8192x4096 bfloat16 device",
-    "swiglu forward": "forward 5x8192x4096 bfloat16 device",
-    "small swiglu forward": "forward 5x256x1024 bfloat16 calls",
+    "gelu": "both gelu 8192x4096 bfloat16 device",
+    "gelu forward": "forward gelu 8192x4096 bfloat16 device",
+    "small gelu forward": "forward gelu 256x1024 bfloat16 calls",
+    "tanh gelu": "both gelu_tanh 8192x4096 bfloat16 device",
+    "tanh gelu forward": "forward gelu_tanh 8192x4096 bfloat16 device",
+    "silu": "both silu 8192x4096 bfloat16 device",
+    "silu forward": "forward silu 8192x4096 bfloat16 device",
+    "quick gelu": "both quick_gelu 8192x4096 bfloat16 device",
+    "swiglu": "both swiglu 8192x4096 bfloat16 device",
+    "swiglu forward": "forward swiglu 8192x4096 bfloat16 device",
+    "small swiglu forward": "forward swiglu 256x1024 bfloat16 calls",
 }
 CASE = Case(
     name="patterns/activations",

@@ -15,7 +15,8 @@ from tests.benchmarks.bounds import bound, ceiling, gpu, memory
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
 
-CAUSAL, WINDOW, ALIBI, DOCUMENTS, GROUPED, CROSS, DECODE = range(1, 8)  # what a shape's first number says
+GROUPED, CROSS, DECODE = "grouped", "cross", "decode"
+LONG = ("causal", "window", "alibi", "documents", GROUPED)
 SIZE = 128  # of a head
 WIDTH = 8  # a window is as wide as the row, divided by this
 DOCUMENT = 512  # tokens, on average
@@ -27,26 +28,26 @@ Ways = dict[str, Callable[[], Way]]
 
 
 def points(device: torch.device) -> Iterator[Point]:
-    """Long rows and medium ones, as many tokens; then decode. The first number of a shape is that of its mask."""
+    """Long rows and medium ones, as many tokens; then decode."""
     if device.type == "cpu":
-        for mask in (CAUSAL, WINDOW, DOCUMENTS, GROUPED):
-            yield Point({"mask": mask, "rows": 1, "tokens": 128, "heads": 8}, "float32", "both", ("calls",), ON_A_CPU)
-        yield Point({"mask": DECODE, "rows": 2, "tokens": 128, "heads": 8}, "float32", "forward", ("calls",), ON_A_CPU)
+        for rule in ("causal", "window", "documents", GROUPED):
+            yield Point({"rows": 1, "tokens": 128, "heads": 8}, "float32", "both", ("calls",), ON_A_CPU, rule)
+        yield Point({"rows": 2, "tokens": 128, "heads": 8}, "float32", "forward", ("calls",), ON_A_CPU, DECODE)
         return
     long, medium, cross = (
         {"rows": rows, "tokens": tokens, "heads": 16} for rows, tokens in ((1, 8192), (4, 2048), (8, 2048))
     )
-    for mask in (CAUSAL, WINDOW, ALIBI, DOCUMENTS, GROUPED):
-        yield Point({"mask": mask} | long, "bfloat16", "both")
-        yield Point({"mask": mask} | long, "bfloat16", "forward")
-        yield Point({"mask": mask} | medium, "bfloat16", "both")
-    yield Point({"mask": CROSS} | cross, "bfloat16", "both")
-    yield Point({"mask": CROSS} | cross, "bfloat16", "forward")
+    for rule in LONG:
+        yield Point(long, "bfloat16", "both", part=rule)
+        yield Point(long, "bfloat16", "forward", part=rule)
+        yield Point(medium, "bfloat16", "both", part=rule)
+    yield Point(cross, "bfloat16", "both", part=CROSS)
+    yield Point(cross, "bfloat16", "forward", part=CROSS)
     for rows in (1, 16, 64):
-        decode = {"mask": DECODE, "rows": rows, "tokens": 8192, "heads": 32}
-        yield Point(decode, "bfloat16", "forward")
+        decode = {"rows": rows, "tokens": 8192, "heads": 32}
+        yield Point(decode, "bfloat16", "forward", part=DECODE)
         plain = ("formula", "mask", "filled", "folded", "flex")  # to allow one backend takes the host's time
-        yield Point(decode, "bfloat16", "forward", ("calls",), plain)
+        yield Point(decode, "bfloat16", "forward", ("calls",), plain, DECODE)
 
 
 ON_A_CPU = ("formula", "mask", "flag", "repeated", "chunks", "alone", "filled", "folded")
@@ -54,7 +55,7 @@ ON_A_CPU = ("formula", "mask", "flag", "repeated", "chunks", "alone", "filled", 
 
 def prepare(point: Point, device: torch.device) -> Workload:
     """Random q, k and v in the order of a projection's output; at padding and in the cache's empty places, too."""
-    rule, rows, tokens, heads = point.shape.values()
+    rule, (rows, tokens, heads) = point.part, point.shape.values()
     dtype, training = getattr(torch, point.dtype), point.direction == "both"
     queries = {CROSS: tokens // FEWER, DECODE: 1}.get(rule, tokens)
     kv_heads = heads // GROUP if rule in (GROUPED, DECODE) else heads
@@ -327,11 +328,11 @@ def say_decode(rows: int, tokens: int, heads: int, dtype: torch.dtype, device: t
     )
 
 
-RULES: dict[int, Callable[..., Said]] = {
-    CAUSAL: say_causal,
-    WINDOW: say_window,
-    ALIBI: say_alibi,
-    DOCUMENTS: say_documents,
+RULES: dict[str, Callable[..., Said]] = {
+    "causal": say_causal,
+    "window": say_window,
+    "alibi": say_alibi,
+    "documents": say_documents,
     GROUPED: say_grouped,
     CROSS: say_cross,
     DECODE: say_decode,
@@ -441,14 +442,14 @@ def places_over_filled(places: float, filled: float) -> float:
 
 CHECK_AT = {
     "forward both": [
-        {"mask": 1, "rows": 2, "tokens": 128, "heads": 8},
-        {"mask": 2, "rows": 2, "tokens": 128, "heads": 8},
-        {"mask": 3, "rows": 2, "tokens": 128, "heads": 8},
-        {"mask": 4, "rows": 2, "tokens": 128, "heads": 8},
-        {"mask": 5, "rows": 2, "tokens": 128, "heads": 8},
-        {"mask": 6, "rows": 2, "tokens": 128, "heads": 8},
+        {"part": "causal", "rows": 2, "tokens": 128, "heads": 8},
+        {"part": "window", "rows": 2, "tokens": 128, "heads": 8},
+        {"part": "alibi", "rows": 2, "tokens": 128, "heads": 8},
+        {"part": "documents", "rows": 2, "tokens": 128, "heads": 8},
+        {"part": "grouped", "rows": 2, "tokens": 128, "heads": 8},
+        {"part": "cross", "rows": 2, "tokens": 128, "heads": 8},
     ],
-    "forward": [{"mask": 7, "rows": 2, "tokens": 128, "heads": 8}],
+    "forward": [{"part": "decode", "rows": 2, "tokens": 128, "heads": 8}],
 }
 LABELS = {
     "formula": {"label": "formula with a mask", "short": "formula", "role": "eager"},
@@ -469,26 +470,26 @@ LABELS = {
     "nested": {"label": "SDPA, nested tensor", "short": "nested", "role": "other"},
 }
 POINTS = {  # as pages name them
-    "causal": "both 1x1x8192x16 bfloat16 device",
-    "causal forward": "forward 1x1x8192x16 bfloat16 device",
-    "short causal": "both 1x4x2048x16 bfloat16 device",
-    "sliding window": "both 2x1x8192x16 bfloat16 device",
-    "sliding window forward": "forward 2x1x8192x16 bfloat16 device",
-    "short sliding window": "both 2x4x2048x16 bfloat16 device",
-    "alibi": "both 3x1x8192x16 bfloat16 device",
-    "alibi forward": "forward 3x1x8192x16 bfloat16 device",
-    "short alibi": "both 3x4x2048x16 bfloat16 device",
-    "documents": "both 4x1x8192x16 bfloat16 device",
-    "documents forward": "forward 4x1x8192x16 bfloat16 device",
-    "short documents": "both 4x4x2048x16 bfloat16 device",
-    "gqa": "both 5x1x8192x16 bfloat16 device",
-    "gqa forward": "forward 5x1x8192x16 bfloat16 device",
-    "short gqa": "both 5x4x2048x16 bfloat16 device",
-    "cross attention": "both 6x8x2048x16 bfloat16 device",
-    "cross attention forward": "forward 6x8x2048x16 bfloat16 device",
-    "decode batch 1": "forward 7x1x8192x32 bfloat16 device",
-    "decode batch 16": "forward 7x16x8192x32 bfloat16 device",
-    "decode batch 64": "forward 7x64x8192x32 bfloat16 device",
+    "causal": "both causal 1x8192x16 bfloat16 device",
+    "causal forward": "forward causal 1x8192x16 bfloat16 device",
+    "short causal": "both causal 4x2048x16 bfloat16 device",
+    "sliding window": "both window 1x8192x16 bfloat16 device",
+    "sliding window forward": "forward window 1x8192x16 bfloat16 device",
+    "short sliding window": "both window 4x2048x16 bfloat16 device",
+    "alibi": "both alibi 1x8192x16 bfloat16 device",
+    "alibi forward": "forward alibi 1x8192x16 bfloat16 device",
+    "short alibi": "both alibi 4x2048x16 bfloat16 device",
+    "documents": "both documents 1x8192x16 bfloat16 device",
+    "documents forward": "forward documents 1x8192x16 bfloat16 device",
+    "short documents": "both documents 4x2048x16 bfloat16 device",
+    "gqa": "both grouped 1x8192x16 bfloat16 device",
+    "gqa forward": "forward grouped 1x8192x16 bfloat16 device",
+    "short gqa": "both grouped 4x2048x16 bfloat16 device",
+    "cross attention": "both cross 8x2048x16 bfloat16 device",
+    "cross attention forward": "forward cross 8x2048x16 bfloat16 device",
+    "decode batch 1": "forward decode 1x8192x32 bfloat16 device",
+    "decode batch 16": "forward decode 16x8192x32 bfloat16 device",
+    "decode batch 64": "forward decode 64x8192x32 bfloat16 device",
 }
 CASE = Case(
     name="patterns/attention-choose",

@@ -17,6 +17,7 @@ from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 
 SIZE = 128  # of a head
 HEADS_AT_ONCE = 4  # in the float64 reference, so that its scores fit into memory
+PARTS = ("causal", "full")
 Way = Callable[..., Tensor]  # q, k and v to the result
 
 
@@ -24,16 +25,15 @@ def points(device: torch.device) -> Iterator[Point]:
     """Medium, long and short rows, causal or not; of short ones the host's time, too, and nested tensors with it."""
     if device.type == "cpu":
         on_a_cpu = ("formula", "mask", "mask-float", "causal-only")
-        for causal in (1, 0):
-            shape = {"rows": 4, "tokens": 96, "heads": 2, "causal": causal}
-            yield Point(shape, "float32", "both", ("calls",), on_a_cpu)
+        for part in PARTS:
+            yield Point({"rows": 4, "tokens": 96, "heads": 2}, "float32", "both", ("calls",), on_a_cpu, part)
         return
     medium, long, short = ({"rows": r, "tokens": t, "heads": 16} for r, t in ((8, 2048), (2, 8192), (16, 512)))
-    yield Point(medium | {"causal": 1}, "bfloat16", "forward", variants=ON_THE_GPU)
+    yield Point(medium, "bfloat16", "forward", variants=ON_THE_GPU, part="causal")
     for shape in (medium, long, short):
-        for causal in (1, 0):
-            yield Point(shape | {"causal": causal}, "bfloat16", "both", variants=ON_THE_GPU)
-    yield Point(short | {"causal": 1}, "bfloat16", "both", ("calls",))
+        for part in PARTS:
+            yield Point(shape, "bfloat16", "both", variants=ON_THE_GPU, part=part)
+    yield Point(short, "bfloat16", "both", ("calls",), part="causal")
 
 
 ON_THE_GPU = (  # all but nested tensors, which wait for the host
@@ -50,7 +50,8 @@ ON_THE_GPU = (  # all but nested tensors, which wait for the host
 
 def prepare(point: Point, device: torch.device) -> Workload:
     """Random q, k and v, at padding too: a way that looks there is found out. No gradient comes in at padding."""
-    rows, tokens, heads, causal = (*list(point.shape.values())[:3], bool(point.shape["causal"]))
+    rows, tokens, heads = point.shape.values()
+    causal = point.part == "causal"
     dtype, training = getattr(torch, point.dtype), point.direction == "both"
     on_the_host = spread_lengths(rows, tokens)
     lengths, packing = on_the_host.to(device), make_packing(on_the_host, tokens, device)
@@ -183,8 +184,8 @@ def making_a_mask(making: float, attention: float) -> float:
 
 CHECK_AT = {
     "forward both": [
-        {"rows": 4, "tokens": 96, "heads": 2, "causal": 1},
-        {"rows": 4, "tokens": 96, "heads": 2, "causal": 0},
+        {"rows": 4, "tokens": 96, "heads": 2, "part": "causal"},
+        {"rows": 4, "tokens": 96, "heads": 2, "part": "full"},
     ]
 }
 LABELS = {
@@ -203,13 +204,13 @@ LABELS = {
     "nested": {"label": "SDPA, nested tensor", "short": "nested", "role": "other"},
 }
 POINTS = {  # as pages name them
-    "short causal": "both 16x512x16x1 bfloat16 device",
-    "short bidirectional": "both 16x512x16x0 bfloat16 device",
-    "medium causal": "both 8x2048x16x1 bfloat16 device",
-    "medium causal forward": "forward 8x2048x16x1 bfloat16 device",
-    "medium bidirectional": "both 8x2048x16x0 bfloat16 device",
-    "long causal": "both 2x8192x16x1 bfloat16 device",
-    "long bidirectional": "both 2x8192x16x0 bfloat16 device",
+    "short causal": "both causal 16x512x16 bfloat16 device",
+    "short bidirectional": "both full 16x512x16 bfloat16 device",
+    "medium causal": "both causal 8x2048x16 bfloat16 device",
+    "medium causal forward": "forward causal 8x2048x16 bfloat16 device",
+    "medium bidirectional": "both full 8x2048x16 bfloat16 device",
+    "long causal": "both causal 2x8192x16 bfloat16 device",
+    "long bidirectional": "both full 2x8192x16 bfloat16 device",
 }
 CASE = Case(
     name="patterns/attention-padding",

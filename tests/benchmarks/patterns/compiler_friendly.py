@@ -12,7 +12,6 @@ from snippets.patterns.compiler_friendly import TEN, Rewrite, Side, rewrite
 from tests.benchmarks.bounds import bound, wall
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 
-NAMES = tuple(TEN)
 ROWS = {  # where the GPU has work to do: the same functions grow by different powers of the rows
     "cache": 256, "select": 65536, "experts": 2048, "until": 32, "loop": 512,
     "drop": 8192, "state": 16384, "table": 64, "positions": 4096, "keys": 8192,
@@ -39,16 +38,16 @@ def loop_compiled(after: float, before: float) -> float:
 
 CHECK_AT = {
     "forward": [
-        {"rewrite": 1, "rows": 8, "width": 16},
-        {"rewrite": 2, "rows": 8, "width": 16},
-        {"rewrite": 3, "rows": 8, "width": 16},
-        {"rewrite": 4, "rows": 8, "width": 16},
-        {"rewrite": 5, "rows": 8, "width": 16},
-        {"rewrite": 6, "rows": 8, "width": 16},
-        {"rewrite": 7, "rows": 8, "width": 16},
-        {"rewrite": 8, "rows": 8, "width": 16},
-        {"rewrite": 9, "rows": 8, "width": 16},
-        {"rewrite": 10, "rows": 8, "width": 16},
+        {"part": "cache", "rows": 8, "width": 16},
+        {"part": "select", "rows": 8, "width": 16},
+        {"part": "experts", "rows": 8, "width": 16},
+        {"part": "until", "rows": 8, "width": 16},
+        {"part": "loop", "rows": 8, "width": 16},
+        {"part": "drop", "rows": 8, "width": 16},
+        {"part": "state", "rows": 8, "width": 16},
+        {"part": "table", "rows": 8, "width": 16},
+        {"part": "positions", "rows": 8, "width": 16},
+        {"part": "keys", "rows": 8, "width": 16},
     ]
 }
 LABELS = {
@@ -56,47 +55,47 @@ LABELS = {
     "rewrite-compiled": {"label": "rewritten, compiled", "short": "rewritten, compiled", "role": "ours"},
 }
 POINTS = {  # as pages name them
-    "cache": "forward 1x256x1024 float32 calls",
-    "small cache": "forward 1x8x256 float32 calls",
-    "select": "forward 2x65536x1024 float32 calls",
-    "small select": "forward 2x8x256 float32 calls",
-    "experts": "forward 3x2048x1024 bfloat16 calls",
-    "small experts": "forward 3x8x256 bfloat16 calls",
-    "until": "forward 4x32x1024 float32 calls",
-    "small until": "forward 4x8x256 float32 calls",
-    "loop": "forward 5x512x1024 float32 calls",
-    "small loop": "forward 5x8x256 float32 calls",
-    "drop": "forward 6x8192x1024 float32 calls",
-    "small drop": "forward 6x8x256 float32 calls",
-    "state": "forward 7x16384x1024 float32 calls",
-    "small state": "forward 7x8x256 float32 calls",
-    "table": "forward 8x64x1024 float32 calls",
-    "small table": "forward 8x8x256 float32 calls",
-    "positions": "forward 9x4096x1024 float32 calls",
-    "small positions": "forward 9x8x256 float32 calls",
-    "keys": "forward 10x8192x1024 float32 calls",
-    "small keys": "forward 10x8x256 float32 calls",
+    "cache": "forward cache 256x1024 float32 calls",
+    "small cache": "forward cache 8x256 float32 calls",
+    "select": "forward select 65536x1024 float32 calls",
+    "small select": "forward select 8x256 float32 calls",
+    "experts": "forward experts 2048x1024 bfloat16 calls",
+    "small experts": "forward experts 8x256 bfloat16 calls",
+    "until": "forward until 32x1024 float32 calls",
+    "small until": "forward until 8x256 float32 calls",
+    "loop": "forward loop 512x1024 float32 calls",
+    "small loop": "forward loop 8x256 float32 calls",
+    "drop": "forward drop 8192x1024 float32 calls",
+    "small drop": "forward drop 8x256 float32 calls",
+    "state": "forward state 16384x1024 float32 calls",
+    "small state": "forward state 8x256 float32 calls",
+    "table": "forward table 64x1024 float32 calls",
+    "small table": "forward table 8x256 float32 calls",
+    "positions": "forward positions 4096x1024 float32 calls",
+    "small positions": "forward positions 8x256 float32 calls",
+    "keys": "forward keys 8192x1024 float32 calls",
+    "small keys": "forward keys 8x256 float32 calls",
 }
 
 
 def points(device: torch.device) -> Iterable[Point]:
     """Each pair small, where the host decides, then each large; on a CPU one of them, since compiling takes longest."""
     if device.type == "cpu":
-        yield Point({"rewrite": 1 + NAMES.index("state"), "rows": 8, "width": 16}, "float32", "forward", ("calls",))
+        yield Point({"rows": 8, "width": 16}, "float32", "forward", ("calls",), part="state")
         return
-    for rows, width in (dict.fromkeys(NAMES, 8), 256), (ROWS, 1024):
-        for number, name in enumerate(NAMES, 1):
+    for rows, width in (dict.fromkeys(TEN, 8), 256), (ROWS, 1024):
+        for name in TEN:
             dtype = "bfloat16" if name == "experts" else "float32"
-            yield Point({"rewrite": number, "rows": rows[name], "width": width}, dtype, "forward", ("calls",))
+            yield Point({"rows": rows[name], "width": width}, dtype, "forward", ("calls",), part=name)
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
     """A pass is all calls of one side, from the beginning. The dtype is the pair's own, whatever the point says."""
-    number, rows, width = point.shape.values()
-    pair = rewrite(NAMES[number - 1], rows, width, device.type)
-    if NAMES[number - 1] == "experts":
+    rows, width = point.shape.values()
+    pair = rewrite(point.part, rows, width, device.type)
+    if point.part == "experts":
         decide(pair)
-    if NAMES[number - 1] == "select":
+    if point.part == "select":
         untie(pair)
 
     def started(side: Side, compile: Callable, common: Callable[[Any], Tensor]) -> Call:

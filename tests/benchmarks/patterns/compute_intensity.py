@@ -13,7 +13,7 @@ from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
 from tests.benchmarks.sides import compiled_with_every_knob, tupled
 
-WEIGHTS = (torch.int8, torch.float8_e4m3fn)  # a point's "decode" counts from 1
+WEIGHTS = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 LARGE = 8192
 FEW = ("eager", "converted", "compile", "inside")
 
@@ -21,33 +21,32 @@ FEW = ("eager", "converted", "compile", "inside")
 def points(device: torch.device) -> Iterable[Point]:
     """Decode from 1 to 1024 rows; three products of one input; the same FLOPs in products of four widths."""
     if device.type == "cpu":
-        yield Point({"decode": 1, "rows": 1, "inner": 1024, "columns": 1024}, "float32", modes=("calls",))
-        yield Point({"merged": 3, "rows": 64, "columns": 512}, "float32", modes=("calls",))
-        yield Point({"wide": 256, "rows": 1024}, "float32", modes=("calls",))
+        yield Point({"rows": 1, "inner": 1024, "columns": 1024}, "float32", modes=("calls",), part="int8")
+        yield Point({"rows": 64, "columns": 512}, "float32", modes=("calls",), part="qkv")
+        yield Point({"width": 256, "rows": 1024}, "float32", modes=("calls",), part="square")
         return
     for rows in (1, 4, 16, 64, 256, 1024):
         names = None if rows in (1, 16) else FEW  # every knob is slow to build
-        yield Point({"decode": 1, "rows": rows, "inner": LARGE, "columns": LARGE}, "bfloat16", variants=names)
+        shape = {"rows": rows, "inner": LARGE, "columns": LARGE}
+        yield Point(shape, "bfloat16", variants=names, part="int8")
     for rows in (1, 16, 64):
-        yield Point({"decode": 2, "rows": rows, "inner": LARGE, "columns": LARGE}, "bfloat16", variants=FEW)
+        yield Point({"rows": rows, "inner": LARGE, "columns": LARGE}, "bfloat16", variants=FEW, part="fp8")
     for rows in (1, 64, 4096):
-        yield Point({"merged": 3, "rows": rows, "columns": 4096}, "bfloat16", modes=("device", "graph"))
+        yield Point({"rows": rows, "columns": 4096}, "bfloat16", modes=("device", "graph"), part="qkv")
     for width in (64, 256, 1024, 4096):
-        yield Point({"wide": width, "rows": 2**35 // width**2}, "bfloat16")
+        yield Point({"width": width, "rows": 2**35 // width**2}, "bfloat16", part="square")
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
-    """The first of the shape's sizes says which family the point belongs to."""
-    family, *_ = point.shape
-    number, *sizes = point.shape.values()
-    make = {"decode": of_decode, "merged": of_merged, "wide": of_wide}[family]
-    return make(number, *sizes, getattr(torch, point.dtype), device)  # type: ignore[operator]
+    """A layer with weights of one byte, query, key and value of one input, or a square layer."""
+    make = {"qkv": of_merged, "square": of_wide}.get(point.part) or partial(of_decode, point.part)
+    return make(*point.shape.values(), getattr(torch, point.dtype), device)  # type: ignore[call-arg]
 
 
-def of_decode(number: int, rows: int, inner: int, columns: int, dtype: torch.dtype, device: torch.device) -> Workload:
+def of_decode(name: str, rows: int, inner: int, columns: int, dtype: torch.dtype, device: torch.device) -> Workload:
     """A linear layer with weights that one byte each holds; eager has the same weights in two."""
     x = torch.randn(rows, inner, device=device).to(dtype)
-    small, scale = quantised(torch.randn(columns, inner, device=device) / inner**0.5, WEIGHTS[number - 1])
+    small, scale = quantised(torch.randn(columns, inner, device=device) / inner**0.5, WEIGHTS[name])
     wide = restored(small, scale, dtype)
     calls: dict[str, Callable[[], Tensor]] = {
         "eager": partial(F.linear, x, wide),
@@ -78,10 +77,10 @@ def of_decode(number: int, rows: int, inner: int, columns: int, dtype: torch.dty
     )
 
 
-def of_merged(count: int, rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Workload:
+def of_merged(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Workload:
     """Query, key and value of grouped attention: the first as wide as the input, the others a quarter of that."""
     x = torch.randn(rows, columns, device=device).to(dtype)
-    sizes = [columns, *[columns // 4] * (count - 1)]
+    sizes = [columns, columns // 4, columns // 4]
     weights = [(torch.randn(size, columns, device=device) / columns**0.5).to(dtype) for size in sizes]
     all_ = torch.cat(weights)
 
@@ -256,10 +255,10 @@ def row_time(time: float, rows: float) -> float:
 
 CHECK_AT = {
     "forward": [
-        {"decode": 1, "rows": 4, "inner": 512, "columns": 256},
-        {"decode": 2, "rows": 4, "inner": 512, "columns": 256},
-        {"merged": 3, "rows": 16, "columns": 256},
-        {"wide": 64, "rows": 256},
+        {"part": "int8", "rows": 4, "inner": 512, "columns": 256},
+        {"part": "fp8", "rows": 4, "inner": 512, "columns": 256},
+        {"part": "qkv", "rows": 16, "columns": 256},
+        {"part": "square", "width": 64, "rows": 256},
     ]
 }
 LABELS = {
@@ -268,22 +267,22 @@ LABELS = {
     "merged": {"label": "one product", "role": "rewrite"},
 }
 POINTS = {  # as pages name them
-    "int8 1 row": "forward 1x1x8192x8192 bfloat16 device",
-    "int8 4 rows": "forward 1x4x8192x8192 bfloat16 device",
-    "int8 16 rows": "forward 1x16x8192x8192 bfloat16 device",
-    "int8 64 rows": "forward 1x64x8192x8192 bfloat16 device",
-    "int8 256 rows": "forward 1x256x8192x8192 bfloat16 device",
-    "int8 1024 rows": "forward 1x1024x8192x8192 bfloat16 device",
-    "fp8 1 row": "forward 2x1x8192x8192 bfloat16 device",
-    "fp8 16 rows": "forward 2x16x8192x8192 bfloat16 device",
-    "fp8 64 rows": "forward 2x64x8192x8192 bfloat16 device",
-    "qkv 1 row": "forward 3x1x4096 bfloat16 device",
-    "qkv 64 rows": "forward 3x64x4096 bfloat16 device",
-    "qkv 4096 rows": "forward 3x4096x4096 bfloat16 device",
-    "width 64": "forward 64x8388608 bfloat16 device",
-    "width 256": "forward 256x524288 bfloat16 device",
-    "width 1024": "forward 1024x32768 bfloat16 device",
-    "width 4096": "forward 4096x2048 bfloat16 device",
+    "int8 1 row": "forward int8 1x8192x8192 bfloat16 device",
+    "int8 4 rows": "forward int8 4x8192x8192 bfloat16 device",
+    "int8 16 rows": "forward int8 16x8192x8192 bfloat16 device",
+    "int8 64 rows": "forward int8 64x8192x8192 bfloat16 device",
+    "int8 256 rows": "forward int8 256x8192x8192 bfloat16 device",
+    "int8 1024 rows": "forward int8 1024x8192x8192 bfloat16 device",
+    "fp8 1 row": "forward fp8 1x8192x8192 bfloat16 device",
+    "fp8 16 rows": "forward fp8 16x8192x8192 bfloat16 device",
+    "fp8 64 rows": "forward fp8 64x8192x8192 bfloat16 device",
+    "qkv 1 row": "forward qkv 1x4096 bfloat16 device",
+    "qkv 64 rows": "forward qkv 64x4096 bfloat16 device",
+    "qkv 4096 rows": "forward qkv 4096x4096 bfloat16 device",
+    "width 64": "forward square 64x8388608 bfloat16 device",
+    "width 256": "forward square 256x524288 bfloat16 device",
+    "width 1024": "forward square 1024x32768 bfloat16 device",
+    "width 4096": "forward square 4096x2048 bfloat16 device",
 }
 CASE = Case(
     name="patterns/compute-intensity",

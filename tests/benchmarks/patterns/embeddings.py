@@ -22,35 +22,35 @@ from tests.benchmarks import levels
 from tests.benchmarks.bounds import bound, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 
-OPTIMIZERS = ("sgd", "adam")  # a point's "update" counts from 1
+OPTIMIZERS = ("sgd", "adam")
 TABLES = ((8192, 128256, 1024), (8192, 4096, 1024))  # tokens, vocabulary and width: most rows unused, and most used
-MODEL = {"tied": 1, "tokens": 8192, "vocabulary": 32000, "width": 1024}
+MODEL = {"tokens": 8192, "vocabulary": 32000, "width": 1024}
 
 
 def points(device: torch.device) -> Iterator[Point]:
     yield from levels.points(device, COMPONENTS)
     if device.type == "cpu":
-        yield Point(update_of(1, 512, 32000, 64), "float32", "both", ("calls",))
+        yield update_of("sgd", 512, 32000, 64)
         return
-    for number in (1, 2):
-        # sparse gradients wait for the GPU, to count rows: there is no time of the GPU alone
-        yield from (Point(update_of(number, *sizes), "float32", "both", ("calls",)) for sizes in TABLES)
-    yield Point(MODEL, "bfloat16", "both", ("burst",))
+    yield from (update_of(name, *sizes) for name in OPTIMIZERS for sizes in TABLES)
+    yield Point(MODEL, "bfloat16", "both", ("burst",), part="tied")
 
 
-def update_of(number: int, tokens: int, vocabulary: int, width: int) -> dict[str, int]:
-    return {"update": number, "tokens": tokens, "vocabulary": vocabulary, "width": width}
+def update_of(name: str, tokens: int, vocabulary: int, width: int) -> Point:
+    """Sparse gradients wait for the GPU, to count rows: there is no time of the GPU alone."""
+    shape = {"tokens": tokens, "vocabulary": vocabulary, "width": width}
+    return Point(shape, "float32", "both", ("calls",), part=name)
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
-    if "update" in point.shape:
+    if point.part in OPTIMIZERS:
         return of_update(point, device)
-    if "tied" in point.shape:
+    if point.part == "tied":
         return of_model(point, device)
     workload = levels.prepare(point, device, COMPONENTS, WRONG)
-    number, *sizes = point.shape.values()
+    sizes = point.shape.values()
     itemsize, both = getattr(torch, point.dtype).itemsize, point.direction == "both"
-    if number == 3:  # cos and sin are small; the backward rotates the gradients back
+    if point.part == "rotary":  # cos and sin are small; the backward rotates the gradients back
         batch, tokens, heads, kv_heads, head_dim = sizes
         moved = batch * tokens * (heads + kv_heads) * head_dim * itemsize
         calls = 2 if both else 1
@@ -111,15 +111,15 @@ class Update:
 
 def of_update(point: Point, device: torch.device) -> Workload:
     """In fp32 in any case, as parameters are in training."""
-    number, tokens, vocabulary, width = point.shape.values()
-    name, start = OPTIMIZERS[number - 1], torch.randn(vocabulary, width, device=device)
+    tokens, vocabulary, width = point.shape.values()
+    start = torch.randn(vocabulary, width, device=device)
     ids, incoming = drawn((tokens,), vocabulary, device), torch.randn(tokens, width, device=device).to(start)
 
     def variant(sparse: bool) -> Variant:
         made: list[Update] = []
 
         def build() -> Call:
-            made.append(Update(name, start, ids, incoming, sparse))
+            made.append(Update(point.part, start, ids, incoming, sparse))
             made[0]()  # makes the optimizer's state
             made[0].restore()
             return made[0]
@@ -127,7 +127,7 @@ def of_update(point: Point, device: torch.device) -> Workload:
         return Variant(build, lambda weight: made[0].results(weight), refresh=lambda: made[0].restore())
 
     def stepped(start: Tensor, ids: Tensor, incoming: Tensor) -> Results:
-        made = Update(name, start, ids, incoming, sparse=False)
+        made = Update(point.part, start, ids, incoming, sparse=False)
         return made.results(made())
 
     @cache
@@ -161,7 +161,7 @@ def of_update(point: Point, device: torch.device) -> Workload:
 
 def of_model(point: Point, device: torch.device) -> Workload:
     """Loss and gradient of the table. Of two tables the gradients are added up to compare them, outside of the time."""
-    _, tokens, vocabulary, width = point.shape.values()
+    tokens, vocabulary, width = point.shape.values()
     dtype = getattr(torch, point.dtype)
     weight = (0.1 * torch.randn(vocabulary, width, device=device)).to(dtype)
     ids, target = (torch.randint(vocabulary, (tokens,), device=device) for _ in range(2))
@@ -238,14 +238,14 @@ def fp32_table(rows: float, width: float) -> float:
 
 CHECK_AT = {
     "forward both": [
-        {"component": 1, "batch": 2, "tokens": 64, "vocabulary": 128, "width": 64},
-        {"component": 2, "batch": 2, "tokens": 64, "vocabulary": 128, "width": 64},
-        {"component": 3, "batch": 2, "tokens": 16, "heads": 4, "kv_heads": 2, "head_dim": 64},
+        {"part": "embedding", "batch": 2, "tokens": 64, "vocabulary": 128, "width": 64},
+        {"part": "positional", "batch": 2, "tokens": 64, "vocabulary": 128, "width": 64},
+        {"part": "rotary", "batch": 2, "tokens": 16, "heads": 4, "kv_heads": 2, "head_dim": 64},
     ],
     "both": [
-        {"update": 1, "tokens": 64, "vocabulary": 128, "width": 64},
-        {"update": 2, "tokens": 64, "vocabulary": 128, "width": 64},
-        {"tied": 1, "tokens": 64, "vocabulary": 128, "width": 64},
+        {"part": "sgd", "tokens": 64, "vocabulary": 128, "width": 64},
+        {"part": "adam", "tokens": 64, "vocabulary": 128, "width": 64},
+        {"part": "tied", "tokens": 64, "vocabulary": 128, "width": 64},
     ],
 }
 LABELS = {
@@ -255,18 +255,18 @@ LABELS = {
     "untied": {"label": "two tables", "short": "untied", "role": "rewrite"},
 }
 POINTS = {  # as pages name them
-    "embedding": "both 1x2x4096x32000x4096 bfloat16 device",
-    "embedding forward": "forward 1x2x4096x32000x4096 bfloat16 device",
-    "large embedding": "both 1x2x4096x128256x4096 bfloat16 device",
-    "positional forward": "forward 2x2x4096x32000x4096 bfloat16 device",
-    "rope": "both 3x2x4096x32x8x128 bfloat16 device",
-    "decode rope forward": "forward 3x8x1x32x8x128 bfloat16 calls",
-    "sgd small table": "both 1x8192x4096x1024 float32 calls",
-    "adam small table": "both 2x8192x4096x1024 float32 calls",
-    "adam large table": "both 2x8192x128256x1024 float32 calls",
-    "tied model": "both 1x8192x32000x1024 bfloat16 burst",
-    "small embedding": "both 1x1x256x32000x256 bfloat16 device",
-    "small positional": "both 2x1x256x32000x256 bfloat16 device",
+    "embedding": "both embedding 2x4096x32000x4096 bfloat16 device",
+    "embedding forward": "forward embedding 2x4096x32000x4096 bfloat16 device",
+    "large embedding": "both embedding 2x4096x128256x4096 bfloat16 device",
+    "positional forward": "forward positional 2x4096x32000x4096 bfloat16 device",
+    "rope": "both rotary 2x4096x32x8x128 bfloat16 device",
+    "decode rope forward": "forward rotary 8x1x32x8x128 bfloat16 calls",
+    "sgd small table": "both sgd 8192x4096x1024 float32 calls",
+    "adam small table": "both adam 8192x4096x1024 float32 calls",
+    "adam large table": "both adam 8192x128256x1024 float32 calls",
+    "tied model": "both tied 8192x32000x1024 bfloat16 burst",
+    "small embedding": "both embedding 1x256x32000x256 bfloat16 device",
+    "small positional": "both positional 1x256x32000x256 bfloat16 device",
 }
 CASE = Case(
     name="patterns/embeddings",

@@ -16,63 +16,63 @@ from tests.benchmarks.own import own
 from tests.benchmarks.sides import both, compiled_with_every_knob, tupled
 
 Function = Callable[..., Tensor | tuple[Tensor, ...]]
-VERTICAL = (ways.used_once, ways.used_again)  # a point's "vertical" counts from 1
-BLOCKS = (ResNetBlock, ViTBlock, UNetBlock)  # and its "block"
+VERTICAL = {"used once": (1, ways.used_once), "used again": (2, ways.used_again)}  # and how many results it has
+BLOCKS = {"resnet": ResNetBlock, "vit": ViTBlock, "unet": UNetBlock}
 
 
 def points(device: torch.device) -> Iterable[Point]:
     """Tensors that do not fit into a cache; a product with a short sum and with a long one; a block of each model."""
     if device.type == "cpu":
-        for family in ("vertical", "horizontal", "epilogue"):
-            yield Point({family: 1, "rows": 512, "columns": 1024}, "float32", "forward", ("calls",))
+        shape = {"rows": 512, "columns": 1024}
+        for part, sizes in (("used once", shape), ("horizontal", shape), ("epilogue", {"inner": 1} | shape)):
+            yield Point(sizes, "float32", "forward", ("calls",), part=part)
         return
     large = {"rows": 16384, "columns": 4096}
-    for number in (1, 2):
-        yield Point({"vertical": number} | large, "bfloat16")
-    yield Point({"horizontal": 3} | large, "bfloat16")
-    yield Point({"independent": 64, "rows": 16, "columns": 1024}, "bfloat16", modes=("graph", "calls"))
+    for part in (*VERTICAL, "horizontal"):
+        yield Point(large, "bfloat16", part=part)
+    several = {"tensors": 64, "rows": 16, "columns": 1024}
+    yield Point(several, "bfloat16", modes=("graph", "calls"), part="independent")
     few = ("eager", "written-over", "as-epilogue", "compile")
     for inner, variants in ((512, None), (4096, few)):
-        yield Point({"epilogue": inner, "rows": 16384, "columns": 8192}, "bfloat16", variants=variants)
-    yield Point({"recomputed": 1} | large, "bfloat16", "both")
-    yield Point({"block": 1, "batch": 128, "channels": 256, "side": 56}, "bfloat16")
-    yield Point({"block": 2, "batch": 128, "tokens": 197, "width": 768}, "bfloat16")
-    yield Point({"block": 3, "batch": 16, "channels": 320, "side": 64}, "bfloat16")
+        shape = {"inner": inner, "rows": 16384, "columns": 8192}
+        yield Point(shape, "bfloat16", variants=variants, part="epilogue")
+    yield Point(large, "bfloat16", "both", part="recomputed")
+    yield Point({"batch": 128, "channels": 256, "side": 56}, "bfloat16", part="resnet")
+    yield Point({"batch": 128, "tokens": 197, "width": 768}, "bfloat16", part="vit")
+    yield Point({"batch": 16, "channels": 320, "side": 64}, "bfloat16", part="unet")
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
-    """The first of the shape's sizes says which family the point belongs to."""
-    family, *_ = point.shape
-    number, *sizes = point.shape.values()
-    dtype = getattr(torch, point.dtype)
-    if family == "block":
-        return of_block(number, sizes, dtype, device)
-    if family == "epilogue":
-        return of_epilogue(number, *sizes, dtype, device)  # type: ignore[call-arg]
-    if family == "recomputed":
+    """A function of elements, a product, a step, or a block."""
+    sizes, dtype = list(point.shape.values()), getattr(torch, point.dtype)
+    if point.part in BLOCKS:
+        return of_block(BLOCKS[point.part], sizes, dtype, device)
+    if point.part == "epilogue":
+        return of_epilogue(*sizes, dtype, device)  # type: ignore[call-arg]
+    if point.part == "recomputed":
         return of_recomputed(*sizes, dtype, device)  # type: ignore[call-arg]
-    return of_elements(family, number, *sizes, dtype, device)  # type: ignore[call-arg]
+    tensors = point.shape.get("tensors", 1)
+    return of_elements(point.part, tensors, point.shape["rows"], point.shape["columns"], dtype, device)
 
 
 # ---- functions of which all variants get the same inputs ------------------------------------------------------------
 
 
-def of_elements(
-    family: str, number: int, rows: int, columns: int, dtype: torch.dtype, device: torch.device
-) -> Workload:
-    """Vertical: an intermediate result that is needed elsewhere, or not. Horizontal: a shared input, or none."""
-    count = number if family == "independent" else 1
+def of_elements(part: str, count: int, rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Workload:
+    """An intermediate result that is used once, or again; "horizontal": a shared input; "independent": none."""
     tensors = [torch.randn(rows, columns, device=device).to(dtype) for _ in range(count)]
-    function: Function = VERTICAL[number - 1] if family == "vertical" else ways.statistics
-    if family == "vertical":
+    function: Function = ways.statistics
+    results = 0 if part == "horizontal" else count
+    if part in VERTICAL:
+        results, function = VERTICAL[part]
         tensors += [torch.randn(columns, device=device).to(dtype) for _ in range(2)]
-    if family == "independent":
+    if part == "independent":
         function = ways.each_scaled
     variants: dict[str, Function] = {"eager": function, "compile": torch.compile(own(function), dynamic=False)}
-    if family == "independent":
+    if part == "independent":
         variants["one-call"] = ways.scaled_together
-    written = rows * columns * dtype.itemsize * (number if family != "horizontal" else 0)
-    return workload(variants, tensors, written, flops=rows * columns, mix="read" if family == "horizontal" else "copy")
+    written = rows * columns * dtype.itemsize * results
+    return workload(variants, tensors, written, flops=rows * columns, mix="copy" if results else "read")
 
 
 def of_epilogue(inner: int, rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Workload:
@@ -209,13 +209,12 @@ def of_recomputed(rows: int, columns: int, dtype: torch.dtype, device: torch.dev
 # ---- blocks ---------------------------------------------------------------------------------------------------------
 
 
-def of_block(number: int, sizes: list[int], dtype: torch.dtype, device: torch.device) -> Workload:
+def of_block(kind: type[nn.Module], sizes: list[int], dtype: torch.dtype, device: torch.device) -> Workload:
     """Inference: random weights, and random statistics in the batch norms; the ResNet with channels last.
 
     Eager has the U-Net in both layouts, since a group norm wants one and a convolution the other.
     """
     batch, second, third = sizes
-    kind = BLOCKS[number - 1]
     model: nn.Module = ViTBlock(third, third // 64) if kind is ViTBlock else kind(second)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -379,16 +378,16 @@ def compiled_saves(eager: float, compiled: float) -> float:
 
 CHECK_AT = {
     "forward": [
-        {"vertical": 1, "rows": 64, "columns": 1024},
-        {"vertical": 2, "rows": 64, "columns": 1024},
-        {"horizontal": 4, "rows": 64, "columns": 1024},
-        {"independent": 4, "rows": 64, "columns": 1024},
-        {"epilogue": 256, "rows": 64, "columns": 1024},
-        {"block": 1, "batch": 2, "channels": 64, "side": 8},
-        {"block": 3, "batch": 2, "channels": 64, "side": 8},
-        {"block": 2, "batch": 2, "tokens": 32, "width": 128},
+        {"part": "used once", "rows": 64, "columns": 1024},
+        {"part": "used again", "rows": 64, "columns": 1024},
+        {"part": "horizontal", "rows": 64, "columns": 1024},
+        {"part": "independent", "tensors": 4, "rows": 64, "columns": 1024},
+        {"part": "epilogue", "inner": 256, "rows": 64, "columns": 1024},
+        {"part": "resnet", "batch": 2, "channels": 64, "side": 8},
+        {"part": "unet", "batch": 2, "channels": 64, "side": 8},
+        {"part": "vit", "batch": 2, "tokens": 32, "width": 128},
     ],
-    "both": [{"recomputed": 1, "rows": 64, "columns": 1024}],
+    "both": [{"part": "recomputed", "rows": 64, "columns": 1024}],
 }
 LABELS = {
     "written-over": {"label": "eager, in place", "short": "in place", "role": "rewrite"},
@@ -401,16 +400,16 @@ LABELS = {
     "folded-compile": {"label": "compile, norms folded", "short": "folded, compile", "role": "rewrite-2"},
 }
 POINTS = {  # as pages name them
-    "used once": "forward 1x16384x4096 bfloat16 device",
-    "used again": "forward 2x16384x4096 bfloat16 device",
-    "horizontal": "forward 3x16384x4096 bfloat16 device",
-    "64 tensors": "forward 64x16x1024 bfloat16 calls",
-    "epilogue 512": "forward 512x16384x8192 bfloat16 device",
-    "epilogue 4096": "forward 4096x16384x8192 bfloat16 device",
-    "recompute step": "both 1x16384x4096 bfloat16 device",
-    "resnet block": "forward 1x128x256x56 bfloat16 device",
-    "vit block": "forward 2x128x197x768 bfloat16 device",
-    "unet block": "forward 3x16x320x64 bfloat16 device",
+    "used once": "forward used once 16384x4096 bfloat16 device",
+    "used again": "forward used again 16384x4096 bfloat16 device",
+    "horizontal": "forward horizontal 16384x4096 bfloat16 device",
+    "64 tensors": "forward independent 64x16x1024 bfloat16 calls",
+    "epilogue 512": "forward epilogue 512x16384x8192 bfloat16 device",
+    "epilogue 4096": "forward epilogue 4096x16384x8192 bfloat16 device",
+    "recompute step": "both recomputed 16384x4096 bfloat16 device",
+    "resnet block": "forward resnet 128x256x56 bfloat16 device",
+    "vit block": "forward vit 128x197x768 bfloat16 device",
+    "unet block": "forward unet 16x320x64 bfloat16 device",
 }
 CASE = Case(
     name="patterns/fusion",

@@ -34,58 +34,52 @@ SIZES = ((4095, 4096), (4100, 4096), (4104, 4096), (1024, 50257))  # inner and c
 def points(device: torch.device) -> Iterator[Point]:
     """Each component; layouts of many rows and of few; sizes that are no multiples of 64."""
     if device.type == "cpu":
-        for number, component in enumerate(COMPONENTS, 1):
-            shape = {"component": number} | dict(zip(component.sizes, component.shapes["tiny"], strict=True))
+        for component in COMPONENTS:
+            shape = dict(zip(component.sizes, component.shapes["tiny"], strict=True))
             dtype = "bfloat16" if component.name == "experts" else "float32"  # the compiler takes these in no other
-            yield Point(shape, dtype, "forward", ("calls",), ("level-0", "level-1", "level-3"))
-        yield Point(layout_of(64, 128, 128), "float32", "forward", ("calls",))
-        yield Point(size_of(64, 95, 128), "float32", "both", ("calls",))
+            yield Point(shape, dtype, "forward", ("calls",), ("level-0", "level-1", "level-3"), component.name)
+        yield Point(product_of(64, 128, 128), "float32", "forward", ("calls",), part="layout")
+        yield Point(product_of(64, 95, 128), "float32", "both", ("calls",), part="odd")
         return
     for point in levels.points(device, COMPONENTS):
-        number, *sizes = point.shape.values()
-        typical = tuple(sizes) == COMPONENTS[number - 1].shapes["typical"]
-        known = BESIDE.get(number, {}) if typical else {}
+        typical = tuple(point.shape.values()) == levels.named_part(COMPONENTS, point).shapes["typical"]
+        known = BESIDE.get(point.part, {}) if typical else {}
         beside = tuple(f"level-{name}" for name, (_, directions) in known.items() if point.direction in directions)
-        own = [name for name in point.variants or () if number < 4 or name != "level-0-compiled"]  # a loop, unrolled
+        unrolled = ("level-0-compiled",) if point.part in ("batched", "experts") else ()  # a loop
+        own = [name for name in point.variants or () if name not in unrolled]
         yield replace(point, variants=(*own, *beside))
     for rows in (8192, 16):
-        yield Point(layout_of(rows, 4096, 4096), "bfloat16")
+        yield Point(product_of(rows, 4096, 4096), "bfloat16", part="layout")
     for inner, columns in SIZES:
-        yield Point(size_of(8192, inner, columns), "bfloat16", "both")
+        yield Point(product_of(8192, inner, columns), "bfloat16", "both", part="odd")
 
 
-def layout_of(rows: int, inner: int, columns: int) -> dict[str, int]:
-    return {"layout": 1, "rows": rows, "inner": inner, "columns": columns}
-
-
-def size_of(rows: int, inner: int, columns: int) -> dict[str, int]:
-    return {"odd": 1, "rows": rows, "inner": inner, "columns": columns}
+def product_of(rows: int, inner: int, columns: int) -> dict[str, int]:
+    return {"rows": rows, "inner": inner, "columns": columns}
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
-    if "layout" in point.shape:
+    if point.part == "layout":
         return of_layouts(point, device)
-    if "odd" in point.shape:
+    if point.part == "odd":
         return of_sizes(point, device)
-    number, *sizes = point.shape.values()
-    of = COMPONENTS[number - 1]
-    makers: dict[Any, Callable[[], Function]] = {name: make for name, (make, _) in BESIDE.get(number, {}).items()}
-    components = [*COMPONENTS[: number - 1], replace(of, levels={**of.levels, **makers})]
-    workload = levels.prepare(point, device, components, WRONG)
+    of = levels.named_part(COMPONENTS, point)
+    makers: dict[Any, Callable[[], Function]] = {name: make for name, (make, _) in BESIDE.get(of.name, {}).items()}
+    workload = levels.prepare(point, device, [replace(of, levels={**of.levels, **makers})], WRONG)
     variants = dict(workload.variants)
     if "level-3-max" in variants:
         variants["level-3-max"] = replace(variants["level-3-max"], chooses_by_timing=True)
     calls = 3 if point.direction == "both" else 1  # the backward has two products for each of the forward
-    return replace(workload, variants=variants, flops=calls * MULTIPLIED[number - 1](*sizes))
+    return replace(workload, variants=variants, flops=calls * MULTIPLIED[of.name](*point.shape.values()))
 
 
-MULTIPLIED: tuple[Callable[..., int], ...] = (  # operations in the products of a forward, by component
-    lambda tokens, width: 2 * tokens * width * (width + 2 * (width // 4)),
-    lambda tokens, width, hidden: 4 * tokens * width * hidden,
-    lambda tokens, width: 8 * tokens * width * width,
-    lambda batch, rows, width: 2 * batch * rows * width * width,
-    lambda experts, tokens, width, hidden: 2 * tokens * width * hidden,
-)
+MULTIPLIED: dict[str, Callable[..., int]] = {  # operations in the products of a forward, by component
+    "qkv": lambda tokens, width: 2 * tokens * width * (width + 2 * (width // 4)),
+    "gate_up": lambda tokens, width, hidden: 4 * tokens * width * hidden,
+    "linear_gelu": lambda tokens, width: 8 * tokens * width * width,
+    "batched": lambda batch, rows, width: 2 * batch * rows * width * width,
+    "experts": lambda experts, tokens, width, hidden: 2 * tokens * width * hidden,
+}
 
 
 # ---- operands stored in other ways ----------------------------------------------------------------------------------
@@ -93,7 +87,7 @@ MULTIPLIED: tuple[Callable[..., int], ...] = (  # operations in the products of 
 
 def of_layouts(point: Point, device: torch.device) -> Workload:
     """One product. A copy of the weight that is made in the call is a side of its own."""
-    _, rows, inner, columns = point.shape.values()
+    rows, inner, columns = point.shape.values()
     dtype = getattr(torch, point.dtype)
     x, weight = made(dtype, device, x=(rows, inner), weight=(columns, inner)).values()
     stored = layouts(x, weight)
@@ -125,7 +119,7 @@ def of_layouts(point: Point, device: torch.device) -> Workload:
 
 def of_sizes(point: Point, device: torch.device) -> Workload:
     """A step with the sizes as they are, and with both made larger: the inputs of that have zeros at their ends."""
-    _, rows, inner, columns = point.shape.values()
+    rows, inner, columns = point.shape.values()
     dtype = getattr(torch, point.dtype)
     x, weight = made(dtype, device, x=(rows, inner), weight=(columns, inner)).values()
     incoming = torch.randn(rows, columns, device=device).to(dtype)
@@ -213,13 +207,13 @@ WRONG: levels.Wrong = {
     },
 }
 # by component: what is timed beside the levels at the typical shape, and in which directions
-BESIDE: dict[int, dict[str, tuple[Callable[[], Function], str]]] = {
-    3: {
+BESIDE: dict[str, dict[str, tuple[Callable[[], Function], str]]] = {
+    "linear_gelu": {
         "1-epilogue": (lambda: linear_gelu_epilogue, "forward"),
         "3-max": (lambda: sides.compiled_with_every_knob(linear_gelu_native), "forward"),
     },
-    4: {"0-unbind": (lambda: batched_unbound, "both")},
-    5: {"1-padded": (lambda: experts_padded, "forward both")},
+    "batched": {"0-unbind": (lambda: batched_unbound, "both")},
+    "experts": {"1-padded": (lambda: experts_padded, "forward both")},
 }
 
 
@@ -273,14 +267,14 @@ def fp8_gain(bf16: float, fp8: float) -> float:
 
 CHECK_AT = {
     "forward both": [
-        {"component": 1, "tokens": 64, "width": 256},
-        {"component": 3, "tokens": 64, "width": 256},
-        {"component": 2, "tokens": 64, "width": 128, "hidden": 256},
-        {"component": 4, "batch": 4, "rows": 32, "width": 64},
-        {"component": 5, "experts": 4, "tokens": 128, "width": 64, "hidden": 96},
+        {"part": "qkv", "tokens": 64, "width": 256},
+        {"part": "linear_gelu", "tokens": 64, "width": 256},
+        {"part": "gate_up", "tokens": 64, "width": 128, "hidden": 256},
+        {"part": "batched", "batch": 4, "rows": 32, "width": 64},
+        {"part": "experts", "experts": 4, "tokens": 128, "width": 64, "hidden": 96},
     ],
-    "forward": [{"layout": 1, "rows": 64, "inner": 128, "columns": 256}],
-    "both": [{"odd": 1, "rows": 64, "inner": 95, "columns": 250}],
+    "forward": [{"part": "layout", "rows": 64, "inner": 128, "columns": 256}],
+    "both": [{"part": "odd", "rows": 64, "inner": 95, "columns": 250}],
 }
 LABELS = {
     "level-1-epilogue": {"label": "cuBLAS epilogue", "short": "epilogue", "role": "peer-1"},
@@ -297,28 +291,28 @@ LABELS = {
     "larger": {"label": "sizes made larger", "short": "larger", "role": "rewrite"},
 }
 POINTS = {  # as pages name them
-    "qkv": "both 1x8192x4096 bfloat16 device",
-    "qkv forward": "forward 1x8192x4096 bfloat16 device",
-    "small qkv": "both 1x256x1024 bfloat16 device",
-    "small qkv forward": "forward 1x256x1024 bfloat16 calls",
-    "small qkv forward on the GPU": "forward 1x256x1024 bfloat16 device",
-    "large qkv": "both 1x16384x8192 bfloat16 device",
-    "gate and up": "both 2x8192x4096x14336 bfloat16 device",
-    "small gate and up": "both 2x256x1024x3584 bfloat16 device",
-    "large gate and up": "both 2x16384x8192x28672 bfloat16 device",
-    "linear gelu": "both 3x8192x4096 bfloat16 device",
-    "linear gelu forward": "forward 3x8192x4096 bfloat16 device",
-    "batched": "both 4x64x512x1024 bfloat16 device",
-    "batched forward": "forward 4x64x512x1024 bfloat16 device",
-    "64 experts": "both 5x64x32768x2048x1536 bfloat16 device",
-    "64 experts forward": "forward 5x64x32768x2048x1536 bfloat16 device",
-    "8 experts": "both 5x8x65536x4096x14336 bfloat16 device",
-    "layout 8192 rows": "forward 1x8192x4096x4096 bfloat16 device",
-    "layout 16 rows": "forward 1x16x4096x4096 bfloat16 device",
-    "width 4095": "both 1x8192x4095x4096 bfloat16 device",
-    "width 4100": "both 1x8192x4100x4096 bfloat16 device",
-    "width 4104": "both 1x8192x4104x4096 bfloat16 device",
-    "vocabulary 50257": "both 1x8192x1024x50257 bfloat16 device",
+    "qkv": "both qkv 8192x4096 bfloat16 device",
+    "qkv forward": "forward qkv 8192x4096 bfloat16 device",
+    "small qkv": "both qkv 256x1024 bfloat16 device",
+    "small qkv forward": "forward qkv 256x1024 bfloat16 calls",
+    "small qkv forward on the GPU": "forward qkv 256x1024 bfloat16 device",
+    "large qkv": "both qkv 16384x8192 bfloat16 device",
+    "gate and up": "both gate_up 8192x4096x14336 bfloat16 device",
+    "small gate and up": "both gate_up 256x1024x3584 bfloat16 device",
+    "large gate and up": "both gate_up 16384x8192x28672 bfloat16 device",
+    "linear gelu": "both linear_gelu 8192x4096 bfloat16 device",
+    "linear gelu forward": "forward linear_gelu 8192x4096 bfloat16 device",
+    "batched": "both batched 64x512x1024 bfloat16 device",
+    "batched forward": "forward batched 64x512x1024 bfloat16 device",
+    "64 experts": "both experts 64x32768x2048x1536 bfloat16 device",
+    "64 experts forward": "forward experts 64x32768x2048x1536 bfloat16 device",
+    "8 experts": "both experts 8x65536x4096x14336 bfloat16 device",
+    "layout 8192 rows": "forward layout 8192x4096x4096 bfloat16 device",
+    "layout 16 rows": "forward layout 16x4096x4096 bfloat16 device",
+    "width 4095": "both odd 8192x4095x4096 bfloat16 device",
+    "width 4100": "both odd 8192x4100x4096 bfloat16 device",
+    "width 4104": "both odd 8192x4104x4096 bfloat16 device",
+    "vocabulary 50257": "both odd 8192x1024x50257 bfloat16 device",
 }
 CASE = Case(
     name="patterns/linear",

@@ -20,36 +20,36 @@ View = Callable[[Tensor], Tensor]
 
 
 def points(device: torch.device) -> Iterable[Point]:
-    """The first of the shape's sizes says which family the point belongs to."""
+    """Copies, a product, changes in place, growing tensors, and images in two layouts."""
     if device.type == "cpu":
-        yield Point({"copied": 1, "batch": 4, "tokens": 128, "heads": 8, "head_dim": 64}, "float32", modes=("calls",))
-        yield Point({"changed": 3, "rows": 512, "columns": 1024}, "float32", modes=("calls",))
+        shape = {"batch": 4, "tokens": 128, "heads": 8, "head_dim": 64}
+        yield Point(shape, "float32", modes=("calls",), part="copied")
+        yield Point({"rows": 512, "columns": 1024}, "float32", modes=("calls",), part="changed")
         return
-    yield Point({"copied": 1, "batch": 8, "tokens": 4096, "heads": 32, "head_dim": 128}, "bfloat16")
-    yield Point({"product": 1, "rows": 8192, "inner": 8192, "columns": 8192}, "bfloat16", modes=("burst",))
+    yield Point({"batch": 8, "tokens": 4096, "heads": 32, "head_dim": 128}, "bfloat16", part="copied")
+    yield Point({"rows": 8192, "inner": 8192, "columns": 8192}, "bfloat16", modes=("burst",), part="matmul")
     in_place = ("eager", "written-over", "compile", "written-over-compile")
-    yield Point({"changed": 3, "rows": 16384, "columns": 4096}, "bfloat16", variants=in_place)
+    yield Point({"rows": 16384, "columns": 4096}, "bfloat16", variants=in_place, part="changed")
     allocated = ("eager", "written-over", "emptied")
-    yield Point({"changed": 3, "rows": 1024, "columns": 4096}, "bfloat16", modes=("calls",), variants=allocated)
-    yield Point({"appended": 256, "columns": 65536}, "bfloat16", modes=("calls", "graph"))
+    small = {"rows": 1024, "columns": 4096}
+    yield Point(small, "bfloat16", modes=("calls",), variants=allocated, part="changed")
+    yield Point({"rows": 256, "columns": 65536}, "bfloat16", modes=("calls", "graph"), part="appended")
+    image = {"batch": 64, "channels": 256, "side": 56}
     for direction in ("forward", "both"):
-        yield Point({"convolution": 3, "batch": 64, "channels": 256, "side": 56}, "bfloat16", direction)
-    yield Point({"block": 1, "batch": 64, "channels": 256, "side": 56}, "bfloat16")
+        yield Point(image, "bfloat16", direction, part="convolution")
+    yield Point(image, "bfloat16", part="resnet")
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
-    family, *_ = point.shape
-    _, *sizes = point.shape.values()
     made: dict[str, Callable[..., Workload]] = {
         "copied": of_copies,
-        "product": of_a_product,
+        "matmul": of_a_product,
         "changed": of_changes,
         "appended": of_appending,
         "convolution": partial(of_an_image, False, point.direction == "both"),
-        "block": partial(of_an_image, True, False),
+        "resnet": partial(of_an_image, True, False),
     }
-    count = (point.shape[family],) if family == "appended" else ()
-    return made[family](*count, *sizes, getattr(torch, point.dtype), device)
+    return made[point.part](*point.shape.values(), getattr(torch, point.dtype), device)
 
 
 def workload(
@@ -268,13 +268,13 @@ def result(rows: float, columns: float, width: float) -> float:
 
 CHECK_AT = {
     "forward": [
-        {"copied": 1, "batch": 2, "tokens": 16, "heads": 4, "head_dim": 64},
-        {"product": 1, "rows": 64, "inner": 128, "columns": 256},
-        {"changed": 3, "rows": 64, "columns": 1024},
-        {"appended": 64, "columns": 256},
-        {"block": 1, "batch": 2, "channels": 64, "side": 8},
+        {"part": "copied", "batch": 2, "tokens": 16, "heads": 4, "head_dim": 64},
+        {"part": "matmul", "rows": 64, "inner": 128, "columns": 256},
+        {"part": "changed", "rows": 64, "columns": 1024},
+        {"part": "appended", "rows": 64, "columns": 256},
+        {"part": "resnet", "batch": 2, "channels": 64, "side": 8},
     ],
-    "forward both": [{"convolution": 3, "batch": 2, "channels": 64, "side": 8}],
+    "forward both": [{"part": "convolution", "batch": 2, "channels": 64, "side": 8}],
 }
 LABELS = {
     "in-order": {"label": "copied in order", "short": "in order", "role": "eager"},
@@ -293,14 +293,14 @@ LABELS = {
     "channels-last-compile": {"label": "compile, channels last", "short": "last, compile", "role": "compile-max"},
 }
 POINTS = {  # as pages name them
-    "copy": "forward 1x8x4096x32x128 bfloat16 device",
-    "matmul": "forward 1x8192x8192x8192 bfloat16 burst",
-    "in place": "forward 3x16384x4096 bfloat16 device",
-    "small in place": "forward 3x1024x4096 bfloat16 calls",
-    "append": "forward 256x65536 bfloat16 graph",
-    "conv": "forward 3x64x256x56 bfloat16 device",
-    "conv step": "both 3x64x256x56 bfloat16 device",
-    "resnet block": "forward 1x64x256x56 bfloat16 device",
+    "copy": "forward copied 8x4096x32x128 bfloat16 device",
+    "matmul": "forward matmul 8192x8192x8192 bfloat16 burst",
+    "in place": "forward changed 16384x4096 bfloat16 device",
+    "small in place": "forward changed 1024x4096 bfloat16 calls",
+    "append": "forward appended 256x65536 bfloat16 graph",
+    "conv": "forward convolution 64x256x56 bfloat16 device",
+    "conv step": "both convolution 64x256x56 bfloat16 device",
+    "resnet block": "forward resnet 64x256x56 bfloat16 device",
 }
 CASE = Case(
     name="patterns/memory",

@@ -23,11 +23,11 @@ from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.compiler import training
 from tests.benchmarks.own import own
 
-PRODUCTS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp8-in-the-call")  # a point's "product" counts from 1
-STEPS = ("fp32", "tf32", "autocast-fp16", "autocast-bf16", "bf16")  # and its "step"
+MATMULS = ("fp32", "tf32", "fp16", "bf16", "fp8", "dynamic fp8")  # the last quantises in the call
+STEPS = ("fp32", "tf32", "autocast fp16", "autocast bf16", "bf16")
 DTYPES = {
-    "fp32": "float32", "tf32": "float32", "fp16": "float16", "autocast-fp16": "float16",
-    "fp8": "float8_e4m3fn", "fp8-in-the-call": "float8_e4m3fn",
+    "fp32": "float32", "tf32": "float32", "fp16": "float16", "autocast fp16": "float16",
+    "fp8": "float8_e4m3fn", "dynamic fp8": "float8_e4m3fn",
 }  # fmt: skip
 VOCABULARY = 8192
 LAYERS = 4
@@ -37,31 +37,31 @@ HEAD = 64  # columns of one
 def points(device: torch.device) -> Iterable[Point]:
     """Products and steps so large that the GPU decides, and steps so small that the host does."""
     if device.type == "cpu":
-        yield from (product(k, 256, ("calls",)) for k in (1, 4))
-        yield from (step(k, 2, 64, 64, ("calls",)) for k in (1, 4, 5))
+        yield from (product(name, 256, ("calls",)) for name in ("fp32", "bf16"))
+        yield from (step(name, 2, 64, 64, ("calls",)) for name in ("fp32", "autocast bf16", "bf16"))
         return
-    yield from (product(k, 8192, ("burst",)) for k in range(1, len(PRODUCTS) + 1))
-    yield from (product(k, 1024, ("graph",)) for k in (2, 4, 5, 6))
-    yield from (step(k, 8, 1024, 2048, ("sustained",)) for k in range(1, len(STEPS) + 1))
-    yield from (step(k, 2, 64, 256, ("calls",)) for k in (2, 4, 5))
+    yield from (product(name, 8192, ("burst",)) for name in MATMULS)
+    yield from (product(name, 1024, ("graph",)) for name in ("tf32", "bf16", "fp8", "dynamic fp8"))
+    yield from (step(name, 8, 1024, 2048, ("sustained",)) for name in STEPS)
+    yield from (step(name, 2, 64, 256, ("calls",)) for name in ("tf32", "autocast bf16", "bf16"))
 
 
-def product(number: int, size: int, modes: tuple[str, ...]) -> Point:
-    dtype = DTYPES.get(PRODUCTS[number - 1], "bfloat16")
-    return Point({"product": number, "rows": size, "columns": size}, dtype, "forward", modes)
+def product(name: str, size: int, modes: tuple[str, ...]) -> Point:
+    shape, dtype = {"rows": size, "columns": size}, DTYPES.get(name, "bfloat16")
+    return Point(shape, dtype, "forward", modes, part=f"{name} matmul")
 
 
-def step(number: int, rows: int, length: int, width: int, modes: tuple[str, ...]) -> Point:
-    dtype = DTYPES.get(STEPS[number - 1], "bfloat16")
-    return Point({"step": number, "rows": rows, "length": length, "width": width}, dtype, "both", modes)
+def step(name: str, rows: int, length: int, width: int, modes: tuple[str, ...]) -> Point:
+    shape, dtype = {"rows": rows, "length": length, "width": width}, DTYPES.get(name, "bfloat16")
+    return Point(shape, dtype, "both", modes, part=f"{name} step")
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
-    number, *sizes = point.shape.values()
-    name = (PRODUCTS if "product" in point.shape else STEPS)[number - 1]
+    name, _, what = point.part.rpartition(" ")
     products_of_fp32(tf32=name == "tf32")
     dtype = torch.bfloat16 if point.dtype == "float8_e4m3fn" else getattr(torch, point.dtype)
-    return (of_product if "product" in point.shape else of_step)(name, *sizes, dtype, device)  # type: ignore[call-arg]
+    of: dict[str, Callable[..., Workload]] = {"matmul": of_product, "step": of_step}
+    return of[what](name, *point.shape.values(), dtype, device)
 
 
 # ---- a product ------------------------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def of_product(name: str, rows: int, columns: int, dtype: torch.dtype, device: t
             "eager": Variant(lambda: emulated),
             "fp8": Variant(lambda: partial(product_of_fp8, *quantised(a), *quantised(b))),
         }
-    elif name == "fp8-in-the-call":
+    elif name == "dynamic fp8":
         variants = {
             "eager": Variant(lambda: emulated),
             "fp8": Variant(lambda: partial(linear_in_fp8, a, b)),
@@ -96,7 +96,7 @@ def of_product(name: str, rows: int, columns: int, dtype: torch.dtype, device: t
         }
     else:
         variants = {"eager": Variant(lambda: plain)}
-    fp8 = name.startswith("fp8")
+    fp8 = name.endswith("fp8")
     right = emulated if fp8 else plain
     size = 1 if name == "fp8" else dtype.itemsize
     return Workload(
@@ -275,34 +275,37 @@ def bf16_rounding(error: float) -> float:
 
 CHECK_AT = {
     "forward": [
-        {"product": 1, "rows": 64, "columns": 1024},
-        {"product": 4, "rows": 64, "columns": 1024},
-        {"product": 5, "rows": 64, "columns": 1024},
-        {"product": 6, "rows": 64, "columns": 1024},
+        {"part": "fp32 matmul", "rows": 64, "columns": 1024},
+        {"part": "tf32 matmul", "rows": 64, "columns": 1024},
+        {"part": "fp16 matmul", "rows": 64, "columns": 1024},
+        {"part": "bf16 matmul", "rows": 64, "columns": 1024},
+        {"part": "fp8 matmul", "rows": 64, "columns": 1024},
+        {"part": "dynamic fp8 matmul", "rows": 64, "columns": 1024},
     ],
     "both": [
-        {"step": 1, "rows": 2, "length": 32, "width": 64},
-        {"step": 3, "rows": 2, "length": 32, "width": 64},
-        {"step": 4, "rows": 2, "length": 32, "width": 64},
-        {"step": 5, "rows": 2, "length": 32, "width": 64},
+        {"part": "fp32 step", "rows": 2, "length": 32, "width": 64},
+        {"part": "tf32 step", "rows": 2, "length": 32, "width": 64},
+        {"part": "autocast fp16 step", "rows": 2, "length": 32, "width": 64},
+        {"part": "autocast bf16 step", "rows": 2, "length": 32, "width": 64},
+        {"part": "bf16 step", "rows": 2, "length": 32, "width": 64},
     ],
 }
 LABELS = {"fp8": {"label": "fp8", "role": "rewrite-2"}}
 POINTS = {  # as pages name them
-    "fp32 matmul": "forward 1x8192x8192 float32 burst",
-    "tf32 matmul": "forward 2x8192x8192 float32 burst",
-    "fp16 matmul": "forward 3x8192x8192 float16 burst",
-    "bf16 matmul": "forward 4x8192x8192 bfloat16 burst",
-    "fp8 matmul": "forward 5x8192x8192 float8_e4m3fn burst",
-    "dynamic fp8 matmul": "forward 6x8192x8192 float8_e4m3fn burst",
-    "small bf16 matmul": "forward 4x1024x1024 bfloat16 graph",
-    "small dynamic fp8 matmul": "forward 6x1024x1024 float8_e4m3fn graph",
-    "fp32 step": "both 1x8x1024x2048 float32 sustained",
-    "autocast fp16 step": "both 3x8x1024x2048 float16 sustained",
-    "autocast bf16 step": "both 4x8x1024x2048 bfloat16 sustained",
-    "bf16 step": "both 5x8x1024x2048 bfloat16 sustained",
-    "small autocast bf16 step": "both 4x2x64x256 bfloat16 calls",
-    "small bf16 step": "both 5x2x64x256 bfloat16 calls",
+    "fp32 matmul": "forward fp32 matmul 8192x8192 float32 burst",
+    "tf32 matmul": "forward tf32 matmul 8192x8192 float32 burst",
+    "fp16 matmul": "forward fp16 matmul 8192x8192 float16 burst",
+    "bf16 matmul": "forward bf16 matmul 8192x8192 bfloat16 burst",
+    "fp8 matmul": "forward fp8 matmul 8192x8192 float8_e4m3fn burst",
+    "dynamic fp8 matmul": "forward dynamic fp8 matmul 8192x8192 float8_e4m3fn burst",
+    "small bf16 matmul": "forward bf16 matmul 1024x1024 bfloat16 graph",
+    "small dynamic fp8 matmul": "forward dynamic fp8 matmul 1024x1024 float8_e4m3fn graph",
+    "fp32 step": "both fp32 step 8x1024x2048 float32 sustained",
+    "autocast fp16 step": "both autocast fp16 step 8x1024x2048 float16 sustained",
+    "autocast bf16 step": "both autocast bf16 step 8x1024x2048 bfloat16 sustained",
+    "bf16 step": "both bf16 step 8x1024x2048 bfloat16 sustained",
+    "small autocast bf16 step": "both autocast bf16 step 2x64x256 bfloat16 calls",
+    "small bf16 step": "both bf16 step 2x64x256 bfloat16 calls",
 }
 CASE = Case(
     name="patterns/mixed-precision",

@@ -37,21 +37,21 @@ WRONG: levels.Wrong = {
 }
 CHECK_AT = {
     "forward both": [
-        {"component": 1, "rows": 64, "columns": 1024},
-        {"component": 2, "rows": 64, "columns": 1024},
-        {"component": 3, "rows": 64, "columns": 1024},
+        {"part": "layer_norm", "rows": 64, "columns": 1024},
+        {"part": "rms_norm", "rows": 64, "columns": 1024},
+        {"part": "layer_norm_gelu", "rows": 64, "columns": 1024},
     ]
 }
 POINTS = {  # as pages name them
-    "layer norm": "both 1x8192x4096 bfloat16 device",
-    "layer norm forward": "forward 1x8192x4096 bfloat16 device",
-    "rms norm": "both 2x8192x4096 bfloat16 device",
-    "rms norm forward": "forward 2x8192x4096 bfloat16 device",
-    "small rms norm forward": "forward 2x256x1024 bfloat16 calls",
-    "norm gelu": "both 3x8192x4096 bfloat16 device",
-    "norm gelu forward": "forward 3x8192x4096 bfloat16 device",
-    "large norm gelu": "both 3x8192x16384 bfloat16 device",
-    "small norm gelu forward": "forward 3x256x1024 bfloat16 calls",
+    "layer norm": "both layer_norm 8192x4096 bfloat16 device",
+    "layer norm forward": "forward layer_norm 8192x4096 bfloat16 device",
+    "rms norm": "both rms_norm 8192x4096 bfloat16 device",
+    "rms norm forward": "forward rms_norm 8192x4096 bfloat16 device",
+    "small rms norm forward": "forward rms_norm 256x1024 bfloat16 calls",
+    "norm gelu": "both layer_norm_gelu 8192x4096 bfloat16 device",
+    "norm gelu forward": "forward layer_norm_gelu 8192x4096 bfloat16 device",
+    "large norm gelu": "both layer_norm_gelu 8192x16384 bfloat16 device",
+    "small norm gelu forward": "forward layer_norm_gelu 256x1024 bfloat16 calls",
 }
 CASE = Case(
     name="patterns/normalization",

@@ -21,10 +21,10 @@ def prepare(point: Point, device: torch.device) -> Workload:
     workload = levels.prepare(point, device, COMPONENTS, WRONG)
     if point.direction == "both":
         workload = replace(workload, wrong={**workload.wrong, "a gradient of the largest only": only_the_largest})
-    number, rows, columns = point.shape.values()
+    rows, columns = point.shape.values()
     tensor, both = rows * columns * getattr(torch, point.dtype).itemsize, point.direction == "both"
-    mask = rows * columns if number == 2 else 0  # a byte for each
-    if number == 3:
+    mask = rows * columns if point.part == "masked_softmax" else 0  # a byte for each
+    if point.part == "cross_entropy":
         if not both:  # a mean over thousands of rows hardly shows whose target each had; their gradients do
             workload = replace(workload, wrong={what: f for what, f in workload.wrong.items() if what != LATE})
         return replace(
@@ -79,20 +79,20 @@ WRONG: levels.Wrong = {
 }
 CHECK_AT = {
     "forward both": [
-        {"component": 1, "rows": 64, "columns": 1024},
-        {"component": 2, "rows": 64, "columns": 1024},
-        {"component": 3, "rows": 64, "vocabulary": 1024},
+        {"part": "softmax", "rows": 64, "columns": 1024},
+        {"part": "masked_softmax", "rows": 64, "columns": 1024},
+        {"part": "cross_entropy", "rows": 64, "vocabulary": 1024},
     ]
 }
 POINTS = {  # as pages name them
-    "softmax": "both 1x8192x4096 bfloat16 device",
-    "softmax forward": "forward 1x8192x4096 bfloat16 device",
-    "small softmax forward": "forward 1x256x1024 bfloat16 calls",
-    "masked softmax": "both 2x8192x4096 bfloat16 device",
-    "cross entropy": "both 3x8192x32000 bfloat16 device",
-    "large cross entropy": "both 3x8192x128256 bfloat16 device",
-    "small cross entropy": "both 3x256x4096 bfloat16 device",
-    "wide softmax": "both 1x8192x16384 bfloat16 device",
+    "softmax": "both softmax 8192x4096 bfloat16 device",
+    "softmax forward": "forward softmax 8192x4096 bfloat16 device",
+    "small softmax forward": "forward softmax 256x1024 bfloat16 calls",
+    "masked softmax": "both masked_softmax 8192x4096 bfloat16 device",
+    "cross entropy": "both cross_entropy 8192x32000 bfloat16 device",
+    "large cross entropy": "both cross_entropy 8192x128256 bfloat16 device",
+    "small cross entropy": "both cross_entropy 256x4096 bfloat16 device",
+    "wide softmax": "both softmax 8192x16384 bfloat16 device",
 }
 CASE = Case(
     name="patterns/softmax-and-loss",

@@ -36,7 +36,6 @@ from tests.benchmarks.bounds import bound, ceiling, gpu
 from tests.benchmarks.case import Case, Point, Workload
 from tests.benchmarks.own import own
 
-FIRST = 2  # number of the first part: 1 is the block
 WITH_SDPA = Parts(norm_written, add_norm_written, project_written, rotate_written, attend_native, gated_written)
 NATIVE = Parts(norm_native, add_norm_native, project_native, rotate_written, attend_native, gated_native)
 MORE: dict[Any, Callable[[], Function]] = {  # the block with one part of another level, and compiled with the kernels
@@ -51,33 +50,31 @@ MORE: dict[Any, Callable[[], Function]] = {  # the block with one part of anothe
 def points(device: torch.device) -> Iterator[Point]:
     """The block at each level, with one part exchanged at the typical shape; and there each part alone."""
     if device.type == "cpu":
-        shape = {"component": 1} | dict(zip(BLOCK.sizes, BLOCK.shapes["tiny"], strict=True))
-        yield Point(shape, "float32", "forward", ("calls",), ("level-0", "level-1", "level-3"))
+        shape = dict(zip(BLOCK.sizes, BLOCK.shapes["tiny"], strict=True))
+        yield Point(shape, "float32", "forward", ("calls",), ("level-0", "level-1", "level-3"), BLOCK.name)
         return
     for point in levels.points(device, COMPONENTS):
-        if tuple(point.shape.values())[1:] != BLOCK.shapes["typical"]:
+        if tuple(point.shape.values()) != BLOCK.shapes["typical"]:
             yield replace(point, variants=(*(point.variants or ()), "level-4-compiled"))
         else:
             modes = ("device", "sustained") if point.direction == "both" else ("device",)
             yield replace(point, modes=modes, variants=(*(point.variants or ()), *(f"level-{name}" for name in MORE)))
-    for number, component in enumerate(PARTS, FIRST):
-        shape = {"part": number} | dict(zip(component.sizes, component.shapes["typical"], strict=True))
+    for component in PARTS:
+        shape = dict(zip(component.sizes, component.shapes["typical"], strict=True))
+        variants = tuple(f"level-{level}" for level in component.levels)
         for direction in ("forward", "both"):
-            yield Point(shape, "bfloat16", direction, variants=tuple(f"level-{level}" for level in component.levels))
+            yield Point(shape, "bfloat16", direction, variants=variants, part=component.name)
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
-    number, *sizes = point.shape.values()
-    both = point.direction == "both"
-    if "part" in point.shape:
-        name = PARTS[number - FIRST].name
-        alone = replace(point, shape={**point.shape, "part": number - FIRST + 1})
-        workload = levels.prepare(alone, device, PARTS, WRONG)
-        return replace(workload, flops=operations(name, sizes, both) or workload.flops)
+    sizes, both = list(point.shape.values()), point.direction == "both"
+    if point.part != BLOCK.name:
+        workload = levels.prepare(point, device, PARTS, WRONG)
+        return replace(workload, flops=operations(point.part, sizes, both) or workload.flops)
     block = replace(BLOCK, levels={**BLOCK.levels, **MORE})
     workload = levels.prepare(point, device, (block,), WRONG)
     # no bound of bytes is drawn: matrix products take most of the time
-    return replace(workload, bytes_read=0, bytes_written=0, flops=operations("block", sizes, both))
+    return replace(workload, bytes_read=0, bytes_written=0, flops=operations(BLOCK.name, sizes, both))
 
 
 def operations(name: str, sizes: list[int], both: bool) -> int:
@@ -284,13 +281,13 @@ def gated_alone(one: float, two: float) -> float:
 
 CHECK_AT = {
     "forward both": [
-        {"component": 1, "batch": 1, "tokens": 32, "width": 256},
-        {"part": 2, "batch": 1, "tokens": 32, "width": 256},
-        {"part": 3, "batch": 1, "tokens": 32, "width": 256},
-        {"part": 4, "batch": 1, "tokens": 32, "width": 256},
-        {"part": 5, "batch": 1, "tokens": 32, "width": 256},
-        {"part": 6, "batch": 1, "tokens": 32, "width": 256},
-        {"part": 7, "batch": 1, "tokens": 32, "width": 256},
+        {"part": "block", "batch": 1, "tokens": 32, "width": 256},
+        {"part": "norm", "batch": 1, "tokens": 32, "width": 256},
+        {"part": "add_norm", "batch": 1, "tokens": 32, "width": 256},
+        {"part": "project", "batch": 1, "tokens": 32, "width": 256},
+        {"part": "rotate", "batch": 1, "tokens": 32, "width": 256},
+        {"part": "attend", "batch": 1, "tokens": 32, "width": 256},
+        {"part": "gated", "batch": 1, "tokens": 32, "width": 256},
     ]
 }
 LABELS = {
@@ -301,22 +298,22 @@ LABELS = {
     "level-4-compiled": {"label": "level 4, compiled", "short": "4 compiled", "role": "compile-max"},
 }
 POINTS = {  # as pages name them
-    "block": "both 1x4x2048x2048 bfloat16 device",
-    "block forward": "forward 1x4x2048x2048 bfloat16 device",
-    "large block": "both 1x2x4096x4096 bfloat16 device",
-    "small block forward": "forward 1x1x128x512 bfloat16 calls",
-    "rms norm": "both 2x4x2048x2048 bfloat16 device",
-    "rms norm forward": "forward 2x4x2048x2048 bfloat16 device",
-    "add rms norm": "both 3x4x2048x2048 bfloat16 device",
-    "add rms norm forward": "forward 3x4x2048x2048 bfloat16 device",
-    "qkv": "both 4x4x2048x2048 bfloat16 device",
-    "qkv forward": "forward 4x4x2048x2048 bfloat16 device",
-    "rope": "both 5x4x2048x2048 bfloat16 device",
-    "rope forward": "forward 5x4x2048x2048 bfloat16 device",
-    "attention": "both 6x4x2048x2048 bfloat16 device",
-    "attention forward": "forward 6x4x2048x2048 bfloat16 device",
-    "gated mlp": "both 7x4x2048x2048 bfloat16 device",
-    "gated mlp forward": "forward 7x4x2048x2048 bfloat16 device",
+    "block": "both block 4x2048x2048 bfloat16 device",
+    "block forward": "forward block 4x2048x2048 bfloat16 device",
+    "large block": "both block 2x4096x4096 bfloat16 device",
+    "small block forward": "forward block 1x128x512 bfloat16 calls",
+    "rms norm": "both norm 4x2048x2048 bfloat16 device",
+    "rms norm forward": "forward norm 4x2048x2048 bfloat16 device",
+    "add rms norm": "both add_norm 4x2048x2048 bfloat16 device",
+    "add rms norm forward": "forward add_norm 4x2048x2048 bfloat16 device",
+    "qkv": "both project 4x2048x2048 bfloat16 device",
+    "qkv forward": "forward project 4x2048x2048 bfloat16 device",
+    "rope": "both rotate 4x2048x2048 bfloat16 device",
+    "rope forward": "forward rotate 4x2048x2048 bfloat16 device",
+    "attention": "both attend 4x2048x2048 bfloat16 device",
+    "attention forward": "forward attend 4x2048x2048 bfloat16 device",
+    "gated mlp": "both gated 4x2048x2048 bfloat16 device",
+    "gated mlp forward": "forward gated 4x2048x2048 bfloat16 device",
 }
 CASE = Case(
     name="patterns/transformer-block",

@@ -81,7 +81,7 @@ def sweep(record: dict, path: Path, device: torch.device) -> None:
     kernel = importlib.import_module(f"kernels.{name}")
     case = runner.load(runner.discover()[f"kernels/{name.replace('_', '-')}"])
     for index, point in enumerate(list(plan.points())[len(record["points"]) :], len(record["points"]) + 1):
-        say(f"{name}: {index} {point.direction} {dict(point.shape)} {point.dtype}")
+        say(f"{name}: {index} {runner.label(point)}")
         with machine.turn(device, alone=False):
             question, verdicts = alternatives.checked(case, kernel, point, plan.alternatives(point), device)
         with machine.turn(device, alone=True):
@@ -101,8 +101,8 @@ def summary(record: dict) -> str:
     """A line for each alternative."""
     lines = []
     for row in record["points"]:
-        shape = "x".join(map(str, row["shape"].values()))
-        lines.append(f"{record['kernel']} {row['direction']} {shape} {row['dtype']}")
+        size = runner.size(row.get("part", ""), row["shape"])
+        lines.append(f"{record['kernel']} {row['direction']} {size} {row['dtype']}")
         for tried in row["tried"]:
             seconds = tried["time"]["p50"]
             mark = "*" if tried["in_the_table"] else " "

@@ -11,13 +11,13 @@ def points() -> Iterator[Point]:
     """Steps for the forward, which computes the gradient too; backwards that compute it all; two wrong guesses."""
     for columns in COLUMNS:
         shape = {"rows": max(1056, 2**28 // columns), "columns": columns}
-        yield Point(shape | {"step": 1}, "bfloat16", "forward")
+        yield Point(shape, "bfloat16", "forward", part="step")
         if columns in (1000, 4096, 32000):
             yield Point(shape, "bfloat16", "backward")
     for columns in (4096, 32000):
-        yield Point({"rows": max(1056, 2**26 // columns), "columns": columns, "step": 1}, "float32", "forward")
+        yield Point({"rows": max(1056, 2**26 // columns), "columns": columns}, "float32", "forward", part="step")
     for columns in (1000, 32000):
-        yield Point({"rows": 2**27 // columns, "columns": columns, "losses": 2}, "bfloat16", "backward")
+        yield Point({"rows": 2**27 // columns, "columns": columns}, "bfloat16", "backward", part="two losses")
     yield Point({"rows": 4096, "columns": 32000}, "bfloat16", "forward")  # no gradient
 
 

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 from tests.benchmarks.case import Point
-from tests.benchmarks.kernels.rope import LARGE, shapes
+from tests.benchmarks.kernels.rope import CONTIGUOUS, LARGE, shapes
 
 
 def points() -> Iterator[Point]:
-    for shape in LARGE:
+    for part, shape in (*(("", shape) for shape in LARGE), (CONTIGUOUS, LARGE[0])):
         for direction in ("forward", "backward"):
-            yield Point(shape, "bfloat16", direction)
+            yield Point(shape, "bfloat16", direction, part=part)
     yield Point(shapes((4, 4096, 16, 4, 128))[0], "float32", "forward")
     yield Point(shapes((1, 512, 2, 2, 32768))[0], "bfloat16", "forward")
 

@@ -5,21 +5,21 @@ from collections.abc import Iterator
 from tests.benchmarks.case import Point
 
 SHAPES = (
-    ({"rows": 65536, "columns": 1024}, "bfloat16"),
-    ({"rows": 16384, "columns": 14336}, "bfloat16"),
-    ({"rows": 16384, "columns": 14336}, "float32"),
-    ({"rows": 1024, "columns": 14336}, "bfloat16"),
-    ({"rows": 16384, "columns": 14336, "tanh": 0}, "bfloat16"),
-    ({"rows": 16384, "columns": 14336, "tanh": 1}, "bfloat16"),
-    ({"rows": 65536, "halves": 2, "columns": 1024}, "bfloat16"),
-    ({"rows": 16384, "halves": 2, "columns": 14336}, "bfloat16"),
+    ("", {"rows": 65536, "columns": 1024}, "bfloat16"),
+    ("", {"rows": 16384, "columns": 14336}, "bfloat16"),
+    ("", {"rows": 16384, "columns": 14336}, "float32"),
+    ("", {"rows": 1024, "columns": 14336}, "bfloat16"),
+    ("geglu", {"rows": 16384, "columns": 14336}, "bfloat16"),
+    ("geglu_tanh", {"rows": 16384, "columns": 14336}, "bfloat16"),
+    ("halves", {"rows": 65536, "columns": 1024}, "bfloat16"),
+    ("halves", {"rows": 16384, "columns": 14336}, "bfloat16"),
 )
 
 
 def points() -> Iterator[Point]:
-    for shape, dtype in SHAPES:
+    for part, shape, dtype in SHAPES:
         for direction in ("forward", "backward"):
-            yield Point(shape, dtype, direction)
+            yield Point(shape, dtype, direction, part=part)
 
 
 def alternatives(point: Point) -> list[dict[str, int]]:

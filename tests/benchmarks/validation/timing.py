@@ -24,8 +24,8 @@ def points(device: torch.device) -> Iterator[Point]:
     for shape in (LARGE, FITS_IN_CACHE, SMALL, MANY_SMALL):
         yield Point(shape, "float32", modes=("device",))
     yield Point(MANY_SMALL, "float32", modes=("calls", "graph"), variants=("ours",))
-    for random in (1, 0):
-        yield Point({"size": 8192, "random": random}, "bfloat16", modes=("burst", "sustained"))
+    for numbers in ("random", "zeros"):
+        yield Point({"size": 8192}, "bfloat16", modes=("burst", "sustained"), part=numbers)
 
 
 # of results that may be all zeros
@@ -38,7 +38,9 @@ WRONG = {
 
 def prepare(point: Point, device: torch.device) -> Workload:
     """A chain of negations, or a matrix product; no bytes are stated, since a wrong time is no bandwidth."""
-    return (product if "size" in point.shape else chain)(**point.shape, device=device)
+    if point.part:
+        return product(point.shape["size"], point.part == "random", device)
+    return chain(**point.shape, device=device)
 
 
 def chain(kernels: int, elements: int, device: torch.device) -> Workload:
@@ -75,7 +77,7 @@ def do_bench(call: Call, device: torch.device) -> Timing:
     return Timing.of([milliseconds * 1e-3 for milliseconds in do_bench(call, return_mode="all")])
 
 
-def product(size: int, random: int, device: torch.device) -> Workload:
+def product(size: int, random: bool, device: torch.device) -> Workload:
     """A square matrix product, of random numbers or of zeros: the same kernel, other power."""
     a, b = (random * torch.randn(size, size, device=device).to(torch.bfloat16) for _ in range(2))
     return Workload(
@@ -89,7 +91,9 @@ def product(size: int, random: int, device: torch.device) -> Workload:
     )
 
 
-CHECK_AT = {"forward": [{"kernels": 1, "elements": 4096}, {"size": 256, "random": 1}, {"size": 256, "random": 0}]}
+CHECK_AT = {
+    "forward": [{"kernels": 1, "elements": 4096}, {"part": "random", "size": 256}, {"part": "zeros", "size": 256}]
+}
 LABELS = {
     "do-bench": {"label": "do_bench", "role": "peer-1"},
     "host-clock": {"label": "host clock", "role": "other"},
@@ -103,8 +107,8 @@ POINTS = {  # as pages name them
     "64 small kernels": "forward 64x16384 float32 device",
     "fits in l2": "forward 1x4194304 float32 device",
     "large": "forward 1x134217728 float32 device",
-    "zeros matmul": "forward 8192x0 bfloat16 burst",
-    "random matmul": "forward 8192x1 bfloat16 burst",
+    "zeros matmul": "forward zeros 8192 bfloat16 burst",
+    "random matmul": "forward random 8192 bfloat16 burst",
 }
 CASE = Case(
     name="validation/timing",

@@ -39,7 +39,7 @@ def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of what `validate` says of results, whatever the time."""
     equal = timing.Timing.of([1e-3] * 5), timing.Timing.of([1e-3] * 5)
     for name in ("timed", "timed_backward"):
-        monkeypatch.setattr(f"snippets.validation.assistant_validate.{name}", lambda *_: equal)
+        monkeypatch.setattr(f"snippets.validation.assistant.verdict.{name}", lambda *_: equal)
 
 
 @pytest.fixture(scope="module")

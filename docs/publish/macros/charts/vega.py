@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from docs.publish import palette
+from docs.publish import palette, units
 from docs.publish.macros.charts.marks import Mark, Plot
 
 Spec = dict[str, Any]
@@ -81,7 +81,7 @@ def data(plot: Plot, marks: list[Mark]) -> list[Spec]:
             "high": mark.high / scale,
             "text": plot.label(mark),
             "spread": plot.spread(mark),
-            "where": mark.row.size.replace("x", "×"),
+            "where": units.size(mark.row.size, "×"),
         }
         for index, mark in enumerate(marks)
     ]

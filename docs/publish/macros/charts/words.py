@@ -67,7 +67,7 @@ def what(question: Question, plot: Plot) -> str:
     row, name = plot.newest, plot.measure.label
     over = f" over {palette.label(question.over, case=row.case)}" if question.over else ""
     better = f", {'less' if plot.measure.lower_is_better else 'more'} is better" if question.better else ""
-    shape = f"by {question.x}" if question.kind == "lines" else row.size.replace("x", "×")
+    shape = f"by {question.x}" if question.kind == "lines" else units.size(row.size, "×")
     timed = f", {MODES[row.mode]}" if plot.measure.power else ""
     timed += evidence.kind(mark.published for mark in plot.marks)
     work = question.work or DIRECTIONS[row.direction]

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import torch
 
-from snippets.validation.assistant import find
-from snippets.validation.assistant_capture import Captured
-from snippets.validation.assistant_trace import Trace
+from snippets.validation.assistant.found import find
+from snippets.validation.assistant.graphs import Captured
+from snippets.validation.assistant.trace import Trace
 from tests.snippets.validation.planted import held_out
 from tests.snippets.validation.planted.seen import CASES, evidence, faults, hits, twin, with_fault
 

@@ -1,0 +1,318 @@
+"""Calls of torch as a module's author wrote them, each with the operations that PyTorch makes of it."""
+
+import collections
+import contextlib
+import functools
+import os
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+from torch.utils.weak import WeakIdKeyDictionary
+
+from .lines import Line, is_library, is_ours
+from .names import ASKED, FREE, IN_PLACE, PASSED, name_of
+
+LAYERS = os.path.join("torch", "nn", "modules")
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor as it was at one time. What is written in place becomes another value."""
+
+    id: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    bytes: int
+    device: str
+    origin: str  # "input", "parameter" or "buffer", also of a view or cast of one; "made"; "found" if by no call
+
+    @property
+    def numel(self) -> int:
+        return functools.reduce(lambda a, b: a * b, self.shape, 1)
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation that PyTorch executed, by what it reads and writes. A view runs nothing."""
+
+    name: str
+    read: int
+    written: int
+    flops: int
+    runs: bool
+    dtype: torch.dtype | None = None
+
+
+@dataclass
+class Call:
+    """One call of torch in somebody's code.
+
+    Attributes:
+        name: "softmax" for `F.softmax(x)`, `x.softmax(-1)` and `torch.softmax_(x)` alike.
+        stack: the author's lines that led to it, outermost first.
+        where: for each of these the activation of its function, and the instruction in it; loops show in them.
+        inside: what of PyTorch it ran under: "compile", "checkpoint", or "library" where the author did not call it.
+    """
+
+    index: int
+    name: str
+    stack: tuple[Line, ...]
+    where: tuple[tuple[int, int], ...]
+    inside: frozenset[str]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...] = ()
+    arguments: tuple[Any, ...] = ()
+    named: dict[str, Any] = field(default_factory=dict)
+    forward: list[Op] = field(default_factory=list)
+    backward: list[Op] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    writes: bool = False  # into its first input
+
+    @property
+    def line(self) -> Line:
+        return self.stack[-1] if self.stack else Line("?", 0)
+
+    @property
+    def out(self) -> Value | None:
+        return self.outputs[0] if self.outputs else None
+
+    @property
+    def kernels(self) -> int:
+        return sum(op.runs for op in self.forward)
+
+    @property
+    def moved(self) -> int:
+        return sum(op.read + op.written for op in self.forward if op.runs)
+
+    @property
+    def flops(self) -> int:
+        return sum(op.flops for op in self.forward)
+
+
+class Recorder:
+    """Gives values their numbers, and lines and loops to a stack of frames."""
+
+    def __init__(self, module: nn.Module, inputs: tuple[Tensor, ...]):
+        self.values: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self.count = 0
+        self.frames: list[tuple[FrameType, int]] = []  # held, so that no later frame gets the address of an earlier one
+        self.activations = 0
+        for tensor in module.parameters():
+            self.new(tensor, "parameter")
+        for tensor in module.buffers():
+            self.new(tensor, "buffer")
+        for tensor in inputs:
+            self.new(tensor, "input")
+
+    def new(self, tensor: Tensor, origin: str = "made") -> Value:
+        """A number for a tensor that was just made, or written to."""
+        self.count += 1
+        size = tensor.numel() * tensor.element_size()
+        value = Value(self.count, tuple(tensor.shape), tensor.dtype, size, tensor.device.type, origin)
+        self.values[tensor] = value
+        return value
+
+    def value(self, tensor: Tensor) -> Value:
+        """The number of a tensor; one without comes from where the record does not look, such as NumPy."""
+        return self.values[tensor] if tensor in self.values else self.new(tensor, "found")
+
+    def stack(self) -> tuple[tuple[Line, ...], tuple[tuple[int, int], ...], frozenset[str]]:
+        """The author's lines, outermost first, where in each function they are, and what of torch they run under."""
+        frames, layers, inside = [], [], set()
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code is not run_recorded.__code__:
+            file = frame.f_code.co_filename
+            if not frames and is_library(file) and not is_ours(file):
+                inside.add("library")
+            if not is_library(file):
+                frames.append(frame)
+            elif LAYERS in file and not file.endswith("module.py"):
+                layers.append(frame)
+            elif "_dynamo" in file and "eval_frame" in file and frame.f_code.co_name != "_fn":  # which is `disable`
+                inside.add("compile")
+            elif file.endswith(os.path.join("utils", "checkpoint.py")):
+                inside.add("checkpoint")
+            frame = frame.f_back
+        if frame is None:  # nothing that is recorded: backward, or the loss
+            frames = layers = []
+        frames = frames or layers[:1]  # a module of PyTorch's own layers alone has no other lines
+        frames.reverse()
+        known = {id(held): number for held, number in self.frames}
+        numbered = []
+        for one in frames:
+            if id(one) not in known:
+                self.activations += 1
+            numbered.append((one, known.get(id(one), self.activations)))
+        self.frames = numbered
+        lines = tuple(Line(one.f_code.co_filename, one.f_lineno, one.f_code.co_name) for one in frames)
+        return lines, tuple((number, one.f_lasti) for one, number in numbered), frozenset(inside)
+
+
+# --8<-- [start:calls]
+class Calls(TorchFunctionMode):
+    """Sees each call of torch that the author wrote, and not what these call in turn."""
+
+    def __init__(self, recorder: Recorder):
+        super().__init__()
+        self.recorder, self.calls = recorder, []
+        self.current: Call | None = None
+        self.begins: list[int] = []  # autograd's sequence number at the start of each call
+
+    def __torch_function__(self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        name = name_of(function)
+        if name in ASKED or name.startswith(("len", "lift_fresh")) or self.current is not None:
+            return function(*args, **kwargs)
+        recorder = self.recorder
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        call = Call(
+            len(self.calls),
+            name,
+            *recorder.stack(),
+            inputs=tuple(recorder.value(tensor) for tensor in tensors),
+            arguments=tuple(None if isinstance(arg, Tensor) else plain(arg) for arg in args),
+            named={key: None if isinstance(arg, Tensor) else plain(arg) for key, arg in kwargs.items()},
+        )
+        note_facts(call, args, kwargs)
+        call.name = name = "index" if call.facts.get("by tensor") else name
+        self.begins.append(torch._C._autograd._get_sequence_nr())
+        self.calls.append(call)
+        self.current = call
+        try:
+            result = function(*args, **kwargs)
+        finally:
+            self.current = None
+        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        if name == "setitem" and tensors:
+            made = tensors[:1]
+        spelt = getattr(function, "__name__", "")
+        call.writes = name == "setitem" or spelt in IN_PLACE or (spelt.endswith("_") and not spelt.endswith("__"))
+        origin = call.inputs[0].origin if call.inputs and (name in PASSED or call.writes) else "made"
+        if origin == "input" and made and not same_memory(made[0], tensors[0]):
+            origin = "made"  # a copy: what writes into it leaves the input alone
+        call.outputs = tuple(recorder.new(tensor, origin) for tensor in made)
+        return result
+
+
+# --8<-- [end:calls]
+
+
+def same_memory(one: Tensor, other: Tensor) -> bool:
+    """Whether a tensor is the other, or a view of it."""
+    try:
+        return one.untyped_storage()._cdata == other.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):  # a sparse tensor has no storage
+        return one is other
+
+
+def plain(argument: Any) -> Any:
+    """An argument without the tensors in it, so that none is kept alive."""
+    if isinstance(argument, (list, tuple)):
+        return tuple(plain(one) for one in argument)
+    return "a tensor" if isinstance(argument, Tensor) else argument
+
+
+def note_facts(call: Call, args: tuple, kwargs: dict) -> None:
+    """What only the numbers in a tensor can tell, looked at while they are there."""
+    if call.name == "scaled_dot_product_attention":
+        mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
+        causal = args[5] if len(args) > 5 else kwargs.get("is_causal", False)
+        call.facts = {"mask": None if mask is None else kind_of_mask(mask), "causal": bool(causal)}
+    elif call.name == "multi_head_attention_forward":
+        mask = kwargs.get("attn_mask")
+        call.facts = {"mask": None if mask is None else kind_of_mask(mask), "causal": bool(kwargs.get("is_causal"))}
+    elif call.name in ("getitem", "setitem") and len(args) > 1:
+        index = args[1] if isinstance(args[1], tuple) else (args[1],)
+        call.facts["by mask"] = any(isinstance(one, Tensor) and one.dtype in (torch.bool, torch.uint8) for one in index)
+        call.facts["by list"] = any(isinstance(one, list) or hasattr(one, "__array_interface__") for one in index)
+        picks = any(isinstance(one, Tensor) for one in index) or call.facts["by list"]
+        call.facts["by tensor"] = call.name == "getitem" and picks  # a copy of what was picked, and no view
+        value = args[2] if len(args) > 2 else None
+        call.facts["one value"] = call.name == "setitem" and (not isinstance(value, Tensor) or value.numel() == 1)
+
+
+def kind_of_mask(mask: Tensor) -> str:
+    """What a mask says: "causal", "nothing" (all may see all), or "data"."""
+    with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes():
+        allowed = mask if mask.dtype == torch.bool else mask == 0
+        hidden = mask[~allowed] if mask.dtype != torch.bool else None
+        if hidden is not None and not (hidden <= -1e4).all():  # a bias, not a mask
+            return "data"
+        if allowed.all():
+            return "nothing"
+        rows, columns = allowed.shape[-2:]
+        triangle = torch.ones(rows, columns, dtype=torch.bool, device=mask.device).tril()
+        return "causal" if rows == columns and (allowed == triangle).all() else "data"
+
+
+class Ops(TorchDispatchMode):
+    """Sees each operation that PyTorch executes, and hands it to the call that it belongs to, backward included."""
+
+    def __init__(self, calls: Calls):
+        super().__init__()
+        self.calls = calls
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        op = op_of(function, args, kwargs or {}, result)
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            at = bisect_right(self.calls.begins, node._sequence_nr()) - 1
+            if at >= 0:
+                self.calls.calls[at].backward.append(op)
+        elif self.calls.current:
+            self.calls.current.forward.append(op)
+        return result
+
+
+def op_of(function: Any, args: tuple, kwargs: dict, result: Any) -> Op:
+    """What an operation reads, writes and computes. What is read through an expanded view is counted once."""
+    name = function.overloadpacket.__name__
+    read = sum(map(bytes_of, tensors_of((args, kwargs))))
+    count = flop_registry.get(function.overloadpacket)
+    flops = 0
+    if count is not None:
+        with contextlib.suppress(Exception):  # a formula that does not know these arguments counts nothing
+            flops = int(count(*args, **kwargs, out_val=result))
+    made = list(tensors_of(result))
+    runs = not (function.is_view or name in FREE)
+    return Op(name, read, sum(map(bytes_of, made)), flops, runs, made[0].dtype if made else None)
+
+
+def tensors_of(tree: Any) -> Iterator[Tensor]:
+    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
+
+
+def bytes_of(tensor: Tensor) -> int:
+    """How many different bytes of memory a tensor covers."""
+    size = tensor.element_size()
+    for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        size *= length if stride or not length else 1
+    return size
+
+
+def leaves_of(output: Any) -> list[Any]:
+    """What a module returned, flat: lists, dicts, dataclasses and the outputs of transformers alike."""
+    if hasattr(output, "to_tuple"):
+        output = output.to_tuple()
+    return tree_leaves(output)
+
+
+def stored(value: Any) -> Any:
+    """What an attribute holds, as a list where pytrees do not look inside."""
+    return list(value) if isinstance(value, (set, collections.deque)) else value
+
+
+def run_recorded(run: Callable[[], Any]) -> Any:
+    """Run something; stacks end here."""
+    return run()

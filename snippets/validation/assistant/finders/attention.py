@@ -1,0 +1,193 @@
+"""Attention in whichever spelling: product, softmax, product; its masks and its projections."""
+
+from collections.abc import Iterator
+
+from ..calls import Call, Value
+from ..findings import Finding, in_order, size
+from ..graphs import Captured
+from ..lines import Line
+from ..names import NORMS, PASSED, POINTWISE, REDUCTIONS
+from ..trace import Trace
+
+ATTENTION = "patterns/attention.md"
+SDPA = ("scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention")
+
+
+def of_activations(call: Call) -> bool:
+    """Whether a product multiplies two results, and no weight."""
+    data = [one for one in call.inputs if one.origin not in ("parameter", "buffer")]
+    return (
+        call.name in ("matmul", "bmm", "einsum", "baddbmm", "linear")
+        and len(call.inputs) >= 2
+        and len(data) >= 2
+        and call.inputs[1].origin not in ("parameter", "buffer")
+    )
+
+
+def weight_of(call: Call) -> Value | None:
+    """The matrix of a projection."""
+    weights = [one for one in call.inputs if one.origin == "parameter" and len(one.shape) >= 2]
+    return weights[0] if call.name in ("linear", "matmul", "addmm", "einsum") and weights else None
+
+
+def data_of(call: Call) -> Value:
+    """What a projection is taken of."""
+    return next((one for one in call.inputs if one.origin != "parameter"), call.inputs[0])
+
+
+def explicit_attention(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """Product, softmax, product: the matrix of scores goes through memory several times."""
+    for softmax in trace.eager:
+        if softmax.name == "multi_head_attention_forward":
+            yield from weights_wanted(softmax)
+        if not (softmax.name == "softmax" and softmax.inputs) and not softmax_by_hand(trace, softmax):
+            continue
+        scores = scores_of(trace, softmax)
+        weighted = [user for user in trace.past(softmax.outputs[0], POINTWISE | PASSED) if of_activations(user)]
+        if scores is None or not weighted:
+            continue
+        path = [scores, *trace.between(scores, weighted[0]), weighted[0]]
+        matrix = softmax.outputs[0]
+        yield Finding(
+            "attention",
+            "Attention written out",
+            in_order(path, scores),
+            f"the matrix of scores, {size(matrix.bytes)}, is written and read by "
+            f"{sum(call.kernels for call in path)} kernels",
+            "F.scaled_dot_product_attention(q, k, v): it never stores the matrix",
+            f"{ATTENTION}#never-the-whole-square",
+            saves=sum(call.moved for call in path[1:-1]) + 2 * matrix.bytes,
+            kernels=sum(call.kernels for call in path) - 1,
+        )
+
+
+def weights_wanted(call: Call) -> Iterator[Finding]:
+    """nn.MultiheadAttention gives the weights back unless it is told not to, and has to make them for that."""
+    if any("softmax" in op.name for op in call.forward) and call.named.get("need_weights"):
+        yield Finding(
+            "attention",
+            "Attention that makes its weights, since need_weights is true",
+            (call.line,),
+            f"{sum(op.runs for op in call.forward)} kernels, {size(call.moved)} moved",
+            "call it with need_weights=False",
+            f"{ATTENTION}#one-kernel",
+            saves=call.moved // 2,
+            kernels=3,
+        )
+
+
+# --8<-- [start:scores]
+def scores_of(trace: Trace, softmax: Call) -> Call | None:
+    """The product that a softmax is taken of, past scaling, masks and casts."""
+    numel, todo, seen = softmax.inputs[0].numel, [softmax.inputs[0]], set()
+    while todo:
+        maker = trace.makers.get(todo.pop().id)
+        if maker is None or maker.index in seen:
+            continue
+        seen.add(maker.index)
+        if of_activations(maker):
+            return maker
+        if maker.name in POINTWISE | PASSED:
+            todo += [one for one in maker.inputs if one.numel == numel]
+    return None
+
+
+# --8<-- [end:scores]
+
+
+def softmax_by_hand(trace: Trace, call: Call) -> list[Call]:
+    """The steps before a division of exponentials by their sum; none where a call is no such division."""
+    if call.name != "div" or len(call.inputs) != 2:
+        return []
+    above, below = (trace.made_by(one) for one in call.inputs)
+    if above is None or below is None or above.name != "exp" or below.name != "sum":
+        return []
+    if trace.made_by(below.inputs[0]) is not above:
+        return []
+    before = trace.made_by(above.inputs[0])
+    return [*([before] if before is not None and before.name == "sub" else []), above, below]
+
+
+def causal_masks(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """A mask given as data that says no more than a flag: with the flag, attention skips half of its work."""
+    flagged: dict[Line, list[Call]] = {}
+    for call in trace.eager:
+        if call.name in SDPA and call.facts.get("causal") and not call.facts.get("mask"):
+            flagged.setdefault(call.line, []).append(call)
+        if (
+            call.name in SDPA[:2]
+            and call.facts.get("mask") == "causal"
+            and (call.name == SDPA[0] or not call.facts["causal"])
+        ):
+            masks = [
+                maker for one in call.inputs[3:] if (maker := trace.made_by(one)) is not None and call.name == SDPA[0]
+            ]
+            yield mask_finding(
+                "A causal mask given as data",
+                in_order([call, *masks[:1]], call),
+                [call],
+                "each number of the mask says what is_causal=True says, and attention computes the hidden half, too",
+                "leave the mask out and say is_causal=True",
+            )
+        elif call.name == SDPA[0] and call.facts.get("mask") == "nothing":
+            yield mask_finding(
+                "A mask that hides nothing",
+                (call.line,),
+                [call],
+                "every entry allows",
+                "leave it out where nothing is padded",
+                "note",
+            )
+    for mask in dict.fromkeys(captured.masks):
+        if mask.kind == "causal" and mask.line in flagged:
+            yield mask_finding(
+                "Under torch.compile the flag is_causal is lost",
+                (mask.line,),
+                flagged[mask.line],
+                "eager attention gets is_causal=True and no mask; the captured graph builds the mask as a "
+                "tensor and passes it",
+                "say is_causal=True where attention is called, whatever the library decides while it is traced",
+                page="examples/llama.md#causal",
+            )
+
+
+def mask_finding(
+    title: str,
+    lines: tuple,
+    calls: list[Call],
+    evidence: str,
+    change: str,
+    weight: str = "finding",
+    page: str = f"{ATTENTION}#one-kernel",
+) -> Finding:
+    half = sum(call.flops for call in calls) // 2
+    return Finding("mask", title, lines, evidence, change, page, saves=half // 200, kernels=1, weight=weight)
+
+
+def separate_projections(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """Three projections of one input that meet in an attention."""
+    by_input: dict[int, list[Call]] = {}
+    for call in trace.eager:
+        if weight_of(call) is not None:
+            by_input.setdefault(trace.root(data_of(call)).id, []).append(call)
+    for calls in by_input.values():
+        weights = {trace.root(weight).id for call in calls if (weight := weight_of(call))}
+        to_attention = [call for call in calls if reaches_attention(trace, call)]
+        if len(weights) >= 3 and len(to_attention) >= 2:
+            read = data_of(calls[0]).bytes
+            yield Finding(
+                "projections",
+                "Separate projections of one input",
+                in_order(calls),
+                f"{len(calls)} products read the same {size(read)}",
+                "one product with the weights stacked, then split the result",
+                f"{ATTENTION}#one-projection",
+                saves=(len(calls) - 1) * read,
+                kernels=len(calls) - 1,
+            )
+
+
+def reaches_attention(trace: Trace, call: Call) -> bool:
+    """Whether a projection's result becomes a part of an attention before it meets another weight."""
+    through = POINTWISE | PASSED | NORMS | REDUCTIONS | {"cat", "stack", "rms_norm"}
+    return any(user.name in SDPA or of_activations(user) for user in trace.past(call.outputs[0], through))

@@ -1,0 +1,208 @@
+"""Kernels that wait, are small, or miss the tensor cores."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import torch
+
+from ..calls import Call, Value
+from ..findings import MEMORY, Finding, in_order, size
+from ..graphs import Captured
+from ..names import PASSED, PRODUCTS
+from ..settings import products_in_tf32
+from ..trace import Trace
+from .readiness import MADE_ON_HOST
+
+READS = {
+    "item": "reads a number", "tolist": "reads all numbers", "__bool__": "asks whether a tensor is true",
+    "__int__": "reads a number",
+    "__float__": "reads a number", "__index__": "reads a number", "cpu": "copies to the host",
+    "numpy": "copies to the host",
+    "nonzero": "counts what is not zero", "masked_select": "counts what is selected",
+    "unique": "counts what is different",
+    "unique_consecutive": "counts what is different", "argwhere": "counts what is not zero",
+    "equal": "compares on the host",
+    "allclose": "compares on the host", "__repr__": "prints numbers", "__format__": "prints numbers",
+    "__contains__": "asks the host",
+    "bincount": "reads the largest number",
+}  # fmt: skip
+
+
+def synchronisations(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """Calls at which the host waits for the GPU, since it needs a number or a size from there."""
+    for call in trace.calls:
+        what = READS.get(call.name)
+        if call.name in ("index", "setitem") and call.facts.get("by mask") and not call.facts.get("one value"):
+            what = "selects by a mask, and has to count it"
+        if call.name == "where" and len(call.inputs) == 1:
+            what = "counts what is true"
+        if call.name == "repeat_interleave" and len(call.inputs) == 2 and "output_size" not in call.named:
+            what = "sums up the repeats"
+        if call.name == "to" and "cpu" in [
+            one for one in (*call.arguments[1:], *call.named.values()) if isinstance(one, str)
+        ]:
+            what = "copies to the host"
+        host = bool(call.inputs) and all(
+            maker is not None and maker.name in MADE_ON_HOST
+            for maker in (trace.makers.get(one.id) for one in call.inputs)
+        )
+        if what and not host and "compile" not in call.inside:
+            yield Finding(
+                "sync",
+                "The host waits for the GPU",
+                (call.line,),
+                f"{call.name.strip('_')} {what}: on a GPU the queue runs empty at each call, and no CUDA graph "
+                f"can hold the line",
+                "keep it a tensor on the device, of a size that does not depend on values",
+                "compiler/graph-breaks.md#item",
+                kernels=max(2, trace.kernels // 4),
+            )
+
+
+def upcast_products(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """Products in fp32 or fp64 of numbers that were 16 bits wide, and any product in fp64."""
+    for call in trace.calls:
+        dtypes = {op.dtype for op in call.forward if op.flops}
+        if "compile" in call.inside or not dtypes & {torch.float32, torch.float64}:
+            continue
+        casts = [found for one in call.inputs if (found := widened(trace, one)) is not None]
+        if casts or torch.float64 in dtypes:
+            why = (
+                f"{casts[0].name} widens {str(casts[0].inputs[0].dtype)[6:]} before"
+                if casts
+                else "fp64 has no fast tensor cores"
+            )
+            yield Finding(
+                "precision",
+                "A product in more bits than its inputs have",
+                in_order([call, *casts], call),
+                f"{call.name} computes {call.flops / 1e6:.1f} MFLOP in {str(next(iter(dtypes)))[6:]}; {why}",
+                "multiply in 16 bits (sums are kept in fp32 anyway), and widen the result where that is needed",
+                "validation/roofline.md#two-bounds-and-the-point-where-they-meet",
+                saves=call.moved // 2,
+                kernels=len(casts),
+            )
+
+
+def widened(trace: Trace, value: Value) -> Call | None:
+    """The cast from 16 bits to more that a value came from."""
+    call = trace.makers.get(value.id)
+    while call is not None and call.name in PASSED and call.inputs:
+        if call.inputs[0].dtype in (torch.bfloat16, torch.float16) and call.outputs[0].dtype in (
+            torch.float32,
+            torch.float64,
+        ):
+            return call
+        call = trace.makers.get(call.inputs[0].id)
+    return None
+
+
+def fp32_products(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """A module whose products are fp32 throughout, where TF32 is off."""
+    if products_in_tf32():
+        return
+    products = [
+        call
+        for call in trace.calls
+        if any(op.flops and op.dtype == torch.float32 for op in call.forward) and "compile" not in call.inside
+    ]
+    work = sum(call.flops for call in products)
+    if work >= 1e8:
+        largest = max(products, key=lambda call: call.flops)
+        yield Finding(
+            "precision",
+            "Products in fp32, which tensor cores do not do",
+            in_order(products, largest)[:8],
+            f"{len(products)} products, {work / 1e9:.1f} GFLOP forward, the most on this line",
+            "torch.set_float32_matmul_precision('high') for TF32, or autocast to bfloat16",
+            "validation/roofline.md#two-bounds-and-the-point-where-they-meet",
+            saves=int(work / 60e12 * MEMORY),
+            weight="finding" if work >= 4e9 else "note",
+        )
+
+
+def odd_sizes(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """Weights whose rows are no multiple of 16 bytes: tensor cores read those only in pieces, or not at all."""
+    for call in trace.calls:
+        sizes: list[int] = []
+        weights = [one for one in call.inputs if one.origin == "parameter" and len(one.shape) >= 2]
+        if call.name in PRODUCTS and weights and "compile" not in call.inside:
+            sizes = [length for length in weights[0].shape[:2] if length >= 96]
+        elif call.name == "scaled_dot_product_attention":
+            weights = list(call.inputs[:1])
+            sizes = [length for length in call.inputs[0].shape[-1:] if length > 16]
+        odd = [length for length in sizes if length * weights[0].dtype.itemsize % 16]
+        if odd:
+            width = 16 // weights[0].dtype.itemsize
+            yield Finding(
+                "odd-size",
+                "A size that tensor cores dislike",
+                (call.line,),
+                f"{call.name} with a size of {odd[0]}, which is no multiple of {width}: a row is no multiple of "
+                f"16 bytes",
+                f"pad it to {-(-odd[0] // 64) * 64}",
+                "patterns/attention.md#where-it-loses"
+                if "attention" in call.name
+                else "validation/roofline.md#where-it-loses",
+                saves=call.moved // 4,
+            )
+
+
+SMALL = 2**22  # bytes: fewer take a large GPU less time than the host takes to launch
+
+
+def small_kernels(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """Loops that launch many kernels, each too small to keep the host ahead."""
+    reported: set[tuple[str, int]] = set()
+    for (line, _), groups in trace.loops.items():
+        turns = max(map(len, groups))
+        if any(call.inside - {"library"} for group in groups for call in group):
+            continue
+        calls = [call for group in groups for call in group if len(group) >= 4]
+        kernels = sum(call.kernels for call in calls)
+        if (
+            (line.file, line.number) in reported
+            or not calls
+            or kernels < 8
+            or sum(call.moved for call in calls) / kernels > SMALL
+        ):
+            continue
+        why = loop_of(groups, turns)
+        if why:
+            reported.add((line.file, line.number))
+            lines = tuple(dict.fromkeys((line, *(each.line for each in calls))))
+            yield Finding(
+                "small-kernels",
+                "A loop of kernels too small to keep the host ahead",
+                lines[:8],
+                f"{turns} turns, {kernels} kernels, {size(sum(call.moved for call in calls) / kernels)} each; {why}",
+                "do all turns in one operation (batched products, cuDNN's layers), or replay them in a CUDA graph",
+                "compiler/what-compile-does.md#what-is-slow",
+                kernels=kernels - kernels // turns,
+            )
+
+
+def loop_of(groups: list[list[Call]], turns: int) -> str:
+    """What kind of loop runs these calls; nothing for the layers of a model, each of which has weights of its own."""
+    weighted = [
+        [frozenset(one.id for one in call.inputs if one.origin == "parameter") for call in group]
+        for group in groups
+        if len(group) >= 4
+    ]
+    weighted = [weights for weights in weighted if any(weights)]
+    if any(len(set(weights)) == 1 for weights in weighted) and turns >= 8:
+        return "each turn uses the same weights"
+    if not weighted and turns >= 8:
+        return "no turn has weights of its own"
+    shared = [
+        group
+        for group in groups
+        if len(group) >= 4 and any(call.inputs and call.inputs[0].origin != "parameter" for call in group)
+    ]
+    for group in shared:
+        firsts = [tuple(one.id for one in call.inputs if one.origin != "parameter") for call in group]
+        alone = [any(one.origin == "parameter" for one in call.inputs) for call in group]
+        often = Counter(firsts).most_common(1)[0][1]
+        if all(alone) and often >= 4 and 3 * often >= len(group):
+            return "all turns read the same input"
+    return ""

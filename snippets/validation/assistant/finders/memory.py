@@ -1,0 +1,165 @@
+"""Memory that is copied, made or kept without need."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from ..calls import Call, Value
+from ..findings import Finding, in_order, size
+from ..graphs import Captured
+from ..lines import Line
+from ..names import CASTS, NORMS, PASSED, POINTWISE, PRODUCTS, REDUCTIONS, VIEWS
+from ..trace import Trace
+
+
+def layout_copies(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """Copies that only change how a tensor lies in memory, though what follows takes any layout."""
+    takes_any = PRODUCTS | POINTWISE | REDUCTIONS | NORMS | {"scaled_dot_product_attention", "softmax"}
+    for call in trace.calls:
+        if call.name not in ("contiguous", "clone") or not call.kernels or call.out is None or call.inside:
+            continue
+        users = trace.past(call.out, {"to", "transpose", "T", "mT", "t", "permute"})
+        if users and all(user.name in takes_any and not user.writes for user in users):
+            names = ", ".join(dict.fromkeys(user.name for user in users))
+            yield Finding(
+                "copy",
+                "A copy that only changes the layout",
+                (call.line,),
+                f"{call.name} copies {size(call.out.bytes)}; what follows ({names}) takes any strides",
+                f"leave out {call.name}()",
+                "compiler/fusion.md#layout",
+                saves=call.moved,
+                kernels=1,
+            )
+
+
+def repeats(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """Copies of the same numbers, where broadcasting or a flag would do."""
+    for call in trace.calls:
+        if call.out is None or not call.kernels or not call.inputs or "compile" in call.inside:
+            continue
+        source = call.inputs[0] if call.name in ("repeat", "tile", "repeat_interleave") else narrow(trace, call)
+        if source is None or call.out.numel < 2 * source.numel or source.origin == "parameter":
+            continue
+        users = trace.past(call.out, VIEWS - {"clone", "contiguous"})
+        attention = any(user.name == "scaled_dot_product_attention" for user in users)
+        if users and all(user.name in PRODUCTS | POINTWISE | {"scaled_dot_product_attention"} for user in users):
+            yield Finding(
+                "copy",
+                "The same numbers are copied several times",
+                (call.line,),
+                f"{call.name} makes {size(call.out.bytes)} of {size(source.bytes)}",
+                "give scaled_dot_product_attention enable_gqa=True"
+                if attention
+                else "let broadcasting do it: expand copies nothing",
+                "patterns/attention.md#one-kernel" if attention else "compiler/fusion.md#layout",
+                saves=call.moved,
+                kernels=1,
+            )
+
+
+def narrow(trace: Trace, call: Call) -> Value | None:
+    """What was expanded before a call copies it; None if nothing was, or the call copies nothing."""
+    maker = trace.makers.get(call.inputs[0].id) if call.name in ("reshape", "contiguous", "flatten", "clone") else None
+    while maker is not None and maker.name in VIEWS:
+        if maker.name in ("expand", "broadcast_to"):
+            return maker.inputs[0]
+        maker = trace.makers.get(maker.inputs[0].id)
+    return None
+
+
+def outsized(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """Temporaries that are far larger than what they are made of and what comes of them."""
+    for call in trace.calls:
+        if call.name not in POINTWISE or call.out is None or len(call.inputs) < 2 or "compile" in call.inside:
+            continue
+        largest = max(trace.root(one).numel for one in call.inputs)
+        if call.out.numel < 8 * largest or call.out.bytes < 2**16:
+            continue
+        reduced = [user for user in trace.past(call.out, POINTWISE | CASTS) if user.name in REDUCTIONS]
+        if reduced:
+            path = [call, *trace.between(call, reduced[0]), reduced[0]]
+            yield Finding(
+                "temporary",
+                "A temporary far larger than its inputs, made to be reduced",
+                in_order(path, call),
+                f"{call.name} makes {size(call.out.bytes)} of "
+                f"{size(sum(trace.root(one).bytes for one in call.inputs))}, and {reduced[0].name} sums it up",
+                "write it as a matrix product or torch.cdist; torch.compile fuses the two",
+                "compiler/fusion.md#rows",
+                saves=2 * call.out.bytes,
+                kernels=1,
+            )
+
+
+def one_hot_products(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """A product with a matrix of zeros and ones, where a look-up would do."""
+    for call in trace.calls:
+        if call.name == "one_hot" and call.out is not None:
+            products = [user for user in trace.past(call.out, PASSED) if user.name in PRODUCTS]
+            if products:
+                yield Finding(
+                    "temporary",
+                    "A look-up written as a product",
+                    in_order([call, *products], call),
+                    f"one_hot makes {size(call.out.bytes)}, almost all zeros",
+                    "index the table: F.embedding(index, table)",
+                    "compiler/fusion.md#scatter",
+                    saves=2 * call.out.bytes + products[0].moved,
+                    kernels=2,
+                )
+
+
+def growing(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """A tensor that grows by concatenation in a loop: each turn copies all that is there."""
+    for groups in trace.loops.values():
+        for calls in groups:
+            links = sum(any(value in earlier.outputs for value in later.inputs) for earlier, later in pairwise(calls))
+            if calls[0].name == "cat" and links >= 3:
+                yield Finding(
+                    "growing",
+                    "A tensor grows by concatenation in a loop",
+                    (calls[0].line,),
+                    f"{len(calls)} copies of all that came before, {size(sum(call.moved for call in calls))} in all",
+                    "collect the parts in a list and concatenate once, or write into a tensor of the final size",
+                    "compiler/fusion.md#layout",
+                    saves=sum(call.moved for call in calls[:-1]),
+                    kernels=len(calls) - 1,
+                )
+                return
+
+
+def kept_graphs(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """Results that the module stores with their graph: every activation behind them stays in memory."""
+    for line in trace.held:
+        yield Finding(
+            "kept-graph",
+            "The module stores a result with its graph",
+            (line,),
+            "the tensor still has a grad_fn after the call: all activations that it depends on stay in memory",
+            "store x.detach()",
+            "compiler/graph-breaks.md#hooks",
+            saves=sum(kept.bytes for kept in trace.saved),
+        )
+
+
+def saved_activations(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """The lines whose results take the most memory until backward: worth knowing, no fault."""
+    by_line: dict[Line, list] = {}
+    for kept in trace.saved:
+        by_line.setdefault(kept.line, []).append(kept)
+    total = sum(kept.bytes for kept in trace.saved)
+    for line, kept in sorted(by_line.items(), key=lambda item: -sum(one.bytes for one in item[1]))[:5]:
+        held = sum(one.bytes for one in kept)
+        if 10 * held >= total:
+            largest = kept[0]
+            shape = "×".join(map(str, largest.shape))
+            yield Finding(
+                "saved",
+                "Kept for backward",
+                (line,),
+                f"{size(held)} of {size(total)} in {len(kept)} tensors; the largest is {shape} "
+                f"{str(largest.dtype)[6:]}, by {largest.made_by}",
+                "recompute it in backward: torch.utils.checkpoint around the part that makes it",
+                "compiler/what-compile-does.md#aotautograd-backward-too-in-fewer-kinds-of-operation",
+                weight="note",
+            )

@@ -1,0 +1,133 @@
+"""Norms that are written out, and norms whose result goes into an activation."""
+
+from collections.abc import Iterator
+
+from ..calls import Call, Value
+from ..findings import Finding, in_order, size
+from ..graphs import Captured
+from ..names import PASSED, words
+from ..trace import Trace
+
+SMALL_STEPS = words("add mul div clamp clamp_min maximum sqrt rsqrt pow reciprocal sub")
+
+
+def written_out_norms(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """A mean, a square and a root by which something is divided: RMSNorm, LayerNorm and their kin."""
+    taken: set[int] = set()
+    for call in trace.eager:
+        if call.name not in ("mul", "div") or len(call.inputs) != 2 or call.index in taken:
+            continue
+        for x, scale in (call.inputs, call.inputs[::-1]):
+            statistic = statistic_of(trace, scale)
+            if statistic is None or scale.numel >= x.numel or (call.name == "div" and x is not call.inputs[0]):
+                continue
+            reduced, steps = statistic
+            sources = {trace.root(one).id for one in origins(trace, reduced.inputs[0])}
+            if not sources & {trace.root(one).id for one in origins(trace, x)}:
+                continue
+            path = [*squared(trace, reduced), reduced, *steps, call, *affine(trace, call)]
+            taken |= {each.index for each in path}
+            whole = call.outputs[0].bytes
+            means = any(each.name == "sub" for each in path) or reduced.name in ("var", "std", "var_mean", "std_mean")
+            which, change, page = norm_named(means, reduced)
+            yield Finding(
+                "norm",
+                f"{which} written out",
+                in_order(path),
+                f"{sum(each.kernels for each in path)} kernels move {size(sum(each.moved for each in path))}; "
+                f"one would move {size(2 * whole)}",
+                change,
+                page,
+                saves=max(0, sum(each.moved for each in path) - 2 * whole),
+                kernels=sum(each.kernels for each in path) - 1,
+            )
+            break
+
+
+def norm_named(means: bool, reduced: Call) -> tuple[str, str, str]:
+    """Which norm it is, what does it in one kernel, and the page."""
+    rows = reduced.outputs[0].shape[-1:] == (1,) or reduced.outputs[0].shape == reduced.inputs[0].shape[:-1]
+    if not rows:
+        return "A norm", "F.group_norm or F.batch_norm where one fits; torch.compile else", "compiler/fusion.md#columns"
+    if means:
+        return "LayerNorm", "F.layer_norm, or kernels/layer_norm.py", "kernels/layer-norm.md"
+    return "RMSNorm", "F.rms_norm, or kernels/rms_norm.py", "kernels/rms-norm.md"
+
+
+def statistic_of(trace: Trace, value: Value) -> tuple[Call, list[Call]] | None:
+    """The reduction that a number per row comes from, and the steps after it; at least a root or a norm among them."""
+    steps, rooted = [], False
+    for _ in range(8):
+        call = trace.made_by(value)
+        if call is None or not call.inputs:
+            return None
+        rooted |= call.name in ("sqrt", "rsqrt", "norm", "std", "std_mean") or (
+            call.name == "pow" and any(one in (0.5, -0.5) for one in call.arguments)
+        )
+        if call.name in ("mean", "sum", "var", "std", "norm", "var_mean", "std_mean"):
+            return (call, steps) if rooted else None
+        if call.name not in SMALL_STEPS:
+            return None
+        steps.append(call)
+        value = max(call.inputs, key=lambda one: one.numel)
+    return None
+
+
+def origins(trace: Trace, value: Value) -> list[Value]:
+    """A value, and what it is a square or a difference from a mean of."""
+    found, todo = [], [value]
+    while todo and len(found) < 12:
+        one = todo.pop()
+        found.append(one)
+        call = trace.made_by(one)
+        if call is not None and call.name in ("pow", "square", "mul", "sub", "abs", "var", "std", "add"):
+            todo += [each for each in call.inputs if each.numel == one.numel]
+    return found
+
+
+def squared(trace: Trace, reduced: Call) -> list[Call]:
+    """The square before a mean, and the difference from another mean before that."""
+    call, found = trace.made_by(reduced.inputs[0]), []
+    for _ in range(3):
+        if call is None or call.name not in ("pow", "square", "mul", "sub", "abs"):
+            break
+        found.append(call)
+        if call.name == "sub":
+            found += [
+                maker for one in call.inputs[1:] if (maker := trace.made_by(one)) is not None and maker.name == "mean"
+            ]
+        call = trace.made_by(call.inputs[0])
+    return found
+
+
+def affine(trace: Trace, call: Call) -> list[Call]:
+    """The weight and the bias after a norm."""
+    found = []
+    for _ in range(2):
+        users = [user for user in trace.past(call.outputs[0], PASSED) if user.name in ("mul", "add")]
+        if len(users) != 1 or not any(one.origin == "parameter" for one in users[0].inputs):
+            break
+        call = users[0]
+        found.append(call)
+    return found
+
+
+def norm_and_activation(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """A norm whose result goes into an activation and nowhere else."""
+    for call in trace.eager:
+        if call.name not in ("layer_norm", "rms_norm", "group_norm") or call.out is None:
+            continue
+        users = trace.past(call.out, PASSED)
+        if len(users) == 1 and users[0].name in ("gelu", "silu", "relu"):
+            known = call.name == "layer_norm" and users[0].name == "gelu"
+            yield Finding(
+                "norm-activation",
+                f"{call.name} and {users[0].name} in two kernels",
+                in_order([call, users[0]]),
+                f"{size(call.out.bytes)} are written and read between them",
+                "kernels/layer_norm_gelu.py" if known else "torch.compile makes one kernel of them",
+                "kernels/layer-norm-gelu.md",
+                saves=2 * call.out.bytes,
+                kernels=1,
+                weight="note" if call.name == "group_norm" else "finding",
+            )

@@ -1,0 +1,146 @@
+"""What keeps torch.compile and CUDA graphs from a module."""
+
+import re
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from ..calls import Call
+from ..findings import Finding, in_order
+from ..graphs import Captured
+from ..lines import Line
+from ..names import words
+from ..trace import Trace
+
+BREAKS = "compiler/graph-breaks.md"
+CAUSES = {
+    r"Data-dependent branching|generic_jump": ("branch", "torch.where, or torch.cond where one side is expensive"),
+    r"Tensor\.item|scalar_outputs|_local_scalar": ("item", "keep the number a tensor"),
+    r"print|[Ll]ogg": ("logging", "print outside, or name the function in config.reorderable_logging_functions"),
+    r"[Nn]um[Pp]y": ("numpy", "write it in torch"),
+    r"context manager": ("context", "put the with statement around the compiled call"),
+    r"generator|iternext": ("generator", "pass what the generator yields"),
+    r"autograd\.Function": ("autograd", "mend the body of the function as if it stood alone"),
+    r"requires_grad_|setattr|mutat": ("mutation", "change the state before the first call"),
+    r"tolist|dynamic shape|nonzero|data.dependent": ("item", "let no shape depend on values: use torch.where"),
+    r"skipped|builtin|disable|C function": ("library", "call it outside, or wrap it with torch.library.custom_op"),
+}  # fmt: skip
+
+
+def graph_breaks(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """Every line at which Dynamo ends a graph, or gives a function up."""
+    for one in captured.breaks:
+        anchor, change = next(
+            (found for pattern, found in CAUSES.items() if re.search(pattern, one.reason, re.IGNORECASE)),
+            ("library", "move the line out of the module"),
+        )
+        what = "ends the graph"
+        if one.skipped:
+            what = "makes the whole function run uncompiled, since it stands in a loop, a with or a try"
+        rnn = "RNN" in one.reason or "allow_rnn" in one.reason
+        yield Finding(
+            "graph-break",
+            f"A graph break: the line {what}",
+            (one.line,),
+            f"Dynamo: {one.reason}",
+            change,
+            f"{BREAKS}#{anchor}",
+            kernels=trace.kernels // 2,
+            weight="note" if rnn else "finding",
+        )
+
+
+def recompilations(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """What makes another graph at the same sizes, or at each new one."""
+    for line in dict.fromkeys(one.line for one in captured.recompiled):
+        reasons = [one.reason for one in captured.recompiled if one.line == line]
+        causes = [cause for one in captured.recompiled if one.line == line for cause in one.causes]
+        change = "make what changes a tensor, or keep it out of forward"
+        changes = re.search(r"size|== -?[\d.]+", reasons[0]) and not re.search(r"%|Mod|^len\(", reasons[0])
+        settles = len(reasons) == 1 and not changes  # as what is made at the first call, once
+        settles |= all("//" in reason for reason in reasons)  # a loop over chunks: a graph serves a range of sizes
+        named = not settles and not line.text.startswith(("def ", "@", "async "))
+        if any("size" in reason for reason in reasons):
+            change = "do not compare, loop over or store the size: let it stay a symbol"
+        yield Finding(
+            "recompilation",
+            "A recompilation: what is compiled serves one value only",
+            tuple(dict.fromkeys((*causes, line))),
+            f"{len(reasons)} more graph{'s' * (len(reasons) > 1)} over {captured.sizes} sizes of the inputs; "
+            f"failed: {reasons[0]}",
+            change,
+            "compiler/recompilation.md#what-the-log-says-and-what-ends-it",
+            kernels=trace.kernels // 2,
+            weight="finding" if named else "note",
+        )
+
+
+SHAPED = words(
+    "tril triu view reshape unsqueeze expand repeat bool float long int mul add sub div neg pow exp eq ge gt lt "
+    "le bitwise_not outer setitem fill copy masked_fill cumsum log where zero"
+)
+MADE_ON_HOST = words("tensor as_tensor from_numpy new_tensor")
+FACTORIES = words("arange zeros ones full randn rand eye linspace randperm tril_indices triu_indices")
+
+
+def made_on_host(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """Tensors that are made in the host's memory at each call, and copied: no CUDA graph can hold that."""
+    for call in trace.calls:
+        if "compile" in call.inside or call.out is None:
+            continue
+        moved = [
+            user
+            for user in trace.past(call.out, SHAPED - {"to"})
+            if user.name in ("to", "cuda", "type_as") and moves(user)
+        ]
+        constant = call.name in MADE_ON_HOST and not call.inputs and call.out.shape != ()
+        made = call.name in FACTORIES and "device" not in call.named and call.out.device == "cpu"
+        brought = bool(call.inputs) and call.inputs[0].origin == "found" and call.inputs[0].device == "cpu"
+        if call.facts.get("by list"):
+            yield host_finding([call], "the list of places is made a tensor on the host")
+        elif brought and moves(call) and call.name in ("to", "cuda", "type_as"):
+            yield host_finding([call], f"{call.name} copies a tensor that is no buffer, so it stays on the host")
+        elif constant:  # its numbers come from Python, whichever device= they are for
+            yield host_finding([call, *moved], f"{call.name} makes it on the host")
+        elif made and moved:
+            made_there = f", or make it where it is used, with {device_named(in_order(moved))}"
+            yield host_finding([call, *moved], f"{call.name} makes it on the host", made_there)
+
+
+def host_finding(calls: list[Call], what: str, otherwise: str = "") -> Finding:
+    return Finding(
+        "cuda-graph",
+        "A tensor is made in the host's memory at each call",
+        in_order(calls, calls[0]),
+        f"{what}, and the copy to a GPU waits; a CUDA graph would replay the first one",
+        f"make it once, as a buffer of the module{otherwise}",
+        "compiler/what-compile-does.md#where-it-loses",
+        kernels=2,
+    )
+
+
+def device_named(lines: Iterable[Line]) -> str:
+    """The argument that makes a tensor on the right device, which the lines that move the tensor may name."""
+    found = re.search(r"\.to\((?:device=)?([A-Za-z_][\w.]*\.device)\b", " ".join(line.text for line in lines))
+    return f"device={found[1]}" if found else "the device= of a tensor that is there already"
+
+
+def moves(call: Call) -> bool:
+    """Whether a `to` names a device."""
+    given = [*call.arguments[1:], *call.named.values()]
+    return call.name in ("cuda", "type_as") or any(isinstance(one, (torch.device, str, type(None))) for one in given)
+
+
+def written_inputs(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """Inputs that forward overwrites."""
+    for call in trace.calls:
+        if call.writes and call.inputs and call.inputs[0].origin == "input":
+            yield Finding(
+                "cuda-graph",
+                "The module writes into its input",
+                (call.line,),
+                f"{call.name} changes the caller's tensor; torch.compile then makes no CUDA graph "
+                f"(mode='reduce-overhead')",
+                "write into a new tensor",
+                "compiler/what-compile-does.md#where-it-loses",
+            )

@@ -1,0 +1,102 @@
+"""What a finding is, how those of the same kind at the same line become one, and how it is said."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from .calls import Call
+from .lines import Line
+from .names import words
+
+GROUPS = {  # by name: the title, and the kinds of findings that are in the group
+    "readiness": ("Compilation readiness", words("graph-break recompilation cuda-graph")),
+    "fusion": (
+        "Fusion opportunities",
+        words(
+            "attention projections norm norm-activation gated-mlp rotary softmax-dropout cross-entropy written-out "
+            "chain"
+        ),
+    ),
+    "memory": ("Memory bottlenecks", words("copy temporary growing kept-graph saved")),
+    "kernels": (
+        "Kernel efficiency",
+        words("mask sync precision odd-size small-kernels host-bound far-from-ceiling"),
+    ),
+}
+LAUNCH = 5e-6  # seconds of host time an eager operation: this and the next only order findings, and are never shown
+MEMORY = 4e12  # bytes a second
+
+
+# --8<-- [start:finding]
+@dataclass(frozen=True)
+class Finding:
+    """One thing to change: what it is, where, how it is known, and the page that explains it.
+
+    Attributes:
+        kind: in one word or two, such as "graph-break".
+        lines: all that take part, the one to look at first in front.
+        saves: bytes that would not be moved in one forward, as far as they can be counted.
+        kernels: launches that would not be made in one forward.
+        weight: "finding", or "note" for what is worth knowing and no fault.
+    """
+
+    kind: str
+    title: str
+    lines: tuple[Line, ...]
+    evidence: str
+    change: str
+    page: str
+    saves: int = 0
+    kernels: int = 0
+    times: int = 1
+    weight: str = "finding"
+
+    @property
+    def group(self) -> str:
+        return next(name for name, (_, kinds) in GROUPS.items() if self.kind in kinds)
+
+    @property
+    def line(self) -> Line:
+        return self.lines[0]
+
+    @property
+    def gain(self) -> float:
+        """Seconds, roughly, on a large GPU: only the order of findings comes from it."""
+        return self.saves / MEMORY + self.kernels * LAUNCH
+
+
+def merged(findings: Iterable[Finding]) -> list[Finding]:
+    """The same finding in every layer of a model is one, found so many times; the largest gain first."""
+    found: dict[tuple, Finding] = {}
+    for one in findings:
+        key = one.kind, one.line.file, one.line.number, one.weight
+        if key in found:
+            old = found[key]
+            both = tuple(dict.fromkeys((*old.lines, *one.lines)))
+            found[key] = replace(
+                old,
+                lines=both,
+                saves=old.saves + one.saves,
+                kernels=old.kernels + one.kernels,
+                times=old.times + one.times,
+            )
+        else:
+            found[key] = one
+    return sorted(found.values(), key=lambda one: (one.weight != "finding", -one.gain))
+
+
+# --8<-- [end:finding]
+
+
+def in_order(calls: Iterable[Call], first: Call | None = None) -> tuple[Line, ...]:
+    """The lines of some calls, each once, as they ran."""
+    lines = [call.line for call in sorted(calls, key=lambda call: call.index)]
+    return tuple(dict.fromkeys([*([first.line] if first else []), *lines]))
+
+
+def size(count: float) -> str:
+    """Bytes, as people say them."""
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "bytes" or count >= 99.5 else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError

@@ -1,0 +1,55 @@
+"""All that is wrong with a module, by functions that each find one kind of fault in the records of one step."""
+
+from .finders.attention import causal_masks, explicit_attention, separate_projections
+from .finders.fusion import chains, dropout_after_softmax, gated, large_vocabulary, rotary, written_out
+from .finders.kernels import fp32_products, odd_sizes, small_kernels, synchronisations, upcast_products
+from .finders.memory import growing, kept_graphs, layout_copies, one_hot_products, outsized, repeats, saved_activations
+from .finders.norms import norm_and_activation, written_out_norms
+from .finders.readiness import graph_breaks, made_on_host, recompilations, written_inputs
+from .findings import Finding, merged
+from .graphs import Captured
+from .trace import Trace
+
+FINDERS = (
+    graph_breaks, recompilations, made_on_host, written_inputs,
+    layout_copies, repeats, outsized, one_hot_products, growing, kept_graphs, saved_activations,
+    synchronisations, upcast_products, fp32_products, odd_sizes, small_kernels,
+    explicit_attention, causal_masks, separate_projections,
+    gated, written_out_norms, norm_and_activation, dropout_after_softmax, large_vocabulary, rotary, written_out, chains,
+)  # fmt: skip
+
+
+# --8<-- [start:find]
+def find(trace: Trace, captured: Captured) -> list[Finding]:
+    """Every finding, the largest gain first, then the notes."""
+    found = [finding for finder in FINDERS for finding in finder(trace, captured)]
+    return merged(without_explained(found))
+
+
+# --8<-- [end:find]
+
+
+def without_explained(findings: list[Finding]) -> list[Finding]:
+    """A chain, a copy or a temporary is not told again where a larger pattern already holds its lines."""
+    larger = {
+        line
+        for one in findings
+        if one.kind not in ("chain", "copy", "temporary", "saved", "written-out", "precision")
+        and one.weight == "finding"
+        for line in one.lines
+    }
+    gated_lines = {line for one in findings if one.kind == "gated-mlp" for line in one.lines}
+    attention_lines = {line for one in findings if one.kind == "attention" for line in one.lines}
+    rewritten_lines = {line for one in findings if one.kind == "written-out" for line in one.lines}
+
+    def explained(one: Finding) -> bool:
+        if one.kind == "chain" and set(one.lines) <= rewritten_lines:
+            return True
+        if one.kind == "written-out":
+            return bool(set(one.lines) & (gated_lines | attention_lines))
+        own = [line for line in one.lines if line not in larger]
+        return (
+            one.kind in ("chain", "temporary") and 2 * len(own) < len(one.lines) + 1 and bool(set(one.lines) & larger)
+        )
+
+    return [one for one in findings if not explained(one)]

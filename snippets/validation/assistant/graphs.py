@@ -1,0 +1,257 @@
+"""What torch.compile would make of a module: its graphs, what breaks and repeats them, and what capture changes.
+
+Nothing is compiled: Dynamo captures, and the graphs run as they are. What the caller compiled before stays compiled."""
+
+import contextlib
+import logging
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._dynamo import convert_frame, eval_frame
+
+from .calls import kind_of_mask, tensors_of
+from .lines import Line, is_library, lines_that_store
+from .settings import nothing_changed, quiet, seeded
+from .subject import Subject, fresh_inputs, one_line, original
+
+BREAKS = "torch._dynamo.symbolic_convert.__graph_breaks"
+RECOMPILES = "torch._dynamo.guards.__recompiles"
+SKIPPED = "Skipping the function and falling back to eager"
+
+
+@dataclass(frozen=True)
+class Break:
+    """A place where Dynamo gives up: one graph ends before it. Where `skipped`, the whole function runs uncompiled."""
+
+    line: Line
+    reason: str
+    skipped: bool
+
+
+@dataclass(frozen=True)
+class Recompiled:
+    """A graph that was thrown away, or made once more, and the condition that had failed."""
+
+    line: Line
+    reason: str
+    causes: tuple[Line, ...] = ()  # what wrote the attribute that the condition reads
+    by_size: bool = False  # one of the graphs that were there would have served, but for a size
+
+
+@dataclass(frozen=True)
+class Mask:
+    """The mask of an attention in a captured graph: "causal", "nothing" or "data"."""
+
+    line: Line
+    kind: str
+
+
+@dataclass
+class Captured:
+    """What Dynamo made of a module."""
+
+    graphs: list[int] = field(default_factory=list)  # operations in each, at the first call
+    breaks: list[Break] = field(default_factory=list)
+    recompiled: list[Recompiled] = field(default_factory=list)
+    masks: list[Mask] = field(default_factory=list)
+    sizes: int = 1  # how many sizes of the inputs were tried
+    repeats: bool = False  # a call with the same sizes makes another graph
+    error: str = ""
+
+
+# --8<-- [start:capture]
+def capture(subject: Subject, changed: list[Subject] = [], again: list[Subject] = []) -> Captured:  # noqa: B006
+    """Capture a module for its inputs, call it twice more with the same, then with inputs of other sizes.
+
+    Args:
+        changed: calls in which a size changes for the first time: one more graph is due, which then serves all.
+        again: calls in which it changes once more: no graph is due.
+    """
+    turns = [subject, *changed, *again]
+    captured, twin, first = Captured(sizes=len(turns)), subject.fresh(), 0
+    with nothing_changed(), quiet(), logged(BREAKS) as breaks, logged(RECOMPILES) as recompiled, cleaned():
+
+        def keep(graph: fx.GraphModule, example_inputs: list[Tensor]) -> Callable:
+            captured.graphs.append(sum(node.op.startswith("call") for node in graph.graph.nodes))
+            return watched(graph, captured.masks)
+
+        compiled = torch.compile(twin.module, backend=keep)
+        try:
+            for turn in (subject, subject, *turns):
+                seeded()
+                if len(captured.recompiled) >= 3:
+                    break
+                recompiled.clear()
+                inputs, named = fresh_inputs(turn.inputs, turn.named)
+                compiled(*inputs, **named)
+                if first:  # before, what is logged are graphs of functions that share their code
+                    captured.recompiled += unexpected(recompiled_of(recompiled), turn in changed)
+                    captured.repeats |= turn is subject and bool(captured.recompiled)
+                first = first or len(captured.graphs)
+        except Exception as error:  # noqa: BLE001  # Dynamo and backends raise many kinds
+            captured.error = f"{type(error).__name__}: {one_line(error)}"
+        captured.breaks = breaks_of(breaks)
+        captured.recompiled = [caused(specialised(one, turns), subject.module) for one in captured.recompiled[:4]]
+    captured.graphs = captured.graphs[:first] if first else captured.graphs
+    return captured
+
+
+# --8<-- [end:capture]
+
+
+@contextlib.contextmanager
+def cleaned() -> Iterator[None]:
+    """Allow many graphs for a function, warn of nothing, and forget them afterwards, but not those of the caller."""
+    trackers = convert_frame.input_codes, convert_frame.output_codes
+    loggers = [logging.getLogger(name) for name in {"torch", *torch._logging._internal.log_registry.get_log_qnames()}]
+    handlers = [logger.handlers for logger in loggers]
+    for logger in loggers:  # a handler of any kind turns the structured trace on, which costs as much as capture itself
+        logger.handlers = [] if logger.name == "torch.__trace" else [logging.NullHandler()]
+    before = {id(reference()) for tracker in trackers for reference in tracker.seen}
+    patched = {"recompile_limit": 64, "accumulated_recompile_limit": 512, "suppress_errors": False}
+    try:
+        with torch._dynamo.config.patch(**patched):
+            yield
+    finally:
+        for logger, own in zip(loggers, handlers, strict=True):
+            logger.handlers = own
+        for tracker in trackers:
+            for reference in list(tracker.seen):
+                if (code := reference()) is not None and id(code) not in before:
+                    eval_frame.reset_code(code)
+
+
+@contextlib.contextmanager
+def logged(name: str) -> Iterator[list[str]]:
+    """What Dynamo would print to one of its logs under TORCH_LOGS, while it prints nothing."""
+    logger, entries = logging.getLogger(name), []
+    handler = logging.Handler()
+    handler.emit = lambda record: entries.append(record.getMessage())  # type: ignore[method-assign]
+    artifacts = torch._logging._internal.log_state.artifact_names
+    added = {name.rpartition("__")[2]} - artifacts
+    before = logger.level, logger.propagate, logger.handlers
+    logger.level, logger.propagate, logger.handlers = logging.DEBUG, False, [handler]
+    logger.manager._clear_cache()  # type: ignore[attr-defined]  # loggers remember which levels are on
+    artifacts |= added
+    try:
+        yield entries
+    finally:
+        artifacts -= added
+        logger.level, logger.propagate, logger.handlers = before
+        logger.manager._clear_cache()  # type: ignore[attr-defined]
+
+
+BREAK = re.compile(r"in user code at (.+):(\d+)\nGraph Break Reason: (.*)", re.DOTALL)
+FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:, in (?:torch_dynamo_resume_in_)?(\S+?)(?:_at_\d+)?$)?', re.MULTILINE)
+AROUND = ("Encountered graph break when attempting", "Failed to handle graph break gracefully", "*** While")
+
+
+def breaks_of(entries: list[str]) -> list[Break]:
+    """The breaks in Dynamo's log, each once: the callers of a function that breaks are logged as well."""
+    found: dict[Line, Break] = {}
+    for entry in entries:
+        match = BREAK.search(entry)
+        if match is None:
+            continue
+        file, number, text = match.groups()
+        line = author_line(entry.partition("User code traceback:")[2]) or Line(file, int(number))
+        duplicate = "user stack suppressed" in entry.split("\n", 1)[0]
+        if not (duplicate and found) and line not in found:
+            found[line] = Break(line, cause(text), SKIPPED in entry)
+    return list(found.values())
+
+
+def author_line(traceback: str) -> Line | None:
+    """The innermost line of a traceback that is not PyTorch's."""
+    frames = [Line(file, int(number), function or "") for file, number, function in FRAME.findall(traceback)]
+    frames = [frame for frame in frames if not is_library(frame.file)]
+    return frames[-1] if frames else None
+
+
+def cause(text: str) -> str:
+    """The line that names the cause: the one to search for."""
+    lines = [line.strip() for line in text.splitlines()]
+    return next((line for line in lines if line and not line.startswith(AROUND)), "")
+
+
+def recompiled_of(entries: list[str]) -> list[Recompiled]:
+    """The recompilations in Dynamo's log, by the condition of the newest graph that failed."""
+    found = []
+    for entry in entries:
+        head, _, failures = entry.partition("guard failure(s):")
+        file, number = re.search(r" in (\S.*):(\d+)$", head.splitlines()[0]).groups()  # type: ignore[union-attr]
+        first = re.split(r"\n\s*- \d+/\d+: ", failures)[1] if re.search(r"- \d+/\d+: ", failures) else failures
+        line = author_line(first) or named_line(first, file) or Line(file, int(number))
+        reason = re.split(r"\s+#|\n|\s+\(HINT", first.strip())[0].strip()
+        found.append(Recompiled(line, reason, by_size=bool(re.search(r"tensor .* (size|stride) mismatch", failures))))
+    return found
+
+
+def named_line(reason: str, file: str) -> Line | None:
+    """The line that a guard's comment names; of a long path it has the end only."""
+    match = re.search(r"# (\S+):(\d+) in (\w+)", reason)
+    return Line(file, int(match[2]), match[3]) if match and file.endswith(match[1]) else None
+
+
+def specialised(recompiled: Recompiled, turns: list[Subject]) -> Recompiled:
+    """For a size that stays constant: the line that made it so, which Dynamo tells once the size is marked dynamic."""
+    match = re.search(r"size mismatch at index (\d+)\. expected (\d+)", recompiled.reason)
+    if match is None:
+        return recompiled
+    dim, size = map(int, match.groups())
+    for turn in turns:
+        twin = turn.fresh()
+        tensors = [
+            tensor
+            for tensor in tensors_of((twin.inputs, twin.named))
+            if tensor.dim() > dim and tensor.shape[dim] == size
+        ]
+        for tensor in tensors:
+            torch._dynamo.mark_dynamic(tensor, dim)
+        try:
+            if tensors:
+                torch.compile(twin.module, backend="eager")(*twin.inputs, **twin.named)
+        except Exception as error:  # noqa: BLE001  # a ConstraintViolationError, from wherever it comes
+            if (line := author_line(str(error).rpartition("User stack:")[2])) is not None:
+                return replace(recompiled, line=line, reason=f"makes a constant of size {size} at index {dim}")
+    return recompiled
+
+
+def caused(recompiled: Recompiled, module: nn.Module) -> Recompiled:
+    """For an attribute that has another value: the lines that write to it."""
+    match = re.search(r"\.(\w+) == |\.(\w+)\) == \d+$", recompiled.reason)
+    name = (match[1] or match[2]) if match else ""
+    parts = [part for part in original(module).modules() if name and name in vars(part)]
+    lines = (line for part in parts for line in lines_that_store(part, name))
+    return replace(recompiled, causes=tuple(dict.fromkeys(lines)))
+
+
+def unexpected(recompiled: list[Recompiled], changed: bool) -> list[Recompiled]:
+    """Those that dynamic shapes do not explain: at a size that changes for the first time, one graph more is due."""
+    return [one for one in recompiled if not (changed and one.by_size)]
+
+
+def watched(graph: fx.GraphModule, masks: list[Mask]) -> Callable:
+    """The graph, and while it runs a look at the masks that capture made."""
+    if not any(map(is_attention, graph.graph.nodes)):
+        return graph.forward
+
+    class Watch(fx.Interpreter):
+        def run_node(self, node: fx.Node) -> Any:
+            if is_attention(node):
+                args, kwargs = self.fetch_args_kwargs_from_env(node)
+                mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
+                line = author_line(node.meta.get("stack_trace") or "")
+                if mask is not None and line is not None:
+                    masks.append(Mask(line, kind_of_mask(mask)))
+            return super().run_node(node)
+
+    return lambda *inputs: Watch(graph).run(*inputs)
+
+
+def is_attention(node: fx.Node) -> bool:
+    return node.op == "call_function" and getattr(node.target, "__name__", "") == "scaled_dot_product_attention"

@@ -1,0 +1,295 @@
+"""Somebody's module with the inputs of one call: run on copies only, or refused with one clear line."""
+
+import contextlib
+import copy
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from .calls import leaves_of, stored, tensors_of
+from .lines import Line, is_library
+from .settings import nothing_changed, quiet
+
+
+class Refused(ValueError):
+    """What was asked for cannot be done; the message says what was expected and what came."""
+
+
+@dataclass(frozen=True, eq=False)  # tensors do not compare to one truth
+class Subject:
+    """A module and the inputs of one call of it."""
+
+    module: nn.Module
+    inputs: tuple
+    named: dict[str, Any]
+
+    @property
+    def device(self) -> torch.device:
+        tensors = (*self.module.parameters(), *self.module.buffers(), *tensors_of((self.inputs, self.named)))
+        return tensors[0].device if tensors else torch.device("cpu")
+
+    @property
+    def name(self) -> str:
+        return type(original(self.module)).__name__
+
+    def __call__(self) -> Any:
+        """Runs the module as it is."""
+        return self.module(*self.inputs, **self.named)
+
+    @property
+    def differentiated(self) -> list[Tensor]:
+        """The parameters and inputs that want a gradient."""
+        every = (*self.module.parameters(), *tensors_of((self.inputs, self.named)))
+        return [one for one in every if one.requires_grad]
+
+    def fresh(self) -> "Subject":
+        """A copy to run once: the caller's module, its buffers, its attributes and the inputs stay as they are."""
+        return Subject(copied(self.module), *fresh_inputs(self.inputs, self.named))
+
+
+def original(module: nn.Module) -> nn.Module:
+    """The module that `torch.compile` wrapped, or the module itself."""
+    return getattr(module, "_orig_mod", module)
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """A deep copy, without the gradients.
+
+    Raises:
+        Refused: the module does not let itself be copied.
+    """
+    kept = [value for part in original(module).modules() for value in vars(part).values()]
+    results = [one for one in tensors_of([stored(value) for value in kept]) if one.grad_fn is not None]
+    try:
+        with torch.no_grad():  # results of earlier calls, which a module may hold, do not copy themselves
+            twin = copy.deepcopy(original(module), {id(one): one.detach().clone() for one in results})
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001  # attributes of any kind raise anything
+        raise Refused(
+            f"{type(module).__name__} cannot be copied, and the tool runs copies only: {one_line(error)}"
+        ) from None
+    for parameter in twin.parameters():
+        parameter.grad = None
+    return twin
+
+
+def fresh_inputs(inputs: tuple, named: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    """Copies of the tensors; everything else as it is."""
+
+    def fresh(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+
+    return tree_map(fresh, (tuple(inputs), dict(named)))
+
+
+def check(subject: Subject) -> Any:
+    """Run the module twice on copies, and return what it gave.
+
+    Raises:
+        Refused: an input is on another device, the module raises or runs out of memory, or two runs with the same
+            seed and the same inputs differ.
+    """
+    if not isinstance(subject.module, nn.Module):
+        raise Refused(f"expected a torch.nn.Module, got {type(subject.module).__name__}")
+    check_kind(subject)
+    check_devices(subject)
+    first, second = (outputs(subject) for _ in range(2))
+    if len(first) != len(second) or not all(map(alike, first, second)):
+        raise Refused(
+            f"{subject.name} is not deterministic: two runs with the same seed and inputs differ, "
+            "so nothing that is tried could be checked. Does it read a clock, memory that was never written, or "
+            "a generator of its own?"
+        )
+    return first
+
+
+def check_kind(subject: Subject) -> None:
+    """Raise a Refused for a module in which there is nothing to run line by line."""
+    if isinstance(original(subject.module), torch.jit.ScriptModule):
+        raise Refused(f"{subject.name} is TorchScript, which has no lines of Python: give the module it was made from")
+    if any(nn.parameter.is_lazy(one) for one in subject.module.parameters()):
+        raise Refused(f"{subject.name} has parameters without a shape yet: call it once before")
+    if subject.device.type == "meta":
+        raise Refused(f"{subject.name} is on meta, where nothing is computed: put it and its inputs on a CPU or a GPU")
+
+
+def check_devices(subject: Subject) -> None:
+    """Raise a Refused if the tensors are not all on one device (tensors of one number may be on the CPU)."""
+    home = subject.device
+    places = {f"input {number}": tensor for number, tensor in enumerate(tensors_of((subject.inputs, subject.named)))}
+    places |= dict(subject.module.named_parameters())
+    for name, tensor in places.items():
+        if tensor.device != home and tensor.dim():
+            raise Refused(f"{name} is on {tensor.device}, and the module is on {home}: put both on one device")
+
+
+def outputs(subject: Subject) -> list[Tensor]:
+    """The tensors that one call gives, from copies and a fixed seed."""
+    with nothing_changed(), quiet(), refusing(subject.name), torch.no_grad():
+        return list(tensors_of(leaves_of(subject.fresh()())))
+
+
+@contextlib.contextmanager
+def refusing(name: str) -> Iterator[None]:
+    """One clear message where somebody's module raises or memory ends."""
+    try:
+        yield
+    except Refused:
+        raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # a module may raise anything
+        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):  # the second: a CPU
+            raise Refused(f"out of memory while {name} ran: take smaller inputs. {one_line(error)}") from None
+        raise Refused(f"{name} raises {type(error).__name__}{where(error)}: {one_line(error)}") from None
+
+
+def alike(one: Tensor, other: Tensor) -> bool:
+    """Whether two results are the same but for rounding: sums on a GPU may come in any order."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if not (one.is_floating_point() or one.is_complex()):
+        return bool((one == other).all())
+    scale = one.abs().nan_to_num(0, 0, 0).max().item() if one.numel() else 0.0
+    return torch.allclose(one, other, rtol=1e-2, atol=1e-3 * scale + 1e-12, equal_nan=True)
+
+
+def where(error: BaseException) -> str:
+    """The author's line that raised: " at model.py:12"."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_library(frame.filename)]
+    return f" at {Line(frames[-1].filename, frames[-1].lineno or 0)}" if frames else ""
+
+
+def one_line(error: object) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0][:300] if text else "no message"
+
+
+def loss_of(output: Any) -> Tensor | None:
+    """One number to differentiate: the output's `loss` where there is one, else the mean of every floating result."""
+    loss = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+    if isinstance(loss, Tensor):
+        return loss.sum()
+    floats = [leaf for leaf in tensors_of(leaves_of(output)) if leaf.requires_grad and leaf.is_floating_point()]
+    return (
+        sum((leaf.float().mean() for leaf in floats), start=torch.zeros((), device=floats[0].device))
+        if floats
+        else None
+    )
+
+
+def differentiate(twin: Subject, loss: Tensor | None) -> None:
+    """Backward from a loss, where it has a gradient and something wants one."""
+    wanted = twin.differentiated
+    if loss is not None and loss.requires_grad and wanted:
+        torch.autograd.grad(loss, wanted, allow_unused=True)
+
+
+def other_sizes(subject: Subject) -> tuple[list[Subject], list[Subject]]:
+    """The same call with other batches and other lengths, as far as the module takes them: changed, and changed again.
+
+    A dimension that several inputs share is changed in all of them; the numbers are those of the inputs, repeated.
+    """
+    tensors = [tensor for tensor in tensors_of((subject.inputs, subject.named)) if tensor.dim()]
+    changed: list[Subject] = []
+    again: list[Subject] = []
+    both: list[Subject | None] = [subject, subject]
+    for dim in (0, 1):
+        sizes = [tensor.shape[dim] for tensor in tensors if is_size(tensor, dim)]
+        size = max(set(sizes), key=sizes.count, default=0)
+        if not size:
+            continue
+        # Fewer where there are some to spare: what fitted into memory still fits, and positions do not run out.
+        once, twice = (size - 1, size - 2) if dim or size >= 4 else (size + 1, size + 2)
+        for number, (variants, other) in enumerate(((changed, once), (again, twice))):
+            if other >= 2 and (variant := resized(subject, dim, size, other)) is not None:
+                variants.append(variant)
+                both[number] = (start := both[number]) and resized(start, dim, size, other)
+    if len(changed) == len(again) == 2 and both[0] and both[1]:
+        return [both[0]], [both[1]]  # at once, which takes one graph less
+    return changed, again
+
+
+def is_size(tensor: Tensor, dim: int) -> bool:
+    """Whether a dimension counts examples or positions: the first does, and the second of ids or rows of features."""
+    return tensor.dim() > 0 if dim == 0 else tensor.dim() == 3 or (tensor.dim() == 2 and not tensor.is_floating_point())
+
+
+def resized(subject: Subject, dim: int, size: int, other: int) -> Subject | None:
+    """The call with `other` instead of `size` along a dimension; None if the module does not take it."""
+
+    def resize(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or not is_size(leaf, dim) or leaf.shape[dim] != size:
+            return leaf
+        index = torch.arange(other, device=leaf.device) % size
+        return leaf.detach().index_select(dim, index).requires_grad_(leaf.requires_grad)
+
+    variant = Subject(subject.module, *tree_map(resize, (subject.inputs, subject.named)))
+    try:
+        outputs(variant)
+    except Refused:
+        return None
+    return variant
+
+
+def load(spec: str) -> Subject:
+    """What `package.module:factory` or `path/file.py:factory` gives: a module, and the inputs of a call.
+
+    Raises:
+        Refused: there is no such module or factory, it raises, or gives something else.
+    """
+    place, _, name = spec.partition(":")
+    if not name:
+        raise Refused(f"expected package.module:factory, got {spec!r}")
+    module = imported(place)
+    factory = getattr(module, name, None)
+    if not callable(factory):
+        known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise Refused(f"{place} has no factory {name!r}; it has {', '.join(sorted(known)) or 'none at all'}")
+    with refusing(spec):
+        made = factory()
+    return subject_of(made, spec)
+
+
+def imported(place: str) -> Any:
+    """A module by its name, or by the path of its file."""
+    try:
+        if not place.endswith(".py"):
+            if os.getcwd() not in sys.path:
+                sys.path.insert(0, os.getcwd())
+            return importlib.import_module(place)
+        if not Path(place).exists():
+            raise Refused(f"there is no file {place}")
+        spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules.setdefault(spec.name, module)
+        spec.loader.exec_module(module)
+        return module
+    except Refused:
+        raise
+    except Exception as error:  # noqa: BLE001  # an import runs anything
+        raise Refused(f"{place} cannot be imported: {type(error).__name__}: {one_line(error)}") from None
+
+
+def subject_of(made: Any, spec: str) -> Subject:
+    """From what a factory gave: `module, input, …`, `module, (input, …)` or `module, {name: input}`."""
+    if isinstance(made, nn.Module):
+        return Subject(made, (), {})
+    if not isinstance(made, (tuple, list)) or not made or not isinstance(made[0], nn.Module):
+        raise Refused(f"{spec}: expected a module and its inputs, as in `return model, x`, got {type(made).__name__}")
+    module, *inputs = made
+    if len(inputs) == 1 and isinstance(inputs[0], (tuple, list)):
+        inputs = list(inputs[0])
+    named = inputs.pop() if inputs and isinstance(inputs[-1], dict) else {}
+    return Subject(module, tuple(inputs), named)

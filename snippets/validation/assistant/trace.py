@@ -1,0 +1,226 @@
+"""The record of one forward and backward of a module, and ways through its graph of calls and tensors."""
+
+import functools
+import weakref
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .calls import Call, Calls, Ops, Recorder, Value, bytes_of, run_recorded, stored, tensors_of
+from .lines import Line, lines_that_store
+from .names import PASSED
+from .settings import nothing_changed, quiet
+from .subject import Subject, differentiate, loss_of, refusing
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A tensor that was kept or alive: where it was made, and by what."""
+
+    line: Line
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    bytes: int
+    made_by: str
+
+
+class Memory(TorchDispatchMode):
+    """Counts the bytes that are alive after each operation, and remembers what autograd keeps."""
+
+    def __init__(self, recorder: Recorder, known: set[int]):
+        super().__init__()
+        self.recorder, self.known = recorder, known
+        self.alive: dict[int, Kept] = {}
+        self.now = self.peak = 0
+        self.saved: dict[int, Kept] = {}
+        self.watched: list[weakref.finalize] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        for tensor in tensors_of(result):
+            self.made(tensor, function.overloadpacket.__name__)
+        self.peak = max(self.peak, self.now)
+        return result
+
+    def made(self, tensor: Tensor, name: str) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self.alive or key in self.known:
+            return
+        lines = self.recorder.stack()[0]
+        self.recorder.frames = []
+        line = lines[-1] if lines else Line("backward", 0)
+        self.alive[key] = Kept(line, tuple(tensor.shape), tensor.dtype, storage.nbytes(), name)
+        self.now += storage.nbytes()
+        self.watched.append(weakref.finalize(storage, self.freed, key))
+
+    def freed(self, key: int) -> None:
+        kept = self.alive.pop(key, None)
+        self.now -= kept.bytes if kept else 0
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        """Called with each tensor that autograd saves for backward."""
+        key = tensor.untyped_storage()._cdata
+        if key not in self.known and key in self.alive:
+            self.saved.setdefault(key, self.alive[key])
+        return tensor
+
+    def end(self) -> None:
+        for watched in self.watched:
+            watched.detach()
+
+
+def record_memory(twin: Subject) -> Memory:
+    """One step, without anything that keeps frames, and so their tensors, alive."""
+    given = tuple(tensors_of((twin.inputs, twin.named)))
+    recorder = Recorder(twin.module, given)
+    tensors = (*twin.module.parameters(), *twin.module.buffers(), *given)
+    memory = Memory(recorder, {tensor.untyped_storage()._cdata for tensor in tensors})
+    with torch.autograd.graph.saved_tensors_hooks(memory.keep, lambda tensor: tensor), memory:
+        output = run_recorded(twin)
+        loss = loss_of(output)
+        del output
+        differentiate(twin, loss)
+        del loss
+    memory.end()
+    return memory
+
+
+def stored_graphs(module: nn.Module) -> list[Line]:
+    """The lines of `forward` that store a tensor with its graph in the module, where it stays after the call."""
+    lines = []
+    for part in module.modules():
+        for name, value in vars(part).items():
+            if name.startswith("_") or not any(one.grad_fn is not None for one in tensors_of(stored(value))):
+                continue
+            lines += lines_that_store(part, name)
+    return lines
+
+
+@dataclass
+class Trace:
+    """All that was seen of one module."""
+
+    calls: list[Call]
+    saved: list[Kept]  # largest first
+    peak: int  # bytes made by the call and alive at once
+    parameters: int  # bytes
+    held: list[Line]  # where the module stores a result that holds on to its graph
+
+    @functools.cached_property
+    def makers(self) -> dict[int, Call]:
+        """By the number of a value: the call that made it."""
+        return {value.id: call for call in self.calls for value in call.outputs}
+
+    @functools.cached_property
+    def users(self) -> dict[int, list[Call]]:
+        """By the number of a value: the calls that took it."""
+        users: dict[int, list[Call]] = defaultdict(list)
+        for call in self.calls:
+            for number in dict.fromkeys(value.id for value in call.inputs):
+                users[number].append(call)
+        return users
+
+    @functools.cached_property
+    def kernels(self) -> int:
+        return sum(call.kernels for call in self.calls)
+
+    @functools.cached_property
+    def loops(self) -> dict[tuple[Line, int], list[list[Call]]]:
+        """By a line of a function's activation: the calls under it that were made eight times or more, in groups."""
+        groups: dict[tuple, list[Call]] = defaultdict(list)
+        for call in self.calls:
+            for depth, line in enumerate(call.stack):
+                inner = tuple(
+                    (each.file, each.function, at)
+                    for each, (_, at) in zip(call.stack[depth:], call.where[depth:], strict=True)
+                )
+                groups[line, call.where[depth][0], inner, call.name].append(call)
+        loops: dict[tuple[Line, int], list[list[Call]]] = defaultdict(list)
+        for (line, activation, _, _), calls in groups.items():
+            loops[line, activation].append(calls)
+        return loops
+
+    # ---- ways through the graph of calls ----------------------------------------------------------------------------
+
+    @functools.cached_property
+    def eager(self) -> list[Call]:
+        """The calls that nobody has compiled yet."""
+        return [call for call in self.calls if "compile" not in call.inside]
+
+    def root(self, value: Value) -> Value:
+        """What a value is a view or a cast of."""
+        call = self.makers.get(value.id)
+        while call is not None and call.name in PASSED - {"cat"} and call.inputs:
+            value = call.inputs[0]
+            call = self.makers.get(value.id)
+        return value
+
+    def made_by(self, value: Value) -> Call | None:
+        """The call that computed a value, through views and casts."""
+        return self.makers.get(self.root(value).id)
+
+    def past(self, value: Value, through: Iterable[str], limit: int = 200) -> list[Call]:
+        """The calls that use a value in the end, where some kinds of calls only pass it on."""
+        through, found, seen, todo = frozenset(through), [], set(), [value]
+        while todo and len(seen) < limit:
+            for user in self.users[todo.pop().id]:
+                if user.index in seen:
+                    continue
+                seen.add(user.index)
+                if user.name in through:
+                    todo += user.outputs
+                else:
+                    found.append(user)
+        return sorted(found, key=lambda call: call.index)
+
+    def between(self, first: Call, last: Call) -> list[Call]:
+        """The calls on a way from one call to another."""
+        after, todo = set(), list(first.outputs)
+        while todo:
+            for user in self.users[todo.pop().id]:
+                if user.index not in after and user.index <= last.index:
+                    after.add(user.index)
+                    todo += user.outputs
+        before, waiting = set(), [last]
+        while waiting:
+            for value in waiting.pop().inputs:
+                maker = self.makers.get(value.id)
+                if maker is not None and maker.index not in before and maker.index > first.index:
+                    before.add(maker.index)
+                    waiting.append(maker)
+        return [call for call in self.calls if call.index in after & before]
+
+
+def traced(subject: Subject) -> Trace:
+    """The record of one step, of a copy."""
+    with nothing_changed(), quiet(), refusing(subject.name):
+        return record(subject.fresh())
+
+
+def record(twin: Subject) -> Trace:
+    """Run a module forward and, where its loss has a gradient, backward, twice: once for calls, once for memory."""
+    calls = Calls(recorder := Recorder(twin.module, tuple(tensors_of((twin.inputs, twin.named)))))
+    ops = Ops(calls)
+    with calls, ops:
+        output = run_recorded(twin)
+    loss = loss_of(output)
+    del output
+    with ops:
+        differentiate(twin, loss)
+    recorder.frames = []
+    del loss
+    held = stored_graphs(twin.module)
+    memory = record_memory(twin)
+    return Trace(
+        [call for call in calls.calls if call.stack],
+        sorted(memory.saved.values(), key=lambda kept: -kept.bytes),
+        memory.peak,
+        sum(map(bytes_of, twin.module.parameters())),
+        held,
+    )

@@ -1,0 +1,197 @@
+"""Each change is tried on a copy, checked, timed beside the original, or refused."""
+
+import gc
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import clock
+from .calls import tensors_of
+from .candidates import Candidate, candidates
+from .findings import Finding
+from .float64 import Checked, References, check_against, drops, results_of, still
+from .graphs import Captured, cleaned
+from .settings import nothing_changed, quiet, seeded
+from .subject import Subject, copied, fresh_inputs, one_line, resized
+from .verdict import Progress, Ratio, peak, step
+
+
+# --8<-- [start:trial]
+@dataclass(frozen=True)
+class Trial:
+    """What came of a change: its gain, or why it is not suggested."""
+
+    name: str
+    code: str
+    page: str
+    ratio: Ratio | None = None
+    cold: float = 0.0  # seconds of the first step
+    memory: float | None = None  # share of the original's peak
+    error: float = 0.0  # the largest, in units of the bound
+    errors: tuple[float, float] | None = None  # of a trade: the worst before and after, see `Checked.relative`
+    answers: tuple[str, ...] = ()
+    refused: str = ""
+
+    @property
+    def suggested(self) -> bool:
+        """Right by the bound, and faster."""
+        return not self.refused and self.errors is None
+
+    @property
+    def trade(self) -> bool:
+        """Faster, and less precise: not for the tool to decide."""
+        return not self.refused and self.errors is not None
+
+
+# --8<-- [end:trial]
+
+
+# --8<-- [start:try]
+def try_all(
+    subject: Subject, findings: list[Finding], captured: Captured, progress: Progress, patience: float = 300.0
+) -> list[Trial]:
+    """Try each candidate; those that are right and faster come first, the fastest in front.
+
+    No trial begins after so many seconds of patience. One that has begun is not cut off: a compiler cannot be.
+    """
+    trials, began, wanted = [], time.perf_counter(), list(candidates(subject, findings))
+    progress(f"computing the step in float64, to hold {len(wanted)} changes against it")
+    checked_on, references, problem = reference_for(subject)
+    for candidate in wanted:
+        late = time.perf_counter() - began > patience
+        why = problem or (f"not tried: {patience:.0f} s were spent before" if late else "")
+        if candidate.compiles and captured.repeats:
+            why = "not tried: it would be compiled anew at each call, see the recompilations"
+        if references is None or why:
+            trials.append(outcome_of(candidate, refused=why))
+            continue
+        progress(f"trying {candidate.name}")
+        trials.append(tried(subject, candidate, checked_on, references))
+    return sorted(trials, key=lambda trial: (not trial.suggested, not trial.trade, -middle(trial)))
+
+
+def middle(trial: Trial) -> float:
+    return trial.ratio.middle if trial.ratio else 0.0
+
+
+def reference_for(subject: Subject) -> tuple[Subject, References | None, str]:
+    """What changes are held against: of these inputs, or of one row of them where float64 does not fit."""
+    problem = ""
+    for smaller in (subject, one_row(subject)):
+        try:
+            if smaller is not None:
+                return smaller, References.of(smaller), ""
+        except torch.OutOfMemoryError:
+            problem = "not tried: the step does not fit into memory in float64, so nothing could be checked"
+        except Exception as error:  # noqa: BLE001  # some operations have no float64
+            return subject, None, f"not tried, since the step cannot run in float64: {one_line(error)}"
+    return subject, None, problem
+
+
+def one_row(subject: Subject) -> Subject | None:
+    """The call with the first row of the batch only, if the module takes it."""
+    batches = [tensor.shape[0] for tensor in tensors_of((subject.inputs, subject.named)) if tensor.dim()]
+    return resized(subject, 0, max(set(batches), key=batches.count), 1) if all(batches) and batches else None
+
+
+def outcome_of(candidate: Candidate, **what: Any) -> Trial:
+    return Trial(candidate.name, candidate.code, candidate.page, answers=candidate.answers, **what)
+
+
+def tried(subject: Subject, candidate: Candidate, checked_on: Subject, references: References) -> Trial:
+    """Make one change to a copy, check it, time it beside the original."""
+
+    def outcome(**what: Any) -> Trial:
+        return outcome_of(candidate, **what)
+
+    try:
+        with cleaned(), torch._inductor.config.patch(fallback_random=True):
+            seconds: list[float] = []
+            changed = candidate.change(still(copied(subject.module)))
+            checks = check_against(references, lambda: changed_results(changed, checked_on, candidate, seconds))
+            if problem := wrong(checks, candidate.rounding):
+                return outcome(refused=f"the check fails: {problem}")
+            if drops(subject.module) or checked_on is not subject:  # else what was checked is what is timed
+                changed = candidate.change(copied(subject.module))
+            ratio, memory = timed_trial(subject, changed, candidate)
+    except torch.OutOfMemoryError:
+        return outcome(refused="out of memory")
+    except Exception as error:  # noqa: BLE001  # compilers and kernels raise anything; that is an answer here
+        return outcome(refused=f"{type(error).__name__}: {one_line(error)}")
+    finally:
+        if subject.device.type == "cuda":  # compiled code and its graphs lie in cycles
+            gc.collect()
+            torch.cuda.empty_cache()
+    refused = "" if ratio.word == "faster" else f"no faster: {ratio}"
+    return outcome(
+        ratio=ratio,
+        cold=seconds[0],
+        memory=memory,
+        error=max((check.share for check in checks), default=0.0),
+        errors=worst(checks) if candidate.rounding else None,
+        refused=refused,
+    )
+
+
+def changed_results(
+    changed: nn.Module, subject: Subject, candidate: Candidate, seconds: list[float]
+) -> dict[str, Tensor]:
+    """Outputs and gradients of the changed module, in the dtypes of the original, and what the first step took."""
+    results: dict[str, Tensor] = {}
+    for _ in range(candidate.runs):
+        results.clear()  # a CUDA graph writes over what it gave before
+        if candidate.runs > 1:
+            torch.compiler.cudagraph_mark_step_begin()
+        seeded()
+        inputs, began = fresh_inputs(subject.inputs, subject.named), time.perf_counter()
+        with candidate.during():
+            results = results_of(changed, *inputs)
+        clock.synchronize(subject.device)
+        seconds.append(time.perf_counter() - began)
+    return {name: result.float() for name, result in results.items()} if candidate.rounding else results
+
+
+def wrong(checks: list[Checked], rounding: float) -> str:
+    """Why a change is refused; empty if it is not.
+
+    Coarser numbers miss the bound of finer ones. What is refused there is nonsense: an error beyond the root of the
+    rounding, with which nothing of the result would be left to trust.
+    """
+    if not rounding:
+        return next((check.problem for check in checks if not check.holds), "")
+    far = max(checks, key=lambda check: check.relative[1], default=None)
+    if far is None or far.relative[1] <= rounding**0.5:
+        return ""
+    return f"{far.name} is {far.relative[1]:.1e} from float64 by RMS, expected at most {rounding**0.5:.1e}"
+
+
+def worst(checks: list[Checked]) -> tuple[float, float]:
+    """The largest relative error before and after."""
+    before, after = zip(*(check.relative for check in checks), strict=True)
+    return max(before), max(after)
+
+
+def timed_trial(subject: Subject, module: nn.Module, candidate: Candidate) -> tuple[Ratio, float | None]:
+    """How much faster a step is, and with what share of the memory."""
+    with nothing_changed(), quiet():
+        before, after = subject.fresh(), Subject(module, *fresh_inputs(subject.inputs, subject.named))
+
+        def changed() -> None:
+            with candidate.during():
+                step(after)
+
+        measured = clock.measure(
+            {"before": lambda: step(before), "after": changed}, subject.device, rounds=15, patience=10.0
+        )
+        memory = None
+        if subject.device.type == "cuda":
+            with candidate.during():
+                weighed, base = peak(after), peak(before)
+            memory = weighed / base if weighed is not None and base else None
+    return Ratio.of(measured["before"], measured["after"]), memory
+
+
+# --8<-- [end:try]

@@ -1,0 +1,65 @@
+"""Patterns: each is told once, in any spelling."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from snippets.validation.assistant.found import find
+from tests.snippets.validation.planted import fusion
+from tests.snippets.validation.planted.seen import evidence, faults
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+
+def test_softmax_with_dropout_outside_of_attention():
+    class Gate(nn.Module):
+        def forward(self, x):
+            return F.dropout(x.softmax(-1), 0.1)
+
+    assert [one.kind for one in faults(find(*evidence(lambda: (Gate(), torch.randn(8, 64)))))] == ["softmax-dropout"]
+
+
+class Turned(nn.Module):
+    """A rotary embedding that writes its two halves into a new tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("cos", torch.rand(16, 32))
+        self.register_buffer("sin", torch.rand(16, 32))
+
+    def forward(self, x):
+        turned = torch.empty_like(x)
+        turned[..., 0::2] = x[..., 0::2] * self.cos - x[..., 1::2] * self.sin
+        turned[..., 1::2] = x[..., 0::2] * self.sin + x[..., 1::2] * self.cos
+        return turned
+
+
+class Mish(nn.Module):
+    def forward(self, x):
+        return x * torch.tanh(F.softplus(x))
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(6))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+
+def test_sums_with_products_between_them_are_no_chain():
+    assert not faults(find(*evidence(lambda: (Residual(), fusion.sequence()))))
+
+
+@pytest.mark.parametrize(
+    ("module", "kind", "title"),
+    [(Turned(), "rotary", "Rotary embedding written out"), (Mish(), "written-out", "Mish written out")],
+    ids=lambda one: one if isinstance(one, str) else type(one).__name__,
+)
+def test_other_spellings(module, kind, title):
+    (found,) = faults(find(*evidence(lambda: (module, fusion.sequence()))))
+    assert (found.kind, found.title) == (kind, title)

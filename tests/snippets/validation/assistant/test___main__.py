@@ -1,0 +1,99 @@
+"""The assistant as a whole: its folder alone, its command line, and models that nobody here wrote."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from snippets.validation.assistant import analyze
+from snippets.validation.assistant.__main__ import main
+from snippets.validation.assistant.found import find
+from snippets.validation.assistant.graphs import capture
+from snippets.validation.assistant.report import as_html, as_json, as_text
+from snippets.validation.assistant.trace import traced
+from tests.benchmarks.source import ROOT
+from tests.snippets.validation.planted import real
+from tests.snippets.validation.planted.seen import faults, made
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+
+MODEL = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = self.fc(x)
+        return y * y.sum().item()
+
+def make():
+    torch.manual_seed(0)
+    return Model(), torch.ones(4, 8)
+"""
+
+
+def test_the_folder_stands_alone_and_its_command_works(tmp_path):
+    shutil.copytree(ROOT / "snippets" / "validation" / "assistant", tmp_path / "assistant")
+    (tmp_path / "model.py").write_text(MODEL)
+    command = [sys.executable, "-m", "assistant", "model.py:make", "--json", "r.json", "--html", "r.html"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "model.py:12" in done.stdout and "Tensor.item()" in done.stdout and "capturing its graphs" in done.stderr
+    assert json.loads((tmp_path / "r.json").read_text())["schema"] == 1
+    assert "<!doctype html>" in (tmp_path / "r.html").read_text()
+
+
+def test_the_command_line_ends_with_one_line_where_it_cannot_go_on(capsys):
+    assert main(["snippets.validation.assistant:nothing"]) == 2
+    message = capsys.readouterr().err
+    assert (
+        message.startswith("assistant: snippets.validation.assistant has no factory 'nothing'")
+        and message.count("\n") == 1
+    )
+
+
+def kinds_of(name):
+    subject = made(real.MODELS[name])
+    report = analyze(subject.module, *subject.inputs, named=subject.named, measure=False)
+    assert as_text(report) and as_html(report) and as_json(report)
+    assert not report.facts.error
+    return {one.kind for one in faults(report.findings)} - {"host-bound"}  # as every tiny model is on a GPU
+
+
+def test_a_resnet_has_nothing_to_find():
+    assert kinds_of("ResNet") == set()
+
+
+REAL = {
+    "Llama": {"norm", "rotary", "gated-mlp", "projections"},
+    "BERT": {"projections"},
+    "ViT": {"projections"},
+    "Whisper": {"projections", "copy", "graph-break"},
+    "Mixtral": {"norm", "rotary", "projections"},
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_models_run_to_the_end(name):
+    pytest.importorskip("transformers")
+    assert REAL[name] <= kinds_of(name)
+
+
+def test_the_flag_that_llama_loses_under_compile_is_found():
+    """Transformers 5.17 says is_causal in eager and builds the mask as a tensor while it is traced (issue 48925)."""
+    transformers = pytest.importorskip("transformers")
+    if transformers.__version__ != "5.17.0":
+        pytest.skip("the version that shows it is 5.17.0")
+    subject = made(real.MODELS["Llama"])
+    found = [one for one in find(traced(subject), capture(subject)) if one.kind == "mask"]
+    assert [(one.title, Path(one.line.file).name) for one in found] == [
+        ("Under torch.compile the flag is_causal is lost", "sdpa_attention.py")
+    ]

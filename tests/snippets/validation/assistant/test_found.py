@@ -1,0 +1,124 @@
+"""What is found: planted faults are found at their lines, and clean twins are left alone."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from snippets.validation import assistant
+from snippets.validation.assistant import found
+from snippets.validation.assistant.finders import attention, readiness
+from snippets.validation.assistant.found import find
+from snippets.validation.assistant.report import address
+from tests.benchmarks.captures import sections
+from tests.benchmarks.source import ROOT
+from tests.snippets.validation.planted import held_out
+from tests.snippets.validation.planted.seen import AREAS, CASES, hits, with_fault
+
+READ = ("tests/forked.py",)  # scripts run in it, and nothing imports it: named here, it counts for tests/remembered.py
+
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+
+def rows(section: str) -> list[list[str]]:
+    """(module, fault, alarms on its twin) of each line of a section of counted.py."""
+    lines = section.rstrip("\n").splitlines()[1:]
+    return [[line[:24].strip(), line[24:64].strip(), line[64:]] for line in lines]
+
+
+def test_planted_faults_are_found_at_their_lines_and_clean_twins_are_left_alone(script):
+    """Of those held out nothing is demanded: the page shows how many there are."""
+    done = script("tests.snippets.validation.planted.counted")
+    assert done.returncode == 0, done.stderr
+    printed = sections(done.stdout)
+    planted, held = rows(printed["planted"]), rows(printed["held out"])
+    assert [name for name, *_ in planted] == list(CASES) and [name for name, *_ in held] == list(held_out.CASES)
+    missed = [name for name, where, _ in planted if where == "missed"]
+    alarmed = [name for name, _, alarms in planted if alarms != "nothing"]
+    assert len(planted) >= 30
+    assert len(missed) <= 0.05 * len(planted), missed
+    assert len(alarmed) <= len(planted) / 20, alarmed
+    for label, which in (("known", planted), ("held out", held)):
+        (line,) = (line for line in printed["counted"].splitlines() if line.startswith(label))
+        found, alarms = (sum(one[place] != none for one in which) for place, none in ((1, "missed"), (2, "nothing")))
+        assert line.split()[-6:] == [str(found), "of", str(len(which)), str(alarms), "of", str(len(which))]
+
+
+def test_every_fault_marks_one_line():
+    for area in (*AREAS, held_out):
+        text = Path(area.__file__).read_text(encoding="utf-8")
+        kinds = re.findall(r"# fault: (.*)$", text, re.MULTILINE)
+        assert len(kinds) >= len(area.CASES) - 1  # a fault may stand in two cases
+        assert all(re.search(rf'"{kind}",', source_of_findings()) for kind in kinds)
+
+
+def source_of_findings() -> str:
+    folder = Path(assistant.__file__).parent
+    return "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*.py"))
+
+
+FOUND_BY = {
+    "nan guard": "graph_breaks",
+    "counts steps": "recompilations",
+    "positions on host": "made_on_host",
+    "writes input": "written_inputs",
+    "attention": "explicit_attention",
+    "three projections": "separate_projections",
+    "rms norm": "written_out_norms",
+    "norm and gelu": "norm_and_activation",
+    "gated mlp": "gated",
+    "cross-entropy": "large_vocabulary",
+    "rotary, halves": "rotary",
+    "pointwise chain": "chains",
+    "softmax": "written_out",
+    "contiguous heads": "layout_copies",
+    "grouped queries": "repeats",
+    "pairwise differences": "outsized",
+    "one-hot": "one_hot_products",
+    "growing path": "growing",
+    "history": "kept_graphs",
+    "mask as data": "causal_masks",
+    "fp32 head": "upcast_products",
+    "odd vocabulary": "odd_sizes",
+    "step by step": "small_kernels",
+    "drops padding": "synchronisations",
+}
+
+
+@pytest.mark.parametrize("name", FOUND_BY)
+def test_without_its_function_a_fault_is_missed(name, monkeypatch):
+    """What finds a fault is the function that says so, and no accident."""
+    faulty = with_fault(name)
+    assert hits(find(*faulty))
+    left = tuple(each for each in found.FINDERS if each.__name__ != FOUND_BY[name])
+    monkeypatch.setattr(found, "FINDERS", left)
+    assert not hits(find(*faulty))
+
+
+def test_every_function_that_finds_has_a_case():
+    every = {each.__name__ for each in found.FINDERS}
+    assert every - set(FOUND_BY.values()) == {"saved_activations", "fp32_products", "dropout_after_softmax"}
+
+
+def test_every_page_and_anchor_that_a_finding_or_a_candidate_links_exists():
+    text = source_of_findings()
+    pages = set(re.findall(r'"((?:compiler|patterns|kernels|validation|examples)/[\w-]+\.md(?:#[\w-]+)?)"', text))
+    pages |= {f"{readiness.BREAKS}#{anchor}" for anchor, _ in readiness.CAUSES.values()}
+    pages |= {f"{attention.ATTENTION}#{anchor}" for anchor in re.findall(r"\{ATTENTION\}#([\w-]+)", text)}
+    assert len(pages) > 20
+    for page in pages:
+        path, _, anchor = page.partition("#")
+        text = (ROOT / "docs/pages" / path).read_text(encoding="utf-8")
+        assert not anchor or anchor in anchors_of(text), page
+        assert address(page).startswith("https://ridgepoint-guide.github.io/ridgepoint/")
+
+
+def anchors_of(text: str) -> set[str]:
+    """The anchors of a page's headings, as MkDocs makes them."""
+    anchors = set()
+    for heading in re.findall(r"^#{2,4} (.*)$", text, re.MULTILINE):
+        own = re.search(r"\{ #([\w-]+) \}", heading)
+        plain = re.sub(r"[^\w\s-]", "", heading.lower())
+        anchors.add(own.group(1) if own else re.sub(r"[\s-]+", "-", plain.strip()))
+    return anchors

@@ -1,0 +1,28 @@
+"""The trace: calls by their lines, loops, what runs and what is kept."""
+
+import pytest
+import torch
+from torch import nn
+
+from snippets.validation.assistant.trace import traced
+from tests.snippets.validation.planted import kernels
+from tests.snippets.validation.planted.seen import made
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+
+def test_what_is_freed_is_not_at_the_peak():
+    class Long(nn.Module):
+        def forward(self, x):
+            for _ in range(10):
+                x = x + 1
+            return x
+
+    trace = traced(made(lambda: (Long(), torch.randn(1024))))
+    assert trace.peak == 2 * 4 * 1024
+
+
+def test_turns_of_a_loop_are_counted_and_layers_are_not_mixed_with_them():
+    trace = traced(made(lambda: (kernels.StepByStep(), kernels.sequence())))
+    turns = {line.text: max(map(len, groups)) for (line, _), groups in trace.loops.items()}
+    assert turns["h = self.cell(x[:, t], h)  # fault: small-kernels"] == 16
