@@ -44,7 +44,7 @@ def arguments(
             first += named.pop(parameter.name, [])
         elif parameter.name in named and parameter.kind is not parameter.KEYWORD_ONLY:
             first.append(named.pop(parameter.name))
-        elif not place and parameter.default is parameter.empty:
+        elif not place and parameter.kind is not parameter.VAR_KEYWORD and parameter.default is parameter.empty:
             first.append(name)
         else:
             break
