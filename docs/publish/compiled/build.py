@@ -27,6 +27,7 @@ from docs.publish.compiled.compilation import CACHE, TIMED, TOOL, Compilation, P
 from docs.publish.errors import PublishError
 from docs.publish.markdown import pages
 from docs.publish.records.captures import Captures
+from docs.publish.records.schema import size
 from snippets.validation.compiled_code import TARGETS
 from tests.benchmarks.case import Point
 from tests.benchmarks.launches import launched, published
@@ -95,7 +96,7 @@ def plan_of(name: str) -> Plan:
 
 def is_listed(name: str, point: Point) -> bool:
     """Whether listings are kept of it: listings of every point would be more than a viewer can load."""
-    return "x".join(map(str, point.shape.values())) in listed(name)
+    return size(point.part, point.shape) in listed(name)
 
 
 def listed(name: str, root: Path = ROOT) -> list[str]:
@@ -223,7 +224,7 @@ def _compile_and_keep(compilations: list[Compilation]) -> None:
 def _described(point: Point, target: str, pairs: list[Pair]) -> dict[str, Any]:
     return {
         "direction": point.direction,
-        "size": "x".join(map(str, point.shape.values())),
+        "size": size(point.part, point.shape),
         "dtype": point.dtype,
         "target": target,
         "listed": any(usual.listed for usual, _ in pairs),

@@ -8,7 +8,7 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -22,7 +22,9 @@ from docs.publish.compiled.build import SOURCES, Compiled, cores, is_listed, lis
 from docs.publish.compiled.compilation import CACHE
 from docs.publish.compiled.subjects import Point
 from docs.publish.place import CUDA, cuda_files
+from docs.publish.records.schema import size
 from snippets.validation.compiled_code import as_text, code
+from tests.benchmarks import case
 from tests.benchmarks.cuda import Launch, launched, machine_code
 from tests.benchmarks.launches import published
 from tests.benchmarks.source import ROOT
@@ -96,8 +98,8 @@ def _made(name: str) -> dict[Point, dict[str, list[Compiled]]]:
     wanted: list[tuple[Point, str, Launch]] = []
     for point in published(name) if compiler() else ():
         if is_listed(name, point):
-            place = point.direction, "x".join(map(str, point.shape.values())), point.dtype
-            launches = launched(module, call_of(name, module, point.direction, point.shape))
+            place = point.direction, size(point.part, point.shape), point.dtype
+            launches = launched(module, call_of(name, module, point))
             wanted += [(place, target, launch) for target in TARGETS for launch in launches]
     with ThreadPoolExecutor(cores()) as pool:
         made = list(pool.map(lambda one: _compiled(module, one[2], one[1]), wanted))
@@ -107,17 +109,17 @@ def _made(name: str) -> dict[Point, dict[str, list[Compiled]]]:
     return found
 
 
-def call_of(name: str, module: ModuleType, direction: str, shape: Mapping[str, int]) -> Callable[[], object]:
+def call_of(name: str, module: ModuleType, point: case.Point) -> Callable[[], object]:
     """The timed call at a point, in bf16, of memory that nothing is written to."""
-    rows, columns = shape["rows"], shape["columns"]
+    rows, columns = point.shape["rows"], point.shape["columns"]
     x = torch.empty(rows, columns, dtype=torch.bfloat16)
     if name == "swiglu":
-        activation = {None: "silu", 0: "gelu", 1: "gelu-tanh"}[shape.get("tanh")]
-        if direction == "forward":
+        activation = {"": "silu", "geglu": "gelu", "geglu_tanh": "gelu-tanh"}[point.part]
+        if point.direction == "forward":
             return lambda: module._forward(x, x, activation)
         return lambda: module._backward(x, x, x, activation)
     parameter, stats = torch.empty(columns, dtype=torch.bfloat16), torch.empty(2, rows)
-    if direction == "forward":
+    if point.direction == "forward":
         return lambda: module._forward(x, parameter, parameter, 1e-5, False, x.dtype, False)
     return lambda: module._backward(x, x, parameter, parameter, stats, False, True)
 

@@ -25,8 +25,8 @@ def title_of(name: str) -> str:
 
 
 def configuration_of(point: Point) -> str:
-    """The id of a point, which is the folder of its listings: "forward-32768x4096"."""
-    return "-".join(point[:2])
+    """The id of a point, which is the folder of its listings: "forward-32768x4096", "forward-geglu-32768x4096"."""
+    return "-".join(point[:2]).replace(" ", "-")
 
 
 def graphs_of(captures: Captures, name: str) -> list[inductor.Graph]:

@@ -70,7 +70,7 @@ def _of_bound(page: str, name: str, case: str) -> Iterator[Asked]:
         match node:
             case ast.Call(
                 func=ast.Name(id="captured"), args=[ast.Constant(value=str() as section), *_], keywords=named
-            ):
+            ) if "{" not in section:  # the page says which, and shows it
                 given = {each.arg: ast.literal_eval(each.value) for each in named}
                 yield Asked(page, given.get("of") or script_of(case), section, given.get("on", ""))
             case ast.keyword(value=ast.Call(func=ast.Name(id="bound"), args=[ast.Constant(value=str() as other)])):

@@ -11,7 +11,7 @@ from torch import Tensor
 from snippets.patterns import attention
 from snippets.patterns.attention import Weights, make_weights, merge, split
 from tests.benchmarks import wrong
-from tests.benchmarks.bounds import bound
+from tests.benchmarks.bounds import bound, ceiling, gpu
 from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 
 WHERE_SCORES_DO_NOT_FIT = 65536  # 16 heads of 65536² bf16 scores are 128 GiB, and softmax needs them twice
@@ -99,6 +99,71 @@ WRONG = {
 def scores(heads: float, tokens: float, width: float) -> float:
     """The memory of one copy of the scores in bf16."""
     return heads * tokens**2 * width
+
+
+@bound("GB", heads=16, tokens=65536, width=2)
+def scores_64k(heads: float, tokens: float, width: float) -> float:
+    """The memory of one copy of the scores of 65536 tokens in bf16."""
+    return heads * tokens**2 * width
+
+
+@bound("ms", heads=16, tokens=16384, width=2, copy=ceiling("copy", case="patterns/attention"))
+def passes(heads: float, tokens: float, width: float, copy: float) -> float:
+    """What eight passes over the scores take at the rate of a copy."""
+    return 8 * heads * tokens**2 * width / copy
+
+
+@bound(
+    "x",
+    time=gpu("naive", "16k tokens"),
+    heads=16,
+    tokens=16384,
+    width=2,
+    copy=ceiling("copy", case="patterns/attention"),
+)
+def over_passes(time: float, heads: float, tokens: float, width: float, copy: float) -> float:
+    """How many times as long the layer takes as eight passes over the scores."""
+    return time / (8 * heads * tokens**2 * width / copy)
+
+
+@bound("ms", tokens=16384, heads=16, size=128, matrix=ceiling("bfloat16", "burst", case="patterns/attention"))
+def matmuls(tokens: float, heads: float, size: float, matrix: float) -> float:
+    """What the arithmetic of both matmuls takes at the matrix rate."""
+    return 4 * tokens**2 * heads * size / matrix
+
+
+@bound("FLOP/byte", size=128, width=2)
+def intensity(size: float, width: float) -> float:
+    """What the layer computes for each byte of its scores."""
+    return 4 * size / (8 * width)
+
+
+@bound(
+    "FLOP/byte",
+    matrix=ceiling("bfloat16", "burst", case="patterns/attention"),
+    memory=ceiling("copy", case="patterns/attention"),
+)
+def ridge(matrix: float, memory: float) -> float:
+    """The intensity from which on the card computes rather than waits for memory."""
+    return matrix / memory
+
+
+@bound("FLOP/byte", tokens=16384, size=128, width=2)
+def fused_intensity(tokens: float, size: float, width: float) -> float:
+    """What a fused kernel computes for each byte, of the causal half."""
+    return 2 * tokens**2 * size / (4 * tokens * size * width)
+
+
+@bound("MB", heads=16, tokens=256, width=2)
+def short_scores(heads: float, tokens: float, width: float) -> float:
+    """The memory of one copy of the scores of 256 tokens."""
+    return heads * tokens**2 * width
+
+
+@bound("%", width=2, keys=16384, size=128)
+def mask_part(width: float, keys: float, size: float) -> float:
+    """The bytes of a mask's row, as a part of those of k and v."""
+    return width * keys / (2 * keys * size * width)
 
 
 CHECK_AT = {"forward": [{"tokens": 256, "width": 256, "heads": 2}]}

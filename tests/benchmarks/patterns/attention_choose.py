@@ -11,6 +11,7 @@ from torch.nn.attention.flex_attention import flex_attention
 from snippets.patterns import attention_choose as choose
 from snippets.patterns import attention_masks as masks
 from tests.benchmarks import sides, wrong
+from tests.benchmarks.bounds import bound, ceiling, gpu, memory
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
 
@@ -359,6 +360,84 @@ def in_float64(inputs: list[Tensor], incoming: Tensor, say: Said, training: bool
             for t, at, part in zip(found, (of_q, *here), (output.detach(), *grads), strict=False):
                 t[at] = part[0]
     return dict(zip(("output", "q.grad", "k.grad", "v.grad")[: 4 if training else 1], found, strict=False))
+
+
+@bound("%", width=1024, tokens=8192)
+def window_of_causal(width: float, tokens: float) -> float:
+    """The part of the causal scores that a sliding window needs."""
+    return (width * (width + 1) / 2 + (tokens - width) * width) / (tokens * (tokens + 1) / 2)
+
+
+@bound("x", width=1024, tokens=8192)
+def causal_over_window(width: float, tokens: float) -> float:
+    """How many times as many scores a causal row needs as a sliding window."""
+    return tokens * (tokens + 1) / 2 / (width * (width + 1) / 2 + (tokens - width) * width)
+
+
+@bound("x", flag=gpu("flag", "causal"), flex=gpu("flex", "sliding window"))
+def window_over_causal(flag: float, flex: float) -> float:
+    """How many times as fast FlexAttention's window is as causal attention, in training."""
+    return flag / flex
+
+
+@bound("MB", tokens=8192)
+def mask_bytes(tokens: float) -> float:
+    """A mask of booleans, one for each query and key."""
+    return tokens**2
+
+
+@bound("GB", heads=16, tokens=8192, width=2)
+def bias_bytes(heads: float, tokens: float, width: float) -> float:
+    """ALiBi's bias, a number of two bytes for each head, query and key."""
+    return heads * tokens**2 * width
+
+
+@bound("%", width=1024, tokens=8192)
+def chunked(width: float, tokens: float) -> float:
+    """The part of all tiles that chunks of queries with two chunks of keys each compute."""
+    return 2 * width / tokens
+
+
+@bound("MB", tokens=8192, width=1024)
+def chunk_masks(tokens: float, width: float) -> float:
+    """The masks of all chunks together, a boolean for each query and key."""
+    return tokens * 2 * width
+
+
+@bound("us", repeated=gpu("repeated", "gqa"), flag=gpu("flag", "gqa"))
+def copying_time(repeated: float, flag: float) -> float:
+    """What copying the heads of k and v takes."""
+    return repeated - flag
+
+
+@bound("MB", repeated=memory("repeated", "gqa"), flag=memory("flag", "gqa"))
+def copying_memory(repeated: float, flag: float) -> float:
+    """What the copies of the heads of k and v need."""
+    return repeated - flag
+
+
+@bound("us", rows=16, filled=7168, heads=8, size=128, width=2, copy=ceiling("read", case="patterns/attention-choose"))
+def cache_read(rows: float, filled: float, heads: float, size: float, width: float, copy: float) -> float:
+    """What reading the filled part of the cache takes, keys and values once."""
+    return 2 * rows * filled * heads * size * width / copy
+
+
+@bound("", rows=64, heads=8)
+def cached_heads(rows: float, heads: float) -> float:
+    """How many heads of k and v all rows have together."""
+    return rows * heads
+
+
+@bound("x", mask=gpu("mask", "decode batch 16"), filled=gpu("filled", "decode batch 16"))
+def masked_over_filled(mask: float, filled: float) -> float:
+    """How many times as long a mask takes as a view of what is filled."""
+    return mask / filled
+
+
+@bound("x", places=8192, filled=7168)
+def places_over_filled(places: float, filled: float) -> float:
+    """How many times as large the whole cache is as what is filled."""
+    return places / filled
 
 
 CHECK_AT = {

@@ -12,6 +12,7 @@ from snippets.patterns import attention_padding as padding
 from snippets.patterns.attention_padding import make_blocks, make_mask, make_packing, pack, spread_lengths
 from snippets.patterns.attention_padding_packing import packed_inside
 from tests.benchmarks import sides, wrong
+from tests.benchmarks.bounds import bound, captured, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 
 SIZE = 128  # of a head
@@ -139,6 +140,46 @@ def in_float64(inputs: list[Tensor], incoming: Tensor, lengths: Tensor, causal: 
         found.append([torch.cat(part, 1) for part in zip(*parts, strict=True)])
     together = (torch.cat(part) for part in zip(*found, strict=True))
     return dict(zip(("output", "q.grad", "k.grad", "v.grad"), together, strict=False))
+
+
+@bound("%", rows=8, tokens=2048)
+def needless_scores(rows: float, tokens: float) -> float:
+    """The part of all scores that belongs to padding, or to no token at all."""
+    return 1 - (115**2 + 1395**2 + 627**2 + 2048**2 + 1139**2 + 371**2 + 1651**2 + 883**2) / (rows * tokens**2)
+
+
+@bound("TFLOP/s", rows=8, tokens=2048, heads=16, size=128, time=gpu("causal-only", "medium causal"))
+def rate_with_padding(rows: float, tokens: float, heads: float, size: float, time: float) -> float:
+    """The rate with the flag alone, if the scores of padding count as work."""
+    return 7 * rows * tokens * (tokens + 1) * heads * size / time
+
+
+@bound("%", rows=8, tokens=2048)
+def real_tokens(rows: float, tokens: float) -> float:
+    """The part of all tokens that are real."""
+    return (115 + 1395 + 627 + 2048 + 1139 + 371 + 1651 + 883) / (rows * tokens)
+
+
+@bound("us", around=gpu("packed-inside", "medium causal"), alone=gpu("varlen", "medium causal"))
+def packing(around: float, alone: float) -> float:
+    """What packing around the call takes more than attention on packed rows."""
+    return around - alone
+
+
+@bound("%", rows=2, tokens=8192)
+def real_in_two_rows(rows: float, tokens: float) -> float:
+    """The part of the tokens that are real with two rows of 8192."""
+    return (1843 + 8192) / (rows * tokens)
+
+
+@bound(
+    "x",
+    making=captured("making", "block mask, causal", of="patterns/attention_padding_backends"),
+    attention=gpu("flex", "medium causal"),
+)
+def making_a_mask(making: float, attention: float) -> float:
+    """How many times as long making the block mask takes as the attention with it."""
+    return making / attention
 
 
 CHECK_AT = {

@@ -9,12 +9,33 @@ import torch
 from torch import Tensor, nn
 
 from snippets.patterns.compiler_friendly import TEN, Rewrite, Side, rewrite
+from tests.benchmarks.bounds import bound, wall
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 
 ROWS = {  # where the GPU has work to do: the same functions grow by different powers of the rows
     "cache": 256, "select": 65536, "experts": 2048, "until": 32, "loop": 512,
     "drop": 8192, "state": 16384, "table": 64, "positions": 4096, "keys": 8192,
 }  # fmt: skip
+
+
+@bound("x", before=wall("{first}", "{at}"), after=wall("rewrite-compiled", "{at}"))
+def compiled(before: float, after: float) -> float:
+    """How many times as fast the rewrite is when it is compiled, over a side as it was written first."""
+    return before / after
+
+
+@bound("x", before=wall("eager", "{at}"), after=wall("rewrite", "{at}"))
+def uncompiled(before: float, after: float) -> float:
+    """How many times as fast the rewrite is when nothing is compiled."""
+    return before / after
+
+
+@bound("x", after=wall("rewrite-compiled", "loop"), before=wall("rewrite", "loop"))
+def loop_compiled(after: float, before: float) -> float:
+    """How many times as long the rewritten loop takes when its step is compiled."""
+    return after / before
+
+
 CHECK_AT = {
     "forward": [
         {"part": "cache", "rows": 8, "width": 16},

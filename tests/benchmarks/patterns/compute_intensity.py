@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from snippets.patterns.compute_intensity_decode import converted, in_the_product, quantised, restored
+from tests.benchmarks.bounds import bound, captured, ceiling, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
 from tests.benchmarks.sides import compiled_with_every_knob, tupled
@@ -146,6 +147,110 @@ def unwritten(t: Tensor) -> Tensor:
     """The last columns were never written."""
     size = max(1, t.shape[-1] // 8)
     return F.pad(t[..., :-size], (0, size))
+
+
+@bound(
+    "FLOP/byte",
+    matrix=ceiling("bfloat16", "burst", case="validation/roofline"),
+    memory=ceiling("copy", case="validation/roofline"),
+)
+def ridge(matrix: float, memory: float) -> float:
+    """The intensity from which on the card computes rather than waits for memory."""
+    return matrix / memory
+
+
+@bound("", before=captured("redesigns", "{line}"))
+def intensity_before(before: float) -> float:
+    """FLOPs per byte of a layer before its redesign."""
+    return before
+
+
+@bound("", after=captured("redesigns", "{line}", which=2))
+def intensity_after(after: float) -> float:
+    """FLOPs per byte of a layer after its redesign."""
+    return after
+
+
+@bound("FLOP/byte", width=2)
+def one_row(width: float) -> float:
+    """FLOPs per byte of one row: two for each weight."""
+    return 2 / width
+
+
+@bound("FLOP/byte", n=8192, width=2)
+def square(n: float, width: float) -> float:
+    """FLOPs per byte of a square matmul."""
+    return 2 * n**3 / (3 * width * n**2)
+
+
+@bound(
+    "",
+    matrix=ceiling("bfloat16", "burst", case="validation/roofline"),
+    read=ceiling("read", case="validation/roofline"),
+)
+def rows_to_ridge(matrix: float, read: float) -> float:
+    """How many rows bring a layer with bf16 weights to the ridge point."""
+    return matrix / read
+
+
+@bound("")
+def intensity(rows: float, width: float) -> float:
+    """FLOPs per byte of a square layer."""
+    return 2 * rows * width**2 / (2 * (2 * rows * width + width**2))
+
+
+@bound("us", copy=ceiling("copy", case="validation/roofline"))
+def layer_bytes(rows: float, width: float, copy: float) -> float:
+    """What a square layer's bytes take at the rate of a copy."""
+    return 2 * (2 * rows * width + width**2) / copy
+
+
+@bound("us", matrix=ceiling("bfloat16", "burst", case="validation/roofline"))
+def layer_flops(rows: float, width: float, matrix: float) -> float:
+    """What a square layer's FLOPs take at the matrix rate."""
+    return 2 * rows * width**2 / matrix
+
+
+@bound("x", narrow=8388608 * 64 * 4 + 64 * 64 * 2, wide=2048 * 4096 * 4 + 4096 * 4096 * 2)
+def narrow_over_wide(narrow: float, wide: float) -> float:
+    """How many times the bytes of the widest layer the narrowest moves."""
+    return narrow / wide
+
+
+@bound("x", apart=3 * 64 * 4096 + 6144 * 4096 + 6144 * 64, merged=64 * 4096 + 6144 * 4096 + 6144 * 64)
+def apart_over_merged(apart: float, merged: float) -> float:
+    """How many times the bytes of the merged matmul the three move that are apart."""
+    return apart / merged
+
+
+@bound("us", inner=4096, columns=1024, width=2, read=ceiling("read", case="patterns/compute-intensity"))
+def narrow_weights(inner: float, columns: float, width: float, read: float) -> float:
+    """What reading the weights of a narrow matmul takes."""
+    return inner * columns * width / read
+
+
+@bound("us", weights=67108864, copy=ceiling("copy", case="patterns/compute-intensity"))
+def conversion(weights: float, copy: float) -> float:
+    """What five bytes for each weight take at the rate of a copy."""
+    return 5 * weights / copy
+
+
+@bound("x", eager=gpu("eager", "{at}"), inside=gpu("inside", "{at}"))
+def inside_gain(eager: float, inside: float) -> float:
+    """How many times as fast the matmul is that converts inside."""
+    return eager / inside
+
+
+@bound("us", weights=67108864, read=ceiling("read", case="patterns/compute-intensity"))
+def int8_weights(weights: float, read: float) -> float:
+    """What reading one byte for each weight takes."""
+    return weights / read
+
+
+@bound("us", time=gpu("product", "{at}", case="validation/roofline"))
+def row_time(time: float, rows: float) -> float:
+    """What a matmul takes for each of its rows."""
+    return time / rows
 
 
 CHECK_AT = {

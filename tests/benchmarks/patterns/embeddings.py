@@ -19,6 +19,7 @@ from snippets.patterns.embeddings import (
     update,
 )
 from tests.benchmarks import levels
+from tests.benchmarks.bounds import bound, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 
 OPTIMIZERS = ("sgd", "adam")
@@ -215,6 +216,26 @@ WRONG: levels.Wrong = {
         "rotated the other way": lambda q, k, cos, sin: rotary_native(q, k, cos, -sin),
     },
 }
+
+
+@bound("us", wide=gpu("level-1", "large embedding"), narrow=gpu("level-1", "embedding"))
+def more_zeros(wide: float, narrow: float) -> float:
+    """What forward and backward take more with the large table."""
+    return wide - narrow
+
+
+@bound("us", wide=gpu("level-1", "large embedding"), narrow=gpu("level-1", "embedding"), rows=32000, more=128256)
+def zeros(wide: float, narrow: float, rows: float, more: float) -> float:
+    """What the zeros of the smaller table's gradient take."""
+    return (wide - narrow) * rows / (more - rows)
+
+
+@bound("GB", rows=128256, width=4096)
+def fp32_table(rows: float, width: float) -> float:
+    """The size of the large table in fp32."""
+    return 4 * rows * width
+
+
 CHECK_AT = {
     "forward both": [
         {"part": "embedding", "batch": 2, "tokens": 64, "vocabulary": 128, "width": 64},

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from snippets.compiler.what_compile_does import nbytes
 from snippets.patterns import fusion as ways
 from snippets.patterns.fusion_blocks import ResNetBlock, UNetBlock, ViTBlock, folded
+from tests.benchmarks.bounds import bound, captured, ceiling, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
 from tests.benchmarks.sides import both, compiled_with_every_knob, tupled
@@ -278,6 +279,101 @@ def flops_of(kind: type[nn.Module], batch: int, second: int, third: int) -> int:
         return 2 * places * 2 * 9 * channels**2 + 2 * batch * channels**2
     inner = channels // 4
     return 2 * places * (2 * channels * inner + 9 * inner**2)
+
+
+@bound("MB", rows=16384, columns=4096, width=2)
+def tensor(rows: float, columns: float, width: float) -> float:
+    """The size of one tensor of the table."""
+    return rows * columns * width
+
+
+@bound("x", now=captured("counted", "{line}", which=2), least=captured("counted", "{line}", which=3))
+def fewer_bytes(now: float, least: float) -> float:
+    """By what the bytes that eager PyTorch moves exceed those of one kernel."""
+    return now / least
+
+
+@bound("us", rows=16384, columns=4096, width=2, copy=ceiling("copy", case="patterns/fusion"))
+def six_tensors(rows: float, columns: float, width: float, copy: float) -> float:
+    """What six tensors take at the rate of a copy."""
+    return 6 * rows * columns * width / copy
+
+
+@bound("us", rows=16384, columns=4096, width=2, read=ceiling("read", case="patterns/fusion"))
+def read_once(rows: float, columns: float, width: float, read: float) -> float:
+    """What reading the tensor once takes."""
+    return rows * columns * width / read
+
+
+@bound("us", rows=16384, columns=8192, width=2, copy=ceiling("copy", case="patterns/fusion"))
+def epilogue(rows: float, columns: float, width: float, copy: float) -> float:
+    """What writing and reading the result of a matmul takes, which an epilogue saves."""
+    return 2 * rows * columns * width / copy
+
+
+@bound("us", rows=16384, columns=8192, terms=512, matrix=ceiling("bfloat16", "burst", case="patterns/fusion"))
+def short_sums(rows: float, columns: float, terms: float, matrix: float) -> float:
+    """What a matmul whose sums have 512 terms takes at least."""
+    return 2 * rows * columns * terms / matrix
+
+
+@bound("us", rows=16384, columns=8192, terms=4096, matrix=ceiling("bfloat16", "burst", case="patterns/fusion"))
+def long_sums(rows: float, columns: float, terms: float, matrix: float) -> float:
+    """What a matmul whose sums have 4096 terms takes at least."""
+    return 2 * rows * columns * terms / matrix
+
+
+@bound(
+    "%",
+    products=captured("{block}", "matrix products among them", which=2, of="patterns/fusion_blocks"),
+    all_=captured("{block}", "all operations", which=2, of="patterns/fusion_blocks"),
+)
+def matmuls(products: float, all_: float) -> float:
+    """The part of a block's bytes that its matmuls and convolutions move."""
+    return products / all_
+
+
+@bound(
+    "MB",
+    before=captured("ResNet", "all operations", which=2, of="patterns/fusion_blocks"),
+    after=captured("ResNet, folded", "all operations", which=2, of="patterns/fusion_blocks"),
+)
+def folding(before: float, after: float) -> float:
+    """The bytes that folding the norms saves, counted operation by operation."""
+    return before - after
+
+
+@bound(
+    "MB",
+    all_=captured("{block}", "all operations", which=2, of="patterns/fusion_blocks"),
+    fused=captured("{block}", "with every vertical fusion", which=2, of="patterns/fusion_blocks"),
+)
+def fusion_saves(all_: float, fused: float) -> float:
+    """The bytes of a block that vertical fusion saves."""
+    return all_ - fused
+
+
+@bound(
+    "us",
+    all_=captured("{block}", "all operations", which=2, of="patterns/fusion_blocks"),
+    fused=captured("{block}", "with every vertical fusion", which=2, of="patterns/fusion_blocks"),
+    copy=ceiling("copy", case="patterns/fusion"),
+)
+def fusion_gains(all_: float, fused: float, copy: float) -> float:
+    """The time of the bytes that vertical fusion saves, at the rate of a copy."""
+    return (all_ - fused) / copy
+
+
+@bound("x", eager=gpu("eager", "{at}"), compiled=gpu("compile", "{at}"))
+def compiled_gain(eager: float, compiled: float) -> float:
+    """How many times as fast compiled code is as eager PyTorch."""
+    return eager / compiled
+
+
+@bound("us", eager=gpu("eager", "{at}"), compiled=gpu("compile", "{at}"))
+def compiled_saves(eager: float, compiled: float) -> float:
+    """The time that compiling saves."""
+    return eager - compiled
 
 
 CHECK_AT = {

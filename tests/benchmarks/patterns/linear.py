@@ -25,6 +25,7 @@ from snippets.patterns.linear import (
     qkv_native,
 )
 from tests.benchmarks import levels, sides, wrong
+from tests.benchmarks.bounds import bound, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 
 SIZES = ((4095, 4096), (4100, 4096), (4104, 4096), (1024, 50257))  # inner and columns; no multiples of 64
@@ -214,6 +215,56 @@ BESIDE: dict[str, dict[str, tuple[Callable[[], Function], str]]] = {
     "batched": {"0-unbind": (lambda: batched_unbound, "both")},
     "experts": {"1-padded": (lambda: experts_padded, "forward both")},
 }
+
+
+@bound("%", wide=4096, narrow=4095)
+def more_work(wide: float, narrow: float) -> float:
+    """What a width of 4096 computes more than one of 4095."""
+    return (wide - narrow) / narrow
+
+
+@bound("MB", tokens=8192, hidden=14336)
+def copied_gradients(tokens: float, hidden: float) -> float:
+    """What copying the gradients of gate and up into one tensor reads and writes."""
+    return tokens * hidden * 2 * 2 * 2
+
+
+@bound("", batch=64)
+def batch(batch: float) -> float:
+    """How many matmuls the batch has."""
+    return batch
+
+
+@bound(
+    "x",
+    fp32=gpu("eager", "fp32 matmul", case="patterns/mixed-precision"),
+    tf32=gpu("eager", "tf32 matmul", case="patterns/mixed-precision"),
+)
+def tf32_gain(fp32: float, tf32: float) -> float:
+    """How many times as fast a matmul is in TF32 as in fp32."""
+    return fp32 / tf32
+
+
+@bound(
+    "x",
+    tf32=gpu("eager", "tf32 matmul", case="patterns/mixed-precision"),
+    bf16=gpu("eager", "bf16 matmul", case="patterns/mixed-precision"),
+)
+def bf16_gain(tf32: float, bf16: float) -> float:
+    """How many times as fast a matmul is in bf16 as in TF32."""
+    return tf32 / bf16
+
+
+@bound(
+    "x",
+    bf16=gpu("eager", "bf16 matmul", case="patterns/mixed-precision"),
+    fp8=gpu("compile", "dynamic fp8 matmul", case="patterns/mixed-precision"),
+)
+def fp8_gain(bf16: float, fp8: float) -> float:
+    """How many times as fast a matmul is that is quantised to fp8 in the call as in bf16."""
+    return bf16 / fp8
+
+
 CHECK_AT = {
     "forward both": [
         {"part": "qkv", "tokens": 64, "width": 256},
@@ -244,6 +295,7 @@ POINTS = {  # as pages name them
     "qkv forward": "forward qkv 8192x4096 bfloat16 device",
     "small qkv": "both qkv 256x1024 bfloat16 device",
     "small qkv forward": "forward qkv 256x1024 bfloat16 calls",
+    "small qkv forward on the GPU": "forward qkv 256x1024 bfloat16 device",
     "large qkv": "both qkv 16384x8192 bfloat16 device",
     "gate and up": "both gate_up 8192x4096x14336 bfloat16 device",
     "small gate and up": "both gate_up 256x1024x3584 bfloat16 device",

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from snippets.compiler.what_compile_does import nbytes
 from snippets.patterns import memory as ways
 from snippets.patterns.fusion_blocks import ResNetBlock
+from tests.benchmarks.bounds import bound
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
 from tests.benchmarks.sides import compiled
@@ -251,6 +252,18 @@ def of_an_image(
             "a neighbour's pixels": lambda right: {**right, refused: right[refused].roll(1, -1)},
         },
     )
+
+
+@bound("MB", batch=8, tokens=4096, heads=32, size=128, width=2)
+def copied(batch: float, tokens: float, heads: float, size: float, width: float) -> float:
+    """The size of the tensor that is copied."""
+    return batch * tokens * heads * size * width
+
+
+@bound("MB", rows=256, columns=65536, width=2)
+def result(rows: float, columns: float, width: float) -> float:
+    """The size of the result that is put together."""
+    return rows * columns * width
 
 
 CHECK_AT = {

@@ -18,6 +18,7 @@ from snippets.patterns.mixed_precision import (
     train_step,
 )
 from tests.benchmarks import wrong
+from tests.benchmarks.bounds import bound, captured, datasheet, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.compiler import training
 from tests.benchmarks.own import own
@@ -180,6 +181,96 @@ def of_step(name: str, rows: int, length: int, width: int, dtype: torch.dtype, d
             "5% too large": wrongly(lambda *arguments: 1.05 * loss_of(*arguments)),
         },
     )
+
+
+@bound("x", fp32=gpu("eager", "fp32 step"), other=gpu("eager", "{at}"))
+def step_gain(fp32: float, other: float) -> float:
+    """How many times as fast a step is as one in fp32."""
+    return fp32 / other
+
+
+@bound("x", fp32=gpu("eager", "fp32 matmul"), other=gpu("{variant}", "{at}"))
+def matmul_gain(fp32: float, other: float) -> float:
+    """How many times as fast a matmul of 8192 is as in fp32."""
+    return fp32 / other
+
+
+@bound("%", error=captured("rounding", "1024", which=2))
+def fp16_rounding(error: float) -> float:
+    """What fp16 rounds away of a sum of 1024 terms."""
+    return error
+
+
+@bound("%", error=captured("rounding", "1024"))
+def tf32_rounding(error: float) -> float:
+    """What TF32 rounds away of a sum of 1024 terms."""
+    return error
+
+
+@bound("x", bf16=gpu("eager", "bf16 matmul"), other=gpu("compile", "dynamic fp8 matmul"))
+def fp8_call_gain(bf16: float, other: float) -> float:
+    """How many times as fast a matmul is that is quantised to fp8 in the call, compiled, as in bf16."""
+    return bf16 / other
+
+
+@bound("%", error=captured("rounding", "1024", which=4))
+def fp8_rounding(error: float) -> float:
+    """What fp8 rounds away of a sum of 1024 terms."""
+    return error
+
+
+@bound("%", error=captured("rounding", "16384", which=3))
+def long_rounding(error: float) -> float:
+    """What bf16 rounds away of a sum of 16384 terms."""
+    return error
+
+
+@bound("%", error=captured("rounding", "16384", which=5))
+def partial_rounding(error: float) -> float:
+    """What is rounded away where each partial sum is rounded to bf16."""
+    return error
+
+
+@bound("%", bits=7)
+def spacing(bits: float) -> float:
+    """How far a bf16 number's neighbour is, as a part of it."""
+    return 1 / 2**bits
+
+
+@bound("", bits=24)
+def smallest_fp16(bits: float) -> float:
+    """The smallest fp16 number, in billionths."""
+    return 10**9 / 2**bits
+
+
+@bound("x", bf16=datasheet("NVIDIA H200", "bfloat16"), fp32=datasheet("NVIDIA H200", "float32"))
+def promised_over_fp32(bf16: float, fp32: float) -> float:
+    """How many times as fast bf16 is as fp32, as the vendor has it."""
+    return bf16 / fp32
+
+
+@bound("x", bf16=datasheet("NVIDIA H200", "bfloat16"), tf32=datasheet("NVIDIA H200", "tfloat32"))
+def promised_over_tf32(bf16: float, tf32: float) -> float:
+    """How many times as fast bf16 is as TF32, as the vendor has it."""
+    return bf16 / tf32
+
+
+@bound("", tokens=4096, classes=8192)
+def mean_gradient(tokens: float, classes: float) -> float:
+    """The gradient of a mean loss for one class of one token, in billionths."""
+    return 1 / (tokens * classes) * 10**9
+
+
+@bound("x", bf16=gpu("eager", "bf16 matmul"), fp8=gpu("fp8", "fp8 matmul"))
+def fp8_gain(bf16: float, fp8: float) -> float:
+    """How many times as fast a matmul of fp8 is as one of bf16."""
+    return bf16 / fp8
+
+
+@bound("%", error=captured("rounding", "1024", which=3))
+def bf16_rounding(error: float) -> float:
+    """What bf16 rounds away of a sum of 1024 terms."""
+    return error
 
 
 CHECK_AT = {

@@ -32,6 +32,7 @@ from snippets.patterns.transformer_block import (
     with_kernels,
 )
 from tests.benchmarks import levels, wrong
+from tests.benchmarks.bounds import bound, ceiling, gpu
 from tests.benchmarks.case import Case, Point, Workload
 from tests.benchmarks.own import own
 
@@ -146,6 +147,138 @@ WRONG: levels.Wrong = {
         "no activation": lambda x, weight: F.linear(x, weight.chunk(2)[0]) * F.linear(x, weight.chunk(2)[1]),
     },
 }
+
+
+@bound("%", batch=4, tokens=2048, width=2048, rate=ceiling("bfloat16", mode="burst"), time=gpu("level-1", "block"))
+def matmul_part(batch: float, tokens: float, width: float, rate: float, time: float) -> float:
+    """The part of a step that its matmuls and attention take at the peak rate."""
+    return (6 * 16 * batch * tokens * width**2 + 7 * batch * tokens**2 * width) / rate / time
+
+
+@bound("us", first=gpu("{variant}", "rms norm"), second=gpu("{variant}", "add rms norm"))
+def norms(first: float, second: float) -> float:
+    """What both norms take together."""
+    return first + second
+
+
+@bound(
+    "ms",
+    a0=gpu("level-0", "rms norm{when}"),
+    a1=gpu("level-1", "rms norm{when}"),
+    b0=gpu("level-0", "add rms norm{when}"),
+    b1=gpu("level-1", "add rms norm{when}"),
+    c0=gpu("level-0", "qkv{when}"),
+    c1=gpu("level-1", "qkv{when}"),
+    d0=gpu("level-0", "rope{when}"),
+    d1=gpu("level-1", "rope{when}"),
+    e0=gpu("level-0", "attention{when}"),
+    e1=gpu("level-1", "attention{when}"),
+    f0=gpu("level-0", "gated mlp{when}"),
+    f1=gpu("level-1", "gated mlp{when}"),
+)
+def parts(
+    a0: float,
+    a1: float,
+    b0: float,
+    b1: float,
+    c0: float,
+    c1: float,
+    d0: float,
+    d1: float,
+    e0: float,
+    e1: float,
+    f0: float,
+    f1: float,
+) -> float:
+    """What the parts save at level 1, each timed alone."""
+    return a0 - a1 + b0 - b1 + c0 - c1 + d0 - d1 + e0 - e1 + f0 - f1
+
+
+@bound("ms", one=gpu("level-0", "block{when}"), two=gpu("level-1", "block{when}"))
+def whole(one: float, two: float) -> float:
+    """What the whole block saves at level 1."""
+    return one - two
+
+
+@bound(
+    "%",
+    one=gpu("level-0", "block{when}"),
+    two=gpu("level-1", "block{when}"),
+    a0=gpu("level-0", "rms norm{when}"),
+    a1=gpu("level-1", "rms norm{when}"),
+    b0=gpu("level-0", "add rms norm{when}"),
+    b1=gpu("level-1", "add rms norm{when}"),
+    c0=gpu("level-0", "qkv{when}"),
+    c1=gpu("level-1", "qkv{when}"),
+    d0=gpu("level-0", "rope{when}"),
+    d1=gpu("level-1", "rope{when}"),
+    e0=gpu("level-0", "attention{when}"),
+    e1=gpu("level-1", "attention{when}"),
+    f0=gpu("level-0", "gated mlp{when}"),
+    f1=gpu("level-1", "gated mlp{when}"),
+)
+def kept(
+    one: float,
+    two: float,
+    a0: float,
+    a1: float,
+    b0: float,
+    b1: float,
+    c0: float,
+    c1: float,
+    d0: float,
+    d1: float,
+    e0: float,
+    e1: float,
+    f0: float,
+    f1: float,
+) -> float:
+    """The part of what the parts save that the block keeps."""
+    return (one - two) / (a0 - a1 + b0 - b1 + c0 - c1 + d0 - d1 + e0 - e1 + f0 - f1)
+
+
+@bound("us", one=gpu("level-1", "block"), two=gpu("level-1-norms", "block"))
+def norms_in_block(one: float, two: float) -> float:
+    """What kernels for both norms save in the block."""
+    return one - two
+
+
+@bound(
+    "us",
+    a1=gpu("level-1", "rms norm"),
+    a4=gpu("level-4", "rms norm"),
+    b1=gpu("level-1", "add rms norm"),
+    b4=gpu("level-4", "add rms norm"),
+)
+def norms_alone(a1: float, a4: float, b1: float, b4: float) -> float:
+    """What kernels for both norms save where each is timed alone."""
+    return a1 - a4 + b1 - b4
+
+
+@bound("us", one=gpu("level-1", "block"), two=gpu("level-1-rotate", "block"))
+def rope_in_block(one: float, two: float) -> float:
+    """What a kernel for the rotation saves in the block."""
+    return one - two
+
+
+@bound("us", one=gpu("level-1", "rope"), two=gpu("level-4", "rope"))
+def rope_alone(one: float, two: float) -> float:
+    """What a kernel for the rotation saves where it is timed alone."""
+    return one - two
+
+
+@bound("us", one=gpu("level-1", "block"), two=gpu("level-1-gated", "block"))
+def gated_in_block(one: float, two: float) -> float:
+    """What a kernel for SwiGLU saves in the block."""
+    return one - two
+
+
+@bound("us", one=gpu("level-1", "gated mlp"), two=gpu("level-4", "gated mlp"))
+def gated_alone(one: float, two: float) -> float:
+    """What a kernel for SwiGLU saves where it is timed alone."""
+    return one - two
+
+
 CHECK_AT = {
     "forward both": [
         {"part": "block", "batch": 1, "tokens": 32, "width": 256},
