@@ -61,7 +61,9 @@ def files(path: Path, root: Path) -> set[Path]:
     found: set[Path] = set()
     waiting = [path]
     while waiting:
-        for each in imported(ast.parse(waiting.pop().read_text(encoding="utf-8"))):
+        file = waiting.pop()
+        package = ".".join(file.relative_to(root).parent.parts) if file.is_relative_to(root) else ""
+        for each in imported(ast.parse(file.read_text(encoding="utf-8")), package):
             new = set(each.files(root)) - found
             found |= new
             waiting += new

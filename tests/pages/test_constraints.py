@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 from importlib import metadata
+from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -23,7 +24,7 @@ def foreign() -> dict[str, str]:
     found = {}
     for folder in ("docs/publish/", "snippets/", "kernels/", "tests/"):
         for source in sources(folder):
-            for each in imported(ast.parse((ROOT / source).read_text())):
+            for each in imported(ast.parse((ROOT / source).read_text()), ".".join(Path(source).parent.parts)):
                 found[each.module.partition(".")[0]] = f"{source}:{each.line}"
     return {name: at for name, at in found.items() if name not in OURS | PEERS | sys.stdlib_module_names}
 

@@ -432,7 +432,7 @@ def test_a_beginners_page_does_not_walk_inductors_objects():
     for page, text in pages.texts().items():
         for block in blocks_of(text, page) if "\nlevel: beginner\n" in text else ():
             for path, section in block.includes if block.embedded and block.language == "python" else ():
-                shown, origins = elsewhere.used(ROOT / path, section), elsewhere.where(ROOT / path)
+                shown, origins = elsewhere.used(ROOT / path, section), elsewhere.where(path, ROOT)
                 inside = [name for name in shown if name in origins and "_inductor.graph" in origins[name].module]
                 assert not inside, f"{block}: {path}:{section} shows {inside}"
 
