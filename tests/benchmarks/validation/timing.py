@@ -104,12 +104,6 @@ def large_tensor(elements: float, width: float) -> float:
     return elements * width
 
 
-@bound("TB/s", elements=134217728, width=4, time=gpu("host-clock", "large"))
-def host_clock_bandwidth(elements: float, width: float, time: float) -> float:
-    """The bandwidth that the host's clock would mean for the large tensor."""
-    return 2 * elements * width / time
-
-
 @bound("KB", elements=16384, width=4)
 def small_tensor(elements: float, width: float) -> float:
     """The bytes of the small tensor in fp32."""

@@ -1,39 +1,17 @@
 """Settings: what somebody's module changes is put back."""
 
-import logging
-import random
-
 import pytest
 import torch
 from torch import nn
 
 from snippets.validation.assistant import analyze
-from snippets.validation.assistant.settings import settings
+from tests.snippets.validation.assistant.state import global_state
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
 
 def state_of(module):
     return {name: value.clone() for name, value in module.state_dict().items()}
-
-
-def global_state():
-    """What of the process a tool may change by mistake."""
-    return {
-        "random": random.getstate(),
-        "torch random": torch.get_rng_state().tolist(),
-        "settings": [get() for get, _ in settings()],
-        "grad": torch.is_grad_enabled(),
-        "dynamo": (torch._dynamo.config.recompile_limit, torch._dynamo.config.suppress_errors),
-        "artifacts": set(torch._logging._internal.log_state.artifact_names),
-        "logs": {
-            name: (logger.level, list(logger.handlers))
-            for name in ("torch", "torch._dynamo", "torch._dynamo.guards.__recompiles")
-            for logger in [logging.getLogger(name)]
-        },
-        "modes": (torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()),
-        "hooks": len(nn.modules.module._global_forward_hooks),
-    }
 
 
 class Stateful(nn.Module):

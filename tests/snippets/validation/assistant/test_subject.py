@@ -1,6 +1,5 @@
 """Somebody's module: what is refused, with one clear message, and what stays as it was."""
 
-import logging
 import random
 
 import pytest
@@ -8,31 +7,12 @@ import torch
 from torch import nn
 
 from snippets.validation.assistant import analyze
-from snippets.validation.assistant.settings import settings
 from snippets.validation.assistant.subject import Refused, load
+from tests.snippets.validation.assistant.state import global_state
 from tests.snippets.validation.planted import kernels
 from tests.snippets.validation.planted.seen import faults
 
 pytestmark = pytest.mark.usefixtures("one_core")
-
-
-def global_state():
-    """What of the process a tool may change by mistake."""
-    return {
-        "random": random.getstate(),
-        "torch random": torch.get_rng_state().tolist(),
-        "settings": [get() for get, _ in settings()],
-        "grad": torch.is_grad_enabled(),
-        "dynamo": (torch._dynamo.config.recompile_limit, torch._dynamo.config.suppress_errors),
-        "artifacts": set(torch._logging._internal.log_state.artifact_names),
-        "logs": {
-            name: (logger.level, list(logger.handlers))
-            for name in ("torch", "torch._dynamo", "torch._dynamo.guards.__recompiles")
-            for logger in [logging.getLogger(name)]
-        },
-        "modes": (torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()),
-        "hooks": len(nn.modules.module._global_forward_hooks),
-    }
 
 
 def test_a_compiled_module_is_looked_at_as_it_was_before():
