@@ -35,7 +35,7 @@ GPU_MEMORY, HOST_MEMORY = 5 * 2**30, 3 * 2**30  # bytes for each process
 PATIENCE = 400.0  # seconds of its own after which a process hangs
 RESERVE = 45.0  # seconds before the end in which no point begins
 LINGER = 0.003  # seconds in which who was alone may go on: libraries time alternatives one after another
-LIMITS = None  # what is measured first: the machine's own limits
+LIMITS, END = None, "end"  # what is measured first, the machine's own limits; and what is sent last
 NO_MEMORY = ("OutOfMemory", "out of memory", "ALLOC_FAILED")
 Task = tuple[str, Point] | None
 Work = Callable[[Connection, Any, str], None]
@@ -60,8 +60,7 @@ def work(line: Connection, stopped: Any, name: str) -> None:
     device = torch.device(name)
     Turns(line, stopped, device).take()
     with contextlib.suppress(EOFError):  # whoever started this has ended
-        while True:
-            task = line.recv()
+        while (task := line.recv()) != END:
             wait_for_room(device)
             line.send(("done", answer(task, device)))
 
@@ -99,7 +98,7 @@ class Turns:
 
     def take(self) -> None:
         """From here on this process takes turns with others."""
-        machine.crew.turn, machine.crew.lost = self.turn, lambda: self.waited + self.stopped.value
+        machine.beside.turn, machine.beside.lost = self.turn, lambda: self.waited + self.stopped.value
         for owner, name in choosers():
             setattr(owner, name, self.alone(getattr(owner, name)))
 
@@ -190,8 +189,11 @@ class Worker:
 
     def give(self, task: Task) -> None:
         self.task, self.busy, self.ran = task, True, 0.0
+        self.tell(task)
+
+    def tell(self, what: object) -> None:
         with contextlib.suppress(OSError):  # it is dead, which the line will say
-            self.line.send(task)
+            self.line.send(what)
 
     def stop(self) -> None:
         if self.since is None:
@@ -235,6 +237,14 @@ class Crew:
         self.alone: Worker | None = None
 
     def end(self) -> None:
+        """Who has nothing to do ends by itself."""
+        idle = [worker for worker in self.workers if not worker.busy]
+        for worker in idle:
+            worker.go_on()
+            worker.tell(END)
+        last = time.monotonic() + 5.0
+        for worker in idle:
+            worker.process.join(max(0.0, last - time.monotonic()))
         for worker in self.workers:
             worker.end()
         self.workers = []
@@ -302,8 +312,7 @@ class Crew:
     def let(self, worker: Worker, settle: bool) -> None:
         """Let a worker be alone. Where others ran since, it waits for what they left on the GPU."""
         worker.waits = False
-        with contextlib.suppress(OSError):
-            worker.line.send(settle)
+        worker.tell(settle)
 
     def over(self, worker: Worker) -> tuple[str, Any]:
         """A worker's turn is over, unless nobody waits and it asks for another at once; returns what it says next."""
@@ -349,22 +358,22 @@ def side_by_side(
     record.content["crew"] = number
     tasks: deque[Task] = deque([LIMITS, *runner.in_rounds(todo)])
     again: deque[Task] = deque()
-    for many in (number, 1):  # what failed beside others is measured again by one that is alone
-        crew = Crew(many, device, target) if tasks else None
-        try:
-            for task, found in crew.outcomes(tasks, until, end) if crew else ():
-                if many > 1 and failed(found):
-                    again.append(task)
-                elif task is not LIMITS:
-                    yield *task, found if isinstance(found, Found) else nothing_of(task, found)
-                elif isinstance(found, dict):
-                    record.content |= found
-                else:
-                    raise RuntimeError(f"the ceilings of this machine: {found}")
-        finally:
-            if crew:
+    with machine.turn(device, alone=True, calls=True):  # other runs wait until this one has ended
+        for many in (number, 1):  # what failed beside others is measured again by one that is alone
+            crew = Crew(many if tasks else 0, device, target)
+            try:
+                for task, found in crew.outcomes(tasks, until, end):
+                    if many > 1 and failed(found):
+                        again.append(task)
+                    elif task is not LIMITS:
+                        yield *task, found if isinstance(found, Found) else nothing_of(task, found)
+                    elif isinstance(found, dict):
+                        record.content |= found
+                    else:
+                        raise RuntimeError(f"the ceilings of this machine: {found}")
+            finally:
                 crew.end()
-        tasks, again = again, tasks
+            tasks, again = again, tasks
 
 
 def failed(found: Found | dict | str) -> bool:

@@ -58,8 +58,8 @@ def _describe_cpu() -> dict:
     }
 
 
-class Crew:
-    """What a process knows that measures beside others, and takes turns with them (workers.py); alone, nothing.
+class Beside:
+    """What a process knows of those beside which it measures, taking turns (crew.py). Alone, nothing.
 
     Attributes:
         turn: waits until it is alone, stays so until what it returns ends, and adds that time to `spent`.
@@ -70,13 +70,13 @@ class Crew:
     lost: Callable[[], float] = staticmethod(lambda: 0.0)
 
 
-crew = Crew()
+beside = Beside()
 spent = {"alone": 0.0}  # seconds of turns in which this process was alone
 
 
 def clock() -> float:
     """Seconds, without those in which this process waited for others or stood still for them."""
-    return time.perf_counter() - crew.lost()
+    return time.perf_counter() - beside.lost()
 
 
 PATIENCE = 30.0  # seconds for which those who build may go on while somebody wants to be alone
@@ -96,15 +96,15 @@ def turn(device: torch.device, alone: bool, calls: bool = False, builds: bool = 
 
     In a crew, who `builds` is alone where something is timed and no longer.
     """
-    with _turn_of_a_crew(alone and not builds) if crew.turn else _turn_among_runs(device, alone, calls):
+    with _turn_of_a_crew(alone and not builds) if beside.turn else _turn_among_runs(device, alone, calls):
         began = clock()
         yield
-    if alone and not crew.turn:
+    if alone and not beside.turn:
         spent["alone"] += clock() - began
 
 
 def _turn_of_a_crew(alone: bool) -> contextlib.AbstractContextManager[None]:
-    return crew.turn() if alone and crew.turn else contextlib.nullcontext()
+    return beside.turn() if alone and beside.turn else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

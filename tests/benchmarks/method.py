@@ -284,7 +284,8 @@ def count_kernels(calls: Mapping[str, tuple[Call, Call]], device: torch.device) 
             _synchronize()
     on_gpu = [event for event in trace.events() if event.device_type.name == "CUDA"]
     names = [event.name for event in sorted(on_gpu, key=lambda event: event.time_range.start)]
-    return dict(zip(calls, launched(names)[1::2], strict=True)) if on_gpu else {}  # else the profiler saw nothing
+    counts = launched(names)[1::2]
+    return dict(zip(calls, counts, strict=True)) if len(counts) == len(calls) else {}  # else it has not seen all
 
 
 def launched(names: Iterable[str]) -> list[int]:

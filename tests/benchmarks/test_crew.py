@@ -112,7 +112,7 @@ def test_who_is_alone_sees_nobody_run() -> None:
 def test_the_clock_stands_still_with_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.perf_counter()
     monkeypatch.setattr(machine, "time", SimpleNamespace(perf_counter=lambda: now + 10.0))
-    monkeypatch.setattr(machine.crew, "lost", lambda: 4.0, raising=False)
+    monkeypatch.setattr(machine.beside, "lost", lambda: 4.0, raising=False)
     assert machine.clock() == pytest.approx(now + 6.0)
 
 
@@ -122,7 +122,7 @@ def test_what_libraries_time_while_they_build_has_turns(monkeypatch: pytest.Monk
     library = SimpleNamespace(do_bench=lambda call, rep=1: said.append("timed") or rep)
     monkeypatch.setattr(crew, "choosers", lambda: [(library, "do_bench")])
     for name in ("turn", "lost"):
-        monkeypatch.setattr(machine.crew, name, getattr(machine.crew, name), raising=False)
+        monkeypatch.setattr(machine.beside, name, getattr(machine.beside, name), raising=False)
     Turns(line, SimpleNamespace(value=0.0), CPU).take()
     with machine.turn(CPU, alone=True, builds=True):
         assert library.do_bench(None, rep=7) == 7
@@ -146,8 +146,7 @@ def failing(how: str, tries: Any) -> Any:
 
     def target(line: Any, stopped: Any, name: str) -> None:
         crew.begin()
-        while True:
-            task = line.recv()
+        while (task := line.recv()) != crew.END:
             found: Any = {"ceilings": {"a": 1}} if task is None else Found(rows=[{"of": task[1].shape["elements"]}])
             if task == A and tries.value:
                 tries.value -= 1
@@ -208,7 +207,8 @@ def test_what_fails_again_is_said_and_loses_nothing_else(
 
 def test_without_ceilings_nothing_is_kept() -> None:
     def target(line: Any, stopped: Any, name: str) -> None:
-        line.recv()
+        while line.recv() is not crew.LIMITS:
+            line.send(("done", Found()))
         os._exit(3)
 
     with pytest.raises(RuntimeError, match=r"ceilings of this machine: .* died with status 3"):
