@@ -247,10 +247,12 @@ def sampler(mode: str, device: torch.device, calls: int | None = None) -> Callab
     if mode in ("device", "graph"):
         timer = DeviceTimer(device, cold=mode == "device")
         return lambda call, refresh: timer.sample(call, refresh) / (calls or 1)
-    if mode == "burst":
-        clock: Callable[..., float] = lambda call, device, about: burst(call, device, calls or 10)  # noqa: E731
-    else:
-        clock = {"calls": seconds_per_call, "sustained": sustained}[mode]
+    clocks: dict[str, Callable[..., float]] = {
+        "calls": seconds_per_call,
+        "sustained": sustained,
+        "burst": lambda call, device, about: burst(call, device, calls or 10),
+    }
+    clock = clocks[mode]
     about: dict[int, float] = {}  # by call, what its last sample said
 
     def sample(call: Call, refresh: Call) -> float:

@@ -76,7 +76,9 @@ def begin() -> None:
 def answer(task: Task, device: torch.device) -> Found | dict:
     if task is LIMITS:
         return runner.limits(device)
-    return runner.measured(*task, device, lambda step: None)
+    found = runner.measured(*task, device, lambda step: None)
+    synchronize(device)  # after an illegal access nothing works in this process: let it end here
+    return found
 
 
 def wait_for_room(device: torch.device, share: float = 0.25, patience: float = 120.0) -> None:
@@ -366,7 +368,7 @@ def side_by_side(
                     if many > 1 and failed(found):
                         again.append(task)
                     elif task is not LIMITS:
-                        yield *task, found if isinstance(found, Found) else nothing_of(task, found)
+                        yield *task, found if isinstance(found, Found) else nothing_of(task, str(found))
                     elif isinstance(found, dict):
                         record.content |= found
                     else:

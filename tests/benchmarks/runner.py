@@ -14,7 +14,7 @@ import re
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -160,8 +160,8 @@ def plan(
     for name in names:
         case = load(files[name])
         code = code_of(sources_of(files[name])[0]) if fresh else ()
-        points = enumerate(case.points(device), 1)
-        asked = [p for number, p in points if number in numbers or (not numbers and (p.shown or unshown))]
+        numbered = enumerate(case.points(device), 1)
+        asked = [p for number, p in numbered if number in numbers or (not numbers and (p.shown or unshown))]
         points = [replace(p, modes=tuple(m for m in p.modes if m in modes or not modes)) for p in asked]
         if only:
             points = [replace(p, variants=tuple(only if p.variants is None else only & {*p.variants})) for p in points]
@@ -171,7 +171,7 @@ def plan(
     return todo
 
 
-Outcomes = Iterator[tuple[str, Point, Found]]
+Outcomes = Generator[tuple[str, Point, Found], None, None]
 
 
 def run(

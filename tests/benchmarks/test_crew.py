@@ -117,9 +117,14 @@ def test_the_clock_stands_still_with_the_process(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_libraries_time_while_they_build_has_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = []
-    line = SimpleNamespace(send=lambda message: said.append(message[0]), recv=lambda: False)
-    library = SimpleNamespace(do_bench=lambda call, rep=1: said.append("timed") or rep)
+    said: list[str] = []
+    line: Any = SimpleNamespace(send=lambda message: said.append(message[0]), recv=lambda: False)
+
+    def do_bench(call: object, rep: int = 1) -> int:
+        said.append("timed")
+        return rep
+
+    library = SimpleNamespace(do_bench=do_bench)
     monkeypatch.setattr(crew, "choosers", lambda: [(library, "do_bench")])
     for name in ("turn", "lost"):
         monkeypatch.setattr(machine.beside, name, getattr(machine.beside, name), raising=False)
@@ -164,7 +169,7 @@ def failing(how: str, tries: Any) -> Any:
 
 
 def measured(target: Any) -> dict[int, Found]:
-    record = SimpleNamespace(content={})
+    record: Any = SimpleNamespace(content={})
     points = {"first": [A[1], B[1]]}
     found = {
         point.shape["elements"]: found for _, point, found in crew.side_by_side(points, CPU, record, 2, 300.0, target)
@@ -211,8 +216,9 @@ def test_without_ceilings_nothing_is_kept() -> None:
             line.send(("done", Found()))
         os._exit(3)
 
+    record: Any = SimpleNamespace(content={})
     with pytest.raises(RuntimeError, match=r"ceilings of this machine: .* died with status 3"):
-        list(crew.side_by_side({"first": [A[1]]}, CPU, SimpleNamespace(content={}), 2, 300.0, target))
+        list(crew.side_by_side({"first": [A[1]]}, CPU, record, 2, 300.0, target))
 
 
 def test_at_the_end_what_was_begun_is_left() -> None:
@@ -227,9 +233,9 @@ def test_at_the_end_what_was_begun_is_left() -> None:
 
 def test_nobody_is_left_when_the_run_is_interrupted() -> None:
     before = {child.pid for child in multiprocessing.active_children()}
-    running = crew.side_by_side(
-        {"first": [B[1], A[1]]}, CPU, SimpleNamespace(content={}), 2, 300.0, failing("hangs", crew.SPAWN.Value("i", 9))
-    )
+    record: Any = SimpleNamespace(content={})
+    hangs = failing("hangs", crew.SPAWN.Value("i", 9))
+    running = crew.side_by_side({"first": [B[1], A[1]]}, CPU, record, 2, 300.0, hangs)
     next(running)
     assert len({child.pid for child in multiprocessing.active_children()} - before) == 2
     running.close()
