@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from collections import deque
 from pathlib import Path
@@ -86,22 +87,28 @@ def test_how_many_processes(cores: int, gpu: int, host: int, size: int, monkeypa
 
 
 def test_who_is_alone_sees_nobody_run() -> None:
-    """Each counts for as long as it runs, and looks at the other's count in its turn."""
+    """Each counts as long as it runs, also while it waits, and looks at the other's count in its turn."""
     counts = [crew.SPAWN.Value("q", 0, lock=False) for _ in range(2)]
 
     def target(line: Any, stopped: Any, name: str) -> None:
         crew.begin()
         turns, own = Turns(line, stopped, CPU), line.recv()[1].shape["elements"] - 1
+
+        def count() -> None:
+            while True:
+                counts[own].value += 1
+                time.sleep(0.001)
+
+        threading.Thread(target=count, daemon=True).start()
         seen = []
         for _ in range(4):
-            until = time.monotonic() + 0.05
-            while time.monotonic() < until:
-                counts[own].value += 1
+            time.sleep(0.05)
             with turns.turn():
                 before = counts[1 - own].value
                 time.sleep(0.05)
                 seen.append(counts[1 - own].value - before)
         line.send(("done", (seen, turns.waited + stopped.value)))
+        line.recv()
 
     found = [found for _, found in outcomes([A, B], target)]
     assert [seen for seen, _ in found] == [[0, 0, 0, 0]] * 2
@@ -141,6 +148,39 @@ def test_what_libraries_time_while_they_build_has_turns(monkeypatch: pytest.Monk
 def test_the_libraries_that_time_are_found() -> None:
     names = [name for _, name in crew.choosers()]
     assert "do_bench" in names and names.count("benchmark_gpu") > 1
+
+
+def test_a_turn_begins_when_spins_take_equally_long_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What others have queued on a GPU takes slices of its time, so that some spin takes longer."""
+    shared, alone = [0.5, 0.5, 1.7, 0.5, 0.5], [0.5, 0.52, 0.5, 0.51, 0.5]
+    spins = iter([*alone, *shared, *alone, *alone, *shared])
+
+    class Event:
+        def __init__(self, enable_timing: bool):
+            pass
+
+        def record(self) -> None:
+            pass
+
+        def elapsed_time(self, end: "Event") -> float:
+            return next(spins)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    crew.settle(torch.device("cuda"))
+    assert list(spins) == shared, "after the second time in a row"
+    crew.settle(torch.device("cuda"), patience=0.0)
+    crew.settle(CPU)
+
+
+def test_a_point_begins_when_a_quarter_of_the_memory_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = iter([10, 24, 26, 99])
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (next(free), 100))
+    crew.wait_for_room(torch.device("cuda"))
+    assert next(free) == 99
+    crew.wait_for_room(torch.device("cuda"), patience=0.0)
+    crew.wait_for_room(CPU)
 
 
 # ---- what fails -----------------------------------------------------------------------------------------------------
