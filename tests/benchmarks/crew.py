@@ -10,6 +10,7 @@ that has the machine for itself.
 
 import contextlib
 import ctypes
+import functools
 import math
 import multiprocessing
 import os
@@ -31,7 +32,8 @@ from tests.benchmarks.case import Point
 from tests.benchmarks.runner import Found, Outcomes, Points, Record
 
 SPAWN = multiprocessing.get_context("spawn")  # a process with CUDA cannot be forked
-GPU_MEMORY, HOST_MEMORY = 5 * 2**30, 3 * 2**30  # bytes for each process
+GPU_MEMORY, HOST_MEMORY = 6 * 2**30, 3 * 2**30  # bytes for each process
+FEW = 3  # processes that measure again what did not fit beside many
 PATIENCE = 400.0  # seconds of its own after which a process hangs
 RESERVE = 45.0  # seconds before the end in which no point begins
 LINGER = 0.003  # seconds in which who was alone may go on: libraries time alternatives one after another
@@ -60,7 +62,8 @@ def work(line: Connection, stopped: Any, name: str) -> None:
     device = torch.device(name)
     Turns(line, stopped, device).take()
     with contextlib.suppress(EOFError):  # whoever started this has ended
-        while (task := line.recv()) != END:
+        while (said := line.recv()) != END:
+            task, machine.beside.crowded = said
             wait_for_room(device)
             line.send(("done", answer(task, device)))
 
@@ -125,6 +128,7 @@ class Turns:
             self.line.send(("over", None))
 
     def alone(self, function: Callable) -> Callable:
+        @functools.wraps(function)  # the compiler looks at what it takes
         def in_a_turn(*arguments: Any, **options: Any) -> Any:
             with self.turn():
                 return function(*arguments, **options)
@@ -189,9 +193,9 @@ class Worker:
         self.ran = 0.0
         self.since: float | None = None  # when it was stopped
 
-    def give(self, task: Task) -> None:
+    def give(self, task: Task, crowded: bool) -> None:
         self.task, self.busy, self.ran = task, True, 0.0
-        self.tell(task)
+        self.tell((task, crowded))
 
     def tell(self, what: object) -> None:
         with contextlib.suppress(OSError):  # it is dead, which the line will say
@@ -261,7 +265,7 @@ class Crew:
         while time.monotonic() < end:
             for worker in self.workers:
                 if not worker.busy and tasks and time.monotonic() < until:
-                    worker.give(tasks.popleft())
+                    worker.give(tasks.popleft(), crowded=len(self.workers) > 1)
             if not any(worker.busy for worker in self.workers):
                 return
             self.next_turn()
@@ -361,7 +365,7 @@ def side_by_side(
     tasks: deque[Task] = deque([LIMITS, *runner.in_rounds(todo)])
     again: deque[Task] = deque()
     with machine.turn(device, alone=True, calls=True):  # other runs wait until this one has ended
-        for many in (number, 1):  # what failed beside others is measured again by one that is alone
+        for many in dict.fromkeys((number, min(FEW, number), 1)):  # what failed is measured again, in the end alone
             crew = Crew(many if tasks else 0, device, target)
             try:
                 for task, found in crew.outcomes(tasks, until, end):

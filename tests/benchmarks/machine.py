@@ -64,10 +64,12 @@ class Beside:
     Attributes:
         turn: waits until it is alone, stays so until what it returns ends, and adds that time to `spent`.
         lost: seconds for which it waited or was stopped.
+        crowded: whether a point that does not fit into memory may do so later.
     """
 
     turn: Callable[[], contextlib.AbstractContextManager[None]] | None = None
     lost: Callable[[], float] = staticmethod(lambda: 0.0)
+    crowded: bool = False
 
 
 beside = Beside()

@@ -36,6 +36,8 @@ def measure_point(case: Case, point: Point, device: torch.device, sources: dict,
     rows = []
     gc.collect()  # the timer collects again before each mode, and looks at nothing twice
     gc.freeze()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # the float64 reference is gone: others may need its memory
     for mode in point.modes if ready else ():
         report(f"{mode}: {len(ready)} variants side by side")
         with machine.turn(device, alone=True, calls=mode == "calls"):
@@ -69,7 +71,9 @@ def built_and_checked(
                 if baseline is None and name != workload.baseline:
                     raise WrongResult(f"not timed: nothing to hold it against, since {workload.baseline} failed")
                 built["agreement"] = check(results, baseline or results, reference, workload)
-            except Exception as error:  # noqa: BLE001  a peer may fail in any way; what it said is recorded
+            except Exception as error:
+                if isinstance(error, torch.OutOfMemoryError) and machine.beside.crowded:
+                    raise
                 failures.append(common | {"variant": name, "reason": one_line(error)})
                 continue
             if baseline is None:

@@ -327,6 +327,17 @@ def test_inputs_that_do_not_fit_are_recorded(house: Path) -> None:
     assert (rows, reasons) == ({}, {"*": "OutOfMemoryError: 2 TB"})
 
 
+def test_beside_others_what_does_not_fit_stops_the_point(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out_of_memory = 'Variant(lambda: (_ for _ in ()).throw(torch.OutOfMemoryError("2 TB")))'
+    edit(house / "tests/benchmarks/first.py", "Variant(lambda: lambda: x + x)", out_of_memory)
+    monkeypatch.setattr(machine.beside, "crowded", True)
+    assert measured(house) == ({}, {"*": "OutOfMemoryError: 2 TB"})
+    shutil.rmtree(house / "out")
+    monkeypatch.setattr(machine.beside, "crowded", False)
+    rows, reasons = measured(house)
+    assert rows.keys() == {"eager"} and reasons["ours"] == "OutOfMemoryError: 2 TB"
+
+
 # ---- the record -----------------------------------------------------------------------------------------------------
 
 
