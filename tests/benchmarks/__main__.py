@@ -91,6 +91,16 @@ def main(arguments: list[str]) -> int:
         print(f"interrupted: {done}", file=sys.stderr)
         return 130
     bar.close()
+    say(record)
+    if missing:
+        print(rest(every, missing))
+    if record.content["dirty"]:
+        print("measured in a tree with uncommitted changes: shown here, but never published", file=sys.stderr)
+    return 0
+
+
+def say(record: Record) -> None:
+    """What was measured, and what was not."""
     for failure in record.content["failures"]:
         at = size(failure["part"], failure["shape"])
         print(f"not timed: {failure['case']} {failure['variant']} {failure['direction']} {at}: {failure['reason']}")
@@ -100,11 +110,6 @@ def main(arguments: list[str]) -> int:
         print(f"{package} is not installed here: older rows of {variants} stay as they are")
     print(took(record.content))
     print(f"{len(record.content['rows'])} rows in {record.path}")
-    if missing:
-        print(rest(every, missing))
-    if record.content["dirty"]:
-        print("measured in a tree with uncommitted changes: shown here, but never published", file=sys.stderr)
-    return 0
 
 
 def rest(every: Points, missing: int) -> str:
