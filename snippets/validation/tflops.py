@@ -66,25 +66,34 @@ def by_mode(device: torch.device, mode: str, call: Call) -> float:
 
 
 # --8<-- [start:watch]
+SLOWED_BY = {0x4: "power", 0x20: "heat", 0x40: "heat", 0x8: "hardware", 0x80: "power brake"}  # bits of nvml.h
+
+
 class Watch:
-    """Reads the first GPU's clock (MHz) and power (W) every 20 ms, from here on."""
+    """Reads the first GPU's clock (MHz), power (W) and what slows it, every 20 ms from here on."""
 
     def __init__(self) -> None:
-        query = "--query-gpu=clocks.sm,power.draw.instant"
+        query = "--query-gpu=clocks.sm,power.draw.instant,clocks_event_reasons.active"
         command = ["nvidia-smi", "--id=0", query, "--format=csv,noheader,nounits", "--loop-ms=20"]
         self.smi = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        self.readings: list[tuple[float, float, float]] = []  # (moment, MHz, W)
+        self.readings: list[tuple[float, float, float, int]] = []  # (moment, MHz, W, reasons)
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         for line in self.smi.stdout or ():
-            clock, _, power = line.partition(", ")
-            self.readings.append((time.perf_counter(), float(clock), float(power)))
+            clock, power, reasons = line.split(", ")
+            self.readings.append((time.perf_counter(), float(clock), float(power), int(reasons, 16)))
 
     def since(self, moment: float) -> str:
-        """The medians since a moment of time.perf_counter(), which may be too short for a reading."""
+        """Medians since a moment of time.perf_counter(), and what slowed the GPU in a tenth of the readings or more."""
         found = [reading[1:] for reading in self.readings if reading[0] > moment]
-        return "{:.0f} MHz {:.0f} W".format(*map(median, zip(*found, strict=True))) if found else "too short"
+        if not found:
+            return "too short"
+        clocks, powers, reasons = zip(*found, strict=True)
+        slowed = {
+            name for bit, name in SLOWED_BY.items() if sum(bool(each & bit) for each in reasons) > len(found) / 10
+        }
+        return f"{median(clocks):.0f} MHz {median(powers):.0f} W {' '.join(sorted(slowed))}"
 
 
 # --8<-- [end:watch]
@@ -113,7 +122,7 @@ def main() -> None:
 
 def show(section: str, lines: dict[str, list[str]]) -> None:
     print(f"==== {section}")
-    print("\n".join(f"{name:24}" + "".join(f"{cell:>20}" for cell in cells) for name, cells in lines.items()))
+    print("\n".join(f"{name:24}" + "".join(f"{cell:>24}" for cell in cells) for name, cells in lines.items()))
 
 
 if __name__ == "__main__":
