@@ -28,4 +28,4 @@ def _looked_up(*words: object, **named: object) -> None:
 
 # The macros of docs/publish/macros/catalogue/values.py that give a number.
 bandwidth = build = captured = ceiling = counted = datasheet = error = gain = gpu = launches = _looked_up
-machine = memory = number = peak = rate = share = wall = _looked_up
+machine = memory = peak = rate = registers = share = wall = _looked_up

@@ -13,7 +13,7 @@ from docs.publish.macros import doors
 from docs.publish.markdown import pages
 from docs.publish.place import Place
 from tests.benchmarks.source import ROOT
-from tests.pages.test_charts import BARS, drawn, project, scaling, spec_of  # noqa: F401  a fixture
+from tests.pages.test_charts import BARS, drawn, scaling, spec_of
 
 START = (ROOT / "docs/pages/index.md").read_text(encoding="utf-8")
 PLACE = Place("index.md", "")
@@ -79,12 +79,12 @@ def test_the_lines_name_the_repository() -> None:
     assert f"git clone {PLACE.repository}\ncd ridgepoint\npython -m x\n" in doors.clone(PLACE, "python -m x")
 
 
-def test_bars_stand_best_first_or_in_the_order_of_the_story(project: Path) -> None:  # noqa: F811
+def test_bars_stand_best_first_or_in_the_order_of_the_story(root: Path) -> None:
     story = ["compile", "ours", "eager"]
-    values = scaling(project, "ours", "eager", "compile")
+    values = scaling(root, "ours", "eager", "compile")
     given = {**BARS, "metric": "time", "shape": "8x16", "variants": story}
     for ranked, expected in ((True, ["ours", "eager", "compile"]), (False, story)):
-        shown = spec_of(drawn(project, given | {"ranked": ranked}, values), "wide")["data"]["values"]
+        shown = spec_of(drawn(root, given | {"ranked": ranked}, values), "wide")["data"]["values"]
         assert [mark["variant"] for mark in shown] == expected
 
 

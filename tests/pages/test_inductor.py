@@ -65,11 +65,6 @@ def parts(**different: object) -> dict[str, str]:
     return contents | different
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tiny.project(tmp_path)
-
-
 def store(root: Path, contents: dict[str, str]) -> Captures:
     """Store the parts of a graph."""
     file = root / printing.source_of(inductor.SCRIPT)

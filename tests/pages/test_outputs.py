@@ -31,7 +31,7 @@ folklore:
 ---
 {% set table = "by a variable" %}
 {{ output("first", lines="1-2") }} {{ captured(table, "row", which=2, on="gpu") }} {{ output() }}
-{{ calc("a", unit="", a=captured("inside", "row", of="a/other")) }}
+{{ holds("a more than b", a=captured("inside", "row", of="a/other"), b=gpu("ours", "usual")) }}
 {% for name, size in [("one", 1), ("two", 2)] %}{{ captured(name, "row") }}{% endfor %}
 {% for name, size in [("three", 1)] %}{% set section = "of a loop" %}{{ captured(section, name) }}{% endfor %}
 `{{ output("in code") }}`
@@ -225,8 +225,11 @@ def test_a_script_is_recorded_with_all_that_any_page_shows_of_it(known):
 def test_pages_and_scripts_are_picked_by_name():
     assert record.picked(SHOWN, []) == SHOWN
     assert record.picked(SHOWN, ["a/page"]) == SHOWN[:2] and record.picked(SHOWN, ["kernels/add"]) == SHOWN[:3]
-    with pytest.raises(PublishError, match="name: expected one of a/page, kernels/add, b; got 'a/pag'; did you mean"):
+    with pytest.raises(PublishError, match="page or script: expected one of a/page, kernels/add, b; got 'a/pag'; did"):
         record.picked(SHOWN, ["a/pag"])
+    for name in ("compiler/graph-breaks", "compiler/graph_breaks"):  # whose script is there
+        with pytest.raises(PublishError, match=r"found none: write \{\{ output\(\"NAME\"\) \}\} on its page, then run"):
+            record.picked(SHOWN, [name])
 
 
 def document(**sections: str) -> dict:

@@ -7,82 +7,72 @@ import pytest
 
 from docs.publish.errors import PublishError
 from docs.publish.macros import points
-from docs.publish.macros.catalogue import Macros
-from docs.publish.macros.page import Page
-from docs.publish.macros.render import render
-from docs.publish.place import Place
-from docs.publish.records.captures import Captures
 from docs.publish.records.store import Store
 from tests.benchmarks import source
 from tests.benchmarks.runner import discover
 from tests.pages import tiny
-
-POINTS = """POINTS = {
-    "small": "forward 8x4 bfloat16 device",
-    "small backward": "backward 8x4 bfloat16 device",
-    "calls": "forward 8x8 bfloat16 calls",
-}
-"""
+from tests.pages.tiny import rendered, took
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    root = tiny.project(tmp_path)
-    (root / tiny.CASE).write_text(POINTS + tiny.FILES[tiny.CASE])
-    slow = {"time": {"p20": 2e-3, "p50": 2e-3, "p80": 2e-3, "samples": 5}}
+def root(root: Path) -> Path:
     wide = {"shape": {"rows": 8, "columns": 8}}
     rows = [
         tiny.row(root),
-        tiny.row(root, variant="eager", **slow),
-        tiny.row(root, direction="backward", **slow),
+        tiny.row(root, variant="eager", time=took(2)),
+        tiny.row(root, direction="backward", time=took(2)),
         tiny.row(root, variant="eager", direction="backward"),
-        tiny.row(root, **wide, mode="calls", **slow),
+        tiny.row(root, **wide, mode="calls", time=took(2)),
         tiny.row(root, **wide),
         tiny.row(root, variant="eager", **wide),
     ]
     tiny.write(root, tiny.record(root, rows))
+    laptop = [
+        tiny.row(root, **wide, mode="calls", variant=name, time=took(ms)) for name, ms in (("ours", 9), ("eager", 6))
+    ]
+    tiny.write(root, tiny.record(root, laptop, machine=tiny.LAPTOP, id="2026-01-01T00-00-00Z-laptop"))
     return root
-
-
-def rendered(text: str, root: Path, case: str = "kernels/add") -> tuple[str, Page]:
-    page = Page(Place("kernels/add.md", "kernels/add/"), case)
-    store = Store.load(root / "docs" / "measurements", root)
-    return render(text, Macros(store, Captures({}, root), page, root), page), page
 
 
 @pytest.mark.parametrize(
     ("macro", "shown"),
     [
-        ('gpu("ours", "small")', "1.00 ms"),
-        ('gpu("ours", "small backward")', "2.00 ms"),
+        ('gpu("ours", "usual")', "1.00 ms"),
+        ('gpu("ours", "usual backward")', "2.00 ms"),
         ('gpu("ours", "calls")', "1.00 ms"),
         ('wall("ours", "calls")', "2.00 ms"),
-        ('gain("ours", over="eager", at="small")', "2.00×"),
-        ('memory("ours", "small")', "1.00 MB"),
-        ('launches("ours", "small")', "1"),
-        ('share("ours", "small")', "50.0%"),
-        ('bandwidth("ours", "small")', "2.00 TB/s"),
-        ('rate("ours", "small")', "1.00 TFLOP/s"),
-        ('build("ours", "small")', "2.50 s"),
-        ('calc("a / b", unit="x", a=gpu("eager", "small"), b=gpu("ours", "small"))', "2.00×"),
-        ('gpu("ours", "small", case="kernels/add")', "1.00 ms"),
+        ('gain("ours", over="eager", at="usual")', "2.00×"),
+        ('wall("ours", "calls", machine="laptop")', "9.00 ms"),
+        ('gain("ours", over="eager", at="calls", machine="laptop")', "0.667×"),
+        ('memory("ours", "calls", machine="laptop")', "1.00 MB"),
+        ('gpu("ours", "usual", case="kernels/add")', "1.00 ms"),
     ],
 )
 def test_a_number_is_that_of_the_named_point(macro: str, shown: str, root: Path):
     html, page = rendered(f"{{{{ {macro} }}}}", root, case="" if "case=" in macro else "kernels/add")
     assert re.search(r">(.*)</a>", html)[1] == shown
-    assert len(page.evidence.entries) == 1, "what is only computed with is no number of the page"
+    (entry,) = page.evidence.entries.values()
+    assert entry["machine"] == ("A laptop" if "machine=" in macro else "NVIDIA H200")
 
 
 @pytest.mark.parametrize(
     ("macro", "said"),
     [
-        ('gpu("ours", "smal")', "point of kernels/add: expected one of small, small backward, calls; got 'smal'"),
-        ('gpu("ours", "small", case="kernels/ad")', "case: expected one of kernels/add, got 'kernels/ad'"),
-        ('gpu("ours", "small", clock="cpu")', "clock: expected one of wall, gpu, graph, burst, sustained, got 'cpu'"),
-        ('wall("ours", "small")', "mode of kernels/add"),
-        ('gpu("quack", "small")', "variant of kernels/add"),
-        ('holds("ours beats eager", at="small")', "holds: expected sides with one of"),
+        (
+            'gpu("ours", "usua")',
+            "point of kernels/add: expected one of usual, usual backward, wide backward, calls; got 'usua'",
+        ),
+        ('gpu("ours", "usual", case="kernels/ad")', "case: expected one of kernels/add, got 'kernels/ad'"),
+        ('gpu("ours", "usual", clock="cpu")', "clock: expected one of wall, gpu, graph, burst, sustained, got 'cpu'"),
+        ('wall("ours", "usual")', "mode of kernels/add"),
+        ('gpu("quack", "usual")', "variant of kernels/add"),
+        ('holds("ours beats eager", at="usual")', "holds: expected sides with one of"),
+        (
+            'wall("ours", "calls", machine="laptp")',
+            "machine: expected one of nvidia-h200, laptop; got 'laptp'; did you mean",
+        ),
+        ('gpu("ours", "calls", machine="laptop")', "mode of kernels/add: expected one of calls; got 'device'"),
+        ('gain("ours", over="eager", at="usual", machine="laptop")', "shape of kernels/add: expected one of 8x8"),
     ],
 )
 def test_what_is_not_there_is_said_in_one_line(macro: str, said: str, root: Path):
@@ -96,18 +86,21 @@ def test_what_is_not_there_is_said_in_one_line(macro: str, said: str, root: Path
 @pytest.mark.parametrize(
     ("statement", "against"),
     [
-        ('holds("ours faster than eager", at="small")', 0),
-        ('holds("eager slower than all", at="small")', 0),
-        ('holds("ours slower than eager", at="small backward")', 0),
-        ('holds("ours faster than eager", at="small, small backward")', 1),
-        ('holds("ours, eager faster than eager", at="small")', 1),
-        ('holds("ours faster than eager", at="small", by=1.5)', 1),
+        ('holds("ours faster than eager", at="usual")', 0),
+        ('holds("eager slower than all", at="usual")', 0),
+        ('holds("ours slower than eager", at="usual backward")', 0),
+        ('holds("ours faster than eager", at="usual, usual backward")', 1),
+        ('holds("ours, eager faster than eager", at="usual")', 1),
+        ('holds("ours faster than eager", at="usual", by=1.5)', 1),
         ('holds("ours as fast as eager", at="calls", clock="gpu")', 0),
         ('holds("ours faster than eager", at="every backward")', 1),
         ('holds("ours slower than eager", at="every backward")', 0),
-        ('holds("ours faster than quack", at="small")', 1),
-        ('holds("a less than b", a=gpu("ours", "small"), b=gpu("eager", "small"))', 0),
-        ('holds("a more than b", a=gpu("ours", "small"), b=gpu("eager", "small"))', 1),
+        ('holds("ours faster than quack", at="usual")', 1),
+        ('holds("ours slower than eager", at="calls", machine="laptop")', 0),
+        ('holds("ours faster than eager", at="calls", machine="laptop")', 1),
+        ('holds("ours faster than eager", at="calls", machine="laptp")', 1),
+        ('holds("a less than b", a=gpu("ours", "usual"), b=gpu("eager", "usual"))', 0),
+        ('holds("a more than b", a=gpu("ours", "usual"), b=gpu("eager", "usual"))', 1),
     ],
 )
 def test_a_statement_shows_nothing_and_is_held_against_the_records(statement: str, against: int, root: Path):
@@ -116,14 +109,14 @@ def test_a_statement_shows_nothing_and_is_held_against_the_records(statement: st
     assert len(page.broken) == against, page.broken
 
 
-@pytest.mark.parametrize(("seconds", "noted"), [(9e-3, True), (0.5e-3, False)])
-def test_what_does_not_hold_on_this_machine_has_a_note_and_stops_nothing(seconds: float, noted: bool, root: Path):
-    time = {"time": dict.fromkeys(("p20", "p50", "p80"), seconds) | {"samples": 5}}
-    tiny.write(root, tiny.record(root, [tiny.row(root, **time), tiny.row(root, variant="eager")], day=2), "local")
-    html, page = rendered('Ours.{{ holds("ours faster than eager", at="small") }}', root)
+@pytest.mark.parametrize(("milliseconds", "noted"), [(9, True), (0.5, False)])
+def test_what_does_not_hold_on_this_machine_has_a_note_and_stops_nothing(milliseconds: float, noted: bool, root: Path):
+    rows = [tiny.row(root, time=took(milliseconds)), tiny.row(root, variant="eager")]
+    tiny.write(root, tiny.record(root, rows, day=2), "local")
+    html, page = rendered('Ours.{{ holds("ours faster than eager", at="usual") }}', root)
     assert not page.broken
     assert ("not so on this machine" in html) is noted
-    html, _ = rendered('{{ holds("ours slower than eager", at="small backward") }}', root)
+    html, _ = rendered('{{ holds("ours slower than eager", at="usual backward") }}', root)
     assert html == "", "what this machine did not measure is not judged there"
 
 

@@ -45,8 +45,7 @@ BROKEN = {"id": "tests/kernels/test_sub.py::test_five", "outcome": "error", "sec
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    root = tiny.project(tmp_path)
+def store(root: Path) -> Store:
     failure = {
         "case": "kernels/add",
         "direction": "forward",
@@ -60,9 +59,8 @@ def store(tmp_path: Path) -> Store:
         tiny.row(root, variant="eager"),
         tiny.row(root, direction="backward", bytes_read=0, bytes_written=0),
     ]
-    tiny.write(root, tiny.record(root, [tiny.row(root, time=tiny.TIMING | {"p80": 4e-3, "p50": 2e-3})], day=1))
-    tiny.write(root, tiny.record(root, rows, day=2, failures=[failure]))
-    return Store.load(root / "docs" / "measurements", root)
+    before = tiny.record(root, [tiny.row(root, time=tiny.took(2))], day=1)
+    return tiny.store(root, before, tiny.record(root, rows, day=2, failures=[failure]))
 
 
 def test_each_number_leads_to_its_row_on_the_machines_page(store: Store):

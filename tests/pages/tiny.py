@@ -7,6 +7,12 @@ from typing import Any
 from unittest import mock
 
 from docs.publish.compiled import explorer
+from docs.publish.macros.catalogue import Macros
+from docs.publish.macros.page import Page
+from docs.publish.macros.render import render
+from docs.publish.place import Place
+from docs.publish.records.captures import Captures
+from docs.publish.records.store import Store
 from tests.benchmarks import captures
 from tests.benchmarks.captures import module_of, source_of
 from tests.benchmarks.functions import Code
@@ -19,7 +25,16 @@ SCRIPT = "kernels/add"  # as captures name snippets/kernels/add.py
 ADD = "def add(a, b):\n    return a + b\n"
 FILES = {
     KERNEL: "# SPDX-License-Identifier: MIT\n" + f"# --8<-- [start:add]\n{ADD}# --8<-- [end:add]\n",
-    CASE: "from kernels.add import add\n\nCASE = dict(prepare=add, question='Is it fast?')\n",
+    CASE: """from kernels.add import add
+
+POINTS = {
+    "usual": "forward 8x4 bfloat16 device",
+    "usual backward": "backward 8x4 bfloat16 device",
+    "wide backward": "backward 8x8 bfloat16 device",
+    "calls": "forward 8x8 bfloat16 calls",
+}
+CASE = dict(prepare=add, question='Is it fast?')
+""",
     source_of(SCRIPT): "def main():\n    from kernels.add import add\n    print(add(1, 2))\n",
 }
 TIMING = {"p20": 0.9e-3, "p50": 1e-3, "p80": 1.2e-3, "samples": 100}
@@ -86,6 +101,11 @@ def row(root: Path, **changed: Any) -> dict[str, Any]:
     } | changed
 
 
+def took(milliseconds: float) -> dict[str, Any]:
+    """The time of a row."""
+    return TIMING | {name: TIMING[name] * milliseconds for name in ("p20", "p50", "p80")}
+
+
 def sources(root: Path) -> dict[str, Any]:
     """What a row says of the code as it is."""
     return {"hash": Code.of(root).measured(CASE).hash, "files": [KERNEL, CASE], "method": VERSION}
@@ -93,7 +113,6 @@ def sources(root: Path) -> dict[str, Any]:
 
 def record(root: Path, rows: list[dict] | None = None, day: int = 1, **changed: Any) -> dict[str, Any]:
     """A run of the case on an H200: two variants at one shape."""
-    slow = {name: 2 * value if name != "samples" else value for name, value in TIMING.items()}
     return {
         "schema": 1,
         "id": f"2026-01-{day:02}T00-00-00Z-nvidia-h200",
@@ -107,7 +126,7 @@ def record(root: Path, rows: list[dict] | None = None, day: int = 1, **changed: 
             "bandwidth": {"copy": CEILING},
             "matrix": {"bfloat16": {"burst": CEILING | {"rate": 8e14}, "sustained": CEILING | {"rate": 6e14}}},
         },
-        "rows": [row(root), row(root, variant="eager", time=slow)] if rows is None else rows,
+        "rows": [row(root), row(root, variant="eager", time=took(2))] if rows is None else rows,
         "failures": [],
     } | changed
 
@@ -131,6 +150,31 @@ def write(root: Path, content: Mapping[str, Any], folder: str = "runs", name: st
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content))
     return path
+
+
+def store(root: Path, *records: Mapping[str, Any]) -> Store:
+    """Write these records, and load all."""
+    for content in records:
+        write(root, content)
+    return Store.load(root / "docs/measurements", root)
+
+
+def macros(root: Path, path: str = "kernels/add.md", **page: Any) -> tuple[Macros, Page]:
+    """The macros of a page, on what is written; of the case, if no other is named."""
+    found = Page(Place(path, path.removesuffix(".md") + "/"), **{"case": "kernels/add"} | page)
+    return Macros(store(root), Captures.load(root / "docs/measurements/captures", root), found, root), found
+
+
+def rendered(text: str, root: Path, line: int = 1, **page: Any) -> tuple[str, Page]:
+    """A page's text with its macros rendered; `page` as for `macros`."""
+    known, found = macros(root, **page)
+    return render(text, known, found, line), found
+
+
+def finished(text: str, root: Path) -> str:
+    """The same with its charts and tables in their places."""
+    shown, page = rendered(f"{text}\n", root)
+    return page.finish(shown)
 
 
 def build(root: Path) -> dict[str, str]:

@@ -1,12 +1,12 @@
-"""Claims of order: words of a page that hold only while one number is smaller than others, or as large.
+"""Statements of order: what holds only while one number is smaller than others, or as large.
 
-A claim that the records do not bear out stops the build: see the hooks, which list all that failed, on all pages.
+One that the records do not bear out stops the build: see the hooks, which list all that failed, on all pages.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from docs.publish import units
+from docs.publish import markup, units
 from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Quantity
 from docs.publish.records.measured import Coordinates, Measured
@@ -39,10 +39,10 @@ MARGINS = {"level": LEVEL, "no faster": LEVEL, "no slower": LEVEL}
 
 @dataclass
 class Verdict:
-    """What the records say to a claim: what contradicts it, a line each, and whether any of it is stale."""
+    """What the records say to a statement: what contradicts it, a line each, and what warns of its numbers."""
 
     against: list[str] = field(default_factory=list)
-    stale: bool = False
+    marks: list[str] = field(default_factory=list)
 
     def add(self, said: str, one: float, relation: str, others: Iterable[tuple[str, float]], margin: float) -> None:
         """Hold one value against others; `said` is what the error says of it."""
@@ -73,9 +73,9 @@ def verdict(
         PublishError: the relation is unknown, nothing is compared, or a number that is meant was not measured.
     """
     if relation not in RELATIONS:
-        raise unknown("claim: relation", relation, RELATIONS)
+        raise unknown("relation", relation, RELATIONS)
     if not others:
-        raise PublishError(f"claim: expected what {side!r} is {relation} than, got nothing")
+        raise PublishError(f"expected what {side!r} is {relation} than, got nothing")
     margin = MARGINS.get(relation, 0.0) if margin is None else margin
     found = Verdict()
     if isinstance(side, Quantity):
@@ -124,8 +124,8 @@ def verdict_of_sweep(
         PublishError: the relation is unknown, or nothing with these options was tried.
     """
     if relation not in RELATIONS:
-        raise unknown("claim: relation", relation, RELATIONS)
-    found = Verdict(stale=stale)
+        raise unknown("relation", relation, RELATIONS)
+    found = Verdict(marks=["stale"] * stale)
     for point in points:
         where = f"kernels/{sweep.kernel} {point.direction} {units.size(point.size)} {point.dtype} in {sweep.id}"
         rest = [tried for tried in point.tried if not _has(tried, options)]
@@ -151,11 +151,11 @@ def _best(tried: Sequence[Tried], what: str) -> float:
 def _of_numbers(found: Verdict, side: Quantity, relation: str, others: Sequence[Side], margin: float) -> None:
     numbers = [other for other in others if isinstance(other, Quantity)]
     if len(numbers) < len(others) or any(other.unit != side.unit for other in numbers):
-        raise PublishError(f"claim: expected numbers in {side.unit or 'no unit'} on both sides, got {others!r}")
+        raise PublishError(f"expected numbers in {side.unit or 'no unit'} on both sides, got {others!r}")
     said = f"{side.entry['label']} is {side.text}"
     named = [(f"{other.text} ({other.entry['label']})", other.value) for other in numbers]
     found.add(said, side.value, relation, named, margin)
-    found.stale |= any(number.stale or number.busy for number in (side, *numbers))
+    found.marks += markup.marks(side, *numbers)
 
 
 def _of_variants(
@@ -166,13 +166,13 @@ def _of_variants(
     said = f"{describe(row.row)} takes {units.text(row.time.p50, 's')} in {row.record.id},"
     named = [(f"{units.text(beside[name].time.p50, 's')} of {name}", beside[name].time.p50) for name in names]
     found.add(said, row.time.p50, relation, named, margin)
-    found.stale |= any(beside[name].stale or beside[name].busy for name in (side, *names))
+    found.marks += markup.marks(*(beside[name] for name in (side, *names)))
 
 
 def _runs(store: Store, at: Coordinates, named: Set[Side]) -> Iterator[dict[str, Measured]]:
     """The variants at a point by name: of the current run, and where the host sets the pace, of each run of its code.
 
-    A host-bound time depends on the machine as much as on the code, so such a claim must hold on each of them.
+    A host-bound time depends on the machine as much as on the code, so such a statement must hold on each of them.
 
     Raises:
         PublishError: a variant that is named is not in the current run.
@@ -190,14 +190,3 @@ def _runs(store: Store, at: Coordinates, named: Set[Side]) -> Iterator[dict[str,
             of_run.setdefault(row.record.id, {})[row.variant] = row
     of_run.pop(current[0].record.id, None)
     yield from (beside for beside in of_run.values() if named <= beside.keys())
-
-
-def words(
-    side: Side | Options, relation: str, others: Sequence[Side] | Sequence[Options], at: Coordinates, text: str
-) -> str:
-    """A claim as an error names it: "claim 'far ahead': ours faster than quack, kernels/softmax backward"."""
-    than = "with" if relation == "level" else "than"
-    one, *names = (number.text if isinstance(number, Quantity) else str(number) for number in (side, *others))
-    where = " ".join(value for value in (at.case, at.direction, at.mode) if value)
-    said = f"claim {text!r}" if text else "claim"
-    return f"{said}: {one} {relation} {than} {', '.join(names) or 'the others'}" + (f", {where}" if where else "")

@@ -41,7 +41,7 @@ from typing import Any
 from docs.publish import evidence, markup, palette, units
 from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Evidence, Quantity
-from docs.publish.macros import claims
+from docs.publish.macros import claims, numbers
 from docs.publish.markdown import pages
 from docs.publish.place import Place
 from docs.publish.records.asked import script_of
@@ -157,7 +157,7 @@ def verdict(tested: list[Tested]) -> str:
 def _tested(entry: Entry, store: Store, place: Place, page: Evidence, macros: Mapping[str, Callable]) -> list[Tested]:
     try:
         if "comparisons" in entry.words:
-            return [_compared(entry, one, store, page, macros) for one in entry.words["comparisons"]]
+            return [_compared(entry, one, store, place, page, macros) for one in entry.words["comparisons"]]
         return _at_shapes(entry, store, place, page)
     except (PublishError, ValueError, TypeError) as error:
         raise PublishError(f"{entry.page}: folklore {entry.anchor!r}: {error}") from error
@@ -184,7 +184,9 @@ def _at_shapes(entry: Entry, store: Store, place: Place, page: Evidence) -> list
     return found
 
 
-def _compared(entry: Entry, own: Words, store: Store, page: Evidence, macros: Mapping[str, Callable]) -> Tested:
+def _compared(
+    entry: Entry, own: Words, store: Store, place: Place, page: Evidence, macros: Mapping[str, Callable]
+) -> Tested:
     """Of two numbers of any kind."""
     if extra := own.keys() - COMPARED - {"where"}:
         raise PublishError(f"comparisons: unknown {', '.join(sorted(extra))}")
@@ -195,7 +197,7 @@ def _compared(entry: Entry, own: Words, store: Store, page: Evidence, macros: Ma
     shared = {"case": entry.case, "of": script_of(entry.page)} | {
         key: words[key] for key in MEASURED | PRINTED if key in words
     }
-    first, second = (_number(shared, one, macros) for one in (side, other))
+    first, second = (_number(shared, one, store, place, macros) for one in (side, other))
     against = claims.verdict(store, Coordinates(), first, relation, [second], margin=words.get("margin")).against
     return Tested(not against, str(words["where"]), f"{page.show(first)} and {page.show(second)}")
 
@@ -215,7 +217,7 @@ def _relation(words: Words) -> tuple[Any, str, Any]:
     return words[named[0]], named[0], others[0]
 
 
-def _number(shared: Words, own: str | Words, macros: Mapping[str, Callable]) -> Quantity:
+def _number(shared: Words, own: str | Words, store: Store, place: Place, macros: Mapping[str, Callable]) -> Quantity:
     """A side of a comparison: a variant, or what it does not share with the other."""
     mine: Words = {"variant": own} if isinstance(own, str) else own
     if extra := mine.keys() - MEASURED - PRINTED:
@@ -226,8 +228,8 @@ def _number(shared: Words, own: str | Words, macros: Mapping[str, Callable]) -> 
         return macros["captured"](
             words["output"], *map(str, lines), which=words.get("which", 1), of=words["of"]
         ).quantity
-    where = {key: words[key] for key in ("shape", "direction", "mode", "machine") if key in words}
-    return macros["number"](words["case"], words["variant"], words.get("metric", "time"), **where).quantity
+    where = {key: words[key] for key in MEASURED - {"metric"} if key in words}
+    return numbers.measured(store, place, Coordinates(**where), words.get("metric", "time"))
 
 
 def _measured(tested: list[Tested]) -> str:

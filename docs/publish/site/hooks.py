@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # `mkdocs build` h
 from docs.publish import generated as results
 from docs.publish import kept, palette
 from docs.publish.compiled import explorer
-from docs.publish.errors import PublishError
+from docs.publish.errors import PublishError, unknown
 from docs.publish.generated import census
 from docs.publish.kept import Kept
 from docs.publish.macros import ladder
@@ -100,7 +100,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     current.texts = {file.src_uri: file.content_string for file in files.documentation_pages() if _written(file)}
     if written := files.get_file_from_path(glossary.PAGE):
         current.terms = glossary.terms(written.content_string)
-    for path, content in generated(config):
+    if page := os.environ.get("RIDGEPOINT_PAGE"):
+        return _alone(f"{page.removesuffix('.md')}.md", files, config)
+    for path, content in (*assets(), *generated(config)):
         files.append(File.generated(config, path, content=content))
     for _, notebook in notebooks.for_the_site(current.root):
         folder = current.root / notebooks.CACHE
@@ -113,10 +115,25 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def generated(config: MkDocsConfig) -> Iterator[tuple[str, str]]:
-    """Paths below the site's pages, with their content."""
+def _alone(page: str, files: Files, config: MkDocsConfig) -> Files:
+    """The files without any other page, and without what is generated: enough to look at a page while writing it."""
+    if page not in current.texts:
+        raise PluginError(str(unknown("page", page, current.texts)))
+    for other in [file for file in files.documentation_pages() if file.src_uri != page]:
+        files.remove(other)
+    for path, content in assets():
+        files.append(File.generated(config, path, content=content))
+    return files
+
+
+def assets() -> Iterator[tuple[str, str]]:
+    """What every page needs: paths below the site's, with their content."""
     yield "stylesheets/palette.css", palette.css()
     yield "assets/vega.js", svg.bundle()
+
+
+def generated(config: MkDocsConfig) -> Iterator[tuple[str, str]]:
+    """The rest that nobody writes."""
     in_cuda = (path for both in cuda_files(current.root).values() for path in both)
     for path in (*kernel_files(current.root).values(), *in_cuda):
         yield f"kernels/{path.name}", path.read_text(encoding="utf-8")
@@ -242,11 +259,11 @@ on_page_context = CombinedEvent(simplified, finished)
 
 
 def on_env(env: Any, *, config: MkDocsConfig, files: Files) -> None:
-    """Refuse claims that the records contradict, and to release what is stale, before anything is written."""
+    """Refuse statements that the records contradict, and to release what is stale, before anything is written."""
     kept.FOLDER.mkdir(parents=True, exist_ok=True)
     env.bytecode_cache = jinja2.FileSystemBytecodeCache(str(kept.FOLDER))
     if broken := [line for page in current.pages.values() for line in page.broken]:
-        raise PluginError("the records contradict these claims; mend the sentences:\n" + "\n".join(broken))
+        raise PluginError("the records contradict these statements; correct the sentences:\n" + "\n".join(broken))
     if not releasing():
         return
     shown = [f"{path}: {what}" for path, page in current.pages.items() for what in page.evidence.stale]
@@ -254,13 +271,17 @@ def on_env(env: Any, *, config: MkDocsConfig, files: Files) -> None:
     shown += [f"results/machines/{machine}.md: {case}" for machine, case in sorted(rows)]
     shown += sweeps.stale(current.root)
     if shown:
-        raise PluginError("a release shows nothing stale; measure or capture these again:\n" + "\n".join(shown))
+        raise PluginError(
+            "a release shows nothing that is stale or of a busy machine; measure or capture these again:\n"
+            + "\n".join(shown)
+        )
 
 
 @event_priority(50)  # before the search's plugin, which writes its index
 def on_post_build(config: MkDocsConfig) -> None:
     """Make the search's index one of prose, with code, page titles and questions beside it."""
-    kept.save()
+    if not os.environ.get("RIDGEPOINT_PAGE"):  # of one page little was asked, and the rest would be dropped
+        kept.save()
     plugin: Any = config.plugins.get("material/search")
     if plugin:
         plugin.search_index.entries = search.entries(plugin.search_index.entries, current.questions, current.about)

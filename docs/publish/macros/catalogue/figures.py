@@ -58,11 +58,11 @@ class Figures(Shared):
         page = self._page
         return page.put_html(roofline.render(spec, self._store, page.evidence, page.place, self._root))
 
-    def gains(self, at: Names, case: str = "") -> str:
+    def gains(self, at: Names) -> str:
         """What a kernel gains, alone at some points and inside a compiled block, see docs.publish.macros.gains."""
-        page, case = self._page, case or self._page.case
-        shapes = self._named(at, case)["shape"]
-        return page.put_html(gains.of_one(self._store, page.place, page.evidence, case, shapes))
+        page = self._page
+        shapes = self._named(at, page.case)["shape"]
+        return page.put_html(gains.of_one(self._store, page.place, page.evidence, page.case, shapes))
 
     def kernels(self, what: str) -> str:
         """All kernels beside each other: kernels("verdicts"), "typical", "worst" or "block"; see macros.gains."""
@@ -74,16 +74,15 @@ class Figures(Shared):
         page = self._page
         return page.put_html(ladder.table(self._store, page.place, page.evidence, self._root, list(names), direction))
 
-    def losses(self, case: str = "") -> str:
-        """Every point of a case's grid at which ours is behind, see docs.publish.macros.losses."""
+    def losses(self) -> str:
+        """Every point of the case's grid at which ours is behind, see docs.publish.macros.losses."""
         page = self._page
-        return page.put_html(losses.losses(self._store, page.place, page.evidence, case or page.case))
+        return page.put_html(losses.losses(self._store, page.place, page.evidence, page.case))
 
-    def sweep(self, kernel: str, direction: str, shape: str, dtype: str = "bfloat16") -> str:
+    def sweep(self, kernel: str, direction: str, shape: str) -> str:
         """What a sweep tried at a point: sweep("softmax", direction="forward", shape="4096x32768")."""
-        return self._page.put_html(
-            sweeps.table(self._root, self._page.place, self._page.evidence, kernel, direction, shape, dtype)
-        )
+        page = self._page
+        return page.put_html(sweeps.table(self._root, page.place, page.evidence, kernel, direction, shape))
 
     def timeline(self, section: str, title: str, of: str = "", on: str = "") -> str:
         """A step that a script printed, drawn: timeline("eager, timeline", "Three small layers", of="...")."""

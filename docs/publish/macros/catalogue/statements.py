@@ -17,7 +17,14 @@ class Statements(Shared):
     """Of a case's points, and of a kernel's sweep."""
 
     def holds(
-        self, statement: str, at: str = "", case: str = "", clock: str = "", by: float | None = None, **sides: Shown
+        self,
+        statement: str,
+        at: str = "",
+        case: str = "",
+        clock: str = "",
+        by: float | None = None,
+        machine: str = "",
+        **sides: Shown,
     ) -> str:
         """Nothing, or a stop of the build where the records contradict: see docs.publish.macros.claims.
 
@@ -30,14 +37,13 @@ class Statements(Shared):
         numbers = {name: plain(side) for name, side in sides.items()}
         rest = [numbers.get(other, other) for other in others]
         places = points.several(self._root, case, at, clock) if at else [Coordinates(case)]
+        places = [replace(place, machine=machine or None) for place in places]
         found = [
             self._verdict(where, numbers.get(one, one), relation, rest, [where.shape or EVERY], by)
             for one, where in itertools.product(ones, places)
         ]
-        against = [line for verdict in found for line in verdict.against]
-        note = "" if sides else self._not_here(ones, relation, others, places, by)
-        stale = any(verdict.stale for verdict in found)
-        return page.put_claim(f"holds {statement!r}, at {at!r}", "", against, stale) + note
+        note = "" if sides or machine else self._not_here(ones, relation, others, places, by)
+        return page.put_statement(f"holds {statement!r}, at {at!r}", found) + note
 
     def _not_here(
         self, ones: list[str], relation: str, others: list[str], places: list[Coordinates], by: float | None
@@ -50,26 +56,6 @@ class Statements(Shared):
                     return ' <small class="rp-badge">not so on this machine</small>'
         return ""
 
-    def claim(
-        self,
-        side: Side | Shown,
-        relation: str,
-        *others: Side | Shown,
-        text: str = "",
-        case: str | None = None,
-        shape: Names = (),
-        margin: float | None = None,
-        **where: str,
-    ) -> str:
-        """Words that hold only while the records bear them out: see docs.publish.macros.claims.
-
-        claim("ours", "faster", "all", case="kernels/softmax", shape="every", direction="backward", text="ahead of all")
-        """
-        one, *rest = map(plain, (side, *others))
-        at = Coordinates(case, **where)
-        found = self._verdict(at, one, relation, rest, listed(shape), margin)
-        return self._page.put_claim(claims.words(one, relation, rest, at, text), text, found.against, found.stale)
-
     def tried(
         self,
         kernel: str,
@@ -78,21 +64,18 @@ class Statements(Shared):
         *others: claims.Options,
         direction: str,
         shape: Names,
-        dtype: str = "bfloat16",
         margin: float | None = None,
-        text: str = "",
     ) -> str:
-        """Words that hold only while a kernel's newest sweep bears them out: see docs.publish.macros.claims.
+        """As `holds`, of what a kernel's newest sweep tried: see docs.publish.macros.claims.
 
-        tried("softmax", {"PARTS": 1}, "slower", direction="forward", shape="1024x131072", text="lost")
+        tried("softmax", {"PARTS": 1}, "slower", direction="forward", shape="1024x131072")
         """
-        what = claims.words(options, relation, others, Coordinates(kernel, direction=direction), text)
         try:
-            sweep, points, stale = sweeps.points(self._root, kernel, direction, listed(shape), dtype)
+            sweep, points, stale = sweeps.points(self._root, kernel, direction, listed(shape))
             found = claims.verdict_of_sweep(sweep, points, stale, options, relation, others, margin)
         except PublishError as error:
             found = claims.Verdict([str(error)])
-        return self._page.put_claim(what, text, found.against, found.stale)
+        return self._page.put_statement(f"tried {options} {relation}, {kernel} {direction}", [found])
 
     def _verdict(
         self,
