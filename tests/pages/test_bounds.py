@@ -24,19 +24,17 @@ from tests.pages.test_page_source import calls
 
 CASE = '''from tests.benchmarks.bounds import bound, captured, ceiling, gpu
 
-POINTS = {"small": "forward 8x4 bfloat16 device"}
-
 @bound("us", rows=1000, width=2 * 2, copy=ceiling("copy"))
 def copied(rows, width, copy):
     """Rows, copied."""
     return rows * width / copy
 
-@bound("x", one=gpu("{variant}", "small"), other=bound("copied"))
+@bound("x", one=gpu("{variant}", "usual"), other=bound("copied"))
 def over(one, other):
     """A time over the time to copy."""
     return one / other
 
-@bound("", time=gpu("eager", "small"))
+@bound("", time=gpu("eager", "usual"))
 def pays(time, spent):
     """After how many calls something has paid."""
     if spent <= 0:

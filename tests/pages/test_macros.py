@@ -15,6 +15,7 @@ from docs.publish.macros import captures as capture_blocks
 from docs.publish.macros import numbers
 from docs.publish.macros.calc import calc
 from docs.publish.place import Place
+from docs.publish.site import hooks
 from tests.benchmarks import source
 from tests.benchmarks.runner import discover
 from tests.pages import tiny
@@ -612,6 +613,22 @@ def test_an_unknown_level_stops_the_build(tmp_path: Path, caplog: pytest.LogCapt
     with pytest.raises(Abort):
         tiny.build(root)
     assert "level: expected one of beginner, intermediate, advanced; got 'easy'" in caplog.text
+
+
+def test_a_page_can_be_built_alone(root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    """And so that a later build of all pages finds what it has kept."""
+    (root / "docs/pages/other.md").write_text(
+        '# Other\n\n{{ gpu("ours", "usual", case="kernels/add") }} [Home](index.md)\n'
+    )
+    monkeypatch.setenv("RIDGEPOINT_PAGE", "other")
+    monkeypatch.setattr(hooks.kept, "save", lambda: pytest.fail("drops what is kept"))
+    site = tiny.build(root)
+    assert [path for path in site if path.endswith(".html")] == ["other/index.html"] and not caplog.text
+    assert "1.00 ms" in site["other/index.html"] and not [path for path in site if path.startswith("results/")]
+    monkeypatch.setenv("RIDGEPOINT_PAGE", "othr")
+    with pytest.raises(Abort):
+        tiny.build(root)
+    assert "page: expected one of index.md, other.md; got 'othr.md'; did you mean other.md?" in caplog.text
 
 
 def test_a_figure_that_the_datasheet_does_not_state_has_its_own_source():

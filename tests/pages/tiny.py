@@ -103,7 +103,7 @@ def row(root: Path, **changed: Any) -> dict[str, Any]:
 
 def took(milliseconds: float) -> dict[str, Any]:
     """The time of a row."""
-    return TIMING | {name: TIMING[name] * milliseconds for name in ("p20", "p50", "p80")}
+    return TIMING | {name: round(TIMING[name] * milliseconds, 12) for name in ("p20", "p50", "p80")}
 
 
 def sources(root: Path) -> dict[str, Any]:

@@ -13,17 +13,17 @@ from docs.publish.records import sweeps
 from docs.publish.records.schema import Sweep, SweepPoint, Tried
 from tests.benchmarks.sweeps import chosen
 
-DTYPE = "bfloat16"  # of the points that pages show
+BF16 = "bfloat16"
 
 
-def table(root: Path, place: Place, page: Evidence, kernel: str, direction: str, shape: str) -> str:
+def table(root: Path, place: Place, page: Evidence, kernel: str, direction: str, shape: str, dtype: str = BF16) -> str:
     """The table as HTML, fastest first; the row that the launch table takes is marked.
 
     Raises:
         PublishError: the point was not swept.
     """
     sweep, file = sweeps.newest(kernel, root)
-    point = _point(sweep, direction, shape)
+    point = _point(sweep, direction, shape, dtype)
     taken = chosen(kernel, direction, point.asked["row_length"], point.asked["bits"])
     if not any(tried.options == taken for tried in point.tried):
         raise PublishError(f"sweep of {kernel}: expected {taken} among what was tried at {shape}, found it missing")
@@ -33,29 +33,31 @@ def table(root: Path, place: Place, page: Evidence, kernel: str, direction: str,
     rows = [_cells(sweep, shared, point, tried, names, tried.options == taken, page) for tried in point.tried]
     failed = "".join(f" Failed: {escape(_words(other.options))}: {escape(other.reason)}." for other in point.failed)
     panel = markup.panel(
-        what=f"{direction.capitalize()} of {units.size(shape)}, {DTYPE}: what was tried, fastest first",
+        what=f"{direction.capitalize()} of {units.size(shape)}, {dtype}: what was tried, fastest first",
         body=markup.table([*map(_heading, names), "time", "bandwidth", ""], (("", row) for row in rows), named=False),
         source=f"{escape(str(sweep.machine['name']))}, {sweep.date[:10]}.{failed}",
     )
     return markup.panels([panel], "table")
 
 
-def points(root: Path, kernel: str, direction: str, shapes: Iterable[str]) -> tuple[Sweep, list[SweepPoint], bool]:
+def points(
+    root: Path, kernel: str, direction: str, shapes: Iterable[str], dtype: str = BF16
+) -> tuple[Sweep, list[SweepPoint], bool]:
     """The newest sweep of a kernel, some of its points, and whether it is stale.
 
     Raises:
         PublishError: a point was not swept.
     """
     sweep, _ = sweeps.newest(kernel, root)
-    return sweep, [_point(sweep, direction, shape) for shape in shapes], sweeps.is_stale(sweep, root)
+    return sweep, [_point(sweep, direction, shape, dtype) for shape in shapes], sweeps.is_stale(sweep, root)
 
 
-def _point(sweep: Sweep, direction: str, shape: str) -> SweepPoint:
+def _point(sweep: Sweep, direction: str, shape: str, dtype: str) -> SweepPoint:
     known = {(point.direction, point.size, point.dtype): point for point in sweep.points}
-    if (direction, shape, DTYPE) not in known:
+    if (direction, shape, dtype) not in known:
         swept = [" ".join(key) for key in known]
-        raise unknown(f"point of the sweep of {sweep.kernel}", f"{direction} {shape} {DTYPE}", swept)
-    return known[direction, shape, DTYPE]
+        raise unknown(f"point of the sweep of {sweep.kernel}", f"{direction} {shape} {dtype}", swept)
+    return known[direction, shape, dtype]
 
 
 def _cells(

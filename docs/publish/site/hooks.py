@@ -1,6 +1,7 @@
 """MkDocs' side of publishing, and all of it: the generators are plain Python that another engine could call as well."""
 
 import functools
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -88,21 +89,31 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         raise PluginError(str(error)) from error
     if wrong := markers.problems(root, MARKED):
         raise PluginError("\n".join(wrong))
+    if alone():
+        config.nav, config.validation.links.not_found = None, logging.DEBUG
     for section in config.nav or []:
         if isinstance(section, dict) and "Results" in section:
             section["Results"] += results.navigation(current.store)
     return config
 
 
+def alone() -> str:
+    """The page that is built alone; empty where all are."""
+    page = os.environ.get("RIDGEPOINT_PAGE", "")
+    return page and f"{page.removesuffix('.md')}.md"
+
+
 @event_priority(50)  # before mkdocs-jupyter, which looks for notebooks among the files
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add what is generated: result pages, compiled code, files to copy, notebooks, the palette, the charts' script."""
+    """Add what is generated, and notebooks."""
     current.texts = {file.src_uri: file.content_string for file in files.documentation_pages() if _written(file)}
     if written := files.get_file_from_path(glossary.PAGE):
         current.terms = glossary.terms(written.content_string)
-    if page := os.environ.get("RIDGEPOINT_PAGE"):
-        return _alone(f"{page.removesuffix('.md')}.md", files, config)
-    for path, content in (*assets(), *generated(config)):
+    for path, content in assets():
+        files.append(File.generated(config, path, content=content))
+    if alone():
+        return without_others(files)
+    for path, content in generated(config):
         files.append(File.generated(config, path, content=content))
     for _, notebook in notebooks.for_the_site(current.root):
         folder = current.root / notebooks.CACHE
@@ -115,14 +126,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def _alone(page: str, files: Files, config: MkDocsConfig) -> Files:
-    """The files without any other page, and without what is generated: enough to look at a page while writing it."""
-    if page not in current.texts:
-        raise PluginError(str(unknown("page", page, current.texts)))
-    for other in [file for file in files.documentation_pages() if file.src_uri != page]:
+def without_others(files: Files) -> Files:
+    """The files without all pages but one, to look at this while writing it."""
+    if alone() not in current.texts:
+        raise PluginError(str(unknown("page", alone(), current.texts)))
+    for other in [file for file in files.documentation_pages() if file.src_uri != alone()]:
         files.remove(other)
-    for path, content in assets():
-        files.append(File.generated(config, path, content=content))
     return files
 
 
@@ -133,7 +142,7 @@ def assets() -> Iterator[tuple[str, str]]:
 
 
 def generated(config: MkDocsConfig) -> Iterator[tuple[str, str]]:
-    """The rest that nobody writes."""
+    """The rest that nobody writes: result pages, compiled code, files to copy."""
     in_cuda = (path for both in cuda_files(current.root).values() for path in both)
     for path in (*kernel_files(current.root).values(), *in_cuda):
         yield f"kernels/{path.name}", path.read_text(encoding="utf-8")
@@ -280,7 +289,7 @@ def on_env(env: Any, *, config: MkDocsConfig, files: Files) -> None:
 @event_priority(50)  # before the search's plugin, which writes its index
 def on_post_build(config: MkDocsConfig) -> None:
     """Make the search's index one of prose, with code, page titles and questions beside it."""
-    if not os.environ.get("RIDGEPOINT_PAGE"):  # of one page little was asked, and the rest would be dropped
+    if not alone():  # one page asks for little, and the rest would be dropped
         kept.save()
     plugin: Any = config.plugins.get("material/search")
     if plugin:

@@ -28,7 +28,7 @@ def of_a_row(name: str, metric: str = "", clock: str = "") -> Callable[..., Show
 class Values(Shared):
     """Measured, stated by a vendor, printed by a script, or worked out.
 
-    A row is named by variant and point: gpu("compile", "decode"). It is of the page's case, by the point's main clock, on
+    Of a row, by variant and point: gpu("compile", "decode"). It is of the page's case, by the point's main clock and on
     the published machine, unless case=, clock= and machine= say otherwise.
     """
 
