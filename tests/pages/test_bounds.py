@@ -29,12 +29,12 @@ def copied(rows, width, copy):
     """Rows, copied."""
     return rows * width / copy
 
-@bound("x", one=gpu("{variant}", "usual"), other=bound("copied"))
+@bound("x", one=gpu("{variant}", "small"), other=bound("copied"))
 def over(one, other):
     """A time over the time to copy."""
     return one / other
 
-@bound("", time=gpu("eager", "usual"))
+@bound("", time=gpu("eager", "small"))
 def pays(time, spent):
     """After how many calls something has paid."""
     if spent <= 0:

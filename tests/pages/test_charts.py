@@ -89,7 +89,7 @@ def test_bars_and_their_ceiling_are_drawn_in_one_unit(root):
     assert spec["layer"][0]["encoding"]["x"]["scale"]["domain"] == [0, 4.0]
 
 
-@pytest.mark.parametrize("kind", ["bars", "lines", "history"])
+@pytest.mark.parametrize("kind", ["bars", "lines"])
 def test_what_is_drawn_is_vega_lite(kind, root):
     """By its schema, which Altair brings; vl-convert draws what it understands and is silent about the rest."""
     content = scaling(root, "ours", "eager") if kind == "lines" else record(root)
@@ -248,19 +248,10 @@ def test_what_is_stale_is_said_and_told_to_the_release(root):
     assert evidence.stale
 
 
-def test_history_draws_old_runs_without_calling_the_page_stale(root):
-    evidence = Evidence()
-    rows = [row(root, sources={"hash": "old", "files": ["kernels/add.py", "tests/benchmarks/kernels/add.py"]})]
-    runs = store(root, record(root, rows, day=1), record(root, day=2))
-    html = charts.render(BARS | {"kind": "history"}, runs, evidence, Place("kernels/add.md", "kernels/add/"))
-    assert "2026-01-01" in html and "2026-01-02" in html
-    assert not evidence.stale
-
-
 @pytest.mark.parametrize(
     "wrong, expected",
     [
-        ({"kind": "pie"}, "chart: kind: expected one of bars, lines, history"),
+        ({"kind": "pie"}, "chart: kind: expected one of bars, lines"),
         ({"metric": "speed"}, "chart: metric: expected one of"),
         ({"case": "kernels/ad"}, "did you mean kernels/add"),
         ({"colour": "red"}, "chart: expected one of"),

@@ -94,9 +94,9 @@ def test_runs_of_other_code_or_on_a_busy_machine_contradict_nothing(root: Path):
 
 HEAD = "---\ncase: kernels/add\n---\n\n"
 PAGES = {
-    "index.md": f'{HEAD}Ours is behind{{{{ holds("ours slower than compile", at="usual") }}}}.\n',
-    "more.md": f'{HEAD}{{{{ holds("ours faster than quack", at="usual") }}}}Ours leads.\n\n'
-    f'{{{{ holds("a more than b", a=gpu("ours", "usual"), b=gpu("eager", "usual")) }}}}\n',
+    "index.md": f'{HEAD}Ours is behind{{{{ holds("ours slower than compile", at="small") }}}}.\n',
+    "more.md": f'{HEAD}{{{{ holds("ours faster than quack", at="small") }}}}Ours leads.\n\n'
+    f'{{{{ holds("a more than b", a=gpu("ours", "small"), b=gpu("eager", "small")) }}}}\n',
 }
 
 
@@ -105,9 +105,9 @@ def test_the_build_names_every_statement_of_every_page_that_fails(root: Path, ca
         (root / "docs/pages" / name).write_text(text)
     with pytest.raises(Abort):
         tiny.build(root)
-    assert "index.md: holds 'ours slower than compile', at 'usual': kernels/add ours forward 8×4" in caplog.text
+    assert "index.md: holds 'ours slower than compile', at 'small': kernels/add ours forward 8×4" in caplog.text
     assert "takes 1.00 ms in 2026-01-01T00-00-00Z-nvidia-h200, against 1.02 ms of compile" in caplog.text
-    assert "more.md: holds 'ours faster than quack', at 'usual': variant of kernels/add: expected one of" in caplog.text
+    assert "more.md: holds 'ours faster than quack', at 'small': variant of kernels/add: expected one of" in caplog.text
     assert "more.md: holds 'a more than b', at '': Time: kernels/add ours" in caplog.text
 
 

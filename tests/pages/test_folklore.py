@@ -118,7 +118,7 @@ def test_numbers_that_a_script_printed_can_be_compared(root: Path, monkeypatch: 
 
     def captured(section: str, *line: str, which: int, of: str) -> Shown:
         asked.append((section, of, *line, which))
-        return found.gpu("ours" if line[-1] == "few" else "eager", "usual")
+        return found.gpu("ours" if line[-1] == "few" else "eager", "small")
 
     monkeypatch.setattr(found, "captured", captured)
     found.folklore("numbers")

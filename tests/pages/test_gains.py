@@ -61,22 +61,22 @@ def test_a_page_shows_the_gains_at_its_shapes_and_in_the_block(root: Path):
     known, page = macros(
         root, point(root, SHAPE, SIDES), point(root, WIDE, SIDES), point(root, BLOCK, {"compile": 0.9})
     )
-    known.gains("usual")
+    known.gains("small")
     assert lines(page.html[-1]) == [
         ["ours over", "eager", "compile", "best peer"],
         ["forward, 8 × 4", "3.00×", "1.50×", "quack 1.10×"],
         ["forward, compiled block of 4 × 2 × 2", "–", "0.900×", "–"],
     ]
     assert "command" in page.evidence.entries["e1"], "a number without its evidence"
-    with pytest.raises(PublishError, match="point of kernels/add: expected one of usual"):
-        known.gains("unusual")
+    with pytest.raises(PublishError, match="point of kernels/add: expected one of small"):
+        known.gains("smal")
     with pytest.raises(PublishError, match="case: expected one of kernels/add"):
-        tiny.macros(root, case="kernels/ad")[0].gains("usual")
+        tiny.macros(root, case="kernels/ad")[0].gains("small")
 
 
 def test_other_modes_are_no_gains(root: Path):
     known, page = macros(root, point(root, SHAPE, SIDES), point(root, SHAPE, {"eager": 0.1}, mode="calls"))
-    known.gains("usual")
+    known.gains("small")
     assert lines(page.html[-1])[1:] == [["forward, 8 × 4", "3.00×", "1.50×", "quack 1.10×"]]
 
 
@@ -148,7 +148,7 @@ def test_a_kernel_without_records_waits_and_one_without_a_typical_shape_stops_th
     assert [line[0] for line in shown(root, "typical", rows)[1:]] == ["Sum, forward, 8 × 4"]
     with pytest.raises(PublishError, match="kernels: expected one of verdicts, typical, worst, block; got 'best'"):
         shown(root, "best", rows)
-    (root / "docs/pages/kernels/add.md").write_text(PAGE.replace("typical", "usual"))
+    (root / "docs/pages/kernels/add.md").write_text(PAGE.replace("typical", "small"))
     with pytest.raises(PublishError, match=r'kernels/add.md: expected a line "typical: 32768x4096"'):
         shown(root, "verdicts", rows)
 

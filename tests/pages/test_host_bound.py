@@ -68,15 +68,15 @@ def test_a_range_has_one_unit_and_holds_its_ends(low: float, high: float, unit: 
 
 def test_from_five_machines_on_a_host_bound_number_is_a_range(root: Path):
     store(root, *five(root))
-    html, page = rendered('{{ wall("ours", "usual") }}', root)
+    html, page = rendered('{{ wall("ours", "small") }}', root)
     entry = page.evidence.entries["e1"]
     assert entry["value"] == "35 to 61 µs" and "35 to 61 µs</a>" in html
     assert [one["value"] for one in entry["runs"]] == ["35.4 µs", "60.7 µs", "40.0 µs", "45.0 µs", "50.0 µs"]
     assert {one["host"] for one in entry["runs"]} == {"A processor, 16 cores"}
     assert "5 machines. Their median is 45.0 µs" in entry["meaning"] and f'title="{entry["meaning"]}"' in html
-    html, _ = rendered('{{ gain("ours", over="eager", at="usual", clock="wall") }}', root)
+    html, _ = rendered('{{ gain("ours", over="eager", at="small", clock="wall") }}', root)
     assert "1.00 to 2.25×</a>" in html, "the ratio within each run, not of the ranges"
-    found = calc(PLACE, "2 * t", "us", {"t": tiny.macros(root)[0].wall("ours", "usual").quantity})
+    found = calc(PLACE, "2 * t", "us", {"t": tiny.macros(root)[0].wall("ours", "small").quantity})
     assert found.text == "90.0 µs" and found.entry["inputs"][0]["value"] == "45.0 µs, of 35 to 61 µs"
 
 
@@ -95,7 +95,7 @@ def test_what_is_not_measured_again_on_another_machine_does_not_count(change, ro
     records = five(root)
     change(records[1])
     store(root, *records)
-    html, page = rendered('{{ wall("ours", "usual") }}', root)
+    html, page = rendered('{{ wall("ours", "small") }}', root)
     assert ">10 launch times</a>" in html, "of the newest run"
     meaning = page.evidence.entries["e1"]["meaning"]
     assert "that was 5.00 µs, and" in meaning
@@ -103,7 +103,7 @@ def test_what_is_not_measured_again_on_another_machine_does_not_count(change, ro
 
 def test_with_fewer_machines_a_time_is_in_launches_of_its_own_run(root: Path):
     store(root, run(root, 1, 500, 31, launch=4e-6))
-    shown = '{{ wall("%s", "usual") }}'
+    shown = '{{ wall("%s", "small") }}'
     assert ">125 launch times<" in rendered(shown % "ours", root)[0]
     html, page = rendered(shown % "eager", root)
     assert ">7.8 launch times<" in html
@@ -116,13 +116,13 @@ def test_with_fewer_machines_a_time_is_in_launches_of_its_own_run(root: Path):
 
 def test_a_record_without_a_yardstick_shows_the_time(root: Path):
     store(root, run(root, 1, 500, 31, launch=None))
-    assert ">500 µs<" in rendered('{{ wall("ours", "usual") }}', root)[0]
+    assert ">500 µs<" in rendered('{{ wall("ours", "small") }}', root)[0]
 
 
 def test_where_the_gpu_sets_the_pace_a_time_is_a_time(root: Path):
     content = run(root, 1, 500, 800)
     gpu = [tiny.row(root, variant=name, time=took(us), **SMALL) for name, us in (("ours", 480), ("eager", 790))]
-    shown = '{{ wall("ours", "usual") }}'
+    shown = '{{ wall("ours", "small") }}'
     store(root, content | {"rows": content["rows"] + gpu})
     assert ">500 µs<" in rendered(shown, root)[0]
     store(root, run(root, 2, 490, 790))
@@ -134,7 +134,7 @@ def test_where_the_gpu_sets_the_pace_a_time_is_a_time(root: Path):
 def test_a_cpu_has_plain_times(root: Path):
     tiny.write(root, run(root, 1, 500, 31) | {"machine": tiny.LAPTOP | {"boot": "b"}}, "local")
     store(root, run(root, 2, 500, 31))
-    assert ">500 µs<" in rendered('{{ wall("ours", "usual", machine="laptop") }}', root)[0]
+    assert ">500 µs<" in rendered('{{ wall("ours", "small", machine="laptop") }}', root)[0]
 
 
 def test_charts_draw_the_median_with_the_range(root: Path):
@@ -188,15 +188,15 @@ def test_a_busy_run_stands_back_for_an_older_one_and_stays_on_the_machines_page(
 
 def test_a_number_that_only_a_busy_machine_has_is_marked_and_no_chart_draws_it(root: Path):
     known = store(root, busy(root))
-    html, page = rendered('{{ gpu("ours", "usual") }}', root)
+    html, page = rendered('{{ gpu("ours", "small") }}', root)
     assert "4.00 ms <small>busy</small></a>" in html and page.evidence.stale, "a release is told"
     assert page.evidence.entries["e1"]["busy"] == f"This machine was busy ({STOLEN}); measure again."
     assert "† Measured on a busy machine." in page.finish(html)
-    assert calc(PLACE, "2 * t", "us", {"t": tiny.macros(root)[0].gpu("ours", "usual").quantity}).busy
-    html, page = rendered('{{ holds("ours slower than eager", at="usual") }}', root)
+    assert calc(PLACE, "2 * t", "us", {"t": tiny.macros(root)[0].gpu("ours", "small").quantity}).busy
+    html, page = rendered('{{ holds("ours slower than eager", at="small") }}', root)
     assert page.evidence.stale and html == ' <small class="rp-badge">busy</small>'
     (root / tiny.KERNEL).write_text("def add(a, b):\n    return b + a\n")
-    html, page = rendered('{{ gpu("ours", "usual") }}{{ holds("ours slower than eager", at="usual") }}', root)
+    html, page = rendered('{{ gpu("ours", "small") }}{{ holds("ours slower than eager", at="small") }}', root)
     assert re.findall(r"<small[^>]*>([^<]*)<", html) == ["stale, busy", "stale", "busy"]
     assert "† Measured before the code changed or on a busy machine." in page.finish(html)
     (root / tiny.KERNEL).write_text(tiny.FILES[tiny.KERNEL])
@@ -211,7 +211,7 @@ def test_a_number_that_only_a_busy_machine_has_is_marked_and_no_chart_draws_it(r
 
 def test_a_release_refuses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
     monkeypatch.setenv("RIDGEPOINT_RELEASE", "1")
-    root = tiny.project(tmp_path, '---\ncase: kernels/add\n---\n\n# Add\n\n{{ gpu("ours", "usual") }}\n')
+    root = tiny.project(tmp_path, '---\ncase: kernels/add\n---\n\n# Add\n\n{{ gpu("ours", "small") }}\n')
     tiny.write(root, tiny.record(root))
     tiny.build(root)
     (root / "docs/measurements/runs" / f"{tiny.record(root)['id']}.json").unlink()

@@ -50,16 +50,16 @@ def only(root: Path, rows: list[dict]) -> None:
 @pytest.mark.parametrize(
     ("macro", "shown"),
     [
-        ('gpu("ours", "usual")', "1.00 ms"),
-        ('bandwidth("ours", "usual")', "2.00 TB/s"),
-        ('share("ours", "usual")', "50.0%"),
-        ('gain("ours", over="eager", at="usual")', "2.00×"),
+        ('gpu("ours", "small")', "1.00 ms"),
+        ('bandwidth("ours", "small")', "2.00 TB/s"),
+        ('share("ours", "small")', "50.0%"),
+        ('gain("ours", over="eager", at="small")', "2.00×"),
         ('launches("ours", "wide backward")', "1"),
-        ('memory("ours", "usual")', "1.00 MB"),
-        ('rate("ours", "usual")', "1.00 TFLOP/s"),
-        ('peak("ours", "usual")', "0.125%"),
-        ('error("ours", "usual")', "0.00100"),
-        ('build("ours", "usual")', "2.50 s"),
+        ('memory("ours", "small")', "1.00 MB"),
+        ('rate("ours", "small")', "1.00 TFLOP/s"),
+        ('peak("ours", "small")', "0.125%"),
+        ('error("ours", "small")', "0.00100"),
+        ('build("ours", "small")', "2.50 s"),
         ('machine("memory")', "150 GB"),
         ('machine("multiprocessors")', "132"),
         ('datasheet("NVIDIA H200", "exponentials")', "16"),
@@ -81,7 +81,7 @@ def test_a_number_is_what_the_record_says(macro: str, shown: str, root: Path):
         ("2 * units", "", {"units": 'machine("multiprocessors")'}, "264"),
         ("2 * n * w / hbm", "us", {"n": 24000000, "w": 2, "hbm": 'datasheet("NVIDIA H200", "bandwidth")'}, "20 µs"),
         ("rows * columns", "", {"rows": 32768, "columns": 4096}, "134,217,728"),
-        ("t/b", "%", {"t": 'gpu("ours", "usual")', "b": 'build("ours", "usual")'}, "0.0400%"),
+        ("t/b", "%", {"t": 'gpu("ours", "small")', "b": 'build("ours", "small")'}, "0.0400%"),
         ("2 * t", "us", {"t": 'captured("table", "mlp", "fast-2")'}, "2,410 µs"),
     ],
 )
@@ -123,7 +123,7 @@ def test_a_quantity_has_three_digits_and_a_unit_that_fits(value: float, unit: st
 
 
 def test_evidence_says_where_a_number_comes_from(root: Path):
-    shown, page = rendered('{{ bandwidth("ours", "usual") }}', root)
+    shown, page = rendered('{{ bandwidth("ours", "small") }}', root)
     entry = page.evidence.entries["e1"]
     assert entry["label"] == "Bandwidth: kernels/add ours forward 8×4 bfloat16 device"
     assert entry["command"] == "python -m tests.benchmarks kernels/add"
@@ -141,10 +141,10 @@ def test_evidence_says_where_a_number_comes_from(root: Path):
 
 def test_a_stale_number_has_a_badge_and_so_has_what_is_worked_out_from_it(root: Path):
     for stale in (False, True):
-        shown, page = rendered('{{ gpu("ours", "usual") }}', root)
+        shown, page = rendered('{{ gpu("ours", "small") }}', root)
         assert ('class="rp-number rp-stale"' in shown and "<small>stale</small></a>" in shown) is stale
         assert page.evidence.stale == [page.evidence.entries["e1"]["label"]] * stale, "a release is told"
-        assert calc(PLACE, "2 * t", "us", quantities(root, {"t": 'gpu("ours", "usual")'})).stale is stale
+        assert calc(PLACE, "2 * t", "us", quantities(root, {"t": 'gpu("ours", "small")'})).stale is stale
         (root / tiny.KERNEL).write_text("def add(a, b):\n    return b + a\n")
 
 
@@ -163,23 +163,23 @@ def test_worked_arithmetic_shows_its_inputs(printed: Path):
 
 def test_a_number_above_its_ceiling_is_explained(root: Path):
     tiny.write(root, tiny.record(root, [tiny.row(root, bytes_read=3_500_000_000)], day=5))
-    entry = rendered('{{ bandwidth("ours", "usual") }}', root)[1].evidence.entries["e1"]
+    entry = rendered('{{ bandwidth("ours", "small") }}', root)[1].evidence.entries["e1"]
     assert entry["value"] == "4.50 TB/s"
     assert entry["note"].startswith("Above the ceiling measured in the same run, at 112% of it.")
 
 
 MISUSE = [
     (
-        'gpu("ours", "usual", case="kernels/ad")',
+        'gpu("ours", "small", case="kernels/ad")',
         "case: expected one of kernels/add; got 'kernels/ad'; did you mean kernels/add?",
     ),
-    ('gpu("our", "usual")', "variant of kernels/add: expected one of ours, eager; got 'our'; did you mean ours?"),
+    ('gpu("our", "small")', "variant of kernels/add: expected one of ours, eager; got 'our'; did you mean ours?"),
     ('gpu("ours", "calls")', "shape of kernels/add: expected one of 8x4; got '8x8'; did you mean 8x4?"),
-    ('wall("ours", "usual backward")', "mode of kernels/add: expected one of device; got 'calls'"),
-    ('memory("ours", "usual backward")', "metric 'memory': expected one that was measured, got none"),
-    ('gain("ours", at="usual")', "metric 'speedup': expected over=<variant> with the metric 'speedup'"),
-    ('gpu("ours", "usual", over="eager")', "metric 'time': expected over=... only with 'speedup'"),
-    ('gpu("ours", "usual", shap="8x4")', "gpu() got an unexpected keyword argument 'shap'"),
+    ('wall("ours", "small backward")', "mode of kernels/add: expected one of device; got 'calls'"),
+    ('memory("ours", "small backward")', "metric 'memory': expected one that was measured, got none"),
+    ('gain("ours", at="small")', "metric 'speedup': expected over=<variant> with the metric 'speedup'"),
+    ('gpu("ours", "small", over="eager")', "metric 'time': expected over=... only with 'speedup'"),
+    ('gpu("ours", "small", shap="8x4")', "gpu() got an unexpected keyword argument 'shap'"),
     (
         'table(metric="tme")',
         "metric: expected one of time, rate and 10 more; got 'tme'; did you mean time?",
@@ -187,8 +187,8 @@ MISUSE = [
     ('table(metric="time", direction="backward", dtype="float32")', "dtype of kernels/add: expected one of bfloat16"),
     ('table(metric="time")', "mode of kernels/add: expected one of device, calls, got none; say mode=..."),
     ("nothing", "'nothing' is undefined"),
-    ('gpuu("ours", "usual")', "'gpuu' is undefined"),
-    ('gpu("ours", "usual"', "unexpected '}', expected ')'"),
+    ('gpuu("ours", "small")', "'gpuu' is undefined"),
+    ('gpu("ours", "small"', "unexpected '}', expected ')'"),
     ('ceiling("cpy")', "ceiling: expected one of copy, bfloat16; got 'cpy'; did you mean copy?"),
     ('ceiling("bfloat16")', "ceiling 'bfloat16': mode: expected one of burst, sustained; got 'None'"),
     ('datasheet("NVIDIA H2OO", "bandwidth")', "datasheet: device: expected one of NVIDIA H200, "),
@@ -255,7 +255,9 @@ def printed(root: Path) -> Path:
 def test_a_number_that_a_script_printed_is_found_by_its_line(
     macro: str, shown: str, value: float, unit: str, printed: Path
 ):
-    html, page = rendered(f"{{% set n = {macro} %}}{{{{ n }}}} {{{{ n.value }}}} {{{{ n.quantity.unit }}}}", printed)
+    html, page = rendered(
+        f"{{% set n = {macro} %}}{{{{ n }}}} {{{{ n.quantity.value }}}} {{{{ n.quantity.unit }}}}", printed
+    )
     entry = page.evidence.entries["e1"]
     assert entry["value"] == shown
     assert entry["command"] == "python -m snippets.kernels.add"
@@ -388,7 +390,7 @@ def test_columns_of_tables_side_by_side_have_short_names(root: Path):
 
 
 def test_evidence_says_the_case_in_words_and_how_to_measure_it_again(root: Path):
-    _, page = rendered('{{ gpu("ours", "usual") }}', root)
+    _, page = rendered('{{ gpu("ours", "small") }}', root)
     (entry,) = page.evidence.entries.values()
     assert entry["about"] == "ours: forward, 8 × 4, bfloat16, GPU time, cold cache."
     assert entry["again"] == "python -m tests.benchmarks kernels/add"
@@ -563,7 +565,7 @@ def test_lines_of_a_section_are_counted(root: Path):
 def test_a_site_shows_numbers_code_and_kernel_files(tmp_path: Path):
     page = (
         "---\ntitle: Add\ncase: kernels/add\n---\n\n# Add\n\n!!! note\n\n"
-        '    Ours takes {{ gpu("ours", "usual") }}.\n\n'
+        '    Ours takes {{ gpu("ours", "small") }}.\n\n'
         '```python\n--8<-- "kernels/add.py:add"\n```\n\n{{ kernel_file("add") }}\n'
     )
     root = tiny.project(tmp_path, page)
@@ -590,7 +592,7 @@ runpy.run_module("mkdocs", run_name="__main__", alter_sys=True)
 
 
 def test_misuse_stops_the_build_with_one_line(tmp_path: Path, forked: Callable[..., CompletedProcess[str]]):
-    page = '---\ntitle: Add\ncase: kernels/add\n---\n\n# Add\n\nOurs takes {{ gpu("ous", "usual") }}.\n'
+    page = '---\ntitle: Add\ncase: kernels/add\n---\n\n# Add\n\nOurs takes {{ gpu("ous", "small") }}.\n'
     root = tiny.project(tmp_path, page)
     tiny.write(root, tiny.record(root))
     (root / "build.py").write_text(WITHOUT_KERNELS.replace("ROOT", repr(str(source.ROOT))))
@@ -618,7 +620,7 @@ def test_an_unknown_level_stops_the_build(tmp_path: Path, caplog: pytest.LogCapt
 def test_a_page_can_be_built_alone(root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
     """And so that a later build of all pages finds what it has kept."""
     (root / "docs/pages/other.md").write_text(
-        '# Other\n\n{{ gpu("ours", "usual", case="kernels/add") }} [Home](index.md)\n'
+        '# Other\n\n{{ gpu("ours", "small", case="kernels/add") }} [Home](index.md)\n'
     )
     monkeypatch.setenv("RIDGEPOINT_PAGE", "other")
     monkeypatch.setattr(hooks.kept, "save", lambda: pytest.fail("drops what is kept"))

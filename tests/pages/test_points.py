@@ -37,15 +37,15 @@ def root(root: Path) -> Path:
 @pytest.mark.parametrize(
     ("macro", "shown"),
     [
-        ('gpu("ours", "usual")', "1.00 ms"),
-        ('gpu("ours", "usual backward")', "2.00 ms"),
+        ('gpu("ours", "small")', "1.00 ms"),
+        ('gpu("ours", "small backward")', "2.00 ms"),
         ('gpu("ours", "calls")', "1.00 ms"),
         ('wall("ours", "calls")', "2.00 ms"),
-        ('gain("ours", over="eager", at="usual")', "2.00×"),
+        ('gain("ours", over="eager", at="small")', "2.00×"),
         ('wall("ours", "calls", machine="laptop")', "9.00 ms"),
         ('gain("ours", over="eager", at="calls", machine="laptop")', "0.667×"),
         ('memory("ours", "calls", machine="laptop")', "1.00 MB"),
-        ('gpu("ours", "usual", case="kernels/add")', "1.00 ms"),
+        ('gpu("ours", "small", case="kernels/add")', "1.00 ms"),
     ],
 )
 def test_a_number_is_that_of_the_named_point(macro: str, shown: str, root: Path):
@@ -59,20 +59,20 @@ def test_a_number_is_that_of_the_named_point(macro: str, shown: str, root: Path)
     ("macro", "said"),
     [
         (
-            'gpu("ours", "usua")',
-            "point of kernels/add: expected one of usual, usual backward, wide backward, calls; got 'usua'",
+            'gpu("ours", "smal")',
+            "point of kernels/add: expected one of small, small backward, wide backward, calls; got 'smal'",
         ),
-        ('gpu("ours", "usual", case="kernels/ad")', "case: expected one of kernels/add, got 'kernels/ad'"),
-        ('gpu("ours", "usual", clock="cpu")', "clock: expected one of wall, gpu, graph, burst, sustained, got 'cpu'"),
-        ('wall("ours", "usual")', "mode of kernels/add"),
-        ('gpu("quack", "usual")', "variant of kernels/add"),
-        ('holds("ours beats eager", at="usual")', "holds: expected sides with one of"),
+        ('gpu("ours", "small", case="kernels/ad")', "case: expected one of kernels/add, got 'kernels/ad'"),
+        ('gpu("ours", "small", clock="cpu")', "clock: expected one of wall, gpu, graph, burst, sustained, got 'cpu'"),
+        ('wall("ours", "small")', "mode of kernels/add"),
+        ('gpu("quack", "small")', "variant of kernels/add"),
+        ('holds("ours beats eager", at="small")', "holds: expected sides with one of"),
         (
             'wall("ours", "calls", machine="laptp")',
             "machine: expected one of nvidia-h200, laptop; got 'laptp'; did you mean",
         ),
         ('gpu("ours", "calls", machine="laptop")', "mode of kernels/add: expected one of calls; got 'device'"),
-        ('gain("ours", over="eager", at="usual", machine="laptop")', "shape of kernels/add: expected one of 8x8"),
+        ('gain("ours", over="eager", at="small", machine="laptop")', "shape of kernels/add: expected one of 8x8"),
     ],
 )
 def test_what_is_not_there_is_said_in_one_line(macro: str, said: str, root: Path):
@@ -86,21 +86,21 @@ def test_what_is_not_there_is_said_in_one_line(macro: str, said: str, root: Path
 @pytest.mark.parametrize(
     ("statement", "against"),
     [
-        ('holds("ours faster than eager", at="usual")', 0),
-        ('holds("eager slower than all", at="usual")', 0),
-        ('holds("ours slower than eager", at="usual backward")', 0),
-        ('holds("ours faster than eager", at="usual, usual backward")', 1),
-        ('holds("ours, eager faster than eager", at="usual")', 1),
-        ('holds("ours faster than eager", at="usual", by=1.5)', 1),
+        ('holds("ours faster than eager", at="small")', 0),
+        ('holds("eager slower than all", at="small")', 0),
+        ('holds("ours slower than eager", at="small backward")', 0),
+        ('holds("ours faster than eager", at="small, small backward")', 1),
+        ('holds("ours, eager faster than eager", at="small")', 1),
+        ('holds("ours faster than eager", at="small", by=1.5)', 1),
         ('holds("ours as fast as eager", at="calls", clock="gpu")', 0),
         ('holds("ours faster than eager", at="every backward")', 1),
         ('holds("ours slower than eager", at="every backward")', 0),
-        ('holds("ours faster than quack", at="usual")', 1),
+        ('holds("ours faster than quack", at="small")', 1),
         ('holds("ours slower than eager", at="calls", machine="laptop")', 0),
         ('holds("ours faster than eager", at="calls", machine="laptop")', 1),
         ('holds("ours faster than eager", at="calls", machine="laptp")', 1),
-        ('holds("a less than b", a=gpu("ours", "usual"), b=gpu("eager", "usual"))', 0),
-        ('holds("a more than b", a=gpu("ours", "usual"), b=gpu("eager", "usual"))', 1),
+        ('holds("a less than b", a=gpu("ours", "small"), b=gpu("eager", "small"))', 0),
+        ('holds("a more than b", a=gpu("ours", "small"), b=gpu("eager", "small"))', 1),
     ],
 )
 def test_a_statement_shows_nothing_and_is_held_against_the_records(statement: str, against: int, root: Path):
@@ -113,10 +113,10 @@ def test_a_statement_shows_nothing_and_is_held_against_the_records(statement: st
 def test_what_does_not_hold_on_this_machine_has_a_note_and_stops_nothing(milliseconds: float, noted: bool, root: Path):
     rows = [tiny.row(root, time=took(milliseconds)), tiny.row(root, variant="eager")]
     tiny.write(root, tiny.record(root, rows, day=2), "local")
-    html, page = rendered('Ours.{{ holds("ours faster than eager", at="usual") }}', root)
+    html, page = rendered('Ours.{{ holds("ours faster than eager", at="small") }}', root)
     assert not page.broken
     assert ("not so on this machine" in html) is noted
-    html, _ = rendered('{{ holds("ours slower than eager", at="usual backward") }}', root)
+    html, _ = rendered('{{ holds("ours slower than eager", at="small backward") }}', root)
     assert html == "", "what this machine did not measure is not judged there"
 
 

@@ -11,7 +11,7 @@ from docs.publish.records.measured import Coordinates
 from tests.benchmarks.reviewed import VERSION
 from tests.pages import tiny
 
-PAGE = '---\ncase: kernels/add\n---\n\n# Add\n\nOurs takes {{ gpu("ours", "usual") }}.\n'
+PAGE = '---\ncase: kernels/add\n---\n\n# Add\n\nOurs takes {{ gpu("ours", "small") }}.\n'
 CHANGES = {
     "kernel": (tiny.KERNEL, "return a + b", "return a - b", True),
     "kernel's comment": (tiny.KERNEL, "def add", "# why\ndef add", False),

@@ -28,8 +28,8 @@ FILES = {
     CASE: """from kernels.add import add
 
 POINTS = {
-    "usual": "forward 8x4 bfloat16 device",
-    "usual backward": "backward 8x4 bfloat16 device",
+    "small": "forward 8x4 bfloat16 device",
+    "small backward": "backward 8x4 bfloat16 device",
     "wide backward": "backward 8x8 bfloat16 device",
     "calls": "forward 8x8 bfloat16 calls",
 }

@@ -26,7 +26,6 @@ def show(
     place: Place,
     page: Evidence,
     lines: str = "",
-    title: str = "",
     columns: bool = False,
     language: str = "text",
 ) -> str:
@@ -43,8 +42,7 @@ def show(
     content = picked(capture, lines)
     content = in_columns(content) if columns else content
     fence = "`" * max(3, 1 + max((len(line) - len(line.lstrip("`")) for line in content.splitlines()), default=0))
-    options = f' title="{title}"' if title else ""
-    return f"{fence}{language}{options}\n{content}\n{fence}\n\n{provenance(captures, capture, place, page)}"
+    return f"{fence}{language}\n{content}\n{fence}\n\n{provenance(captures, capture, place, page)}"
 
 
 def provenance(captures: Captures, capture: Capture, place: Place, page: Evidence) -> str:

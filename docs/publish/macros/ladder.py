@@ -47,7 +47,7 @@ class Component:
         return Coordinates(self.case, direction=direction, shape=f"{self.name} {self.shapes[shape]}", mode=mode)
 
 
-def table(store: Store, place: Place, page: Evidence, root: Path, names: list[str], direction: str) -> str:
+def table(store: Store, place: Place, page: Evidence, root: Path, names: list[str]) -> str:
     """A line for each level of each component that was measured (of some, if they are named), as HTML.
 
     Raises:
@@ -60,7 +60,7 @@ def table(store: Store, place: Place, page: Evidence, root: Path, names: list[st
     for component in known:
         if names and component.name not in names:
             continue
-        found = {shape: _levels(store, component, shape, direction, "device") for shape in SHAPES}
+        found = {shape: _levels(store, component, shape, "both", "device") for shape in SHAPES}
         if not any(found.values()):
             continue  # it waits for somebody with the GPU
         host = _levels(store, component, HOST, "forward", "calls")
@@ -79,7 +79,7 @@ def table(store: Store, place: Place, page: Evidence, root: Path, names: list[st
     machine = records[0].machine
     panel = markup.panel(
         what="How many times as fast as the best level below it a level is; the lowest level has its time. "
-        f"{DIRECTIONS[direction].capitalize()}, GPU time, cold cache. A small call is a forward, calls back to back",
+        f"{DIRECTIONS['both'].capitalize()}, GPU time, cold cache. A small call is a forward, calls back to back",
         body=markup.table(head, rows),
         source=f"{markup.link(machine['name'], place.to(machine_page(machine['slug'])))}, {evidence.days(records)}.",
     )

@@ -15,7 +15,6 @@ from tests.benchmarks import source
 
 MACROS = ("output", "captured", "timeline")
 PARSER = jinja2.Environment(comment_start_string="{# ")
-Known = Mapping[str, nodes.Node]
 
 
 class Asked(NamedTuple):
@@ -40,11 +39,11 @@ def of_page(page: str, text: str) -> list[Asked]:
     """
     body = text.partition("\n---\n")[2] if text.startswith("---\n") else text
     shown = replaced(body, code_in(body, page), lambda code: "\n" * code.count("\n"))
-    calls = list(_calls(PARSER.parse(shown), {}))
     said = front_matter(text)
     case = str(said.get("case", page.removesuffix(".md")))
-    direct = [_asked(page, *call, said) for call in calls if call[0].node.name in MACROS]  # type: ignore[attr-defined]
-    bounds = [_named_bound(call, known, said) for call, known in calls if call.node.name == "bound"]  # type: ignore[attr-defined]
+    calls = [(getattr(call.node, "name", ""), call) for call in PARSER.parse(shown).find_all(nodes.Call)]
+    direct = [_asked(page, macro, call, said) for macro, call in calls if macro in MACROS]
+    bounds = [_named_bound(call, said) for macro, call in calls if macro == "bound"]
     through = [one for name, of in bounds for one in _of_bound(page, name, of or case)]
     return list(dict.fromkeys([*_of_beliefs(page, text), *_of_numbers(page, said), *direct, *through]))
 
@@ -89,51 +88,24 @@ def _of_beliefs(page: str, text: str) -> Iterator[Asked]:
                 waiting += words.values() if isinstance(words, dict) else words
 
 
-def _calls(node: nodes.Node, known: Known) -> Iterator[tuple[nodes.Call, Known]]:
-    """The macros that are called in a template, each with what its variables stand for there."""
-    if isinstance(node, nodes.Call) and isinstance(node.node, nodes.Name) and node.node.name in (*MACROS, "bound"):
-        yield node, known
-    if isinstance(node, nodes.For):
-        for values in getattr(node.iter, "items", [node.iter]):
-            inside = {**known, **_named(node.target, values)}
-            for child in node.body:
-                yield from _calls(child, inside)
-                inside |= _named(child.target, child.node) if isinstance(child, nodes.Assign) else {}
-        return
-    inside = dict(known)
-    for child in node.iter_child_nodes():
-        yield from _calls(child, inside)
-        inside |= _named(child.target, child.node) if isinstance(child, nodes.Assign) else {}
-
-
-def _named(target: nodes.Node, value: nodes.Node) -> dict[str, nodes.Node]:
-    """What names stand for after an assignment."""
-    if isinstance(target, nodes.Tuple) and isinstance(value, nodes.Tuple):
-        pairs = zip(target.items, value.items, strict=False)
-        return {name: found for pair in pairs for name, found in _named(*pair).items()}
-    return {target.name: value} if isinstance(target, nodes.Name) else {}
-
-
-def _asked(page: str, call: nodes.Call, known: Known, said: Mapping[str, Any]) -> Asked:
-    macro = call.node.name  # type: ignore[attr-defined]  # _calls has looked
-    first = _text(call.args[0], known) if call.args else ""
+def _asked(page: str, macro: str, call: nodes.Call, said: Mapping[str, Any]) -> Asked:
+    first = _text(call.args[0]) if call.args else ""
     entry = said.get(macro, {}).get(first, {})
     words = {"section": first, **(dict(zip(("section",), entry, strict=False)) if isinstance(entry, list) else entry)}
-    words |= {each.key: _text(each.value, known) for each in call.kwargs if each.key in ("section", "of", "on")}
+    words |= {each.key: _text(each.value) for each in call.kwargs if each.key in ("section", "of", "on")}
     if wrong := [name for name in ("section", "of", "on") if words.get(name, "") is None]:
         raise PublishError(f"{page}: expected {wrong[0]} of {macro}(...) as a string, got an expression")
     return Asked(page, words.get("of") or script_of(page), words["section"], words.get("on", ""))
 
 
-def _named_bound(call: nodes.Call, known: Known, said: Mapping[str, Any]) -> tuple[str, str]:
+def _named_bound(call: nodes.Call, said: Mapping[str, Any]) -> tuple[str, str]:
     """The name of a bound, and the case that the call says."""
-    first = _text(call.args[0], known) or ""
-    named = {argument.key: _text(argument.value, known) for argument in call.kwargs}
-    words = {"name": first, **said.get("bound", {}).get(first, {}), **named}
-    return words["name"], words.get("case") or ""
+    first = _text(call.args[0]) or ""
+    words = {"name": first, **said.get("bound", {}).get(first, {})}
+    case = next((_text(each.value) for each in call.kwargs if each.key == "case"), words.get("case"))
+    return words["name"], case or ""
 
 
-def _text(node: nodes.Node, known: Known) -> str | None:
-    """A string, also one that a variable stands for; None for any other expression."""
-    value = known.get(node.name) if isinstance(node, nodes.Name) else node
-    return value.value if isinstance(value, nodes.Const) and isinstance(value.value, str) else None
+def _text(node: nodes.Node) -> str | None:
+    """A string; None for any other expression."""
+    return node.value if isinstance(node, nodes.Const) and isinstance(node.value, str) else None

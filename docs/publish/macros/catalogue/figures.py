@@ -69,10 +69,10 @@ class Figures(Shared):
         page = self._page
         return page.put_html(gains.of_all(self._store, page.place, page.evidence, self._root, what))
 
-    def ladder(self, *names: str, direction: str = "both") -> str:
+    def ladder(self, *names: str) -> str:
         """Components at their levels, all or some: ladder("layer_norm"); see docs.publish.macros.ladder."""
         page = self._page
-        return page.put_html(ladder.table(self._store, page.place, page.evidence, self._root, list(names), direction))
+        return page.put_html(ladder.table(self._store, page.place, page.evidence, self._root, list(names)))
 
     def losses(self) -> str:
         """Every point of the case's grid at which ours is behind, see docs.publish.macros.losses."""
@@ -84,9 +84,9 @@ class Figures(Shared):
         page = self._page
         return page.put_html(sweeps.table(self._root, page.place, page.evidence, kernel, direction, shape))
 
-    def timeline(self, section: str, title: str, of: str = "", on: str = "") -> str:
+    def timeline(self, section: str, title: str, of: str = "") -> str:
         """A step that a script printed, drawn: timeline("eager, timeline", "Three small layers", of="...")."""
-        page, capture = self._page, self._printed(section, of, on)
+        page, capture = self._page, self._printed(section, of)
         drawn = timelines.figure(capture, title)
         source = capture_blocks.provenance(self._captures, capture, page.place, page.evidence)
         caption = f"<figcaption>{escape(title)}</figcaption>"

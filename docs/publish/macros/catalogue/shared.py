@@ -44,7 +44,7 @@ class Shared:
     def _shown(self, quantity: Quantity) -> Shown:
         return Shown(quantity, self._page.evidence)
 
-    def _printed(self, section: str, of: str, on: str) -> Capture:
+    def _printed(self, section: str, of: str, on: str = "") -> Capture:
         """A section of what the page's own script printed, or the one that is named."""
         return self._captures.find(of or script_of(self._page.place.path), section, on)
 

@@ -19,11 +19,8 @@ class Texts(Shared):
         return page.put_html(folklore.of_all(*shared, self._macros()))
 
     def jobs(self, *wanted: doors.Job) -> str:
-        """A list of jobs, each with the page that answers it: jobs(["Time an op", "validation/timing.md", "…"]).
-
-        A job whose page does not stand yet is left out.
-        """
-        return self._page.put_markdown(doors.jobs(self._root, wanted))
+        """A list of jobs, each with the page that answers it: jobs(["Time an op", "validation/timing.md", "…"])."""
+        return self._page.put_markdown(doors.jobs(wanted))
 
     def route(self, *legs: doors.Leg) -> str:
         """A path through pages, with minutes: route(["Timing", "validation/timing.md", "what to do there"], ...)."""
@@ -45,7 +42,6 @@ class Texts(Shared):
         self,
         section: str = "",
         lines: str = "",
-        title: str = "",
         columns: bool = False,
         language: str = "text",
         of: str = "",
@@ -56,7 +52,7 @@ class Texts(Shared):
         See docs.publish.macros.captures.show. Without a device it is the GPU's if that is stored, else the CPU's.
         """
         page, capture = self._page, self._printed(section, of, on)
-        shown = capture_blocks.show(self._captures, capture, page.place, page.evidence, lines, title, columns, language)
+        shown = capture_blocks.show(self._captures, capture, page.place, page.evidence, lines, columns, language)
         return page.put_markdown(shown)
 
     def kernel_file(self, name: str) -> str:

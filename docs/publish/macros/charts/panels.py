@@ -3,14 +3,13 @@
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from html import escape
 
 from docs.publish import evidence, markup, palette, units
 from docs.publish.evidence import Evidence
 from docs.publish.macros.charts import words
 from docs.publish.macros.charts.bars import bars
-from docs.publish.macros.charts.curves import history, lines
+from docs.publish.macros.charts.curves import lines
 from docs.publish.macros.charts.marks import Mark, Plot
 from docs.publish.macros.charts.question import Question
 from docs.publish.macros.charts.svg import svg
@@ -18,7 +17,7 @@ from docs.publish.macros.charts.vega import Spec
 from docs.publish.place import Place, machine_page
 from docs.publish.records.measured import Measured
 
-DRAW: dict[str, Callable[[Plot, int], Spec]] = {"bars": bars, "lines": lines, "history": history}
+DRAW: dict[str, Callable[[Plot, int], Spec]] = {"bars": bars, "lines": lines}
 RATIO = re.compile(r"\{[^}]+/[^}]+\}")  # in a title; who divides the numbers that are shown gets another last digit
 SIZES = {"wide": 720, "narrow": 350}  # CSS pixels
 
@@ -99,15 +98,13 @@ def drawing(spec: Spec, size: str, spoken: str) -> str:
 
 def _table(question: Question, plot: Plot, shown: Evidence, place: Place) -> str:
     """The drawn numbers, each opening its evidence."""
-    along = [] if question.kind == "bars" else [question.x or "date"]
+    along = [question.x] if question.x else []
     spread = [plot.spread_of] if plot.measure.power else []
 
     def cells(mark: Mark) -> list[str]:
-        quantity = evidence.of_row(mark.row, question.metric, question.over, place)
+        quantity = evidence.of_row(mark.row, question.metric, None, place)
         assert quantity is not None  # a mark has a value
-        if question.kind == "history":  # an old run measured old code: no fault of the page
-            quantity = replace(quantity, stale=False)
-        x, ends = [words.place(mark.x)] * len(along), [plot.spread(mark)] * len(spread)
+        x, ends = [str(mark.x)] * len(along), [plot.spread(mark)] * len(spread)
         return [escape(mark.label()), *x, shown.show(quantity), *ends]
 
     head = ["variant", *along, plot.measure.label, *spread]
