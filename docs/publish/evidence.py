@@ -44,6 +44,7 @@ class Quantity:
 class Evidence:
     """What a page's numbers open, by id, and which of them a release refuses: they are stale, or of a busy machine."""
 
+    place: Place
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
     stale: list[str] = field(default_factory=list)
 
@@ -58,6 +59,11 @@ class Evidence:
         hover = f' title="{escape(quantity.entry["meaning"])}"' if "meaning" in quantity.entry else ""
         link = f'class="{marked}" href="{escape(quantity.href)}" data-evidence="{key}"{hover}'
         return f"<a {link}>{quantity.text}{badge}</a>"
+
+    def cell(self, row: Measured | None, metric: str, over: str | None = None) -> str:
+        """A metric of a row as HTML; a dash where there is no such thing."""
+        quantity = of_row(row, metric, over, self.place) if row else None
+        return self.show(quantity) if quantity else markup.NONE
 
     def software(self) -> set[str]:
         """What the runs behind the numbers had, each as in "torch 2.11.0+cu130"."""

@@ -20,6 +20,7 @@ from tests.benchmarks.source import ROOT
 from tests.pages.tiny import LAPTOP, TIMING, record, row, took
 
 BARS = {"kind": "bars", "case": "kernels/add", "metric": "bandwidth"}
+PLACE = Place("kernels/add.md", "kernels/add/")
 LINES = {"kind": "lines", "case": "kernels/add", "metric": "time", "x": "columns"}
 
 
@@ -28,7 +29,7 @@ def store(root, *records: dict) -> Store:
 
 
 def drawn(root, spec: dict, *records: dict) -> str:
-    return charts.render(spec, store(root, *records), Evidence(), Place("kernels/add.md", "kernels/add/"))
+    return charts.render(spec, store(root, *records), Evidence(PLACE))
 
 
 def titles(html: str) -> list[str]:
@@ -231,19 +232,19 @@ def test_colours_are_variables_and_nothing_else(root):
 
 
 def test_the_table_has_every_number_with_its_evidence(root):
-    evidence = Evidence()
-    html = charts.render(BARS, store(root), evidence, Place("kernels/add.md", "kernels/add/"))
+    evidence = Evidence(PLACE)
+    html = charts.render(BARS, store(root), evidence)
     assert [entry["value"] for entry in evidence.entries.values()] == ["2.00 TB/s", "1.00 TB/s"]
     assert html.count('class="rp-number"') == 2
 
 
 def test_what_is_stale_is_said_and_told_to_the_release(root):
     (root / "kernels" / "add.py").write_text("def add(a, b):\n    return b + a\n")
-    evidence = Evidence()
+    evidence = Evidence(PLACE)
     old = record(
         root, [row(root, sources={"hash": "old", "files": ["kernels/add.py", "tests/benchmarks/kernels/add.py"]})]
     )
-    html = charts.render(BARS, store(root, old), evidence, Place("kernels/add.md", "kernels/add/"))
+    html = charts.render(BARS, store(root, old), evidence)
     assert '<span class="rp-badge">stale</span> ours' in html
     assert evidence.stale
 

@@ -50,7 +50,7 @@ def five(root: Path) -> list[dict[str, Any]]:
 
 
 def drawn(known: Store, spec: dict[str, Any], page: Evidence | None = None) -> str:
-    return charts.render(spec, known, page or Evidence(), PLACE)
+    return charts.render(spec, known, page or Evidence(PLACE))
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_number_that_only_a_busy_machine_has_is_marked_and_no_chart_draws_it(r
     assert re.findall(r"<small[^>]*>([^<]*)<", html) == ["stale, busy", "stale", "busy"]
     assert "† Measured before the code changed or on a busy machine." in page.finish(html)
     (root / tiny.KERNEL).write_text(tiny.FILES[tiny.KERNEL])
-    page = Evidence()
+    page = Evidence(PLACE)
     html = drawn(known, BARS | {"mode": "device"}, page)
     bars = [mark["variant"] for mark in spec_of(html, "wide")["data"]["values"]]
     assert bars == ["eager"] and "Not drawn: ours at 8 × 4. This machine was busy" in html and page.stale

@@ -15,6 +15,7 @@ from docs.publish.compiled import inductor
 from docs.publish.compiled.inductor import Graph
 from docs.publish.errors import PublishError
 from docs.publish.evidence import Evidence
+from docs.publish.place import Place
 from docs.publish.records.captures import Captures
 from snippets.validation.compiled_code import TARGETS
 from tests.benchmarks import captures as printing
@@ -115,7 +116,7 @@ def test_a_stale_capture_says_so_and_is_refused_by_a_release(root: Path):
     (graph,) = inductor.captured(captures)
     assert len(graph.stale) == 4
     assert "stale" in inductor.entries(graph, "f", {NAME: {"sm_90": {}}})[0]["provenance"]
-    page = Evidence()
+    page = Evidence(Place("a.md", "a/"))
     inductor.mark([graph], page)
     assert "output of compiler/inductor_code 'unit_rows forward, kernels'" in page.stale
 
@@ -182,6 +183,7 @@ def test_a_launch_too_wide_for_a_target_is_left_out_there(root: Path):
 COMPILE = """
 import json, sys
 from pathlib import Path
+from docs.publish.place import Place
 from docs.publish.records.captures import Captures
 from docs.publish.compiled import compilation, inductor
 root = Path(sys.argv[1])

@@ -22,8 +22,8 @@ PLACE = Place("kernels/softmax.md", "kernels/softmax/")
 def test_every_point_of_the_newest_sweeps_can_be_shown():
     points = [(kernel, point) for kernel in kernel_files() for point in newest(kernel, ROOT)[0].points]
     for kernel, point in points:
-        page = Evidence()
-        html = sweeps.table(ROOT, PLACE, page, kernel, point.direction, point.size, point.dtype)
+        page = Evidence(PLACE)
+        html = sweeps.table(ROOT, page, kernel, point.direction, point.size, point.dtype)
         where = f"{kernel} {point.direction} {point.size} {point.dtype}"
         assert html.count("in the launch table") == 1, where
         assert html.count("<tr>") == 1 + len(point.tried) and len(page.entries) == 2 * len(point.tried), where
@@ -32,9 +32,9 @@ def test_every_point_of_the_newest_sweeps_can_be_shown():
 
 def test_a_point_that_was_not_swept_is_refused():
     with pytest.raises(PublishError, match=r"point of the sweep of softmax: expected one of .*; got .forward 1x2"):
-        sweeps.table(ROOT, PLACE, Evidence(), "softmax", "forward", "1x2")
+        sweeps.table(ROOT, Evidence(PLACE), "softmax", "forward", "1x2")
     with pytest.raises(PublishError, match=r"sweep: expected one of .*softmax"):
-        sweeps.table(ROOT, PLACE, Evidence(), "softmaxx", "forward", "1x2")
+        sweeps.table(ROOT, Evidence(PLACE), "softmaxx", "forward", "1x2")
 
 
 # ---- stale sweeps, in a project of one kernel ------------------------------------------------------------------------

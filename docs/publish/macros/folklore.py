@@ -113,32 +113,30 @@ def entries(root: Path) -> list[Entry]:
     return found
 
 
-def of_page(store: Store, place: Place, page: Evidence, root: Path, anchor: str, macros: Mapping[str, Callable]) -> str:
+def of_page(store: Store, page: Evidence, root: Path, anchor: str, macros: Mapping[str, Callable]) -> str:
     """One belief with its verdict, where its page disproves it, as HTML.
 
     Raises:
         PublishError: the page has no such entry, or something that the entry names was not measured.
     """
-    known = {entry.anchor: entry for entry in entries(root) if entry.page == place.path}
+    known = {entry.anchor: entry for entry in entries(root) if entry.page == page.place.path}
     if anchor not in known:
         raise unknown("folklore: id", anchor, known)
-    return _block(known[anchor], store, place, page, macros)
+    return _block(known[anchor], store, page, macros)
 
 
-def of_all(store: Store, place: Place, page: Evidence, root: Path, macros: Mapping[str, Callable]) -> str:
+def of_all(store: Store, page: Evidence, root: Path, macros: Mapping[str, Callable]) -> str:
     """All beliefs with verdict, numbers, reason, and the place that has more, as HTML."""
     said = pages.front_matters(root)
     blocks = []
     for entry in entries(root):
-        href = f"{place.to(entry.page.removesuffix('.md') + '/')}#{entry.anchor}"
-        blocks.append(_block(entry, store, place, page, macros, markup.link(str(said[entry.page]["title"]), href)))
+        href = f"{page.place.to(entry.page.removesuffix('.md') + '/')}#{entry.anchor}"
+        blocks.append(_block(entry, store, page, macros, markup.link(str(said[entry.page]["title"]), href)))
     return "\n".join(blocks)
 
 
-def _block(
-    entry: Entry, store: Store, place: Place, page: Evidence, macros: Mapping[str, Callable], link: str = ""
-) -> str:
-    tested = _tested(entry, store, place, page, macros)
+def _block(entry: Entry, store: Store, page: Evidence, macros: Mapping[str, Callable], link: str = "") -> str:
+    tested = _tested(entry, store, page, macros)
     more = f" More: {link}." if link else ""
     says = f"{_measured(tested)} {escape(str(entry.words['because']))}{more}"
     return (
@@ -154,16 +152,16 @@ def verdict(tested: list[Tested]) -> str:
     return "Wrong" if not held else "True" if held == len(tested) else f"Not always: true at {held} of {len(tested)}"
 
 
-def _tested(entry: Entry, store: Store, place: Place, page: Evidence, macros: Mapping[str, Callable]) -> list[Tested]:
+def _tested(entry: Entry, store: Store, page: Evidence, macros: Mapping[str, Callable]) -> list[Tested]:
     try:
         if "comparisons" in entry.words:
-            return [_compared(entry, one, store, place, page, macros) for one in entry.words["comparisons"]]
-        return _at_shapes(entry, store, place, page)
+            return [_compared(entry, one, store, page, macros) for one in entry.words["comparisons"]]
+        return _at_shapes(entry, store, page)
     except (PublishError, ValueError, TypeError) as error:
         raise PublishError(f"{entry.page}: folklore {entry.anchor!r}: {error}") from error
 
 
-def _at_shapes(entry: Entry, store: Store, place: Place, page: Evidence) -> list[Tested]:
+def _at_shapes(entry: Entry, store: Store, page: Evidence) -> list[Tested]:
     """Of two variants, at some shapes."""
     words = entry.words
     side, relation, other = _relation(words)
@@ -175,7 +173,7 @@ def _at_shapes(entry: Entry, store: Store, place: Place, page: Evidence) -> list
         at = Coordinates(entry.case, shape=shape, **shared)
         against = claims.verdict(store, at, side, relation, [other], margin=words.get("margin")).against
         row = store.find(Coordinates(**{**at.fixed(), "variant": side}))
-        speedup = evidence.of_row(row, "speedup", other, place)
+        speedup = evidence.of_row(row, "speedup", other, page.place)
         assert speedup is not None  # the other was timed beside it
         names = [escape(palette.label(name, case=entry.case)) for name in (side, other)]
         about = f"How many times as fast {names[0]} is as {names[1]}: "
@@ -184,9 +182,7 @@ def _at_shapes(entry: Entry, store: Store, place: Place, page: Evidence) -> list
     return found
 
 
-def _compared(
-    entry: Entry, own: Words, store: Store, place: Place, page: Evidence, macros: Mapping[str, Callable]
-) -> Tested:
+def _compared(entry: Entry, own: Words, store: Store, page: Evidence, macros: Mapping[str, Callable]) -> Tested:
     """Of two numbers of any kind."""
     if extra := own.keys() - COMPARED - {"where"}:
         raise PublishError(f"comparisons: unknown {', '.join(sorted(extra))}")
@@ -197,7 +193,7 @@ def _compared(
     shared = {"case": entry.case, "of": script_of(entry.page)} | {
         key: words[key] for key in MEASURED | PRINTED if key in words
     }
-    first, second = (_number(shared, one, store, place, macros) for one in (side, other))
+    first, second = (_number(shared, one, store, page.place, macros) for one in (side, other))
     against = claims.verdict(store, Coordinates(), first, relation, [second], margin=words.get("margin")).against
     return Tested(not against, str(words["where"]), f"{page.show(first)} and {page.show(second)}")
 

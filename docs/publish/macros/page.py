@@ -29,11 +29,13 @@ class Page:
 
     place: Place
     case: str = ""
-    evidence: Evidence = field(default_factory=Evidence)
     broken: list[str] = field(default_factory=list)
     markdown: list[str] = field(default_factory=list)
     html: list[str] = field(default_factory=list)
     said: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.evidence = Evidence(self.place)
 
     def of(self, case: str) -> "Page":
         """The page as if it were the case's own: its script is the default there, too."""

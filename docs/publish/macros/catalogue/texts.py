@@ -13,7 +13,7 @@ class Texts(Shared):
 
     def folklore(self, anchor: str = "") -> str:
         """A belief of the page's front matter with its verdict, or those of all pages: see macros.folklore."""
-        page, shared = self._page, (self._store, self._page.place, self._page.evidence, self._root)
+        page, shared = self._page, (self._store, self._page.evidence, self._root)
         if anchor:
             return page.put_html(folklore.of_page(*shared, anchor, self._macros()))
         return page.put_html(folklore.of_all(*shared, self._macros()))
@@ -52,7 +52,7 @@ class Texts(Shared):
         See docs.publish.macros.captures.show. Without a device it is the GPU's if that is stored, else the CPU's.
         """
         page, capture = self._page, self._printed(section, of, on)
-        shown = capture_blocks.show(self._captures, capture, page.place, page.evidence, lines, columns, language)
+        shown = capture_blocks.show(self._captures, capture, page.evidence, lines, columns, language)
         return page.put_markdown(shown)
 
     def kernel_file(self, name: str) -> str:
@@ -80,7 +80,7 @@ class Texts(Shared):
         from docs.publish.compiled.panel import panel  # brings Triton
 
         page = self._page
-        return page.put_html(panel(self._store, self._captures, page.evidence, page.place, name))
+        return page.put_html(panel(self._store, self._captures, page.evidence, name))
 
     def compiled(self, name: str, at: str, function: str, **what: str) -> str:
         """A fact of a compiled kernel, or words, with a link into the viewer: see compiled/references.py.

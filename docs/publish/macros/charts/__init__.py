@@ -16,11 +16,10 @@ from docs.publish import markup
 from docs.publish.evidence import Evidence
 from docs.publish.macros.charts import marks, panels
 from docs.publish.macros.charts.question import Question
-from docs.publish.place import Place
 from docs.publish.records.store import Store
 
 
-def render(spec: Mapping[str, Any], store: Store, shown: Evidence, place: Place) -> str:
+def render(spec: Mapping[str, Any], store: Store, shown: Evidence) -> str:
     """A chart as HTML: one panel a machine, each with title, static SVG (wide and narrow), source line and data table.
 
     Args:
@@ -32,12 +31,11 @@ def render(spec: Mapping[str, Any], store: Store, shown: Evidence, place: Place)
             order of `variants` instead of best first.
         store: the records.
         shown: the page's evidence; the numbers of the data table are added to it.
-        place: the page.
 
     Raises:
         PublishError: the spec names nothing, or more than one row a mark; the message says what was expected.
     """
     question = Question.of(spec)
     plots = marks.plots(question, store)
-    drawn = [panels.panel(question, plot, shown, place, first=not index) for index, plot in enumerate(plots)]
+    drawn = [panels.panel(question, plot, shown, first=not index) for index, plot in enumerate(plots)]
     return markup.panels(drawn)
