@@ -34,20 +34,12 @@ BINARY = {
     "signature": ["*bf16:16", "*bf16:16", "*bf16:16", "*bf16:16", "i32:16", "i32:16", "1"],
     "constants": {"XBLOCK": 1},
     "options": {"num_warps": 4, "num_stages": 1, "debug": True, "sanitize_overflow": False, "launch_pdl": False},
-    "tried": 2,
-    "registers": 40,
-    "spilled": 0,
-    "shared": 16,
-}
+    "tried": 2, "registers": 40, "spilled": 0, "shared": 16,
+}  # fmt: skip
 WHOLE = 65536 * 1024 * 2
 COUNTS = {
-    "shape": "65536x1024",
-    "dtype": "bfloat16",
-    "kernels": 1,
-    "launches": 2,
-    "bytes": 3 * WHOLE,
-    "passed": 4 * WHOLE,
-}
+    "shape": "65536x1024", "dtype": "bfloat16", "kernels": 1, "launches": 2, "bytes": 3 * WHOLE, "passed": 4 * WHOLE,
+}  # fmt: skip
 LAUNCHES = [
     {"name": NAME, "bytes": 3 * WHOLE, "binary": BINARY},
     {"name": "aten.sum.dim_IntList", "bytes": WHOLE, "binary": {}},
@@ -161,12 +153,7 @@ def test_parts_of_several_runs_are_refused(root: Path):
 
 
 def test_graphs_at_one_point_are_refused(root: Path):
-    (graph,) = inductor.captured(
-        store(
-            root,
-            parts(),
-        )
-    )
+    (graph,) = inductor.captured(store(root, parts()))
     other = replace(graph, function="other", launches=())
     with pytest.raises(PublishError, match=r"expected one graph at .*, got those of unit_rows and other"):
         list(inductor.wanted([replace(graph, launches=()), other], root))
@@ -198,13 +185,9 @@ print(json.dumps(found))
 
 def compiled(root: Path) -> dict[str, Any]:
     """What the stored captures become, in a process in which Triton compiles."""
-    environment = os.environ | {
-        "TRITON_INTERPRET": "0",
-        "PYTHONPATH": str(ROOT),
-        "TRITON_CACHE_DIR": str(root / "triton"),
-    }
+    settings = {"TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(root / "triton")}
     command = [sys.executable, "-c", COMPILE, str(root)]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=root, env=os.environ | settings, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

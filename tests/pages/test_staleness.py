@@ -74,15 +74,6 @@ def test_a_page_says_which_numbers_are_of_other_versions_than_the_pins(pins: str
     ] * bool(said)
 
 
-def test_a_stale_number_has_a_badge(root: Path):
-    assert "stale" not in tiny.build(root)["index.html"]
-    change(root, "kernel")
-    html = tiny.build(root)["index.html"]
-    assert 'class="rp-number rp-stale"' in html
-    assert "1.00 ms <small>stale</small>" in html
-    assert '"stale":true' in html
-
-
 def test_a_release_refuses_stale_numbers(root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
     monkeypatch.setenv("RIDGEPOINT_RELEASE", "1")
     change(root, "kernel's comment")

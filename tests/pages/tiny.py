@@ -40,17 +40,9 @@ CASE = dict(prepare=add, question='Is it fast?')
 TIMING = {"p20": 0.9e-3, "p50": 1e-3, "p80": 1.2e-3, "samples": 100}
 CEILING = {"rate": 4e12, "by": "Tensor.copy_", "time": TIMING}
 H200 = {
-    "slug": "nvidia-h200",
-    "name": "NVIDIA H200",
-    "kind": "gpu",
-    "memory_bytes": 150_000_000_000,
-    "units": 132,
-    "l2_bytes": 60_000_000,
-    "driver": "580",
-    "power_limit_w": 700.0,
-    "before": {"temperature_c": 31.0},
-    "after": {},
-}
+    "slug": "nvidia-h200", "name": "NVIDIA H200", "kind": "gpu", "memory_bytes": 150_000_000_000, "units": 132,
+    "l2_bytes": 60_000_000, "driver": "580", "power_limit_w": 700.0, "before": {"temperature_c": 31.0}, "after": {},
+}  # fmt: skip
 LAPTOP = H200 | {"slug": "laptop", "name": "A laptop", "kind": "cpu"}
 MKDOCS = """site_name: tiny
 site_url: https://example.org/tiny/
@@ -79,26 +71,12 @@ def project(root: Path, page: str = "# Page\n") -> Path:
 def row(root: Path, **changed: Any) -> dict[str, Any]:
     """A row of the case: 1 GB read and 1 GB written in a millisecond, so 2 TB/s and half of the ceiling."""
     return {
-        "case": "kernels/add",
-        "direction": "forward",
-        "part": "",
-        "shape": {"rows": 8, "columns": 4},
-        "dtype": "bfloat16",
-        "variant": "ours",
-        "mode": "device",
-        "time": TIMING,
-        "bytes_read": 10**9,
-        "bytes_written": 10**9,
-        "flops": 10**9,
-        "mix": "copy",
-        "peak_memory_bytes": 10**6,
-        "kernels": 1,
-        "error": {"value": 1e-3, "bound": 2e-3},
-        "build_seconds": 2.5,
-        "built_cold": True,
-        "binaries": [],
+        "case": "kernels/add", "direction": "forward", "part": "", "shape": {"rows": 8, "columns": 4},
+        "dtype": "bfloat16", "variant": "ours", "mode": "device", "time": TIMING, "bytes_read": 10**9,
+        "bytes_written": 10**9, "flops": 10**9, "mix": "copy", "peak_memory_bytes": 10**6, "kernels": 1,
+        "error": {"value": 1e-3, "bound": 2e-3}, "build_seconds": 2.5, "built_cold": True, "binaries": [],
         "sources": sources(root),
-    } | changed
+    } | changed  # fmt: skip
 
 
 def took(milliseconds: float) -> dict[str, Any]:
@@ -113,22 +91,14 @@ def sources(root: Path) -> dict[str, Any]:
 
 def record(root: Path, rows: list[dict] | None = None, day: int = 1, **changed: Any) -> dict[str, Any]:
     """A run of the case on an H200: two variants at one shape."""
+    matrix = {"burst": CEILING | {"rate": 8e14}, "sustained": CEILING | {"rate": 6e14}}
     return {
-        "schema": 1,
-        "id": f"2026-01-{day:02}T00-00-00Z-nvidia-h200",
-        "date": f"2026-01-{day:02}T00:00:00Z",
-        "command": "python -m tests.benchmarks kernels/add",
-        "commit": "c" * 40,
-        "dirty": False,
-        "machine": H200,
+        "schema": 1, "id": f"2026-01-{day:02}T00-00-00Z-nvidia-h200", "date": f"2026-01-{day:02}T00:00:00Z",
+        "command": "python -m tests.benchmarks kernels/add", "commit": "c" * 40, "dirty": False, "machine": H200,
         "software": {"python": "3.12.3", "torch": "2.11.0"},
-        "ceilings": {
-            "bandwidth": {"copy": CEILING},
-            "matrix": {"bfloat16": {"burst": CEILING | {"rate": 8e14}, "sustained": CEILING | {"rate": 6e14}}},
-        },
-        "rows": [row(root), row(root, variant="eager", time=took(2))] if rows is None else rows,
-        "failures": [],
-    } | changed
+        "ceilings": {"bandwidth": {"copy": CEILING}, "matrix": {"bfloat16": matrix}},
+        "rows": [row(root), row(root, variant="eager", time=took(2))] if rows is None else rows, "failures": [],
+    } | changed  # fmt: skip
 
 
 def printed(root: Path, sections: Mapping[str, str], script: str = SCRIPT, device: str = "cuda", **run: Any) -> Path:
