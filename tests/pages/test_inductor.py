@@ -120,10 +120,7 @@ def test_a_stale_capture_says_so_and_is_refused_by_a_release(root: Path):
         ({"counts": "{}"}, "KeyError 'shape'"),
         ({"kernels": "def broken("}, "SyntaxError"),
         ({"launches": json.dumps(LAUNCHES[1])}, "1 kernels, of which 0 are launched"),
-        (
-            {"launches": json.dumps({"name": NAME, "bytes": 1, "binary": {}})},
-            "expected a launch of each kernel",
-        ),
+        ({"launches": json.dumps({"name": NAME, "bytes": 1, "binary": {}})}, "expected a launch of each kernel"),
         ({"launches": "", "counts": json.dumps(COUNTS | {"kernels": 0})}, "expected a launch of each kernel"),
     ],
     ids=["no JSON", "no shape", "no Python", "not launched", "launched somehow", "no kernel"],

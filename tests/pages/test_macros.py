@@ -181,10 +181,7 @@ MISUSE = [
     ('gain("ours", at="small")', "metric 'speedup': expected over=<variant> with the metric 'speedup'"),
     ('gpu("ours", "small", over="eager")', "metric 'time': expected over=... only with 'speedup'"),
     ('gpu("ours", "small", shap="8x4")', "gpu() got an unexpected keyword argument 'shap'"),
-    (
-        'table(metric="tme")',
-        "metric: expected one of time, rate and 10 more; got 'tme'; did you mean time?",
-    ),
+    ('table(metric="tme")', "metric: expected one of time, rate and 10 more; got 'tme'; did you mean time?"),
     ('table(metric="time", direction="backward", dtype="float32")', "dtype of kernels/add: expected one of bfloat16"),
     ('table(metric="time")', "mode of kernels/add: expected one of device, calls, got none; say mode=..."),
     ("nothing", "'nothing' is undefined"),
@@ -206,20 +203,14 @@ MISUSE = [
     ('kernel_file("ad")', "kernel_file: expected one of add; got 'ad'; did you mean add?"),
     ('section_lines("ad", "add")', "section_lines: expected one of add; got 'ad'; did you mean add?"),
     ('section_lines("add", "ad")', "section_lines of add: expected one of add; got 'ad'; did you mean add?"),
-    (
-        'table(metric="time", direction="sideways")',
-        "direction of kernels/add: expected one of forward, backward",
-    ),
+    ('table(metric="time", direction="sideways")', "direction of kernels/add: expected one of forward, backward"),
     (
         'table(metric="time", direction="backward", shape="9x9")',
         "shape of kernels/add: expected one of 8x8, 8x4; got '9x9'",
     ),
     ('chart(direction=["forward", "backward"], note=["One"])', "note: expected one for each of"),
     ('chart(kind="pie", metric="time")', "chart: kind: expected one of"),
-    (
-        'table(metric="time", direction=["forward", "backward"], title="Both")',
-        "title: expected one for each of",
-    ),
+    ('table(metric="time", direction=["forward", "backward"], title="Both")', "title: expected one for each of"),
 ]
 
 

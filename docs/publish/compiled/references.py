@@ -15,13 +15,7 @@ from docs.publish.records.captures import Captures
 
 
 def reference(
-    captures: Captures,
-    name: str,
-    at: str,
-    function: str,
-    fact: str = "",
-    line: str = "",
-    text: str = "",
+    captures: Captures, name: str, at: str, function: str, fact: str = "", line: str = "", text: str = ""
 ) -> str:
     """A link into the viewer, as HTML: a fact of a kernel, or words that lead to the line which has `line` in it.
 

@@ -21,12 +21,7 @@ PRINTED = re.compile(rf"(?<![\w.])(-?\d+(?:,\d{{3}})*(?:\.\d+)?(?:e[-+]\d+)?) ?(
 
 
 def show(
-    captures: Captures,
-    capture: Capture,
-    page: Evidence,
-    lines: str = "",
-    columns: bool = False,
-    language: str = "text",
+    captures: Captures, capture: Capture, page: Evidence, lines: str = "", columns: bool = False, language: str = "text"
 ) -> str:
     """A capture as Markdown: a fenced block, and a line with its provenance.
 

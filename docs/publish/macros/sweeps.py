@@ -60,13 +60,7 @@ def _point(sweep: Sweep, direction: str, shape: str, dtype: str) -> SweepPoint:
 
 
 def _cells(
-    sweep: Sweep,
-    shared: dict[str, Any],
-    point: SweepPoint,
-    tried: Tried,
-    names: list[str],
-    taken: bool,
-    page: Evidence,
+    sweep: Sweep, shared: dict[str, Any], point: SweepPoint, tried: Tried, names: list[str], taken: bool, page: Evidence
 ) -> list[str]:
     """The options of an alternative, its time and bandwidth, and whether the launch table takes it."""
     time = tried.time
