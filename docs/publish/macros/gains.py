@@ -14,13 +14,13 @@ from docs.publish import evidence, markup, palette, units
 from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Evidence
 from docs.publish.macros.claims import LEVEL
+from docs.publish.markdown import pages
 from docs.publish.place import kernel_files
 from docs.publish.records.measured import DIRECTIONS, MODES, Coordinates, Measured
 from docs.publish.records.store import Store
 
 ALONE = "device"  # GPU time: the host has no part in it
 PYTORCH = ("eager", "compile", "compile-max")  # a column each; the best peer has the next one
-META = re.compile(r"^(title|typical): *(.+)$", re.M)
 EVERYWHERE, NOWHERE = "faster at every size", "no difference"
 WHAT = ("verdicts", "typical", "worst", "block")
 FORMULA = re.compile(r'\A(?:#.*\n)*"""(?:.*\n)+?\n(?P<lines>(?: {4}.*\n)+)')
@@ -254,10 +254,10 @@ def typical(root: Path, case: str) -> tuple[str, str]:
         PublishError: it names none.
     """
     path = f"{case}.md"
-    meta = dict(META.findall((root / "docs" / "pages" / path).read_text(encoding="utf-8").split("\n---\n")[0]))
-    if "typical" not in meta:
+    said = pages.front_matter((root / "docs" / "pages" / path).read_text(encoding="utf-8"))
+    if "typical" not in said:
         raise PublishError(f'{path}: expected a line "typical: 32768x4096" in the front matter, got none')
-    return meta.get("title", case), meta["typical"]
+    return said.get("title", case), said["typical"]
 
 
 def _formula(root: Path, name: str) -> list[str]:
