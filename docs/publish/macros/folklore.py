@@ -141,7 +141,7 @@ def _block(entry: Entry, store: Store, page: Evidence, macros: Mapping[str, Call
     says = f"{_measured(tested)} {escape(str(entry.words['because']))}{more}"
     return (
         f'<aside class="rp-folklore" id="{escape(entry.anchor)}">'
-        f"<p><strong>Folklore:</strong> “{escape(_belief(entry))}”</p>"
+        f"<p><strong>Folklore:</strong> “{escape(str(entry.words['belief']).strip())}”</p>"
         f"<p><strong>{verdict(tested)}.</strong> {says}</p></aside>"
     )
 
@@ -232,7 +232,3 @@ def _measured(tested: list[Tested]) -> str:
     """The numbers, each with where it is; what they are, and what all points share, is said once."""
     before, after = tested[0].about
     return f"{before}{', '.join(f'{one.shown} ({escape(one.where)})' for one in tested)}{escape(after)}."
-
-
-def _belief(entry: Entry) -> str:
-    return str(entry.words["belief"]).strip()

@@ -165,7 +165,7 @@ def _by_shape(rows: list[Measured], metric: str, narrow: bool) -> Grid:
     variants = sorted(dict.fromkeys(row.variant for row in rows), key=lambda name: name != "ours")  # first on a phone
     sizes = sorted(dict.fromkeys(row.size for row in rows), key=units.numbers)[::-1]
     at = {(row.size, row.variant): row for row in rows}
-    head = [_dimensions(rows[0]), *(palette.label(name, narrow, rows[0].case) for name in variants)]
+    head = [" × ".join(rows[0].row.shape), *(palette.label(name, narrow, rows[0].case) for name in variants)]
     return head, [(units.size(size), [(at.get((size, name)), metric) for name in variants]) for size in sizes]
 
 
@@ -225,7 +225,3 @@ def _missing(store: Store, rows: list[Measured], variants: list[str]) -> str:
 def _briefly(reason: str) -> str:
     """The beginning of what a failure said; all of it stands on the machine's page."""
     return textwrap.shorten(reason.removeprefix("LeftOut: "), 120, placeholder=" …").removesuffix(".")
-
-
-def _dimensions(row: Measured) -> str:
-    return " × ".join(row.row.shape)
