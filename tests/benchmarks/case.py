@@ -28,6 +28,7 @@ class Point:
             runs on the forward's stream), "burst", "sustained"; a CPU has "calls" only.
         variants: which variants to build here; all if None. For those that are slow to build.
         part: what runs, in words, where a case measures several things: "gelu"; empty where it measures one.
+        shown: whether a page shows it. Others are measured on request: `--all`.
     """
 
     shape: Mapping[str, int]
@@ -36,6 +37,7 @@ class Point:
     modes: tuple[str, ...] = ("device",)
     variants: tuple[str, ...] | None = None
     part: str = ""
+    shown: bool = True
 
 
 @dataclass(frozen=True)

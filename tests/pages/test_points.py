@@ -4,12 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from docs.publish.errors import PublishError
 from docs.publish.macros import points
 from docs.publish.records.store import Store
 from tests.benchmarks import source
-from tests.benchmarks.runner import discover
+from tests.benchmarks.runner import discover, load, size
 from tests.pages import tiny
 from tests.pages.tiny import rendered, took
 
@@ -127,3 +128,13 @@ def test_each_named_point_was_measured():
         if (case, at.direction, at.shape, at.dtype) not in measured
     ]
     assert not wrong
+
+
+def test_no_page_names_a_point_that_is_measured_on_request_only():
+    named, unshown = set(), set()
+    for case, path in discover().items():
+        named |= {(case, at.direction, at.shape, at.dtype) for at in points.of_case(source.ROOT, case).values()}
+        for point in load(path).points(torch.device("cuda")):
+            if not point.shown:
+                unshown.add((case, point.direction, size(point.part, point.shape), point.dtype))
+    assert unshown and not named & unshown

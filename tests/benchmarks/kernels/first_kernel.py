@@ -31,7 +31,8 @@ def points(device: torch.device) -> Iterator[Point]:
         ({"rows": 4096, "columns": 32768}, ("any-offset", "more-warps", "any-width")),
         ({"rows": 1024, "columns": 131072}, ("any-offset", "more-warps", "any-width")),
     ):
-        yield Point(shape, "bfloat16", "forward", variants=(*OTHERS, *variants))
+        shown = shape != {"rows": 8192, "columns": 16384}
+        yield Point(shape, "bfloat16", "forward", variants=(*OTHERS, *variants), shown=shown)
     yield Point(usual, "bfloat16", "both", variants=(*OTHERS, "with-backward"))
     small = {"rows": 256, "columns": 1024}
     yield Point(small, "bfloat16", "forward", ("device", "calls"), (*OTHERS, "first", "with-backward"))
