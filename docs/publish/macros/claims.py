@@ -15,7 +15,6 @@ from docs.publish.records.store import Store
 
 Options = Mapping[str, int | bool | None]  # of a launch
 Side = str | Quantity  # a variant, whose time is meant, or any number of the page
-EVERY = "every"  # shape
 ALL = "all"  # every other variant that was timed beside it
 HOST_BOUND = ("calls",)  # modes whose times are as much the host's as the code's
 LEVEL = 0.03  # nobody sees less between two machines
@@ -52,21 +51,14 @@ class Verdict:
 
 
 def verdict(
-    store: Store,
-    at: Coordinates,
-    side: Side,
-    relation: str,
-    others: Sequence[Side],
-    shapes: Sequence[str] = (),
-    margin: float | None = None,
+    store: Store, at: Coordinates, side: Side, relation: str, others: Sequence[Side], margin: float | None = None
 ) -> Verdict:
     """Whether a side bears a relation to every one of the others.
 
     Args:
-        at: case, direction, dtype and mode, where sides are variants.
+        at: case, direction, shape, dtype and mode, where sides are variants.
         relation: see RELATIONS.
         others: what it is held against; "all" are all other variants that were timed beside it.
-        shapes: each of them, "every" for all at which the side was timed; where none is named, the only one.
         margin: by how much at least, as a share; of "level" and "no faster", by how much at most.
 
     Raises:
@@ -81,10 +73,8 @@ def verdict(
     if isinstance(side, Quantity):
         _of_numbers(found, side, relation, others, margin)
         return found
-    points: Sequence[str | None] = _every_shape(store, at, side) if EVERY in shapes else shapes or [at.shape]
-    for shape in points:
-        for beside in _runs(store, replace(at, shape=shape), {side, *others} - {ALL}):
-            _of_variants(found, beside, side, relation, others, margin)
+    for beside in _runs(store, at, {side, *others} - {ALL}):
+        _of_variants(found, beside, side, relation, others, margin)
     return found
 
 
@@ -100,11 +90,6 @@ def parsed(statement: str) -> tuple[list[str], str, list[str]]:
             left, right = ([name.strip() for name in names.split(",")] for names in (ones, others))
             return left, SAID[said], right
     raise PublishError(f"holds: expected sides with one of {', '.join(SAID)} between them, got {statement!r}")
-
-
-def _every_shape(store: Store, at: Coordinates, side: str) -> list[str]:
-    rows = store.choose(at, "direction", "dtype", "mode")
-    return list(dict.fromkeys(row.size for row in rows if row.variant == side))
 
 
 def verdict_of_sweep(

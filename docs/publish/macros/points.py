@@ -18,7 +18,6 @@ from tests.benchmarks.runner import discover
 
 WALL, ON_A_GPU = "calls", "device"
 CLOCKS = {"wall": WALL, "gpu": "", "graph": "graph", "burst": "burst", "sustained": "sustained"}
-EVERY = {"every": "forward", "every backward": "backward", "every step": "both"}  # point at which a side was timed
 
 
 def at(root: Path, case: str, name: str, clock: str = "") -> Coordinates:
@@ -40,20 +39,6 @@ def at(root: Path, case: str, name: str, clock: str = "") -> Coordinates:
     if clock == "gpu":
         return replace(found, mode=ON_A_GPU) if found.mode == WALL else found
     return replace(found, mode=CLOCKS[clock]) if clock else found
-
-
-def several(root: Path, case: str, names: str, clock: str = "") -> list[Coordinates]:
-    """The points of "decode, norms", one after the other; one without a shape for "every backward".
-
-    Raises:
-        PublishError: see `at`.
-    """
-    return [
-        Coordinates(case, direction=EVERY[name], mode=CLOCKS.get(clock) or (clock and ON_A_GPU) or None)
-        if name in EVERY
-        else at(root, case, name, clock)
-        for name in map(str.strip, names.split(","))
-    ]
 
 
 def of_case(root: Path, case: str) -> Mapping[str, Coordinates]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from docs.publish.errors import PublishError
 from docs.publish.macros import claims, points, sweeps
 from docs.publish.macros.catalogue.shared import Names, Shared, listed
-from docs.publish.macros.claims import EVERY, Side
+from docs.publish.macros.claims import Side
 from docs.publish.macros.shown import Shown, plain
 from docs.publish.records.measured import Coordinates
 
@@ -36,10 +36,10 @@ class Statements(Shared):
         ones, relation, others = claims.parsed(statement)
         numbers = {name: plain(side) for name, side in sides.items()}
         rest = [numbers.get(other, other) for other in others]
-        places = points.several(self._root, case, at, clock) if at else [Coordinates(case)]
-        places = [replace(place, machine=machine or None) for place in places]
+        named = [points.at(self._root, case, name.strip(), clock) for name in at.split(",") if at]
+        places = [replace(place, machine=machine or None) for place in named or [Coordinates(case)]]
         found = [
-            self._verdict(where, numbers.get(one, one), relation, rest, [where.shape or EVERY], by)
+            self._verdict(where, numbers.get(one, one), relation, rest, by)
             for one, where in itertools.product(ones, places)
         ]
         note = "" if sides or machine else self._not_here(ones, relation, others, places, by)
@@ -52,7 +52,7 @@ class Statements(Shared):
         for one, where, slug in itertools.product(ones, places, self._store.here):
             here = replace(where, machine=slug)
             with contextlib.suppress(PublishError):
-                if claims.verdict(self._store, here, one, relation, others, [where.shape or EVERY], by).against:
+                if claims.verdict(self._store, here, one, relation, others, by).against:
                     return ' <small class="rp-badge">not so on this machine</small>'
         return ""
 
@@ -78,16 +78,10 @@ class Statements(Shared):
         return self._page.put_statement(f"tried {options} {relation}, {kernel} {direction}", [found])
 
     def _verdict(
-        self,
-        at: Coordinates,
-        side: Side,
-        relation: str,
-        others: Sequence[Side],
-        shapes: Sequence[str],
-        margin: float | None,
+        self, at: Coordinates, side: Side, relation: str, others: Sequence[Side], margin: float | None
     ) -> claims.Verdict:
         """What cannot be compared is as wrong as what does not hold, and stands in the same list."""
         try:
-            return claims.verdict(self._store, at, side, relation, others, shapes, margin)
+            return claims.verdict(self._store, at, side, relation, others, margin)
         except PublishError as error:
             return claims.Verdict([str(error)])
