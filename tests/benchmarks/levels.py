@@ -24,27 +24,31 @@ from tests.benchmarks.case import Call, Point, Results, Variant, Workload
 Wrong = Mapping[str, Mapping[str, Function]]  # by component and by what is wrong
 
 
-def points(device: torch.device, components: Sequence[Component], also: bool = True) -> Iterator[Point]:
+def points(device: torch.device, components: Sequence[Component], names: Mapping[str, str]) -> Iterator[Point]:
     """Each component at its typical, its large and its small shape, there by the host's clock, too.
 
-    Forward alone and with the backward; at the large shape both only.
+    Forward alone and with the backward; at the large shape both only. At the typical shape the code of level 0 is
+    compiled as well.
 
     Args:
-        also: whether the code of level 0 is compiled as well, at the typical shape.
+        names: how pages call components, or one at a size ("small rotary"), where they have other names there.
     """
     on_a_cpu = ("level-0", "level-1", "level-3")
     for component in components:
-        for name in ("typical", "large", "small") if device.type == "cuda" else ("small",):
-            shape, part = dict(zip(component.sizes, component.shapes[name], strict=True)), component.name
-            own = tuple(f"level-{level}" for level in component.levels)
+        part, own = component.name, tuple(f"level-{level}" for level in component.levels)
+        for size in ("typical", "large", "small") if device.type == "cuda" else ("small",):
+            shape = dict(zip(component.sizes, component.shapes[size], strict=True))
+            called = names.get(f"{size} {part}") or f"{size} {names.get(part, part)}".removeprefix("typical ")
             for direction in ("forward", "both") if component.gradients else ("forward",):
+                name = called if direction == "both" else f"{called} forward"
                 if device.type == "cpu":
                     yield Point(shape, "float32", direction, ("calls",), on_a_cpu, part)
-                elif name == "small":
-                    yield Point(shape, "bfloat16", direction, ("device", "calls"), own, part)
-                elif name == "typical" or direction == "both" or not component.gradients:
-                    compiled_too = ("level-0-compiled",) if also and name == "typical" else ()
-                    yield Point(shape, "bfloat16", direction, variants=(*own, *compiled_too), part=part)
+                elif size == "small":
+                    modes = ("calls", "device") if direction == "forward" else ("device", "calls")
+                    yield Point(shape, "bfloat16", direction, modes, own, part, name)
+                elif size == "typical" or direction == "both" or not component.gradients:
+                    variants = (*own, "level-0-compiled") if size == "typical" else own
+                    yield Point(shape, "bfloat16", direction, variants=variants, part=part, name=name)
 
 
 def prepare(

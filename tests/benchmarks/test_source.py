@@ -1,12 +1,11 @@
 """The hash of whole files, which says whether a capture is stale, and the labels of cases."""
 
 import ast
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.source import ROOT, UNMEASURED, check_at, digest_texts, labels
+from tests.benchmarks.source import ROOT, UNMEASURED, digest_texts, labels
 
 CODE = '''
 """A module."""
@@ -81,14 +80,6 @@ def hash_of(text: str) -> str:
     return digest_texts([("a.py", text)])
 
 
-def test_where_tests_try_what_is_wrong_does_not_count(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text(
-        text := 'CHECK_AT = {"forward": [{"rows": 8}, {"part": "gelu", "rows": 8}]}\n' + STATED
-    )
-    assert hash_of(text) == hash_of(text.replace("8", "9")) == hash_of(LABELS + text) == hash_of(STATED)
-    assert check_at(tmp_path / "a.py") == {"forward": [("", {"rows": 8}), ("gelu", {"rows": 8})]}
-
-
 def test_labels_of_a_case_do_not_count(tmp_path: Path) -> None:
     for text in (LABELS + STATED, STATED + LABELS, STATED + LABELS.replace('"b"', '"c"')):
         assert hash_of(text) == hash_of(STATED)
@@ -98,7 +89,6 @@ def test_labels_of_a_case_do_not_count(tmp_path: Path) -> None:
     assert labels(tmp_path / "a.py") == {}
 
 
-@pytest.mark.parametrize(("name", "stated"), [("LABELS", labels), ("CHECK_AT", check_at)])
 @pytest.mark.parametrize(
     "text",
     [
@@ -116,14 +106,13 @@ def test_labels_of_a_case_do_not_count(tmp_path: Path) -> None:
         STATED + "def f(): LABELS = {}\n",
     ],
 )
-def test_nothing_else_can_stand_there(name: str, stated: Callable[[Path], dict], text: str, tmp_path: Path) -> None:
-    text = text.replace("LABELS", name)
-    without = "".join(line for line in text.splitlines(keepends=True) if name not in line)
+def test_nothing_else_can_stand_there(text: str, tmp_path: Path) -> None:
+    without = "".join(line for line in text.splitlines(keepends=True) if "LABELS" not in line)
     assert hash_of(text) != hash_of(without)
     (tmp_path / "a.py").write_text(text)
-    if f"x.{name}" not in text:
-        with pytest.raises(ValueError, match=rf"a\.py: expected one {name} of literals"):
-            stated(tmp_path / "a.py")
+    if "x.LABELS" not in text:
+        with pytest.raises(ValueError, match=r"a\.py: expected one LABELS of literals"):
+            labels(tmp_path / "a.py")
 
 
 def test_nothing_imports_what_is_not_measured() -> None:

@@ -30,7 +30,6 @@ def root(tmp_path: Path) -> Path:
     (root / "docs/pages/kernels").mkdir()
     (root / "docs/pages/kernels/add.md").write_text(PAGE)
     (root / tiny.KERNEL).write_text(FILE)
-    (root / tiny.CASE).write_text('POINTS = {"usual": "forward 8x4 bfloat16 device"}\n' + tiny.FILES[tiny.CASE])
     return root
 
 

@@ -6,29 +6,18 @@ from pathlib import Path
 import pytest
 
 from docs.publish.errors import PublishError
-from docs.publish.macros import points
 from docs.publish.macros.catalogue import Macros
 from docs.publish.macros.page import Page
 from docs.publish.macros.render import render
 from docs.publish.place import Place
 from docs.publish.records.captures import Captures
 from docs.publish.records.store import Store
-from tests.benchmarks import source
-from tests.benchmarks.runner import discover
 from tests.pages import tiny
-
-POINTS = """POINTS = {
-    "small": "forward 8x4 bfloat16 device",
-    "small backward": "backward 8x4 bfloat16 device",
-    "calls": "forward 8x8 bfloat16 calls",
-}
-"""
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     root = tiny.project(tmp_path)
-    (root / tiny.CASE).write_text(POINTS + tiny.FILES[tiny.CASE])
     slow = {"time": {"p20": 2e-3, "p50": 2e-3, "p80": 2e-3, "samples": 5}}
     wide = {"shape": {"rows": 8, "columns": 8}}
     rows = [
@@ -125,15 +114,3 @@ def test_what_does_not_hold_on_this_machine_has_a_note_and_stops_nothing(seconds
     assert ("not so on this machine" in html) is noted
     html, _ = rendered('{{ holds("ours slower than eager", at="small backward") }}', root)
     assert html == "", "what this machine did not measure is not judged there"
-
-
-def test_each_named_point_was_measured():
-    """On some machine, of any code: a name that fits nothing is misspelt or of a point that is no more."""
-    measured = {(row.case, row.direction, row.size, row.dtype) for row in Store.load(local=False).select(history=True)}
-    wrong = [
-        f"{case}: {name}"
-        for case in discover()
-        for name, at in points.of_case(source.ROOT, case).items()
-        if (case, at.direction, at.shape, at.dtype) not in measured
-    ]
-    assert not wrong

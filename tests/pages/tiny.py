@@ -19,7 +19,24 @@ SCRIPT = "kernels/add"  # as captures name snippets/kernels/add.py
 ADD = "def add(a, b):\n    return a + b\n"
 FILES = {
     KERNEL: "# SPDX-License-Identifier: MIT\n" + f"# --8<-- [start:add]\n{ADD}# --8<-- [end:add]\n",
-    CASE: "from kernels.add import add\n\nCASE = dict(prepare=add, question='Is it fast?')\n",
+    CASE: """from tests.benchmarks.case import Case, Point
+
+
+def add(*given):
+    from kernels.add import add
+
+    return add(*given)
+
+
+def points(device):
+    narrow, wide = {"rows": 8, "columns": 4}, {"rows": 8, "columns": 8}
+    yield Point(narrow, "bfloat16", name="small")
+    yield Point(narrow, "bfloat16", "backward", name="small backward")
+    yield Point(wide, "bfloat16", modes=("calls", "device"), name="calls")
+
+
+CASE = Case("kernels/add", points=points, prepare=add, question='Is it fast?')
+""",
     source_of(SCRIPT): "def main():\n    from kernels.add import add\n    print(add(1, 2))\n",
 }
 TIMING = {"p20": 0.9e-3, "p50": 1e-3, "p80": 1.2e-3, "samples": 100}

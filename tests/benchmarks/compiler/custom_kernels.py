@@ -20,20 +20,14 @@ OPERATOR, TRAINED = "operator", "operator with gradients"  # outside of compiled
 def points(device: torch.device) -> Iterable[Point]:
     """The operators by themselves, where only the host counts; and in a block (with other rows), small and large."""
     if device.type == "cpu":
-        yield of_block(16, 256, "float32", ("calls",), ("eager", "compile"))
+        yield Point({"rows": 16, "columns": 256}, "float32", "forward", ("calls",), ("eager", "compile"), "block")
         return
-    small = {"rows": 64, "columns": 1024}
-    yield Point(small, "float32", "forward", ("calls",), part=OPERATOR)
-    yield Point(small, "float32", "forward", ("calls",), ("eager", *list(WAYS)[1:]), TRAINED)
-    yield of_block(128, 1024, "float32", ("calls",))
-    yield of_block(8192, 4096, "bfloat16")
-    yield of_block(8192, 4096, "float32")
-
-
-def of_block(
-    rows: int, columns: int, dtype: str, modes: tuple[str, ...] = ("device",), variants: tuple[str, ...] | None = None
-) -> Point:
-    return Point({"rows": rows, "columns": columns}, dtype, "forward", modes, variants, "block")
+    small, middle = {"rows": 64, "columns": 1024}, {"rows": 128, "columns": 1024}
+    yield Point(small, "float32", "forward", ("calls",), part=OPERATOR, name=OPERATOR)
+    yield Point(small, "float32", "forward", ("calls",), ("eager", *list(WAYS)[1:]), TRAINED, TRAINED)
+    yield Point(middle, "float32", "forward", ("calls",), part="block", name="small block")
+    yield Point({"rows": 8192, "columns": 4096}, "bfloat16", part="block", name="large block")
+    yield Point({"rows": 8192, "columns": 4096}, "float32", part="block")
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -107,25 +101,13 @@ def results(found: object) -> Results:
     return {"output": found.detach()}
 
 
-@bound("x", moved=7, needed=3)
-def moved_over_needed(moved: float, needed: float) -> float:
-    """How many times the bytes that are needed the three separate kernels move."""
-    return moved / needed
+# How many times the bytes that are needed the three separate kernels move.
+moved_over_needed = bound("x", "moved / needed", moved=7, needed=3)
+# The block's time with a Triton kernel for the norm, over its time with everything fused.
+longer_by_the_kernel = bound(
+    "x", "ours / fused", ours=gpu("triton-op", "large block"), fused=gpu("compile", "large block")
+)
 
-
-@bound("x", ours=gpu("triton-op", "large block"), fused=gpu("compile", "large block"))
-def longer_by_the_kernel(ours: float, fused: float) -> float:
-    """The block's time with a Triton kernel for the norm, over its time with everything fused."""
-    return ours / fused
-
-
-CHECK_AT = {
-    "forward": [
-        {"part": "operator", "rows": 16, "columns": 1024},
-        {"part": "operator with gradients", "rows": 16, "columns": 1024},
-        {"part": "block", "rows": 16, "columns": 1024},
-    ]
-}
 LABELS = {
     "plain": {"label": "kernel, launched plainly", "short": "plain", "role": "ours"},
     "triton-op": {"label": "kernel, triton_op", "short": "triton_op", "role": "ours"},
@@ -133,15 +115,10 @@ LABELS = {
     "library": {"label": "kernel, Library", "short": "Library", "role": "ours"},
     "cast": {"label": "triton_op, eps cast to fp32", "short": "triton_op, cast", "role": "ours"},
 }
-POINTS = {  # as pages name them
-    "operator": "forward operator 64x1024 float32 calls",
-    "operator with gradients": "forward operator with gradients 64x1024 float32 calls",
-    "small block": "forward block 128x1024 float32 calls",
-    "large block": "forward block 8192x4096 bfloat16 device",
-}
 CASE = Case(
     name="compiler/custom-kernels",
     question="What does a Triton kernel in a compiled block cost, by the way in which it is registered?",
     points=points,
     prepare=prepare,
+    check_at={"forward": [{"part": part, "rows": 16, "columns": 1024} for part in (OPERATOR, TRAINED, "block")]},
 )

@@ -49,12 +49,13 @@ def points(device: torch.device) -> Iterable[Point]:
     for step in STEPS:
         variants = None if step in (scaled, activated) else ("eager", "compile")  # every knob is slow to build
         shape, part = {"rows": 16384, "columns": 4096}, step.__name__
-        yield Point(shape, "bfloat16", "forward", variants=variants, part=part)
+        yield Point(shape, "bfloat16", "forward", variants=variants, part=part, name=part.replace("_", " "))
     for width in (2, 4, 8, 16):
-        yield Point({"window": width, "rows": 8192, "columns": 8192}, "float32", "forward", part="window")
+        shape, name = {"window": width, "rows": 8192, "columns": 8192}, f"window of {width}"
+        yield Point(shape, "float32", "forward", part="window", name=name)
     for several in (2, 4, 8, 16):
         shape = {"tensors": several, "rows": 65536, "columns": 1024}
-        yield Point(shape, "bfloat16", "forward", part="together")
+        yield Point(shape, "bfloat16", "forward", part="together", name=f"{several} tensors")
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -190,111 +191,46 @@ def results(returned: object) -> Results:
     return {f"output {n}" if n else "output": tensor.to(tensors[0].dtype) for n, tensor in enumerate(tensors)}
 
 
-@bound("x", moved=7, needed=3)
-def moved_over_needed(moved: float, needed: float) -> float:
-    """How many times the bytes that are needed are moved, where the norm is a kernel of its own."""
-    return moved / needed
-
-
-@bound("x", ours=gpu("ours", "scaled"), compiled=gpu("compile", "scaled"))
-def longer_by_the_norm(ours: float, compiled: float) -> float:
-    """The time with the norm as an opaque kernel, over the time of the fused one."""
-    return ours / compiled
-
-
-@bound(
-    "%", rows=16384, columns=4096, width=2, time=gpu("compile", "{at}"), triad=ceiling("triad", case="compiler/fusion")
+TRIAD = ceiling("triad", case="compiler/fusion")
+TENSOR = {"rows": 16384, "columns": 4096, "width": 2}
+# How many times the bytes that are needed are moved, where the norm is a kernel of its own.
+moved_over_needed = bound("x", "moved / needed", moved=7, needed=3)
+# The time with the norm as an opaque kernel, over the time of the fused one.
+longer_by_the_norm = bound("x", "ours / compiled", ours=gpu("ours", "scaled"), compiled=gpu("compile", "scaled"))
+# How near three tensors, in the time of this step, come to the bandwidth of two reads per write.
+reached = bound("%", "3 * rows * columns * width / time / triad", TENSOR, time=gpu("compile", "{at}"), triad=TRIAD)
+# How near the six tensors that step 4 moves come to the bandwidth of two reads per write.
+reached_with_six = bound(
+    "%", "6 * rows * columns * width / time / triad", TENSOR, time=gpu("compile", "balanced"), triad=TRIAD
 )
-def reached(rows: float, columns: float, width: float, time: float, triad: float) -> float:
-    """How near three tensors, in the time of this step, come to the bandwidth of two reads per write."""
-    return 3 * rows * columns * width / time / triad
-
-
-@bound(
-    "%",
-    rows=16384,
-    columns=4096,
-    width=2,
-    time=gpu("compile", "balanced"),
-    triad=ceiling("triad", case="compiler/fusion"),
+# How near the seven tensors that three kernels move come to the bandwidth of two reads per write.
+reached_with_seven = bound(
+    "%", "7 * rows * columns * width / time / triad", TENSOR, time=gpu("ours", "scaled"), triad=TRIAD
 )
-def reached_with_six(rows: float, columns: float, width: float, time: float, triad: float) -> float:
-    """How near the six tensors that step 4 moves come to the bandwidth of two reads per write."""
-    return 6 * rows * columns * width / time / triad
+# The share of the peak bandwidth that remains where each tensor is read twice, but counted once.
+most_one_by_one = bound("%", "needed / moved", needed=2, moved=3)
+# The time of 16 tensors in one kernel, over their time one by one.
+lost_together = bound("x", "together / apart", together=gpu("compile", "16 tensors"), apart=gpu("apart", "16 tensors"))
+# What gate and scaling take at least, where the norm between them is opaque: five tensors are moved.
+least_unfused = bound("us", "5 * rows * columns * width / triad", TENSOR, triad=TRIAD)
+# What the fused kernel takes at least: three tensors are moved.
+least_fused = bound("us", "3 * rows * columns * width / triad", TENSOR, triad=TRIAD)
 
-
-@bound(
-    "%", rows=16384, columns=4096, width=2, time=gpu("ours", "scaled"), triad=ceiling("triad", case="compiler/fusion")
-)
-def reached_with_seven(rows: float, columns: float, width: float, time: float, triad: float) -> float:
-    """How near the seven tensors that three kernels move come to the bandwidth of two reads per write."""
-    return 7 * rows * columns * width / time / triad
-
-
-@bound("%", needed=2, moved=3)
-def most_one_by_one(needed: float, moved: float) -> float:
-    """The share of the peak bandwidth that remains where each tensor is read twice, but counted once."""
-    return needed / moved
-
-
-@bound("x", together=gpu("compile", "16 tensors"), apart=gpu("apart", "16 tensors"))
-def lost_together(together: float, apart: float) -> float:
-    """The time of 16 tensors in one kernel, over their time one by one."""
-    return together / apart
-
-
-@bound("us", rows=16384, columns=4096, width=2, triad=ceiling("triad", case="compiler/fusion"))
-def least_unfused(rows: float, columns: float, width: float, triad: float) -> float:
-    """What gate and scaling take at least, where the norm between them is opaque: five tensors are moved."""
-    return 5 * rows * columns * width / triad
-
-
-@bound("us", rows=16384, columns=4096, width=2, triad=ceiling("triad", case="compiler/fusion"))
-def least_fused(rows: float, columns: float, width: float, triad: float) -> float:
-    """What the fused kernel takes at least: three tensors are moved."""
-    return 3 * rows * columns * width / triad
-
-
-CHECK_AT = {
-    "forward": [
-        {"part": "gated", "rows": 64, "columns": 1024},
-        {"part": "normed", "rows": 64, "columns": 1024},
-        {"part": "scaled", "rows": 64, "columns": 1024},
-        {"part": "balanced", "rows": 64, "columns": 1024},
-        {"part": "projected", "rows": 64, "columns": 1024},
-        {"part": "activated", "rows": 64, "columns": 1024},
-        {"part": "by_head", "rows": 64, "columns": 1024},
-        {"part": "pooled", "rows": 64, "columns": 1024},
-        {"part": "window", "window": 4, "rows": 64, "columns": 1024},
-        {"part": "together", "tensors": 4, "rows": 64, "columns": 1024},
-    ]
-}
 LABELS = {
     "opaque": {"label": "compile, norm opaque", "short": "norm opaque", "role": "rewrite"},
     "kept": {"label": "compile, kept in memory", "short": "kept", "role": "rewrite"},
     "apart": {"label": "compile, one by one", "short": "one by one", "role": "rewrite"},
-}
-POINTS = {  # as pages name them
-    "gated": "forward gated 16384x4096 bfloat16 device",
-    "normed": "forward normed 16384x4096 bfloat16 device",
-    "scaled": "forward scaled 16384x4096 bfloat16 device",
-    "balanced": "forward balanced 16384x4096 bfloat16 device",
-    "projected": "forward projected 16384x4096 bfloat16 device",
-    "activated": "forward activated 16384x4096 bfloat16 device",
-    "by head": "forward by_head 16384x4096 bfloat16 device",
-    "pooled": "forward pooled 16384x4096 bfloat16 device",
-    "window of 8": "forward window 8x8192x8192 float32 device",
-    "2 tensors": "forward together 2x65536x1024 bfloat16 device",
-    "8 tensors": "forward together 8x65536x1024 bfloat16 device",
-    "16 tensors": "forward together 16x65536x1024 bfloat16 device",
-    "window of 16": "forward window 16x8192x8192 float32 device",
-    "window of 2": "forward window 2x8192x8192 float32 device",
-    "4 tensors": "forward together 4x65536x1024 bfloat16 device",
-    "window of 4": "forward window 4x8192x8192 float32 device",
 }
 CASE = Case(
     name="compiler/fusion",
     question="What does each fusion save as a function grows, and when has the compiler fused too much?",
     points=points,
     prepare=prepare,
+    check_at={
+        "forward": [
+            *({"part": step.__name__, "rows": 64, "columns": 1024} for step in STEPS),
+            {"part": "window", "window": 4, "rows": 64, "columns": 1024},
+            {"part": "together", "tensors": 4, "rows": 64, "columns": 1024},
+        ]
+    },
 )

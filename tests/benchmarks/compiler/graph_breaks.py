@@ -16,33 +16,21 @@ from tests.benchmarks.own import own
 LAYERS = 4
 
 
-@bound("%", four=wall("four-breaks", "small"), whole=wall("compile", "small"))
-def added_by_a_break(four: float, whole: float) -> float:
-    """What one of the four breaks adds to a call, as a share of the call without breaks."""
-    return (four - whole) / 4 / whole
+COPY = ceiling("copy", case="compiler/graph-breaks")
+TENSORS = {"layers": 4, "rows": 16384, "columns": 2048, "width": 2}
+# What one of the four breaks adds to a call, as a share of the call without breaks.
+added_by_a_break = bound(
+    "%", "(four - whole) / 4 / whole", four=wall("four-breaks", "small"), whole=wall("compile", "small")
+)
+# What writing and reading each layer's activation at its break takes at the bandwidth of a copy.
+copying_at_breaks = bound("us", "layers * 2 * rows * columns * width / copy", TENSORS, copy=COPY)
+# The bytes of each layer's activation and output, which stay in memory until the last layer returns.
+kept_at_breaks = bound("MB", "layers * 2 * rows * columns * width", TENSORS)
 
-
-@bound("us", layers=4, rows=16384, columns=2048, width=2, copy=ceiling("copy", case="compiler/graph-breaks"))
-def copying_at_breaks(layers: float, rows: float, columns: float, width: float, copy: float) -> float:
-    """What writing and reading each layer's activation at its break takes at the bandwidth of a copy."""
-    return layers * 2 * rows * columns * width / copy
-
-
-@bound("MB", layers=4, rows=16384, columns=2048, width=2)
-def kept_at_breaks(layers: float, rows: float, columns: float, width: float) -> float:
-    """The bytes of each layer's activation and output, which stay in memory until the last layer returns."""
-    return layers * 2 * rows * columns * width
-
-
-CHECK_AT = {"forward": [{"rows": 64, "width": 256}]}
 LABELS = {
     "one-break": {"label": "compile, one break", "short": "one break", "role": "rewrite"},
     "four-breaks": {"label": "compile, four breaks", "short": "four breaks", "role": "rewrite-2"},
     "loop": {"label": "compile, a break in a loop", "short": "in a loop", "role": "other"},
-}
-POINTS = {  # as pages name them
-    "small": "forward 64x256 bfloat16 calls",
-    "large": "forward 16384x2048 bfloat16 device",
 }
 
 
@@ -51,8 +39,8 @@ def points(device: torch.device) -> Iterable[Point]:
     if device.type == "cpu":
         yield Point({"rows": 16, "width": 64}, "float32", "forward", ("calls",))
         return
-    for rows, width in ((64, 256), (16384, 2048)):
-        yield Point({"rows": rows, "width": width}, "bfloat16", "forward", ("device", "calls"))
+    yield Point({"rows": 64, "width": 256}, "bfloat16", "forward", ("calls", "device"), name="small")
+    yield Point({"rows": 16384, "width": 2048}, "bfloat16", "forward", ("device", "calls"), name="large")
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -111,4 +99,5 @@ CASE = Case(
     question="What does a graph break cost, in a small model and in a large one?",
     points=points,
     prepare=prepare,
+    check_at={"forward": [{"rows": 64, "width": 256}]},
 )

@@ -37,7 +37,7 @@ def points(device: torch.device) -> Iterable[Point]:
         yield Point(shape, "bfloat16", "both", ("calls",), ("eager", "compile", "checkpoint"))
         return
     shape = {"layers": 2, "width": 2048, "vocabulary": 8192, "rows": 8, "length": 2048}
-    yield Point(shape, "bfloat16", "both", ("sustained",))
+    yield Point(shape, "bfloat16", "both", ("sustained",), name="step")
 
 
 class Training:
@@ -234,37 +234,24 @@ def not_zeroed(step: Step) -> Step:
     return called
 
 
-@bound("GB", plain=memory("compile", "step"), less=memory("{variant}", "step"))
-def freed(plain: float, less: float) -> float:
-    """How much lower the peak of the compiled step is with this choice."""
-    return plain - less
-
-
-@bound("ms", slow=gpu("{variant}", "step"), plain=gpu("compile", "step"))
-def added(slow: float, plain: float) -> float:
-    """How much longer the compiled step takes with this choice."""
-    return slow - plain
-
-
-@bound(
+# How much lower the peak of the compiled step is with this choice.
+freed = bound("GB", "plain - less", plain=memory("compile", "step"), less=memory("{variant}", "step"))
+# How much longer the compiled step takes with this choice.
+added = bound("ms", "slow - plain", slow=gpu("{variant}", "step"), plain=gpu("compile", "step"))
+# The memory that each millisecond added to the compiled step frees.
+freed_by_ms = bound(
     "MB",
+    "(plain - less) / (slow - fast) / 1000",
     plain=memory("compile", "step"),
     less=memory("{variant}", "step"),
     slow=gpu("{variant}", "step"),
     fast=gpu("compile", "step"),
 )
-def freed_by_ms(plain: float, less: float, slow: float, fast: float) -> float:
-    """The memory that each millisecond added to the compiled step frees."""
-    return (plain - less) / (slow - fast) / 1000
+# The bytes of the bf16 copies that autocast makes of the large model's matrices.
+copies_of_weights = bound(
+    "MB", "2 * (16 * layers * width**2 + vocabulary * width)", layers=2, width=2048, vocabulary=8192
+)
 
-
-@bound("MB", layers=2, width=2048, vocabulary=8192)
-def copies_of_weights(layers: float, width: float, vocabulary: float) -> float:
-    """The bytes of the bf16 copies that autocast makes of the large model's matrices."""
-    return 2 * (16 * layers * width**2 + vocabulary * width)
-
-
-CHECK_AT = {"both": [{"layers": 1, "width": 128, "vocabulary": 256, "rows": 2, "length": 32}]}
 LABELS = {
     "eager-checkpoint": {"label": "eager, blocks checkpointed", "role": "rewrite"},
     "checkpoint": {"label": "blocks checkpointed", "role": "rewrite"},
@@ -280,12 +267,10 @@ LABELS = {
     "autocast-outside": {"label": "autocast outside", "role": "other-2"},
     "compiled-autograd": {"label": "compiled autograd", "role": "other-2"},
 }
-POINTS = {  # as pages name them
-    "step": "both 2x2048x8192x8x2048 bfloat16 sustained",
-}
 CASE = Case(
     name="compiler/training",
     question="What does each choice around a compiled training step do to its time and to its peak memory?",
     points=points,
     prepare=prepare,
+    check_at={"both": [{"layers": 1, "width": 128, "vocabulary": 256, "rows": 2, "length": 32}]},
 )

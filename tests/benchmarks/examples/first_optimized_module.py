@@ -25,11 +25,11 @@ def points(device: torch.device) -> Iterator[Point]:
     if device.type == "cpu":  # no launches, and no CUDA graph
         yield Point({"batch": 64, "steps": STEPS, "width": 64}, "float32", modes=("calls",), variants=STEPWISE[:3])
         return
-    yield Point(SMALL, "float32", modes=("calls", "device"), variants=STEPWISE)
-    yield Point(SMALL | {"batch": 4096}, "float32", modes=("burst",), variants=STEPWISE[:3])
+    yield Point(SMALL, "float32", modes=("calls", "device"), variants=STEPWISE, name="64 accounts")
+    yield Point(SMALL | {"batch": 4096}, "float32", modes=("burst",), variants=STEPWISE[:3], name="4096 accounts")
     for part, slow_to_build in (("unrolled", "compile-draft"), ("packaged", "package")):
         variants = ("first-draft", slow_to_build, "graph")
-        yield Point(SMALL, "float32", modes=("calls",), variants=variants, part=part)
+        yield Point(SMALL, "float32", modes=("calls",), variants=variants, part=part, name=part)
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -102,25 +102,11 @@ WRONG = {
 }
 
 
-@bound("", steps=64, each=4)
-def operations_of_loop(steps: float, each: float) -> float:
-    """The operations that the loop runs in its steps."""
-    return steps * each
+# The operations that the loop runs in its steps.
+operations_of_loop = bound("", "steps * each", steps=64, each=4)
+# The share of the draft's operations that are in its Python loop.
+part_in_loop = bound("%", "steps * each / operations", steps=64, each=4, operations=captured("operations", "draft"))
 
-
-@bound("%", steps=64, each=4, operations=captured("operations", "draft"))
-def part_in_loop(steps: float, each: float, operations: float) -> float:
-    """The share of the draft's operations that are in its Python loop."""
-    return steps * each / operations
-
-
-CHECK_AT = {
-    "forward": [
-        {"batch": 64, "steps": 64, "width": 64},
-        {"batch": 64, "steps": 64, "width": 64, "part": "unrolled"},
-        {"batch": 64, "steps": 64, "width": 64, "part": "packaged"},
-    ]
-}
 LABELS = {  # the steps have the names that they have on the start page
     "first-draft": {"label": "first draft", "role": "eager"},
     "better": {"label": "better design", "short": "better", "role": "rewrite"},
@@ -129,14 +115,12 @@ LABELS = {  # the steps have the names that they have on the start page
     "compile": {"label": "better design, compiled", "short": "better, compiled", "role": "compile"},
     "package": {"label": "package, loaded", "short": "package", "role": "rewrite-2"},
 }
-POINTS = {  # as pages name them
-    "64 accounts": "forward 64x64x256 float32 calls",
-    "unrolled": "forward unrolled 64x64x256 float32 calls",
-    "4096 accounts": "forward 4096x64x256 float32 burst",
-}
 CASE = Case(
     name="examples/first-optimized-module",
     question="What is each step from a draft to a shipped package worth, for one small module?",
     points=points,
     prepare=prepare,
+    check_at={
+        "forward": [{"part": part, "batch": 64, "steps": 64, "width": 64} for part in ("", "unrolled", "packaged")]
+    },
 )

@@ -19,6 +19,7 @@ from tests.benchmarks.examples.llama import (
     flops,
     grads,
     in_float64,
+    parameters_and_state,
 )
 
 STEPS = "eager", "rewritten-update", "wide", "flash4", "flash4-wide", "flash4-ahead"
@@ -30,7 +31,7 @@ def points(device: torch.device) -> Iterator[Point]:
         tiny = {"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256}
         yield Point(tiny, "float32", "both", ("calls",), ("eager", "wide"))
         return
-    yield Point(WHOLE, "bfloat16", "both", ("sustained",), STEPS)
+    yield Point(WHOLE, "bfloat16", "both", ("sustained",), STEPS, name="step")
     yield Point(FEW, "bfloat16", "both", ("calls",), ("eager", "rewritten-cudnn", "flash4", "flash4-wide"))
 
 
@@ -93,68 +94,29 @@ def prepare(point: Point, device: torch.device) -> Workload:
     )
 
 
-@bound("ms", layers=16, attention=gpu("cudnn", "attention", case="examples/llama"))
-def attention_of_all_layers(layers: float, attention: float) -> float:
-    """What attention takes in all layers, by cuDNN's time alone."""
-    return layers * attention
-
-
-@bound("ms", layers=16, attention=gpu("cudnn", "attention", case="examples/llama"))
-def fifth_of_attention(layers: float, attention: float) -> float:
-    """What a step gains if its attention takes a fifth less time."""
-    return layers * attention / 5
-
-
-@bound("ms", before=gpu("rewritten-update", "step"), after=gpu("flash4", "step"))
-def gained_by_flash4(before: float, after: float) -> float:
-    """How much shorter the step is with FlashAttention 4."""
-    return before - after
-
-
-@bound("GB", vocabulary=128256, width=2048)
-def gradient_sum(vocabulary: float, width: float) -> float:
-    """The fp32 sum of the gradient of the vocabulary's matrix."""
-    return vocabulary * width * 4
-
-
-@bound(
-    "ms",
-    vocabulary=128256,
-    width=2048,
-    copy=ceiling("copy", case="examples/llama-flash4", shape="4x4096x16x2048x128256"),
+COPY = ceiling("copy", case="examples/llama-flash4", shape="4x4096x16x2048x128256")
+ATTENTION = {"layers": 16, "attention": gpu("cudnn", "attention", case="examples/llama")}
+# What attention takes in all layers, by cuDNN's time alone.
+attention_of_all_layers = bound("ms", "layers * attention", ATTENTION)
+# What a step gains if its attention takes a fifth less time.
+fifth_of_attention = bound("ms", "layers * attention / 5", ATTENTION)
+# How much shorter the step is with FlashAttention 4.
+gained_by_flash4 = bound("ms", "before - after", before=gpu("rewritten-update", "step"), after=gpu("flash4", "step"))
+# The fp32 sum of the gradient of the vocabulary's matrix.
+gradient_sum = bound("GB", "vocabulary * width * 4", vocabulary=128256, width=2048)
+# What six passes over the sum take at the rate of a copy.
+passes_saved = bound("ms", "6 * vocabulary * width * 4 / copy", vocabulary=128256, width=2048, copy=COPY)
+# How much more memory the loss in one piece takes.
+memory_of_one_piece = bound(
+    "GB", "after - before", after=memory("wide", "step"), before=memory("rewritten-update", "step")
 )
-def passes_saved(vocabulary: float, width: float, copy: float) -> float:
-    """What six passes over the sum take at the rate of a copy."""
-    return 6 * vocabulary * width * 4 / copy
+# GiB that the step with FlashAttention 4 needs with the parameters and AdamW's state.
+flash4_needs = bound("", "(step + state) / 1024**3", step=memory("flash4", "step"), state=parameters_and_state)
+# The time of a step that this site had set itself, in milliseconds.
+goal_of_step = bound("ms", "goal / 1000", goal=235)
+# How far the fastest step is from that goal.
+goal_missed_by = bound("ms", "least - goal / 1000", goal=235, least=gpu("flash4-wide", "step"))
 
-
-@bound("GB", after=memory("wide", "step"), before=memory("rewritten-update", "step"))
-def memory_of_one_piece(after: float, before: float) -> float:
-    """How much more memory the loss in one piece takes."""
-    return after - before
-
-
-@bound("", step=memory("flash4", "step"), layers=16, width=2048, inner=8192, vocabulary=128256)
-def flash4_needs(step: float, layers: float, width: float, inner: float, vocabulary: float) -> float:
-    """GiB that the step with FlashAttention 4 needs with the parameters and AdamW's state."""
-    return (
-        step + 3 * 2 * (layers * (2 * width**2 + 2 * width**2 // 4 + 3 * width * inner) + 2 * width * vocabulary)
-    ) / 1024**3
-
-
-@bound("ms", goal=235)
-def goal_of_step(goal: float) -> float:
-    """The time of a step that this site had set itself, in milliseconds."""
-    return goal / 1000
-
-
-@bound("ms", goal=235, least=gpu("flash4-wide", "step"))
-def goal_missed_by(goal: float, least: float) -> float:
-    """How far the fastest step is from that goal."""
-    return least - goal / 1000
-
-
-CHECK_AT = {"both": [{"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256}]}
 LABELS = {
     "rewritten-cudnn": {"label": "rewritten, cuDNN first", "short": "cuDNN first", "role": "ours"},
     "rewritten-update": {"label": "rewritten, AdamW compiled", "short": "AdamW compiled", "role": "ours"},
@@ -163,12 +125,10 @@ LABELS = {
     "flash4-wide": {"label": "FlashAttention 4, the loss in one piece", "short": "both", "role": "ours"},
     "flash4-ahead": {"label": "FlashAttention 4, AdamW beside, CUDA graph", "short": "CUDA graph", "role": "graph"},
 }
-POINTS = {  # as pages name them
-    "step": "both 4x4096x16x2048x128256 bfloat16 sustained",
-}
 CASE = Case(
     name="examples/llama-flash4",
     question="What do FlashAttention 4 and a loss in one piece still give, in time and in memory?",
     points=points,
     prepare=prepare,
+    check_at={"both": [{"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256}]},
 )

@@ -23,18 +23,18 @@ def points(device: torch.device) -> Iterator[Point]:
             yield Point({"rows": 256, "columns": 1024}, "float32", direction, ("calls",), ("eager", "compile"))
         return
     usual = {"rows": 32768, "columns": 4096}
-    for shape, variants in (
-        (usual, ("compile-max", "written-out", "first", "any-length", "any-layout", "any-offset")),
-        ({"rows": 131072, "columns": 1000}, ("first", "any-length", "any-width")),
-        ({"rows": 32768, "columns": 4096, "apart": 8192}, ("any-length", "copied", "any-layout")),
-        ({"rows": 8192, "columns": 16384}, ("any-offset", "more-warps")),
-        ({"rows": 4096, "columns": 32768}, ("any-offset", "more-warps", "any-width")),
-        ({"rows": 1024, "columns": 131072}, ("any-offset", "more-warps", "any-width")),
+    for name, shape, variants in (
+        ("typical", usual, ("compile-max", "written-out", "first", "any-length", "any-layout", "any-offset")),
+        ("1000 columns", {"rows": 131072, "columns": 1000}, ("first", "any-length", "any-width")),
+        ("strided", usual | {"apart": 8192}, ("any-length", "copied", "any-layout")),
+        ("", {"rows": 8192, "columns": 16384}, ("any-offset", "more-warps")),
+        ("wider", {"rows": 4096, "columns": 32768}, ("any-offset", "more-warps", "any-width")),
+        ("widest", {"rows": 1024, "columns": 131072}, ("any-offset", "more-warps", "any-width")),
     ):
-        yield Point(shape, "bfloat16", "forward", variants=(*OTHERS, *variants))
-    yield Point(usual, "bfloat16", "both", variants=(*OTHERS, "with-backward"))
-    small = {"rows": 256, "columns": 1024}
-    yield Point(small, "bfloat16", "forward", ("device", "calls"), (*OTHERS, "first", "with-backward"))
+        yield Point(shape, "bfloat16", "forward", variants=(*OTHERS, *variants), name=name)
+    yield Point(usual, "bfloat16", "both", variants=(*OTHERS, "with-backward"), name="typical step")
+    small, variants = {"rows": 256, "columns": 1024}, (*OTHERS, "first", "with-backward")
+    yield Point(small, "bfloat16", "forward", ("calls", "device"), variants, name="small narrow")
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -112,19 +112,13 @@ def wrong_functions(both: bool) -> Mapping[str, sides.Function]:
     return functions | ({"a gradient without its sum": without_sum} if both else {})
 
 
-@bound("MB", rows=32768, columns=4096, width=2)
-def forward_bytes(rows: float, columns: float, width: float) -> float:
-    """What the forward reads and writes, each number once."""
-    return 2 * rows * columns * width
+COPY = ceiling("copy", case="kernels/first-kernel")
+TENSOR = {"rows": 32768, "columns": 4096, "width": 2}
+# What the forward reads and writes, each number once.
+forward_bytes = bound("MB", "2 * rows * columns * width", TENSOR)
+# What the forward takes where all its traffic runs at the rate of a copy.
+forward_at_least = bound("us", "2 * rows * columns * width / copy", TENSOR, copy=COPY)
 
-
-@bound("us", rows=32768, columns=4096, width=2, copy=ceiling("copy", case="kernels/first-kernel"))
-def forward_at_least(rows: float, columns: float, width: float, copy: float) -> float:
-    """What the forward takes where all its traffic runs at the rate of a copy."""
-    return 2 * rows * columns * width / copy
-
-
-CHECK_AT = {"forward both": [{"rows": 64, "columns": 1024}], "forward": [{"rows": 64, "columns": 1024, "apart": 2048}]}
 LABELS = {
     "written-out": {"label": "written out in PyTorch", "short": "written out", "role": "other"},
     "first": {"label": "first kernel", "role": "rewrite"},
@@ -136,18 +130,13 @@ LABELS = {
     "any-width": {"label": "with a loop for wide rows", "short": "with a loop", "role": "rewrite-2"},
     "with-backward": {"label": "with a backward", "role": "rewrite-2"},
 }
-POINTS = {  # as pages name them
-    "typical": "forward 32768x4096 bfloat16 device",
-    "typical step": "both 32768x4096 bfloat16 device",
-    "strided": "forward 32768x4096x8192 bfloat16 device",
-    "1000 columns": "forward 131072x1000 bfloat16 device",
-    "wider": "forward 4096x32768 bfloat16 device",
-    "widest": "forward 1024x131072 bfloat16 device",
-    "small narrow": "forward 256x1024 bfloat16 calls",
-}
 CASE = Case(
     name="kernels/first-kernel",
     question="What is each mend of a first softmax kernel worth, and what is left to the one that is offered to copy?",
     points=points,
     prepare=prepare,
+    check_at={
+        "forward both": [{"rows": 64, "columns": 1024}],
+        "forward": [{"rows": 64, "columns": 1024, "apart": 2048}],
+    },
 )

@@ -28,13 +28,20 @@ def points(device: torch.device) -> Iterable[Point]:
     for rows in (1, 4, 16, 64, 256, 1024):
         names = None if rows in (1, 16) else FEW  # every knob is slow to build
         shape = {"rows": rows, "inner": LARGE, "columns": LARGE}
-        yield Point(shape, "bfloat16", variants=names, part="int8")
+        yield Point(shape, "bfloat16", variants=names, part="int8", name=of_rows("int8", rows))
     for rows in (1, 16, 64):
-        yield Point({"rows": rows, "inner": LARGE, "columns": LARGE}, "bfloat16", variants=FEW, part="fp8")
+        shape = {"rows": rows, "inner": LARGE, "columns": LARGE}
+        yield Point(shape, "bfloat16", variants=FEW, part="fp8", name=of_rows("fp8", rows))
     for rows in (1, 64, 4096):
-        yield Point({"rows": rows, "columns": 4096}, "bfloat16", modes=("device", "graph"), part="qkv")
+        shape, name = {"rows": rows, "columns": 4096}, of_rows("qkv", rows)
+        yield Point(shape, "bfloat16", modes=("device", "graph"), part="qkv", name=name)
     for width in (64, 256, 1024, 4096):
-        yield Point({"width": width, "rows": 2**35 // width**2}, "bfloat16", part="square")
+        shape = {"width": width, "rows": 2**35 // width**2}
+        yield Point(shape, "bfloat16", part="square", name=f"width {width}")
+
+
+def of_rows(part: str, rows: int) -> str:
+    return f"{part} {rows} row{'s' * (rows > 1)}"
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -149,144 +156,64 @@ def unwritten(t: Tensor) -> Tensor:
     return F.pad(t[..., :-size], (0, size))
 
 
-@bound(
-    "FLOP/byte",
-    matrix=ceiling("bfloat16", "burst", case="validation/roofline"),
-    memory=ceiling("copy", case="validation/roofline"),
+MATRIX = ceiling("bfloat16", "burst", case="validation/roofline")
+COPY = ceiling("copy", case="validation/roofline")
+READ = ceiling("read", case="patterns/compute-intensity")
+# The intensity from which on the card computes rather than waits for memory.
+ridge = bound("FLOP/byte", "matrix / memory", matrix=MATRIX, memory=COPY)
+# FLOPs per byte of a layer before its redesign.
+intensity_before = bound("", "before", before=captured("redesigns", "{line}"))
+# FLOPs per byte of a layer after its redesign.
+intensity_after = bound("", "after", after=captured("redesigns", "{line}", which=2))
+# FLOPs per byte of one row: two for each weight.
+one_row = bound("FLOP/byte", "2 / width", width=2)
+# FLOPs per byte of a square matmul.
+square = bound("FLOP/byte", "2 * n**3 / (3 * width * n**2)", n=8192, width=2)
+# How many rows bring a layer with bf16 weights to the ridge point.
+rows_to_ridge = bound("", "matrix / read", matrix=MATRIX, read=ceiling("read", case="validation/roofline"))
+# FLOPs per byte of a square layer.
+intensity = bound("", "2 * rows * width**2 / (2 * (2 * rows * width + width**2))")
+# What a square layer's bytes take at the rate of a copy.
+layer_bytes = bound("us", "2 * (2 * rows * width + width**2) / copy", copy=COPY)
+# What a square layer's FLOPs take at the matrix rate.
+layer_flops = bound("us", "2 * rows * width**2 / matrix", matrix=MATRIX)
+# How many times the bytes of the widest layer the narrowest moves.
+narrow_over_wide = bound(
+    "x", "narrow / wide", narrow=8388608 * 64 * 4 + 64 * 64 * 2, wide=2048 * 4096 * 4 + 4096 * 4096 * 2
 )
-def ridge(matrix: float, memory: float) -> float:
-    """The intensity from which on the card computes rather than waits for memory."""
-    return matrix / memory
-
-
-@bound("", before=captured("redesigns", "{line}"))
-def intensity_before(before: float) -> float:
-    """FLOPs per byte of a layer before its redesign."""
-    return before
-
-
-@bound("", after=captured("redesigns", "{line}", which=2))
-def intensity_after(after: float) -> float:
-    """FLOPs per byte of a layer after its redesign."""
-    return after
-
-
-@bound("FLOP/byte", width=2)
-def one_row(width: float) -> float:
-    """FLOPs per byte of one row: two for each weight."""
-    return 2 / width
-
-
-@bound("FLOP/byte", n=8192, width=2)
-def square(n: float, width: float) -> float:
-    """FLOPs per byte of a square matmul."""
-    return 2 * n**3 / (3 * width * n**2)
-
-
-@bound(
-    "",
-    matrix=ceiling("bfloat16", "burst", case="validation/roofline"),
-    read=ceiling("read", case="validation/roofline"),
+# How many times the bytes of the merged matmul the three move that are apart.
+apart_over_merged = bound(
+    "x", "apart / merged", apart=3 * 64 * 4096 + 6144 * 4096 + 6144 * 64, merged=64 * 4096 + 6144 * 4096 + 6144 * 64
 )
-def rows_to_ridge(matrix: float, read: float) -> float:
-    """How many rows bring a layer with bf16 weights to the ridge point."""
-    return matrix / read
+# What reading the weights of a narrow matmul takes.
+narrow_weights = bound("us", "inner * columns * width / read", inner=4096, columns=1024, width=2, read=READ)
+# What five bytes for each weight take at the rate of a copy.
+conversion = bound(
+    "us", "5 * weights / copy", weights=67108864, copy=ceiling("copy", case="patterns/compute-intensity")
+)
+# How many times as fast the matmul is that converts inside.
+inside_gain = bound("x", "eager / inside", eager=gpu("eager", "{at}"), inside=gpu("inside", "{at}"))
+# What reading one byte for each weight takes.
+int8_weights = bound("us", "weights / read", weights=67108864, read=READ)
+# What a matmul takes for each of its rows.
+row_time = bound("us", "time / rows", time=gpu("product", "{at}", case="validation/roofline"))
 
-
-@bound("")
-def intensity(rows: float, width: float) -> float:
-    """FLOPs per byte of a square layer."""
-    return 2 * rows * width**2 / (2 * (2 * rows * width + width**2))
-
-
-@bound("us", copy=ceiling("copy", case="validation/roofline"))
-def layer_bytes(rows: float, width: float, copy: float) -> float:
-    """What a square layer's bytes take at the rate of a copy."""
-    return 2 * (2 * rows * width + width**2) / copy
-
-
-@bound("us", matrix=ceiling("bfloat16", "burst", case="validation/roofline"))
-def layer_flops(rows: float, width: float, matrix: float) -> float:
-    """What a square layer's FLOPs take at the matrix rate."""
-    return 2 * rows * width**2 / matrix
-
-
-@bound("x", narrow=8388608 * 64 * 4 + 64 * 64 * 2, wide=2048 * 4096 * 4 + 4096 * 4096 * 2)
-def narrow_over_wide(narrow: float, wide: float) -> float:
-    """How many times the bytes of the widest layer the narrowest moves."""
-    return narrow / wide
-
-
-@bound("x", apart=3 * 64 * 4096 + 6144 * 4096 + 6144 * 64, merged=64 * 4096 + 6144 * 4096 + 6144 * 64)
-def apart_over_merged(apart: float, merged: float) -> float:
-    """How many times the bytes of the merged matmul the three move that are apart."""
-    return apart / merged
-
-
-@bound("us", inner=4096, columns=1024, width=2, read=ceiling("read", case="patterns/compute-intensity"))
-def narrow_weights(inner: float, columns: float, width: float, read: float) -> float:
-    """What reading the weights of a narrow matmul takes."""
-    return inner * columns * width / read
-
-
-@bound("us", weights=67108864, copy=ceiling("copy", case="patterns/compute-intensity"))
-def conversion(weights: float, copy: float) -> float:
-    """What five bytes for each weight take at the rate of a copy."""
-    return 5 * weights / copy
-
-
-@bound("x", eager=gpu("eager", "{at}"), inside=gpu("inside", "{at}"))
-def inside_gain(eager: float, inside: float) -> float:
-    """How many times as fast the matmul is that converts inside."""
-    return eager / inside
-
-
-@bound("us", weights=67108864, read=ceiling("read", case="patterns/compute-intensity"))
-def int8_weights(weights: float, read: float) -> float:
-    """What reading one byte for each weight takes."""
-    return weights / read
-
-
-@bound("us", time=gpu("product", "{at}", case="validation/roofline"))
-def row_time(time: float, rows: float) -> float:
-    """What a matmul takes for each of its rows."""
-    return time / rows
-
-
-CHECK_AT = {
-    "forward": [
-        {"part": "int8", "rows": 4, "inner": 512, "columns": 256},
-        {"part": "fp8", "rows": 4, "inner": 512, "columns": 256},
-        {"part": "qkv", "rows": 16, "columns": 256},
-        {"part": "square", "width": 64, "rows": 256},
-    ]
-}
 LABELS = {
     "inside": {"label": "converted in the product", "short": "in the product", "role": "ours"},
     "converted": {"label": "eager, converted before", "short": "converted", "role": "rewrite"},
     "merged": {"label": "one product", "role": "rewrite"},
-}
-POINTS = {  # as pages name them
-    "int8 1 row": "forward int8 1x8192x8192 bfloat16 device",
-    "int8 4 rows": "forward int8 4x8192x8192 bfloat16 device",
-    "int8 16 rows": "forward int8 16x8192x8192 bfloat16 device",
-    "int8 64 rows": "forward int8 64x8192x8192 bfloat16 device",
-    "int8 256 rows": "forward int8 256x8192x8192 bfloat16 device",
-    "int8 1024 rows": "forward int8 1024x8192x8192 bfloat16 device",
-    "fp8 1 row": "forward fp8 1x8192x8192 bfloat16 device",
-    "fp8 16 rows": "forward fp8 16x8192x8192 bfloat16 device",
-    "fp8 64 rows": "forward fp8 64x8192x8192 bfloat16 device",
-    "qkv 1 row": "forward qkv 1x4096 bfloat16 device",
-    "qkv 64 rows": "forward qkv 64x4096 bfloat16 device",
-    "qkv 4096 rows": "forward qkv 4096x4096 bfloat16 device",
-    "width 64": "forward square 64x8388608 bfloat16 device",
-    "width 256": "forward square 256x524288 bfloat16 device",
-    "width 1024": "forward square 1024x32768 bfloat16 device",
-    "width 4096": "forward square 4096x2048 bfloat16 device",
 }
 CASE = Case(
     name="patterns/compute-intensity",
     question="What do fewer bytes, more rows, one product for several and wider layers gain on each side of the ridge?",
     points=points,
     prepare=prepare,
+    check_at={
+        "forward": [
+            {"part": "int8", "rows": 4, "inner": 512, "columns": 256},
+            {"part": "fp8", "rows": 4, "inner": 512, "columns": 256},
+            {"part": "qkv", "rows": 16, "columns": 256},
+            {"part": "square", "width": 64, "rows": 256},
+        ]
+    },
 )

@@ -23,23 +23,28 @@ from tests.benchmarks.bounds import bound, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 
 OPTIMIZERS = ("sgd", "adam")
-TABLES = ((8192, 128256, 1024), (8192, 4096, 1024))  # tokens, vocabulary and width: most rows unused, and most used
+TABLES = {
+    "large": (8192, 128256, 1024),
+    "small": (8192, 4096, 1024),
+}  # tokens, vocabulary, width: most rows unused, or used
 MODEL = {"tokens": 8192, "vocabulary": 32000, "width": 1024}
 
 
 def points(device: torch.device) -> Iterator[Point]:
-    yield from levels.points(device, COMPONENTS)
+    yield from levels.points(device, COMPONENTS, {"rotary": "rope", "small rotary": "decode rope"})
     if device.type == "cpu":
         yield update_of("sgd", 512, 32000, 64)
         return
-    yield from (update_of(name, *sizes) for name in OPTIMIZERS for sizes in TABLES)
-    yield Point(MODEL, "bfloat16", "both", ("burst",), part="tied")
+    for name in OPTIMIZERS:
+        for table, sizes in TABLES.items():
+            yield update_of(name, *sizes, f"{name} {table} table")
+    yield Point(MODEL, "bfloat16", "both", ("burst",), part="tied", name="tied model")
 
 
-def update_of(name: str, tokens: int, vocabulary: int, width: int) -> Point:
+def update_of(kind: str, tokens: int, vocabulary: int, width: int, name: str = "") -> Point:
     """Sparse gradients wait for the GPU, to count rows: there is no time of the GPU alone."""
     shape = {"tokens": tokens, "vocabulary": vocabulary, "width": width}
-    return Point(shape, "float32", "both", ("calls",), part=name)
+    return Point(shape, "float32", "both", ("calls",), part=kind, name=name)
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -218,59 +223,41 @@ WRONG: levels.Wrong = {
 }
 
 
-@bound("us", wide=gpu("level-1", "large embedding"), narrow=gpu("level-1", "embedding"))
-def more_zeros(wide: float, narrow: float) -> float:
-    """What forward and backward take more with the large table."""
-    return wide - narrow
+# What forward and backward take more with the large table.
+more_zeros = bound("us", "wide - narrow", wide=gpu("level-1", "large embedding"), narrow=gpu("level-1", "embedding"))
+# What the zeros of the smaller table's gradient take.
+zeros = bound(
+    "us",
+    "(wide - narrow) * rows / (more - rows)",
+    wide=gpu("level-1", "large embedding"),
+    narrow=gpu("level-1", "embedding"),
+    rows=32000,
+    more=128256,
+)
+# The size of the large table in fp32.
+fp32_table = bound("GB", "4 * rows * width", rows=128256, width=4096)
 
-
-@bound("us", wide=gpu("level-1", "large embedding"), narrow=gpu("level-1", "embedding"), rows=32000, more=128256)
-def zeros(wide: float, narrow: float, rows: float, more: float) -> float:
-    """What the zeros of the smaller table's gradient take."""
-    return (wide - narrow) * rows / (more - rows)
-
-
-@bound("GB", rows=128256, width=4096)
-def fp32_table(rows: float, width: float) -> float:
-    """The size of the large table in fp32."""
-    return 4 * rows * width
-
-
-CHECK_AT = {
-    "forward both": [
-        {"part": "embedding", "batch": 2, "tokens": 64, "vocabulary": 128, "width": 64},
-        {"part": "positional", "batch": 2, "tokens": 64, "vocabulary": 128, "width": 64},
-        {"part": "rotary", "batch": 2, "tokens": 16, "heads": 4, "kv_heads": 2, "head_dim": 64},
-    ],
-    "both": [
-        {"part": "sgd", "tokens": 64, "vocabulary": 128, "width": 64},
-        {"part": "adam", "tokens": 64, "vocabulary": 128, "width": 64},
-        {"part": "tied", "tokens": 64, "vocabulary": 128, "width": 64},
-    ],
-}
 LABELS = {
     "dense": {"label": "dense gradient", "short": "dense", "role": "eager"},
     "sparse": {"label": "sparse gradient", "short": "sparse", "role": "rewrite"},
     "tied": {"label": "one table", "short": "tied", "role": "eager"},
     "untied": {"label": "two tables", "short": "untied", "role": "rewrite"},
 }
-POINTS = {  # as pages name them
-    "embedding": "both embedding 2x4096x32000x4096 bfloat16 device",
-    "embedding forward": "forward embedding 2x4096x32000x4096 bfloat16 device",
-    "large embedding": "both embedding 2x4096x128256x4096 bfloat16 device",
-    "positional forward": "forward positional 2x4096x32000x4096 bfloat16 device",
-    "rope": "both rotary 2x4096x32x8x128 bfloat16 device",
-    "decode rope forward": "forward rotary 8x1x32x8x128 bfloat16 calls",
-    "sgd small table": "both sgd 8192x4096x1024 float32 calls",
-    "adam small table": "both adam 8192x4096x1024 float32 calls",
-    "adam large table": "both adam 8192x128256x1024 float32 calls",
-    "tied model": "both tied 8192x32000x1024 bfloat16 burst",
-    "small embedding": "both embedding 1x256x32000x256 bfloat16 device",
-    "small positional": "both positional 1x256x32000x256 bfloat16 device",
-}
 CASE = Case(
     name="patterns/embeddings",
     question="What do embeddings cost, forward, backward and in the update, and which level do they need?",
     points=points,
     prepare=prepare,
+    check_at={
+        "forward both": [
+            {"part": "embedding", "batch": 2, "tokens": 64, "vocabulary": 128, "width": 64},
+            {"part": "positional", "batch": 2, "tokens": 64, "vocabulary": 128, "width": 64},
+            {"part": "rotary", "batch": 2, "tokens": 16, "heads": 4, "kv_heads": 2, "head_dim": 64},
+        ],
+        "both": [
+            {"part": "sgd", "tokens": 64, "vocabulary": 128, "width": 64},
+            {"part": "adam", "tokens": 64, "vocabulary": 128, "width": 64},
+            {"part": "tied", "tokens": 64, "vocabulary": 128, "width": 64},
+        ],
+    },
 )

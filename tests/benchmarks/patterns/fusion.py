@@ -29,17 +29,17 @@ def points(device: torch.device) -> Iterable[Point]:
         return
     large = {"rows": 16384, "columns": 4096}
     for part in (*VERTICAL, "horizontal"):
-        yield Point(large, "bfloat16", part=part)
+        yield Point(large, "bfloat16", part=part, name=part)
     several = {"tensors": 64, "rows": 16, "columns": 1024}
-    yield Point(several, "bfloat16", modes=("graph", "calls"), part="independent")
+    yield Point(several, "bfloat16", modes=("calls", "graph"), part="independent", name="64 tensors")
     few = ("eager", "written-over", "as-epilogue", "compile")
     for inner, variants in ((512, None), (4096, few)):
         shape = {"inner": inner, "rows": 16384, "columns": 8192}
-        yield Point(shape, "bfloat16", variants=variants, part="epilogue")
-    yield Point(large, "bfloat16", "both", part="recomputed")
-    yield Point({"batch": 128, "channels": 256, "side": 56}, "bfloat16", part="resnet")
-    yield Point({"batch": 128, "tokens": 197, "width": 768}, "bfloat16", part="vit")
-    yield Point({"batch": 16, "channels": 320, "side": 64}, "bfloat16", part="unet")
+        yield Point(shape, "bfloat16", variants=variants, part="epilogue", name=f"epilogue {inner}")
+    yield Point(large, "bfloat16", "both", part="recomputed", name="recompute step")
+    yield Point({"batch": 128, "channels": 256, "side": 56}, "bfloat16", part="resnet", name="resnet block")
+    yield Point({"batch": 128, "tokens": 197, "width": 768}, "bfloat16", part="vit", name="vit block")
+    yield Point({"batch": 16, "channels": 320, "side": 64}, "bfloat16", part="unet", name="unet block")
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -281,114 +281,41 @@ def flops_of(kind: type[nn.Module], batch: int, second: int, third: int) -> int:
     return 2 * places * (2 * channels * inner + 9 * inner**2)
 
 
-@bound("MB", rows=16384, columns=4096, width=2)
-def tensor(rows: float, columns: float, width: float) -> float:
-    """The size of one tensor of the table."""
-    return rows * columns * width
-
-
-@bound("x", now=captured("counted", "{line}", which=2), least=captured("counted", "{line}", which=3))
-def fewer_bytes(now: float, least: float) -> float:
-    """By what the bytes that eager PyTorch moves exceed those of one kernel."""
-    return now / least
-
-
-@bound("us", rows=16384, columns=4096, width=2, copy=ceiling("copy", case="patterns/fusion"))
-def six_tensors(rows: float, columns: float, width: float, copy: float) -> float:
-    """What six tensors take at the rate of a copy."""
-    return 6 * rows * columns * width / copy
-
-
-@bound("us", rows=16384, columns=4096, width=2, read=ceiling("read", case="patterns/fusion"))
-def read_once(rows: float, columns: float, width: float, read: float) -> float:
-    """What reading the tensor once takes."""
-    return rows * columns * width / read
-
-
-@bound("us", rows=16384, columns=8192, width=2, copy=ceiling("copy", case="patterns/fusion"))
-def epilogue(rows: float, columns: float, width: float, copy: float) -> float:
-    """What writing and reading the result of a matmul takes, which an epilogue saves."""
-    return 2 * rows * columns * width / copy
-
-
-@bound("us", rows=16384, columns=8192, terms=512, matrix=ceiling("bfloat16", "burst", case="patterns/fusion"))
-def short_sums(rows: float, columns: float, terms: float, matrix: float) -> float:
-    """What a matmul whose sums have 512 terms takes at least."""
-    return 2 * rows * columns * terms / matrix
-
-
-@bound("us", rows=16384, columns=8192, terms=4096, matrix=ceiling("bfloat16", "burst", case="patterns/fusion"))
-def long_sums(rows: float, columns: float, terms: float, matrix: float) -> float:
-    """What a matmul whose sums have 4096 terms takes at least."""
-    return 2 * rows * columns * terms / matrix
-
-
-@bound(
-    "%",
-    products=captured("{block}", "matrix products among them", which=2, of="patterns/fusion_blocks"),
-    all_=captured("{block}", "all operations", which=2, of="patterns/fusion_blocks"),
+COPY = ceiling("copy", case="patterns/fusion")
+MATRIX = ceiling("bfloat16", "burst", case="patterns/fusion")
+counted = partial(captured, "counted", "{line}")
+TENSOR = {"rows": 16384, "columns": 4096, "width": 2}
+# The size of one tensor of the table.
+tensor = bound("MB", "rows * columns * width", TENSOR)
+# By what the bytes that eager PyTorch moves exceed those of one kernel.
+fewer_bytes = bound("x", "now / least", now=counted(which=2), least=counted(which=3))
+# What six tensors take at the rate of a copy.
+six_tensors = bound("us", "6 * rows * columns * width / copy", TENSOR, copy=COPY)
+# What reading the tensor once takes.
+read_once = bound("us", "rows * columns * width / read", TENSOR, read=ceiling("read", case="patterns/fusion"))
+# What writing and reading the result of a matmul takes, which an epilogue saves.
+epilogue = bound("us", "2 * rows * columns * width / copy", rows=16384, columns=8192, width=2, copy=COPY)
+# What a matmul whose sums have 512 terms takes at least.
+short_sums = bound("us", "2 * rows * columns * terms / matrix", rows=16384, columns=8192, terms=512, matrix=MATRIX)
+# What a matmul whose sums have 4096 terms takes at least.
+long_sums = bound("us", "2 * rows * columns * terms / matrix", rows=16384, columns=8192, terms=4096, matrix=MATRIX)
+moved = partial(captured, which=2, of="patterns/fusion_blocks")
+BLOCK = {"all_": moved("{block}", "all operations"), "fused": moved("{block}", "with every vertical fusion")}
+# The part of a block's bytes that its matmuls and convolutions move.
+matmuls = bound("%", "products / all_", products=moved("{block}", "matrix products among them"), all_=BLOCK["all_"])
+# The bytes that folding the norms saves, counted operation by operation.
+folding = bound(
+    "MB", "before - after", before=moved("ResNet", "all operations"), after=moved("ResNet, folded", "all operations")
 )
-def matmuls(products: float, all_: float) -> float:
-    """The part of a block's bytes that its matmuls and convolutions move."""
-    return products / all_
+# The bytes of a block that vertical fusion saves.
+fusion_saves = bound("MB", "all_ - fused", BLOCK)
+# The time of the bytes that vertical fusion saves, at the rate of a copy.
+fusion_gains = bound("us", "(all_ - fused) / copy", BLOCK, copy=COPY)
+# How many times as fast compiled code is as eager PyTorch.
+compiled_gain = bound("x", "eager / compiled", eager=gpu("eager", "{at}"), compiled=gpu("compile", "{at}"))
+# The time that compiling saves.
+compiled_saves = bound("us", "eager - compiled", eager=gpu("eager", "{at}"), compiled=gpu("compile", "{at}"))
 
-
-@bound(
-    "MB",
-    before=captured("ResNet", "all operations", which=2, of="patterns/fusion_blocks"),
-    after=captured("ResNet, folded", "all operations", which=2, of="patterns/fusion_blocks"),
-)
-def folding(before: float, after: float) -> float:
-    """The bytes that folding the norms saves, counted operation by operation."""
-    return before - after
-
-
-@bound(
-    "MB",
-    all_=captured("{block}", "all operations", which=2, of="patterns/fusion_blocks"),
-    fused=captured("{block}", "with every vertical fusion", which=2, of="patterns/fusion_blocks"),
-)
-def fusion_saves(all_: float, fused: float) -> float:
-    """The bytes of a block that vertical fusion saves."""
-    return all_ - fused
-
-
-@bound(
-    "us",
-    all_=captured("{block}", "all operations", which=2, of="patterns/fusion_blocks"),
-    fused=captured("{block}", "with every vertical fusion", which=2, of="patterns/fusion_blocks"),
-    copy=ceiling("copy", case="patterns/fusion"),
-)
-def fusion_gains(all_: float, fused: float, copy: float) -> float:
-    """The time of the bytes that vertical fusion saves, at the rate of a copy."""
-    return (all_ - fused) / copy
-
-
-@bound("x", eager=gpu("eager", "{at}"), compiled=gpu("compile", "{at}"))
-def compiled_gain(eager: float, compiled: float) -> float:
-    """How many times as fast compiled code is as eager PyTorch."""
-    return eager / compiled
-
-
-@bound("us", eager=gpu("eager", "{at}"), compiled=gpu("compile", "{at}"))
-def compiled_saves(eager: float, compiled: float) -> float:
-    """The time that compiling saves."""
-    return eager - compiled
-
-
-CHECK_AT = {
-    "forward": [
-        {"part": "used once", "rows": 64, "columns": 1024},
-        {"part": "used again", "rows": 64, "columns": 1024},
-        {"part": "horizontal", "rows": 64, "columns": 1024},
-        {"part": "independent", "tensors": 4, "rows": 64, "columns": 1024},
-        {"part": "epilogue", "inner": 256, "rows": 64, "columns": 1024},
-        {"part": "resnet", "batch": 2, "channels": 64, "side": 8},
-        {"part": "unet", "batch": 2, "channels": 64, "side": 8},
-        {"part": "vit", "batch": 2, "tokens": 32, "width": 128},
-    ],
-    "both": [{"part": "recomputed", "rows": 64, "columns": 1024}],
-}
 LABELS = {
     "written-over": {"label": "eager, in place", "short": "in place", "role": "rewrite"},
     "as-epilogue": {"label": "the library's epilogue", "short": "epilogue", "role": "rewrite-2"},
@@ -399,21 +326,22 @@ LABELS = {
     "folded": {"label": "folded", "short": "folded", "role": "rewrite"},
     "folded-compile": {"label": "compile, norms folded", "short": "folded, compile", "role": "rewrite-2"},
 }
-POINTS = {  # as pages name them
-    "used once": "forward used once 16384x4096 bfloat16 device",
-    "used again": "forward used again 16384x4096 bfloat16 device",
-    "horizontal": "forward horizontal 16384x4096 bfloat16 device",
-    "64 tensors": "forward independent 64x16x1024 bfloat16 calls",
-    "epilogue 512": "forward epilogue 512x16384x8192 bfloat16 device",
-    "epilogue 4096": "forward epilogue 4096x16384x8192 bfloat16 device",
-    "recompute step": "both recomputed 16384x4096 bfloat16 device",
-    "resnet block": "forward resnet 128x256x56 bfloat16 device",
-    "vit block": "forward vit 128x197x768 bfloat16 device",
-    "unet block": "forward unet 16x320x64 bfloat16 device",
-}
 CASE = Case(
     name="patterns/fusion",
     question="What does each kind of fusion save, alone and in blocks of three models, and where nothing?",
     points=points,
     prepare=prepare,
+    check_at={
+        "forward": [
+            {"part": "used once", "rows": 64, "columns": 1024},
+            {"part": "used again", "rows": 64, "columns": 1024},
+            {"part": "horizontal", "rows": 64, "columns": 1024},
+            {"part": "independent", "tensors": 4, "rows": 64, "columns": 1024},
+            {"part": "epilogue", "inner": 256, "rows": 64, "columns": 1024},
+            {"part": "resnet", "batch": 2, "channels": 64, "side": 8},
+            {"part": "unet", "batch": 2, "channels": 64, "side": 8},
+            {"part": "vit", "batch": 2, "tokens": 32, "width": 128},
+        ],
+        "both": [{"part": "recomputed", "rows": 64, "columns": 1024}],
+    },
 )

@@ -28,7 +28,11 @@ from tests.benchmarks import levels, sides, wrong
 from tests.benchmarks.bounds import bound, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 
-SIZES = ((4095, 4096), (4100, 4096), (4104, 4096), (1024, 50257))  # inner and columns; no multiples of 64
+SIZES = {  # inner and columns; no multiples of 64
+    "width 4095": (4095, 4096), "width 4100": (4100, 4096), "width 4104": (4104, 4096),
+    "vocabulary 50257": (1024, 50257),
+}  # fmt: skip
+NAMES = {"gate_up": "gate and up", "linear_gelu": "linear gelu", "experts": "64 experts", "large experts": "8 experts"}
 
 
 def points(device: torch.device) -> Iterator[Point]:
@@ -41,7 +45,7 @@ def points(device: torch.device) -> Iterator[Point]:
         yield Point(product_of(64, 128, 128), "float32", "forward", ("calls",), part="layout")
         yield Point(product_of(64, 95, 128), "float32", "both", ("calls",), part="odd")
         return
-    for point in levels.points(device, COMPONENTS):
+    for point in levels.points(device, COMPONENTS, NAMES):
         typical = tuple(point.shape.values()) == levels.named_part(COMPONENTS, point).shapes["typical"]
         known = BESIDE.get(point.part, {}) if typical else {}
         beside = tuple(f"level-{name}" for name, (_, directions) in known.items() if point.direction in directions)
@@ -49,9 +53,9 @@ def points(device: torch.device) -> Iterator[Point]:
         own = [name for name in point.variants or () if name not in unrolled]
         yield replace(point, variants=(*own, *beside))
     for rows in (8192, 16):
-        yield Point(product_of(rows, 4096, 4096), "bfloat16", part="layout")
-    for inner, columns in SIZES:
-        yield Point(product_of(8192, inner, columns), "bfloat16", "both", part="odd")
+        yield Point(product_of(rows, 4096, 4096), "bfloat16", part="layout", name=f"layout {rows} rows")
+    for name, (inner, columns) in SIZES.items():
+        yield Point(product_of(8192, inner, columns), "bfloat16", "both", part="odd", name=name)
 
 
 def product_of(rows: int, inner: int, columns: int) -> dict[str, int]:
@@ -217,65 +221,23 @@ BESIDE: dict[str, dict[str, tuple[Callable[[], Function], str]]] = {
 }
 
 
-@bound("%", wide=4096, narrow=4095)
-def more_work(wide: float, narrow: float) -> float:
-    """What a width of 4096 computes more than one of 4095."""
-    return (wide - narrow) / narrow
-
-
-@bound("MB", tokens=8192, hidden=14336)
-def copied_gradients(tokens: float, hidden: float) -> float:
-    """What copying the gradients of gate and up into one tensor reads and writes."""
-    return tokens * hidden * 2 * 2 * 2
-
-
-@bound("", batch=64)
-def batch(batch: float) -> float:
-    """How many matmuls the batch has."""
-    return batch
-
-
-@bound(
-    "x",
-    fp32=gpu("eager", "fp32 matmul", case="patterns/mixed-precision"),
-    tf32=gpu("eager", "tf32 matmul", case="patterns/mixed-precision"),
+# What a width of 4096 computes more than one of 4095.
+more_work = bound("%", "(wide - narrow) / narrow", wide=4096, narrow=4095)
+# What copying the gradients of gate and up into one tensor reads and writes.
+copied_gradients = bound("MB", "tokens * hidden * 2 * 2 * 2", tokens=8192, hidden=14336)
+# How many matmuls the batch has.
+batch = bound("", "batch", batch=64)
+FP32, TF32, BF16 = (
+    gpu("eager", f"{name} matmul", case="patterns/mixed-precision") for name in ("fp32", "tf32", "bf16")
 )
-def tf32_gain(fp32: float, tf32: float) -> float:
-    """How many times as fast a matmul is in TF32 as in fp32."""
-    return fp32 / tf32
+FP8 = gpu("compile", "dynamic fp8 matmul", case="patterns/mixed-precision")
+# How many times as fast a matmul is in TF32 as in fp32.
+tf32_gain = bound("x", "fp32 / tf32", fp32=FP32, tf32=TF32)
+# How many times as fast a matmul is in bf16 as in TF32.
+bf16_gain = bound("x", "tf32 / bf16", tf32=TF32, bf16=BF16)
+# How many times as fast a matmul is that is quantised to fp8 in the call as in bf16.
+fp8_gain = bound("x", "bf16 / fp8", bf16=BF16, fp8=FP8)
 
-
-@bound(
-    "x",
-    tf32=gpu("eager", "tf32 matmul", case="patterns/mixed-precision"),
-    bf16=gpu("eager", "bf16 matmul", case="patterns/mixed-precision"),
-)
-def bf16_gain(tf32: float, bf16: float) -> float:
-    """How many times as fast a matmul is in bf16 as in TF32."""
-    return tf32 / bf16
-
-
-@bound(
-    "x",
-    bf16=gpu("eager", "bf16 matmul", case="patterns/mixed-precision"),
-    fp8=gpu("compile", "dynamic fp8 matmul", case="patterns/mixed-precision"),
-)
-def fp8_gain(bf16: float, fp8: float) -> float:
-    """How many times as fast a matmul is that is quantised to fp8 in the call as in bf16."""
-    return bf16 / fp8
-
-
-CHECK_AT = {
-    "forward both": [
-        {"part": "qkv", "tokens": 64, "width": 256},
-        {"part": "linear_gelu", "tokens": 64, "width": 256},
-        {"part": "gate_up", "tokens": 64, "width": 128, "hidden": 256},
-        {"part": "batched", "batch": 4, "rows": 32, "width": 64},
-        {"part": "experts", "experts": 4, "tokens": 128, "width": 64, "hidden": 96},
-    ],
-    "forward": [{"part": "layout", "rows": 64, "inner": 128, "columns": 256}],
-    "both": [{"part": "odd", "rows": 64, "inner": 95, "columns": 250}],
-}
 LABELS = {
     "level-1-epilogue": {"label": "cuBLAS epilogue", "short": "epilogue", "role": "peer-1"},
     "level-3-max": {"label": "compile, every knob", "short": "every knob", "role": "compile-max"},
@@ -290,33 +252,20 @@ LABELS = {
     "weight-copied": {"label": "weight by columns, copied first", "short": "weight-copied", "role": "other-2"},
     "larger": {"label": "sizes made larger", "short": "larger", "role": "rewrite"},
 }
-POINTS = {  # as pages name them
-    "qkv": "both qkv 8192x4096 bfloat16 device",
-    "qkv forward": "forward qkv 8192x4096 bfloat16 device",
-    "small qkv": "both qkv 256x1024 bfloat16 device",
-    "small qkv forward": "forward qkv 256x1024 bfloat16 calls",
-    "small qkv forward on the GPU": "forward qkv 256x1024 bfloat16 device",
-    "large qkv": "both qkv 16384x8192 bfloat16 device",
-    "gate and up": "both gate_up 8192x4096x14336 bfloat16 device",
-    "small gate and up": "both gate_up 256x1024x3584 bfloat16 device",
-    "large gate and up": "both gate_up 16384x8192x28672 bfloat16 device",
-    "linear gelu": "both linear_gelu 8192x4096 bfloat16 device",
-    "linear gelu forward": "forward linear_gelu 8192x4096 bfloat16 device",
-    "batched": "both batched 64x512x1024 bfloat16 device",
-    "batched forward": "forward batched 64x512x1024 bfloat16 device",
-    "64 experts": "both experts 64x32768x2048x1536 bfloat16 device",
-    "64 experts forward": "forward experts 64x32768x2048x1536 bfloat16 device",
-    "8 experts": "both experts 8x65536x4096x14336 bfloat16 device",
-    "layout 8192 rows": "forward layout 8192x4096x4096 bfloat16 device",
-    "layout 16 rows": "forward layout 16x4096x4096 bfloat16 device",
-    "width 4095": "both odd 8192x4095x4096 bfloat16 device",
-    "width 4100": "both odd 8192x4100x4096 bfloat16 device",
-    "width 4104": "both odd 8192x4104x4096 bfloat16 device",
-    "vocabulary 50257": "both odd 8192x1024x50257 bfloat16 device",
-}
 CASE = Case(
     name="patterns/linear",
     question="What do merged products, layouts, sizes, epilogues and groups gain in linear layers?",
     points=points,
     prepare=prepare,
+    check_at={
+        "forward both": [
+            {"part": "qkv", "tokens": 64, "width": 256},
+            {"part": "linear_gelu", "tokens": 64, "width": 256},
+            {"part": "gate_up", "tokens": 64, "width": 128, "hidden": 256},
+            {"part": "batched", "batch": 4, "rows": 32, "width": 64},
+            {"part": "experts", "experts": 4, "tokens": 128, "width": 64, "hidden": 96},
+        ],
+        "forward": [{"part": "layout", "rows": 64, "inner": 128, "columns": 256}],
+        "both": [{"part": "odd", "rows": 64, "inner": 95, "columns": 250}],
+    },
 )

@@ -26,18 +26,19 @@ def points(device: torch.device) -> Iterable[Point]:
         yield Point(shape, "float32", modes=("calls",), part="copied")
         yield Point({"rows": 512, "columns": 1024}, "float32", modes=("calls",), part="changed")
         return
-    yield Point({"batch": 8, "tokens": 4096, "heads": 32, "head_dim": 128}, "bfloat16", part="copied")
-    yield Point({"rows": 8192, "inner": 8192, "columns": 8192}, "bfloat16", modes=("burst",), part="matmul")
+    yield Point({"batch": 8, "tokens": 4096, "heads": 32, "head_dim": 128}, "bfloat16", part="copied", name="copy")
+    square = {"rows": 8192, "inner": 8192, "columns": 8192}
+    yield Point(square, "bfloat16", modes=("burst",), part="matmul", name="matmul")
     in_place = ("eager", "written-over", "compile", "written-over-compile")
-    yield Point({"rows": 16384, "columns": 4096}, "bfloat16", variants=in_place, part="changed")
+    yield Point({"rows": 16384, "columns": 4096}, "bfloat16", variants=in_place, part="changed", name="in place")
     allocated = ("eager", "written-over", "emptied")
     small = {"rows": 1024, "columns": 4096}
-    yield Point(small, "bfloat16", modes=("calls",), variants=allocated, part="changed")
-    yield Point({"rows": 256, "columns": 65536}, "bfloat16", modes=("calls", "graph"), part="appended")
+    yield Point(small, "bfloat16", "forward", ("calls",), allocated, "changed", "small in place")
+    yield Point({"rows": 256, "columns": 65536}, "bfloat16", modes=("graph", "calls"), part="appended", name="append")
     image = {"batch": 64, "channels": 256, "side": 56}
-    for direction in ("forward", "both"):
-        yield Point(image, "bfloat16", direction, part="convolution")
-    yield Point(image, "bfloat16", part="resnet")
+    yield Point(image, "bfloat16", "forward", part="convolution", name="conv")
+    yield Point(image, "bfloat16", "both", part="convolution", name="conv step")
+    yield Point(image, "bfloat16", part="resnet", name="resnet block")
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -254,28 +255,11 @@ def of_an_image(
     )
 
 
-@bound("MB", batch=8, tokens=4096, heads=32, size=128, width=2)
-def copied(batch: float, tokens: float, heads: float, size: float, width: float) -> float:
-    """The size of the tensor that is copied."""
-    return batch * tokens * heads * size * width
+# The size of the tensor that is copied.
+copied = bound("MB", "batch * tokens * heads * size * width", batch=8, tokens=4096, heads=32, size=128, width=2)
+# The size of the result that is put together.
+result = bound("MB", "rows * columns * width", rows=256, columns=65536, width=2)
 
-
-@bound("MB", rows=256, columns=65536, width=2)
-def result(rows: float, columns: float, width: float) -> float:
-    """The size of the result that is put together."""
-    return rows * columns * width
-
-
-CHECK_AT = {
-    "forward": [
-        {"part": "copied", "batch": 2, "tokens": 16, "heads": 4, "head_dim": 64},
-        {"part": "matmul", "rows": 64, "inner": 128, "columns": 256},
-        {"part": "changed", "rows": 64, "columns": 1024},
-        {"part": "appended", "rows": 64, "columns": 256},
-        {"part": "resnet", "batch": 2, "channels": 64, "side": 8},
-    ],
-    "forward both": [{"part": "convolution", "batch": 2, "channels": 64, "side": 8}],
-}
 LABELS = {
     "in-order": {"label": "copied in order", "short": "in order", "role": "eager"},
     "heads-outside": {"label": "heads brought outside", "short": "heads outside", "role": "rewrite"},
@@ -292,19 +276,19 @@ LABELS = {
     "channels-last": {"label": "eager, channels last", "short": "channels last", "role": "rewrite"},
     "channels-last-compile": {"label": "compile, channels last", "short": "last, compile", "role": "compile-max"},
 }
-POINTS = {  # as pages name them
-    "copy": "forward copied 8x4096x32x128 bfloat16 device",
-    "matmul": "forward matmul 8192x8192x8192 bfloat16 burst",
-    "in place": "forward changed 16384x4096 bfloat16 device",
-    "small in place": "forward changed 1024x4096 bfloat16 calls",
-    "append": "forward appended 256x65536 bfloat16 graph",
-    "conv": "forward convolution 64x256x56 bfloat16 device",
-    "conv step": "both convolution 64x256x56 bfloat16 device",
-    "resnet block": "forward resnet 64x256x56 bfloat16 device",
-}
 CASE = Case(
     name="patterns/memory",
     question="What do copies, layouts, changes in place and growing tensors cost?",
     points=points,
     prepare=prepare,
+    check_at={
+        "forward": [
+            {"part": "copied", "batch": 2, "tokens": 16, "heads": 4, "head_dim": 64},
+            {"part": "matmul", "rows": 64, "inner": 128, "columns": 256},
+            {"part": "changed", "rows": 64, "columns": 1024},
+            {"part": "appended", "rows": 64, "columns": 256},
+            {"part": "resnet", "batch": 2, "channels": 64, "side": 8},
+        ],
+        "forward both": [{"part": "convolution", "batch": 2, "channels": 64, "side": 8}],
+    },
 )

@@ -45,6 +45,10 @@ MORE: dict[Any, Callable[[], Function]] = {  # the block with one part of anothe
     "1-gated": lambda: assembled(NATIVE._replace(gated=gated_kernel)),
     "4-compiled": lambda: compiled(own(with_kernels())),
 }
+NAMES = {
+    "norm": "rms norm", "add_norm": "add rms norm", "project": "qkv", "rotate": "rope", "attend": "attention",
+    "gated": "gated mlp",
+}  # fmt: skip
 
 
 def points(device: torch.device) -> Iterator[Point]:
@@ -53,7 +57,7 @@ def points(device: torch.device) -> Iterator[Point]:
         shape = dict(zip(BLOCK.sizes, BLOCK.shapes["tiny"], strict=True))
         yield Point(shape, "float32", "forward", ("calls",), ("level-0", "level-1", "level-3"), BLOCK.name)
         return
-    for point in levels.points(device, COMPONENTS):
+    for point in levels.points(device, COMPONENTS, {}):
         if tuple(point.shape.values()) != BLOCK.shapes["typical"]:
             yield replace(point, variants=(*(point.variants or ()), "level-4-compiled"))
         else:
@@ -62,8 +66,9 @@ def points(device: torch.device) -> Iterator[Point]:
     for component in PARTS:
         shape = dict(zip(component.sizes, component.shapes["typical"], strict=True))
         variants = tuple(f"level-{level}" for level in component.levels)
-        for direction in ("forward", "both"):
-            yield Point(shape, "bfloat16", direction, variants=variants, part=component.name)
+        for direction, suffix in (("forward", " forward"), ("both", "")):
+            name = NAMES[component.name] + suffix
+            yield Point(shape, "bfloat16", direction, variants=variants, part=component.name, name=name)
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -149,147 +154,39 @@ WRONG: levels.Wrong = {
 }
 
 
-@bound("%", batch=4, tokens=2048, width=2048, rate=ceiling("bfloat16", mode="burst"), time=gpu("level-1", "block"))
-def matmul_part(batch: float, tokens: float, width: float, rate: float, time: float) -> float:
-    """The part of a step that its matmuls and attention take at the peak rate."""
-    return (6 * 16 * batch * tokens * width**2 + 7 * batch * tokens**2 * width) / rate / time
+# The part of a step that its matmuls and attention take at the peak rate.
+matmul_part = bound(
+    "%", "(6 * 16 * batch * tokens * width**2 + 7 * batch * tokens**2 * width) / rate / time",
+    batch=4, tokens=2048, width=2048, rate=ceiling("bfloat16", mode="burst"), time=gpu("level-1", "block"),
+)  # fmt: skip
+# What both norms take together.
+norms = bound("us", "first + second", first=gpu("{variant}", "rms norm"), second=gpu("{variant}", "add rms norm"))
+# What the parts save at level 1, each timed alone.
+parts = bound("ms", "a0 - a1 + b0 - b1 + c0 - c1 + d0 - d1 + e0 - e1 + f0 - f1", {
+    f"{letter}{level}": gpu(f"level-{level}", f"{name}{{when}}")
+    for letter, name in zip("abcdef", NAMES.values(), strict=True)
+    for level in (0, 1)
+})  # fmt: skip
+# What the whole block saves at level 1.
+whole = bound("ms", "one - two", one=gpu("level-0", "block{when}"), two=gpu("level-1", "block{when}"))
+# The part of what the parts save that the block keeps.
+kept = bound("%", "whole / parts", whole=whole, parts=parts)
+# What kernels for both norms save in the block.
+norms_in_block = bound("us", "one - two", one=gpu("level-1", "block"), two=gpu("level-1-norms", "block"))
+# What kernels for both norms save where each is timed alone.
+norms_alone = bound(
+    "us", "a1 - a4 + b1 - b4", a1=gpu("level-1", "rms norm"), a4=gpu("level-4", "rms norm"),
+    b1=gpu("level-1", "add rms norm"), b4=gpu("level-4", "add rms norm"),
+)  # fmt: skip
+# What a kernel for the rotation saves in the block.
+rope_in_block = bound("us", "one - two", one=gpu("level-1", "block"), two=gpu("level-1-rotate", "block"))
+# What a kernel for the rotation saves where it is timed alone.
+rope_alone = bound("us", "one - two", one=gpu("level-1", "rope"), two=gpu("level-4", "rope"))
+# What a kernel for SwiGLU saves in the block.
+gated_in_block = bound("us", "one - two", one=gpu("level-1", "block"), two=gpu("level-1-gated", "block"))
+# What a kernel for SwiGLU saves where it is timed alone.
+gated_alone = bound("us", "one - two", one=gpu("level-1", "gated mlp"), two=gpu("level-4", "gated mlp"))
 
-
-@bound("us", first=gpu("{variant}", "rms norm"), second=gpu("{variant}", "add rms norm"))
-def norms(first: float, second: float) -> float:
-    """What both norms take together."""
-    return first + second
-
-
-@bound(
-    "ms",
-    a0=gpu("level-0", "rms norm{when}"),
-    a1=gpu("level-1", "rms norm{when}"),
-    b0=gpu("level-0", "add rms norm{when}"),
-    b1=gpu("level-1", "add rms norm{when}"),
-    c0=gpu("level-0", "qkv{when}"),
-    c1=gpu("level-1", "qkv{when}"),
-    d0=gpu("level-0", "rope{when}"),
-    d1=gpu("level-1", "rope{when}"),
-    e0=gpu("level-0", "attention{when}"),
-    e1=gpu("level-1", "attention{when}"),
-    f0=gpu("level-0", "gated mlp{when}"),
-    f1=gpu("level-1", "gated mlp{when}"),
-)
-def parts(
-    a0: float,
-    a1: float,
-    b0: float,
-    b1: float,
-    c0: float,
-    c1: float,
-    d0: float,
-    d1: float,
-    e0: float,
-    e1: float,
-    f0: float,
-    f1: float,
-) -> float:
-    """What the parts save at level 1, each timed alone."""
-    return a0 - a1 + b0 - b1 + c0 - c1 + d0 - d1 + e0 - e1 + f0 - f1
-
-
-@bound("ms", one=gpu("level-0", "block{when}"), two=gpu("level-1", "block{when}"))
-def whole(one: float, two: float) -> float:
-    """What the whole block saves at level 1."""
-    return one - two
-
-
-@bound(
-    "%",
-    one=gpu("level-0", "block{when}"),
-    two=gpu("level-1", "block{when}"),
-    a0=gpu("level-0", "rms norm{when}"),
-    a1=gpu("level-1", "rms norm{when}"),
-    b0=gpu("level-0", "add rms norm{when}"),
-    b1=gpu("level-1", "add rms norm{when}"),
-    c0=gpu("level-0", "qkv{when}"),
-    c1=gpu("level-1", "qkv{when}"),
-    d0=gpu("level-0", "rope{when}"),
-    d1=gpu("level-1", "rope{when}"),
-    e0=gpu("level-0", "attention{when}"),
-    e1=gpu("level-1", "attention{when}"),
-    f0=gpu("level-0", "gated mlp{when}"),
-    f1=gpu("level-1", "gated mlp{when}"),
-)
-def kept(
-    one: float,
-    two: float,
-    a0: float,
-    a1: float,
-    b0: float,
-    b1: float,
-    c0: float,
-    c1: float,
-    d0: float,
-    d1: float,
-    e0: float,
-    e1: float,
-    f0: float,
-    f1: float,
-) -> float:
-    """The part of what the parts save that the block keeps."""
-    return (one - two) / (a0 - a1 + b0 - b1 + c0 - c1 + d0 - d1 + e0 - e1 + f0 - f1)
-
-
-@bound("us", one=gpu("level-1", "block"), two=gpu("level-1-norms", "block"))
-def norms_in_block(one: float, two: float) -> float:
-    """What kernels for both norms save in the block."""
-    return one - two
-
-
-@bound(
-    "us",
-    a1=gpu("level-1", "rms norm"),
-    a4=gpu("level-4", "rms norm"),
-    b1=gpu("level-1", "add rms norm"),
-    b4=gpu("level-4", "add rms norm"),
-)
-def norms_alone(a1: float, a4: float, b1: float, b4: float) -> float:
-    """What kernels for both norms save where each is timed alone."""
-    return a1 - a4 + b1 - b4
-
-
-@bound("us", one=gpu("level-1", "block"), two=gpu("level-1-rotate", "block"))
-def rope_in_block(one: float, two: float) -> float:
-    """What a kernel for the rotation saves in the block."""
-    return one - two
-
-
-@bound("us", one=gpu("level-1", "rope"), two=gpu("level-4", "rope"))
-def rope_alone(one: float, two: float) -> float:
-    """What a kernel for the rotation saves where it is timed alone."""
-    return one - two
-
-
-@bound("us", one=gpu("level-1", "block"), two=gpu("level-1-gated", "block"))
-def gated_in_block(one: float, two: float) -> float:
-    """What a kernel for SwiGLU saves in the block."""
-    return one - two
-
-
-@bound("us", one=gpu("level-1", "gated mlp"), two=gpu("level-4", "gated mlp"))
-def gated_alone(one: float, two: float) -> float:
-    """What a kernel for SwiGLU saves where it is timed alone."""
-    return one - two
-
-
-CHECK_AT = {
-    "forward both": [
-        {"part": "block", "batch": 1, "tokens": 32, "width": 256},
-        {"part": "norm", "batch": 1, "tokens": 32, "width": 256},
-        {"part": "add_norm", "batch": 1, "tokens": 32, "width": 256},
-        {"part": "project", "batch": 1, "tokens": 32, "width": 256},
-        {"part": "rotate", "batch": 1, "tokens": 32, "width": 256},
-        {"part": "attend", "batch": 1, "tokens": 32, "width": 256},
-        {"part": "gated", "batch": 1, "tokens": 32, "width": 256},
-    ]
-}
 LABELS = {
     "level-0-attend": {"label": "level 0, but SDPA", "short": "0, SDPA", "role": "rewrite"},
     "level-1-norms": {"label": "level 1, but norms of Triton", "short": "1, norms", "role": "rewrite-2"},
@@ -297,27 +194,10 @@ LABELS = {
     "level-1-gated": {"label": "level 1, but SwiGLU of Triton", "short": "1, SwiGLU", "role": "rewrite-2"},
     "level-4-compiled": {"label": "level 4, compiled", "short": "4 compiled", "role": "compile-max"},
 }
-POINTS = {  # as pages name them
-    "block": "both block 4x2048x2048 bfloat16 device",
-    "block forward": "forward block 4x2048x2048 bfloat16 device",
-    "large block": "both block 2x4096x4096 bfloat16 device",
-    "small block forward": "forward block 1x128x512 bfloat16 calls",
-    "rms norm": "both norm 4x2048x2048 bfloat16 device",
-    "rms norm forward": "forward norm 4x2048x2048 bfloat16 device",
-    "add rms norm": "both add_norm 4x2048x2048 bfloat16 device",
-    "add rms norm forward": "forward add_norm 4x2048x2048 bfloat16 device",
-    "qkv": "both project 4x2048x2048 bfloat16 device",
-    "qkv forward": "forward project 4x2048x2048 bfloat16 device",
-    "rope": "both rotate 4x2048x2048 bfloat16 device",
-    "rope forward": "forward rotate 4x2048x2048 bfloat16 device",
-    "attention": "both attend 4x2048x2048 bfloat16 device",
-    "attention forward": "forward attend 4x2048x2048 bfloat16 device",
-    "gated mlp": "both gated 4x2048x2048 bfloat16 device",
-    "gated mlp forward": "forward gated 4x2048x2048 bfloat16 device",
-}
 CASE = Case(
     name="patterns/transformer-block",
     question="What of the gain of a block's parts is left in the whole block?",
     points=points,
     prepare=prepare,
+    check_at={"forward both": [{"part": part, "batch": 1, "tokens": 32, "width": 256} for part in WRONG]},
 )

@@ -15,7 +15,8 @@ def points(device: torch.device) -> Iterator[Point]:
     """Both dtypes at one shape: the bound is as sharp as the dtype."""
     rows, modes = (8192, ("device",)) if device.type == "cuda" else (8, ("calls",))
     for dtype in ("bfloat16", "float32"):
-        yield Point({"rows": rows, "columns": 32768}, dtype, modes=modes)
+        name = "softmax" if dtype == "bfloat16" else ""
+        yield Point({"rows": rows, "columns": 32768}, dtype, modes=modes, name=name)
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -54,37 +55,23 @@ def compiled(x: Tensor) -> Callable[[], Tensor]:
     return lambda: function(x)
 
 
-@bound("", columns=32768)
-def average_softmax(columns: float) -> float:
-    """The average value of a row of a softmax."""
-    return 1 / columns
+# The average value of a row of a softmax.
+average_softmax = bound("", "1 / columns", columns=32768)
+# What each value of the gradient's row may be off by.
+largest_error_allowed = bound("", "2 / steps", steps=128)
+# By how much the values grow where columns are missing from the sum.
+too_large_by = bound("%", "left_out / (columns - left_out)", left_out=128, columns=32768)
 
-
-@bound("", steps=128)
-def largest_error_allowed(steps: float) -> float:
-    """What each value of the gradient's row may be off by."""
-    return 2 / steps
-
-
-@bound("%", left_out=128, columns=32768)
-def too_large_by(left_out: float, columns: float) -> float:
-    """By how much the values grow where columns are missing from the sum."""
-    return left_out / (columns - left_out)
-
-
-CHECK_AT = {"forward": [{"rows": 8, "columns": 32768}]}
 LABELS = {
     "softmax": {"label": "torch.softmax", "role": "peer-1"},
     "rounds-once": {"label": "rounds once", "role": "other-2"},
     "misses-columns": {"label": "misses columns", "role": "other"},
     "never-stores": {"label": "never-stores", "role": "other"},
 }
-POINTS = {  # as pages name them
-    "softmax": "forward 8192x32768 bfloat16 device",
-}
 CASE = Case(
     name="validation/equivalence",
     question="Is the fast version nearer to float64 than the slow one, or farther?",
     points=points,
     prepare=prepare,
+    check_at={"forward": [{"rows": 8, "columns": 32768}]},
 )

@@ -35,7 +35,7 @@ def points(device: torch.device) -> Iterable[Point]:
         yield Point(shape, "bfloat16", "both", ("calls",), names)
         return
     shape = {"layers": 2, "width": 2048, "vocabulary": 32768, "rows": 4, "length": 2048}
-    yield Point(shape, "bfloat16", "both", ("sustained",))
+    yield Point(shape, "bfloat16", "both", ("sustained",), name="step")
 
 
 class Training(training.Training):
@@ -190,52 +190,25 @@ def flops(layers: int, width: int, vocabulary: int, rows: int, length: int) -> i
     return 3 * rows * length * (2 * matrices + 4 * layers * length * width)
 
 
-@bound(
-    "GB",
-    before=captured("remedies", "nothing", of="validation/memory_remedies"),
-    after=captured("remedies", "{remedy}", of="validation/memory_remedies"),
-    million=1000000,
+peak_with = partial(captured, "remedies", of="validation/memory_remedies")
+# By how much a remedy lowers the peak of a small language model, which the script prints in MB.
+saved = bound(
+    "GB", "(before - after) * million", before=peak_with("nothing"), after=peak_with("{remedy}"), million=1000000
 )
-def saved(before: float, after: float, million: float) -> float:
-    """By how much a remedy lowers the peak of a small language model, which the script prints in MB."""
-    return (before - after) * million
-
-
-@bound("MB", tokens=8192, vocabulary=32768, width=4)
-def logits(tokens: float, vocabulary: float, width: float) -> float:
-    """The logits of a step in fp32."""
-    return tokens * vocabulary * width
-
-
-@bound("MB", vocabulary=32768, width=2048, tokens=8192, bf16=2)
-def copies_for_last_product(vocabulary: float, width: float, tokens: float, bf16: float) -> float:
-    """The copies in bf16 that autocast makes for the last product."""
-    return (vocabulary * width + tokens * width) * bf16
-
-
-@bound("x", after=gpu("checkpoint", "step"), before=gpu("eager", "step"))
-def checkpointing_slower(after: float, before: float) -> float:
-    """How many times as long the step takes with checkpointed blocks."""
-    return after / before
-
-
-@bound(
-    "x",
-    used=captured("growing", "default", which=1, of="validation/memory_allocator"),
-    reserved=captured("growing", "default", which=2, of="validation/memory_allocator"),
+# The logits of a step in fp32.
+logits = bound("MB", "tokens * vocabulary * width", tokens=8192, vocabulary=32768, width=4)
+# The copies in bf16 that autocast makes for the last product.
+copies_for_last_product = bound(
+    "MB", "(vocabulary * width + tokens * width) * bf16", vocabulary=32768, width=2048, tokens=8192, bf16=2
 )
-def reserved_over_used(used: float, reserved: float) -> float:
-    """How many times the tensors' memory the default allocator reserves."""
-    return reserved / used
+# How many times as long the step takes with checkpointed blocks.
+checkpointing_slower = bound("x", "after / before", after=gpu("checkpoint", "step"), before=gpu("eager", "step"))
+growing = partial(captured, "growing", "default", of="validation/memory_allocator")
+# How many times the tensors' memory the default allocator reserves.
+reserved_over_used = bound("x", "reserved / used", used=growing(which=1), reserved=growing(which=2))
+# Three fp32 tensors of logits, with a large vocabulary.
+logits_three_times = bound("GB", "3 * tokens * vocabulary * width", tokens=8192, vocabulary=128256, width=4)
 
-
-@bound("GB", tokens=8192, vocabulary=128256, width=4)
-def logits_three_times(tokens: float, vocabulary: float, width: float) -> float:
-    """Three fp32 tensors of logits, with a large vocabulary."""
-    return 3 * tokens * vocabulary * width
-
-
-CHECK_AT = {"both": [{"layers": 2, "width": 64, "vocabulary": 512, "rows": 2, "length": 64}]}
 LABELS = {
     "fp32": {"label": "fp32, no autocast", "role": "other"},
     "sdpa": {"label": "SDPA", "role": "peer-1"},
@@ -249,12 +222,10 @@ LABELS = {
     "early": {"label": "the three, each parameter stepping early", "role": "rewrite-2"},
     "compile-together": {"label": "the three, compiled", "role": "compile-max"},
 }
-POINTS = {  # as pages name them
-    "step": "both 2x2048x32768x4x2048 bfloat16 sustained",
-}
 CASE = Case(
     name="validation/memory",
     question="What does each remedy give back at a training step's peak, and what does it cost?",
     points=points,
     prepare=prepare,
+    check_at={"both": [{"layers": 2, "width": 64, "vocabulary": 512, "rows": 2, "length": 64}]},
 )
