@@ -6,7 +6,6 @@ from pathlib import Path
 from docs.publish import cases
 from docs.publish.errors import unknown
 from docs.publish.records.measured import Coordinates
-from tests.benchmarks.runner import size
 
 WALL, ON_A_GPU = "calls", "device"
 CLOCKS = {"wall": WALL, "gpu": "", "graph": "graph", "burst": "burst", "sustained": "sustained"}
@@ -28,10 +27,10 @@ def at(root: Path, case: str, name: str, clock: str = "") -> Coordinates:
         raise unknown(f"point of {case}", name, known)
     if clock and clock not in CLOCKS:
         raise unknown("clock", clock, CLOCKS)
-    point = known[name]
-    first = point.modes if clock != "gpu" else [mode for mode in (*point.modes, ON_A_GPU) if mode != WALL]
-    where = Coordinates(case, direction=point.direction, shape=size(point.part, point.shape), dtype=point.dtype)
-    return replace(where, mode=CLOCKS.get(clock) or first[0])
+    first, *others = known[name]
+    if clock == "gpu":
+        return next((one for one in (first, *others) if one.mode != WALL), replace(first, mode=ON_A_GPU))
+    return replace(first, mode=CLOCKS[clock]) if clock else first
 
 
 def several(root: Path, case: str, names: str, clock: str = "") -> list[Coordinates]:
