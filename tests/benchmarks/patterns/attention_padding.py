@@ -164,8 +164,9 @@ packing = bound(
 real_in_two_rows = bound("%", "(1843 + 8192) / (rows * tokens)", rows=2, tokens=8192)
 # How many times as long making the block mask takes as the attention with it.
 making_a_mask = bound(
-    "x", "making / attention", attention=gpu("flex", "medium causal"),
+    "x", "making / attention",
     making=captured("making", "block mask, causal", of="patterns/attention_padding_backends"),
+    attention=gpu("flex", "medium causal"),
 )  # fmt: skip
 
 LABELS = {
