@@ -2,9 +2,7 @@
 
 What a benchmark's rows reach is narrower (functions.py). The hash is of syntax trees without docstrings, in CUDA C++ of
 tokens, so comments, formatting and prose do not count, and it does not depend on the Python version (`ast.dump` does).
-What a case file says for readers and for tests does not count either: LABELS, how its variants are called and coloured.
-Nothing that is measured depends on them. So that nothing else can be there, they are left out only if they are literals
-that are assigned once, and that the file does not name again.
+Nor do LABELS, how the variants of a case are called and coloured.
 """
 
 import ast
@@ -13,11 +11,9 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from typing import TypeGuard
 
 ROOT = Path(__file__).resolve().parents[2]
-# Of a case file. By variant: {"better": {"label": "better design", "short": "better", "role": ...}}
-LABELS = "LABELS"
-UNMEASURED = (LABELS,)
 
 
 def digest_texts(texts: Iterable[tuple[str, str]]) -> str:
@@ -32,8 +28,8 @@ def _code(name: str, text: str) -> str:
     if name.endswith(".cu"):
         return f"{name}:{tokens(text)}"
     tree = ast.parse(text, name)
-    stated = any(word in text for word in UNMEASURED)
-    return f"{name}:{canonical(_measured(tree) if stated else tree)}"
+    tree.body = [node for node in tree.body if not (name.startswith("tests/benchmarks/") and _are_labels(node))]
+    return f"{name}:{canonical(tree)}"
 
 
 def kernels(root: Path = ROOT) -> dict[str, str]:
@@ -48,21 +44,20 @@ def kernels(root: Path = ROOT) -> dict[str, str]:
 
 
 def labels(path: Path) -> dict[str, dict[str, str]]:
-    """The LABELS of a case file, by variant; empty if it has none.
+    """The LABELS of a case file, by variant: {"better": {"label": "better design", "short": "better", "role": ...}}.
 
     Raises:
-        ValueError: they are no literals, or used for something else.
+        ValueError: they are no literals.
     """
-    return _stated(path, LABELS)
+    found = [node.value for node in ast.parse(path.read_text(encoding="utf-8")).body if _are_labels(node)]
+    try:
+        return ast.literal_eval(found[0]) if found else {}
+    except ValueError as error:
+        raise ValueError(f"{path}: expected LABELS of literals, got {ast.unparse(found[0])}") from error
 
 
-def _stated(path: Path, name: str) -> dict:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    if (assignment := _unmeasured(tree, name)) is not None:
-        return ast.literal_eval(assignment.value)
-    if any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(tree)):
-        raise ValueError(f"{path}: expected one {name} of literals beside CASE, which nothing in the file uses")
-    return {}
+def _are_labels(node: ast.stmt) -> TypeGuard[ast.Assign]:
+    return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "LABELS"
 
 
 def question(path: Path) -> str:
@@ -71,26 +66,6 @@ def question(path: Path) -> str:
         if isinstance(node, ast.keyword) and node.arg == "question" and isinstance(node.value, ast.Constant):
             return str(node.value.value)
     return ""
-
-
-def _measured(tree: ast.Module) -> ast.Module:
-    """A file's tree without what it says for readers and for tests."""
-    left_out = [_unmeasured(tree, name) for name in UNMEASURED]
-    tree.body = [node for node in tree.body if node not in left_out]
-    return tree
-
-
-def _unmeasured(tree: ast.Module, name: str) -> ast.Assign | None:
-    """The assignment of one of UNMEASURED in a case file; None where it may hold more than that."""
-    assigned = {" = ".join(map(ast.unparse, node.targets)): node for node in tree.body if isinstance(node, ast.Assign)}
-    uses = sum(isinstance(node, ast.Name) and node.id == name for node in ast.walk(tree))
-    if name not in assigned or "CASE" not in assigned or uses > 1:
-        return None
-    try:
-        ast.literal_eval(assigned[name].value)
-    except ValueError:
-        return None
-    return assigned[name]
 
 
 def canonical(node: object) -> str:

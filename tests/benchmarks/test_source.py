@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.source import ROOT, UNMEASURED, digest_texts, labels
+from tests.benchmarks.source import ROOT, digest_texts, labels
 
 CODE = '''
 """A module."""
@@ -72,55 +72,17 @@ def test_the_name_counts_and_the_order_does_not() -> None:
     assert digest_texts([one]) != digest_texts([("c.py", "x = 1")])
 
 
-STATED = 'CASE = Case(name="a")\n'
-LABELS = 'LABELS = {"a": {"label": "b", "role": "eager"}}\n'
-
-
-def hash_of(text: str) -> str:
-    return digest_texts([("a.py", text)])
-
-
-def test_labels_of_a_case_do_not_count(tmp_path: Path) -> None:
-    for text in (LABELS + STATED, STATED + LABELS, STATED + LABELS.replace('"b"', '"c"')):
-        assert hash_of(text) == hash_of(STATED)
-        (tmp_path / "a.py").write_text(text)
-        assert labels(tmp_path / "a.py")["a"]["role"] == "eager"
-    (tmp_path / "a.py").write_text(STATED)
-    assert labels(tmp_path / "a.py") == {}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        LABELS,  # no case
-        "LABELS = {'a': 1 + 1}\n" + STATED,
-        "LABELS = measure()\n" + STATED,
-        "LABELS = {'a': f'{x}'}\n" + STATED,
-        "LABELS = x = {}\n" + STATED,
-        "LABELS, x = {}, 1\n" + STATED,
-        "LABELS: dict = {}\n" + STATED,
-        "x.LABELS = {}\n" + STATED,
-        LABELS + LABELS + STATED,
-        LABELS + STATED.replace('"a"', 'LABELS["a"]["label"]'),
-        LABELS + STATED + "def f(): return LABELS\n",
-        STATED + "def f(): LABELS = {}\n",
-    ],
-)
-def test_nothing_else_can_stand_there(text: str, tmp_path: Path) -> None:
-    without = "".join(line for line in text.splitlines(keepends=True) if "LABELS" not in line)
-    assert hash_of(text) != hash_of(without)
-    (tmp_path / "a.py").write_text(text)
-    if "x.LABELS" not in text:
-        with pytest.raises(ValueError, match=r"a\.py: expected one LABELS of literals"):
-            labels(tmp_path / "a.py")
-
-
-def test_nothing_imports_what_is_not_measured() -> None:
-    for path in (ROOT / "tests/benchmarks").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module != "tests.benchmarks.source":
-                assert all(alias.name not in (*UNMEASURED, "*") for alias in node.names), path
-            assert not (isinstance(node, ast.Attribute) and node.attr in UNMEASURED), path
+def test_labels_are_read_from_a_case_s_text_and_do_not_count(tmp_path: Path) -> None:
+    (case := tmp_path / "a.py").write_text('LABELS = {"a": {"label": "b", "role": "eager"}}\nCASE = None\n')
+    assert labels(case)["a"]["role"] == "eager"
+    case.write_text("CASE = None\n")
+    assert labels(case) == {}
+    case.write_text("LABELS = {'a': f'{x}'}\n")
+    with pytest.raises(ValueError, match=r"a\.py: expected LABELS of literals, got"):
+        labels(case)
+    for folder, alike in (("tests/benchmarks", True), ("snippets", False)):
+        hashes = {digest_texts([(f"{folder}/a.py", f"LABELS = {{{what}}}\n")]) for what in ("1: 2", "1: 3")}
+        assert (len(hashes) == 1) is alike
 
 
 def test_no_hashed_file_has_a_format_within_a_format() -> None:

@@ -149,9 +149,7 @@ def test_the_inputs_that_a_case_may_name_are_the_macros_that_give_numbers():
 
 
 def test_each_bound_says_what_it_is():
-    silent = [
-        f"{case}: {name}" for case, name in OURS if not re.search(rf"\n# \S.*\.\n{name} = bound\(", FILES[case])
-    ]
+    silent = [f"{case}: {name}" for case, name in OURS if not re.search(rf"\n# \S.*\.\n{name} = bound\(", FILES[case])]
     assert not silent, f"expected a sentence above each of {silent}"
 
 
