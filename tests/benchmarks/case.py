@@ -101,19 +101,19 @@ class Case:
     """What is measured for one source file.
 
     Attributes:
-        name: the page's path without its ending: "kernels/rms-norm".
         question: one line, shown by `--list`.
         points: the grid for a device.
         prepare: makes the inputs at a point. What it can reach is what a row measures (functions.py).
         check_at: by directions, small shapes at which tests try its wrong results, with the part that runs: {"forward
             both": [{"part": "gelu", "rows": 64}]}. One for each way in which the case makes its inputs.
+        name: as the runner calls it, by its file's path: "kernels/rms-norm".
     """
 
-    name: str
     question: str
     points: Callable[[torch.device], Iterable[Point]]
     prepare: Callable[[Point, torch.device], Workload]
     check_at: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    name: str = ""
 
     def checked(self) -> Iterator[Point]:
         """The points that `check_at` says, in fp32."""

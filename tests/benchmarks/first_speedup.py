@@ -80,7 +80,6 @@ LABELS = {
     "compile": {"label": "better design, compiled", "short": "better, compiled", "role": "compile"},
 }
 CASE = Case(
-    name="first-speedup",
     question="How much faster does a transformer block get without changing what it computes?",
     points=points,
     prepare=prepare,

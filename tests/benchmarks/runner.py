@@ -41,8 +41,9 @@ def discover(root: Path | None = None) -> dict[str, Path]:
 
 
 def load(path: Path) -> Case:
-    """The `CASE` of a case file."""
-    return importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts)).CASE
+    """The `CASE` of a case file, with its name."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return replace(importlib.import_module(".".join(parts)).CASE, name="/".join(parts[2:]).replace("_", "-"))
 
 
 def sources_of(path: Path) -> tuple[dict, dict[str, str]]:

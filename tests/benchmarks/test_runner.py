@@ -79,7 +79,6 @@ FIRST = """
 
 
     CASE = Case(
-        name="first",
         question="Is two x the same as x and x?",
         points=lambda device: [Point({"elements": 8}, "float32", modes=("calls",))],
         prepare=prepare,
@@ -100,7 +99,7 @@ SECOND = """
         ours = dataclasses.replace(workload.variants["ours"], build=wait)
         return dataclasses.replace(workload, variants=dict(workload.variants) | {{"ours": ours}})
 
-    CASE = dataclasses.replace(first.CASE, name="second", prepare=prepare)
+    CASE = dataclasses.replace(first.CASE, prepare=prepare)
 """
 
 

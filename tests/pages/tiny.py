@@ -35,7 +35,7 @@ def points(device):
     yield Point(wide, "bfloat16", modes=("calls", "device"), name="calls")
 
 
-CASE = Case("kernels/add", points=points, prepare=add, question='Is it fast?')
+CASE = Case(points=points, prepare=add, question='Is it fast?')
 """,
     source_of(SCRIPT): "def main():\n    from kernels.add import add\n    print(add(1, 2))\n",
 }

@@ -124,7 +124,6 @@ LABELS = {
     "package": {"label": "package, loaded", "short": "package", "role": "rewrite-2"},
 }
 CASE = Case(
-    name="compiler/ahead-of-time",
     question="What does a call of a loaded package cost beside eager PyTorch and torch.compile, at any batch?",
     points=points,
     prepare=prepare,

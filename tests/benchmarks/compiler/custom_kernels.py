@@ -116,7 +116,6 @@ LABELS = {
     "cast": {"label": "triton_op, eps cast to fp32", "short": "triton_op, cast", "role": "ours"},
 }
 CASE = Case(
-    name="compiler/custom-kernels",
     question="What does a Triton kernel in a compiled block cost, by the way in which it is registered?",
     points=points,
     prepare=prepare,

@@ -222,7 +222,6 @@ LABELS = {
     "apart": {"label": "compile, one by one", "short": "one by one", "role": "rewrite"},
 }
 CASE = Case(
-    name="compiler/fusion",
     question="What does each fusion save as a function grows, and when has the compiler fused too much?",
     points=points,
     prepare=prepare,

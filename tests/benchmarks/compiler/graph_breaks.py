@@ -95,7 +95,6 @@ def without_activation(x: Tensor, weights: tuple[Tensor, ...]) -> Tensor:
 
 
 CASE = Case(
-    name="compiler/graph-breaks",
     question="What does a graph break cost, in a small model and in a large one?",
     points=points,
     prepare=prepare,

@@ -195,7 +195,6 @@ LABELS = {
     "freezing": {"label": "freezing", "short": "freezing", "role": "rewrite"},
 }
 CASE = Case(
-    name="compiler/modes",
     question="What does each mode of torch.compile save on the GPU, and what of it does a caller see?",
     points=points,
     prepare=prepare,

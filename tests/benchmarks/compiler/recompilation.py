@@ -120,7 +120,6 @@ def compiled(name: str, x: Tensor, first: Tensor, weights: Weights) -> Call:
 
 
 CASE = Case(
-    name="compiler/recompilation",
     question="What does a graph for every length cost a call, and what does padding to the next power of two?",
     points=points,
     prepare=prepare,

@@ -129,7 +129,6 @@ def results(found: object) -> Results:
 
 LABELS = {"script": {"label": "torch.jit.script", "short": "script", "role": "rewrite-2"}}
 CASE = Case(
-    name="compiler/torchscript",
     question="Where does TorchScript stand today beside eager PyTorch and torch.compile?",
     points=points,
     prepare=prepare,

@@ -268,7 +268,6 @@ LABELS = {
     "compiled-autograd": {"label": "compiled autograd", "role": "other-2"},
 }
 CASE = Case(
-    name="compiler/training",
     question="What does each choice around a compiled training step do to its time and to its peak memory?",
     points=points,
     prepare=prepare,

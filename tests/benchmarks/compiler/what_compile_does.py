@@ -135,7 +135,6 @@ calls_for_a_second = bound(
 least_in_fp32 = bound("us", "3 * rows * columns * width / triad", rows=65536, columns=1024, width=4, triad=TRIAD)
 
 CASE = Case(
-    name="compiler/what-compile-does",
     question="What does fusing six operations into one kernel save, and at which size does it start to?",
     points=points,
     prepare=prepare,

@@ -116,7 +116,6 @@ LABELS = {  # the steps have the names that they have on the start page
     "package": {"label": "package, loaded", "short": "package", "role": "rewrite-2"},
 }
 CASE = Case(
-    name="examples/first-optimized-module",
     question="What is each step from a draft to a shipped package worth, for one small module?",
     points=points,
     prepare=prepare,

@@ -415,7 +415,6 @@ LABELS = {
     "masked": {"label": "with a mask", "role": "other"},
 }
 CASE = Case(
-    name="examples/llama",
     question="What is each step from the library's Llama to the fastest training step worth, in time and in memory?",
     points=points,
     prepare=prepare,

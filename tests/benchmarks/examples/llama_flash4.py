@@ -126,7 +126,6 @@ LABELS = {
     "flash4-ahead": {"label": "FlashAttention 4, AdamW beside, CUDA graph", "short": "CUDA graph", "role": "graph"},
 }
 CASE = Case(
-    name="examples/llama-flash4",
     question="What do FlashAttention 4 and a loss in one piece still give, in time and in memory?",
     points=points,
     prepare=prepare,

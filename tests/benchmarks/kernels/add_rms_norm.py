@@ -131,7 +131,6 @@ registers_for_dweight = bound(
 )
 
 CASE = Case(
-    name="kernels/add-rms-norm",
     question="How close does a residual add with RMSNorm come to the memory's bandwidth, forward and backward?",
     points=points,
     prepare=prepare,

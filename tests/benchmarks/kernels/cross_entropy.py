@@ -216,7 +216,6 @@ exponentials_take = bound(
 tokens_past_32_bits = bound("", "ceil(2**31 / words)", words=128256)
 
 CASE = Case(
-    name="kernels/cross-entropy",
     question="What does a loss cost, beside reading its logits once and writing their gradient once?",
     points=points,
     prepare=prepare,

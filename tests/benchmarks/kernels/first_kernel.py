@@ -131,7 +131,6 @@ LABELS = {
     "with-backward": {"label": "with a backward", "role": "rewrite-2"},
 }
 CASE = Case(
-    name="kernels/first-kernel",
     question="What is each mend of a first softmax kernel worth, and what is left to the one that is offered to copy?",
     points=points,
     prepare=prepare,

@@ -123,7 +123,6 @@ five_passes = bound("us", "5 * rows * columns * width / triad", rows=4096, colum
 most_if_read_twice = bound("%", "3 / passes", passes=5)
 
 CASE = Case(
-    name="kernels/layer-norm",
     question="How close does LayerNorm come to the memory's bandwidth, with two column sums in its backward?",
     points=points,
     prepare=prepare,

@@ -143,7 +143,6 @@ instructions_of_an_element = bound(
 elements_of_a_thread = bound("", "rows * columns / threads", rows=2, columns=4096, threads=128)
 
 CASE = Case(
-    name="kernels/layer-norm-gelu",
     question="How much arithmetic can a LayerNorm take on, here a GELU, before memory is no longer the bound?",
     points=points,
     prepare=prepare,

@@ -132,7 +132,6 @@ our_shares_bytes = bound("MB", "programs * columns * width", programs=machine("m
 read_and_written = bound("us", "2 * rows * columns * width / copy", TENSOR, copy=COPY)
 
 CASE = Case(
-    name="kernels/rms-norm",
     question="How close does RMSNorm come to the memory's bandwidth, forward and backward?",
     points=points,
     prepare=prepare,

@@ -125,7 +125,6 @@ forward_at_least = bound("us", "2 * (batch * (heads + kv) + 1) * tokens * dim * 
 eager_at_least = bound("us", "10 * batch * (heads + kv) * tokens * dim * width / copy", TENSORS, copy=COPY)
 
 CASE = Case(
-    name="kernels/rope",
     question="How close does rotary embedding come to the memory's bandwidth, forward and backward?",
     points=points,
     prepare=prepare,

@@ -118,7 +118,6 @@ numbers_of_a_thread = bound("", "columns / threads", columns=32768, threads=256)
 held_by_a_thread = bound("", "columns / (warps * threads)", columns=131072, warps=16, threads=32)
 
 CASE = Case(
-    name="kernels/softmax",
     question="How close does softmax come to the memory's bandwidth, forward and backward, as rows outgrow the cache?",
     points=points,
     prepare=prepare,

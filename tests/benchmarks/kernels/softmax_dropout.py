@@ -280,7 +280,6 @@ unused_numbers = bound("", "padded - columns", columns=9000)
 elements_of_a_thread = bound("", "columns / threads", columns=4096, threads=128)
 
 CASE = Case(
-    name="kernels/softmax-dropout",
     question="What does dropout cost after a softmax, if its mask is never stored?",
     points=points,
     prepare=prepare,

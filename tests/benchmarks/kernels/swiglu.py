@@ -213,7 +213,6 @@ backward_budget = bound(
 
 LABELS = {"first-draft": {"label": "first draft", "role": "eager"}}
 CASE = Case(
-    name="kernels/swiglu",
     question="What is left to win where the compiler is at the roofline: SwiGLU, GeGLU, and halves of one projection?",
     points=points,
     prepare=prepare,

@@ -49,7 +49,6 @@ WRONG: levels.Wrong = {
     },
 }
 CASE = Case(
-    name="patterns/activations",
     question="Which level does an activation need, and how much is left where its own operation is one kernel?",
     points=points,
     prepare=prepare,

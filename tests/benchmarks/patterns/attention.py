@@ -131,7 +131,6 @@ LABELS = {
     "sdpa": {"label": "SDPA", "role": "peer-1"},
 }
 CASE = Case(
-    name="patterns/attention",
     question="What does each step from the attention formula to one fused kernel remove?",
     points=points,
     prepare=prepare,

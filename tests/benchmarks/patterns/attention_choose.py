@@ -418,7 +418,6 @@ LABELS = {
     "nested": {"label": "SDPA, nested tensor", "short": "nested", "role": "other"},
 }
 CASE = Case(
-    name="patterns/attention-choose",
     question="Which attention for a causal mask, a window, ALiBi, packed documents, grouped queries, and decode?",
     points=points,
     prepare=prepare,

@@ -185,7 +185,6 @@ LABELS = {
     "nested": {"label": "SDPA, nested tensor", "short": "nested", "role": "other"},
 }
 CASE = Case(
-    name="patterns/attention-padding",
     question="Which attention for a training batch whose rows differ in length, and what does padding cost?",
     points=points,
     prepare=prepare,

@@ -166,7 +166,6 @@ def without_a_quarter(output: Tensor) -> Tensor:
 
 
 CASE = Case(
-    name="patterns/compiler-friendly",
     question="What does each of ten rewrites for the compiler gain over twelve calls, compiled and eager?",
     points=points,
     prepare=prepare,

@@ -204,7 +204,6 @@ LABELS = {
     "merged": {"label": "one product", "role": "rewrite"},
 }
 CASE = Case(
-    name="patterns/compute-intensity",
     question="What do fewer bytes, more rows, one product for several and wider layers gain on each side of the ridge?",
     points=points,
     prepare=prepare,

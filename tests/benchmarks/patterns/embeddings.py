@@ -244,7 +244,6 @@ LABELS = {
     "untied": {"label": "two tables", "short": "untied", "role": "rewrite"},
 }
 CASE = Case(
-    name="patterns/embeddings",
     question="What do embeddings cost, forward, backward and in the update, and which level do they need?",
     points=points,
     prepare=prepare,

@@ -327,7 +327,6 @@ LABELS = {
     "folded-compile": {"label": "compile, norms folded", "short": "folded, compile", "role": "rewrite-2"},
 }
 CASE = Case(
-    name="patterns/fusion",
     question="What does each kind of fusion save, alone and in blocks of three models, and where nothing?",
     points=points,
     prepare=prepare,

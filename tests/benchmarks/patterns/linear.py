@@ -253,7 +253,6 @@ LABELS = {
     "larger": {"label": "sizes made larger", "short": "larger", "role": "rewrite"},
 }
 CASE = Case(
-    name="patterns/linear",
     question="What do merged products, layouts, sizes, epilogues and groups gain in linear layers?",
     points=points,
     prepare=prepare,

@@ -277,7 +277,6 @@ LABELS = {
     "channels-last-compile": {"label": "compile, channels last", "short": "last, compile", "role": "compile-max"},
 }
 CASE = Case(
-    name="patterns/memory",
     question="What do copies, layouts, changes in place and growing tensors cost?",
     points=points,
     prepare=prepare,

@@ -217,7 +217,6 @@ bf16_rounding = bound("%", "error", error=captured("rounding", "1024", which=3))
 
 LABELS = {"fp8": {"label": "fp8", "role": "rewrite-2"}}
 CASE = Case(
-    name="patterns/mixed-precision",
     question="What does each precision save in a product and in a training step, and what does it cost in accuracy?",
     points=points,
     prepare=prepare,

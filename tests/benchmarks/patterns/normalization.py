@@ -37,7 +37,6 @@ WRONG: levels.Wrong = {
     },
 }
 CASE = Case(
-    name="patterns/normalization",
     question="Which level does a norm need: written out, native, TorchScript, compiled, or a kernel of one's own?",
     points=points,
     prepare=prepare,

@@ -79,7 +79,6 @@ WRONG: levels.Wrong = {
     },
 }
 CASE = Case(
-    name="patterns/softmax-and-loss",
     question="Which level does a softmax need, which one a masked softmax, and which one a loss?",
     points=points,
     prepare=prepare,

@@ -195,7 +195,6 @@ LABELS = {
     "level-4-compiled": {"label": "level 4, compiled", "short": "4 compiled", "role": "compile-max"},
 }
 CASE = Case(
-    name="patterns/transformer-block",
     question="What of the gain of a block's parts is left in the whole block?",
     points=points,
     prepare=prepare,

@@ -69,7 +69,6 @@ LABELS = {
     "never-stores": {"label": "never-stores", "role": "other"},
 }
 CASE = Case(
-    name="validation/equivalence",
     question="Is the fast version nearer to float64 than the slow one, or farther?",
     points=points,
     prepare=prepare,

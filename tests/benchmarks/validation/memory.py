@@ -223,7 +223,6 @@ LABELS = {
     "compile-together": {"label": "the three, compiled", "role": "compile-max"},
 }
 CASE = Case(
-    name="validation/memory",
     question="What does each remedy give back at a training step's peak, and what does it cost?",
     points=points,
     prepare=prepare,

@@ -95,7 +95,6 @@ LABELS = {
     "product": {"label": "matrix product", "role": "other"},
 }
 CASE = Case(
-    name="validation/roofline",
     question="At which size and at which intensity does which bound rule?",
     points=points,
     prepare=prepare,

@@ -122,7 +122,6 @@ LABELS = {
     "one-by-one": {"label": "one by one", "role": "other"},
 }
 CASE = Case(
-    name="validation/timing",
     question="How far off are the usual ways to time a call?",
     points=points,
     prepare=prepare,
