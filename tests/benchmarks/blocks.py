@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snippets.validation.timing import Call
+from tests.benchmarks import sides
 from tests.benchmarks.case import Point, Results, Variant, Workload
-from tests.benchmarks.sides import SUFFIX, tupled
+from tests.benchmarks.sides import SUFFIX, Shapes, tupled
 
 SHAPE = {"batch": 4, "tokens": 2048, "width": 2048}
 HEAD = 128
@@ -111,6 +112,12 @@ def points(device: torch.device, shape: dict[str, int] = SHAPE, name: str = "blo
         for direction in ("forward", "both"):
             called = name + SUFFIX[direction]
             yield Point(shape, "bfloat16", direction, variants=("eager", "compile", "ours"), name=called)
+
+
+def grid(device: torch.device, large: Shapes) -> Iterator[Point]:
+    """The published grid of a kernel over rows, and the block."""
+    yield from sides.grid(device, large, on_a_cpu={"rows": 256, "columns": 1024})
+    yield from points(device)
 
 
 def block_workload(point: Point, device: torch.device, plain: Operations, ours: Operations) -> Workload:

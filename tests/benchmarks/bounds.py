@@ -43,6 +43,12 @@ def bound(unit: str, formula: str, *shared: Mapping[str, Input], **own: Input) -
     return Bound(unit, formula, found | own)
 
 
+def traffic(passes: int, tensor: Mapping[str, Input], **rate: Input) -> tuple[Bound, Bound]:
+    """The bytes of so many passes over a tensor, and what they take at a rate, which has a name."""
+    formula = f"{passes} * rows * columns * width"
+    return bound("MB", formula, tensor), bound("us", f"{formula} / {next(iter(rate))}", tensor, **rate)
+
+
 def names_in(formula: str) -> set[str]:
     """The inputs that a formula names, but for functions."""
     nodes = list(ast.walk(ast.parse(formula, mode="eval")))

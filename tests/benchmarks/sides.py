@@ -219,6 +219,11 @@ def rounded(t: Tensor, dtype: torch.dtype) -> Tensor:
     return result
 
 
+def column_sum(terms: Tensor) -> float:
+    """The largest summand of sums over rows; a partial sum is one, too, and the last of these is the result."""
+    return max(terms.abs().max().item(), terms.sum(0).abs().max().item())
+
+
 # ---- what is timed --------------------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ from docs.publish.markdown.pages import PAGES
 from docs.publish.markdown.scripts import package_of
 from docs.publish.site import notebooks
 from tests.benchmarks.imports import files, imported
-from tests.benchmarks.runner import discover, load
+from tests.benchmarks.runner import discover
 from tests.benchmarks.source import ROOT
 from tests.pages.test_scripts import MERGED
 

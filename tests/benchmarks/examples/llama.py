@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache, partial
+from functools import cached_property, partial
 from types import ModuleType
 
 import torch
@@ -50,7 +50,7 @@ def points(device: torch.device) -> Iterator[Point]:
 def prepare(point: Point, device: torch.device) -> Workload:
     """Random weights and tokens. The learning rate is zero: a step does all of its work and changes nothing."""
     dtype = getattr(torch, point.dtype)
-    return alone(point, device, dtype) if "heads" in point.shape else steps(point, device, dtype)
+    return alone(point, device, dtype) if "heads" in point.shape else steps(point, device)
 
 
 def as_returned(results: object) -> Results:
@@ -61,59 +61,79 @@ def as_returned(results: object) -> Results:
 # ---- the step -------------------------------------------------------------------------------------------------------
 
 
-def steps(point: Point, device: torch.device, dtype: torch.dtype) -> Workload:
-    batch, length, layers, width, vocabulary = point.shape.values()
-    sizes: dict[str, float] = dict(LLAMA if width == LLAMA["hidden_size"] else TINY) | {
-        "num_hidden_layers": layers,
-        "vocab_size": vocabulary,
-    }
-    model = make_model(sizes, device, dtype)
-    optimizer = make_optimizer(model, lr=0.0)
-    tokens = torch.randint(vocabulary, (batch, length), device=device)
-    watched = [name for name, p in model.named_parameters() if layers < 16 or p.dim() == 1]
+class Step:
+    """A model with random tokens, and its step, which keeps the loss and the gradients that are looked at."""
 
-    def step(loss_of: Loss, update: Call = optimizer.step) -> Results:
+    def __init__(self, point: Point, device: torch.device):
+        self.batch, self.length, self.layers, width, vocabulary = point.shape.values()
+        base = LLAMA if width == LLAMA["hidden_size"] else TINY
+        self.sizes: dict[str, float] = dict(base) | {"num_hidden_layers": self.layers, "vocab_size": vocabulary}
+        self.model = make_model(self.sizes, device, getattr(torch, point.dtype))
+        self.optimizer = make_optimizer(self.model, lr=0.0)
+        self.tokens = torch.randint(vocabulary, (self.batch, self.length), device=device)
+        named = self.model.named_parameters()
+        self.watched = [name for name, p in named if self.layers < 16 or p.dim() == 1]
+
+    def of(self, rung: Callable[[nn.Module], Loss], update: Call | None = None) -> Call:
+        return partial(self.call, rung(sharing(self.model)), update or self.optimizer.step)
+
+    def call(self, loss_of: Loss, update: Call) -> Results:
         """As `llama.train_step`, but it keeps the gradients that are looked at."""
-        loss = loss_of(tokens)
+        loss = loss_of(self.tokens)
         loss.backward()
         update()
-        found = {"loss": loss.detach()} | {f"{name}.grad": grads(model)[name] for name in watched}
-        optimizer.zero_grad()
+        found = {"loss": loss.detach()} | {f"{name}.grad": grads(self.model)[name] for name in self.watched}
+        self.optimizer.zero_grad()
         return found
 
-    def rung(name: str) -> Call:
-        return partial(step, RUNGS[name](sharing(model)))
-
-    @cache
-    def compiled_step() -> Call:
+    @cached_property
+    def compiled_update(self) -> Call:
         """Of an optimizer of its own: what compiled code saw of the other's settings must stay. It takes a while."""
-        return llama.update_compiled(make_optimizer(model, lr=0.0))
+        return llama.update_compiled(make_optimizer(self.model, lr=0.0))
+
+    def ahead(self, rung: Callable[[nn.Module], Loss]) -> Call:
+        """The parameters are those of all variants, so the hooks are there for the capture only."""
+        torch.cuda.empty_cache()
+        updates = llama.UpdateAhead(self.model, lr=0.0)
+        try:
+            return captured(self.of(rung, updates.join))
+        finally:
+            updates.remove()
+
+    def workload(self, builds: Mapping[str, Callable[[], Call]]) -> Workload:
+        def wrongly(spoil: Callable[[nn.Module], Loss]) -> Callable[[Results], Results]:
+            return lambda baseline: as_returned(self.of(spoil, lambda: None)())
+
+        return Workload(
+            variants={name: Variant(build, as_returned) for name, build in builds.items()},
+            baseline="eager",
+            reference=lambda: in_float64(self.model, self.tokens, self.watched),
+            bytes_read=0,  # matrix products rule: no bound of traffic is drawn
+            bytes_written=0,
+            flops=sum(flops(self.sizes, self.batch, self.length).values()),
+            largest_summands={"loss": LOSS_IS_OFF_BY / (2 * torch.finfo(torch.float32).eps)},
+            wrong={name: wrongly(spoil) for name, spoil in WRONG.items()},
+        )
+
+
+def steps(point: Point, device: torch.device) -> Workload:
+    step = Step(point, device)
+    cudnn = RUNGS["rewritten-cudnn"]
 
     def update_compiled() -> Call:
-        return partial(step, RUNGS["rewritten-cudnn"](sharing(model)), compiled_step())
+        return step.of(cudnn, step.compiled_update)
 
     def in_a_graph() -> Call:
         torch.cuda.empty_cache()  # during capture what the allocator keeps is not given back
         return captured(update_compiled())
 
-    def ahead() -> Call:
-        """The parameters are those of all variants, so the hooks are there for the capture only."""
-        torch.cuda.empty_cache()
-        updates = llama.UpdateAhead(model, lr=0.0)
-        try:
-            return captured(partial(step, RUNGS["rewritten-cudnn"](sharing(model)), updates.join))
-        finally:
-            updates.remove()
-
-    def wide() -> Call:
+    def wide(model: nn.Module) -> Loss:
         """Half as many chunks: their logits take twice the memory, and the sum of their products half the traffic."""
-        other = sharing(model)
-        loss_of = preferring(llama.CUDNN_FIRST, lambda tokens: llama.written_out(other, tokens, llama.block, rows=8192))
-        return partial(step, loss_of)
+        return preferring(llama.CUDNN_FIRST, lambda tokens: llama.written_out(model, tokens, llama.block, rows=8192))
 
     def by_cublaslt() -> Call:
         """Products by the other of two libraries, which may choose other kernels."""
-        plain, library = rung("rewritten-cudnn"), torch.backends.cuda.preferred_blas_library
+        plain, library = step.of(cudnn), torch.backends.cuda.preferred_blas_library
 
         def call() -> object:
             before = library()
@@ -125,34 +145,17 @@ def steps(point: Point, device: torch.device, dtype: torch.dtype) -> Workload:
 
         return call
 
-    def wrongly(spoil: Callable[[nn.Module], Loss]) -> Callable[[Results], Results]:
-        def results(baseline: Results) -> Results:
-            loss = spoil(sharing(model))(tokens)
-            loss.backward()
-            found = {"loss": loss.detach()} | {f"{name}.grad": grads(model)[name] for name in watched}
-            optimizer.zero_grad()
-            return found
-
-        return results
-
-    builds: dict[str, Callable[[], Call]] = {name: partial(rung, name) for name in RUNGS}
-    builds |= {
-        "rewritten-wide": wide,
-        "rewritten-lt": by_cublaslt,
-        "rewritten-update": update_compiled,
-        "rewritten-graph": in_a_graph,
-        "rewritten-ahead": ahead,
-        "liger": lambda: partial(step, liger(sharing(model))),
-    }
-    return Workload(
-        variants={name: Variant(build, as_returned) for name, build in builds.items()},
-        baseline="eager",
-        reference=lambda: in_float64(model, tokens, watched),
-        bytes_read=0,  # matrix products rule: no bound of traffic is drawn
-        bytes_written=0,
-        flops=sum(flops(sizes, batch, length).values()),
-        largest_summands={"loss": LOSS_IS_OFF_BY / (2 * torch.finfo(torch.float32).eps)},
-        wrong={name: wrongly(spoil) for name, spoil in WRONG.items()},
+    builds: dict[str, Callable[[], Call]] = {name: partial(step.of, rung) for name, rung in RUNGS.items()}
+    return step.workload(
+        builds
+        | {
+            "rewritten-wide": partial(step.of, wide),
+            "rewritten-lt": by_cublaslt,
+            "rewritten-update": update_compiled,
+            "rewritten-graph": in_a_graph,
+            "rewritten-ahead": partial(step.ahead, cudnn),
+            "liger": partial(step.of, liger),
+        }
     )
 
 

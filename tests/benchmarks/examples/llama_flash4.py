@@ -1,26 +1,16 @@
 """The Llama step with FlashAttention 4, and with the loss in one piece, beside the fastest rungs of examples/llama."""
 
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import partial
 
 import torch
+from torch import nn
 
-from snippets.examples import llama, llama_flash4
-from snippets.examples.llama import LLAMA, RUNGS, TINY, Loss, make_model, make_optimizer, sharing
-from snippets.validation.timing import captured
+from snippets.examples import llama_flash4
+from snippets.examples.llama import RUNGS, Loss
 from tests.benchmarks.bounds import bound, ceiling, gpu, memory
-from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
-from tests.benchmarks.examples.llama import (
-    FEW,
-    LOSS_IS_OFF_BY,
-    WHOLE,
-    WRONG,
-    as_returned,
-    flops,
-    grads,
-    in_float64,
-    parameters_and_state,
-)
+from tests.benchmarks.case import Call, Case, Point, Workload
+from tests.benchmarks.examples.llama import FEW, WHOLE, Step, parameters_and_state
 
 STEPS = "eager", "rewritten-update", "wide", "flash4", "flash4-wide", "flash4-ahead"
 
@@ -37,60 +27,23 @@ def points(device: torch.device) -> Iterator[Point]:
 
 def prepare(point: Point, device: torch.device) -> Workload:
     """Random weights and tokens. The learning rate is zero: a step does all of its work and changes nothing."""
-    batch, length, layers, width, vocabulary = point.shape.values()
-    base = LLAMA if width == LLAMA["hidden_size"] else TINY
-    sizes: dict[str, float] = dict(base) | {"num_hidden_layers": layers, "vocab_size": vocabulary}
-    model = make_model(sizes, device, getattr(torch, point.dtype))
-    optimizer = make_optimizer(model, lr=0.0)
-    tokens = torch.randint(int(vocabulary), (batch, length), device=device)
-    watched = [name for name, p in model.named_parameters() if layers < 16 or p.dim() == 1]
+    step = Step(point, device)
+    cudnn = RUNGS["rewritten-cudnn"]
 
-    def results_of(loss_of: Loss, update: Call) -> Results:
-        loss = loss_of(tokens)
-        loss.backward()
-        update()
-        found = {"loss": loss.detach()} | {f"{name}.grad": grads(model)[name] for name in watched}
-        optimizer.zero_grad()
-        return found
+    def of(rung: Callable[[nn.Module], Loss]) -> Call:
+        """With the compiled update; where layers are few, compiling it is not worth the while."""
+        return step.of(rung, step.compiled_update if step.layers == 16 else None)
 
-    @cache
-    def compiled_update() -> Call:
-        """Of an optimizer of its own: what compiled code saw of the other's settings must stay."""
-        return llama.update_compiled(make_optimizer(model, lr=0.0)) if layers == 16 else optimizer.step
-
-    def step(rung: Callable[..., Loss], updated: Callable[[], Call] = compiled_update) -> Call:
-        return partial(results_of, rung(sharing(model)), updated())
-
-    def ahead() -> Call:
-        """The parameters are those of all variants, so the hooks are there for the capture only."""
-        torch.cuda.empty_cache()
-        updates = llama.UpdateAhead(model, lr=0.0)
-        try:
-            return captured(partial(results_of, llama_flash4.flash4(sharing(model)), updates.join))
-        finally:
-            updates.remove()
-
-    def wrongly(spoil: Callable[..., Loss]) -> Callable[[Results], Results]:
-        return lambda baseline: results_of(spoil(sharing(model)), lambda: None)
-
-    builds: dict[str, Callable[[], Call]] = {
-        "eager": partial(step, RUNGS["eager"], lambda: optimizer.step),
-        "rewritten-cudnn": partial(step, RUNGS["rewritten-cudnn"]),
-        "rewritten-update": partial(step, RUNGS["rewritten-cudnn"]),
-        "wide": partial(step, llama_flash4.wide),
-        "flash4": partial(step, llama_flash4.flash4),
-        "flash4-wide": partial(step, llama_flash4.flash4_wide),
-        "flash4-ahead": ahead,
-    }
-    return Workload(
-        variants={name: Variant(build, as_returned) for name, build in builds.items()},
-        baseline="eager",
-        reference=lambda: in_float64(model, tokens, watched),
-        bytes_read=0,  # matrix products rule: no bound of traffic is drawn
-        bytes_written=0,
-        flops=sum(flops(sizes, batch, length).values()),
-        largest_summands={"loss": LOSS_IS_OFF_BY / (2 * torch.finfo(torch.float32).eps)},
-        wrong={name: wrongly(spoil) for name, spoil in WRONG.items()},
+    return step.workload(
+        {
+            "eager": partial(step.of, RUNGS["eager"]),
+            "rewritten-cudnn": partial(of, cudnn),
+            "rewritten-update": partial(of, cudnn),
+            "wide": partial(of, llama_flash4.wide),
+            "flash4": partial(of, llama_flash4.flash4),
+            "flash4-wide": partial(of, llama_flash4.flash4_wide),
+            "flash4-ahead": partial(step.ahead, llama_flash4.flash4),
+        }
     )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from kernels import cross_entropy as kernel
 from snippets.validation.timing import Call
 from tests.benchmarks import blocks, sides, wrong
-from tests.benchmarks.bounds import bound, ceiling, datasheet
+from tests.benchmarks.bounds import bound, ceiling, datasheet, traffic
 from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 
 # vocabularies of Llama 2, GPT-2 (16 does not divide it), Llama 3 and Gemma, and a short row
@@ -194,10 +194,8 @@ COPY = ceiling("copy", case="kernels/cross-entropy")
 LOGITS = {"rows": 8192, "columns": 32000, "width": 2}
 # The logits of a batch with a vocabulary of 128256.
 logits_bytes = bound("GB", "rows * columns * width", rows=8192, columns=128256, width=2)
-# A step that reads the logits once and writes their gradient once.
-step_bytes = bound("MB", "2 * rows * columns * width", LOGITS)
-# Two passes over the logits at the rate of a copy.
-step_at_least = bound("us", "2 * rows * columns * width / copy", LOGITS, copy=COPY)
+# A step that reads the logits once and writes their gradient once; and what that takes at the rate of a copy.
+step_bytes, step_at_least = traffic(2, LOGITS, copy=COPY)
 # Three passes over the logits at the rate of a copy.
 three_passes = bound("us", "3 * rows * columns * width / copy", LOGITS, copy=COPY)
 # Three passes over the widest logits at the rate of a copy.

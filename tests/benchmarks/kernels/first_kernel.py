@@ -10,7 +10,7 @@ from torch import Tensor
 from kernels import softmax as kernel
 from snippets.kernels import first_kernel as stages
 from tests.benchmarks import sides, wrong
-from tests.benchmarks.bounds import bound, ceiling
+from tests.benchmarks.bounds import ceiling, traffic
 from tests.benchmarks.case import Case, Point, Workload
 
 OTHERS = ("eager", "compile", "ours")
@@ -114,10 +114,8 @@ def wrong_functions(both: bool) -> Mapping[str, sides.Function]:
 
 COPY = ceiling("copy", case="kernels/first-kernel")
 TENSOR = {"rows": 32768, "columns": 4096, "width": 2}
-# What the forward reads and writes, each number once.
-forward_bytes = bound("MB", "2 * rows * columns * width", TENSOR)
-# What the forward takes where all its traffic runs at the rate of a copy.
-forward_at_least = bound("us", "2 * rows * columns * width / copy", TENSOR, copy=COPY)
+# What the forward reads and writes, each number once; and what that takes at the rate of a copy.
+forward_bytes, forward_at_least = traffic(2, TENSOR, copy=COPY)
 
 LABELS = {
     "written-out": {"label": "written out in PyTorch", "short": "written out", "role": "other"},

@@ -1,6 +1,6 @@
 """LayerNorm, forward and backward: what each implementation makes of the memory's bandwidth."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kernels import layer_norm as kernel
 from tests.benchmarks import blocks, sides, wrong
-from tests.benchmarks.bounds import bound, ceiling, datasheet
+from tests.benchmarks.bounds import bound, ceiling, datasheet, traffic
 from tests.benchmarks.case import Case, Point, Workload
 
 EPS = 1e-5
@@ -16,11 +16,6 @@ LARGE = sides.shapes({
     "narrow": (131072, 1024), "typical": (32768, 4096), "wide": (8192, 16384), "wider": (4096, 32768),
     "widest": (1024, 131072), "odd": (16384, 9000),
 })  # fmt: skip
-
-
-def points(device: torch.device) -> Iterator[Point]:
-    yield from sides.grid(device, LARGE, on_a_cpu={"rows": 256, "columns": 1024})
-    yield from blocks.points(device)
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -68,9 +63,8 @@ def largest_summands(x: Tensor, weight: Tensor, dy: Tensor) -> Mapping[str, floa
     products = dy.float() * x_hat
     return {
         "x.grad": (torch.maximum(g.abs(), (x_hat * mean).abs()) * rstd).max().item(),
-        # a partial sum is a summand too; the last one is the result
-        "weight.grad": max(products.abs().max().item(), products.sum(0).abs().max().item()),
-        "bias.grad": max(dy.abs().max().item(), dy.float().sum(0).abs().max().item()),
+        "weight.grad": sides.column_sum(products),
+        "bias.grad": sides.column_sum(dy.float()),
     }
 
 
@@ -80,10 +74,8 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
         mean, rstd = wide.mean(-1, keepdim=True), (wide.var(-1, correction=0, keepdim=True) + EPS).rsqrt()
         return ((x - mean) * rstd * weight + bias).to(x.dtype)
 
-    functions = {
-        "5% too large": wrong.scaled(eager),
-        "last tile not written": wrong.cut(eager),
-        "mean not subtracted": lambda x, weight, bias: F.rms_norm(x, x.shape[-1:], weight, EPS) + bias,
+    functions = wrong.usual(eager) | {
+        "mean not subtracted": lambda x, weight, bias: F.rms_norm(x, x.shape[-1:], weight, EPS) + bias
     }
     return functions | ({} if direction == "forward" else {"gradient without the means": constant_statistics})
 
@@ -95,14 +87,10 @@ TENSOR = {"rows": 32768, "columns": 4096, "width": 2}
 shares = bound("", "2 * columns / threads")
 # Registers that each thread can have where one program fills a multiprocessor.
 registers_of_a_thread = bound("", "registers / threads", registers=datasheet("NVIDIA H200", "registers"))
-# What the forward reads and writes, each number once.
-forward_bytes = bound("MB", "2 * rows * columns * width", TENSOR)
-# What the forward takes where all its traffic runs at the rate of a copy.
-forward_at_least = bound("us", "2 * rows * columns * width / copy", TENSOR, copy=COPY)
-# What the backward reads and writes, each number once.
-backward_bytes = bound("MB", "3 * rows * columns * width", TENSOR)
-# What the backward takes where all its traffic runs at the rate of two reads per write.
-backward_at_least = bound("us", "3 * rows * columns * width / triad", TENSOR, triad=TRIAD)
+# What the forward reads and writes, each number once; and what that takes at the rate of a copy.
+forward_bytes, forward_at_least = traffic(2, TENSOR, copy=COPY)
+# What the backward reads and writes, each number once; and what that takes at the rate of two reads per write.
+backward_bytes, backward_at_least = traffic(3, TENSOR, triad=TRIAD)
 # What rounding the square of a number near the mean can change.
 rounding_of_a_square = bound("", "mean**2 / 2**bits", mean=10000, bits=24)
 # How many bits of a sum of squares can be lost to cancellation, at most.
@@ -124,7 +112,7 @@ most_if_read_twice = bound("%", "3 / passes", passes=5)
 
 CASE = Case(
     question="How close does LayerNorm come to the memory's bandwidth, with two column sums in its backward?",
-    points=points,
+    points=lambda device: blocks.grid(device, LARGE),
     prepare=prepare,
     check_at={
         "forward backward both": [{"rows": 64, "columns": 1024}],

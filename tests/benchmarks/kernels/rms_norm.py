@@ -1,6 +1,6 @@
 """RMSNorm, forward and backward: what each implementation makes of the memory's bandwidth."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kernels import rms_norm as kernel
 from tests.benchmarks import blocks, sides, wrong
-from tests.benchmarks.bounds import bound, ceiling, datasheet, machine
+from tests.benchmarks.bounds import bound, ceiling, datasheet, machine, traffic
 from tests.benchmarks.case import Case, Point, Workload
 
 EPS = 1e-6
@@ -16,11 +16,6 @@ LARGE = sides.shapes({
     "narrow": (65536, 1024), "typical": (32768, 4096), "wide": (8192, 16384), "wider": (4096, 32768),
     "widest": (1024, 131072), "odd": (16384, 9000),
 })  # fmt: skip
-
-
-def points(device: torch.device) -> Iterator[Point]:
-    yield from sides.grid(device, LARGE, on_a_cpu={"rows": 256, "columns": 1024})
-    yield from blocks.points(device)
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -78,8 +73,7 @@ def largest_summands(x: Tensor, weight: Tensor, dy: Tensor) -> Mapping[str, floa
     mean = (g * x_hat).mean(-1, keepdim=True)
     return {
         "x.grad": (torch.maximum(g.abs(), (x_hat * mean).abs()) * rstd).max().item(),
-        # a partial sum is a summand too; the last one is the result
-        "weight.grad": max((dy.float() * x_hat).abs().max().item(), (dy.float() * x_hat).sum(0).abs().max().item()),
+        "weight.grad": sides.column_sum(dy.float() * x_hat),
     }
 
 
@@ -88,25 +82,17 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
         rstd = (x.float().square().mean(-1, keepdim=True) + EPS).rsqrt()
         return (x * rstd.detach() * weight).to(x.dtype)
 
-    functions = {
-        "5% too large": wrong.scaled(eager),
-        "last tile not written": wrong.cut(eager),
-        "weight left out": lambda x, weight: eager(x, 1 + 0 * weight),
-    }
+    functions = wrong.usual(eager) | {"weight left out": lambda x, weight: eager(x, 1 + 0 * weight)}
     return functions | ({} if direction == "forward" else {"gradient without its second term": constant_scale})
 
 
 COPY = ceiling("copy", case="kernels/rms-norm")
 TRIAD = ceiling("triad", case="kernels/rms-norm")
 TENSOR = {"rows": 32768, "columns": 4096, "width": 2}
-# What the forward reads and writes, each number once.
-forward_bytes = bound("MB", "2 * rows * columns * width", TENSOR)
-# What the forward takes where all its traffic runs at the rate of a copy.
-forward_at_least = bound("us", "2 * rows * columns * width / copy", TENSOR, copy=COPY)
-# What the backward reads and writes, each number once.
-backward_bytes = bound("MB", "3 * rows * columns * width", TENSOR)
-# What the backward takes where all its traffic runs at the rate of two reads per write.
-backward_at_least = bound("us", "3 * rows * columns * width / triad", TENSOR, triad=TRIAD)
+# What the forward reads and writes, each number once; and what that takes at the rate of a copy.
+forward_bytes, forward_at_least = traffic(2, TENSOR, copy=COPY)
+# What the backward reads and writes, each number once; and what that takes at the rate of two reads per write.
+backward_bytes, backward_at_least = traffic(3, TENSOR, triad=TRIAD)
 # Ten operations an element, over two reads and a write.
 backward_intensity = bound("FLOP/byte", "10 / (3 * width)", width=2)
 # Where the plain fp32 units would be as busy as the memory.
@@ -133,7 +119,7 @@ read_and_written = bound("us", "2 * rows * columns * width / copy", TENSOR, copy
 
 CASE = Case(
     question="How close does RMSNorm come to the memory's bandwidth, forward and backward?",
-    points=points,
+    points=lambda device: blocks.grid(device, LARGE),
     prepare=prepare,
     check_at={
         "forward backward both": [{"rows": 64, "columns": 1024}],

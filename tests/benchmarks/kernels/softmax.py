@@ -1,6 +1,6 @@
 """Softmax, forward and backward: what each implementation makes of the memory's bandwidth."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
@@ -8,18 +8,13 @@ from torch import Tensor
 
 from kernels import softmax as kernel
 from tests.benchmarks import blocks, sides, wrong
-from tests.benchmarks.bounds import bound, ceiling, datasheet
+from tests.benchmarks.bounds import bound, ceiling, datasheet, traffic
 from tests.benchmarks.case import Case, Point, Workload
 
 LARGE = sides.shapes({
     "narrow": (131072, 1024), "typical": (32768, 4096), "wide": (8192, 16384), "wider": (4096, 32768),
     "widest": (1024, 131072), "odd": (16384, 9000),
 })  # fmt: skip
-
-
-def points(device: torch.device) -> Iterator[Point]:
-    yield from sides.grid(device, LARGE, on_a_cpu={"rows": 256, "columns": 1024})
-    yield from blocks.points(device)
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -82,11 +77,7 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
         y = eager(x).detach()
         return y + y * (x - x.detach())
 
-    functions = {
-        "5% too large": wrong.scaled(eager),
-        "last tile not written": wrong.cut(eager),
-        "zero where it is less than the mean": zero_where_small,
-    }
+    functions = wrong.usual(eager) | {"zero where it is less than the mean": zero_where_small}
     return functions | ({} if direction == "forward" else {"gradient without its second term": constant_sum})
 
 
@@ -95,14 +86,10 @@ TRIAD = ceiling("triad", case="kernels/softmax")
 TENSOR = {"rows": 4096, "columns": 32768, "width": 2}
 # What one more operation on the logits takes at the rate of a copy.
 scaling_at_least = bound("us", "2 * rows * columns * width / copy", rows=1024, columns=131072, width=2, copy=COPY)
-# What the forward reads and writes, each number once.
-forward_bytes = bound("MB", "2 * rows * columns * width", TENSOR)
-# What the forward takes where all its traffic runs at the rate of a copy.
-forward_at_least = bound("us", "2 * rows * columns * width / copy", TENSOR, copy=COPY)
-# What the backward reads and writes, each number once.
-backward_bytes = bound("MB", "3 * rows * columns * width", TENSOR)
-# What the backward takes where all its traffic runs at the rate of two reads per write.
-backward_at_least = bound("us", "3 * rows * columns * width / triad", TENSOR, triad=TRIAD)
+# What the forward reads and writes, each number once; and what that takes at the rate of a copy.
+forward_bytes, forward_at_least = traffic(2, TENSOR, copy=COPY)
+# What the backward reads and writes, each number once; and what that takes at the rate of two reads per write.
+backward_bytes, backward_at_least = traffic(3, TENSOR, triad=TRIAD)
 # One exponential for each number at the datasheet's rate.
 exponentials_take = bound(
     "us",
@@ -119,7 +106,7 @@ held_by_a_thread = bound("", "columns / (warps * threads)", columns=131072, warp
 
 CASE = Case(
     question="How close does softmax come to the memory's bandwidth, forward and backward, as rows outgrow the cache?",
-    points=points,
+    points=lambda device: blocks.grid(device, LARGE),
     prepare=prepare,
     check_at={
         "forward backward both": [{"rows": 64, "columns": 1024}],

@@ -23,7 +23,7 @@ from kernels import softmax_dropout as kernel
 from snippets.validation.timing import Call
 from tests.benchmarks import blocks, sides
 from tests.benchmarks import wrong as mutants
-from tests.benchmarks.bounds import bound, ceiling, datasheet
+from tests.benchmarks.bounds import bound, ceiling, datasheet, traffic
 from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 
 P = 0.1
@@ -246,14 +246,10 @@ def wrong_inside() -> dict[str, sides.Function]:
 COPY = ceiling("copy", case="kernels/softmax-dropout")
 TRIAD = ceiling("triad", case="kernels/softmax-dropout")
 TENSOR = {"rows": 32768, "columns": 4096, "width": 2}
-# What the forward reads and writes, each number once.
-forward_bytes = bound("MB", "2 * rows * columns * width", TENSOR)
-# What the forward takes where all its traffic runs at the rate of a copy.
-forward_at_least = bound("us", "2 * rows * columns * width / copy", TENSOR, copy=COPY)
-# What the backward reads and writes, each number once.
-backward_bytes = bound("MB", "3 * rows * columns * width", TENSOR)
-# What the backward takes where all its traffic runs at the rate of two reads per write.
-backward_at_least = bound("us", "3 * rows * columns * width / triad", TENSOR, triad=TRIAD)
+# What the forward reads and writes, each number once; and what that takes at the rate of a copy.
+forward_bytes, forward_at_least = traffic(2, TENSOR, copy=COPY)
+# What the backward reads and writes, each number once; and what that takes at the rate of two reads per write.
+backward_bytes, backward_at_least = traffic(3, TENSOR, triad=TRIAD)
 # Instructions that can be issued while a copy moves one element.
 instruction_budget = bound(
     "", "flops / 2 / (copy / (2 * width))", flops=datasheet("NVIDIA H200", "float32"), width=2, copy=COPY

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from kernels import swiglu as kernel
 from tests.benchmarks import blocks, sides, wrong
-from tests.benchmarks.bounds import bound, ceiling, datasheet
+from tests.benchmarks.bounds import bound, ceiling, datasheet, traffic
 from tests.benchmarks.case import Case, Point, Workload
 
 LARGE = sides.shapes({
@@ -194,14 +194,10 @@ def wrong_functions(gelu: str | None) -> Mapping[str, sides.Function]:
 
 TRIAD = ceiling("triad", case="kernels/swiglu")
 TENSOR = {"rows": 16384, "columns": 14336, "width": 2}
-# What the forward reads and writes, each number once.
-forward_bytes = bound("MB", "3 * rows * columns * width", TENSOR)
-# What the forward takes where all its traffic runs at the rate of a copy.
-forward_at_least = bound("us", "3 * rows * columns * width / triad", TENSOR, triad=TRIAD)
-# What the backward reads and writes, each number once.
-backward_bytes = bound("MB", "5 * rows * columns * width", TENSOR)
-# What the backward takes where all its traffic runs at the rate of two reads per write.
-backward_at_least = bound("us", "5 * rows * columns * width / triad", TENSOR, triad=TRIAD)
+# What the forward reads and writes, each number once; and what that takes at the rate of two reads per write.
+forward_bytes, forward_at_least = traffic(3, TENSOR, triad=TRIAD)
+# What the backward reads and writes, each number once; and what that takes at the rate of two reads per write.
+backward_bytes, backward_at_least = traffic(5, TENSOR, triad=TRIAD)
 # Instructions that can be issued while the memory moves one element of the forward.
 forward_budget = bound(
     "", "flops / 2 / (triad / (3 * width))", width=2, flops=datasheet("NVIDIA H200", "float32"), triad=TRIAD
