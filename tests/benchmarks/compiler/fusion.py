@@ -8,23 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from snippets.compiler.fusion import (
-    GROUPS,
-    HEADS,
-    KEEP,
-    STEPS,
-    activated,
-    gated,
-    inputs_of,
-    pooled,
-    projected,
-    scale_of,
-    scaled,
-    scaled_opaque,
-    times,
-    together,
-    window,
-)
+from snippets.compiler import fusion as page
+from snippets.compiler.fusion import scale_of, times
 from snippets.compiler.what_compile_does import nbytes
 from tests.benchmarks import wrong
 from tests.benchmarks.bounds import bound, ceiling, gpu
@@ -46,8 +31,10 @@ def points(device: torch.device) -> Iterable[Point]:
         for part, shape in small.items():
             yield Point(shape | {"columns": 1024}, "float32", "forward", ("calls",), part=part)
         return
-    for step in STEPS:
-        variants = None if step in (scaled, activated) else ("eager", "compile")  # every knob is slow to build
+    for step in page.STEPS:
+        variants = (
+            None if step in (page.scaled, page.activated) else ("eager", "compile")
+        )  # every knob is slow to build
         shape, part = {"rows": 16384, "columns": 4096}, step.__name__
         yield Point(shape, "bfloat16", "forward", variants=variants, part=part, name=part.replace("_", " "))
     for width in (2, 4, 8, 16):
@@ -67,16 +54,16 @@ def prepare(point: Point, device: torch.device) -> Workload:
 
 def of_step(name: str, rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> Workload:
     """The growing function, up to one of its steps."""
-    number, step = next((n, each) for n, each in enumerate(STEPS, 1) if each.__name__ == name)
-    inputs = inputs_of(step, rows, columns, str(device), dtype)
+    number, step = next((n, each) for n, each in enumerate(page.STEPS, 1) if each.__name__ == name)
+    inputs = page.inputs_of(step, rows, columns, str(device), dtype)
     variants: dict[str, Function] = {"eager": step, "compile": compiled(step)}
-    if step is scaled:
-        variants["opaque"] = compiled(scaled_opaque)
+    if step is page.scaled:
+        variants["opaque"] = compiled(page.scaled_opaque)
         if device.type == "cuda":
             variants["ours"] = compiled(scaled_by_ours)
     variants["compile-max"] = compiled_with_every_knob(own(step))
-    table = HEADS * GROUPS * (columns // HEADS) * 4 if step is pooled else 0
-    products = 2 * rows * columns * columns if number > STEPS.index(projected) else 0
+    table = page.HEADS * page.GROUPS * (columns // page.HEADS) * 4 if step is page.pooled else 0
+    products = 2 * rows * columns * columns if number > page.STEPS.index(page.projected) else 0
     return workload(
         variants,
         inputs,
@@ -89,20 +76,20 @@ def of_step(name: str, rows: int, columns: int, device: torch.device, dtype: tor
 
 def of_window(width: int, rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> Workload:
     """An expensive function: computed anew for each sum, or once and kept."""
-    function = partial(window, width=width)
+    function = partial(page.window, width=width)
     x = torch.randn(rows, columns, device=device).to(dtype)
     size = columns - width + 1
     return workload(
         {
             "eager": function,
-            "compile": partial(compiled(window), width=width),
-            "kept": partial(compiled(window, options=KEEP), width=width),
+            "compile": partial(compiled(page.window), width=width),
+            "kept": partial(compiled(page.window, options=page.KEEP), width=width),
         },
         [x],
         written=rows * size * dtype.itemsize,
         flops=rows * size * width,
         mix="copy",
-        false={"last of the window left out": lambda x: window(x, width - 1)[:, :size]},
+        false={"last of the window left out": lambda x: page.window(x, width - 1)[:, :size]},
     )
 
 
@@ -111,15 +98,15 @@ def of_together(several: int, rows: int, columns: int, device: torch.device, dty
     tensors = [torch.randn(rows, columns, device=device).to(dtype) for _ in range(several)]
     return workload(
         {
-            "eager": together,
-            "compile": compiled(together),
+            "eager": page.together,
+            "compile": compiled(page.together),
             "apart": apart(compiled(scale_of), compiled(times)),
         },
         tensors,
         written=nbytes(tensors),
         flops=3 * several * rows * columns,
         mix="copy",
-        false={"each over its own length": lambda *tensors: tuple(together(tensor)[0] for tensor in tensors)},
+        false={"each over its own length": lambda *tensors: tuple(page.together(tensor)[0] for tensor in tensors)},
     )
 
 
@@ -171,7 +158,7 @@ def scaled_by_ours(x: Tensor, y: Tensor, bias: Tensor, weight: Tensor) -> Tensor
     """`scaled` with the kernel of the page on RMSNorm, which is faster by itself."""
     from kernels.rms_norm import rms_norm
 
-    hidden = rms_norm(gated(x, y, bias), weight, 1e-6)
+    hidden = rms_norm(page.gated(x, y, bias), weight, 1e-6)
     return hidden / hidden.abs().amax(dim=-1, keepdim=True)
 
 
@@ -227,7 +214,7 @@ CASE = Case(
     prepare=prepare,
     check_at={
         "forward": [
-            *({"part": step.__name__, "rows": 64, "columns": 1024} for step in STEPS),
+            *({"part": step.__name__, "rows": 64, "columns": 1024} for step in page.STEPS),
             {"part": "window", "window": 4, "rows": 64, "columns": 1024},
             {"part": "together", "tensors": 4, "rows": 64, "columns": 1024},
         ]

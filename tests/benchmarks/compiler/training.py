@@ -10,22 +10,12 @@ import torch._functorch.config
 from torch import Tensor, nn
 
 from snippets.compiler import training
-from snippets.compiler.training import (
-    MAX_NORM,
-    Batch,
-    Model,
-    clip_and_update,
-    loss_of_all,
-    selective,
-    train_step,
-    whole,
-    with_run,
-)
 from tests.benchmarks.bounds import bound, gpu, memory
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
 
 Step = Callable[..., Tensor]  # as train_step
+Batches = Sequence[training.Batch]
 LOOKED_AT = ("blocks.0.qkv.weight", "head.weight")  # parameters whose update and moment are held against float64
 STEPS, VARIANCE = 100, 1e-9  # before the step that is checked: in Adam's first one the size of a gradient has no say
 
@@ -46,7 +36,14 @@ class Training:
     All that are made from one model share its parameters, and change them: `before` is a copy of what they were.
     """
 
-    def __init__(self, model: Model, before: dict[str, Tensor], batches: Sequence[Batch], step: Step, **adam: object):
+    def __init__(
+        self,
+        model: training.Model,
+        before: dict[str, Tensor],
+        batches: Batches,
+        step: Step,
+        **adam: object,
+    ):
         self.model, self.before, self.batches, self.step = model, before, batches, step
         self.parameters = dict(model.named_parameters())
         self.optimizer = torch.optim.AdamW(self.parameters.values(), lr=1e-3, weight_decay=0.1, **adam)
@@ -83,7 +80,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
     """Random tokens and targets; parameters in fp32, matrix products in the point's dtype."""
     layers, width, vocabulary, rows, length = point.shape.values()
     dtype = getattr(torch, point.dtype)
-    model = Model(vocabulary, width, layers).to(device)
+    model = training.Model(vocabulary, width, layers).to(device)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     tokens = torch.randint(vocabulary, (rows, length + 1), device=device)
     batch = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
@@ -91,7 +88,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
 
     loss_of = training.loss_of if dtype == torch.bfloat16 else plain
 
-    def at(step: Step, model: Model = model, batches: Sequence = (batch,), **adam: object) -> Variant:
+    def at(step: Step, model: training.Model = model, batches: Sequence = (batch,), **adam: object) -> Variant:
         """A variant; what it needs is made when it is built."""
         made: list[Training] = []
 
@@ -105,10 +102,10 @@ def prepare(point: Point, device: torch.device) -> Workload:
             refresh=lambda: made[0].restore(),
         )
 
-    def of(loss_of: Callable[..., Tensor], update: Callable[..., None] = clip_and_update) -> Step:
-        return partial(train_step, loss_of=loss_of, clip_and_update=update)
+    def of(loss_of: Callable[..., Tensor], update: Callable[..., None] = training.clip_and_update) -> Step:
+        return partial(training.train_step, loss_of=loss_of, clip_and_update=update)
 
-    def wrongly(step: Step, batches: Sequence[Batch] = (batch,)) -> Callable[[Results], Results]:
+    def wrongly(step: Step, batches: Batches = (batch,)) -> Callable[[Results], Results]:
         def results(baseline: Results) -> Results:
             wrong = Training(copy.deepcopy(model), before, batches, step)
             return {name: t.to(dtype) for name, t in wrong.results(wrong()).items()}
@@ -123,7 +120,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
 
     compiled = compiled_alone(loss_of)
     capturable = {"capturable": device.type == "cuda"}
-    checkpointed, selected = with_run(model, whole), with_run(model, selective)
+    checkpointed, selected = training.with_run(model, training.whole), training.with_run(model, training.selective)
     return Workload(
         variants={
             "eager": at(of(loss_of)),
@@ -136,9 +133,9 @@ def prepare(point: Point, device: torch.device) -> Workload:
             "budget-0": at(of(under_budget(0.0, compiled_alone(loss_of)))),
             "fused": at(of(compiled), fused=True),
             "optimizer": at(of(compiled, update_compiled()), **capturable),
-            "clip-too": at(of(compiled, compiled_alone(clip_and_update)), **capturable),
+            "clip-too": at(of(compiled, compiled_alone(training.clip_and_update)), **capturable),
             "halves": at(of(compiled_alone(loss_of)), batches=halves),
-            "halves-together": at(of(compiled_alone(loss_of_all)), batches=[halves]),
+            "halves-together": at(of(compiled_alone(training.loss_of_all)), batches=[halves]),
             "autocast-outside": at(of(under_autocast(compiled_alone(plain)))),
             "compiled-autograd": at(backward_compiled(of(compiled))),
         },
@@ -183,7 +180,7 @@ def update_compiled() -> Callable[..., None]:
     update: list[Callable] = []
 
     def called(parameters: Sequence[Tensor], optimizer: torch.optim.Optimizer) -> None:
-        nn.utils.clip_grad_norm_(parameters, MAX_NORM)
+        nn.utils.clip_grad_norm_(parameters, training.MAX_NORM)
         if not update:
             update.append(torch.compile(optimizer.step))
         update[0]()
@@ -217,17 +214,17 @@ def backward_compiled(step: Step) -> Step:
 
 def clip_each(parameters: Sequence[Tensor], optimizer: torch.optim.Optimizer) -> None:
     for parameter in parameters:
-        nn.utils.clip_grad_norm_([parameter], MAX_NORM)
+        nn.utils.clip_grad_norm_([parameter], training.MAX_NORM)
     optimizer.step()
 
 
 def clip_late(parameters: Sequence[Tensor], optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
-    nn.utils.clip_grad_norm_(parameters, MAX_NORM)
+    nn.utils.clip_grad_norm_(parameters, training.MAX_NORM)
 
 
 def not_zeroed(step: Step) -> Step:
-    def called(model: Model, optimizer: torch.optim.Optimizer, batches: Sequence[Batch]) -> Tensor:
+    def called(model: training.Model, optimizer: torch.optim.Optimizer, batches: Batches) -> Tensor:
         model(*(t.flip(0, 1) for t in batches[0])).backward()
         return step(model, optimizer, batches)
 

@@ -8,16 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from snippets.patterns.embeddings import (
-    COMPONENTS,
-    drawn,
-    embedding_native,
-    positional_native,
-    rotary_native,
-    tied,
-    untied,
-    update,
-)
+from snippets.patterns import embeddings as page
 from tests.benchmarks import levels
 from tests.benchmarks.bounds import bound, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
@@ -31,7 +22,7 @@ MODEL = {"tokens": 8192, "vocabulary": 32000, "width": 1024}
 
 
 def points(device: torch.device) -> Iterator[Point]:
-    yield from levels.points(device, COMPONENTS, {"rotary": "rope", "small rotary": "decode rope"})
+    yield from levels.points(device, page.COMPONENTS, {"rotary": "rope", "small rotary": "decode rope"})
     if device.type == "cpu":
         yield update_of("sgd", 512, 32000, 64)
         return
@@ -52,7 +43,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
         return of_update(point, device)
     if point.part == "tied":
         return of_model(point, device)
-    workload = levels.prepare(point, device, COMPONENTS, WRONG)
+    workload = levels.prepare(point, device, page.COMPONENTS, WRONG)
     sizes = point.shape.values()
     itemsize, both = getattr(torch, point.dtype).itemsize, point.direction == "both"
     if point.part == "rotary":  # cos and sin are small; the backward rotates the gradients back
@@ -92,7 +83,7 @@ class Update:
             ("adam", True): torch.optim.SparseAdam,
         }
         self.optimizer = kinds[name, sparse]([self.weight], lr=0.5)
-        self.step = partial(update, self.weight, self.optimizer, ids, incoming, sparse)
+        self.step = partial(page.update, self.weight, self.optimizer, ids, incoming, sparse)
 
     def __call__(self) -> Tensor:
         self.step()
@@ -118,7 +109,7 @@ def of_update(point: Point, device: torch.device) -> Workload:
     """In fp32 in any case, as parameters are in training."""
     tokens, vocabulary, width = point.shape.values()
     start = torch.randn(vocabulary, width, device=device)
-    ids, incoming = drawn((tokens,), vocabulary, device), torch.randn(tokens, width, device=device).to(start)
+    ids, incoming = page.drawn((tokens,), vocabulary, device), torch.randn(tokens, width, device=device).to(start)
 
     def variant(sparse: bool) -> Variant:
         made: list[Update] = []
@@ -173,7 +164,7 @@ def of_model(point: Point, device: torch.device) -> Workload:
 
     def call(table: Tensor, head: Tensor | None = None, scale: float = 1.0) -> tuple[Tensor, ...]:
         leaves = [t.detach().requires_grad_() for t in (table, head) if t is not None]
-        loss = scale * (tied if head is None else untied)(ids, target, *leaves)
+        loss = scale * (page.tied if head is None else page.untied)(ids, target, *leaves)
         return loss.detach(), *torch.autograd.grad(loss, leaves)
 
     def results(returned: object) -> Results:
@@ -206,19 +197,23 @@ def of_model(point: Point, device: torch.device) -> Workload:
 
 WRONG: levels.Wrong = {
     "embedding": {
-        "last tile not written": lambda ids, weight: F.pad(embedding_native(ids, weight)[..., :-32], (0, 32)),
-        "ids one place late": lambda ids, weight: embedding_native(ids.roll(1, -1), weight),
-        "the next row": lambda ids, weight: embedding_native((ids + 1) % weight.shape[0], weight),
+        "last tile not written": lambda ids, weight: F.pad(page.embedding_native(ids, weight)[..., :-32], (0, 32)),
+        "ids one place late": lambda ids, weight: page.embedding_native(ids.roll(1, -1), weight),
+        "the next row": lambda ids, weight: page.embedding_native((ids + 1) % weight.shape[0], weight),
     },
     "positional": {
-        "no positions": lambda ids, weight, positions: embedding_native(ids, weight) + 0 * positions[: ids.shape[1]],
-        "positions one place late": lambda ids, weight, positions: positional_native(ids, weight, positions.roll(1, 0)),
-        "ids one place late": lambda ids, weight, positions: positional_native(ids.roll(1, -1), weight, positions),
+        "no positions": lambda ids, weight, positions: (
+            page.embedding_native(ids, weight) + 0 * positions[: ids.shape[1]]
+        ),
+        "positions one place late": lambda ids, weight, positions: page.positional_native(
+            ids, weight, positions.roll(1, 0)
+        ),
+        "ids one place late": lambda ids, weight, positions: page.positional_native(ids.roll(1, -1), weight, positions),
     },
     "rotary": {
         "not rotated": lambda q, k, cos, sin: (1 * q, 1 * k),
-        "keys not rotated": lambda q, k, cos, sin: (rotary_native(q, k, cos, sin)[0], 1 * k),
-        "rotated the other way": lambda q, k, cos, sin: rotary_native(q, k, cos, -sin),
+        "keys not rotated": lambda q, k, cos, sin: (page.rotary_native(q, k, cos, sin)[0], 1 * k),
+        "rotated the other way": lambda q, k, cos, sin: page.rotary_native(q, k, cos, -sin),
     },
 }
 

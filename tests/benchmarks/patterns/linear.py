@@ -9,21 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from snippets.patterns import linear as page
 from snippets.patterns.levels import Function, compiled, step
-from snippets.patterns.linear import (
-    COMPONENTS,
-    batched_native,
-    batched_unbound,
-    experts_padded,
-    experts_written,
-    gate_up_native,
-    larger,
-    layouts,
-    linear_gelu_epilogue,
-    linear_gelu_native,
-    made,
-    qkv_native,
-)
 from tests.benchmarks import levels, sides, wrong
 from tests.benchmarks.bounds import bound, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
@@ -38,15 +25,15 @@ NAMES = {"gate_up": "gate and up", "linear_gelu": "linear gelu", "experts": "64 
 def points(device: torch.device) -> Iterator[Point]:
     """Each component; layouts of many rows and of few; sizes that are no multiples of 64."""
     if device.type == "cpu":
-        for component in COMPONENTS:
+        for component in page.COMPONENTS:
             shape = dict(zip(component.sizes, component.shapes["tiny"], strict=True))
             dtype = "bfloat16" if component.name == "experts" else "float32"  # the compiler takes these in no other
             yield Point(shape, dtype, "forward", ("calls",), ("level-0", "level-1", "level-3"), component.name)
         yield Point(product_of(64, 128, 128), "float32", "forward", ("calls",), part="layout")
         yield Point(product_of(64, 95, 128), "float32", "both", ("calls",), part="odd")
         return
-    for point in levels.points(device, COMPONENTS, NAMES):
-        typical = tuple(point.shape.values()) == levels.named_part(COMPONENTS, point).shapes["typical"]
+    for point in levels.points(device, page.COMPONENTS, NAMES):
+        typical = tuple(point.shape.values()) == levels.named_part(page.COMPONENTS, point).shapes["typical"]
         known = BESIDE.get(point.part, {}) if typical else {}
         beside = tuple(f"level-{name}" for name, (_, directions) in known.items() if point.direction in directions)
         unrolled = ("level-0-compiled",) if point.part in ("batched", "experts") else ()  # a loop
@@ -67,7 +54,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
         return of_layouts(point, device)
     if point.part == "odd":
         return of_sizes(point, device)
-    of = levels.named_part(COMPONENTS, point)
+    of = levels.named_part(page.COMPONENTS, point)
     makers: dict[Any, Callable[[], Function]] = {name: make for name, (make, _) in BESIDE.get(of.name, {}).items()}
     workload = levels.prepare(point, device, [replace(of, levels={**of.levels, **makers})], WRONG)
     variants = dict(workload.variants)
@@ -93,8 +80,8 @@ def of_layouts(point: Point, device: torch.device) -> Workload:
     """One product. A copy of the weight that is made in the call is a side of its own."""
     rows, inner, columns = point.shape.values()
     dtype = getattr(torch, point.dtype)
-    x, weight = made(dtype, device, x=(rows, inner), weight=(columns, inner)).values()
-    stored = layouts(x, weight)
+    x, weight = page.made(dtype, device, x=(rows, inner), weight=(columns, inner)).values()
+    stored = page.layouts(x, weight)
 
     def copied(x: Tensor, weight: Tensor) -> Tensor:
         return F.linear(x, weight.contiguous())
@@ -125,7 +112,7 @@ def of_sizes(point: Point, device: torch.device) -> Workload:
     """A step with the sizes as they are, and with both made larger: the inputs of that have zeros at their ends."""
     rows, inner, columns = point.shape.values()
     dtype = getattr(torch, point.dtype)
-    x, weight = made(dtype, device, x=(rows, inner), weight=(columns, inner)).values()
+    x, weight = page.made(dtype, device, x=(rows, inner), weight=(columns, inner)).values()
     incoming = torch.randn(rows, columns, device=device).to(dtype)
 
     def call(function: Function, *given: Tensor) -> Call:
@@ -146,7 +133,7 @@ def of_sizes(point: Point, device: torch.device) -> Workload:
     def spoilt(function: Function) -> Callable[[Results], Results]:
         return lambda baseline: results(call(function, x, weight, incoming)())
 
-    padded = larger(weight)
+    padded = page.larger(weight)
     wide_x = F.pad(x, (0, padded.shape[1] - inner))
     wide_incoming = F.pad(incoming, (0, padded.shape[0] - columns))
     itemsize = dtype.itemsize
@@ -175,37 +162,39 @@ def of_sizes(point: Point, device: torch.device) -> Workload:
 
 
 def without_the_last(x: Tensor, weight: Tensor, ends: Tensor, sizes: list[int]) -> Tensor:
-    y = experts_written(x, weight, ends, sizes)
+    y = page.experts_written(x, weight, ends, sizes)
     return torch.cat((y[: -sizes[-1]], 0 * y[-sizes[-1] :]))
 
 
 WRONG: levels.Wrong = {
     "qkv": {
-        "last tile not written": wrong.changed(qkv_native, lambda y: F.pad(y[..., :-32], (0, 32))),
-        "keys for values": lambda x, weight: (*qkv_native(x, weight)[:2], qkv_native(x, weight)[1]),
-        "an eighth of the terms left out": lambda x, weight: qkv_native(
+        "last tile not written": wrong.changed(page.qkv_native, lambda y: F.pad(y[..., :-32], (0, 32))),
+        "keys for values": lambda x, weight: (*page.qkv_native(x, weight)[:2], page.qkv_native(x, weight)[1]),
+        "an eighth of the terms left out": lambda x, weight: page.qkv_native(
             torch.cat((0 * x[:, : x.shape[1] // 8], x[:, x.shape[1] // 8 :]), -1), weight
         ),
     },
     "gate_up": {
-        "last tile not written": wrong.changed(gate_up_native, lambda y: F.pad(y[..., :-32], (0, 32))),
-        "gate and up exchanged": lambda x, weight: gate_up_native(x, torch.cat(weight.chunk(2)[::-1])),
+        "last tile not written": wrong.changed(page.gate_up_native, lambda y: F.pad(y[..., :-32], (0, 32))),
+        "gate and up exchanged": lambda x, weight: page.gate_up_native(x, torch.cat(weight.chunk(2)[::-1])),
         "no activation": lambda x, weight: F.linear(x, weight.chunk(2)[0]) * F.linear(x, weight.chunk(2)[1]),
     },
     "linear_gelu": {
-        "last tile not written": wrong.changed(linear_gelu_native, lambda y: F.pad(y[..., :-32], (0, 32))),
-        "no bias": lambda x, weight, bias: linear_gelu_native(x, weight, 0 * bias),
+        "last tile not written": wrong.changed(page.linear_gelu_native, lambda y: F.pad(y[..., :-32], (0, 32))),
+        "no bias": lambda x, weight, bias: page.linear_gelu_native(x, weight, 0 * bias),
         "SiLU for GELU": lambda x, weight, bias: F.silu(F.linear(x, weight, bias)),
     },
     "batched": {
-        "last tile not written": wrong.changed(batched_native, lambda y: F.pad(y[..., :-32], (0, 32))),
+        "last tile not written": wrong.changed(page.batched_native, lambda y: F.pad(y[..., :-32], (0, 32))),
         "the weight not transposed": lambda x, weight: torch.bmm(x, weight),
-        "the weight of the next": lambda x, weight: batched_native(x, weight.roll(1, 0)),
+        "the weight of the next": lambda x, weight: page.batched_native(x, weight.roll(1, 0)),
     },
     "experts": {
         "the last expert left out": without_the_last,
-        "the weight of the next": lambda x, weight, ends, sizes: experts_written(x, weight.roll(1, 0), ends, sizes),
-        "groups end 16 rows early": lambda x, weight, ends, sizes: experts_written(
+        "the weight of the next": lambda x, weight, ends, sizes: page.experts_written(
+            x, weight.roll(1, 0), ends, sizes
+        ),
+        "groups end 16 rows early": lambda x, weight, ends, sizes: page.experts_written(
             x, weight, ends, [sizes[0] - 16, *sizes[1:-1], sizes[-1] + 16]
         ),
     },
@@ -213,11 +202,11 @@ WRONG: levels.Wrong = {
 # by component: what is timed beside the levels at the typical shape, and in which directions
 BESIDE: dict[str, dict[str, tuple[Callable[[], Function], str]]] = {
     "linear_gelu": {
-        "1-epilogue": (lambda: linear_gelu_epilogue, "forward"),
-        "3-max": (lambda: sides.compiled_with_every_knob(linear_gelu_native), "forward"),
+        "1-epilogue": (lambda: page.linear_gelu_epilogue, "forward"),
+        "3-max": (lambda: sides.compiled_with_every_knob(page.linear_gelu_native), "forward"),
     },
-    "batched": {"0-unbind": (lambda: batched_unbound, "both")},
-    "experts": {"1-padded": (lambda: experts_padded, "forward both")},
+    "batched": {"0-unbind": (lambda: page.batched_unbound, "both")},
+    "experts": {"1-padded": (lambda: page.experts_padded, "forward both")},
 }
 
 

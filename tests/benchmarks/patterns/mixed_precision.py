@@ -8,15 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from snippets.patterns.mixed_precision import (
-    Model,
-    linear_in_fp8,
-    loss_of,
-    product_of_fp8,
-    products_of_fp32,
-    quantised,
-    train_step,
-)
+from snippets.patterns import mixed_precision as page
 from tests.benchmarks import wrong
 from tests.benchmarks.bounds import bound, captured, datasheet, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
@@ -58,7 +50,7 @@ def step(name: str, rows: int, length: int, width: int, mode: str, before: str =
 
 def prepare(point: Point, device: torch.device) -> Workload:
     name, _, what = point.part.rpartition(" ")
-    products_of_fp32(tf32=name == "tf32")
+    page.products_of_fp32(tf32=name == "tf32")
     dtype = torch.bfloat16 if point.dtype == "float8_e4m3fn" else getattr(torch, point.dtype)
     of: dict[str, Callable[..., Workload]] = {"matmul": of_product, "step": of_step}
     return of[what](name, *point.shape.values(), dtype, device)
@@ -76,7 +68,7 @@ def of_product(name: str, rows: int, columns: int, dtype: torch.dtype, device: t
 
     def of_quantised(a: Tensor = a, b: Tensor = b, wide: torch.dtype = torch.float32) -> Tensor:
         """The product of what rounding to fp8 leaves of a and b, which a product of fp8 is to compute."""
-        left, right = (q.to(wide) * scale.to(wide) for q, scale in (quantised(a), quantised(b)))
+        left, right = (q.to(wide) * scale.to(wide) for q, scale in (page.quantised(a), page.quantised(b)))
         return left @ right.t()
 
     def emulated(a: Tensor = a, b: Tensor = b) -> Tensor:
@@ -86,13 +78,13 @@ def of_product(name: str, rows: int, columns: int, dtype: torch.dtype, device: t
     if name == "fp8":
         variants = {
             "eager": Variant(lambda: emulated),
-            "fp8": Variant(lambda: partial(product_of_fp8, *quantised(a), *quantised(b))),
+            "fp8": Variant(lambda: partial(page.product_of_fp8, *page.quantised(a), *page.quantised(b))),
         }
     elif name == "dynamic fp8":
         variants = {
             "eager": Variant(lambda: emulated),
-            "fp8": Variant(lambda: partial(linear_in_fp8, a, b)),
-            "compile": Variant(lambda: partial(torch.compile(own(linear_in_fp8), dynamic=False), a, b)),
+            "fp8": Variant(lambda: partial(page.linear_in_fp8, a, b)),
+            "compile": Variant(lambda: partial(torch.compile(own(page.linear_in_fp8), dynamic=False), a, b)),
         }
     else:
         variants = {"eager": Variant(lambda: plain)}
@@ -135,7 +127,7 @@ class Training(training.Training):
 def of_step(name: str, rows: int, length: int, width: int, dtype: torch.dtype, device: torch.device) -> Workload:
     """Random tokens and targets; parameters in fp32, or in bf16 where the whole model is."""
     cast = dtype if name.startswith("autocast") else None
-    model = Model(LAYERS, width, width // HEAD, VOCABULARY).to(device, dtype if name == "bf16" else None)
+    model = page.Model(LAYERS, width, width // HEAD, VOCABULARY).to(device, dtype if name == "bf16" else None)
     before = {each: p.detach().clone() for each, p in model.named_parameters()}
     tokens = torch.randint(VOCABULARY, (rows, length + 1), device=device)
     batch = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
@@ -147,7 +139,9 @@ def of_step(name: str, rows: int, length: int, width: int, dtype: torch.dtype, d
         made: list[Training] = []
 
         def build() -> Call:
-            made.append(Training(model, before, [batch], partial(train_step, loss_of=loss, **options()), fused=True))
+            made.append(
+                Training(model, before, [batch], partial(page.train_step, loss_of=loss, **options()), fused=True)
+            )
             return made[0]
 
         return Variant(
@@ -158,27 +152,29 @@ def of_step(name: str, rows: int, length: int, width: int, dtype: torch.dtype, d
 
     def wrongly(spoil: Callable[..., Tensor]) -> Callable[[Results], Results]:
         def results(baseline: Results) -> Results:
-            made = Training(copy.deepcopy(model), before, [batch], partial(train_step, loss_of=spoil, **options()))
+            made = Training(copy.deepcopy(model), before, [batch], partial(page.train_step, loss_of=spoil, **options()))
             return {each: t.to(dtype) for each, t in made.results(made()).items()}
 
         return results
 
     def in_float64() -> Results:
-        exact = Training(copy.deepcopy(model).double(), before, [batch], train_step)
+        exact = Training(copy.deepcopy(model).double(), before, [batch], page.train_step)
         return exact.results(exact())
 
     tokens_in_all, weights = rows * length, sum(p.numel() for p in model.parameters())
     return Workload(
-        variants={"eager": at(loss_of), "compile": at(torch.compile(own(loss_of), dynamic=False))},
+        variants={"eager": at(page.loss_of), "compile": at(torch.compile(own(page.loss_of), dynamic=False))},
         baseline="eager",
         reference=in_float64,
         bytes_read=0,  # no bound is drawn: matrix products take most of the time
         bytes_written=0,
         flops=3 * tokens_in_all * (2 * (weights - VOCABULARY * width) + 2 * LAYERS * length * width),
         wrong={
-            "one row left out": wrongly(lambda model, x, y, cast=None: loss_of(model, x[1:], y[1:], cast)),
-            "targets one token late": wrongly(lambda model, x, y, cast=None: loss_of(model, x, y.roll(1, -1), cast)),
-            "5% too large": wrongly(lambda *arguments: 1.05 * loss_of(*arguments)),
+            "one row left out": wrongly(lambda model, x, y, cast=None: page.loss_of(model, x[1:], y[1:], cast)),
+            "targets one token late": wrongly(
+                lambda model, x, y, cast=None: page.loss_of(model, x, y.roll(1, -1), cast)
+            ),
+            "5% too large": wrongly(lambda *arguments: 1.05 * page.loss_of(*arguments)),
         },
     )
 

@@ -9,41 +9,27 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.rope import rope
+from snippets.patterns import transformer_block as page
 from snippets.patterns.levels import Function, compiled
-from snippets.patterns.transformer_block import (
-    BLOCK,
-    COMPONENTS,
-    PARTS,
-    Parts,
-    add_norm_kernel,
-    add_norm_native,
-    add_norm_written,
-    assembled,
-    attend_native,
-    gated_kernel,
-    gated_native,
-    gated_written,
-    norm_kernel,
-    norm_native,
-    norm_written,
-    project_native,
-    project_written,
-    rotate_written,
-    with_kernels,
-)
 from tests.benchmarks import levels, wrong
 from tests.benchmarks.bounds import bound, ceiling, gpu
 from tests.benchmarks.case import Case, Point, Workload
 from tests.benchmarks.own import own
 
-WITH_SDPA = Parts(norm_written, add_norm_written, project_written, rotate_written, attend_native, gated_written)
-NATIVE = Parts(norm_native, add_norm_native, project_native, rotate_written, attend_native, gated_native)
+WITH_SDPA = page.Parts(
+    page.norm_written, page.add_norm_written, page.project_written, page.rotate_written, page.attend_native,
+    page.gated_written,
+)  # fmt: skip
+NATIVE = page.Parts(
+    page.norm_native, page.add_norm_native, page.project_native, page.rotate_written, page.attend_native,
+    page.gated_native,
+)  # fmt: skip
 MORE: dict[Any, Callable[[], Function]] = {  # the block with one part of another level, and compiled with the kernels
-    "0-attend": lambda: assembled(WITH_SDPA),
-    "1-norms": lambda: assembled(NATIVE._replace(norm=norm_kernel, add_norm=add_norm_kernel)),
-    "1-rotate": lambda: assembled(NATIVE._replace(rotate=rope)),
-    "1-gated": lambda: assembled(NATIVE._replace(gated=gated_kernel)),
-    "4-compiled": lambda: compiled(own(with_kernels())),
+    "0-attend": lambda: page.assembled(WITH_SDPA),
+    "1-norms": lambda: page.assembled(NATIVE._replace(norm=page.norm_kernel, add_norm=page.add_norm_kernel)),
+    "1-rotate": lambda: page.assembled(NATIVE._replace(rotate=rope)),
+    "1-gated": lambda: page.assembled(NATIVE._replace(gated=page.gated_kernel)),
+    "4-compiled": lambda: compiled(own(page.with_kernels())),
 }
 NAMES = {
     "norm": "rms norm", "add_norm": "add rms norm", "project": "qkv", "rotate": "rope", "attend": "attention",
@@ -54,16 +40,16 @@ NAMES = {
 def points(device: torch.device) -> Iterator[Point]:
     """The block at each level, with one part exchanged at the typical shape; and there each part alone."""
     if device.type == "cpu":
-        shape = dict(zip(BLOCK.sizes, BLOCK.shapes["tiny"], strict=True))
-        yield Point(shape, "float32", "forward", ("calls",), ("level-0", "level-1", "level-3"), BLOCK.name)
+        shape = dict(zip(page.BLOCK.sizes, page.BLOCK.shapes["tiny"], strict=True))
+        yield Point(shape, "float32", "forward", ("calls",), ("level-0", "level-1", "level-3"), page.BLOCK.name)
         return
-    for point in levels.points(device, COMPONENTS, {}):
-        if tuple(point.shape.values()) != BLOCK.shapes["typical"]:
+    for point in levels.points(device, page.COMPONENTS, {}):
+        if tuple(point.shape.values()) != page.BLOCK.shapes["typical"]:
             yield replace(point, variants=(*(point.variants or ()), "level-4-compiled"))
         else:
             modes = ("device", "sustained") if point.direction == "both" else ("device",)
             yield replace(point, modes=modes, variants=(*(point.variants or ()), *(f"level-{name}" for name in MORE)))
-    for component in PARTS:
+    for component in page.PARTS:
         shape = dict(zip(component.sizes, component.shapes["typical"], strict=True))
         variants = tuple(f"level-{level}" for level in component.levels)
         for direction, suffix in (("forward", " forward"), ("both", "")):
@@ -73,13 +59,13 @@ def points(device: torch.device) -> Iterator[Point]:
 
 def prepare(point: Point, device: torch.device) -> Workload:
     sizes, both = list(point.shape.values()), point.direction == "both"
-    if point.part != BLOCK.name:
-        workload = levels.prepare(point, device, PARTS, WRONG)
+    if point.part != page.BLOCK.name:
+        workload = levels.prepare(point, device, page.PARTS, WRONG)
         return replace(workload, flops=operations(point.part, sizes, both) or workload.flops)
-    block = replace(BLOCK, levels={**BLOCK.levels, **MORE})
+    block = replace(page.BLOCK, levels={**page.BLOCK.levels, **MORE})
     workload = levels.prepare(point, device, (block,), WRONG)
     # no bound of bytes is drawn: matrix products take most of the time
-    return replace(workload, bytes_read=0, bytes_written=0, flops=operations(BLOCK.name, sizes, both))
+    return replace(workload, bytes_read=0, bytes_written=0, flops=operations(page.BLOCK.name, sizes, both))
 
 
 def operations(name: str, sizes: list[int], both: bool) -> int:
@@ -107,48 +93,50 @@ def next_tokens(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def norm_without_weight(x: Tensor, weight: Tensor) -> Tensor:
-    return norm_native(x, 0 * weight + 1)
+    return page.norm_native(x, 0 * weight + 1)
 
 
 WRONG: levels.Wrong = {
     "block": {
-        "not rotated": assembled(NATIVE._replace(rotate=not_rotated)),
-        "without attention": assembled(NATIVE._replace(attend=lambda q, k, v: 0 * (q + k + v))),
-        "the future not masked": assembled(NATIVE._replace(attend=next_tokens)),
-        "a norm 5% too large": assembled(NATIVE._replace(norm=lambda *given: 1.05 * norm_native(*given))),
-        "the activation 10% too large": assembled(NATIVE._replace(gated=lambda *given: 1.1 * gated_native(*given))),
-        "the first residual left out": assembled(
-            NATIVE._replace(add_norm=lambda x, residual, weight: add_norm_native(x, 0 * residual, weight))
+        "not rotated": page.assembled(NATIVE._replace(rotate=not_rotated)),
+        "without attention": page.assembled(NATIVE._replace(attend=lambda q, k, v: 0 * (q + k + v))),
+        "the future not masked": page.assembled(NATIVE._replace(attend=next_tokens)),
+        "a norm 5% too large": page.assembled(NATIVE._replace(norm=lambda *given: 1.05 * page.norm_native(*given))),
+        "the activation 10% too large": page.assembled(
+            NATIVE._replace(gated=lambda *given: 1.1 * page.gated_native(*given))
+        ),
+        "the first residual left out": page.assembled(
+            NATIVE._replace(add_norm=lambda x, residual, weight: page.add_norm_native(x, 0 * residual, weight))
         ),
     },
     "norm": {
-        "last tile not written": wrong.cut(norm_native),
+        "last tile not written": wrong.cut(page.norm_native),
         "no weight": norm_without_weight,
         "the mean subtracted": lambda x, weight: F.layer_norm(x, weight.shape, weight, None, 1e-5),
     },
     "add_norm": {
-        "last tile not written": wrong.cut(add_norm_native),
-        "no residual": lambda x, residual, weight: add_norm_native(x, 0 * residual, weight),
-        "the sum is the norm": lambda x, residual, weight: 2 * (add_norm_native(x, residual, weight)[0],),
+        "last tile not written": wrong.cut(page.add_norm_native),
+        "no residual": lambda x, residual, weight: page.add_norm_native(x, 0 * residual, weight),
+        "the sum is the norm": lambda x, residual, weight: 2 * (page.add_norm_native(x, residual, weight)[0],),
     },
     "project": {
-        "last token not written": wrong.changed(project_native, lambda y: F.pad(y[..., :-1, :], (0, 0, 0, 1))),
-        "keys for values": lambda x, weight: (*project_native(x, weight)[:2], project_native(x, weight)[1]),
-        "queries for keys": lambda x, weight: project_native(x, weight.roll(x.shape[-1], 0)),
+        "last token not written": wrong.changed(page.project_native, lambda y: F.pad(y[..., :-1, :], (0, 0, 0, 1))),
+        "keys for values": lambda x, weight: (*page.project_native(x, weight)[:2], page.project_native(x, weight)[1]),
+        "queries for keys": lambda x, weight: page.project_native(x, weight.roll(x.shape[-1], 0)),
     },
     "rotate": {
         "not rotated": not_rotated,
-        "keys not rotated": lambda q, k, cos, sin: (rotate_written(q, k, cos, sin)[0], 1 * k),
-        "rotated the other way": lambda q, k, cos, sin: rotate_written(q, k, cos, -sin),
+        "keys not rotated": lambda q, k, cos, sin: (page.rotate_written(q, k, cos, sin)[0], 1 * k),
+        "rotated the other way": lambda q, k, cos, sin: page.rotate_written(q, k, cos, -sin),
     },
     "attend": {
         "the future not masked": next_tokens,
-        "scores 20% too large": lambda q, k, v: attend_native(1.2 * q, k, v),
-        "values for keys": lambda q, k, v: attend_native(q, v, k),
+        "scores 20% too large": lambda q, k, v: page.attend_native(1.2 * q, k, v),
+        "values for keys": lambda q, k, v: page.attend_native(q, v, k),
     },
     "gated": {
-        "last tile not written": wrong.cut(gated_native),
-        "gate and up exchanged": lambda x, weight: gated_native(x, torch.cat(weight.chunk(2)[::-1])),
+        "last tile not written": wrong.cut(page.gated_native),
+        "gate and up exchanged": lambda x, weight: page.gated_native(x, torch.cat(weight.chunk(2)[::-1])),
         "no activation": lambda x, weight: F.linear(x, weight.chunk(2)[0]) * F.linear(x, weight.chunk(2)[1]),
     },
 }

@@ -8,16 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from snippets.validation.memory_remedies import (
-    Batch,
-    Early,
-    Model,
-    in_parts,
-    loss_in_fp32,
-    loss_of,
-    sdpa,
-    with_remedies,
-)
+from snippets.validation import memory_remedies as page
 from snippets.validation.memory_remedies import train_step as step_of
 from tests.benchmarks.bounds import bound, captured, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
@@ -57,9 +48,9 @@ class Training(training.Training):
 class TrainingEarly(Training):
     """Each parameter steps by itself in backward: on parameters of its own, whose hooks no other variant meets."""
 
-    def __init__(self, model: Model, before: dict[str, Tensor], batches: Sequence[Batch], step: Callable):
+    def __init__(self, model: page.Model, before: dict[str, Tensor], batches: Sequence[page.Batch], step: Callable):
         super().__init__(model, before, batches, step, fused=True)
-        self.optimizer = Early(model, fused=True, weight_decay=self.optimizer.defaults["weight_decay"])
+        self.optimizer = page.Early(model, fused=True, weight_decay=self.optimizer.defaults["weight_decay"])
         self.restore()
 
 
@@ -67,12 +58,12 @@ def prepare(point: Point, device: torch.device) -> Workload:
     """Random tokens and targets; parameters in fp32, matrix products in the point's dtype."""
     layers, width, vocabulary, rows, length = point.shape.values()
     dtype = getattr(torch, point.dtype)
-    model = Model(layers, width, max(width // 128, 1), vocabulary).to(device)
+    model = page.Model(layers, width, max(width // 128, 1), vocabulary).to(device)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     tokens = torch.randint(vocabulary, (rows, length + 1), device=device)
     batch = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-    two: dict[str, Any] = {"attention": sdpa, "loss": in_parts}
-    forward = loss_of if dtype == torch.bfloat16 else loss_in_fp32
+    two: dict[str, Any] = {"attention": page.sdpa, "loss": page.in_parts}
+    forward = page.loss_of if dtype == torch.bfloat16 else page.loss_in_fp32
     step_as_usual = partial(step_of, loss_of=forward)
 
     def at(step: Callable = step_as_usual, adam: dict[str, bool] | None = None, **remedies: Any) -> Variant:
@@ -81,7 +72,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
 
         def build() -> Call:
             made.append(
-                Training(with_remedies(model, **remedies), before, [batch], step, **(adam or {"foreach": True}))
+                Training(page.with_remedies(model, **remedies), before, [batch], step, **(adam or {"foreach": True}))
             )
             return made[0]
 
@@ -91,7 +82,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
         made: list[Training] = []
 
         def build() -> Call:
-            own_model = with_remedies(copy.deepcopy(model), **remedies)
+            own_model = page.with_remedies(copy.deepcopy(model), **remedies)
             made.append(TrainingEarly(own_model, before, [batch], step_as_usual))
             return made[0]
 
@@ -104,9 +95,9 @@ def prepare(point: Point, device: torch.device) -> Workload:
             refresh=lambda: made[0].restore(),
         )
 
-    def wrongly(step: Callable = step_as_usual, batch: Batch = batch, **remedies: Any) -> Callable:
+    def wrongly(step: Callable = step_as_usual, batch: page.Batch = batch, **remedies: Any) -> Callable:
         def results(baseline: Results) -> Results:
-            wrong = Training(with_remedies(copy.deepcopy(model), **remedies), before, [batch], step)
+            wrong = Training(page.with_remedies(copy.deepcopy(model), **remedies), before, [batch], step)
             return {name: t.to(dtype) for name, t in wrong.results(wrong()).items()}
 
         return results
@@ -120,9 +111,9 @@ def prepare(point: Point, device: torch.device) -> Workload:
     return Workload(
         variants={
             "eager": at(),
-            "fp32": at(partial(step_of, loss_of=loss_in_fp32)),
-            "sdpa": at(attention=sdpa),
-            "parts": at(loss=in_parts),
+            "fp32": at(partial(step_of, loss_of=page.loss_in_fp32)),
+            "sdpa": at(attention=page.sdpa),
+            "parts": at(loss=page.in_parts),
             "loss-kernel": at(loss=by_kernel),
             "checkpoint": at(checkpointed=True),
             "in-place": at(in_place=True),
@@ -148,7 +139,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
     )
 
 
-def row_by_row(model: Model, optimizer: torch.optim.Optimizer, tokens: Tensor, targets: Tensor) -> Tensor:
+def row_by_row(model: page.Model, optimizer: torch.optim.Optimizer, tokens: Tensor, targets: Tensor) -> Tensor:
     losses = []
     for row in range(len(tokens)):
         loss = model(tokens[row : row + 1], targets[row : row + 1]) / len(tokens)
@@ -179,7 +170,7 @@ def parts_averaged(x: Tensor, head: Tensor, targets: Tensor, parts: int = 8) -> 
     return sum(nn.functional.cross_entropy(nn.functional.linear(x, head), t) for x, t in pieces)
 
 
-def not_zeroed(step: Callable, model: Model, optimizer: torch.optim.Optimizer, *batch: Tensor) -> Tensor:
+def not_zeroed(step: Callable, model: page.Model, optimizer: torch.optim.Optimizer, *batch: Tensor) -> Tensor:
     model(*(t.flip(0, 1) for t in batch)).backward()
     return step(model, optimizer, *batch)
 
