@@ -114,6 +114,12 @@ def points(device: torch.device, shape: dict[str, int] = SHAPE, name: str = "blo
             yield Point(shape, "bfloat16", direction, variants=("eager", "compile", "ours"), name=called)
 
 
+CHECK_AT = {  # of the same
+    "forward backward both": [{"rows": 64, "columns": 1024}],
+    "forward both": [{"batch": 1, "tokens": 64, "width": 256}],
+}
+
+
 def grid(device: torch.device, large: Shapes) -> Iterator[Point]:
     """The published grid of a kernel over rows, and the block."""
     yield from sides.grid(device, large, on_a_cpu={"rows": 256, "columns": 1024})

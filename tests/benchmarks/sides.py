@@ -4,6 +4,8 @@ A case names its inputs and the functions; forward, backward and both, the compi
 are made here.
 """
 
+import importlib
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
@@ -29,6 +31,12 @@ SUFFIX = {"forward": "", "backward": " backward", "both": " step"}  # of a point
 
 class LeftOut(Exception):
     """A side that could be built at a point, and is not: the record says why, and nothing is claimed of it there."""
+
+
+def library(path: str) -> Find:
+    """A function of a library: "quack.softmax:softmax"."""
+    module, _, names = path.partition(":")
+    return lambda: operator.attrgetter(names)(importlib.import_module(module))
 
 
 @dataclass(frozen=True)

@@ -4,20 +4,20 @@ import contextlib
 import copy
 import functools
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from snippets.compiler.ahead_of_time import MOST, Served
 from snippets.compiler.compile_time import Size
 from tests.benchmarks import wrong
 from tests.benchmarks.bounds import bound, captured
-from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
-from tests.benchmarks.own import own
+from tests.benchmarks.case import Case, Point, Variant, Workload
+from tests.benchmarks.inference import call, compiled, wrongly
 
 HEADS = 8
 SIZES = {"tokens": 64, "width": 1024, "layers": 4}
@@ -85,30 +85,10 @@ def prepare(point: Point, device: torch.device) -> Workload:
     )
 
 
-def call(function: Callable, x: Tensor) -> Call:
-    return torch.no_grad()(partial(function, x))
-
-
-def compiled(module: nn.Module, x: Tensor, mode: str | None = None) -> Call:
-    """Compiled for this batch, and what a CUDA graph does in its second and third call done."""
-
-    def apply(x: Tensor) -> Tensor:
-        return module(x)
-
-    fast = call(torch.compile(own(apply), dynamic=False, mode=mode), x)
-    for _ in range(3):
-        fast()
-    return fast
-
-
 def without_a_layer(model: Served) -> nn.Module:
     less = copy.deepcopy(model)
     less.stack.layers = less.stack.layers[:-1]
     return less
-
-
-def wrongly(function: Callable, x: Tensor) -> Callable[[Results], Results]:
-    return lambda baseline: {"output": call(function, x)()}
 
 
 eager, package = (partial(captured, "starts", name) for name in ("eager", "package, warm"))

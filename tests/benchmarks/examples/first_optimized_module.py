@@ -3,7 +3,6 @@
 import copy
 import tempfile
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -13,8 +12,8 @@ from snippets.examples.first_optimized_module_draft import FEATURES, STEPS, TASK
 from snippets.examples.first_optimized_module_solutions import Better, ship
 from tests.benchmarks import wrong
 from tests.benchmarks.bounds import bound, captured
-from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
-from tests.benchmarks.own import own
+from tests.benchmarks.case import Call, Case, Point, Variant, Workload
+from tests.benchmarks.inference import call, compiled, wrongly
 
 STEPWISE = ("first-draft", "better", "compile", "graph")
 SMALL = {"batch": 64, "steps": STEPS, "width": 256}
@@ -62,22 +61,6 @@ def prepare(point: Point, device: torch.device) -> Workload:
     )
 
 
-def call(function: Callable, x: Tensor) -> Call:
-    return torch.no_grad()(partial(function, x))
-
-
-def compiled(module: nn.Module, x: Tensor, mode: str | None = None) -> Call:
-    """Compiled for this batch, and what a CUDA graph does in its second and third call done."""
-
-    def apply(x: Tensor) -> Tensor:
-        return module(x)
-
-    fast = call(torch.compile(own(apply), dynamic=False, mode=mode), x)
-    for _ in range(3):
-        fast()
-    return fast
-
-
 def packaged(module: nn.Module, x: Tensor) -> Call:
     """What the last step of the tutorial ships, loaded; for any batch."""
     with tempfile.TemporaryDirectory() as folder:
@@ -88,10 +71,6 @@ def packaged(module: nn.Module, x: Tensor) -> Call:
 def spoilt(draft: Draft, spoil: Callable[[Draft], object]) -> nn.Module:
     spoil(other := copy.deepcopy(draft))
     return other
-
-
-def wrongly(function: Callable, x: Tensor) -> Callable[[Results], Results]:
-    return lambda baseline: {"output": call(function, x)()}
 
 
 WRONG = {

@@ -124,8 +124,5 @@ CASE = Case(
     question="How close does a residual add with RMSNorm come to the memory's bandwidth, forward and backward?",
     points=lambda device: blocks.grid(device, LARGE),
     prepare=prepare,
-    check_at={
-        "forward backward both": [{"rows": 64, "columns": 1024}],
-        "forward both": [{"batch": 1, "tokens": 64, "width": 256}],
-    },
+    check_at=blocks.CHECK_AT,
 )

@@ -79,8 +79,11 @@ def step(point: Point, logits: Tensor, target: Tensor, incoming: float) -> Workl
         {
             "eager": lambda: F.cross_entropy,
             "ours": lambda: kernel.cross_entropy,
-            "liger": sides.Side(liger, overwrites=("both",)),
-            "quack": sides.Side(quack, incoming=torch.float32),
+            # in a step its forward writes the gradient over the logits
+            "liger": sides.Side(
+                sides.library("liger_kernel.transformers.functional:liger_cross_entropy"), overwrites=("both",)
+            ),
+            "quack": sides.Side(sides.library("quack:cross_entropy"), incoming=torch.float32),  # the loss is fp32
         },
         rest=(target,),
         # the logits once, and once their gradient; targets and sums are under a thousandth
@@ -145,20 +148,6 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
     }
     only_gradient = {"gradient zero except at the target": zero_except_at_the_target}
     return functions | ({} if direction == "forward" else only_gradient)
-
-
-def liger() -> sides.Function:
-    """In a step the forward writes the gradient over the logits."""
-    from liger_kernel.transformers.functional import liger_cross_entropy
-
-    return liger_cross_entropy
-
-
-def quack() -> sides.Function:
-    """The loss is fp32."""
-    from quack import cross_entropy
-
-    return cross_entropy
 
 
 # ---- inside -----------------------------------------------------------------------------------------------------

@@ -138,8 +138,5 @@ CASE = Case(
     question="How much arithmetic can a LayerNorm take on, here a GELU, before memory is no longer the bound?",
     points=lambda device: blocks.grid(device, LARGE),
     prepare=prepare,
-    check_at={
-        "forward backward both": [{"rows": 64, "columns": 1024}],
-        "forward both": [{"batch": 1, "tokens": 64, "width": 256}],
-    },
+    check_at=blocks.CHECK_AT,
 )

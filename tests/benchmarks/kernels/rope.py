@@ -62,7 +62,11 @@ def prepare(point: Point, device: torch.device) -> Workload:
         {
             "eager": lambda: eager,
             "ours": lambda: kernel.rope,
-            "liger": sides.Side(liger, overwrites=("forward", "backward", "both")),
+            # rotates q and k in place, and in the backward their incoming gradients
+            "liger": sides.Side(
+                sides.library("liger_kernel.ops.rope:LigerRopeFunction.apply"),
+                overwrites=("forward", "backward", "both"),
+            ),
             "quack": sides.Side(quack, layout=lambda t: t.transpose(1, 2), rest=halves),
         },
         bytes_read=calls * (moved + cos.nbytes + sin.nbytes),
@@ -90,13 +94,6 @@ def eager(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tenso
 
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     return q * cos + rotate_half(q) * sin, k * cos + rotate_half(k) * sin
-
-
-def liger() -> sides.Function:
-    """Rotates q and k in place, and in the backward their incoming gradients."""
-    from liger_kernel.ops.rope import LigerRopeFunction
-
-    return LigerRopeFunction.apply
 
 
 def quack() -> sides.Function:

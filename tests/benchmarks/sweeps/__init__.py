@@ -1,11 +1,13 @@
 """Alternatives to the kernels' launch tables, and what a table says."""
 
 import importlib
+from collections.abc import Collection, Iterable, Iterator
 
 import torch
 
 import kernels  # noqa: F401  so that its modules are found later, when MkDocs has put sys.path back
 from tests.benchmarks import stand_ins
+from tests.benchmarks.case import Point
 
 SWEPT = "sm_90"  # an H200
 MULTIPROCESSORS = stand_ins.MULTIPROCESSORS[SWEPT]
@@ -16,6 +18,16 @@ def chosen(kernel: str, direction: str, row_length: int, bits: int) -> dict:
     module = importlib.import_module(f"kernels.{kernel}")
     with stand_ins.on(module, SWEPT):
         return dict(getattr(module, f"_{direction}_launch")(row_length, bits, torch.device("cuda")))
+
+
+def points(
+    columns: Iterable[int], fp32: Collection[int], directions: Iterable[str] = ("forward", "backward")
+) -> Iterator[Point]:
+    """Rows of so many columns, in bf16 and some in fp32, as many as make up 256 MiB of bf16."""
+    for dtype, lengths in (("bfloat16", columns), ("float32", fp32)):
+        for length in lengths:
+            for direction in directions:
+                yield Point({"rows": max(1024, 2**27 // length), "columns": length}, dtype, direction)
 
 
 def held(parts: int, tiles: int, tile: int, threads: int, **more: int) -> dict:

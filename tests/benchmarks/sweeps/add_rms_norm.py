@@ -1,20 +1,16 @@
 """Residual add and RMSNorm: alternatives to its launch table."""
 
-from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
+from tests.benchmarks import sweeps
 from tests.benchmarks.case import Point
 
 Options = dict[str, Any]
 
 COLUMNS = (1024, 2048, 4096, 5120, 8192, 9000, 16384, 32768, 65536)
 FP32 = (4096, 16384)
-
-
-def points() -> Iterator[Point]:
-    for columns, dtype in [(n, "bfloat16") for n in COLUMNS] + [(n, "float32") for n in FP32]:
-        for direction in ("forward", "backward"):
-            yield Point({"rows": max(1024, 2**27 // columns), "columns": columns}, dtype, direction)
+points = partial(sweeps.points, COLUMNS, FP32)
 
 
 def alternatives(point: Point) -> list[Options]:
