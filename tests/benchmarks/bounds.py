@@ -12,6 +12,7 @@ besides comes from the page, and so does a word in braces: with time=gpu("{varia
 import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Union
 
 
@@ -65,3 +66,4 @@ bandwidth, build, captured, ceiling = map(_macro, ("bandwidth", "build", "captur
 counted, datasheet, error, gain = map(_macro, ("counted", "datasheet", "error", "gain"))
 gpu, launches, machine, memory = map(_macro, ("gpu", "launches", "machine", "memory"))
 number, peak, rate, share, wall = map(_macro, ("number", "peak", "rate", "share", "wall"))
+h200 = partial(datasheet, "NVIDIA H200")

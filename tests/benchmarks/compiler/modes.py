@@ -133,57 +133,40 @@ def results(returned: object) -> Results:
 
 
 COPY = ceiling("copy", case="compiler/modes")
+printed = partial(captured, "table")
+NORMS = {"replayed": gpu("reduce-overhead", "norms"), "launched": gpu("compile", "norms")}
 TENSORS = {"tensors": 8, "rows": 1024, "columns": 4096, "width": 2}
 # The part of a call for which the GPU is busy.
 busy = bound("%", "kernels / call", kernels=gpu("{variant}", "{at}"), call=wall("{variant}", "{at}"))
 # After how many calls a mode's compiling is earned back over eager.
 pays = bound(
-    "",
-    "'never' if after >= 0.98 * before else compiling / (before - after)",
-    compiling=captured("table", "{name}", "{mode}", which=4),
-    before=wall("eager", "{at}"),
-    after=wall("{variant}", "{at}"),
-)
+    "", "'never' if after >= 0.98 * before else compiling / (before - after)",
+    compiling=printed("{name}", "{mode}", which=4), before=wall("eager", "{at}"), after=wall("{variant}", "{at}"),
+)  # fmt: skip
 # After how many calls a mode's longer compiling is earned back over the default.
 pays_more = bound(
-    "",
-    "'never' if after >= 0.98 * before else "
+    "", "'never' if after >= 0.98 * before else "
     "'at once' if compiling <= usual else (compiling - usual) / (before - after)",
-    compiling=captured("table", "{name}", "{mode}", which=4),
-    usual=captured("table", "{name}", "default", which=4),
-    before=wall("compile", "{at}"),
-    after=wall("{variant}", "{at}"),
-)
+    compiling=printed("{name}", "{mode}", which=4), usual=printed("{name}", "default", which=4),
+    before=wall("compile", "{at}"), after=wall("{variant}", "{at}"),
+)  # fmt: skip
 # The seconds that some steps of decoding take, with nothing compiled.
 spent_eagerly = bound("s", "calls * each", each=wall("eager", "decode"))
 # The seconds that some steps of decoding take in a mode, compiling included.
 spent = bound(
-    "s",
-    "compiling + calls * each",
-    each=wall("{variant}", "decode"),
-    compiling=captured("table", "decode", "{mode}", which=4),
+    "s", "compiling + calls * each", each=wall("{variant}", "decode"), compiling=printed("decode", "{mode}", which=4)
 )
 # What copying the norms' inputs takes at least, each value read once and written once.
 copied = bound("us", "2 * tensors * rows * columns * width / copy", TENSORS, copy=COPY)
 # How much longer the norms keep the GPU busy as a graph.
-lost_by_replaying = bound(
-    "us", "replayed - launched", replayed=gpu("reduce-overhead", "norms"), launched=gpu("compile", "norms")
-)
+lost_by_replaying = bound("us", "replayed - launched", NORMS)
 # The part of that loss which the copies explain.
 explained_by_copies = bound(
-    "%",
-    "2 * tensors * rows * columns * width / copy / (replayed - launched)",
-    TENSORS,
-    copy=COPY,
-    replayed=gpu("reduce-overhead", "norms"),
-    launched=gpu("compile", "norms"),
+    "%", "2 * tensors * rows * columns * width / copy / (replayed - launched)", TENSORS, NORMS, copy=COPY
 )
 # How much shorter a call of the small block is with a CUDA graph.
 gained_by_graph = bound(
-    "us",
-    "eager - graph",
-    eager=captured("table", "block", "eager"),
-    graph=captured("table", "block", "reduce-overhead"),
+    "us", "eager - graph", eager=printed("block", "eager"), graph=printed("block", "reduce-overhead")
 )
 
 LABELS = {

@@ -18,11 +18,10 @@ OTHER = 96  # a length that a graph for every length is first called with, so th
 
 # How many more tokens are computed where lengths are padded to powers of two.
 padding = bound(
-    "%",
-    "padded / tokens - 1",
+    "%", "padded / tokens - 1",
     padded=captured("exercises", "powers of two", which=3, of="compiler/recompilation_diary"),
     tokens=captured("lengths", "tokens", of="compiler/recompilation_diary"),
-)
+)  # fmt: skip
 # How many of the 500 calls neither compile, nor reuse what was compiled.
 run_eagerly = bound("", "calls - compiled - again", calls=500, compiled=8, again=11)
 # How many times the tokens of the diary are computed, where lengths are padded.

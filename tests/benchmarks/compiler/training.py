@@ -237,13 +237,9 @@ freed = bound("GB", "plain - less", plain=memory("compile", "step"), less=memory
 added = bound("ms", "slow - plain", slow=gpu("{variant}", "step"), plain=gpu("compile", "step"))
 # The memory that each millisecond added to the compiled step frees.
 freed_by_ms = bound(
-    "MB",
-    "(plain - less) / (slow - fast) / 1000",
-    plain=memory("compile", "step"),
-    less=memory("{variant}", "step"),
-    slow=gpu("{variant}", "step"),
-    fast=gpu("compile", "step"),
-)
+    "MB", "(plain - less) / (slow - fast) / 1000", plain=memory("compile", "step"), less=memory("{variant}", "step"),
+    slow=gpu("{variant}", "step"), fast=gpu("compile", "step"),
+)  # fmt: skip
 # The bytes of the bf16 copies that autocast makes of the large model's matrices.
 copies_of_weights = bound(
     "MB", "2 * (16 * layers * width**2 + vocabulary * width)", layers=2, width=2048, vocabulary=8192

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from kernels import cross_entropy as kernel
 from snippets.validation.timing import Call
 from tests.benchmarks import blocks, sides, wrong
-from tests.benchmarks.bounds import bound, ceiling, datasheet, traffic
+from tests.benchmarks.bounds import bound, ceiling, h200, traffic
 from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 
 # vocabularies of Llama 2, GPT-2 (16 does not divide it), Llama 3 and Gemma, and a short row
@@ -191,14 +191,9 @@ three_passes = bound("us", "3 * rows * columns * width / copy", LOGITS, copy=COP
 three_passes_widest = bound("us", "3 * rows * columns * width / copy", rows=4096, columns=262144, width=2, copy=COPY)
 # The exponentials of both looks, and one for each group, at the datasheet's rate.
 exponentials_take = bound(
-    "us",
-    "rows * columns * (2 + 1 / group) / (flops / 2 * exponentials / lanes)",
-    LOGITS,
-    group=8,
-    flops=datasheet("NVIDIA H200", "float32"),
-    lanes=datasheet("NVIDIA H200", "lanes"),
-    exponentials=datasheet("NVIDIA H200", "exponentials"),
-)
+    "us", "rows * columns * (2 + 1 / group) / (flops / 2 * exponentials / lanes)", LOGITS, group=8,
+    flops=h200("float32"), lanes=h200("lanes"), exponentials=h200("exponentials"),
+)  # fmt: skip
 # The number of tokens from which on a signed offset of 32 bits cannot reach all logits.
 tokens_past_32_bits = bound("", "ceil(2**31 / words)", words=128256)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kernels import layer_norm as kernel
 from tests.benchmarks import blocks, sides, wrong
-from tests.benchmarks.bounds import bound, ceiling, datasheet, traffic
+from tests.benchmarks.bounds import bound, ceiling, h200, traffic
 from tests.benchmarks.case import Case, Point, Workload
 
 EPS = 1e-5
@@ -86,7 +86,7 @@ TENSOR = {"rows": 32768, "columns": 4096, "width": 2}
 # Registers of a thread for its shares of dweight and dbias.
 shares = bound("", "2 * columns / threads")
 # Registers that each thread can have where one program fills a multiprocessor.
-registers_of_a_thread = bound("", "registers / threads", registers=datasheet("NVIDIA H200", "registers"))
+registers_of_a_thread = bound("", "registers / threads", registers=h200("registers"))
 # What the forward reads and writes, each number once; and what that takes at the rate of a copy.
 forward_bytes, forward_at_least = traffic(2, TENSOR, copy=COPY)
 # What the backward reads and writes, each number once; and what that takes at the rate of two reads per write.
@@ -99,7 +99,7 @@ bits_lost = bound("", "log2(2 * (1 + columns / tile))", columns=524288, tile=819
 pairs_in_l1 = bound(
     "",
     "cache / (columns * width * 2)",
-    cache=datasheet("NVIDIA H200", "cache of a multiprocessor"),
+    cache=h200("cache of a multiprocessor"),
     columns=8192,
     width=2,
 )

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kernels import rms_norm as kernel
 from tests.benchmarks import blocks, sides, wrong
-from tests.benchmarks.bounds import bound, ceiling, datasheet, machine, traffic
+from tests.benchmarks.bounds import bound, ceiling, h200, machine, traffic
 from tests.benchmarks.case import Case, Point, Workload
 
 EPS = 1e-6
@@ -99,8 +99,8 @@ backward_intensity = bound("FLOP/byte", "10 / (3 * width)", width=2)
 ridge_point = bound(
     "FLOP/byte",
     "flops / memory",
-    flops=datasheet("NVIDIA H200", "float32"),
-    memory=datasheet("NVIDIA H200", "bandwidth"),
+    flops=h200("float32"),
+    memory=h200("bandwidth"),
 )
 # Five passes at the rate of two reads per write.
 five_passes = bound("us", "5 * rows * columns * width / triad", rows=4096, columns=32768, width=2, triad=TRIAD)

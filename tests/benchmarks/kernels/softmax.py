@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kernels import softmax as kernel
 from tests.benchmarks import blocks, sides, wrong
-from tests.benchmarks.bounds import bound, ceiling, datasheet, traffic
+from tests.benchmarks.bounds import bound, ceiling, h200, traffic
 from tests.benchmarks.case import Case, Point, Workload
 
 LARGE = sides.shapes({
@@ -85,13 +85,9 @@ forward_bytes, forward_at_least = traffic(2, TENSOR, copy=COPY)
 backward_bytes, backward_at_least = traffic(3, TENSOR, triad=TRIAD)
 # One exponential for each number at the datasheet's rate.
 exponentials_take = bound(
-    "us",
-    "rows * columns / (flops / 2 * exponentials / lanes)",
-    TENSOR,
-    flops=datasheet("NVIDIA H200", "float32"),
-    lanes=datasheet("NVIDIA H200", "lanes"),
-    exponentials=datasheet("NVIDIA H200", "exponentials"),
-)
+    "us", "rows * columns / (flops / 2 * exponentials / lanes)", TENSOR,
+    flops=h200("float32"), lanes=h200("lanes"), exponentials=h200("exponentials"),
+)  # fmt: skip
 # One row, spread over the threads of a program.
 numbers_of_a_thread = bound("", "columns / threads", columns=32768, threads=256)
 # How many numbers of a row each thread holds, if one program holds the row.

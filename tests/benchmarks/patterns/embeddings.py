@@ -218,17 +218,11 @@ WRONG: levels.Wrong = {
 }
 
 
+TIMES = {"wide": gpu("level-1", "large embedding"), "narrow": gpu("level-1", "embedding")}
 # What forward and backward take more with the large table.
-more_zeros = bound("us", "wide - narrow", wide=gpu("level-1", "large embedding"), narrow=gpu("level-1", "embedding"))
+more_zeros = bound("us", "wide - narrow", TIMES)
 # What the zeros of the smaller table's gradient take.
-zeros = bound(
-    "us",
-    "(wide - narrow) * rows / (more - rows)",
-    wide=gpu("level-1", "large embedding"),
-    narrow=gpu("level-1", "embedding"),
-    rows=32000,
-    more=128256,
-)
+zeros = bound("us", "(wide - narrow) * rows / (more - rows)", TIMES, rows=32000, more=128256)
 # The size of the large table in fp32.
 fp32_table = bound("GB", "4 * rows * width", rows=128256, width=4096)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from snippets.patterns import mixed_precision as page
 from tests.benchmarks import wrong
-from tests.benchmarks.bounds import bound, captured, datasheet, gpu
+from tests.benchmarks.bounds import bound, captured, gpu, h200
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.compiler import training
 from tests.benchmarks.own import own
@@ -199,11 +199,10 @@ partial_rounding = bound("%", "error", error=captured("rounding", "16384", which
 spacing = bound("%", "1 / 2**bits", bits=7)
 # The smallest fp16 number, in billionths.
 smallest_fp16 = bound("", "10**9 / 2**bits", bits=24)
-promised = partial(datasheet, "NVIDIA H200")
 # How many times as fast bf16 is as fp32, as the vendor has it.
-promised_over_fp32 = bound("x", "bf16 / fp32", bf16=promised("bfloat16"), fp32=promised("float32"))
+promised_over_fp32 = bound("x", "bf16 / fp32", bf16=h200("bfloat16"), fp32=h200("float32"))
 # How many times as fast bf16 is as TF32, as the vendor has it.
-promised_over_tf32 = bound("x", "bf16 / tf32", bf16=promised("bfloat16"), tf32=promised("tfloat32"))
+promised_over_tf32 = bound("x", "bf16 / tf32", bf16=h200("bfloat16"), tf32=h200("tfloat32"))
 # The gradient of a mean loss for one class of one token, in billionths.
 mean_gradient = bound("", "1 / (tokens * classes) * 10**9", tokens=4096, classes=8192)
 # How many times as fast a matmul of fp8 is as one of bf16.

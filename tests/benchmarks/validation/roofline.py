@@ -1,12 +1,11 @@
 """Where each bound rules: a negation from kilobytes to a gigabyte, and a matrix product from one row to a square."""
 
 from collections.abc import Iterator
-from functools import partial
 
 import torch
 import torch.nn.functional as F
 
-from tests.benchmarks.bounds import bound, ceiling, datasheet
+from tests.benchmarks.bounds import bound, ceiling, h200
 from tests.benchmarks.case import Case, Point, Variant, Workload
 
 NEGATIONS = {2**12: "small negation", 2**25: "large negation"}  # those that pages name
@@ -70,13 +69,12 @@ def product(rows: int, inner: int, columns: int, dtype: torch.dtype, device: tor
 
 
 COPY = ceiling("copy", case="validation/roofline")
-stated = partial(datasheet, "NVIDIA H200")
 # The rows from which on a layer of bf16 weights, each two bytes and two operations a row, is bound by compute.
 ridge_of_weights = bound("", "matrix / read", matrix=ceiling("bfloat16", "burst"), read=ceiling("read"))
 # The bytes of the matrix in bf16.
 matrix_bytes = bound("MB", "inner * columns * width", inner=8192, columns=8192, width=2)
 # The ridge point of bf16 products, by the datasheet's figures.
-ridge_by_datasheet = bound("FLOP/byte", "matrix / bandwidth", matrix=stated("bfloat16"), bandwidth=stated("bandwidth"))
+ridge_by_datasheet = bound("FLOP/byte", "matrix / bandwidth", matrix=h200("bfloat16"), bandwidth=h200("bandwidth"))
 # The intensity of a negation in bf16: one operation for an element read and written.
 intensity_of_negation = bound("FLOP/byte", "1 / (2 * width)", width=2)
 # The ridge point of bf16 products, by the rates measured in a burst.
@@ -84,7 +82,7 @@ ridge_in_burst = bound(
     "FLOP/byte", "matrix / memory", matrix=ceiling("bfloat16", "burst", case="validation/roofline"), memory=COPY
 )
 # The ridge point of the plain fp32 units, by the datasheet's figures.
-ridge_of_fp32 = bound("FLOP/byte", "flops / memory", flops=stated("float32"), memory=stated("bandwidth"))
+ridge_of_fp32 = bound("FLOP/byte", "flops / memory", flops=h200("float32"), memory=h200("bandwidth"))
 # The intensity of LayerNorm and GELU in bf16.
 intensity_of_layer_norm_gelu = bound("FLOP/byte", "operations / (2 * width)", operations=26, width=2)
 # What moving 4096 elements takes at the rate of a copy.
