@@ -116,12 +116,7 @@ def compiled(function: Function, **how: Any) -> Function:
 
 
 def workload(
-    variants: dict[str, Function],
-    inputs: list[Tensor],
-    written: int,
-    flops: int,
-    mix: str,
-    false: dict[str, Function],
+    variants: dict[str, Function], inputs: list[Tensor], written: int, flops: int, mix: str, false: dict[str, Function]
 ) -> Workload:
     """Forward only: every variant gets the same inputs. The first is the baseline, and the reference in float64."""
     eager = variants["eager"]

@@ -36,14 +36,7 @@ class Training:
     All that are made from one model share its parameters, and change them: `before` is a copy of what they were.
     """
 
-    def __init__(
-        self,
-        model: training.Model,
-        before: dict[str, Tensor],
-        batches: Batches,
-        step: Step,
-        **adam: object,
-    ):
+    def __init__(self, model: training.Model, before: dict[str, Tensor], batches: Batches, step: Step, **adam: object):
         self.model, self.before, self.batches, self.step = model, before, batches, step
         self.parameters = dict(model.named_parameters())
         self.optimizer = torch.optim.AdamW(self.parameters.values(), lr=1e-3, weight_decay=0.1, **adam)

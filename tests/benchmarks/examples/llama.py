@@ -171,10 +171,7 @@ def flops(sizes: Mapping[str, float], batch: int, length: int) -> dict[str, int]
         2 * hidden**2 + 2 * hidden * hidden * kv // heads + 3 * hidden * int(sizes["intermediate_size"])
     )
     weights += hidden * int(sizes["vocab_size"])
-    return {
-        "products": 6 * batch * length * weights,
-        "attention": layers * 7 * batch * length**2 * hidden,
-    }
+    return {"products": 6 * batch * length * weights, "attention": layers * 7 * batch * length**2 * hidden}
 
 
 def in_float64(model: nn.Module, tokens: Tensor, watched: list[str]) -> Results:

@@ -96,13 +96,7 @@ rounding_of_a_square = bound("", "mean**2 / 2**bits", mean=10000, bits=24)
 # How many bits of a sum of squares can be lost to cancellation, at most.
 bits_lost = bound("", "log2(2 * (1 + columns / tile))", columns=524288, tile=8192)
 # For how many parts of a row weight and bias fit into an L1 cache.
-pairs_in_l1 = bound(
-    "",
-    "cache / (columns * width * 2)",
-    cache=h200("cache of a multiprocessor"),
-    columns=8192,
-    width=2,
-)
+pairs_in_l1 = bound("", "cache / (columns * width * 2)", cache=h200("cache of a multiprocessor"), columns=8192, width=2)
 # Into how many parts the widest row is cut.
 parts_of_a_row = bound("", "columns / part", columns=131072, part=8192)
 # Five passes at the rate of two reads per write.

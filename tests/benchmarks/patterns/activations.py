@@ -22,11 +22,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
 
 
 WRONG: levels.Wrong = {
-    "gelu": {
-        "last tile not written": wrong.cut(gelu_native),
-        "QuickGELU for GELU": quick,
-        "SiLU for GELU": F.silu,
-    },
+    "gelu": {"last tile not written": wrong.cut(gelu_native), "QuickGELU for GELU": quick, "SiLU for GELU": F.silu},
     "gelu_tanh": {
         "last tile not written": wrong.cut(gelu_tanh_native),
         "QuickGELU for GELU": quick,

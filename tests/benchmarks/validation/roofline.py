@@ -88,10 +88,7 @@ intensity_of_layer_norm_gelu = bound("FLOP/byte", "operations / (2 * width)", op
 # What moving 4096 elements takes at the rate of a copy.
 small_moved = bound("ns", "2 * elements * width / copy", elements=4096, width=2, copy=COPY)
 
-LABELS = {
-    "negate": {"label": "negation", "role": "other"},
-    "product": {"label": "matrix product", "role": "other"},
-}
+LABELS = {"negate": {"label": "negation", "role": "other"}, "product": {"label": "matrix product", "role": "other"}}
 CASE = Case(
     question="At which size and at which intensity does which bound rule?",
     points=points,
