@@ -31,13 +31,9 @@ RMS_NORM = {
     "patterns/normalization",
     "patterns/transformer-block",
 }
-SIDE_BY_SIDE = {  # cases that call sides.backward; kernels/softmax-dropout has a workload of its own around it
-    f"kernels/{name}"
-    for name in (
-        "add-rms-norm", "cross-entropy", "first-kernel", "layer-norm", "layer-norm-gelu", "rms-norm", "rope",
-        "softmax", "softmax-dropout", "swiglu",
-    )
-}  # fmt: skip
+SIDE_BY_SIDE = {  # cases that call sides.backward, by themselves or through sides.workload
+    name for name, file in CASES.items() if re.search(r"\bsides\.(workload|backward)\(", (ROOT / file).read_text())
+}
 
 
 def replaced(file: str, old: str, new: str) -> Change:

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from snippets.compiler.custom_kernels import EPS, WAYS, block, rms_cast, written_out
-from snippets.compiler.what_compile_does import nbytes
-from tests.benchmarks import wrong
+from tests.benchmarks import alike, wrong
 from tests.benchmarks.bounds import bound, gpu
-from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
+from tests.benchmarks.case import Case, Point, Workload
 from tests.benchmarks.own import own
 
 Norm = Callable[[Tensor, Tensor, float], Tensor]
@@ -38,37 +37,26 @@ def prepare(point: Point, device: torch.device) -> Workload:
     w = (torch.rand(columns, device=device) + 0.5).to(dtype)
     if point.part != "block":
         inputs = [t.requires_grad_(point.part == TRAINED) for t in (x, w)]
-        function: Callable[..., Tensor] = called
-        variants: dict[str, Call] = {name: partial(function, *inputs, norm=norm) for name, norm in WAYS.items()}
-        variants["eager"] = partial(torch.nn.functional.rms_norm, x, (columns,), w, EPS)
+        function: alike.Function = called
+        functions = {"eager": rms_norm_called} | {name: partial(called, norm=norm) for name, norm in WAYS.items()}
     else:
         inputs = [x, residual, w]
         function = block_of
-        variants = {name: compiled(norm, inputs) for name, norm in WAYS.items()}
-        variants |= {"eager": lambda: block(x, residual, w, rms_norm), "compile": compiled(written_out, inputs)}
-        variants["cast"] = compiled(rms_cast, inputs)
-
-    def wrongly(spoil: Callable[..., Tensor]) -> Callable[[Results], Results]:
-        return lambda baseline: results(spoil(*inputs))
-
-    def build(name: str) -> Call:
-        variants[name]()  # compiles
-        return variants[name]
-
-    order = sorted(variants, key=lambda name: name != "eager")
-    return Workload(
-        variants={name: Variant(partial(build, name), results) for name in order},
-        baseline="eager",
-        reference=lambda: results(function(*(t.detach().double() for t in inputs), norm=in_float64)),
-        bytes_read=nbytes(inputs),
-        bytes_written=x.numel() * dtype.itemsize,
+        norms = {**WAYS, "compile": written_out, "cast": rms_cast}
+        functions = {"eager": eager_block} | {name: compiled(norm) for name, norm in norms.items()}
+    return alike.workload(
+        functions,
+        inputs,
+        x.numel() * dtype.itemsize,
         flops=10 * x.numel(),
         mix="triad" if point.part == "block" else "copy",
+        results=lambda found: {"output": found.detach()},
+        reference=partial(function, norm=rms_norm),
         wrong={
-            "5% too large": wrongly(wrong.scaled(function)),
-            "weight left out": wrongly(lambda *given: function(*given[:-1], torch.ones_like(w))),
-            "last row not written": wrongly(lambda *given: cut(function(*given))),
+            "5% too large": wrong.scaled(function),
+            "weight left out": lambda *given: function(*given[:-1], torch.ones_like(w)),
         },
+        spoilt={"last row not written": alike.each(lambda y: torch.cat((y[:-1], torch.zeros_like(y[-1:]))))},
     )
 
 
@@ -76,29 +64,24 @@ def called(x: Tensor, w: Tensor, norm: Norm = written_out) -> Tensor:
     return norm(x, w, EPS)
 
 
+def rms_norm_called(x: Tensor, w: Tensor) -> Tensor:
+    return torch.nn.functional.rms_norm(x, w.shape, w, EPS)
+
+
 def block_of(x: Tensor, residual: Tensor, w: Tensor, norm: Norm = written_out) -> Tensor:
     return block(x, residual, w, norm)
 
 
-def compiled(norm: Norm, inputs: list[Tensor]) -> Call:
-    return partial(torch.compile(own(block), dynamic=False), *inputs, norm)
+def eager_block(x: Tensor, residual: Tensor, w: Tensor) -> Tensor:
+    return block(x, residual, w, rms_norm)
+
+
+def compiled(norm: Norm) -> alike.Function:
+    return partial(torch.compile(own(block), dynamic=False), norm=norm)
 
 
 def rms_norm(x: Tensor, w: Tensor, eps: float) -> Tensor:
     return torch.nn.functional.rms_norm(x, w.shape, w, eps)
-
-
-def in_float64(x: Tensor, w: Tensor, eps: float) -> Tensor:
-    return rms_norm(x, w, eps)
-
-
-def cut(y: Tensor) -> Tensor:
-    return torch.cat((y[:-1], torch.zeros_like(y[-1:])))
-
-
-def results(found: object) -> Results:
-    assert isinstance(found, Tensor)
-    return {"output": found.detach()}
 
 
 # How many times the bytes that are needed the three separate kernels move.

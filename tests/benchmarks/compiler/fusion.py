@@ -11,9 +11,9 @@ from torch import Tensor
 from snippets.compiler import fusion as page
 from snippets.compiler.fusion import scale_of, times
 from snippets.compiler.what_compile_does import nbytes
-from tests.benchmarks import wrong
+from tests.benchmarks import alike, wrong
 from tests.benchmarks.bounds import bound, ceiling, gpu
-from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
+from tests.benchmarks.case import Case, Point, Results, Workload
 from tests.benchmarks.own import own
 from tests.benchmarks.sides import compiled_with_every_knob
 
@@ -64,13 +64,14 @@ def of_step(name: str, rows: int, columns: int, device: torch.device, dtype: tor
     variants["compile-max"] = compiled_with_every_knob(own(step))
     table = page.HEADS * page.GROUPS * (columns // page.HEADS) * 4 if step is page.pooled else 0
     products = 2 * rows * columns * columns if number > page.STEPS.index(page.projected) else 0
-    return workload(
+    return alike.workload(
         variants,
         inputs,
         written=rows * columns * dtype.itemsize + table,
         flops=products + 20 * rows * columns,
         mix="triad",
-        false={"bias left out": lambda x, y, bias, *others: step(x, y, 0 * bias, *others)},
+        results=results,
+        wrong=wrong.usual(step) | {"bias left out": lambda x, y, bias, *others: step(x, y, 0 * bias, *others)},
     )
 
 
@@ -79,7 +80,7 @@ def of_window(width: int, rows: int, columns: int, device: torch.device, dtype: 
     function = partial(page.window, width=width)
     x = torch.randn(rows, columns, device=device).to(dtype)
     size = columns - width + 1
-    return workload(
+    return alike.workload(
         {
             "eager": function,
             "compile": partial(compiled(page.window), width=width),
@@ -88,15 +89,15 @@ def of_window(width: int, rows: int, columns: int, device: torch.device, dtype: 
         [x],
         written=rows * size * dtype.itemsize,
         flops=rows * size * width,
-        mix="copy",
-        false={"last of the window left out": lambda x: page.window(x, width - 1)[:, :size]},
+        results=results,
+        wrong=wrong.usual(function) | {"last of the window left out": lambda x: page.window(x, width - 1)[:, :size]},
     )
 
 
 def of_together(several: int, rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> Workload:
     """Several tensors that need each other's sums: all in one kernel, or each read twice."""
     tensors = [torch.randn(rows, columns, device=device).to(dtype) for _ in range(several)]
-    return workload(
+    return alike.workload(
         {
             "eager": page.together,
             "compile": compiled(page.together),
@@ -105,48 +106,15 @@ def of_together(several: int, rows: int, columns: int, device: torch.device, dty
         tensors,
         written=nbytes(tensors),
         flops=3 * several * rows * columns,
-        mix="copy",
-        false={"each over its own length": lambda *tensors: tuple(page.together(tensor)[0] for tensor in tensors)},
+        results=results,
+        wrong=wrong.usual(page.together)
+        | {"each over its own length": lambda *tensors: tuple(page.together(tensor)[0] for tensor in tensors)},
     )
 
 
 def compiled(function: Function, **how: Any) -> Function:
     """For the shapes at hand, and apart from what else compiles the function."""
     return torch.compile(own(function), dynamic=False, **how)
-
-
-def workload(
-    variants: dict[str, Function], inputs: list[Tensor], written: int, flops: int, mix: str, false: dict[str, Function]
-) -> Workload:
-    """Forward only: every variant gets the same inputs. The first is the baseline, and the reference in float64."""
-    eager = variants["eager"]
-
-    def build(name: str) -> Call:
-        call = partial(variants[name], *inputs)
-        if name != "eager":
-            call()  # compiles
-        return call
-
-    return Workload(
-        variants={
-            name: Variant(partial(build, name), results, chooses_by_timing=name == "compile-max") for name in variants
-        },
-        baseline="eager",
-        reference=lambda: results(eager(*(t.double() if t.is_floating_point() else t for t in inputs))),
-        bytes_read=nbytes(inputs),
-        bytes_written=written,
-        flops=flops,
-        mix=mix,
-        wrong={what: wrongly(function, inputs) for what, function in (usual(eager) | false).items()},
-    )
-
-
-def usual(function: Function) -> dict[str, Function]:
-    return {"5% too large": wrong.scaled(function), "last tile not written": wrong.cut(function)}
-
-
-def wrongly(function: Function, inputs: list[Tensor]) -> Callable[[Results], Results]:
-    return lambda baseline: results(function(*inputs))
 
 
 def scaled_by_ours(x: Tensor, y: Tensor, bias: Tensor, weight: Tensor) -> Tensor:

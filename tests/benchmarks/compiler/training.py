@@ -16,7 +16,6 @@ from tests.benchmarks.own import own
 
 Step = Callable[..., Tensor]  # as train_step
 Batches = Sequence[training.Batch]
-LOOKED_AT = ("blocks.0.qkv.weight", "head.weight")  # parameters whose update and moment are held against float64
 STEPS, VARIANCE = 100, 1e-9  # before the step that is checked: in Adam's first one the size of a gradient has no say
 
 
@@ -35,6 +34,8 @@ class Training:
 
     All that are made from one model share its parameters, and change them: `before` is a copy of what they were.
     """
+
+    looked_at: tuple[str, ...] = ("blocks.0.qkv.weight", "head.weight")  # their update and moment are compared
 
     def __init__(self, model: training.Model, before: dict[str, Tensor], batches: Batches, step: Step, **adam: object):
         self.model, self.before, self.batches, self.step = model, before, batches, step
@@ -62,11 +63,41 @@ class Training:
         """In the dtype in which the step computes: parameters and moments are kept in fp32, whatever they come from."""
         assert isinstance(loss, Tensor)
         found = {"loss": loss}
-        for name in LOOKED_AT:
+        for name in self.looked_at:
             p = self.parameters[name]
             found[f"update of {name}"] = p.detach() - self.before[name]
             found[f"moment of {name}"] = self.optimizer.state[p]["exp_avg"]
         return found
+
+
+def variant(make: Callable[[], Training], dtype: torch.dtype) -> Variant:
+    """A training that is made when it is built, with all that it needs."""
+    made: list[Training] = []
+
+    def build() -> Call:
+        made.append(make())
+        return made[0]
+
+    def results(loss: object) -> Results:
+        return {name: t.to(dtype) for name, t in made[0].results(loss).items()}
+
+    return Variant(build, results, refresh=lambda: made[0].restore())
+
+
+def spoilt(make: Callable[[], Training], dtype: torch.dtype) -> Callable[[Results], Results]:
+    """The results of a training that is wrong."""
+
+    def results(baseline: Results) -> Results:
+        wrong = make()
+        return {name: t.to(dtype) for name, t in wrong.results(wrong()).items()}
+
+    return results
+
+
+def batch_of(vocabulary: int, rows: int, length: int, device: torch.device) -> training.Batch:
+    """Random tokens, and those that follow."""
+    tokens = torch.randint(vocabulary, (rows, length + 1), device=device)
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -75,35 +106,19 @@ def prepare(point: Point, device: torch.device) -> Workload:
     dtype = getattr(torch, point.dtype)
     model = training.Model(vocabulary, width, layers).to(device)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    tokens = torch.randint(vocabulary, (rows, length + 1), device=device)
-    batch = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    batch = batch_of(vocabulary, rows, length, device)
     halves = [(batch[0][half], batch[1][half]) for half in (slice(0, rows // 2), slice(rows // 2, rows))]
 
     loss_of = training.loss_of if dtype == torch.bfloat16 else plain
 
     def at(step: Step, model: training.Model = model, batches: Sequence = (batch,), **adam: object) -> Variant:
-        """A variant; what it needs is made when it is built."""
-        made: list[Training] = []
-
-        def build() -> Call:
-            made.append(Training(model, before, batches, step, **adam))
-            return made[0]
-
-        return Variant(
-            build,
-            lambda loss: {name: t.to(dtype) for name, t in made[0].results(loss).items()},
-            refresh=lambda: made[0].restore(),
-        )
+        return variant(lambda: Training(model, before, batches, step, **adam), dtype)
 
     def of(loss_of: Callable[..., Tensor], update: Callable[..., None] = training.clip_and_update) -> Step:
         return partial(training.train_step, loss_of=loss_of, clip_and_update=update)
 
     def wrongly(step: Step, batches: Batches = (batch,)) -> Callable[[Results], Results]:
-        def results(baseline: Results) -> Results:
-            wrong = Training(copy.deepcopy(model), before, batches, step)
-            return {name: t.to(dtype) for name, t in wrong.results(wrong()).items()}
-
-        return results
+        return spoilt(lambda: Training(copy.deepcopy(model), before, batches, step), dtype)
 
     def in_float64() -> Results:
         """Row by row, which is the same: each has as many tokens."""

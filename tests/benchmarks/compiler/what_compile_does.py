@@ -2,13 +2,12 @@
 
 import warnings
 from collections.abc import Callable, Iterable
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from snippets.compiler.what_compile_does import unit_rows
-from tests.benchmarks import wrong
+from tests.benchmarks import sides, wrong
 from tests.benchmarks.bounds import bound, ceiling, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 
@@ -64,8 +63,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
         flops=flops,
         mix="triad" if operations == 6 else "copy",
         wrong={
-            "5% too large": wrongly(wrong.scaled(function)),
-            "last tile not written": wrongly(wrong.cut(function)),
+            **{what: wrongly(spoilt) for what, spoilt in wrong.usual(function).items()},
             "bias left out": wrongly(lambda x, y, bias: function(x, y, 0 * bias)),
         },
     )
@@ -81,19 +79,12 @@ def cost(operations: int, step: bool, elements: int) -> tuple[int, int, int]:
     return 2 + 3, 1 + 2, (7 + 14) * elements
 
 
-def call(function: Callable[..., object], inputs: list[Tensor], upstream: Tensor, step: bool) -> Call:
+def call(function: sides.Function, inputs: Iterable[Tensor], upstream: Tensor, step: bool) -> Call:
     """The forward, or a step: forward and backward."""
-    if not step:
-        return partial(function, *inputs)
-
-    def forward_and_backward() -> tuple[object, ...]:
-        output = function(*inputs)
-        return output, *torch.autograd.grad(output, inputs, upstream)
-
-    return forward_and_backward
+    return (sides.both if step else sides.forward)(function, tuple(inputs), (), (upstream,))
 
 
-def compiled(function: Callable[..., object], inputs: list[Tensor], upstream: Tensor, step: bool) -> Call:
+def compiled(function: sides.Function, inputs: list[Tensor], upstream: Tensor, step: bool) -> Call:
     """Compiled and called once, without Inductor's caches: as on a machine that has never seen this function."""
     run = call(torch.compile(function), inputs, upstream, step)
     with torch._inductor.config.patch(force_disable_caches=True), warnings.catch_warnings():
@@ -103,11 +94,10 @@ def compiled(function: Callable[..., object], inputs: list[Tensor], upstream: Te
 
 
 def results(returned: object) -> Results:
-    tensors = returned if isinstance(returned, tuple) else (returned,)
-    return dict(zip(("output", "x.grad", "y.grad", "bias.grad"), tensors, strict=False))
+    return dict(zip(("output", "x.grad", "y.grad", "bias.grad"), sides.tupled(returned), strict=False))  # type: ignore
 
 
-def in_float64(function: Callable[..., object], inputs: list[Tensor], upstream: Tensor, step: bool) -> Results:
+def in_float64(function: sides.Function, inputs: list[Tensor], upstream: Tensor, step: bool) -> Results:
     exact = [tensor.detach().double().requires_grad_(step) for tensor in inputs]
     return results(call(function, exact, upstream.double(), step)())
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from kernels import softmax as kernel
@@ -12,6 +11,7 @@ from snippets.kernels import first_kernel as stages
 from tests.benchmarks import sides, wrong
 from tests.benchmarks.bounds import ceiling, traffic
 from tests.benchmarks.case import Case, Point, Workload
+from tests.benchmarks.kernels.softmax import eager, largest_summand
 
 OTHERS = ("eager", "compile", "ours")
 
@@ -72,20 +72,9 @@ def prepare(point: Point, device: torch.device) -> Workload:
     )
 
 
-def eager(x: Tensor) -> Tensor:
-    return F.softmax(x, -1)
-
-
 def copied(x: Tensor) -> Tensor:
     """The kernel that knows no strides, after a copy."""
     return stages.any_length(x.contiguous())
-
-
-def largest_summand(x: Tensor, dy: Tensor) -> float:
-    """Of the gradient y * dy - y * sum(y * dy), in fp32."""
-    y = F.softmax(x.float(), -1)
-    product = y * dy.float()
-    return torch.maximum(product.abs(), (y * product.sum(-1, keepdim=True)).abs()).max().item()
 
 
 def wrong_functions(both: bool) -> Mapping[str, sides.Function]:
@@ -103,12 +92,7 @@ def wrong_functions(both: bool) -> Mapping[str, sides.Function]:
         y = eager(x).detach()
         return y + y * (x - x.detach())
 
-    functions = {
-        "5% too large": wrong.scaled(eager),
-        "the last tile is not written": wrong.cut(eager),
-        "no mask": without_mask,
-        "no strides": without_strides,
-    }
+    functions = wrong.usual(eager) | {"no mask": without_mask, "no strides": without_strides}
     return functions | ({"a gradient without its sum": without_sum} if both else {})
 
 

@@ -1,6 +1,6 @@
 """Redesigns that change FLOPs per byte: weights of one byte, products that are merged, and layers that are wide."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 
 import torch
@@ -8,10 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from snippets.patterns.compute_intensity_decode import converted, in_the_product, quantised, restored
+from tests.benchmarks import alike
 from tests.benchmarks.bounds import bound, captured, ceiling, gpu
-from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
+from tests.benchmarks.case import Case, Point, Workload
 from tests.benchmarks.own import own
-from tests.benchmarks.sides import compiled_with_every_knob, tupled
+from tests.benchmarks.sides import compiled_with_every_knob
 
 WEIGHTS = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 LARGE = 8192
@@ -55,26 +56,25 @@ def of_decode(name: str, rows: int, inner: int, columns: int, dtype: torch.dtype
     x = torch.randn(rows, inner, device=device).to(dtype)
     small, scale = quantised(torch.randn(columns, inner, device=device) / inner**0.5, WEIGHTS[name])
     wide = restored(small, scale, dtype)
-    calls: dict[str, Callable[[], Tensor]] = {
-        "eager": partial(F.linear, x, wide),
-        "converted": partial(converted, x, small, scale),
-        "compile": partial(torch.compile(own(converted), dynamic=False), x, small, scale),
-        "compile-max": partial(compiled_with_every_knob(own(converted)), x, small, scale),
+    functions: dict[str, alike.Function] = {
+        "eager": lambda x, *_: F.linear(x, wide),
+        "converted": converted,
+        "compile": torch.compile(own(converted), dynamic=False),
+        "compile-max": compiled_with_every_knob(own(converted)),
     }
     if device.type == "cuda" and rows <= 64:
-        calls["inside"] = partial(in_the_product, x, small, scale)
+        functions["inside"] = in_the_product
 
-    def of(weights: Tensor, factor: Tensor = scale) -> Callable[[Results], Results]:
-        return lambda baseline: {"output": (F.linear(x.float(), weights.float()) * factor).to(dtype)}
+    def of(weights: Tensor, factor: Tensor = scale) -> alike.Function:
+        return lambda *_: (F.linear(x.float(), weights.float()) * factor).to(dtype)
 
-    return Workload(
-        variants={name: variant(call, name in ("compile-max", "inside")) for name, call in calls.items()},
-        baseline="eager",
-        reference=lambda: {"output": F.linear(x.double(), small.double()) * scale.double()},
-        bytes_read=x.nbytes + small.nbytes + scale.nbytes,
-        bytes_written=rows * columns * dtype.itemsize,
+    return alike.workload(
+        functions,
+        [x, small, scale],
+        rows * columns * dtype.itemsize,
         flops=2 * rows * inner * columns,
         mix="read",
+        reference=lambda x, small, scale: F.linear(x, small.double()) * scale,
         wrong={
             "5% too large": of(small, 1.05 * scale),
             "each column has its neighbour's scale": of(small, scale.roll(1) * 1.03),
@@ -89,32 +89,22 @@ def of_merged(rows: int, columns: int, dtype: torch.dtype, device: torch.device)
     x = torch.randn(rows, columns, device=device).to(dtype)
     sizes = [columns, columns // 4, columns // 4]
     weights = [(torch.randn(size, columns, device=device) / columns**0.5).to(dtype) for size in sizes]
-    all_ = torch.cat(weights)
 
-    def apart() -> tuple[Tensor, ...]:
-        return tuple(F.linear(x, weight) for weight in weights)
+    def merged(x: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
+        return F.linear(x, weights).split(sizes, -1)
 
-    def merged() -> tuple[Tensor, ...]:
-        return F.linear(x, all_).split(sizes, -1)
-
-    def results(returned: object) -> Results:
-        return dict(zip(("query", "key", "value"), tupled(returned), strict=True))  # type: ignore[arg-type]
-
-    def reference() -> Results:
-        return results(tuple(F.linear(x.double(), weight.double()) for weight in weights))
-
-    return Workload(
-        variants={"eager": variant(apart, results=results), "merged": variant(merged, results=results)},
-        baseline="eager",
-        reference=reference,
-        bytes_read=x.nbytes + all_.nbytes,
-        bytes_written=rows * sum(sizes) * dtype.itemsize,
+    return alike.workload(
+        {"eager": lambda x, _: tuple(F.linear(x, weight) for weight in weights), "merged": merged},
+        [x, torch.cat(weights)],
+        rows * sum(sizes) * dtype.itemsize,
         flops=2 * rows * columns * sum(sizes),
         mix="read",
-        wrong={
+        reference=merged,
+        results=lambda returned: dict(zip(("query", "key", "value"), returned, strict=True)),
+        spoilt={
             "key and value exchanged": lambda right: {**right, "key": right["value"], "value": right["key"]},
             "query 5% too large": lambda right: {**right, "query": 1.05 * right["query"]},
-            "the last eighth of the values is not written": lambda right: {**right, "value": unwritten(right["value"])},
+            "the last eighth of the values is not written": lambda right: {**right, "value": alike.cut(right["value"])},
         },
     )
 
@@ -123,37 +113,10 @@ def of_wide(width: int, rows: int, dtype: torch.dtype, device: torch.device) -> 
     """A square layer. With a quarter of the rows, twice the width has as many FLOPs, and half the bytes."""
     x = torch.randn(rows, width, device=device).to(dtype)
     weight = (torch.randn(width, width, device=device) / width**0.5).to(dtype)
-    return Workload(
-        variants={"eager": variant(partial(F.linear, x, weight))},
-        baseline="eager",
-        reference=lambda: {"output": F.linear(x.double(), weight.double())},
-        bytes_read=x.nbytes + weight.nbytes,
-        bytes_written=x.nbytes,
-        flops=2 * rows * width**2,
-        wrong={
-            "5% too large": lambda right: {"output": 1.05 * right["output"]},
-            "the last eighth is not written": lambda right: {"output": unwritten(right["output"])},
-            "the weight is not transposed": lambda right: {"output": x @ weight},
-        },
+    wrong = {"the weight is not transposed": lambda x, weight: x @ weight}
+    return alike.workload(
+        {"eager": F.linear}, [x, weight], x.nbytes, 2 * rows * width**2, wrong=wrong, spoilt=alike.SPOILT
     )
-
-
-def variant(
-    call: Callable[[], Tensor | tuple[Tensor, ...]],
-    chooses_by_timing: bool = False,
-    results: Callable[[object], Results] = lambda returned: {"output": returned},  # type: ignore[dict-item]
-) -> Variant:
-    def build() -> Call:
-        call()  # compiles
-        return call
-
-    return Variant(build, results, chooses_by_timing=chooses_by_timing)
-
-
-def unwritten(t: Tensor) -> Tensor:
-    """The last columns were never written."""
-    size = max(1, t.shape[-1] // 8)
-    return F.pad(t[..., :-size], (0, size))
 
 
 MATRIX = ceiling("bfloat16", "burst", case="validation/roofline")

@@ -1,7 +1,7 @@
 """What each kind of fusion saves, and what the compiler saves on blocks of three models."""
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 
 import torch
@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from snippets.compiler.what_compile_does import nbytes
 from snippets.patterns import fusion as ways
 from snippets.patterns.fusion_blocks import ResNetBlock, UNetBlock, ViTBlock, folded
+from tests.benchmarks import alike
 from tests.benchmarks.bounds import bound, captured, ceiling, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
-from tests.benchmarks.sides import both, compiled_with_every_knob, tupled
+from tests.benchmarks.sides import both, compiled_with_every_knob
 
-Function = Callable[..., Tensor | tuple[Tensor, ...]]
 VERTICAL = {"used once": (1, ways.used_once), "used again": (2, ways.used_again)}  # and how many results it has
 BLOCKS = {"resnet": ResNetBlock, "vit": ViTBlock, "unet": UNetBlock}
 
@@ -61,18 +61,18 @@ def prepare(point: Point, device: torch.device) -> Workload:
 def of_elements(part: str, count: int, rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Workload:
     """An intermediate result that is used once, or again; "horizontal": a shared input; "independent": none."""
     tensors = [torch.randn(rows, columns, device=device).to(dtype) for _ in range(count)]
-    function: Function = ways.statistics
+    function: alike.Function = ways.statistics
     results = 0 if part == "horizontal" else count
     if part in VERTICAL:
         results, function = VERTICAL[part]
         tensors += [torch.randn(columns, device=device).to(dtype) for _ in range(2)]
     if part == "independent":
         function = ways.each_scaled
-    variants: dict[str, Function] = {"eager": function, "compile": torch.compile(own(function), dynamic=False)}
+    variants: dict[str, alike.Function] = {"eager": function, "compile": torch.compile(own(function), dynamic=False)}
     if part == "independent":
         variants["one-call"] = ways.scaled_together
     written = rows * columns * dtype.itemsize * results
-    return workload(variants, tensors, written, flops=rows * columns, mix="copy" if results else "read")
+    return alike.workload(variants, tensors, written, rows * columns, "copy" if results else "read", spoilt=SPOILT)
 
 
 def of_epilogue(inner: int, rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Workload:
@@ -80,7 +80,7 @@ def of_epilogue(inner: int, rows: int, columns: int, dtype: torch.dtype, device:
     x = torch.randn(rows, inner, device=device).to(dtype)
     weight = (torch.randn(columns, inner, device=device) / inner**0.5).to(dtype)
     bias = torch.randn(columns, device=device).to(dtype)
-    return workload(
+    return alike.workload(
         {
             "eager": ways.apart,
             "written-over": ways.in_place,
@@ -91,62 +91,17 @@ def of_epilogue(inner: int, rows: int, columns: int, dtype: torch.dtype, device:
         [x, weight, bias],
         rows * columns * dtype.itemsize,
         flops=2 * rows * columns * inner,
-        false={"no bias": lambda x, w, b: ways.apart(x, w, 0 * b)},
+        wrong={"no bias": lambda x, w, b: ways.apart(x, w, 0 * b)},
+        spoilt=SPOILT,
     )
 
 
-def workload(
-    variants: dict[str, Function],
-    inputs: list[Tensor],
-    written: int,
-    flops: int,
-    mix: str = "copy",
-    false: dict[str, Function] | None = None,
-) -> Workload:
-    """Forward only. The first variant is the baseline, and the reference in float64."""
-    eager = variants["eager"]
-
-    def build(name: str) -> Call:
-        call = partial(variants[name], *inputs)
-        call()  # compiles
-        return call
-
-    def wrongly(function: Function) -> Callable[[Results], Results]:
-        return lambda baseline: named(function(*inputs))
-
-    def scaled(results: Results) -> Results:
-        return {name: 1.05 * t for name, t in results.items()}
-
-    return Workload(
-        variants={
-            name: Variant(partial(build, name), named, chooses_by_timing=name == "compile-max") for name in variants
-        },
-        baseline="eager",
-        reference=lambda: {name: t.double() for name, t in named(eager(*(t.double() for t in inputs))).items()},
-        bytes_read=nbytes(inputs),
-        bytes_written=written,
-        flops=flops,
-        mix=mix,
-        wrong={"5% too large": scaled, "the last eighth is not written": cut, "half of it is its neighbours'": shifted}
-        | {what: wrongly(function) for what, function in (false or {}).items()},
-    )
-
-
-def cut(results: Results) -> Results:
-    """The last rows of each result were never written."""
-    out = {name: t.clone() for name, t in results.items()}
-    for t in out.values():
-        t[-max(1, len(t) // 8) :] = 0
-    return out
-
-
-def shifted(results: Results) -> Results:
+def shifted(t: Tensor) -> Tensor:
     """Half of the rows are those of the row after."""
-    return {name: torch.cat([t[: len(t) // 2], t[len(t) // 2 :].roll(1, 0)]) for name, t in results.items()}
+    return torch.cat([t[: len(t) // 2], t[len(t) // 2 :].roll(1, 0)])
 
 
-def named(returned: object) -> Results:
-    return {f"output {n}" if n else "output": t for n, t in enumerate(tupled(returned))}  # type: ignore[arg-type]
+SPOILT = alike.SPOILT | {"half of it is its neighbours'": alike.each(shifted)}
 
 
 # ---- a step: what backward needs is saved, or computed again --------------------------------------------------------
@@ -201,7 +156,7 @@ def of_recomputed(rows: int, columns: int, dtype: torch.dtype, device: torch.dev
         wrong={
             "gate's gradient 5% too large": lambda right: {**right, "gate.grad": 1.05 * right["gate.grad"]},
             "gate's gradient is up's": lambda right: {**right, "gate.grad": right["up.grad"]},
-            "the last eighth is not written": cut,
+            "the last eighth is not written": alike.each(alike.cut),
         },
     )
 
@@ -261,11 +216,7 @@ def of_block(kind: type[nn.Module], sizes: list[int], dtype: torch.dtype, device
         bytes_read=nbytes(inputs) + nbytes(list(model.parameters())),
         bytes_written=inputs[0].nbytes,
         flops=flops_of(kind, batch, second, third),
-        wrong={
-            "5% too large": lambda right: {"output": 1.05 * right["output"]},
-            "the last eighth is not written": cut,
-            "without the residual": lambda right: {"output": right["output"] - inputs[0]},
-        },
+        wrong=alike.SPOILT | {"without the residual": lambda right: {"output": right["output"] - inputs[0]}},
     )
 
 

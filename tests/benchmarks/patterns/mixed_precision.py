@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +10,7 @@ from torch import Tensor
 from snippets.patterns import mixed_precision as page
 from tests.benchmarks import wrong
 from tests.benchmarks.bounds import bound, captured, gpu, h200
-from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
+from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 from tests.benchmarks.compiler import training
 from tests.benchmarks.own import own
 
@@ -129,33 +128,17 @@ def of_step(name: str, rows: int, length: int, width: int, dtype: torch.dtype, d
     cast = dtype if name.startswith("autocast") else None
     model = page.Model(LAYERS, width, width // HEAD, VOCABULARY).to(device, dtype if name == "bf16" else None)
     before = {each: p.detach().clone() for each, p in model.named_parameters()}
-    tokens = torch.randint(VOCABULARY, (rows, length + 1), device=device)
-    batch = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    batch = training.batch_of(VOCABULARY, rows, length, device)
 
-    def options() -> dict[str, Any]:
-        return {"cast": cast, "scaler": torch.amp.GradScaler(device.type) if cast == torch.float16 else None}
+    def step(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        scaler = torch.amp.GradScaler(device.type) if cast == torch.float16 else None
+        return partial(page.train_step, loss_of=loss, cast=cast, scaler=scaler)
 
     def at(loss: Callable[..., Tensor]) -> Variant:
-        made: list[Training] = []
+        return training.variant(lambda: Training(model, before, [batch], step(loss), fused=True), dtype)
 
-        def build() -> Call:
-            made.append(
-                Training(model, before, [batch], partial(page.train_step, loss_of=loss, **options()), fused=True)
-            )
-            return made[0]
-
-        return Variant(
-            build,
-            lambda loss: {each: t.to(dtype) for each, t in made[0].results(loss).items()},
-            refresh=lambda: made[0].restore(),
-        )
-
-    def wrongly(spoil: Callable[..., Tensor]) -> Callable[[Results], Results]:
-        def results(baseline: Results) -> Results:
-            made = Training(copy.deepcopy(model), before, [batch], partial(page.train_step, loss_of=spoil, **options()))
-            return {each: t.to(dtype) for each, t in made.results(made()).items()}
-
-        return results
+    def wrongly(loss: Callable[..., Tensor]) -> Callable[[Results], Results]:
+        return training.spoilt(lambda: Training(copy.deepcopy(model), before, [batch], step(loss)), dtype)
 
     def in_float64() -> Results:
         exact = Training(copy.deepcopy(model).double(), before, [batch], page.train_step)

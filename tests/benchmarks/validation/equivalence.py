@@ -1,14 +1,14 @@
 """How far from float64 is each softmax, and what did the nearer one cost?"""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from snippets.validation.equivalence import misses_columns, never_stores, plain, rounds_once
+from tests.benchmarks import alike, wrong
 from tests.benchmarks.bounds import bound
-from tests.benchmarks.case import Case, Point, Variant, Workload
+from tests.benchmarks.case import Case, Point, Workload
 
 
 def points(device: torch.device) -> Iterator[Point]:
@@ -23,36 +23,24 @@ def prepare(point: Point, device: torch.device) -> Workload:
     """Softmax of normal numbers; the plain version in the same dtype sets the bound."""
     x = torch.randn(*point.shape.values(), device=device).to(getattr(torch, point.dtype))
 
-    def of(function: Callable[[Tensor], Tensor]) -> Variant:
-        return Variant(lambda: lambda: function(x))
-
-    return Workload(
-        variants={
-            "eager": of(plain),
-            "softmax": of(lambda x: torch.softmax(x, -1)),
-            "rounds-once": of(rounds_once),
-            "compile": Variant(lambda: compiled(x)),
-            "misses-columns": of(misses_columns),
-            "never-stores": of(never_stores),
+    return alike.workload(
+        {
+            "eager": plain,
+            "softmax": lambda x: torch.softmax(x, -1),
+            "rounds-once": rounds_once,
+            "compile": torch.compile(plain),
+            "misses-columns": misses_columns,
+            "never-stores": never_stores,
         },
-        baseline="eager",
-        reference=lambda: {"output": plain(x.double())},
-        bytes_read=x.nbytes,
-        bytes_written=x.nbytes,
+        [x],
+        x.nbytes,
         flops=0,
-        wrong={
-            "5% too large": lambda right: {"output": 1.05 * right["output"]},
-            "last tile not written": lambda right: {"output": F.pad(right["output"][:, :-128], (0, 128))},
-            "zero where it is less than the mean": lambda right: {
-                "output": torch.where(right["output"] * x.shape[1] < 1, 0, right["output"])
-            },
-        },
+        wrong=wrong.usual(plain) | {"zero where it is less than the mean": without_small},
     )
 
 
-def compiled(x: Tensor) -> Callable[[], Tensor]:
-    function = torch.compile(plain)
-    return lambda: function(x)
+def without_small(x: Tensor) -> Tensor:
+    return torch.where(plain(x) * x.shape[1] < 1, 0, plain(x))
 
 
 # The average value of a row of a softmax.

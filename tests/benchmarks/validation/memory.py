@@ -11,11 +11,9 @@ from torch import Tensor, nn
 from snippets.validation import memory_remedies as page
 from snippets.validation.memory_remedies import train_step as step_of
 from tests.benchmarks.bounds import bound, captured, gpu
-from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
+from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 from tests.benchmarks.compiler import training
 from tests.benchmarks.own import own
-
-LOOKED_AT = ("blocks.0.attention.qkv.weight", "head.weight")  # whose update and moment are held against float64
 
 
 def points(device: torch.device) -> Iterable[Point]:
@@ -32,17 +30,10 @@ def points(device: torch.device) -> Iterable[Point]:
 class Training(training.Training):
     """A training as in the case of compiled steps, with the step of this page and the names in its model."""
 
+    looked_at = ("blocks.0.attention.qkv.weight", "head.weight")
+
     def __call__(self) -> Tensor:
         return self.step(self.model, self.optimizer, *self.batches[0])
-
-    def results(self, loss: object) -> Results:
-        assert isinstance(loss, Tensor)
-        found = {"loss": loss}
-        for name in LOOKED_AT:
-            p = self.parameters[name]
-            found[f"update of {name}"] = p.detach() - self.before[name]
-            found[f"moment of {name}"] = self.optimizer.state[p]["exp_avg"]
-        return found
 
 
 class TrainingEarly(Training):
@@ -60,47 +51,27 @@ def prepare(point: Point, device: torch.device) -> Workload:
     dtype = getattr(torch, point.dtype)
     model = page.Model(layers, width, max(width // 128, 1), vocabulary).to(device)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    tokens = torch.randint(vocabulary, (rows, length + 1), device=device)
-    batch = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    batch = training.batch_of(vocabulary, rows, length, device)
     two: dict[str, Any] = {"attention": page.sdpa, "loss": page.in_parts}
     forward = page.loss_of if dtype == torch.bfloat16 else page.loss_in_fp32
     step_as_usual = partial(step_of, loss_of=forward)
 
     def at(step: Callable = step_as_usual, adam: dict[str, bool] | None = None, **remedies: Any) -> Variant:
-        """A variant; what it needs is made when it is built."""
-        made: list[Training] = []
-
-        def build() -> Call:
-            made.append(
-                Training(page.with_remedies(model, **remedies), before, [batch], step, **(adam or {"foreach": True}))
-            )
-            return made[0]
-
-        return variant(build, made)
+        how = adam or {"foreach": True}
+        make = lambda: Training(page.with_remedies(model, **remedies), before, [batch], step, **how)  # noqa: E731
+        return training.variant(make, dtype)
 
     def early(**remedies: Any) -> Variant:
-        made: list[Training] = []
+        def make() -> Training:
+            return TrainingEarly(page.with_remedies(copy.deepcopy(model), **remedies), before, [batch], step_as_usual)
 
-        def build() -> Call:
-            own_model = page.with_remedies(copy.deepcopy(model), **remedies)
-            made.append(TrainingEarly(own_model, before, [batch], step_as_usual))
-            return made[0]
-
-        return variant(build, made)
-
-    def variant(build: Callable[[], Call], made: list[Training]) -> Variant:
-        return Variant(
-            build,
-            lambda loss: {name: t.to(dtype) for name, t in made[0].results(loss).items()},
-            refresh=lambda: made[0].restore(),
-        )
+        return training.variant(make, dtype)
 
     def wrongly(step: Callable = step_as_usual, batch: page.Batch = batch, **remedies: Any) -> Callable:
-        def results(baseline: Results) -> Results:
-            wrong = Training(page.with_remedies(copy.deepcopy(model), **remedies), before, [batch], step)
-            return {name: t.to(dtype) for name, t in wrong.results(wrong()).items()}
+        def make() -> Training:
+            return Training(page.with_remedies(copy.deepcopy(model), **remedies), before, [batch], step)
 
-        return results
+        return training.spoilt(make, dtype)
 
     def in_float64() -> Results:
         """Row by row, which is the same: each has as many tokens."""
