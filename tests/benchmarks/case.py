@@ -1,12 +1,12 @@
 """What a benchmark case says: which points to measure, and how to run each variant at one of them.
 
-A case file `tests/benchmarks/<track>/<name>.py` holds one `CASE`. The runner builds each variant, checks it
-against float64, and only then times all of them side by side.
+A case file `tests/benchmarks/<track>/<name>.py` has `points`, `prepare` and one `CASE`. The runner builds each variant,
+checks it against float64, and only then times all of them side by side.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -96,23 +96,28 @@ class Workload:
     wrong: Mapping[str, Callable[[Results], Results]] = field(default_factory=dict)
 
 
+def of_the_file(*_: object) -> NoReturn:
+    """Stands for the case file's own `points` or `prepare`, until the runner loads the case."""
+    raise NotImplementedError
+
+
 @dataclass(frozen=True)
 class Case:
     """What is measured for one source file.
 
     Attributes:
         question: one line, shown by `--list`.
-        points: the grid for a device.
-        prepare: makes the inputs at a point. What it can reach is what a row measures (functions.py).
         check_at: by directions, small shapes at which tests try its wrong results, with the part that runs: {"forward
             both": [{"part": "gelu", "rows": 64}]}. One for each way in which the case makes its inputs.
+        points: the grid for a device.
+        prepare: makes the inputs at a point. What it can reach is what a row measures (functions.py).
         name: as the runner calls it, by its file's path: "kernels/rms-norm".
     """
 
     question: str
-    points: Callable[[torch.device], Iterable[Point]]
-    prepare: Callable[[Point, torch.device], Workload]
     check_at: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    points: Callable[[torch.device], Iterable[Point]] = of_the_file
+    prepare: Callable[[Point, torch.device], Workload] = of_the_file
     name: str = ""
 
     def checked(self) -> Iterator[Point]:

@@ -81,7 +81,5 @@ LABELS = {
 }
 CASE = Case(
     question="How much faster does a transformer block get without changing what it computes?",
-    points=points,
-    prepare=prepare,
     check_at={"forward": [{"width": 256, "heads": 2, "batch": 1, "tokens": 64}]},
 )

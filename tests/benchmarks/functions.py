@@ -567,8 +567,9 @@ class Search:
         module = self.code.module(item.file)
         node = module.body[item.at]
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CASE" and isinstance(node.value, ast.Call):
-            prepare = [each.value for each in node.value.keywords if each.arg == "prepare"]
-            return Writer(module).write("case", prepare or node.value)
+            said = [each.value for each in node.value.keywords if each.arg == "prepare"]
+            own = [ast.Name("prepare", ast.Load())] if "prepare" in module.bound else node.value
+            return Writer(module).write("case", said or own)
         return module.written(item)
 
     def targets(self, part: Use | Names) -> str:

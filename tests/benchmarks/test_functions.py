@@ -70,7 +70,7 @@ NOTHING = {
         "tests/benchmarks/compiler/modes.py", '"label": "coordinate descent"', '"label": "cd"'
     ),
     "what a case asks": replaced("tests/benchmarks/kernels/rope.py", 'question="', 'question="Well: '),
-    "one more point": replaced(OF_KERNEL, "((65536, 1024), ", "((131072, 1024), (65536, 1024), "),
+    "one more point": replaced(OF_KERNEL, '"narrow": (65536', '"narrower": (131072, 1024), "narrow": (65536'),
     "a function that nobody calls": replaced(KERNEL, "def rms_norm", "def unused(x):\n    return x\n\n\ndef rms_norm"),
     "one more case": lambda texts: texts | {"tests/benchmarks/kernels/new.py": texts[CASES["kernels/rope"]]},
 }

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from docs.publish import cases, units
+from docs.publish import units
 from docs.publish.errors import PublishError
 from docs.publish.macros.calc import FUNCTIONS
 from docs.publish.macros.catalogue import NUMBERS, Macros
 from docs.publish.macros.page import Page
 from docs.publish.macros.render import render
 from docs.publish.place import Place
+from docs.publish.records import cases
 from docs.publish.records.asked import of_page
 from docs.publish.records.captures import Captures
 from docs.publish.records.store import Store

@@ -67,22 +67,22 @@ def test_a_page_shows_the_gains_at_its_shapes_and_in_the_block(root: Path):
     known, page = macros(
         root, point(root, SHAPE, SIDES), point(root, WIDE, SIDES), point(root, BLOCK, {"compile": 0.9})
     )
-    known.gains("usual", "kernels/add")
+    known.gains("small", "kernels/add")
     assert lines(page.html[-1]) == [
         ["ours over", "eager", "compile", "best peer"],
         ["forward, 8 × 4", "3.00×", "1.50×", "quack 1.10×"],
         ["forward, compiled block of 4 × 2 × 2", "–", "0.900×", "–"],
     ]
     assert "command" in page.evidence.entries["e1"], "a number without its evidence"
-    with pytest.raises(PublishError, match="point of kernels/add: expected one of usual"):
+    with pytest.raises(PublishError, match="point of kernels/add: expected one of small"):
         known.gains("unusual", "kernels/add")
     with pytest.raises(PublishError, match="case: expected one of kernels/add"):
-        known.gains("usual", "kernels/ad")
+        known.gains("small", "kernels/ad")
 
 
 def test_other_modes_are_no_gains(root: Path):
     known, page = macros(root, point(root, SHAPE, SIDES), point(root, SHAPE, {"eager": 0.1}, mode="calls"))
-    known.gains("usual", "kernels/add")
+    known.gains("small", "kernels/add")
     assert lines(page.html[-1])[1:] == [["forward, 8 × 4", "3.00×", "1.50×", "quack 1.10×"]]
 
 

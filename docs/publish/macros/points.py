@@ -3,8 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from docs.publish import cases
 from docs.publish.errors import unknown
+from docs.publish.records import cases
 from docs.publish.records.measured import Coordinates
 
 WALL, ON_A_GPU = "calls", "device"

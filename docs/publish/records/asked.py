@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import jinja2
 from jinja2 import nodes
 
-from docs.publish import cases
 from docs.publish.errors import PublishError
 from docs.publish.markdown.fences import code_in, replaced
 from docs.publish.markdown.pages import front_matter
+from docs.publish.records import cases
 from tests.benchmarks import source
 from tests.benchmarks.bounds import Bound, Macro
 

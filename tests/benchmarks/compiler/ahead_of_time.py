@@ -105,7 +105,5 @@ LABELS = {
 }
 CASE = Case(
     question="What does a call of a loaded package cost beside eager PyTorch and torch.compile, at any batch?",
-    points=points,
-    prepare=prepare,
     check_at={"forward": [{"batch": 2, "tokens": 16, "width": 64, "layers": 2}]},
 )

@@ -100,7 +100,5 @@ LABELS = {
 }
 CASE = Case(
     question="What does a Triton kernel in a compiled block cost, by the way in which it is registered?",
-    points=points,
-    prepare=prepare,
     check_at={"forward": [{"part": part, "rows": 16, "columns": 1024} for part in (OPERATOR, TRAINED, "block")]},
 )

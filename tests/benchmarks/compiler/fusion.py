@@ -173,8 +173,6 @@ LABELS = {
 }
 CASE = Case(
     question="What does each fusion save as a function grows, and when has the compiler fused too much?",
-    points=points,
-    prepare=prepare,
     check_at={
         "forward": [
             *({"part": step.__name__, "rows": 64, "columns": 1024} for step in page.STEPS),

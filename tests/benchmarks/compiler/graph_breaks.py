@@ -96,7 +96,5 @@ def without_activation(x: Tensor, weights: tuple[Tensor, ...]) -> Tensor:
 
 CASE = Case(
     question="What does a graph break cost, in a small model and in a large one?",
-    points=points,
-    prepare=prepare,
     check_at={"forward": [{"rows": 64, "width": 256}]},
 )

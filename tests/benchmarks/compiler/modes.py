@@ -179,8 +179,6 @@ LABELS = {
 }
 CASE = Case(
     question="What does each mode of torch.compile save on the GPU, and what of it does a caller see?",
-    points=points,
-    prepare=prepare,
     check_at={
         "forward": [
             {"part": "mlp", "layers": 2, "rows": 32, "width": 128},

@@ -120,7 +120,5 @@ def compiled(name: str, x: Tensor, first: Tensor, weights: Weights) -> Call:
 
 CASE = Case(
     question="What does a graph for every length cost a call, and what does padding to the next power of two?",
-    points=points,
-    prepare=prepare,
     check_at={"forward": [{"batch": 2, "length": 20, "width": 256}]},
 )

@@ -130,8 +130,6 @@ def results(found: object) -> Results:
 LABELS = {"script": {"label": "torch.jit.script", "short": "script", "role": "rewrite-2"}}
 CASE = Case(
     question="Where does TorchScript stand today beside eager PyTorch and torch.compile?",
-    points=points,
-    prepare=prepare,
     check_at={
         "forward": [{"part": part, "rows": 64, "columns": 1024} for part in ("masked-softmax", "rotated")],
         "forward both": [{"part": part, "rows": 64, "columns": 256} for part in TRAINED],

@@ -270,7 +270,5 @@ LABELS = {
 }
 CASE = Case(
     question="What does each choice around a compiled training step do to its time and to its peak memory?",
-    points=points,
-    prepare=prepare,
     check_at={"both": [{"layers": 1, "width": 128, "vocabulary": 256, "rows": 2, "length": 32}]},
 )

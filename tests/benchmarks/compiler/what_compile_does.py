@@ -126,8 +126,6 @@ least_in_fp32 = bound("us", "3 * rows * columns * width / triad", rows=65536, co
 
 CASE = Case(
     question="What does fusing six operations into one kernel save, and at which size does it start to?",
-    points=points,
-    prepare=prepare,
     check_at={
         "forward both": [{"operations": 6, "rows": 64, "columns": 1024}],
         "forward": [{"operations": 1, "rows": 64, "columns": 1024}],

@@ -96,8 +96,6 @@ LABELS = {  # the steps have the names that they have on the start page
 }
 CASE = Case(
     question="What is each step from a draft to a shipped package worth, for one small module?",
-    points=points,
-    prepare=prepare,
     check_at={
         "forward": [{"part": part, "batch": 64, "steps": 64, "width": 64} for part in ("", "unrolled", "packaged")]
     },

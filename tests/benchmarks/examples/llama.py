@@ -416,8 +416,6 @@ LABELS = {
 }
 CASE = Case(
     question="What is each step from the library's Llama to the fastest training step worth, in time and in memory?",
-    points=points,
-    prepare=prepare,
     check_at={
         "both": [
             {"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256},

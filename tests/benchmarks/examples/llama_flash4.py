@@ -80,7 +80,5 @@ LABELS = {
 }
 CASE = Case(
     question="What do FlashAttention 4 and a loss in one piece still give, in time and in memory?",
-    points=points,
-    prepare=prepare,
     check_at={"both": [{"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256}]},
 )

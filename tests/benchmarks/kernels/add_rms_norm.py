@@ -1,6 +1,7 @@
 """Residual add and RMSNorm, forward and backward: what one kernel for both makes of the memory's bandwidth."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,7 @@ LARGE = sides.shapes({
     "narrow": (65536, 1024), "typical": (32768, 4096), "8k columns": (16384, 8192), "wide": (8192, 16384),
     "wider": (4096, 32768), "odd": (16384, 9000),
 })  # fmt: skip
+points = partial(blocks.grid, large=LARGE)
 Pair = tuple[Tensor, Tensor]
 
 
@@ -120,7 +122,5 @@ registers_for_dweight = bound("%", "columns / registers", columns=32768, registe
 
 CASE = Case(
     question="How close does a residual add with RMSNorm come to the memory's bandwidth, forward and backward?",
-    points=lambda device: blocks.grid(device, LARGE),
-    prepare=prepare,
     check_at=blocks.CHECK_AT,
 )

@@ -199,8 +199,6 @@ tokens_past_32_bits = bound("", "ceil(2**31 / words)", words=128256)
 
 CASE = Case(
     question="What does a loss cost, beside reading its logits once and writing their gradient once?",
-    points=points,
-    prepare=prepare,
     check_at={
         "forward both": [{"rows": 64, "columns": 1024}, {"batch": 1, "tokens": 64, "width": 256, "vocabulary": 1024}],
         "both": [{"part": part, "rows": 64, "columns": 1024} for part in (IN_8_PARTS, TWO_LOSSES)],

@@ -114,8 +114,6 @@ LABELS = {
 }
 CASE = Case(
     question="What is each mend of a first softmax kernel worth, and what is left to the one that is offered to copy?",
-    points=points,
-    prepare=prepare,
     check_at={
         "forward both": [{"rows": 64, "columns": 1024}],
         "forward": [{"rows": 64, "columns": 1024, "apart": 2048}],

@@ -1,6 +1,7 @@
 """LayerNorm, forward and backward: what each implementation makes of the memory's bandwidth."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,7 @@ LARGE = sides.shapes({
     "narrow": (131072, 1024), "typical": (32768, 4096), "wide": (8192, 16384), "wider": (4096, 32768),
     "widest": (1024, 131072), "odd": (16384, 9000),
 })  # fmt: skip
+points = partial(blocks.grid, large=LARGE)
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -106,7 +108,5 @@ most_if_read_twice = bound("%", "3 / passes", passes=5)
 
 CASE = Case(
     question="How close does LayerNorm come to the memory's bandwidth, with two column sums in its backward?",
-    points=lambda device: blocks.grid(device, LARGE),
-    prepare=prepare,
     check_at=blocks.CHECK_AT,
 )

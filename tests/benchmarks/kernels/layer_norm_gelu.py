@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,7 @@ LARGE = sides.shapes({
     "narrow": (65536, 1024), "typical": (32768, 4096), "wide": (8192, 16384), "wider": (4096, 32768),
     "widest": (1024, 131072), "odd": (16384, 9000),
 })  # fmt: skip
+points = partial(blocks.grid, large=LARGE)
 STEEPEST = 1.13  # the slope of the GELU at its steepest
 
 
@@ -132,7 +134,5 @@ elements_of_a_thread = bound("", "rows * columns / threads", rows=2, columns=409
 
 CASE = Case(
     question="How much arithmetic can a LayerNorm take on, here a GELU, before memory is no longer the bound?",
-    points=lambda device: blocks.grid(device, LARGE),
-    prepare=prepare,
     check_at=blocks.CHECK_AT,
 )

@@ -1,6 +1,7 @@
 """RMSNorm, forward and backward: what each implementation makes of the memory's bandwidth."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,7 @@ LARGE = sides.shapes({
     "narrow": (65536, 1024), "typical": (32768, 4096), "wide": (8192, 16384), "wider": (4096, 32768),
     "widest": (1024, 131072), "odd": (16384, 9000),
 })  # fmt: skip
+points = partial(blocks.grid, large=LARGE)
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -112,9 +114,4 @@ our_shares_bytes = bound("MB", "programs * columns * width", programs=machine("m
 # What the norm takes at least: each value is read once and written once.
 read_and_written = bound("us", "2 * rows * columns * width / copy", TENSOR, copy=COPY)
 
-CASE = Case(
-    question="How close does RMSNorm come to the memory's bandwidth, forward and backward?",
-    points=lambda device: blocks.grid(device, LARGE),
-    prepare=prepare,
-    check_at=blocks.CHECK_AT,
-)
+CASE = Case("How close does RMSNorm come to the memory's bandwidth, forward and backward?", blocks.CHECK_AT)

@@ -123,8 +123,6 @@ eager_at_least = bound("us", "10 * batch * (heads + kv) * tokens * dim * width /
 
 CASE = Case(
     question="How close does rotary embedding come to the memory's bandwidth, forward and backward?",
-    points=points,
-    prepare=prepare,
     check_at={
         "forward backward both": [{"batch": 2, "tokens": 1, "heads": 4, "kv_heads": 2, "head_dim": 64}],
         "forward backward": [

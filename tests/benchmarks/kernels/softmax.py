@@ -1,6 +1,7 @@
 """Softmax, forward and backward: what each implementation makes of the memory's bandwidth."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,7 @@ LARGE = sides.shapes({
     "narrow": (131072, 1024), "typical": (32768, 4096), "wide": (8192, 16384), "wider": (4096, 32768),
     "widest": (1024, 131072), "odd": (16384, 9000),
 })  # fmt: skip
+points = partial(blocks.grid, large=LARGE)
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -95,7 +97,5 @@ held_by_a_thread = bound("", "columns / (warps * threads)", columns=131072, warp
 
 CASE = Case(
     question="How close does softmax come to the memory's bandwidth, forward and backward, as rows outgrow the cache?",
-    points=lambda device: blocks.grid(device, LARGE),
-    prepare=prepare,
     check_at=blocks.CHECK_AT,
 )

@@ -275,8 +275,6 @@ elements_of_a_thread = bound("", "columns / threads", columns=4096, threads=128)
 
 CASE = Case(
     question="What does dropout cost after a softmax, if its mask is never stored?",
-    points=points,
-    prepare=prepare,
     check_at={  # 512 tokens in a block: what chance leaves of dropout falls with the size
         "forward backward both": [{"rows": 64, "columns": 1024}],
         "both": [

@@ -206,8 +206,6 @@ backward_budget = bound("", "flops / 2 / (triad / (5 * width))", width=2, flops=
 LABELS = {"first-draft": {"label": "first draft", "role": "eager"}}
 CASE = Case(
     question="What is left to win where the compiler is at the roofline: SwiGLU, GeGLU, and halves of one projection?",
-    points=points,
-    prepare=prepare,
     check_at={
         "forward backward both": [{"part": part, "rows": 64, "columns": 1024} for part in ("", *PARTS)],
         "forward both": [{"batch": 1, "tokens": 64, "width": 256}],

@@ -46,7 +46,5 @@ WRONG: levels.Wrong = {
 }
 CASE = Case(
     question="Which level does an activation need, and how much is left where its own operation is one kernel?",
-    points=points,
-    prepare=prepare,
     check_at={"forward both": [{"part": part, "rows": 64, "columns": 1024} for part in WRONG]},
 )

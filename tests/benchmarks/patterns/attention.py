@@ -132,7 +132,5 @@ LABELS = {
 }
 CASE = Case(
     question="What does each step from the attention formula to one fused kernel remove?",
-    points=points,
-    prepare=prepare,
     check_at={"forward": [{"tokens": 256, "width": 256, "heads": 2}]},
 )

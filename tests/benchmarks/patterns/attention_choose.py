@@ -419,8 +419,6 @@ LABELS = {
 }
 CASE = Case(
     question="Which attention for a causal mask, a window, ALiBi, packed documents, grouped queries, and decode?",
-    points=points,
-    prepare=prepare,
     check_at={
         "forward both": [{"part": rule, "rows": 2, "tokens": 128, "heads": 8} for rule in (*LONG, CROSS)],
         "forward": [{"part": DECODE, "rows": 2, "tokens": 128, "heads": 8}],

@@ -186,7 +186,5 @@ LABELS = {
 }
 CASE = Case(
     question="Which attention for a training batch whose rows differ in length, and what does padding cost?",
-    points=points,
-    prepare=prepare,
     check_at={"forward both": [{"part": part, "rows": 4, "tokens": 96, "heads": 2} for part in PARTS]},
 )

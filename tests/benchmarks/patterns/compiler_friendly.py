@@ -167,7 +167,5 @@ def without_a_quarter(output: Tensor) -> Tensor:
 
 CASE = Case(
     question="What does each of ten rewrites for the compiler gain over twelve calls, compiled and eager?",
-    points=points,
-    prepare=prepare,
     check_at={"forward": [{"part": part, "rows": 8, "width": 16} for part in TEN]},
 )

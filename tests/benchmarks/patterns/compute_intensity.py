@@ -168,8 +168,6 @@ LABELS = {
 }
 CASE = Case(
     question="What do fewer bytes, more rows, one product for several and wider layers gain on each side of the ridge?",
-    points=points,
-    prepare=prepare,
     check_at={
         "forward": [
             {"part": "int8", "rows": 4, "inner": 512, "columns": 256},

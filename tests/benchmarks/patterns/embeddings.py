@@ -234,8 +234,6 @@ LABELS = {
 }
 CASE = Case(
     question="What do embeddings cost, forward, backward and in the update, and which level do they need?",
-    points=points,
-    prepare=prepare,
     check_at={
         "forward both": [
             {"part": "embedding", "batch": 2, "tokens": 64, "vocabulary": 128, "width": 64},

@@ -279,8 +279,6 @@ LABELS = {
 }
 CASE = Case(
     question="What does each kind of fusion save, alone and in blocks of three models, and where nothing?",
-    points=points,
-    prepare=prepare,
     check_at={
         "forward": [
             {"part": "used once", "rows": 64, "columns": 1024},

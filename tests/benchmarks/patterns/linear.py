@@ -243,8 +243,6 @@ LABELS = {
 }
 CASE = Case(
     question="What do merged products, layouts, sizes, epilogues and groups gain in linear layers?",
-    points=points,
-    prepare=prepare,
     check_at={
         "forward both": [
             {"part": "qkv", "tokens": 64, "width": 256},

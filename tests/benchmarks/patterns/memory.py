@@ -217,8 +217,6 @@ LABELS = {
 }
 CASE = Case(
     question="What do copies, layouts, changes in place and growing tensors cost?",
-    points=points,
-    prepare=prepare,
     check_at={
         "forward": [
             {"part": "copied", "batch": 2, "tokens": 16, "heads": 4, "head_dim": 64},

@@ -196,8 +196,6 @@ bf16_rounding = bound("%", "error", error=captured("rounding", "1024", which=3))
 LABELS = {"fp8": {"label": "fp8", "role": "rewrite-2"}}
 CASE = Case(
     question="What does each precision save in a product and in a training step, and what does it cost in accuracy?",
-    points=points,
-    prepare=prepare,
     check_at={
         "forward": [{"part": f"{name} matmul", "rows": 64, "columns": 1024} for name in MATMULS],
         "both": [{"part": f"{name} step", "rows": 2, "length": 32, "width": 64} for name in STEPS],

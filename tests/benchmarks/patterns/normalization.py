@@ -38,7 +38,5 @@ WRONG: levels.Wrong = {
 }
 CASE = Case(
     question="Which level does a norm need: written out, native, TorchScript, compiled, or a kernel of one's own?",
-    points=points,
-    prepare=prepare,
     check_at={"forward both": [{"part": part, "rows": 64, "columns": 1024} for part in WRONG]},
 )

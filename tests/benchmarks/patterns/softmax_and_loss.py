@@ -80,8 +80,6 @@ WRONG: levels.Wrong = {
 }
 CASE = Case(
     question="Which level does a softmax need, which one a masked softmax, and which one a loss?",
-    points=points,
-    prepare=prepare,
     check_at={
         "forward both": [
             {"part": "softmax", "rows": 64, "columns": 1024},

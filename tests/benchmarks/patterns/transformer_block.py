@@ -184,7 +184,5 @@ LABELS = {
 }
 CASE = Case(
     question="What of the gain of a block's parts is left in the whole block?",
-    points=points,
-    prepare=prepare,
     check_at={"forward both": [{"part": part, "batch": 1, "tokens": 32, "width": 256} for part in WRONG]},
 )

@@ -58,7 +58,5 @@ LABELS = {
 }
 CASE = Case(
     question="Is the fast version nearer to float64 than the slow one, or farther?",
-    points=points,
-    prepare=prepare,
     check_at={"forward": [{"rows": 8, "columns": 32768}]},
 )

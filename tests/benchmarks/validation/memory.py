@@ -186,7 +186,5 @@ LABELS = {
 }
 CASE = Case(
     question="What does each remedy give back at a training step's peak, and what does it cost?",
-    points=points,
-    prepare=prepare,
     check_at={"both": [{"layers": 2, "width": 64, "vocabulary": 512, "rows": 2, "length": 64}]},
 )

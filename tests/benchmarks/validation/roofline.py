@@ -91,7 +91,5 @@ small_moved = bound("ns", "2 * elements * width / copy", elements=4096, width=2,
 LABELS = {"negate": {"label": "negation", "role": "other"}, "product": {"label": "matrix product", "role": "other"}}
 CASE = Case(
     question="At which size and at which intensity does which bound rule?",
-    points=points,
-    prepare=prepare,
     check_at={"forward": [{"elements": 4096}, {"rows": 8, "inner": 1024, "columns": 1024}]},
 )

@@ -123,8 +123,6 @@ LABELS = {
 }
 CASE = Case(
     question="How far off are the usual ways to time a call?",
-    points=points,
-    prepare=prepare,
     check_at={
         "forward": [{"kernels": 1, "elements": 4096}, {"part": "random", "size": 256}, {"part": "zeros", "size": 256}]
     },

@@ -58,7 +58,7 @@ def _import(path: Path) -> dict[str, Any]:
         names = vars(importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts)))
     else:
         names = runpy.run_path(str(path))
-    made = [p for device in ("cpu", "cuda") if "CASE" in names for p in names["CASE"].points(torch.device(device))]
+    made = [p for device in ("cpu", "cuda") if "CASE" in names for p in names["points"](torch.device(device))]
     named = {
         p.name: [
             {"direction": p.direction, "shape": size(p.part, p.shape), "dtype": p.dtype, "mode": mode}
