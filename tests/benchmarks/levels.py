@@ -7,24 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from snippets.patterns.levels import (
-    Component,
-    Function,
-    compiled,
-    forward,
-    in_float64,
-    largest_summands,
-    named,
-    step,
-    trained,
-)
+from snippets.patterns import levels as page
+from snippets.patterns.levels import in_float64
 from tests.benchmarks import wrong as wrongly
 from tests.benchmarks.case import Call, Point, Results, Variant, Workload
 
-Wrong = Mapping[str, Mapping[str, Function]]  # by component and by what is wrong
+Wrong = Mapping[str, Mapping[str, page.Function]]  # by component and by what is wrong
 
 
-def points(device: torch.device, components: Sequence[Component], names: Mapping[str, str]) -> Iterator[Point]:
+def points(device: torch.device, components: Sequence[page.Component], names: Mapping[str, str]) -> Iterator[Point]:
     """Each component at its typical, its large and its small shape, there by the host's clock, too.
 
     Forward alone and with the backward; at the large shape both only. At the typical shape the code of level 0 is
@@ -54,7 +45,7 @@ def points(device: torch.device, components: Sequence[Component], names: Mapping
 def prepare(
     point: Point,
     device: torch.device,
-    components: Sequence[Component],
+    components: Sequence[page.Component],
     wrong: Wrong,
     flops: Callable[[str, int], int] = lambda name, elements: 10 * elements,
 ) -> Workload:
@@ -69,25 +60,25 @@ def prepare(
     torch._dynamo.reset()  # code that is compiled for one point is not looked through at the next
     inputs = component.inputs(tuple(sizes), getattr(torch, point.dtype), device)
     gradients = component.gradients if training else ()
-    outputs = forward(component.reference, inputs)
+    outputs = page.forward(component.reference, inputs)
     incoming = tuple(torch.randn_like(y) for y in outputs) if training else ()
 
-    def call(function: Function) -> Call:
-        return partial(step, function, trained(inputs, gradients), gradients, incoming)
+    def call(function: page.Function) -> Call:
+        return partial(page.step, function, page.trained(inputs, gradients), gradients, incoming)
 
     def results(returned: Any) -> Results:
-        return named(returned, gradients)
+        return page.named(returned, gradients)
 
     @cache
     def reference() -> Results:
         wide = tuple(t.double() for t in incoming)
-        return results(step(component.reference, trained(in_float64(inputs), gradients), gradients, wide))
+        return results(page.step(component.reference, page.trained(in_float64(inputs), gradients), gradients, wide))
 
-    def spoilt(function: Function) -> Callable[[Results], Results]:
+    def spoilt(function: page.Function) -> Callable[[Results], Results]:
         return lambda baseline: results(call(function)())
 
     makers = {f"level-{level}": make for level, make in component.levels.items()}
-    makers["level-0-compiled"] = lambda: compiled(component.levels[0]())
+    makers["level-0-compiled"] = lambda: page.compiled(component.levels[0]())
 
     def with_a_wrong_gradient(baseline: Results) -> Results:
         return {**baseline, f"{gradients[-1]}.grad": 1.05 * baseline[f"{gradients[-1]}.grad"]}
@@ -106,17 +97,17 @@ def prepare(
         bytes_written=written + grads,
         flops=flops(component.name, outputs[0].numel()) * (3 if training else 1),
         mix="triad" if training else "copy",
-        largest_summands=largest_summands(reference(), inputs),
+        largest_summands=page.largest_summands(reference(), inputs),
         wrong=not_right,
     )
 
 
-def named_part(components: Sequence[Component], point: Point) -> Component:
+def named_part(components: Sequence[page.Component], point: Point) -> page.Component:
     """The component that runs at a point."""
     return next(component for component in components if component.name == point.part)
 
 
-def _built(call: Callable[[Function], Call], make: Callable[[], Function]) -> Call:
+def _built(call: Callable[[page.Function], Call], make: Callable[[], page.Function]) -> Call:
     """The call, after three: TorchScript watches the first ones, and generates code after them."""
     ready = call(make())
     for _ in range(3):

@@ -209,7 +209,6 @@ LARGE = {
     "snippets/compiler/training.py:main": 68,
     "tests/benchmarks/examples/llama.py:alone": 63,
     "tests/benchmarks/patterns/attention_padding.py:prepare": 72,
-    "tests/benchmarks/validation/memory.py:prepare": 62,
 }
 
 

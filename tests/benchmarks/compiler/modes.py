@@ -158,8 +158,7 @@ spent = bound(
 )
 # What copying the norms' inputs takes at least, each value read once and written once.
 copied = bound("us", "2 * tensors * rows * columns * width / copy", TENSORS, copy=COPY)
-# How much longer the norms keep the GPU busy as a graph.
-lost_by_replaying = bound("us", "replayed - launched", NORMS)
+lost_by_replaying = bound("us", "replayed - launched", NORMS)  # How much longer the norms keep the GPU busy as a graph.
 # The part of that loss which the copies explain.
 explained_by_copies = bound(
     "%", "2 * tensors * rows * columns * width / copy / (replayed - launched)", TENSORS, NORMS, copy=COPY

@@ -3,8 +3,7 @@
 from tests.benchmarks.bounds import bound, captured
 
 TENSOR = {"rows": 65536, "columns": 4096, "width": 2}
-# The bytes of the input that is put back before each try.
-copied = bound("MB", "rows * columns * width", TENSOR)
+copied = bound("MB", "rows * columns * width", TENSOR)  # The bytes of the input that is put back before each try.
 # The rate at which the input is put back, if that takes the whole time of the try.
 copied_by_second = bound(
     "GB/s",

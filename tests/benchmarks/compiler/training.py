@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 import torch._dynamo.compiled_autograd
@@ -70,9 +71,9 @@ class Training:
         return found
 
 
-def variant(make: Callable[[], Training], dtype: torch.dtype) -> Variant:
+def variant(make: Callable[[], Any], dtype: torch.dtype) -> Variant:
     """A training that is made when it is built, with all that it needs."""
-    made: list[Training] = []
+    made: list[Any] = []
 
     def build() -> Call:
         made.append(make())

@@ -81,8 +81,7 @@ WRONG = {
 }
 
 
-# The operations that the loop runs in its steps.
-operations_of_loop = bound("", "steps * each", steps=64, each=4)
+operations_of_loop = bound("", "steps * each", steps=64, each=4)  # The operations that the loop runs in its steps.
 # The share of the draft's operations that are in its Python loop.
 part_in_loop = bound("%", "steps * each / operations", steps=64, each=4, operations=captured("operations", "draft"))
 

@@ -370,8 +370,7 @@ moved_by_norms = bound("ms", "layers * 2 * (4 + 4) * tokens * width * 2 / copy",
 moved_by_loss = bound("ms", "2 * tokens * vocabulary * 2 / copy", STEP, copy=COPY)
 # What moving queries and keys takes for their rotation, forward and backward.
 moved_by_rope = bound("ms", "layers * 2 * 2 * tokens * (32 + 8) * head * 2 / copy", STEP, head=64, copy=COPY)
-# What all products take at the sustained ceiling.
-products = bound("ms", f"{PRODUCTS} / peak", STEP, peak=PEAK)
+products = bound("ms", f"{PRODUCTS} / peak", STEP, peak=PEAK)  # What all products take at the sustained ceiling.
 # What all products would take at the rate of a burst.
 products_in_burst = bound("ms", f"{PRODUCTS} / peak", STEP, peak=ceiling("bfloat16", mode="burst", **RUN))
 # What all products at the sustained ceiling take, with cuDNN's attention.
@@ -386,8 +385,7 @@ all_parts = bound(
     products_and_attention=products_and_attention, swiglu=moved_by_swiglu, adamw=moved_by_adamw, norms=moved_by_norms,
     loss=moved_by_loss, rope=moved_by_rope,
 )  # fmt: skip
-# The logits of all tokens of a step, in bf16.
-all_logits = bound("GB", "tokens * vocabulary * 2", STEP)
+all_logits = bound("GB", "tokens * vocabulary * 2", STEP)  # The logits of all tokens of a step, in bf16.
 # How much shorter the step is with the compiler's AdamW than with the fused one.
 gained_by_update = bound(
     "ms", "fused - compiled", fused=gpu("rewritten-cudnn", "step"), compiled=gpu("rewritten-update", "step")

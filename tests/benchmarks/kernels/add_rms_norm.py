@@ -109,8 +109,7 @@ TRIAD = ceiling("triad", case="kernels/add-rms-norm")
 TENSOR = {"rows": 32768, "columns": 4096, "width": 2}
 # What fusing saves of the traffic: four passes instead of those of two operations.
 saved = bound("%", "1 - fused / apart", fused=4)
-# One pass over a tensor.
-pass_bytes = bound("MB", "rows * columns * width", TENSOR)
+pass_bytes = bound("MB", "rows * columns * width", TENSOR)  # One pass over a tensor.
 # Four passes at the rate of a copy.
 forward_at_least = bound("us", "4 * rows * columns * width / copy", TENSOR, copy=COPY)
 # Four passes at the rate of two reads per write.

@@ -85,8 +85,7 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
 COPY = ceiling("copy", case="kernels/layer-norm")
 TRIAD = ceiling("triad", case="kernels/layer-norm")
 TENSOR = {"rows": 32768, "columns": 4096, "width": 2}
-# Registers of a thread for its shares of dweight and dbias.
-shares = bound("", "2 * columns / threads")
+shares = bound("", "2 * columns / threads")  # Registers of a thread for its shares of dweight and dbias.
 # Registers that each thread can have where one program fills a multiprocessor.
 registers_of_a_thread = bound("", "registers / threads", registers=h200("registers"))
 # What the forward reads and writes, each number once; and what that takes at the rate of a copy.
@@ -99,8 +98,7 @@ rounding_of_a_square = bound("", "mean**2 / 2**bits", mean=10000, bits=24)
 bits_lost = bound("", "log2(2 * (1 + columns / tile))", columns=524288, tile=8192)
 # For how many parts of a row weight and bias fit into an L1 cache.
 pairs_in_l1 = bound("", "cache / (columns * width * 2)", cache=h200("cache of a multiprocessor"), columns=8192, width=2)
-# Into how many parts the widest row is cut.
-parts_of_a_row = bound("", "columns / part", columns=131072, part=8192)
+parts_of_a_row = bound("", "columns / part", columns=131072, part=8192)  # Into how many parts the widest row is cut.
 # Five passes at the rate of two reads per write.
 five_passes = bound("us", "5 * rows * columns * width / triad", rows=4096, columns=32768, width=2, triad=TRIAD)
 # Of the ceiling, what five passes can reach where three are needed.

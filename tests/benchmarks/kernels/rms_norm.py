@@ -103,8 +103,7 @@ ridge_point = bound("FLOP/byte", "flops / memory", flops=h200("float32"), memory
 five_passes = bound("us", "5 * rows * columns * width / triad", rows=4096, columns=32768, width=2, triad=TRIAD)
 # Registers of a thread that its part of a row takes in fp32.
 registers_for_x = bound("", "columns / threads", columns=4096, threads=128)
-# One row of 131072 columns.
-widest_row_bytes = bound("KB", "columns * width", columns=131072, width=2)
+widest_row_bytes = bound("KB", "columns * width", columns=131072, width=2)  # One row of 131072 columns.
 # Three passes over the widest rows at the rate of a copy.
 three_passes_widest = bound("us", "3 * rows * columns * width / copy", rows=1024, columns=131072, width=2, copy=COPY)
 # The shares of dweight that the compiled backward leaves, one for each 16 rows.

@@ -110,10 +110,8 @@ def halves(cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
 
 COPY = ceiling("copy", case="kernels/rope")
 TENSORS = {"batch": 16, "tokens": 4096, "heads": 32, "kv": 8, "dim": 128, "width": 2}
-# The tables of cosines and sines.
-tables_bytes = bound("MB", "2 * tokens * dim * width", TENSORS)
-# q and k.
-q_and_k_bytes = bound("MB", "batch * tokens * (heads + kv) * dim * width", TENSORS)
+tables_bytes = bound("MB", "2 * tokens * dim * width", TENSORS)  # The tables of cosines and sines.
+q_and_k_bytes = bound("MB", "batch * tokens * (heads + kv) * dim * width", TENSORS)  # q and k.
 # q, k and the tables: q and k read and written, the tables read.
 forward_bytes = bound("MB", "2 * (batch * (heads + kv) + 1) * tokens * dim * width", TENSORS)
 # What the forward takes where all its traffic runs at the rate of a copy.

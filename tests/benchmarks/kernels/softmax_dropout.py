@@ -264,12 +264,9 @@ rate_in_eight_bits = bound("", "threshold / 256", threshold=26)
 kept_without_mask = bound("GB", "batch * heads * tokens * tokens * 2", batch=4, heads=16, tokens=2048)
 # Attention scores of a layer in two bytes each, and a byte of mask.
 kept_with_mask = bound("GB", "batch * heads * tokens * tokens * 3", batch=4, heads=16, tokens=2048)
-# What two kernels move for each element, and a byte of mask.
-eager_bytes = bound("", "4 * width + 1", width=2)
-# What one kernel moves for each element.
-fused_bytes = bound("", "2 * width", width=2)
-# Random numbers that no column of a padded row uses.
-unused_numbers = bound("", "padded - columns", columns=9000)
+eager_bytes = bound("", "4 * width + 1", width=2)  # What two kernels move for each element, and a byte of mask.
+fused_bytes = bound("", "2 * width", width=2)  # What one kernel moves for each element.
+unused_numbers = bound("", "padded - columns", columns=9000)  # Random numbers that no column of a padded row uses.
 # One row, spread over the threads of a program.
 elements_of_a_thread = bound("", "columns / threads", columns=4096, threads=128)
 

@@ -99,8 +99,7 @@ WRONG = {
 COPY = ceiling("copy", case="patterns/attention")
 MATRIX = ceiling("bfloat16", "burst", case="patterns/attention")
 SCORES = {"heads": 16, "tokens": 16384, "width": 2}
-# The memory of one copy of the scores in bf16.
-scores = bound("GB", "heads * tokens**2 * width", SCORES)
+scores = bound("GB", "heads * tokens**2 * width", SCORES)  # The memory of one copy of the scores in bf16.
 # The memory of one copy of the scores of 65536 tokens in bf16.
 scores_64k = bound("GB", "heads * tokens**2 * width", heads=16, tokens=65536, width=2)
 # What eight passes over the scores take at the rate of a copy.

@@ -374,8 +374,7 @@ causal_over_window = bound(
 )
 # How many times as fast FlexAttention's window is as causal attention, in training.
 window_over_causal = bound("x", "flag / flex", flag=gpu("flag", "causal"), flex=gpu("flex", "sliding window"))
-# A mask of booleans, one for each query and key.
-mask_bytes = bound("MB", "tokens**2", tokens=8192)
+mask_bytes = bound("MB", "tokens**2", tokens=8192)  # A mask of booleans, one for each query and key.
 # ALiBi's bias, a number of two bytes for each head, query and key.
 bias_bytes = bound("GB", "heads * tokens**2 * width", heads=16, tokens=8192, width=2)
 # The part of all tiles that chunks of queries with two chunks of keys each compute.
@@ -390,8 +389,7 @@ copying_memory = bound("MB", "repeated - flag", repeated=memory("repeated", "gqa
 cache_read = bound(
     "us", "2 * rows * filled * heads * size * width / copy", rows=16, filled=7168, heads=8, size=128, width=2, copy=READ
 )
-# How many heads of k and v all rows have together.
-cached_heads = bound("", "rows * heads", rows=64, heads=8)
+cached_heads = bound("", "rows * heads", rows=64, heads=8)  # How many heads of k and v all rows have together.
 # How many times as long a mask takes as a view of what is filled.
 masked_over_filled = bound(
     "x", "mask / filled", mask=gpu("mask", "decode batch 16"), filled=gpu("filled", "decode batch 16")

@@ -39,15 +39,8 @@ def points(device: torch.device) -> Iterator[Point]:
 
 
 ON_THE_GPU = (  # all but nested tensors, which wait for the host
-    "formula",
-    "mask",
-    "mask-float",
-    "causal-only",
-    "flex",
-    "packed-inside",
-    "packed-gradient",
-    "varlen",
-)
+    "formula", "mask", "mask-float", "causal-only", "flex", "packed-inside", "packed-gradient", "varlen",
+)  # fmt: skip
 
 
 def prepare(point: Point, device: torch.device) -> Workload:

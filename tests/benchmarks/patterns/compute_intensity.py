@@ -128,14 +128,11 @@ ridge = bound("FLOP/byte", "matrix / memory", matrix=MATRIX, memory=COPY)
 intensity_before = bound("", "before", before=captured("redesigns", "{line}"))
 # FLOPs per byte of a layer after its redesign.
 intensity_after = bound("", "after", after=captured("redesigns", "{line}", which=2))
-# FLOPs per byte of one row: two for each weight.
-one_row = bound("FLOP/byte", "2 / width", width=2)
-# FLOPs per byte of a square matmul.
-square = bound("FLOP/byte", "2 * n**3 / (3 * width * n**2)", n=8192, width=2)
+one_row = bound("FLOP/byte", "2 / width", width=2)  # FLOPs per byte of one row: two for each weight.
+square = bound("FLOP/byte", "2 * n**3 / (3 * width * n**2)", n=8192, width=2)  # FLOPs per byte of a square matmul.
 # How many rows bring a layer with bf16 weights to the ridge point.
 rows_to_ridge = bound("", "matrix / read", matrix=MATRIX, read=ceiling("read", case="validation/roofline"))
-# FLOPs per byte of a square layer.
-intensity = bound("", "2 * rows * width**2 / (2 * (2 * rows * width + width**2))")
+intensity = bound("", "2 * rows * width**2 / (2 * (2 * rows * width + width**2))")  # FLOPs per byte of a square layer.
 # What a square layer's bytes take at the rate of a copy.
 layer_bytes = bound("us", "2 * (2 * rows * width + width**2) / copy", copy=COPY)
 # What a square layer's FLOPs take at the matrix rate.

@@ -11,7 +11,8 @@ from torch import Tensor
 from snippets.patterns import embeddings as page
 from tests.benchmarks import levels
 from tests.benchmarks.bounds import bound, gpu
-from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
+from tests.benchmarks.case import Case, Point, Results, Variant, Workload
+from tests.benchmarks.compiler import training
 
 OPTIMIZERS = ("sgd", "adam")
 TABLES = {
@@ -111,20 +112,18 @@ def of_update(point: Point, device: torch.device) -> Workload:
     start = torch.randn(vocabulary, width, device=device)
     ids, incoming = page.drawn((tokens,), vocabulary, device), torch.randn(tokens, width, device=device).to(start)
 
+    def made(sparse: bool) -> Update:
+        update = Update(point.part, start, ids, incoming, sparse)
+        update()  # makes the optimizer's state
+        update.restore()
+        return update
+
     def variant(sparse: bool) -> Variant:
-        made: list[Update] = []
-
-        def build() -> Call:
-            made.append(Update(point.part, start, ids, incoming, sparse))
-            made[0]()  # makes the optimizer's state
-            made[0].restore()
-            return made[0]
-
-        return Variant(build, lambda weight: made[0].results(weight), refresh=lambda: made[0].restore())
+        return training.variant(partial(made, sparse), start.dtype)
 
     def stepped(start: Tensor, ids: Tensor, incoming: Tensor) -> Results:
-        made = Update(point.part, start, ids, incoming, sparse=False)
-        return made.results(made())
+        update = Update(point.part, start, ids, incoming, sparse=False)
+        return update.results(update())
 
     @cache
     def reference() -> Results:
@@ -219,12 +218,10 @@ WRONG: levels.Wrong = {
 
 
 TIMES = {"wide": gpu("level-1", "large embedding"), "narrow": gpu("level-1", "embedding")}
-# What forward and backward take more with the large table.
-more_zeros = bound("us", "wide - narrow", TIMES)
+more_zeros = bound("us", "wide - narrow", TIMES)  # What forward and backward take more with the large table.
 # What the zeros of the smaller table's gradient take.
 zeros = bound("us", "(wide - narrow) * rows / (more - rows)", TIMES, rows=32000, more=128256)
-# The size of the large table in fp32.
-fp32_table = bound("GB", "4 * rows * width", rows=128256, width=4096)
+fp32_table = bound("GB", "4 * rows * width", rows=128256, width=4096)  # The size of the large table in fp32.
 
 LABELS = {
     "dense": {"label": "dense gradient", "short": "dense", "role": "eager"},

@@ -236,8 +236,7 @@ COPY = ceiling("copy", case="patterns/fusion")
 MATRIX = ceiling("bfloat16", "burst", case="patterns/fusion")
 counted = partial(captured, "counted", "{line}")
 TENSOR = {"rows": 16384, "columns": 4096, "width": 2}
-# The size of one tensor of the table.
-tensor = bound("MB", "rows * columns * width", TENSOR)
+tensor = bound("MB", "rows * columns * width", TENSOR)  # The size of one tensor of the table.
 # By what the bytes that eager PyTorch moves exceed those of one kernel.
 fewer_bytes = bound("x", "now / least", now=counted(which=2), least=counted(which=3))
 # What six tensors take at the rate of a copy.
@@ -258,8 +257,7 @@ matmuls = bound("%", "products / all_", products=moved("{block}", "matrix produc
 folding = bound(
     "MB", "before - after", before=moved("ResNet", "all operations"), after=moved("ResNet, folded", "all operations")
 )
-# The bytes of a block that vertical fusion saves.
-fusion_saves = bound("MB", "all_ - fused", BLOCK)
+fusion_saves = bound("MB", "all_ - fused", BLOCK)  # The bytes of a block that vertical fusion saves.
 # The time of the bytes that vertical fusion saves, at the rate of a copy.
 fusion_gains = bound("us", "(all_ - fused) / copy", BLOCK, copy=COPY)
 # How many times as fast compiled code is as eager PyTorch.

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from snippets.patterns import linear as page
-from snippets.patterns.levels import Function, compiled, step
+from snippets.patterns.levels import Function, compiled, largest_summands, step
 from tests.benchmarks import levels, sides, wrong
 from tests.benchmarks.bounds import bound, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
@@ -149,7 +149,7 @@ def of_sizes(point: Point, device: torch.device) -> Workload:
         bytes_written=itemsize * (rows * columns + rows * inner + columns * inner),
         flops=6 * rows * inner * columns,
         mix="triad",
-        largest_summands=levels.largest_summands(reference(), {"x": x, "weight": weight}),
+        largest_summands=largest_summands(reference(), {"x": x, "weight": weight}),
         wrong={
             "5% too large": spoilt(wrong.scaled(F.linear)),
             "the last tile is not written": spoilt(wrong.cut(F.linear)),
@@ -214,16 +214,13 @@ BESIDE: dict[str, dict[str, tuple[Callable[[], Function], str]]] = {
 more_work = bound("%", "(wide - narrow) / narrow", wide=4096, narrow=4095)
 # What copying the gradients of gate and up into one tensor reads and writes.
 copied_gradients = bound("MB", "tokens * hidden * 2 * 2 * 2", tokens=8192, hidden=14336)
-# How many matmuls the batch has.
-batch = bound("", "batch", batch=64)
+batch = bound("", "batch", batch=64)  # How many matmuls the batch has.
 FP32, TF32, BF16 = (
     gpu("eager", f"{name} matmul", case="patterns/mixed-precision") for name in ("fp32", "tf32", "bf16")
 )
 FP8 = gpu("compile", "dynamic fp8 matmul", case="patterns/mixed-precision")
-# How many times as fast a matmul is in TF32 as in fp32.
-tf32_gain = bound("x", "fp32 / tf32", fp32=FP32, tf32=TF32)
-# How many times as fast a matmul is in bf16 as in TF32.
-bf16_gain = bound("x", "tf32 / bf16", tf32=TF32, bf16=BF16)
+tf32_gain = bound("x", "fp32 / tf32", fp32=FP32, tf32=TF32)  # How many times as fast a matmul is in TF32 as in fp32.
+bf16_gain = bound("x", "tf32 / bf16", tf32=TF32, bf16=BF16)  # How many times as fast a matmul is in bf16 as in TF32.
 # How many times as fast a matmul is that is quantised to fp8 in the call as in bf16.
 fp8_gain = bound("x", "bf16 / fp8", bf16=BF16, fp8=FP8)
 

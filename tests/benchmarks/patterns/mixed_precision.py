@@ -168,8 +168,7 @@ step_gain = bound("x", "fp32 / other", fp32=gpu("eager", "fp32 step"), other=gpu
 matmul_gain = bound("x", "fp32 / other", fp32=gpu("eager", "fp32 matmul"), other=gpu("{variant}", "{at}"))
 # What fp16 rounds away of a sum of 1024 terms.
 fp16_rounding = bound("%", "error", error=captured("rounding", "1024", which=2))
-# What TF32 rounds away of a sum of 1024 terms.
-tf32_rounding = bound("%", "error", error=captured("rounding", "1024"))
+tf32_rounding = bound("%", "error", error=captured("rounding", "1024"))  # What TF32 rounds away of a sum of 1024 terms.
 # How many times as fast a matmul is that is quantised to fp8 in the call, compiled, as in bf16.
 fp8_call_gain = bound("x", "bf16 / other", bf16=gpu("eager", "bf16 matmul"), other=gpu("compile", "dynamic fp8 matmul"))
 # What fp8 rounds away of a sum of 1024 terms.
@@ -178,10 +177,8 @@ fp8_rounding = bound("%", "error", error=captured("rounding", "1024", which=4))
 long_rounding = bound("%", "error", error=captured("rounding", "16384", which=3))
 # What is rounded away where each partial sum is rounded to bf16.
 partial_rounding = bound("%", "error", error=captured("rounding", "16384", which=5))
-# How far a bf16 number's neighbour is, as a part of it.
-spacing = bound("%", "1 / 2**bits", bits=7)
-# The smallest fp16 number, in billionths.
-smallest_fp16 = bound("", "10**9 / 2**bits", bits=24)
+spacing = bound("%", "1 / 2**bits", bits=7)  # How far a bf16 number's neighbour is, as a part of it.
+smallest_fp16 = bound("", "10**9 / 2**bits", bits=24)  # The smallest fp16 number, in billionths.
 # How many times as fast bf16 is as fp32, as the vendor has it.
 promised_over_fp32 = bound("x", "bf16 / fp32", bf16=h200("bfloat16"), fp32=h200("float32"))
 # How many times as fast bf16 is as TF32, as the vendor has it.

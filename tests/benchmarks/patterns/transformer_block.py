@@ -87,20 +87,11 @@ def not_rotated(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor,
     return 1 * q, 1 * k
 
 
-def next_tokens(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention that sees the future."""
-    return F.scaled_dot_product_attention(q, k, v)
-
-
-def norm_without_weight(x: Tensor, weight: Tensor) -> Tensor:
-    return page.norm_native(x, 0 * weight + 1)
-
-
 WRONG: levels.Wrong = {
     "block": {
         "not rotated": page.assembled(NATIVE._replace(rotate=not_rotated)),
         "without attention": page.assembled(NATIVE._replace(attend=lambda q, k, v: 0 * (q + k + v))),
-        "the future not masked": page.assembled(NATIVE._replace(attend=next_tokens)),
+        "the future not masked": page.assembled(NATIVE._replace(attend=F.scaled_dot_product_attention)),
         "a norm 5% too large": page.assembled(NATIVE._replace(norm=lambda *given: 1.05 * page.norm_native(*given))),
         "the activation 10% too large": page.assembled(
             NATIVE._replace(gated=lambda *given: 1.1 * page.gated_native(*given))
@@ -111,7 +102,7 @@ WRONG: levels.Wrong = {
     },
     "norm": {
         "last tile not written": wrong.cut(page.norm_native),
-        "no weight": norm_without_weight,
+        "no weight": lambda x, weight: page.norm_native(x, 0 * weight + 1),
         "the mean subtracted": lambda x, weight: F.layer_norm(x, weight.shape, weight, None, 1e-5),
     },
     "add_norm": {
@@ -130,7 +121,7 @@ WRONG: levels.Wrong = {
         "rotated the other way": lambda q, k, cos, sin: page.rotate_written(q, k, cos, -sin),
     },
     "attend": {
-        "the future not masked": next_tokens,
+        "the future not masked": F.scaled_dot_product_attention,
         "scores 20% too large": lambda q, k, v: page.attend_native(1.2 * q, k, v),
         "values for keys": lambda q, k, v: page.attend_native(q, v, k),
     },
@@ -157,8 +148,7 @@ parts = bound("ms", "a0 - a1 + b0 - b1 + c0 - c1 + d0 - d1 + e0 - e1 + f0 - f1",
 })  # fmt: skip
 # What the whole block saves at level 1.
 whole = bound("ms", "one - two", one=gpu("level-0", "block{when}"), two=gpu("level-1", "block{when}"))
-# The part of what the parts save that the block keeps.
-kept = bound("%", "whole / parts", whole=whole, parts=parts)
+kept = bound("%", "whole / parts", whole=whole, parts=parts)  # The part of what the parts save that the block keeps.
 # What kernels for both norms save in the block.
 norms_in_block = bound("us", "one - two", one=gpu("level-1", "block"), two=gpu("level-1-norms", "block"))
 # What kernels for both norms save where each is timed alone.

@@ -40,3 +40,16 @@ def fetched_parts(columns: int, bits: int, size: int, threads: int, ahead: int) 
     size = size * 16 // bits
     tiles, rows = size // (8 * threads), ahead * 16 // (bits * columns)
     return held(-(-columns // size), tiles, 8 * threads, threads, PACKED=bits == 16, AHEAD=rows)
+
+
+def column_sums(columns: int, whole: Iterable[tuple], tiled: Iterable[tuple], blocks: Iterable[tuple]) -> list[dict]:
+    """A backward with column sums: whole rows (tile, warps, programs, stages), rows in tiles (kept), or blocks."""
+    return [
+        *({"PROGRAMS": programs, "ROWS": max(1, tile // columns), "BLOCK": min(tile, 1 << (columns - 1).bit_length()),
+           "STAGES": stages, "WHOLE": True, "num_warps": warps}
+          for tile, warps, programs, stages in whole),
+        *({"PROGRAMS": programs, "TILES": -(-columns // tile), "BLOCK": tile, "KEPT": kept, "num_warps": warps}
+          for tile, warps, programs, kept in tiled),
+        *({"PROGRAMS": programs, "ROWS": 1, "BLOCK": tile, "STAGES": 3, "WHOLE": False, "num_warps": warps}
+          for tile, warps, programs in blocks),
+    ]  # fmt: skip

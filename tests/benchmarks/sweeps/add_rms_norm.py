@@ -56,12 +56,4 @@ def backward(columns: int) -> list[Options]:
         32768: ((8192, 8, 1), (4096, 8, 2)),
         65536: ((8192, 8, 1), (4096, 8, 1), (4096, 8, 2), (2048, 4, 4)),
     }.get(columns, ())
-    return [
-        *({"PROGRAMS": programs, "ROWS": max(1, tile // columns), "BLOCK": min(tile, 1 << (columns - 1).bit_length()),
-           "STAGES": stages, "WHOLE": True, "num_warps": warps}
-          for tile, warps, programs, stages in whole),
-        *({"PROGRAMS": programs, "TILES": -(-columns // tile), "BLOCK": tile, "KEPT": kept, "num_warps": warps}
-          for tile, warps, programs, kept in tiled),
-        *({"PROGRAMS": programs, "ROWS": 1, "BLOCK": tile, "STAGES": 3, "WHOLE": False, "num_warps": warps}
-          for tile, warps, programs in blocks),
-    ]  # fmt: skip
+    return sweeps.column_sums(columns, whole, tiled, blocks)

@@ -43,10 +43,8 @@ def without_small(x: Tensor) -> Tensor:
     return torch.where(plain(x) * x.shape[1] < 1, 0, plain(x))
 
 
-# The average value of a row of a softmax.
-average_softmax = bound("", "1 / columns", columns=32768)
-# What each value of the gradient's row may be off by.
-largest_error_allowed = bound("", "2 / steps", steps=128)
+average_softmax = bound("", "1 / columns", columns=32768)  # The average value of a row of a softmax.
+largest_error_allowed = bound("", "2 / steps", steps=128)  # What each value of the gradient's row may be off by.
 # By how much the values grow where columns are missing from the sum.
 too_large_by = bound("%", "left_out / (columns - left_out)", left_out=128, columns=32768)
 

@@ -56,22 +56,19 @@ def prepare(point: Point, device: torch.device) -> Workload:
     forward = page.loss_of if dtype == torch.bfloat16 else page.loss_in_fp32
     step_as_usual = partial(step_of, loss_of=forward)
 
+    def with_copy(of: Callable[..., Training], step: Callable, batch: page.Batch, remedies: Any) -> Training:
+        return of(page.with_remedies(copy.deepcopy(model), **remedies), before, [batch], step)
+
     def at(step: Callable = step_as_usual, adam: dict[str, bool] | None = None, **remedies: Any) -> Variant:
         how = adam or {"foreach": True}
         make = lambda: Training(page.with_remedies(model, **remedies), before, [batch], step, **how)  # noqa: E731
         return training.variant(make, dtype)
 
     def early(**remedies: Any) -> Variant:
-        def make() -> Training:
-            return TrainingEarly(page.with_remedies(copy.deepcopy(model), **remedies), before, [batch], step_as_usual)
-
-        return training.variant(make, dtype)
+        return training.variant(lambda: with_copy(TrainingEarly, step_as_usual, batch, remedies), dtype)
 
     def wrongly(step: Callable = step_as_usual, batch: page.Batch = batch, **remedies: Any) -> Callable:
-        def make() -> Training:
-            return Training(page.with_remedies(copy.deepcopy(model), **remedies), before, [batch], step)
-
-        return training.spoilt(make, dtype)
+        return training.spoilt(lambda: with_copy(Training, step, batch, remedies), dtype)
 
     def in_float64() -> Results:
         """Row by row, which is the same: each has as many tokens."""

@@ -96,12 +96,9 @@ COPY = ceiling("copy", machine="nvidia-h200")
 IN_L2 = {"elements": 4194304, "width": 4}
 # The bytes of 2048 rows in fp32, read or written.
 rows_as_large_as_cache = bound("MB", "rows * columns * width", rows=2048, columns=4096, width=4)
-# The bytes of the large tensor in fp32.
-large_tensor = bound("MB", "elements * width", elements=134217728, width=4)
-# The bytes of the small tensor in fp32.
-small_tensor = bound("KB", "elements * width", elements=16384, width=4)
-# The bytes of the tensor that the L2 cache can hold, in fp32.
-tensor_in_l2 = bound("MB", "elements * width", IN_L2)
+large_tensor = bound("MB", "elements * width", elements=134217728, width=4)  # The bytes of the large tensor in fp32.
+small_tensor = bound("KB", "elements * width", elements=16384, width=4)  # The bytes of the small tensor in fp32.
+tensor_in_l2 = bound("MB", "elements * width", IN_L2)  # The bytes of the tensor that the L2 cache can hold, in fp32.
 # The bandwidth that the time with a warm cache would mean.
 warm_bandwidth = bound("TB/s", "2 * elements * width / time", IN_L2, time=gpu("warm-cache", "fits in l2"))
 # The bandwidth by the time with an emptied cache.
