@@ -4,19 +4,21 @@ Run `python -m snippets.validation.tflops`; it takes two minutes on an H100. A C
 """
 
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 import torch
 from torch import Tensor
 
-from snippets.validation.timing import Call, DeviceTimer, burst, seconds_per_call, sustained
+from snippets.validation.timing import Call, measure
 
 # --8<-- [start:data]
 DATA: dict[str, Callable[[int, torch.device], Tensor]] = {
     "zeros": lambda size, device: torch.zeros(size, size, device=device),
-    "integers from -2 to 2": lambda size, device: torch.randint(-2, 3, (size, size), device=device).float(),
+    "integers": lambda size, device: torch.randint(-2, 3, (size, size), device=device).float(),
     "normal": lambda size, device: torch.randn(size, size, device=device),
 }
 # --8<-- [end:data]
@@ -40,68 +42,87 @@ def between_events(call: Call, calls: int) -> float:
 
 
 def timers(device: torch.device) -> dict[str, Callable[[Call], float]]:
-    """Ways to time a call, in seconds per call; several seconds of work for each, so that clock and power show."""
+    """Ways to time a call, in seconds per call."""
     if device.type == "cpu":
-        return {"wall clock": lambda call: seconds_per_call(call, device)}
+        return {"this site: calls": partial(by_mode, device, "calls")}
     from triton.testing import do_bench, do_bench_cudagraph
 
-    alone = DeviceTimer(device)
     return {
         "events around each call": one_by_one,
-        "events around 100 calls": lambda call: between_events(call, 100),
-        "do_bench": lambda call: do_bench(call, rep=500, return_mode="median") * 1e-3,
-        "do_bench_cudagraph": lambda call: do_bench_cudagraph(call, rep=500, return_mode="median") * 1e-3,
-        "this site: one call, cold": lambda call: median(alone.sample(call) for _ in range(100)),
-        "this site: burst": lambda call: median(burst(call, device, 10) for _ in range(20)),
-        "this site: sustained": lambda call: sustained(call, device),
+        "events around 100 calls": partial(between_events, calls=100),
+        "do_bench": lambda call: do_bench(call, rep=1000, return_mode="median") * 1e-3,
+        "do_bench_cudagraph": lambda call: do_bench_cudagraph(call, rep=1000, return_mode="median") * 1e-3,
+        "this site: device": partial(by_mode, device, "device"),
+        "this site: burst": partial(by_mode, device, "burst"),
+        "this site: sustained": partial(by_mode, device, "sustained"),
     }
+
+
+def by_mode(device: torch.device, mode: str, call: Call) -> float:
+    return measure({"": call}, device, mode, rounds=3 if mode == "sustained" else 30)[""].p50
 
 
 # --8<-- [end:timers]
 
 
-# --8<-- [start:watched]
-@contextmanager
-def watched() -> Iterator[dict[str, float]]:
-    """Clock (MHz) and power (W) of the first GPU meanwhile: the medians of readings every 20 ms."""
-    found: dict[str, float] = {}
-    query = "--query-gpu=clocks.sm,power.draw.instant"
-    command = ["nvidia-smi", "--id=0", query, "--format=csv,noheader,nounits", "--loop-ms=20"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as smi:
-        try:
-            yield found
-        finally:
-            smi.terminate()
-            readings = [line.split(", ") for line in smi.communicate()[0].splitlines()]
-    whole = [[float(number) for number in reading] for reading in readings if len(reading) == 2]
-    if whole:
-        found["MHz"], found["W"] = (median(column) for column in zip(*whole, strict=True))
+# --8<-- [start:watch]
+SLOWED_BY = {0x4: "power", 0x20: "heat", 0x40: "heat", 0x8: "hardware", 0x80: "power brake"}  # bits of nvml.h
 
 
-# --8<-- [end:watched]
+class Watch:
+    """Reads the first GPU's clock (MHz), power (W) and what slows it, every 20 ms from here on."""
+
+    def __init__(self) -> None:
+        query = "--query-gpu=clocks.sm,power.draw.instant,clocks_event_reasons.active"
+        command = ["nvidia-smi", "--id=0", query, "--format=csv,noheader,nounits", "--loop-ms=20"]
+        self.smi = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.readings: list[tuple[float, float, float, int]] = []  # (moment, MHz, W, reasons)
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for line in self.smi.stdout or ():
+            clock, power, reasons = line.split(", ")
+            self.readings.append((time.perf_counter(), float(clock), float(power), int(reasons, 16)))
+
+    def since(self, moment: float) -> str:
+        """Medians since a moment of time.perf_counter(), and what slowed the GPU in a tenth of the readings or more."""
+        found = [reading[1:] for reading in self.readings if reading[0] > moment]
+        if not found:
+            return "too short"
+        clocks, powers, reasons = zip(*found, strict=True)
+        slowed = {
+            name for bit, name in SLOWED_BY.items() if sum(bool(each & bit) for each in reasons) > len(found) / 10
+        }
+        return f"{median(clocks):.0f} MHz {median(powers):.0f} W {' '.join(sorted(slowed))}"
+
+
+# --8<-- [end:watch]
 
 
 def main() -> None:
-    """Print a table for each size: TFLOP/s, and the GPU's clock and power meanwhile."""
+    """Print two tables for each size, a line for each timer: TFLOP/s, and the GPU's clock and power meanwhile."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    for size in (4096, 8192) if device.type == "cuda" else (512,):
-        print(f"==== {size}")
-        for name, made in DATA.items():
-            a, b = (made(size, device).to(dtype) for _ in range(2))
-            out = torch.empty_like(a)
-            for timer, seconds in timers(device).items():
-                print(f"{name:22} {timer:26}", line(lambda: torch.mm(a, b, out=out), seconds, 2 * size**3, device))
+    watch = Watch() if device.type == "cuda" else None
+    for size in (4096, 8192) if watch else (512,):
+        rates: dict[str, list[str]] = {name: [] for name in ("", *timers(device))}
+        loads: dict[str, list[str]] = {name: [] for name in ("", *timers(device))}
+        for data, made in DATA.items():
+            a, b = (made(size, device).to(torch.bfloat16 if watch else torch.float32) for _ in range(2))
+            call = partial(torch.mm, a, b, out=torch.empty_like(a))
+            rates[""].append(data), loads[""].append(data)
+            for name, seconds in timers(device).items():
+                time.sleep(1.0)  # the chip cools: no timer meets the load of the one before
+                began = time.perf_counter()
+                rates[name].append(f"{2 * size**3 / seconds(call) / 1e12:.1f} TFLOP/s")
+                loads[name].append(watch.since(began) if watch else "")
+        show(f"{size}", rates)
+        if watch:
+            show(f"{size}, clock and power", loads)
 
 
-def line(call: Call, seconds: Callable[[Call], float], flops: int, device: torch.device) -> str:
-    """What one timer says of a call, and on a GPU its clock and power meanwhile."""
-    seconds(call)  # compiles, allocates, warms up
-    if device.type == "cpu":
-        return f"{flops / seconds(call) / 1e12:6.2f} TFLOP/s"
-    with watched() as gpu:
-        rate = flops / seconds(call) / 1e12
-    return f"{rate:6.1f} TFLOP/s {gpu.get('MHz', 0):6.0f} MHz {gpu.get('W', 0):5.0f} W"
+def show(section: str, lines: dict[str, list[str]]) -> None:
+    print(f"==== {section}")
+    print("\n".join(f"{name:24}" + "".join(f"{cell:>24}" for cell in cells) for name, cells in lines.items()))
 
 
 if __name__ == "__main__":

@@ -7,12 +7,11 @@ the library that torch has loaded; the constants are those of cublasLt.h.
 import ctypes
 import re
 from pathlib import Path
-from statistics import median
 
 import torch
 from torch import Tensor
 
-from snippets.validation.timing import burst
+from snippets.validation.timing import Call, measure
 
 BF16, FP32, IN_FP32 = 14, 0, 68  # CUDA_R_16BF, CUDA_R_32F, CUBLAS_COMPUTE_32F
 TRANSPOSE_A, WORKSPACE_BYTES = 3, 1  # attributes of a matmul, and of a preference
@@ -87,15 +86,15 @@ def rates(size: int, transposed: bool) -> list[float]:
     a, b = (torch.randn(size, size, device=device).bfloat16() for _ in range(2))
     right, out = a @ (b.T if transposed else b), torch.empty_like(a)
     matmul = Matmul(a, b, out, transposed)
-    calls = []
+    calls: list[Call] = []
     for candidate in matmul.candidates():
         out.fill_(float("nan"))
         matmul.run(candidate)
         if (out - right).float().norm() < 0.01 * right.float().norm():
             calls.append(lambda candidate=candidate: matmul.run(candidate))
     calls.append(lambda: torch.mm(a, b.T if transposed else b, out=out))
-    samples = [[burst(call, device, 10) for call in calls] for _ in range(7)]  # interleaved
-    return [2 * size**3 / median(times) / 1e12 for times in zip(*samples, strict=True)]
+    timings = measure({str(n): call for n, call in enumerate(calls)}, device, "burst", rounds=9)
+    return [2 * size**3 / timing.p50 / 1e12 for timing in timings.values()]
 
 
 def main() -> None:
@@ -107,8 +106,9 @@ def main() -> None:
         for transposed, product in ((False, "a @ b"), (True, "a @ b.T")):
             *candidates, torchs = rates(size, transposed)
             best = max(candidates)
-            print(f"{size} {product:8} torch {torchs:6.1f}   cuBLASLt's first {candidates[0]:6.1f}   "
-                  f"its best {best:6.1f} TFLOP/s, candidate {candidates.index(best) + 1} of {len(candidates)}")  # fmt: skip
+            place = f"candidate {candidates.index(best) + 1} of {len(candidates)}"
+            print(f"{size} {product:8} torch {torchs:6.1f}   first candidate {candidates[0]:6.1f}   "
+                  f"best {best:6.1f} TFLOP/s, {place}")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -48,16 +48,16 @@ def nothing() -> None:
 class ColdCache:
     """Fills the L2 cache with something else, so that the call's inputs come from memory.
 
-    It writes rather than reads. What a call leaves in the cache, not yet written to memory, is then paid
-    for by what it must push out first, as in a model, where the operation before has left its output there.
+    It reads. What a flush writes, memory does not have yet: the call after it would have to push that out
+    of the cache, line by line, and would be timed with it.
     """
 
     def __init__(self, device: torch.device):
         l2 = torch.cuda.get_device_properties(device).L2_cache_size
-        self.filler = torch.empty(max(4 * l2, 256 * 2**20), dtype=torch.uint8, device=device)
+        self.filler = torch.zeros(max(4 * l2, 256 * 2**20) // 4, dtype=torch.int32, device=device)
 
     def flush(self) -> None:
-        self.filler.fill_(1)
+        self.filler.max()
 
 
 # --8<-- [end:flush]
@@ -109,14 +109,17 @@ class DeviceTimer:
 
 
 # --8<-- [start:calls]
-def seconds_per_call(call: Call, device: torch.device, at_least: float = 0.01) -> float:
-    """Wall-clock seconds per call over a batch of back-to-back calls: the host's time counts."""
-    calls = 1
+def seconds_per_call(call: Call, device: torch.device, at_least: float = 0.01, about: float = 0.0) -> float:
+    """Wall-clock seconds per call over a batch of back-to-back calls: the host's time counts.
+
+    Where it is known `about` how many seconds a call takes, the first batch is long enough.
+    """
+    calls = math.ceil(1.1 * at_least / about) if about else 1
     while True:
         elapsed = seconds_of(call, device, calls)
         if elapsed >= at_least:
             return elapsed / calls
-        calls = max(calls * 2, math.ceil(calls * at_least / max(elapsed, 1e-9)))
+        calls = max(calls + 1, math.ceil(1.1 * calls * at_least / max(elapsed, 1e-9)))
 
 
 def seconds_of(call: Call, device: torch.device, calls: int) -> float:
@@ -146,10 +149,10 @@ def burst(call: Call, device: torch.device, calls: int) -> float:
     return seconds_of(call, device, calls) / calls
 
 
-def sustained(call: Call, device: torch.device) -> float:
+def sustained(call: Call, device: torch.device, about: float = 0.0) -> float:
     """Seconds per call over the second half of a second of uninterrupted work: the power limit rules."""
-    seconds_per_call(call, device, at_least=0.5)
-    return seconds_per_call(call, device, at_least=0.5)
+    about = seconds_per_call(call, device, at_least=0.5, about=about)
+    return seconds_per_call(call, device, at_least=0.5, about=about)
 
 
 # --8<-- [end:power]
@@ -244,12 +247,18 @@ def sampler(mode: str, device: torch.device, calls: int | None = None) -> Callab
     if mode in ("device", "graph"):
         timer = DeviceTimer(device, cold=mode == "device")
         return lambda call, refresh: timer.sample(call, refresh) / (calls or 1)
-    clocks = {"calls": seconds_per_call, "sustained": sustained, "burst": partial(burst, calls=calls or 10)}
+    clocks: dict[str, Callable[..., float]] = {
+        "calls": seconds_per_call,
+        "sustained": sustained,
+        "burst": lambda call, device, about: burst(call, device, calls or 10),
+    }
     clock = clocks[mode]
+    about: dict[int, float] = {}  # by call, what its last sample said
 
     def sample(call: Call, refresh: Call) -> float:
         refresh()
-        return clock(call, device)
+        about[id(call)] = clock(call, device, about=about.get(id(call), 0.0))
+        return about[id(call)]
 
     return sample
 

@@ -6,7 +6,8 @@ import difflib
 import importlib
 import math
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ environment.require()  # before torch is imported
 import torch  # noqa: E402
 
 from snippets.validation.timing import MODES  # noqa: E402
-from tests.benchmarks.case import Point  # noqa: E402
+from tests.benchmarks import crew  # noqa: E402
 from tests.benchmarks.runner import (  # noqa: E402
+    Outcomes,
     Points,
     Record,
     commit_hash,
@@ -27,6 +29,7 @@ from tests.benchmarks.runner import (  # noqa: E402
     fresh_points,
     label,
     load,
+    one_by_one,
     plan,
     published_command,
     run,
@@ -58,10 +61,10 @@ def main(arguments: list[str]) -> int:
         print(f"{problem}; variants that need it will not be timed", file=sys.stderr)
     fresh = fresh_points(options.out, device, options.variants) if options.skip_fresh else frozenset()
     asked = (options.cases or files, device, options.modes)
-    every = plan(*asked, variants=options.variants, numbers=options.points)
-    todo = plan(*asked, fresh, options.variants, options.points)
+    chosen = {"variants": options.variants, "numbers": options.points, "unshown": options.all}
+    every, todo = plan(*asked, **chosen), plan(*asked, fresh, **chosen)
     missing = sum(map(len, todo.values()))
-    if options.seconds < math.inf:  # who wants more of a case than its first points asks for all
+    if options.first:
         todo = {name: points for name, points in todo.items() if len(points) == len(every[name])}
     if not todo and missing:
         print(rest(every, missing))
@@ -71,26 +74,42 @@ def main(arguments: list[str]) -> int:
         return 0
     command = published_command("python -m tests.benchmarks", arguments, own=("--out", "--commit"))
     record = Record(options.out, device, command, options.commit, options.variants)
-    bar = Progress()
+    asked_for = sum(map(len, todo.values()))
+    bar = Progress(asked_for)
+    number = min(crew.size(device) if options.workers is None else options.workers, asked_for)
+
+    def measuring() -> Outcomes:
+        if number > 1:
+            return crew.side_by_side(todo, device, record, number, options.seconds)
+        return one_by_one(todo, device, record, bar.say, options.seconds)
+
     try:
-        missing -= run(todo, device, record, bar.say, bar.over, options.seconds)
+        missing -= run(device, record, measuring, bar.over)
     except KeyboardInterrupt:
         bar.close()
         done = f"what was measured is in {record.path}" if record.path.exists() else "nothing was measured yet"
         print(f"interrupted: {done}", file=sys.stderr)
         return 130
     bar.close()
-    for failure in record.content["failures"]:
-        at = size(failure["part"], failure["shape"])
-        print(f"not timed: {failure['case']} {failure['variant']} {failure['direction']} {at}: {failure['reason']}")
-    for reason in sorted({row["busy"] for row in record.content["rows"]} - {""}):
-        print(f"this machine was busy ({reason}); measure again", file=sys.stderr)
-    print(f"{len(record.content['rows'])} rows in {record.path}")
+    say(record)
     if missing:
         print(rest(every, missing))
     if record.content["dirty"]:
         print("measured in a tree with uncommitted changes: shown here, but never published", file=sys.stderr)
     return 0
+
+
+def say(record: Record) -> None:
+    """What was measured, and what was not."""
+    for failure in record.content["failures"]:
+        at = size(failure["part"], failure["shape"])
+        print(f"not timed: {failure['case']} {failure['variant']} {failure['direction']} {at}: {failure['reason']}")
+    for reason in sorted({row["busy"] for row in record.content["rows"]} - {""}):
+        print(f"this machine was busy ({reason}); measure again", file=sys.stderr)
+    for package, variants in absent(record.content["absent"]).items():
+        print(f"{package} is not installed here: older rows of {variants} stay as they are")
+    print(took(record.content))
+    print(f"{len(record.content['rows'])} rows in {record.path}")
 
 
 def rest(every: Points, missing: int) -> str:
@@ -99,6 +118,26 @@ def rest(every: Points, missing: int) -> str:
     return (
         f"{points - missing} of {points} points are from this machine; `nox -s bench -- --skip-fresh` measures the rest"
     )
+
+
+def absent(packages: Mapping[str, str]) -> dict[str, str]:
+    """By package that is missing, the variants that need it."""
+    found: dict[str, list[str]] = {}
+    for variant, package in sorted(packages.items()):
+        found.setdefault(package, []).append(variant)
+    return {package: ", ".join(variants) for package, variants in found.items()}
+
+
+def took(content: Mapping) -> str:
+    """A table of the seconds that each case took, the longest first: in all, and alone on the machine."""
+    cases: dict[str, list[float]] = {}
+    for at, seconds in content["seconds"].items():
+        for index, value in enumerate((1, seconds, content["alone"][at])):
+            cases.setdefault(at.partition(" ")[0], [0, 0.0, 0.0])[index] += value
+    lines = [f"{'case':32} {'points':>6} {'building':>10} {'alone':>10}"]
+    for name, (points, seconds, alone) in sorted(cases.items(), key=lambda item: -item[1][1]):
+        lines.append(f"{name:32} {points:6} {seconds - alone:8.1f} s {alone:8.1f} s")
+    return "\n".join(lines)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -120,7 +159,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--seconds", type=float, default=math.inf, metavar="N",
-        help="begin no point after so many: the first point of each case comes first, and none of a case that has some",
+        help="end after so many: the first point of each case comes first, and what is missing is said",
+    )  # fmt: skip
+    parser.add_argument("--first", action="store_true", help="measure nothing more of a case that has some points")
+    parser.add_argument("--all", action="store_true", help="also the points that no page shows")
+    parser.add_argument(
+        "--workers", type=int, metavar="N",
+        help="processes that build side by side; 0: measure one point after the other (default: what the GPU, the "
+        "cores and the memory allow; on a CPU 0)",
     )  # fmt: skip
     parser.add_argument(
         "--skip-fresh", action="store_true", help="go on where a run stopped: leave out points that are up to date"
@@ -131,24 +177,25 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 class Progress:
     """A progress bar where tqdm is installed and somebody looks, else a line for each point."""
 
-    def __init__(self) -> None:
+    def __init__(self, points: int) -> None:
+        self.points = points
         self.bar: Any = None
-        self.tqdm: Any = None
         if sys.stderr.isatty():
             with contextlib.suppress(ImportError):
-                self.tqdm = importlib.import_module("tqdm").tqdm
+                self.bar = importlib.import_module("tqdm").tqdm(total=points, unit="point", dynamic_ncols=True)
 
-    def over(self, points: list[tuple[str, Point]]) -> Iterator[tuple[str, Point]]:
-        """Iterate over (case, point), showing how many are left."""
-        if self.tqdm:
-            self.bar = self.tqdm(points, unit="point", leave=True, dynamic_ncols=True)
-            for name, point in self.bar:
+    def over(self, outcomes: Outcomes) -> Outcomes:
+        """Hand on what was measured, showing how much is left."""
+        began = time.monotonic()
+        for done, (name, point, found) in enumerate(outcomes, 1):
+            yield name, point, found
+            if self.bar is not None:
                 self.bar.set_description(name)
-                yield name, point
-            return
-        for index, (name, point) in enumerate(points, 1):
-            print(f"{index}/{len(points)} {name} {label(point)}", file=sys.stderr, flush=True)
-            yield name, point
+                self.bar.update()
+                continue
+            left = (time.monotonic() - began) / done * (self.points - done)
+            what = f"{name} {label(point)}: {found.seconds:.1f} s, alone {found.alone:.1f} s"
+            print(f"{done}/{self.points} {what}; about {left:.0f} s left", file=sys.stderr, flush=True)
 
     def say(self, step: str) -> None:
         """Show what is being done now."""

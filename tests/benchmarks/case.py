@@ -30,6 +30,7 @@ class Point:
         variants: which variants to build here; all if None. For those that are slow to build.
         part: what runs, in words, where a case measures several things: "gelu"; empty where it measures one.
         name: how pages call it, where they do: "typical backward".
+        shown: whether a page shows it. Others are measured on request: `--all`.
     """
 
     shape: Mapping[str, int]
@@ -39,6 +40,7 @@ class Point:
     variants: tuple[str, ...] | None = None
     part: str = ""
     name: str = ""
+    shown: bool = True
 
 
 @dataclass(frozen=True)

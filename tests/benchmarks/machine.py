@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -58,6 +58,29 @@ def _describe_cpu() -> dict:
     }
 
 
+class Beside:
+    """What a process knows of those beside which it measures, taking turns (crew.py). Alone, nothing.
+
+    Attributes:
+        turn: waits until it is alone, stays so until what it returns ends, and adds that time to `spent`.
+        lost: seconds for which it waited or was stopped.
+        crowded: whether a point that does not fit into memory may do so later.
+    """
+
+    turn: Callable[[], contextlib.AbstractContextManager[None]] | None = None
+    lost: Callable[[], float] = staticmethod(lambda: 0.0)
+    crowded: bool = False
+
+
+beside = Beside()
+spent = {"alone": 0.0}  # seconds of turns in which this process was alone
+
+
+def clock() -> float:
+    """Seconds, without those in which this process waited for others or stood still for them."""
+    return time.perf_counter() - beside.lost()
+
+
 PATIENCE = 30.0  # seconds for which those who build may go on while somebody wants to be alone
 GRACE = 0.3  # seconds without anybody alone, after which they build again: one point is timed in several modes
 BRIEFLY = 0.08  # the same for who was alone last: nobody else is between two modes, but some may wait to be alone
@@ -65,14 +88,29 @@ own = threading.local()  # `own.gates`: when this thread was alone, by gate
 
 
 @contextlib.contextmanager
-def turn(device: torch.device, alone: bool, calls: bool = False) -> Iterator[None]:
+def turn(device: torch.device, alone: bool, calls: bool = False, builds: bool = False) -> Iterator[None]:
     """Until it ends, no other run times on this device; and if it is to be `alone`, none builds or checks there either.
 
     So several runs may share a device: what takes long, compiling, they do at the same time. `calls` are timed by the
     host's clock: then nothing else goes on at any device of this machine. Who wants to be alone waits until nobody
     builds, at most `PATIENCE`: then nobody may begin to. Those who wait meanwhile are alone one after another, before
     anybody builds again: else each time would cost a wait for the slowest build.
+
+    In a crew, who `builds` is alone where something is timed and no longer.
     """
+    with _turn_of_a_crew(alone and not builds) if beside.turn else _turn_among_runs(device, alone, calls):
+        began = clock()
+        yield
+    if alone and not beside.turn:
+        spent["alone"] += clock() - began
+
+
+def _turn_of_a_crew(alone: bool) -> contextlib.AbstractContextManager[None]:
+    return beside.turn() if alone and beside.turn else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _turn_among_runs(device: torch.device, alone: bool, calls: bool) -> Iterator[None]:
     if sys.platform == "win32":
         yield
         return

@@ -4,11 +4,12 @@ What stands here decides what a number means, and is part of the hash by which i
 finds cases and writes records stands in runner.py.
 """
 
+import gc
 import hashlib
 import re
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
+from functools import partial
 
 import torch
 
@@ -20,6 +21,7 @@ from tests.benchmarks import machine
 from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 
 Report = Callable[[str], None]
+PATIENCE = {"device": 4.0}  # seconds after which no round begins, see `measure`; where it is not said, 20
 ROUNDS = {"device": 100, "graph": 30, "calls": 15, "burst": 20, "sustained": 3}
 
 
@@ -32,6 +34,10 @@ def measure_point(case: Case, point: Point, device: torch.device, sources: dict,
     common = where(case, point)
     workload, ready, failures = built_and_checked(case, point, device, report)
     rows = []
+    gc.collect()  # the timer collects again before each mode, and looks at nothing twice
+    gc.freeze()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # the float64 reference is gone: others may need its memory
     for mode in point.modes if ready else ():
         report(f"{mode}: {len(ready)} variants side by side")
         with machine.turn(device, alone=True, calls=mode == "calls"):
@@ -59,13 +65,15 @@ def built_and_checked(
     for name in wanted(workload, point):
         report(name)
         variant = workload.variants[name]
-        with machine.turn(device, alone=variant.chooses_by_timing):
+        with machine.turn(device, alone=variant.chooses_by_timing, builds=True):
             try:
                 built, results = build(variant)
                 if baseline is None and name != workload.baseline:
                     raise WrongResult(f"not timed: nothing to hold it against, since {workload.baseline} failed")
                 built["agreement"] = check(results, baseline or results, reference, workload)
-            except Exception as error:  # noqa: BLE001  a peer may fail in any way; what it said is recorded
+            except Exception as error:
+                if isinstance(error, torch.OutOfMemoryError) and machine.beside.crowded:
+                    raise
                 failures.append(common | {"variant": name, "reason": one_line(error)})
                 continue
             if baseline is None:
@@ -80,8 +88,12 @@ def built_and_checked(
                 except Exception as error:  # noqa: BLE001  a call that cannot be captured is a fact worth recording
                     failures.append(common | {"variant": name, "reason": f"graph: {one_line(error)}"})
             built["peak_memory"] = peak_memory(built["call"], variant, device)
-            built["kernels"] = count_kernels(built["call"], variant, device)
         ready[name] = built
+    with machine.turn(device, alone=False):
+        calls = {name: (workload.variants[name].refresh or nothing, built["call"]) for name, built in ready.items()}
+        kernels = count_kernels(calls, device)
+    for name, built in ready.items():
+        built["kernels"] = kernels.get(name)
     return workload, ready, failures
 
 
@@ -123,12 +135,12 @@ def build(variant: Variant) -> tuple[dict, Results]:
     """
     refresh = variant.refresh or nothing
     _synchronize()
-    began = time.perf_counter()
+    began = machine.clock()
     call = variant.build()
     refresh()
     call()
     _synchronize()
-    seconds = time.perf_counter() - began
+    seconds = machine.clock() - began
     for _ in range(2):
         refresh()
         call()
@@ -201,7 +213,7 @@ def time_variants(
         except RuntimeError as error:
             refused[name] = one_line(error)
             calls.pop(name, None)
-    return timings | measure(calls, device, mode, ROUNDS[mode], refresh=refresh), refused
+    return timings | measure(calls, device, mode, ROUNDS[mode], PATIENCE.get(mode, 20.0), refresh), refused
 
 
 def row(workload: Workload, name: str, built: dict, timing: Timing, sources: dict) -> dict:
@@ -254,24 +266,41 @@ def peak_memory(call: Call, variant: Variant, device: torch.device) -> int | Non
     return torch.cuda.max_memory_allocated(device) - before
 
 
-def count_kernels(call: Call, variant: Variant, device: torch.device) -> int | None:
-    """Kernels that one call launches on the GPU; None on a CPU, or where the profiler is refused."""
-    if device.type != "cuda":
-        return None
+def count_kernels(calls: Mapping[str, tuple[Call, Call]], device: torch.device) -> dict[str, int]:
+    """Kernels that a call launches on the GPU, by name; nothing on a CPU, or where the profiler is refused.
+
+    Args:
+        calls: by name, what puts back a call's inputs, which does not count, and the call.
+    """
+    if device.type != "cuda" or not calls:
+        return {}
     from torch.profiler import ProfilerActivity, profile
 
-    refresh = variant.refresh or nothing
-    refresh()
-    call()
-    refresh()
+    steps = [step for pair in calls.values() for step in pair]
+    for step in steps:
+        step()
     _synchronize()
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as trace:  # without, it warns
-        call()
-        _synchronize()
-    on_gpu = [event.name for event in trace.events() if event.device_type.name == "CUDA"]
-    if not on_gpu:
-        return None  # the profiler saw nothing
-    return sum(not name.startswith(("Memcpy", "Memset")) for name in on_gpu)
+        for step in steps:  # a trace of its own for each would take seconds to start: a spin stands between two
+            step()
+            _synchronize()
+            torch.cuda._sleep(0)
+            _synchronize()
+    on_gpu = [event for event in trace.events() if event.device_type.name == "CUDA"]
+    names = [event.name for event in sorted(on_gpu, key=lambda event: event.time_range.start)]
+    counts = launched(names)[1::2]
+    return dict(zip(calls, counts, strict=True)) if len(counts) == len(calls) else {}  # else it has not seen all
+
+
+def launched(names: Iterable[str]) -> list[int]:
+    """How many kernels there are before each spin. What copies and fills is none."""
+    counts = [0]
+    for name in names:
+        if "spin_kernel" in name:
+            counts.append(0)
+        elif not name.startswith(("Memcpy", "Memset")):
+            counts[-1] += 1
+    return counts[:-1]
 
 
 def ceilings(device: torch.device) -> dict:
@@ -285,6 +314,13 @@ def ceilings(device: torch.device) -> dict:
         "bandwidth": {mix: _ceiling(best) for mix, best in bandwidth(device, 2**29 if on_gpu else 2**25).items()},
         "matrix": {dtype: {mode: _ceiling(best) for mode, best in rates.items()} for dtype, rates in matrix.items()},
     }
+
+
+def floor(device: torch.device) -> dict | None:
+    """What the timer reads of an empty kernel: no GPU time is below it. A CPU has none."""
+    if device.type != "cuda":
+        return None
+    return asdict(measure({"empty": partial(torch.cuda._sleep, 0)}, device, "device", ROUNDS["device"])["empty"])
 
 
 def _ceiling(best: Ceiling) -> dict:

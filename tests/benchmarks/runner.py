@@ -5,6 +5,7 @@ is measured stands in method.py.
 """
 
 import argparse
+import contextlib
 import gc
 import importlib
 import json
@@ -13,8 +14,8 @@ import re
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
-from dataclasses import replace
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -79,22 +80,68 @@ class Record:
             "machine": described | {"before": machine.state(device), "after": {}},
             "software": machine.software(),
             "ceilings": {},
+            "floor": None,
+            "crew": 0,
             "variants": list(variants),
+            "absent": {},
             "grid": {},
             "functions": {},
             "seconds": {},
+            "alone": {},
             "rows": [],
             "failures": [],
         }
         self.path = folder / f"{self.content['id']}.json"
         self.device = device
 
-    def add(self, rows: list, failures: list) -> None:
+    def add(self, name: str, point: Point, found: "Found", sources: dict) -> None:
         """Append what was measured at a point and write the whole record."""
-        self.content["rows"] += rows
-        self.content["failures"] += failures
-        self.content["machine"]["after"] = machine.state(self.device)
+        self.content["rows"] += [row | {"sources": sources} for row in found.rows]
+        for failure in found.failures:
+            if missing := re.match(r"ModuleNotFoundError: No module named '(\w+)", failure["reason"]):
+                self.content["absent"][failure["variant"]] = missing[1]  # what was measured with it stays as it is
+            else:
+                self.content["failures"].append(failure)
+        at = f"{name} {label(point)}"
+        self.content["seconds"][at], self.content["alone"][at] = round(found.seconds, 1), round(found.alone, 1)
+        self.write()
+
+    def write(self) -> None:
         write_whole(self.path, self.content)
+
+
+@dataclass
+class Found:
+    """What was measured at a point.
+
+    Attributes:
+        seconds: that it took, without waiting for others.
+        alone: those of them in which samples were taken or what is fastest was chosen.
+    """
+
+    rows: list[dict] = field(default_factory=list)
+    failures: list[dict] = field(default_factory=list)
+    seconds: float = 0.0
+    alone: float = 0.0
+
+
+def measured(name: str, point: Point, device: torch.device, report: Report) -> Found:
+    """Measure a point here; its rows have no sources yet."""
+    case = load(discover()[name])
+    began, before = machine.clock(), machine.spent["alone"]
+    try:
+        found = Found(*method.measure_point(case, point, device, {}, report))
+    except torch.OutOfMemoryError as error:  # the inputs or the float64 reference: too much for this GPU
+        found = Found(failures=[method.where(case, point) | {"variant": "*", "reason": method.one_line(error)}])
+    tidy(device)
+    found.seconds, found.alone = machine.clock() - began, machine.spent["alone"] - before
+    return found
+
+
+def limits(device: torch.device) -> dict:
+    """What this machine can do at most, and what the timer reads at least."""
+    with machine.turn(device, alone=True):
+        return {"ceilings": method.ceilings(device), "floor": method.floor(device)}
 
 
 def plan(
@@ -104,18 +151,20 @@ def plan(
     fresh: Set[Key] = frozenset(),
     variants: Iterable[str] = (),
     numbers: Collection[int] = (),
+    unshown: bool = False,
 ) -> Points:
     """What to measure: the cases' points on this device, without those that are fresh.
 
     In some modes or all, and of each point some variants or all that it asks for. `numbers` chooses points by their
-    place in the case, from 1: so several GPUs can share a case.
+    place in the case, from 1: so several GPUs can share a case. Points that no page shows are `unshown`.
     """
     only = frozenset(variants)
     files, todo = discover(), {}
     for name in names:
         case = load(files[name])
         code = code_of(sources_of(files[name])[0]) if fresh else ()
-        asked = [p for number, p in enumerate(case.points(device), 1) if number in numbers or not numbers]
+        numbered = enumerate(case.points(device), 1)
+        asked = [p for number, p in numbered if number in numbers or (not numbers and (p.shown or unshown))]
         points = [replace(p, modes=tuple(m for m in p.modes if m in modes or not modes)) for p in asked]
         if only:
             points = [replace(p, variants=tuple(only if p.variants is None else only & {*p.variants})) for p in points]
@@ -125,38 +174,46 @@ def plan(
     return todo
 
 
-def run(
-    todo: Points, device: torch.device, record: Record, report: Report, progress: Callable, seconds: float = math.inf
-) -> int:
-    """Measure the ceilings, then the cases' points, until the seconds are used up; returns how many points that were.
+Outcomes = Generator[tuple[str, Point, Found], None, None]
 
-    The first point of each case comes first, then the second ones. The record is written after each.
-    """
-    last = time.monotonic() + seconds
+
+def run(
+    device: torch.device,
+    record: Record,
+    measuring: Callable[[], Outcomes],
+    progress: Callable[[Outcomes], Outcomes],
+) -> int:
+    """Keep what is measured at each point in the record; returns at how many that was. It is written after each."""
     files, sources = discover(), {}
-    report("ceilings")
-    with machine.turn(device, alone=True):
-        record.content["ceilings"] = method.ceilings(device)
     done = 0
-    for name, point in progress(in_rounds(todo)):
-        case = load(files[name])
-        if name not in sources:
-            sources[name], record.content["functions"][name] = sources_of(files[name])
-            # what is no longer in it is history
-            record.content["grid"][name] = [f"{label(p)} {mode}" for p in case.points(device) for mode in p.modes]
-        began = time.perf_counter()
-        try:
-            rows, failures = method.measure_point(case, point, device, sources[name], report)
-        except torch.OutOfMemoryError as error:  # the inputs or the float64 reference: too much for this GPU
-            rows, failures = [], [method.where(case, point) | {"variant": "*", "reason": method.one_line(error)}]
-        record.content["seconds"][f"{name} {label(point)}"] = round(time.perf_counter() - began, 1)
-        record.add(rows, failures)
-        done += 1
-        tidy(device)
+    with contextlib.closing(measuring()) as outcomes:
+        for name, point, found in progress(outcomes):
+            if name not in sources:
+                sources[name], record.content["functions"][name] = sources_of(files[name])
+                # what is no longer in it is history
+                points = load(files[name]).points(device)
+                record.content["grid"][name] = [f"{label(p)} {mode}" for p in points for mode in p.modes]
+            record.add(name, point, found, sources[name])
+            done += 1
+    gc.unfreeze()
+    if done:
+        record.content["machine"]["after"] = machine.state(device)
+        record.write()
+    return done
+
+
+def one_by_one(
+    todo: Points, device: torch.device, record: Record, report: Report, seconds: float = math.inf
+) -> Outcomes:
+    """Measure here, the first point of each case first, then the second ones, until the seconds are used up."""
+    last = time.monotonic() + seconds
+    report("ceilings")
+    record.content |= limits(device)
+    for name, point in in_rounds(todo):
+        report(f"{name} {label(point)}")
+        yield name, point, measured(name, point, device, report)
         if time.monotonic() > last:
             break
-    gc.unfreeze()
-    return done
 
 
 def in_rounds(todo: Points) -> list[tuple[str, Point]]:

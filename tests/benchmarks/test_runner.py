@@ -115,7 +115,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(runner, "ROOT", root)
     monkeypatch.setattr(method, "ceilings", lambda device: {})
     monkeypatch.setitem(method.ROUNDS, "calls", 5)
-    monkeypatch.setattr(timing.seconds_per_call, "__defaults__", (1e-4,))  # in seconds, of one sample
+    monkeypatch.setattr(timing.seconds_per_call, "__defaults__", (1e-4, 0.0))  # in seconds, of one sample
     monkeypatch.setattr(machine, "_counters", dict)  # other tests run beside this one
     monkeypatch.setattr(machine, "uneven", lambda before, after: "")
     for pause in ("GRACE", "BRIEFLY"):  # nobody else times these cases: the locks are in a folder of their own
@@ -327,6 +327,17 @@ def test_inputs_that_do_not_fit_are_recorded(house: Path) -> None:
     assert (rows, reasons) == ({}, {"*": "OutOfMemoryError: 2 TB"})
 
 
+def test_beside_others_what_does_not_fit_stops_the_point(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out_of_memory = 'Variant(lambda: (_ for _ in ()).throw(torch.OutOfMemoryError("2 TB")))'
+    edit(house / "tests/benchmarks/first.py", "Variant(lambda: lambda: x + x)", out_of_memory)
+    monkeypatch.setattr(machine.beside, "crowded", True)
+    assert measured(house) == ({}, {"*": "OutOfMemoryError: 2 TB"})
+    shutil.rmtree(house / "out")
+    monkeypatch.setattr(machine.beside, "crowded", False)
+    rows, reasons = measured(house)
+    assert rows.keys() == {"eager"} and reasons["ours"] == "OutOfMemoryError: 2 TB"
+
+
 # ---- the record -----------------------------------------------------------------------------------------------------
 
 
@@ -490,8 +501,8 @@ def test_after_the_seconds_no_point_begins_and_a_line_says_how_to_go_on(
     assert {row["direction"] for (record,) in [records(house)] for row in record["rows"]} == {"forward"}
     line = "1 of 2 points are from this machine; `nox -s bench -- --skip-fresh` measures the rest"
     assert capsys.readouterr().out.splitlines()[-1] == line
-    assert bench(house, "--skip-fresh", "--seconds", "9") == 0
-    assert capsys.readouterr().out.splitlines() == [line], "the case has a point, and who asks for seconds no more"
+    assert bench(house, "--skip-fresh", "--first") == 0
+    assert capsys.readouterr().out.splitlines() == [line], "the case has a point, and who asks for first ones no more"
     assert len(records(house)) == 1
 
 
@@ -522,6 +533,53 @@ def test_some_variants_are_timed_beside_the_baseline_and_leave_the_others_to_be_
     assert bench(house, "--skip-fresh") == 0
     (newest,) = (record for record in records(house) if not record["variants"])
     assert "peer" in [failure["variant"] for failure in newest["failures"]]
+
+
+def test_a_peer_that_is_not_installed_is_absent_and_no_failure(house: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    case = house / "tests/benchmarks/first.py"
+    edit(
+        case,
+        '"two": Variant',
+        '"absent": Variant(lambda: __import__("no_such_peer.ops")),\n                "two": Variant',
+    )
+    bench(house, "first")
+    (record,) = records(house)
+    assert record["absent"] == {"absent": "no_such_peer"}
+    assert {failure["variant"] for failure in record["failures"]} == {"wrong", "peer", "two"}
+    assert "no_such_peer is not installed here: older rows of absent stay as they are\n" in capsys.readouterr().out
+
+
+def test_a_table_says_what_each_case_took(house: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit(house / "tests/benchmarks/first.py", *TWO)
+    bench(house, "first")
+    head, row, rows = capsys.readouterr().out.splitlines()[-3:]
+    assert head.split() == ["case", "points", "building", "alone"]
+    name, points, building, _, alone, _ = row.split()
+    assert (name, points) == ("first", "2") and float(building) >= 0 and float(alone) >= 0
+    assert rows.startswith("4 rows in ")
+
+
+def test_points_that_no_page_shows_are_measured_on_request(house: Path) -> None:
+    edit(house / "tests/benchmarks/first.py", TWO[0], TWO[1].replace('"calls",))]', '"calls",), shown=False)]'))
+    assert bench(house, "first") == 0
+    assert bench(house, "first", "--all") == 0
+    assert bench(house, "first", "--points", "2") == 0
+    found = [{row["direction"] for row in record["rows"]} for record in records(house)]
+    assert found == [{"forward"}, {"forward", "backward"}, {"backward"}]
+
+
+def test_kernels_are_counted_between_spins() -> None:
+    names = [
+        "refresh",
+        "spin_kernel(long)",
+        "a",
+        "Memcpy HtoD",
+        "b",
+        "spin_kernel(long)",
+        "Memset",
+        "spin_kernel(long)",
+    ]
+    assert method.launched(names) == [1, 2, 0]
 
 
 @pytest.mark.parametrize("difference", ["machine", "software", "truncated"])

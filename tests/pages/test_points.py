@@ -4,14 +4,18 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from docs.publish.errors import PublishError
 from docs.publish.macros.catalogue import Macros
 from docs.publish.macros.page import Page
 from docs.publish.macros.render import render
 from docs.publish.place import Place
+from docs.publish.records import cases
 from docs.publish.records.captures import Captures
 from docs.publish.records.store import Store
+from tests.benchmarks import source
+from tests.benchmarks.runner import discover, load, size
 from tests.pages import tiny
 
 
@@ -114,3 +118,14 @@ def test_what_does_not_hold_on_this_machine_has_a_note_and_stops_nothing(seconds
     assert ("not so on this machine" in html) is noted
     html, _ = rendered('{{ holds("ours slower than eager", at="small backward") }}', root)
     assert html == "", "what this machine did not measure is not judged there"
+
+
+def test_no_page_names_a_point_that_is_measured_on_request_only():
+    named, unshown = set(), set()
+    for case, path in discover().items():
+        points = cases.points(source.ROOT, case).values()
+        named |= {(case, at.direction, at.shape, at.dtype) for modes in points for at in modes}
+        for point in load(path).points(torch.device("cuda")):
+            if not point.shown:
+                unshown.add((case, point.direction, size(point.part, point.shape), point.dtype))
+    assert unshown and not named & unshown

@@ -60,6 +60,14 @@ def test_a_run_of_some_variants_reproduces_and_replaces_nothing_but_other_code(r
     assert [row.time.p50 for row in known.select()] == [3e-3]
 
 
+def test_what_a_run_lacked_the_package_for_stays_as_an_older_run_has_it(root: Path):
+    both = [timed(root, 1), timed(root, 2, variant="eager")]
+    known = store(root, run(root, 1, both), run(root, 2, [timed(root, 3)], absent={"eager": "peer"}))
+    assert [(row.variant, row.time.p50) for row in known.select()] == [("eager", 2e-3), ("ours", 3e-3)]
+    known = store(root, run(root, 3, [timed(root, 4)]))
+    assert [(row.variant, row.time.p50) for row in known.select()] == [("ours", 4e-3)], "the case has it no more"
+
+
 def test_what_does_not_agree_is_said_and_listed_with_both_numbers(root: Path):
     first = run(root, 1, [timed(root, 1), timed(root, 2, variant="eager")])
     second = run(root, 2, [timed(root, 1.2), timed(root, 1, variant="eager")])

@@ -162,12 +162,13 @@ def site() -> Iterator[Site]:
 
 def the_site() -> Path:
     """The folder that SITE_DIR names, else that of the site that is kept: built anew where its inputs changed."""
-    from docs.publish.site import inputs  # here: what a build reads is not what each test reaches
+    from docs.publish.site import inputs, notebooks  # here: what a build reads is not what each test reaches
 
     if given := os.environ.get("SITE_DIR"):
         return Path(given)
     KEPT.mkdir(parents=True, exist_ok=True)
     settings = os.environ | SETTINGS
+    list(notebooks.for_the_site())  # the build reads these, and else writes them: then its inputs are others
     wanted, stamp = inputs.digest(ROOT, settings), KEPT / "digest"
     with FileLock(KEPT / "lock"):
         if not stamp.exists() or stamp.read_text() != wanted:

@@ -76,12 +76,14 @@ def table(store: Store, place: Place, page: Evidence, root: Path, names: list[st
     if not rows:
         return "<p>Not measured yet.</p>"
     head = ("", *SHAPES, "lines of code", "one small call", "first call")
-    machine = records[0].machine
+    machine, crew = records[0].machine, max(record.crew for record in records)
+    days = evidence.days(records)
+    beside = f" First calls are of {crew} processes that built side by side, which takes longer." if crew else ""
     panel = markup.panel(
         what="How many times as fast as the best level below it a level is; the lowest level has its time. "
         f"{DIRECTIONS[direction].capitalize()}, GPU time, cold cache. A small call is a forward, calls back to back",
         body=markup.table(head, rows),
-        source=f"{markup.link(machine['name'], place.to(machine_page(machine['slug'])))}, {evidence.days(records)}.",
+        source=f"{markup.link(machine['name'], place.to(machine_page(machine['slug'])))}, {days}.{beside}",
     )
     return markup.panels([panel], "wide")
 

@@ -283,6 +283,10 @@ class Record(Provenance):
     grid: dict[str, list[str]] = {}  # by case, what it times: "forward 32768x4096 bfloat16 device"
     functions: dict[str, dict[str, str]] = {}  # by case, what its rows can reach, each with the hash of its syntax tree
     seconds: dict[str, float] = {}  # what each point took, for planning the next run
+    alone: dict[str, float] = {}  # those of them in which it had the machine for itself
+    crew: int = 0  # processes that built side by side: their builds took longer than they would have alone
+    absent: dict[str, str] = {}  # variants whose package was not installed: what older runs say of them stays
+    floor: Timing | None = None  # what the timer reads of an empty kernel
     rows: list[Row]
     failures: list[Failure]
 

@@ -231,10 +231,12 @@ def _newest_at_each_point(rows: list[Measured]) -> list[Measured]:
 
 
 def _chosen(runs: list[list[Measured]]) -> list[Measured]:
-    """Of a point's runs, oldest first, the one that is current."""
+    """Of a point's runs, oldest first, the rows of the one that is current."""
     quiet = [rows for rows in runs if not any(row.busy for row in rows)] or runs
     newest = [rows for rows in quiet if rows[0].row.sources.code == quiet[-1][0].row.sources.code]
-    return ([rows for rows in newest if not rows[0].record.variants] or newest)[-1]
+    chosen = ([rows for rows in newest if not rows[0].record.variants] or newest)[-1]
+    absent = chosen[0].record.absent  # a peer that is not installed here does not take away what another run says of it
+    return [*chosen, *{row.variant: row for rows in quiet for row in rows if row.variant in absent}.values()]
 
 
 def _indexed(rows: Iterable[Measured]) -> dict[tuple[str | None, str | None], list[Measured]]:

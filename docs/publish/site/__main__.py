@@ -72,7 +72,7 @@ def docs(
     build(root, settings, start)
     if not cases and not release:
         say(f"the site stands; measuring for {SECONDS} s, then it is built again with these numbers")
-        start(("tests.benchmarks", "--skip-fresh", f"--seconds={SECONDS}"), settings=settings)
+        start(("tests.benchmarks", "--skip-fresh", "--first", f"--seconds={SECONDS}"), settings=settings)
         build(root, settings, start)
         _write(root, _stamp(root) | {"measured": True})
 

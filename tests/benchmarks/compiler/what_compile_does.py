@@ -32,7 +32,8 @@ def points(device: torch.device) -> Iterable[Point]:
         for name, (rows, columns) in sizes.items():
             shape = {"operations": 6, "rows": rows, "columns": columns}
             modes = ("device", "calls") if name in ("large", "wide") else ("calls", "device")
-            yield Point(shape, "bfloat16", direction, modes, name=name + suffix)
+            shown = direction == "forward" or name == "large"
+            yield Point(shape, "bfloat16", direction, modes, shown=shown, name=name + suffix if shown else "")
     one = {"operations": 1, "rows": 64, "columns": 1024}
     yield Point(one, "bfloat16", "forward", ("calls", "device"), name="one operation")
 

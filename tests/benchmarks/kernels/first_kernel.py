@@ -31,7 +31,7 @@ def points(device: torch.device) -> Iterator[Point]:
         ("wider", {"rows": 4096, "columns": 32768}, ("any-offset", "more-warps", "any-width")),
         ("widest", {"rows": 1024, "columns": 131072}, ("any-offset", "more-warps", "any-width")),
     ):
-        yield Point(shape, "bfloat16", "forward", variants=(*OTHERS, *variants), name=name)
+        yield Point(shape, "bfloat16", "forward", variants=(*OTHERS, *variants), shown=bool(name), name=name)
     yield Point(usual, "bfloat16", "both", variants=(*OTHERS, "with-backward"), name="typical step")
     small, variants = {"rows": 256, "columns": 1024}, (*OTHERS, "first", "with-backward")
     yield Point(small, "bfloat16", "forward", ("calls", "device"), variants, name="small narrow")
