@@ -8,7 +8,7 @@ from torch import nn
 
 from snippets.examples import llama_flash4
 from snippets.examples.llama import RUNGS, Loss
-from tests.benchmarks.bounds import bound, ceiling, gpu, memory
+from tests.benchmarks.bounds import Input, bound, ceiling, gpu, memory
 from tests.benchmarks.case import Call, Case, Point, Workload
 from tests.benchmarks.examples.llama import FEW, WHOLE, Step, parameters_and_state
 
@@ -48,7 +48,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
 
 
 COPY = ceiling("copy", case="examples/llama-flash4", shape="4x4096x16x2048x128256")
-ATTENTION = {"layers": 16, "attention": gpu("cudnn", "attention", case="examples/llama")}
+ATTENTION: dict[str, Input] = {"layers": 16, "attention": gpu("cudnn", "attention", case="examples/llama")}
 # What attention takes in all layers, by cuDNN's time alone.
 attention_of_all_layers = bound("ms", "layers * attention", ATTENTION)
 # What a step gains if its attention takes a fifth less time.

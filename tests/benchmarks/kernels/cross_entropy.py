@@ -32,8 +32,9 @@ def points(device: torch.device) -> Iterator[Point]:
     """The forward without gradients, and steps: there is no backward alone to time, since the forward does its work."""
     if device.type == "cpu":
         for direction in ("forward", "both"):
-            shape = {"rows": 256, "columns": 4096}
-            yield Point(shape, "float32", direction, modes=("calls",), variants=("eager", "compile"))
+            yield Point(
+                {"rows": 256, "columns": 4096}, "float32", direction, modes=("calls",), variants=("eager", "compile")
+            )
         return
     for name, shape in LARGE.items():
         for direction in ("forward", "both"):

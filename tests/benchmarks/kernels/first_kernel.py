@@ -33,8 +33,8 @@ def points(device: torch.device) -> Iterator[Point]:
     ):
         yield Point(shape, "bfloat16", "forward", variants=(*OTHERS, *variants), shown=bool(name), name=name)
     yield Point(usual, "bfloat16", "both", variants=(*OTHERS, "with-backward"), name="typical step")
-    small, variants = {"rows": 256, "columns": 1024}, (*OTHERS, "first", "with-backward")
-    yield Point(small, "bfloat16", "forward", ("calls", "device"), variants, name="small narrow")
+    small, beside = {"rows": 256, "columns": 1024}, (*OTHERS, "first", "with-backward")
+    yield Point(small, "bfloat16", "forward", ("calls", "device"), beside, name="small narrow")
 
 
 def prepare(point: Point, device: torch.device) -> Workload:

@@ -113,4 +113,6 @@ our_shares_bytes = bound("MB", "programs * columns * width", programs=machine("m
 # What the norm takes at least: each value is read once and written once.
 read_and_written = bound("us", "2 * rows * columns * width / copy", TENSOR, copy=COPY)
 
-CASE = Case("How close does RMSNorm come to the memory's bandwidth, forward and backward?", blocks.CHECK_AT)
+CASE = Case(
+    question="How close does RMSNorm come to the memory's bandwidth, forward and backward?", check_at=blocks.CHECK_AT
+)
