@@ -7,8 +7,6 @@ import pytest
 import torch
 
 from docs.publish.errors import PublishError
-from docs.publish.macros import points
-from docs.publish.records.store import Store
 from tests.benchmarks import source
 from tests.benchmarks.runner import discover, load, size
 from tests.pages import tiny
@@ -116,22 +114,11 @@ def test_what_does_not_hold_on_this_machine_has_a_note_and_stops_nothing(millise
     assert html == "", "what this machine did not measure is not judged there"
 
 
-def test_each_named_point_was_measured():
-    """On some machine, of any code: a name that fits nothing is misspelt or of a point that is no more."""
-    measured = {(row.case, row.direction, row.size, row.dtype) for row in Store.load(local=False).select(history=True)}
-    wrong = [
-        f"{case}: {name}"
-        for case in discover()
-        for name, at in points.of_case(source.ROOT, case).items()
-        if (case, at.direction, at.shape, at.dtype) not in measured
-    ]
-    assert not wrong
-
-
 def test_no_page_names_a_point_that_is_measured_on_request_only():
     named, unshown = set(), set()
     for case, path in discover().items():
-        named |= {(case, at.direction, at.shape, at.dtype) for at in points.of_case(source.ROOT, case).values()}
+        points = cases.points(source.ROOT, case).values()
+        named |= {(case, at.direction, at.shape, at.dtype) for modes in points for at in modes}
         for point in load(path).points(torch.device("cuda")):
             if not point.shown:
                 unshown.add((case, point.direction, size(point.part, point.shape), point.dtype))

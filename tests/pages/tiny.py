@@ -25,15 +25,24 @@ SCRIPT = "kernels/add"  # as captures name snippets/kernels/add.py
 ADD = "def add(a, b):\n    return a + b\n"
 FILES = {
     KERNEL: "# SPDX-License-Identifier: MIT\n" + f"# --8<-- [start:add]\n{ADD}# --8<-- [end:add]\n",
-    CASE: """from kernels.add import add
+    CASE: """from tests.benchmarks.case import Case, Point
 
-POINTS = {
-    "small": "forward 8x4 bfloat16 device",
-    "small backward": "backward 8x4 bfloat16 device",
-    "wide backward": "backward 8x8 bfloat16 device",
-    "calls": "forward 8x8 bfloat16 calls",
-}
-CASE = dict(prepare=add, question='Is it fast?')
+
+def add(*given):
+    from kernels.add import add
+
+    return add(*given)
+
+
+def points(device):
+    narrow, wide = {"rows": 8, "columns": 4}, {"rows": 8, "columns": 8}
+    yield Point(narrow, "bfloat16", name="small")
+    yield Point(narrow, "bfloat16", "backward", name="small backward")
+    yield Point(wide, "bfloat16", "backward", name="wide backward")
+    yield Point(wide, "bfloat16", modes=("calls", "device"), name="calls")
+
+
+CASE = Case(points=points, prepare=add, question='Is it fast?')
 """,
     source_of(SCRIPT): "def main():\n    from kernels.add import add\n    print(add(1, 2))\n",
 }

@@ -95,4 +95,4 @@ def _input(name: str, given: Input) -> dict[str, str]:
     url = given.entry["source_url"] if given.href.startswith("https://") else given.href
     host_bound = "meaning" in given.entry  # shown as a range or in launches; its value is the median, or seconds
     value = f"{units.text(given.value, given.unit)}, of {given.text}" if host_bound else given.text
-    return {"name": name, "value": value, "source": given.entry["label"], "url": url}
+    return {"name": name, "value": value, "source": given.entry.get("formula", given.entry["label"]), "url": url}

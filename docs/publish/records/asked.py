@@ -1,6 +1,5 @@
 """Which sections of scripts' output pages show, read from their macros, without rendering them."""
 
-import ast
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -10,8 +9,9 @@ from jinja2 import nodes
 from docs.publish.errors import PublishError
 from docs.publish.markdown.fences import code_in, replaced
 from docs.publish.markdown.pages import front_matter
-from docs.publish.place import case_file
+from docs.publish.records import cases
 from tests.benchmarks import source
+from tests.benchmarks.bounds import Bound, Macro
 
 MACROS = ("output", "captured", "timeline")
 PARSER = jinja2.Environment(comment_start_string="{# ")
@@ -44,7 +44,8 @@ def of_page(page: str, text: str) -> list[Asked]:
     calls = [(getattr(call.node, "name", ""), call) for call in PARSER.parse(shown).find_all(nodes.Call)]
     direct = [_asked(page, macro, call, said) for macro, call in calls if macro in MACROS]
     bounds = [_named_bound(call, said) for macro, call in calls if macro == "bound"]
-    through = [one for name, of in bounds for one in _of_bound(page, name, of or case)]
+    known = [(cases.bounds(source.ROOT, of or case).get(name), of or case) for name, of in bounds]
+    through = [one for bound, of in known if bound for one in _of_bound(page, bound, of)]
     return list(dict.fromkeys([*_of_beliefs(page, text), *_of_numbers(page, said), *direct, *through]))
 
 
@@ -62,18 +63,14 @@ def _of_numbers(page: str, said: Mapping[str, Any]) -> Iterator[Asked]:
                 waiting += words.values() if isinstance(words, dict) else words
 
 
-def _of_bound(page: str, name: str, case: str) -> Iterator[Asked]:
+def _of_bound(page: str, bound: Bound, case: str) -> Iterator[Asked]:
     """The sections that a bound takes its inputs from."""
-    function = source.bounds(case_file(source.ROOT, case)).get(name)
-    for node in ast.walk(function) if function else ():
-        match node:
-            case ast.Call(
-                func=ast.Name(id="captured"), args=[ast.Constant(value=str() as section), *_], keywords=named
-            ) if "{" not in section:  # the page says which, and shows it
-                given = {each.arg: ast.literal_eval(each.value) for each in named}
-                yield Asked(page, given.get("of") or script_of(case), section, given.get("on", ""))
-            case ast.keyword(value=ast.Call(func=ast.Name(id="bound"), args=[ast.Constant(value=str() as other)])):
-                yield from _of_bound(page, other, case)
+    for each in bound.inputs.values():
+        match each:
+            case Macro("captured", (str() as section, *_), given) if "{" not in section:  # the page says which
+                yield Asked(page, str(given.get("of") or script_of(case)), section, str(given.get("on", "")))
+            case Bound():
+                yield from _of_bound(page, each, case)
 
 
 def _of_beliefs(page: str, text: str) -> Iterator[Asked]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from docs.publish.macros import bounds, numbers, points
 from docs.publish.macros import captures as capture_blocks
-from docs.publish.macros.catalogue.shared import Shared, numbers_of
+from docs.publish.macros.catalogue.shared import Shared
 from docs.publish.macros.shown import Shown
 from docs.publish.records.measured import Coordinates
 
@@ -65,10 +65,10 @@ class Values(Shared):
         return self._shown(capture_blocks.number(self._captures, capture, self._page.place, list(line), which))
 
     def bound(self, name: str, /, case: str = "", **given: Any) -> Shown | str:
-        """What a named function beside the case gives, see tests/benchmarks/bounds.py: bound("copied")."""
+        """What a named formula beside the case gives, see tests/benchmarks/bounds.py: bound("copied")."""
         page, case = self._page, case or self._page.case
         there = type(self)(self._store, self._captures, page.of(case), self._root)._macros()
-        found = bounds.find(self._root, case, name).show(page.place, given, there, numbers_of(type(self)))
+        found = bounds.show(name, bounds.find(self._root, case, name), page.place, given, there)
         return found if isinstance(found, str) else self._shown(found)
 
     def counted(self, name: str, at: str, function: str, fact: str) -> Shown:
