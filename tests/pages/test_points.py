@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from docs.publish.errors import PublishError
+from docs.publish.records import cases
 from tests.benchmarks import source
 from tests.benchmarks.runner import discover, load, size
 from tests.pages import tiny
