@@ -77,8 +77,11 @@ def mutants(session: nox.Session) -> None:
 
 @nox.session(python=False, requires=["environment"])
 def serve(session: nox.Session) -> None:
-    """Show the site at http://localhost:8000 and rebuild it on every change; measures nothing."""
-    run(session, "mkdocs", "serve", "--livereload", *session.posargs, SITE_URL="http://localhost:8000/")
+    """Show the site at http://localhost:8000 and rebuild it on every change. `-- PAGE` builds that page alone."""
+    page = session.posargs[:1] if session.posargs and not session.posargs[0].startswith("-") else []
+    options = session.posargs[len(page) :]
+    settings = {"SITE_URL": "http://localhost:8000/", "RIDGEPOINT_PAGE": "".join(page)}
+    run(session, "mkdocs", "serve", "--livereload", *options, **settings)
 
 
 @nox.session(python=False, requires=["environment"])

@@ -7,7 +7,7 @@ from functools import cache
 from html import escape
 from typing import Any
 
-from docs.publish import palette, units
+from docs.publish import markup, palette, units
 from docs.publish.place import Place, machine_page
 from docs.publish.records.measured import DIRECTIONS, METRICS, MODES, Measured, Published
 from docs.publish.records.schema import Record, Row, Run, Sweep, describe
@@ -42,8 +42,9 @@ class Quantity:
 
 @dataclass
 class Evidence:
-    """What a page's numbers open, by id, and which of its numbers are stale."""
+    """What a page's numbers open, by id, and which of them a release refuses: they are stale, or of a busy machine."""
 
+    place: Place
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
     stale: list[str] = field(default_factory=list)
 
@@ -51,14 +52,18 @@ class Evidence:
         """The number as HTML; its evidence is kept for the end of the page."""
         key = f"e{len(self.entries) + 1}"
         self.entries[key] = quantity.entry
-        badges = [name for name in ("stale", "busy") if getattr(quantity, name)]
-        if badges:
+        if badges := markup.marks(quantity):
             self.stale.append(quantity.entry["label"])
         marked = " ".join(["rp-number", *(["rp-stale"] if badges else [])])
         badge = f" <small>{', '.join(badges)}</small>" if badges else ""
         hover = f' title="{escape(quantity.entry["meaning"])}"' if "meaning" in quantity.entry else ""
         link = f'class="{marked}" href="{escape(quantity.href)}" data-evidence="{key}"{hover}'
         return f"<a {link}>{quantity.text}{badge}</a>"
+
+    def cell(self, row: Measured | None, metric: str, over: str | None = None) -> str:
+        """A metric of a row as HTML; a dash where there is no such thing."""
+        quantity = of_row(row, metric, over, self.place) if row else None
+        return self.show(quantity) if quantity else markup.NONE
 
     def software(self) -> set[str]:
         """What the runs behind the numbers had, each as in "torch 2.11.0+cu130"."""

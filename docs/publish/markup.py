@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import jinja2
 
@@ -36,6 +37,11 @@ def blocks(parts: Iterable[str]) -> str:
 def badges(words: Iterable[str]) -> str:
     """Words that warn of the number before them."""
     return "".join(f' <small class="rp-badge">{word}</small>' for word in words)
+
+
+def marks(*numbers: Any) -> list[str]:
+    """What warns of some numbers: "stale" if the code of one has changed, "busy" if the machine was."""
+    return [mark for mark in ("stale", "busy") if any(getattr(number, mark) for number in numbers)]
 
 
 def table(

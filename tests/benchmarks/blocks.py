@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snippets.validation.timing import Call
+from tests.benchmarks import sides
 from tests.benchmarks.case import Point, Results, Variant, Workload
-from tests.benchmarks.sides import tupled
+from tests.benchmarks.sides import SUFFIX, Shapes, tupled
 
 SHAPE = {"batch": 4, "tokens": 2048, "width": 2048}
 HEAD = 128
@@ -105,11 +106,24 @@ class Block(nn.Module):
         return x + self.down(ops.activation(gate, up, self.weights[2], self.biases[2]))
 
 
-def points(device: torch.device, shape: dict[str, int] = SHAPE) -> Iterator[Point]:
+def points(device: torch.device, shape: dict[str, int] = SHAPE, name: str = "block") -> Iterator[Point]:
     """The forward and a whole step, on a GPU."""
     if device.type == "cuda":
         for direction in ("forward", "both"):
-            yield Point(shape, "bfloat16", direction, variants=("eager", "compile", "ours"))
+            called = name + SUFFIX[direction]
+            yield Point(shape, "bfloat16", direction, variants=("eager", "compile", "ours"), name=called)
+
+
+CHECK_AT = {  # of the same
+    "forward backward both": [{"rows": 64, "columns": 1024}],
+    "forward both": [{"batch": 1, "tokens": 64, "width": 256}],
+}
+
+
+def grid(device: torch.device, large: Shapes) -> Iterator[Point]:
+    """The published grid of a kernel over rows, and the block."""
+    yield from sides.grid(device, large, on_a_cpu={"rows": 256, "columns": 1024})
+    yield from points(device)
 
 
 def block_workload(point: Point, device: torch.device, plain: Operations, ours: Operations) -> Workload:

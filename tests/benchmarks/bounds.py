@@ -1,31 +1,69 @@
-"""Arithmetic that pages name: a plain function beside a case, and where its inputs come from.
+"""Arithmetic that pages name, beside a case: a formula, and where its inputs come from.
 
-    @bound("us", bytes=67108864, copy=ceiling("copy"))
-    def copied(bytes: float, copy: float) -> float:
-        \"""What copying the inputs takes, at the copy rate of the same run.\"""
-        return 2 * bytes / copy
+    # What copying the inputs takes, at the copy rate of the same run.
+    copied = bound("us", "2 * bytes / copy", bytes=67108864, copy=ceiling("copy"))
 
-A page shows {{ bound("copied") }}: the site reads decorator and function from the file's text and looks up the inputs
-as its macros do (docs/publish/macros/bounds.py). A parameter without an input comes from the page, and so does a word
-in braces: with time=gpu("{variant}", "decode") the page says {{ bound("paid", variant="compile") }}. Here, where a test
-calls the function with plain numbers, the decorator does nothing. Nothing measured depends on any of it.
+A page shows {{ bound("copied") }}, and the site looks up the inputs as its macros do (docs/publish/macros/bounds.py).
+Bounds may share inputs, in mappings before their own: each takes those that its formula names. What a formula names
+besides comes from the page, and so does a word in braces: with time=gpu("{variant}", "decode") the page says
+{{ bound("paid", variant="compile") }}. An input may be another bound. Nothing measured depends on any of it.
 """
 
-from collections.abc import Callable
-from typing import TypeVar
-
-F = TypeVar("F", bound=Callable)
-
-
-def bound(unit: str, **inputs: object) -> Callable[[F], F]:
-    """Name where the inputs of a function come from; `unit` is one of docs/publish/units.py."""
-    return lambda function: function
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Union
 
 
-def _looked_up(*words: object, **named: object) -> None:
-    """An input that only the site knows."""
+@dataclass(frozen=True)
+class Macro:
+    """A number that only the site knows, and what its macro is called with."""
+
+    name: str
+    words: tuple[object, ...]
+    named: Mapping[str, object]
+
+
+Input = Union[int, Macro, "Bound"]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A formula; `unit` is one of docs/publish/units.py."""
+
+    unit: str
+    formula: str
+    inputs: Mapping[str, Input]
+
+
+def bound(unit: str, formula: str, *shared: Mapping[str, Input], **own: Input) -> Bound:
+    """A formula with its inputs; of shared ones those that it names."""
+    names = names_in(formula)
+    found = {name: given for inputs in shared for name, given in inputs.items() if name in names}
+    return Bound(unit, formula, found | own)
+
+
+def traffic(passes: int, tensor: Mapping[str, Input], **rate: Input) -> tuple[Bound, Bound]:
+    """The bytes of so many passes over a tensor, and what they take at a rate, which has a name."""
+    formula = f"{passes} * rows * columns * width"
+    return bound("MB", formula, tensor), bound("us", f"{formula} / {next(iter(rate))}", tensor, **rate)
+
+
+def names_in(formula: str) -> set[str]:
+    """The inputs that a formula names, but for functions."""
+    nodes = list(ast.walk(ast.parse(formula, mode="eval")))
+    functions = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    return {node.id for node in nodes if isinstance(node, ast.Name)} - functions
+
+
+def _macro(name: str) -> Callable[..., Macro]:
+    return lambda *words, **named: Macro(name, words, named)
 
 
 # The macros of docs/publish/macros/catalogue/values.py that give a number.
-bandwidth = build = captured = ceiling = counted = datasheet = error = gain = gpu = launches = _looked_up
-machine = memory = number = peak = rate = share = wall = _looked_up
+bandwidth, build, captured, ceiling = map(_macro, ("bandwidth", "build", "captured", "ceiling"))
+counted, datasheet, error, gain = map(_macro, ("counted", "datasheet", "error", "gain"))
+gpu, launches, machine, memory = map(_macro, ("gpu", "launches", "machine", "memory"))
+peak, rate, registers, share, wall = map(_macro, ("peak", "rate", "registers", "share", "wall"))
+h200 = partial(datasheet, "NVIDIA H200")

@@ -1,12 +1,12 @@
 """What a benchmark case says: which points to measure, and how to run each variant at one of them.
 
-A case file `tests/benchmarks/<track>/<name>.py` holds one `CASE`. The runner builds each variant, checks it
-against float64, and only then times all of them side by side.
+A case file `tests/benchmarks/<track>/<name>.py` has `points`, `prepare` and one `CASE`. The runner builds each variant,
+checks it against float64, and only then times all of them side by side.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -23,11 +23,13 @@ class Point:
         shape: named sizes, in the order in which they are shown: {"rows": 32768, "columns": 4096}. Nothing but sizes.
         dtype: "bfloat16", "float16", "float32", or "float8_e4m3fn" for a product of matrices of it.
         direction: "forward", "backward" or "both" (a step: forward and backward in one call).
-        modes: how to time. On a GPU any of "device" (GPU time of one call, cold L2), "calls" (wall clock of
-            back-to-back calls), "graph" (GPU time of a CUDA graph's replay, cold L2; not for "backward" alone, which
-            runs on the forward's stream), "burst", "sustained"; a CPU has "calls" only.
+        modes: how to time; the first is what a page means that names no clock. On a GPU any of "device" (GPU time of
+            one call, cold L2), "calls" (wall clock of back-to-back calls), "graph" (GPU time of a CUDA graph's replay,
+            cold L2; not for "backward" alone, which runs on the forward's stream), "burst", "sustained"; a CPU has
+            "calls" only.
         variants: which variants to build here; all if None. For those that are slow to build.
         part: what runs, in words, where a case measures several things: "gelu"; empty where it measures one.
+        name: how pages call it, where they do: "typical backward".
         shown: whether a page shows it. Others are measured on request: `--all`.
     """
 
@@ -37,6 +39,7 @@ class Point:
     modes: tuple[str, ...] = ("device",)
     variants: tuple[str, ...] | None = None
     part: str = ""
+    name: str = ""
     shown: bool = True
 
 
@@ -81,7 +84,7 @@ class Workload:
         largest_summands: by result name, where a result is a sum whose terms cancel (see equivalence.compare).
         wrong: results that the check must refuse, by what is wrong with them ("zero except at the target"), made from a
             copy of the baseline's. At least three; where one passes, nothing is timed. A test tries them at the shapes
-            that the case declares in its CHECK_AT.
+            that the case declares in its check_at.
     """
 
     variants: Mapping[str, Variant]
@@ -95,18 +98,34 @@ class Workload:
     wrong: Mapping[str, Callable[[Results], Results]] = field(default_factory=dict)
 
 
+def of_the_file(*_: object) -> NoReturn:
+    """Stands for the case file's own `points` or `prepare`, until the runner loads the case."""
+    raise NotImplementedError
+
+
 @dataclass(frozen=True)
 class Case:
     """What is measured for one source file.
 
     Attributes:
-        name: the page's path without its ending: "kernels/rms-norm".
         question: one line, shown by `--list`.
+        check_at: by directions, small shapes at which tests try its wrong results, with the part that runs: {"forward
+            both": [{"part": "gelu", "rows": 64}]}. One for each way in which the case makes its inputs.
         points: the grid for a device.
         prepare: makes the inputs at a point. What it can reach is what a row measures (functions.py).
+        name: as the runner calls it, by its file's path: "kernels/rms-norm".
     """
 
-    name: str
     question: str
-    points: Callable[[torch.device], Iterable[Point]]
-    prepare: Callable[[Point, torch.device], Workload]
+    check_at: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    points: Callable[[torch.device], Iterable[Point]] = of_the_file
+    prepare: Callable[[Point, torch.device], Workload] = of_the_file
+    name: str = ""
+
+    def checked(self) -> Iterator[Point]:
+        """The points that `check_at` says, in fp32."""
+        for directions, shapes in self.check_at.items():
+            for at in shapes:
+                shape = {name: size for name, size in at.items() if name != "part"}
+                for direction in directions.split():
+                    yield Point(shape, "float32", direction, part=at.get("part", ""))

@@ -19,8 +19,8 @@ def points(device: torch.device) -> Iterator[Point]:
     if device.type == "cpu":  # no launches to record: there is no CUDA graph to measure
         yield Point(SMALL, "float32", modes=("calls",), variants=VERSIONS[:-1])
         return
-    yield Point(SMALL, "bfloat16", modes=("calls", "device"))
-    yield Point(LARGE, "bfloat16", modes=("burst", "sustained"))
+    yield Point(SMALL, "bfloat16", modes=("calls", "device"), name="small")
+    yield Point(LARGE, "bfloat16", modes=("sustained", "burst"), name="large")
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -67,13 +67,11 @@ WRONG = {
 }
 
 
-@bound("%", busy=captured("launching", "a kernel runs for", of="validation/diagnosis_programs"))
-def left_without_kernels(busy: float) -> float:
-    """The part of a step during which no kernel runs."""
-    return 1 - busy
+# The part of a step during which no kernel runs.
+left_without_kernels = bound(
+    "%", "1 - busy", busy=captured("launching", "a kernel runs for", of="validation/diagnosis_programs")
+)
 
-
-CHECK_AT = {"forward": [{"width": 256, "heads": 2, "batch": 1, "tokens": 64}]}
 LABELS = {
     "first-draft": {"label": "first draft", "role": "eager"},
     "better": {"label": "better design", "short": "better", "role": "rewrite"},
@@ -81,13 +79,7 @@ LABELS = {
     "compile-draft": {"label": "first draft, compiled", "role": "compile-max"},
     "compile": {"label": "better design, compiled", "short": "better, compiled", "role": "compile"},
 }
-POINTS = {  # as pages name them
-    "small": "forward 512x8x4x128 bfloat16 calls",
-    "large": "forward 2048x16x8x1024 bfloat16 sustained",
-}
 CASE = Case(
-    name="first-speedup",
     question="How much faster does a transformer block get without changing what it computes?",
-    points=points,
-    prepare=prepare,
+    check_at={"forward": [{"width": 256, "heads": 2, "batch": 1, "tokens": 64}]},
 )

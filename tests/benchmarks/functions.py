@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from tests.benchmarks.imports import of_statement
-from tests.benchmarks.source import ROOT, is_bound, tokens
+from tests.benchmarks.source import ROOT, tokens
 
 FOLDERS = ("kernels", "snippets", "tests/benchmarks")
 PLUMBING = "tests.benchmarks.machine"  # describes machines and takes turns at them; by its name, like what others wrote
@@ -117,8 +117,8 @@ class Module:
             return not isinstance(node.value, ast.Constant)
         if isinstance(node, ast.If):
             return "__name__" not in (test := ast.unparse(node.test)) and "TYPE_CHECKING" not in test
-        if isinstance(node, FUNCTIONS):  # @operator.register_fake, but not what is only for pages
-            return any(self._is_ours(_head(each)) and not is_bound(each) for each in node.decorator_list)
+        if isinstance(node, FUNCTIONS):  # @operator.register_fake
+            return any(self._is_ours(_head(each)) for each in node.decorator_list)
         if isinstance(node, ast.Assign):
             return not all(isinstance(target, ast.Name | ast.Tuple) for target in node.targets)
         return isinstance(node, COMPOUND | ast.AugAssign | ast.Delete)
@@ -567,8 +567,9 @@ class Search:
         module = self.code.module(item.file)
         node = module.body[item.at]
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CASE" and isinstance(node.value, ast.Call):
-            prepare = [each.value for each in node.value.keywords if each.arg == "prepare"]
-            return Writer(module).write("case", prepare or node.value)
+            said = [each.value for each in node.value.keywords if each.arg == "prepare"]
+            own = [ast.Name("prepare", ast.Load())] if "prepare" in module.bound else node.value
+            return Writer(module).write("case", said or own)
         return module.written(item)
 
     def targets(self, part: Use | Names) -> str:

@@ -20,6 +20,8 @@ from triton.runtime.jit import JITFunction, create_function_from_signature
 from snippets.validation.compiled_code import TARGETS
 from tests.benchmarks import stand_ins
 from tests.benchmarks.case import Case, Point
+from tests.benchmarks.runner import load
+from tests.benchmarks.source import ROOT
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def published(name: str) -> list[Point]:
 
 
 def _case(name: str) -> Case:
-    return importlib.import_module(f"tests.benchmarks.kernels.{name}").CASE
+    return load(ROOT / "tests" / "benchmarks" / "kernels" / f"{name}.py")
 
 
 def launched(name: str, points: Iterable[Point], target: str) -> Iterator[tuple[Point, list[Launch]]]:

@@ -7,50 +7,45 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from snippets.patterns.levels import (
-    Component,
-    Function,
-    compiled,
-    forward,
-    in_float64,
-    largest_summands,
-    named,
-    step,
-    trained,
-)
+from snippets.patterns import levels as page
+from snippets.patterns.levels import in_float64
 from tests.benchmarks import wrong as wrongly
 from tests.benchmarks.case import Call, Point, Results, Variant, Workload
 
-Wrong = Mapping[str, Mapping[str, Function]]  # by component and by what is wrong
+Wrong = Mapping[str, Mapping[str, page.Function]]  # by component and by what is wrong
 
 
-def points(device: torch.device, components: Sequence[Component], also: bool = True) -> Iterator[Point]:
+def points(device: torch.device, components: Sequence[page.Component], names: Mapping[str, str]) -> Iterator[Point]:
     """Each component at its typical, its large and its small shape, there by the host's clock, too.
 
-    Forward alone and with the backward; at the large shape both only.
+    Forward alone and with the backward; at the large shape both only. At the typical shape the code of level 0 is
+    compiled as well.
 
     Args:
-        also: whether the code of level 0 is compiled as well, at the typical shape.
+        names: how pages call components, or one at a size ("small rotary"), where they have other names there.
     """
     on_a_cpu = ("level-0", "level-1", "level-3")
     for component in components:
-        for name in ("typical", "large", "small") if device.type == "cuda" else ("small",):
-            shape, part = dict(zip(component.sizes, component.shapes[name], strict=True)), component.name
-            own = tuple(f"level-{level}" for level in component.levels)
+        part, own = component.name, tuple(f"level-{level}" for level in component.levels)
+        for size in ("typical", "large", "small") if device.type == "cuda" else ("small",):
+            shape = dict(zip(component.sizes, component.shapes[size], strict=True))
+            called = names.get(f"{size} {part}") or f"{size} {names.get(part, part)}".removeprefix("typical ")
             for direction in ("forward", "both") if component.gradients else ("forward",):
+                name = called if direction == "both" else f"{called} forward"
                 if device.type == "cpu":
                     yield Point(shape, "float32", direction, ("calls",), on_a_cpu, part)
-                elif name == "small":
-                    yield Point(shape, "bfloat16", direction, ("device", "calls"), own, part)
-                elif name == "typical" or direction == "both" or not component.gradients:
-                    compiled_too = ("level-0-compiled",) if also and name == "typical" else ()
-                    yield Point(shape, "bfloat16", direction, variants=(*own, *compiled_too), part=part)
+                elif size == "small":
+                    modes = ("calls", "device") if direction == "forward" else ("device", "calls")
+                    yield Point(shape, "bfloat16", direction, modes, own, part, name)
+                elif size == "typical" or direction == "both" or not component.gradients:
+                    variants = (*own, "level-0-compiled") if size == "typical" else own
+                    yield Point(shape, "bfloat16", direction, variants=variants, part=part, name=name)
 
 
 def prepare(
     point: Point,
     device: torch.device,
-    components: Sequence[Component],
+    components: Sequence[page.Component],
     wrong: Wrong,
     flops: Callable[[str, int], int] = lambda name, elements: 10 * elements,
 ) -> Workload:
@@ -65,25 +60,25 @@ def prepare(
     torch._dynamo.reset()  # code that is compiled for one point is not looked through at the next
     inputs = component.inputs(tuple(sizes), getattr(torch, point.dtype), device)
     gradients = component.gradients if training else ()
-    outputs = forward(component.reference, inputs)
+    outputs = page.forward(component.reference, inputs)
     incoming = tuple(torch.randn_like(y) for y in outputs) if training else ()
 
-    def call(function: Function) -> Call:
-        return partial(step, function, trained(inputs, gradients), gradients, incoming)
+    def call(function: page.Function) -> Call:
+        return partial(page.step, function, page.trained(inputs, gradients), gradients, incoming)
 
     def results(returned: Any) -> Results:
-        return named(returned, gradients)
+        return page.named(returned, gradients)
 
     @cache
     def reference() -> Results:
         wide = tuple(t.double() for t in incoming)
-        return results(step(component.reference, trained(in_float64(inputs), gradients), gradients, wide))
+        return results(page.step(component.reference, page.trained(in_float64(inputs), gradients), gradients, wide))
 
-    def spoilt(function: Function) -> Callable[[Results], Results]:
+    def spoilt(function: page.Function) -> Callable[[Results], Results]:
         return lambda baseline: results(call(function)())
 
     makers = {f"level-{level}": make for level, make in component.levels.items()}
-    makers["level-0-compiled"] = lambda: compiled(component.levels[0]())
+    makers["level-0-compiled"] = lambda: page.compiled(component.levels[0]())
 
     def with_a_wrong_gradient(baseline: Results) -> Results:
         return {**baseline, f"{gradients[-1]}.grad": 1.05 * baseline[f"{gradients[-1]}.grad"]}
@@ -102,17 +97,17 @@ def prepare(
         bytes_written=written + grads,
         flops=flops(component.name, outputs[0].numel()) * (3 if training else 1),
         mix="triad" if training else "copy",
-        largest_summands=largest_summands(reference(), inputs),
+        largest_summands=page.largest_summands(reference(), inputs),
         wrong=not_right,
     )
 
 
-def named_part(components: Sequence[Component], point: Point) -> Component:
+def named_part(components: Sequence[page.Component], point: Point) -> page.Component:
     """The component that runs at a point."""
     return next(component for component in components if component.name == point.part)
 
 
-def _built(call: Callable[[Function], Call], make: Callable[[], Function]) -> Call:
+def _built(call: Callable[[page.Function], Call], make: Callable[[], page.Function]) -> Call:
     """The call, after three: TorchScript watches the first ones, and generates code after them."""
     ready = call(make())
     for _ in range(3):

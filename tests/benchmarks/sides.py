@@ -4,7 +4,9 @@ A case names its inputs and the functions; forward, backward and both, the compi
 are made here.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import importlib
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -19,11 +21,22 @@ from tests.benchmarks.case import Point, Results, Variant, Workload
 
 Function = Callable[..., Tensor | tuple[Tensor, ...]]
 Find = Callable[[], Function]  # imports or compiles; raises ImportError where a peer is not installed
+Shapes = Mapping[
+    str, Mapping[str, int]
+]  # by the names that pages use; one whose name is "odd" is for large sizes alone
 SMALL = ("eager", "compile", "compile-max", "ours", "liger", "quack")
+FEW = {"rows": 256}  # as in decoding
+SUFFIX = {"forward": "", "backward": " backward", "both": " step"}  # of a point's name
 
 
 class LeftOut(Exception):
     """A side that could be built at a point, and is not: the record says why, and nothing is claimed of it there."""
+
+
+def library(path: str) -> Find:
+    """A function of a library: "quack.softmax:softmax"."""
+    module, _, names = path.partition(":")
+    return lambda: operator.attrgetter(names)(importlib.import_module(module))
 
 
 @dataclass(frozen=True)
@@ -48,44 +61,44 @@ class Side:
 
 
 def grid(
-    device: torch.device,
-    large: Iterable[Mapping[str, int]],
-    small: Iterable[Mapping[str, int]],
-    on_a_cpu: Mapping[str, int],
+    device: torch.device, large: Shapes, on_a_cpu: Mapping[str, int], few: Mapping[str, int] = FEW, small: str = "small"
 ) -> Iterator[Point]:
     """The published grid in bf16: forward and backward at shapes that fill a GPU, calls at those that do not.
 
     Args:
         device: where it is measured; a CPU gets one shape, fp32, and no kernels of ours.
-        large: shapes at which GPU time is taken, of every variant.
-        small: shapes that launches rule: back-to-back calls and a graph's replay, of the forward; at the first of them
-            of a whole step, too.
+        large: shapes at which GPU time is taken, of every variant, by the names that pages use.
         on_a_cpu: the shape for a CPU.
+        few: what makes of a large shape one that launches rule: back-to-back calls and a graph's replay, of the
+            forward; of the first of them of a whole step, too.
+        small: how pages call these; that of the typical shape has no other name.
     """
     if device.type == "cpu":
         for direction in ("forward", "backward"):
             yield Point(on_a_cpu, "float32", direction, modes=("calls",), variants=("eager", "compile"))
         return
-    for shape in large:
-        for direction in ("forward", "backward"):
-            yield Point(shape, "bfloat16", direction)
-    for index, shape in enumerate(small):
+    yield from of_part("", large)
+    for index, name in enumerate(name for name in large if name != "odd"):
         for direction in ("forward",) if index else ("forward", "both"):
-            yield Point(shape, "bfloat16", direction, modes=("calls", "graph"), variants=SMALL)
+            shape = {**large[name], **few}
+            yield Point(shape, "bfloat16", direction, ("calls", "graph"), SMALL, name=called(small, name, direction))
 
 
-def of_part(part: str, large: Iterable[Mapping[str, int]], small: Iterable[Mapping[str, int]] = ()) -> Iterator[Point]:
-    """What else a case measures, on a GPU: forward and backward at large shapes, the forward at small ones."""
-    for shape in large:
+def of_part(part: str, large: Shapes) -> Iterator[Point]:
+    """What a case measures on a GPU at large shapes: forward and backward."""
+    for name, shape in large.items():
         for direction in ("forward", "backward"):
-            yield Point(shape, "bfloat16", direction, part=part)
-    for shape in small:
-        yield Point(shape, "bfloat16", "forward", ("calls", "graph"), SMALL, part)
+            yield Point(shape, "bfloat16", direction, part=part, name=called(part, name, direction))
 
 
-def shapes(*sizes: tuple[int, int]) -> list[dict[str, int]]:
-    """Rows and columns by name."""
-    return [{"rows": rows, "columns": columns} for rows, columns in sizes]
+def called(what: str, name: str, direction: str) -> str:
+    """A point's name: "typical backward"; of a part, or of small shapes, "geglu 4k columns", "small" where typical."""
+    return f"{what} {'' if what and name == 'typical' else name}".strip() + SUFFIX[direction]
+
+
+def shapes(sizes: Mapping[str, tuple[int, int]]) -> dict[str, Mapping[str, int]]:
+    """Rows and columns by their names, of those of some shapes."""
+    return {name: {"rows": rows, "columns": columns} for name, (rows, columns) in sizes.items()}
 
 
 @dataclass(frozen=True)
@@ -212,6 +225,11 @@ def rounded(t: Tensor, dtype: torch.dtype) -> Tensor:
     result = t.detach().to(dtype)
     t.detach().fill_(float("nan"))
     return result
+
+
+def column_sum(terms: Tensor) -> float:
+    """The largest summand of sums over rows; a partial sum is one, too, and the last of these is the result."""
+    return max(terms.abs().max().item(), terms.sum(0).abs().max().item())
 
 
 # ---- what is timed --------------------------------------------------------------------------------------------------

@@ -2,10 +2,7 @@
 
 What a benchmark's rows reach is narrower (functions.py). The hash is of syntax trees without docstrings, in CUDA C++ of
 tokens, so comments, formatting and prose do not count, and it does not depend on the Python version (`ast.dump` does).
-What a case file says for readers and for tests does not count either: LABELS, how its variants are called and coloured,
-POINTS, how its points are called, CHECK_AT, where tests try its wrong results, and its bounds (bounds.py), which pages
-show. Nothing that is measured depends on them. So that nothing else can be there, a literal is left out only if it is
-assigned once, and each of them only if the file does not name it again.
+Nor do LABELS, how the variants of a case are called and coloured.
 """
 
 import ast
@@ -14,17 +11,9 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from typing import TypeGuard
 
 ROOT = Path(__file__).resolve().parents[2]
-# Of a case file. By variant: {"better": {"label": "better design", "short": "better", "role": ...}}
-LABELS = "LABELS"
-# By directions, small shapes, one for each way in which the case makes its inputs, with the part that runs where the
-# case has parts: {"forward both": [{"part": "gelu", "rows": 64}]}
-CHECK_AT = "CHECK_AT"
-# By the name that pages use, direction, part, shape, dtype, main clock: {"step": "both gelu 8x4 float32 calls"}
-POINTS = "POINTS"
-UNMEASURED = (LABELS, CHECK_AT, POINTS)
-BOUNDS = "tests.benchmarks.bounds"
 
 
 def digest_texts(texts: Iterable[tuple[str, str]]) -> str:
@@ -39,8 +28,8 @@ def _code(name: str, text: str) -> str:
     if name.endswith(".cu"):
         return f"{name}:{tokens(text)}"
     tree = ast.parse(text, name)
-    stated = any(word in text for word in (*UNMEASURED, BOUNDS))
-    return f"{name}:{canonical(_measured(tree) if stated else tree)}"
+    tree.body = [node for node in tree.body if not (name.startswith("tests/benchmarks/") and _are_labels(node))]
+    return f"{name}:{canonical(tree)}"
 
 
 def kernels(root: Path = ROOT) -> dict[str, str]:
@@ -55,57 +44,20 @@ def kernels(root: Path = ROOT) -> dict[str, str]:
 
 
 def labels(path: Path) -> dict[str, dict[str, str]]:
-    """The LABELS of a case file, by variant; empty if it has none.
+    """The LABELS of a case file, by variant: {"better": {"label": "better design", "short": "better", "role": ...}}.
 
     Raises:
-        ValueError: they are no literals, or used for something else.
+        ValueError: they are no literals.
     """
-    return _stated(path, LABELS)
+    found = [node.value for node in ast.parse(path.read_text(encoding="utf-8")).body if _are_labels(node)]
+    try:
+        return ast.literal_eval(found[0]) if found else {}
+    except ValueError as error:
+        raise ValueError(f"{path}: expected LABELS of literals, got {ast.unparse(found[0])}") from error
 
 
-def check_at(path: Path) -> dict[str, list[tuple[str, dict[str, int]]]]:
-    """The CHECK_AT of a case file: by directions, parts with their shapes; empty if it has none.
-
-    Raises:
-        ValueError: it is no literal, or used for something else.
-    """
-    return {
-        directions: [(at.get("part", ""), {name: size for name, size in at.items() if name != "part"}) for at in shapes]
-        for directions, shapes in _stated(path, CHECK_AT).items()
-    }
-
-
-def points(path: Path) -> dict[str, str]:
-    """The POINTS of a case file; empty if it has none.
-
-    Raises:
-        ValueError: they are no literals, or used for something else.
-    """
-    return _stated(path, POINTS)
-
-
-def bounds(path: Path) -> dict[str, ast.FunctionDef]:
-    """The functions of a case file that have the decorator `bound`, by name; empty if there is no such file."""
-    return _bounds(ast.parse(path.read_text(encoding="utf-8"))) if path.is_file() else {}
-
-
-def _bounds(tree: ast.Module) -> dict[str, ast.FunctionDef]:
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    return {node.name: node for node in functions if any(map(is_bound, node.decorator_list))}
-
-
-def is_bound(decorator: ast.expr) -> bool:
-    """Whether a decorator is `bound(...)`."""
-    return isinstance(decorator, ast.Call) and isinstance(decorator.func, ast.Name) and decorator.func.id == "bound"
-
-
-def _stated(path: Path, name: str) -> dict:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    if (assignment := _unmeasured(tree, name)) is not None:
-        return ast.literal_eval(assignment.value)
-    if any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(tree)):
-        raise ValueError(f"{path}: expected one {name} of literals beside CASE, which nothing in the file uses")
-    return {}
+def _are_labels(node: ast.stmt) -> TypeGuard[ast.Assign]:
+    return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "LABELS"
 
 
 def question(path: Path) -> str:
@@ -114,29 +66,6 @@ def question(path: Path) -> str:
         if isinstance(node, ast.keyword) and node.arg == "question" and isinstance(node.value, ast.Constant):
             return str(node.value.value)
     return ""
-
-
-def _measured(tree: ast.Module) -> ast.Module:
-    """A file's tree without what it says for readers and for tests."""
-    named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    left_out: list[ast.stmt | None] = [_unmeasured(tree, name) for name in UNMEASURED]
-    left_out += [node for name, node in _bounds(tree).items() if name not in named]
-    left_out += [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == BOUNDS]
-    tree.body = [node for node in tree.body if node not in left_out]
-    return tree
-
-
-def _unmeasured(tree: ast.Module, name: str) -> ast.Assign | None:
-    """The assignment of one of UNMEASURED in a case file; None where it may hold more than that."""
-    assigned = {" = ".join(map(ast.unparse, node.targets)): node for node in tree.body if isinstance(node, ast.Assign)}
-    uses = sum(isinstance(node, ast.Name) and node.id == name for node in ast.walk(tree))
-    if name not in assigned or "CASE" not in assigned or uses > 1:
-        return None
-    try:
-        ast.literal_eval(assigned[name].value)
-    except ValueError:
-        return None
-    return assigned[name]
 
 
 def canonical(node: object) -> str:

@@ -18,9 +18,10 @@ something else stands in for what they ask.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 from snippets.validation.compiled_code import TARGETS
 
@@ -46,7 +47,7 @@ def replaced(kernel: ModuleType, **stand_ins: Any) -> Iterator[None]:
     """
     _forget(kernel)
     try:
-        with _swapped(kernel, stand_ins):
+        with mock.patch.multiple(kernel, **stand_ins):
             yield
     finally:
         _forget(kernel)
@@ -66,7 +67,7 @@ def on(kernel: ModuleType, target: str) -> contextlib.AbstractContextManager[Non
 @contextlib.contextmanager
 def launching(kernel: ModuleType, direction: str, options: Options) -> Iterator[None]:
     """With these options in the place of the launch table's answer, for "forward" or "backward"."""
-    with _swapped(kernel, {f"_{direction}_launch": lambda *arguments: dict(options)}):
+    with mock.patch.object(kernel, f"_{direction}_launch", lambda *arguments: dict(options)):
         yield
 
 
@@ -85,18 +86,8 @@ def noting(kernel: ModuleType) -> Iterator[dict[str, tuple[Question, Options]]]:
 
         return noted
 
-    with _swapped(kernel, {f"_{direction}_launch": table(direction) for direction in ("forward", "backward")}):
+    with mock.patch.multiple(kernel, _forward_launch=table("forward"), _backward_launch=table("backward")):
         yield answers
-
-
-@contextlib.contextmanager
-def _swapped(kernel: ModuleType, stand_ins: Mapping[str, Any]) -> Iterator[None]:
-    saved = {name: getattr(kernel, name) for name in stand_ins}
-    vars(kernel).update(stand_ins)
-    try:
-        yield
-    finally:
-        vars(kernel).update(saved)
 
 
 def _forget(kernel: ModuleType) -> None:

@@ -31,13 +31,9 @@ RMS_NORM = {
     "patterns/normalization",
     "patterns/transformer-block",
 }
-SIDE_BY_SIDE = {  # cases that call sides.backward; kernels/softmax-dropout has a workload of its own around it
-    f"kernels/{name}"
-    for name in (
-        "add-rms-norm", "cross-entropy", "first-kernel", "layer-norm", "layer-norm-gelu", "rms-norm", "rope",
-        "softmax", "softmax-dropout", "swiglu",
-    )
-}  # fmt: skip
+SIDE_BY_SIDE = {  # cases that call sides.backward, by themselves or through sides.workload
+    name for name, file in CASES.items() if re.search(r"\bsides\.(workload|backward)\(", (ROOT / file).read_text())
+}
 
 
 def replaced(file: str, old: str, new: str) -> Change:
@@ -74,7 +70,7 @@ NOTHING = {
         "tests/benchmarks/compiler/modes.py", '"label": "coordinate descent"', '"label": "cd"'
     ),
     "what a case asks": replaced("tests/benchmarks/kernels/rope.py", 'question="', 'question="Well: '),
-    "one more point": replaced(OF_KERNEL, "((65536, 1024), ", "((131072, 1024), (65536, 1024), "),
+    "one more point": replaced(OF_KERNEL, '"narrow": (65536', '"narrower": (131072, 1024), "narrow": (65536'),
     "a function that nobody calls": replaced(KERNEL, "def rms_norm", "def unused(x):\n    return x\n\n\ndef rms_norm"),
     "one more case": lambda texts: texts | {"tests/benchmarks/kernels/new.py": texts[CASES["kernels/rope"]]},
 }

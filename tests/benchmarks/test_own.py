@@ -1,15 +1,13 @@
 """Variants that compile the same function share nothing of what is compiled."""
 
-import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 
-from tests.benchmarks.case import Point
 from tests.benchmarks.compiler import ahead_of_time
 from tests.benchmarks.own import own
 from tests.benchmarks.runner import discover, load
-from tests.benchmarks.source import check_at
 from tests.benchmarks.test_wrong import CPU
 
 
@@ -46,10 +44,12 @@ def test_what_a_case_compiles_has_code_of_its_own(name, monkeypatch):
         return function
 
     monkeypatch.setattr(torch, "compile", compile)
-    for part, shape in itertools.chain(*check_at(discover()[name]).values()):
-        for variant in load(discover()[name]).prepare(Point(shape, "float32", part=part), CPU).variants.values():
+    case = load(discover()[name])
+    forwards = {(point.part, str(point.shape)): replace(point, direction="forward") for point in case.checked()}
+    for point in forwards.values():
+        for variant in case.prepare(point, CPU).variants.values():
             variant.build()
-        assert codes or part.startswith("operator"), "an operator that is called by itself is not compiled"
+        assert codes or point.part.startswith("operator"), "an operator that is called by itself is not compiled"
         for seen in codes:
             assert sum(code is seen for code in codes) == 1, seen.co_name
         codes.clear()

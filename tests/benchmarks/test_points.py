@@ -1,4 +1,4 @@
-"""A point's shape holds sizes: what runs there is said in words."""
+"""A point's shape holds sizes, what runs there is said in words, and no two points have one name."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,6 @@ import torch
 
 from tests.benchmarks.case import Point
 from tests.benchmarks.runner import discover, label, load
-from tests.benchmarks.source import check_at
 
 SIZES = {
     "apart", "batch", "cached", "channels", "columns", "elements", "experts", "head_dim", "heads", "hidden", "inner",
@@ -22,6 +21,7 @@ def problems(points: Iterable[Point]) -> list[str]:
     for point in points:
         found += [f"{label(point)}: {name} is no size" for name in point.shape.keys() - SIZES]
         named = {f"{label(point)} {mode} {variant}" for mode in point.modes for variant in point.variants or ["all"]}
+        named |= {f"the name {point.name!r}"} if point.name else set()
         found += [f"{name} twice" for name in sorted(named & seen)]
         seen |= named
     return found
@@ -31,10 +31,7 @@ def problems(points: Iterable[Point]) -> list[str]:
 def test_shapes_hold_sizes_and_labels_tell_points_apart(name: str) -> None:
     devices = [torch.device("cpu"), torch.device("cuda")]
     found = [problem for device in devices for problem in problems(load(discover()[name]).points(device))]
-    checked = [
-        Point(shape, "float32", part=part) for shapes in check_at(discover()[name]).values() for part, shape in shapes
-    ]
-    found += [f"CHECK_AT: {problem}" for problem in problems(checked) if "no size" in problem]
+    found += [f"check_at: {problem}" for problem in problems(load(discover()[name]).checked())]
     assert not found
 
 
@@ -46,3 +43,5 @@ def test_a_number_for_what_runs_is_found() -> None:
     ]
     assert problems(2 * [Point({"rows": 8}, "float32", part="gelu")]) == ["forward gelu 8 float32 device all twice"]
     assert not problems([Point({"rows": 8}, "float32", part=part) for part in ("gelu", "silu")])
+    alike = [Point({"rows": 8}, "float32", part=part, name="small") for part in ("gelu", "silu")]
+    assert problems(alike) == ["the name 'small' twice"]

@@ -79,12 +79,12 @@ FIRST = """
 
 
     CASE = Case(
-        name="first",
         question="Is two x the same as x and x?",
         points=lambda device: [Point({"elements": 8}, "float32", modes=("calls",))],
         prepare=prepare,
     )
 """
+TWO = ('modes=("calls",))]', 'modes=("calls",)), Point({"elements": 8}, "float32", "backward", modes=("calls",))]')
 SECOND = """
     import dataclasses
     import time
@@ -100,7 +100,7 @@ SECOND = """
         ours = dataclasses.replace(workload.variants["ours"], build=wait)
         return dataclasses.replace(workload, variants=dict(workload.variants) | {{"ours": ours}})
 
-    CASE = dataclasses.replace(first.CASE, name="second", prepare=prepare)
+    CASE = dataclasses.replace(first.CASE, prepare=prepare)
 """
 
 
@@ -473,9 +473,7 @@ def test_skip_fresh_measures_what_changed_and_only_that(house: Path) -> None:
 
 
 def test_a_run_goes_on_at_the_point_where_it_stopped(house: Path) -> None:
-    case = house / "tests/benchmarks/first.py"
-    second = 'Point({"elements": 8}, "float32", "backward", modes=("calls",))'
-    edit(case, 'modes=("calls",))]', f'modes=("calls",)), {second}]')
+    edit(house / "tests/benchmarks/first.py", *TWO)
     bench(house, "first")
     make_old(house)
     (path,) = (house / "out").glob("*.json")
@@ -486,9 +484,6 @@ def test_a_run_goes_on_at_the_point_where_it_stopped(house: Path) -> None:
     assert bench(house, "--skip-fresh") == 0
     (newest,) = set((house / "out").glob("*.json")) - {path}
     assert {row["direction"] for row in json.loads(newest.read_text())["rows"]} == {"backward"}
-
-
-TWO = ('modes=("calls",))]', 'modes=("calls",)), Point({"elements": 8}, "float32", "backward", modes=("calls",))]')
 
 
 def test_the_first_point_of_each_case_comes_first() -> None:
@@ -519,8 +514,7 @@ def test_only_the_modes_that_are_asked_for(house: Path, capsys: pytest.CaptureFi
 
 
 def test_only_the_points_that_are_asked_for(house: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    second = 'Point({"elements": 8}, "float32", "backward", modes=("calls",))'
-    edit(house / "tests/benchmarks/first.py", 'modes=("calls",))]', f'modes=("calls",)), {second}]')
+    edit(house / "tests/benchmarks/first.py", *TWO)
     assert bench(house, "first", "--points", "2") == 0
     assert {row["direction"] for (record,) in [records(house)] for row in record["rows"]} == {"backward"}
     assert bench(house, "first", "--points", "3") == 0

@@ -181,11 +181,13 @@ def test_a_peer_gets_its_own_layout_and_its_results_come_back_in_the_others():
 
 
 def test_every_variant_is_built_at_every_large_shape_and_every_knob_says_why_not_at_the_small_ones():
-    large, small = sides.shapes((64, 8)), sides.shapes((2, 8))
-    points = list(sides.grid(torch.device("cuda"), large, small, on_a_cpu={}))
-    assert [point.variants for point in points if point.shape in large] == [None, None]
+    large = sides.shapes({"typical": (64, 8), "odd": (64, 9)})
+    points = list(sides.grid(torch.device("cuda"), large, on_a_cpu={}, few={"rows": 2}))
+    names = ["typical", "typical backward", "odd", "odd backward", "small", "small step"]
+    assert [point.name for point in points] == names
+    assert [point.variants for point in points if point.shape["rows"] == 64] == 4 * [None]
     for point in points:
-        if point.shape in small:
+        if point.shape["rows"] == 2:
             assert "compile-max" in point.variants
             with pytest.raises(sides.LeftOut, match="slow to build"):
                 sides.every_knob_at(point, turned)

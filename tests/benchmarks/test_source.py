@@ -1,12 +1,11 @@
 """The hash of whole files, which says whether a capture is stale, and the labels of cases."""
 
 import ast
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.source import ROOT, UNMEASURED, check_at, digest_texts, labels
+from tests.benchmarks.source import ROOT, digest_texts, labels
 
 CODE = '''
 """A module."""
@@ -73,65 +72,17 @@ def test_the_name_counts_and_the_order_does_not() -> None:
     assert digest_texts([one]) != digest_texts([("c.py", "x = 1")])
 
 
-STATED = 'CASE = Case(name="a")\n'
-LABELS = 'LABELS = {"a": {"label": "b", "role": "eager"}}\n'
-
-
-def hash_of(text: str) -> str:
-    return digest_texts([("a.py", text)])
-
-
-def test_where_tests_try_what_is_wrong_does_not_count(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text(
-        text := 'CHECK_AT = {"forward": [{"rows": 8}, {"part": "gelu", "rows": 8}]}\n' + STATED
-    )
-    assert hash_of(text) == hash_of(text.replace("8", "9")) == hash_of(LABELS + text) == hash_of(STATED)
-    assert check_at(tmp_path / "a.py") == {"forward": [("", {"rows": 8}), ("gelu", {"rows": 8})]}
-
-
-def test_labels_of_a_case_do_not_count(tmp_path: Path) -> None:
-    for text in (LABELS + STATED, STATED + LABELS, STATED + LABELS.replace('"b"', '"c"')):
-        assert hash_of(text) == hash_of(STATED)
-        (tmp_path / "a.py").write_text(text)
-        assert labels(tmp_path / "a.py")["a"]["role"] == "eager"
-    (tmp_path / "a.py").write_text(STATED)
-    assert labels(tmp_path / "a.py") == {}
-
-
-@pytest.mark.parametrize(("name", "stated"), [("LABELS", labels), ("CHECK_AT", check_at)])
-@pytest.mark.parametrize(
-    "text",
-    [
-        LABELS,  # no case
-        "LABELS = {'a': 1 + 1}\n" + STATED,
-        "LABELS = measure()\n" + STATED,
-        "LABELS = {'a': f'{x}'}\n" + STATED,
-        "LABELS = x = {}\n" + STATED,
-        "LABELS, x = {}, 1\n" + STATED,
-        "LABELS: dict = {}\n" + STATED,
-        "x.LABELS = {}\n" + STATED,
-        LABELS + LABELS + STATED,
-        LABELS + STATED.replace('"a"', 'LABELS["a"]["label"]'),
-        LABELS + STATED + "def f(): return LABELS\n",
-        STATED + "def f(): LABELS = {}\n",
-    ],
-)
-def test_nothing_else_can_stand_there(name: str, stated: Callable[[Path], dict], text: str, tmp_path: Path) -> None:
-    text = text.replace("LABELS", name)
-    without = "".join(line for line in text.splitlines(keepends=True) if name not in line)
-    assert hash_of(text) != hash_of(without)
-    (tmp_path / "a.py").write_text(text)
-    if f"x.{name}" not in text:
-        with pytest.raises(ValueError, match=rf"a\.py: expected one {name} of literals"):
-            stated(tmp_path / "a.py")
-
-
-def test_nothing_imports_what_is_not_measured() -> None:
-    for path in (ROOT / "tests/benchmarks").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module != "tests.benchmarks.source":
-                assert all(alias.name not in (*UNMEASURED, "*") for alias in node.names), path
-            assert not (isinstance(node, ast.Attribute) and node.attr in UNMEASURED), path
+def test_labels_are_read_from_a_case_s_text_and_do_not_count(tmp_path: Path) -> None:
+    (case := tmp_path / "a.py").write_text('LABELS = {"a": {"label": "b", "role": "eager"}}\nCASE = None\n')
+    assert labels(case)["a"]["role"] == "eager"
+    case.write_text("CASE = None\n")
+    assert labels(case) == {}
+    case.write_text("LABELS = {'a': f'{x}'}\n")
+    with pytest.raises(ValueError, match=r"a\.py: expected LABELS of literals, got"):
+        labels(case)
+    for folder, alike in (("tests/benchmarks", True), ("snippets", False)):
+        hashes = {digest_texts([(f"{folder}/a.py", f"LABELS = {{{what}}}\n")]) for what in ("1: 2", "1: 3")}
+        assert (len(hashes) == 1) is alike
 
 
 def test_no_hashed_file_has_a_format_within_a_format() -> None:

@@ -9,7 +9,6 @@ import torch
 from snippets.validation.equivalence import check, compare
 from tests.benchmarks.case import Case, Point, Results, Workload
 from tests.benchmarks.runner import discover, load
-from tests.benchmarks.source import check_at
 
 CPU = torch.device("cpu")
 ROWS = {"rows": 64, "columns": 1024}
@@ -18,11 +17,7 @@ ROWS = {"rows": 64, "columns": 1024}
 def points(name: str) -> list[Point]:
     """The points at which a case is tested."""
     return [
-        Point(shape, dtype, direction, part=part)
-        for directions, shapes in check_at(discover()[name]).items()
-        for part, shape in shapes
-        for direction in directions.split()
-        for dtype in ("float32", "bfloat16")
+        replace(point, dtype=dtype) for point in load(discover()[name]).checked() for dtype in ("float32", "bfloat16")
     ]
 
 
@@ -74,7 +69,7 @@ def test_every_case_is_tested_in_every_direction() -> None:
         tested = {way(point) for point in points(name)}
         needed = [point for device in (CPU, torch.device("cuda")) for point in load(path).points(device)]
         missing += [f"{name}: {each}" for each in needed if way(each) not in tested]
-    assert not missing, "not in the CHECK_AT of their case files:\n" + "\n".join(missing)
+    assert not missing, "not in the check_at of their cases:\n" + "\n".join(missing)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,10 @@ MACHINE_CODE = MachineCode(
     narrow=2,
     small=("_sum_shares_kernel",),
 )
+OWN = {  # definitions of the kernel file: see tests/pages/test_copies.py
+    "_add _nested _row_kernel": "of two inputs, x and residual",
+    "_backward_launch": "rms_norm",
+}
 
 
 class TestAddRMSNorm(Promises):

@@ -29,6 +29,9 @@ MACHINE_CODE = MachineCode(
     small=("_prepare_kernel",),
     share=0.75,  # the compiler moves work of its loop over the rows, and forgets whose it was
 )
+OWN = {  # definitions of the kernel file: see tests/pages/test_copies.py
+    "_Once _checked _count _gradient _look _options _rows": "logits and a target, from which comes one loss",
+}
 
 
 class CrossEntropy(Promises):

@@ -37,6 +37,10 @@ MACHINE_CODE = MachineCode(
     narrow=8,
     small=("_sum_shares_kernel",),
 )
+OWN = {  # definitions of the kernel file: see tests/pages/test_copies.py
+    "_alone _options _sum_launch _sum_shares_kernel": "swept for its own backward, which sums two gradients",
+    "_AUTOCAST": "rms_norm",
+}
 
 
 class TestLayerNorm(Promises):

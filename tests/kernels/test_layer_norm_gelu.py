@@ -32,6 +32,10 @@ MACHINE_CODE = MachineCode(
     small=("_sum_shares_kernel",),
     share=0.89,  # the compiler moves a row's own work out of _means_kernel's loop, and forgets whose it was
 )
+OWN = {  # definitions of the kernel file: see tests/pages/test_copies.py
+    "_add _combine _means_kernel _means_launch _options _sum_launch": "the row is a warp's, and GELU follows",
+    "_load _sum_shares_kernel": "layer_norm",
+}
 
 
 class TestLayerNormGELU(Promises):

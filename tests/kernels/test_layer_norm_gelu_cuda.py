@@ -13,6 +13,10 @@ from tests.kernels.promises import DTYPES, NO_LAYER_NORM, needs_gpu, placed, ran
 
 EPS = in_triton.EPS
 kernel = load("layer_norm_gelu_cuda")
+OWN = {  # definitions of the kernel file: see tests/pages/test_copies.py
+    "(_MOST_ROWS,_MOST_COLUMNS) _contiguous _shared_memory _words layer_norm_gelu": "launched as CUDA C++",
+    "_AUTOCAST _BACKWARD _FORWARD _backward_fake _differentiable _forward_fake": "layer_norm_gelu",
+}
 
 
 class TestLayerNormGELU(cuda.Promises, in_triton.TestLayerNormGELU):

@@ -22,6 +22,9 @@ MACHINE_CODE = MachineCode(
         ("_rope_kernel", "b, s = (token // S).to(tl.int64)", *PRODUCT),
     ),
 )
+OWN = {  # definitions of the kernel file: see tests/pages/test_copies.py
+    "_INTERPRETED _tile": "one kernel for both directions, of heads",
+}
 
 
 def plain(q, k, cos, sin):

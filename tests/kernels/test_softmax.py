@@ -23,6 +23,13 @@ MACHINE_CODE = MachineCode(
         ("_backward_row_kernel", "sm_100"): (16, SWEPT),
     },
 )
+OWN = {  # definitions of the kernel file: see tests/pages/test_copies.py
+    "_all_kept _arrived _exp _kept _look _lowest _missing _pairs _part_from_memory _receive "
+    "_row_from_memory _send _together": "a maximum and a sum instead of a mean and squares; what is not there is -inf",
+    "_nested _rows": "any dimension may be ragged, and rows may lie apart",
+    "_Once": "cross_entropy",
+    "_options": "layer_norm",
+}
 
 
 @pytest.mark.filterwarnings("ignore:(invalid|overflow|divide):RuntimeWarning:triton")  # numpy's, on rows made for it

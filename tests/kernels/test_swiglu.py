@@ -18,6 +18,9 @@ MACHINE_CODE = MachineCode(
         ("_backward_kernel", "tl.store(dup_ptr + places", *STORE),
     ),
 )
+OWN = {  # definitions of the kernel file: see tests/pages/test_copies.py
+    "_ONCE _Once _checked _nested _places _refuse_transforms": "two functions of two inputs, and messages name which",
+}
 
 
 class Gated(Promises):

@@ -11,6 +11,10 @@ from tests.kernels.conftest import load
 from tests.kernels.promises import DTYPES, needs_gpu, randn
 
 kernel = load("swiglu_cuda")
+OWN = {  # definitions of the kernel file: see tests/pages/test_copies.py
+    "_FORMS _Kernel _NAMES _gated _launch _macros swiglu": "launched as CUDA C++",
+    "_BACKWARD _FORWARD _ONCE _Once _backward_fake _checked _differentiable _nested _refuse_transforms": "swiglu",
+}
 
 
 class TestSwiGLU(cuda.Promises, in_triton.TestSwiGLU):

@@ -1,7 +1,7 @@
 """Finds literal results in prose: speedups, times, bandwidths, rates and percentages that somebody typed.
 
-Numbers on a page come from macros: measured ones from number(), datasheet figures from datasheet(), worked ones and
-definitions from calc(). What stays allowed is what is no result: shapes (8192×16384), counts (three kernels), sizes
+Numbers on a page come from macros: measured ones from gpu() and others, datasheet figures from datasheet(), worked ones
+from bound(). What stays allowed is what is no result: shapes (8192×16384), counts (three kernels), sizes
 (128 bytes, 16 bit), versions, dtype names (bf16), percentiles (p50), exponents, and anything in code.
 """
 

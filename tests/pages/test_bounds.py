@@ -1,74 +1,51 @@
-"""A bound is a named function beside a case: the page shows its value, and a test can call it with plain numbers."""
+"""A bound is a named formula beside a case: the page shows its value."""
 
-import ast
-import inspect
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from docs.publish import units
 from docs.publish.errors import PublishError
-from docs.publish.macros import bounds as read
 from docs.publish.macros.calc import FUNCTIONS
-from docs.publish.macros.catalogue import NUMBERS, Macros
+from docs.publish.macros.catalogue import NUMBERS
 from docs.publish.macros.page import Page
-from docs.publish.macros.render import render
-from docs.publish.place import Place
+from docs.publish.records import cases
 from docs.publish.records.asked import of_page
-from docs.publish.records.captures import Captures
-from docs.publish.records.store import Store
 from tests.benchmarks import bounds, source
+from tests.benchmarks.bounds import names_in
 from tests.benchmarks.functions import Code
 from tests.pages import tiny
 from tests.pages.test_page_source import calls
 
-CASE = '''from tests.benchmarks.bounds import bound, captured, ceiling, gpu
+CASE = """from tests.benchmarks.bounds import bound, captured, ceiling, gpu
 
-POINTS = {"small": "forward 8x4 bfloat16 device"}
+SHARED = {"width": 2 * 2, "height": 3, "copy": ceiling("copy")}
+copied = bound("us", "rows * width / copy", SHARED, rows=1000)
+over = bound("x", "one / other", one=gpu("{variant}", "small"), other=copied)
+over_again = bound("x", "1 * over", over=over)
+pays = bound("", "'at once' if spent <= 0 else spent / time", time=gpu("eager", "small"))
+doubled = bound("x", "2 * printed", printed=captured("table", "row", which=2))
+twice = bound("x", "1 * doubled", doubled=doubled)
 
-@bound("us", rows=1000, width=2 * 2, copy=ceiling("copy"))
-def copied(rows, width, copy):
-    """Rows, copied."""
-    return rows * width / copy
-
-@bound("x", one=gpu("{variant}", "small"), other=bound("copied"))
-def over(one, other):
-    """A time over the time to copy."""
-    return one / other
-
-@bound("", time=gpu("eager", "small"))
-def pays(time, spent):
-    """After how many calls something has paid."""
-    if spent <= 0:
-        return "at once"
-    return spent / time
-
-@bound("x", printed=captured("table", "row", which=2))
-def doubled(printed):
-    """Twice what was printed."""
-    return 2 * printed
-
-'''
+"""
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    root = tiny.project(tmp_path)
+def root(root: Path) -> Path:
     (root / tiny.CASE).write_text(CASE + tiny.FILES[tiny.CASE])
     tiny.write(root, tiny.record(root))
     tiny.printed(root, {"table": "row 1 2\n"})
     return root
 
 
-def rendered(text: str, root: Path, said: dict | None = None, case: str = "kernels/add") -> tuple[str, Page]:
-    measurements = root / "docs" / "measurements"
-    page = Page(Place("a/page.md", "a/page/"), case, said=said or {})
-    store, captures = Store.load(measurements, root), Captures.load(measurements / "captures", root)
-    return render(text, Macros(store, captures, page, root), page), page
+def rendered(text: str, root: Path, **page: Any) -> tuple[str, Page]:
+    return tiny.rendered(text, root, path="a/page.md", **page)
 
 
-def shown(macro: str, root: Path, **how: object) -> str:
-    html, page = rendered(f"{{{{ {macro} }}}}", root, **how)  # type: ignore[arg-type]
+def shown(macro: str, root: Path, **how: Any) -> str:
+    html, page = rendered(f"{{{{ {macro} }}}}", root, **how)
     return next((entry["value"] for entry in page.evidence.entries.values()), html)
 
 
@@ -79,10 +56,10 @@ def shown(macro: str, root: Path, **how: object) -> str:
         ('bound("copied", case="kernels/add")', "0.00100 µs"),
         ('bound("over", variant="ours")', "1,000,000×"),
         ('bound("over", variant="eager")', "2,000,000×"),
+        ('bound("over_again", variant="ours")', "1,000,000×"),
         ('bound("pays", spent=1)', "500"),
         ('bound("pays", spent=0)', "at once"),
         ('bound("doubled")', "4.00×"),
-        ('calc("2 * copied", unit="us", copied=bound("copied"))', "0.002 µs"),
     ],
 )
 def test_a_bound_is_worked_out_from_its_inputs(macro: str, value: str, root: Path):
@@ -94,14 +71,23 @@ def test_its_evidence_lists_formula_and_inputs(root: Path):
     (entry,) = page.evidence.entries.values()
     assert entry["formula"] == "rows * width / copy"
     assert [(one["name"], one["value"]) for one in entry["inputs"]] == [
-        ("rows", "1,000"), ("width", "4"), ("copy", "4.00 TB/s"),
+        ("width", "4"), ("copy", "4.00 TB/s"), ("rows", "1,000"),
     ]  # fmt: skip
+
+
+def test_an_input_that_is_a_bound_shows_its_formula(root: Path):
+    _, page = rendered('{{ bound("over", variant="ours") }}', root)
+    (entry,) = page.evidence.entries.values()
+    assert [(one["name"], one["source"]) for one in entry["inputs"]][1] == ("other", "rows * width / copy")
 
 
 @pytest.mark.parametrize(
     ("macro", "said"),
     [
-        ('bound("copid")', "bound of kernels/add: expected one of copied, over, pays, doubled; got 'copid'"),
+        (
+            'bound("copid")',
+            "bound of kernels/add: expected one of copied, over, over_again, pays, doubled, twice; got 'copid'",
+        ),
         ('bound("over")', "bound 'over': expected the page to give variant; got nothing"),
         ('bound("copied", rows=2)', "bound 'copied': expected the page to give nothing; got rows"),
         ('bound("over", variant="our")', "variant of kernels/add"),
@@ -116,92 +102,79 @@ def test_what_is_missing_is_said(macro: str, said: str, root: Path):
 def test_a_page_without_a_case_has_a_file_for_its_bounds(root: Path):
     alone = root / "tests" / "benchmarks" / "a" / "page.py"
     alone.parent.mkdir(parents=True)
-    alone.write_text('@bound("", rows=2)\ndef doubled(rows):\n    """Twice."""\n    return 2 * rows\n')
+    alone.write_text('from tests.benchmarks.bounds import bound\n\ndoubled = bound("", "2 * rows", rows=2)\n')
     assert shown('bound("doubled")', root, case="a/page") == "4"
 
 
-def test_what_a_bound_takes_from_a_script_is_asked_for(root: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("name", ["doubled", "twice"])
+def test_what_a_bound_takes_from_a_script_is_asked_for(name: str, root: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(source, "ROOT", root)
-    text = '---\ncase: kernels/add\n---\n{{ bound("doubled") }}'
+    text = f'---\ncase: kernels/add\n---\n{{{{ bound("{name}") }}}}'
     assert [(one.script, one.section) for one in of_page("a/page.md", text)] == [("kernels/add", "table")]
 
 
 def test_bounds_make_nothing_stale(root: Path):
-    def hashes() -> tuple[str, str]:
-        case = (root / tiny.CASE).read_text()
-        return Code.of(root).measured(tiny.CASE).hash, source.digest_texts([(tiny.CASE, case)])
+    def measured(text: str) -> str:
+        (root / tiny.CASE).write_text(text + tiny.FILES[tiny.CASE])
+        return Code.of(root).measured(tiny.CASE).hash
 
-    with_bounds = hashes()
-    (root / tiny.CASE).write_text(CASE.replace("rows * width", "2 * rows * width") + tiny.FILES[tiny.CASE])
-    assert hashes() == with_bounds
-    (root / tiny.CASE).write_text(tiny.FILES[tiny.CASE])
-    assert hashes() == with_bounds
+    assert measured(CASE) == measured(CASE.replace("rows * width", "2 * rows * width")) == measured("")
 
 
 # ---- all of ours ----------------------------------------------------------------------------------------------------
 
-OURS = {
-    path: source.bounds(path)
-    for path in sorted((source.ROOT / "tests" / "benchmarks").rglob("*.py"))
+FOLDER = source.ROOT / "tests" / "benchmarks"
+FILES = {
+    path.relative_to(FOLDER).with_suffix("").as_posix().replace("_", "-"): path.read_text(encoding="utf-8")
+    for path in sorted(FOLDER.rglob("*.py"))
     if "import bound" in path.read_text(encoding="utf-8")
 }
 
 
+def made(name: str) -> str:
+    """What a file looks like where it makes a bound."""
+    return rf"\n(\w+, )?{name}(, \w+)? = (bound|traffic)\("
+
+
+OURS = {
+    (case, name): one
+    for case, text in FILES.items()
+    for name, one in cases.bounds(source.ROOT, case).items()
+    if re.search(made(name), text)  # and not imported
+}
+
+
 def test_the_inputs_that_a_case_may_name_are_the_macros_that_give_numbers():
-    assert {name for name in vars(bounds) if name in NUMBERS} == set(NUMBERS) - {"calc"}
+    assert {name for name in vars(bounds) if name in NUMBERS} == set(NUMBERS)
 
 
 def test_each_bound_says_what_it_is():
-    found = [
-        f"{path.name}: {name}"
-        for path, all_ in OURS.items()
-        for name, one in all_.items()
-        if not ast.get_docstring(one)
+    sentence = r"# \S.*\.\n"
+    silent = [
+        f"{case}: {name}"
+        for case, name in OURS
+        if not re.search(rf"\n{sentence}{made(name)[2:]}|{made(name)}.*  {sentence}", FILES[case])
     ]
-    assert not found
+    assert not silent, f"expected a sentence above each of {silent}, or behind it"
 
 
 def test_each_bound_has_a_known_unit_and_uses_its_inputs():
     """And what no page gives has an input: an input without a parameter would be lost."""
-    wrong = []
-    for path in OURS:
-        for name, one in read.of_case(source.ROOT, case_of(path)).items():
-            used = {node.id for node in ast.walk(ast.Module(one.function.body, [])) if isinstance(node, ast.Name)}
-            if one.unit not in units.NAMED or used - FUNCTIONS.keys() != {*one.parameters}:
-                wrong.append(f"{path.name}: {name}: {one.unit}, {sorted(used)}")
-            if one.inputs.keys() - {*one.parameters}:
-                wrong.append(f"{path.name}: {name}: {sorted(one.inputs.keys() - {*one.parameters})}")
+    wrong = [
+        f"{case}: {name}: {one}"
+        for (case, name), one in OURS.items()
+        if one.unit not in units.NAMED or one.inputs.keys() - names_in(one.formula) or used(one.formula) - {*FUNCTIONS}
+    ]
     assert not wrong
 
 
-def case_of(path: Path) -> str:
-    return path.relative_to(source.ROOT / "tests" / "benchmarks").with_suffix("").as_posix().replace("_", "-")
+def used(formula: str) -> set[str]:
+    """The functions in a formula."""
+    return {*re.findall(r"(\w+)\(", formula)}
 
 
 def test_each_bound_is_on_a_page_or_in_another_bound():
-    used = {(call.case, str(call.first)) for call in calls() if call.macro == "bound"}
-    inner = {
-        (case_of(path), node.args[0].value)
-        for path, all_ in OURS.items()
-        for one in all_.values()
-        for each in one.decorator_list
-        for node in ast.walk(each)
-        if node is not each
-        and isinstance(node, ast.Call)
-        and source.is_bound(node)
-        and isinstance(node.args[0], ast.Constant)
-    }
-    lost = [
-        f"{path.name}: {name}"
-        for path, all_ in OURS.items()
-        for name in all_
-        if (case_of(path), name) not in used | inner
-    ]
+    shown = {(call.case, str(call.first)) for call in calls() if call.macro == "bound"}
+    inner = [each for one in OURS.values() for each in one.inputs.values() if isinstance(each, bounds.Bound)]
+    lost = [where for where, one in OURS.items() if where not in shown and one not in inner]
     assert not lost, f"no page shows these: {lost}"
-
-
-@pytest.mark.parametrize("path", OURS, ids=lambda path: case_of(path))
-def test_the_file_can_be_imported_and_its_bounds_are_plain_functions(path: Path):
-    module = __import__(".".join(path.relative_to(source.ROOT).with_suffix("").parts), fromlist=["_"])
-    for name, one in read.of_case(source.ROOT, case_of(path)).items():
-        assert list(inspect.signature(getattr(module, name)).parameters) == one.parameters

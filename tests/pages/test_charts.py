@@ -3,7 +3,6 @@
 import json
 import re
 from itertools import pairwise
-from typing import Any
 
 import altair
 import pytest
@@ -18,21 +17,11 @@ from docs.publish.place import Place
 from docs.publish.records.schema import Record
 from docs.publish.records.store import Store
 from tests.benchmarks.source import ROOT
-from tests.pages import tiny
-from tests.pages.tiny import LAPTOP, TIMING, record, row
+from tests.pages.tiny import LAPTOP, TIMING, record, row, took
 
 BARS = {"kind": "bars", "case": "kernels/add", "metric": "bandwidth"}
+PLACE = Place("kernels/add.md", "kernels/add/")
 LINES = {"kind": "lines", "case": "kernels/add", "metric": "time", "x": "columns"}
-
-
-@pytest.fixture
-def project(tmp_path):
-    """A root whose case exists; drawings stay in the repository's cache."""
-    return tiny.project(tmp_path)
-
-
-def timing(factor: float) -> dict[str, Any]:
-    return {name: value * (factor if name != "samples" else 1) for name, value in TIMING.items()}
 
 
 def store(root, *records: dict) -> Store:
@@ -40,7 +29,7 @@ def store(root, *records: dict) -> Store:
 
 
 def drawn(root, spec: dict, *records: dict) -> str:
-    return charts.render(spec, store(root, *records), Evidence(), Place("kernels/add.md", "kernels/add/"))
+    return charts.render(spec, store(root, *records), Evidence(PLACE))
 
 
 def titles(html: str) -> list[str]:
@@ -58,42 +47,42 @@ def scaling(root, *variants: str) -> dict:
     return record(
         root,
         [
-            row(root, variant=name, shape={"rows": 8, "columns": columns}, time=timing(place * columns))
+            row(root, variant=name, shape={"rows": 8, "columns": columns}, time=took(place * columns))
             for place, name in enumerate(variants, 1)
             for columns in (1, 4, 16)
         ],
     )
 
 
-def test_the_title_is_computed_from_the_record(project):
+def test_the_title_is_computed_from_the_record(root):
     title = "Ours moves {ours}, {ours/eager} of eager; the ceiling is {ceiling}"
-    assert titles(drawn(project, BARS | {"title": title})) == [
+    assert titles(drawn(root, BARS | {"title": title})) == [
         "Ours moves 2.00 TB/s, 2.00× of eager; the ceiling is 4.00 TB/s"
     ]
 
 
-def test_who_divides_the_numbers_shown_is_told_why_the_last_digit_differs(project):
+def test_who_divides_the_numbers_shown_is_told_why_the_last_digit_differs(root):
     said = "Ratios are of unrounded times."
-    assert drawn(project, BARS | {"title": "{ours/eager} of eager", "note": "Eight."}).count(f"Eight. {said}") == 1
-    assert said not in drawn(project, BARS | {"title": "Ours moves {ours}", "note": "Eight."})
+    assert drawn(root, BARS | {"title": "{ours/eager} of eager", "note": "Eight."}).count(f"Eight. {said}") == 1
+    assert said not in drawn(root, BARS | {"title": "Ours moves {ours}", "note": "Eight."})
 
 
-def test_a_title_of_lines_names_its_place(project):
-    html = drawn(project, LINES | {"title": "{ours@4}, at last {ours}"}, scaling(project, "ours", "eager"))
+def test_a_title_of_lines_names_its_place(root):
+    html = drawn(root, LINES | {"title": "{ours@4}, at last {ours}"}, scaling(root, "ours", "eager"))
     assert titles(html) == ["4.00 ms, at last 16.0 ms"]
 
 
-def test_bars_are_sorted_best_first_whichever_way_is_better(project):
+def test_bars_are_sorted_best_first_whichever_way_is_better(root):
     for metric, first in (("bandwidth", "ours"), ("time", "ours"), ("error", "eager")):
-        rows = [row(project), row(project, variant="eager", time=timing(2), error={"value": 1e-4, "bound": 1})]
-        data = spec_of(drawn(project, BARS | {"metric": metric}, record(project, rows)), "wide")
+        rows = [row(root), row(root, variant="eager", time=took(2), error={"value": 1e-4, "bound": 1})]
+        data = spec_of(drawn(root, BARS | {"metric": metric}, record(root, rows)), "wide")
         marks = (layer["data"]["values"] for layer in data["layer"] if "data" in layer)
         values = next(rows for rows in [*marks, data.get("data", {}).get("values")] if rows and "variant" in rows[0])
         assert values[0]["variant"] == first, metric
 
 
-def test_bars_and_their_ceiling_are_drawn_in_one_unit(project):
-    spec = spec_of(drawn(project, BARS), "wide")
+def test_bars_and_their_ceiling_are_drawn_in_one_unit(root):
+    spec = spec_of(drawn(root, BARS), "wide")
     bars = {mark["variant"]: (mark["low"], mark["value"], mark["high"]) for mark in spec["data"]["values"]}
     assert bars["ours"] == pytest.approx((2 / 1.2, 2.0, 2 / 0.9))
     assert bars["eager"] == pytest.approx((1 / 1.2, 1.0, 1 / 0.9))
@@ -101,11 +90,11 @@ def test_bars_and_their_ceiling_are_drawn_in_one_unit(project):
     assert spec["layer"][0]["encoding"]["x"]["scale"]["domain"] == [0, 4.0]
 
 
-@pytest.mark.parametrize("kind", ["bars", "lines", "history"])
-def test_what_is_drawn_is_vega_lite(kind, project):
+@pytest.mark.parametrize("kind", ["bars", "lines"])
+def test_what_is_drawn_is_vega_lite(kind, root):
     """By its schema, which Altair brings; vl-convert draws what it understands and is silent about the rest."""
-    content = scaling(project, "ours", "eager") if kind == "lines" else record(project)
-    html = drawn(project, (LINES if kind == "lines" else BARS) | {"kind": kind}, content)
+    content = scaling(root, "ours", "eager") if kind == "lines" else record(root)
+    html = drawn(root, (LINES if kind == "lines" else BARS) | {"kind": kind}, content)
     assert altair.SCHEMA_VERSION.startswith(f"v{vega.VERSION}.")
     for size in ("wide", "narrow"):
         spec = spec_of(html, size)
@@ -115,22 +104,20 @@ def test_what_is_drawn_is_vega_lite(kind, project):
             altair.LayerChart.from_dict(spec, validate=True)
 
 
-def test_every_machine_has_its_own_panel_and_only_the_pages_machine_its_title_and_note(project):
-    laptop = record(project, machine=LAPTOP, id="laptop", rows=[row(project, mode="calls", time=timing(3))])
+def test_every_machine_has_its_own_panel_and_only_the_pages_machine_its_title_and_note(root):
+    laptop = record(root, machine=LAPTOP, id="laptop", rows=[row(root, mode="calls", time=took(3))])
     spec = BARS | {"title": "Ours moves {ours}", "mode": "device", "note": "Eight rows.", "variants": ["ours"]}
-    html = drawn(project, spec, record(project), laptop)
+    html = drawn(root, spec, record(root), laptop)
     assert re.findall(r'data-machine="([^"]+)"', html) == ["nvidia-h200", "laptop"]
     assert titles(html) == ["Ours moves 2.00 TB/s", "A laptop: ours, 667 GB/s"]
     assert html.count("Eight rows.") == 1 and html.index("Eight rows.") < html.index('data-machine="laptop"')
 
 
 @pytest.mark.parametrize("metric", ["time", "bandwidth"])
-def test_of_another_machine_is_said_who_is_ahead(metric, project):
-    rows = [row(project, mode="calls", time=timing(3)), row(project, mode="calls", variant="eager", time=timing(2))]
-    laptop = record(project, machine=LAPTOP, id="laptop", rows=rows)
-    _, title = titles(
-        drawn(project, BARS | {"title": "{ours}", "metric": metric, "mode": "device"}, record(project), laptop)
-    )
+def test_of_another_machine_is_said_who_is_ahead(metric, root):
+    rows = [row(root, mode="calls", time=took(3)), row(root, mode="calls", variant="eager", time=took(2))]
+    laptop = record(root, machine=LAPTOP, id="laptop", rows=rows)
+    _, title = titles(drawn(root, BARS | {"title": "{ours}", "metric": metric, "mode": "device"}, record(root), laptop))
     assert title.startswith("A laptop: eager is ahead with ")
 
 
@@ -148,8 +135,8 @@ def near(root, *parts: float) -> dict:
 
 
 @pytest.mark.parametrize(("metric", "begins"), [("bandwidth", "3.3 TB/s"), ("share", "80%")])
-def test_what_lies_near_the_ceiling_is_zoomed_into_as_dots_and_says_so(metric, begins, project):
-    html = drawn(project, BARS | {"metric": metric}, near(project, 0.87, 0.95, 0.98))
+def test_what_lies_near_the_ceiling_is_zoomed_into_as_dots_and_says_so(metric, begins, root):
+    html = drawn(root, BARS | {"metric": metric}, near(root, 0.87, 0.95, 0.98))
     for size in ("wide", "narrow"):
         spec = spec_of(html, size)
         kinds = [layer["mark"]["type"] for layer in spec["layer"]]
@@ -160,18 +147,18 @@ def test_what_lies_near_the_ceiling_is_zoomed_into_as_dots_and_says_so(metric, b
     assert f"The axis begins at {begins}.</div>" in html
 
 
-def test_lines_near_the_ceiling_begin_there_too(project):
+def test_lines_near_the_ceiling_begin_there_too(root):
     rows = [each | {"shape": {"rows": 8, "columns": columns}} for columns in (1, 4, 16)
-            for each in near(project, 0.87, 0.95)["rows"]]  # fmt: skip
-    html = drawn(project, LINES | {"metric": "share"}, record(project, rows))
+            for each in near(root, 0.87, 0.95)["rows"]]  # fmt: skip
+    html = drawn(root, LINES | {"metric": "share"}, record(root, rows))
     scale = next(
         layer["encoding"]["y"]["scale"] for layer in spec_of(html, "wide")["layer"] if layer["mark"]["type"] == "line"
     )
     assert scale["domain"][0] == 80 and "The axis begins at 80%.</div>" in html
 
 
-def test_one_that_is_far_from_the_ceiling_keeps_the_axis_at_zero(project):
-    html = drawn(project, BARS, near(project, 0.65, 0.95, 0.98))
+def test_one_that_is_far_from_the_ceiling_keeps_the_axis_at_zero(root):
+    html = drawn(root, BARS, near(root, 0.65, 0.95, 0.98))
     assert spec_of(html, "wide")["layer"][0]["encoding"]["x"]["scale"]["domain"][0] == 0
     assert "begins at" not in html
 
@@ -180,12 +167,10 @@ def words_of(html: str) -> list[str]:
     return re.findall(r'class="rp-chart__words">(.*?)</p>', html)
 
 
-def test_few_points_of_a_line_are_told_in_words_with_their_table(project):
-    whole = scaling(project, "ours", "eager")
-    few = record(
-        project, [each for each in whole["rows"] if each["shape"]["columns"] < 16], machine=LAPTOP, id="laptop"
-    )
-    html = drawn(project, LINES, whole, few)
+def test_few_points_of_a_line_are_told_in_words_with_their_table(root):
+    whole = scaling(root, "ours", "eager")
+    few = record(root, [each for each in whole["rows"] if each["shape"]["columns"] < 16], machine=LAPTOP, id="laptop")
+    html = drawn(root, LINES, whole, few)
     home, other = html.split('data-machine="laptop"')
     assert "<svg" in home and not words_of(home)
     assert "<svg" not in other and other.count('class="rp-number"') == 4
@@ -195,31 +180,31 @@ def test_few_points_of_a_line_are_told_in_words_with_their_table(project):
     ]
 
 
-def test_a_contest_with_one_side_is_told_in_words(project):
-    laptop = record(project, [row(project, mode="calls")], machine=LAPTOP, id="laptop")
-    html = drawn(project, BARS | {"mode": "device"}, record(project), laptop)
+def test_a_contest_with_one_side_is_told_in_words(root):
+    laptop = record(root, [row(root, mode="calls")], machine=LAPTOP, id="laptop")
+    html = drawn(root, BARS | {"mode": "device"}, record(root), laptop)
     assert ["only ours was measured, and nothing beside it" in said for said in words_of(html)] == [True]
-    assert not words_of(drawn(project, BARS | {"mode": "device", "better": False}, record(project), laptop))
+    assert not words_of(drawn(root, BARS | {"mode": "device", "better": False}, record(root), laptop))
 
 
 @pytest.mark.parametrize(("spread", "told"), [(0.5, True), (0.3, False)])
-def test_noisy_numbers_are_told_in_words(spread, told, project):
+def test_noisy_numbers_are_told_in_words(spread, told, root):
     time = TIMING | {"p20": (1 - spread / 2) * 1e-3, "p80": (1 + spread / 2) * 1e-3}
-    rows = [row(project, variant=name, time=time) for name in ("ours", "eager", "compile")]
-    said = words_of(drawn(project, BARS | {"metric": "time"}, record(project, rows)))
+    rows = [row(root, variant=name, time=time) for name in ("ours", "eager", "compile")]
+    said = words_of(drawn(root, BARS | {"metric": "time"}, record(root, rows)))
     assert ["spread over 50.0% of their value or more" in each for each in said] == [True] * told
 
 
-def test_over_shares_the_ceiling_is_one(project):
-    assert titles(drawn(project, BARS | {"metric": "share", "title": "{ours} of {ceiling}"})) == ["50.0% of 100%"]
+def test_over_shares_the_ceiling_is_one(root):
+    assert titles(drawn(root, BARS | {"metric": "share", "title": "{ours} of {ceiling}"})) == ["50.0% of 100%"]
 
 
-def test_a_line_that_ends_early_is_named_where_it_ends(project):
-    content = scaling(project, "ours", "eager")
+def test_a_line_that_ends_early_is_named_where_it_ends(root):
+    content = scaling(root, "ours", "eager")
     content["rows"] = [row for row in content["rows"] if (row["variant"], row["shape"]["columns"]) != ("eager", 16)]
     ends = [
         value
-        for layer in spec_of(drawn(project, LINES, content), "wide")["layer"]
+        for layer in spec_of(drawn(root, LINES, content), "wide")["layer"]
         for value in layer.get("data", {}).get("values", [])
         if "place" in value
     ]
@@ -232,51 +217,42 @@ def test_labels_are_pushed_apart_and_stay_inside():
     assert places[0] >= 0 and places[-1] <= 300
 
 
-def test_the_name_of_a_ceiling_begins_at_the_left_where_it_does_not_fit_before_the_line(project, monkeypatch):
+def test_the_name_of_a_ceiling_begins_at_the_left_where_it_does_not_fit_before_the_line(root, monkeypatch):
     monkeypatch.setitem(marks.MIXES, "copy", "measured ceiling of one read per write")
-    html = drawn(project, BARS)
+    html = drawn(root, BARS)
     names = {size: spec_of(html, size)["layer"][1] for size in ("wide", "narrow")}
     assert {size: name["mark"]["align"] for size, name in names.items()} == {"wide": "right", "narrow": "left"}
     assert names["narrow"]["encoding"]["x"] == {"value": 0}
 
 
-def test_colours_are_variables_and_nothing_else(project):
-    html = drawn(project, BARS | {"title": "{ours}"})
+def test_colours_are_variables_and_nothing_else(root):
+    html = drawn(root, BARS | {"title": "{ours}"})
     assert "var(--rp-ours)" in html and "var(--rp-ceiling)" in html
     assert not re.findall(r'(?:fill|stroke)="#[0-9a-f]+"', html), "a colour that does not follow the mode"
 
 
-def test_the_table_has_every_number_with_its_evidence(project):
-    evidence = Evidence()
-    html = charts.render(BARS, store(project), evidence, Place("kernels/add.md", "kernels/add/"))
+def test_the_table_has_every_number_with_its_evidence(root):
+    evidence = Evidence(PLACE)
+    html = charts.render(BARS, store(root), evidence)
     assert [entry["value"] for entry in evidence.entries.values()] == ["2.00 TB/s", "1.00 TB/s"]
     assert html.count('class="rp-number"') == 2
 
 
-def test_what_is_stale_is_said_and_told_to_the_release(project):
-    (project / "kernels" / "add.py").write_text("def add(a, b):\n    return b + a\n")
-    evidence = Evidence()
+def test_what_is_stale_is_said_and_told_to_the_release(root):
+    (root / "kernels" / "add.py").write_text("def add(a, b):\n    return b + a\n")
+    evidence = Evidence(PLACE)
     old = record(
-        project, [row(project, sources={"hash": "old", "files": ["kernels/add.py", "tests/benchmarks/kernels/add.py"]})]
+        root, [row(root, sources={"hash": "old", "files": ["kernels/add.py", "tests/benchmarks/kernels/add.py"]})]
     )
-    html = charts.render(BARS, store(project, old), evidence, Place("kernels/add.md", "kernels/add/"))
+    html = charts.render(BARS, store(root, old), evidence)
     assert '<span class="rp-badge">stale</span> ours' in html
     assert evidence.stale
-
-
-def test_history_draws_old_runs_without_calling_the_page_stale(project):
-    evidence = Evidence()
-    rows = [row(project, sources={"hash": "old", "files": ["kernels/add.py", "tests/benchmarks/kernels/add.py"]})]
-    runs = store(project, record(project, rows, day=1), record(project, day=2))
-    html = charts.render(BARS | {"kind": "history"}, runs, evidence, Place("kernels/add.md", "kernels/add/"))
-    assert "2026-01-01" in html and "2026-01-02" in html
-    assert not evidence.stale
 
 
 @pytest.mark.parametrize(
     "wrong, expected",
     [
-        ({"kind": "pie"}, "chart: kind: expected one of bars, lines, history"),
+        ({"kind": "pie"}, "chart: kind: expected one of bars, lines"),
         ({"metric": "speed"}, "chart: metric: expected one of"),
         ({"case": "kernels/ad"}, "did you mean kernels/add"),
         ({"colour": "red"}, "chart: expected one of"),
@@ -287,15 +263,15 @@ def test_history_draws_old_runs_without_calling_the_page_stale(project):
         (LINES | {"title": "{ours@5}"}, "chart: title: columns of ours: expected one of 4"),
     ],
 )
-def test_misuse_is_refused(project, wrong, expected):
+def test_misuse_is_refused(root, wrong, expected):
     with pytest.raises(PublishError, match=re.escape(expected)):
-        drawn(project, BARS | wrong)
+        drawn(root, BARS | wrong)
 
 
-def test_lines_refuse_two_shapes_at_one_x(project):
-    rows = [row(project, shape={"rows": rows, "columns": 4}) for rows in (8, 16)]
+def test_lines_refuse_two_shapes_at_one_x(root):
+    rows = [row(root, shape={"rows": rows, "columns": 4}) for rows in (8, 16)]
     with pytest.raises(PublishError, match="expected one shape for each columns, got 8x4 and 16x4"):
-        drawn(project, LINES, record(project, rows))
+        drawn(root, LINES, record(root, rows))
 
 
 def test_the_bundle_asks_no_other_host():

@@ -1,6 +1,5 @@
-"""A claim of order stops the build when the records say otherwise, and names what contradicts it."""
+"""A statement of order stops the build when the records say otherwise, and names what contradicts it."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -8,33 +7,29 @@ from mkdocs.exceptions import Abort
 
 from docs.publish.macros import claims
 from docs.publish.records.measured import Coordinates
-from docs.publish.records.store import Store
 from tests.pages import tiny
+from tests.pages.tiny import took
 
 CASE = "kernels/add"
 
 
-def times(root: Path, seconds: dict[str, float], **changed: object) -> list[dict]:
+def times(root: Path, milliseconds: dict[str, float], **changed: object) -> list[dict]:
     """A row for each variant, with its time."""
-    return [
-        tiny.row(root, variant=name, time=dict.fromkeys(("p20", "p50", "p80"), value) | {"samples": 9}, **changed)
-        for name, value in seconds.items()
-    ]
+    return [tiny.row(root, variant=name, time=took(ms), **changed) for name, ms in milliseconds.items()]
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("RIDGEPOINT_RELEASE", raising=False)
-    root = tiny.project(tmp_path)
-    rows = times(root, {"ours": 1e-3, "compile": 1.02e-3, "eager": 2e-3})
-    wide = times(root, {"ours": 3e-3, "eager": 2e-3}, shape={"rows": 8, "columns": 8})
+    rows = times(root, {"ours": 1, "compile": 1.02, "eager": 2})
+    wide = times(root, {"ours": 3, "eager": 2}, shape={"rows": 8, "columns": 8})
     tiny.write(root, tiny.record(root, [*rows, *wide]))
     return root
 
 
-def against(root: Path, side: str, relation: str, *others: str, shape: Sequence[str] = ("8x4",), **how) -> list[str]:
-    store = Store.load(root / "docs/measurements", root)
-    return claims.verdict(store, Coordinates(CASE, **how), side, relation, others, shape).against
+def against(root: Path, side: str, relation: str, *others: str, margin: float | None = None, **at: str) -> list[str]:
+    where = Coordinates(CASE, **{"shape": "8x4"} | at)
+    return claims.verdict(tiny.store(root), where, side, relation, others, margin).against
 
 
 @pytest.mark.parametrize(
@@ -59,22 +54,18 @@ def test_an_order_holds_or_does_not(side: str, relation: str, others: list[str],
 
 
 def test_a_margin_is_by_how_much(root: Path):
-    store = Store.load(root / "docs/measurements", root)
-    at = Coordinates(CASE, shape="8x4")
     for margin, holds in ((0.01, True), (0.05, False)):
-        found = claims.verdict(store, at, "ours", "faster", ["compile"], margin=margin)
-        assert (not found.against) is holds
+        assert (not against(root, "ours", "faster", "compile", margin=margin)) is holds
 
 
-def test_every_shape_is_looked_at(root: Path):
-    (line,) = against(root, "ours", "faster", "eager", shape=["every"])
+def test_what_contradicts_is_said_with_both_times(root: Path):
+    (line,) = against(root, "ours", "faster", "eager", shape="8x8")
     assert "8×8" in line and "3.00 ms" in line and "2.00 ms of eager" in line
-    assert not against(root, "ours", "faster", "eager", shape=["8x4"])
 
 
 @pytest.mark.parametrize(("mode", "holds"), [("device", True), ("calls", False)])
 def test_what_the_host_decides_must_hold_in_every_run_of_the_code(mode: str, holds: bool, root: Path):
-    slow, fast = {"ours": 3e-3, "eager": 2e-3}, {"ours": 1e-3, "eager": 2e-3}
+    slow, fast = {"ours": 3, "eager": 2}, {"ours": 1, "eager": 2}
     tiny.write(root, tiny.record(root, times(root, slow, mode=mode), day=2))
     tiny.write(root, tiny.record(root, times(root, fast, mode=mode), day=3))
     found = against(root, "ours", "faster", "eager", mode=mode)
@@ -83,42 +74,39 @@ def test_what_the_host_decides_must_hold_in_every_run_of_the_code(mode: str, hol
 
 
 def test_runs_of_other_code_or_on_a_busy_machine_contradict_nothing(root: Path):
-    slow, fast = {"ours": 3e-3, "eager": 2e-3}, {"ours": 1e-3, "eager": 2e-3}
+    slow, fast = {"ours": 3, "eager": 2}, {"ours": 1, "eager": 2}
     other = {"hash": "0" * 16, "files": [tiny.KERNEL, tiny.CASE]}
     tiny.write(root, tiny.record(root, times(root, slow, mode="calls", sources=other), day=2))
     tiny.write(root, tiny.record(root, times(root, slow, mode="calls", busy="8% stolen"), day=3))
-    tiny.write(root, tiny.record(root, times(root, {"ours": 3e-3}, mode="calls"), day=4))
+    tiny.write(root, tiny.record(root, times(root, {"ours": 3}, mode="calls"), day=4))
     tiny.write(root, tiny.record(root, times(root, fast, mode="calls"), day=5))
     assert not against(root, "ours", "faster", "eager", mode="calls")
 
 
-WHERE = 'case="kernels/add", shape="8x4"'
+HEAD = "---\ncase: kernels/add\n---\n\n"
 PAGES = {
-    "index.md": f'# Add\n\nOurs is {{{{ claim("ours", "slower", "compile", {WHERE}, text="behind") }}}}.\n',
-    "more.md": f'# More\n\n{{{{ claim("ours", "faster", "quack", {WHERE}) }}}}Ours leads.\n\n'
-    f'{{% set ours, eager = number(variant="ours", metric="time", {WHERE}), '
-    f'number(variant="eager", metric="time", {WHERE}) %}}{{{{ claim(ours, "more", eager) }}}}\n',
+    "index.md": f'{HEAD}Ours is behind{{{{ holds("ours slower than compile", at="small") }}}}.\n',
+    "more.md": f'{HEAD}{{{{ holds("ours faster than quack", at="small") }}}}Ours leads.\n\n'
+    f'{{{{ holds("a more than b", a=gpu("ours", "small"), b=gpu("eager", "small")) }}}}\n',
 }
 
 
-def test_the_build_names_every_claim_of_every_page_that_fails(root: Path, caplog: pytest.LogCaptureFixture):
+def test_the_build_names_every_statement_of_every_page_that_fails(root: Path, caplog: pytest.LogCaptureFixture):
     for name, text in PAGES.items():
         (root / "docs/pages" / name).write_text(text)
     with pytest.raises(Abort):
         tiny.build(root)
-    assert (
-        "index.md: claim 'behind': ours slower than compile, kernels/add: kernels/add ours forward 8×4" in caplog.text
-    )
+    assert "index.md: holds 'ours slower than compile', at 'small': kernels/add ours forward 8×4" in caplog.text
     assert "takes 1.00 ms in 2026-01-01T00-00-00Z-nvidia-h200, against 1.02 ms of compile" in caplog.text
-    assert "more.md: claim: ours faster than quack, kernels/add: variant of kernels/add: expected one of" in caplog.text
-    assert "more.md: claim: 1.00 ms more than 2.00 ms: Time: kernels/add ours" in caplog.text
+    assert "more.md: holds 'ours faster than quack', at 'small': variant of kernels/add: expected one of" in caplog.text
+    assert "more.md: holds 'a more than b', at '': Time: kernels/add ours" in caplog.text
 
 
-def test_the_words_of_a_claim_that_holds_are_shown(root: Path, monkeypatch: pytest.MonkeyPatch):
-    (root / "docs/pages/index.md").write_text(PAGES["index.md"].replace("slower", "faster").replace("behind", "ahead"))
-    assert "<p>Ours is ahead.</p>" in tiny.build(root)["index.html"]
+def test_a_statement_that_holds_shows_nothing_but_what_warns_of_its_numbers(root: Path, monkeypatch):
+    (root / "docs/pages/index.md").write_text(PAGES["index.md"].replace("slower", "faster"))
+    assert "<p>Ours is behind.</p>" in tiny.build(root)["index.html"]
     (root / tiny.KERNEL).write_text("def add(a, b):\n    return a - b\n")
-    assert 'Ours is ahead <small class="rp-badge">stale</small>.' in tiny.build(root)["index.html"]
+    assert 'Ours is behind <small class="rp-badge">stale</small>.' in tiny.build(root)["index.html"]
     monkeypatch.setenv("RIDGEPOINT_RELEASE", "1")
     with pytest.raises(Abort):
         tiny.build(root)

@@ -373,7 +373,7 @@ def test_a_binary_that_was_timed_is_compared(store):
 
 def test_the_page_says_where_binaries_differ(store, monkeypatch):
     shown = lambda: panel(  # noqa: E731
-        store, Captures.load(), Evidence(), Place("kernels/softmax.md", "kernels/softmax/"), "softmax"
+        store, Captures.load(), Evidence(Place("kernels/softmax.md", "kernels/softmax/")), "softmax"
     )
     results = build.results("softmax")
     equal = {
@@ -417,4 +417,4 @@ def test_a_reference_leads_to_its_line_or_says_what_is_missing():
     with pytest.raises(PublishError, match=r"expected one line of kernels/softmax\.py with 'tl\.load', got"):
         reference(Captures.load(), *known, line="tl.load", text="loads")
     with pytest.raises(PublishError, match="explorer"):
-        panel(None, Captures.load(), Evidence(), Place("x.md", "x/"), "soft_max")
+        panel(None, Captures.load(), Evidence(Place("x.md", "x/")), "soft_max")

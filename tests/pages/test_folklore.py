@@ -11,13 +11,10 @@ from docs.publish.macros.catalogue import Macros
 from docs.publish.macros.page import Page
 from docs.publish.macros.shown import Shown
 from docs.publish.markdown import pages
-from docs.publish.place import Place
-from docs.publish.records.captures import Captures
-from docs.publish.records.store import Store
 from tests.benchmarks.source import ROOT
 from tests.pages import tiny
 from tests.pages.prose import literals
-from tests.pages.test_gains import timed
+from tests.pages.tiny import took
 
 ENTRY = """  - id: {id}
     belief: Ours is {relation} than eager.
@@ -48,17 +45,11 @@ def macros(root: Path, *entries: str, at: str = "sums.md") -> tuple[Macros, Page
     few = {"bytes_read": 1, "bytes_written": 1, "flops": 1}
     times = {(8, "ours"): 1.0, (8, "eager"): 2.0, (16, "ours"): 4.0, (16, "eager"): 2.0}
     rows = [
-        tiny.row(root, shape={"rows": n, "columns": 4}, variant=name, time=timed(ms), **few)
+        tiny.row(root, shape={"rows": n, "columns": 4}, variant=name, time=took(ms), **few)
         for (n, name), ms in times.items()
     ]
     tiny.write(root, tiny.record(root, rows))
-    page = Page(Place(at, at.removesuffix(".md") + "/"))
-    return Macros(Store.load(root / "docs/measurements", root), Captures([], root), page, root), page
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tiny.project(tmp_path)
+    return tiny.macros(root, at)
 
 
 def text(html: str) -> str:
@@ -127,7 +118,7 @@ def test_numbers_that_a_script_printed_can_be_compared(root: Path, monkeypatch: 
 
     def captured(section: str, *line: str, which: int, of: str) -> Shown:
         asked.append((section, of, *line, which))
-        return found.number("kernels/add", "ours" if line[-1] == "few" else "eager", "time", shape="8x4")
+        return found.gpu("ours" if line[-1] == "few" else "eager", "small")
 
     monkeypatch.setattr(found, "captured", captured)
     found.folklore("numbers")
@@ -136,7 +127,7 @@ def test_numbers_that_a_script_printed_can_be_compared(root: Path, monkeypatch: 
 
 
 def test_a_belief_may_be_about_another_machine(root: Path) -> None:
-    rows = [tiny.row(root, time=timed(3.0)), tiny.row(root, variant="eager", time=timed(2.0))]
+    rows = [tiny.row(root, time=took(3)), tiny.row(root, variant="eager", time=took(2))]
     tiny.write(root, tiny.record(root, rows, day=2, machine=tiny.LAPTOP))
     at = "    machine: laptop\n    because"
     for entry in (

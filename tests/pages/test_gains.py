@@ -10,9 +10,7 @@ from docs.publish.errors import PublishError
 from docs.publish.macros import gains
 from docs.publish.macros.catalogue import Macros
 from docs.publish.macros.page import Page
-from docs.publish.place import Place, kernel_files
-from docs.publish.records.captures import Captures
-from docs.publish.records.store import Store
+from docs.publish.place import kernel_files
 from tests.benchmarks.source import ROOT
 from tests.pages import tiny
 
@@ -25,30 +23,25 @@ FILE = f'{LICENCE}"""Adds: one file.\n\n    y = a + b    of all\n\nNames: a and 
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    root = tiny.project(tmp_path)
+def root(root: Path) -> Path:
     (root / "docs/pages/kernels").mkdir()
     (root / "docs/pages/kernels/add.md").write_text(PAGE)
     (root / tiny.KERNEL).write_text(FILE)
-    (root / tiny.CASE).write_text('POINTS = {"usual": "forward 8x4 bfloat16 device"}\n' + tiny.FILES[tiny.CASE])
     return root
-
-
-def timed(milliseconds: float) -> dict:
-    return dict.fromkeys(("p20", "p50", "p80"), milliseconds * 1e-3) | {"samples": 5}
 
 
 def point(root: Path, shape: dict[str, int], sides: dict[str, float], **changed: str) -> list[dict]:
     """The rows of ours, at one millisecond, and of other sides beside it."""
     times = {"ours": 1.0} | sides
     few = {"bytes_read": 1, "bytes_written": 1, "flops": 1}  # no side exceeds what the GPU can do
-    return [tiny.row(root, shape=shape, variant=name, time=timed(ms), **few, **changed) for name, ms in times.items()]
+    return [
+        tiny.row(root, shape=shape, variant=name, time=tiny.took(ms), **few, **changed) for name, ms in times.items()
+    ]
 
 
 def macros(root: Path, *rows: list[dict]) -> tuple[Macros, Page]:
     tiny.write(root, tiny.record(root, [row for of_point in rows for row in of_point]))
-    page = Page(Place("kernels/index.md", "kernels/"))
-    return Macros(Store.load(root / "docs/measurements", root), Captures([], root), page, root), page
+    return tiny.macros(root, "kernels/index.md")
 
 
 def lines(html: str) -> list[list[str]]:
@@ -68,22 +61,22 @@ def test_a_page_shows_the_gains_at_its_shapes_and_in_the_block(root: Path):
     known, page = macros(
         root, point(root, SHAPE, SIDES), point(root, WIDE, SIDES), point(root, BLOCK, {"compile": 0.9})
     )
-    known.gains("usual", "kernels/add")
+    known.gains("small")
     assert lines(page.html[-1]) == [
         ["ours over", "eager", "compile", "best peer"],
         ["forward, 8 × 4", "3.00×", "1.50×", "quack 1.10×"],
         ["forward, compiled block of 4 × 2 × 2", "–", "0.900×", "–"],
     ]
     assert "command" in page.evidence.entries["e1"], "a number without its evidence"
-    with pytest.raises(PublishError, match="point of kernels/add: expected one of usual"):
-        known.gains("unusual", "kernels/add")
+    with pytest.raises(PublishError, match="point of kernels/add: expected one of small"):
+        known.gains("smal")
     with pytest.raises(PublishError, match="case: expected one of kernels/add"):
-        known.gains("usual", "kernels/ad")
+        tiny.macros(root, case="kernels/ad")[0].gains("small")
 
 
 def test_other_modes_are_no_gains(root: Path):
     known, page = macros(root, point(root, SHAPE, SIDES), point(root, SHAPE, {"eager": 0.1}, mode="calls"))
-    known.gains("usual", "kernels/add")
+    known.gains("small")
     assert lines(page.html[-1])[1:] == [["forward, 8 × 4", "3.00×", "1.50×", "quack 1.10×"]]
 
 
@@ -155,7 +148,7 @@ def test_a_kernel_without_records_waits_and_one_without_a_typical_shape_stops_th
     assert [line[0] for line in shown(root, "typical", rows)[1:]] == ["Sum, forward, 8 × 4"]
     with pytest.raises(PublishError, match="kernels: expected one of verdicts, typical, worst, block; got 'best'"):
         shown(root, "best", rows)
-    (root / "docs/pages/kernels/add.md").write_text(PAGE.replace("typical", "usual"))
+    (root / "docs/pages/kernels/add.md").write_text(PAGE.replace("typical", "small"))
     with pytest.raises(PublishError, match=r'kernels/add.md: expected a line "typical: 32768x4096"'):
         shown(root, "verdicts", rows)
 

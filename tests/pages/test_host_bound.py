@@ -12,13 +12,15 @@ from docs.publish import units
 from docs.publish.evidence import Evidence
 from docs.publish.generated import exports, machines
 from docs.publish.macros import charts
+from docs.publish.macros.calc import calc
 from docs.publish.place import Place
 from docs.publish.records.measured import Coordinates
 from docs.publish.records.store import Store
 from tests.pages import tiny
 from tests.pages.test_charts import spec_of, titles
-from tests.pages.test_macros import rendered
+from tests.pages.tiny import finished, rendered, store
 
+PLACE = Place("kernels/add.md", "kernels/add/")
 OURS = Coordinates("kernels/add", "ours", mode="calls")
 BARS = {"kind": "bars", "case": "kernels/add", "metric": "time", "mode": "calls"}
 SMALL = {"bytes_read": 1000, "bytes_written": 1000, "flops": 1000}
@@ -26,8 +28,7 @@ STOLEN = "30% of the processor's time went to other machines"
 
 
 def took(microseconds: float) -> dict[str, Any]:
-    seconds = microseconds * 1e-6
-    return {"p20": 0.9 * seconds, "p50": seconds, "p80": 1.1 * seconds, "samples": 15}
+    return tiny.took(microseconds / 1000)
 
 
 def calls(root: Path, variant: str, microseconds: float, launch: float | None = 5e-6, **changed: Any) -> dict[str, Any]:
@@ -43,24 +44,13 @@ def run(root: Path, day: int, ours: float, eager: float, boot: str | None = None
     return tiny.record(root, rows, day=day, machine=machine)
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tiny.project(tmp_path)
-
-
-def store(root: Path, *records: dict[str, Any]) -> Store:
-    for record in records:
-        tiny.write(root, record)
-    return Store.load(root / "docs/measurements", root)
-
-
 def five(root: Path) -> list[dict[str, Any]]:
     times = [(35.4, 70.8), (60.7, 60.7), (40, 90), (45, 80), (50, 100)]
     return [run(root, day, *both) for day, both in enumerate(times, 1)]
 
 
 def drawn(known: Store, spec: dict[str, Any], page: Evidence | None = None) -> str:
-    return charts.render(spec, known, page or Evidence(), Place("kernels/add.md", "kernels/add/"))
+    return charts.render(spec, known, page or Evidence(PLACE))
 
 
 @pytest.mark.parametrize(
@@ -78,16 +68,16 @@ def test_a_range_has_one_unit_and_holds_its_ends(low: float, high: float, unit: 
 
 def test_from_five_machines_on_a_host_bound_number_is_a_range(root: Path):
     store(root, *five(root))
-    html, page = rendered('{{ number("kernels/add", "ours", "time", mode="calls") }}', root)
+    html, page = rendered('{{ wall("ours", "small") }}', root)
     entry = page.evidence.entries["e1"]
     assert entry["value"] == "35 to 61 µs" and "35 to 61 µs</a>" in html
     assert [one["value"] for one in entry["runs"]] == ["35.4 µs", "60.7 µs", "40.0 µs", "45.0 µs", "50.0 µs"]
     assert {one["host"] for one in entry["runs"]} == {"A processor, 16 cores"}
     assert "5 machines. Their median is 45.0 µs" in entry["meaning"] and f'title="{entry["meaning"]}"' in html
-    html, _ = rendered('{{ number("kernels/add", "ours", "speedup", over="eager", mode="calls") }}', root)
+    html, _ = rendered('{{ gain("ours", over="eager", at="small", clock="wall") }}', root)
     assert "1.00 to 2.25×</a>" in html, "the ratio within each run, not of the ranges"
-    html, page = rendered('{{ calc("2 * t", unit="us", t=number("kernels/add", "ours", "time", mode="calls")) }}', root)
-    assert ">90.0 µs</a>" in html and page.evidence.entries["e1"]["inputs"][0]["value"] == "45.0 µs, of 35 to 61 µs"
+    found = calc(PLACE, "2 * t", "us", {"t": tiny.macros(root)[0].wall("ours", "small").quantity})
+    assert found.text == "90.0 µs" and found.entry["inputs"][0]["value"] == "45.0 µs, of 35 to 61 µs"
 
 
 @pytest.mark.parametrize(
@@ -105,7 +95,7 @@ def test_what_is_not_measured_again_on_another_machine_does_not_count(change, ro
     records = five(root)
     change(records[1])
     store(root, *records)
-    html, page = rendered('{{ number("kernels/add", "ours", "time", mode="calls") }}', root)
+    html, page = rendered('{{ wall("ours", "small") }}', root)
     assert ">10 launch times</a>" in html, "of the newest run"
     meaning = page.evidence.entries["e1"]["meaning"]
     assert "that was 5.00 µs, and" in meaning
@@ -113,27 +103,26 @@ def test_what_is_not_measured_again_on_another_machine_does_not_count(change, ro
 
 def test_with_fewer_machines_a_time_is_in_launches_of_its_own_run(root: Path):
     store(root, run(root, 1, 500, 31, launch=4e-6))
-    shown = '{{ number("kernels/add", "%s", "time", mode="calls") }}'
+    shown = '{{ wall("%s", "small") }}'
     assert ">125 launch times<" in rendered(shown % "ours", root)[0]
     html, page = rendered(shown % "eager", root)
     assert ">7.8 launch times<" in html
-    assert page.evidence.entries["e1"]["spread"].startswith("27.9 µs to 34.1 µs")
+    assert page.evidence.entries["e1"]["spread"].startswith("27.9 µs to 37.2 µs")
     assert "Then that was 4.00 µs, and this took 31.0 µs" in page.evidence.entries["e1"]["meaning"], "the seconds stay"
-    markdown, page = rendered('{{ table(case="kernels/add", metric="time", mode="calls") }}\n', root)
-    html = page.finish(markdown)
+    html = finished('{{ table(metric="time", mode="calls") }}', root)
     assert "back-to-back calls, in launch times (one launch time is how long the same host" in html
     assert ">125<" in html and ">7.8<" in html, "the line above the table has the unit"
 
 
 def test_a_record_without_a_yardstick_shows_the_time(root: Path):
     store(root, run(root, 1, 500, 31, launch=None))
-    assert ">500 µs<" in rendered('{{ number("kernels/add", "ours", "time", mode="calls") }}', root)[0]
+    assert ">500 µs<" in rendered('{{ wall("ours", "small") }}', root)[0]
 
 
 def test_where_the_gpu_sets_the_pace_a_time_is_a_time(root: Path):
     content = run(root, 1, 500, 800)
     gpu = [tiny.row(root, variant=name, time=took(us), **SMALL) for name, us in (("ours", 480), ("eager", 790))]
-    shown = '{{ number("kernels/add", "ours", "time", mode="calls") }}'
+    shown = '{{ wall("ours", "small") }}'
     store(root, content | {"rows": content["rows"] + gpu})
     assert ">500 µs<" in rendered(shown, root)[0]
     store(root, run(root, 2, 490, 790))
@@ -145,7 +134,7 @@ def test_where_the_gpu_sets_the_pace_a_time_is_a_time(root: Path):
 def test_a_cpu_has_plain_times(root: Path):
     tiny.write(root, run(root, 1, 500, 31) | {"machine": tiny.LAPTOP | {"boot": "b"}}, "local")
     store(root, run(root, 2, 500, 31))
-    assert ">500 µs<" in rendered('{{ number("kernels/add", "ours", "time", machine="laptop") }}', root)[0]
+    assert ">500 µs<" in rendered('{{ wall("ours", "small", machine="laptop") }}', root)[0]
 
 
 def test_charts_draw_the_median_with_the_range(root: Path):
@@ -199,16 +188,19 @@ def test_a_busy_run_stands_back_for_an_older_one_and_stays_on_the_machines_page(
 
 def test_a_number_that_only_a_busy_machine_has_is_marked_and_no_chart_draws_it(root: Path):
     known = store(root, busy(root))
-    html, page = rendered('{{ number("kernels/add", "ours", "time") }}', root)
+    html, page = rendered('{{ gpu("ours", "small") }}', root)
     assert "4.00 ms <small>busy</small></a>" in html and page.evidence.stale, "a release is told"
     assert page.evidence.entries["e1"]["busy"] == f"This machine was busy ({STOLEN}); measure again."
-    for macro in (
-        'calc("2 * t", unit="us", t=number("kernels/add", "ours", "time"))',
-        'claim("ours", "slower", "eager", case="kernels/add", text="slower")',
-    ):
-        html, page = rendered(f"{{{{ {macro} }}}}", root)
-        assert page.evidence.stale and "<small" in html, macro
-    page = Evidence()
+    assert "† Measured on a busy machine." in page.finish(html)
+    assert calc(PLACE, "2 * t", "us", {"t": tiny.macros(root)[0].gpu("ours", "small").quantity}).busy
+    html, page = rendered('{{ holds("ours slower than eager", at="small") }}', root)
+    assert page.evidence.stale and html == ' <small class="rp-badge">busy</small>'
+    (root / tiny.KERNEL).write_text("def add(a, b):\n    return b + a\n")
+    html, page = rendered('{{ gpu("ours", "small") }}{{ holds("ours slower than eager", at="small") }}', root)
+    assert re.findall(r"<small[^>]*>([^<]*)<", html) == ["stale, busy", "stale", "busy"]
+    assert "† Measured before the code changed or on a busy machine." in page.finish(html)
+    (root / tiny.KERNEL).write_text(tiny.FILES[tiny.KERNEL])
+    page = Evidence(PLACE)
     html = drawn(known, BARS | {"mode": "device"}, page)
     bars = [mark["variant"] for mark in spec_of(html, "wide")["data"]["values"]]
     assert bars == ["eager"] and "Not drawn: ours at 8 × 4. This machine was busy" in html and page.stale
@@ -219,7 +211,7 @@ def test_a_number_that_only_a_busy_machine_has_is_marked_and_no_chart_draws_it(r
 
 def test_a_release_refuses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
     monkeypatch.setenv("RIDGEPOINT_RELEASE", "1")
-    root = tiny.project(tmp_path, '# Add\n\n{{ number("kernels/add", "ours", "time") }}\n')
+    root = tiny.project(tmp_path, '---\ncase: kernels/add\n---\n\n# Add\n\n{{ gpu("ours", "small") }}\n')
     tiny.write(root, tiny.record(root))
     tiny.build(root)
     (root / "docs/measurements/runs" / f"{tiny.record(root)['id']}.json").unlink()

@@ -15,6 +15,7 @@ from docs.publish.compiled import inductor
 from docs.publish.compiled.inductor import Graph
 from docs.publish.errors import PublishError
 from docs.publish.evidence import Evidence
+from docs.publish.place import Place
 from docs.publish.records.captures import Captures
 from snippets.validation.compiled_code import TARGETS
 from tests.benchmarks import captures as printing
@@ -33,20 +34,12 @@ BINARY = {
     "signature": ["*bf16:16", "*bf16:16", "*bf16:16", "*bf16:16", "i32:16", "i32:16", "1"],
     "constants": {"XBLOCK": 1},
     "options": {"num_warps": 4, "num_stages": 1, "debug": True, "sanitize_overflow": False, "launch_pdl": False},
-    "tried": 2,
-    "registers": 40,
-    "spilled": 0,
-    "shared": 16,
-}
+    "tried": 2, "registers": 40, "spilled": 0, "shared": 16,
+}  # fmt: skip
 WHOLE = 65536 * 1024 * 2
 COUNTS = {
-    "shape": "65536x1024",
-    "dtype": "bfloat16",
-    "kernels": 1,
-    "launches": 2,
-    "bytes": 3 * WHOLE,
-    "passed": 4 * WHOLE,
-}
+    "shape": "65536x1024", "dtype": "bfloat16", "kernels": 1, "launches": 2, "bytes": 3 * WHOLE, "passed": 4 * WHOLE,
+}  # fmt: skip
 LAUNCHES = [
     {"name": NAME, "bytes": 3 * WHOLE, "binary": BINARY},
     {"name": "aten.sum.dim_IntList", "bytes": WHOLE, "binary": {}},
@@ -63,11 +56,6 @@ def parts(**different: object) -> dict[str, str]:
         "counts": json.dumps(COUNTS) + "\n",
     }
     return contents | different
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tiny.project(tmp_path)
 
 
 def store(root: Path, contents: dict[str, str]) -> Captures:
@@ -120,7 +108,7 @@ def test_a_stale_capture_says_so_and_is_refused_by_a_release(root: Path):
     (graph,) = inductor.captured(captures)
     assert len(graph.stale) == 4
     assert "stale" in inductor.entries(graph, "f", {NAME: {"sm_90": {}}})[0]["provenance"]
-    page = Evidence()
+    page = Evidence(Place("a.md", "a/"))
     inductor.mark([graph], page)
     assert "output of compiler/inductor_code 'unit_rows forward, kernels'" in page.stale
 
@@ -132,10 +120,7 @@ def test_a_stale_capture_says_so_and_is_refused_by_a_release(root: Path):
         ({"counts": "{}"}, "KeyError 'shape'"),
         ({"kernels": "def broken("}, "SyntaxError"),
         ({"launches": json.dumps(LAUNCHES[1])}, "1 kernels, of which 0 are launched"),
-        (
-            {"launches": json.dumps({"name": NAME, "bytes": 1, "binary": {}})},
-            "expected a launch of each kernel",
-        ),
+        ({"launches": json.dumps({"name": NAME, "bytes": 1, "binary": {}})}, "expected a launch of each kernel"),
         ({"launches": "", "counts": json.dumps(COUNTS | {"kernels": 0})}, "expected a launch of each kernel"),
     ],
     ids=["no JSON", "no shape", "no Python", "not launched", "launched somehow", "no kernel"],
@@ -165,12 +150,7 @@ def test_parts_of_several_runs_are_refused(root: Path):
 
 
 def test_graphs_at_one_point_are_refused(root: Path):
-    (graph,) = inductor.captured(
-        store(
-            root,
-            parts(),
-        )
-    )
+    (graph,) = inductor.captured(store(root, parts()))
     other = replace(graph, function="other", launches=())
     with pytest.raises(PublishError, match=r"expected one graph at .*, got those of unit_rows and other"):
         list(inductor.wanted([replace(graph, launches=()), other], root))
@@ -187,6 +167,7 @@ def test_a_launch_too_wide_for_a_target_is_left_out_there(root: Path):
 COMPILE = """
 import json, sys
 from pathlib import Path
+from docs.publish.place import Place
 from docs.publish.records.captures import Captures
 from docs.publish.compiled import compilation, inductor
 root = Path(sys.argv[1])
@@ -201,13 +182,9 @@ print(json.dumps(found))
 
 def compiled(root: Path) -> dict[str, Any]:
     """What the stored captures become, in a process in which Triton compiles."""
-    environment = os.environ | {
-        "TRITON_INTERPRET": "0",
-        "PYTHONPATH": str(ROOT),
-        "TRITON_CACHE_DIR": str(root / "triton"),
-    }
+    settings = {"TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(root / "triton")}
     command = [sys.executable, "-c", COMPILE, str(root)]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=root, env=os.environ | settings, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

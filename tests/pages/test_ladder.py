@@ -7,14 +7,9 @@ import pytest
 
 from docs.publish.errors import PublishError
 from docs.publish.macros import ladder
-from docs.publish.macros.catalogue import Macros
-from docs.publish.macros.page import Page
-from docs.publish.place import Place
-from docs.publish.records.captures import Captures
-from docs.publish.records.store import Store
 from tests.benchmarks.source import ROOT
 from tests.pages import tiny
-from tests.pages.test_gains import lines, timed
+from tests.pages.test_gains import lines
 
 TOOL = 'COMPONENTS = {"doubled": "sums"}\n'
 SNIPPET = '''"""Sums."""
@@ -61,8 +56,7 @@ CUDA = "/* a\n * comment */\n\n// another\n__global__ void add() {  // adds\n}\n
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    root = tiny.project(tmp_path)
+def root(root: Path) -> Path:
     (root / "snippets/patterns").mkdir(parents=True)
     (root / ladder.TOOL).write_text(TOOL)
     (root / "snippets/patterns/sums.py").write_text(SNIPPET)
@@ -77,15 +71,14 @@ def rows(root: Path, shape: tuple[int, int], mode: str = "device", direction: st
     size = {"rows": shape[0], "columns": shape[1]}
     named = {f"level-{name.removeprefix('at')}": time for name, time in ms.items()}
     return [
-        tiny.row(root, part="doubled", shape=size, variant=name, time=timed(time), direction=direction, **few)
+        tiny.row(root, part="doubled", shape=size, variant=name, time=tiny.took(time), direction=direction, **few)
         for name, time in named.items()
     ]
 
 
 def shown(root: Path, *found: list[dict], names: tuple[str, ...] = ()) -> list[list[str]]:
     tiny.write(root, tiny.record(root, [row for of_point in found for row in of_point]))
-    page = Page(Place("patterns/index.md", "patterns/"))
-    macros = Macros(Store.load(root / "docs/measurements", root), Captures([], root), page, root)
+    macros, page = tiny.macros(root, "patterns/index.md")
     macros.ladder(*names)
     return lines(page.html[0])
 

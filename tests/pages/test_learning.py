@@ -63,7 +63,7 @@ def test_a_self_check_is_numbered_and_its_answers_are_computed(level: str) -> No
 
 def test_an_answer_that_is_typed_is_found() -> None:
     page = (
-        '## Self-check\n\n??? question "1. How long?"\n\n    Long.\n\n??? question "2. And?"\n\n    {{ calc("a") }}\n'
+        '## Self-check\n\n??? question "1. How long?"\n\n    Long.\n\n??? question "2. And?"\n\n    {{ bound("a") }}\n'
     )
     found = answers(page)
     assert [bool(COMPUTED.search(answer)) for answer in found.values()] == [False, True]

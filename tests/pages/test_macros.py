@@ -13,40 +13,31 @@ from docs.publish import units
 from docs.publish.errors import PublishError
 from docs.publish.macros import captures as capture_blocks
 from docs.publish.macros import numbers
-from docs.publish.macros.catalogue import Macros
-from docs.publish.macros.page import Page
-from docs.publish.macros.render import render
+from docs.publish.macros.calc import calc
 from docs.publish.place import Place
-from docs.publish.records.captures import Captures
-from docs.publish.records.store import Store
+from docs.publish.site import hooks
 from tests.benchmarks import source
 from tests.benchmarks.runner import discover
 from tests.pages import tiny
+from tests.pages.tiny import finished, rendered, took
 
 STALE = "0" * 16
+WIDE = {"rows": 8, "columns": 8}
+PLACE = Place("kernels/add.md", "kernels/add/")
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    root = tiny.project(tmp_path)
-    wide = {"rows": 8, "columns": 8}
+def root(root: Path) -> Path:
     rows = [
         tiny.row(root),
-        tiny.row(root, variant="eager", time={"p20": 2e-3, "p50": 2e-3, "p80": 2e-3, "samples": 5}),
-        tiny.row(root, direction="backward", shape=wide),
+        tiny.row(root, variant="eager", time=took(2)),
+        tiny.row(root, direction="backward", shape=WIDE),
         tiny.row(root, direction="backward", peak_memory_bytes=None),
         tiny.row(root, variant="eager", mode="calls"),
     ]
     tiny.write(root, tiny.record(root, rows))
     tiny.printed(root, {"": "one\n```\nthree\n"}, sources=STALE)
     return root
-
-
-def rendered(text: str, root: Path, line: int = 1) -> tuple[str, Page]:
-    measurements = root / "docs" / "measurements"
-    page = Page(Place("kernels/add.md", "kernels/add/"))
-    store, captures = Store.load(measurements, root), Captures.load(measurements / "captures", root)
-    return render(text, Macros(store, captures, page, root), page, line), page
 
 
 def only(root: Path, rows: list[dict]) -> None:
@@ -59,35 +50,65 @@ def only(root: Path, rows: list[dict]) -> None:
 @pytest.mark.parametrize(
     ("macro", "shown"),
     [
-        ('number("kernels/add", "ours", "time")', "1.00 ms"),
-        ('number("kernels/add", "ours", "bandwidth")', "2.00 TB/s"),
-        ('number("kernels/add", "ours", "share")', "50.0%"),
-        ('number("kernels/add", "ours", "speedup", over="eager")', "2.00×"),
-        ('number("kernels/add", "ours", "kernels", direction="backward", shape="8x8")', "1"),
-        ('number("kernels/add", "ours", "memory")', "1.00 MB"),
-        ('number("kernels/add", "ours", "build")', "2.50 s"),
+        ('gpu("ours", "small")', "1.00 ms"),
+        ('bandwidth("ours", "small")', "2.00 TB/s"),
+        ('share("ours", "small")', "50.0%"),
+        ('gain("ours", over="eager", at="small")', "2.00×"),
+        ('launches("ours", "wide backward")', "1"),
+        ('memory("ours", "small")', "1.00 MB"),
+        ('rate("ours", "small")', "1.00 TFLOP/s"),
+        ('peak("ours", "small")', "0.125%"),
+        ('error("ours", "small")', "0.00100"),
+        ('build("ours", "small")', "2.50 s"),
         ('machine("memory")', "150 GB"),
-        ('calc("2 * units", unit="", units=machine("multiprocessors"))', "264"),
+        ('machine("multiprocessors")', "132"),
         ('datasheet("NVIDIA H200", "exponentials")', "16"),
         ('ceiling("copy")', "4.00 TB/s"),
         ('ceiling("bfloat16", "burst", machine="nvidia-h200")', "800 TFLOP/s"),
         ('datasheet("NVIDIA H200", "bandwidth")', "4.8 TB/s"),
         ('datasheet("NVIDIA H200", "bfloat16")', "989.5 TFLOP/s"),
-        (
-            'calc("2 * n * w / hbm", unit="us", n=24000000, w=2, hbm=datasheet("NVIDIA H200", "bandwidth"))',
-            "20 µs",
-        ),
-        ('calc("rows * columns", unit="", rows=32768, columns=4096)', "134,217,728"),
-        (
-            'calc("t/b", unit="%", t=number("kernels/add", "ours", "time"), b=number("kernels/add", "ours", "build"))',
-            "0.0400%",
-        ),
     ],
 )
 def test_a_number_is_what_the_record_says(macro: str, shown: str, root: Path):
     html, page = rendered(f"It is {{{{ {macro} }}}}.", root)
     assert re.fullmatch(rf'It is <a class="rp-number" href="[^"]+" data-evidence="e1">{re.escape(shown)}</a>\.', html)
     assert page.evidence.entries["e1"]["value"] == shown
+
+
+@pytest.mark.parametrize(
+    ("expression", "unit", "inputs", "shown"),
+    [
+        ("2 * units", "", {"units": 'machine("multiprocessors")'}, "264"),
+        ("2 * n * w / hbm", "us", {"n": 24000000, "w": 2, "hbm": 'datasheet("NVIDIA H200", "bandwidth")'}, "20 µs"),
+        ("rows * columns", "", {"rows": 32768, "columns": 4096}, "134,217,728"),
+        ("t/b", "%", {"t": 'gpu("ours", "small")', "b": 'build("ours", "small")'}, "0.0400%"),
+        ("2 * t", "us", {"t": 'captured("table", "mlp", "fast-2")'}, "2,410 µs"),
+    ],
+)
+def test_arithmetic_over_numbers_is_worked_out(expression: str, unit: str, inputs: dict, shown: str, printed: Path):
+    assert calc(PLACE, expression, unit, quantities(printed, inputs)).text == shown
+
+
+def quantities(root: Path, inputs: dict) -> dict:
+    """Macros in the place of inputs as the quantities that they give."""
+    known = tiny.macros(root)[0].all()
+    return {name: eval(given, known).quantity if isinstance(given, str) else given for name, given in inputs.items()}
+
+
+@pytest.mark.parametrize(
+    ("expression", "unit", "inputs", "said"),
+    [
+        ("rows * width", "B", {"rows": 2}, "calc: input in 'rows * width': expected one of rows; got 'width'"),
+        ("2 * 3", "x", {}, "calc: expected an expression over named inputs, got '2 * 3'"),
+        ("share", "%", {"share": 0.93}, "share: expected a whole number or a macro's number, got 0.93"),
+        ("rows", "parsec", {"rows": 1}, "calc: unit: expected one of"),
+        ("rows.real", "", {"rows": 1}, "calc: expected + - * /"),
+        ("1 / rows", "", {"rows": 0}, "division by zero"),
+    ],
+)
+def test_what_is_no_arithmetic_is_refused(expression: str, unit: str, inputs: dict, said: str):
+    with pytest.raises(PublishError, match=re.escape(said)):
+        calc(PLACE, expression, unit, inputs)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +123,7 @@ def test_a_quantity_has_three_digits_and_a_unit_that_fits(value: float, unit: st
 
 
 def test_evidence_says_where_a_number_comes_from(root: Path):
-    html, page = rendered('{{ number("kernels/add", "ours", "bandwidth") }}', root)
+    shown, page = rendered('{{ bandwidth("ours", "small") }}', root)
     entry = page.evidence.entries["e1"]
     assert entry["label"] == "Bandwidth: kernels/add ours forward 8×4 bfloat16 device"
     assert entry["command"] == "python -m tests.benchmarks kernels/add"
@@ -112,101 +133,64 @@ def test_evidence_says_where_a_number_comes_from(root: Path):
     assert entry["spread"] == "1.67 TB/s to 2.22 TB/s (p20 to p80 of 100 samples)"
     assert entry["source_url"].endswith(f"/blob/{'c' * 40}/kernels/add.py")
     assert entry["download_url"] == "../../results/nvidia-h200.json"
-    assert 'href="../../results/machines/nvidia-h200/kernels-add/#kernels-add-ours-forward-8x4-bfloat16-device"' in html
+    assert (
+        'href="../../results/machines/nvidia-h200/kernels-add/#kernels-add-ours-forward-8x4-bfloat16-device"' in shown
+    )
     assert json.loads(re.sub(r"</?script[^>]*>", "", page.evidence.script())) == page.evidence.entries
 
 
-@pytest.mark.parametrize(
-    "macro",
-    [
-        'number("kernels/add", "ours", "time")',
-        'calc("2 * t", unit="us", t=number("kernels/add", "ours", "time"))',
-    ],
-)
-def test_a_stale_number_has_a_badge_and_so_has_what_is_worked_out_from_it(macro: str, root: Path):
-    html, page = rendered(f"{{{{ {macro} }}}}", root)
-    assert "stale" not in html and not page.evidence.stale
-    (root / tiny.KERNEL).write_text("def add(a, b):\n    return b + a\n")
-    html, page = rendered(f"{{{{ {macro} }}}}", root)
-    assert 'class="rp-number rp-stale"' in html and "<small>stale</small></a>" in html
-    assert page.evidence.stale == [page.evidence.entries["e1"]["label"]], "a release is told"
+def test_a_stale_number_has_a_badge_and_so_has_what_is_worked_out_from_it(root: Path):
+    for stale in (False, True):
+        shown, page = rendered('{{ gpu("ours", "small") }}', root)
+        assert ('class="rp-number rp-stale"' in shown and "<small>stale</small></a>" in shown) is stale
+        assert page.evidence.stale == [page.evidence.entries["e1"]["label"]] * stale, "a release is told"
+        assert page.evidence.entries["e1"].get("stale", False) is stale
+        assert calc(PLACE, "2 * t", "us", quantities(root, {"t": 'gpu("ours", "small")'})).stale is stale
+        (root / tiny.KERNEL).write_text("def add(a, b):\n    return b + a\n")
 
 
-def test_worked_arithmetic_shows_its_inputs(root: Path):
-    text = '{{ calc("rows * w / copy", unit="us", rows=1000, w=4, copy=ceiling("copy")) }}'
-    entry = rendered(text, root)[1].evidence.entries["e1"]
-    assert entry["formula"] == "rows * w / copy"
-    assert [(given["name"], given["value"], given.get("source")) for given in entry["inputs"]] == [
+def test_worked_arithmetic_shows_its_inputs(printed: Path):
+    given = {"rows": 1000, "w": 4, "copy": 'ceiling("copy")', "t": 'captured("table", "mlp", "fast-2")'}
+    found = calc(PLACE, "t + rows * w / copy", "us", quantities(printed, given))
+    assert found.entry["formula"] == "t + rows * w / copy"
+    assert [(given["name"], given["value"], given.get("source")) for given in found.entry["inputs"]] == [
         ("rows", "1,000", None),
         ("w", "4", None),
         ("copy", "4.00 TB/s", "Measured ceiling of the traffic mix copy"),
+        ("t", "1,205.5 µs", "Number 1 of mlp / fast-2, printed by snippets/kernels/add.py"),
     ]
+    assert found.stale, "a capture of other code is stale"
 
 
 def test_a_number_above_its_ceiling_is_explained(root: Path):
     tiny.write(root, tiny.record(root, [tiny.row(root, bytes_read=3_500_000_000)], day=5))
-    entry = rendered('{{ number("kernels/add", "ours", "bandwidth") }}', root)[1].evidence.entries["e1"]
+    entry = rendered('{{ bandwidth("ours", "small") }}', root)[1].evidence.entries["e1"]
     assert entry["value"] == "4.50 TB/s"
     assert entry["note"].startswith("Above the ceiling measured in the same run, at 112% of it.")
 
 
 MISUSE = [
     (
-        'number("kernels/ad", "ours", "time")',
-        "case on nvidia-h200: expected one of kernels/add; got 'kernels/ad'; did you mean kernels/add?",
+        'gpu("ours", "small", case="kernels/ad")',
+        "case: expected one of kernels/add; got 'kernels/ad'; did you mean kernels/add?",
     ),
-    (
-        'number("kernels/add", "our", "time")',
-        "variant of kernels/add: expected one of ours, eager; got 'our'; did you mean ours?",
-    ),
-    (
-        'number("kernels/add", "ours", "tme")',
-        "metric: expected one of time, rate and 10 more; got 'tme'; did you mean time?",
-    ),
-    (
-        'number("kernels/add", "ours", "time", direction="backward")',
-        "shape of kernels/add: expected one of 8x8, 8x4, got none; say shape=...",
-    ),
-    (
-        'number("kernels/add", "ours", "time", shape="8x5")',
-        "shape of kernels/add: expected one of 8x4; got '8x5'; did you mean 8x4?",
-    ),
-    (
-        'number("kernels/add", "eager", "time")',
-        "mode of kernels/add: expected one of device, calls, got none; say mode=...",
-    ),
-    (
-        'number("kernels/add", "ours", "time", dtype="float32")',
-        "dtype of kernels/add: expected one of bfloat16; got 'float32'",
-    ),
-    (
-        'number("kernels/add", "ours", "time", machine="nvidia-h100")',
-        "machine: expected one of nvidia-h200; got 'nvidia-h100'; did you mean nvidia-h200?",
-    ),
-    (
-        'number("kernels/add", "ours", "memory", direction="backward", shape="8x4")',
-        "metric 'memory': expected one that was measured, got none",
-    ),
-    ('number("kernels/add", "ours", "speedup")', "metric 'speedup': expected over=<variant> with the metric 'speedup'"),
-    ('number("kernels/add", "ours", "time", over="eager")', "metric 'time': expected over=... only with 'speedup'"),
-    ('number("kernels/add", "ours", "time", shap="8x4")', "unexpected keyword argument 'shap'"),
+    ('gpu("our", "small")', "variant of kernels/add: expected one of ours, eager; got 'our'; did you mean ours?"),
+    ('gpu("ours", "calls")', "shape of kernels/add: expected one of 8x4; got '8x8'; did you mean 8x4?"),
+    ('wall("ours", "small backward")', "mode of kernels/add: expected one of device; got 'calls'"),
+    ('memory("ours", "small backward")', "metric 'memory': expected one that was measured, got none"),
+    ('gain("ours", at="small")', "metric 'speedup': expected over=<variant> with the metric 'speedup'"),
+    ('gpu("ours", "small", over="eager")', "metric 'time': expected over=... only with 'speedup'"),
+    ('gpu("ours", "small", shap="8x4")', "gpu() got an unexpected keyword argument 'shap'"),
+    ('table(metric="tme")', "metric: expected one of time, rate and 10 more; got 'tme'; did you mean time?"),
+    ('table(metric="time", direction="backward", dtype="float32")', "dtype of kernels/add: expected one of bfloat16"),
+    ('table(metric="time")', "mode of kernels/add: expected one of device, calls, got none; say mode=..."),
     ("nothing", "'nothing' is undefined"),
-    ('numbr("kernels/add", "ours", "time")', "'numbr' is undefined"),
-    ('number("kernels/add", "ours", "time"', "unexpected '}', expected ')'"),
+    ('gpuu("ours", "small")', "'gpuu' is undefined"),
+    ('gpu("ours", "small"', "unexpected '}', expected ')'"),
     ('ceiling("cpy")', "ceiling: expected one of copy, bfloat16; got 'cpy'; did you mean copy?"),
     ('ceiling("bfloat16")', "ceiling 'bfloat16': mode: expected one of burst, sustained; got 'None'"),
     ('datasheet("NVIDIA H2OO", "bandwidth")', "datasheet: device: expected one of NVIDIA H200, "),
     ('datasheet("NVIDIA H200", "bandwith")', "did you mean bandwidth?"),
-    ('calc("rows * width", unit="B", rows=2)', "calc: input in 'rows * width': expected one of rows; got 'width'"),
-    ('calc("rows", unit="B", rows=2, width=2)', "expected 'rows' to use every input, got 'width' besides"),
-    ('calc("2 * 3", unit="x")', "calc: expected an expression over named inputs, got '2 * 3'"),
-    (
-        'calc("share", unit="%", share=0.93)',
-        "share: expected a whole number or a macro's number, got 0.93",
-    ),
-    ('calc("rows", unit="parsec", rows=1)', "calc: unit: expected one of"),
-    ('calc("rows.real", unit="", rows=1)', "calc: expected + - * /"),
-    ('calc("1 / rows", unit="", rows=0)', "division by zero"),
     ('output("table")', "output of kernels/add: section: expected one of \"\"; got 'table'; if the script prints it"),
     ('output(lines="2-9")', "lines: expected between 1 and 3, got '2-9'"),
     ('captured("")', "output of kernels/add: expected how the number's line begins, got nothing"),
@@ -219,21 +203,14 @@ MISUSE = [
     ('kernel_file("ad")', "kernel_file: expected one of add; got 'ad'; did you mean add?"),
     ('section_lines("ad", "add")', "section_lines: expected one of add; got 'ad'; did you mean add?"),
     ('section_lines("add", "ad")', "section_lines of add: expected one of add; got 'ad'; did you mean add?"),
-    ('table(case="kernels/add", metric="tme")', "metric: expected one of time"),
+    ('table(metric="time", direction="sideways")', "direction of kernels/add: expected one of forward, backward"),
     (
-        'table(case="kernels/add", metric="time", direction="sideways")',
-        "direction of kernels/add: expected one of forward, backward",
-    ),
-    (
-        'table(case="kernels/add", metric="time", direction="backward", shape="9x9")',
+        'table(metric="time", direction="backward", shape="9x9")',
         "shape of kernels/add: expected one of 8x8, 8x4; got '9x9'",
     ),
-    ('chart(case="kernels/add", direction=["forward", "backward"], note=["One"])', "note: expected one for each of"),
-    ('chart(kind="pie", case="kernels/add", metric="time")', "chart: kind: expected one of"),
-    (
-        'table(case="kernels/add", metric="time", direction=["forward", "backward"], title="Both")',
-        "title: expected one for each of",
-    ),
+    ('chart(direction=["forward", "backward"], note=["One"])', "note: expected one for each of"),
+    ('chart(kind="pie", metric="time")', "chart: kind: expected one of"),
+    ('table(metric="time", direction=["forward", "backward"], title="Both")', "title: expected one for each of"),
 ]
 
 
@@ -270,7 +247,9 @@ def printed(root: Path) -> Path:
 def test_a_number_that_a_script_printed_is_found_by_its_line(
     macro: str, shown: str, value: float, unit: str, printed: Path
 ):
-    html, page = rendered(f"{{% set n = {macro} %}}{{{{ n }}}} {{{{ n.value }}}} {{{{ n.quantity.unit }}}}", printed)
+    html, page = rendered(
+        f"{{% set n = {macro} %}}{{{{ n }}}} {{{{ n.quantity.value }}}} {{{{ n.quantity.unit }}}}", printed
+    )
     entry = page.evidence.entries["e1"]
     assert entry["value"] == shown
     assert entry["command"] == "python -m snippets.kernels.add"
@@ -292,13 +271,6 @@ def test_a_number_of_a_timeline_is_named_after_its_lane(root: Path):
     assert (entry["value"], entry["label"].partition(",")[0]) == ("8.4", "Number 2 of CUDA calls")
 
 
-def test_what_is_worked_out_from_a_stale_capture_is_stale(printed: Path):
-    macro = 'calc("2 * t", unit="us", t=captured("table", "mlp", "fast-2"))'
-    html, page = rendered(f"{{{{ {macro} }}}}", printed)
-    assert ">2,410 µs <small>stale</small></a>" in html
-    assert page.evidence.entries["e1"]["inputs"][0]["value"] == "1,205.5 µs"
-
-
 def test_an_open_fence_stops_the_build(root: Path):
     with pytest.raises(PublishError, match=r"kernels/add\.md:7: the fenced block that starts here is not closed"):
         rendered("A line.\n\n```python\nx = 1\n", root, line=5)
@@ -317,7 +289,7 @@ def test_a_block_needs_a_line_of_its_own(root: Path):
         "```python\nx = {{1, 2}}\n\ny = f'{{{x}}}' # {% raw %} {# no comment #}\n```\n",
         '    ```sh title="{{ nothing }}"\n    echo {{ 1\n    ```\n',
         "````text\n```\n{{ inner }}\n```\n````\n",
-        "Write `{{ number(...) }}` or ``{% a ` b %}``.\n",
+        "Write `{{ gpu(...) }}` or ``{% a ` b %}``.\n",
         "## A title {#anchor}\n",
         "Not closed: `{{ 1 + 1 }}` and then ` alone.\n",
     ],
@@ -374,54 +346,43 @@ def test_a_name_that_overruns_its_column_moves_the_columns_of_all() -> None:
 
 
 def test_a_table_has_the_evidence_of_each_cell(root: Path):
-    markdown, page = rendered(
-        '{{ table(case="kernels/add", metric=["time", "memory"], direction="backward") }}\n', root
-    )
-    html = page.finish(markdown)
+    html = finished('{{ table(metric=["time", "memory"], direction="backward") }}', root)
     assert html.count("<tr>") == 3
     assert html.count("data-evidence=") == 3, "one of the four is not measured"
     assert "ours, 8 × 8" in html
 
 
-def test_directions_stand_side_by_side_each_with_its_title(root: Path):
-    only(root, [tiny.row(root, direction=name, variant=side) for name in ("forward", "backward")
-                for side in ("ours", "compile")])  # fmt: skip
-    both = 'case="kernels/add", metric="time", direction=["forward", "backward"], title=["One", "Other"]'
-    for macro in (f"table({both})", f"chart({both}, kind='bars')"):
-        markdown, page = rendered(f"{{{{ {macro} }}}}\n", root)
-        html = page.finish(markdown)
-        (pair,) = re.findall(r'<section class="rp-pair">(.*)</section>', html, re.S)
-        assert pair.count('<section class="rp-chart') == 2
-        assert re.findall(r'rp-chart__title">([^<]*)<', pair) == ["One", "Other"]
-        assert re.findall(r"(Forward|Backward), bfloat16", pair) == ["Forward", "Backward"]
-
-
-def test_what_was_timed_may_be_said_in_words(root: Path):
-    only(root, [tiny.row(root, variant=side) for side in ("ours", "compile")])
-    asked = 'case="kernels/add", metric="time", work="a training step with AdamW"'
-    for macro in (f"table({asked})", f"chart({asked}, kind='bars')"):
-        markdown, page = rendered(f"{{{{ {macro} }}}}\n", root)
-        html = page.finish(markdown)
-        assert "A training step with AdamW, bfloat16" in html and "orward, bfloat16" not in html
+@pytest.mark.parametrize("drawn", ["table({})", "chart({}, kind='bars')"])
+def test_directions_stand_side_by_side_each_with_its_title_and_what_was_timed_in_words(drawn: str, root: Path):
+    sides = [(name, side) for name in ("forward", "backward") for side in ("ours", "compile")]
+    only(root, [tiny.row(root, direction=name, variant=side) for name, side in sides])
+    both = 'metric="time", direction=["forward", "backward"], title=["One", "Other"]'
+    (pair,) = re.findall(r'<section class="rp-pair">(.*)</section>', finished(f"{{{{ {drawn.format(both)} }}}}", root))
+    assert pair.count('<section class="rp-chart') == 2
+    assert re.findall(r'rp-chart__title">([^<]*)<', pair) == ["One", "Other"]
+    assert re.findall(r"(Forward|Backward), bfloat16", pair) == ["Forward", "Backward"]
+    html = finished(
+        f"{{{{ {drawn.format('metric=`time`, work=`a training step with AdamW`')} }}}}".replace("`", '"'), root
+    )
+    assert "A training step with AdamW, bfloat16" in html and "orward, bfloat16" not in html
 
 
 def test_a_table_says_what_its_speedups_are_over_and_of_nothing_else(root: Path):
     only(root, [tiny.row(root, variant=side) for side in ("ours", "compile")])
-    asked = 'case="kernels/add", metric=["time", "speedup", "kernels"], over="compile"'
-    markdown, page = rendered(f"{{{{ table({asked}) }}}}\n", root)
-    assert "Time, speedup over torch.compile, kernels. Forward" in page.finish(markdown)
+    html = finished('{{ table(metric=["time", "speedup", "kernels"], over="compile") }}', root)
+    assert "Time, speedup over torch.compile, kernels. Forward" in html
 
 
 def test_columns_of_tables_side_by_side_have_short_names(root: Path):
     only(root, [tiny.row(root, direction=name, variant="compile", shape=shape) for name in ("forward", "backward")
-                for shape in ({"rows": 8, "columns": 4}, {"rows": 8, "columns": 8})])  # fmt: skip
+                for shape in ({"rows": 8, "columns": 4}, WIDE)])  # fmt: skip
     for directions, name in (('["forward", "backward"]', "compile"), ('"forward"', "torch.compile")):
-        markdown, page = rendered(f'{{{{ table(case="kernels/add", metric="time", direction={directions}) }}}}\n', root)
-        assert set(re.findall(r'<th scope="col">([^<]*)</th>', page.finish(markdown))) == {"rows × columns", name}
+        html = finished(f'{{{{ table(metric="time", direction={directions}) }}}}', root)
+        assert set(re.findall(r'<th scope="col">([^<]*)</th>', html)) == {"rows × columns", name}
 
 
 def test_evidence_says_the_case_in_words_and_how_to_measure_it_again(root: Path):
-    _, page = rendered('{{ number("kernels/add", "ours", "time") }}\n', root)
+    _, page = rendered('{{ gpu("ours", "small") }}', root)
     (entry,) = page.evidence.entries.values()
     assert entry["about"] == "ours: forward, 8 × 4, bfloat16, GPU time, cold cache."
     assert entry["again"] == "python -m tests.benchmarks kernels/add"
@@ -429,45 +390,41 @@ def test_evidence_says_the_case_in_words_and_how_to_measure_it_again(root: Path)
 
 
 def test_a_table_says_what_was_not_timed(root: Path):
-    where = {"case": "kernels/add", "direction": "forward", "shape": {"rows": 8, "columns": 4}, "dtype": "bfloat16"}
-    failures = [where | {"variant": "liger", "reason": "ImportError: no Liger here"}]
-    tiny.write(root, tiny.record(root, day=3, failures=failures))
-    markdown, page = rendered('{{ table(case="kernels/add", metric="time", shape="8x4", mode="device") }}\n', root)
-    assert re.search(r"Not timed: Liger[^:]*: ImportError: no Liger here\.", page.finish(markdown))
+    tiny.write(root, tiny.record(root, day=3, failures=[failed("ImportError: no Liger here", "liger")]))
+    html = finished('{{ table(metric="time", shape="8x4", mode="device") }}', root)
+    assert re.search(r"Not timed: Liger[^:]*: ImportError: no Liger here\.", html)
 
 
 def test_a_table_has_a_choice_only_where_its_shapes_have_one(root: Path):
     other = tiny.row(root, mode="calls", shape={"rows": 1, "columns": 1})
     only(root, [tiny.row(root), other])
-    rendered('{{ table(case="kernels/add", metric="time", shape="8x4") }}\n', root)
+    rendered('{{ table(metric="time", shape="8x4") }}\n', root)
     with pytest.raises(PublishError, match="mode of kernels/add: expected one of device, calls, got none"):
-        rendered('{{ table(case="kernels/add", metric="time") }}\n', root)
+        rendered('{{ table(metric="time") }}\n', root)
 
 
 def test_a_machine_without_the_shape_shows_its_own(root: Path):
     mine = [tiny.row(root, mode="calls", dtype="float32", shape={"rows": 2, "columns": 2})]
     tiny.write(root, tiny.record(root, mine, machine=tiny.LAPTOP), "local")
-    markdown, page = rendered(
-        '{{ table(case="kernels/add", metric="time", shape="8x4", mode="device", title="Times") }}\n', root
-    )
-    html = page.finish(markdown)
+    html = finished('{{ table(metric="time", shape="8x4", mode="device", title="Times") }}', root)
     assert re.findall('data-machine="([^"]+)"', html) == ["nvidia-h200", "laptop"]
     assert "A laptop (this machine)" in html
-
-
-def took(milliseconds: float) -> dict:
-    return {"time": {"p20": 1e-6, "p50": milliseconds * 1e-3, "p80": 1.0, "samples": 5}}
 
 
 CELL = re.compile(r'<span class="([^"]+)" style="--part: ([\d.]+)"><a [^>]*>([^<]*)</a>')
 
 
-def compared(root: Path, metric: str, **times: float) -> list[tuple[str, ...]]:
+def timed(root: Path, shape: dict[str, int] | None = None, **sides: float) -> list[dict]:
+    """Rows of these sides, in milliseconds."""
+    where = {"shape": shape} if shape else {}
+    few = {"bytes_read": 10**6, "bytes_written": 10**6, "flops": 10**6}  # no side exceeds what the GPU can do
+    return [tiny.row(root, variant=name, time=took(ms), **where, **few) for name, ms in sides.items()]
+
+
+def compared(root: Path, metric: str, **sides: float) -> list[tuple[str, ...]]:
     """The marked cells of a table of two shapes, of which the second is ours alone."""
-    rows = [tiny.row(root, variant=name, **took(ms)) for name, ms in times.items()]
-    only(root, [*rows, tiny.row(root, shape={"rows": 1, "columns": 1})])
-    markdown, page = rendered(f'{{{{ table(case="kernels/add", metric="{metric}", mode="device") }}}}\n', root)
-    return CELL.findall(page.finish(markdown))
+    only(root, timed(root, **sides) + timed(root, {"rows": 1, "columns": 1}, ours=1))
+    return CELL.findall(finished(f'{{{{ table(metric="{metric}", mode="device") }}}}', root))
 
 
 def test_the_best_cell_stands_out_ours_is_tinted_and_bars_compare(root: Path):
@@ -477,32 +434,22 @@ def test_the_best_cell_stands_out_ours_is_tinted_and_bars_compare(root: Path):
         ("rp-cell", "0.500", "2.00 ms"),
     ]
     assert compared(root, "bandwidth", eager=4, ours=1)[0][0] == "rp-cell rp-cell--best rp-cell--ours"
-
-
-def test_two_that_are_level_are_both_the_best(root: Path):
     best = "rp-cell rp-cell--best"
     assert [name for name, *_ in compared(root, "time", eager=1.009, ours=1)] == [f"{best} rp-cell--ours", best]
     assert [name for name, *_ in compared(root, "time", eager=1, ours=1.02)] == ["rp-cell rp-cell--ours", best]
-
-
-def test_what_is_no_contest_is_not_compared(root: Path):
-    assert not compared(root, "kernels", eager=4, ours=1)
+    assert not compared(root, "kernels", eager=4, ours=1), "no contest"
 
 
 def test_no_memory_at_all_does_not_win(root: Path):
     """What a CUDA graph needs was set aside before: its calls ask for none."""
     sizes = {"eager": 4000, "ours": 2000, "graph": 0}
     only(root, [tiny.row(root, variant=name, peak_memory_bytes=size) for name, size in sizes.items()])
-    markdown, page = rendered('{{ table(case="kernels/add", metric="memory", mode="device") }}\n', root)
-    html = page.finish(markdown)
+    html = finished('{{ table(metric="memory", mode="device") }}', root)
     marked = {value: name for name, _, value in CELL.findall(html)}
     assert marked == {"4.00 KB": "rp-cell", "2.00 KB": "rp-cell rp-cell--best rp-cell--ours"} and "0 B" in html
     said = "Where it is 0 B, a CUDA graph took its memory when it was captured"
     assert said in html
-    markdown, page = rendered(
-        '{{ table(case="kernels/add", metric="memory", variants=["eager", "ours"], mode="device") }}\n', root
-    )
-    assert said not in page.finish(markdown)
+    assert said not in finished('{{ table(metric="memory", variants=["eager", "ours"], mode="device") }}', root)
 
 
 @pytest.mark.parametrize(
@@ -520,30 +467,28 @@ def test_a_file_to_copy_says_what_it_needs(imports: str, needs: str, root: Path)
     assert needs in rendered('{{ snippet_file("snippets/tool.py") }}\n', root)[0]
 
 
+# ---- losses ---------------------------------------------------------------------------------------------------------
+
+
 def lost(root: Path) -> str:
-    markdown, page = rendered('{{ losses("kernels/add") }}\n', root)
-    return page.finish(markdown)
+    return finished("{{ losses() }}", root)
 
 
 def test_losses_lists_each_point_at_which_another_is_faster(root: Path):
-    wide, small = {"rows": 8, "columns": 8}, {"rows": 1, "columns": 1}
-    rows = [
-        *(tiny.row(root, variant=v, **took(t)) for v, t in (("ours", 1.0), ("eager", 2.0), ("quack", 0.98))),
-        *(tiny.row(root, shape=wide, variant=v, **took(t)) for v, t in (("ours", 2.0), ("eager", 1.0), ("quack", 0.8))),
-        tiny.row(root, shape=small, mode="graph"),
-    ]
-    only(root, rows)
+    rows = timed(root, ours=1, eager=2, quack=0.98)
+    few = {"rows": 1, "columns": 1}
+    only(root, [*rows, *timed(root, WIDE, ours=2, eager=1, quack=0.8), tiny.row(root, shape=few, mode="graph")])
     html = lost(root)
     assert "timed beside others at 2 points. At 1 of them, another is more than 3% faster.</p>" in html
     table = html.partition("<details")[0]
     assert table.count("<tr>") == 2 and "8 × 8" in table and "quack" in table and "2.50×" in table
-    only(root, rows[:3])
+    only(root, rows)
     assert "at 1 point. At none of them is another more than 3% faster." in lost(root) and "<table" not in lost(root)
 
 
 def test_a_peer_that_was_not_there_is_none_that_lost(root: Path):
     """Whether an import failed, the case left it out, or only an earlier run had it."""
-    rows = [tiny.row(root, variant=v, **took(t)) for v, t in (("ours", 1.0), ("eager", 2.0), ("quack", 3.0))]
+    rows = timed(root, ours=1, eager=2, quack=3)
     only(root, rows)
     assert "at 1 point. At none of them" in lost(root) and "Not timed" not in lost(root)
 
@@ -567,19 +512,14 @@ def test_a_peer_that_was_not_there_is_none_that_lost(root: Path):
 
 
 def test_beside_a_loss_nothing_is_claimed_of_points_that_lack_a_side(root: Path):
-    wide = {"rows": 8, "columns": 8}
-    rows = [tiny.row(root, variant=v, **took(t)) for v, t in (("ours", 1.0), ("eager", 2.0))]
-    rows += [
-        tiny.row(root, shape=wide, variant=v, **took(t)) for v, t in (("ours", 1.0), ("eager", 2.0), ("quack", 0.5))
-    ]
+    rows = timed(root, ours=1, eager=2) + timed(root, WIDE, ours=1, eager=2, quack=0.5)
     tiny.write(root, tiny.record(root, rows, day=3))
-    assert "At 1 of them, another is more than 3% faster. At 1 point, one of the others could not be timed" in lost(
-        root
-    )
+    said = "At 1 of them, another is more than 3% faster. At 1 point, one of the others could not be timed"
+    assert said in lost(root)
 
 
 def test_a_peer_that_fails_has_no_time_and_the_page_says_why(root: Path):
-    rows = [tiny.row(root, variant=v, **took(t)) for v, t in (("ours", 1.0), ("eager", 2.0))]
+    rows = timed(root, ours=1, eager=2)
     failures = {
         "RuntimeError: the row is too long": "the row is too long",
         "wrong result, not timed: output: error 1": "wrong result, not timed: output: error 1",
@@ -594,9 +534,9 @@ def test_a_peer_that_fails_has_no_time_and_the_page_says_why(root: Path):
     assert "not tried here" in lost(root)
 
 
-def failed(reason: str) -> dict:
+def failed(reason: str, variant: str = "quack") -> dict:
     where = {"case": "kernels/add", "direction": "forward", "shape": {"rows": 8, "columns": 4}, "dtype": "bfloat16"}
-    return where | {"variant": "quack", "reason": reason}
+    return where | {"variant": variant, "reason": reason}
 
 
 # ---- in a site ------------------------------------------------------------------------------------------------------
@@ -616,8 +556,8 @@ def test_lines_of_a_section_are_counted(root: Path):
 
 def test_a_site_shows_numbers_code_and_kernel_files(tmp_path: Path):
     page = (
-        "---\ntitle: Add\n---\n\n# Add\n\n!!! note\n\n"
-        '    Ours takes {{ number("kernels/add", "ours", "time") }}.\n\n'
+        "---\ntitle: Add\ncase: kernels/add\n---\n\n# Add\n\n!!! note\n\n"
+        '    Ours takes {{ gpu("ours", "small") }}.\n\n'
         '```python\n--8<-- "kernels/add.py:add"\n```\n\n{{ kernel_file("add") }}\n'
     )
     root = tiny.project(tmp_path, page)
@@ -644,19 +584,18 @@ runpy.run_module("mkdocs", run_name="__main__", alter_sys=True)
 
 
 def test_misuse_stops_the_build_with_one_line(tmp_path: Path, forked: Callable[..., CompletedProcess[str]]):
-    page = '---\ntitle: Add\n---\n\n# Add\n\nOurs takes {{ number("kernels/add", "ous", "time") }}.\n'
+    page = '---\ntitle: Add\ncase: kernels/add\n---\n\n# Add\n\nOurs takes {{ gpu("ous", "small") }}.\n'
     root = tiny.project(tmp_path, page)
     tiny.write(root, tiny.record(root))
     (root / "build.py").write_text(WITHOUT_KERNELS.replace("ROOT", repr(str(source.ROOT))))
     done = forked(["build.py", "build", "--quiet"], root)
     assert done.returncode == 1
     printed = done.stdout + done.stderr
-    assert "index.md:7: variant of kernels/add: expected one of ours, eager; got 'ous'; did you mean ours?" in printed
+    assert "index.md:8: variant of kernels/add: expected one of ours, eager; got 'ous'; did you mean ours?" in printed
     assert "Traceback" not in printed
 
 
-def test_a_broken_record_stops_the_build(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    root = tiny.project(tmp_path)
+def test_a_broken_record_stops_the_build(root: Path, caplog: pytest.LogCaptureFixture):
     tiny.write(root, tiny.record(root, schema=9))
     with pytest.raises(Abort):
         tiny.build(root)
@@ -668,6 +607,22 @@ def test_an_unknown_level_stops_the_build(tmp_path: Path, caplog: pytest.LogCapt
     with pytest.raises(Abort):
         tiny.build(root)
     assert "level: expected one of beginner, intermediate, advanced; got 'easy'" in caplog.text
+
+
+def test_a_page_can_be_built_alone(root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    """And so that a later build of all pages finds what it has kept."""
+    (root / "docs/pages/other.md").write_text(
+        '# Other\n\n{{ gpu("ours", "small", case="kernels/add") }} [Home](index.md)\n'
+    )
+    monkeypatch.setenv("RIDGEPOINT_PAGE", "other")
+    monkeypatch.setattr(hooks.kept, "save", lambda: pytest.fail("drops what is kept"))
+    site = tiny.build(root)
+    assert [path for path in site if path.endswith(".html")] == ["other/index.html"] and not caplog.text
+    assert "1.00 ms" in site["other/index.html"] and not [path for path in site if path.startswith("results/")]
+    monkeypatch.setenv("RIDGEPOINT_PAGE", "othr")
+    with pytest.raises(Abort):
+        tiny.build(root)
+    assert "page: expected one of index.md, other.md; got 'othr.md'; did you mean other.md?" in caplog.text
 
 
 def test_a_figure_that_the_datasheet_does_not_state_has_its_own_source():

@@ -29,11 +29,9 @@ folklore:
     comparisons:
       - {where: here, less: {output: front, of: a/other, line: a}, than: {output: matter, line: b}}
 ---
-{% set table = "by a variable" %}
-{{ output("first", lines="1-2") }} {{ captured(table, "row", which=2, on="gpu") }} {{ output() }}
-{{ calc("a", unit="", a=captured("inside", "row", of="a/other")) }}
-{% for name, size in [("one", 1), ("two", 2)] %}{{ captured(name, "row") }}{% endfor %}
-{% for name, size in [("three", 1)] %}{% set section = "of a loop" %}{{ captured(section, name) }}{% endfor %}
+{{ output("first", lines="1-2") }} {{ captured("second", "row", which=2, on="gpu") }} {{ output() }}
+{{ holds("a more than b", a=captured("inside", "row", of="a/other"), b=gpu("ours", "small")) }}
+{% for name in ["one", "two"] %}{{ captured("third", name) }}{% endfor %}
 `{{ output("in code") }}`
 
 ```text
@@ -43,24 +41,17 @@ folklore:
 
 
 def test_the_sections_that_a_page_shows_are_read_from_its_macros():
-    own = {
-        ("first", ""),
-        ("by a variable", "gpu"),
-        ("", ""),
-        ("one", ""),
-        ("two", ""),
-        ("of a loop", ""),
-        ("matter", ""),
-    }
+    own = {("first", ""), ("second", "gpu"), ("", ""), ("third", ""), ("matter", "")}
     found = of_page("a/b-c.md", PAGE)
     assert {(one.section, one.on) for one in found if one.script == "a/b_c"} == own
     assert {one.section for one in found if one.script == "a/other"} == {"front", "inside"}
     assert len(found) == len(own) + 2
 
 
-def test_a_section_that_cannot_be_read_is_refused():
+@pytest.mark.parametrize("section", ['"a" ~ "b"', "a"])
+def test_a_section_that_cannot_be_read_is_refused(section: str):
     with pytest.raises(PublishError, match=r"a\.md: expected section of output\(\.\.\.\) as a string"):
-        of_page("a.md", '{{ output("a" ~ "b") }}')
+        of_page("a.md", f"{{{{ output({section}) }}}}")
 
 
 def test_what_is_stored_of_a_cpu_is_what_pages_show():
@@ -225,8 +216,11 @@ def test_a_script_is_recorded_with_all_that_any_page_shows_of_it(known):
 def test_pages_and_scripts_are_picked_by_name():
     assert record.picked(SHOWN, []) == SHOWN
     assert record.picked(SHOWN, ["a/page"]) == SHOWN[:2] and record.picked(SHOWN, ["kernels/add"]) == SHOWN[:3]
-    with pytest.raises(PublishError, match="name: expected one of a/page, kernels/add, b; got 'a/pag'; did you mean"):
+    with pytest.raises(PublishError, match="page or script: expected one of a/page, kernels/add, b; got 'a/pag'; did"):
         record.picked(SHOWN, ["a/pag"])
+    for name in ("compiler/graph-breaks", "compiler/graph_breaks"):  # whose script is there
+        with pytest.raises(PublishError, match=r"found none: write \{\{ output\(\"NAME\"\) \}\} on its page, then run"):
+            record.picked(SHOWN, [name])
 
 
 def document(**sections: str) -> dict:

@@ -135,7 +135,7 @@ def test_a_variant_that_nobody_declared_is_refused_with_its_case():
         ('{"a": {"label": "b", "role": "green"}}', "x: a: expected a label"),
         ('{"a": {"label": "b", "role": "eager", "colour": "red"}}', "x: a: expected a label"),
         ('{"ours": {"label": "mine", "role": "ours"}}', "x: ours: expected .*, as palette.json declares it, got"),
-        ('{"a": make()}', "x.py: expected one LABELS of literals"),
+        ('{"a": make()}', "x.py: expected LABELS of literals"),
     ],
 )
 def test_a_declaration_that_cannot_be_is_refused(labels, message, tmp_path, monkeypatch):

@@ -33,7 +33,7 @@ def row(root: Path, shape: dict[str, int], **changed: object) -> dict:
 
 
 def current(root: Path) -> list[str]:
-    return sorted({found.size for found in Store.load(root / "docs/measurements", root).select()})
+    return sorted({found.size for found in tiny.store(root).select()})
 
 
 def test_no_published_row_is_lost_and_each_is_found_by_its_new_name() -> None:
@@ -55,24 +55,21 @@ def test_no_published_row_is_lost_and_each_is_found_by_its_new_name() -> None:
         assert len(store.select(Coordinates(case, shape=size), history=True)) == count
 
 
-def test_a_number_becomes_words_or_a_size(tmp_path: Path, known: None) -> None:
-    root = tiny.project(tmp_path)
+def test_a_number_becomes_words_or_a_size(root: Path, known: None) -> None:
     shapes = [{"mask": 2, "rows": 8}, {"rows": 8, "mask": 1}, {"window": 4, "rows": 8}, {"rows": 8}]
     tiny.write(root, tiny.record(root, [row(root, shape) for shape in shapes]))
     assert current(root) == ["8", "causal 8", "full 8", "sums 4x8"]
     assert parts.in_words("kernels/add", {"part": "", "shape": {"mask": 2}}) == {"part": "", "shape": {"mask": 2}}
 
 
-def test_a_number_that_nobody_knows_is_refused(tmp_path: Path, known: None) -> None:
-    root = tiny.project(tmp_path)
+def test_a_number_that_nobody_knows_is_refused(root: Path, known: None) -> None:
     tiny.write(root, tiny.record(root, [row(root, {"mask": 3, "rows": 8})]))
     with pytest.raises(PublishError, match="expected mask as one of 1, 2, got 3"):
-        Store.load(root / "docs/measurements", root)
+        tiny.store(root)
 
 
-def test_an_older_grid_names_points_by_numbers(tmp_path: Path, known: None) -> None:
+def test_an_older_grid_names_points_by_numbers(root: Path, known: None) -> None:
     """Where one name has meant two things, the newest counts."""
-    root = tiny.project(tmp_path)
     before = [row(root, {"mask": 1, "rows": 8}), row(root, {"mask": 2, "rows": 8})]
     tiny.write(root, tiny.record(root, before))
     grid = {"kernels/add": ["forward 1x8 bfloat16 device"]}

@@ -7,48 +7,31 @@ import pytest
 import torch
 
 from docs.publish.errors import PublishError
-from docs.publish.macros import points
-from docs.publish.macros.catalogue import Macros
-from docs.publish.macros.page import Page
-from docs.publish.macros.render import render
-from docs.publish.place import Place
-from docs.publish.records.captures import Captures
-from docs.publish.records.store import Store
+from docs.publish.records import cases
 from tests.benchmarks import source
 from tests.benchmarks.runner import discover, load, size
 from tests.pages import tiny
-
-POINTS = """POINTS = {
-    "small": "forward 8x4 bfloat16 device",
-    "small backward": "backward 8x4 bfloat16 device",
-    "calls": "forward 8x8 bfloat16 calls",
-}
-"""
+from tests.pages.tiny import rendered, took
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    root = tiny.project(tmp_path)
-    (root / tiny.CASE).write_text(POINTS + tiny.FILES[tiny.CASE])
-    slow = {"time": {"p20": 2e-3, "p50": 2e-3, "p80": 2e-3, "samples": 5}}
+def root(root: Path) -> Path:
     wide = {"shape": {"rows": 8, "columns": 8}}
     rows = [
         tiny.row(root),
-        tiny.row(root, variant="eager", **slow),
-        tiny.row(root, direction="backward", **slow),
+        tiny.row(root, variant="eager", time=took(2)),
+        tiny.row(root, direction="backward", time=took(2)),
         tiny.row(root, variant="eager", direction="backward"),
-        tiny.row(root, **wide, mode="calls", **slow),
+        tiny.row(root, **wide, mode="calls", time=took(2)),
         tiny.row(root, **wide),
         tiny.row(root, variant="eager", **wide),
     ]
     tiny.write(root, tiny.record(root, rows))
+    laptop = [
+        tiny.row(root, **wide, mode="calls", variant=name, time=took(ms)) for name, ms in (("ours", 9), ("eager", 6))
+    ]
+    tiny.write(root, tiny.record(root, laptop, machine=tiny.LAPTOP, id="2026-01-01T00-00-00Z-laptop"))
     return root
-
-
-def rendered(text: str, root: Path, case: str = "kernels/add") -> tuple[str, Page]:
-    page = Page(Place("kernels/add.md", "kernels/add/"), case)
-    store = Store.load(root / "docs" / "measurements", root)
-    return render(text, Macros(store, Captures({}, root), page, root), page), page
 
 
 @pytest.mark.parametrize(
@@ -59,31 +42,34 @@ def rendered(text: str, root: Path, case: str = "kernels/add") -> tuple[str, Pag
         ('gpu("ours", "calls")', "1.00 ms"),
         ('wall("ours", "calls")', "2.00 ms"),
         ('gain("ours", over="eager", at="small")', "2.00×"),
-        ('memory("ours", "small")', "1.00 MB"),
-        ('launches("ours", "small")', "1"),
-        ('share("ours", "small")', "50.0%"),
-        ('bandwidth("ours", "small")', "2.00 TB/s"),
-        ('rate("ours", "small")', "1.00 TFLOP/s"),
-        ('build("ours", "small")', "2.50 s"),
-        ('calc("a / b", unit="x", a=gpu("eager", "small"), b=gpu("ours", "small"))', "2.00×"),
+        ('wall("ours", "calls", machine="laptop")', "9.00 ms"),
+        ('gain("ours", over="eager", at="calls", machine="laptop")', "0.667×"),
+        ('memory("ours", "calls", machine="laptop")', "1.00 MB"),
         ('gpu("ours", "small", case="kernels/add")', "1.00 ms"),
     ],
 )
 def test_a_number_is_that_of_the_named_point(macro: str, shown: str, root: Path):
     html, page = rendered(f"{{{{ {macro} }}}}", root, case="" if "case=" in macro else "kernels/add")
     assert re.search(r">(.*)</a>", html)[1] == shown
-    assert len(page.evidence.entries) == 1, "what is only computed with is no number of the page"
+    (entry,) = page.evidence.entries.values()
+    assert entry["machine"] == ("A laptop" if "machine=" in macro else "NVIDIA H200")
 
 
 @pytest.mark.parametrize(
     ("macro", "said"),
     [
-        ('gpu("ours", "smal")', "point of kernels/add: expected one of small, small backward, calls; got 'smal'"),
-        ('gpu("ours", "small", case="kernels/ad")', "case: expected one of kernels/add, got 'kernels/ad'"),
+        (
+            'gpu("ours", "smal")',
+            "point of kernels/add: expected one of small, small backward, wide backward, calls; got 'smal'",
+        ),
         ('gpu("ours", "small", clock="cpu")', "clock: expected one of wall, gpu, graph, burst, sustained, got 'cpu'"),
-        ('wall("ours", "small")', "mode of kernels/add"),
-        ('gpu("quack", "small")', "variant of kernels/add"),
         ('holds("ours beats eager", at="small")', "holds: expected sides with one of"),
+        (
+            'wall("ours", "calls", machine="laptp")',
+            "machine: expected one of nvidia-h200, laptop; got 'laptp'; did you mean",
+        ),
+        ('gpu("ours", "calls", machine="laptop")', "mode of kernels/add: expected one of calls; got 'device'"),
+        ('gain("ours", over="eager", at="small", machine="laptop")', "shape of kernels/add: expected one of 8x8"),
     ],
 )
 def test_what_is_not_there_is_said_in_one_line(macro: str, said: str, root: Path):
@@ -104,9 +90,10 @@ def test_what_is_not_there_is_said_in_one_line(macro: str, said: str, root: Path
         ('holds("ours, eager faster than eager", at="small")', 1),
         ('holds("ours faster than eager", at="small", by=1.5)', 1),
         ('holds("ours as fast as eager", at="calls", clock="gpu")', 0),
-        ('holds("ours faster than eager", at="every backward")', 1),
-        ('holds("ours slower than eager", at="every backward")', 0),
         ('holds("ours faster than quack", at="small")', 1),
+        ('holds("ours slower than eager", at="calls", machine="laptop")', 0),
+        ('holds("ours faster than eager", at="calls", machine="laptop")', 1),
+        ('holds("ours faster than eager", at="calls", machine="laptp")', 1),
         ('holds("a less than b", a=gpu("ours", "small"), b=gpu("eager", "small"))', 0),
         ('holds("a more than b", a=gpu("ours", "small"), b=gpu("eager", "small"))', 1),
     ],
@@ -117,10 +104,10 @@ def test_a_statement_shows_nothing_and_is_held_against_the_records(statement: st
     assert len(page.broken) == against, page.broken
 
 
-@pytest.mark.parametrize(("seconds", "noted"), [(9e-3, True), (0.5e-3, False)])
-def test_what_does_not_hold_on_this_machine_has_a_note_and_stops_nothing(seconds: float, noted: bool, root: Path):
-    time = {"time": dict.fromkeys(("p20", "p50", "p80"), seconds) | {"samples": 5}}
-    tiny.write(root, tiny.record(root, [tiny.row(root, **time), tiny.row(root, variant="eager")], day=2), "local")
+@pytest.mark.parametrize(("milliseconds", "noted"), [(9, True), (0.5, False)])
+def test_what_does_not_hold_on_this_machine_has_a_note_and_stops_nothing(milliseconds: float, noted: bool, root: Path):
+    rows = [tiny.row(root, time=took(milliseconds)), tiny.row(root, variant="eager")]
+    tiny.write(root, tiny.record(root, rows, day=2), "local")
     html, page = rendered('Ours.{{ holds("ours faster than eager", at="small") }}', root)
     assert not page.broken
     assert ("not so on this machine" in html) is noted
@@ -128,22 +115,11 @@ def test_what_does_not_hold_on_this_machine_has_a_note_and_stops_nothing(seconds
     assert html == "", "what this machine did not measure is not judged there"
 
 
-def test_each_named_point_was_measured():
-    """On some machine, of any code: a name that fits nothing is misspelt or of a point that is no more."""
-    measured = {(row.case, row.direction, row.size, row.dtype) for row in Store.load(local=False).select(history=True)}
-    wrong = [
-        f"{case}: {name}"
-        for case in discover()
-        for name, at in points.of_case(source.ROOT, case).items()
-        if (case, at.direction, at.shape, at.dtype) not in measured
-    ]
-    assert not wrong
-
-
 def test_no_page_names_a_point_that_is_measured_on_request_only():
     named, unshown = set(), set()
     for case, path in discover().items():
-        named |= {(case, at.direction, at.shape, at.dtype) for at in points.of_case(source.ROOT, case).values()}
+        points = cases.points(source.ROOT, case).values()
+        named |= {(case, at.direction, at.shape, at.dtype) for modes in points for at in modes}
         for point in load(path).points(torch.device("cuda")):
             if not point.shown:
                 unshown.add((case, point.direction, size(point.part, point.shape), point.dtype))

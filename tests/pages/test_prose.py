@@ -13,7 +13,7 @@ def test_no_result_is_typed_into_a_page():
         for path in sorted([*PAGES.rglob("*.md"), *PAGES.rglob("*.svg")])
         for line, kind, text in literals(path.read_text())
     ]
-    assert not found, "use number(), datasheet() or calc() instead of:\n" + "\n".join(found)
+    assert not found, "use gpu(), datasheet(), bound() or another macro instead of:\n" + "\n".join(found)
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,9 @@ def test_a_typed_result_is_found(sentence: str, kind: str):
 @pytest.mark.parametrize(
     "sentence",
     [
-        "It is {{ number('a', 'ours', 'speedup', over='eager') }} faster.",
-        '{{ number("a", "ours", "time", shape="32768x4096") }} at 32768×4096, or 32768 x 4096.',
-        '{{ calc("2 * rows / 4e12", unit="us", rows=8) }}',
+        "It is {{ gain('ours', over='eager', at='a') }} faster.",
+        '{{ gpu("ours", "wide", case="kernels/add") }} at 32768×4096, or 32768 x 4096.',
+        '{{ bound("2 * rows / 4e12", rows=8) }}',
         '{{ chart(kind="bars", case="a", title="Ours reaches {ours} of copy; the compiler {compile}") }}',
         "`3.2x faster` and ``4 TB/s`` are what the test looks for.",
         "```text\n3.2x faster\n```",
@@ -90,7 +90,7 @@ def test_what_is_no_result_passes(sentence: str):
 
 
 def test_the_line_is_named():
-    text = "---\nreading_time: 5 minutes\n---\n\n```text\n85%\n```\n\n{{ number(\n'a') }}\n\nOnly 3.2x here.\n"
+    text = "---\nreading_time: 5 minutes\n---\n\n```text\n85%\n```\n\n{{ gpu(\n'a') }}\n\nOnly 3.2x here.\n"
     assert list(literals(text)) == [(12, "factor", "3.2x")]
 
 

@@ -13,7 +13,7 @@ PROSE = "word " * 1000  # five minutes
         "{words}",
         "`2 <= n` {words} `n > 2`",
         "{{% if a <= b %}} {words} {{{{ 'b' if a > b }}}}",
-        "{words} <figure class='a' {{{{ number('a', 'b > c') }}}}></figure>",
+        "{words} <figure class='a' {{{{ gpu('a', 'b > c') }}}}></figure>",
     ],
 )
 def test_all_prose_counts_and_nothing_else(around: str):

@@ -52,6 +52,15 @@ def test_nox_lists_every_session_with_a_line():
     assert all(listed.values()), listed
 
 
+@pytest.mark.parametrize(("given", "page"), [(["compiler/modes", "-q"], "compiler/modes"), (["-q"], ""), ([], "")])
+def test_serve_builds_the_named_page_alone(given: list[str], page: str, monkeypatch: pytest.MonkeyPatch):
+    started = mock.Mock()
+    monkeypatch.setattr(noxfile, "run", started)
+    noxfile.serve(mock.Mock(posargs=given))
+    assert started.call_args.args[1:] == ("mkdocs", "serve", "--livereload", *(["-q"] * ("-q" in given)))
+    assert started.call_args.kwargs["RIDGEPOINT_PAGE"] == page
+
+
 def test_the_readme_names_only_what_exists():
     named = set(re.findall(r"`((?:docs|snippets|kernels|tests|\.ci|\.github)/?[\w./-]*)`", README))
     missing = [name for name in named if not (ROOT / name).exists() and name not in sessions()]

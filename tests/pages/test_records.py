@@ -24,10 +24,6 @@ FILES = [tiny.KERNEL, tiny.CASE]
 OURS = Coordinates("kernels/add", "ours")
 
 
-def load(root: Path) -> Store:
-    return Store.load(root / "docs" / "measurements", root)
-
-
 def faster(content: dict, row: int, **changed: object) -> None:
     content["rows"][row] |= changed
 
@@ -68,15 +64,14 @@ FAULTS: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_faulty_record_is_refused_in_one_line_and_left_alone(fault: str, tmp_path: Path):
+def test_a_faulty_record_is_refused_in_one_line_and_left_alone(fault: str, root: Path):
     change, expected = FAULTS[fault]
-    root = tiny.project(tmp_path)
     content = json.loads(json.dumps(tiny.record(root)))
     change(content)
     path = tiny.write(root, content)
     before = path.read_bytes()
     with pytest.raises(PublishError) as refusal:
-        load(root)
+        tiny.store(root)
     message = str(refusal.value)
     assert message.startswith(f"docs/measurements/runs/{path.name}: ")
     assert expected in message
@@ -88,35 +83,31 @@ def test_a_faulty_record_is_refused_in_one_line_and_left_alone(fault: str, tmp_p
     ("mode", "moved", "refused"), [("graph", 0.9, False), ("graph", 1.1, True), ("device", 0.9, True)]
 )
 def test_what_fits_in_the_cache_may_come_from_there_faster_than_from_memory(
-    mode: str, moved: float, refused: bool, tmp_path: Path
+    mode: str, moved: float, refused: bool, root: Path
 ):
-    root = tiny.project(tmp_path)
     content = json.loads(json.dumps(tiny.record(root)))
     content["machine"]["l2_bytes"] = cache = 6 * 10**9  # more than memory delivers in the row's millisecond
     faster(content, 0, mode=mode, bytes_read=int(moved * cache), bytes_written=0)
     tiny.write(root, content)
     if refused:
         with pytest.raises(PublishError, match="datasheet"):
-            load(root)
+            tiny.store(root)
         return
-    assert load(root).find(replace(OURS, mode=mode)).metric("share") is None, (
+    assert tiny.store(root).find(replace(OURS, mode=mode)).metric("share") is None, (
         "no share of a memory that it did not read"
     )
 
 
 @pytest.mark.parametrize("keep", [0, 1, 400, -2])
-def test_a_truncated_record_is_refused(keep: int, tmp_path: Path):
-    root = tiny.project(tmp_path)
+def test_a_truncated_record_is_refused(keep: int, root: Path):
     path = tiny.write(root, tiny.record(root))
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(PublishError, match=rf"runs/{path.name}: expected a whole JSON file"):
-        load(root)
+        tiny.store(root)
 
 
-def test_a_sound_record_is_read(tmp_path: Path):
-    root = tiny.project(tmp_path)
-    tiny.write(root, tiny.record(root))
-    row = load(root).find(OURS)
+def test_a_sound_record_is_read(root: Path):
+    row = tiny.store(root, tiny.record(root)).find(OURS)
     assert row.metric("bandwidth") == pytest.approx(2e12)
     assert row.metric("share") == pytest.approx(0.5)
     assert row.metric("rate_share") == pytest.approx(1e12 / 8e14)
@@ -127,38 +118,33 @@ def test_a_sound_record_is_read(tmp_path: Path):
     assert not row.stale
 
 
-def test_a_row_says_what_its_host_was_like_where_the_record_knows(tmp_path: Path):
-    root = tiny.project(tmp_path)
+def test_a_row_says_what_its_host_was_like_where_the_record_knows(root: Path):
     yardstick = {"python_call": 4e-8, "eager_launch": 5e-6, "cuda_launch": 2e-6}
     new = tiny.row(root, busy="stolen", host=yardstick, calls=10, refreshed=True, built_cold=False)
     there = tiny.H200 | {"boot": "b007", "processor": "A processor, 16 cores"}
-    tiny.write(root, tiny.record(root, [new, tiny.row(root, variant="eager")], machine=there))
-    newer, older = load(root).select()
+    newer, older = tiny.store(root, tiny.record(root, [new, tiny.row(root, variant="eager")], machine=there)).select()
     assert (newer.row.busy, newer.row.host, newer.row.calls) == ("stolen", yardstick, 10)
     assert (older.row.busy, older.row.host, older.row.refreshed) == ("", None, False)
     assert newer.metric("build") is None and older.metric("build") == 2.5, "seconds of a warm build say nothing"
     assert newer.record.machine["boot"] == "b007"
 
 
-def test_local_runs_may_be_of_uncommitted_code(tmp_path: Path):
-    root = tiny.project(tmp_path)
+def test_local_runs_may_be_of_uncommitted_code(root: Path):
     tiny.write(root, tiny.record(root, dirty=True, machine=tiny.LAPTOP), "local")
-    assert load(root).machines == {"laptop": "A laptop (this machine)"}
+    assert tiny.store(root).machines == {"laptop": "A laptop (this machine)"}
 
 
-def test_what_this_machine_measured_never_replaces_a_published_number(tmp_path: Path):
-    root = tiny.project(tmp_path)
+def test_what_this_machine_measured_never_replaces_a_published_number(root: Path):
     fast = tiny.TIMING | {"p20": 0.5e-3, "p50": 0.5e-3}
     tiny.write(root, tiny.record(root))
     tiny.write(root, tiny.record(root, [tiny.row(root, time=fast)], day=9), "local")
-    store = load(root)
+    store = tiny.store(root)
     assert list(store.machines) == ["nvidia-h200", "nvidia-h200-here"]
     assert store.find(OURS).time.p50 == 1e-3
     assert store.find(replace(OURS, machine="nvidia-h200-here")).time.p50 == 0.5e-3
 
 
-def test_the_newest_run_of_a_case_wins_and_older_ones_are_history(tmp_path: Path):
-    root = tiny.project(tmp_path)
+def test_the_newest_run_of_a_case_wins_and_older_ones_are_history(root: Path):
     other = root / "tests/benchmarks/kernels/other.py"
     other.write_text("CASE = 'kernels/other'\n")
     elsewhere = tiny.row(
@@ -166,7 +152,7 @@ def test_the_newest_run_of_a_case_wins_and_older_ones_are_history(tmp_path: Path
     )
     tiny.write(root, tiny.record(root, [tiny.row(root), elsewhere], day=1), name="z")
     tiny.write(root, tiny.record(root, [tiny.row(root, kernels=7)], day=2))
-    store = load(root)
+    store = tiny.store(root)
     assert store.find(OURS).row.kernels == 7
     assert [row.row.kernels for row in store.select(Coordinates("kernels/add"), history=True)] == [1, 7]
     assert store.find(Coordinates("kernels/other", "ours")).record.date.startswith("2026-01-01"), (
@@ -174,27 +160,23 @@ def test_the_newest_run_of_a_case_wins_and_older_ones_are_history(tmp_path: Path
     )
 
 
-def test_a_speedup_compares_what_ran_side_by_side(tmp_path: Path):
-    root = tiny.project(tmp_path)
+def test_a_speedup_compares_what_ran_side_by_side(root: Path):
     tiny.write(root, tiny.record(root, [tiny.row(root, variant="eager")], day=1))
-    tiny.write(root, tiny.record(root, [tiny.row(root)], day=2))
-    row = load(root).find(OURS)
+    row = tiny.store(root, tiny.record(root, [tiny.row(root)], day=2)).find(OURS)
     with pytest.raises(PublishError, match=r"over, beside kernels/add ours .* expected one of ours; got 'eager'"):
         row.metric("speedup", over="eager")
 
 
-def test_sustained_load_is_held_against_the_ceiling_of_sustained_load(tmp_path: Path):
-    root = tiny.project(tmp_path)
+def test_sustained_load_is_held_against_the_ceiling_of_sustained_load(root: Path):
     tiny.write(root, tiny.record(root, [tiny.row(root, mode=mode) for mode in ("burst", "sustained")]))
-    ceilings = [row.matrix_ceiling for row in load(root).select(OURS)]
+    ceilings = [row.matrix_ceiling for row in tiny.store(root).select(OURS)]
     assert ceilings == [8e14, 6e14]
 
 
-def test_a_removed_case_is_history(tmp_path: Path):
-    root = tiny.project(tmp_path)
+def test_a_removed_case_is_history(root: Path):
     tiny.write(root, tiny.record(root))
     (root / tiny.CASE).unlink()
-    store = load(root)
+    store = tiny.store(root)
     assert store.select() == []
     assert len(store.select(history=True)) == 2
 
@@ -214,8 +196,7 @@ def committed(root: Path) -> str:
     return subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_a_local_run_of_a_commit_is_admitted_as_it_is(tmp_path: Path):
-    root = tiny.project(tmp_path)
+def test_a_local_run_of_a_commit_is_admitted_as_it_is(root: Path):
     path = tiny.write(root, tiny.record(root, commit=committed(root)), "local", name="mine")
     target = admit(path, root / "docs/measurements/runs", root)
     assert target.name == "2026-01-01T00-00-00Z-nvidia-h200.json"
@@ -224,8 +205,7 @@ def test_a_local_run_of_a_commit_is_admitted_as_it_is(tmp_path: Path):
         admit(path, root / "docs/measurements/runs", root)
 
 
-def test_runs_that_began_in_one_second_stay_two(tmp_path: Path):
-    root = tiny.project(tmp_path)
+def test_runs_that_began_in_one_second_stay_two(root: Path):
     commit = committed(root)
     for variant in ("ours", "eager"):
         content = tiny.record(root, [tiny.row(root, variant=variant)], commit=commit)
@@ -253,8 +233,7 @@ def test_runs_that_began_in_one_second_stay_two(tmp_path: Path):
         (lambda record: record["rows"][0].update(bytes_read=10**11), "NVIDIA H200 SXM datasheet"),
     ],
 )
-def test_what_may_not_be_published_is_not_admitted(change: Change, expected: str, tmp_path: Path):
-    root = tiny.project(tmp_path)
+def test_what_may_not_be_published_is_not_admitted(change: Change, expected: str, root: Path):
     content = json.loads(json.dumps(tiny.record(root, [tiny.row(root)], commit=committed(root))))
     change(content)
     path = tiny.write(root, content, "local")
@@ -265,8 +244,7 @@ def test_what_may_not_be_published_is_not_admitted(change: Change, expected: str
     assert not (root / "docs/measurements/runs").exists()
 
 
-def test_a_run_by_a_method_that_nobody_reviewed_is_not_admitted(tmp_path: Path):
-    root = tiny.project(tmp_path)
+def test_a_run_by_a_method_that_nobody_reviewed_is_not_admitted(root: Path):
     committed(root)
     method = root / "tests/benchmarks/method.py"
     method.write_text(method.read_text().replace('"device": 100', '"device": 10'))
@@ -286,14 +264,13 @@ def test_the_timers_own_summary_is_what_records_hold():
         assert schema.Timing.model_validate(asdict(timing)).p50 == timing.p50
 
 
-def test_while_a_campaign_goes_on_points_not_reached_yet_are_shown_as_they_were(tmp_path: Path):
+def test_while_a_campaign_goes_on_points_not_reached_yet_are_shown_as_they_were(root: Path):
     """And what the case times no longer is history: a point, or one of its modes."""
-    root = tiny.project(tmp_path)
     sizes = [{"rows": rows, "columns": 4} for rows in (8, 16, 32)]
     earlier = [tiny.row(root, shape=shape, sources={"hash": "0" * 16, "files": FILES}) for shape in sizes]
     earlier.append(tiny.row(root, shape=sizes[1], mode="graph", sources={"hash": "0" * 16, "files": FILES}))
     tiny.write(root, tiny.record(root, earlier, day=1))
     grid = {"kernels/add": ["forward 8x4 bfloat16 device", "forward 16x4 bfloat16 device"]}
     tiny.write(root, tiny.record(root, [tiny.row(root, shape=sizes[0])], day=2, grid=grid))
-    rows = {(row.size, row.mode): row.stale for row in load(root).select()}
+    rows = {(row.size, row.mode): row.stale for row in tiny.store(root).select()}
     assert rows == {("8x4", "device"): False, ("16x4", "device"): True}

@@ -10,14 +10,10 @@ from docs.publish.generated import reproduced
 from docs.publish.place import Place
 from docs.publish.records.store import Store
 from tests.pages import tiny
-from tests.pages.test_host_bound import SMALL, STOLEN, calls, took
+from tests.pages.test_host_bound import SMALL, STOLEN, calls
+from tests.pages.tiny import store, took
 
 PLACE = Place("results/reproduced.md", "results/reproduced/")
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tiny.project(tmp_path)
 
 
 def run(root: Path, day: int, rows: list[dict[str, Any]], **changed: Any) -> dict[str, Any]:
@@ -25,13 +21,7 @@ def run(root: Path, day: int, rows: list[dict[str, Any]], **changed: Any) -> dic
 
 
 def timed(root: Path, milliseconds: float, **changed: Any) -> dict[str, Any]:
-    return tiny.row(root, time=took(1000 * milliseconds), **changed)
-
-
-def store(root: Path, *records: dict[str, Any]) -> Store:
-    for record in records:
-        tiny.write(root, record)
-    return Store.load(root / "docs/measurements", root)
+    return tiny.row(root, time=took(milliseconds), **changed)
 
 
 def case(known: Store) -> reproduced.Case:

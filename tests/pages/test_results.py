@@ -20,49 +20,31 @@ from tests.pages import tiny
 
 PLACE = Place("results/machines/nvidia-h200.md", "results/machines/nvidia-h200/")
 OF_CASE = Place("results/machines/nvidia-h200/kernels-add.md", "results/machines/nvidia-h200/kernels-add/")
+PASSED = [{"id": f"tests/kernels/test_add.py::{name}", "outcome": "passed", "seconds": 0.1} for name in ("one", "two")]
+SKIPPED = PASSED[0] | {"id": "tests/kernels/test_add.py::three", "outcome": "skipped", "reason": "needs two GPUs"}
 REPORT = {
-    "schema": 1,
-    "id": "2026-01-01T00-00-00Z-nvidia-h200",
-    "date": "2026-01-01T00:00:00Z",
-    "command": "python -m pytest tests/kernels",
-    "commit": "c" * 40,
-    "dirty": False,
-    "machine": {"slug": "nvidia-h200", "name": "NVIDIA H200"},
-    "software": {"torch": "2.11.0"},
-    "tests": [
-        {"id": "tests/kernels/test_add.py::test_one", "outcome": "passed", "seconds": 0.1},
-        {"id": "tests/kernels/test_add.py::test_two", "outcome": "passed", "seconds": 0.1},
-        {
-            "id": "tests/kernels/test_add.py::test_three",
-            "outcome": "skipped",
-            "seconds": 0.0,
-            "reason": "needs two GPUs",
-        },
-    ],
-}
+    "schema": 1, "id": "2026-01-01T00-00-00Z-nvidia-h200", "date": "2026-01-01T00:00:00Z",
+    "command": "python -m pytest tests/kernels", "commit": "c" * 40, "dirty": False,
+    "machine": {"slug": "nvidia-h200", "name": "NVIDIA H200"}, "software": {"torch": "2.11.0"},
+    "tests": [*PASSED, SKIPPED],
+}  # fmt: skip
 FAILED = {"id": "tests/kernels/test_sub.py::test_four", "outcome": "failed", "seconds": 0.1, "reason": "assert 1 < 0"}
 BROKEN = {"id": "tests/kernels/test_sub.py::test_five", "outcome": "error", "seconds": 0.0, "reason": "no luck"}
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    root = tiny.project(tmp_path)
+def store(root: Path) -> Store:
     failure = {
-        "case": "kernels/add",
-        "direction": "forward",
-        "shape": {"rows": 8, "columns": 4},
-        "dtype": "bfloat16",
-        "variant": "liger",
-        "reason": "ImportError: no <module>",
-    }
+        "case": "kernels/add", "direction": "forward", "shape": {"rows": 8, "columns": 4}, "dtype": "bfloat16",
+        "variant": "liger", "reason": "ImportError: no <module>",
+    }  # fmt: skip
     rows = [
         tiny.row(root),
         tiny.row(root, variant="eager"),
         tiny.row(root, direction="backward", bytes_read=0, bytes_written=0),
     ]
-    tiny.write(root, tiny.record(root, [tiny.row(root, time=tiny.TIMING | {"p80": 4e-3, "p50": 2e-3})], day=1))
-    tiny.write(root, tiny.record(root, rows, day=2, failures=[failure]))
-    return Store.load(root / "docs" / "measurements", root)
+    before = tiny.record(root, [tiny.row(root, time=tiny.took(2))], day=1)
+    return tiny.store(root, before, tiny.record(root, rows, day=2, failures=[failure]))
 
 
 def test_each_number_leads_to_its_row_on_the_machines_page(store: Store):
@@ -80,24 +62,9 @@ def test_a_machines_page_says_all_that_evidence_needs(store: Store):
     row = of_case[of_case.index('id="kernels-add-ours-forward') :].partition("</tr>")[0]
     cells = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)
     assert cells == [
-        "8 × 4",
-        "<code>ours</code>",
-        "1.00 ms",
-        "900 µs",
-        "1.20 ms",
-        "100",
-        "1.00 GB",
-        "1.00 GB",
-        "2.00 TB/s",
-        "50.0%",
-        "1.00 TFLOP/s",
-        "0.125%",
-        "1.00 MB",
-        "1",
-        "0.00100",
-        "0.00200",
-        "2.50 s",
-    ]
+        "8 × 4", "<code>ours</code>", "1.00 ms", "900 µs", "1.20 ms", "100", "1.00 GB", "1.00 GB", "2.00 TB/s", "50.0%",
+        "1.00 TFLOP/s", "0.125%", "1.00 MB", "1", "0.00100", "0.00200", "2.50 s",
+    ]  # fmt: skip
     page = machines.page(store, "nvidia-h200", PLACE)
     assert '<a href="kernels-add/">kernels/add</a>' in page, "the machine's own page lists its cases"
     assert "kernels-add-ours" not in page

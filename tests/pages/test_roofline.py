@@ -20,7 +20,7 @@ from docs.publish.place import Place
 from docs.publish.records.schema import Record
 from docs.publish.records.store import Store
 from tests.pages import tiny
-from tests.pages.tiny import LAPTOP, TIMING, record, row
+from tests.pages.tiny import LAPTOP, record, row, took
 
 LINE = {"case": "validation/roofline", "variant": "product", "along": "rows"}
 PAGE = "---\ntitle: Sum\ntypical: 8x4\n---\n\n# Sum\n"
@@ -28,8 +28,7 @@ PLACE = Place("validation/roofline.md", "validation/roofline/")
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    root = tiny.project(tmp_path)
+def root(root: Path) -> Path:
     (root / "docs/pages/kernels").mkdir()
     (root / "docs/pages/kernels/add.md").write_text(PAGE)
     return root
@@ -38,14 +37,10 @@ def root(tmp_path: Path) -> Path:
 def product(root: Path, rows: int, intensity: int, rate: float, **changed: Any) -> dict:
     """A product of a gigabyte."""
     moved: dict[str, Any] = {"bytes_read": 6 * 10**8, "bytes_written": 4 * 10**8, "flops": intensity * 10**9}
-    moved["time"] = at(intensity * 10**9 / rate)
+    moved["time"] = took(intensity * 10**12 / rate)
     sources = {"sources": {"hash": "old", "files": ["kernels/add.py"]}}
     where = {"case": "validation/roofline", "variant": "product", "shape": {"rows": rows, "inner": 8}}
     return row(root, **where, **moved, **sources, **changed)
-
-
-def at(seconds: float) -> dict:
-    return TIMING | dict.fromkeys(("p20", "p50", "p80"), seconds)
 
 
 def products(root: Path) -> list[dict]:
@@ -63,7 +58,7 @@ def store(root: Path, *records: dict) -> Store:
 
 def drawn(root: Path, *records: dict, **spec: Any) -> str:
     known = store(root, *(records or (record(root, products(root) + sums(root)),)))
-    return roofline.render(LINE | spec, known, Evidence(), PLACE, root)
+    return roofline.render(LINE | spec, known, Evidence(PLACE), root)
 
 
 def spec_of(html: str, size: str = "wide") -> dict:
@@ -93,7 +88,7 @@ def test_both_axes_are_logarithmic_and_both_roofs_meet_at_the_ridge_point(root: 
 
 def test_points_stand_where_their_bytes_flops_and_times_put_them(root: Path):
     line, stems, _ = layers(spec_of(drawn(root)), "point")
-    assert [(point["x"], point["y"]) for point in line] == [(1, 3), (50, 100), (1000, 700)]
+    assert [point["y"] for point in line] == pytest.approx([3, 100, 700]) and line[2]["x"] == 1000
     assert {point["label"]: (point["x"], point["y"]) for point in stems} == {"ours": (0.5, 1), "eager": (0.5, 0.5)}
 
 
@@ -105,8 +100,8 @@ def test_the_title_counts_the_kernels_on_either_side(intensity: int, said: str, 
 
 
 def test_every_number_of_the_table_has_its_evidence(root: Path):
-    shown = Evidence()
-    roofline.render(LINE, store(root, record(root, products(root) + sums(root))), shown, PLACE, root)
+    shown = Evidence(PLACE)
+    roofline.render(LINE, store(root, record(root, products(root) + sums(root))), shown, root)
     entries = list(shown.entries.values())
     assert len(entries) == 3 + 2 * (3 + 2), "two roofs and the ridge point; of each point the intensity and the rate"
     (half, *_) = [entry for entry in entries if entry["value"] == "0.5 FLOP/byte"]
@@ -140,7 +135,7 @@ def test_a_machine_that_did_not_measure_the_line_has_no_roofline(root: Path):
     ("changed", "said"),
     [
         ({"busy": "two others at work"}, "the machine was busy (two others at work)."),
-        ({"time": TIMING | {"p20": 0.5e-3, "p50": 1e-3}}, "half of them spread over 70.0% of their value or more"),
+        ({"time": tiny.TIMING | {"p20": 0.5e-3}}, "half of them spread over 70.0% of their value or more"),
     ],
 )
 def test_a_machine_whose_numbers_show_nothing_has_words_instead(changed: dict, said: str, root: Path):
@@ -187,7 +182,7 @@ def test_no_name_lies_on_another_on_a_point_or_on_a_stem(pixels: int, decade: in
     for index in range(12):
         shape = {"rows": 100 + index, "columns": 4}
         moved = {"flops": int(10**9 * (1 + 0.13 * index)), "shape": shape}
-        crowd += [row(root, **moved), row(root, variant="eager", **moved, time=at(1.1e-3 * (1 + index % 3)))]
+        crowd += [row(root, **moved), row(root, variant="eager", **moved, time=took(1.1 * (1 + index % 3)))]
     for index in range(6):
         crowd += [row(root, shape={"rows": 200 + index, "columns": 4}, flops=(5 + index) * 10**11)]
     points = [

@@ -269,61 +269,45 @@ def test_a_script_that_says_something_else_is_noticed(old: str, new: str, said: 
     assert said in "\n".join(changed(text.replace(old, new), "snippets/op.py", root))
 
 
-CLASHING = {
-    "a name of both": OP.replace("def main", "ROUNDS = 5\n\n\ndef main"),
-    "a module by its name": OP.replace("snippets.timer import best", "snippets import timer").replace(
-        "best(", "timer.best("
-    ),
-    "another name": OP.replace("import best", "import best as fastest").replace("best(", "fastest("),
-    "an import in a function": OP.replace("from snippets.timer import best\n", "").replace(
-        "    print", "    from snippets.timer import best\n\n    print"
-    ),
-    "its own name": OP.replace("print(", "print(__spec__.name == 'snippets.op' and "),
-    "its place": OP.replace("print(", "print(__file__.endswith('snippets/op.py') and "),
-}
+def replaced(text: str, *pairs: tuple[str, str]) -> str:
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    return text
 
 
-@pytest.mark.parametrize("what", CLASHING)
+IMPORT, PARTIAL = "from snippets.timer import best\n", "from functools import partial"
+TWICE = "from operator import call as time\n"
+ENTANGLED = {  # what it would lose, changes of the op, changes of the timer, and what the error says
+    "a name of both": ([("def main", "ROUNDS = 5\n\n\ndef main")], [], "ROUNDS"),
+    "a module by its name": ([(IMPORT, "from snippets import timer\n"), ("best(", "timer.best(")], [], "is a module"),
+    "another name": ([("import best", "import best as fastest"), ("best(", "fastest(")], [], "renames what it imports"),
+    "an import in a function": ([(IMPORT, ""), ("    print", f"    {IMPORT}\n    print")], [], "within a function"),
+    "its own name": ([("print(", "print(__spec__.name == 'snippets.op' and ")], [], "asks where it lies, or starts"),
+    "its place": ([("print(", "print(__file__.endswith('snippets/op.py') and ")], [], "asks where it lies, or starts"),
+    "the timer's place": (
+        [], [("    call()", "    call() if __file__.endswith('timer.py') else time.sleep(-1)")], "once asks where it",
+    ),
+    "an import that means two things": ([(PARTIAL, TWICE + PARTIAL)], [], "time is one thing"),
+    "a loop": ([], [("ROUNDS = 3", "for ROUNDS in (1, 3): print(ROUNDS)")], "more than to define"),
+    # a registration, such as `op.register_autograd(...)` or `@op.register_fake`, defines nothing that is used
+    "a call": ([], [("def unused", "print(best.__name__)\n\n\ndef unused")], "acts on what is used"),
+    "a decorator": (
+        [], [("def unused", "@partial(print, best.__name__)\ndef noted(): pass\n\n\ndef unused"),
+             ("import time\n", f"import time\n{PARTIAL}\n")], "acts on what is used",
+    ),
+}  # fmt: skip
+PRINTED = {"a loop": "1\n3\n", "a call": "best\n", "a decorator": "best"}
+
+
+@pytest.mark.parametrize("what", ENTANGLED)
 def test_what_cannot_be_one_file_is_carried_and_runs(what: str, tmp_path: Path):
-    root = house(tmp_path, op=CLASHING[what], timer=TIMER)
-    with pytest.raises(scripts.Entangled):
+    op, timer, said = ENTANGLED[what]
+    root = house(tmp_path, op=replaced(OP, *op), timer=replaced(TIMER, *timer))
+    with pytest.raises(scripts.Entangled, match=said):
         scripts.merged("snippets/op.py", root)
-    assert printed(scripts.script("snippets/op.py", root), tmp_path) == "True\n"
-
-
-def test_a_function_that_asks_where_it_lies_is_not_moved_to_another_file(tmp_path: Path):
-    asking = TIMER.replace("    call()", "    call() if __file__.endswith('timer.py') else time.sleep(-1)")
-    root = house(tmp_path, op=OP, timer=asking)
-    with pytest.raises(scripts.Entangled, match="once asks where it lies"):
-        scripts.merged("snippets/op.py", root)
-    assert printed(scripts.script("snippets/op.py", root), tmp_path) == "True\n"
-
-
-def test_an_import_that_means_two_things_is_no_single_file(tmp_path: Path):
-    other = OP.replace(
-        "from functools import partial", "from operator import call as time\nfrom functools import partial"
-    )
-    with pytest.raises(scripts.Entangled, match="time"):
-        scripts.merged("snippets/op.py", house(tmp_path, op=other, timer=TIMER))
-
-
-def test_a_statement_of_another_file_that_acts_is_not_lost(tmp_path: Path):
-    acting = TIMER.replace("ROUNDS = 3", "for ROUNDS in (1, 3): print(ROUNDS)")
-    root = house(tmp_path, op=OP, timer=acting)
-    with pytest.raises(scripts.Entangled, match="more than to define"):
-        scripts.merged("snippets/op.py", root)
-    assert printed(scripts.script("snippets/op.py", root), tmp_path) == "1\n3\nTrue\n"
-
-
-@pytest.mark.parametrize(
-    "acting", ["print(best.__name__)", "@functools.partial(print, best.__name__)\ndef noted(): pass"]
-)
-def test_what_is_done_to_a_name_of_another_file_is_not_lost(acting: str, tmp_path: Path):
-    """A registration, such as `op.register_autograd(...)` or `@op.register_fake`, defines nothing that is used."""
-    root = house(tmp_path, op=OP, timer=f"import functools\n{TIMER}\n\n{acting}\n")
-    with pytest.raises(scripts.Entangled, match="acts on what is used"):
-        scripts.merged("snippets/op.py", root)
-    assert printed(scripts.script("snippets/op.py", root), tmp_path).startswith("best")
+    shown = printed(scripts.script("snippets/op.py", root), tmp_path)
+    assert shown.startswith(PRINTED.get(what, "")) and shown.endswith("True\n")
 
 
 def test_a_panel_offers_a_snippets_script(tmp_path: Path):

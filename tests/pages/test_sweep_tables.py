@@ -22,8 +22,8 @@ PLACE = Place("kernels/softmax.md", "kernels/softmax/")
 def test_every_point_of_the_newest_sweeps_can_be_shown():
     points = [(kernel, point) for kernel in kernel_files() for point in newest(kernel, ROOT)[0].points]
     for kernel, point in points:
-        page = Evidence()
-        html = sweeps.table(ROOT, PLACE, page, kernel, point.direction, point.size, point.dtype)
+        page = Evidence(PLACE)
+        html = sweeps.table(ROOT, page, kernel, point.direction, point.size, point.dtype)
         where = f"{kernel} {point.direction} {point.size} {point.dtype}"
         assert html.count("in the launch table") == 1, where
         assert html.count("<tr>") == 1 + len(point.tried) and len(page.entries) == 2 * len(point.tried), where
@@ -32,9 +32,9 @@ def test_every_point_of_the_newest_sweeps_can_be_shown():
 
 def test_a_point_that_was_not_swept_is_refused():
     with pytest.raises(PublishError, match=r"point of the sweep of softmax: expected one of .*; got .forward 1x2"):
-        sweeps.table(ROOT, PLACE, Evidence(), "softmax", "forward", "1x2", "bfloat16")
+        sweeps.table(ROOT, Evidence(PLACE), "softmax", "forward", "1x2")
     with pytest.raises(PublishError, match=r"sweep: expected one of .*softmax"):
-        sweeps.table(ROOT, PLACE, Evidence(), "softmaxx", "forward", "1x2", "bfloat16")
+        sweeps.table(ROOT, Evidence(PLACE), "softmaxx", "forward", "1x2")
 
 
 # ---- stale sweeps, in a project of one kernel ------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def test_a_sweep_of_no_commit_is_refused(changed: dict, came: str, root: Path):
         newest("add", root)
 
 
-# ---- claims about a sweep -------------------------------------------------------------------------------------------
+# ---- statements about a sweep ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -126,18 +126,18 @@ def test_a_sweep_of_no_commit_is_refused(changed: dict, came: str, root: Path):
         ({"TILES": None}, "slower", [{"TILES": 2}], ""),
     ],
 )
-def test_a_claim_about_what_was_tried(options: dict, relation: str, others: list, contradicted: str, root: Path):
+def test_a_statement_about_what_was_tried(options: dict, relation: str, others: list, contradicted: str, root: Path):
     slow = {name: 2 * value if name != "samples" else value for name, value in tiny.TIMING.items()}
     other = {"options": {"num_warps": 8}, "in_the_table": False, "time": slow}
     first = {"options": OPTIONS | {"TILES": 2}, "in_the_table": True, "time": tiny.TIMING}
     point = newest("add", root)[0].model_dump()["points"][0]
     write(root, points=[point | {"tried": [first, other]}])
-    sweep, points, stale = sweeps.points(root, "add", "forward", ["8x4"], "bfloat16")
+    sweep, points, stale = sweeps.points(root, "add", "forward", ["8x4"])
     found = claims.verdict_of_sweep(sweep, points, stale, options, relation, others)
     assert contradicted in "".join(found.against) and bool(contradicted) == bool(found.against)
 
 
-def test_a_claim_about_what_was_never_tried_is_refused(root: Path):
-    sweep, points, stale = sweeps.points(root, "add", "forward", ["8x4"], "bfloat16")
+def test_a_statement_about_what_was_never_tried_is_refused(root: Path):
+    sweep, points, stale = sweeps.points(root, "add", "forward", ["8x4"])
     with pytest.raises(PublishError, match=r"'num_warps': 32\}: expected one that was tried, got none"):
         claims.verdict_of_sweep(sweep, points, stale, {"num_warps": 32}, "faster", [])

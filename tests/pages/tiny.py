@@ -7,6 +7,12 @@ from typing import Any
 from unittest import mock
 
 from docs.publish.compiled import explorer
+from docs.publish.macros.catalogue import Macros
+from docs.publish.macros.page import Page
+from docs.publish.macros.render import render
+from docs.publish.place import Place
+from docs.publish.records.captures import Captures
+from docs.publish.records.store import Store
 from tests.benchmarks import captures
 from tests.benchmarks.captures import module_of, source_of
 from tests.benchmarks.functions import Code
@@ -19,23 +25,33 @@ SCRIPT = "kernels/add"  # as captures name snippets/kernels/add.py
 ADD = "def add(a, b):\n    return a + b\n"
 FILES = {
     KERNEL: "# SPDX-License-Identifier: MIT\n" + f"# --8<-- [start:add]\n{ADD}# --8<-- [end:add]\n",
-    CASE: "from kernels.add import add\n\nCASE = dict(prepare=add, question='Is it fast?')\n",
+    CASE: """from tests.benchmarks.case import Case, Point
+
+
+def add(*given):
+    from kernels.add import add
+
+    return add(*given)
+
+
+def points(device):
+    narrow, wide = {"rows": 8, "columns": 4}, {"rows": 8, "columns": 8}
+    yield Point(narrow, "bfloat16", name="small")
+    yield Point(narrow, "bfloat16", "backward", name="small backward")
+    yield Point(wide, "bfloat16", "backward", name="wide backward")
+    yield Point(wide, "bfloat16", modes=("calls", "device"), name="calls")
+
+
+CASE = Case(points=points, prepare=add, question='Is it fast?')
+""",
     source_of(SCRIPT): "def main():\n    from kernels.add import add\n    print(add(1, 2))\n",
 }
 TIMING = {"p20": 0.9e-3, "p50": 1e-3, "p80": 1.2e-3, "samples": 100}
 CEILING = {"rate": 4e12, "by": "Tensor.copy_", "time": TIMING}
 H200 = {
-    "slug": "nvidia-h200",
-    "name": "NVIDIA H200",
-    "kind": "gpu",
-    "memory_bytes": 150_000_000_000,
-    "units": 132,
-    "l2_bytes": 60_000_000,
-    "driver": "580",
-    "power_limit_w": 700.0,
-    "before": {"temperature_c": 31.0},
-    "after": {},
-}
+    "slug": "nvidia-h200", "name": "NVIDIA H200", "kind": "gpu", "memory_bytes": 150_000_000_000, "units": 132,
+    "l2_bytes": 60_000_000, "driver": "580", "power_limit_w": 700.0, "before": {"temperature_c": 31.0}, "after": {},
+}  # fmt: skip
 LAPTOP = H200 | {"slug": "laptop", "name": "A laptop", "kind": "cpu"}
 MKDOCS = """site_name: tiny
 site_url: https://example.org/tiny/
@@ -64,26 +80,17 @@ def project(root: Path, page: str = "# Page\n") -> Path:
 def row(root: Path, **changed: Any) -> dict[str, Any]:
     """A row of the case: 1 GB read and 1 GB written in a millisecond, so 2 TB/s and half of the ceiling."""
     return {
-        "case": "kernels/add",
-        "direction": "forward",
-        "part": "",
-        "shape": {"rows": 8, "columns": 4},
-        "dtype": "bfloat16",
-        "variant": "ours",
-        "mode": "device",
-        "time": TIMING,
-        "bytes_read": 10**9,
-        "bytes_written": 10**9,
-        "flops": 10**9,
-        "mix": "copy",
-        "peak_memory_bytes": 10**6,
-        "kernels": 1,
-        "error": {"value": 1e-3, "bound": 2e-3},
-        "build_seconds": 2.5,
-        "built_cold": True,
-        "binaries": [],
+        "case": "kernels/add", "direction": "forward", "part": "", "shape": {"rows": 8, "columns": 4},
+        "dtype": "bfloat16", "variant": "ours", "mode": "device", "time": TIMING, "bytes_read": 10**9,
+        "bytes_written": 10**9, "flops": 10**9, "mix": "copy", "peak_memory_bytes": 10**6, "kernels": 1,
+        "error": {"value": 1e-3, "bound": 2e-3}, "build_seconds": 2.5, "built_cold": True, "binaries": [],
         "sources": sources(root),
-    } | changed
+    } | changed  # fmt: skip
+
+
+def took(milliseconds: float) -> dict[str, Any]:
+    """The time of a row."""
+    return TIMING | {name: round(TIMING[name] * milliseconds, 12) for name in ("p20", "p50", "p80")}
 
 
 def sources(root: Path) -> dict[str, Any]:
@@ -93,23 +100,14 @@ def sources(root: Path) -> dict[str, Any]:
 
 def record(root: Path, rows: list[dict] | None = None, day: int = 1, **changed: Any) -> dict[str, Any]:
     """A run of the case on an H200: two variants at one shape."""
-    slow = {name: 2 * value if name != "samples" else value for name, value in TIMING.items()}
+    matrix = {"burst": CEILING | {"rate": 8e14}, "sustained": CEILING | {"rate": 6e14}}
     return {
-        "schema": 1,
-        "id": f"2026-01-{day:02}T00-00-00Z-nvidia-h200",
-        "date": f"2026-01-{day:02}T00:00:00Z",
-        "command": "python -m tests.benchmarks kernels/add",
-        "commit": "c" * 40,
-        "dirty": False,
-        "machine": H200,
+        "schema": 1, "id": f"2026-01-{day:02}T00-00-00Z-nvidia-h200", "date": f"2026-01-{day:02}T00:00:00Z",
+        "command": "python -m tests.benchmarks kernels/add", "commit": "c" * 40, "dirty": False, "machine": H200,
         "software": {"python": "3.12.3", "torch": "2.11.0"},
-        "ceilings": {
-            "bandwidth": {"copy": CEILING},
-            "matrix": {"bfloat16": {"burst": CEILING | {"rate": 8e14}, "sustained": CEILING | {"rate": 6e14}}},
-        },
-        "rows": [row(root), row(root, variant="eager", time=slow)] if rows is None else rows,
-        "failures": [],
-    } | changed
+        "ceilings": {"bandwidth": {"copy": CEILING}, "matrix": {"bfloat16": matrix}},
+        "rows": [row(root), row(root, variant="eager", time=took(2))] if rows is None else rows, "failures": [],
+    } | changed  # fmt: skip
 
 
 def printed(root: Path, sections: Mapping[str, str], script: str = SCRIPT, device: str = "cuda", **run: Any) -> Path:
@@ -131,6 +129,31 @@ def write(root: Path, content: Mapping[str, Any], folder: str = "runs", name: st
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content))
     return path
+
+
+def store(root: Path, *records: Mapping[str, Any]) -> Store:
+    """Write these records, and load all."""
+    for content in records:
+        write(root, content)
+    return Store.load(root / "docs/measurements", root)
+
+
+def macros(root: Path, path: str = "kernels/add.md", **page: Any) -> tuple[Macros, Page]:
+    """The macros of a page, on what is written; of the case, if no other is named."""
+    found = Page(Place(path, path.removesuffix(".md") + "/"), **{"case": "kernels/add"} | page)
+    return Macros(store(root), Captures.load(root / "docs/measurements/captures", root), found, root), found
+
+
+def rendered(text: str, root: Path, line: int = 1, **page: Any) -> tuple[str, Page]:
+    """A page's text with its macros rendered; `page` as for `macros`."""
+    known, found = macros(root, **page)
+    return render(text, known, found, line), found
+
+
+def finished(text: str, root: Path) -> str:
+    """The same with its charts and tables in their places."""
+    shown, page = rendered(f"{text}\n", root)
+    return page.finish(shown)
 
 
 def build(root: Path) -> dict[str, str]:

@@ -20,9 +20,9 @@ from tests.site.conftest import ROOT, Site
 def sample(site: Site) -> str:
     """A page of the site with the chart of made-up records of two machines in its place: its address."""
     store = Store([record("nvidia-h200", "NVIDIA H200", 1.0), record("laptop", "A laptop", 40.0)], root=ROOT)
-    evidence = Evidence()
+    evidence = Evidence(Place("sample.md", "sample/"))
     spec = {"kind": "bars", "case": "sample", "metric": "time", "title": "Ours takes {ours}, eager {eager}"}
-    drawn = "".join(charts.render(each, store, evidence, Place("sample.md", "sample/")) for each in (spec, spec))
+    drawn = "".join(charts.render(each, store, evidence) for each in (spec, spec))
     stock = site.pages["404.html"]
     article = f'<article class="md-content__inner md-typeset"><h1>Sample</h1>{drawn}{evidence.script()}</article>'
     site.added["sample/"] = re.sub(r"<article.*</article>", lambda _: article, stock, flags=re.S)

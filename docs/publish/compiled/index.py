@@ -78,7 +78,6 @@ def _configurations(store: Store, captures: Captures, name: str) -> tuple[list[d
     ours = build.results(name) if name in kernel_files() else {}
     for point in shown(captures, name):
         kernels = _ours(store, name, point, listings) if point in ours else []
-        kernels += _in_cuda(name, point, listings) if point in ours else []
         for graph in (graph for graph in graphs if graph.point == point):
             kernels += _inductors(graph, listings)
         label = f"{DIRECTIONS[point[0]]}, {units.size(point[1])}, {point[2]}"
@@ -87,37 +86,27 @@ def _configurations(store: Store, captures: Captures, name: str) -> tuple[list[d
 
 
 def _ours(store: Store, name: str, point: Point, listings: dict[str, str]) -> list[dict[str, Any]]:
-    """The kernels of ours at a point."""
-    kernels: dict[str, dict[str, Any]] = {}
+    """The kernels of ours at a point, in Triton and in CUDA C++."""
+    kernels: dict[tuple[str, str], dict[str, Any]] = {}
     places = inductor.functions(kernel_files()[name].read_text(encoding="utf-8"))
-    for target, launched in build.results(name)[point].items():
+    in_cuda = cuda.results(name).get(point, {})
+    every = [("", *launched) for launched in build.results(name)[point].items()]
+    every += [(cuda.MAKER, *launched) for launched in in_cuda.items()]
+    for maker, target, launched in every:
         for compiled in launched:
-            first, last = places[compiled.function]
-            source = {"form": "python", "url": f"../../kernels/{name}.py", "line": first, "last": last}
-            entry = {"name": compiled.function, "maker": "", "source": source, "provenance": "", "targets": {}}
-            kernel = kernels.setdefault(compiled.function, entry)
-            made = _entry(compiled, configuration_of(point), listings)
-            kernel["targets"][target] = made | {"notes": notes(store, name, point, compiled)}
-    return list(kernels.values())
-
-
-def _in_cuda(name: str, point: Point, listings: dict[str, str]) -> list[dict[str, Any]]:
-    """The kernels of ours in CUDA C++ at a point."""
-    kernels: dict[str, dict[str, Any]] = {}
-    for target, launched in cuda.results(name).get(point, {}).items():
-        for compiled in launched:
-            file, (first, last) = cuda.source(name).name, cuda.lines_of(name, compiled.function)
-            kernel = kernels.setdefault(
-                compiled.function,
-                {
-                    "name": compiled.function,
-                    "maker": cuda.MAKER,
-                    "source": {"form": "cuda", "url": f"../../kernels/{file}", "line": first, "last": last},
-                    "provenance": f"kernels/{file}, compiled by {cuda.compiler()} when this site was built.",
-                    "targets": {},
-                },
-            )
-            kernel["targets"][target] = _entry(compiled, configuration_of(point), listings) | {"notes": []}
+            file = cuda.source(name).name if maker else f"{name}.py"
+            first, last = cuda.lines_of(name, compiled.function) if maker else places[compiled.function]
+            source = {
+                "form": "cuda" if maker else "python",
+                "url": f"../../kernels/{file}",
+                "line": first,
+                "last": last,
+            }
+            made_by = f"kernels/{file}, compiled by {cuda.compiler()} when this site was built." if maker else ""
+            entry = {"name": compiled.function, "maker": maker, "source": source, "provenance": made_by, "targets": {}}
+            kernel = kernels.setdefault((maker, compiled.function), entry)
+            said = [] if maker else notes(store, name, point, compiled)
+            kernel["targets"][target] = _entry(compiled, configuration_of(point), listings) | {"notes": said}
     return list(kernels.values())
 
 

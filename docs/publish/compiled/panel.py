@@ -12,7 +12,7 @@ from docs.publish.compiled.timed import Timed, timed
 from docs.publish.errors import unknown
 from docs.publish.evidence import Evidence
 from docs.publish.markup import code, table
-from docs.publish.place import Place, kernel_files
+from docs.publish.place import kernel_files
 from docs.publish.records.captures import Captures
 from docs.publish.records.measured import DIRECTIONS
 from docs.publish.records.store import Store
@@ -20,7 +20,7 @@ from docs.publish.records.store import Store
 HEADLINE = ("registers", "spilled", "loads", "stores")
 
 
-def panel(store: Store, captures: Captures, page: Evidence, place: Place, name: str) -> str:
+def panel(store: Store, captures: Captures, page: Evidence, name: str) -> str:
     """The panel as HTML.
 
     Raises:
@@ -41,8 +41,8 @@ def panel(store: Store, captures: Captures, page: Evidence, place: Place, name: 
         )
     return (
         f'<div class="rp-explorer" data-search-exclude>{ours}<p>{made}</p>'
-        f'<p><a class="rp-button" href="{place.to(f"compiled/{name}/")}" '
-        f'data-explorer="{place.to(f"compiled/{name}/index.json")}">'
+        f'<p><a class="rp-button" href="{page.place.to(f"compiled/{name}/")}" '
+        f'data-explorer="{page.place.to(f"compiled/{name}/index.json")}">'
         "Open the compiled code</a></p></div>\n"
     )
 

@@ -15,14 +15,7 @@ from docs.publish.records.captures import Captures
 
 
 def reference(
-    captures: Captures,
-    name: str,
-    at: str,
-    function: str,
-    target: str = TIMED,
-    fact: str = "",
-    line: str = "",
-    text: str = "",
+    captures: Captures, name: str, at: str, function: str, fact: str = "", line: str = "", text: str = ""
 ) -> str:
     """A link into the viewer, as HTML: a fact of a kernel, or words that lead to the line which has `line` in it.
 
@@ -34,11 +27,11 @@ def reference(
     Raises:
         PublishError: there is no such configuration, kernel, fact or line.
     """
-    kernel = _kernel(captures, name, at, function, target)
+    kernel = _kernel(captures, name, at, function)
     facts = {known.key: known for known in FACTS}
     if fact and fact not in facts:
         raise unknown("fact", fact, facts)
-    place = f"#compiled/{at}/{function}/{target}"
+    place = f"#compiled/{at}/{function}/{TIMED}"
     if line:
         place += f"/python/{list(kernel.listings)[-1]}/L{_line_with(line, name)}"
     words = facts[fact].show(kernel) if fact else text
@@ -51,7 +44,7 @@ def counted(captures: Captures, name: str, at: str, function: str, fact: str) ->
     Raises:
         PublishError: there is no such configuration, kernel or count.
     """
-    kernel = _kernel(captures, name, at, function, TIMED)
+    kernel = _kernel(captures, name, at, function)
     if not isinstance(kernel.facts.get(fact), int):
         raise unknown("counted fact", fact, (key for key, value in kernel.facts.items() if isinstance(value, int)))
     href = f"#compiled/{at}/{function}/{TIMED}"
@@ -59,14 +52,14 @@ def counted(captures: Captures, name: str, at: str, function: str, fact: str) ->
     return Quantity(kernel.facts[fact], "", entry, href)
 
 
-def _kernel(captures: Captures, name: str, at: str, function: str, target: str) -> Compiled:
+def _kernel(captures: Captures, name: str, at: str, function: str) -> Compiled:
     results = build.results(name)
     points = {configuration_of(point): results[point] for point in shown(captures, name) if point in results}
     if at not in points:
         raise unknown("configuration", at, points)
-    kernels = {kernel.function: kernel for kernel in points[at].get(target, [])}
+    kernels = {kernel.function: kernel for kernel in points[at].get(TIMED, [])}
     if function not in kernels:
-        raise unknown(f"kernel of {at} for {target}", function, kernels)
+        raise unknown(f"kernel of {at} for {TIMED}", function, kernels)
     return kernels[function]
 
 

@@ -3,7 +3,7 @@
 from itertools import groupby
 
 from docs.publish import units
-from docs.publish.markup import badges, blocks, code, front_matter, link, table
+from docs.publish.markup import badges, blocks, code, front_matter, link, marks, table
 from docs.publish.place import Place, machine_page
 from docs.publish.records.measured import DIRECTIONS, MODES, Coordinates, Measured
 from docs.publish.records.store import Store
@@ -58,7 +58,7 @@ def _table(rows: list[Measured], place: Place) -> str:
 def _cell(row: Measured | None) -> str:
     if row is None:
         return "–"
-    return units.text(row.time.p50, "s") + badges(name for name in ("stale", "busy") if getattr(row, name))
+    return units.text(row.time.p50, "s") + badges(marks(row))
 
 
 def sparkline(values: list[float]) -> str:

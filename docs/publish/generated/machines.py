@@ -6,7 +6,7 @@ from itertools import groupby
 
 from docs.publish import evidence, units
 from docs.publish.evidence import above_ceiling
-from docs.publish.markup import NONE, badges, blocks, code, facts, front_matter, link, table
+from docs.publish.markup import NONE, badges, blocks, code, facts, front_matter, link, marks, table
 from docs.publish.place import Place, machine_page
 from docs.publish.records.measured import DIRECTIONS, METRICS, MODES, Coordinates, Measured
 from docs.publish.records.schema import Ceiling, Failure, Record
@@ -90,10 +90,9 @@ def _cases(rows: list[Measured], place: Place) -> str:
     lines = []
     for case, measured in groupby(sorted(rows, key=lambda row: row.case), lambda row: row.case):
         of_case = list(measured)
-        marks = [word for word in ("stale", "busy") if any(getattr(row, word) for row in of_case)]
         named = link(case, place.to(machine_page(of_case[0].machine, case=case)))
         days = evidence.days(row.record for row in of_case)
-        lines.append(("", [named + badges(marks), escape(evidence.question(case)), str(len(of_case)), days]))
+        lines.append(("", [named + badges(marks(*of_case)), escape(evidence.question(case)), str(len(of_case)), days]))
     return table(("case", "what it asks", "numbers", "measured"), lines, words=True, stacked=True)
 
 

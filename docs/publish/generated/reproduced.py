@@ -90,7 +90,8 @@ def page(store: Store, place: Place) -> str:
         f"as on the code; from {RUNS} machines on they are published as "
         f'<a href="{place.to("results/methodology/#host-bound-numbers")}">the range over them</a>.',
     ]
-    machines = [machine for machine in store.machines if _is_gpu(store, machine)]
+    newest = {machine: store.newest_record(Coordinates(machine=machine)).machine for machine in store.machines}
+    machines = [machine for machine in newest if newest[machine]["kind"] == "gpu"]
     for machine in machines:
         parts += [f"## {store.machines[machine]} {{ #{machine} }}", *_machine(store, machine)]
     return blocks(parts)
@@ -100,10 +101,6 @@ def cases(store: Store, machine: str) -> list[Case]:
     """What was measured again of each case, by name."""
     current = store.select(Coordinates(machine=machine))
     return [_case(store, machine, name) for name in sorted({row.case for row in current})]
-
-
-def _is_gpu(store: Store, machine: str) -> bool:
-    return store.newest_record(Coordinates(machine=machine)).machine["kind"] == "gpu"
 
 
 def _case(store: Store, machine: str, name: str) -> Case:

@@ -31,25 +31,23 @@ def calc(place: Place, expression: str, unit: str, inputs: Mapping[str, Input]) 
     """The value of an expression, in base units, to be shown in `unit` (see units.NAMED).
 
     Raises:
-        PublishError: the expression uses an input that is not given, or not all of them, or is no plain arithmetic; an
-            input is neither a whole number nor a quantity; the unit is unknown.
+        PublishError: the expression uses no input, or one that is not given, or is no plain arithmetic; an input is
+            neither a whole number nor a quantity; the unit is unknown.
     """
     if unit not in units.NAMED:
         raise unknown("calc: unit", unit, units.NAMED)
     for name, given in inputs.items():
         if not isinstance(given, (int, Quantity)) or isinstance(given, bool):
             raise PublishError(f"calc: {name}: expected a whole number or a macro's number, got {given!r}")
-    tree = _parsed(expression)
+    tree = ast.parse(expression, mode="eval").body
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - FUNCTIONS.keys()
     for name in sorted(used - inputs.keys()):
         raise unknown(f"calc: input in {expression!r}", name, inputs)
-    for name in sorted(inputs.keys() - used):
-        raise PublishError(f"calc: expected {expression!r} to use every input, got {name!r} besides")
     if not used:
         raise PublishError(f"calc: expected an expression over named inputs, got {expression!r}")
     values = {name: given.value if isinstance(given, Quantity) else given for name, given in inputs.items()}
     try:
-        value = evaluate(tree.body, values)
+        value = evaluate(tree, values)
     except (ArithmeticError, ValueError) as error:
         raise PublishError(f"calc: {expression!r}: {error}") from error
     quantities = [given for given in inputs.values() if isinstance(given, Quantity)]
@@ -66,13 +64,6 @@ def calc(place: Place, expression: str, unit: str, inputs: Mapping[str, Input]) 
     method = place.to("results/methodology/#worked-arithmetic")
     facts = {key: fact for key, fact in entry.items() if fact}
     return Quantity(value, unit, facts, href or method, bool(entry["stale"]), bool(entry["busy"]))
-
-
-def _parsed(expression: str) -> ast.Expression:
-    try:
-        return ast.parse(expression, mode="eval")
-    except SyntaxError as error:
-        raise PublishError(f"calc: expected arithmetic, got {expression!r}: {error.msg}") from error
 
 
 def evaluate(node: ast.expr, values: Mapping[str, float]) -> float:
@@ -104,4 +95,4 @@ def _input(name: str, given: Input) -> dict[str, str]:
     url = given.entry["source_url"] if given.href.startswith("https://") else given.href
     host_bound = "meaning" in given.entry  # shown as a range or in launches; its value is the median, or seconds
     value = f"{units.text(given.value, given.unit)}, of {given.text}" if host_bound else given.text
-    return {"name": name, "value": value, "source": given.entry["label"], "url": url}
+    return {"name": name, "value": value, "source": given.entry.get("formula", given.entry["label"]), "url": url}

@@ -21,14 +21,7 @@ PRINTED = re.compile(rf"(?<![\w.])(-?\d+(?:,\d{{3}})*(?:\.\d+)?(?:e[-+]\d+)?) ?(
 
 
 def show(
-    captures: Captures,
-    capture: Capture,
-    place: Place,
-    page: Evidence,
-    lines: str = "",
-    title: str = "",
-    columns: bool = False,
-    language: str = "text",
+    captures: Captures, capture: Capture, page: Evidence, lines: str = "", columns: bool = False, language: str = "text"
 ) -> str:
     """A capture as Markdown: a fenced block, and a line with its provenance.
 
@@ -43,23 +36,22 @@ def show(
     content = picked(capture, lines)
     content = in_columns(content) if columns else content
     fence = "`" * max(3, 1 + max((len(line) - len(line.lstrip("`")) for line in content.splitlines()), default=0))
-    options = f' title="{title}"' if title else ""
-    return f"{fence}{language}{options}\n{content}\n{fence}\n\n{provenance(captures, capture, place, page)}"
+    return f"{fence}{language}\n{content}\n{fence}\n\n{provenance(captures, capture, page)}"
 
 
-def provenance(captures: Captures, capture: Capture, place: Place, page: Evidence) -> str:
+def provenance(captures: Captures, capture: Capture, page: Evidence) -> str:
     """The line that says where a capture comes from, with a badge if the code has changed since."""
     stale = captures.is_stale(capture)
     if stale:
         page.stale.append(f"output of {capture.name}")
     run = capture.run
     version = ", ".join(f"{name} {run.software[name]}" for name in ("torch", "triton") if name in run.software)
-    source = place.source(capture.file, run.commit)
+    source = page.place.source(capture.file, run.commit)
     badge = ' <small class="rp-badge">stale</small>' if stale else ""
     return (
         f'<p class="rp-provenance">Printed by <a href="{source}"><code>{run.command}</code></a> '
         f"on {run.machine['name']}, "
-        f'{version}, {run.date[:10]} (<a href="{place.source(capture.record)}">record</a>).{badge}</p>\n'
+        f'{version}, {run.date[:10]} (<a href="{page.place.source(capture.record)}">record</a>).{badge}</p>\n'
     )
 
 

@@ -1,12 +1,12 @@
-"""Claims of order: words of a page that hold only while one number is smaller than others, or as large.
+"""Statements of order: what holds only while one number is smaller than others, or as large.
 
-A claim that the records do not bear out stops the build: see the hooks, which list all that failed, on all pages.
+One that the records do not bear out stops the build: see the hooks, which list all that failed, on all pages.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from docs.publish import units
+from docs.publish import markup, units
 from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Quantity
 from docs.publish.records.measured import Coordinates, Measured
@@ -15,7 +15,6 @@ from docs.publish.records.store import Store
 
 Options = Mapping[str, int | bool | None]  # of a launch
 Side = str | Quantity  # a variant, whose time is meant, or any number of the page
-EVERY = "every"  # shape
 ALL = "all"  # every other variant that was timed beside it
 HOST_BOUND = ("calls",)  # modes whose times are as much the host's as the code's
 LEVEL = 0.03  # nobody sees less between two machines
@@ -39,10 +38,10 @@ MARGINS = {"level": LEVEL, "no faster": LEVEL, "no slower": LEVEL}
 
 @dataclass
 class Verdict:
-    """What the records say to a claim: what contradicts it, a line each, and whether any of it is stale."""
+    """What the records say to a statement: what contradicts it, a line each, and what warns of its numbers."""
 
     against: list[str] = field(default_factory=list)
-    stale: bool = False
+    marks: list[str] = field(default_factory=list)
 
     def add(self, said: str, one: float, relation: str, others: Iterable[tuple[str, float]], margin: float) -> None:
         """Hold one value against others; `said` is what the error says of it."""
@@ -52,39 +51,30 @@ class Verdict:
 
 
 def verdict(
-    store: Store,
-    at: Coordinates,
-    side: Side,
-    relation: str,
-    others: Sequence[Side],
-    shapes: Sequence[str] = (),
-    margin: float | None = None,
+    store: Store, at: Coordinates, side: Side, relation: str, others: Sequence[Side], margin: float | None = None
 ) -> Verdict:
     """Whether a side bears a relation to every one of the others.
 
     Args:
-        at: case, direction, dtype and mode, where sides are variants.
+        at: case, direction, shape, dtype and mode, where sides are variants.
         relation: see RELATIONS.
         others: what it is held against; "all" are all other variants that were timed beside it.
-        shapes: each of them, "every" for all at which the side was timed; where none is named, the only one.
         margin: by how much at least, as a share; of "level" and "no faster", by how much at most.
 
     Raises:
         PublishError: the relation is unknown, nothing is compared, or a number that is meant was not measured.
     """
     if relation not in RELATIONS:
-        raise unknown("claim: relation", relation, RELATIONS)
+        raise unknown("relation", relation, RELATIONS)
     if not others:
-        raise PublishError(f"claim: expected what {side!r} is {relation} than, got nothing")
+        raise PublishError(f"expected what {side!r} is {relation} than, got nothing")
     margin = MARGINS.get(relation, 0.0) if margin is None else margin
     found = Verdict()
     if isinstance(side, Quantity):
         _of_numbers(found, side, relation, others, margin)
         return found
-    points: Sequence[str | None] = _every_shape(store, at, side) if EVERY in shapes else shapes or [at.shape]
-    for shape in points:
-        for beside in _runs(store, replace(at, shape=shape), {side, *others} - {ALL}):
-            _of_variants(found, beside, side, relation, others, margin)
+    for beside in _runs(store, at, {side, *others} - {ALL}):
+        _of_variants(found, beside, side, relation, others, margin)
     return found
 
 
@@ -100,11 +90,6 @@ def parsed(statement: str) -> tuple[list[str], str, list[str]]:
             left, right = ([name.strip() for name in names.split(",")] for names in (ones, others))
             return left, SAID[said], right
     raise PublishError(f"holds: expected sides with one of {', '.join(SAID)} between them, got {statement!r}")
-
-
-def _every_shape(store: Store, at: Coordinates, side: str) -> list[str]:
-    rows = store.choose(at, "direction", "dtype", "mode")
-    return list(dict.fromkeys(row.size for row in rows if row.variant == side))
 
 
 def verdict_of_sweep(
@@ -124,8 +109,8 @@ def verdict_of_sweep(
         PublishError: the relation is unknown, or nothing with these options was tried.
     """
     if relation not in RELATIONS:
-        raise unknown("claim: relation", relation, RELATIONS)
-    found = Verdict(stale=stale)
+        raise unknown("relation", relation, RELATIONS)
+    found = Verdict(marks=["stale"] * stale)
     for point in points:
         where = f"kernels/{sweep.kernel} {point.direction} {units.size(point.size)} {point.dtype} in {sweep.id}"
         rest = [tried for tried in point.tried if not _has(tried, options)]
@@ -151,11 +136,11 @@ def _best(tried: Sequence[Tried], what: str) -> float:
 def _of_numbers(found: Verdict, side: Quantity, relation: str, others: Sequence[Side], margin: float) -> None:
     numbers = [other for other in others if isinstance(other, Quantity)]
     if len(numbers) < len(others) or any(other.unit != side.unit for other in numbers):
-        raise PublishError(f"claim: expected numbers in {side.unit or 'no unit'} on both sides, got {others!r}")
+        raise PublishError(f"expected numbers in {side.unit or 'no unit'} on both sides, got {others!r}")
     said = f"{side.entry['label']} is {side.text}"
     named = [(f"{other.text} ({other.entry['label']})", other.value) for other in numbers]
     found.add(said, side.value, relation, named, margin)
-    found.stale |= any(number.stale or number.busy for number in (side, *numbers))
+    found.marks += markup.marks(side, *numbers)
 
 
 def _of_variants(
@@ -166,13 +151,13 @@ def _of_variants(
     said = f"{describe(row.row)} takes {units.text(row.time.p50, 's')} in {row.record.id},"
     named = [(f"{units.text(beside[name].time.p50, 's')} of {name}", beside[name].time.p50) for name in names]
     found.add(said, row.time.p50, relation, named, margin)
-    found.stale |= any(beside[name].stale or beside[name].busy for name in (side, *names))
+    found.marks += markup.marks(*(beside[name] for name in (side, *names)))
 
 
 def _runs(store: Store, at: Coordinates, named: Set[Side]) -> Iterator[dict[str, Measured]]:
     """The variants at a point by name: of the current run, and where the host sets the pace, of each run of its code.
 
-    A host-bound time depends on the machine as much as on the code, so such a claim must hold on each of them.
+    A host-bound time depends on the machine as much as on the code, so such a statement must hold on each of them.
 
     Raises:
         PublishError: a variant that is named is not in the current run.
@@ -190,14 +175,3 @@ def _runs(store: Store, at: Coordinates, named: Set[Side]) -> Iterator[dict[str,
             of_run.setdefault(row.record.id, {})[row.variant] = row
     of_run.pop(current[0].record.id, None)
     yield from (beside for beside in of_run.values() if named <= beside.keys())
-
-
-def words(
-    side: Side | Options, relation: str, others: Sequence[Side] | Sequence[Options], at: Coordinates, text: str
-) -> str:
-    """A claim as an error names it: "claim 'far ahead': ours faster than quack, kernels/softmax backward"."""
-    than = "with" if relation == "level" else "than"
-    one, *names = (number.text if isinstance(number, Quantity) else str(number) for number in (side, *others))
-    where = " ".join(value for value in (at.case, at.direction, at.mode) if value)
-    said = f"claim {text!r}" if text else "claim"
-    return f"{said}: {one} {relation} {than} {', '.join(names) or 'the others'}" + (f", {where}" if where else "")

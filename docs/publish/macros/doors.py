@@ -12,36 +12,21 @@ from snippets.environment import NEWEST, OLDEST
 Job = tuple[str, str, str]  # in the reader's words, the page that answers it (maybe with an anchor), what is there
 
 
-def jobs(root: Path, wanted: Iterable[Job]) -> str:
-    """The jobs as a Markdown list. A job whose page does not stand yet has no line."""
-    there = ((words, page, what) for words, page, what in wanted if _stands(root, page))
-    lines = "\n".join(f"- [**{words}**<br>{what}]({page})" for words, page, what in there)
+def jobs(wanted: Iterable[Job]) -> str:
+    """The jobs as a Markdown list."""
+    lines = "\n".join(f"- [**{words}**<br>{what}]({page})" for words, page, what in wanted)
     return f'<div class="rp-jobs" markdown="1">\n\n{lines}\n\n</div>\n'
-
-
-def _stands(root: Path, page: str) -> bool:
-    return _source(root, page).is_file()
-
-
-def _source(root: Path, page: str) -> Path:
-    """The file that a page is written in: of a notebook the script."""
-    return root / "docs" / "pages" / re.sub(r"\.ipynb$", ".py", page.partition("#")[0])
 
 
 Leg = tuple[str, str, str]  # a page's name, its file (maybe with an anchor), and what the reader does there
 
 
 def route(root: Path, place: Place, legs: Iterable[Leg]) -> str:
-    """A path through pages as a Markdown list, with the minutes that each takes to read, and their sum.
-
-    A page that does not stand yet is named, and neither linked nor counted.
-    """
+    """A path through pages as a Markdown list, with the minutes that each takes to read, and their sum."""
     lines, total = [], 0
     for name, page, what in legs:
-        if not _stands(root, page):
-            lines.append(f"1. **{name}** (not written yet): {what}")
-            continue
-        text = _source(root, page).read_text(encoding="utf-8")
+        source = re.sub(r"\.ipynb$", ".py", page.partition("#")[0])  # a notebook is written as a script
+        text = (root / "docs" / "pages" / source).read_text(encoding="utf-8")
         minutes = reading.minutes(_prose(text) if page.endswith(".ipynb") else text)
         total += minutes
         link = posixpath.relpath(page, posixpath.dirname(place.path) or ".")

@@ -41,7 +41,7 @@ from typing import Any
 from docs.publish import evidence, markup, palette, units
 from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Evidence, Quantity
-from docs.publish.macros import claims
+from docs.publish.macros import claims, numbers
 from docs.publish.markdown import pages
 from docs.publish.place import Place
 from docs.publish.records.asked import script_of
@@ -113,37 +113,35 @@ def entries(root: Path) -> list[Entry]:
     return found
 
 
-def of_page(store: Store, place: Place, page: Evidence, root: Path, anchor: str, macros: Mapping[str, Callable]) -> str:
+def of_page(store: Store, page: Evidence, root: Path, anchor: str, macros: Mapping[str, Callable]) -> str:
     """One belief with its verdict, where its page disproves it, as HTML.
 
     Raises:
         PublishError: the page has no such entry, or something that the entry names was not measured.
     """
-    known = {entry.anchor: entry for entry in entries(root) if entry.page == place.path}
+    known = {entry.anchor: entry for entry in entries(root) if entry.page == page.place.path}
     if anchor not in known:
         raise unknown("folklore: id", anchor, known)
-    return _block(known[anchor], store, place, page, macros)
+    return _block(known[anchor], store, page, macros)
 
 
-def of_all(store: Store, place: Place, page: Evidence, root: Path, macros: Mapping[str, Callable]) -> str:
+def of_all(store: Store, page: Evidence, root: Path, macros: Mapping[str, Callable]) -> str:
     """All beliefs with verdict, numbers, reason, and the place that has more, as HTML."""
     said = pages.front_matters(root)
     blocks = []
     for entry in entries(root):
-        href = f"{place.to(entry.page.removesuffix('.md') + '/')}#{entry.anchor}"
-        blocks.append(_block(entry, store, place, page, macros, markup.link(str(said[entry.page]["title"]), href)))
+        href = f"{page.place.to(entry.page.removesuffix('.md') + '/')}#{entry.anchor}"
+        blocks.append(_block(entry, store, page, macros, markup.link(str(said[entry.page]["title"]), href)))
     return "\n".join(blocks)
 
 
-def _block(
-    entry: Entry, store: Store, place: Place, page: Evidence, macros: Mapping[str, Callable], link: str = ""
-) -> str:
-    tested = _tested(entry, store, place, page, macros)
+def _block(entry: Entry, store: Store, page: Evidence, macros: Mapping[str, Callable], link: str = "") -> str:
+    tested = _tested(entry, store, page, macros)
     more = f" More: {link}." if link else ""
     says = f"{_measured(tested)} {escape(str(entry.words['because']))}{more}"
     return (
         f'<aside class="rp-folklore" id="{escape(entry.anchor)}">'
-        f"<p><strong>Folklore:</strong> “{escape(_belief(entry))}”</p>"
+        f"<p><strong>Folklore:</strong> “{escape(str(entry.words['belief']).strip())}”</p>"
         f"<p><strong>{verdict(tested)}.</strong> {says}</p></aside>"
     )
 
@@ -154,16 +152,16 @@ def verdict(tested: list[Tested]) -> str:
     return "Wrong" if not held else "True" if held == len(tested) else f"Not always: true at {held} of {len(tested)}"
 
 
-def _tested(entry: Entry, store: Store, place: Place, page: Evidence, macros: Mapping[str, Callable]) -> list[Tested]:
+def _tested(entry: Entry, store: Store, page: Evidence, macros: Mapping[str, Callable]) -> list[Tested]:
     try:
         if "comparisons" in entry.words:
             return [_compared(entry, one, store, page, macros) for one in entry.words["comparisons"]]
-        return _at_shapes(entry, store, place, page)
+        return _at_shapes(entry, store, page)
     except (PublishError, ValueError, TypeError) as error:
         raise PublishError(f"{entry.page}: folklore {entry.anchor!r}: {error}") from error
 
 
-def _at_shapes(entry: Entry, store: Store, place: Place, page: Evidence) -> list[Tested]:
+def _at_shapes(entry: Entry, store: Store, page: Evidence) -> list[Tested]:
     """Of two variants, at some shapes."""
     words = entry.words
     side, relation, other = _relation(words)
@@ -175,7 +173,7 @@ def _at_shapes(entry: Entry, store: Store, place: Place, page: Evidence) -> list
         at = Coordinates(entry.case, shape=shape, **shared)
         against = claims.verdict(store, at, side, relation, [other], margin=words.get("margin")).against
         row = store.find(Coordinates(**{**at.fixed(), "variant": side}))
-        speedup = evidence.of_row(row, "speedup", other, place)
+        speedup = evidence.of_row(row, "speedup", other, page.place)
         assert speedup is not None  # the other was timed beside it
         names = [escape(palette.label(name, case=entry.case)) for name in (side, other)]
         about = f"How many times as fast {names[0]} is as {names[1]}: "
@@ -195,7 +193,7 @@ def _compared(entry: Entry, own: Words, store: Store, page: Evidence, macros: Ma
     shared = {"case": entry.case, "of": script_of(entry.page)} | {
         key: words[key] for key in MEASURED | PRINTED if key in words
     }
-    first, second = (_number(shared, one, macros) for one in (side, other))
+    first, second = (_number(shared, one, store, page.place, macros) for one in (side, other))
     against = claims.verdict(store, Coordinates(), first, relation, [second], margin=words.get("margin")).against
     return Tested(not against, str(words["where"]), f"{page.show(first)} and {page.show(second)}")
 
@@ -215,7 +213,7 @@ def _relation(words: Words) -> tuple[Any, str, Any]:
     return words[named[0]], named[0], others[0]
 
 
-def _number(shared: Words, own: str | Words, macros: Mapping[str, Callable]) -> Quantity:
+def _number(shared: Words, own: str | Words, store: Store, place: Place, macros: Mapping[str, Callable]) -> Quantity:
     """A side of a comparison: a variant, or what it does not share with the other."""
     mine: Words = {"variant": own} if isinstance(own, str) else own
     if extra := mine.keys() - MEASURED - PRINTED:
@@ -226,15 +224,11 @@ def _number(shared: Words, own: str | Words, macros: Mapping[str, Callable]) -> 
         return macros["captured"](
             words["output"], *map(str, lines), which=words.get("which", 1), of=words["of"]
         ).quantity
-    where = {key: words[key] for key in ("shape", "direction", "mode", "machine") if key in words}
-    return macros["number"](words["case"], words["variant"], words.get("metric", "time"), **where).quantity
+    where = {key: words[key] for key in MEASURED - {"metric"} if key in words}
+    return numbers.measured(store, place, Coordinates(**where), words.get("metric", "time"))
 
 
 def _measured(tested: list[Tested]) -> str:
     """The numbers, each with where it is; what they are, and what all points share, is said once."""
     before, after = tested[0].about
     return f"{before}{', '.join(f'{one.shown} ({escape(one.where)})' for one in tested)}{escape(after)}."
-
-
-def _belief(entry: Entry) -> str:
-    return str(entry.words["belief"]).strip()

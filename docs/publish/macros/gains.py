@@ -14,13 +14,13 @@ from docs.publish import evidence, markup, palette, units
 from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Evidence
 from docs.publish.macros.claims import LEVEL
-from docs.publish.place import Place, kernel_files
+from docs.publish.markdown import pages
+from docs.publish.place import kernel_files
 from docs.publish.records.measured import DIRECTIONS, MODES, Coordinates, Measured
 from docs.publish.records.store import Store
 
 ALONE = "device"  # GPU time: the host has no part in it
 PYTORCH = ("eager", "compile", "compile-max")  # a column each; the best peer has the next one
-META = re.compile(r"^(title|typical): *(.+)$", re.M)
 EVERYWHERE, NOWHERE = "faster at every size", "no difference"
 WHAT = ("verdicts", "typical", "worst", "block")
 FORMULA = re.compile(r'\A(?:#.*\n)*"""(?:.*\n)+?\n(?P<lines>(?: {4}.*\n)+)')
@@ -58,7 +58,7 @@ class Point:
         return _time(self.others[variant]) / _time(self.ours)
 
 
-def of_one(store: Store, place: Place, page: Evidence, case: str, shapes: list[str]) -> str:
+def of_one(store: Store, page: Evidence, case: str, shapes: list[str]) -> str:
     """The gains of a case at some shapes and inside the compiled block, as HTML.
 
     Raises:
@@ -68,10 +68,10 @@ def of_one(store: Store, place: Place, page: Evidence, case: str, shapes: list[s
     if not known:
         raise unknown("gains: case", case, dict.fromkeys(row.case for row in store.select()))
     shown = [point for shape in shapes for point in _at(known, shape)] + [point for point in known if point.in_block]
-    return _panel([(_where(point), point) for point in shown], place, page)
+    return _panel([(_where(point), point) for point in shown], page)
 
 
-def of_all(store: Store, place: Place, page: Evidence, root: Path, what: str) -> str:
+def of_all(store: Store, page: Evidence, root: Path, what: str) -> str:
     """All kernels with records beside each other, as HTML.
 
     Args:
@@ -91,7 +91,7 @@ def of_all(store: Store, place: Place, page: Evidence, root: Path, what: str) ->
         alone = [point for point in known if not point.in_block]
         title, shape = typical(root, f"kernels/{slug}")
         usual = _at(alone, shape)
-        link = markup.link(title, place.to(f"kernels/{slug}/"))
+        link = markup.link(title, page.place.to(f"kernels/{slug}/"))
         formula = "".join(f"<br>{markup.code(line)}" for line in _formula(root, name))
         cells = [f"<span>{escape(words)}</span>" for words in verdict(usual[0], known)]
         verdicts.append(("", [f"{link}{formula}", *cells]))
@@ -99,7 +99,7 @@ def of_all(store: Store, place: Place, page: Evidence, root: Path, what: str) ->
         chosen = {"typical": usual, "worst": [worst], "block": [point for point in known if point.in_block]}
         gains += [(f"{link}, {_where(point)}", point) for point in chosen.get(what, [])]
     if what != "verdicts":
-        return _panel(gains, place, page)
+        return _panel(gains, page)
     head = ("", "in eager code", "in a compiled block", "compiled, with nothing to fuse")
     return markup.table(head, verdicts, words=True, stacked=True)
 
@@ -200,12 +200,12 @@ def _unbroken(text: str) -> str:
     return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
-def _panel(known: list[tuple[str, Point]], place: Place, page: Evidence) -> str:
+def _panel(known: list[tuple[str, Point]], page: Evidence) -> str:
     """A table of gains: a line for each point, a column for each other side that is anywhere."""
     pytorch = [name for name in PYTORCH if any(name in point.others for _, point in known)]
     peers = ["best peer"] if any(point.peer for _, point in known) else []
     head = ["ours over", *(palette.label(name, short=True) for name in pytorch), *peers]
-    rows = [("", [line, *_cells(point, pytorch, bool(peers), place, page)]) for line, point in known]
+    rows = [("", [line, *_cells(point, pytorch, bool(peers), page)]) for line, point in known]
     records = [point.ours.record for _, point in known]
     panel = markup.panel(
         what="Speedup of ours over each of the others; below one, the other is faster. "
@@ -216,10 +216,9 @@ def _panel(known: list[tuple[str, Point]], place: Place, page: Evidence) -> str:
     return markup.panels([panel], "wide")
 
 
-def _cells(point: Point, pytorch: list[str], peers: bool, place: Place, page: Evidence) -> list[str]:
+def _cells(point: Point, pytorch: list[str], peers: bool, page: Evidence) -> list[str]:
     def shown(variant: str) -> str:
-        quantity = evidence.of_row(point.ours, "speedup", variant, place) if variant in point.others else None
-        return page.show(quantity) if quantity else markup.NONE
+        return page.cell(point.ours if variant in point.others else None, "speedup", variant)
 
     peer = point.peer.variant if point.peer else ""
     named = f"{escape(palette.label(peer, short=True))} {shown(peer)}" if peer else markup.NONE
@@ -255,10 +254,10 @@ def typical(root: Path, case: str) -> tuple[str, str]:
         PublishError: it names none.
     """
     path = f"{case}.md"
-    meta = dict(META.findall((root / "docs" / "pages" / path).read_text(encoding="utf-8").split("\n---\n")[0]))
-    if "typical" not in meta:
+    said = pages.front_matter((root / "docs" / "pages" / path).read_text(encoding="utf-8"))
+    if "typical" not in said:
         raise PublishError(f'{path}: expected a line "typical: 32768x4096" in the front matter, got none')
-    return meta.get("title", case), meta["typical"]
+    return said.get("title", case), said["typical"]
 
 
 def _formula(root: Path, name: str) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any
 from docs.publish import evidence, markup, palette
 from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Evidence
-from docs.publish.place import Place, machine_page
+from docs.publish.place import machine_page
 from docs.publish.records.measured import DIRECTIONS, Coordinates, Measured
 from docs.publish.records.store import Store
 from tests.benchmarks.imports import imported
@@ -47,7 +47,7 @@ class Component:
         return Coordinates(self.case, direction=direction, shape=f"{self.name} {self.shapes[shape]}", mode=mode)
 
 
-def table(store: Store, place: Place, page: Evidence, root: Path, names: list[str], direction: str) -> str:
+def table(store: Store, page: Evidence, root: Path, names: list[str]) -> str:
     """A line for each level of each component that was measured (of some, if they are named), as HTML.
 
     Raises:
@@ -60,19 +60,19 @@ def table(store: Store, place: Place, page: Evidence, root: Path, names: list[st
     for component in known:
         if names and component.name not in names:
             continue
-        found = {shape: _levels(store, component, shape, direction, "device") for shape in SHAPES}
+        found = {shape: _levels(store, component, shape, "both", "device") for shape in SHAPES}
         if not any(found.values()):
             continue  # it waits for somebody with the GPU
         host = _levels(store, component, HOST, "forward", "calls")
         records += [row.record for levels in found.values() for row in levels.values()]
-        link = markup.link(component.name, place.to(f"{component.case}/"))
+        link = markup.link(component.name, page.place.to(f"{component.case}/"))
         for level in sorted(component.lines):
-            cells = [_gain(found[shape], level, place, page) for shape in SHAPES]
+            cells = [_gain(found[shape], level, page) for shape in SHAPES]
             build = found["typical"].get(level)
             shown = f"{link}, " if not names or len(names) > 1 else ""
             rows.append(("", [f"{shown}{escape(_named(level))}", *cells, str(component.lines[level]),
-                              _metric(host.get(level), "time", place, page),
-                              _metric(build, "first", place, page)]))  # fmt: skip
+                              page.cell(host.get(level), "time"),
+                              page.cell(build, "first")]))  # fmt: skip
     if not rows:
         return "<p>Not measured yet.</p>"
     head = ("", *SHAPES, "lines of code", "one small call", "first call")
@@ -81,9 +81,9 @@ def table(store: Store, place: Place, page: Evidence, root: Path, names: list[st
     beside = f" First calls are of {crew} processes that built side by side, which takes longer." if crew else ""
     panel = markup.panel(
         what="How many times as fast as the best level below it a level is; the lowest level has its time. "
-        f"{DIRECTIONS[direction].capitalize()}, GPU time, cold cache. A small call is a forward, calls back to back",
+        f"{DIRECTIONS['both'].capitalize()}, GPU time, cold cache. A small call is a forward, calls back to back",
         body=markup.table(head, rows),
-        source=f"{markup.link(machine['name'], place.to(machine_page(machine['slug'])))}, {days}.{beside}",
+        source=f"{markup.link(machine['name'], page.place.to(machine_page(machine['slug'])))}, {days}.{beside}",
     )
     return markup.panels([panel], "wide")
 
@@ -100,21 +100,15 @@ def _named(level: int) -> str:
     return palette.label(f"level-{level}").removeprefix("level ").replace(",", "", 1)
 
 
-def _gain(levels: dict[int, Measured], level: int, place: Place, page: Evidence) -> str:
+def _gain(levels: dict[int, Measured], level: int, page: Evidence) -> str:
     """The speedup of a level over the best of those below it; of the lowest its time."""
     if level not in levels:
         return markup.NONE
     below = [row for number, row in levels.items() if number < level]
     if not below:
-        return _metric(levels[level], "time", place, page)
+        return page.cell(levels[level], "time")
     best = min(below, key=lambda row: row.time.p50)
-    quantity = evidence.of_row(levels[level], "speedup", best.variant, place)
-    return page.show(quantity) if quantity else markup.NONE
-
-
-def _metric(row: Measured | None, metric: str, place: Place, page: Evidence) -> str:
-    quantity = evidence.of_row(row, metric, None, place) if row else None
-    return page.show(quantity) if quantity else markup.NONE
+    return page.cell(levels[level], "speedup", best.variant)
 
 
 # ---- what the sources say -------------------------------------------------------------------------------------------

@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from html import escape
 
-from docs.publish import evidence, markup, palette, units
+from docs.publish import markup, palette, units
 from docs.publish.evidence import Evidence
-from docs.publish.place import Place
 from docs.publish.records.measured import DIRECTIONS, MODES, Coordinates, Measured
 from docs.publish.records.schema import Failure
 from docs.publish.records.store import Store
@@ -36,7 +35,7 @@ class Missing:
     absent: bool
 
 
-def losses(store: Store, place: Place, page: Evidence, case: str) -> str:
+def losses(store: Store, page: Evidence, case: str) -> str:
     """A sentence that says how many points there are, the table as HTML, and what was not timed.
 
     Raises:
@@ -48,7 +47,7 @@ def losses(store: Store, place: Place, page: Evidence, case: str) -> str:
     parts = [f"<p data-search-exclude>{_sentence(pairs, lost, gaps)}</p>"]
     if lost:
         head = ("", "shape", "ours", "fastest other", "", "its speedup")
-        cells = (("", _cells(ours, best, place, page)) for ours, best in lost)
+        cells = (("", _cells(ours, best, page)) for ours, best in lost)
         parts.append(markup.table(head, cells, searched=False))
     return "".join([*parts, _not_timed(gaps, sum(row.variant == "ours" for row in rows))])
 
@@ -153,16 +152,12 @@ def _listed(points: list[Coordinates]) -> str:
     return escape("; ".join(f"{where}: {', '.join(shapes)}" for where, shapes in sizes.items()))
 
 
-def _cells(ours: Measured, best: Measured, place: Place, page: Evidence) -> list[str]:
-    def shown(row: Measured, metric: str, over: str | None = None) -> str:
-        quantity = evidence.of_row(row, metric, over, place)
-        return page.show(quantity) if quantity else markup.NONE
-
+def _cells(ours: Measured, best: Measured, page: Evidence) -> list[str]:
     return [
         f"{DIRECTIONS[ours.direction]}, {MODES[ours.mode]}",
         units.size(ours.size),
-        shown(ours, "time"),
-        shown(best, "time"),
+        page.cell(ours, "time"),
+        page.cell(best, "time"),
         escape(palette.label(best.variant, True, best.case)),
-        shown(best, "speedup", "ours"),
+        page.cell(best, "speedup", "ours"),
     ]

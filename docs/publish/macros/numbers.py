@@ -10,13 +10,7 @@ from docs.publish.records.schema import Ceiling, Record, describe
 from docs.publish.records.store import ANYWHERE, Store
 
 
-def measured(
-    store: Store,
-    place: Place,
-    at: Coordinates,
-    metric: str,
-    over: str | None = None,
-) -> Quantity:
+def measured(store: Store, place: Place, at: Coordinates, metric: str, over: str | None = None) -> Quantity:
     """A metric of one current row.
 
     Raises:
@@ -29,13 +23,7 @@ def measured(
     return quantity
 
 
-def ceiling(
-    store: Store,
-    place: Place,
-    name: str,
-    mode: str | None = None,
-    at: Coordinates = ANYWHERE,
-) -> Quantity:
+def ceiling(store: Store, place: Place, name: str, mode: str | None = None, at: Coordinates = ANYWHERE) -> Quantity:
     """A measured ceiling: a traffic mix ("copy"), or a dtype and a regime ("bfloat16", "burst").
 
     Args:

@@ -1,13 +1,17 @@
 """What a page's macros leave behind: evidence, and blocks that stand aside until the page is converted."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from docs.publish import markup
 from docs.publish.evidence import Evidence
+from docs.publish.macros.claims import Verdict
 from docs.publish.place import Place
 from docs.publish.records.pins import others
+
+MARKED = re.compile(r'<a class="[^"]*rp-stale"[^>]*>[^<]*<small>([^<]*)</small>')
 
 
 @dataclass
@@ -17,7 +21,7 @@ class Page:
     Attributes:
         case: of the numbers that name none.
         evidence: of its numbers.
-        broken: its claims that the records contradict, a line each.
+        broken: its statements that the records contradict, a line each.
         markdown: blocks of Markdown, to stand where their placeholders are before Markdown is converted.
         html: blocks of finished HTML, to stand where their placeholders are afterwards.
         said: its front matter.
@@ -25,11 +29,13 @@ class Page:
 
     place: Place
     case: str = ""
-    evidence: Evidence = field(default_factory=Evidence)
     broken: list[str] = field(default_factory=list)
     markdown: list[str] = field(default_factory=list)
     html: list[str] = field(default_factory=list)
     said: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.evidence = Evidence(self.place)
 
     def of(self, case: str) -> "Page":
         """The page as if it were the case's own: its script is the default there, too."""
@@ -40,13 +46,12 @@ class Page:
         self.markdown.append(block)
         return f"\ue002{len(self.markdown) - 1}\ue003"
 
-    def put_claim(self, what: str, text: str, against: list[str], stale: bool) -> str:
-        """The words of a claim, with a badge where they rest on stale numbers; what contradicts it is noted."""
-        self.broken += [f"{self.place.path}: {what}: {line}" for line in against]
-        if not stale:
-            return text
-        self.evidence.stale.append(what)
-        return f'{text} <small class="rp-badge">stale</small>'
+    def put_statement(self, what: str, found: Sequence[Verdict]) -> str:
+        """What warns of the numbers that a statement rests on, as badges; what contradicts it is noted."""
+        marks = {mark: None for verdict in found for mark in verdict.marks}
+        self.broken += [f"{self.place.path}: {what}: {line}" for verdict in found for line in verdict.against]
+        self.evidence.stale += [what] * bool(marks)
+        return markup.badges(marks)
 
     def put_html(self, block: str) -> str:
         """A placeholder for HTML that Markdown must not touch."""
@@ -62,7 +67,9 @@ class Page:
         filled = re.sub(r'<div data-rp-block="(\d+)"></div>', lambda found: self.html[int(found[1])], html)
         versions = ", ".join(others(self.evidence.software(), pins or {}))
         notes = [f"Some numbers on this page were measured with {versions}."] if versions else []
-        if "rp-stale" in filled:
-            notes.append("† Measured before the code changed, or on a busy machine.")
+        why = {"stale": "before the code changed", "busy": "on a busy machine"}
+        marked = " ".join(MARKED.findall(filled))
+        if when := [words for mark, words in why.items() if mark in marked]:
+            notes.append(f"† Measured {' or '.join(when)}.")
         said = f'<p class="rp-versions">{" ".join(notes)}</p>\n' if notes else ""
         return filled + said + self.evidence.script()

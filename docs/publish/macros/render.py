@@ -1,4 +1,4 @@
-"""Renders a page's macros: {{ number(...) }} and the others that `Macros` offers. Plain Python and Jinja2, no MkDocs.
+"""Renders a page's macros: {{ gpu(...) }} and the others that `Macros` offers. Plain Python and Jinja2, no MkDocs.
 
 Code survives: fenced blocks and code spans are left as they are, whatever braces they hold.
 """

@@ -16,11 +16,6 @@ class Shown:
     def __str__(self) -> str:
         return self.evidence.show(self.quantity)
 
-    @property
-    def value(self) -> float:
-        """In base units, for the conditions of a page."""
-        return self.quantity.value
-
 
 def plain(given: Any) -> Any:
     """What another macro computes with: a quantity where one is shown, anything else as it is."""

@@ -8,13 +8,14 @@ from typing import Any
 from docs.publish import evidence, markup, units
 from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Evidence, Quantity
-from docs.publish.place import Place
 from docs.publish.records import sweeps
 from docs.publish.records.schema import Sweep, SweepPoint, Tried
 from tests.benchmarks.sweeps import chosen
 
+BF16 = "bfloat16"
 
-def table(root: Path, place: Place, page: Evidence, kernel: str, direction: str, shape: str, dtype: str) -> str:
+
+def table(root: Path, page: Evidence, kernel: str, direction: str, shape: str, dtype: str = BF16) -> str:
     """The table as HTML, fastest first; the row that the launch table takes is marked.
 
     Raises:
@@ -25,7 +26,7 @@ def table(root: Path, place: Place, page: Evidence, kernel: str, direction: str,
     taken = chosen(kernel, direction, point.asked["row_length"], point.asked["bits"])
     if not any(tried.options == taken for tried in point.tried):
         raise PublishError(f"sweep of {kernel}: expected {taken} among what was tried at {shape}, found it missing")
-    source = place.source(file.relative_to(root).as_posix(), None)
+    source = page.place.source(file.relative_to(root).as_posix(), None)
     shared = {**evidence.of_run(sweep), "source_url": source, "stale": sweeps.is_stale(sweep, root)}
     names = list(dict.fromkeys(name for tried in point.tried for name in tried.options))
     rows = [_cells(sweep, shared, point, tried, names, tried.options == taken, page) for tried in point.tried]
@@ -39,7 +40,7 @@ def table(root: Path, place: Place, page: Evidence, kernel: str, direction: str,
 
 
 def points(
-    root: Path, kernel: str, direction: str, shapes: Iterable[str], dtype: str
+    root: Path, kernel: str, direction: str, shapes: Iterable[str], dtype: str = BF16
 ) -> tuple[Sweep, list[SweepPoint], bool]:
     """The newest sweep of a kernel, some of its points, and whether it is stale.
 
@@ -59,13 +60,7 @@ def _point(sweep: Sweep, direction: str, shape: str, dtype: str) -> SweepPoint:
 
 
 def _cells(
-    sweep: Sweep,
-    shared: dict[str, Any],
-    point: SweepPoint,
-    tried: Tried,
-    names: list[str],
-    taken: bool,
-    page: Evidence,
+    sweep: Sweep, shared: dict[str, Any], point: SweepPoint, tried: Tried, names: list[str], taken: bool, page: Evidence
 ) -> list[str]:
     """The options of an alternative, its time and bandwidth, and whether the launch table takes it."""
     time = tried.time

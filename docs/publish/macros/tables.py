@@ -8,7 +8,7 @@ from docs.publish import evidence, markup, palette, units
 from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Evidence
 from docs.publish.markup import STALE
-from docs.publish.place import Place, machine_page
+from docs.publish.place import machine_page
 from docs.publish.records.measured import DIRECTIONS, METRICS, MODES, Coordinates, Measured, Published
 from docs.publish.records.store import Store
 
@@ -23,7 +23,6 @@ Grid = tuple[list[str], list[tuple[str, list[Column]]]]  # the head, and each li
 
 def table(
     store: Store,
-    place: Place,
     page: Evidence,
     at: Coordinates,
     metrics: list[str],
@@ -54,12 +53,11 @@ def table(
     if not metrics:
         raise PublishError(f"table: expected metric=..., one of {', '.join(METRICS)}")
 
-    def cell(row: Measured | None, metric: str) -> str:
-        quantity = row and evidence.of_row(row, metric, over if metric == "speedup" else None, place)
-        return page.show(quantity) if quantity else markup.NONE
-
     def cells_of(columns: list[Column], beside: Compared, unit: str) -> list[str]:
-        shown = (beside.cell(column, cell(*column)) for column in columns)
+        shown = (
+            beside.cell((row, metric), page.cell(row, metric, over if metric == "speedup" else None))
+            for row, metric in columns
+        )
         return [text.replace(f"{unit}</a>", "</a>").replace(f"{unit}{STALE}", STALE) for text in shown]
 
     def panel(rows: list[Measured], shown: bool) -> str:
@@ -69,7 +67,7 @@ def table(
         unit = _said_above(lines)
         cells = (("", [escape(name), *cells_of(columns, beside, unit)]) for name, columns in lines)
         machine = rows[0].machine, record.machine["name"]
-        link = markup.link(machine[1], place.to(machine_page(machine[0])))
+        link = markup.link(machine[1], page.place.to(machine_page(machine[0])))
         return markup.panel(
             title=title,
             what=_what(rows[0], metrics, over, work),
@@ -167,7 +165,7 @@ def _by_shape(rows: list[Measured], metric: str, narrow: bool) -> Grid:
     variants = sorted(dict.fromkeys(row.variant for row in rows), key=lambda name: name != "ours")  # first on a phone
     sizes = sorted(dict.fromkeys(row.size for row in rows), key=units.numbers)[::-1]
     at = {(row.size, row.variant): row for row in rows}
-    head = [_dimensions(rows[0]), *(palette.label(name, narrow, rows[0].case) for name in variants)]
+    head = [" × ".join(rows[0].row.shape), *(palette.label(name, narrow, rows[0].case) for name in variants)]
     return head, [(units.size(size), [(at.get((size, name)), metric) for name in variants]) for size in sizes]
 
 
@@ -227,7 +225,3 @@ def _missing(store: Store, rows: list[Measured], variants: list[str]) -> str:
 def _briefly(reason: str) -> str:
     """The beginning of what a failure said; all of it stands on the machine's page."""
     return textwrap.shorten(reason.removeprefix("LeftOut: "), 120, placeholder=" …").removesuffix(".")
-
-
-def _dimensions(row: Measured) -> str:
-    return " × ".join(row.row.shape)

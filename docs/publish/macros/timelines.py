@@ -14,19 +14,12 @@ from docs.publish.errors import PublishError
 from docs.publish.records.captures import Capture
 
 WIDTH, LEFT, LANE, BAR, CHARACTER = 640, 4, 46, 22, 6.6  # a bar's text is drawn where its characters fit
-COLOURS = {  # of a bar, by kind
-    "host": "var(--rp-eager)",
-    "compiled": "var(--rp-compile)",
-    "launch": "var(--rp-ink-soft)",
-    "wait": "var(--rp-warn)",
-    "kernel": "var(--rp-ours)",
-}
-MEANING = {
-    "host": "host",
-    "compiled": "of the compiler",
-    "launch": "a launch",
-    "wait": "the host waits",
-    "kernel": "a kernel",
+KINDS = {  # of a bar: its colour, and what it is
+    "host": ("var(--rp-eager)", "host"),
+    "compiled": ("var(--rp-compile)", "of the compiler"),
+    "launch": ("var(--rp-ink-soft)", "a launch"),
+    "wait": ("var(--rp-warn)", "the host waits"),
+    "kernel": ("var(--rp-ours)", "a kernel"),
 }
 
 
@@ -46,7 +39,7 @@ def figure(capture: Capture, title: str) -> str:
         raise PublishError(
             f"output of {capture.name}: expected a timeline, as snippets/validation/profiling.py"
         ) from error
-    if unknown := kinds - set(COLOURS):
+    if unknown := kinds - KINDS.keys():
         raise PublishError(f"output of {capture.name}: no colour for {', '.join(sorted(unknown))}")
     scale = (WIDTH - 2 * LEFT) / end
     height = LANE * len(lanes) + 62
@@ -61,7 +54,7 @@ def figure(capture: Capture, title: str) -> str:
         parts += lane_of(lane, LANE * number, scale)
     parts += arrows_of(arrows, len(lanes), scale)
     parts += axis(end, LANE * len(lanes) + 4, scale)
-    parts += legend([kind for kind in COLOURS if kind in kinds], height - 8)
+    parts += legend([kind for kind in KINDS if kind in kinds], height - 8)
     return "\n".join([*parts, "</svg>"])
 
 
@@ -72,10 +65,10 @@ def lane_of(lane: dict, top: float, scale: float) -> list[str]:
         f'<rect x="{LEFT}" y="{top + 20}" width="{WIDTH - 2 * LEFT}" height="{BAR}" fill="var(--rp-raised)"/>',
     ]
     for start, length, name, kind in lane["bars"]:
-        x, width = LEFT + start * scale, max(length * scale, 0.7)
+        x, width, (colour, _) = LEFT + start * scale, max(length * scale, 0.7), KINDS[kind]
         parts.append(
-            f'<rect x="{x:.1f}" y="{top + 22}" width="{width:.1f}" height="{BAR - 4}" fill="{COLOURS[kind]}" '
-            f'fill-opacity="0.3" stroke="{COLOURS[kind]}" stroke-width="0.7">'
+            f'<rect x="{x:.1f}" y="{top + 22}" width="{width:.1f}" height="{BAR - 4}" fill="{colour}" '
+            f'fill-opacity="0.3" stroke="{colour}" stroke-width="0.7">'
             f"<title>{escape(name)}, {length:g} us</title></rect>"
         )
         fits = int((width - 6) / CHARACTER)
@@ -115,16 +108,13 @@ def axis(end: float, top: float, scale: float) -> list[str]:
 def legend(kinds: list[str], baseline: float) -> list[str]:
     """What the colours are: kinds differ in their lanes, too, so that nothing hangs on colour alone."""
     parts, x = [], float(LEFT)
-    for kind in kinds:
-        parts.append(
-            f'<rect x="{x:.0f}" y="{baseline - 10}" width="12" height="12" fill="{COLOURS[kind]}" fill-opacity="0.3" '
-            f'stroke="{COLOURS[kind]}"/>'
-        )
-        parts.append(
-            f'<text class="rp-label rp-label--soft" x="{x + 18:.0f}" y="{baseline}" font-size="12">'
-            f"{MEANING[kind]}</text>"
-        )
-        x += 18 + CHARACTER * len(MEANING[kind]) + 16
+    for colour, meaning in map(KINDS.__getitem__, kinds):
+        parts += [
+            f'<rect x="{x:.0f}" y="{baseline - 10}" width="12" height="12" fill="{colour}" fill-opacity="0.3" '
+            f'stroke="{colour}"/>',
+            f'<text class="rp-label rp-label--soft" x="{x + 18:.0f}" y="{baseline}" font-size="12">{meaning}</text>',
+        ]
+        x += 18 + CHARACTER * len(meaning) + 16
     return parts
 
 

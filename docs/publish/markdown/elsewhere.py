@@ -15,6 +15,7 @@ from markdown.extensions.toc import slugify  # type: ignore[import-untyped]
 from docs.publish.kept import Kept, key
 from docs.publish.markdown import markers
 from docs.publish.markdown.fences import Block, blocks_of
+from docs.publish.markdown.pages import front_matter
 from docs.publish.markdown.scripts import OURS, bound, package_of, served
 from docs.publish.place import Place
 from tests.benchmarks.imports import of_statement
@@ -105,7 +106,8 @@ def _imported(origins: Mapping[str, Name], place: Place, texts: Mapping[str, str
             page, anchor = max(filter(None, found), key=lambda each: bool(each[1]), default=("", ""))
             if page and page != place.path:
                 link = place.to(address(page) + (f"#{anchor}" if anchor else ""))
-                yield f'{_codes(names)} from <a href="{link}">{escape(title(texts[page]) or page)}</a>'
+                title = escape(front_matter(texts[page]).get("title", page))
+                yield f'{_codes(names)} from <a href="{link}">{title}</a>'
 
 
 def _codes(names: list[str]) -> str:
@@ -203,12 +205,6 @@ def _anchor(text: str, line: int) -> str:
     above = enumerate(text.splitlines()[: line - 1], 1)
     found = [match for number, heading in above if number not in fenced and (match := HEADING.match(heading))]
     return (found[-1]["anchor"] or slugify(found[-1]["title"], "-")) if found else ""
-
-
-def title(text: str) -> str:
-    """A page's title, as its front matter has it; "" where it has none."""
-    found = re.search(r"^title: *(.+)$", text, re.M)
-    return found[1] if found else ""
 
 
 def address(page: str) -> str:

@@ -1,6 +1,5 @@
 """Which sections of scripts' output pages show, read from their macros, without rendering them."""
 
-import ast
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -10,12 +9,12 @@ from jinja2 import nodes
 from docs.publish.errors import PublishError
 from docs.publish.markdown.fences import code_in, replaced
 from docs.publish.markdown.pages import front_matter
-from docs.publish.place import case_file
+from docs.publish.records import cases
 from tests.benchmarks import source
+from tests.benchmarks.bounds import Bound, Macro
 
 MACROS = ("output", "captured", "timeline")
 PARSER = jinja2.Environment(comment_start_string="{# ")
-Known = Mapping[str, nodes.Node]
 
 
 class Asked(NamedTuple):
@@ -40,12 +39,13 @@ def of_page(page: str, text: str) -> list[Asked]:
     """
     body = text.partition("\n---\n")[2] if text.startswith("---\n") else text
     shown = replaced(body, code_in(body, page), lambda code: "\n" * code.count("\n"))
-    calls = list(_calls(PARSER.parse(shown), {}))
     said = front_matter(text)
     case = str(said.get("case", page.removesuffix(".md")))
-    direct = [_asked(page, *call, said) for call in calls if call[0].node.name in MACROS]  # type: ignore[attr-defined]
-    bounds = [_named_bound(call, known, said) for call, known in calls if call.node.name == "bound"]  # type: ignore[attr-defined]
-    through = [one for name, of in bounds for one in _of_bound(page, name, of or case)]
+    calls = [(getattr(call.node, "name", ""), call) for call in PARSER.parse(shown).find_all(nodes.Call)]
+    direct = [_asked(page, macro, call, said) for macro, call in calls if macro in MACROS]
+    bounds = [_named_bound(call, said) for macro, call in calls if macro == "bound"]
+    known = [(cases.bounds(source.ROOT, of or case).get(name), of or case) for name, of in bounds]
+    through = [one for bound, of in known if bound for one in _of_bound(page, bound, of)]
     return list(dict.fromkeys([*_of_beliefs(page, text), *_of_numbers(page, said), *direct, *through]))
 
 
@@ -63,18 +63,14 @@ def _of_numbers(page: str, said: Mapping[str, Any]) -> Iterator[Asked]:
                 waiting += words.values() if isinstance(words, dict) else words
 
 
-def _of_bound(page: str, name: str, case: str) -> Iterator[Asked]:
+def _of_bound(page: str, bound: Bound, case: str) -> Iterator[Asked]:
     """The sections that a bound takes its inputs from."""
-    function = source.bounds(case_file(source.ROOT, case)).get(name)
-    for node in ast.walk(function) if function else ():
-        match node:
-            case ast.Call(
-                func=ast.Name(id="captured"), args=[ast.Constant(value=str() as section), *_], keywords=named
-            ) if "{" not in section:  # the page says which, and shows it
-                given = {each.arg: ast.literal_eval(each.value) for each in named}
-                yield Asked(page, given.get("of") or script_of(case), section, given.get("on", ""))
-            case ast.keyword(value=ast.Call(func=ast.Name(id="bound"), args=[ast.Constant(value=str() as other)])):
-                yield from _of_bound(page, other, case)
+    for each in bound.inputs.values():
+        match each:
+            case Macro("captured", (str() as section, *_), given) if "{" not in section:  # the page says which
+                yield Asked(page, str(given.get("of") or script_of(case)), section, str(given.get("on", "")))
+            case Bound():
+                yield from _of_bound(page, each, case)
 
 
 def _of_beliefs(page: str, text: str) -> Iterator[Asked]:
@@ -89,51 +85,24 @@ def _of_beliefs(page: str, text: str) -> Iterator[Asked]:
                 waiting += words.values() if isinstance(words, dict) else words
 
 
-def _calls(node: nodes.Node, known: Known) -> Iterator[tuple[nodes.Call, Known]]:
-    """The macros that are called in a template, each with what its variables stand for there."""
-    if isinstance(node, nodes.Call) and isinstance(node.node, nodes.Name) and node.node.name in (*MACROS, "bound"):
-        yield node, known
-    if isinstance(node, nodes.For):
-        for values in getattr(node.iter, "items", [node.iter]):
-            inside = {**known, **_named(node.target, values)}
-            for child in node.body:
-                yield from _calls(child, inside)
-                inside |= _named(child.target, child.node) if isinstance(child, nodes.Assign) else {}
-        return
-    inside = dict(known)
-    for child in node.iter_child_nodes():
-        yield from _calls(child, inside)
-        inside |= _named(child.target, child.node) if isinstance(child, nodes.Assign) else {}
-
-
-def _named(target: nodes.Node, value: nodes.Node) -> dict[str, nodes.Node]:
-    """What names stand for after an assignment."""
-    if isinstance(target, nodes.Tuple) and isinstance(value, nodes.Tuple):
-        pairs = zip(target.items, value.items, strict=False)
-        return {name: found for pair in pairs for name, found in _named(*pair).items()}
-    return {target.name: value} if isinstance(target, nodes.Name) else {}
-
-
-def _asked(page: str, call: nodes.Call, known: Known, said: Mapping[str, Any]) -> Asked:
-    macro = call.node.name  # type: ignore[attr-defined]  # _calls has looked
-    first = _text(call.args[0], known) if call.args else ""
+def _asked(page: str, macro: str, call: nodes.Call, said: Mapping[str, Any]) -> Asked:
+    first = _text(call.args[0]) if call.args else ""
     entry = said.get(macro, {}).get(first, {})
     words = {"section": first, **(dict(zip(("section",), entry, strict=False)) if isinstance(entry, list) else entry)}
-    words |= {each.key: _text(each.value, known) for each in call.kwargs if each.key in ("section", "of", "on")}
+    words |= {each.key: _text(each.value) for each in call.kwargs if each.key in ("section", "of", "on")}
     if wrong := [name for name in ("section", "of", "on") if words.get(name, "") is None]:
         raise PublishError(f"{page}: expected {wrong[0]} of {macro}(...) as a string, got an expression")
     return Asked(page, words.get("of") or script_of(page), words["section"], words.get("on", ""))
 
 
-def _named_bound(call: nodes.Call, known: Known, said: Mapping[str, Any]) -> tuple[str, str]:
+def _named_bound(call: nodes.Call, said: Mapping[str, Any]) -> tuple[str, str]:
     """The name of a bound, and the case that the call says."""
-    first = _text(call.args[0], known) or ""
-    named = {argument.key: _text(argument.value, known) for argument in call.kwargs}
-    words = {"name": first, **said.get("bound", {}).get(first, {}), **named}
-    return words["name"], words.get("case") or ""
+    first = _text(call.args[0]) or ""
+    words = {"name": first, **said.get("bound", {}).get(first, {})}
+    case = next((_text(each.value) for each in call.kwargs if each.key == "case"), words.get("case"))
+    return words["name"], case or ""
 
 
-def _text(node: nodes.Node, known: Known) -> str | None:
-    """A string, also one that a variable stands for; None for any other expression."""
-    value = known.get(node.name) if isinstance(node, nodes.Name) else node
-    return value.value if isinstance(value, nodes.Const) and isinstance(value.value, str) else None
+def _text(node: nodes.Node) -> str | None:
+    """A string; None for any other expression."""
+    return node.value if isinstance(node, nodes.Const) and isinstance(node.value, str) else None

@@ -10,7 +10,7 @@ another way makes no row stale. A person decides that; the commit that adds an e
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -59,15 +59,15 @@ def plan_of(files: Sequence[str]) -> str:
     return next((file for file in files if file.startswith(SWEEPS)), "")
 
 
-def computed(root: Path = ROOT, measurements: Path = MEASUREMENTS) -> dict[str, list[str]]:
+def computed() -> dict[str, list[str]]:
     """What earlier.json is to hold.
 
     Raises:
         subprocess.CalledProcessError: a commit is not in the history here.
     """
     found: dict[str, list[str]] = {}
-    for commit, all_sources in recorded(measurements).items():
-        then = Code.at(commit, root)
+    for commit, all_sources in recorded().items():
+        then = Code.at(commit, ROOT)
         if METHOD[-1] not in then.texts:  # another method, which no version is of
             continue
         for name, files in all_sources.items():
@@ -77,19 +77,15 @@ def computed(root: Path = ROOT, measurements: Path = MEASUREMENTS) -> dict[str, 
     return dict(sorted(found.items()))
 
 
-def recorded(measurements: Path = MEASUREMENTS) -> dict[str, dict[str, tuple[str, ...]]]:
+def recorded() -> dict[str, dict[str, tuple[str, ...]]]:
     """By commit, the files of each hash of files that its records hold."""
     found: dict[str, dict[str, tuple[str, ...]]] = {}
-    for record in _records(measurements):
+    for path in sorted([*MEASUREMENTS.glob("runs/*.json"), *MEASUREMENTS.glob("sweeps/*/*.json")]):
+        record = json.loads(path.read_text(encoding="utf-8"))
         for row in record.get("rows", [record]):
             if "method" not in row["sources"]:
                 found.setdefault(record["commit"], {})[row["sources"]["hash"]] = tuple(row["sources"]["files"])
     return found
-
-
-def _records(measurements: Path) -> Iterator[dict]:
-    for path in sorted([*measurements.glob("runs/*.json"), *measurements.glob("sweeps/*/*.json")]):
-        yield json.loads(path.read_text(encoding="utf-8"))
 
 
 def text(found: dict[str, list[str]]) -> str:

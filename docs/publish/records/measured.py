@@ -248,13 +248,6 @@ class Measured:
             if name == "time" and self.row.host:
                 launch, time = self.row.host["eager_launch"], self.row.time
                 return Published(time.p50 / launch, time.p20 / launch, time.p80 / launch, "launches", launch=launch)
-        return self.alone(name, over)
-
-    def alone(self, name: str, over: str | None = None) -> Published | None:
-        """What this run says of a metric by itself; None where the row has no such thing."""
-        value = self.metric(name, over)
-        if value is None:
-            return None
         low, high = self.spread(name, over) or (value, value)
         return Published(value, low, high, METRICS[name].unit)
 

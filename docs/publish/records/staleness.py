@@ -47,6 +47,11 @@ def _code(case_file: str, plan: str, root: Path) -> str | None:
         return None
 
 
+def code_as_it_is(root: Path) -> str:
+    """A name for what the code is now."""
+    return _now(root)[1]
+
+
 @cache
 def _now(root: Path) -> tuple[Code, str]:
     """The code as it is, and a name for it and for the code that finds what is reached."""

@@ -128,7 +128,11 @@ class Store:
             wanted, choices = getattr(at, name), _choices(rows, name)
             if wanted is None or not choices:
                 continue
-            fallback = max(_alike(choices, wanted), key=_elements) if name == "shape" else choices[0]
+            fallback = (
+                max(_alike(choices, wanted), key=lambda size: math.prod(units.numbers(size)))
+                if name == "shape"
+                else choices[0]
+            )
             rows = _with(rows, name, wanted if wanted in choices else fallback)
         return rows
 
@@ -261,10 +265,6 @@ def _alike(sizes: list[str], wanted: str) -> list[str]:
     """The sizes at which the same part runs; all where it runs at none."""
     part = wanted.rpartition(" ")[0]
     return [size for size in sizes if size.rpartition(" ")[0] == part] or sizes
-
-
-def _elements(size: str) -> int:
-    return math.prod(units.numbers(size))
 
 
 def _age(record: Record) -> tuple[str, str]:

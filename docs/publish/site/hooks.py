@@ -1,6 +1,7 @@
 """MkDocs' side of publishing, and all of it: the generators are plain Python that another engine could call as well."""
 
 import functools
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # `mkdocs build` h
 from docs.publish import generated as results
 from docs.publish import kept, palette
 from docs.publish.compiled import explorer
-from docs.publish.errors import PublishError
+from docs.publish.errors import PublishError, unknown
 from docs.publish.generated import census
 from docs.publish.kept import Kept
 from docs.publish.macros import ladder
@@ -88,18 +89,30 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         raise PluginError(str(error)) from error
     if wrong := markers.problems(root, MARKED):
         raise PluginError("\n".join(wrong))
+    if alone():
+        config.nav, config.validation.links.not_found = None, logging.DEBUG
     for section in config.nav or []:
         if isinstance(section, dict) and "Results" in section:
             section["Results"] += results.navigation(current.store)
     return config
 
 
+def alone() -> str:
+    """The page that is built alone; empty where all are."""
+    page = os.environ.get("RIDGEPOINT_PAGE", "")
+    return page and f"{page.removesuffix('.md')}.md"
+
+
 @event_priority(50)  # before mkdocs-jupyter, which looks for notebooks among the files
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add what is generated: result pages, compiled code, files to copy, notebooks, the palette, the charts' script."""
+    """Add what is generated, and notebooks."""
     current.texts = {file.src_uri: file.content_string for file in files.documentation_pages() if _written(file)}
     if written := files.get_file_from_path(glossary.PAGE):
         current.terms = glossary.terms(written.content_string)
+    for path, content in assets():
+        files.append(File.generated(config, path, content=content))
+    if alone():
+        return without_others(files)
     for path, content in generated(config):
         files.append(File.generated(config, path, content=content))
     for _, notebook in notebooks.for_the_site(current.root):
@@ -113,10 +126,23 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def generated(config: MkDocsConfig) -> Iterator[tuple[str, str]]:
-    """Paths below the site's pages, with their content."""
+def without_others(files: Files) -> Files:
+    """The files without all pages but one, to look at this while writing it."""
+    if alone() not in current.texts:
+        raise PluginError(str(unknown("page", alone(), current.texts)))
+    for other in [file for file in files.documentation_pages() if file.src_uri != alone()]:
+        files.remove(other)
+    return files
+
+
+def assets() -> Iterator[tuple[str, str]]:
+    """What every page needs: paths below the site's, with their content."""
     yield "stylesheets/palette.css", palette.css()
     yield "assets/vega.js", svg.bundle()
+
+
+def generated(config: MkDocsConfig) -> Iterator[tuple[str, str]]:
+    """The rest that nobody writes: result pages, compiled code, files to copy."""
     in_cuda = (path for both in cuda_files(current.root).values() for path in both)
     for path in (*kernel_files(current.root).values(), *in_cuda):
         yield f"kernels/{path.name}", path.read_text(encoding="utf-8")
@@ -242,11 +268,11 @@ on_page_context = CombinedEvent(simplified, finished)
 
 
 def on_env(env: Any, *, config: MkDocsConfig, files: Files) -> None:
-    """Refuse claims that the records contradict, and to release what is stale, before anything is written."""
+    """Refuse statements that the records contradict, and to release what is stale, before anything is written."""
     kept.FOLDER.mkdir(parents=True, exist_ok=True)
     env.bytecode_cache = jinja2.FileSystemBytecodeCache(str(kept.FOLDER))
     if broken := [line for page in current.pages.values() for line in page.broken]:
-        raise PluginError("the records contradict these claims; mend the sentences:\n" + "\n".join(broken))
+        raise PluginError("the records contradict these statements; correct the sentences:\n" + "\n".join(broken))
     if not releasing():
         return
     shown = [f"{path}: {what}" for path, page in current.pages.items() for what in page.evidence.stale]
@@ -254,13 +280,17 @@ def on_env(env: Any, *, config: MkDocsConfig, files: Files) -> None:
     shown += [f"results/machines/{machine}.md: {case}" for machine, case in sorted(rows)]
     shown += sweeps.stale(current.root)
     if shown:
-        raise PluginError("a release shows nothing stale; measure or capture these again:\n" + "\n".join(shown))
+        raise PluginError(
+            "a release shows nothing that is stale or of a busy machine; measure or capture these again:\n"
+            + "\n".join(shown)
+        )
 
 
 @event_priority(50)  # before the search's plugin, which writes its index
 def on_post_build(config: MkDocsConfig) -> None:
     """Make the search's index one of prose, with code, page titles and questions beside it."""
-    kept.save()
+    if not alone():  # one page asks for little, and the rest would be dropped
+        kept.save()
     plugin: Any = config.plugins.get("material/search")
     if plugin:
         plugin.search_index.entries = search.entries(plugin.search_index.entries, current.questions, current.about)

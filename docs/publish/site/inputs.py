@@ -20,7 +20,7 @@ READ = (
 )  # fmt: skip
 NAMED = "tests"  # a page may link to any file of the repository that is there
 LOCAL = "docs/measurements/local"  # this machine's records; what notebooks leave in a folder below is read in any case
-SETTINGS = ("SITE_URL", "REPO_URL", "RIDGEPOINT_LOCAL", "RIDGEPOINT_RELEASE")
+SETTINGS = ("SITE_URL", "REPO_URL", "RIDGEPOINT_LOCAL", "RIDGEPOINT_RELEASE", "RIDGEPOINT_PAGE")
 
 
 def digest(root: Path, settings: Mapping[str, str] = os.environ) -> str:

@@ -22,6 +22,7 @@ from docs.publish.records import asked
 from docs.publish.records.captures import DEVICES, Captures
 from docs.publish.records.store import Store
 from tests.benchmarks import captures as printing
+from tests.benchmarks.source import ROOT
 
 Wanted = dict[str, dict[str, None]]  # the sections of each script, in the order of pages
 
@@ -53,12 +54,15 @@ def picked(shown: Sequence[asked.Asked], names: Sequence[str]) -> list[asked.Ask
     """The sections of some pages or scripts, all if none are named.
 
     Raises:
-        PublishError: a name is neither that of a page that shows output, nor of a script.
+        PublishError: a name is neither that of a page that shows output, nor of its script.
     """
     known = {name: None for one in shown for name in (one.page.removesuffix(".md"), one.script)}
     for name in names:
+        if name not in known and (ROOT / printing.source_of(asked.script_of(name))).is_file():
+            expected = f"{name}: expected a page that shows what it prints, found none"
+            raise PublishError(f'{expected}: write {{{{ output("NAME") }}}} on its page, then run this again')
         if name not in known:
-            raise unknown("name", name, known)
+            raise unknown("page or script", name, known)
     return [one for one in shown if not names or {one.page.removesuffix(".md"), one.script} & set(names)]
 
 

@@ -4,21 +4,20 @@ import contextlib
 import copy
 import functools
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from math import ceil
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from snippets.compiler.ahead_of_time import MOST, Served
 from snippets.compiler.compile_time import Size
 from tests.benchmarks import wrong
 from tests.benchmarks.bounds import bound, captured
-from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
-from tests.benchmarks.own import own
+from tests.benchmarks.case import Case, Point, Variant, Workload
+from tests.benchmarks.inference import call, compiled, wrongly
 
 HEADS = 8
 SIZES = {"tokens": 64, "width": 1024, "layers": 4}
@@ -30,9 +29,9 @@ def points(device: torch.device) -> Iterator[Point]:
         yield Point({"batch": 5, "tokens": 16, "width": 64, "layers": 2}, "float32", "forward", ("calls",))
         return
     usual = ("eager", "compile", "package")
-    yield Point({"batch": 1} | SIZES, "bfloat16", "forward", ("calls",), (*usual, "graph"))
-    yield Point({"batch": 5} | SIZES, "bfloat16", "forward", ("calls", "device"), usual)
-    yield Point({"batch": 64} | SIZES, "bfloat16", "forward", ("device",), usual)
+    yield Point({"batch": 1} | SIZES, "bfloat16", "forward", ("calls",), (*usual, "graph"), name="batch 1")
+    yield Point({"batch": 5} | SIZES, "bfloat16", "forward", ("device", "calls"), usual, name="batch 5")
+    yield Point({"batch": 64} | SIZES, "bfloat16", "forward", ("device",), usual, name="batch 64")
 
 
 @functools.cache
@@ -86,63 +85,25 @@ def prepare(point: Point, device: torch.device) -> Workload:
     )
 
 
-def call(function: Callable, x: Tensor) -> Call:
-    return torch.no_grad()(partial(function, x))
-
-
-def compiled(module: nn.Module, x: Tensor, mode: str | None = None) -> Call:
-    """Compiled for this batch, and what a CUDA graph does in its second and third call done."""
-
-    def apply(x: Tensor) -> Tensor:
-        return module(x)
-
-    fast = call(torch.compile(own(apply), dynamic=False, mode=mode), x)
-    for _ in range(3):
-        fast()
-    return fast
-
-
 def without_a_layer(model: Served) -> nn.Module:
     less = copy.deepcopy(model)
     less.stack.layers = less.stack.layers[:-1]
     return less
 
 
-def wrongly(function: Callable, x: Tensor) -> Callable[[Results], Results]:
-    return lambda baseline: {"output": call(function, x)()}
+eager, package = (partial(captured, "starts", name) for name in ("eager", "package, warm"))
+STARTS = {"package": package(which=5), "eager": eager(which=5)}
+CALLS = {"eager_call": eager(which=6), "package_call": package(which=6)}
+# How many calls make up for the slower start of a package, against eager code on a CPU.
+calls_for_a_package = bound("", "ceil((package - eager) / (eager_call - package_call))", STARTS, CALLS)
+# How much shorter each call of the package is than eager code's.
+saved_by_a_package = bound("us", "eager_call - package_call", CALLS)
 
-
-@bound(
-    "",
-    package=captured("starts", "package, warm", which=5),
-    eager=captured("starts", "eager", which=5),
-    eager_call=captured("starts", "eager", which=6),
-    package_call=captured("starts", "package, warm", which=6),
-)
-def calls_for_a_package(package: float, eager: float, eager_call: float, package_call: float) -> float:
-    """How many calls make up for the slower start of a package, against eager code on a CPU."""
-    return ceil((package - eager) / (eager_call - package_call))
-
-
-@bound("us", eager_call=captured("starts", "eager", which=6), package_call=captured("starts", "package, warm", which=6))
-def saved_by_a_package(eager_call: float, package_call: float) -> float:
-    """How much shorter each call of the package is than eager code's."""
-    return eager_call - package_call
-
-
-CHECK_AT = {"forward": [{"batch": 2, "tokens": 16, "width": 64, "layers": 2}]}
 LABELS = {
     "graph": {"label": "CUDA graph", "short": "graph", "role": "graph"},
     "package": {"label": "package, loaded", "short": "package", "role": "rewrite-2"},
 }
-POINTS = {  # as pages name them
-    "batch 1": "forward 1x64x1024x4 bfloat16 calls",
-    "batch 5": "forward 5x64x1024x4 bfloat16 device",
-    "batch 64": "forward 64x64x1024x4 bfloat16 device",
-}
 CASE = Case(
-    name="compiler/ahead-of-time",
     question="What does a call of a loaded package cost beside eager PyTorch and torch.compile, at any batch?",
-    points=points,
-    prepare=prepare,
+    check_at={"forward": [{"batch": 2, "tokens": 16, "width": 64, "layers": 2}]},
 )

@@ -8,27 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from snippets.compiler.fusion import (
-    GROUPS,
-    HEADS,
-    KEEP,
-    STEPS,
-    activated,
-    gated,
-    inputs_of,
-    pooled,
-    projected,
-    scale_of,
-    scaled,
-    scaled_opaque,
-    times,
-    together,
-    window,
-)
+from snippets.compiler import fusion as page
+from snippets.compiler.fusion import scale_of, times
 from snippets.compiler.what_compile_does import nbytes
-from tests.benchmarks import wrong
+from tests.benchmarks import alike, wrong
 from tests.benchmarks.bounds import bound, ceiling, gpu
-from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
+from tests.benchmarks.case import Case, Point, Results, Workload
 from tests.benchmarks.own import own
 from tests.benchmarks.sides import compiled_with_every_knob
 
@@ -46,15 +31,18 @@ def points(device: torch.device) -> Iterable[Point]:
         for part, shape in small.items():
             yield Point(shape | {"columns": 1024}, "float32", "forward", ("calls",), part=part)
         return
-    for step in STEPS:
-        variants = None if step in (scaled, activated) else ("eager", "compile")  # every knob is slow to build
+    for step in page.STEPS:
+        variants = (
+            None if step in (page.scaled, page.activated) else ("eager", "compile")
+        )  # every knob is slow to build
         shape, part = {"rows": 16384, "columns": 4096}, step.__name__
-        yield Point(shape, "bfloat16", "forward", variants=variants, part=part)
+        yield Point(shape, "bfloat16", "forward", variants=variants, part=part, name=part.replace("_", " "))
     for width in (2, 4, 8, 16):
-        yield Point({"window": width, "rows": 8192, "columns": 8192}, "float32", "forward", part="window")
+        shape, name = {"window": width, "rows": 8192, "columns": 8192}, f"window of {width}"
+        yield Point(shape, "float32", "forward", part="window", name=name)
     for several in (2, 4, 8, 16):
         shape = {"tensors": several, "rows": 65536, "columns": 1024}
-        yield Point(shape, "bfloat16", "forward", part="together")
+        yield Point(shape, "bfloat16", "forward", part="together", name=f"{several} tensors")
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -66,59 +54,61 @@ def prepare(point: Point, device: torch.device) -> Workload:
 
 def of_step(name: str, rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> Workload:
     """The growing function, up to one of its steps."""
-    number, step = next((n, each) for n, each in enumerate(STEPS, 1) if each.__name__ == name)
-    inputs = inputs_of(step, rows, columns, str(device), dtype)
+    number, step = next((n, each) for n, each in enumerate(page.STEPS, 1) if each.__name__ == name)
+    inputs = page.inputs_of(step, rows, columns, str(device), dtype)
     variants: dict[str, Function] = {"eager": step, "compile": compiled(step)}
-    if step is scaled:
-        variants["opaque"] = compiled(scaled_opaque)
+    if step is page.scaled:
+        variants["opaque"] = compiled(page.scaled_opaque)
         if device.type == "cuda":
             variants["ours"] = compiled(scaled_by_ours)
     variants["compile-max"] = compiled_with_every_knob(own(step))
-    table = HEADS * GROUPS * (columns // HEADS) * 4 if step is pooled else 0
-    products = 2 * rows * columns * columns if number > STEPS.index(projected) else 0
-    return workload(
+    table = page.HEADS * page.GROUPS * (columns // page.HEADS) * 4 if step is page.pooled else 0
+    products = 2 * rows * columns * columns if number > page.STEPS.index(page.projected) else 0
+    return alike.workload(
         variants,
         inputs,
         written=rows * columns * dtype.itemsize + table,
         flops=products + 20 * rows * columns,
         mix="triad",
-        false={"bias left out": lambda x, y, bias, *others: step(x, y, 0 * bias, *others)},
+        results=results,
+        wrong=wrong.usual(step) | {"bias left out": lambda x, y, bias, *others: step(x, y, 0 * bias, *others)},
     )
 
 
 def of_window(width: int, rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> Workload:
     """An expensive function: computed anew for each sum, or once and kept."""
-    function = partial(window, width=width)
+    function = partial(page.window, width=width)
     x = torch.randn(rows, columns, device=device).to(dtype)
     size = columns - width + 1
-    return workload(
+    return alike.workload(
         {
             "eager": function,
-            "compile": partial(compiled(window), width=width),
-            "kept": partial(compiled(window, options=KEEP), width=width),
+            "compile": partial(compiled(page.window), width=width),
+            "kept": partial(compiled(page.window, options=page.KEEP), width=width),
         },
         [x],
         written=rows * size * dtype.itemsize,
         flops=rows * size * width,
-        mix="copy",
-        false={"last of the window left out": lambda x: window(x, width - 1)[:, :size]},
+        results=results,
+        wrong=wrong.usual(function) | {"last of the window left out": lambda x: page.window(x, width - 1)[:, :size]},
     )
 
 
 def of_together(several: int, rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> Workload:
     """Several tensors that need each other's sums: all in one kernel, or each read twice."""
     tensors = [torch.randn(rows, columns, device=device).to(dtype) for _ in range(several)]
-    return workload(
+    return alike.workload(
         {
-            "eager": together,
-            "compile": compiled(together),
+            "eager": page.together,
+            "compile": compiled(page.together),
             "apart": apart(compiled(scale_of), compiled(times)),
         },
         tensors,
         written=nbytes(tensors),
         flops=3 * several * rows * columns,
-        mix="copy",
-        false={"each over its own length": lambda *tensors: tuple(together(tensor)[0] for tensor in tensors)},
+        results=results,
+        wrong=wrong.usual(page.together)
+        | {"each over its own length": lambda *tensors: tuple(page.together(tensor)[0] for tensor in tensors)},
     )
 
 
@@ -127,50 +117,11 @@ def compiled(function: Function, **how: Any) -> Function:
     return torch.compile(own(function), dynamic=False, **how)
 
 
-def workload(
-    variants: dict[str, Function],
-    inputs: list[Tensor],
-    written: int,
-    flops: int,
-    mix: str,
-    false: dict[str, Function],
-) -> Workload:
-    """Forward only: every variant gets the same inputs. The first is the baseline, and the reference in float64."""
-    eager = variants["eager"]
-
-    def build(name: str) -> Call:
-        call = partial(variants[name], *inputs)
-        if name != "eager":
-            call()  # compiles
-        return call
-
-    return Workload(
-        variants={
-            name: Variant(partial(build, name), results, chooses_by_timing=name == "compile-max") for name in variants
-        },
-        baseline="eager",
-        reference=lambda: results(eager(*(t.double() if t.is_floating_point() else t for t in inputs))),
-        bytes_read=nbytes(inputs),
-        bytes_written=written,
-        flops=flops,
-        mix=mix,
-        wrong={what: wrongly(function, inputs) for what, function in (usual(eager) | false).items()},
-    )
-
-
-def usual(function: Function) -> dict[str, Function]:
-    return {"5% too large": wrong.scaled(function), "last tile not written": wrong.cut(function)}
-
-
-def wrongly(function: Function, inputs: list[Tensor]) -> Callable[[Results], Results]:
-    return lambda baseline: results(function(*inputs))
-
-
 def scaled_by_ours(x: Tensor, y: Tensor, bias: Tensor, weight: Tensor) -> Tensor:
     """`scaled` with the kernel of the page on RMSNorm, which is faster by itself."""
     from kernels.rms_norm import rms_norm
 
-    hidden = rms_norm(gated(x, y, bias), weight, 1e-6)
+    hidden = rms_norm(page.gated(x, y, bias), weight, 1e-6)
     return hidden / hidden.abs().amax(dim=-1, keepdim=True)
 
 
@@ -190,111 +141,43 @@ def results(returned: object) -> Results:
     return {f"output {n}" if n else "output": tensor.to(tensors[0].dtype) for n, tensor in enumerate(tensors)}
 
 
-@bound("x", moved=7, needed=3)
-def moved_over_needed(moved: float, needed: float) -> float:
-    """How many times the bytes that are needed are moved, where the norm is a kernel of its own."""
-    return moved / needed
-
-
-@bound("x", ours=gpu("ours", "scaled"), compiled=gpu("compile", "scaled"))
-def longer_by_the_norm(ours: float, compiled: float) -> float:
-    """The time with the norm as an opaque kernel, over the time of the fused one."""
-    return ours / compiled
-
-
-@bound(
-    "%", rows=16384, columns=4096, width=2, time=gpu("compile", "{at}"), triad=ceiling("triad", case="compiler/fusion")
+TRIAD = ceiling("triad", case="compiler/fusion")
+TENSOR = {"rows": 16384, "columns": 4096, "width": 2}
+# How many times the bytes that are needed are moved, where the norm is a kernel of its own.
+moved_over_needed = bound("x", "moved / needed", moved=7, needed=3)
+# The time with the norm as an opaque kernel, over the time of the fused one.
+longer_by_the_norm = bound("x", "ours / compiled", ours=gpu("ours", "scaled"), compiled=gpu("compile", "scaled"))
+# How near three tensors, in the time of this step, come to the bandwidth of two reads per write.
+reached = bound("%", "3 * rows * columns * width / time / triad", TENSOR, time=gpu("compile", "{at}"), triad=TRIAD)
+# How near the six tensors that step 4 moves come to the bandwidth of two reads per write.
+reached_with_six = bound(
+    "%", "6 * rows * columns * width / time / triad", TENSOR, time=gpu("compile", "balanced"), triad=TRIAD
 )
-def reached(rows: float, columns: float, width: float, time: float, triad: float) -> float:
-    """How near three tensors, in the time of this step, come to the bandwidth of two reads per write."""
-    return 3 * rows * columns * width / time / triad
-
-
-@bound(
-    "%",
-    rows=16384,
-    columns=4096,
-    width=2,
-    time=gpu("compile", "balanced"),
-    triad=ceiling("triad", case="compiler/fusion"),
+# How near the seven tensors that three kernels move come to the bandwidth of two reads per write.
+reached_with_seven = bound(
+    "%", "7 * rows * columns * width / time / triad", TENSOR, time=gpu("ours", "scaled"), triad=TRIAD
 )
-def reached_with_six(rows: float, columns: float, width: float, time: float, triad: float) -> float:
-    """How near the six tensors that step 4 moves come to the bandwidth of two reads per write."""
-    return 6 * rows * columns * width / time / triad
+# The share of the peak bandwidth that remains where each tensor is read twice, but counted once.
+most_one_by_one = bound("%", "needed / moved", needed=2, moved=3)
+# The time of 16 tensors in one kernel, over their time one by one.
+lost_together = bound("x", "together / apart", together=gpu("compile", "16 tensors"), apart=gpu("apart", "16 tensors"))
+# What gate and scaling take at least, where the norm between them is opaque: five tensors are moved.
+least_unfused = bound("us", "5 * rows * columns * width / triad", TENSOR, triad=TRIAD)
+# What the fused kernel takes at least: three tensors are moved.
+least_fused = bound("us", "3 * rows * columns * width / triad", TENSOR, triad=TRIAD)
 
-
-@bound(
-    "%", rows=16384, columns=4096, width=2, time=gpu("ours", "scaled"), triad=ceiling("triad", case="compiler/fusion")
-)
-def reached_with_seven(rows: float, columns: float, width: float, time: float, triad: float) -> float:
-    """How near the seven tensors that three kernels move come to the bandwidth of two reads per write."""
-    return 7 * rows * columns * width / time / triad
-
-
-@bound("%", needed=2, moved=3)
-def most_one_by_one(needed: float, moved: float) -> float:
-    """The share of the peak bandwidth that remains where each tensor is read twice, but counted once."""
-    return needed / moved
-
-
-@bound("x", together=gpu("compile", "16 tensors"), apart=gpu("apart", "16 tensors"))
-def lost_together(together: float, apart: float) -> float:
-    """The time of 16 tensors in one kernel, over their time one by one."""
-    return together / apart
-
-
-@bound("us", rows=16384, columns=4096, width=2, triad=ceiling("triad", case="compiler/fusion"))
-def least_unfused(rows: float, columns: float, width: float, triad: float) -> float:
-    """What gate and scaling take at least, where the norm between them is opaque: five tensors are moved."""
-    return 5 * rows * columns * width / triad
-
-
-@bound("us", rows=16384, columns=4096, width=2, triad=ceiling("triad", case="compiler/fusion"))
-def least_fused(rows: float, columns: float, width: float, triad: float) -> float:
-    """What the fused kernel takes at least: three tensors are moved."""
-    return 3 * rows * columns * width / triad
-
-
-CHECK_AT = {
-    "forward": [
-        {"part": "gated", "rows": 64, "columns": 1024},
-        {"part": "normed", "rows": 64, "columns": 1024},
-        {"part": "scaled", "rows": 64, "columns": 1024},
-        {"part": "balanced", "rows": 64, "columns": 1024},
-        {"part": "projected", "rows": 64, "columns": 1024},
-        {"part": "activated", "rows": 64, "columns": 1024},
-        {"part": "by_head", "rows": 64, "columns": 1024},
-        {"part": "pooled", "rows": 64, "columns": 1024},
-        {"part": "window", "window": 4, "rows": 64, "columns": 1024},
-        {"part": "together", "tensors": 4, "rows": 64, "columns": 1024},
-    ]
-}
 LABELS = {
     "opaque": {"label": "compile, norm opaque", "short": "norm opaque", "role": "rewrite"},
     "kept": {"label": "compile, kept in memory", "short": "kept", "role": "rewrite"},
     "apart": {"label": "compile, one by one", "short": "one by one", "role": "rewrite"},
 }
-POINTS = {  # as pages name them
-    "gated": "forward gated 16384x4096 bfloat16 device",
-    "normed": "forward normed 16384x4096 bfloat16 device",
-    "scaled": "forward scaled 16384x4096 bfloat16 device",
-    "balanced": "forward balanced 16384x4096 bfloat16 device",
-    "projected": "forward projected 16384x4096 bfloat16 device",
-    "activated": "forward activated 16384x4096 bfloat16 device",
-    "by head": "forward by_head 16384x4096 bfloat16 device",
-    "pooled": "forward pooled 16384x4096 bfloat16 device",
-    "window of 8": "forward window 8x8192x8192 float32 device",
-    "2 tensors": "forward together 2x65536x1024 bfloat16 device",
-    "8 tensors": "forward together 8x65536x1024 bfloat16 device",
-    "16 tensors": "forward together 16x65536x1024 bfloat16 device",
-    "window of 16": "forward window 16x8192x8192 float32 device",
-    "window of 2": "forward window 2x8192x8192 float32 device",
-    "4 tensors": "forward together 4x65536x1024 bfloat16 device",
-    "window of 4": "forward window 4x8192x8192 float32 device",
-}
 CASE = Case(
-    name="compiler/fusion",
     question="What does each fusion save as a function grows, and when has the compiler fused too much?",
-    points=points,
-    prepare=prepare,
+    check_at={
+        "forward": [
+            *({"part": step.__name__, "rows": 64, "columns": 1024} for step in page.STEPS),
+            {"part": "window", "window": 4, "rows": 64, "columns": 1024},
+            {"part": "together", "tensors": 4, "rows": 64, "columns": 1024},
+        ]
+    },
 )

@@ -17,6 +17,7 @@ NAMES = {  # of variants that many cases share
     "default": "compile",
     "max-autotune-no-cudagraphs": "compile-max",  # which has coordinate descent in it
 }
+NAMED = {"wide-block": "wide", "convolution": "conv"}  # workloads that pages call otherwise
 SMALL = {
     "norms": {"layers": 2, "rows": 256, "columns": 4096},
     "mlp": {"layers": 2, "rows": 64, "width": 256},
@@ -38,7 +39,8 @@ def points(device: torch.device) -> Iterable[Point]:
         shape = {"layers": layers} | {size: number for size, number in workload.items() if size != kind}
         alone = ("coordinate-descent",) if name in ("wide-block", "norms") else ()
         variants = ("compile", "reduce-overhead", "compile-max", "max-autotune", *alone, *OPTIONS)
-        yield Point(shape, "bfloat16", "forward", ("device", "calls"), variants, kind)
+        modes = ("device", "calls") if name == "norms" else ("calls", "device")
+        yield Point(shape, "bfloat16", "forward", modes, variants, kind, NAMED.get(name, name))
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -130,97 +132,42 @@ def results(returned: object) -> Results:
     return {f"output {n}" if n else "output": tensor for n, tensor in enumerate(tensors)}
 
 
-@bound("%", kernels=gpu("{variant}", "{at}"), call=wall("{variant}", "{at}"))
-def busy(kernels: float, call: float) -> float:
-    """The part of a call for which the GPU is busy."""
-    return kernels / call
-
-
-@bound(
-    "",
-    compiling=captured("table", "{name}", "{mode}", which=4),
-    before=wall("eager", "{at}"),
-    after=wall("{variant}", "{at}"),
+COPY = ceiling("copy", case="compiler/modes")
+printed = partial(captured, "table")
+NORMS = {"replayed": gpu("reduce-overhead", "norms"), "launched": gpu("compile", "norms")}
+TENSORS = {"tensors": 8, "rows": 1024, "columns": 4096, "width": 2}
+# The part of a call for which the GPU is busy.
+busy = bound("%", "kernels / call", kernels=gpu("{variant}", "{at}"), call=wall("{variant}", "{at}"))
+# After how many calls a mode's compiling is earned back over eager.
+pays = bound(
+    "", "'never' if after >= 0.98 * before else compiling / (before - after)",
+    compiling=printed("{name}", "{mode}", which=4), before=wall("eager", "{at}"), after=wall("{variant}", "{at}"),
+)  # fmt: skip
+# After how many calls a mode's longer compiling is earned back over the default.
+pays_more = bound(
+    "", "'never' if after >= 0.98 * before else "
+    "'at once' if compiling <= usual else (compiling - usual) / (before - after)",
+    compiling=printed("{name}", "{mode}", which=4), usual=printed("{name}", "default", which=4),
+    before=wall("compile", "{at}"), after=wall("{variant}", "{at}"),
+)  # fmt: skip
+# The seconds that some steps of decoding take, with nothing compiled.
+spent_eagerly = bound("s", "calls * each", each=wall("eager", "decode"))
+# The seconds that some steps of decoding take in a mode, compiling included.
+spent = bound(
+    "s", "compiling + calls * each", each=wall("{variant}", "decode"), compiling=printed("decode", "{mode}", which=4)
 )
-def pays(compiling: float, before: float, after: float) -> float | str:
-    """After how many calls a mode's compiling is earned back over eager."""
-    if after >= 0.98 * before:
-        return "never"
-    return compiling / (before - after)
-
-
-@bound(
-    "",
-    compiling=captured("table", "{name}", "{mode}", which=4),
-    usual=captured("table", "{name}", "default", which=4),
-    before=wall("compile", "{at}"),
-    after=wall("{variant}", "{at}"),
+# What copying the norms' inputs takes at least, each value read once and written once.
+copied = bound("us", "2 * tensors * rows * columns * width / copy", TENSORS, copy=COPY)
+lost_by_replaying = bound("us", "replayed - launched", NORMS)  # How much longer the norms keep the GPU busy as a graph.
+# The part of that loss which the copies explain.
+explained_by_copies = bound(
+    "%", "2 * tensors * rows * columns * width / copy / (replayed - launched)", TENSORS, NORMS, copy=COPY
 )
-def pays_more(compiling: float, usual: float, before: float, after: float) -> float | str:
-    """After how many calls a mode's longer compiling is earned back over the default."""
-    if after >= 0.98 * before:
-        return "never"
-    if compiling <= usual:
-        return "at once"
-    return (compiling - usual) / (before - after)
-
-
-@bound("s", each=wall("eager", "decode"))
-def spent_eagerly(calls: float, each: float) -> float:
-    """The seconds that some steps of decoding take, with nothing compiled."""
-    return calls * each
-
-
-@bound("s", each=wall("{variant}", "decode"), compiling=captured("table", "decode", "{mode}", which=4))
-def spent(calls: float, each: float, compiling: float) -> float:
-    """The seconds that some steps of decoding take in a mode, compiling included."""
-    return compiling + calls * each
-
-
-@bound("us", tensors=8, rows=1024, columns=4096, width=2, copy=ceiling("copy", case="compiler/modes"))
-def copied(tensors: float, rows: float, columns: float, width: float, copy: float) -> float:
-    """What copying the norms' inputs takes at least, each value read once and written once."""
-    return 2 * tensors * rows * columns * width / copy
-
-
-@bound("us", replayed=gpu("reduce-overhead", "norms"), launched=gpu("compile", "norms"))
-def lost_by_replaying(replayed: float, launched: float) -> float:
-    """How much longer the norms keep the GPU busy as a graph."""
-    return replayed - launched
-
-
-@bound(
-    "%",
-    tensors=8,
-    rows=1024,
-    columns=4096,
-    width=2,
-    copy=ceiling("copy", case="compiler/modes"),
-    replayed=gpu("reduce-overhead", "norms"),
-    launched=gpu("compile", "norms"),
+# How much shorter a call of the small block is with a CUDA graph.
+gained_by_graph = bound(
+    "us", "eager - graph", eager=printed("block", "eager"), graph=printed("block", "reduce-overhead")
 )
-def explained_by_copies(
-    tensors: float, rows: float, columns: float, width: float, copy: float, replayed: float, launched: float
-) -> float:
-    """The part of that loss which the copies explain."""
-    return 2 * tensors * rows * columns * width / copy / (replayed - launched)
 
-
-@bound("us", eager=captured("table", "block", "eager"), graph=captured("table", "block", "reduce-overhead"))
-def gained_by_graph(eager: float, graph: float) -> float:
-    """How much shorter a call of the small block is with a CUDA graph."""
-    return eager - graph
-
-
-CHECK_AT = {
-    "forward": [
-        {"part": "mlp", "layers": 2, "rows": 32, "width": 128},
-        {"part": "block", "layers": 1, "batch": 2, "tokens": 32, "width": 128},
-        {"part": "decode", "layers": 2, "batch": 2, "cached": 64, "width": 128},
-        {"part": "norms", "layers": 2, "rows": 64, "columns": 1024},
-        {"part": "convolution", "layers": 2, "batch": 2, "channels": 16, "side": 8},
-    ]
-}
 LABELS = {
     "reduce-overhead": {"label": "reduce-overhead", "short": "reduce-overhead", "role": "graph"},
     "coordinate-descent": {"label": "coordinate descent", "short": "coordinate descent", "role": "rewrite"},
@@ -229,17 +176,15 @@ LABELS = {
     "no-epilogue-fusion": {"label": "every knob, no epilogue fusion", "short": "no epilogues", "role": "rewrite"},
     "freezing": {"label": "freezing", "short": "freezing", "role": "rewrite"},
 }
-POINTS = {  # as pages name them
-    "mlp": "forward mlp 4x256x512 bfloat16 calls",
-    "block": "forward block 1x4x128x512 bfloat16 calls",
-    "wide": "forward block 1x8x1024x2048 bfloat16 calls",
-    "decode": "forward decode 4x8x1024x1024 bfloat16 calls",
-    "norms": "forward norms 8x1024x4096 bfloat16 device",
-    "conv": "forward convolution 4x32x128x28 bfloat16 calls",
-}
 CASE = Case(
-    name="compiler/modes",
     question="What does each mode of torch.compile save on the GPU, and what of it does a caller see?",
-    points=points,
-    prepare=prepare,
+    check_at={
+        "forward": [
+            {"part": "mlp", "layers": 2, "rows": 32, "width": 128},
+            {"part": "block", "layers": 1, "batch": 2, "tokens": 32, "width": 128},
+            {"part": "decode", "layers": 2, "batch": 2, "cached": 64, "width": 128},
+            {"part": "norms", "layers": 2, "rows": 64, "columns": 1024},
+            {"part": "convolution", "layers": 2, "batch": 2, "channels": 16, "side": 8},
+        ]
+    },
 )

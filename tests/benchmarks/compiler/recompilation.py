@@ -16,45 +16,25 @@ from tests.benchmarks.own import own
 OTHER = 96  # a length that a graph for every length is first called with, so that none is made for the point's own
 
 
-@bound(
-    "%",
+# How many more tokens are computed where lengths are padded to powers of two.
+padding = bound(
+    "%", "padded / tokens - 1",
     padded=captured("exercises", "powers of two", which=3, of="compiler/recompilation_diary"),
     tokens=captured("lengths", "tokens", of="compiler/recompilation_diary"),
+)  # fmt: skip
+# How many of the 500 calls neither compile, nor reuse what was compiled.
+run_eagerly = bound("", "calls - compiled - again", calls=500, compiled=8, again=11)
+# How many times the tokens of the diary are computed, where lengths are padded.
+padded_over_asked = bound("x", "padded / asked", padded=113440, asked=79556)
+# The time of a graph for every length, over that of a graph for this length.
+marked_over_static = bound(
+    "x", "marked / static", marked=gpu("marked", "513 tokens"), static=gpu("compile", "513 tokens")
 )
-def padding(padded: float, tokens: float) -> float:
-    """How many more tokens are computed where lengths are padded to powers of two."""
-    return padded / tokens - 1
 
-
-@bound("", calls=500, compiled=8, again=11)
-def run_eagerly(calls: float, compiled: float, again: float) -> float:
-    """How many of the 500 calls neither compile, nor reuse what was compiled."""
-    return calls - compiled - again
-
-
-@bound("x", padded=113440, asked=79556)
-def padded_over_asked(padded: float, asked: float) -> float:
-    """How many times the tokens of the diary are computed, where lengths are padded."""
-    return padded / asked
-
-
-@bound("x", marked=gpu("marked", "513 tokens"), static=gpu("compile", "513 tokens"))
-def marked_over_static(marked: float, static: float) -> float:
-    """The time of a graph for every length, over that of a graph for this length."""
-    return marked / static
-
-
-CHECK_AT = {"forward": [{"batch": 2, "length": 20, "width": 256}]}
 LABELS = {
     "marked": {"label": "marked dynamic", "short": "marked", "role": "peer-1"},
     "unbacked": {"label": "unbacked", "short": "unbacked", "role": "peer-2"},
     "padded": {"label": "padded to a power of two", "short": "padded", "role": "rewrite-2"},
-}
-POINTS = {  # as pages name them
-    "100 tokens": "forward 8x100x4096 bfloat16 device",
-    "513 tokens": "forward 8x513x4096 bfloat16 device",
-    "short": "forward 1x100x1024 bfloat16 device",
-    "1024 tokens": "forward 8x1024x4096 bfloat16 device",
 }
 
 
@@ -66,8 +46,9 @@ def points(device: torch.device) -> Iterable[Point]:
     few = ("eager", "compile", "marked", "padded")
     for length in (100, 513, 1024):
         variants = None if length == 513 else few  # each is compiled, for seconds
-        yield Point({"batch": 8, "length": length, "width": 4096}, "bfloat16", "forward", ("device", "calls"), variants)
-    yield Point({"batch": 1, "length": 100, "width": 1024}, "bfloat16", "forward", ("device", "calls"))
+        shape, name = {"batch": 8, "length": length, "width": 4096}, f"{length} tokens"
+        yield Point(shape, "bfloat16", "forward", ("device", "calls"), variants, name=name)
+    yield Point({"batch": 1, "length": 100, "width": 1024}, "bfloat16", "forward", ("device", "calls"), name="short")
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -138,8 +119,6 @@ def compiled(name: str, x: Tensor, first: Tensor, weights: Weights) -> Call:
 
 
 CASE = Case(
-    name="compiler/recompilation",
     question="What does a graph for every length cost a call, and what does padding to the next power of two?",
-    points=points,
-    prepare=prepare,
+    check_at={"forward": [{"batch": 2, "length": 20, "width": 256}]},
 )

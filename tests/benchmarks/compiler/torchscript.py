@@ -15,6 +15,7 @@ from tests.benchmarks.own import own
 HEADS, WIDTH = 16, 64
 TRAINED = "norm", "gated", "block"  # components whose step is timed as well
 NARROW = "rotated", "block"
+NAMES = {"norm": "rms norm", "gated": "swiglu", "masked-softmax": "masked softmax", "rotated": "rope"}  # on pages
 
 
 def points(device: torch.device) -> Iterable[Point]:
@@ -26,10 +27,12 @@ def points(device: torch.device) -> Iterable[Point]:
         return
     large = {name: {"rows": 16384, "columns": 1024 if name in NARROW else 4096} for name in COMPONENTS}
     for name in COMPONENTS:
-        yield Point({"rows": 256, "columns": 1024}, "bfloat16", "forward", ("calls",), part=name)
-        yield Point(large[name], "bfloat16", "forward", part=name)
+        called = NAMES.get(name, name)
+        small = {"rows": 256, "columns": 1024}
+        yield Point(small, "bfloat16", "forward", ("calls",), part=name, name=f"small {called}")
+        yield Point(large[name], "bfloat16", "forward", part=name, name=called)
     for name in TRAINED:
-        yield Point(large[name], "bfloat16", "both", part=name)
+        yield Point(large[name], "bfloat16", "both", part=name, name=f"{NAMES.get(name, name)} step")
 
 
 def inputs_of(name: str, rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> list[Tensor]:
@@ -124,36 +127,11 @@ def results(found: object) -> Results:
     return dict(zip(names, tensors, strict=False))
 
 
-CHECK_AT = {
-    "forward": [
-        {"part": "masked-softmax", "rows": 64, "columns": 1024},
-        {"part": "rotated", "rows": 64, "columns": 1024},
-    ],
-    "forward both": [
-        {"part": "norm", "rows": 64, "columns": 1024},
-        {"part": "gated", "rows": 64, "columns": 1024},
-        {"part": "block", "rows": 64, "columns": 256},
-    ],
-}
 LABELS = {"script": {"label": "torch.jit.script", "short": "script", "role": "rewrite-2"}}
-POINTS = {  # as pages name them
-    "rms norm": "forward norm 16384x4096 bfloat16 device",
-    "rms norm step": "both norm 16384x4096 bfloat16 device",
-    "small rms norm": "forward norm 256x1024 bfloat16 calls",
-    "swiglu": "forward gated 16384x4096 bfloat16 device",
-    "swiglu step": "both gated 16384x4096 bfloat16 device",
-    "small swiglu": "forward gated 256x1024 bfloat16 calls",
-    "masked softmax": "forward masked-softmax 16384x4096 bfloat16 device",
-    "small masked softmax": "forward masked-softmax 256x1024 bfloat16 calls",
-    "rope": "forward rotated 16384x1024 bfloat16 device",
-    "small rope": "forward rotated 256x1024 bfloat16 calls",
-    "block": "forward block 16384x1024 bfloat16 device",
-    "block step": "both block 16384x1024 bfloat16 device",
-    "small block": "forward block 256x1024 bfloat16 calls",
-}
 CASE = Case(
-    name="compiler/torchscript",
     question="Where does TorchScript stand today beside eager PyTorch and torch.compile?",
-    points=points,
-    prepare=prepare,
+    check_at={
+        "forward": [{"part": part, "rows": 64, "columns": 1024} for part in ("masked-softmax", "rotated")],
+        "forward both": [{"part": part, "rows": 64, "columns": 256} for part in TRAINED],
+    },
 )

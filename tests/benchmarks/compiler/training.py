@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 import torch._dynamo.compiled_autograd
@@ -10,23 +11,12 @@ import torch._functorch.config
 from torch import Tensor, nn
 
 from snippets.compiler import training
-from snippets.compiler.training import (
-    MAX_NORM,
-    Batch,
-    Model,
-    clip_and_update,
-    loss_of_all,
-    selective,
-    train_step,
-    whole,
-    with_run,
-)
 from tests.benchmarks.bounds import bound, gpu, memory
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
 
 Step = Callable[..., Tensor]  # as train_step
-LOOKED_AT = ("blocks.0.qkv.weight", "head.weight")  # parameters whose update and moment are held against float64
+Batches = Sequence[training.Batch]
 STEPS, VARIANCE = 100, 1e-9  # before the step that is checked: in Adam's first one the size of a gradient has no say
 
 
@@ -37,7 +27,7 @@ def points(device: torch.device) -> Iterable[Point]:
         yield Point(shape, "bfloat16", "both", ("calls",), ("eager", "compile", "checkpoint"))
         return
     shape = {"layers": 2, "width": 2048, "vocabulary": 8192, "rows": 8, "length": 2048}
-    yield Point(shape, "bfloat16", "both", ("sustained",))
+    yield Point(shape, "bfloat16", "both", ("sustained",), name="step")
 
 
 class Training:
@@ -46,7 +36,9 @@ class Training:
     All that are made from one model share its parameters, and change them: `before` is a copy of what they were.
     """
 
-    def __init__(self, model: Model, before: dict[str, Tensor], batches: Sequence[Batch], step: Step, **adam: object):
+    looked_at: tuple[str, ...] = ("blocks.0.qkv.weight", "head.weight")  # their update and moment are compared
+
+    def __init__(self, model: training.Model, before: dict[str, Tensor], batches: Batches, step: Step, **adam: object):
         self.model, self.before, self.batches, self.step = model, before, batches, step
         self.parameters = dict(model.named_parameters())
         self.optimizer = torch.optim.AdamW(self.parameters.values(), lr=1e-3, weight_decay=0.1, **adam)
@@ -72,48 +64,62 @@ class Training:
         """In the dtype in which the step computes: parameters and moments are kept in fp32, whatever they come from."""
         assert isinstance(loss, Tensor)
         found = {"loss": loss}
-        for name in LOOKED_AT:
+        for name in self.looked_at:
             p = self.parameters[name]
             found[f"update of {name}"] = p.detach() - self.before[name]
             found[f"moment of {name}"] = self.optimizer.state[p]["exp_avg"]
         return found
 
 
+def variant(make: Callable[[], Any], dtype: torch.dtype) -> Variant:
+    """A training that is made when it is built, with all that it needs."""
+    made: list[Any] = []
+
+    def build() -> Call:
+        made.append(make())
+        return made[0]
+
+    def results(loss: object) -> Results:
+        return {name: t.to(dtype) for name, t in made[0].results(loss).items()}
+
+    return Variant(build, results, refresh=lambda: made[0].restore())
+
+
+def spoilt(make: Callable[[], Training], dtype: torch.dtype) -> Callable[[Results], Results]:
+    """The results of a training that is wrong."""
+
+    def results(baseline: Results) -> Results:
+        wrong = make()
+        return {name: t.to(dtype) for name, t in wrong.results(wrong()).items()}
+
+    return results
+
+
+def batch_of(vocabulary: int, rows: int, length: int, device: torch.device) -> training.Batch:
+    """Random tokens, and those that follow."""
+    tokens = torch.randint(vocabulary, (rows, length + 1), device=device)
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
 def prepare(point: Point, device: torch.device) -> Workload:
     """Random tokens and targets; parameters in fp32, matrix products in the point's dtype."""
     layers, width, vocabulary, rows, length = point.shape.values()
     dtype = getattr(torch, point.dtype)
-    model = Model(vocabulary, width, layers).to(device)
+    model = training.Model(vocabulary, width, layers).to(device)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    tokens = torch.randint(vocabulary, (rows, length + 1), device=device)
-    batch = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    batch = batch_of(vocabulary, rows, length, device)
     halves = [(batch[0][half], batch[1][half]) for half in (slice(0, rows // 2), slice(rows // 2, rows))]
 
     loss_of = training.loss_of if dtype == torch.bfloat16 else plain
 
-    def at(step: Step, model: Model = model, batches: Sequence = (batch,), **adam: object) -> Variant:
-        """A variant; what it needs is made when it is built."""
-        made: list[Training] = []
+    def at(step: Step, model: training.Model = model, batches: Sequence = (batch,), **adam: object) -> Variant:
+        return variant(lambda: Training(model, before, batches, step, **adam), dtype)
 
-        def build() -> Call:
-            made.append(Training(model, before, batches, step, **adam))
-            return made[0]
+    def of(loss_of: Callable[..., Tensor], update: Callable[..., None] = training.clip_and_update) -> Step:
+        return partial(training.train_step, loss_of=loss_of, clip_and_update=update)
 
-        return Variant(
-            build,
-            lambda loss: {name: t.to(dtype) for name, t in made[0].results(loss).items()},
-            refresh=lambda: made[0].restore(),
-        )
-
-    def of(loss_of: Callable[..., Tensor], update: Callable[..., None] = clip_and_update) -> Step:
-        return partial(train_step, loss_of=loss_of, clip_and_update=update)
-
-    def wrongly(step: Step, batches: Sequence[Batch] = (batch,)) -> Callable[[Results], Results]:
-        def results(baseline: Results) -> Results:
-            wrong = Training(copy.deepcopy(model), before, batches, step)
-            return {name: t.to(dtype) for name, t in wrong.results(wrong()).items()}
-
-        return results
+    def wrongly(step: Step, batches: Batches = (batch,)) -> Callable[[Results], Results]:
+        return spoilt(lambda: Training(copy.deepcopy(model), before, batches, step), dtype)
 
     def in_float64() -> Results:
         """Row by row, which is the same: each has as many tokens."""
@@ -123,7 +129,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
 
     compiled = compiled_alone(loss_of)
     capturable = {"capturable": device.type == "cuda"}
-    checkpointed, selected = with_run(model, whole), with_run(model, selective)
+    checkpointed, selected = training.with_run(model, training.whole), training.with_run(model, training.selective)
     return Workload(
         variants={
             "eager": at(of(loss_of)),
@@ -136,9 +142,9 @@ def prepare(point: Point, device: torch.device) -> Workload:
             "budget-0": at(of(under_budget(0.0, compiled_alone(loss_of)))),
             "fused": at(of(compiled), fused=True),
             "optimizer": at(of(compiled, update_compiled()), **capturable),
-            "clip-too": at(of(compiled, compiled_alone(clip_and_update)), **capturable),
+            "clip-too": at(of(compiled, compiled_alone(training.clip_and_update)), **capturable),
             "halves": at(of(compiled_alone(loss_of)), batches=halves),
-            "halves-together": at(of(compiled_alone(loss_of_all)), batches=[halves]),
+            "halves-together": at(of(compiled_alone(training.loss_of_all)), batches=[halves]),
             "autocast-outside": at(of(under_autocast(compiled_alone(plain)))),
             "compiled-autograd": at(backward_compiled(of(compiled))),
         },
@@ -183,7 +189,7 @@ def update_compiled() -> Callable[..., None]:
     update: list[Callable] = []
 
     def called(parameters: Sequence[Tensor], optimizer: torch.optim.Optimizer) -> None:
-        nn.utils.clip_grad_norm_(parameters, MAX_NORM)
+        nn.utils.clip_grad_norm_(parameters, training.MAX_NORM)
         if not update:
             update.append(torch.compile(optimizer.step))
         update[0]()
@@ -217,54 +223,37 @@ def backward_compiled(step: Step) -> Step:
 
 def clip_each(parameters: Sequence[Tensor], optimizer: torch.optim.Optimizer) -> None:
     for parameter in parameters:
-        nn.utils.clip_grad_norm_([parameter], MAX_NORM)
+        nn.utils.clip_grad_norm_([parameter], training.MAX_NORM)
     optimizer.step()
 
 
 def clip_late(parameters: Sequence[Tensor], optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
-    nn.utils.clip_grad_norm_(parameters, MAX_NORM)
+    nn.utils.clip_grad_norm_(parameters, training.MAX_NORM)
 
 
 def not_zeroed(step: Step) -> Step:
-    def called(model: Model, optimizer: torch.optim.Optimizer, batches: Sequence[Batch]) -> Tensor:
+    def called(model: training.Model, optimizer: torch.optim.Optimizer, batches: Batches) -> Tensor:
         model(*(t.flip(0, 1) for t in batches[0])).backward()
         return step(model, optimizer, batches)
 
     return called
 
 
-@bound("GB", plain=memory("compile", "step"), less=memory("{variant}", "step"))
-def freed(plain: float, less: float) -> float:
-    """How much lower the peak of the compiled step is with this choice."""
-    return plain - less
-
-
-@bound("ms", slow=gpu("{variant}", "step"), plain=gpu("compile", "step"))
-def added(slow: float, plain: float) -> float:
-    """How much longer the compiled step takes with this choice."""
-    return slow - plain
-
-
-@bound(
-    "MB",
-    plain=memory("compile", "step"),
-    less=memory("{variant}", "step"),
-    slow=gpu("{variant}", "step"),
-    fast=gpu("compile", "step"),
+# How much lower the peak of the compiled step is with this choice.
+freed = bound("GB", "plain - less", plain=memory("compile", "step"), less=memory("{variant}", "step"))
+# How much longer the compiled step takes with this choice.
+added = bound("ms", "slow - plain", slow=gpu("{variant}", "step"), plain=gpu("compile", "step"))
+# The memory that each millisecond added to the compiled step frees.
+freed_by_ms = bound(
+    "MB", "(plain - less) / (slow - fast) / 1000", plain=memory("compile", "step"), less=memory("{variant}", "step"),
+    slow=gpu("{variant}", "step"), fast=gpu("compile", "step"),
+)  # fmt: skip
+# The bytes of the bf16 copies that autocast makes of the large model's matrices.
+copies_of_weights = bound(
+    "MB", "2 * (16 * layers * width**2 + vocabulary * width)", layers=2, width=2048, vocabulary=8192
 )
-def freed_by_ms(plain: float, less: float, slow: float, fast: float) -> float:
-    """The memory that each millisecond added to the compiled step frees."""
-    return (plain - less) / (slow - fast) / 1000
 
-
-@bound("MB", layers=2, width=2048, vocabulary=8192)
-def copies_of_weights(layers: float, width: float, vocabulary: float) -> float:
-    """The bytes of the bf16 copies that autocast makes of the large model's matrices."""
-    return 2 * (16 * layers * width**2 + vocabulary * width)
-
-
-CHECK_AT = {"both": [{"layers": 1, "width": 128, "vocabulary": 256, "rows": 2, "length": 32}]}
 LABELS = {
     "eager-checkpoint": {"label": "eager, blocks checkpointed", "role": "rewrite"},
     "checkpoint": {"label": "blocks checkpointed", "role": "rewrite"},
@@ -280,12 +269,7 @@ LABELS = {
     "autocast-outside": {"label": "autocast outside", "role": "other-2"},
     "compiled-autograd": {"label": "compiled autograd", "role": "other-2"},
 }
-POINTS = {  # as pages name them
-    "step": "both 2x2048x8192x8x2048 bfloat16 sustained",
-}
 CASE = Case(
-    name="compiler/training",
     question="What does each choice around a compiled training step do to its time and to its peak memory?",
-    points=points,
-    prepare=prepare,
+    check_at={"both": [{"layers": 1, "width": 128, "vocabulary": 256, "rows": 2, "length": 32}]},
 )

@@ -2,14 +2,12 @@
 
 import warnings
 from collections.abc import Callable, Iterable
-from functools import partial
-from math import ceil
 
 import torch
 from torch import Tensor
 
 from snippets.compiler.what_compile_does import unit_rows
-from tests.benchmarks import wrong
+from tests.benchmarks import sides, wrong
 from tests.benchmarks.bounds import bound, ceiling, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 
@@ -28,12 +26,16 @@ def points(device: torch.device) -> Iterable[Point]:
         for operations, rows in ((6, 16), (6, 4096), (1, 16)):
             yield Point({"operations": operations, "rows": rows, "columns": 1024}, "float32", "forward", ("calls",))
         return
-    for direction in ("forward", "both"):
-        for rows, columns in ((64, 1024), (1024, 1024), (8192, 1024), (65536, 1024), (4096, 16384)):
+    sizes = {"small": (64, 1024), "1024 rows": (1024, 1024), "8192 rows": (8192, 1024), "large": (65536, 1024),
+             "wide": (4096, 16384)}  # fmt: skip
+    for direction, suffix in (("forward", ""), ("both", " step")):
+        for name, (rows, columns) in sizes.items():
             shape = {"operations": 6, "rows": rows, "columns": columns}
-            shown = direction == "forward" or rows == 65536
-            yield Point(shape, "bfloat16", direction, ("device", "calls"), shown=shown)
-    yield Point({"operations": 1, "rows": 64, "columns": 1024}, "bfloat16", "forward", ("device", "calls"))
+            modes = ("device", "calls") if name in ("large", "wide") else ("calls", "device")
+            shown = direction == "forward" or name == "large"
+            yield Point(shape, "bfloat16", direction, modes, shown=shown, name=name + suffix if shown else "")
+    one = {"operations": 1, "rows": 64, "columns": 1024}
+    yield Point(one, "bfloat16", "forward", ("calls", "device"), name="one operation")
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -62,8 +64,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
         flops=flops,
         mix="triad" if operations == 6 else "copy",
         wrong={
-            "5% too large": wrongly(wrong.scaled(function)),
-            "last tile not written": wrongly(wrong.cut(function)),
+            **{what: wrongly(spoilt) for what, spoilt in wrong.usual(function).items()},
             "bias left out": wrongly(lambda x, y, bias: function(x, y, 0 * bias)),
         },
     )
@@ -79,19 +80,12 @@ def cost(operations: int, step: bool, elements: int) -> tuple[int, int, int]:
     return 2 + 3, 1 + 2, (7 + 14) * elements
 
 
-def call(function: Callable[..., object], inputs: list[Tensor], upstream: Tensor, step: bool) -> Call:
+def call(function: sides.Function, inputs: Iterable[Tensor], upstream: Tensor, step: bool) -> Call:
     """The forward, or a step: forward and backward."""
-    if not step:
-        return partial(function, *inputs)
-
-    def forward_and_backward() -> tuple[object, ...]:
-        output = function(*inputs)
-        return output, *torch.autograd.grad(output, inputs, upstream)
-
-    return forward_and_backward
+    return (sides.both if step else sides.forward)(function, tuple(inputs), (), (upstream,))
 
 
-def compiled(function: Callable[..., object], inputs: list[Tensor], upstream: Tensor, step: bool) -> Call:
+def compiled(function: sides.Function, inputs: list[Tensor], upstream: Tensor, step: bool) -> Call:
     """Compiled and called once, without Inductor's caches: as on a machine that has never seen this function."""
     run = call(torch.compile(function), inputs, upstream, step)
     with torch._inductor.config.patch(force_disable_caches=True), warnings.catch_warnings():
@@ -101,80 +95,40 @@ def compiled(function: Callable[..., object], inputs: list[Tensor], upstream: Te
 
 
 def results(returned: object) -> Results:
-    tensors = returned if isinstance(returned, tuple) else (returned,)
-    return dict(zip(("output", "x.grad", "y.grad", "bias.grad"), tensors, strict=False))
+    return dict(zip(("output", "x.grad", "y.grad", "bias.grad"), sides.tupled(returned), strict=False))  # type: ignore
 
 
-def in_float64(function: Callable[..., object], inputs: list[Tensor], upstream: Tensor, step: bool) -> Results:
+def in_float64(function: sides.Function, inputs: list[Tensor], upstream: Tensor, step: bool) -> Results:
     exact = [tensor.detach().double().requires_grad_(step) for tensor in inputs]
     return results(call(function, exact, upstream.double(), step)())
 
 
-@bound("us", rows=65536, columns=1024, width=2, triad=ceiling("triad", case="compiler/what-compile-does"))
-def least(rows: float, columns: float, width: float, triad: float) -> float:
-    """What the function takes at least: two tensors read and one written."""
-    return 3 * rows * columns * width / triad
-
-
-@bound("x", moved=12, needed=3)
-def moved_over_needed(moved: float, needed: float) -> float:
-    """How many times the bytes that are needed eager code moves."""
-    return moved / needed
-
-
-@bound("TB/s", rows=65536, columns=1024, width=2, time=gpu("eager", "large"))
-def bandwidth_of_twelve(rows: float, columns: float, width: float, time: float) -> float:
-    """The bandwidth at which eager code moves its twelve tensors."""
-    return 12 * rows * columns * width / time
-
-
-@bound(
-    "%",
-    rows=65536,
-    columns=1024,
-    width=2,
-    time=gpu("eager", "large"),
-    copy=ceiling("copy", case="compiler/what-compile-does"),
+TRIAD = ceiling("triad", case="compiler/what-compile-does")
+COPY = ceiling("copy", case="compiler/what-compile-does")
+TENSOR = {"rows": 65536, "columns": 1024, "width": 2}
+# What the function takes at least: two tensors read and one written.
+least = bound("us", "3 * rows * columns * width / triad", TENSOR, triad=TRIAD)
+# How many times the bytes that are needed eager code moves.
+moved_over_needed = bound("x", "moved / needed", moved=12, needed=3)
+# The bandwidth at which eager code moves its twelve tensors.
+bandwidth_of_twelve = bound("TB/s", "12 * rows * columns * width / time", TENSOR, time=gpu("eager", "large"))
+# How near eager code's bandwidth comes to that of a copy.
+reached_by_twelve = bound(
+    "%", "12 * rows * columns * width / time / copy", TENSOR, time=gpu("eager", "large"), copy=COPY
 )
-def reached_by_twelve(rows: float, columns: float, width: float, time: float, copy: float) -> float:
-    """How near eager code's bandwidth comes to that of a copy."""
-    return 12 * rows * columns * width / time / copy
+# How much less GPU time a call takes, compiled.
+saved_by_a_call = bound("us", "eager - compiled", eager=gpu("eager", "large"), compiled=gpu("compile", "large"))
+# How many calls earn back one second of compiling.
+calls_for_a_second = bound(
+    "", "ceil(1 / (eager - compiled))", eager=gpu("eager", "large"), compiled=gpu("compile", "large")
+)
+# What two tensors read and one written take at least, in fp32.
+least_in_fp32 = bound("us", "3 * rows * columns * width / triad", rows=65536, columns=1024, width=4, triad=TRIAD)
 
-
-@bound("us", eager=gpu("eager", "large"), compiled=gpu("compile", "large"))
-def saved_by_a_call(eager: float, compiled: float) -> float:
-    """How much less GPU time a call takes, compiled."""
-    return eager - compiled
-
-
-@bound("", eager=gpu("eager", "large"), compiled=gpu("compile", "large"))
-def calls_for_a_second(eager: float, compiled: float) -> float:
-    """How many calls earn back one second of compiling."""
-    return ceil(1 / (eager - compiled))
-
-
-@bound("us", rows=65536, columns=1024, width=4, triad=ceiling("triad", case="compiler/what-compile-does"))
-def least_in_fp32(rows: float, columns: float, width: float, triad: float) -> float:
-    """What two tensors read and one written take at least, in fp32."""
-    return 3 * rows * columns * width / triad
-
-
-CHECK_AT = {
-    "forward both": [{"operations": 6, "rows": 64, "columns": 1024}],
-    "forward": [{"operations": 1, "rows": 64, "columns": 1024}],
-}
-POINTS = {  # as pages name them
-    "large": "forward 6x65536x1024 bfloat16 device",
-    "large step": "both 6x65536x1024 bfloat16 device",
-    "wide": "forward 6x4096x16384 bfloat16 device",
-    "small": "forward 6x64x1024 bfloat16 calls",
-    "1024 rows": "forward 6x1024x1024 bfloat16 calls",
-    "8192 rows": "forward 6x8192x1024 bfloat16 calls",
-    "one operation": "forward 1x64x1024 bfloat16 calls",
-}
 CASE = Case(
-    name="compiler/what-compile-does",
     question="What does fusing six operations into one kernel save, and at which size does it start to?",
-    points=points,
-    prepare=prepare,
+    check_at={
+        "forward both": [{"operations": 6, "rows": 64, "columns": 1024}],
+        "forward": [{"operations": 1, "rows": 64, "columns": 1024}],
+    },
 )

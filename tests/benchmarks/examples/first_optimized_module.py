@@ -3,7 +3,6 @@
 import copy
 import tempfile
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -13,8 +12,8 @@ from snippets.examples.first_optimized_module_draft import FEATURES, STEPS, TASK
 from snippets.examples.first_optimized_module_solutions import Better, ship
 from tests.benchmarks import wrong
 from tests.benchmarks.bounds import bound, captured
-from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
-from tests.benchmarks.own import own
+from tests.benchmarks.case import Call, Case, Point, Variant, Workload
+from tests.benchmarks.inference import call, compiled, wrongly
 
 STEPWISE = ("first-draft", "better", "compile", "graph")
 SMALL = {"batch": 64, "steps": STEPS, "width": 256}
@@ -25,11 +24,11 @@ def points(device: torch.device) -> Iterator[Point]:
     if device.type == "cpu":  # no launches, and no CUDA graph
         yield Point({"batch": 64, "steps": STEPS, "width": 64}, "float32", modes=("calls",), variants=STEPWISE[:3])
         return
-    yield Point(SMALL, "float32", modes=("calls", "device"), variants=STEPWISE)
-    yield Point(SMALL | {"batch": 4096}, "float32", modes=("burst",), variants=STEPWISE[:3])
+    yield Point(SMALL, "float32", modes=("calls", "device"), variants=STEPWISE, name="64 accounts")
+    yield Point(SMALL | {"batch": 4096}, "float32", modes=("burst",), variants=STEPWISE[:3], name="4096 accounts")
     for part, slow_to_build in (("unrolled", "compile-draft"), ("packaged", "package")):
         variants = ("first-draft", slow_to_build, "graph")
-        yield Point(SMALL, "float32", modes=("calls",), variants=variants, part=part)
+        yield Point(SMALL, "float32", modes=("calls",), variants=variants, part=part, name=part)
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -62,22 +61,6 @@ def prepare(point: Point, device: torch.device) -> Workload:
     )
 
 
-def call(function: Callable, x: Tensor) -> Call:
-    return torch.no_grad()(partial(function, x))
-
-
-def compiled(module: nn.Module, x: Tensor, mode: str | None = None) -> Call:
-    """Compiled for this batch, and what a CUDA graph does in its second and third call done."""
-
-    def apply(x: Tensor) -> Tensor:
-        return module(x)
-
-    fast = call(torch.compile(own(apply), dynamic=False, mode=mode), x)
-    for _ in range(3):
-        fast()
-    return fast
-
-
 def packaged(module: nn.Module, x: Tensor) -> Call:
     """What the last step of the tutorial ships, loaded; for any batch."""
     with tempfile.TemporaryDirectory() as folder:
@@ -90,10 +73,6 @@ def spoilt(draft: Draft, spoil: Callable[[Draft], object]) -> nn.Module:
     return other
 
 
-def wrongly(function: Callable, x: Tensor) -> Callable[[Results], Results]:
-    return lambda baseline: {"output": call(function, x)()}
-
-
 WRONG = {
     "input not made standard": lambda draft: draft.spread.fill_(1),
     "norm 20% too large": lambda draft: draft.scale.mul_(1.2),
@@ -102,25 +81,10 @@ WRONG = {
 }
 
 
-@bound("", steps=64, each=4)
-def operations_of_loop(steps: float, each: float) -> float:
-    """The operations that the loop runs in its steps."""
-    return steps * each
+operations_of_loop = bound("", "steps * each", steps=64, each=4)  # The operations that the loop runs in its steps.
+# The share of the draft's operations that are in its Python loop.
+part_in_loop = bound("%", "steps * each / operations", steps=64, each=4, operations=captured("operations", "draft"))
 
-
-@bound("%", steps=64, each=4, operations=captured("operations", "draft"))
-def part_in_loop(steps: float, each: float, operations: float) -> float:
-    """The share of the draft's operations that are in its Python loop."""
-    return steps * each / operations
-
-
-CHECK_AT = {
-    "forward": [
-        {"batch": 64, "steps": 64, "width": 64},
-        {"batch": 64, "steps": 64, "width": 64, "part": "unrolled"},
-        {"batch": 64, "steps": 64, "width": 64, "part": "packaged"},
-    ]
-}
 LABELS = {  # the steps have the names that they have on the start page
     "first-draft": {"label": "first draft", "role": "eager"},
     "better": {"label": "better design", "short": "better", "role": "rewrite"},
@@ -129,14 +93,9 @@ LABELS = {  # the steps have the names that they have on the start page
     "compile": {"label": "better design, compiled", "short": "better, compiled", "role": "compile"},
     "package": {"label": "package, loaded", "short": "package", "role": "rewrite-2"},
 }
-POINTS = {  # as pages name them
-    "64 accounts": "forward 64x64x256 float32 calls",
-    "unrolled": "forward unrolled 64x64x256 float32 calls",
-    "4096 accounts": "forward 4096x64x256 float32 burst",
-}
 CASE = Case(
-    name="examples/first-optimized-module",
     question="What is each step from a draft to a shipped package worth, for one small module?",
-    points=points,
-    prepare=prepare,
+    check_at={
+        "forward": [{"part": part, "batch": 64, "steps": 64, "width": 64} for part in ("", "unrolled", "packaged")]
+    },
 )

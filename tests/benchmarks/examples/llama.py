@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache, partial
+from functools import cached_property, partial
 from types import ModuleType
 
 import torch
@@ -41,16 +41,16 @@ def points(device: torch.device) -> Iterator[Point]:
         tiny = {"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256}
         yield Point(tiny, "float32", "both", ("calls",), ("eager", "layers"))
         return
-    yield Point(WHOLE, "bfloat16", "both", ("sustained",), UNTRACED)
-    yield Point(HEADS, "bfloat16", "both", ("sustained",))
-    yield Point(FEW, "bfloat16", "both", ("calls",), CHECKED)
-    yield Point(WHOLE, "bfloat16", "both", ("sustained",), TRACED, "traced")
+    yield Point(WHOLE, "bfloat16", "both", ("sustained",), UNTRACED, name="step")
+    yield Point(HEADS, "bfloat16", "both", ("sustained",), name="attention")
+    yield Point(FEW, "bfloat16", "both", ("calls",), CHECKED, name="two layers")
+    yield Point(WHOLE, "bfloat16", "both", ("sustained",), TRACED, "traced", "traced")
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
     """Random weights and tokens. The learning rate is zero: a step does all of its work and changes nothing."""
     dtype = getattr(torch, point.dtype)
-    return alone(point, device, dtype) if "heads" in point.shape else steps(point, device, dtype)
+    return alone(point, device, dtype) if "heads" in point.shape else steps(point, device)
 
 
 def as_returned(results: object) -> Results:
@@ -61,59 +61,79 @@ def as_returned(results: object) -> Results:
 # ---- the step -------------------------------------------------------------------------------------------------------
 
 
-def steps(point: Point, device: torch.device, dtype: torch.dtype) -> Workload:
-    batch, length, layers, width, vocabulary = point.shape.values()
-    sizes: dict[str, float] = dict(LLAMA if width == LLAMA["hidden_size"] else TINY) | {
-        "num_hidden_layers": layers,
-        "vocab_size": vocabulary,
-    }
-    model = make_model(sizes, device, dtype)
-    optimizer = make_optimizer(model, lr=0.0)
-    tokens = torch.randint(vocabulary, (batch, length), device=device)
-    watched = [name for name, p in model.named_parameters() if layers < 16 or p.dim() == 1]
+class Step:
+    """A model with random tokens, and its step, which keeps the loss and the gradients that are looked at."""
 
-    def step(loss_of: Loss, update: Call = optimizer.step) -> Results:
+    def __init__(self, point: Point, device: torch.device):
+        self.batch, self.length, self.layers, width, vocabulary = point.shape.values()
+        base = LLAMA if width == LLAMA["hidden_size"] else TINY
+        self.sizes: dict[str, float] = dict(base) | {"num_hidden_layers": self.layers, "vocab_size": vocabulary}
+        self.model = make_model(self.sizes, device, getattr(torch, point.dtype))
+        self.optimizer = make_optimizer(self.model, lr=0.0)
+        self.tokens = torch.randint(vocabulary, (self.batch, self.length), device=device)
+        named = self.model.named_parameters()
+        self.watched = [name for name, p in named if self.layers < 16 or p.dim() == 1]
+
+    def of(self, rung: Callable[[nn.Module], Loss], update: Call | None = None) -> Call:
+        return partial(self.call, rung(sharing(self.model)), update or self.optimizer.step)
+
+    def call(self, loss_of: Loss, update: Call) -> Results:
         """As `llama.train_step`, but it keeps the gradients that are looked at."""
-        loss = loss_of(tokens)
+        loss = loss_of(self.tokens)
         loss.backward()
         update()
-        found = {"loss": loss.detach()} | {f"{name}.grad": grads(model)[name] for name in watched}
-        optimizer.zero_grad()
+        found = {"loss": loss.detach()} | {f"{name}.grad": grads(self.model)[name] for name in self.watched}
+        self.optimizer.zero_grad()
         return found
 
-    def rung(name: str) -> Call:
-        return partial(step, RUNGS[name](sharing(model)))
-
-    @cache
-    def compiled_step() -> Call:
+    @cached_property
+    def compiled_update(self) -> Call:
         """Of an optimizer of its own: what compiled code saw of the other's settings must stay. It takes a while."""
-        return llama.update_compiled(make_optimizer(model, lr=0.0))
+        return llama.update_compiled(make_optimizer(self.model, lr=0.0))
+
+    def ahead(self, rung: Callable[[nn.Module], Loss]) -> Call:
+        """The parameters are those of all variants, so the hooks are there for the capture only."""
+        torch.cuda.empty_cache()
+        updates = llama.UpdateAhead(self.model, lr=0.0)
+        try:
+            return captured(self.of(rung, updates.join))
+        finally:
+            updates.remove()
+
+    def workload(self, builds: Mapping[str, Callable[[], Call]]) -> Workload:
+        def wrongly(spoil: Callable[[nn.Module], Loss]) -> Callable[[Results], Results]:
+            return lambda baseline: as_returned(self.of(spoil, lambda: None)())
+
+        return Workload(
+            variants={name: Variant(build, as_returned) for name, build in builds.items()},
+            baseline="eager",
+            reference=lambda: in_float64(self.model, self.tokens, self.watched),
+            bytes_read=0,  # matrix products rule: no bound of traffic is drawn
+            bytes_written=0,
+            flops=sum(flops(self.sizes, self.batch, self.length).values()),
+            largest_summands={"loss": LOSS_IS_OFF_BY / (2 * torch.finfo(torch.float32).eps)},
+            wrong={name: wrongly(spoil) for name, spoil in WRONG.items()},
+        )
+
+
+def steps(point: Point, device: torch.device) -> Workload:
+    step = Step(point, device)
+    cudnn = RUNGS["rewritten-cudnn"]
 
     def update_compiled() -> Call:
-        return partial(step, RUNGS["rewritten-cudnn"](sharing(model)), compiled_step())
+        return step.of(cudnn, step.compiled_update)
 
     def in_a_graph() -> Call:
         torch.cuda.empty_cache()  # during capture what the allocator keeps is not given back
         return captured(update_compiled())
 
-    def ahead() -> Call:
-        """The parameters are those of all variants, so the hooks are there for the capture only."""
-        torch.cuda.empty_cache()
-        updates = llama.UpdateAhead(model, lr=0.0)
-        try:
-            return captured(partial(step, RUNGS["rewritten-cudnn"](sharing(model)), updates.join))
-        finally:
-            updates.remove()
-
-    def wide() -> Call:
+    def wide(model: nn.Module) -> Loss:
         """Half as many chunks: their logits take twice the memory, and the sum of their products half the traffic."""
-        other = sharing(model)
-        loss_of = preferring(llama.CUDNN_FIRST, lambda tokens: llama.written_out(other, tokens, llama.block, rows=8192))
-        return partial(step, loss_of)
+        return preferring(llama.CUDNN_FIRST, lambda tokens: llama.written_out(model, tokens, llama.block, rows=8192))
 
     def by_cublaslt() -> Call:
         """Products by the other of two libraries, which may choose other kernels."""
-        plain, library = rung("rewritten-cudnn"), torch.backends.cuda.preferred_blas_library
+        plain, library = step.of(cudnn), torch.backends.cuda.preferred_blas_library
 
         def call() -> object:
             before = library()
@@ -125,34 +145,17 @@ def steps(point: Point, device: torch.device, dtype: torch.dtype) -> Workload:
 
         return call
 
-    def wrongly(spoil: Callable[[nn.Module], Loss]) -> Callable[[Results], Results]:
-        def results(baseline: Results) -> Results:
-            loss = spoil(sharing(model))(tokens)
-            loss.backward()
-            found = {"loss": loss.detach()} | {f"{name}.grad": grads(model)[name] for name in watched}
-            optimizer.zero_grad()
-            return found
-
-        return results
-
-    builds: dict[str, Callable[[], Call]] = {name: partial(rung, name) for name in RUNGS}
-    builds |= {
-        "rewritten-wide": wide,
-        "rewritten-lt": by_cublaslt,
-        "rewritten-update": update_compiled,
-        "rewritten-graph": in_a_graph,
-        "rewritten-ahead": ahead,
-        "liger": lambda: partial(step, liger(sharing(model))),
-    }
-    return Workload(
-        variants={name: Variant(build, as_returned) for name, build in builds.items()},
-        baseline="eager",
-        reference=lambda: in_float64(model, tokens, watched),
-        bytes_read=0,  # matrix products rule: no bound of traffic is drawn
-        bytes_written=0,
-        flops=sum(flops(sizes, batch, length).values()),
-        largest_summands={"loss": LOSS_IS_OFF_BY / (2 * torch.finfo(torch.float32).eps)},
-        wrong={name: wrongly(spoil) for name, spoil in WRONG.items()},
+    builds: dict[str, Callable[[], Call]] = {name: partial(step.of, rung) for name, rung in RUNGS.items()}
+    return step.workload(
+        builds
+        | {
+            "rewritten-wide": partial(step.of, wide),
+            "rewritten-lt": by_cublaslt,
+            "rewritten-update": update_compiled,
+            "rewritten-graph": in_a_graph,
+            "rewritten-ahead": partial(step.ahead, cudnn),
+            "liger": partial(step.of, liger),
+        }
     )
 
 
@@ -168,10 +171,7 @@ def flops(sizes: Mapping[str, float], batch: int, length: int) -> dict[str, int]
         2 * hidden**2 + 2 * hidden * hidden * kv // heads + 3 * hidden * int(sizes["intermediate_size"])
     )
     weights += hidden * int(sizes["vocab_size"])
-    return {
-        "products": 6 * batch * length * weights,
-        "attention": layers * 7 * batch * length**2 * hidden,
-    }
+    return {"products": 6 * batch * length * weights, "attention": layers * 7 * batch * length**2 * hidden}
 
 
 def in_float64(model: nn.Module, tokens: Tensor, watched: list[str]) -> Results:
@@ -335,283 +335,66 @@ def alone(point: Point, device: torch.device, dtype: torch.dtype) -> Workload:
 causal = partial(F.scaled_dot_product_attention, is_causal=True, enable_gqa=True)
 
 
-@bound("GB", layers=16, width=2048, inner=8192, vocabulary=128256)
-def parameters_and_state(layers: float, width: float, inner: float, vocabulary: float) -> float:
-    """All parameters and AdamW's two moments of them, in bf16."""
-    return 3 * 2 * (layers * (2 * width**2 + 2 * width**2 // 4 + 3 * width * inner) + 2 * width * vocabulary)
-
-
-@bound("GB", step=memory("rewritten-update", "step"), layers=16, width=2048, inner=8192, vocabulary=128256)
-def rewritten_needs(step: float, layers: float, width: float, inner: float, vocabulary: float) -> float:
-    """What the fastest step needs with the parameters and AdamW's state."""
-    return step + 3 * 2 * (layers * (2 * width**2 + 2 * width**2 // 4 + 3 * width * inner) + 2 * width * vocabulary)
-
-
-@bound("GB", step=memory("eager", "step"), layers=16, width=2048, inner=8192, vocabulary=128256)
-def library_needs(step: float, layers: float, width: float, inner: float, vocabulary: float) -> float:
-    """What the library's step needs with the parameters and AdamW's state."""
-    return step + 3 * 2 * (layers * (2 * width**2 + 2 * width**2 // 4 + 3 * width * inner) + 2 * width * vocabulary)
-
-
-@bound("x", masked=gpu("masked", "attention"), flag=gpu("eager", "attention"))
-def mask_slower(masked: float, flag: float) -> float:
-    """How many times as long attention takes with a mask as with the flag for a causal one."""
-    return masked / flag
-
-
-@bound("", layers=16, width=2048, share=4, inner=8192, vocabulary=128256)
-def multiplied_weights(layers: float, width: float, share: float, inner: float, vocabulary: float) -> float:
-    """The weights that take part in products: all but the table of embeddings."""
-    return layers * (2 * width**2 + 2 * width**2 // share + 3 * width * inner) + width * vocabulary
-
-
-@bound("TFLOP", tokens=16384, layers=16, width=2048, inner=8192)
-def layer_flops(tokens: float, layers: float, width: float, inner: float) -> float:
-    """The layers' products: for each weight and token two operations forward and four backward."""
-    return 6 * tokens * layers * (2 * width**2 + 2 * width**2 // 4 + 3 * width * inner)
-
-
-@bound(
-    "ms",
-    tokens=16384,
-    layers=16,
-    width=2048,
-    inner=8192,
-    peak=ceiling("bfloat16", mode="sustained", case="examples/llama", shape="4x4096x16x2048x128256"),
+RUN = {"case": "examples/llama", "shape": "4x4096x16x2048x128256"}
+PEAK, COPY = ceiling("bfloat16", mode="sustained", **RUN), ceiling("copy", **RUN)
+STEP = {"tokens": 16384, "layers": 16, "width": 2048, "inner": 8192, "vocabulary": 128256}
+A_LAYER = "(2 * width**2 + 2 * width**2 // 4 + 3 * width * inner)"  # its weights
+PRODUCTS = f"6 * tokens * (layers * {A_LAYER} + width * vocabulary)"
+# All parameters and AdamW's two moments of them, in bf16.
+parameters_and_state = bound("GB", f"3 * 2 * (layers * {A_LAYER} + 2 * width * vocabulary)", STEP)
+# What the fastest step needs with the parameters and AdamW's state.
+rewritten_needs = bound("GB", "step + state", step=memory("rewritten-update", "step"), state=parameters_and_state)
+# What the library's step needs with the parameters and AdamW's state.
+library_needs = bound("GB", "step + state", step=memory("eager", "step"), state=parameters_and_state)
+# How many times as long attention takes with a mask as with the flag for a causal one.
+mask_slower = bound("x", "masked / flag", masked=gpu("masked", "attention"), flag=gpu("eager", "attention"))
+# The weights that take part in products: all but the table of embeddings.
+multiplied_weights = bound("", f"layers * {A_LAYER} + width * vocabulary".replace("// 4", "// share"), STEP, share=4)
+# The layers' products: for each weight and token two operations forward and four backward.
+layer_flops = bound("TFLOP", f"6 * tokens * layers * {A_LAYER}", STEP)
+# What the layers' products take at the sustained ceiling.
+layer_products = bound("ms", f"6 * tokens * layers * {A_LAYER} / peak", STEP, peak=PEAK)
+# The vocabulary's products: for each weight and token two operations forward and four backward.
+vocabulary_flops = bound("TFLOP", "6 * tokens * width * vocabulary", STEP)
+# What the vocabulary's products take at the sustained ceiling.
+vocabulary_products = bound("ms", "6 * tokens * width * vocabulary / peak", STEP, peak=PEAK)
+# What attention takes in all layers, by cuDNN's time alone.
+attention_of_all_layers = bound("ms", "layers * attention", layers=16, attention=gpu("cudnn", "attention"))
+# What moving SwiGLU's tensors takes, three forward and five backward.
+moved_by_swiglu = bound("ms", "layers * (3 + 5) * tokens * inner * 2 / copy", STEP, copy=COPY)
+# What moving AdamW's 14 bytes a parameter takes.
+moved_by_adamw = bound("ms", f"14 * (layers * {A_LAYER} + 2 * width * vocabulary) / copy", STEP, copy=COPY)
+# What moving the tensors of the residual adds and norms takes.
+moved_by_norms = bound("ms", "layers * 2 * (4 + 4) * tokens * width * 2 / copy", STEP, copy=COPY)
+# What reading the logits and writing their gradient takes.
+moved_by_loss = bound("ms", "2 * tokens * vocabulary * 2 / copy", STEP, copy=COPY)
+# What moving queries and keys takes for their rotation, forward and backward.
+moved_by_rope = bound("ms", "layers * 2 * 2 * tokens * (32 + 8) * head * 2 / copy", STEP, head=64, copy=COPY)
+products = bound("ms", f"{PRODUCTS} / peak", STEP, peak=PEAK)  # What all products take at the sustained ceiling.
+# What all products would take at the rate of a burst.
+products_in_burst = bound("ms", f"{PRODUCTS} / peak", STEP, peak=ceiling("bfloat16", mode="burst", **RUN))
+# What all products at the sustained ceiling take, with cuDNN's attention.
+products_and_attention = bound("ms", "products + attention", products=products, attention=attention_of_all_layers)
+# What the fastest step takes beyond its products and attention.
+beside_products_and_attention = bound(
+    "ms", "step - parts", step=gpu("rewritten-update", "step"), parts=products_and_attention
 )
-def layer_products(tokens: float, layers: float, width: float, inner: float, peak: float) -> float:
-    """What the layers' products take at the sustained ceiling."""
-    return 6 * tokens * layers * (2 * width**2 + 2 * width**2 // 4 + 3 * width * inner) / peak
-
-
-@bound("TFLOP", tokens=16384, width=2048, vocabulary=128256)
-def vocabulary_flops(tokens: float, width: float, vocabulary: float) -> float:
-    """The vocabulary's products: for each weight and token two operations forward and four backward."""
-    return 6 * tokens * width * vocabulary
-
-
-@bound(
-    "ms",
-    tokens=16384,
-    width=2048,
-    vocabulary=128256,
-    peak=ceiling("bfloat16", mode="sustained", case="examples/llama", shape="4x4096x16x2048x128256"),
+# What all parts of the estimate take together.
+all_parts = bound(
+    "ms", "products_and_attention + swiglu + adamw + norms + loss + rope",
+    products_and_attention=products_and_attention, swiglu=moved_by_swiglu, adamw=moved_by_adamw, norms=moved_by_norms,
+    loss=moved_by_loss, rope=moved_by_rope,
+)  # fmt: skip
+all_logits = bound("GB", "tokens * vocabulary * 2", STEP)  # The logits of all tokens of a step, in bf16.
+# How much shorter the step is with the compiler's AdamW than with the fused one.
+gained_by_update = bound(
+    "ms", "fused - compiled", fused=gpu("rewritten-cudnn", "step"), compiled=gpu("rewritten-update", "step")
 )
-def vocabulary_products(tokens: float, width: float, vocabulary: float, peak: float) -> float:
-    """What the vocabulary's products take at the sustained ceiling."""
-    return 6 * tokens * width * vocabulary / peak
+# The inputs that `down_proj` keeps for its gradient, in all layers.
+kept_by_down_proj = bound("GB", "layers * tokens * inner * 2", STEP)
+# What one more SwiGLU forward a layer takes, three tensors each.
+swiglu_again = bound("ms", "layers * 3 * tokens * inner * 2 / copy", STEP, copy=COPY)
 
-
-@bound("ms", layers=16, attention=gpu("cudnn", "attention"))
-def attention_of_all_layers(layers: float, attention: float) -> float:
-    """What attention takes in all layers, by cuDNN's time alone."""
-    return layers * attention
-
-
-@bound(
-    "ms",
-    layers=16,
-    tokens=16384,
-    inner=8192,
-    copy=ceiling("copy", case="examples/llama", shape="4x4096x16x2048x128256"),
-)
-def moved_by_swiglu(layers: float, tokens: float, inner: float, copy: float) -> float:
-    """What moving SwiGLU's tensors takes, three forward and five backward."""
-    return layers * (3 + 5) * tokens * inner * 2 / copy
-
-
-@bound(
-    "ms",
-    layers=16,
-    width=2048,
-    inner=8192,
-    vocabulary=128256,
-    copy=ceiling("copy", case="examples/llama", shape="4x4096x16x2048x128256"),
-)
-def moved_by_adamw(layers: float, width: float, inner: float, vocabulary: float, copy: float) -> float:
-    """What moving AdamW's 14 bytes a parameter takes."""
-    return 14 * (layers * (2 * width**2 + 2 * width**2 // 4 + 3 * width * inner) + 2 * width * vocabulary) / copy
-
-
-@bound(
-    "ms",
-    layers=16,
-    tokens=16384,
-    width=2048,
-    copy=ceiling("copy", case="examples/llama", shape="4x4096x16x2048x128256"),
-)
-def moved_by_norms(layers: float, tokens: float, width: float, copy: float) -> float:
-    """What moving the tensors of the residual adds and norms takes."""
-    return layers * 2 * (4 + 4) * tokens * width * 2 / copy
-
-
-@bound(
-    "ms", tokens=16384, vocabulary=128256, copy=ceiling("copy", case="examples/llama", shape="4x4096x16x2048x128256")
-)
-def moved_by_loss(tokens: float, vocabulary: float, copy: float) -> float:
-    """What reading the logits and writing their gradient takes."""
-    return 2 * tokens * vocabulary * 2 / copy
-
-
-@bound(
-    "ms", layers=16, tokens=16384, head=64, copy=ceiling("copy", case="examples/llama", shape="4x4096x16x2048x128256")
-)
-def moved_by_rope(layers: float, tokens: float, head: float, copy: float) -> float:
-    """What moving queries and keys takes for their rotation, forward and backward."""
-    return layers * 2 * 2 * tokens * (32 + 8) * head * 2 / copy
-
-
-@bound(
-    "ms",
-    tokens=16384,
-    layers=16,
-    width=2048,
-    inner=8192,
-    vocabulary=128256,
-    peak=ceiling("bfloat16", mode="sustained", case="examples/llama", shape="4x4096x16x2048x128256"),
-    attention=gpu("cudnn", "attention"),
-)
-def products_and_attention(
-    tokens: float, layers: float, width: float, inner: float, vocabulary: float, peak: float, attention: float
-) -> float:
-    """What all products at the sustained ceiling take, with cuDNN's attention."""
-    return (
-        6 * tokens * (layers * (2 * width**2 + 2 * width**2 // 4 + 3 * width * inner) + width * vocabulary) / peak
-        + layers * attention
-    )
-
-
-@bound(
-    "ms",
-    step=gpu("rewritten-update", "step"),
-    tokens=16384,
-    layers=16,
-    width=2048,
-    inner=8192,
-    vocabulary=128256,
-    peak=ceiling("bfloat16", mode="sustained", case="examples/llama", shape="4x4096x16x2048x128256"),
-    attention=gpu("cudnn", "attention"),
-)
-def beside_products_and_attention(
-    step: float,
-    tokens: float,
-    layers: float,
-    width: float,
-    inner: float,
-    vocabulary: float,
-    peak: float,
-    attention: float,
-) -> float:
-    """What the fastest step takes beyond its products and attention."""
-    return step - (
-        6 * tokens * (layers * (2 * width**2 + 2 * width**2 // 4 + 3 * width * inner) + width * vocabulary) / peak
-        + layers * attention
-    )
-
-
-@bound(
-    "ms",
-    head=64,
-    copy=ceiling("copy", case="examples/llama", shape="4x4096x16x2048x128256"),
-    tokens=16384,
-    layers=16,
-    width=2048,
-    inner=8192,
-    vocabulary=128256,
-    peak=ceiling("bfloat16", mode="sustained", case="examples/llama", shape="4x4096x16x2048x128256"),
-    attention=gpu("cudnn", "attention"),
-)
-def all_parts(
-    head: float,
-    copy: float,
-    tokens: float,
-    layers: float,
-    width: float,
-    inner: float,
-    vocabulary: float,
-    peak: float,
-    attention: float,
-) -> float:
-    """What all parts of the estimate take together."""
-    return (
-        6 * tokens * (layers * (2 * width**2 + 2 * width**2 // 4 + 3 * width * inner) + width * vocabulary) / peak
-        + layers * attention
-        + (
-            layers * (8 * tokens * inner + 16 * tokens * width + 4 * tokens * 40 * head) * 2
-            + 2 * tokens * vocabulary * 2
-            + 14 * (layers * (2 * width**2 + 2 * width**2 // 4 + 3 * width * inner) + 2 * width * vocabulary)
-        )
-        / copy
-    )
-
-
-@bound(
-    "ms",
-    tokens=16384,
-    layers=16,
-    width=2048,
-    inner=8192,
-    vocabulary=128256,
-    peak=ceiling("bfloat16", mode="burst", case="examples/llama", shape="4x4096x16x2048x128256"),
-)
-def products_in_burst(
-    tokens: float, layers: float, width: float, inner: float, vocabulary: float, peak: float
-) -> float:
-    """What all products would take at the rate of a burst."""
-    return 6 * tokens * (layers * (2 * width**2 + 2 * width**2 // 4 + 3 * width * inner) + width * vocabulary) / peak
-
-
-@bound(
-    "ms",
-    tokens=16384,
-    layers=16,
-    width=2048,
-    inner=8192,
-    vocabulary=128256,
-    peak=ceiling("bfloat16", mode="sustained", case="examples/llama", shape="4x4096x16x2048x128256"),
-)
-def products(tokens: float, layers: float, width: float, inner: float, vocabulary: float, peak: float) -> float:
-    """What all products take at the sustained ceiling."""
-    return 6 * tokens * (layers * (2 * width**2 + 2 * width**2 // 4 + 3 * width * inner) + width * vocabulary) / peak
-
-
-@bound("GB", tokens=16384, vocabulary=128256)
-def all_logits(tokens: float, vocabulary: float) -> float:
-    """The logits of all tokens of a step, in bf16."""
-    return tokens * vocabulary * 2
-
-
-@bound("ms", fused=gpu("rewritten-cudnn", "step"), compiled=gpu("rewritten-update", "step"))
-def gained_by_update(fused: float, compiled: float) -> float:
-    """How much shorter the step is with the compiler's AdamW than with the fused one."""
-    return fused - compiled
-
-
-@bound("GB", layers=16, tokens=16384, inner=8192)
-def kept_by_down_proj(layers: float, tokens: float, inner: float) -> float:
-    """The inputs that `down_proj` keeps for its gradient, in all layers."""
-    return layers * tokens * inner * 2
-
-
-@bound(
-    "ms",
-    layers=16,
-    tokens=16384,
-    inner=8192,
-    copy=ceiling("copy", case="examples/llama", shape="4x4096x16x2048x128256"),
-)
-def swiglu_again(layers: float, tokens: float, inner: float, copy: float) -> float:
-    """What one more SwiGLU forward a layer takes, three tensors each."""
-    return layers * 3 * tokens * inner * 2 / copy
-
-
-CHECK_AT = {
-    "both": [
-        {"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256},
-        {"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256, "part": "traced"},
-        {"batch": 1, "tokens": 256, "heads": 4, "kv_heads": 2, "head_dim": 64},
-    ]
-}
 LABELS = {
     "compile": {"label": "whole loss compiled", "short": "compiled", "role": "compile"},
     "compile-causal": {"label": "whole loss compiled, causality said", "short": "compiled, causal", "role": "compile"},
@@ -629,15 +412,13 @@ LABELS = {
     "flash": {"label": "FlashAttention", "role": "peer-2"},
     "masked": {"label": "with a mask", "role": "other"},
 }
-POINTS = {  # as pages name them
-    "step": "both 4x4096x16x2048x128256 bfloat16 sustained",
-    "traced": "both traced 4x4096x16x2048x128256 bfloat16 sustained",
-    "attention": "both 4x4096x32x8x64 bfloat16 sustained",
-    "two layers": "both 2x4096x2x2048x8192 bfloat16 calls",
-}
 CASE = Case(
-    name="examples/llama",
     question="What is each step from the library's Llama to the fastest training step worth, in time and in memory?",
-    points=points,
-    prepare=prepare,
+    check_at={
+        "both": [
+            {"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256},
+            {"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256, "part": "traced"},
+            {"batch": 1, "tokens": 256, "heads": 4, "kv_heads": 2, "head_dim": 64},
+        ]
+    },
 )

@@ -1,6 +1,7 @@
 """Residual add and RMSNorm, forward and backward: what one kernel for both makes of the memory's bandwidth."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -8,19 +9,16 @@ from torch import Tensor
 
 from kernels import add_rms_norm as kernel
 from tests.benchmarks import blocks, sides, wrong
-from tests.benchmarks.bounds import bound, ceiling, datasheet
+from tests.benchmarks.bounds import bound, ceiling, h200
 from tests.benchmarks.case import Case, Point, Workload
 
 EPS = 1e-6
-LARGE = sides.shapes((65536, 1024), (32768, 4096), (16384, 8192), (8192, 16384), (4096, 32768), (16384, 9000))
-SMALL = sides.shapes((256, 1024), (256, 4096), (256, 8192), (256, 16384), (256, 32768))  # as in decoding
+LARGE = sides.shapes({
+    "narrow": (65536, 1024), "typical": (32768, 4096), "8k columns": (16384, 8192), "wide": (8192, 16384),
+    "wider": (4096, 32768), "odd": (16384, 9000),
+})  # fmt: skip
+points = partial(blocks.grid, large=LARGE)
 Pair = tuple[Tensor, Tensor]
-
-
-def points(device: torch.device) -> Iterator[Point]:
-    on_a_cpu = {"rows": 256, "columns": 1024}
-    yield from sides.grid(device, LARGE, SMALL, on_a_cpu=on_a_cpu)
-    yield from blocks.points(device)
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -81,8 +79,7 @@ def largest_summands(x: Tensor, residual: Tensor, weight: Tensor, dy: Tensor, dh
         "new_residual": max(x.float().abs().max().item(), residual.float().abs().max().item()),
         "x.grad": of_h,
         "residual.grad": of_h,
-        # a partial sum is a summand too; the last one is the result
-        "weight.grad": max((dy.float() * h_hat).abs().max().item(), (dy.float() * h_hat).sum(0).abs().max().item()),
+        "weight.grad": sides.column_sum(dy.float() * h_hat),
     }
 
 
@@ -99,11 +96,7 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
         y, h = eager(x, residual, weight)
         return y, h.detach() + 0 * h
 
-    functions = {
-        "5% too large": wrong.scaled(eager),
-        "last tile not written": wrong.cut(eager),
-        "residual not added": residual_not_added,
-    }
+    functions = wrong.usual(eager) | {"residual not added": residual_not_added}
     only_backward = {
         "gradient without its second term": constant_scale,
         "gradient of the new residual dropped": second_gradient_dropped,
@@ -111,66 +104,22 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
     return functions | ({} if direction == "forward" else only_backward)
 
 
-@bound("%", fused=4)
-def saved(fused: float, apart: float) -> float:
-    """What fusing saves of the traffic: four passes instead of those of two operations."""
-    return 1 - fused / apart
+COPY = ceiling("copy", case="kernels/add-rms-norm")
+TRIAD = ceiling("triad", case="kernels/add-rms-norm")
+TENSOR = {"rows": 32768, "columns": 4096, "width": 2}
+# What fusing saves of the traffic: four passes instead of those of two operations.
+saved = bound("%", "1 - fused / apart", fused=4)
+pass_bytes = bound("MB", "rows * columns * width", TENSOR)  # One pass over a tensor.
+# Four passes at the rate of a copy.
+forward_at_least = bound("us", "4 * rows * columns * width / copy", TENSOR, copy=COPY)
+# Four passes at the rate of two reads per write.
+backward_at_least = bound("us", "4 * rows * columns * width / triad", TENSOR, triad=TRIAD)
+# Of the ceiling, what a backward of six passes can reach where four are needed.
+most_if_read_twice = bound("%", "fused / apart", fused=4, apart=6)
+# Of a multiprocessor's registers, those that one row's share of dweight takes.
+registers_for_dweight = bound("%", "columns / registers", columns=32768, registers=h200("registers"))
 
-
-@bound("MB", rows=32768, columns=4096, width=2)
-def pass_bytes(rows: float, columns: float, width: float) -> float:
-    """One pass over a tensor."""
-    return rows * columns * width
-
-
-@bound("us", rows=32768, columns=4096, width=2, copy=ceiling("copy", case="kernels/add-rms-norm"))
-def forward_at_least(rows: float, columns: float, width: float, copy: float) -> float:
-    """Four passes at the rate of a copy."""
-    return 4 * rows * columns * width / copy
-
-
-@bound("us", rows=32768, columns=4096, width=2, triad=ceiling("triad", case="kernels/add-rms-norm"))
-def backward_at_least(rows: float, columns: float, width: float, triad: float) -> float:
-    """Four passes at the rate of two reads per write."""
-    return 4 * rows * columns * width / triad
-
-
-@bound("%", fused=4, apart=6)
-def most_if_read_twice(fused: float, apart: float) -> float:
-    """Of the ceiling, what a backward of six passes can reach where four are needed."""
-    return fused / apart
-
-
-@bound("%", columns=32768, registers=datasheet("NVIDIA H200", "registers"))
-def registers_for_dweight(columns: float, registers: float) -> float:
-    """Of a multiprocessor's registers, those that one row's share of dweight takes."""
-    return columns / registers
-
-
-CHECK_AT = {
-    "forward backward both": [{"rows": 64, "columns": 1024}],
-    "forward both": [{"batch": 1, "tokens": 64, "width": 256}],
-}
-POINTS = {  # as pages name them
-    "typical": "forward 32768x4096 bfloat16 device",
-    "typical backward": "backward 32768x4096 bfloat16 device",
-    "narrow": "forward 65536x1024 bfloat16 device",
-    "8k columns backward": "backward 16384x8192 bfloat16 device",
-    "wide backward": "backward 8192x16384 bfloat16 device",
-    "wider backward": "backward 4096x32768 bfloat16 device",
-    "block": "forward 4x2048x2048 bfloat16 device",
-    "block step": "both 4x2048x2048 bfloat16 device",
-    "odd backward": "backward 16384x9000 bfloat16 device",
-    "narrow backward": "backward 65536x1024 bfloat16 device",
-    "8k columns": "forward 16384x8192 bfloat16 device",
-    "odd": "forward 16384x9000 bfloat16 device",
-    "small": "forward 256x4096 bfloat16 graph",
-    "wider": "forward 4096x32768 bfloat16 device",
-    "wide": "forward 8192x16384 bfloat16 device",
-}
 CASE = Case(
-    name="kernels/add-rms-norm",
     question="How close does a residual add with RMSNorm come to the memory's bandwidth, forward and backward?",
-    points=points,
-    prepare=prepare,
+    check_at=blocks.CHECK_AT,
 )

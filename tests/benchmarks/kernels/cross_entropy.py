@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from math import ceil
 
 import torch
 import torch.nn.functional as F
@@ -12,13 +11,16 @@ from torch import Tensor, nn
 from kernels import cross_entropy as kernel
 from snippets.validation.timing import Call
 from tests.benchmarks import blocks, sides, wrong
-from tests.benchmarks.bounds import bound, ceiling, datasheet
+from tests.benchmarks.bounds import bound, ceiling, h200, traffic
 from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 
 # vocabularies of Llama 2, GPT-2 (16 does not divide it), Llama 3 and Gemma, and a short row
-LARGE = sides.shapes((32768, 4096), (8192, 32000), (8192, 50257), (8192, 128256), (4096, 262144))
-SMALL = sides.shapes((256, 4096), (256, 32000), (256, 50257), (256, 128256), (256, 262144))
-TYPICAL = (LARGE[1], LARGE[3])
+LARGE = sides.shapes({
+    "4k vocabulary": (32768, 4096), "32k vocabulary": (8192, 32000), "gpt-2 vocabulary": (8192, 50257),
+    "typical": (8192, 128256), "256k vocabulary": (4096, 262144),
+})  # fmt: skip
+SMALL = {"4k vocabulary": "small", "32k vocabulary": "small 32k classes", "typical": "small typical"}
+OPTIONS = {"32k vocabulary": "32k classes options step", "typical": "typical options step"}
 IN_8_PARTS = "in 8 parts"  # gradient accumulation: an incoming gradient of 1/8
 TWO_LOSSES = "two losses"  # in turns, with incoming gradients of 1 and 1/2
 # a step by the clock, too: Liger-Kernel's waits for the GPU, so that it has no GPU time
@@ -30,19 +32,22 @@ def points(device: torch.device) -> Iterator[Point]:
     """The forward without gradients, and steps: there is no backward alone to time, since the forward does its work."""
     if device.type == "cpu":
         for direction in ("forward", "both"):
-            shape = {"rows": 256, "columns": 4096}
-            yield Point(shape, "float32", direction, modes=("calls",), variants=("eager", "compile"))
+            yield Point(
+                {"rows": 256, "columns": 4096}, "float32", direction, modes=("calls",), variants=("eager", "compile")
+            )
         return
-    for shape in LARGE:
+    for name, shape in LARGE.items():
         for direction in ("forward", "both"):
-            yield Point(shape, "bfloat16", direction, modes=MODES[direction])
+            called = name + sides.SUFFIX[direction]
+            yield Point(shape, "bfloat16", direction, modes=MODES[direction], name=called)
     for part in (IN_8_PARTS, TWO_LOSSES):
-        for shape in TYPICAL:
-            yield Point(shape, "bfloat16", "both", part=part)
-    for shape in SMALL:
+        for name, called in OPTIONS.items():
+            yield Point(LARGE[name], "bfloat16", "both", part=part, name=called if part == TWO_LOSSES else "")
+    for name, shape in LARGE.items():
         for direction in ("forward", "both"):
-            yield Point(shape, "bfloat16", direction, modes=("calls", "graph"), variants=sides.SMALL)
-    yield from blocks.points(device, HEAD)
+            called = SMALL[name] + sides.SUFFIX[direction] if name in SMALL else ""
+            yield Point({**shape, **sides.FEW}, "bfloat16", direction, ("graph", "calls"), sides.SMALL, name=called)
+    yield from blocks.points(device, HEAD, "lm head")
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -75,8 +80,11 @@ def step(point: Point, logits: Tensor, target: Tensor, incoming: float) -> Workl
         {
             "eager": lambda: F.cross_entropy,
             "ours": lambda: kernel.cross_entropy,
-            "liger": sides.Side(liger, overwrites=("both",)),
-            "quack": sides.Side(quack, incoming=torch.float32),
+            # in a step its forward writes the gradient over the logits
+            "liger": sides.Side(
+                sides.library("liger_kernel.transformers.functional:liger_cross_entropy"), overwrites=("both",)
+            ),
+            "quack": sides.Side(sides.library("quack:cross_entropy"), incoming=torch.float32),  # the loss is fp32
         },
         rest=(target,),
         # the logits once, and once their gradient; targets and sums are under a thousandth
@@ -143,20 +151,6 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
     return functions | ({} if direction == "forward" else only_gradient)
 
 
-def liger() -> sides.Function:
-    """In a step the forward writes the gradient over the logits."""
-    from liger_kernel.transformers.functional import liger_cross_entropy
-
-    return liger_cross_entropy
-
-
-def quack() -> sides.Function:
-    """The loss is fp32."""
-    from quack import cross_entropy
-
-    return cross_entropy
-
-
 # ---- inside -----------------------------------------------------------------------------------------------------
 
 
@@ -186,78 +180,28 @@ def head(point: Point, device: torch.device, dtype: torch.dtype) -> Workload:
     return blocks.module_workload(point, plain, ours, hidden, target, wrong=mutants)
 
 
-@bound("GB", rows=8192, columns=128256, width=2)
-def logits_bytes(rows: float, columns: float, width: float) -> float:
-    """The logits of a batch with a vocabulary of 128256."""
-    return rows * columns * width
+COPY = ceiling("copy", case="kernels/cross-entropy")
+LOGITS = {"rows": 8192, "columns": 32000, "width": 2}
+# The logits of a batch with a vocabulary of 128256.
+logits_bytes = bound("GB", "rows * columns * width", rows=8192, columns=128256, width=2)
+# A step that reads the logits once and writes their gradient once; and what that takes at the rate of a copy.
+step_bytes, step_at_least = traffic(2, LOGITS, copy=COPY)
+# Three passes over the logits at the rate of a copy.
+three_passes = bound("us", "3 * rows * columns * width / copy", LOGITS, copy=COPY)
+# Three passes over the widest logits at the rate of a copy.
+three_passes_widest = bound("us", "3 * rows * columns * width / copy", rows=4096, columns=262144, width=2, copy=COPY)
+# The exponentials of both looks, and one for each group, at the datasheet's rate.
+exponentials_take = bound(
+    "us", "rows * columns * (2 + 1 / group) / (flops / 2 * exponentials / lanes)", LOGITS, group=8,
+    flops=h200("float32"), lanes=h200("lanes"), exponentials=h200("exponentials"),
+)  # fmt: skip
+# The number of tokens from which on a signed offset of 32 bits cannot reach all logits.
+tokens_past_32_bits = bound("", "ceil(2**31 / words)", words=128256)
 
-
-@bound("MB", rows=8192, columns=32000, width=2)
-def step_bytes(rows: float, columns: float, width: float) -> float:
-    """A step that reads the logits once and writes their gradient once."""
-    return 2 * rows * columns * width
-
-
-@bound("us", rows=8192, columns=32000, width=2, copy=ceiling("copy", case="kernels/cross-entropy"))
-def step_at_least(rows: float, columns: float, width: float, copy: float) -> float:
-    """Two passes over the logits at the rate of a copy."""
-    return 2 * rows * columns * width / copy
-
-
-@bound("us", rows=8192, columns=32000, width=2, copy=ceiling("copy", case="kernels/cross-entropy"))
-def three_passes(rows: float, columns: float, width: float, copy: float) -> float:
-    """Three passes over the logits at the rate of a copy."""
-    return 3 * rows * columns * width / copy
-
-
-@bound("us", rows=4096, columns=262144, width=2, copy=ceiling("copy", case="kernels/cross-entropy"))
-def three_passes_widest(rows: float, columns: float, width: float, copy: float) -> float:
-    """Three passes over the widest logits at the rate of a copy."""
-    return 3 * rows * columns * width / copy
-
-
-@bound(
-    "us",
-    rows=8192,
-    columns=32000,
-    group=8,
-    flops=datasheet("NVIDIA H200", "float32"),
-    lanes=datasheet("NVIDIA H200", "lanes"),
-    exponentials=datasheet("NVIDIA H200", "exponentials"),
-)
-def exponentials_take(
-    rows: float, columns: float, group: float, flops: float, lanes: float, exponentials: float
-) -> float:
-    """The exponentials of both looks, and one for each group, at the datasheet's rate."""
-    return rows * columns * (2 + 1 / group) / (flops / 2 * exponentials / lanes)
-
-
-@bound("", words=128256)
-def tokens_past_32_bits(words: float) -> float:
-    """The number of tokens from which on a signed offset of 32 bits cannot reach all logits."""
-    return ceil(2**31 / words)
-
-
-CHECK_AT = {
-    "forward both": [{"rows": 64, "columns": 1024}, {"batch": 1, "tokens": 64, "width": 256, "vocabulary": 1024}],
-    "both": [{"rows": 64, "columns": 1024, "part": "in 8 parts"}, {"rows": 64, "columns": 1024, "part": "two losses"}],
-}
-POINTS = {  # as pages name them
-    "typical step": "both 8192x128256 bfloat16 device",
-    "256k vocabulary step": "both 4096x262144 bfloat16 device",
-    "lm head step": "both 4x2048x2048x32000 bfloat16 device",
-    "small typical step": "both 256x128256 bfloat16 graph",
-    "small 32k classes step": "both 256x32000 bfloat16 graph",
-    "small step": "both 256x4096 bfloat16 graph",
-    "4k vocabulary step": "both 32768x4096 bfloat16 device",
-    "typical options step": "both two losses 8192x128256 bfloat16 device",
-    "32k vocabulary step": "both 8192x32000 bfloat16 device",
-    "32k classes options step": "both two losses 8192x32000 bfloat16 device",
-    "gpt-2 vocabulary step": "both 8192x50257 bfloat16 device",
-}
 CASE = Case(
-    name="kernels/cross-entropy",
     question="What does a loss cost, beside reading its logits once and writing their gradient once?",
-    points=points,
-    prepare=prepare,
+    check_at={
+        "forward both": [{"rows": 64, "columns": 1024}, {"batch": 1, "tokens": 64, "width": 256, "vocabulary": 1024}],
+        "both": [{"part": part, "rows": 64, "columns": 1024} for part in (IN_8_PARTS, TWO_LOSSES)],
+    },
 )

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from kernels import softmax as kernel
 from snippets.kernels import first_kernel as stages
 from tests.benchmarks import sides, wrong
-from tests.benchmarks.bounds import bound, ceiling
+from tests.benchmarks.bounds import ceiling, traffic
 from tests.benchmarks.case import Case, Point, Workload
+from tests.benchmarks.kernels.softmax import eager, largest_summand
 
 OTHERS = ("eager", "compile", "ours")
 
@@ -23,19 +23,18 @@ def points(device: torch.device) -> Iterator[Point]:
             yield Point({"rows": 256, "columns": 1024}, "float32", direction, ("calls",), ("eager", "compile"))
         return
     usual = {"rows": 32768, "columns": 4096}
-    for shape, variants in (
-        (usual, ("compile-max", "written-out", "first", "any-length", "any-layout", "any-offset")),
-        ({"rows": 131072, "columns": 1000}, ("first", "any-length", "any-width")),
-        ({"rows": 32768, "columns": 4096, "apart": 8192}, ("any-length", "copied", "any-layout")),
-        ({"rows": 8192, "columns": 16384}, ("any-offset", "more-warps")),
-        ({"rows": 4096, "columns": 32768}, ("any-offset", "more-warps", "any-width")),
-        ({"rows": 1024, "columns": 131072}, ("any-offset", "more-warps", "any-width")),
+    for name, shape, variants in (
+        ("typical", usual, ("compile-max", "written-out", "first", "any-length", "any-layout", "any-offset")),
+        ("1000 columns", {"rows": 131072, "columns": 1000}, ("first", "any-length", "any-width")),
+        ("strided", usual | {"apart": 8192}, ("any-length", "copied", "any-layout")),
+        ("", {"rows": 8192, "columns": 16384}, ("any-offset", "more-warps")),
+        ("wider", {"rows": 4096, "columns": 32768}, ("any-offset", "more-warps", "any-width")),
+        ("widest", {"rows": 1024, "columns": 131072}, ("any-offset", "more-warps", "any-width")),
     ):
-        shown = shape != {"rows": 8192, "columns": 16384}
-        yield Point(shape, "bfloat16", "forward", variants=(*OTHERS, *variants), shown=shown)
-    yield Point(usual, "bfloat16", "both", variants=(*OTHERS, "with-backward"))
-    small = {"rows": 256, "columns": 1024}
-    yield Point(small, "bfloat16", "forward", ("device", "calls"), (*OTHERS, "first", "with-backward"))
+        yield Point(shape, "bfloat16", "forward", variants=(*OTHERS, *variants), shown=bool(name), name=name)
+    yield Point(usual, "bfloat16", "both", variants=(*OTHERS, "with-backward"), name="typical step")
+    small, beside = {"rows": 256, "columns": 1024}, (*OTHERS, "first", "with-backward")
+    yield Point(small, "bfloat16", "forward", ("calls", "device"), beside, name="small narrow")
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -73,20 +72,9 @@ def prepare(point: Point, device: torch.device) -> Workload:
     )
 
 
-def eager(x: Tensor) -> Tensor:
-    return F.softmax(x, -1)
-
-
 def copied(x: Tensor) -> Tensor:
     """The kernel that knows no strides, after a copy."""
     return stages.any_length(x.contiguous())
-
-
-def largest_summand(x: Tensor, dy: Tensor) -> float:
-    """Of the gradient y * dy - y * sum(y * dy), in fp32."""
-    y = F.softmax(x.float(), -1)
-    product = y * dy.float()
-    return torch.maximum(product.abs(), (y * product.sum(-1, keepdim=True)).abs()).max().item()
 
 
 def wrong_functions(both: bool) -> Mapping[str, sides.Function]:
@@ -104,28 +92,15 @@ def wrong_functions(both: bool) -> Mapping[str, sides.Function]:
         y = eager(x).detach()
         return y + y * (x - x.detach())
 
-    functions = {
-        "5% too large": wrong.scaled(eager),
-        "the last tile is not written": wrong.cut(eager),
-        "no mask": without_mask,
-        "no strides": without_strides,
-    }
+    functions = wrong.usual(eager) | {"no mask": without_mask, "no strides": without_strides}
     return functions | ({"a gradient without its sum": without_sum} if both else {})
 
 
-@bound("MB", rows=32768, columns=4096, width=2)
-def forward_bytes(rows: float, columns: float, width: float) -> float:
-    """What the forward reads and writes, each number once."""
-    return 2 * rows * columns * width
+COPY = ceiling("copy", case="kernels/first-kernel")
+TENSOR = {"rows": 32768, "columns": 4096, "width": 2}
+# What the forward reads and writes, each number once; and what that takes at the rate of a copy.
+forward_bytes, forward_at_least = traffic(2, TENSOR, copy=COPY)
 
-
-@bound("us", rows=32768, columns=4096, width=2, copy=ceiling("copy", case="kernels/first-kernel"))
-def forward_at_least(rows: float, columns: float, width: float, copy: float) -> float:
-    """What the forward takes where all its traffic runs at the rate of a copy."""
-    return 2 * rows * columns * width / copy
-
-
-CHECK_AT = {"forward both": [{"rows": 64, "columns": 1024}], "forward": [{"rows": 64, "columns": 1024, "apart": 2048}]}
 LABELS = {
     "written-out": {"label": "written out in PyTorch", "short": "written out", "role": "other"},
     "first": {"label": "first kernel", "role": "rewrite"},
@@ -137,18 +112,10 @@ LABELS = {
     "any-width": {"label": "with a loop for wide rows", "short": "with a loop", "role": "rewrite-2"},
     "with-backward": {"label": "with a backward", "role": "rewrite-2"},
 }
-POINTS = {  # as pages name them
-    "typical": "forward 32768x4096 bfloat16 device",
-    "typical step": "both 32768x4096 bfloat16 device",
-    "strided": "forward 32768x4096x8192 bfloat16 device",
-    "1000 columns": "forward 131072x1000 bfloat16 device",
-    "wider": "forward 4096x32768 bfloat16 device",
-    "widest": "forward 1024x131072 bfloat16 device",
-    "small narrow": "forward 256x1024 bfloat16 calls",
-}
 CASE = Case(
-    name="kernels/first-kernel",
     question="What is each mend of a first softmax kernel worth, and what is left to the one that is offered to copy?",
-    points=points,
-    prepare=prepare,
+    check_at={
+        "forward both": [{"rows": 64, "columns": 1024}],
+        "forward": [{"rows": 64, "columns": 1024, "apart": 2048}],
+    },
 )

@@ -1,7 +1,7 @@
 """LayerNorm, forward and backward: what each implementation makes of the memory's bandwidth."""
 
-from collections.abc import Iterator, Mapping
-from math import log2
+from collections.abc import Mapping
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -9,18 +9,15 @@ from torch import Tensor
 
 from kernels import layer_norm as kernel
 from tests.benchmarks import blocks, sides, wrong
-from tests.benchmarks.bounds import bound, ceiling, datasheet
+from tests.benchmarks.bounds import bound, ceiling, h200, traffic
 from tests.benchmarks.case import Case, Point, Workload
 
 EPS = 1e-5
-LARGE = sides.shapes((131072, 1024), (32768, 4096), (8192, 16384), (4096, 32768), (1024, 131072), (16384, 9000))
-SMALL = sides.shapes((256, 1024), (256, 4096), (256, 16384), (256, 32768), (256, 131072))  # as in decoding
-
-
-def points(device: torch.device) -> Iterator[Point]:
-    on_a_cpu = {"rows": 256, "columns": 1024}
-    yield from sides.grid(device, LARGE, SMALL, on_a_cpu=on_a_cpu)
-    yield from blocks.points(device)
+LARGE = sides.shapes({
+    "narrow": (131072, 1024), "typical": (32768, 4096), "wide": (8192, 16384), "wider": (4096, 32768),
+    "widest": (1024, 131072), "odd": (16384, 9000),
+})  # fmt: skip
+points = partial(blocks.grid, large=LARGE)
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -68,9 +65,8 @@ def largest_summands(x: Tensor, weight: Tensor, dy: Tensor) -> Mapping[str, floa
     products = dy.float() * x_hat
     return {
         "x.grad": (torch.maximum(g.abs(), (x_hat * mean).abs()) * rstd).max().item(),
-        # a partial sum is a summand too; the last one is the result
-        "weight.grad": max(products.abs().max().item(), products.sum(0).abs().max().item()),
-        "bias.grad": max(dy.abs().max().item(), dy.float().sum(0).abs().max().item()),
+        "weight.grad": sides.column_sum(products),
+        "bias.grad": sides.column_sum(dy.float()),
     }
 
 
@@ -80,110 +76,35 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
         mean, rstd = wide.mean(-1, keepdim=True), (wide.var(-1, correction=0, keepdim=True) + EPS).rsqrt()
         return ((x - mean) * rstd * weight + bias).to(x.dtype)
 
-    functions = {
-        "5% too large": wrong.scaled(eager),
-        "last tile not written": wrong.cut(eager),
-        "mean not subtracted": lambda x, weight, bias: F.rms_norm(x, x.shape[-1:], weight, EPS) + bias,
+    functions = wrong.usual(eager) | {
+        "mean not subtracted": lambda x, weight, bias: F.rms_norm(x, x.shape[-1:], weight, EPS) + bias
     }
     return functions | ({} if direction == "forward" else {"gradient without the means": constant_statistics})
 
 
-@bound("")
-def shares(columns: float, threads: float) -> float:
-    """Registers of a thread for its shares of dweight and dbias."""
-    return 2 * columns / threads
+COPY = ceiling("copy", case="kernels/layer-norm")
+TRIAD = ceiling("triad", case="kernels/layer-norm")
+TENSOR = {"rows": 32768, "columns": 4096, "width": 2}
+shares = bound("", "2 * columns / threads")  # Registers of a thread for its shares of dweight and dbias.
+# Registers that each thread can have where one program fills a multiprocessor.
+registers_of_a_thread = bound("", "registers / threads", registers=h200("registers"))
+# What the forward reads and writes, each number once; and what that takes at the rate of a copy.
+forward_bytes, forward_at_least = traffic(2, TENSOR, copy=COPY)
+# What the backward reads and writes, each number once; and what that takes at the rate of two reads per write.
+backward_bytes, backward_at_least = traffic(3, TENSOR, triad=TRIAD)
+# What rounding the square of a number near the mean can change.
+rounding_of_a_square = bound("", "mean**2 / 2**bits", mean=10000, bits=24)
+# How many bits of a sum of squares can be lost to cancellation, at most.
+bits_lost = bound("", "log2(2 * (1 + columns / tile))", columns=524288, tile=8192)
+# For how many parts of a row weight and bias fit into an L1 cache.
+pairs_in_l1 = bound("", "cache / (columns * width * 2)", cache=h200("cache of a multiprocessor"), columns=8192, width=2)
+parts_of_a_row = bound("", "columns / part", columns=131072, part=8192)  # Into how many parts the widest row is cut.
+# Five passes at the rate of two reads per write.
+five_passes = bound("us", "5 * rows * columns * width / triad", rows=4096, columns=32768, width=2, triad=TRIAD)
+# Of the ceiling, what five passes can reach where three are needed.
+most_if_read_twice = bound("%", "3 / passes", passes=5)
 
-
-@bound("", registers=datasheet("NVIDIA H200", "registers"))
-def registers_of_a_thread(registers: float, threads: float) -> float:
-    """Registers that each thread can have where one program fills a multiprocessor."""
-    return registers / threads
-
-
-@bound("MB", rows=32768, columns=4096, width=2)
-def forward_bytes(rows: float, columns: float, width: float) -> float:
-    """What the forward reads and writes, each number once."""
-    return 2 * rows * columns * width
-
-
-@bound("us", rows=32768, columns=4096, width=2, copy=ceiling("copy", case="kernels/layer-norm"))
-def forward_at_least(rows: float, columns: float, width: float, copy: float) -> float:
-    """What the forward takes where all its traffic runs at the rate of a copy."""
-    return 2 * rows * columns * width / copy
-
-
-@bound("MB", rows=32768, columns=4096, width=2)
-def backward_bytes(rows: float, columns: float, width: float) -> float:
-    """What the backward reads and writes, each number once."""
-    return 3 * rows * columns * width
-
-
-@bound("us", rows=32768, columns=4096, width=2, triad=ceiling("triad", case="kernels/layer-norm"))
-def backward_at_least(rows: float, columns: float, width: float, triad: float) -> float:
-    """What the backward takes where all its traffic runs at the rate of two reads per write."""
-    return 3 * rows * columns * width / triad
-
-
-@bound("", mean=10000, bits=24)
-def rounding_of_a_square(mean: float, bits: float) -> float:
-    """What rounding the square of a number near the mean can change."""
-    return mean**2 / 2**bits
-
-
-@bound("", columns=524288, tile=8192)
-def bits_lost(columns: float, tile: float) -> float:
-    """How many bits of a sum of squares can be lost to cancellation, at most."""
-    return log2(2 * (1 + columns / tile))
-
-
-@bound("", cache=datasheet("NVIDIA H200", "cache of a multiprocessor"), columns=8192, width=2)
-def pairs_in_l1(cache: float, columns: float, width: float) -> float:
-    """For how many parts of a row weight and bias fit into an L1 cache."""
-    return cache / (columns * width * 2)
-
-
-@bound("", columns=131072, part=8192)
-def parts_of_a_row(columns: float, part: float) -> float:
-    """Into how many parts the widest row is cut."""
-    return columns / part
-
-
-@bound("us", rows=4096, columns=32768, width=2, triad=ceiling("triad", case="kernels/layer-norm"))
-def five_passes(rows: float, columns: float, width: float, triad: float) -> float:
-    """Five passes at the rate of two reads per write."""
-    return 5 * rows * columns * width / triad
-
-
-@bound("%", passes=5)
-def most_if_read_twice(passes: float) -> float:
-    """Of the ceiling, what five passes can reach where three are needed."""
-    return 3 / passes
-
-
-CHECK_AT = {
-    "forward backward both": [{"rows": 64, "columns": 1024}],
-    "forward both": [{"batch": 1, "tokens": 64, "width": 256}],
-}
-POINTS = {  # as pages name them
-    "typical": "forward 32768x4096 bfloat16 device",
-    "typical backward": "backward 32768x4096 bfloat16 device",
-    "narrow backward": "backward 131072x1024 bfloat16 device",
-    "wide backward": "backward 8192x16384 bfloat16 device",
-    "wider backward": "backward 4096x32768 bfloat16 device",
-    "widest": "forward 1024x131072 bfloat16 device",
-    "odd backward": "backward 16384x9000 bfloat16 device",
-    "small": "forward 256x4096 bfloat16 calls",
-    "block": "forward 4x2048x2048 bfloat16 device",
-    "block step": "both 4x2048x2048 bfloat16 device",
-    "widest backward": "backward 1024x131072 bfloat16 device",
-    "narrow": "forward 131072x1024 bfloat16 device",
-    "odd": "forward 16384x9000 bfloat16 device",
-    "wider": "forward 4096x32768 bfloat16 device",
-    "wide": "forward 8192x16384 bfloat16 device",
-}
 CASE = Case(
-    name="kernels/layer-norm",
     question="How close does LayerNorm come to the memory's bandwidth, with two column sums in its backward?",
-    points=points,
-    prepare=prepare,
+    check_at=blocks.CHECK_AT,
 )

@@ -1,7 +1,8 @@
 """LayerNorm and GELU, forward and backward: what arithmetic on the way costs a kernel that memory bounds."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -9,19 +10,16 @@ from torch import Tensor, nn
 
 from kernels import layer_norm_gelu as kernel
 from tests.benchmarks import blocks, sides, wrong
-from tests.benchmarks.bounds import bound, ceiling, counted, datasheet
+from tests.benchmarks.bounds import bound, ceiling, counted, h200
 from tests.benchmarks.case import Case, Point, Workload
 
 EPS = 1e-5
-LARGE = sides.shapes((65536, 1024), (32768, 4096), (8192, 16384), (4096, 32768), (1024, 131072), (16384, 9000))
-SMALL = sides.shapes((256, 1024), (256, 4096), (256, 16384), (256, 32768), (256, 131072))  # as in decoding
+LARGE = sides.shapes({
+    "narrow": (65536, 1024), "typical": (32768, 4096), "wide": (8192, 16384), "wider": (4096, 32768),
+    "widest": (1024, 131072), "odd": (16384, 9000),
+})  # fmt: skip
+points = partial(blocks.grid, large=LARGE)
 STEEPEST = 1.13  # the slope of the GELU at its steepest
-
-
-def points(device: torch.device) -> Iterator[Point]:
-    on_a_cpu = {"rows": 256, "columns": 1024}
-    yield from sides.grid(device, LARGE, SMALL, on_a_cpu=on_a_cpu)
-    yield from blocks.points(device)
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -88,9 +86,8 @@ def largest_summands(x: Tensor, weight: Tensor, dy: Tensor) -> Mapping[str, floa
     products = dz * x_hat
     return {
         "x.grad": (torch.maximum(g.abs(), (x_hat * mean).abs()) * rstd).max().item(),
-        # a partial sum is a summand too
-        "weight.grad": max(products.abs().max().item(), products.sum(0).abs().max().item()),
-        "bias.grad": max(dz.abs().max().item(), dz.sum(0).abs().max().item()),
+        "weight.grad": sides.column_sum(products),
+        "bias.grad": sides.column_sum(dz),
     }
 
 
@@ -100,107 +97,42 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
         mean, rstd = wide.mean(-1, keepdim=True), (wide.var(-1, correction=0, keepdim=True) + EPS).rsqrt()
         return F.gelu(((x - mean) * rstd * weight + bias).to(x.dtype))
 
-    functions = {
-        "5% too large": wrong.scaled(eager),
-        "last tile not written": wrong.cut(eager),
-        "SiLU for GELU": lambda x, weight, bias: F.silu(F.layer_norm(x, x.shape[-1:], weight, bias, EPS)),
+    functions = wrong.usual(eager) | {
+        "SiLU for GELU": lambda x, weight, bias: F.silu(F.layer_norm(x, x.shape[-1:], weight, bias, EPS))
     }
     return functions | ({} if direction == "forward" else {"gradient without the means": constant_statistics})
 
 
-@bound("MB", rows=32768, columns=4096, width=2)
-def forward_bytes(rows: float, columns: float, width: float) -> float:
-    """What the forward reads and writes, each number once."""
-    return 2 * rows * columns * width
+COPY = ceiling("copy", case="kernels/layer-norm-gelu")
+TRIAD = ceiling("triad", case="kernels/layer-norm-gelu")
+TENSOR = {"rows": 32768, "columns": 4096, "width": 2}
+# What the forward reads and writes, each number once.
+forward_bytes = bound("MB", "2 * rows * columns * width", TENSOR)
+# What the backward reads and writes, each number once.
+backward_bytes = bound("MB", "3 * rows * columns * width", TENSOR)
+# What the forward takes where all its traffic runs at the rate of a copy.
+forward_at_least = bound("us", "2 * rows * columns * width / copy", TENSOR, copy=COPY)
+# What the backward takes where all its traffic runs at the rate of two reads per write.
+backward_at_least = bound("us", "3 * rows * columns * width / triad", TENSOR, triad=TRIAD)
+# Instructions that can be issued while a copy moves one element.
+instruction_budget = bound("", "flops / 2 / (copy / bytes)", flops=h200("float32"), copy=COPY, bytes=4)
+# Seven passes: the forward writes z and the backward reads it.
+bytes_if_stored = bound("MB", "7 * rows * columns * width", TENSOR)
+# Five passes: the backward computes z again.
+bytes_if_computed_again = bound("MB", "5 * rows * columns * width", TENSOR)
+# Two column sums of one program, in fp32.
+column_sums_bytes = bound("KB", "2 * columns * bytes", columns=16384, bytes=4)
+# All registers of a multiprocessor.
+registers_bytes = bound("KB", "registers * bytes", registers=h200("registers"), bytes=4)
+# Instructions in the forward's machine code for each element of a thread.
+instructions_of_an_element = bound(
+    "", "instructions / elements",
+    instructions=counted("layer_norm_gelu", "forward-32768x4096", "_forward_kernel", "instructions"), elements=64,
+)  # fmt: skip
+# Two rows, spread over the threads of a program.
+elements_of_a_thread = bound("", "rows * columns / threads", rows=2, columns=4096, threads=128)
 
-
-@bound("MB", rows=32768, columns=4096, width=2)
-def backward_bytes(rows: float, columns: float, width: float) -> float:
-    """What the backward reads and writes, each number once."""
-    return 3 * rows * columns * width
-
-
-@bound("us", rows=32768, columns=4096, width=2, copy=ceiling("copy", case="kernels/layer-norm-gelu"))
-def forward_at_least(rows: float, columns: float, width: float, copy: float) -> float:
-    """What the forward takes where all its traffic runs at the rate of a copy."""
-    return 2 * rows * columns * width / copy
-
-
-@bound("us", rows=32768, columns=4096, width=2, triad=ceiling("triad", case="kernels/layer-norm-gelu"))
-def backward_at_least(rows: float, columns: float, width: float, triad: float) -> float:
-    """What the backward takes where all its traffic runs at the rate of two reads per write."""
-    return 3 * rows * columns * width / triad
-
-
-@bound("", flops=datasheet("NVIDIA H200", "float32"), copy=ceiling("copy", case="kernels/layer-norm-gelu"), bytes=4)
-def instruction_budget(flops: float, copy: float, bytes: float) -> float:
-    """Instructions that can be issued while a copy moves one element."""
-    return flops / 2 / (copy / bytes)
-
-
-@bound("MB", rows=32768, columns=4096, width=2)
-def bytes_if_stored(rows: float, columns: float, width: float) -> float:
-    """Seven passes: the forward writes z and the backward reads it."""
-    return 7 * rows * columns * width
-
-
-@bound("MB", rows=32768, columns=4096, width=2)
-def bytes_if_computed_again(rows: float, columns: float, width: float) -> float:
-    """Five passes: the backward computes z again."""
-    return 5 * rows * columns * width
-
-
-@bound("KB", columns=16384, bytes=4)
-def column_sums_bytes(columns: float, bytes: float) -> float:
-    """Two column sums of one program, in fp32."""
-    return 2 * columns * bytes
-
-
-@bound("KB", registers=datasheet("NVIDIA H200", "registers"), bytes=4)
-def registers_bytes(registers: float, bytes: float) -> float:
-    """All registers of a multiprocessor."""
-    return registers * bytes
-
-
-@bound(
-    "", instructions=counted("layer_norm_gelu", "forward-32768x4096", "_forward_kernel", "instructions"), elements=64
-)
-def instructions_of_an_element(instructions: float, elements: float) -> float:
-    """Instructions in the forward's machine code for each element of a thread."""
-    return instructions / elements
-
-
-@bound("", rows=2, columns=4096, threads=128)
-def elements_of_a_thread(rows: float, columns: float, threads: float) -> float:
-    """Two rows, spread over the threads of a program."""
-    return rows * columns / threads
-
-
-CHECK_AT = {
-    "forward backward both": [{"rows": 64, "columns": 1024}],
-    "forward both": [{"batch": 1, "tokens": 64, "width": 256}],
-}
-POINTS = {  # as pages name them
-    "typical": "forward 32768x4096 bfloat16 device",
-    "typical backward": "backward 32768x4096 bfloat16 device",
-    "wide": "forward 8192x16384 bfloat16 device",
-    "wide backward": "backward 8192x16384 bfloat16 device",
-    "wider": "forward 4096x32768 bfloat16 device",
-    "widest": "forward 1024x131072 bfloat16 device",
-    "small": "forward 256x4096 bfloat16 calls",
-    "block": "forward 4x2048x2048 bfloat16 device",
-    "block step": "both 4x2048x2048 bfloat16 device",
-    "widest backward": "backward 1024x131072 bfloat16 device",
-    "odd backward": "backward 16384x9000 bfloat16 device",
-    "wider backward": "backward 4096x32768 bfloat16 device",
-    "narrow backward": "backward 65536x1024 bfloat16 device",
-    "odd": "forward 16384x9000 bfloat16 device",
-    "small narrow": "forward 256x1024 bfloat16 graph",
-    "narrow": "forward 65536x1024 bfloat16 device",
-}
 CASE = Case(
-    name="kernels/layer-norm-gelu",
     question="How much arithmetic can a LayerNorm take on, here a GELU, before memory is no longer the bound?",
-    points=points,
-    prepare=prepare,
+    check_at=blocks.CHECK_AT,
 )

@@ -1,6 +1,7 @@
 """RMSNorm, forward and backward: what each implementation makes of the memory's bandwidth."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -8,18 +9,15 @@ from torch import Tensor
 
 from kernels import rms_norm as kernel
 from tests.benchmarks import blocks, sides, wrong
-from tests.benchmarks.bounds import bound, ceiling, datasheet, machine
+from tests.benchmarks.bounds import bound, ceiling, h200, machine, traffic
 from tests.benchmarks.case import Case, Point, Workload
 
 EPS = 1e-6
-LARGE = sides.shapes((65536, 1024), (32768, 4096), (8192, 16384), (4096, 32768), (1024, 131072), (16384, 9000))
-SMALL = sides.shapes((256, 1024), (256, 4096), (256, 16384), (256, 32768), (256, 131072))  # as in decoding
-
-
-def points(device: torch.device) -> Iterator[Point]:
-    on_a_cpu = {"rows": 256, "columns": 1024}
-    yield from sides.grid(device, LARGE, SMALL, on_a_cpu=on_a_cpu)
-    yield from blocks.points(device)
+LARGE = sides.shapes({
+    "narrow": (65536, 1024), "typical": (32768, 4096), "wide": (8192, 16384), "wider": (4096, 32768),
+    "widest": (1024, 131072), "odd": (16384, 9000),
+})  # fmt: skip
+points = partial(blocks.grid, large=LARGE)
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -77,8 +75,7 @@ def largest_summands(x: Tensor, weight: Tensor, dy: Tensor) -> Mapping[str, floa
     mean = (g * x_hat).mean(-1, keepdim=True)
     return {
         "x.grad": (torch.maximum(g.abs(), (x_hat * mean).abs()) * rstd).max().item(),
-        # a partial sum is a summand too; the last one is the result
-        "weight.grad": max((dy.float() * x_hat).abs().max().item(), (dy.float() * x_hat).sum(0).abs().max().item()),
+        "weight.grad": sides.column_sum(dy.float() * x_hat),
     }
 
 
@@ -87,116 +84,35 @@ def wrong_functions(direction: str) -> Mapping[str, sides.Function]:
         rstd = (x.float().square().mean(-1, keepdim=True) + EPS).rsqrt()
         return (x * rstd.detach() * weight).to(x.dtype)
 
-    functions = {
-        "5% too large": wrong.scaled(eager),
-        "last tile not written": wrong.cut(eager),
-        "weight left out": lambda x, weight: eager(x, 1 + 0 * weight),
-    }
+    functions = wrong.usual(eager) | {"weight left out": lambda x, weight: eager(x, 1 + 0 * weight)}
     return functions | ({} if direction == "forward" else {"gradient without its second term": constant_scale})
 
 
-@bound("MB", rows=32768, columns=4096, width=2)
-def forward_bytes(rows: float, columns: float, width: float) -> float:
-    """What the forward reads and writes, each number once."""
-    return 2 * rows * columns * width
+COPY = ceiling("copy", case="kernels/rms-norm")
+TRIAD = ceiling("triad", case="kernels/rms-norm")
+TENSOR = {"rows": 32768, "columns": 4096, "width": 2}
+# What the forward reads and writes, each number once; and what that takes at the rate of a copy.
+forward_bytes, forward_at_least = traffic(2, TENSOR, copy=COPY)
+# What the backward reads and writes, each number once; and what that takes at the rate of two reads per write.
+backward_bytes, backward_at_least = traffic(3, TENSOR, triad=TRIAD)
+# Ten operations an element, over two reads and a write.
+backward_intensity = bound("FLOP/byte", "10 / (3 * width)", width=2)
+# Where the plain fp32 units would be as busy as the memory.
+ridge_point = bound("FLOP/byte", "flops / memory", flops=h200("float32"), memory=h200("bandwidth"))
+# Five passes at the rate of two reads per write.
+five_passes = bound("us", "5 * rows * columns * width / triad", rows=4096, columns=32768, width=2, triad=TRIAD)
+# Registers of a thread that its part of a row takes in fp32.
+registers_for_x = bound("", "columns / threads", columns=4096, threads=128)
+widest_row_bytes = bound("KB", "columns * width", columns=131072, width=2)  # One row of 131072 columns.
+# Three passes over the widest rows at the rate of a copy.
+three_passes_widest = bound("us", "3 * rows * columns * width / copy", rows=1024, columns=131072, width=2, copy=COPY)
+# The shares of dweight that the compiled backward leaves, one for each 16 rows.
+compiled_shares_bytes = bound("MB", "rows / each * columns * width", rows=32768, each=16, columns=4096, width=4)
+# The shares of dweight that our backward leaves, one for each program.
+our_shares_bytes = bound("MB", "programs * columns * width", programs=machine("multiprocessors"), columns=4096, width=4)
+# What the norm takes at least: each value is read once and written once.
+read_and_written = bound("us", "2 * rows * columns * width / copy", TENSOR, copy=COPY)
 
-
-@bound("us", rows=32768, columns=4096, width=2, copy=ceiling("copy", case="kernels/rms-norm"))
-def forward_at_least(rows: float, columns: float, width: float, copy: float) -> float:
-    """What the forward takes where all its traffic runs at the rate of a copy."""
-    return 2 * rows * columns * width / copy
-
-
-@bound("MB", rows=32768, columns=4096, width=2)
-def backward_bytes(rows: float, columns: float, width: float) -> float:
-    """What the backward reads and writes, each number once."""
-    return 3 * rows * columns * width
-
-
-@bound("us", rows=32768, columns=4096, width=2, triad=ceiling("triad", case="kernels/rms-norm"))
-def backward_at_least(rows: float, columns: float, width: float, triad: float) -> float:
-    """What the backward takes where all its traffic runs at the rate of two reads per write."""
-    return 3 * rows * columns * width / triad
-
-
-@bound("FLOP/byte", width=2)
-def backward_intensity(width: float) -> float:
-    """Ten operations an element, over two reads and a write."""
-    return 10 / (3 * width)
-
-
-@bound("FLOP/byte", flops=datasheet("NVIDIA H200", "float32"), memory=datasheet("NVIDIA H200", "bandwidth"))
-def ridge_point(flops: float, memory: float) -> float:
-    """Where the plain fp32 units would be as busy as the memory."""
-    return flops / memory
-
-
-@bound("us", rows=4096, columns=32768, width=2, triad=ceiling("triad", case="kernels/rms-norm"))
-def five_passes(rows: float, columns: float, width: float, triad: float) -> float:
-    """Five passes at the rate of two reads per write."""
-    return 5 * rows * columns * width / triad
-
-
-@bound("", columns=4096, threads=128)
-def registers_for_x(columns: float, threads: float) -> float:
-    """Registers of a thread that its part of a row takes in fp32."""
-    return columns / threads
-
-
-@bound("KB", columns=131072, width=2)
-def widest_row_bytes(columns: float, width: float) -> float:
-    """One row of 131072 columns."""
-    return columns * width
-
-
-@bound("us", rows=1024, columns=131072, width=2, copy=ceiling("copy", case="kernels/rms-norm"))
-def three_passes_widest(rows: float, columns: float, width: float, copy: float) -> float:
-    """Three passes over the widest rows at the rate of a copy."""
-    return 3 * rows * columns * width / copy
-
-
-@bound("MB", rows=32768, each=16, columns=4096, width=4)
-def compiled_shares_bytes(rows: float, each: float, columns: float, width: float) -> float:
-    """The shares of dweight that the compiled backward leaves, one for each 16 rows."""
-    return rows / each * columns * width
-
-
-@bound("MB", programs=machine("multiprocessors"), columns=4096, width=4)
-def our_shares_bytes(programs: float, columns: float, width: float) -> float:
-    """The shares of dweight that our backward leaves, one for each program."""
-    return programs * columns * width
-
-
-@bound("us", rows=32768, columns=4096, width=2, copy=ceiling("copy", case="kernels/rms-norm"))
-def read_and_written(rows: float, columns: float, width: float, copy: float) -> float:
-    """What the norm takes at least: each value is read once and written once."""
-    return 2 * rows * columns * width / copy
-
-
-CHECK_AT = {
-    "forward backward both": [{"rows": 64, "columns": 1024}],
-    "forward both": [{"batch": 1, "tokens": 64, "width": 256}],
-}
-POINTS = {  # as pages name them
-    "typical": "forward 32768x4096 bfloat16 device",
-    "typical backward": "backward 32768x4096 bfloat16 device",
-    "wide": "forward 8192x16384 bfloat16 device",
-    "wide backward": "backward 8192x16384 bfloat16 device",
-    "wider backward": "backward 4096x32768 bfloat16 device",
-    "widest": "forward 1024x131072 bfloat16 device",
-    "odd": "forward 16384x9000 bfloat16 device",
-    "odd backward": "backward 16384x9000 bfloat16 device",
-    "small": "forward 256x4096 bfloat16 calls",
-    "block": "forward 4x2048x2048 bfloat16 device",
-    "block step": "both 4x2048x2048 bfloat16 device",
-    "widest backward": "backward 1024x131072 bfloat16 device",
-    "narrow backward": "backward 65536x1024 bfloat16 device",
-    "wider": "forward 4096x32768 bfloat16 device",
-    "narrow": "forward 65536x1024 bfloat16 device",
-}
 CASE = Case(
-    name="kernels/rms-norm",
-    question="How close does RMSNorm come to the memory's bandwidth, forward and backward?",
-    points=points,
-    prepare=prepare,
+    question="How close does RMSNorm come to the memory's bandwidth, forward and backward?", check_at=blocks.CHECK_AT
 )

@@ -13,23 +13,26 @@ from tests.benchmarks.case import Case, Point, Workload
 NAMES = ("batch", "tokens", "heads", "kv_heads", "head_dim")
 
 
-def shapes(*sizes: tuple[int, ...]) -> list[dict[str, int]]:
-    return [dict(zip(NAMES, size, strict=True)) for size in sizes]
+def shape(*sizes: int) -> dict[str, int]:
+    return dict(zip(NAMES, sizes, strict=True))
 
 
 CONTIGUOUS = "contiguous"  # another layout, in which the tokens of a head follow each other
 # 65536 tokens, with heads as in Llama 3.1 8B and 3.2 1B, StableLM 3B, Phi-3 mini and Gemma 2 9B
-LARGE = shapes((16, 4096, 32, 8, 128), (8, 8192, 32, 8, 64), (16, 4096, 32, 32, 80), (16, 4096, 32, 32, 96),
-               (8, 8192, 16, 8, 256))  # fmt: skip
-SMALL = shapes((8, 1, 32, 8, 128), (8, 1, 32, 8, 64), (8, 1, 32, 32, 80), (8, 1, 32, 32, 96),
-               (8, 1, 16, 8, 256))  # decoding: one token of each of 8 texts  # fmt: skip
+LARGE = {
+    "typical": shape(16, 4096, 32, 8, 128),
+    "head dim 64": shape(8, 8192, 32, 8, 64),
+    "head dim 80": shape(16, 4096, 32, 32, 80),
+    "head dim 96": shape(16, 4096, 32, 32, 96),
+    "head dim 256": shape(8, 8192, 16, 8, 256),
+}
 
 
 def points(device: torch.device) -> Iterator[Point]:
-    on_a_cpu = shapes((1, 512, 8, 2, 64))[0]
-    yield from sides.grid(device, LARGE, SMALL, on_a_cpu=on_a_cpu)
+    few = {"batch": 8, "tokens": 1}  # one token of each of 8 texts
+    yield from sides.grid(device, LARGE, on_a_cpu=shape(1, 512, 8, 2, 64), few=few, small="decode")
     if device.type == "cuda":
-        yield from sides.of_part(CONTIGUOUS, LARGE[:1])
+        yield from sides.of_part(CONTIGUOUS, {"typical": LARGE["typical"]})
     yield from blocks.points(device)
 
 
@@ -59,7 +62,11 @@ def prepare(point: Point, device: torch.device) -> Workload:
         {
             "eager": lambda: eager,
             "ours": lambda: kernel.rope,
-            "liger": sides.Side(liger, overwrites=("forward", "backward", "both")),
+            # rotates q and k in place, and in the backward their incoming gradients
+            "liger": sides.Side(
+                sides.library("liger_kernel.ops.rope:LigerRopeFunction.apply"),
+                overwrites=("forward", "backward", "both"),
+            ),
             "quack": sides.Side(quack, layout=lambda t: t.transpose(1, 2), rest=halves),
         },
         bytes_read=calls * (moved + cos.nbytes + sin.nbytes),
@@ -89,13 +96,6 @@ def eager(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tenso
     return q * cos + rotate_half(q) * sin, k * cos + rotate_half(k) * sin
 
 
-def liger() -> sides.Function:
-    """Rotates q and k in place, and in the backward their incoming gradients."""
-    from liger_kernel.ops.rope import LigerRopeFunction
-
-    return LigerRopeFunction.apply
-
-
 def quack() -> sides.Function:
     """One call for q and one for k, each (batch, tokens, heads, head_dim)."""
     from quack.rotary import apply_rotary_emb
@@ -108,65 +108,24 @@ def halves(cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
     return tuple(t[0, :, : t.shape[2] // 2].contiguous() for t in (cos, sin))
 
 
-@bound("MB", tokens=4096, dim=128, width=2)
-def tables_bytes(tokens: float, dim: float, width: float) -> float:
-    """The tables of cosines and sines."""
-    return 2 * tokens * dim * width
+COPY = ceiling("copy", case="kernels/rope")
+TENSORS = {"batch": 16, "tokens": 4096, "heads": 32, "kv": 8, "dim": 128, "width": 2}
+tables_bytes = bound("MB", "2 * tokens * dim * width", TENSORS)  # The tables of cosines and sines.
+q_and_k_bytes = bound("MB", "batch * tokens * (heads + kv) * dim * width", TENSORS)  # q and k.
+# q, k and the tables: q and k read and written, the tables read.
+forward_bytes = bound("MB", "2 * (batch * (heads + kv) + 1) * tokens * dim * width", TENSORS)
+# What the forward takes where all its traffic runs at the rate of a copy.
+forward_at_least = bound("us", "2 * (batch * (heads + kv) + 1) * tokens * dim * width / copy", TENSORS, copy=COPY)
+# Ten passes over q and k at the rate of a copy.
+eager_at_least = bound("us", "10 * batch * (heads + kv) * tokens * dim * width / copy", TENSORS, copy=COPY)
 
-
-@bound("MB", batch=16, tokens=4096, heads=32, kv=8, dim=128, width=2)
-def q_and_k_bytes(batch: float, tokens: float, heads: float, kv: float, dim: float, width: float) -> float:
-    """q and k."""
-    return batch * tokens * (heads + kv) * dim * width
-
-
-@bound("MB", batch=16, tokens=4096, heads=32, kv=8, dim=128, width=2)
-def forward_bytes(batch: float, tokens: float, heads: float, kv: float, dim: float, width: float) -> float:
-    """q, k and the tables: q and k read and written, the tables read."""
-    return 2 * (batch * (heads + kv) + 1) * tokens * dim * width
-
-
-@bound("us", batch=16, tokens=4096, heads=32, kv=8, dim=128, width=2, copy=ceiling("copy", case="kernels/rope"))
-def forward_at_least(
-    batch: float, tokens: float, heads: float, kv: float, dim: float, width: float, copy: float
-) -> float:
-    """What the forward takes where all its traffic runs at the rate of a copy."""
-    return 2 * (batch * (heads + kv) + 1) * tokens * dim * width / copy
-
-
-@bound("us", batch=16, tokens=4096, heads=32, kv=8, dim=128, width=2, copy=ceiling("copy", case="kernels/rope"))
-def eager_at_least(
-    batch: float, tokens: float, heads: float, kv: float, dim: float, width: float, copy: float
-) -> float:
-    """Ten passes over q and k at the rate of a copy."""
-    return 10 * batch * (heads + kv) * tokens * dim * width / copy
-
-
-CHECK_AT = {
-    "forward backward both": [{"batch": 2, "tokens": 1, "heads": 4, "kv_heads": 2, "head_dim": 64}],
-    "forward backward": [{"batch": 1, "tokens": 64, "heads": 4, "kv_heads": 2, "head_dim": 64, "part": "contiguous"}],
-    "forward both": [{"batch": 1, "tokens": 64, "width": 256}],
-}
-POINTS = {  # as pages name them
-    "typical": "forward 16x4096x32x8x128 bfloat16 device",
-    "typical backward": "backward 16x4096x32x8x128 bfloat16 device",
-    "contiguous": "forward contiguous 16x4096x32x8x128 bfloat16 device",
-    "contiguous backward": "backward contiguous 16x4096x32x8x128 bfloat16 device",
-    "head dim 80": "forward 16x4096x32x32x80 bfloat16 device",
-    "decode": "forward 8x1x32x8x128 bfloat16 graph",
-    "block": "forward 4x2048x2048 bfloat16 device",
-    "block step": "both 4x2048x2048 bfloat16 device",
-    "head dim 80 backward": "backward 16x4096x32x32x80 bfloat16 device",
-    "head dim 96 backward": "backward 16x4096x32x32x96 bfloat16 device",
-    "head dim 256 backward": "backward 8x8192x16x8x256 bfloat16 device",
-    "head dim 64 backward": "backward 8x8192x32x8x64 bfloat16 device",
-    "head dim 96": "forward 16x4096x32x32x96 bfloat16 device",
-    "head dim 256": "forward 8x8192x16x8x256 bfloat16 device",
-    "head dim 64": "forward 8x8192x32x8x64 bfloat16 device",
-}
 CASE = Case(
-    name="kernels/rope",
     question="How close does rotary embedding come to the memory's bandwidth, forward and backward?",
-    points=points,
-    prepare=prepare,
+    check_at={
+        "forward backward both": [{"batch": 2, "tokens": 1, "heads": 4, "kv_heads": 2, "head_dim": 64}],
+        "forward backward": [
+            {"batch": 1, "tokens": 64, "heads": 4, "kv_heads": 2, "head_dim": 64, "part": "contiguous"}
+        ],
+        "forward both": [{"batch": 1, "tokens": 64, "width": 256}],
+    },
 )

@@ -23,21 +23,22 @@ from kernels import softmax_dropout as kernel
 from snippets.validation.timing import Call
 from tests.benchmarks import blocks, sides
 from tests.benchmarks import wrong as mutants
-from tests.benchmarks.bounds import bound, ceiling, datasheet
+from tests.benchmarks.bounds import bound, ceiling, h200, traffic
 from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 
 P = 0.1
-LARGE = sides.shapes((65536, 1024), (65536, 2048), (32768, 4096), (8192, 16384), (4096, 32768), (16384, 9000))
-SMALL = sides.shapes((256, 1024), (256, 2048), (256, 4096), (256, 16384), (256, 32768))
+LARGE = sides.shapes({
+    "narrow": (65536, 1024), "2k columns": (65536, 2048), "typical": (32768, 4096), "wide": (8192, 16384),
+    "wider": (4096, 32768), "odd": (16384, 9000),
+})  # fmt: skip
 CAPPED, CAP = "capped", 30  # as Gemma 2's scores
 
 
 def points(device: torch.device) -> Iterator[Point]:
-    on_a_cpu = {"rows": 256, "columns": 1024}
-    yield from sides.grid(device, LARGE, SMALL, on_a_cpu=on_a_cpu)
+    yield from sides.grid(device, LARGE, on_a_cpu={"rows": 256, "columns": 1024})
     if device.type == "cuda":  # dropout is for training: whole steps
-        for part in ("", CAPPED):
-            yield Point(blocks.SHAPE, "bfloat16", "both", variants=("eager", "compile", "ours"), part=part)
+        for part, name in (("", "block step"), (CAPPED, "block p 0.3 step")):
+            yield Point(blocks.SHAPE, "bfloat16", "both", variants=("eager", "compile", "ours"), part=part, name=name)
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -242,120 +243,40 @@ def wrong_inside() -> dict[str, sides.Function]:
     }
 
 
-@bound("MB", rows=32768, columns=4096, width=2)
-def forward_bytes(rows: float, columns: float, width: float) -> float:
-    """What the forward reads and writes, each number once."""
-    return 2 * rows * columns * width
+COPY = ceiling("copy", case="kernels/softmax-dropout")
+TRIAD = ceiling("triad", case="kernels/softmax-dropout")
+TENSOR = {"rows": 32768, "columns": 4096, "width": 2}
+# What the forward reads and writes, each number once; and what that takes at the rate of a copy.
+forward_bytes, forward_at_least = traffic(2, TENSOR, copy=COPY)
+# What the backward reads and writes, each number once; and what that takes at the rate of two reads per write.
+backward_bytes, backward_at_least = traffic(3, TENSOR, triad=TRIAD)
+# Instructions that can be issued while a copy moves one element.
+instruction_budget = bound("", "flops / 2 / (copy / (2 * width))", flops=h200("float32"), width=2, copy=COPY)
+# Instructions for one random number if a call of Philox gives one.
+one_number_a_call = bound("", "rounds * (products + mixes)", rounds=10, products=2, mixes=2)
+# Instructions for one random number if all four words of a call are used.
+four_numbers_a_call = bound("", "rounds * (products + mixes) / words", rounds=10, products=2, mixes=2, words=4)
+# Instructions for one random number of 16 bits, with seven rounds.
+eight_numbers_a_call = bound("", "rounds * (products + mixes) / numbers", rounds=7, products=2, mixes=2, numbers=8)
+# The rate of zeros nearest to 0.1 that eight bits can say.
+rate_in_eight_bits = bound("", "threshold / 256", threshold=26)
+# Attention scores of a layer in two bytes each.
+kept_without_mask = bound("GB", "batch * heads * tokens * tokens * 2", batch=4, heads=16, tokens=2048)
+# Attention scores of a layer in two bytes each, and a byte of mask.
+kept_with_mask = bound("GB", "batch * heads * tokens * tokens * 3", batch=4, heads=16, tokens=2048)
+eager_bytes = bound("", "4 * width + 1", width=2)  # What two kernels move for each element, and a byte of mask.
+fused_bytes = bound("", "2 * width", width=2)  # What one kernel moves for each element.
+unused_numbers = bound("", "padded - columns", columns=9000)  # Random numbers that no column of a padded row uses.
+# One row, spread over the threads of a program.
+elements_of_a_thread = bound("", "columns / threads", columns=4096, threads=128)
 
-
-@bound("us", rows=32768, columns=4096, width=2, copy=ceiling("copy", case="kernels/softmax-dropout"))
-def forward_at_least(rows: float, columns: float, width: float, copy: float) -> float:
-    """What the forward takes where all its traffic runs at the rate of a copy."""
-    return 2 * rows * columns * width / copy
-
-
-@bound("MB", rows=32768, columns=4096, width=2)
-def backward_bytes(rows: float, columns: float, width: float) -> float:
-    """What the backward reads and writes, each number once."""
-    return 3 * rows * columns * width
-
-
-@bound("us", rows=32768, columns=4096, width=2, triad=ceiling("triad", case="kernels/softmax-dropout"))
-def backward_at_least(rows: float, columns: float, width: float, triad: float) -> float:
-    """What the backward takes where all its traffic runs at the rate of two reads per write."""
-    return 3 * rows * columns * width / triad
-
-
-@bound("", flops=datasheet("NVIDIA H200", "float32"), width=2, copy=ceiling("copy", case="kernels/softmax-dropout"))
-def instruction_budget(flops: float, width: float, copy: float) -> float:
-    """Instructions that can be issued while a copy moves one element."""
-    return flops / 2 / (copy / (2 * width))
-
-
-@bound("", rounds=10, products=2, mixes=2)
-def one_number_a_call(rounds: float, products: float, mixes: float) -> float:
-    """Instructions for one random number if a call of Philox gives one."""
-    return rounds * (products + mixes)
-
-
-@bound("", rounds=10, products=2, mixes=2, words=4)
-def four_numbers_a_call(rounds: float, products: float, mixes: float, words: float) -> float:
-    """Instructions for one random number if all four words of a call are used."""
-    return rounds * (products + mixes) / words
-
-
-@bound("", rounds=7, products=2, mixes=2, numbers=8)
-def eight_numbers_a_call(rounds: float, products: float, mixes: float, numbers: float) -> float:
-    """Instructions for one random number of 16 bits, with seven rounds."""
-    return rounds * (products + mixes) / numbers
-
-
-@bound("", threshold=26)
-def rate_in_eight_bits(threshold: float) -> float:
-    """The rate of zeros nearest to 0.1 that eight bits can say."""
-    return threshold / 256
-
-
-@bound("GB", batch=4, heads=16, tokens=2048)
-def kept_without_mask(batch: float, heads: float, tokens: float) -> float:
-    """Attention scores of a layer in two bytes each."""
-    return batch * heads * tokens * tokens * 2
-
-
-@bound("GB", batch=4, heads=16, tokens=2048)
-def kept_with_mask(batch: float, heads: float, tokens: float) -> float:
-    """Attention scores of a layer in two bytes each, and a byte of mask."""
-    return batch * heads * tokens * tokens * 3
-
-
-@bound("", width=2)
-def eager_bytes(width: float) -> float:
-    """What two kernels move for each element, and a byte of mask."""
-    return 4 * width + 1
-
-
-@bound("", width=2)
-def fused_bytes(width: float) -> float:
-    """What one kernel moves for each element."""
-    return 2 * width
-
-
-@bound("", columns=9000)
-def unused_numbers(padded: float, columns: float) -> float:
-    """Random numbers that no column of a padded row uses."""
-    return padded - columns
-
-
-@bound("", columns=4096, threads=128)
-def elements_of_a_thread(columns: float, threads: float) -> float:
-    """One row, spread over the threads of a program."""
-    return columns / threads
-
-
-CHECK_AT = {  # 512 tokens in a block: what chance leaves of dropout falls with the size
-    "forward backward both": [{"rows": 64, "columns": 1024}],
-    "both": [{"batch": 1, "tokens": 512, "width": 256}, {"batch": 1, "tokens": 512, "width": 256, "part": "capped"}],
-}
-POINTS = {  # as pages name them
-    "typical": "forward 32768x4096 bfloat16 device",
-    "typical backward": "backward 32768x4096 bfloat16 device",
-    "small": "forward 256x4096 bfloat16 graph",
-    "block step": "both 4x2048x2048 bfloat16 device",
-    "odd backward": "backward 16384x9000 bfloat16 device",
-    "wider backward": "backward 4096x32768 bfloat16 device",
-    "narrow backward": "backward 65536x1024 bfloat16 device",
-    "2k columns backward": "backward 65536x2048 bfloat16 device",
-    "wide backward": "backward 8192x16384 bfloat16 device",
-    "block p 0.3 step": "both capped 4x2048x2048 bfloat16 device",
-    "odd": "forward 16384x9000 bfloat16 device",
-    "wider": "forward 4096x32768 bfloat16 device",
-    "narrow": "forward 65536x1024 bfloat16 device",
-    "2k columns": "forward 65536x2048 bfloat16 device",
-    "wide": "forward 8192x16384 bfloat16 device",
-}
 CASE = Case(
-    name="kernels/softmax-dropout",
     question="What does dropout cost after a softmax, if its mask is never stored?",
-    points=points,
-    prepare=prepare,
+    check_at={  # 512 tokens in a block: what chance leaves of dropout falls with the size
+        "forward backward both": [{"rows": 64, "columns": 1024}],
+        "both": [
+            {"batch": 1, "tokens": 512, "width": 256},
+            {"batch": 1, "tokens": 512, "width": 256, "part": "capped"},
+        ],
+    },
 )

@@ -16,17 +16,14 @@ from torch import Tensor, nn
 
 from kernels import swiglu as kernel
 from tests.benchmarks import blocks, sides, wrong
-from tests.benchmarks.bounds import bound, ceiling, datasheet
+from tests.benchmarks.bounds import bound, ceiling, h200, traffic
 from tests.benchmarks.case import Case, Point, Workload
 
-LARGE = sides.shapes((131072, 1024), (32768, 4096), (16384, 11008), (16384, 14336), (8192, 28672))
-SMALL = sides.shapes((256, 1024), (256, 4096), (256, 11008), (256, 14336), (256, 28672))  # as in decoding
-TYPICAL, TYPICAL_SMALL = LARGE[3:4], SMALL[3:4]
-PARTS = {  # shapes large and small
-    "geglu": ((LARGE[1], *TYPICAL), TYPICAL_SMALL),
-    "geglu_tanh": (TYPICAL, ()),
-    "halves": (TYPICAL, TYPICAL_SMALL),
-}
+LARGE = sides.shapes({
+    "narrow": (131072, 1024), "4k columns": (32768, 4096), "llama 2": (16384, 11008), "typical": (16384, 14336),
+    "wide": (8192, 28672),
+})  # fmt: skip
+PARTS = {"geglu": ("4k columns", "typical"), "geglu_tanh": ("typical",), "halves": ("typical",)}
 GELU = {"geglu": "none", "geglu_tanh": "tanh"}
 MLP = {"tokens": 8192, "width": 4096, "hidden": 14336}  # as in Llama 3 8B
 # forward and backward, an element, by the kernel's formulas
@@ -34,13 +31,16 @@ FLOPS = {"silu": (5, 11), "none": (25, 31), "tanh": (9, 17)}
 
 
 def points(device: torch.device) -> Iterator[Point]:
-    on_a_cpu = {"rows": 256, "columns": 1024}
-    yield from sides.grid(device, LARGE, SMALL, on_a_cpu=on_a_cpu)
+    yield from sides.grid(device, LARGE, on_a_cpu={"rows": 256, "columns": 1024})
     yield from blocks.points(device)
     if device.type == "cuda":
-        for part, (large, small) in PARTS.items():
-            yield from sides.of_part(part, large, small)
-        yield Point(MLP, "bfloat16", "both", variants=("eager", "compile", "ours"))
+        for part, names in PARTS.items():
+            yield from sides.of_part(part, {name: LARGE[name] for name in names})
+            if part != "geglu_tanh":
+                yield Point(
+                    {**LARGE["typical"], **sides.FEW}, "bfloat16", "forward", ("calls", "graph"), sides.SMALL, part
+                )
+        yield Point(MLP, "bfloat16", "both", variants=("eager", "compile", "ours"), name="mlp step")
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -192,78 +192,23 @@ def wrong_functions(gelu: str | None) -> Mapping[str, sides.Function]:
     }
 
 
-@bound("MB", rows=16384, columns=14336, width=2)
-def forward_bytes(rows: float, columns: float, width: float) -> float:
-    """What the forward reads and writes, each number once."""
-    return 3 * rows * columns * width
+TRIAD = ceiling("triad", case="kernels/swiglu")
+TENSOR = {"rows": 16384, "columns": 14336, "width": 2}
+# What the forward reads and writes, each number once; and what that takes at the rate of two reads per write.
+forward_bytes, forward_at_least = traffic(3, TENSOR, triad=TRIAD)
+# What the backward reads and writes, each number once; and what that takes at the rate of two reads per write.
+backward_bytes, backward_at_least = traffic(5, TENSOR, triad=TRIAD)
+# Instructions that can be issued while the memory moves one element of the forward.
+forward_budget = bound("", "flops / 2 / (triad / (3 * width))", width=2, flops=h200("float32"), triad=TRIAD)
+# Instructions that can be issued while the memory moves one element of the backward.
+backward_budget = bound("", "flops / 2 / (triad / (5 * width))", width=2, flops=h200("float32"), triad=TRIAD)
 
-
-@bound("us", rows=16384, columns=14336, width=2, triad=ceiling("triad", case="kernels/swiglu"))
-def forward_at_least(rows: float, columns: float, width: float, triad: float) -> float:
-    """What the forward takes where all its traffic runs at the rate of a copy."""
-    return 3 * rows * columns * width / triad
-
-
-@bound("MB", rows=16384, columns=14336, width=2)
-def backward_bytes(rows: float, columns: float, width: float) -> float:
-    """What the backward reads and writes, each number once."""
-    return 5 * rows * columns * width
-
-
-@bound("us", rows=16384, columns=14336, width=2, triad=ceiling("triad", case="kernels/swiglu"))
-def backward_at_least(rows: float, columns: float, width: float, triad: float) -> float:
-    """What the backward takes where all its traffic runs at the rate of two reads per write."""
-    return 5 * rows * columns * width / triad
-
-
-@bound("", width=2, flops=datasheet("NVIDIA H200", "float32"), triad=ceiling("triad", case="kernels/swiglu"))
-def forward_budget(width: float, flops: float, triad: float) -> float:
-    """Instructions that can be issued while the memory moves one element of the forward."""
-    return flops / 2 / (triad / (3 * width))
-
-
-@bound("", width=2, flops=datasheet("NVIDIA H200", "float32"), triad=ceiling("triad", case="kernels/swiglu"))
-def backward_budget(width: float, flops: float, triad: float) -> float:
-    """Instructions that can be issued while the memory moves one element of the backward."""
-    return flops / 2 / (triad / (5 * width))
-
-
-CHECK_AT = {
-    "forward backward both": [
-        {"rows": 64, "columns": 1024},
-        {"part": "geglu", "rows": 64, "columns": 1024},
-        {"part": "halves", "rows": 64, "columns": 1024},
-    ],
-    "forward backward": [
-        {"part": "geglu_tanh", "rows": 64, "columns": 1024},
-    ],
-    "forward both": [{"batch": 1, "tokens": 64, "width": 256}],
-    "both": [{"tokens": 64, "width": 256, "hidden": 896}],
-}
 LABELS = {"first-draft": {"label": "first draft", "role": "eager"}}
-POINTS = {  # as pages name them
-    "typical": "forward 16384x14336 bfloat16 device",
-    "typical backward": "backward 16384x14336 bfloat16 device",
-    "geglu": "forward geglu 16384x14336 bfloat16 device",
-    "geglu backward": "backward geglu 16384x14336 bfloat16 device",
-    "small": "forward 256x14336 bfloat16 calls",
-    "block step": "both 4x2048x2048 bfloat16 device",
-    "mlp step": "both 8192x4096x14336 bfloat16 device",
-    "narrow backward": "backward 131072x1024 bfloat16 device",
-    "llama 2 backward": "backward 16384x11008 bfloat16 device",
-    "halves backward": "backward halves 16384x14336 bfloat16 device",
-    "4k columns backward": "backward 32768x4096 bfloat16 device",
-    "wide backward": "backward 8192x28672 bfloat16 device",
-    "narrow": "forward 131072x1024 bfloat16 device",
-    "llama 2": "forward 16384x11008 bfloat16 device",
-    "4k columns": "forward 32768x4096 bfloat16 device",
-    "geglu 4k columns": "forward geglu 32768x4096 bfloat16 device",
-    "wide": "forward 8192x28672 bfloat16 device",
-    "halves": "forward halves 16384x14336 bfloat16 device",
-}
 CASE = Case(
-    name="kernels/swiglu",
     question="What is left to win where the compiler is at the roofline: SwiGLU, GeGLU, and halves of one projection?",
-    points=points,
-    prepare=prepare,
+    check_at={
+        "forward backward both": [{"part": part, "rows": 64, "columns": 1024} for part in ("", *PARTS)],
+        "forward both": [{"batch": 1, "tokens": 64, "width": 256}],
+        "both": [{"tokens": 64, "width": 256, "hidden": 896}],
+    },
 )

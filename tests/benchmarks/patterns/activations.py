@@ -14,7 +14,7 @@ FLOPS = {"gelu": 20, "gelu_tanh": 9, "silu": 4, "quick_gelu": 5, "swiglu": 5}  #
 
 
 def points(device: torch.device) -> Iterator[Point]:
-    yield from levels.points(device, COMPONENTS)
+    yield from levels.points(device, COMPONENTS, {"gelu_tanh": "tanh gelu", "quick_gelu": "quick gelu"})
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -22,11 +22,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
 
 
 WRONG: levels.Wrong = {
-    "gelu": {
-        "last tile not written": wrong.cut(gelu_native),
-        "QuickGELU for GELU": quick,
-        "SiLU for GELU": F.silu,
-    },
+    "gelu": {"last tile not written": wrong.cut(gelu_native), "QuickGELU for GELU": quick, "SiLU for GELU": F.silu},
     "gelu_tanh": {
         "last tile not written": wrong.cut(gelu_tanh_native),
         "QuickGELU for GELU": quick,
@@ -48,31 +44,7 @@ WRONG: levels.Wrong = {
         "not activated": lambda gate, up: gate * up,
     },
 }
-CHECK_AT = {
-    "forward both": [
-        {"part": "gelu", "rows": 64, "columns": 1024},
-        {"part": "gelu_tanh", "rows": 64, "columns": 1024},
-        {"part": "silu", "rows": 64, "columns": 1024},
-        {"part": "quick_gelu", "rows": 64, "columns": 1024},
-        {"part": "swiglu", "rows": 64, "columns": 1024},
-    ]
-}
-POINTS = {  # as pages name them
-    "gelu": "both gelu 8192x4096 bfloat16 device",
-    "gelu forward": "forward gelu 8192x4096 bfloat16 device",
-    "small gelu forward": "forward gelu 256x1024 bfloat16 calls",
-    "tanh gelu": "both gelu_tanh 8192x4096 bfloat16 device",
-    "tanh gelu forward": "forward gelu_tanh 8192x4096 bfloat16 device",
-    "silu": "both silu 8192x4096 bfloat16 device",
-    "silu forward": "forward silu 8192x4096 bfloat16 device",
-    "quick gelu": "both quick_gelu 8192x4096 bfloat16 device",
-    "swiglu": "both swiglu 8192x4096 bfloat16 device",
-    "swiglu forward": "forward swiglu 8192x4096 bfloat16 device",
-    "small swiglu forward": "forward swiglu 256x1024 bfloat16 calls",
-}
 CASE = Case(
-    name="patterns/activations",
     question="Which level does an activation need, and how much is left where its own operation is one kernel?",
-    points=points,
-    prepare=prepare,
+    check_at={"forward both": [{"part": part, "rows": 64, "columns": 1024} for part in WRONG]},
 )

@@ -26,11 +26,12 @@ def points(device: torch.device) -> Iterator[Point]:
         return
     modes = {256: ("device", "calls"), 1024: ("device",), 4096: ("device",), 16384: ("device",)}
     for tokens, how in modes.items():
-        yield Point({"tokens": tokens, "width": 2048, "heads": 16}, "bfloat16", modes=how)
+        name = f"{tokens // 1024}k tokens" if tokens > 256 else "256 tokens"
+        yield Point({"tokens": tokens, "width": 2048, "heads": 16}, "bfloat16", modes=how, name=name)
     long = {"tokens": 16384, "width": 2048, "heads": 16}
     yield Point(long, "bfloat16", modes=("burst", "sustained"), variants=("naive", "sdpa"))
     longest = long | {"tokens": WHERE_SCORES_DO_NOT_FIT}
-    yield Point(longest, "bfloat16", variants=("naive", "tiled", "sdpa"))
+    yield Point(longest, "bfloat16", variants=("naive", "tiled", "sdpa"), name="64k tokens")
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -95,78 +96,31 @@ WRONG = {
 }
 
 
-@bound("GB", heads=16, tokens=16384, width=2)
-def scores(heads: float, tokens: float, width: float) -> float:
-    """The memory of one copy of the scores in bf16."""
-    return heads * tokens**2 * width
-
-
-@bound("GB", heads=16, tokens=65536, width=2)
-def scores_64k(heads: float, tokens: float, width: float) -> float:
-    """The memory of one copy of the scores of 65536 tokens in bf16."""
-    return heads * tokens**2 * width
-
-
-@bound("ms", heads=16, tokens=16384, width=2, copy=ceiling("copy", case="patterns/attention"))
-def passes(heads: float, tokens: float, width: float, copy: float) -> float:
-    """What eight passes over the scores take at the rate of a copy."""
-    return 8 * heads * tokens**2 * width / copy
-
-
-@bound(
-    "x",
-    time=gpu("naive", "16k tokens"),
-    heads=16,
-    tokens=16384,
-    width=2,
-    copy=ceiling("copy", case="patterns/attention"),
+COPY = ceiling("copy", case="patterns/attention")
+MATRIX = ceiling("bfloat16", "burst", case="patterns/attention")
+SCORES = {"heads": 16, "tokens": 16384, "width": 2}
+scores = bound("GB", "heads * tokens**2 * width", SCORES)  # The memory of one copy of the scores in bf16.
+# The memory of one copy of the scores of 65536 tokens in bf16.
+scores_64k = bound("GB", "heads * tokens**2 * width", heads=16, tokens=65536, width=2)
+# What eight passes over the scores take at the rate of a copy.
+passes = bound("ms", "8 * heads * tokens**2 * width / copy", SCORES, copy=COPY)
+# How many times as long the layer takes as eight passes over the scores.
+over_passes = bound(
+    "x", "time / (8 * heads * tokens**2 * width / copy)", SCORES, time=gpu("naive", "16k tokens"), copy=COPY
 )
-def over_passes(time: float, heads: float, tokens: float, width: float, copy: float) -> float:
-    """How many times as long the layer takes as eight passes over the scores."""
-    return time / (8 * heads * tokens**2 * width / copy)
+# What the arithmetic of both matmuls takes at the matrix rate.
+matmuls = bound("ms", "4 * tokens**2 * heads * size / matrix", SCORES, size=128, matrix=MATRIX)
+# What the layer computes for each byte of its scores.
+intensity = bound("FLOP/byte", "4 * size / (8 * width)", size=128, width=2)
+# The intensity from which on the card computes rather than waits for memory.
+ridge = bound("FLOP/byte", "matrix / memory", matrix=MATRIX, memory=COPY)
+# What a fused kernel computes for each byte, of the causal half.
+fused_intensity = bound("FLOP/byte", "2 * tokens**2 * size / (4 * tokens * size * width)", SCORES, size=128)
+# The memory of one copy of the scores of 256 tokens.
+short_scores = bound("MB", "heads * tokens**2 * width", heads=16, tokens=256, width=2)
+# The bytes of a mask's row, as a part of those of k and v.
+mask_part = bound("%", "width * keys / (2 * keys * size * width)", width=2, keys=16384, size=128)
 
-
-@bound("ms", tokens=16384, heads=16, size=128, matrix=ceiling("bfloat16", "burst", case="patterns/attention"))
-def matmuls(tokens: float, heads: float, size: float, matrix: float) -> float:
-    """What the arithmetic of both matmuls takes at the matrix rate."""
-    return 4 * tokens**2 * heads * size / matrix
-
-
-@bound("FLOP/byte", size=128, width=2)
-def intensity(size: float, width: float) -> float:
-    """What the layer computes for each byte of its scores."""
-    return 4 * size / (8 * width)
-
-
-@bound(
-    "FLOP/byte",
-    matrix=ceiling("bfloat16", "burst", case="patterns/attention"),
-    memory=ceiling("copy", case="patterns/attention"),
-)
-def ridge(matrix: float, memory: float) -> float:
-    """The intensity from which on the card computes rather than waits for memory."""
-    return matrix / memory
-
-
-@bound("FLOP/byte", tokens=16384, size=128, width=2)
-def fused_intensity(tokens: float, size: float, width: float) -> float:
-    """What a fused kernel computes for each byte, of the causal half."""
-    return 2 * tokens**2 * size / (4 * tokens * size * width)
-
-
-@bound("MB", heads=16, tokens=256, width=2)
-def short_scores(heads: float, tokens: float, width: float) -> float:
-    """The memory of one copy of the scores of 256 tokens."""
-    return heads * tokens**2 * width
-
-
-@bound("%", width=2, keys=16384, size=128)
-def mask_part(width: float, keys: float, size: float) -> float:
-    """The bytes of a mask's row, as a part of those of k and v."""
-    return width * keys / (2 * keys * size * width)
-
-
-CHECK_AT = {"forward": [{"tokens": 256, "width": 256, "heads": 2}]}
 LABELS = {
     "naive": {"label": "naive", "role": "eager"},
     "fused-qkv": {"label": "one QKV projection", "short": "one QKV", "role": "rewrite"},
@@ -175,16 +129,7 @@ LABELS = {
     "sdpa-mask": {"label": "SDPA with a mask", "role": "peer-2"},
     "sdpa": {"label": "SDPA", "role": "peer-1"},
 }
-POINTS = {  # as pages name them
-    "256 tokens": "forward 256x2048x16 bfloat16 device",
-    "1k tokens": "forward 1024x2048x16 bfloat16 device",
-    "4k tokens": "forward 4096x2048x16 bfloat16 device",
-    "16k tokens": "forward 16384x2048x16 bfloat16 device",
-    "64k tokens": "forward 65536x2048x16 bfloat16 device",
-}
 CASE = Case(
-    name="patterns/attention",
     question="What does each step from the attention formula to one fused kernel remove?",
-    points=points,
-    prepare=prepare,
+    check_at={"forward": [{"tokens": 256, "width": 256, "heads": 2}]},
 )

@@ -16,7 +16,7 @@ from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
 
 GROUPED, CROSS, DECODE = "grouped", "cross", "decode"
-LONG = ("causal", "window", "alibi", "documents", GROUPED)
+LONG = {"causal": "causal", "window": "sliding window", "alibi": "alibi", "documents": "documents", GROUPED: "gqa"}
 SIZE = 128  # of a head
 WIDTH = 8  # a window is as wide as the row, divided by this
 DOCUMENT = 512  # tokens, on average
@@ -37,15 +37,15 @@ def points(device: torch.device) -> Iterator[Point]:
     long, medium, cross = (
         {"rows": rows, "tokens": tokens, "heads": 16} for rows, tokens in ((1, 8192), (4, 2048), (8, 2048))
     )
-    for rule in LONG:
-        yield Point(long, "bfloat16", "both", part=rule)
-        yield Point(long, "bfloat16", "forward", part=rule)
-        yield Point(medium, "bfloat16", "both", part=rule)
-    yield Point(cross, "bfloat16", "both", part=CROSS)
-    yield Point(cross, "bfloat16", "forward", part=CROSS)
+    for rule, name in LONG.items():
+        yield Point(long, "bfloat16", "both", part=rule, name=name)
+        yield Point(long, "bfloat16", "forward", part=rule, name=f"{name} forward")
+        yield Point(medium, "bfloat16", "both", part=rule, name=f"short {name}")
+    yield Point(cross, "bfloat16", "both", part=CROSS, name="cross attention")
+    yield Point(cross, "bfloat16", "forward", part=CROSS, name="cross attention forward")
     for rows in (1, 16, 64):
         decode = {"rows": rows, "tokens": 8192, "heads": 32}
-        yield Point(decode, "bfloat16", "forward", part=DECODE)
+        yield Point(decode, "bfloat16", "forward", part=DECODE, name=f"decode batch {rows}")
         plain = ("formula", "mask", "filled", "folded", "flex")  # to allow one backend takes the host's time
         yield Point(decode, "bfloat16", "forward", ("calls",), plain, DECODE)
 
@@ -362,95 +362,41 @@ def in_float64(inputs: list[Tensor], incoming: Tensor, say: Said, training: bool
     return dict(zip(("output", "q.grad", "k.grad", "v.grad")[: 4 if training else 1], found, strict=False))
 
 
-@bound("%", width=1024, tokens=8192)
-def window_of_causal(width: float, tokens: float) -> float:
-    """The part of the causal scores that a sliding window needs."""
-    return (width * (width + 1) / 2 + (tokens - width) * width) / (tokens * (tokens + 1) / 2)
+READ = ceiling("read", case="patterns/attention-choose")
+WINDOW = {"width": 1024, "tokens": 8192}
+# The part of the causal scores that a sliding window needs.
+window_of_causal = bound(
+    "%", "(width * (width + 1) / 2 + (tokens - width) * width) / (tokens * (tokens + 1) / 2)", WINDOW
+)
+# How many times as many scores a causal row needs as a sliding window.
+causal_over_window = bound(
+    "x", "tokens * (tokens + 1) / 2 / (width * (width + 1) / 2 + (tokens - width) * width)", WINDOW
+)
+# How many times as fast FlexAttention's window is as causal attention, in training.
+window_over_causal = bound("x", "flag / flex", flag=gpu("flag", "causal"), flex=gpu("flex", "sliding window"))
+mask_bytes = bound("MB", "tokens**2", tokens=8192)  # A mask of booleans, one for each query and key.
+# ALiBi's bias, a number of two bytes for each head, query and key.
+bias_bytes = bound("GB", "heads * tokens**2 * width", heads=16, tokens=8192, width=2)
+# The part of all tiles that chunks of queries with two chunks of keys each compute.
+chunked = bound("%", "2 * width / tokens", WINDOW)
+# The masks of all chunks together, a boolean for each query and key.
+chunk_masks = bound("MB", "tokens * 2 * width", WINDOW)
+# What copying the heads of k and v takes.
+copying_time = bound("us", "repeated - flag", repeated=gpu("repeated", "gqa"), flag=gpu("flag", "gqa"))
+# What the copies of the heads of k and v need.
+copying_memory = bound("MB", "repeated - flag", repeated=memory("repeated", "gqa"), flag=memory("flag", "gqa"))
+# What reading the filled part of the cache takes, keys and values once.
+cache_read = bound(
+    "us", "2 * rows * filled * heads * size * width / copy", rows=16, filled=7168, heads=8, size=128, width=2, copy=READ
+)
+cached_heads = bound("", "rows * heads", rows=64, heads=8)  # How many heads of k and v all rows have together.
+# How many times as long a mask takes as a view of what is filled.
+masked_over_filled = bound(
+    "x", "mask / filled", mask=gpu("mask", "decode batch 16"), filled=gpu("filled", "decode batch 16")
+)
+# How many times as large the whole cache is as what is filled.
+places_over_filled = bound("x", "places / filled", places=8192, filled=7168)
 
-
-@bound("x", width=1024, tokens=8192)
-def causal_over_window(width: float, tokens: float) -> float:
-    """How many times as many scores a causal row needs as a sliding window."""
-    return tokens * (tokens + 1) / 2 / (width * (width + 1) / 2 + (tokens - width) * width)
-
-
-@bound("x", flag=gpu("flag", "causal"), flex=gpu("flex", "sliding window"))
-def window_over_causal(flag: float, flex: float) -> float:
-    """How many times as fast FlexAttention's window is as causal attention, in training."""
-    return flag / flex
-
-
-@bound("MB", tokens=8192)
-def mask_bytes(tokens: float) -> float:
-    """A mask of booleans, one for each query and key."""
-    return tokens**2
-
-
-@bound("GB", heads=16, tokens=8192, width=2)
-def bias_bytes(heads: float, tokens: float, width: float) -> float:
-    """ALiBi's bias, a number of two bytes for each head, query and key."""
-    return heads * tokens**2 * width
-
-
-@bound("%", width=1024, tokens=8192)
-def chunked(width: float, tokens: float) -> float:
-    """The part of all tiles that chunks of queries with two chunks of keys each compute."""
-    return 2 * width / tokens
-
-
-@bound("MB", tokens=8192, width=1024)
-def chunk_masks(tokens: float, width: float) -> float:
-    """The masks of all chunks together, a boolean for each query and key."""
-    return tokens * 2 * width
-
-
-@bound("us", repeated=gpu("repeated", "gqa"), flag=gpu("flag", "gqa"))
-def copying_time(repeated: float, flag: float) -> float:
-    """What copying the heads of k and v takes."""
-    return repeated - flag
-
-
-@bound("MB", repeated=memory("repeated", "gqa"), flag=memory("flag", "gqa"))
-def copying_memory(repeated: float, flag: float) -> float:
-    """What the copies of the heads of k and v need."""
-    return repeated - flag
-
-
-@bound("us", rows=16, filled=7168, heads=8, size=128, width=2, copy=ceiling("read", case="patterns/attention-choose"))
-def cache_read(rows: float, filled: float, heads: float, size: float, width: float, copy: float) -> float:
-    """What reading the filled part of the cache takes, keys and values once."""
-    return 2 * rows * filled * heads * size * width / copy
-
-
-@bound("", rows=64, heads=8)
-def cached_heads(rows: float, heads: float) -> float:
-    """How many heads of k and v all rows have together."""
-    return rows * heads
-
-
-@bound("x", mask=gpu("mask", "decode batch 16"), filled=gpu("filled", "decode batch 16"))
-def masked_over_filled(mask: float, filled: float) -> float:
-    """How many times as long a mask takes as a view of what is filled."""
-    return mask / filled
-
-
-@bound("x", places=8192, filled=7168)
-def places_over_filled(places: float, filled: float) -> float:
-    """How many times as large the whole cache is as what is filled."""
-    return places / filled
-
-
-CHECK_AT = {
-    "forward both": [
-        {"part": "causal", "rows": 2, "tokens": 128, "heads": 8},
-        {"part": "window", "rows": 2, "tokens": 128, "heads": 8},
-        {"part": "alibi", "rows": 2, "tokens": 128, "heads": 8},
-        {"part": "documents", "rows": 2, "tokens": 128, "heads": 8},
-        {"part": "grouped", "rows": 2, "tokens": 128, "heads": 8},
-        {"part": "cross", "rows": 2, "tokens": 128, "heads": 8},
-    ],
-    "forward": [{"part": "decode", "rows": 2, "tokens": 128, "heads": 8}],
-}
 LABELS = {
     "formula": {"label": "formula with a mask", "short": "formula", "role": "eager"},
     "compile-formula": {"label": "formula, compiled", "short": "compiled", "role": "compile-max"},
@@ -469,31 +415,10 @@ LABELS = {
     "varlen": {"label": "varlen_attn, packed rows", "short": "varlen", "role": "peer-2"},
     "nested": {"label": "SDPA, nested tensor", "short": "nested", "role": "other"},
 }
-POINTS = {  # as pages name them
-    "causal": "both causal 1x8192x16 bfloat16 device",
-    "causal forward": "forward causal 1x8192x16 bfloat16 device",
-    "short causal": "both causal 4x2048x16 bfloat16 device",
-    "sliding window": "both window 1x8192x16 bfloat16 device",
-    "sliding window forward": "forward window 1x8192x16 bfloat16 device",
-    "short sliding window": "both window 4x2048x16 bfloat16 device",
-    "alibi": "both alibi 1x8192x16 bfloat16 device",
-    "alibi forward": "forward alibi 1x8192x16 bfloat16 device",
-    "short alibi": "both alibi 4x2048x16 bfloat16 device",
-    "documents": "both documents 1x8192x16 bfloat16 device",
-    "documents forward": "forward documents 1x8192x16 bfloat16 device",
-    "short documents": "both documents 4x2048x16 bfloat16 device",
-    "gqa": "both grouped 1x8192x16 bfloat16 device",
-    "gqa forward": "forward grouped 1x8192x16 bfloat16 device",
-    "short gqa": "both grouped 4x2048x16 bfloat16 device",
-    "cross attention": "both cross 8x2048x16 bfloat16 device",
-    "cross attention forward": "forward cross 8x2048x16 bfloat16 device",
-    "decode batch 1": "forward decode 1x8192x32 bfloat16 device",
-    "decode batch 16": "forward decode 16x8192x32 bfloat16 device",
-    "decode batch 64": "forward decode 64x8192x32 bfloat16 device",
-}
 CASE = Case(
-    name="patterns/attention-choose",
     question="Which attention for a causal mask, a window, ALiBi, packed documents, grouped queries, and decode?",
-    points=points,
-    prepare=prepare,
+    check_at={
+        "forward both": [{"part": rule, "rows": 2, "tokens": 128, "heads": 8} for rule in (*LONG, CROSS)],
+        "forward": [{"part": DECODE, "rows": 2, "tokens": 128, "heads": 8}],
+    },
 )

@@ -17,7 +17,7 @@ from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 
 SIZE = 128  # of a head
 HEADS_AT_ONCE = 4  # in the float64 reference, so that its scores fit into memory
-PARTS = ("causal", "full")
+PARTS = {"causal": "causal", "full": "bidirectional"}  # as pages name them
 Way = Callable[..., Tensor]  # q, k and v to the result
 
 
@@ -28,24 +28,19 @@ def points(device: torch.device) -> Iterator[Point]:
         for part in PARTS:
             yield Point({"rows": 4, "tokens": 96, "heads": 2}, "float32", "both", ("calls",), on_a_cpu, part)
         return
-    medium, long, short = ({"rows": r, "tokens": t, "heads": 16} for r, t in ((8, 2048), (2, 8192), (16, 512)))
-    yield Point(medium, "bfloat16", "forward", variants=ON_THE_GPU, part="causal")
-    for shape in (medium, long, short):
-        for part in PARTS:
-            yield Point(shape, "bfloat16", "both", variants=ON_THE_GPU, part=part)
-    yield Point(short, "bfloat16", "both", ("calls",), part="causal")
+    sizes = {"medium": (8, 2048), "long": (2, 8192), "short": (16, 512)}
+    shapes = {name: {"rows": rows, "tokens": tokens, "heads": 16} for name, (rows, tokens) in sizes.items()}
+    forward = "medium causal forward"
+    yield Point(shapes["medium"], "bfloat16", "forward", variants=ON_THE_GPU, part="causal", name=forward)
+    for name, shape in shapes.items():
+        for part, called in PARTS.items():
+            yield Point(shape, "bfloat16", "both", variants=ON_THE_GPU, part=part, name=f"{name} {called}")
+    yield Point(shapes["short"], "bfloat16", "both", ("calls",), part="causal")
 
 
 ON_THE_GPU = (  # all but nested tensors, which wait for the host
-    "formula",
-    "mask",
-    "mask-float",
-    "causal-only",
-    "flex",
-    "packed-inside",
-    "packed-gradient",
-    "varlen",
-)
+    "formula", "mask", "mask-float", "causal-only", "flex", "packed-inside", "packed-gradient", "varlen",
+)  # fmt: skip
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -142,52 +137,31 @@ def in_float64(inputs: list[Tensor], incoming: Tensor, lengths: Tensor, causal: 
     return dict(zip(("output", "q.grad", "k.grad", "v.grad"), together, strict=False))
 
 
-@bound("%", rows=8, tokens=2048)
-def needless_scores(rows: float, tokens: float) -> float:
-    """The part of all scores that belongs to padding, or to no token at all."""
-    return 1 - (115**2 + 1395**2 + 627**2 + 2048**2 + 1139**2 + 371**2 + 1651**2 + 883**2) / (rows * tokens**2)
-
-
-@bound("TFLOP/s", rows=8, tokens=2048, heads=16, size=128, time=gpu("causal-only", "medium causal"))
-def rate_with_padding(rows: float, tokens: float, heads: float, size: float, time: float) -> float:
-    """The rate with the flag alone, if the scores of padding count as work."""
-    return 7 * rows * tokens * (tokens + 1) * heads * size / time
-
-
-@bound("%", rows=8, tokens=2048)
-def real_tokens(rows: float, tokens: float) -> float:
-    """The part of all tokens that are real."""
-    return (115 + 1395 + 627 + 2048 + 1139 + 371 + 1651 + 883) / (rows * tokens)
-
-
-@bound("us", around=gpu("packed-inside", "medium causal"), alone=gpu("varlen", "medium causal"))
-def packing(around: float, alone: float) -> float:
-    """What packing around the call takes more than attention on packed rows."""
-    return around - alone
-
-
-@bound("%", rows=2, tokens=8192)
-def real_in_two_rows(rows: float, tokens: float) -> float:
-    """The part of the tokens that are real with two rows of 8192."""
-    return (1843 + 8192) / (rows * tokens)
-
-
-@bound(
-    "x",
+# The part of all scores that belongs to padding, or to no token at all.
+needless_scores = bound(
+    "%", "1 - (115**2 + 1395**2 + 627**2 + 2048**2 + 1139**2 + 371**2 + 1651**2 + 883**2) / (rows * tokens**2)",
+    rows=8, tokens=2048,
+)  # fmt: skip
+# The rate with the flag alone, if the scores of padding count as work.
+rate_with_padding = bound(
+    "TFLOP/s", "7 * rows * tokens * (tokens + 1) * heads * size / time",
+    rows=8, tokens=2048, heads=16, size=128, time=gpu("causal-only", "medium causal"),
+)  # fmt: skip
+# The part of all tokens that are real.
+real_tokens = bound("%", "(115 + 1395 + 627 + 2048 + 1139 + 371 + 1651 + 883) / (rows * tokens)", rows=8, tokens=2048)
+# What packing around the call takes more than attention on packed rows.
+packing = bound(
+    "us", "around - alone", around=gpu("packed-inside", "medium causal"), alone=gpu("varlen", "medium causal")
+)
+# The part of the tokens that are real with two rows of 8192.
+real_in_two_rows = bound("%", "(1843 + 8192) / (rows * tokens)", rows=2, tokens=8192)
+# How many times as long making the block mask takes as the attention with it.
+making_a_mask = bound(
+    "x", "making / attention",
     making=captured("making", "block mask, causal", of="patterns/attention_padding_backends"),
     attention=gpu("flex", "medium causal"),
-)
-def making_a_mask(making: float, attention: float) -> float:
-    """How many times as long making the block mask takes as the attention with it."""
-    return making / attention
+)  # fmt: skip
 
-
-CHECK_AT = {
-    "forward both": [
-        {"rows": 4, "tokens": 96, "heads": 2, "part": "causal"},
-        {"rows": 4, "tokens": 96, "heads": 2, "part": "full"},
-    ]
-}
 LABELS = {
     "formula": {"label": "formula with a mask", "short": "formula", "role": "eager"},
     "mask": {"label": "SDPA, boolean mask", "short": "bool mask", "role": "rewrite-2"},
@@ -203,18 +177,7 @@ LABELS = {
     },
     "nested": {"label": "SDPA, nested tensor", "short": "nested", "role": "other"},
 }
-POINTS = {  # as pages name them
-    "short causal": "both causal 16x512x16 bfloat16 device",
-    "short bidirectional": "both full 16x512x16 bfloat16 device",
-    "medium causal": "both causal 8x2048x16 bfloat16 device",
-    "medium causal forward": "forward causal 8x2048x16 bfloat16 device",
-    "medium bidirectional": "both full 8x2048x16 bfloat16 device",
-    "long causal": "both causal 2x8192x16 bfloat16 device",
-    "long bidirectional": "both full 2x8192x16 bfloat16 device",
-}
 CASE = Case(
-    name="patterns/attention-padding",
     question="Which attention for a training batch whose rows differ in length, and what does padding cost?",
-    points=points,
-    prepare=prepare,
+    check_at={"forward both": [{"part": part, "rows": 4, "tokens": 96, "heads": 2} for part in PARTS]},
 )

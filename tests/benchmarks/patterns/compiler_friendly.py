@@ -18,63 +18,16 @@ ROWS = {  # where the GPU has work to do: the same functions grow by different p
 }  # fmt: skip
 
 
-@bound("x", before=wall("{first}", "{at}"), after=wall("rewrite-compiled", "{at}"))
-def compiled(before: float, after: float) -> float:
-    """How many times as fast the rewrite is when it is compiled, over a side as it was written first."""
-    return before / after
+# How many times as fast the rewrite is when it is compiled, over a side as it was written first.
+compiled = bound("x", "before / after", before=wall("{first}", "{at}"), after=wall("rewrite-compiled", "{at}"))
+# How many times as fast the rewrite is when nothing is compiled.
+uncompiled = bound("x", "before / after", before=wall("eager", "{at}"), after=wall("rewrite", "{at}"))
+# How many times as long the rewritten loop takes when its step is compiled.
+loop_compiled = bound("x", "after / before", after=wall("rewrite-compiled", "loop"), before=wall("rewrite", "loop"))
 
-
-@bound("x", before=wall("eager", "{at}"), after=wall("rewrite", "{at}"))
-def uncompiled(before: float, after: float) -> float:
-    """How many times as fast the rewrite is when nothing is compiled."""
-    return before / after
-
-
-@bound("x", after=wall("rewrite-compiled", "loop"), before=wall("rewrite", "loop"))
-def loop_compiled(after: float, before: float) -> float:
-    """How many times as long the rewritten loop takes when its step is compiled."""
-    return after / before
-
-
-CHECK_AT = {
-    "forward": [
-        {"part": "cache", "rows": 8, "width": 16},
-        {"part": "select", "rows": 8, "width": 16},
-        {"part": "experts", "rows": 8, "width": 16},
-        {"part": "until", "rows": 8, "width": 16},
-        {"part": "loop", "rows": 8, "width": 16},
-        {"part": "drop", "rows": 8, "width": 16},
-        {"part": "state", "rows": 8, "width": 16},
-        {"part": "table", "rows": 8, "width": 16},
-        {"part": "positions", "rows": 8, "width": 16},
-        {"part": "keys", "rows": 8, "width": 16},
-    ]
-}
 LABELS = {
     "rewrite": {"label": "rewritten, eager", "short": "rewritten", "role": "rewrite"},
     "rewrite-compiled": {"label": "rewritten, compiled", "short": "rewritten, compiled", "role": "ours"},
-}
-POINTS = {  # as pages name them
-    "cache": "forward cache 256x1024 float32 calls",
-    "small cache": "forward cache 8x256 float32 calls",
-    "select": "forward select 65536x1024 float32 calls",
-    "small select": "forward select 8x256 float32 calls",
-    "experts": "forward experts 2048x1024 bfloat16 calls",
-    "small experts": "forward experts 8x256 bfloat16 calls",
-    "until": "forward until 32x1024 float32 calls",
-    "small until": "forward until 8x256 float32 calls",
-    "loop": "forward loop 512x1024 float32 calls",
-    "small loop": "forward loop 8x256 float32 calls",
-    "drop": "forward drop 8192x1024 float32 calls",
-    "small drop": "forward drop 8x256 float32 calls",
-    "state": "forward state 16384x1024 float32 calls",
-    "small state": "forward state 8x256 float32 calls",
-    "table": "forward table 64x1024 float32 calls",
-    "small table": "forward table 8x256 float32 calls",
-    "positions": "forward positions 4096x1024 float32 calls",
-    "small positions": "forward positions 8x256 float32 calls",
-    "keys": "forward keys 8192x1024 float32 calls",
-    "small keys": "forward keys 8x256 float32 calls",
 }
 
 
@@ -83,10 +36,10 @@ def points(device: torch.device) -> Iterable[Point]:
     if device.type == "cpu":
         yield Point({"rows": 8, "width": 16}, "float32", "forward", ("calls",), part="state")
         return
-    for rows, width in (dict.fromkeys(TEN, 8), 256), (ROWS, 1024):
-        for name in TEN:
-            dtype = "bfloat16" if name == "experts" else "float32"
-            yield Point({"rows": rows[name], "width": width}, dtype, "forward", ("calls",), part=name)
+    for rows, width, size in (dict.fromkeys(TEN, 8), 256, "small "), (ROWS, 1024, ""):
+        for part in TEN:
+            shape, dtype = {"rows": rows[part], "width": width}, "bfloat16" if part == "experts" else "float32"
+            yield Point(shape, dtype, "forward", ("calls",), part=part, name=size + part)
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -213,8 +166,6 @@ def without_a_quarter(output: Tensor) -> Tensor:
 
 
 CASE = Case(
-    name="patterns/compiler-friendly",
     question="What does each of ten rewrites for the compiler gain over twelve calls, compiled and eager?",
-    points=points,
-    prepare=prepare,
+    check_at={"forward": [{"part": part, "rows": 8, "width": 16} for part in TEN]},
 )

@@ -8,38 +8,35 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from snippets.patterns.embeddings import (
-    COMPONENTS,
-    drawn,
-    embedding_native,
-    positional_native,
-    rotary_native,
-    tied,
-    untied,
-    update,
-)
+from snippets.patterns import embeddings as page
 from tests.benchmarks import levels
 from tests.benchmarks.bounds import bound, gpu
-from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
+from tests.benchmarks.case import Case, Point, Results, Variant, Workload
+from tests.benchmarks.compiler import training
 
 OPTIMIZERS = ("sgd", "adam")
-TABLES = ((8192, 128256, 1024), (8192, 4096, 1024))  # tokens, vocabulary and width: most rows unused, and most used
+TABLES = {
+    "large": (8192, 128256, 1024),
+    "small": (8192, 4096, 1024),
+}  # tokens, vocabulary, width: most rows unused, or used
 MODEL = {"tokens": 8192, "vocabulary": 32000, "width": 1024}
 
 
 def points(device: torch.device) -> Iterator[Point]:
-    yield from levels.points(device, COMPONENTS)
+    yield from levels.points(device, page.COMPONENTS, {"rotary": "rope", "small rotary": "decode rope"})
     if device.type == "cpu":
         yield update_of("sgd", 512, 32000, 64)
         return
-    yield from (update_of(name, *sizes) for name in OPTIMIZERS for sizes in TABLES)
-    yield Point(MODEL, "bfloat16", "both", ("burst",), part="tied")
+    for name in OPTIMIZERS:
+        for table, sizes in TABLES.items():
+            yield update_of(name, *sizes, f"{name} {table} table")
+    yield Point(MODEL, "bfloat16", "both", ("burst",), part="tied", name="tied model")
 
 
-def update_of(name: str, tokens: int, vocabulary: int, width: int) -> Point:
+def update_of(kind: str, tokens: int, vocabulary: int, width: int, name: str = "") -> Point:
     """Sparse gradients wait for the GPU, to count rows: there is no time of the GPU alone."""
     shape = {"tokens": tokens, "vocabulary": vocabulary, "width": width}
-    return Point(shape, "float32", "both", ("calls",), part=name)
+    return Point(shape, "float32", "both", ("calls",), part=kind, name=name)
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -47,7 +44,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
         return of_update(point, device)
     if point.part == "tied":
         return of_model(point, device)
-    workload = levels.prepare(point, device, COMPONENTS, WRONG)
+    workload = levels.prepare(point, device, page.COMPONENTS, WRONG)
     sizes = point.shape.values()
     itemsize, both = getattr(torch, point.dtype).itemsize, point.direction == "both"
     if point.part == "rotary":  # cos and sin are small; the backward rotates the gradients back
@@ -87,7 +84,7 @@ class Update:
             ("adam", True): torch.optim.SparseAdam,
         }
         self.optimizer = kinds[name, sparse]([self.weight], lr=0.5)
-        self.step = partial(update, self.weight, self.optimizer, ids, incoming, sparse)
+        self.step = partial(page.update, self.weight, self.optimizer, ids, incoming, sparse)
 
     def __call__(self) -> Tensor:
         self.step()
@@ -113,22 +110,20 @@ def of_update(point: Point, device: torch.device) -> Workload:
     """In fp32 in any case, as parameters are in training."""
     tokens, vocabulary, width = point.shape.values()
     start = torch.randn(vocabulary, width, device=device)
-    ids, incoming = drawn((tokens,), vocabulary, device), torch.randn(tokens, width, device=device).to(start)
+    ids, incoming = page.drawn((tokens,), vocabulary, device), torch.randn(tokens, width, device=device).to(start)
+
+    def made(sparse: bool) -> Update:
+        update = Update(point.part, start, ids, incoming, sparse)
+        update()  # makes the optimizer's state
+        update.restore()
+        return update
 
     def variant(sparse: bool) -> Variant:
-        made: list[Update] = []
-
-        def build() -> Call:
-            made.append(Update(point.part, start, ids, incoming, sparse))
-            made[0]()  # makes the optimizer's state
-            made[0].restore()
-            return made[0]
-
-        return Variant(build, lambda weight: made[0].results(weight), refresh=lambda: made[0].restore())
+        return training.variant(partial(made, sparse), start.dtype)
 
     def stepped(start: Tensor, ids: Tensor, incoming: Tensor) -> Results:
-        made = Update(point.part, start, ids, incoming, sparse=False)
-        return made.results(made())
+        update = Update(point.part, start, ids, incoming, sparse=False)
+        return update.results(update())
 
     @cache
     def reference() -> Results:
@@ -168,7 +163,7 @@ def of_model(point: Point, device: torch.device) -> Workload:
 
     def call(table: Tensor, head: Tensor | None = None, scale: float = 1.0) -> tuple[Tensor, ...]:
         leaves = [t.detach().requires_grad_() for t in (table, head) if t is not None]
-        loss = scale * (tied if head is None else untied)(ids, target, *leaves)
+        loss = scale * (page.tied if head is None else page.untied)(ids, target, *leaves)
         return loss.detach(), *torch.autograd.grad(loss, leaves)
 
     def results(returned: object) -> Results:
@@ -201,76 +196,51 @@ def of_model(point: Point, device: torch.device) -> Workload:
 
 WRONG: levels.Wrong = {
     "embedding": {
-        "last tile not written": lambda ids, weight: F.pad(embedding_native(ids, weight)[..., :-32], (0, 32)),
-        "ids one place late": lambda ids, weight: embedding_native(ids.roll(1, -1), weight),
-        "the next row": lambda ids, weight: embedding_native((ids + 1) % weight.shape[0], weight),
+        "last tile not written": lambda ids, weight: F.pad(page.embedding_native(ids, weight)[..., :-32], (0, 32)),
+        "ids one place late": lambda ids, weight: page.embedding_native(ids.roll(1, -1), weight),
+        "the next row": lambda ids, weight: page.embedding_native((ids + 1) % weight.shape[0], weight),
     },
     "positional": {
-        "no positions": lambda ids, weight, positions: embedding_native(ids, weight) + 0 * positions[: ids.shape[1]],
-        "positions one place late": lambda ids, weight, positions: positional_native(ids, weight, positions.roll(1, 0)),
-        "ids one place late": lambda ids, weight, positions: positional_native(ids.roll(1, -1), weight, positions),
+        "no positions": lambda ids, weight, positions: (
+            page.embedding_native(ids, weight) + 0 * positions[: ids.shape[1]]
+        ),
+        "positions one place late": lambda ids, weight, positions: page.positional_native(
+            ids, weight, positions.roll(1, 0)
+        ),
+        "ids one place late": lambda ids, weight, positions: page.positional_native(ids.roll(1, -1), weight, positions),
     },
     "rotary": {
         "not rotated": lambda q, k, cos, sin: (1 * q, 1 * k),
-        "keys not rotated": lambda q, k, cos, sin: (rotary_native(q, k, cos, sin)[0], 1 * k),
-        "rotated the other way": lambda q, k, cos, sin: rotary_native(q, k, cos, -sin),
+        "keys not rotated": lambda q, k, cos, sin: (page.rotary_native(q, k, cos, sin)[0], 1 * k),
+        "rotated the other way": lambda q, k, cos, sin: page.rotary_native(q, k, cos, -sin),
     },
 }
 
 
-@bound("us", wide=gpu("level-1", "large embedding"), narrow=gpu("level-1", "embedding"))
-def more_zeros(wide: float, narrow: float) -> float:
-    """What forward and backward take more with the large table."""
-    return wide - narrow
+TIMES = {"wide": gpu("level-1", "large embedding"), "narrow": gpu("level-1", "embedding")}
+more_zeros = bound("us", "wide - narrow", TIMES)  # What forward and backward take more with the large table.
+# What the zeros of the smaller table's gradient take.
+zeros = bound("us", "(wide - narrow) * rows / (more - rows)", TIMES, rows=32000, more=128256)
+fp32_table = bound("GB", "4 * rows * width", rows=128256, width=4096)  # The size of the large table in fp32.
 
-
-@bound("us", wide=gpu("level-1", "large embedding"), narrow=gpu("level-1", "embedding"), rows=32000, more=128256)
-def zeros(wide: float, narrow: float, rows: float, more: float) -> float:
-    """What the zeros of the smaller table's gradient take."""
-    return (wide - narrow) * rows / (more - rows)
-
-
-@bound("GB", rows=128256, width=4096)
-def fp32_table(rows: float, width: float) -> float:
-    """The size of the large table in fp32."""
-    return 4 * rows * width
-
-
-CHECK_AT = {
-    "forward both": [
-        {"part": "embedding", "batch": 2, "tokens": 64, "vocabulary": 128, "width": 64},
-        {"part": "positional", "batch": 2, "tokens": 64, "vocabulary": 128, "width": 64},
-        {"part": "rotary", "batch": 2, "tokens": 16, "heads": 4, "kv_heads": 2, "head_dim": 64},
-    ],
-    "both": [
-        {"part": "sgd", "tokens": 64, "vocabulary": 128, "width": 64},
-        {"part": "adam", "tokens": 64, "vocabulary": 128, "width": 64},
-        {"part": "tied", "tokens": 64, "vocabulary": 128, "width": 64},
-    ],
-}
 LABELS = {
     "dense": {"label": "dense gradient", "short": "dense", "role": "eager"},
     "sparse": {"label": "sparse gradient", "short": "sparse", "role": "rewrite"},
     "tied": {"label": "one table", "short": "tied", "role": "eager"},
     "untied": {"label": "two tables", "short": "untied", "role": "rewrite"},
 }
-POINTS = {  # as pages name them
-    "embedding": "both embedding 2x4096x32000x4096 bfloat16 device",
-    "embedding forward": "forward embedding 2x4096x32000x4096 bfloat16 device",
-    "large embedding": "both embedding 2x4096x128256x4096 bfloat16 device",
-    "positional forward": "forward positional 2x4096x32000x4096 bfloat16 device",
-    "rope": "both rotary 2x4096x32x8x128 bfloat16 device",
-    "decode rope forward": "forward rotary 8x1x32x8x128 bfloat16 calls",
-    "sgd small table": "both sgd 8192x4096x1024 float32 calls",
-    "adam small table": "both adam 8192x4096x1024 float32 calls",
-    "adam large table": "both adam 8192x128256x1024 float32 calls",
-    "tied model": "both tied 8192x32000x1024 bfloat16 burst",
-    "small embedding": "both embedding 1x256x32000x256 bfloat16 device",
-    "small positional": "both positional 1x256x32000x256 bfloat16 device",
-}
 CASE = Case(
-    name="patterns/embeddings",
     question="What do embeddings cost, forward, backward and in the update, and which level do they need?",
-    points=points,
-    prepare=prepare,
+    check_at={
+        "forward both": [
+            {"part": "embedding", "batch": 2, "tokens": 64, "vocabulary": 128, "width": 64},
+            {"part": "positional", "batch": 2, "tokens": 64, "vocabulary": 128, "width": 64},
+            {"part": "rotary", "batch": 2, "tokens": 16, "heads": 4, "kv_heads": 2, "head_dim": 64},
+        ],
+        "both": [
+            {"part": "sgd", "tokens": 64, "vocabulary": 128, "width": 64},
+            {"part": "adam", "tokens": 64, "vocabulary": 128, "width": 64},
+            {"part": "tied", "tokens": 64, "vocabulary": 128, "width": 64},
+        ],
+    },
 )

@@ -1,7 +1,7 @@
 """What each kind of fusion saves, and what the compiler saves on blocks of three models."""
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 
 import torch
@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from snippets.compiler.what_compile_does import nbytes
 from snippets.patterns import fusion as ways
 from snippets.patterns.fusion_blocks import ResNetBlock, UNetBlock, ViTBlock, folded
+from tests.benchmarks import alike
 from tests.benchmarks.bounds import bound, captured, ceiling, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
-from tests.benchmarks.sides import both, compiled_with_every_knob, tupled
+from tests.benchmarks.sides import both, compiled_with_every_knob
 
-Function = Callable[..., Tensor | tuple[Tensor, ...]]
 VERTICAL = {"used once": (1, ways.used_once), "used again": (2, ways.used_again)}  # and how many results it has
 BLOCKS = {"resnet": ResNetBlock, "vit": ViTBlock, "unet": UNetBlock}
 
@@ -29,17 +29,17 @@ def points(device: torch.device) -> Iterable[Point]:
         return
     large = {"rows": 16384, "columns": 4096}
     for part in (*VERTICAL, "horizontal"):
-        yield Point(large, "bfloat16", part=part)
+        yield Point(large, "bfloat16", part=part, name=part)
     several = {"tensors": 64, "rows": 16, "columns": 1024}
-    yield Point(several, "bfloat16", modes=("graph", "calls"), part="independent")
+    yield Point(several, "bfloat16", modes=("calls", "graph"), part="independent", name="64 tensors")
     few = ("eager", "written-over", "as-epilogue", "compile")
     for inner, variants in ((512, None), (4096, few)):
         shape = {"inner": inner, "rows": 16384, "columns": 8192}
-        yield Point(shape, "bfloat16", variants=variants, part="epilogue")
-    yield Point(large, "bfloat16", "both", part="recomputed")
-    yield Point({"batch": 128, "channels": 256, "side": 56}, "bfloat16", part="resnet")
-    yield Point({"batch": 128, "tokens": 197, "width": 768}, "bfloat16", part="vit")
-    yield Point({"batch": 16, "channels": 320, "side": 64}, "bfloat16", part="unet")
+        yield Point(shape, "bfloat16", variants=variants, part="epilogue", name=f"epilogue {inner}")
+    yield Point(large, "bfloat16", "both", part="recomputed", name="recompute step")
+    yield Point({"batch": 128, "channels": 256, "side": 56}, "bfloat16", part="resnet", name="resnet block")
+    yield Point({"batch": 128, "tokens": 197, "width": 768}, "bfloat16", part="vit", name="vit block")
+    yield Point({"batch": 16, "channels": 320, "side": 64}, "bfloat16", part="unet", name="unet block")
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -61,18 +61,18 @@ def prepare(point: Point, device: torch.device) -> Workload:
 def of_elements(part: str, count: int, rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Workload:
     """An intermediate result that is used once, or again; "horizontal": a shared input; "independent": none."""
     tensors = [torch.randn(rows, columns, device=device).to(dtype) for _ in range(count)]
-    function: Function = ways.statistics
+    function: alike.Function = ways.statistics
     results = 0 if part == "horizontal" else count
     if part in VERTICAL:
         results, function = VERTICAL[part]
         tensors += [torch.randn(columns, device=device).to(dtype) for _ in range(2)]
     if part == "independent":
         function = ways.each_scaled
-    variants: dict[str, Function] = {"eager": function, "compile": torch.compile(own(function), dynamic=False)}
+    variants: dict[str, alike.Function] = {"eager": function, "compile": torch.compile(own(function), dynamic=False)}
     if part == "independent":
         variants["one-call"] = ways.scaled_together
     written = rows * columns * dtype.itemsize * results
-    return workload(variants, tensors, written, flops=rows * columns, mix="copy" if results else "read")
+    return alike.workload(variants, tensors, written, rows * columns, "copy" if results else "read", spoilt=SPOILT)
 
 
 def of_epilogue(inner: int, rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Workload:
@@ -80,7 +80,7 @@ def of_epilogue(inner: int, rows: int, columns: int, dtype: torch.dtype, device:
     x = torch.randn(rows, inner, device=device).to(dtype)
     weight = (torch.randn(columns, inner, device=device) / inner**0.5).to(dtype)
     bias = torch.randn(columns, device=device).to(dtype)
-    return workload(
+    return alike.workload(
         {
             "eager": ways.apart,
             "written-over": ways.in_place,
@@ -91,62 +91,17 @@ def of_epilogue(inner: int, rows: int, columns: int, dtype: torch.dtype, device:
         [x, weight, bias],
         rows * columns * dtype.itemsize,
         flops=2 * rows * columns * inner,
-        false={"no bias": lambda x, w, b: ways.apart(x, w, 0 * b)},
+        wrong={"no bias": lambda x, w, b: ways.apart(x, w, 0 * b)},
+        spoilt=SPOILT,
     )
 
 
-def workload(
-    variants: dict[str, Function],
-    inputs: list[Tensor],
-    written: int,
-    flops: int,
-    mix: str = "copy",
-    false: dict[str, Function] | None = None,
-) -> Workload:
-    """Forward only. The first variant is the baseline, and the reference in float64."""
-    eager = variants["eager"]
-
-    def build(name: str) -> Call:
-        call = partial(variants[name], *inputs)
-        call()  # compiles
-        return call
-
-    def wrongly(function: Function) -> Callable[[Results], Results]:
-        return lambda baseline: named(function(*inputs))
-
-    def scaled(results: Results) -> Results:
-        return {name: 1.05 * t for name, t in results.items()}
-
-    return Workload(
-        variants={
-            name: Variant(partial(build, name), named, chooses_by_timing=name == "compile-max") for name in variants
-        },
-        baseline="eager",
-        reference=lambda: {name: t.double() for name, t in named(eager(*(t.double() for t in inputs))).items()},
-        bytes_read=nbytes(inputs),
-        bytes_written=written,
-        flops=flops,
-        mix=mix,
-        wrong={"5% too large": scaled, "the last eighth is not written": cut, "half of it is its neighbours'": shifted}
-        | {what: wrongly(function) for what, function in (false or {}).items()},
-    )
-
-
-def cut(results: Results) -> Results:
-    """The last rows of each result were never written."""
-    out = {name: t.clone() for name, t in results.items()}
-    for t in out.values():
-        t[-max(1, len(t) // 8) :] = 0
-    return out
-
-
-def shifted(results: Results) -> Results:
+def shifted(t: Tensor) -> Tensor:
     """Half of the rows are those of the row after."""
-    return {name: torch.cat([t[: len(t) // 2], t[len(t) // 2 :].roll(1, 0)]) for name, t in results.items()}
+    return torch.cat([t[: len(t) // 2], t[len(t) // 2 :].roll(1, 0)])
 
 
-def named(returned: object) -> Results:
-    return {f"output {n}" if n else "output": t for n, t in enumerate(tupled(returned))}  # type: ignore[arg-type]
+SPOILT = alike.SPOILT | {"half of it is its neighbours'": alike.each(shifted)}
 
 
 # ---- a step: what backward needs is saved, or computed again --------------------------------------------------------
@@ -201,7 +156,7 @@ def of_recomputed(rows: int, columns: int, dtype: torch.dtype, device: torch.dev
         wrong={
             "gate's gradient 5% too large": lambda right: {**right, "gate.grad": 1.05 * right["gate.grad"]},
             "gate's gradient is up's": lambda right: {**right, "gate.grad": right["up.grad"]},
-            "the last eighth is not written": cut,
+            "the last eighth is not written": alike.each(alike.cut),
         },
     )
 
@@ -261,11 +216,7 @@ def of_block(kind: type[nn.Module], sizes: list[int], dtype: torch.dtype, device
         bytes_read=nbytes(inputs) + nbytes(list(model.parameters())),
         bytes_written=inputs[0].nbytes,
         flops=flops_of(kind, batch, second, third),
-        wrong={
-            "5% too large": lambda right: {"output": 1.05 * right["output"]},
-            "the last eighth is not written": cut,
-            "without the residual": lambda right: {"output": right["output"] - inputs[0]},
-        },
+        wrong=alike.SPOILT | {"without the residual": lambda right: {"output": right["output"] - inputs[0]}},
     )
 
 
@@ -281,114 +232,39 @@ def flops_of(kind: type[nn.Module], batch: int, second: int, third: int) -> int:
     return 2 * places * (2 * channels * inner + 9 * inner**2)
 
 
-@bound("MB", rows=16384, columns=4096, width=2)
-def tensor(rows: float, columns: float, width: float) -> float:
-    """The size of one tensor of the table."""
-    return rows * columns * width
-
-
-@bound("x", now=captured("counted", "{line}", which=2), least=captured("counted", "{line}", which=3))
-def fewer_bytes(now: float, least: float) -> float:
-    """By what the bytes that eager PyTorch moves exceed those of one kernel."""
-    return now / least
-
-
-@bound("us", rows=16384, columns=4096, width=2, copy=ceiling("copy", case="patterns/fusion"))
-def six_tensors(rows: float, columns: float, width: float, copy: float) -> float:
-    """What six tensors take at the rate of a copy."""
-    return 6 * rows * columns * width / copy
-
-
-@bound("us", rows=16384, columns=4096, width=2, read=ceiling("read", case="patterns/fusion"))
-def read_once(rows: float, columns: float, width: float, read: float) -> float:
-    """What reading the tensor once takes."""
-    return rows * columns * width / read
-
-
-@bound("us", rows=16384, columns=8192, width=2, copy=ceiling("copy", case="patterns/fusion"))
-def epilogue(rows: float, columns: float, width: float, copy: float) -> float:
-    """What writing and reading the result of a matmul takes, which an epilogue saves."""
-    return 2 * rows * columns * width / copy
-
-
-@bound("us", rows=16384, columns=8192, terms=512, matrix=ceiling("bfloat16", "burst", case="patterns/fusion"))
-def short_sums(rows: float, columns: float, terms: float, matrix: float) -> float:
-    """What a matmul whose sums have 512 terms takes at least."""
-    return 2 * rows * columns * terms / matrix
-
-
-@bound("us", rows=16384, columns=8192, terms=4096, matrix=ceiling("bfloat16", "burst", case="patterns/fusion"))
-def long_sums(rows: float, columns: float, terms: float, matrix: float) -> float:
-    """What a matmul whose sums have 4096 terms takes at least."""
-    return 2 * rows * columns * terms / matrix
-
-
-@bound(
-    "%",
-    products=captured("{block}", "matrix products among them", which=2, of="patterns/fusion_blocks"),
-    all_=captured("{block}", "all operations", which=2, of="patterns/fusion_blocks"),
+COPY = ceiling("copy", case="patterns/fusion")
+MATRIX = ceiling("bfloat16", "burst", case="patterns/fusion")
+counted = partial(captured, "counted", "{line}")
+TENSOR = {"rows": 16384, "columns": 4096, "width": 2}
+tensor = bound("MB", "rows * columns * width", TENSOR)  # The size of one tensor of the table.
+# By what the bytes that eager PyTorch moves exceed those of one kernel.
+fewer_bytes = bound("x", "now / least", now=counted(which=2), least=counted(which=3))
+# What six tensors take at the rate of a copy.
+six_tensors = bound("us", "6 * rows * columns * width / copy", TENSOR, copy=COPY)
+# What reading the tensor once takes.
+read_once = bound("us", "rows * columns * width / read", TENSOR, read=ceiling("read", case="patterns/fusion"))
+# What writing and reading the result of a matmul takes, which an epilogue saves.
+epilogue = bound("us", "2 * rows * columns * width / copy", rows=16384, columns=8192, width=2, copy=COPY)
+# What a matmul whose sums have 512 terms takes at least.
+short_sums = bound("us", "2 * rows * columns * terms / matrix", rows=16384, columns=8192, terms=512, matrix=MATRIX)
+# What a matmul whose sums have 4096 terms takes at least.
+long_sums = bound("us", "2 * rows * columns * terms / matrix", rows=16384, columns=8192, terms=4096, matrix=MATRIX)
+moved = partial(captured, which=2, of="patterns/fusion_blocks")
+BLOCK = {"all_": moved("{block}", "all operations"), "fused": moved("{block}", "with every vertical fusion")}
+# The part of a block's bytes that its matmuls and convolutions move.
+matmuls = bound("%", "products / all_", products=moved("{block}", "matrix products among them"), all_=BLOCK["all_"])
+# The bytes that folding the norms saves, counted operation by operation.
+folding = bound(
+    "MB", "before - after", before=moved("ResNet", "all operations"), after=moved("ResNet, folded", "all operations")
 )
-def matmuls(products: float, all_: float) -> float:
-    """The part of a block's bytes that its matmuls and convolutions move."""
-    return products / all_
+fusion_saves = bound("MB", "all_ - fused", BLOCK)  # The bytes of a block that vertical fusion saves.
+# The time of the bytes that vertical fusion saves, at the rate of a copy.
+fusion_gains = bound("us", "(all_ - fused) / copy", BLOCK, copy=COPY)
+# How many times as fast compiled code is as eager PyTorch.
+compiled_gain = bound("x", "eager / compiled", eager=gpu("eager", "{at}"), compiled=gpu("compile", "{at}"))
+# The time that compiling saves.
+compiled_saves = bound("us", "eager - compiled", eager=gpu("eager", "{at}"), compiled=gpu("compile", "{at}"))
 
-
-@bound(
-    "MB",
-    before=captured("ResNet", "all operations", which=2, of="patterns/fusion_blocks"),
-    after=captured("ResNet, folded", "all operations", which=2, of="patterns/fusion_blocks"),
-)
-def folding(before: float, after: float) -> float:
-    """The bytes that folding the norms saves, counted operation by operation."""
-    return before - after
-
-
-@bound(
-    "MB",
-    all_=captured("{block}", "all operations", which=2, of="patterns/fusion_blocks"),
-    fused=captured("{block}", "with every vertical fusion", which=2, of="patterns/fusion_blocks"),
-)
-def fusion_saves(all_: float, fused: float) -> float:
-    """The bytes of a block that vertical fusion saves."""
-    return all_ - fused
-
-
-@bound(
-    "us",
-    all_=captured("{block}", "all operations", which=2, of="patterns/fusion_blocks"),
-    fused=captured("{block}", "with every vertical fusion", which=2, of="patterns/fusion_blocks"),
-    copy=ceiling("copy", case="patterns/fusion"),
-)
-def fusion_gains(all_: float, fused: float, copy: float) -> float:
-    """The time of the bytes that vertical fusion saves, at the rate of a copy."""
-    return (all_ - fused) / copy
-
-
-@bound("x", eager=gpu("eager", "{at}"), compiled=gpu("compile", "{at}"))
-def compiled_gain(eager: float, compiled: float) -> float:
-    """How many times as fast compiled code is as eager PyTorch."""
-    return eager / compiled
-
-
-@bound("us", eager=gpu("eager", "{at}"), compiled=gpu("compile", "{at}"))
-def compiled_saves(eager: float, compiled: float) -> float:
-    """The time that compiling saves."""
-    return eager - compiled
-
-
-CHECK_AT = {
-    "forward": [
-        {"part": "used once", "rows": 64, "columns": 1024},
-        {"part": "used again", "rows": 64, "columns": 1024},
-        {"part": "horizontal", "rows": 64, "columns": 1024},
-        {"part": "independent", "tensors": 4, "rows": 64, "columns": 1024},
-        {"part": "epilogue", "inner": 256, "rows": 64, "columns": 1024},
-        {"part": "resnet", "batch": 2, "channels": 64, "side": 8},
-        {"part": "unet", "batch": 2, "channels": 64, "side": 8},
-        {"part": "vit", "batch": 2, "tokens": 32, "width": 128},
-    ],
-    "both": [{"part": "recomputed", "rows": 64, "columns": 1024}],
-}
 LABELS = {
     "written-over": {"label": "eager, in place", "short": "in place", "role": "rewrite"},
     "as-epilogue": {"label": "the library's epilogue", "short": "epilogue", "role": "rewrite-2"},
@@ -399,21 +275,19 @@ LABELS = {
     "folded": {"label": "folded", "short": "folded", "role": "rewrite"},
     "folded-compile": {"label": "compile, norms folded", "short": "folded, compile", "role": "rewrite-2"},
 }
-POINTS = {  # as pages name them
-    "used once": "forward used once 16384x4096 bfloat16 device",
-    "used again": "forward used again 16384x4096 bfloat16 device",
-    "horizontal": "forward horizontal 16384x4096 bfloat16 device",
-    "64 tensors": "forward independent 64x16x1024 bfloat16 calls",
-    "epilogue 512": "forward epilogue 512x16384x8192 bfloat16 device",
-    "epilogue 4096": "forward epilogue 4096x16384x8192 bfloat16 device",
-    "recompute step": "both recomputed 16384x4096 bfloat16 device",
-    "resnet block": "forward resnet 128x256x56 bfloat16 device",
-    "vit block": "forward vit 128x197x768 bfloat16 device",
-    "unet block": "forward unet 16x320x64 bfloat16 device",
-}
 CASE = Case(
-    name="patterns/fusion",
     question="What does each kind of fusion save, alone and in blocks of three models, and where nothing?",
-    points=points,
-    prepare=prepare,
+    check_at={
+        "forward": [
+            {"part": "used once", "rows": 64, "columns": 1024},
+            {"part": "used again", "rows": 64, "columns": 1024},
+            {"part": "horizontal", "rows": 64, "columns": 1024},
+            {"part": "independent", "tensors": 4, "rows": 64, "columns": 1024},
+            {"part": "epilogue", "inner": 256, "rows": 64, "columns": 1024},
+            {"part": "resnet", "batch": 2, "channels": 64, "side": 8},
+            {"part": "unet", "batch": 2, "channels": 64, "side": 8},
+            {"part": "vit", "batch": 2, "tokens": 32, "width": 128},
+        ],
+        "both": [{"part": "recomputed", "rows": 64, "columns": 1024}],
+    },
 )

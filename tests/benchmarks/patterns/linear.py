@@ -9,49 +9,40 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from snippets.patterns.levels import Function, compiled, step
-from snippets.patterns.linear import (
-    COMPONENTS,
-    batched_native,
-    batched_unbound,
-    experts_padded,
-    experts_written,
-    gate_up_native,
-    larger,
-    layouts,
-    linear_gelu_epilogue,
-    linear_gelu_native,
-    made,
-    qkv_native,
-)
+from snippets.patterns import linear as page
+from snippets.patterns.levels import Function, compiled, largest_summands, step
 from tests.benchmarks import levels, sides, wrong
 from tests.benchmarks.bounds import bound, gpu
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 
-SIZES = ((4095, 4096), (4100, 4096), (4104, 4096), (1024, 50257))  # inner and columns; no multiples of 64
+SIZES = {  # inner and columns; no multiples of 64
+    "width 4095": (4095, 4096), "width 4100": (4100, 4096), "width 4104": (4104, 4096),
+    "vocabulary 50257": (1024, 50257),
+}  # fmt: skip
+NAMES = {"gate_up": "gate and up", "linear_gelu": "linear gelu", "experts": "64 experts", "large experts": "8 experts"}
 
 
 def points(device: torch.device) -> Iterator[Point]:
     """Each component; layouts of many rows and of few; sizes that are no multiples of 64."""
     if device.type == "cpu":
-        for component in COMPONENTS:
+        for component in page.COMPONENTS:
             shape = dict(zip(component.sizes, component.shapes["tiny"], strict=True))
             dtype = "bfloat16" if component.name == "experts" else "float32"  # the compiler takes these in no other
             yield Point(shape, dtype, "forward", ("calls",), ("level-0", "level-1", "level-3"), component.name)
         yield Point(product_of(64, 128, 128), "float32", "forward", ("calls",), part="layout")
         yield Point(product_of(64, 95, 128), "float32", "both", ("calls",), part="odd")
         return
-    for point in levels.points(device, COMPONENTS):
-        typical = tuple(point.shape.values()) == levels.named_part(COMPONENTS, point).shapes["typical"]
+    for point in levels.points(device, page.COMPONENTS, NAMES):
+        typical = tuple(point.shape.values()) == levels.named_part(page.COMPONENTS, point).shapes["typical"]
         known = BESIDE.get(point.part, {}) if typical else {}
         beside = tuple(f"level-{name}" for name, (_, directions) in known.items() if point.direction in directions)
         unrolled = ("level-0-compiled",) if point.part in ("batched", "experts") else ()  # a loop
         own = [name for name in point.variants or () if name not in unrolled]
         yield replace(point, variants=(*own, *beside))
     for rows in (8192, 16):
-        yield Point(product_of(rows, 4096, 4096), "bfloat16", part="layout")
-    for inner, columns in SIZES:
-        yield Point(product_of(8192, inner, columns), "bfloat16", "both", part="odd")
+        yield Point(product_of(rows, 4096, 4096), "bfloat16", part="layout", name=f"layout {rows} rows")
+    for name, (inner, columns) in SIZES.items():
+        yield Point(product_of(8192, inner, columns), "bfloat16", "both", part="odd", name=name)
 
 
 def product_of(rows: int, inner: int, columns: int) -> dict[str, int]:
@@ -63,7 +54,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
         return of_layouts(point, device)
     if point.part == "odd":
         return of_sizes(point, device)
-    of = levels.named_part(COMPONENTS, point)
+    of = levels.named_part(page.COMPONENTS, point)
     makers: dict[Any, Callable[[], Function]] = {name: make for name, (make, _) in BESIDE.get(of.name, {}).items()}
     workload = levels.prepare(point, device, [replace(of, levels={**of.levels, **makers})], WRONG)
     variants = dict(workload.variants)
@@ -89,8 +80,8 @@ def of_layouts(point: Point, device: torch.device) -> Workload:
     """One product. A copy of the weight that is made in the call is a side of its own."""
     rows, inner, columns = point.shape.values()
     dtype = getattr(torch, point.dtype)
-    x, weight = made(dtype, device, x=(rows, inner), weight=(columns, inner)).values()
-    stored = layouts(x, weight)
+    x, weight = page.made(dtype, device, x=(rows, inner), weight=(columns, inner)).values()
+    stored = page.layouts(x, weight)
 
     def copied(x: Tensor, weight: Tensor) -> Tensor:
         return F.linear(x, weight.contiguous())
@@ -121,7 +112,7 @@ def of_sizes(point: Point, device: torch.device) -> Workload:
     """A step with the sizes as they are, and with both made larger: the inputs of that have zeros at their ends."""
     rows, inner, columns = point.shape.values()
     dtype = getattr(torch, point.dtype)
-    x, weight = made(dtype, device, x=(rows, inner), weight=(columns, inner)).values()
+    x, weight = page.made(dtype, device, x=(rows, inner), weight=(columns, inner)).values()
     incoming = torch.randn(rows, columns, device=device).to(dtype)
 
     def call(function: Function, *given: Tensor) -> Call:
@@ -142,7 +133,7 @@ def of_sizes(point: Point, device: torch.device) -> Workload:
     def spoilt(function: Function) -> Callable[[Results], Results]:
         return lambda baseline: results(call(function, x, weight, incoming)())
 
-    padded = larger(weight)
+    padded = page.larger(weight)
     wide_x = F.pad(x, (0, padded.shape[1] - inner))
     wide_incoming = F.pad(incoming, (0, padded.shape[0] - columns))
     itemsize = dtype.itemsize
@@ -158,7 +149,7 @@ def of_sizes(point: Point, device: torch.device) -> Workload:
         bytes_written=itemsize * (rows * columns + rows * inner + columns * inner),
         flops=6 * rows * inner * columns,
         mix="triad",
-        largest_summands=levels.largest_summands(reference(), {"x": x, "weight": weight}),
+        largest_summands=largest_summands(reference(), {"x": x, "weight": weight}),
         wrong={
             "5% too large": spoilt(wrong.scaled(F.linear)),
             "the last tile is not written": spoilt(wrong.cut(F.linear)),
@@ -171,37 +162,39 @@ def of_sizes(point: Point, device: torch.device) -> Workload:
 
 
 def without_the_last(x: Tensor, weight: Tensor, ends: Tensor, sizes: list[int]) -> Tensor:
-    y = experts_written(x, weight, ends, sizes)
+    y = page.experts_written(x, weight, ends, sizes)
     return torch.cat((y[: -sizes[-1]], 0 * y[-sizes[-1] :]))
 
 
 WRONG: levels.Wrong = {
     "qkv": {
-        "last tile not written": wrong.changed(qkv_native, lambda y: F.pad(y[..., :-32], (0, 32))),
-        "keys for values": lambda x, weight: (*qkv_native(x, weight)[:2], qkv_native(x, weight)[1]),
-        "an eighth of the terms left out": lambda x, weight: qkv_native(
+        "last tile not written": wrong.changed(page.qkv_native, lambda y: F.pad(y[..., :-32], (0, 32))),
+        "keys for values": lambda x, weight: (*page.qkv_native(x, weight)[:2], page.qkv_native(x, weight)[1]),
+        "an eighth of the terms left out": lambda x, weight: page.qkv_native(
             torch.cat((0 * x[:, : x.shape[1] // 8], x[:, x.shape[1] // 8 :]), -1), weight
         ),
     },
     "gate_up": {
-        "last tile not written": wrong.changed(gate_up_native, lambda y: F.pad(y[..., :-32], (0, 32))),
-        "gate and up exchanged": lambda x, weight: gate_up_native(x, torch.cat(weight.chunk(2)[::-1])),
+        "last tile not written": wrong.changed(page.gate_up_native, lambda y: F.pad(y[..., :-32], (0, 32))),
+        "gate and up exchanged": lambda x, weight: page.gate_up_native(x, torch.cat(weight.chunk(2)[::-1])),
         "no activation": lambda x, weight: F.linear(x, weight.chunk(2)[0]) * F.linear(x, weight.chunk(2)[1]),
     },
     "linear_gelu": {
-        "last tile not written": wrong.changed(linear_gelu_native, lambda y: F.pad(y[..., :-32], (0, 32))),
-        "no bias": lambda x, weight, bias: linear_gelu_native(x, weight, 0 * bias),
+        "last tile not written": wrong.changed(page.linear_gelu_native, lambda y: F.pad(y[..., :-32], (0, 32))),
+        "no bias": lambda x, weight, bias: page.linear_gelu_native(x, weight, 0 * bias),
         "SiLU for GELU": lambda x, weight, bias: F.silu(F.linear(x, weight, bias)),
     },
     "batched": {
-        "last tile not written": wrong.changed(batched_native, lambda y: F.pad(y[..., :-32], (0, 32))),
+        "last tile not written": wrong.changed(page.batched_native, lambda y: F.pad(y[..., :-32], (0, 32))),
         "the weight not transposed": lambda x, weight: torch.bmm(x, weight),
-        "the weight of the next": lambda x, weight: batched_native(x, weight.roll(1, 0)),
+        "the weight of the next": lambda x, weight: page.batched_native(x, weight.roll(1, 0)),
     },
     "experts": {
         "the last expert left out": without_the_last,
-        "the weight of the next": lambda x, weight, ends, sizes: experts_written(x, weight.roll(1, 0), ends, sizes),
-        "groups end 16 rows early": lambda x, weight, ends, sizes: experts_written(
+        "the weight of the next": lambda x, weight, ends, sizes: page.experts_written(
+            x, weight.roll(1, 0), ends, sizes
+        ),
+        "groups end 16 rows early": lambda x, weight, ends, sizes: page.experts_written(
             x, weight, ends, [sizes[0] - 16, *sizes[1:-1], sizes[-1] + 16]
         ),
     },
@@ -209,73 +202,28 @@ WRONG: levels.Wrong = {
 # by component: what is timed beside the levels at the typical shape, and in which directions
 BESIDE: dict[str, dict[str, tuple[Callable[[], Function], str]]] = {
     "linear_gelu": {
-        "1-epilogue": (lambda: linear_gelu_epilogue, "forward"),
-        "3-max": (lambda: sides.compiled_with_every_knob(linear_gelu_native), "forward"),
+        "1-epilogue": (lambda: page.linear_gelu_epilogue, "forward"),
+        "3-max": (lambda: sides.compiled_with_every_knob(page.linear_gelu_native), "forward"),
     },
-    "batched": {"0-unbind": (lambda: batched_unbound, "both")},
-    "experts": {"1-padded": (lambda: experts_padded, "forward both")},
+    "batched": {"0-unbind": (lambda: page.batched_unbound, "both")},
+    "experts": {"1-padded": (lambda: page.experts_padded, "forward both")},
 }
 
 
-@bound("%", wide=4096, narrow=4095)
-def more_work(wide: float, narrow: float) -> float:
-    """What a width of 4096 computes more than one of 4095."""
-    return (wide - narrow) / narrow
-
-
-@bound("MB", tokens=8192, hidden=14336)
-def copied_gradients(tokens: float, hidden: float) -> float:
-    """What copying the gradients of gate and up into one tensor reads and writes."""
-    return tokens * hidden * 2 * 2 * 2
-
-
-@bound("", batch=64)
-def batch(batch: float) -> float:
-    """How many matmuls the batch has."""
-    return batch
-
-
-@bound(
-    "x",
-    fp32=gpu("eager", "fp32 matmul", case="patterns/mixed-precision"),
-    tf32=gpu("eager", "tf32 matmul", case="patterns/mixed-precision"),
+# What a width of 4096 computes more than one of 4095.
+more_work = bound("%", "(wide - narrow) / narrow", wide=4096, narrow=4095)
+# What copying the gradients of gate and up into one tensor reads and writes.
+copied_gradients = bound("MB", "tokens * hidden * 2 * 2 * 2", tokens=8192, hidden=14336)
+batch = bound("", "batch", batch=64)  # How many matmuls the batch has.
+FP32, TF32, BF16 = (
+    gpu("eager", f"{name} matmul", case="patterns/mixed-precision") for name in ("fp32", "tf32", "bf16")
 )
-def tf32_gain(fp32: float, tf32: float) -> float:
-    """How many times as fast a matmul is in TF32 as in fp32."""
-    return fp32 / tf32
+FP8 = gpu("compile", "dynamic fp8 matmul", case="patterns/mixed-precision")
+tf32_gain = bound("x", "fp32 / tf32", fp32=FP32, tf32=TF32)  # How many times as fast a matmul is in TF32 as in fp32.
+bf16_gain = bound("x", "tf32 / bf16", tf32=TF32, bf16=BF16)  # How many times as fast a matmul is in bf16 as in TF32.
+# How many times as fast a matmul is that is quantised to fp8 in the call as in bf16.
+fp8_gain = bound("x", "bf16 / fp8", bf16=BF16, fp8=FP8)
 
-
-@bound(
-    "x",
-    tf32=gpu("eager", "tf32 matmul", case="patterns/mixed-precision"),
-    bf16=gpu("eager", "bf16 matmul", case="patterns/mixed-precision"),
-)
-def bf16_gain(tf32: float, bf16: float) -> float:
-    """How many times as fast a matmul is in bf16 as in TF32."""
-    return tf32 / bf16
-
-
-@bound(
-    "x",
-    bf16=gpu("eager", "bf16 matmul", case="patterns/mixed-precision"),
-    fp8=gpu("compile", "dynamic fp8 matmul", case="patterns/mixed-precision"),
-)
-def fp8_gain(bf16: float, fp8: float) -> float:
-    """How many times as fast a matmul is that is quantised to fp8 in the call as in bf16."""
-    return bf16 / fp8
-
-
-CHECK_AT = {
-    "forward both": [
-        {"part": "qkv", "tokens": 64, "width": 256},
-        {"part": "linear_gelu", "tokens": 64, "width": 256},
-        {"part": "gate_up", "tokens": 64, "width": 128, "hidden": 256},
-        {"part": "batched", "batch": 4, "rows": 32, "width": 64},
-        {"part": "experts", "experts": 4, "tokens": 128, "width": 64, "hidden": 96},
-    ],
-    "forward": [{"part": "layout", "rows": 64, "inner": 128, "columns": 256}],
-    "both": [{"part": "odd", "rows": 64, "inner": 95, "columns": 250}],
-}
 LABELS = {
     "level-1-epilogue": {"label": "cuBLAS epilogue", "short": "epilogue", "role": "peer-1"},
     "level-3-max": {"label": "compile, every knob", "short": "every knob", "role": "compile-max"},
@@ -290,33 +238,17 @@ LABELS = {
     "weight-copied": {"label": "weight by columns, copied first", "short": "weight-copied", "role": "other-2"},
     "larger": {"label": "sizes made larger", "short": "larger", "role": "rewrite"},
 }
-POINTS = {  # as pages name them
-    "qkv": "both qkv 8192x4096 bfloat16 device",
-    "qkv forward": "forward qkv 8192x4096 bfloat16 device",
-    "small qkv": "both qkv 256x1024 bfloat16 device",
-    "small qkv forward": "forward qkv 256x1024 bfloat16 calls",
-    "small qkv forward on the GPU": "forward qkv 256x1024 bfloat16 device",
-    "large qkv": "both qkv 16384x8192 bfloat16 device",
-    "gate and up": "both gate_up 8192x4096x14336 bfloat16 device",
-    "small gate and up": "both gate_up 256x1024x3584 bfloat16 device",
-    "large gate and up": "both gate_up 16384x8192x28672 bfloat16 device",
-    "linear gelu": "both linear_gelu 8192x4096 bfloat16 device",
-    "linear gelu forward": "forward linear_gelu 8192x4096 bfloat16 device",
-    "batched": "both batched 64x512x1024 bfloat16 device",
-    "batched forward": "forward batched 64x512x1024 bfloat16 device",
-    "64 experts": "both experts 64x32768x2048x1536 bfloat16 device",
-    "64 experts forward": "forward experts 64x32768x2048x1536 bfloat16 device",
-    "8 experts": "both experts 8x65536x4096x14336 bfloat16 device",
-    "layout 8192 rows": "forward layout 8192x4096x4096 bfloat16 device",
-    "layout 16 rows": "forward layout 16x4096x4096 bfloat16 device",
-    "width 4095": "both odd 8192x4095x4096 bfloat16 device",
-    "width 4100": "both odd 8192x4100x4096 bfloat16 device",
-    "width 4104": "both odd 8192x4104x4096 bfloat16 device",
-    "vocabulary 50257": "both odd 8192x1024x50257 bfloat16 device",
-}
 CASE = Case(
-    name="patterns/linear",
     question="What do merged products, layouts, sizes, epilogues and groups gain in linear layers?",
-    points=points,
-    prepare=prepare,
+    check_at={
+        "forward both": [
+            {"part": "qkv", "tokens": 64, "width": 256},
+            {"part": "linear_gelu", "tokens": 64, "width": 256},
+            {"part": "gate_up", "tokens": 64, "width": 128, "hidden": 256},
+            {"part": "batched", "batch": 4, "rows": 32, "width": 64},
+            {"part": "experts", "experts": 4, "tokens": 128, "width": 64, "hidden": 96},
+        ],
+        "forward": [{"part": "layout", "rows": 64, "inner": 128, "columns": 256}],
+        "both": [{"part": "odd", "rows": 64, "inner": 95, "columns": 250}],
+    },
 )

@@ -10,13 +10,11 @@ from torch import Tensor, nn
 from snippets.compiler.what_compile_does import nbytes
 from snippets.patterns import memory as ways
 from snippets.patterns.fusion_blocks import ResNetBlock
+from tests.benchmarks import alike
 from tests.benchmarks.bounds import bound
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
 from tests.benchmarks.sides import compiled
-
-Function = Callable[[], Tensor]
-View = Callable[[Tensor], Tensor]
 
 
 def points(device: torch.device) -> Iterable[Point]:
@@ -26,18 +24,19 @@ def points(device: torch.device) -> Iterable[Point]:
         yield Point(shape, "float32", modes=("calls",), part="copied")
         yield Point({"rows": 512, "columns": 1024}, "float32", modes=("calls",), part="changed")
         return
-    yield Point({"batch": 8, "tokens": 4096, "heads": 32, "head_dim": 128}, "bfloat16", part="copied")
-    yield Point({"rows": 8192, "inner": 8192, "columns": 8192}, "bfloat16", modes=("burst",), part="matmul")
+    yield Point({"batch": 8, "tokens": 4096, "heads": 32, "head_dim": 128}, "bfloat16", part="copied", name="copy")
+    square = {"rows": 8192, "inner": 8192, "columns": 8192}
+    yield Point(square, "bfloat16", modes=("burst",), part="matmul", name="matmul")
     in_place = ("eager", "written-over", "compile", "written-over-compile")
-    yield Point({"rows": 16384, "columns": 4096}, "bfloat16", variants=in_place, part="changed")
+    yield Point({"rows": 16384, "columns": 4096}, "bfloat16", variants=in_place, part="changed", name="in place")
     allocated = ("eager", "written-over", "emptied")
     small = {"rows": 1024, "columns": 4096}
-    yield Point(small, "bfloat16", modes=("calls",), variants=allocated, part="changed")
-    yield Point({"rows": 256, "columns": 65536}, "bfloat16", modes=("calls", "graph"), part="appended")
+    yield Point(small, "bfloat16", "forward", ("calls",), allocated, "changed", "small in place")
+    yield Point({"rows": 256, "columns": 65536}, "bfloat16", modes=("graph", "calls"), part="appended", name="append")
     image = {"batch": 64, "channels": 256, "side": 56}
-    for direction in ("forward", "both"):
-        yield Point(image, "bfloat16", direction, part="convolution")
-    yield Point(image, "bfloat16", part="resnet")
+    yield Point(image, "bfloat16", "forward", part="convolution", name="conv")
+    yield Point(image, "bfloat16", "both", part="convolution", name="conv step")
+    yield Point(image, "bfloat16", part="resnet", name="resnet block")
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -52,61 +51,9 @@ def prepare(point: Point, device: torch.device) -> Workload:
     return made[point.part](*point.shape.values(), getattr(torch, point.dtype), device)
 
 
-def workload(
-    functions: dict[str, Function],
-    inputs: list[Tensor],
-    moved: int,
-    flops: int,
-    seen: dict[str, View] | None = None,
-    wrong: dict[str, Function] | None = None,
-    reference: Function | None = None,
-) -> Workload:
-    """Forward only; the first function is the baseline.
-
-    Args:
-        moved: bytes of the result.
-        seen: how to look at results that lie otherwise, to compare them with the first.
-        reference: in float64; the first function's own result where nothing is computed.
-    """
-    baseline, first = next(iter(functions.items()))
-
-    def results(name: str, returned: object) -> Results:
-        assert isinstance(returned, Tensor)
-        return {"output": (seen or {}).get(name, lambda t: t)(returned)}
-
-    def build(name: str) -> Call:
-        functions[name]()  # compiles
-        return functions[name]
-
-    def half_shifted(right: Results) -> Results:
-        y = right["output"]
-        return {"output": torch.cat([y[: len(y) // 2], y[len(y) // 2 :].roll(1, 1)])}
-
-    def of(function: Function, right: Results) -> Results:
-        return {"output": function()}
-
-    return Workload(
-        variants={name: Variant(partial(build, name), partial(results, name)) for name in functions},
-        baseline=baseline,
-        reference=lambda: results(baseline, (reference or first)().double()),
-        bytes_read=nbytes(inputs),
-        bytes_written=moved,
-        flops=flops,
-        wrong={
-            "5% too large": lambda right: {"output": 1.05 * right["output"]},
-            "the last rows are not written": unwritten,
-            "half of it lies a place further": half_shifted,
-        }
-        | {what: partial(of, function) for what, function in (wrong or {}).items()},
-    )
-
-
-def unwritten(right: Results) -> Results:
-    """The last rows of each result were never written."""
-    out = {name: t.clone() for name, t in right.items()}
-    for t in out.values():
-        t[-max(1, len(t) // 8) :] = 0
-    return out
+SPOILT = alike.SPOILT | {
+    "half of it lies a place further": alike.each(lambda y: torch.cat([y[: len(y) // 2], y[len(y) // 2 :].roll(1, 1)]))
+}
 
 
 # ---- the families ---------------------------------------------------------------------------------------------------
@@ -122,16 +69,17 @@ def of_copies(batch: int, tokens: int, heads: int, head_dim: int, dtype: torch.d
     def untransposed(y: Tensor) -> Tensor:
         return y.transpose(1, 2).unflatten(2, (heads, head_dim))
 
-    return workload(
+    return alike.workload(
         {
-            "in-order": x.clone,
-            "heads-outside": lambda: x.transpose(1, 2).contiguous(),
-            "transposed": lambda: transposed(x),
-            "transposed-compile": partial(compiled(own(transposed)), x),
+            "in-order": torch.clone,
+            "heads-outside": lambda x: x.transpose(1, 2).contiguous(),
+            "transposed": transposed,
+            "transposed-compile": compiled(own(transposed)),
         },
         [x],
         x.nbytes,
         flops=0,
+        spoilt=SPOILT,
         seen={
             "heads-outside": lambda y: y.transpose(1, 2),
             "transposed": untransposed,
@@ -144,12 +92,12 @@ def of_a_product(rows: int, inner: int, columns: int, dtype: torch.dtype, device
     """x @ w.T, with w as it lies, and copied to lie the other way."""
     x = torch.randn(rows, inner, device=device).to(dtype)
     w = (torch.randn(columns, inner, device=device) / inner**0.5).to(dtype)
-    return workload(
-        {"as-it-lies": lambda: x @ w.t(), "copied-first": lambda: x @ w.t().contiguous()},
+    return alike.workload(
+        {"as-it-lies": lambda x, w: x @ w.t(), "copied-first": lambda x, w: x @ w.t().contiguous()},
         [x, w],
         rows * columns * dtype.itemsize,
         flops=2 * rows * columns * inner,
-        reference=lambda: x.double() @ w.double().t(),
+        spoilt=SPOILT,
     )
 
 
@@ -157,39 +105,31 @@ def of_changes(rows: int, columns: int, dtype: torch.dtype, device: torch.device
     """Three pointwise steps, apart and in place; and where the allocator has to give its memory back each time."""
     x = torch.randn(rows, columns, device=device).to(dtype)
 
-    def emptied() -> Tensor:
+    def emptied(x: Tensor) -> Tensor:
         y = ways.apart(x)
         torch.cuda.empty_cache()
         return y
 
-    return workload(
+    return alike.workload(
         {
-            "eager": partial(ways.apart, x),
-            "written-over": partial(ways.in_place, x),
-            "compile": partial(compiled(own(ways.apart)), x),
-            "written-over-compile": partial(compiled(own(ways.in_place)), x),
+            "eager": ways.apart,
+            "written-over": ways.in_place,
+            "compile": compiled(own(ways.apart)),
+            "written-over-compile": compiled(own(ways.in_place)),
             "emptied": emptied,
         },
         [x],
         x.nbytes,
         flops=3 * rows * columns,
-        wrong={"not doubled": lambda: (x + 1).relu()},
-        reference=lambda: ways.apart(x.double()),
+        wrong={"not doubled": lambda x: (x + 1).relu()},
+        spoilt=SPOILT,
     )
 
 
 def of_appending(count: int, columns: int, dtype: torch.dtype, device: torch.device) -> Workload:
     steps = torch.randn(count, columns, device=device).to(dtype)
-    return workload(
-        {
-            "growing": partial(ways.growing, steps),
-            "listed": partial(ways.listed, steps),
-            "in-room": partial(ways.in_room, steps),
-        },
-        [steps],
-        steps.nbytes,
-        flops=0,
-    )
+    functions = {"growing": ways.growing, "listed": ways.listed, "in-room": ways.in_room}
+    return alike.workload(functions, [steps], steps.nbytes, flops=0, spoilt=SPOILT)
 
 
 def of_an_image(
@@ -248,34 +188,17 @@ def of_an_image(
         flops=2 * batch * side**2 * weights * (3 if training else 1),
         wrong={
             "5% too large": lambda right: {**right, refused: 1.05 * right[refused]},
-            "the last rows are not written": unwritten,
+            "the last rows are not written": alike.each(alike.cut),
             "a neighbour's pixels": lambda right: {**right, refused: right[refused].roll(1, -1)},
         },
     )
 
 
-@bound("MB", batch=8, tokens=4096, heads=32, size=128, width=2)
-def copied(batch: float, tokens: float, heads: float, size: float, width: float) -> float:
-    """The size of the tensor that is copied."""
-    return batch * tokens * heads * size * width
+# The size of the tensor that is copied.
+copied = bound("MB", "batch * tokens * heads * size * width", batch=8, tokens=4096, heads=32, size=128, width=2)
+# The size of the result that is put together.
+result = bound("MB", "rows * columns * width", rows=256, columns=65536, width=2)
 
-
-@bound("MB", rows=256, columns=65536, width=2)
-def result(rows: float, columns: float, width: float) -> float:
-    """The size of the result that is put together."""
-    return rows * columns * width
-
-
-CHECK_AT = {
-    "forward": [
-        {"part": "copied", "batch": 2, "tokens": 16, "heads": 4, "head_dim": 64},
-        {"part": "matmul", "rows": 64, "inner": 128, "columns": 256},
-        {"part": "changed", "rows": 64, "columns": 1024},
-        {"part": "appended", "rows": 64, "columns": 256},
-        {"part": "resnet", "batch": 2, "channels": 64, "side": 8},
-    ],
-    "forward both": [{"part": "convolution", "batch": 2, "channels": 64, "side": 8}],
-}
 LABELS = {
     "in-order": {"label": "copied in order", "short": "in order", "role": "eager"},
     "heads-outside": {"label": "heads brought outside", "short": "heads outside", "role": "rewrite"},
@@ -292,19 +215,16 @@ LABELS = {
     "channels-last": {"label": "eager, channels last", "short": "channels last", "role": "rewrite"},
     "channels-last-compile": {"label": "compile, channels last", "short": "last, compile", "role": "compile-max"},
 }
-POINTS = {  # as pages name them
-    "copy": "forward copied 8x4096x32x128 bfloat16 device",
-    "matmul": "forward matmul 8192x8192x8192 bfloat16 burst",
-    "in place": "forward changed 16384x4096 bfloat16 device",
-    "small in place": "forward changed 1024x4096 bfloat16 calls",
-    "append": "forward appended 256x65536 bfloat16 graph",
-    "conv": "forward convolution 64x256x56 bfloat16 device",
-    "conv step": "both convolution 64x256x56 bfloat16 device",
-    "resnet block": "forward resnet 64x256x56 bfloat16 device",
-}
 CASE = Case(
-    name="patterns/memory",
     question="What do copies, layouts, changes in place and growing tensors cost?",
-    points=points,
-    prepare=prepare,
+    check_at={
+        "forward": [
+            {"part": "copied", "batch": 2, "tokens": 16, "heads": 4, "head_dim": 64},
+            {"part": "matmul", "rows": 64, "inner": 128, "columns": 256},
+            {"part": "changed", "rows": 64, "columns": 1024},
+            {"part": "appended", "rows": 64, "columns": 256},
+            {"part": "resnet", "batch": 2, "channels": 64, "side": 8},
+        ],
+        "forward both": [{"part": "convolution", "batch": 2, "channels": 64, "side": 8}],
+    },
 )

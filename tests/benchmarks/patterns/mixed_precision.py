@@ -3,23 +3,14 @@
 import copy
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from snippets.patterns.mixed_precision import (
-    Model,
-    linear_in_fp8,
-    loss_of,
-    product_of_fp8,
-    products_of_fp32,
-    quantised,
-    train_step,
-)
+from snippets.patterns import mixed_precision as page
 from tests.benchmarks import wrong
-from tests.benchmarks.bounds import bound, captured, datasheet, gpu
-from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
+from tests.benchmarks.bounds import bound, captured, gpu, h200
+from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 from tests.benchmarks.compiler import training
 from tests.benchmarks.own import own
 
@@ -37,28 +28,28 @@ HEAD = 64  # columns of one
 def points(device: torch.device) -> Iterable[Point]:
     """Products and steps so large that the GPU decides, and steps so small that the host does."""
     if device.type == "cpu":
-        yield from (product(name, 256, ("calls",)) for name in ("fp32", "bf16"))
-        yield from (step(name, 2, 64, 64, ("calls",)) for name in ("fp32", "autocast bf16", "bf16"))
+        yield from (product(name, 256, "calls") for name in ("fp32", "bf16"))
+        yield from (step(name, 2, 64, 64, "calls") for name in ("fp32", "autocast bf16", "bf16"))
         return
-    yield from (product(name, 8192, ("burst",)) for name in MATMULS)
-    yield from (product(name, 1024, ("graph",)) for name in ("tf32", "bf16", "fp8", "dynamic fp8"))
-    yield from (step(name, 8, 1024, 2048, ("sustained",)) for name in STEPS)
-    yield from (step(name, 2, 64, 256, ("calls",)) for name in ("tf32", "autocast bf16", "bf16"))
+    yield from (product(name, 8192, "burst") for name in MATMULS)
+    yield from (product(name, 1024, "graph", "small ") for name in ("tf32", "bf16", "fp8", "dynamic fp8"))
+    yield from (step(name, 8, 1024, 2048, "sustained") for name in STEPS)
+    yield from (step(name, 2, 64, 256, "calls", "small ") for name in ("tf32", "autocast bf16", "bf16"))
 
 
-def product(name: str, size: int, modes: tuple[str, ...]) -> Point:
-    shape, dtype = {"rows": size, "columns": size}, DTYPES.get(name, "bfloat16")
-    return Point(shape, dtype, "forward", modes, part=f"{name} matmul")
+def product(name: str, size: int, mode: str, before: str = "") -> Point:
+    shape, dtype, part = {"rows": size, "columns": size}, DTYPES.get(name, "bfloat16"), f"{name} matmul"
+    return Point(shape, dtype, "forward", (mode,), part=part, name=before + part)
 
 
-def step(name: str, rows: int, length: int, width: int, modes: tuple[str, ...]) -> Point:
-    shape, dtype = {"rows": rows, "length": length, "width": width}, DTYPES.get(name, "bfloat16")
-    return Point(shape, dtype, "both", modes, part=f"{name} step")
+def step(name: str, rows: int, length: int, width: int, mode: str, before: str = "") -> Point:
+    shape, part = {"rows": rows, "length": length, "width": width}, f"{name} step"
+    return Point(shape, DTYPES.get(name, "bfloat16"), "both", (mode,), part=part, name=before + part)
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
     name, _, what = point.part.rpartition(" ")
-    products_of_fp32(tf32=name == "tf32")
+    page.products_of_fp32(tf32=name == "tf32")
     dtype = torch.bfloat16 if point.dtype == "float8_e4m3fn" else getattr(torch, point.dtype)
     of: dict[str, Callable[..., Workload]] = {"matmul": of_product, "step": of_step}
     return of[what](name, *point.shape.values(), dtype, device)
@@ -76,7 +67,7 @@ def of_product(name: str, rows: int, columns: int, dtype: torch.dtype, device: t
 
     def of_quantised(a: Tensor = a, b: Tensor = b, wide: torch.dtype = torch.float32) -> Tensor:
         """The product of what rounding to fp8 leaves of a and b, which a product of fp8 is to compute."""
-        left, right = (q.to(wide) * scale.to(wide) for q, scale in (quantised(a), quantised(b)))
+        left, right = (q.to(wide) * scale.to(wide) for q, scale in (page.quantised(a), page.quantised(b)))
         return left @ right.t()
 
     def emulated(a: Tensor = a, b: Tensor = b) -> Tensor:
@@ -86,13 +77,13 @@ def of_product(name: str, rows: int, columns: int, dtype: torch.dtype, device: t
     if name == "fp8":
         variants = {
             "eager": Variant(lambda: emulated),
-            "fp8": Variant(lambda: partial(product_of_fp8, *quantised(a), *quantised(b))),
+            "fp8": Variant(lambda: partial(page.product_of_fp8, *page.quantised(a), *page.quantised(b))),
         }
     elif name == "dynamic fp8":
         variants = {
             "eager": Variant(lambda: emulated),
-            "fp8": Variant(lambda: partial(linear_in_fp8, a, b)),
-            "compile": Variant(lambda: partial(torch.compile(own(linear_in_fp8), dynamic=False), a, b)),
+            "fp8": Variant(lambda: partial(page.linear_in_fp8, a, b)),
+            "compile": Variant(lambda: partial(torch.compile(own(page.linear_in_fp8), dynamic=False), a, b)),
         }
     else:
         variants = {"eager": Variant(lambda: plain)}
@@ -135,181 +126,75 @@ class Training(training.Training):
 def of_step(name: str, rows: int, length: int, width: int, dtype: torch.dtype, device: torch.device) -> Workload:
     """Random tokens and targets; parameters in fp32, or in bf16 where the whole model is."""
     cast = dtype if name.startswith("autocast") else None
-    model = Model(LAYERS, width, width // HEAD, VOCABULARY).to(device, dtype if name == "bf16" else None)
+    model = page.Model(LAYERS, width, width // HEAD, VOCABULARY).to(device, dtype if name == "bf16" else None)
     before = {each: p.detach().clone() for each, p in model.named_parameters()}
-    tokens = torch.randint(VOCABULARY, (rows, length + 1), device=device)
-    batch = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    batch = training.batch_of(VOCABULARY, rows, length, device)
 
-    def options() -> dict[str, Any]:
-        return {"cast": cast, "scaler": torch.amp.GradScaler(device.type) if cast == torch.float16 else None}
+    def step(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        scaler = torch.amp.GradScaler(device.type) if cast == torch.float16 else None
+        return partial(page.train_step, loss_of=loss, cast=cast, scaler=scaler)
 
     def at(loss: Callable[..., Tensor]) -> Variant:
-        made: list[Training] = []
+        return training.variant(lambda: Training(model, before, [batch], step(loss), fused=True), dtype)
 
-        def build() -> Call:
-            made.append(Training(model, before, [batch], partial(train_step, loss_of=loss, **options()), fused=True))
-            return made[0]
-
-        return Variant(
-            build,
-            lambda loss: {each: t.to(dtype) for each, t in made[0].results(loss).items()},
-            refresh=lambda: made[0].restore(),
-        )
-
-    def wrongly(spoil: Callable[..., Tensor]) -> Callable[[Results], Results]:
-        def results(baseline: Results) -> Results:
-            made = Training(copy.deepcopy(model), before, [batch], partial(train_step, loss_of=spoil, **options()))
-            return {each: t.to(dtype) for each, t in made.results(made()).items()}
-
-        return results
+    def wrongly(loss: Callable[..., Tensor]) -> Callable[[Results], Results]:
+        return training.spoilt(lambda: Training(copy.deepcopy(model), before, [batch], step(loss)), dtype)
 
     def in_float64() -> Results:
-        exact = Training(copy.deepcopy(model).double(), before, [batch], train_step)
+        exact = Training(copy.deepcopy(model).double(), before, [batch], page.train_step)
         return exact.results(exact())
 
     tokens_in_all, weights = rows * length, sum(p.numel() for p in model.parameters())
     return Workload(
-        variants={"eager": at(loss_of), "compile": at(torch.compile(own(loss_of), dynamic=False))},
+        variants={"eager": at(page.loss_of), "compile": at(torch.compile(own(page.loss_of), dynamic=False))},
         baseline="eager",
         reference=in_float64,
         bytes_read=0,  # no bound is drawn: matrix products take most of the time
         bytes_written=0,
         flops=3 * tokens_in_all * (2 * (weights - VOCABULARY * width) + 2 * LAYERS * length * width),
         wrong={
-            "one row left out": wrongly(lambda model, x, y, cast=None: loss_of(model, x[1:], y[1:], cast)),
-            "targets one token late": wrongly(lambda model, x, y, cast=None: loss_of(model, x, y.roll(1, -1), cast)),
-            "5% too large": wrongly(lambda *arguments: 1.05 * loss_of(*arguments)),
+            "one row left out": wrongly(lambda model, x, y, cast=None: page.loss_of(model, x[1:], y[1:], cast)),
+            "targets one token late": wrongly(
+                lambda model, x, y, cast=None: page.loss_of(model, x, y.roll(1, -1), cast)
+            ),
+            "5% too large": wrongly(lambda *arguments: 1.05 * page.loss_of(*arguments)),
         },
     )
 
 
-@bound("x", fp32=gpu("eager", "fp32 step"), other=gpu("eager", "{at}"))
-def step_gain(fp32: float, other: float) -> float:
-    """How many times as fast a step is as one in fp32."""
-    return fp32 / other
+# How many times as fast a step is as one in fp32.
+step_gain = bound("x", "fp32 / other", fp32=gpu("eager", "fp32 step"), other=gpu("eager", "{at}"))
+# How many times as fast a matmul of 8192 is as in fp32.
+matmul_gain = bound("x", "fp32 / other", fp32=gpu("eager", "fp32 matmul"), other=gpu("{variant}", "{at}"))
+# What fp16 rounds away of a sum of 1024 terms.
+fp16_rounding = bound("%", "error", error=captured("rounding", "1024", which=2))
+tf32_rounding = bound("%", "error", error=captured("rounding", "1024"))  # What TF32 rounds away of a sum of 1024 terms.
+# How many times as fast a matmul is that is quantised to fp8 in the call, compiled, as in bf16.
+fp8_call_gain = bound("x", "bf16 / other", bf16=gpu("eager", "bf16 matmul"), other=gpu("compile", "dynamic fp8 matmul"))
+# What fp8 rounds away of a sum of 1024 terms.
+fp8_rounding = bound("%", "error", error=captured("rounding", "1024", which=4))
+# What bf16 rounds away of a sum of 16384 terms.
+long_rounding = bound("%", "error", error=captured("rounding", "16384", which=3))
+# What is rounded away where each partial sum is rounded to bf16.
+partial_rounding = bound("%", "error", error=captured("rounding", "16384", which=5))
+spacing = bound("%", "1 / 2**bits", bits=7)  # How far a bf16 number's neighbour is, as a part of it.
+smallest_fp16 = bound("", "10**9 / 2**bits", bits=24)  # The smallest fp16 number, in billionths.
+# How many times as fast bf16 is as fp32, as the vendor has it.
+promised_over_fp32 = bound("x", "bf16 / fp32", bf16=h200("bfloat16"), fp32=h200("float32"))
+# How many times as fast bf16 is as TF32, as the vendor has it.
+promised_over_tf32 = bound("x", "bf16 / tf32", bf16=h200("bfloat16"), tf32=h200("tfloat32"))
+# The gradient of a mean loss for one class of one token, in billionths.
+mean_gradient = bound("", "1 / (tokens * classes) * 10**9", tokens=4096, classes=8192)
+# How many times as fast a matmul of fp8 is as one of bf16.
+fp8_gain = bound("x", "bf16 / fp8", bf16=gpu("eager", "bf16 matmul"), fp8=gpu("fp8", "fp8 matmul"))
+# What bf16 rounds away of a sum of 1024 terms.
+bf16_rounding = bound("%", "error", error=captured("rounding", "1024", which=3))
 
-
-@bound("x", fp32=gpu("eager", "fp32 matmul"), other=gpu("{variant}", "{at}"))
-def matmul_gain(fp32: float, other: float) -> float:
-    """How many times as fast a matmul of 8192 is as in fp32."""
-    return fp32 / other
-
-
-@bound("%", error=captured("rounding", "1024", which=2))
-def fp16_rounding(error: float) -> float:
-    """What fp16 rounds away of a sum of 1024 terms."""
-    return error
-
-
-@bound("%", error=captured("rounding", "1024"))
-def tf32_rounding(error: float) -> float:
-    """What TF32 rounds away of a sum of 1024 terms."""
-    return error
-
-
-@bound("x", bf16=gpu("eager", "bf16 matmul"), other=gpu("compile", "dynamic fp8 matmul"))
-def fp8_call_gain(bf16: float, other: float) -> float:
-    """How many times as fast a matmul is that is quantised to fp8 in the call, compiled, as in bf16."""
-    return bf16 / other
-
-
-@bound("%", error=captured("rounding", "1024", which=4))
-def fp8_rounding(error: float) -> float:
-    """What fp8 rounds away of a sum of 1024 terms."""
-    return error
-
-
-@bound("%", error=captured("rounding", "16384", which=3))
-def long_rounding(error: float) -> float:
-    """What bf16 rounds away of a sum of 16384 terms."""
-    return error
-
-
-@bound("%", error=captured("rounding", "16384", which=5))
-def partial_rounding(error: float) -> float:
-    """What is rounded away where each partial sum is rounded to bf16."""
-    return error
-
-
-@bound("%", bits=7)
-def spacing(bits: float) -> float:
-    """How far a bf16 number's neighbour is, as a part of it."""
-    return 1 / 2**bits
-
-
-@bound("", bits=24)
-def smallest_fp16(bits: float) -> float:
-    """The smallest fp16 number, in billionths."""
-    return 10**9 / 2**bits
-
-
-@bound("x", bf16=datasheet("NVIDIA H200", "bfloat16"), fp32=datasheet("NVIDIA H200", "float32"))
-def promised_over_fp32(bf16: float, fp32: float) -> float:
-    """How many times as fast bf16 is as fp32, as the vendor has it."""
-    return bf16 / fp32
-
-
-@bound("x", bf16=datasheet("NVIDIA H200", "bfloat16"), tf32=datasheet("NVIDIA H200", "tfloat32"))
-def promised_over_tf32(bf16: float, tf32: float) -> float:
-    """How many times as fast bf16 is as TF32, as the vendor has it."""
-    return bf16 / tf32
-
-
-@bound("", tokens=4096, classes=8192)
-def mean_gradient(tokens: float, classes: float) -> float:
-    """The gradient of a mean loss for one class of one token, in billionths."""
-    return 1 / (tokens * classes) * 10**9
-
-
-@bound("x", bf16=gpu("eager", "bf16 matmul"), fp8=gpu("fp8", "fp8 matmul"))
-def fp8_gain(bf16: float, fp8: float) -> float:
-    """How many times as fast a matmul of fp8 is as one of bf16."""
-    return bf16 / fp8
-
-
-@bound("%", error=captured("rounding", "1024", which=3))
-def bf16_rounding(error: float) -> float:
-    """What bf16 rounds away of a sum of 1024 terms."""
-    return error
-
-
-CHECK_AT = {
-    "forward": [
-        {"part": "fp32 matmul", "rows": 64, "columns": 1024},
-        {"part": "tf32 matmul", "rows": 64, "columns": 1024},
-        {"part": "fp16 matmul", "rows": 64, "columns": 1024},
-        {"part": "bf16 matmul", "rows": 64, "columns": 1024},
-        {"part": "fp8 matmul", "rows": 64, "columns": 1024},
-        {"part": "dynamic fp8 matmul", "rows": 64, "columns": 1024},
-    ],
-    "both": [
-        {"part": "fp32 step", "rows": 2, "length": 32, "width": 64},
-        {"part": "tf32 step", "rows": 2, "length": 32, "width": 64},
-        {"part": "autocast fp16 step", "rows": 2, "length": 32, "width": 64},
-        {"part": "autocast bf16 step", "rows": 2, "length": 32, "width": 64},
-        {"part": "bf16 step", "rows": 2, "length": 32, "width": 64},
-    ],
-}
 LABELS = {"fp8": {"label": "fp8", "role": "rewrite-2"}}
-POINTS = {  # as pages name them
-    "fp32 matmul": "forward fp32 matmul 8192x8192 float32 burst",
-    "tf32 matmul": "forward tf32 matmul 8192x8192 float32 burst",
-    "fp16 matmul": "forward fp16 matmul 8192x8192 float16 burst",
-    "bf16 matmul": "forward bf16 matmul 8192x8192 bfloat16 burst",
-    "fp8 matmul": "forward fp8 matmul 8192x8192 float8_e4m3fn burst",
-    "dynamic fp8 matmul": "forward dynamic fp8 matmul 8192x8192 float8_e4m3fn burst",
-    "small bf16 matmul": "forward bf16 matmul 1024x1024 bfloat16 graph",
-    "small dynamic fp8 matmul": "forward dynamic fp8 matmul 1024x1024 float8_e4m3fn graph",
-    "fp32 step": "both fp32 step 8x1024x2048 float32 sustained",
-    "autocast fp16 step": "both autocast fp16 step 8x1024x2048 float16 sustained",
-    "autocast bf16 step": "both autocast bf16 step 8x1024x2048 bfloat16 sustained",
-    "bf16 step": "both bf16 step 8x1024x2048 bfloat16 sustained",
-    "small autocast bf16 step": "both autocast bf16 step 2x64x256 bfloat16 calls",
-    "small bf16 step": "both bf16 step 2x64x256 bfloat16 calls",
-}
 CASE = Case(
-    name="patterns/mixed-precision",
     question="What does each precision save in a product and in a training step, and what does it cost in accuracy?",
-    points=points,
-    prepare=prepare,
+    check_at={
+        "forward": [{"part": f"{name} matmul", "rows": 64, "columns": 1024} for name in MATMULS],
+        "both": [{"part": f"{name} step", "rows": 2, "length": 32, "width": 64} for name in STEPS],
+    },
 )

@@ -11,7 +11,8 @@ from tests.benchmarks.case import Case, Point, Workload
 
 
 def points(device: torch.device) -> Iterator[Point]:
-    yield from levels.points(device, COMPONENTS)
+    names = {"layer_norm": "layer norm", "rms_norm": "rms norm", "layer_norm_gelu": "norm gelu"}
+    yield from levels.points(device, COMPONENTS, names)
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -35,27 +36,7 @@ WRONG: levels.Wrong = {
         "no GELU": layer_norm_native,
     },
 }
-CHECK_AT = {
-    "forward both": [
-        {"part": "layer_norm", "rows": 64, "columns": 1024},
-        {"part": "rms_norm", "rows": 64, "columns": 1024},
-        {"part": "layer_norm_gelu", "rows": 64, "columns": 1024},
-    ]
-}
-POINTS = {  # as pages name them
-    "layer norm": "both layer_norm 8192x4096 bfloat16 device",
-    "layer norm forward": "forward layer_norm 8192x4096 bfloat16 device",
-    "rms norm": "both rms_norm 8192x4096 bfloat16 device",
-    "rms norm forward": "forward rms_norm 8192x4096 bfloat16 device",
-    "small rms norm forward": "forward rms_norm 256x1024 bfloat16 calls",
-    "norm gelu": "both layer_norm_gelu 8192x4096 bfloat16 device",
-    "norm gelu forward": "forward layer_norm_gelu 8192x4096 bfloat16 device",
-    "large norm gelu": "both layer_norm_gelu 8192x16384 bfloat16 device",
-    "small norm gelu forward": "forward layer_norm_gelu 256x1024 bfloat16 calls",
-}
 CASE = Case(
-    name="patterns/normalization",
     question="Which level does a norm need: written out, native, TorchScript, compiled, or a kernel of one's own?",
-    points=points,
-    prepare=prepare,
+    check_at={"forward both": [{"part": part, "rows": 64, "columns": 1024} for part in WRONG]},
 )

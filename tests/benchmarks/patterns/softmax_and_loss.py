@@ -13,7 +13,8 @@ from tests.benchmarks.case import Case, Point, Results, Workload
 
 
 def points(device: torch.device) -> Iterator[Point]:
-    yield from levels.points(device, COMPONENTS)
+    names = {"masked_softmax": "masked softmax", "cross_entropy": "cross entropy", "large softmax": "wide softmax"}
+    yield from levels.points(device, COMPONENTS, names)
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -77,26 +78,13 @@ WRONG: levels.Wrong = {
         LATE: lambda logits, target: F.cross_entropy(logits, target.roll(1)),
     },
 }
-CHECK_AT = {
-    "forward both": [
-        {"part": "softmax", "rows": 64, "columns": 1024},
-        {"part": "masked_softmax", "rows": 64, "columns": 1024},
-        {"part": "cross_entropy", "rows": 64, "vocabulary": 1024},
-    ]
-}
-POINTS = {  # as pages name them
-    "softmax": "both softmax 8192x4096 bfloat16 device",
-    "softmax forward": "forward softmax 8192x4096 bfloat16 device",
-    "small softmax forward": "forward softmax 256x1024 bfloat16 calls",
-    "masked softmax": "both masked_softmax 8192x4096 bfloat16 device",
-    "cross entropy": "both cross_entropy 8192x32000 bfloat16 device",
-    "large cross entropy": "both cross_entropy 8192x128256 bfloat16 device",
-    "small cross entropy": "both cross_entropy 256x4096 bfloat16 device",
-    "wide softmax": "both softmax 8192x16384 bfloat16 device",
-}
 CASE = Case(
-    name="patterns/softmax-and-loss",
     question="Which level does a softmax need, which one a masked softmax, and which one a loss?",
-    points=points,
-    prepare=prepare,
+    check_at={
+        "forward both": [
+            {"part": "softmax", "rows": 64, "columns": 1024},
+            {"part": "masked_softmax", "rows": 64, "columns": 1024},
+            {"part": "cross_entropy", "rows": 64, "vocabulary": 1024},
+        ]
+    },
 )

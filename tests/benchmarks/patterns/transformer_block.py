@@ -9,72 +9,63 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.rope import rope
+from snippets.patterns import transformer_block as page
 from snippets.patterns.levels import Function, compiled
-from snippets.patterns.transformer_block import (
-    BLOCK,
-    COMPONENTS,
-    PARTS,
-    Parts,
-    add_norm_kernel,
-    add_norm_native,
-    add_norm_written,
-    assembled,
-    attend_native,
-    gated_kernel,
-    gated_native,
-    gated_written,
-    norm_kernel,
-    norm_native,
-    norm_written,
-    project_native,
-    project_written,
-    rotate_written,
-    with_kernels,
-)
 from tests.benchmarks import levels, wrong
 from tests.benchmarks.bounds import bound, ceiling, gpu
 from tests.benchmarks.case import Case, Point, Workload
 from tests.benchmarks.own import own
 
-WITH_SDPA = Parts(norm_written, add_norm_written, project_written, rotate_written, attend_native, gated_written)
-NATIVE = Parts(norm_native, add_norm_native, project_native, rotate_written, attend_native, gated_native)
+WITH_SDPA = page.Parts(
+    page.norm_written, page.add_norm_written, page.project_written, page.rotate_written, page.attend_native,
+    page.gated_written,
+)  # fmt: skip
+NATIVE = page.Parts(
+    page.norm_native, page.add_norm_native, page.project_native, page.rotate_written, page.attend_native,
+    page.gated_native,
+)  # fmt: skip
 MORE: dict[Any, Callable[[], Function]] = {  # the block with one part of another level, and compiled with the kernels
-    "0-attend": lambda: assembled(WITH_SDPA),
-    "1-norms": lambda: assembled(NATIVE._replace(norm=norm_kernel, add_norm=add_norm_kernel)),
-    "1-rotate": lambda: assembled(NATIVE._replace(rotate=rope)),
-    "1-gated": lambda: assembled(NATIVE._replace(gated=gated_kernel)),
-    "4-compiled": lambda: compiled(own(with_kernels())),
+    "0-attend": lambda: page.assembled(WITH_SDPA),
+    "1-norms": lambda: page.assembled(NATIVE._replace(norm=page.norm_kernel, add_norm=page.add_norm_kernel)),
+    "1-rotate": lambda: page.assembled(NATIVE._replace(rotate=rope)),
+    "1-gated": lambda: page.assembled(NATIVE._replace(gated=page.gated_kernel)),
+    "4-compiled": lambda: compiled(own(page.with_kernels())),
 }
+NAMES = {
+    "norm": "rms norm", "add_norm": "add rms norm", "project": "qkv", "rotate": "rope", "attend": "attention",
+    "gated": "gated mlp",
+}  # fmt: skip
 
 
 def points(device: torch.device) -> Iterator[Point]:
     """The block at each level, with one part exchanged at the typical shape; and there each part alone."""
     if device.type == "cpu":
-        shape = dict(zip(BLOCK.sizes, BLOCK.shapes["tiny"], strict=True))
-        yield Point(shape, "float32", "forward", ("calls",), ("level-0", "level-1", "level-3"), BLOCK.name)
+        shape = dict(zip(page.BLOCK.sizes, page.BLOCK.shapes["tiny"], strict=True))
+        yield Point(shape, "float32", "forward", ("calls",), ("level-0", "level-1", "level-3"), page.BLOCK.name)
         return
-    for point in levels.points(device, COMPONENTS):
-        if tuple(point.shape.values()) != BLOCK.shapes["typical"]:
+    for point in levels.points(device, page.COMPONENTS, {}):
+        if tuple(point.shape.values()) != page.BLOCK.shapes["typical"]:
             yield replace(point, variants=(*(point.variants or ()), "level-4-compiled"))
         else:
             modes = ("device", "sustained") if point.direction == "both" else ("device",)
             yield replace(point, modes=modes, variants=(*(point.variants or ()), *(f"level-{name}" for name in MORE)))
-    for component in PARTS:
+    for component in page.PARTS:
         shape = dict(zip(component.sizes, component.shapes["typical"], strict=True))
         variants = tuple(f"level-{level}" for level in component.levels)
-        for direction in ("forward", "both"):
-            yield Point(shape, "bfloat16", direction, variants=variants, part=component.name)
+        for direction, suffix in (("forward", " forward"), ("both", "")):
+            name = NAMES[component.name] + suffix
+            yield Point(shape, "bfloat16", direction, variants=variants, part=component.name, name=name)
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
     sizes, both = list(point.shape.values()), point.direction == "both"
-    if point.part != BLOCK.name:
-        workload = levels.prepare(point, device, PARTS, WRONG)
+    if point.part != page.BLOCK.name:
+        workload = levels.prepare(point, device, page.PARTS, WRONG)
         return replace(workload, flops=operations(point.part, sizes, both) or workload.flops)
-    block = replace(BLOCK, levels={**BLOCK.levels, **MORE})
+    block = replace(page.BLOCK, levels={**page.BLOCK.levels, **MORE})
     workload = levels.prepare(point, device, (block,), WRONG)
     # no bound of bytes is drawn: matrix products take most of the time
-    return replace(workload, bytes_read=0, bytes_written=0, flops=operations(BLOCK.name, sizes, both))
+    return replace(workload, bytes_read=0, bytes_written=0, flops=operations(page.BLOCK.name, sizes, both))
 
 
 def operations(name: str, sizes: list[int], both: bool) -> int:
@@ -96,200 +87,84 @@ def not_rotated(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor,
     return 1 * q, 1 * k
 
 
-def next_tokens(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention that sees the future."""
-    return F.scaled_dot_product_attention(q, k, v)
-
-
-def norm_without_weight(x: Tensor, weight: Tensor) -> Tensor:
-    return norm_native(x, 0 * weight + 1)
-
-
 WRONG: levels.Wrong = {
     "block": {
-        "not rotated": assembled(NATIVE._replace(rotate=not_rotated)),
-        "without attention": assembled(NATIVE._replace(attend=lambda q, k, v: 0 * (q + k + v))),
-        "the future not masked": assembled(NATIVE._replace(attend=next_tokens)),
-        "a norm 5% too large": assembled(NATIVE._replace(norm=lambda *given: 1.05 * norm_native(*given))),
-        "the activation 10% too large": assembled(NATIVE._replace(gated=lambda *given: 1.1 * gated_native(*given))),
-        "the first residual left out": assembled(
-            NATIVE._replace(add_norm=lambda x, residual, weight: add_norm_native(x, 0 * residual, weight))
+        "not rotated": page.assembled(NATIVE._replace(rotate=not_rotated)),
+        "without attention": page.assembled(NATIVE._replace(attend=lambda q, k, v: 0 * (q + k + v))),
+        "the future not masked": page.assembled(NATIVE._replace(attend=F.scaled_dot_product_attention)),
+        "a norm 5% too large": page.assembled(NATIVE._replace(norm=lambda *given: 1.05 * page.norm_native(*given))),
+        "the activation 10% too large": page.assembled(
+            NATIVE._replace(gated=lambda *given: 1.1 * page.gated_native(*given))
+        ),
+        "the first residual left out": page.assembled(
+            NATIVE._replace(add_norm=lambda x, residual, weight: page.add_norm_native(x, 0 * residual, weight))
         ),
     },
     "norm": {
-        "last tile not written": wrong.cut(norm_native),
-        "no weight": norm_without_weight,
+        "last tile not written": wrong.cut(page.norm_native),
+        "no weight": lambda x, weight: page.norm_native(x, 0 * weight + 1),
         "the mean subtracted": lambda x, weight: F.layer_norm(x, weight.shape, weight, None, 1e-5),
     },
     "add_norm": {
-        "last tile not written": wrong.cut(add_norm_native),
-        "no residual": lambda x, residual, weight: add_norm_native(x, 0 * residual, weight),
-        "the sum is the norm": lambda x, residual, weight: 2 * (add_norm_native(x, residual, weight)[0],),
+        "last tile not written": wrong.cut(page.add_norm_native),
+        "no residual": lambda x, residual, weight: page.add_norm_native(x, 0 * residual, weight),
+        "the sum is the norm": lambda x, residual, weight: 2 * (page.add_norm_native(x, residual, weight)[0],),
     },
     "project": {
-        "last token not written": wrong.changed(project_native, lambda y: F.pad(y[..., :-1, :], (0, 0, 0, 1))),
-        "keys for values": lambda x, weight: (*project_native(x, weight)[:2], project_native(x, weight)[1]),
-        "queries for keys": lambda x, weight: project_native(x, weight.roll(x.shape[-1], 0)),
+        "last token not written": wrong.changed(page.project_native, lambda y: F.pad(y[..., :-1, :], (0, 0, 0, 1))),
+        "keys for values": lambda x, weight: (*page.project_native(x, weight)[:2], page.project_native(x, weight)[1]),
+        "queries for keys": lambda x, weight: page.project_native(x, weight.roll(x.shape[-1], 0)),
     },
     "rotate": {
         "not rotated": not_rotated,
-        "keys not rotated": lambda q, k, cos, sin: (rotate_written(q, k, cos, sin)[0], 1 * k),
-        "rotated the other way": lambda q, k, cos, sin: rotate_written(q, k, cos, -sin),
+        "keys not rotated": lambda q, k, cos, sin: (page.rotate_written(q, k, cos, sin)[0], 1 * k),
+        "rotated the other way": lambda q, k, cos, sin: page.rotate_written(q, k, cos, -sin),
     },
     "attend": {
-        "the future not masked": next_tokens,
-        "scores 20% too large": lambda q, k, v: attend_native(1.2 * q, k, v),
-        "values for keys": lambda q, k, v: attend_native(q, v, k),
+        "the future not masked": F.scaled_dot_product_attention,
+        "scores 20% too large": lambda q, k, v: page.attend_native(1.2 * q, k, v),
+        "values for keys": lambda q, k, v: page.attend_native(q, v, k),
     },
     "gated": {
-        "last tile not written": wrong.cut(gated_native),
-        "gate and up exchanged": lambda x, weight: gated_native(x, torch.cat(weight.chunk(2)[::-1])),
+        "last tile not written": wrong.cut(page.gated_native),
+        "gate and up exchanged": lambda x, weight: page.gated_native(x, torch.cat(weight.chunk(2)[::-1])),
         "no activation": lambda x, weight: F.linear(x, weight.chunk(2)[0]) * F.linear(x, weight.chunk(2)[1]),
     },
 }
 
 
-@bound("%", batch=4, tokens=2048, width=2048, rate=ceiling("bfloat16", mode="burst"), time=gpu("level-1", "block"))
-def matmul_part(batch: float, tokens: float, width: float, rate: float, time: float) -> float:
-    """The part of a step that its matmuls and attention take at the peak rate."""
-    return (6 * 16 * batch * tokens * width**2 + 7 * batch * tokens**2 * width) / rate / time
+# The part of a step that its matmuls and attention take at the peak rate.
+matmul_part = bound(
+    "%", "(6 * 16 * batch * tokens * width**2 + 7 * batch * tokens**2 * width) / rate / time",
+    batch=4, tokens=2048, width=2048, rate=ceiling("bfloat16", mode="burst"), time=gpu("level-1", "block"),
+)  # fmt: skip
+# What both norms take together.
+norms = bound("us", "first + second", first=gpu("{variant}", "rms norm"), second=gpu("{variant}", "add rms norm"))
+# What the parts save at level 1, each timed alone.
+parts = bound("ms", "a0 - a1 + b0 - b1 + c0 - c1 + d0 - d1 + e0 - e1 + f0 - f1", {
+    f"{letter}{level}": gpu(f"level-{level}", f"{name}{{when}}")
+    for letter, name in zip("abcdef", NAMES.values(), strict=True)
+    for level in (0, 1)
+})  # fmt: skip
+# What the whole block saves at level 1.
+whole = bound("ms", "one - two", one=gpu("level-0", "block{when}"), two=gpu("level-1", "block{when}"))
+kept = bound("%", "whole / parts", whole=whole, parts=parts)  # The part of what the parts save that the block keeps.
+# What kernels for both norms save in the block.
+norms_in_block = bound("us", "one - two", one=gpu("level-1", "block"), two=gpu("level-1-norms", "block"))
+# What kernels for both norms save where each is timed alone.
+norms_alone = bound(
+    "us", "a1 - a4 + b1 - b4", a1=gpu("level-1", "rms norm"), a4=gpu("level-4", "rms norm"),
+    b1=gpu("level-1", "add rms norm"), b4=gpu("level-4", "add rms norm"),
+)  # fmt: skip
+# What a kernel for the rotation saves in the block.
+rope_in_block = bound("us", "one - two", one=gpu("level-1", "block"), two=gpu("level-1-rotate", "block"))
+# What a kernel for the rotation saves where it is timed alone.
+rope_alone = bound("us", "one - two", one=gpu("level-1", "rope"), two=gpu("level-4", "rope"))
+# What a kernel for SwiGLU saves in the block.
+gated_in_block = bound("us", "one - two", one=gpu("level-1", "block"), two=gpu("level-1-gated", "block"))
+# What a kernel for SwiGLU saves where it is timed alone.
+gated_alone = bound("us", "one - two", one=gpu("level-1", "gated mlp"), two=gpu("level-4", "gated mlp"))
 
-
-@bound("us", first=gpu("{variant}", "rms norm"), second=gpu("{variant}", "add rms norm"))
-def norms(first: float, second: float) -> float:
-    """What both norms take together."""
-    return first + second
-
-
-@bound(
-    "ms",
-    a0=gpu("level-0", "rms norm{when}"),
-    a1=gpu("level-1", "rms norm{when}"),
-    b0=gpu("level-0", "add rms norm{when}"),
-    b1=gpu("level-1", "add rms norm{when}"),
-    c0=gpu("level-0", "qkv{when}"),
-    c1=gpu("level-1", "qkv{when}"),
-    d0=gpu("level-0", "rope{when}"),
-    d1=gpu("level-1", "rope{when}"),
-    e0=gpu("level-0", "attention{when}"),
-    e1=gpu("level-1", "attention{when}"),
-    f0=gpu("level-0", "gated mlp{when}"),
-    f1=gpu("level-1", "gated mlp{when}"),
-)
-def parts(
-    a0: float,
-    a1: float,
-    b0: float,
-    b1: float,
-    c0: float,
-    c1: float,
-    d0: float,
-    d1: float,
-    e0: float,
-    e1: float,
-    f0: float,
-    f1: float,
-) -> float:
-    """What the parts save at level 1, each timed alone."""
-    return a0 - a1 + b0 - b1 + c0 - c1 + d0 - d1 + e0 - e1 + f0 - f1
-
-
-@bound("ms", one=gpu("level-0", "block{when}"), two=gpu("level-1", "block{when}"))
-def whole(one: float, two: float) -> float:
-    """What the whole block saves at level 1."""
-    return one - two
-
-
-@bound(
-    "%",
-    one=gpu("level-0", "block{when}"),
-    two=gpu("level-1", "block{when}"),
-    a0=gpu("level-0", "rms norm{when}"),
-    a1=gpu("level-1", "rms norm{when}"),
-    b0=gpu("level-0", "add rms norm{when}"),
-    b1=gpu("level-1", "add rms norm{when}"),
-    c0=gpu("level-0", "qkv{when}"),
-    c1=gpu("level-1", "qkv{when}"),
-    d0=gpu("level-0", "rope{when}"),
-    d1=gpu("level-1", "rope{when}"),
-    e0=gpu("level-0", "attention{when}"),
-    e1=gpu("level-1", "attention{when}"),
-    f0=gpu("level-0", "gated mlp{when}"),
-    f1=gpu("level-1", "gated mlp{when}"),
-)
-def kept(
-    one: float,
-    two: float,
-    a0: float,
-    a1: float,
-    b0: float,
-    b1: float,
-    c0: float,
-    c1: float,
-    d0: float,
-    d1: float,
-    e0: float,
-    e1: float,
-    f0: float,
-    f1: float,
-) -> float:
-    """The part of what the parts save that the block keeps."""
-    return (one - two) / (a0 - a1 + b0 - b1 + c0 - c1 + d0 - d1 + e0 - e1 + f0 - f1)
-
-
-@bound("us", one=gpu("level-1", "block"), two=gpu("level-1-norms", "block"))
-def norms_in_block(one: float, two: float) -> float:
-    """What kernels for both norms save in the block."""
-    return one - two
-
-
-@bound(
-    "us",
-    a1=gpu("level-1", "rms norm"),
-    a4=gpu("level-4", "rms norm"),
-    b1=gpu("level-1", "add rms norm"),
-    b4=gpu("level-4", "add rms norm"),
-)
-def norms_alone(a1: float, a4: float, b1: float, b4: float) -> float:
-    """What kernels for both norms save where each is timed alone."""
-    return a1 - a4 + b1 - b4
-
-
-@bound("us", one=gpu("level-1", "block"), two=gpu("level-1-rotate", "block"))
-def rope_in_block(one: float, two: float) -> float:
-    """What a kernel for the rotation saves in the block."""
-    return one - two
-
-
-@bound("us", one=gpu("level-1", "rope"), two=gpu("level-4", "rope"))
-def rope_alone(one: float, two: float) -> float:
-    """What a kernel for the rotation saves where it is timed alone."""
-    return one - two
-
-
-@bound("us", one=gpu("level-1", "block"), two=gpu("level-1-gated", "block"))
-def gated_in_block(one: float, two: float) -> float:
-    """What a kernel for SwiGLU saves in the block."""
-    return one - two
-
-
-@bound("us", one=gpu("level-1", "gated mlp"), two=gpu("level-4", "gated mlp"))
-def gated_alone(one: float, two: float) -> float:
-    """What a kernel for SwiGLU saves where it is timed alone."""
-    return one - two
-
-
-CHECK_AT = {
-    "forward both": [
-        {"part": "block", "batch": 1, "tokens": 32, "width": 256},
-        {"part": "norm", "batch": 1, "tokens": 32, "width": 256},
-        {"part": "add_norm", "batch": 1, "tokens": 32, "width": 256},
-        {"part": "project", "batch": 1, "tokens": 32, "width": 256},
-        {"part": "rotate", "batch": 1, "tokens": 32, "width": 256},
-        {"part": "attend", "batch": 1, "tokens": 32, "width": 256},
-        {"part": "gated", "batch": 1, "tokens": 32, "width": 256},
-    ]
-}
 LABELS = {
     "level-0-attend": {"label": "level 0, but SDPA", "short": "0, SDPA", "role": "rewrite"},
     "level-1-norms": {"label": "level 1, but norms of Triton", "short": "1, norms", "role": "rewrite-2"},
@@ -297,27 +172,7 @@ LABELS = {
     "level-1-gated": {"label": "level 1, but SwiGLU of Triton", "short": "1, SwiGLU", "role": "rewrite-2"},
     "level-4-compiled": {"label": "level 4, compiled", "short": "4 compiled", "role": "compile-max"},
 }
-POINTS = {  # as pages name them
-    "block": "both block 4x2048x2048 bfloat16 device",
-    "block forward": "forward block 4x2048x2048 bfloat16 device",
-    "large block": "both block 2x4096x4096 bfloat16 device",
-    "small block forward": "forward block 1x128x512 bfloat16 calls",
-    "rms norm": "both norm 4x2048x2048 bfloat16 device",
-    "rms norm forward": "forward norm 4x2048x2048 bfloat16 device",
-    "add rms norm": "both add_norm 4x2048x2048 bfloat16 device",
-    "add rms norm forward": "forward add_norm 4x2048x2048 bfloat16 device",
-    "qkv": "both project 4x2048x2048 bfloat16 device",
-    "qkv forward": "forward project 4x2048x2048 bfloat16 device",
-    "rope": "both rotate 4x2048x2048 bfloat16 device",
-    "rope forward": "forward rotate 4x2048x2048 bfloat16 device",
-    "attention": "both attend 4x2048x2048 bfloat16 device",
-    "attention forward": "forward attend 4x2048x2048 bfloat16 device",
-    "gated mlp": "both gated 4x2048x2048 bfloat16 device",
-    "gated mlp forward": "forward gated 4x2048x2048 bfloat16 device",
-}
 CASE = Case(
-    name="patterns/transformer-block",
     question="What of the gain of a block's parts is left in the whole block?",
-    points=points,
-    prepare=prepare,
+    check_at={"forward both": [{"part": part, "batch": 1, "tokens": 32, "width": 256} for part in WRONG]},
 )

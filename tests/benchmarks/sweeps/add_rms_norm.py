@@ -1,20 +1,16 @@
 """Residual add and RMSNorm: alternatives to its launch table."""
 
-from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
+from tests.benchmarks import sweeps
 from tests.benchmarks.case import Point
 
 Options = dict[str, Any]
 
 COLUMNS = (1024, 2048, 4096, 5120, 8192, 9000, 16384, 32768, 65536)
 FP32 = (4096, 16384)
-
-
-def points() -> Iterator[Point]:
-    for columns, dtype in [(n, "bfloat16") for n in COLUMNS] + [(n, "float32") for n in FP32]:
-        for direction in ("forward", "backward"):
-            yield Point({"rows": max(1024, 2**27 // columns), "columns": columns}, dtype, direction)
+points = partial(sweeps.points, COLUMNS, FP32)
 
 
 def alternatives(point: Point) -> list[Options]:
@@ -60,12 +56,4 @@ def backward(columns: int) -> list[Options]:
         32768: ((8192, 8, 1), (4096, 8, 2)),
         65536: ((8192, 8, 1), (4096, 8, 1), (4096, 8, 2), (2048, 4, 4)),
     }.get(columns, ())
-    return [
-        *({"PROGRAMS": programs, "ROWS": max(1, tile // columns), "BLOCK": min(tile, 1 << (columns - 1).bit_length()),
-           "STAGES": stages, "WHOLE": True, "num_warps": warps}
-          for tile, warps, programs, stages in whole),
-        *({"PROGRAMS": programs, "TILES": -(-columns // tile), "BLOCK": tile, "KEPT": kept, "num_warps": warps}
-          for tile, warps, programs, kept in tiled),
-        *({"PROGRAMS": programs, "ROWS": 1, "BLOCK": tile, "STAGES": 3, "WHOLE": False, "num_warps": warps}
-          for tile, warps, programs in blocks),
-    ]  # fmt: skip
+    return sweeps.column_sums(columns, whole, tiled, blocks)

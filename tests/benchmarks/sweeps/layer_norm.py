@@ -1,7 +1,8 @@
 """LayerNorm: alternatives to its launch table."""
 
-from collections.abc import Iterator
+from functools import partial
 
+from tests.benchmarks import sweeps
 from tests.benchmarks.case import Point
 from tests.benchmarks.sweeps import MULTIPROCESSORS, fetched_parts, held
 
@@ -62,13 +63,7 @@ BACKWARD_TWO = {
     12288: ((1024, 8192, 2), (512, 4096, 3), (256, 2048, 6)),
     16384: ((1024, 8192, 2), (512, 4096, 4)),
 }
-
-
-def points() -> Iterator[Point]:
-    for columns in COLUMNS:
-        for dtype in ("bfloat16", "float32") if columns in WIDER else ("bfloat16",):
-            for direction in ("forward", "backward"):
-                yield Point({"rows": max(1024, 2**27 // columns), "columns": columns}, dtype, direction)
+points = partial(sweeps.points, COLUMNS, WIDER)
 
 
 def alternatives(point: Point) -> list[Options]:

@@ -4,8 +4,9 @@ In the forward whole rows in registers, in tiles, beside two looks at tiles of o
 whole rows or at blocks of columns.
 """
 
-from collections.abc import Iterator
+from functools import partial
 
+from tests.benchmarks import sweeps
 from tests.benchmarks.case import Point
 
 COLUMNS = (256, 1024, 2048, 4096, 8192, 9000, 16384, 32768, 65536, 131072)
@@ -49,13 +50,7 @@ BACKWARD_ONE = {
     65536: ((512, 8192, 3, 1), (256, 4096, 3, 2), (128, 2048, 3, 4)),
     131072: ((512, 8192, 3, 1), (256, 8192, 3, 1), (256, 4096, 3, 2), (128, 2048, 3, 4)),
 }  # fmt: skip
-
-
-def points() -> Iterator[Point]:
-    for columns in COLUMNS:
-        for dtype in ("bfloat16", "float32") if columns in WIDER else ("bfloat16",):
-            for direction in ("forward", "backward"):
-                yield Point({"rows": max(1024, 2**27 // columns), "columns": columns}, dtype, direction)
+points = partial(sweeps.points, COLUMNS, WIDER)
 
 
 def alternatives(point: Point) -> list[dict[str, int]]:

@@ -3,15 +3,15 @@
 from collections.abc import Iterator
 
 from tests.benchmarks.case import Point
-from tests.benchmarks.kernels.rope import CONTIGUOUS, LARGE, shapes
+from tests.benchmarks.kernels.rope import CONTIGUOUS, LARGE, shape
 
 
 def points() -> Iterator[Point]:
-    for part, shape in (*(("", shape) for shape in LARGE), (CONTIGUOUS, LARGE[0])):
+    for part, sizes in (*(("", sizes) for sizes in LARGE.values()), (CONTIGUOUS, LARGE["typical"])):
         for direction in ("forward", "backward"):
-            yield Point(shape, "bfloat16", direction, part=part)
-    yield Point(shapes((4, 4096, 16, 4, 128))[0], "float32", "forward")
-    yield Point(shapes((1, 512, 2, 2, 32768))[0], "bfloat16", "forward")
+            yield Point(sizes, "bfloat16", direction, part=part)
+    yield Point(shape(4, 4096, 16, 4, 128), "float32", "forward")
+    yield Point(shape(1, 512, 2, 2, 32768), "bfloat16", "forward")
 
 
 def alternatives(point: Point) -> list[dict[str, int]]:

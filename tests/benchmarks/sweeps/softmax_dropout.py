@@ -1,10 +1,11 @@
 """Softmax with dropout: alternatives to its launch table."""
 
-from collections.abc import Iterator
+from functools import partial
 
+from tests.benchmarks import sweeps
 from tests.benchmarks.case import Point
 
-COLUMNS = {"bfloat16": (1024, 2048, 4096, 8192, 9000, 16384, 32768, 65536, 131072), "float32": (4096, 32768)}
+COLUMNS = (1024, 2048, 4096, 8192, 9000, 16384, 32768, 65536, 131072)
 # (rows, warps) of a program that holds whole rows in registers: 16, 32 or 64 elements a thread
 WHOLE = {
     1024: ((1, 1), (1, 2), (2, 2), (2, 4), (4, 4), (8, 8)),
@@ -31,13 +32,7 @@ LOOKS = {
     65536: ((4096, 16, 0), (8192, 16, 0), (8192, 32, 0), (16384, 32, 0), (16384, 32, 1), (8192, 32, 2)),
     131072: ((8192, 32, 0), (16384, 32, 0), (8192, 16, 2), (8192, 32, 1), (16384, 32, 1), (8192, 32, 2)),
 }
-
-
-def points() -> Iterator[Point]:
-    for dtype, lengths in COLUMNS.items():
-        for columns in lengths:
-            for direction in ("forward", "backward"):
-                yield Point({"rows": max(1024, 2**27 // columns), "columns": columns}, dtype, direction)
+points = partial(sweeps.points, COLUMNS, (4096, 32768))
 
 
 def alternatives(point: Point) -> list[dict[str, int]]:

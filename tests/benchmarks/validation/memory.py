@@ -8,23 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from snippets.validation.memory_remedies import (
-    Batch,
-    Early,
-    Model,
-    in_parts,
-    loss_in_fp32,
-    loss_of,
-    sdpa,
-    with_remedies,
-)
+from snippets.validation import memory_remedies as page
 from snippets.validation.memory_remedies import train_step as step_of
 from tests.benchmarks.bounds import bound, captured, gpu
-from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
+from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 from tests.benchmarks.compiler import training
 from tests.benchmarks.own import own
-
-LOOKED_AT = ("blocks.0.attention.qkv.weight", "head.weight")  # whose update and moment are held against float64
 
 
 def points(device: torch.device) -> Iterable[Point]:
@@ -35,31 +24,24 @@ def points(device: torch.device) -> Iterable[Point]:
         yield Point(shape, "bfloat16", "both", ("calls",), names)
         return
     shape = {"layers": 2, "width": 2048, "vocabulary": 32768, "rows": 4, "length": 2048}
-    yield Point(shape, "bfloat16", "both", ("sustained",))
+    yield Point(shape, "bfloat16", "both", ("sustained",), name="step")
 
 
 class Training(training.Training):
     """A training as in the case of compiled steps, with the step of this page and the names in its model."""
 
+    looked_at = ("blocks.0.attention.qkv.weight", "head.weight")
+
     def __call__(self) -> Tensor:
         return self.step(self.model, self.optimizer, *self.batches[0])
-
-    def results(self, loss: object) -> Results:
-        assert isinstance(loss, Tensor)
-        found = {"loss": loss}
-        for name in LOOKED_AT:
-            p = self.parameters[name]
-            found[f"update of {name}"] = p.detach() - self.before[name]
-            found[f"moment of {name}"] = self.optimizer.state[p]["exp_avg"]
-        return found
 
 
 class TrainingEarly(Training):
     """Each parameter steps by itself in backward: on parameters of its own, whose hooks no other variant meets."""
 
-    def __init__(self, model: Model, before: dict[str, Tensor], batches: Sequence[Batch], step: Callable):
+    def __init__(self, model: page.Model, before: dict[str, Tensor], batches: Sequence[page.Batch], step: Callable):
         super().__init__(model, before, batches, step, fused=True)
-        self.optimizer = Early(model, fused=True, weight_decay=self.optimizer.defaults["weight_decay"])
+        self.optimizer = page.Early(model, fused=True, weight_decay=self.optimizer.defaults["weight_decay"])
         self.restore()
 
 
@@ -67,49 +49,26 @@ def prepare(point: Point, device: torch.device) -> Workload:
     """Random tokens and targets; parameters in fp32, matrix products in the point's dtype."""
     layers, width, vocabulary, rows, length = point.shape.values()
     dtype = getattr(torch, point.dtype)
-    model = Model(layers, width, max(width // 128, 1), vocabulary).to(device)
+    model = page.Model(layers, width, max(width // 128, 1), vocabulary).to(device)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    tokens = torch.randint(vocabulary, (rows, length + 1), device=device)
-    batch = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-    two: dict[str, Any] = {"attention": sdpa, "loss": in_parts}
-    forward = loss_of if dtype == torch.bfloat16 else loss_in_fp32
+    batch = training.batch_of(vocabulary, rows, length, device)
+    two: dict[str, Any] = {"attention": page.sdpa, "loss": page.in_parts}
+    forward = page.loss_of if dtype == torch.bfloat16 else page.loss_in_fp32
     step_as_usual = partial(step_of, loss_of=forward)
 
+    def with_copy(of: Callable[..., Training], step: Callable, batch: page.Batch, remedies: Any) -> Training:
+        return of(page.with_remedies(copy.deepcopy(model), **remedies), before, [batch], step)
+
     def at(step: Callable = step_as_usual, adam: dict[str, bool] | None = None, **remedies: Any) -> Variant:
-        """A variant; what it needs is made when it is built."""
-        made: list[Training] = []
-
-        def build() -> Call:
-            made.append(
-                Training(with_remedies(model, **remedies), before, [batch], step, **(adam or {"foreach": True}))
-            )
-            return made[0]
-
-        return variant(build, made)
+        how = adam or {"foreach": True}
+        make = lambda: Training(page.with_remedies(model, **remedies), before, [batch], step, **how)  # noqa: E731
+        return training.variant(make, dtype)
 
     def early(**remedies: Any) -> Variant:
-        made: list[Training] = []
+        return training.variant(lambda: with_copy(TrainingEarly, step_as_usual, batch, remedies), dtype)
 
-        def build() -> Call:
-            own_model = with_remedies(copy.deepcopy(model), **remedies)
-            made.append(TrainingEarly(own_model, before, [batch], step_as_usual))
-            return made[0]
-
-        return variant(build, made)
-
-    def variant(build: Callable[[], Call], made: list[Training]) -> Variant:
-        return Variant(
-            build,
-            lambda loss: {name: t.to(dtype) for name, t in made[0].results(loss).items()},
-            refresh=lambda: made[0].restore(),
-        )
-
-    def wrongly(step: Callable = step_as_usual, batch: Batch = batch, **remedies: Any) -> Callable:
-        def results(baseline: Results) -> Results:
-            wrong = Training(with_remedies(copy.deepcopy(model), **remedies), before, [batch], step)
-            return {name: t.to(dtype) for name, t in wrong.results(wrong()).items()}
-
-        return results
+    def wrongly(step: Callable = step_as_usual, batch: page.Batch = batch, **remedies: Any) -> Callable:
+        return training.spoilt(lambda: with_copy(Training, step, batch, remedies), dtype)
 
     def in_float64() -> Results:
         """Row by row, which is the same: each has as many tokens."""
@@ -120,9 +79,9 @@ def prepare(point: Point, device: torch.device) -> Workload:
     return Workload(
         variants={
             "eager": at(),
-            "fp32": at(partial(step_of, loss_of=loss_in_fp32)),
-            "sdpa": at(attention=sdpa),
-            "parts": at(loss=in_parts),
+            "fp32": at(partial(step_of, loss_of=page.loss_in_fp32)),
+            "sdpa": at(attention=page.sdpa),
+            "parts": at(loss=page.in_parts),
             "loss-kernel": at(loss=by_kernel),
             "checkpoint": at(checkpointed=True),
             "in-place": at(in_place=True),
@@ -148,7 +107,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
     )
 
 
-def row_by_row(model: Model, optimizer: torch.optim.Optimizer, tokens: Tensor, targets: Tensor) -> Tensor:
+def row_by_row(model: page.Model, optimizer: torch.optim.Optimizer, tokens: Tensor, targets: Tensor) -> Tensor:
     losses = []
     for row in range(len(tokens)):
         loss = model(tokens[row : row + 1], targets[row : row + 1]) / len(tokens)
@@ -179,7 +138,7 @@ def parts_averaged(x: Tensor, head: Tensor, targets: Tensor, parts: int = 8) -> 
     return sum(nn.functional.cross_entropy(nn.functional.linear(x, head), t) for x, t in pieces)
 
 
-def not_zeroed(step: Callable, model: Model, optimizer: torch.optim.Optimizer, *batch: Tensor) -> Tensor:
+def not_zeroed(step: Callable, model: page.Model, optimizer: torch.optim.Optimizer, *batch: Tensor) -> Tensor:
     model(*(t.flip(0, 1) for t in batch)).backward()
     return step(model, optimizer, *batch)
 
@@ -190,52 +149,25 @@ def flops(layers: int, width: int, vocabulary: int, rows: int, length: int) -> i
     return 3 * rows * length * (2 * matrices + 4 * layers * length * width)
 
 
-@bound(
-    "GB",
-    before=captured("remedies", "nothing", of="validation/memory_remedies"),
-    after=captured("remedies", "{remedy}", of="validation/memory_remedies"),
-    million=1000000,
+peak_with = partial(captured, "remedies", of="validation/memory_remedies")
+# By how much a remedy lowers the peak of a small language model, which the script prints in MB.
+saved = bound(
+    "GB", "(before - after) * million", before=peak_with("nothing"), after=peak_with("{remedy}"), million=1000000
 )
-def saved(before: float, after: float, million: float) -> float:
-    """By how much a remedy lowers the peak of a small language model, which the script prints in MB."""
-    return (before - after) * million
-
-
-@bound("MB", tokens=8192, vocabulary=32768, width=4)
-def logits(tokens: float, vocabulary: float, width: float) -> float:
-    """The logits of a step in fp32."""
-    return tokens * vocabulary * width
-
-
-@bound("MB", vocabulary=32768, width=2048, tokens=8192, bf16=2)
-def copies_for_last_product(vocabulary: float, width: float, tokens: float, bf16: float) -> float:
-    """The copies in bf16 that autocast makes for the last product."""
-    return (vocabulary * width + tokens * width) * bf16
-
-
-@bound("x", after=gpu("checkpoint", "step"), before=gpu("eager", "step"))
-def checkpointing_slower(after: float, before: float) -> float:
-    """How many times as long the step takes with checkpointed blocks."""
-    return after / before
-
-
-@bound(
-    "x",
-    used=captured("growing", "default", which=1, of="validation/memory_allocator"),
-    reserved=captured("growing", "default", which=2, of="validation/memory_allocator"),
+# The logits of a step in fp32.
+logits = bound("MB", "tokens * vocabulary * width", tokens=8192, vocabulary=32768, width=4)
+# The copies in bf16 that autocast makes for the last product.
+copies_for_last_product = bound(
+    "MB", "(vocabulary * width + tokens * width) * bf16", vocabulary=32768, width=2048, tokens=8192, bf16=2
 )
-def reserved_over_used(used: float, reserved: float) -> float:
-    """How many times the tensors' memory the default allocator reserves."""
-    return reserved / used
+# How many times as long the step takes with checkpointed blocks.
+checkpointing_slower = bound("x", "after / before", after=gpu("checkpoint", "step"), before=gpu("eager", "step"))
+growing = partial(captured, "growing", "default", of="validation/memory_allocator")
+# How many times the tensors' memory the default allocator reserves.
+reserved_over_used = bound("x", "reserved / used", used=growing(which=1), reserved=growing(which=2))
+# Three fp32 tensors of logits, with a large vocabulary.
+logits_three_times = bound("GB", "3 * tokens * vocabulary * width", tokens=8192, vocabulary=128256, width=4)
 
-
-@bound("GB", tokens=8192, vocabulary=128256, width=4)
-def logits_three_times(tokens: float, vocabulary: float, width: float) -> float:
-    """Three fp32 tensors of logits, with a large vocabulary."""
-    return 3 * tokens * vocabulary * width
-
-
-CHECK_AT = {"both": [{"layers": 2, "width": 64, "vocabulary": 512, "rows": 2, "length": 64}]}
 LABELS = {
     "fp32": {"label": "fp32, no autocast", "role": "other"},
     "sdpa": {"label": "SDPA", "role": "peer-1"},
@@ -249,12 +181,7 @@ LABELS = {
     "early": {"label": "the three, each parameter stepping early", "role": "rewrite-2"},
     "compile-together": {"label": "the three, compiled", "role": "compile-max"},
 }
-POINTS = {  # as pages name them
-    "step": "both 2x2048x32768x4x2048 bfloat16 sustained",
-}
 CASE = Case(
-    name="validation/memory",
     question="What does each remedy give back at a training step's peak, and what does it cost?",
-    points=points,
-    prepare=prepare,
+    check_at={"both": [{"layers": 2, "width": 64, "vocabulary": 512, "rows": 2, "length": 64}]},
 )

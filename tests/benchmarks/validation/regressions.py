@@ -2,26 +2,8 @@
 
 from tests.benchmarks.bounds import bound
 
-
-@bound("%", parts=50)
-def small_speedup(parts: float) -> float:
-    """One part in fifty."""
-    return 1 / parts
-
-
-@bound("%", limit=5, whole=100)
-def limit_of_gate(limit: float, whole: float) -> float:
-    """The slowdown that the gate looks for."""
-    return limit / whole
-
-
-@bound("%", units=20)
-def slowdown_of_one_unit(units: float) -> float:
-    """One unit of work in twenty."""
-    return 1 / units
-
-
-@bound("%", looks=3, benchmarks=40, chances=1024)
-def wrongly_failed(looks: float, benchmarks: float, chances: float) -> float:
-    """The changes that fail for nothing: a chance of error for each look at each benchmark."""
-    return looks * benchmarks / chances
+small_speedup = bound("%", "1 / parts", parts=50)  # One part in fifty.
+limit_of_gate = bound("%", "limit / whole", limit=5, whole=100)  # The slowdown that the gate looks for.
+slowdown_of_one_unit = bound("%", "1 / units", units=20)  # One unit of work in twenty.
+# The changes that fail for nothing: a chance of error for each look at each benchmark.
+wrongly_failed = bound("%", "looks * benchmarks / chances", looks=3, benchmarks=40, chances=1024)

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
-from tests.benchmarks.bounds import bound, ceiling, datasheet
+from tests.benchmarks.bounds import bound, ceiling, h200
 from tests.benchmarks.case import Case, Point, Variant, Workload
+
+NEGATIONS = {2**12: "small negation", 2**25: "large negation"}  # those that pages name
 
 
 def points(device: torch.device) -> Iterator[Point]:
@@ -18,9 +20,10 @@ def points(device: torch.device) -> Iterator[Point]:
             yield Point({"rows": rows, "inner": 1024, "columns": 1024}, "float32", modes=("calls",))
         return
     for exponent in range(12, 30):
-        yield Point({"elements": 2**exponent}, "bfloat16")
-    for exponent in range(14):
-        yield Point({"rows": 2**exponent, "inner": 8192, "columns": 8192}, "bfloat16")
+        yield Point({"elements": 2**exponent}, "bfloat16", name=NEGATIONS.get(2**exponent, ""))
+    for rows in (2**exponent for exponent in range(14)):
+        shape, name = {"rows": rows, "inner": 8192, "columns": 8192}, f"{rows} row{'s' * (rows > 1)}"
+        yield Point(shape, "bfloat16", name=name)
 
 
 WRONG = {
@@ -65,79 +68,28 @@ def product(rows: int, inner: int, columns: int, dtype: torch.dtype, device: tor
     )
 
 
-@bound("", matrix=ceiling("bfloat16", "burst"), read=ceiling("read"))
-def ridge_of_weights(matrix: float, read: float) -> float:
-    """The rows from which on a layer of bf16 weights, each two bytes and two operations a row, is bound by compute."""
-    return matrix / read
-
-
-@bound("MB", inner=8192, columns=8192, width=2)
-def matrix_bytes(inner: float, columns: float, width: float) -> float:
-    """The bytes of the matrix in bf16."""
-    return inner * columns * width
-
-
-@bound("FLOP/byte", matrix=datasheet("NVIDIA H200", "bfloat16"), bandwidth=datasheet("NVIDIA H200", "bandwidth"))
-def ridge_by_datasheet(matrix: float, bandwidth: float) -> float:
-    """The ridge point of bf16 products, by the datasheet's figures."""
-    return matrix / bandwidth
-
-
-@bound("FLOP/byte", width=2)
-def intensity_of_negation(width: float) -> float:
-    """The intensity of a negation in bf16: one operation for an element read and written."""
-    return 1 / (2 * width)
-
-
-@bound(
-    "FLOP/byte",
-    matrix=ceiling("bfloat16", "burst", case="validation/roofline"),
-    memory=ceiling("copy", case="validation/roofline"),
+COPY = ceiling("copy", case="validation/roofline")
+# The rows from which on a layer of bf16 weights, each two bytes and two operations a row, is bound by compute.
+ridge_of_weights = bound("", "matrix / read", matrix=ceiling("bfloat16", "burst"), read=ceiling("read"))
+# The bytes of the matrix in bf16.
+matrix_bytes = bound("MB", "inner * columns * width", inner=8192, columns=8192, width=2)
+# The ridge point of bf16 products, by the datasheet's figures.
+ridge_by_datasheet = bound("FLOP/byte", "matrix / bandwidth", matrix=h200("bfloat16"), bandwidth=h200("bandwidth"))
+# The intensity of a negation in bf16: one operation for an element read and written.
+intensity_of_negation = bound("FLOP/byte", "1 / (2 * width)", width=2)
+# The ridge point of bf16 products, by the rates measured in a burst.
+ridge_in_burst = bound(
+    "FLOP/byte", "matrix / memory", matrix=ceiling("bfloat16", "burst", case="validation/roofline"), memory=COPY
 )
-def ridge_in_burst(matrix: float, memory: float) -> float:
-    """The ridge point of bf16 products, by the rates measured in a burst."""
-    return matrix / memory
+# The ridge point of the plain fp32 units, by the datasheet's figures.
+ridge_of_fp32 = bound("FLOP/byte", "flops / memory", flops=h200("float32"), memory=h200("bandwidth"))
+# The intensity of LayerNorm and GELU in bf16.
+intensity_of_layer_norm_gelu = bound("FLOP/byte", "operations / (2 * width)", operations=26, width=2)
+# What moving 4096 elements takes at the rate of a copy.
+small_moved = bound("ns", "2 * elements * width / copy", elements=4096, width=2, copy=COPY)
 
-
-@bound("FLOP/byte", flops=datasheet("NVIDIA H200", "float32"), memory=datasheet("NVIDIA H200", "bandwidth"))
-def ridge_of_fp32(flops: float, memory: float) -> float:
-    """The ridge point of the plain fp32 units, by the datasheet's figures."""
-    return flops / memory
-
-
-@bound("FLOP/byte", operations=26, width=2)
-def intensity_of_layer_norm_gelu(operations: float, width: float) -> float:
-    """The intensity of LayerNorm and GELU in bf16."""
-    return operations / (2 * width)
-
-
-@bound("ns", elements=4096, width=2, copy=ceiling("copy", case="validation/roofline"))
-def small_moved(elements: float, width: float, copy: float) -> float:
-    """What moving 4096 elements takes at the rate of a copy."""
-    return 2 * elements * width / copy
-
-
-CHECK_AT = {"forward": [{"elements": 4096}, {"rows": 8, "inner": 1024, "columns": 1024}]}
-LABELS = {
-    "negate": {"label": "negation", "role": "other"},
-    "product": {"label": "matrix product", "role": "other"},
-}
-POINTS = {  # as pages name them
-    "1 row": "forward 1x8192x8192 bfloat16 device",
-    "16 rows": "forward 16x8192x8192 bfloat16 device",
-    "64 rows": "forward 64x8192x8192 bfloat16 device",
-    "128 rows": "forward 128x8192x8192 bfloat16 device",
-    "256 rows": "forward 256x8192x8192 bfloat16 device",
-    "512 rows": "forward 512x8192x8192 bfloat16 device",
-    "1024 rows": "forward 1024x8192x8192 bfloat16 device",
-    "2048 rows": "forward 2048x8192x8192 bfloat16 device",
-    "8192 rows": "forward 8192x8192x8192 bfloat16 device",
-    "small negation": "forward 4096 bfloat16 device",
-    "large negation": "forward 33554432 bfloat16 device",
-}
+LABELS = {"negate": {"label": "negation", "role": "other"}, "product": {"label": "matrix product", "role": "other"}}
 CASE = Case(
-    name="validation/roofline",
     question="At which size and at which intensity does which bound rule?",
-    points=points,
-    prepare=prepare,
+    check_at={"forward": [{"elements": 4096}, {"rows": 8, "inner": 1024, "columns": 1024}]},
 )

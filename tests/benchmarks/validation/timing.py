@@ -10,10 +10,9 @@ from snippets.validation.timing_mistakes import event_pair, host_clock, mean_of_
 from tests.benchmarks.bounds import bound, ceiling, gpu
 from tests.benchmarks.case import Case, Point, Variant, Workload
 
-LARGE = {"kernels": 1, "elements": 2**27}
-FITS_IN_CACHE = {"kernels": 1, "elements": 2**22}
-SMALL = {"kernels": 1, "elements": 2**14}
-MANY_SMALL = {"kernels": 64, "elements": 2**14}
+CHAINS = {  # kernels and elements
+    "large": (1, 2**27), "fits in l2": (1, 2**22), "small": (1, 2**14), "64 small kernels": (64, 2**14),
+}  # fmt: skip
 
 
 def points(device: torch.device) -> Iterator[Point]:
@@ -22,11 +21,12 @@ def points(device: torch.device) -> Iterator[Point]:
         for shape in ({"kernels": 1, "elements": 2**22}, {"kernels": 64, "elements": 2**10}):
             yield Point(shape, "float32", modes=("calls",), variants=("ours", "one-by-one", "mean-of-ten"))
         return
-    for shape in (LARGE, FITS_IN_CACHE, SMALL, MANY_SMALL):
-        yield Point(shape, "float32", modes=("device",))
-    yield Point(MANY_SMALL, "float32", modes=("calls", "graph"), variants=("ours",))
-    for numbers in ("random", "zeros"):
-        yield Point({"size": 8192}, "bfloat16", modes=("burst", "sustained"), part=numbers)
+    for name, (kernels, elements) in CHAINS.items():
+        shape = {"kernels": kernels, "elements": elements}
+        yield Point(shape, "float32", modes=("device",), name=name)
+    yield Point(shape, "float32", modes=("calls", "graph"), variants=("ours",))
+    for part in ("random", "zeros"):
+        yield Point({"size": 8192}, "bfloat16", modes=("burst", "sustained"), part=part, name=f"{part} matmul")
 
 
 # of results that may be all zeros
@@ -92,57 +92,24 @@ def product(size: int, random: bool, device: torch.device) -> Workload:
     )
 
 
-@bound("MB", rows=2048, columns=4096, width=4)
-def rows_as_large_as_cache(rows: float, columns: float, width: float) -> float:
-    """The bytes of 2048 rows in fp32, read or written."""
-    return rows * columns * width
+COPY = ceiling("copy", machine="nvidia-h200")
+IN_L2 = {"elements": 4194304, "width": 4}
+# The bytes of 2048 rows in fp32, read or written.
+rows_as_large_as_cache = bound("MB", "rows * columns * width", rows=2048, columns=4096, width=4)
+large_tensor = bound("MB", "elements * width", elements=134217728, width=4)  # The bytes of the large tensor in fp32.
+small_tensor = bound("KB", "elements * width", elements=16384, width=4)  # The bytes of the small tensor in fp32.
+tensor_in_l2 = bound("MB", "elements * width", IN_L2)  # The bytes of the tensor that the L2 cache can hold, in fp32.
+# The bandwidth that the time with a warm cache would mean.
+warm_bandwidth = bound("TB/s", "2 * elements * width / time", IN_L2, time=gpu("warm-cache", "fits in l2"))
+# The bandwidth by the time with an emptied cache.
+cold_bandwidth = bound("TB/s", "2 * elements * width / time", IN_L2, time=gpu("ours", "fits in l2"))
+# What moving the small tensor takes at the rate of a copy.
+small_copied = bound("ns", "2 * elements * width / copy", elements=16384, width=4, copy=COPY)
+# The bandwidth that the memory would have, if the host's clock showed the time of the kernel.
+claimed_bandwidth = bound(
+    "TB/s", "2 * numbers * width / time", numbers=134217728, width=4, time=gpu("host-clock", "large")
+)
 
-
-@bound("MB", elements=134217728, width=4)
-def large_tensor(elements: float, width: float) -> float:
-    """The bytes of the large tensor in fp32."""
-    return elements * width
-
-
-@bound("KB", elements=16384, width=4)
-def small_tensor(elements: float, width: float) -> float:
-    """The bytes of the small tensor in fp32."""
-    return elements * width
-
-
-@bound("MB", elements=4194304, width=4)
-def tensor_in_l2(elements: float, width: float) -> float:
-    """The bytes of the tensor that the L2 cache can hold, in fp32."""
-    return elements * width
-
-
-@bound("TB/s", elements=4194304, width=4, time=gpu("warm-cache", "fits in l2"))
-def warm_bandwidth(elements: float, width: float, time: float) -> float:
-    """The bandwidth that the time with a warm cache would mean."""
-    return 2 * elements * width / time
-
-
-@bound("TB/s", elements=4194304, width=4, time=gpu("ours", "fits in l2"))
-def cold_bandwidth(elements: float, width: float, time: float) -> float:
-    """The bandwidth by the time with an emptied cache."""
-    return 2 * elements * width / time
-
-
-@bound("ns", elements=16384, width=4, copy=ceiling("copy", machine="nvidia-h200"))
-def small_copied(elements: float, width: float, copy: float) -> float:
-    """What moving the small tensor takes at the rate of a copy."""
-    return 2 * elements * width / copy
-
-
-@bound("TB/s", numbers=134217728, width=4, time=gpu("host-clock", "large"))
-def claimed_bandwidth(numbers: float, width: float, time: float) -> float:
-    """The bandwidth that the memory would have, if the host's clock showed the time of the kernel."""
-    return 2 * numbers * width / time
-
-
-CHECK_AT = {
-    "forward": [{"kernels": 1, "elements": 4096}, {"part": "random", "size": 256}, {"part": "zeros", "size": 256}]
-}
 LABELS = {
     "do-bench": {"label": "do_bench", "role": "peer-1"},
     "host-clock": {"label": "host clock", "role": "other"},
@@ -151,17 +118,9 @@ LABELS = {
     "mean-of-ten": {"label": "mean of ten", "role": "other"},
     "one-by-one": {"label": "one by one", "role": "other"},
 }
-POINTS = {  # as pages name them
-    "small": "forward 1x16384 float32 device",
-    "64 small kernels": "forward 64x16384 float32 device",
-    "fits in l2": "forward 1x4194304 float32 device",
-    "large": "forward 1x134217728 float32 device",
-    "zeros matmul": "forward zeros 8192 bfloat16 burst",
-    "random matmul": "forward random 8192 bfloat16 burst",
-}
 CASE = Case(
-    name="validation/timing",
     question="How far off are the usual ways to time a call?",
-    points=points,
-    prepare=prepare,
+    check_at={
+        "forward": [{"kernels": 1, "elements": 4096}, {"part": "random", "size": 256}, {"part": "zeros", "size": 256}]
+    },
 )

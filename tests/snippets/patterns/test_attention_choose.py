@@ -1,7 +1,6 @@
 """Every way of the page is the formula with its rule's mask, forward and backward."""
 
 import itertools
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,16 +13,11 @@ from snippets.patterns.attention_masks import causal, dense, documents, formula,
 from snippets.validation.equivalence import check
 from tests.benchmarks.case import Point
 from tests.benchmarks.patterns import attention_choose as case
-from tests.benchmarks.source import check_at
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ON_A_GPU = DEVICE.type == "cuda"
 ONLY_ON_A_GPU = {"flash", "cudnn", "efficient", "nested"}
-SHAPES = [
-    (part, shape, direction)
-    for directions, shapes in check_at(Path(case.__file__)).items()
-    for (part, shape), direction in itertools.product(shapes, directions.split())
-]
+SHAPES = [(point.part, point.shape, point.direction) for point in case.CASE.checked()]
 
 
 def in_its_place(

@@ -39,7 +39,7 @@ class Figures(Shared):
 
         def drawn(title: str = "", **where: str) -> str:
             there = Coordinates(case or page.case, **where)
-            return tables.table(self._store, page.place, page.evidence, there, *named, over, title, narrow, work)
+            return tables.table(self._store, page.evidence, there, *named, over, title, narrow, work)
 
         return page.put_html(_by_direction(drawn, where))
 
@@ -49,47 +49,44 @@ class Figures(Shared):
         if named:
             (named["shape"],) = named["shape"]
         spec = {"case": page.case} | named | spec
-        return page.put_html(
-            _by_direction(lambda **one: charts.render(one, self._store, page.evidence, page.place), spec)
-        )
+        return page.put_html(_by_direction(lambda **one: charts.render(one, self._store, page.evidence), spec))
 
     def roofline(self, **spec: Any) -> str:
         """A machine's roofs and what was measured below them, see docs.publish.macros.charts.roofline."""
         page = self._page
-        return page.put_html(roofline.render(spec, self._store, page.evidence, page.place, self._root))
+        return page.put_html(roofline.render(spec, self._store, page.evidence, self._root))
 
-    def gains(self, at: Names, case: str = "") -> str:
+    def gains(self, at: Names) -> str:
         """What a kernel gains, alone at some points and inside a compiled block, see docs.publish.macros.gains."""
-        page, case = self._page, case or self._page.case
-        shapes = self._named(at, case)["shape"]
-        return page.put_html(gains.of_one(self._store, page.place, page.evidence, case, shapes))
+        page = self._page
+        shapes = self._named(at, page.case)["shape"]
+        return page.put_html(gains.of_one(self._store, page.evidence, page.case, shapes))
 
     def kernels(self, what: str) -> str:
         """All kernels beside each other: kernels("verdicts"), "typical", "worst" or "block"; see macros.gains."""
         page = self._page
-        return page.put_html(gains.of_all(self._store, page.place, page.evidence, self._root, what))
+        return page.put_html(gains.of_all(self._store, page.evidence, self._root, what))
 
-    def ladder(self, *names: str, direction: str = "both") -> str:
+    def ladder(self, *names: str) -> str:
         """Components at their levels, all or some: ladder("layer_norm"); see docs.publish.macros.ladder."""
         page = self._page
-        return page.put_html(ladder.table(self._store, page.place, page.evidence, self._root, list(names), direction))
+        return page.put_html(ladder.table(self._store, page.evidence, self._root, list(names)))
 
-    def losses(self, case: str = "") -> str:
-        """Every point of a case's grid at which ours is behind, see docs.publish.macros.losses."""
+    def losses(self) -> str:
+        """Every point of the case's grid at which ours is behind, see docs.publish.macros.losses."""
         page = self._page
-        return page.put_html(losses.losses(self._store, page.place, page.evidence, case or page.case))
+        return page.put_html(losses.losses(self._store, page.evidence, page.case))
 
-    def sweep(self, kernel: str, direction: str, shape: str, dtype: str = "bfloat16") -> str:
+    def sweep(self, kernel: str, direction: str, shape: str) -> str:
         """What a sweep tried at a point: sweep("softmax", direction="forward", shape="4096x32768")."""
-        return self._page.put_html(
-            sweeps.table(self._root, self._page.place, self._page.evidence, kernel, direction, shape, dtype)
-        )
+        page = self._page
+        return page.put_html(sweeps.table(self._root, page.evidence, kernel, direction, shape))
 
-    def timeline(self, section: str, title: str, of: str = "", on: str = "") -> str:
+    def timeline(self, section: str, title: str, of: str = "") -> str:
         """A step that a script printed, drawn: timeline("eager, timeline", "Three small layers", of="...")."""
-        page, capture = self._page, self._printed(section, of, on)
+        page, capture = self._page, self._printed(section, of)
         drawn = timelines.figure(capture, title)
-        source = capture_blocks.provenance(self._captures, capture, page.place, page.evidence)
+        source = capture_blocks.provenance(self._captures, capture, page.evidence)
         caption = f"<figcaption>{escape(title)}</figcaption>"
         return page.put_html(f'<figure class="rp-figure">{drawn}{caption}</figure>\n{source}')
 

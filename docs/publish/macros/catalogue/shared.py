@@ -1,13 +1,12 @@
 """What all macros of a page share: what is stored, and where the page stands."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from docs.publish.errors import PublishError
 from docs.publish.evidence import Quantity
-from docs.publish.macros import numbers, points
+from docs.publish.macros import points
 from docs.publish.macros.page import Page
 from docs.publish.macros.shown import Shown
 from docs.publish.records.asked import script_of
@@ -27,10 +26,6 @@ class Shared:
         self._captures = captures
         self._page = page
 
-    def _measured(self, metric: str, variant: str, at: str, case: str, clock: str, over: str | None = None) -> Shown:
-        where = replace(points.at(self._root, case or self._page.case, at, clock), variant=variant)
-        return self._shown(numbers.measured(self._store, self._page.place, where, metric, over))
-
     def _named(self, at: Names, case: str, clock: str = "") -> dict[str, Any]:
         """What some named points share, and their shapes; nothing where none is named.
 
@@ -49,7 +44,7 @@ class Shared:
     def _shown(self, quantity: Quantity) -> Shown:
         return Shown(quantity, self._page.evidence)
 
-    def _printed(self, section: str, of: str, on: str) -> Capture:
+    def _printed(self, section: str, of: str, on: str = "") -> Capture:
         """A section of what the page's own script printed, or the one that is named."""
         return self._captures.find(of or script_of(self._page.place.path), section, on)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from docs.publish.errors import PublishError
 from docs.publish.macros import claims, points, sweeps
 from docs.publish.macros.catalogue.shared import Names, Shared, listed
-from docs.publish.macros.claims import EVERY, Side
+from docs.publish.macros.claims import Side
 from docs.publish.macros.shown import Shown, plain
 from docs.publish.records.measured import Coordinates
 
@@ -17,7 +17,14 @@ class Statements(Shared):
     """Of a case's points, and of a kernel's sweep."""
 
     def holds(
-        self, statement: str, at: str = "", case: str = "", clock: str = "", by: float | None = None, **sides: Shown
+        self,
+        statement: str,
+        at: str = "",
+        case: str = "",
+        clock: str = "",
+        by: float | None = None,
+        machine: str = "",
+        **sides: Shown,
     ) -> str:
         """Nothing, or a stop of the build where the records contradict: see docs.publish.macros.claims.
 
@@ -29,15 +36,14 @@ class Statements(Shared):
         ones, relation, others = claims.parsed(statement)
         numbers = {name: plain(side) for name, side in sides.items()}
         rest = [numbers.get(other, other) for other in others]
-        places = points.several(self._root, case, at, clock) if at else [Coordinates(case)]
+        named = [points.at(self._root, case, name.strip(), clock) for name in at.split(",") if at]
+        places = [replace(place, machine=machine or None) for place in named or [Coordinates(case)]]
         found = [
-            self._verdict(where, numbers.get(one, one), relation, rest, [where.shape or EVERY], by)
+            self._verdict(where, numbers.get(one, one), relation, rest, by)
             for one, where in itertools.product(ones, places)
         ]
-        against = [line for verdict in found for line in verdict.against]
-        note = "" if sides else self._not_here(ones, relation, others, places, by)
-        stale = any(verdict.stale for verdict in found)
-        return page.put_claim(f"holds {statement!r}, at {at!r}", "", against, stale) + note
+        note = "" if sides or machine else self._not_here(ones, relation, others, places, by)
+        return page.put_statement(f"holds {statement!r}, at {at!r}", found) + note
 
     def _not_here(
         self, ones: list[str], relation: str, others: list[str], places: list[Coordinates], by: float | None
@@ -46,29 +52,9 @@ class Statements(Shared):
         for one, where, slug in itertools.product(ones, places, self._store.here):
             here = replace(where, machine=slug)
             with contextlib.suppress(PublishError):
-                if claims.verdict(self._store, here, one, relation, others, [where.shape or EVERY], by).against:
+                if claims.verdict(self._store, here, one, relation, others, by).against:
                     return ' <small class="rp-badge">not so on this machine</small>'
         return ""
-
-    def claim(
-        self,
-        side: Side | Shown,
-        relation: str,
-        *others: Side | Shown,
-        text: str = "",
-        case: str | None = None,
-        shape: Names = (),
-        margin: float | None = None,
-        **where: str,
-    ) -> str:
-        """Words that hold only while the records bear them out: see docs.publish.macros.claims.
-
-        claim("ours", "faster", "all", case="kernels/softmax", shape="every", direction="backward", text="ahead of all")
-        """
-        one, *rest = map(plain, (side, *others))
-        at = Coordinates(case, **where)
-        found = self._verdict(at, one, relation, rest, listed(shape), margin)
-        return self._page.put_claim(claims.words(one, relation, rest, at, text), text, found.against, found.stale)
 
     def tried(
         self,
@@ -78,33 +64,24 @@ class Statements(Shared):
         *others: claims.Options,
         direction: str,
         shape: Names,
-        dtype: str = "bfloat16",
         margin: float | None = None,
-        text: str = "",
     ) -> str:
-        """Words that hold only while a kernel's newest sweep bears them out: see docs.publish.macros.claims.
+        """As `holds`, of what a kernel's newest sweep tried: see docs.publish.macros.claims.
 
-        tried("softmax", {"PARTS": 1}, "slower", direction="forward", shape="1024x131072", text="lost")
+        tried("softmax", {"PARTS": 1}, "slower", direction="forward", shape="1024x131072")
         """
-        what = claims.words(options, relation, others, Coordinates(kernel, direction=direction), text)
         try:
-            sweep, points, stale = sweeps.points(self._root, kernel, direction, listed(shape), dtype)
+            sweep, points, stale = sweeps.points(self._root, kernel, direction, listed(shape))
             found = claims.verdict_of_sweep(sweep, points, stale, options, relation, others, margin)
         except PublishError as error:
             found = claims.Verdict([str(error)])
-        return self._page.put_claim(what, text, found.against, found.stale)
+        return self._page.put_statement(f"tried {options} {relation}, {kernel} {direction}", [found])
 
     def _verdict(
-        self,
-        at: Coordinates,
-        side: Side,
-        relation: str,
-        others: Sequence[Side],
-        shapes: Sequence[str],
-        margin: float | None,
+        self, at: Coordinates, side: Side, relation: str, others: Sequence[Side], margin: float | None
     ) -> claims.Verdict:
         """What cannot be compared is as wrong as what does not hold, and stands in the same list."""
         try:
-            return claims.verdict(self._store, at, side, relation, others, shapes, margin)
+            return claims.verdict(self._store, at, side, relation, others, margin)
         except PublishError as error:
             return claims.Verdict([str(error)])

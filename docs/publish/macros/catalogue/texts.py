@@ -13,17 +13,14 @@ class Texts(Shared):
 
     def folklore(self, anchor: str = "") -> str:
         """A belief of the page's front matter with its verdict, or those of all pages: see macros.folklore."""
-        page, shared = self._page, (self._store, self._page.place, self._page.evidence, self._root)
+        page, shared = self._page, (self._store, self._page.evidence, self._root)
         if anchor:
             return page.put_html(folklore.of_page(*shared, anchor, self._macros()))
         return page.put_html(folklore.of_all(*shared, self._macros()))
 
     def jobs(self, *wanted: doors.Job) -> str:
-        """A list of jobs, each with the page that answers it: jobs(["Time an op", "validation/timing.md", "…"]).
-
-        A job whose page does not stand yet is left out.
-        """
-        return self._page.put_markdown(doors.jobs(self._root, wanted))
+        """A list of jobs, each with the page that answers it: jobs(["Time an op", "validation/timing.md", "…"])."""
+        return self._page.put_markdown(doors.jobs(wanted))
 
     def route(self, *legs: doors.Leg) -> str:
         """A path through pages, with minutes: route(["Timing", "validation/timing.md", "what to do there"], ...)."""
@@ -45,7 +42,6 @@ class Texts(Shared):
         self,
         section: str = "",
         lines: str = "",
-        title: str = "",
         columns: bool = False,
         language: str = "text",
         of: str = "",
@@ -56,7 +52,7 @@ class Texts(Shared):
         See docs.publish.macros.captures.show. Without a device it is the GPU's if that is stored, else the CPU's.
         """
         page, capture = self._page, self._printed(section, of, on)
-        shown = capture_blocks.show(self._captures, capture, page.place, page.evidence, lines, title, columns, language)
+        shown = capture_blocks.show(self._captures, capture, page.evidence, lines, columns, language)
         return page.put_markdown(shown)
 
     def kernel_file(self, name: str) -> str:
@@ -84,7 +80,7 @@ class Texts(Shared):
         from docs.publish.compiled.panel import panel  # brings Triton
 
         page = self._page
-        return page.put_html(panel(self._store, self._captures, page.evidence, page.place, name))
+        return page.put_html(panel(self._store, self._captures, page.evidence, name))
 
     def compiled(self, name: str, at: str, function: str, **what: str) -> str:
         """A fact of a compiled kernel, or words, with a link into the viewer: see compiled/references.py.

@@ -1,66 +1,51 @@
 """Numbers: each is printed as text with its evidence, or computed with."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from docs.publish.macros import bounds, numbers
+from docs.publish.macros import bounds, numbers, points
 from docs.publish.macros import captures as capture_blocks
-from docs.publish.macros.calc import Input, calc
-from docs.publish.macros.catalogue.shared import Shared, numbers_of
-from docs.publish.macros.shown import Shown, plain
+from docs.publish.macros.catalogue.shared import Shared
+from docs.publish.macros.shown import Shown
 from docs.publish.records.measured import Coordinates
 
 
+def of_a_row(name: str, metric: str = "", clock: str = "") -> Callable[..., Shown]:
+    """The macro of that name. It shows a metric, the one of its name if none is given, by a clock of its own."""
+
+    def macro(
+        self: Shared, variant: str, at: str, case: str = "", clock: str = clock, machine: str = "", over: str = ""
+    ) -> Shown:
+        where = points.at(self._root, case or self._page.case, at, clock)
+        where = replace(where, variant=variant, machine=machine or None)
+        return self._shown(numbers.measured(self._store, self._page.place, where, metric or name, over or None))
+
+    macro.__qualname__ = name  # as errors call it
+    return macro
+
+
 class Values(Shared):
-    """Measured, stated by a vendor, printed by a script, or worked out."""
+    """Measured, stated by a vendor, printed by a script, or worked out.
 
-    def gpu(self, variant: str, at: str, case: str = "", clock: str = "gpu") -> Shown:
-        """GPU time of a variant at a named point of the page's case: gpu("compile", "decode")."""
-        return self._measured("time", variant, at, case, clock)
+    Of a row, by variant and point: gpu("compile", "decode"). It is of the page's case, by the point's main clock and on
+    the published machine, unless case=, clock= and machine= say otherwise.
+    """
 
-    def wall(self, variant: str, at: str, case: str = "") -> Shown:
-        """Wall clock of a call: wall("compile", "decode")."""
-        return self._measured("time", variant, at, case, "wall")
-
-    def gain(self, variant: str, over: str, at: str, case: str = "", clock: str = "") -> Shown:
-        """By how much a variant is faster than another: gain("reduce-overhead", over="compile", at="decode")."""
-        return self._measured("speedup", variant, at, case, clock, over)
-
-    def memory(self, variant: str, at: str, case: str = "", clock: str = "") -> Shown:
-        """Peak memory of a call."""
-        return self._measured("memory", variant, at, case, clock)
-
-    def launches(self, variant: str, at: str, case: str = "", clock: str = "") -> Shown:
-        """How many kernels a call launches."""
-        return self._measured("kernels", variant, at, case, clock)
-
-    def share(self, variant: str, at: str, case: str = "", clock: str = "") -> Shown:
-        """Bandwidth as a share of the ceiling that was measured in the same run."""
-        return self._measured("share", variant, at, case, clock)
-
-    def bandwidth(self, variant: str, at: str, case: str = "", clock: str = "") -> Shown:
-        """Bytes that have to be moved, per second."""
-        return self._measured("bandwidth", variant, at, case, clock)
-
-    def rate(self, variant: str, at: str, case: str = "", clock: str = "") -> Shown:
-        """Floating-point operations per second."""
-        return self._measured("rate", variant, at, case, clock)
-
-    def peak(self, variant: str, at: str, case: str = "", clock: str = "") -> Shown:
-        """The rate as a share of the peak of matmuls that was measured in the same run."""
-        return self._measured("rate_share", variant, at, case, clock)
-
-    def error(self, variant: str, at: str, case: str = "", clock: str = "") -> Shown:
-        """The largest difference from float64."""
-        return self._measured("error", variant, at, case, clock)
-
-    def build(self, variant: str, at: str, case: str = "", clock: str = "") -> Shown:
-        """Seconds to build a variant with empty caches."""
-        return self._measured("build", variant, at, case, clock)
-
-    def number(self, case: str, variant: str, metric: str, over: str | None = None, **where: Any) -> Shown:
-        """Any metric of METRICS at a point that has no name: number("kernels/rope", "ours", "registers", shape=...)."""
-        place = self._page.place
-        return self._shown(numbers.measured(self._store, place, Coordinates(case, variant, **where), metric, over))
+    gpu = of_a_row("gpu", "time", "gpu")  # GPU time
+    wall = of_a_row("wall", "time", "wall")  # wall clock of a call
+    gain = of_a_row("gain", "speedup")  # how many times as fast as another: gain("graph", over="eager", at="decode")
+    memory = of_a_row("memory")  # peak memory of a call
+    launches = of_a_row("launches", "kernels")  # how many kernels a call launches
+    share = of_a_row("share")  # bandwidth as a share of the ceiling that was measured in the same run
+    bandwidth = of_a_row("bandwidth")  # bytes that have to be moved, per second
+    rate = of_a_row("rate")  # floating-point operations per second
+    peak = of_a_row(
+        "peak", "rate_share"
+    )  # the rate as a share of the peak of matmuls that was measured in the same run
+    error = of_a_row("error")  # the largest difference from float64
+    build = of_a_row("build")  # seconds to build with empty caches
+    registers = of_a_row("registers")  # of a thread, in the kernel that takes most
 
     def ceiling(self, name: str, mode: str | None = None, **where: str) -> Shown:
         """A measured ceiling: ceiling("copy"), ceiling("bfloat16", "burst")."""
@@ -80,16 +65,11 @@ class Values(Shared):
         return self._shown(capture_blocks.number(self._captures, capture, self._page.place, list(line), which))
 
     def bound(self, name: str, /, case: str = "", **given: Any) -> Shown | str:
-        """What a named function beside the case gives, see tests/benchmarks/bounds.py: bound("copied")."""
+        """What a named formula beside the case gives, see tests/benchmarks/bounds.py: bound("copied")."""
         page, case = self._page, case or self._page.case
         there = type(self)(self._store, self._captures, page.of(case), self._root)._macros()
-        found = bounds.find(self._root, case, name).show(page.place, given, there, numbers_of(type(self)))
+        found = bounds.show(name, bounds.find(self._root, case, name), page.place, given, there)
         return found if isinstance(found, str) else self._shown(found)
-
-    def calc(self, expression: str, unit: str, **inputs: Input | Shown) -> Shown:
-        """Worked arithmetic: calc("2 * rows * width / copy", unit="us", rows=8, width=2, copy=ceiling("copy"))."""
-        given = {name: plain(value) for name, value in inputs.items()}
-        return self._shown(calc(self._page.place, expression, unit, given))
 
     def counted(self, name: str, at: str, function: str, fact: str) -> Shown:
         """A counted fact of a compiled kernel, to compute with."""

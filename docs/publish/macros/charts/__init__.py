@@ -16,28 +16,26 @@ from docs.publish import markup
 from docs.publish.evidence import Evidence
 from docs.publish.macros.charts import marks, panels
 from docs.publish.macros.charts.question import Question
-from docs.publish.place import Place
 from docs.publish.records.store import Store
 
 
-def render(spec: Mapping[str, Any], store: Store, shown: Evidence, place: Place) -> str:
+def render(spec: Mapping[str, Any], store: Store, shown: Evidence) -> str:
     """A chart as HTML: one panel a machine, each with title, static SVG (wide and narrow), source line and data table.
 
     Args:
-        spec: kind ("bars", "lines" or "history"), case, metric, and as far as needed to name one row a mark: variants,
-            shape, direction, dtype, mode, machine; over for "speedup"; x (a shape dimension) for "lines"; title with
-            placeholders ({ours}, {ours@4096}, {eager/ours}, {ceiling}); note, a sentence below, which
-            like the title is of the page's machine; work, what was timed, where that is more than the direction says;
+        spec: kind ("bars" or "lines"), case, metric, and as far as needed to name one row a mark: variants, shape,
+            direction, dtype, mode; x (a shape dimension) for "lines"; title with placeholders ({ours}, {ours@4096},
+            {eager/ours}, {ceiling}); note, a sentence below, which like the title is of the published machine;
+            work, what was timed, where that is more than the direction says;
             better=False where the values are no contest (two ways to time the same call); ranked=False for bars in the
             order of `variants` instead of best first.
         store: the records.
         shown: the page's evidence; the numbers of the data table are added to it.
-        place: the page.
 
     Raises:
         PublishError: the spec names nothing, or more than one row a mark; the message says what was expected.
     """
     question = Question.of(spec)
     plots = marks.plots(question, store)
-    drawn = [panels.panel(question, plot, shown, place, first=not index) for index, plot in enumerate(plots)]
+    drawn = [panels.panel(question, plot, shown, first=not index) for index, plot in enumerate(plots)]
     return markup.panels(drawn)

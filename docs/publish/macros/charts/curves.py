@@ -1,4 +1,4 @@
-"""Curves over a size or over the dates of runs, each with its name and last value at its end."""
+"""Curves over a size, each with its name and last value at its end."""
 
 import json
 import math
@@ -24,14 +24,6 @@ def lines(plot: Plot, width: int) -> Spec:
     long = math.log(sizes[-1] / sizes[0]) or 1
     parts = {size: math.log(size / sizes[0]) / long for size in sizes}
     return _curves(plot, width, vega.number("x", scale=scale, axis=axis), parts)
-
-
-def history(plot: Plot, width: int) -> Spec:
-    """Over the dates of runs."""
-    dates = sorted({mark.x for mark in plot.marks})
-    labelled = dates[:: math.ceil(len(dates) / (2 if width < 500 else 5))]
-    axis = vega.axis(format="%-d %b %Y", values=labelled, domain=True)
-    return _curves(plot, width, {"field": "x", "type": "temporal", "axis": axis}, {dates[-1]: 1})
 
 
 def _curves(plot: Plot, width: int, x: Spec, parts: Mapping[Any, float]) -> Spec:

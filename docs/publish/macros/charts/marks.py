@@ -9,7 +9,7 @@ from typing import Any
 from docs.publish import palette, units
 from docs.publish.errors import PublishError, unknown
 from docs.publish.macros.charts.question import Question
-from docs.publish.records.measured import Coordinates, Measured, Metric, Published
+from docs.publish.records.measured import PUBLISHED_MACHINE, Coordinates, Measured, Metric, Published
 from docs.publish.records.store import Store
 
 NEAR = 0.7  # of the ceiling: where all values are above it, the axis begins below the lowest instead of at zero
@@ -159,25 +159,17 @@ def plots(question: Question, store: Store) -> list[Plot]:
 def _rows(question: Question, store: Store) -> list[list[Measured]]:
     """The rows to draw, machine by machine."""
     chosen = store.choose(question.at, *question.settled)
-    others = [] if question.at.machine else [machine for machine in store.machines if machine != question.home]
+    others = [machine for machine in store.machines if machine != PUBLISHED_MACHINE]
     wanted = Coordinates(**{name: getattr(question.at, name) for name in ("case", *question.settled)})
     wanted = replace(wanted, direction=chosen[0].direction)
-    found = [chosen, *(store.nearest(replace(wanted, machine=machine)) for machine in others)]
-    return [_with_history(rows, store) for rows in found] if question.kind == "history" else found
-
-
-def _with_history(rows: list[Measured], store: Store) -> list[Measured]:
-    """The same rows from all runs, oldest first."""
-    drawn = {row.coordinates for row in rows}
-    every = store.select(Coordinates(rows[0].case, machine=rows[0].machine), history=True) if rows else []
-    return [row for row in every if row.coordinates in drawn]
+    return [chosen, *(store.nearest(replace(wanted, machine=machine)) for machine in others)]
 
 
 def _plot(question: Question, rows: list[Measured]) -> Plot | None:
     """The marks of one machine; None where it has measured nothing of this."""
     variants = question.variants or tuple(palette.variants())
-    asked = [row for row in rows if row.variant in variants and row.variant != question.over]
-    busy = tuple(row for row in asked if row.busy and question.kind != "history")
+    asked = [row for row in rows if row.variant in variants]
+    busy = tuple(row for row in asked if row.busy)
     marks = _in_one_kind([mark for row in asked if not row.busy and (mark := _mark(question, row))])
     if not marks and not busy:
         return None
@@ -194,8 +186,7 @@ def _plot(question: Question, rows: list[Measured]) -> Plot | None:
 
 def _mark(question: Question, row: Measured) -> Mark | None:
     """A row as a mark; None where the row has no such metric (memory on a CPU)."""
-    say = row.alone if question.kind == "history" else row.published
-    published = say(question.metric, question.over)
+    published = row.published(question.metric)
     return Mark(_x(question, row), published, row) if published else None
 
 
@@ -209,8 +200,6 @@ def _in_one_kind(marks: list[Mark]) -> list[Mark]:
 def _x(question: Question, row: Measured) -> Any:
     if question.kind == "bars":
         return None
-    if question.kind == "history":
-        return row.record.date
     if question.x not in row.row.shape:
         raise unknown("chart: x", question.x, row.row.shape)
     return row.row.shape[question.x]

@@ -3,27 +3,26 @@
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from html import escape
 
 from docs.publish import evidence, markup, palette, units
 from docs.publish.evidence import Evidence
 from docs.publish.macros.charts import words
 from docs.publish.macros.charts.bars import bars
-from docs.publish.macros.charts.curves import history, lines
+from docs.publish.macros.charts.curves import lines
 from docs.publish.macros.charts.marks import Mark, Plot
 from docs.publish.macros.charts.question import Question
 from docs.publish.macros.charts.svg import svg
 from docs.publish.macros.charts.vega import Spec
-from docs.publish.place import Place, machine_page
+from docs.publish.place import machine_page
 from docs.publish.records.measured import Measured
 
-DRAW: dict[str, Callable[[Plot, int], Spec]] = {"bars": bars, "lines": lines, "history": history}
+DRAW: dict[str, Callable[[Plot, int], Spec]] = {"bars": bars, "lines": lines}
 RATIO = re.compile(r"\{[^}]+/[^}]+\}")  # in a title; who divides the numbers that are shown gets another last digit
 SIZES = {"wide": 720, "narrow": 350}  # CSS pixels
 
 
-def panel(question: Question, plot: Plot, shown: Evidence, place: Place, first: bool) -> str:
+def panel(question: Question, plot: Plot, shown: Evidence, first: bool) -> str:
     """The panel of a machine; the numbers of its table are added to the page's evidence.
 
     Args:
@@ -31,7 +30,7 @@ def panel(question: Question, plot: Plot, shown: Evidence, place: Place, first: 
     """
     row = plot.newest
     shown.stale += [f"chart: {row}: {evidence.busy(row.busy)}" for row in plot.busy]
-    machine = markup.link(row.record.machine["name"], place.to(machine_page(row.machine)))
+    machine = markup.link(row.record.machine["name"], shown.place.to(machine_page(row.machine)))
     known = (row.machine, row.record.machine["name"])
     if not plot.marks:
         return markup.panel(
@@ -44,7 +43,7 @@ def panel(question: Question, plot: Plot, shown: Evidence, place: Place, first: 
     note = f" {escape(question.note)}" if first and question.note else ""  # as the title: of the page's machine only
     if first and RATIO.search(question.title) and not why:
         note += " Ratios are of unrounded times."
-    table = _table(question, plot, shown, place)
+    table = _table(question, plot, shown)
     return markup.panel(
         title="" if why else title,
         what=words.what(question, plot),
@@ -97,18 +96,14 @@ def drawing(spec: Spec, size: str, spoken: str) -> str:
     )
 
 
-def _table(question: Question, plot: Plot, shown: Evidence, place: Place) -> str:
+def _table(question: Question, plot: Plot, shown: Evidence) -> str:
     """The drawn numbers, each opening its evidence."""
-    along = [] if question.kind == "bars" else [question.x or "date"]
+    along = [question.x] if question.x else []
     spread = [plot.spread_of] if plot.measure.power else []
 
     def cells(mark: Mark) -> list[str]:
-        quantity = evidence.of_row(mark.row, question.metric, question.over, place)
-        assert quantity is not None  # a mark has a value
-        if question.kind == "history":  # an old run measured old code: no fault of the page
-            quantity = replace(quantity, stale=False)
-        x, ends = [words.place(mark.x)] * len(along), [plot.spread(mark)] * len(spread)
-        return [escape(mark.label()), *x, shown.show(quantity), *ends]
+        x, ends = [str(mark.x)] * len(along), [plot.spread(mark)] * len(spread)
+        return [escape(mark.label()), *x, shown.cell(mark.row, question.metric), *ends]
 
     head = ["variant", *along, plot.measure.label, *spread]
     return markup.table(map(escape, head), (("", cells(mark)) for mark in plot.marks))

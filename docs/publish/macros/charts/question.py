@@ -5,10 +5,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from docs.publish.errors import PublishError, unknown
-from docs.publish.records.measured import METRICS, PUBLISHED_MACHINE, Coordinates, Metric
+from docs.publish.records.measured import METRICS, Coordinates, Metric
 
-KINDS = ("bars", "lines", "history")
-COORDINATES = ("case", "direction", "shape", "dtype", "mode", "machine")
+KINDS = ("bars", "lines")
+COORDINATES = ("case", "direction", "shape", "dtype", "mode")
 SETTLED = ("direction", "shape", "dtype", "mode")  # in this order: a shape may have one mode only
 
 
@@ -17,9 +17,8 @@ class Question:
     """One metric of some variants at one place of a case, or along one of its dimensions.
 
     Attributes:
-        at: the case, and as far as it is needed direction, shape, dtype, mode and machine.
+        at: the case, and as far as it is needed direction, shape, dtype and mode.
         variants: which to draw; all that were measured if none is named.
-        over: the variant that a speedup is over.
         x: the dimension of the shape along which lines run.
         title, note, work: see charts.render.
         better: whether the values are a contest.
@@ -30,7 +29,6 @@ class Question:
     metric: str
     at: Coordinates
     variants: tuple[str, ...] = ()
-    over: str | None = None
     x: str | None = None
     title: str = ""
     note: str = ""
@@ -55,18 +53,13 @@ class Question:
         return cls(**given | {"at": at, "variants": tuple(spec.get("variants") or ())})
 
     def __str__(self) -> str:
-        asked = {"metric": self.metric, **self.at.fixed(), "variants": self.variants, "over": self.over, "x": self.x}
+        asked = {"metric": self.metric, **self.at.fixed(), "variants": self.variants, "x": self.x}
         return ", ".join(f"{name}={value!r}" for name, value in asked.items() if value)
 
     @property
     def measure(self) -> Metric:
         """What is drawn."""
         return METRICS[self.metric]
-
-    @property
-    def home(self) -> str:
-        """The machine that the page speaks of."""
-        return self.at.machine or PUBLISHED_MACHINE
 
     @property
     def settled(self) -> tuple[str, ...]:

@@ -54,15 +54,9 @@ def tooltip(plot: Plot) -> list[Spec]:
 def axis(**settings: Any) -> Spec:
     """A quiet axis, but for what is set."""
     plain = {
-        "title": None,
-        "grid": False,
-        "ticks": False,
-        "domainColor": INK,
-        "labelColor": SOFT,
-        "labelFontSize": SMALL,
-        "labelPadding": 6,
-        "labelOverlap": False,
-    }
+        "title": None, "grid": False, "ticks": False, "domainColor": INK, "labelColor": SOFT, "labelFontSize": SMALL,
+        "labelPadding": 6, "labelOverlap": False,
+    }  # fmt: skip
     return plain | settings
 
 

@@ -1,13 +1,12 @@
 """What a chart says in words: its title, the line under it, and the drawing for those who cannot see it."""
 
 import re
-from typing import Any
 
-from docs.publish import evidence, palette, units
+from docs.publish import evidence, units
 from docs.publish.errors import unknown
 from docs.publish.macros.charts.marks import Mark, Plot
 from docs.publish.macros.charts.question import Question
-from docs.publish.records.measured import DIRECTIONS, MODES
+from docs.publish.records.measured import DIRECTIONS, MODES, PUBLISHED_MACHINE
 
 
 def title(question: Question, plot: Plot) -> str:
@@ -15,7 +14,7 @@ def title(question: Question, plot: Plot) -> str:
 
     Where nobody can be, because there is one variant or no better direction, it is what the mark says.
     """
-    if plot.newest.machine == question.home:
+    if plot.newest.machine == PUBLISHED_MACHINE:
         return re.sub(r"\{([^{}]+)\}", lambda found: _filled(question, plot, found[1]), question.title)
     last = plot.marks
     if question.kind != "bars":
@@ -65,7 +64,6 @@ def _mark_of(question: Question, plot: Plot, name: str) -> Mark:
 def what(question: Question, plot: Plot) -> str:
     """One line under the title: what is drawn, and where it was measured."""
     row, name = plot.newest, plot.measure.label
-    over = f" over {palette.label(question.over, case=row.case)}" if question.over else ""
     better = f", {'less' if plot.measure.lower_is_better else 'more'} is better" if question.better else ""
     shape = f"by {question.x}" if question.kind == "lines" else units.size(row.size, "×")
     timed = f", {MODES[row.mode]}" if plot.measure.power else ""
@@ -74,7 +72,7 @@ def what(question: Question, plot: Plot) -> str:
     where = f"{work[0].upper()}{work[1:]}, {row.dtype}, {shape}{timed}."
     begins = plot.begins if plot.marks and not plot.undrawn else ""
     zoomed = f" {begins[0].upper()}{begins[1:]}." if begins else ""
-    return f"{name[0].upper()}{name[1:]}{over}{better}. {where}{zoomed}"
+    return f"{name[0].upper()}{name[1:]}{better}. {where}{zoomed}"
 
 
 def drawing(plot: Plot) -> str:
@@ -83,9 +81,4 @@ def drawing(plot: Plot) -> str:
 
 
 def _at(mark: Mark) -> str:
-    return "" if mark.x is None else f" at {place(mark.x)}"
-
-
-def place(x: Any) -> str:
-    """A size, or the day of a run."""
-    return x[:10] if isinstance(x, str) else str(x)
+    return "" if mark.x is None else f" at {mark.x}"

@@ -27,7 +27,7 @@ from docs.publish.records.measured import MODES, PUBLISHED_MACHINE, Measured
 from docs.publish.records.store import Store
 
 
-def render(spec: Mapping[str, Any], store: Store, shown: Evidence, place: Place, root: Path) -> str:
+def render(spec: Mapping[str, Any], store: Store, shown: Evidence, root: Path) -> str:
     """The roofline as HTML: a panel for each machine that measured the line.
 
     Raises:
@@ -35,14 +35,14 @@ def render(spec: Mapping[str, Any], store: Store, shown: Evidence, place: Place,
     """
     asked = Asked.of(spec)
     machines = sorted(store.machines, key=lambda slug: slug != PUBLISHED_MACHINE)
-    plots = [of_machine(asked, store, place, root, slug) for slug in machines]
-    drawn = [_panel(asked, plot, shown, place) for plot in plots if plot]
+    plots = [of_machine(asked, store, shown.place, root, slug) for slug in machines]
+    drawn = [_panel(asked, plot, shown) for plot in plots if plot]
     if not drawn:
         raise PublishError(f"roofline: expected rows of {asked.variant!r} in {asked.case}, got none")
     return markup.panels(drawn)
 
 
-def _panel(asked: Asked, plot: Plot, shown: Evidence, place: Place) -> str:
+def _panel(asked: Asked, plot: Plot, shown: Evidence) -> str:
     row, home = plot.last, plot.last.machine == PUBLISHED_MACHINE
     stale = list(dict.fromkeys(stem.name for stem in plot.every for row in stem.rows if row.stale))
     title = _title(asked, plot) if home else f"{row.record.machine['name']}: {_ridge(plot)}"
@@ -50,14 +50,14 @@ def _panel(asked: Asked, plot: Plot, shown: Evidence, place: Place) -> str:
     spoken = f"{title}. {_ridge(plot)}. {points}"
     drawn = (panels.drawing(drawing.spec(plot, width), size, spoken) for size, width in panels.SIZES.items())
     why = plot.undrawn
-    machine = markup.link(row.record.machine["name"], place.to(machine_page(row.machine)))
+    machine = markup.link(row.record.machine["name"], shown.place.to(machine_page(row.machine)))
     days = evidence.days(each.record for stem in plot.every for each in stem.rows)
     return markup.panel(
         title="" if why else title,
         what=f"Rate over arithmetic intensity, both axes logarithmic. {_timed(plot)}",
         body=panels.instead(row, why) if why else _key(plot) + "".join(drawn),
         source=f"{machine}, {days}.{f' {escape(asked.note)}' if home and asked.note else ''}{panels.changed(stale)}",
-        details=f"<details><summary>The numbers</summary>{_table(plot, shown, place)}</details>",
+        details=f"<details><summary>The numbers</summary>{_table(plot, shown)}</details>",
         machine=(row.machine, row.record.machine["name"]),
         shown=home,
     )
@@ -106,17 +106,15 @@ def _key(plot: Plot) -> str:
     return f'<p class="rp-key">{" ".join(dots)}</p>'
 
 
-def _table(plot: Plot, shown: Evidence, place: Place) -> str:
+def _table(plot: Plot, shown: Evidence) -> str:
     """The roofs and the points, each number with its evidence."""
     roofs = [("the memory's roof", plot.roofs.memory), ("the matrix units' roof", plot.roofs.matrix)]
     lines = [("", [escape(name), markup.NONE, markup.NONE, shown.show(roof)]) for name, roof in roofs]
     lines.append(("", ["the ridge point", markup.NONE, shown.show(plot.roofs.ridge), markup.NONE]))
     for stem in plot.every:
         for row in stem.rows:
-            speed = evidence.of_row(row, "rate", None, place)
-            assert speed is not None  # it has FLOPs
-            label = escape(palette.label(row.variant, case=row.case))
-            lines.append(("", [escape(stem.name), label, shown.show(_intensity(row, place)), shown.show(speed)]))
+            named = escape(stem.name), escape(palette.label(row.variant, case=row.case))
+            lines.append(("", [*named, shown.show(_intensity(row, shown.place)), shown.cell(row, "rate")]))
     return markup.table(("place", "variant", "FLOP per byte", "rate"), lines)
 
 

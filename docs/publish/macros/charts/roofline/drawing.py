@@ -80,10 +80,7 @@ def spec(plot: Plot, width: int) -> Spec:
     frame = Frame.of(plot, width)
     here = {"x": frame.x(), "y": frame.y()}
     shown = {"place": "what", "label": "variant", "intensity": "intensity", "rate": "rate"}
-    dot = here | {
-        "color": vega.colour(),
-        "tooltip": [vega.name(field, title=title) for field, title in shown.items()],
-    }
+    dot = here | {"color": vega.colour(), "tooltip": [vega.name(field, title=title) for field, title in shown.items()]}
     halo = {"stroke": vega.PAPER, "strokeWidth": 1.2, "filled": True, "opacity": 1}
     ring = {"fill": vega.PAPER, "stroke": vega.ACCENT, "strokeWidth": 2.6, "opacity": 1}
     apart = [stem for stem in plot.stems if stem not in plot.line]
