@@ -87,7 +87,7 @@ class Watch:
     def since(self, moment: float) -> str:
         """Medians since a moment of time.perf_counter(), and what slowed the GPU in a tenth of the readings or more."""
         found = [reading[1:] for reading in self.readings if reading[0] > moment]
-        if not found:
+        if len(found) < 10:
             return "too short"
         clocks, powers, reasons = zip(*found, strict=True)
         slowed = {

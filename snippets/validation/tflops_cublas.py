@@ -106,9 +106,8 @@ def main() -> None:
         for transposed, product in ((False, "a @ b"), (True, "a @ b.T")):
             *candidates, torchs = rates(size, transposed)
             best = max(candidates)
-            place = f"candidate {candidates.index(best) + 1} of {len(candidates)}"
-            print(f"{size} {product:8} torch {torchs:6.1f}   first candidate {candidates[0]:6.1f}   "
-                  f"best {best:6.1f} TFLOP/s, {place}")  # fmt: skip
+            print(f"{size} {product:8} torch {torchs:.1f} TFLOP/s   first candidate {candidates[0]:.1f} TFLOP/s   "
+                  f"best {best:.1f} TFLOP/s, candidate {candidates.index(best) + 1} of {len(candidates)}")  # fmt: skip
 
 
 if __name__ == "__main__":

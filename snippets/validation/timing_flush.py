@@ -1,14 +1,16 @@
 """What a benchmark's flush of the L2 cache leaves behind, and what the call after it pays for that.
 
-Run `python -m snippets.validation.timing_flush` on a GPU.
+Run `python -m snippets.validation.timing_flush` on a GPU; its second part asks Nsight Compute (`ncu`) for counters.
 """
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
 import torch
 from torch import Tensor
 
+from snippets.validation.profiling_counters import ask
 from snippets.validation.roofline import stream
 from snippets.validation.timing import Call, DeviceTimer
 
@@ -20,7 +22,7 @@ def flushes(filler: Tensor) -> dict[str, Callable[[], object]]:
         "none": lambda: None,
         "zero_()": filler.zero_,  # leaves the L2 full of lines that memory does not have yet
         "a read": filler.max,
-        "zero_(), then a read": lambda: (filler.zero_(), filler.max()),
+        "zero_(), a read": lambda: (filler.zero_(), filler.max()),
     }
 
 
@@ -37,24 +39,72 @@ def after(flush: Callable[[], object], call: Call, device: torch.device) -> floa
 # --8<-- [end:after]
 
 
-def main() -> None:
-    """Print a line for each size: a kernel that only reads, after each flush and in do_bench."""
+def reading(mib: int) -> Call:
+    """A kernel that reads so many MiB; it writes two bytes for each 8 KiB."""
+    read = torch.randn(max(mib * 2**19, 1), device="cuda").bfloat16()
+    out = torch.empty(2**20, dtype=torch.bfloat16, device="cuda")
+    return lambda: stream("read", read, read, out, 4096, 8)
+
+
+def table(device: torch.device) -> Iterator[str]:
+    """A line for each size: the kernel after each flush, and in do_bench."""
+    from triton.testing import do_bench
+
+    ways = flushes(torch.empty(2**26, dtype=torch.int32, device=device))
+    yield f"{'read':10}" + "".join(f"{name:>17}" for name in (*ways, "do_bench", "zero_() adds"))
+    for mib in (0, 1, 16, 64, 112, 256, 1024):
+        call = reading(mib)
+        times = [after(flush, call, device) for flush in ways.values()]
+        times.append(do_bench(call, rep=200, return_mode="median") * 1e-3)
+        times.append(times[1] - times[2])
+        yield f"{mib:>4} MiB  " + "".join(f"{seconds * 1e6:>14.2f} us" for seconds in times)
+
+
+# --8<-- [start:counters]
+COUNTERS = ("dram__bytes_read.sum", "dram__bytes_write.sum", "gpu__time_duration.sum")
+
+
+def launch(device: torch.device) -> None:
+    """What ncu watches: the kernel on 64 MiB, after each flush."""
+    call, ways = reading(64), flushes(torch.empty(2**26, dtype=torch.int32, device=device))
+    call()
+    for flush in ways.values():
+        flush()
+        torch.cuda.synchronize()
+        torch.cuda.profiler.start()
+        call()
+        torch.cuda.synchronize()
+        torch.cuda.profiler.stop()
+
+
+def counted(device: torch.device) -> Iterator[str]:
+    """A line for each flush: what the memory read and wrote while the kernel on 64 MiB ran."""
+    itself = [sys.executable, "-m", "snippets.validation.timing_flush", "--launch"]
+    found = ask(["--cache-control", "none", *itself], COUNTERS)
+    for name, one in zip(flushes(torch.empty(0)), found, strict=True):
+        read, written, seconds = (one.counters[counter] for counter in COUNTERS)
+        yield f"{name:24}{read / 1e6:8.2f} MB read{written / 1e6:8.2f} MB written{seconds * 1e6:8.2f} us"
+
+
+# --8<-- [end:counters]
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    """Print the times, and what ncu counted."""
     if not torch.cuda.is_available():
         print("an L2 flush: expected a GPU, found none")
         return
-    from triton.testing import do_bench
-
     device = torch.device("cuda")
-    ways = flushes(torch.empty(2**26, dtype=torch.int32, device=device))
-    print(f"{'MiB read':>10}" + "".join(f"{name:>22}" for name in (*ways, "do_bench")))
-    for mib in (0, 1, 16, 64, 112, 256, 1024):
-        read = torch.randn(max(mib * 2**19, 1), device=device).bfloat16()
-        out = torch.empty(2**20, dtype=torch.bfloat16, device=device)
-        call: Call = lambda: stream("read", read, read, out, 4096, 8)  # noqa: B023, E731
-        times = [after(flush, call, device) for flush in ways.values()]
-        times.append(do_bench(call, rep=200, return_mode="median") * 1e-3)
-        print(f"{mib:>10}" + "".join(f"{seconds * 1e6:>19.2f} us" for seconds in times))
+    if "--launch" in arguments:
+        launch(device)
+        return
+    for section, lines in (("times", table), ("counters", counted)):
+        print(f"==== {section}")
+        try:
+            print(*lines(device), sep="\n")
+        except RuntimeError as error:  # no ncu, or none that may count
+            print(error)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
