@@ -13,7 +13,7 @@ from tests.benchmarks.captures import fitted
 SCALES = {  # as scripts print a unit: what it is worth, in which family of units.py
     "ns": (1e-9, "s"), "us": (1e-6, "s"), "ms": (1e-3, "s"), "s": (1.0, "s"),
     "KB": (1e3, "B"), "MB": (1e6, "B"), "GB": (1e9, "B"), "KiB": (2**10, "B"), "MiB": (2**20, "B"), "GiB": (2**30, "B"),
-    "%": (1e-2, "%"), "x": (1.0, "x"),
+    "TFLOP/s": (1e12, "FLOP/s"), "%": (1e-2, "%"), "x": (1.0, "x"),
 }  # fmt: skip
 LANE = re.compile(r'\{"name": "(.+)",')  # how a lane of a timeline begins: see snippets/validation/profiling.py
 CELL = re.compile(r"\S+(?: \S+)*")
