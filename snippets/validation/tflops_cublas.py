@@ -13,7 +13,7 @@ from torch import Tensor
 
 from snippets.validation.timing import Call, measure
 
-BF16, FP32, IN_FP32 = 14, 0, 68  # CUDA_R_16BF, CUDA_R_32F, CUBLAS_COMPUTE_32F
+BF16, FP32, IN_FP32 = 14, 0, 68  # the types of elements and scale, and of the sums
 TRANSPOSE_A, WORKSPACE_BYTES = 3, 1  # attributes of a matmul, and of a preference
 WORKSPACE = 32 * 2**20
 

@@ -5,7 +5,8 @@ checks it against float64, and only then times all of them side by side.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import ModuleType
 from typing import Any, NoReturn
 
 import torch
@@ -129,3 +130,9 @@ class Case:
                 shape = {name: size for name, size in at.items() if name != "part"}
                 for direction in directions.split():
                     yield Point(shape, "float32", direction, part=at.get("part", ""))
+
+
+def of_module(module: ModuleType) -> Case:
+    """The `CASE` of a case file, with its name and with the file's functions."""
+    own = {each: getattr(module, each) for each in ("points", "prepare") if getattr(module.CASE, each) is of_the_file}
+    return replace(module.CASE, name="/".join(module.__name__.split(".")[2:]).replace("_", "-"), **own)

@@ -19,9 +19,7 @@ from triton.runtime.jit import JITFunction, create_function_from_signature
 
 from snippets.validation.compiled_code import TARGETS
 from tests.benchmarks import stand_ins
-from tests.benchmarks.case import Case, Point
-from tests.benchmarks.runner import load
-from tests.benchmarks.source import ROOT
+from tests.benchmarks.case import Case, Point, of_module
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ def published(name: str) -> list[Point]:
 
 
 def _case(name: str) -> Case:
-    return load(ROOT / "tests" / "benchmarks" / "kernels" / f"{name}.py")
+    return of_module(importlib.import_module(f"tests.benchmarks.kernels.{name}"))
 
 
 def launched(name: str, points: Iterable[Point], target: str) -> Iterator[tuple[Point, list[Launch]]]:

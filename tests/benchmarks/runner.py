@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from tests.benchmarks import machine, method
-from tests.benchmarks.case import Case, Point, of_the_file
+from tests.benchmarks.case import Case, Point, of_module
 from tests.benchmarks.functions import Code
 from tests.benchmarks.method import Report
 from tests.benchmarks.reviewed import version
@@ -43,10 +43,7 @@ def discover(root: Path | None = None) -> dict[str, Path]:
 
 def load(path: Path) -> Case:
     """The `CASE` of a case file, with its name and with the file's functions."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    module = importlib.import_module(".".join(parts))
-    own = {each: getattr(module, each) for each in ("points", "prepare") if getattr(module.CASE, each) is of_the_file}
-    return replace(module.CASE, name="/".join(parts[2:]).replace("_", "-"), **own)
+    return of_module(importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts)))
 
 
 def sources_of(path: Path) -> tuple[dict, dict[str, str]]:

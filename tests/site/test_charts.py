@@ -57,7 +57,7 @@ def test_a_point_of_the_roofline_says_what_it_is(site: Site, page: Page) -> None
 
 def test_the_numbers_of_the_roofline_open_their_evidence(site: Site, page: Page) -> None:
     page.goto(site.address + ROOFLINE)
-    chart = page.locator(".rp-chart:has(.rp-key)")
+    chart = page.locator(".rp-chart:has(.rp-key)").locator(".rp-shown")
     chart.locator("summary").click()
     chart.locator("tr:has-text('RMSNorm') a.rp-number").first.click()
     sheet = page.locator("dialog.rp-evidence")

@@ -14,7 +14,8 @@ from tests.site.test_reading import copied
 
 EDGES = """() => {
   const left = document.querySelector("article > h1, article > h2").getBoundingClientRect().left
-  const boxes = [...document.querySelectorAll("article > *")].map((box) => [box, box.getBoundingClientRect()])
+  const blocks = [...document.querySelectorAll("article > :not(.rp-machine)")]
+  const boxes = blocks.map((box) => [box, box.getBoundingClientRect()])
   const shown = boxes.filter(([, { width, height }]) => width && height)
   return shown.map(([box, { right }]) => [Math.round(right - left), box.outerHTML.slice(0, 60)])
 }"""

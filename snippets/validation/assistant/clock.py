@@ -43,14 +43,17 @@ def nothing() -> None:
     """A call that does nothing."""
 
 
-def seconds_per_call(call: Call, device: torch.device, at_least: float = 0.01) -> float:
-    """Wall-clock seconds per call over a batch of back-to-back calls: the host's time counts."""
-    calls = 1
+def seconds_per_call(call: Call, device: torch.device, at_least: float = 0.01, about: float = 0.0) -> float:
+    """Wall-clock seconds per call over a batch of back-to-back calls: the host's time counts.
+
+    Where it is known `about` how many seconds a call takes, the first batch is long enough.
+    """
+    calls = math.ceil(1.1 * at_least / about) if about else 1
     while True:
         elapsed = seconds_of(call, device, calls)
         if elapsed >= at_least:
             return elapsed / calls
-        calls = max(calls * 2, math.ceil(calls * at_least / max(elapsed, 1e-9)))
+        calls = max(calls + 1, math.ceil(1.1 * calls * at_least / max(elapsed, 1e-9)))
 
 
 def seconds_of(call: Call, device: torch.device, calls: int) -> float:
