@@ -86,14 +86,12 @@ def of_row(row: Measured, metric: str, over: str | None, place: Place) -> Quanti
     published, known = row.published(metric, over), METRICS[metric]
     if published is None:
         return None
-    value = row.metric(metric, over) if published.launch else published.value
-    assert value is not None  # the row has it, or nothing were published
     entry = {
         "label": f"{known.label[0].upper()}{known.label[1:]}{f' over {over}' if over else ''}: {describe(row.row)}",
         "value": published.text,
         "about": about(row),
         "again": f"python -m tests.benchmarks {row.case}",
-        "meaning": meaning(published),
+        "meaning": meaning(row, published),
         "runs": [_run(measured, said, known.unit) for measured, said in published.runs],
         "spread": "" if published.runs else spread(row, metric, over),
         "note": above_ceiling(row, metric),
@@ -104,7 +102,7 @@ def of_row(row: Measured, metric: str, over: str | None, place: Place) -> Quanti
     }
     shown = {key: fact for key, fact in entry.items() if fact}
     href = place.to(machine_page(row.machine, row.anchor, row.case))
-    return Quantity(value, known.unit, shown, href, row.stale, bool(row.busy))
+    return Quantity(published.value, known.unit, shown, href, row.stale, bool(row.busy))
 
 
 def about(row: Measured) -> str:
@@ -126,7 +124,7 @@ def _questions() -> dict[str, str]:
     return {case: source.question(path) for case, path in discover().items()}
 
 
-def meaning(published: Published) -> str:
+def meaning(row: Measured, published: Published) -> str:
     """What a host-bound number is, in a sentence or two; nothing of others."""
     if published.runs:
         machines, middle = len(published.runs), units.text(published.value, published.unit)
@@ -134,22 +132,15 @@ def meaning(published: Published) -> str:
             f"The host sets this pace, so this is the range from the lowest to the highest of {machines} machines. "
             f"Their median is {middle}."
         )
-    if published.launch:
-        launch, seconds = (units.text(time, "s") for time in (published.launch, published.in_seconds().value))
-        return (
-            "The host sets this pace, so the unit is the launch time: how long the same host took, in the "
-            f"same run, to launch a trivial operation. Then that was {launch}, and this took {seconds}."
-        )
-    return ""
+    host = row.record.machine.get("processor") if row.host_bound and published.unit == "s" else None
+    return f"The host sets this pace, and this is one host's time: {host}. Yours will differ." if host else ""
 
 
 def kind(shown: Iterable[Published | None]) -> str:
     """What the host-bound ones of some numbers are, to follow their mode in a line; nothing where there is none."""
     known = [published for published in shown if published]
-    if runs := max((len(published.runs) for published in known), default=0):
-        return f", from the lowest to the highest of {runs} machines"
-    unit = ", in launch times (one launch time is how long the same host takes to launch a trivial operation)"
-    return unit if any(published.launch for published in known) else ""
+    runs = max((len(published.runs) for published in known), default=0)
+    return f", from the lowest to the highest of {runs} machines" if runs else ""
 
 
 def days(records: Iterable[Record]) -> str:

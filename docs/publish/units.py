@@ -10,10 +10,7 @@ STEPS: dict[str, tuple[tuple[float, str], ...]] = {
     "FLOP": ((1.0, "FLOP"), (1e6, "MFLOP"), (1e9, "GFLOP"), (1e12, "TFLOP")),
     "FLOP/s": ((1e9, "GFLOP/s"), (1e12, "TFLOP/s")),
 }
-FIXED = {
-    "%": (1e-2, "%"), "x": (1.0, "×"), "": (1.0, ""), "FLOP/byte": (1.0, "FLOP/byte"), "W": (1.0, "W"),
-    "launches": (1.0, "launch times"),
-}  # fmt: skip
+FIXED = {"%": (1e-2, "%"), "x": (1.0, "×"), "": (1.0, ""), "FLOP/byte": (1.0, "FLOP/byte"), "W": (1.0, "W")}
 NAMED: dict[str, tuple[float, str]] = (
     {name: (scale, name) for steps in STEPS.values() for scale, name in steps} | {"us": (1e-6, "µs")} | FIXED
 )
@@ -35,9 +32,6 @@ def text(value: float, unit: str, exact: bool = False) -> str:
 def in_unit(value: float, unit: str, exact: bool = False) -> str:
     """A value in base units as text in one unit of `NAMED`: in_unit(3e-5, "us") is "30.0 µs"."""
     scale, name = NAMED[unit]
-    if unit == "launches":  # no yardstick is finer than that
-        value = rounded(value)
-        return _named(f"{value:,.0f}" if value >= 10 else f"{value:.1f}", name)
     return _named(digits(value / scale, exact), name)
 
 

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -200,12 +200,6 @@ class Watch:
             "of the time this program was held back": spent.get("throttled", 0.0) / max(wall, 1e-9),
         }
         return "; ".join(f"{share:.0%} {what}" for what, share in shares.items() if share > self.MOST)
-
-
-def uneven(before: Mapping[str, float], after: Mapping[str, float]) -> str:
-    """Why two yardsticks of a host (snippets/validation/timing.py), taken one after the other, do not agree."""
-    low, high = sorted(yardstick.get("eager_launch", 1.0) for yardstick in (before, after))
-    return f"an eager launch took {high / low:.1f} times as long at another moment" if high > 1.5 * low else ""
 
 
 def _counters() -> dict[str, float]:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 
+from snippets.validation.timing import yardstick
 from tests.benchmarks import machine, method
 from tests.benchmarks.case import Case, Point, of_module
 from tests.benchmarks.functions import Code
@@ -78,6 +79,7 @@ class Record:
             "software": machine.software(),
             "ceilings": {},
             "floor": None,
+            "host": None,
             "crew": 0,
             "variants": list(variants),
             "absent": {},
@@ -136,9 +138,11 @@ def measured(name: str, point: Point, device: torch.device, report: Report) -> F
 
 
 def limits(device: torch.device) -> dict:
-    """What this machine can do at most, and what the timer reads at least."""
+    """What this machine can do at most, what the timer reads at least, and how fast the host is."""
     with machine.turn(device, alone=True):
-        return {"ceilings": method.ceilings(device), "floor": method.floor(device)}
+        found = {"ceilings": method.ceilings(device), "floor": method.floor(device)}
+    with machine.turn(device, alone=True, calls=True):
+        return found | {"host": yardstick(device)}
 
 
 def plan(

@@ -117,7 +117,6 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setitem(method.ROUNDS, "calls", 5)
     monkeypatch.setattr(timing.seconds_per_call, "__defaults__", (1e-4, 0.0))  # in seconds, of one sample
     monkeypatch.setattr(machine, "_counters", dict)  # other tests run beside this one
-    monkeypatch.setattr(machine, "uneven", lambda before, after: "")
     for pause in ("GRACE", "BRIEFLY"):  # nobody else times these cases: the locks are in a folder of their own
         monkeypatch.setattr(machine, pause, 0.0)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -239,9 +238,8 @@ def test_wrong_results_that_are_refused_stop_nothing(house: Path) -> None:
     assert set(rows) == {"eager", "ours"}
 
 
-def test_rows_by_the_hosts_clock_say_how_fast_the_host_is(house: Path) -> None:
-    rows, _ = measured(house)
-    host = rows["ours"]["host"]
+def test_a_run_says_how_fast_its_host_is(house: Path) -> None:
+    host = runner.limits(torch.device("cpu"))["host"]
     assert host.keys() == {"python_call", "eager_launch"} and all(seconds > 0 for seconds in host.values())
 
 
@@ -266,13 +264,6 @@ def test_what_counts_as_busy(after: dict, busy: str, monkeypatch: pytest.MonkeyP
     counters = iter((dict.fromkeys(after, 0.0), after))
     monkeypatch.setattr(machine, "_counters", lambda: next(counters))
     assert machine.Watch().busy().endswith(busy) and bool(busy) == bool(after and busy)
-
-
-def test_a_host_that_is_uneven_is_noted() -> None:
-    assert machine.uneven({"eager_launch": 1.0}, {"eager_launch": 1.4}) == machine.uneven({}, {}) == ""
-    assert machine.uneven({"eager_launch": 1.0}, {"eager_launch": 2.0}) == (
-        "an eager launch took 2.0 times as long at another moment"
-    )
 
 
 def test_results_are_kept_where_later_calls_write_to_the_same_memory(house: Path) -> None:

@@ -93,6 +93,6 @@ def _input(name: str, given: Input) -> dict[str, str]:
     if not isinstance(given, Quantity):
         return {"name": name, "value": f"{given:,}"}
     url = given.entry["source_url"] if given.href.startswith("https://") else given.href
-    host_bound = "meaning" in given.entry  # shown as a range or in launches; its value is the median, or seconds
-    value = f"{units.text(given.value, given.unit)}, of {given.text}" if host_bound else given.text
+    median = units.text(given.value, given.unit) if "runs" in given.entry else ""  # a range stands for its median
+    value = f"{median}, of {given.text}" if median else given.text
     return {"name": name, "value": value, "source": given.entry.get("formula", given.entry["label"]), "url": url}

@@ -7,7 +7,6 @@ from html import escape
 from docs.publish import evidence, markup, palette, units
 from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Evidence
-from docs.publish.markup import STALE
 from docs.publish.place import machine_page
 from docs.publish.records.measured import DIRECTIONS, METRICS, MODES, Coordinates, Measured, Published
 from docs.publish.records.store import Store
@@ -53,19 +52,17 @@ def table(
     if not metrics:
         raise PublishError(f"table: expected metric=..., one of {', '.join(METRICS)}")
 
-    def cells_of(columns: list[Column], beside: Compared, unit: str) -> list[str]:
-        shown = (
+    def cells_of(columns: list[Column], beside: Compared) -> list[str]:
+        return [
             beside.cell((row, metric), page.cell(row, metric, over if metric == "speedup" else None))
             for row, metric in columns
-        )
-        return [text.replace(f"{unit}</a>", "</a>").replace(f"{unit}{STALE}", STALE) for text in shown]
+        ]
 
     def panel(rows: list[Measured], shown: bool) -> str:
         record = rows[0].record
         head, lines = _grid(rows, metrics, narrow)
         beside = _compared(lines, over)
-        unit = _said_above(lines)
-        cells = (("", [escape(name), *cells_of(columns, beside, unit)]) for name, columns in lines)
+        cells = (("", [escape(name), *cells_of(columns, beside)]) for name, columns in lines)
         machine = rows[0].machine, record.machine["name"]
         link = markup.link(machine[1], page.place.to(machine_page(machine[0])))
         return markup.panel(
@@ -189,18 +186,6 @@ def _what(row: Measured, metrics: list[str], over: str | None, work: str) -> str
     timed += evidence.kind(row.published(metric, over if metric == "speedup" else None) for metric in metrics)
     work = work or DIRECTIONS[row.direction]
     return f"{labels[0].upper()}{labels[1:]}. {work[0].upper()}{work[1:]}, {row.dtype}{timed}"
-
-
-def _said_above(lines: list[tuple[str, list[Column]]]) -> str:
-    """The unit that cells leave out, since the line above the table says it: launch times, if all values are such."""
-    known = [
-        row.published(metric, None) if metric != "speedup" else None
-        for _, cells in lines
-        for row, metric in cells
-        if row
-    ]
-    alike = bool(known) and all(published and published.unit == "launches" for published in known)
-    return f" {units.NAMED['launches'][1]}" if alike else ""
 
 
 def _none_asked(rows: list[Measured], metrics: list[str]) -> str:

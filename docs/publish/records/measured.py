@@ -17,7 +17,7 @@ MODES = {
     "burst": "ten or more calls after a pause",
     "sustained": "sustained load",
 }
-RUNS = 5  # on separately started machines: from so many on, a host-bound number is a range over them
+RUNS = 3  # on separately started machines: from so many on, a host-bound number is a range over them
 HOST_SHARE = 0.8  # a wall clock is the host's unless the GPU works for at least so much of it
 DIRECTIONS = {"forward": "forward", "backward": "backward", "both": "forward and backward"}
 
@@ -68,14 +68,12 @@ class Published:
     """What is shown of a metric.
 
     Of most numbers it is the row's own value, from its 20th to its 80th percentile. A host-bound number depends on the
-    host as much as on the code. So it is the range over runs on separately started machines, with their median; where
-    there are fewer than `RUNS` of them, a time is so many launches: eager launches of a trivial op in its own run. A
-    speedup is a range from two machines on: what holds on one need not hold on the other.
+    host as much as on the code. So it is the range over at least `RUNS` runs on separately started machines, with their
+    median. A speedup is a range from two machines on: what holds on one need not hold on the other.
 
     Attributes:
         value, low, high: in base units.
         runs: what each run of a range said, oldest first; empty where it is no range.
-        launch: seconds of a launch, where it is so many launches.
     """
 
     value: float
@@ -83,13 +81,6 @@ class Published:
     high: float
     unit: str
     runs: tuple[tuple[Row, float], ...] = ()
-    launch: float | None = None
-
-    def in_seconds(self) -> "Published":
-        """A time in launches as the seconds of its own run; anything else as it is."""
-        if self.launch is None:
-            return self
-        return Published(self.value * self.launch, self.low * self.launch, self.high * self.launch, "s")
 
     @property
     def text(self) -> str:
@@ -241,13 +232,9 @@ class Measured:
         value, known = self.metric(name, over), METRICS[name]
         if value is None:
             return None
-        if self.host_bound and known.power:
-            if runs := self._over_runs(name, over):
-                values = [found for _, found in runs]
-                return Published(statistics.median(values), min(values), max(values), known.unit, runs)
-            if name == "time" and self.row.host:
-                launch, time = self.row.host["eager_launch"], self.row.time
-                return Published(time.p50 / launch, time.p20 / launch, time.p80 / launch, "launches", launch=launch)
+        if self.host_bound and known.power and (runs := self._over_runs(name, over)):
+            values = [found for _, found in runs]
+            return Published(statistics.median(values), min(values), max(values), known.unit, runs)
         low, high = self.spread(name, over) or (value, value)
         return Published(value, low, high, METRICS[name].unit)
 

@@ -79,8 +79,8 @@ class Ceilings(TypedDict):
 
 @with_config(STRICT)
 class Yardstick(TypedDict):
-    """Seconds that this host needs for next to nothing, measured beside the rows: an empty Python call, an eager launch
-    of a trivial op, the launch of a CUDA kernel alone."""
+    """Seconds that this host needs for next to nothing: an empty Python call, an eager launch of a trivial op, the
+    launch of a CUDA kernel alone."""
 
     python_call: Positive
     eager_launch: Positive
@@ -197,7 +197,7 @@ class Row(Point):
 
     Attributes:
         busy: why the machine was too busy to time anything then; empty where it was not. Older rows do not say.
-        host: the yardstick of the run, beside times that the host's clock took.
+        host: of older records, the yardstick beside times that the host's clock took.
         calls: calls in one sample.
         refreshed: inputs that a call overwrites were put back before each.
         built_cold: the build's seconds began with empty caches.
@@ -287,6 +287,7 @@ class Record(Provenance):
     crew: int = 0  # processes that built side by side: their builds took longer than they would have alone
     absent: dict[str, str] = {}  # variants whose package was not installed: what older runs say of them stays
     floor: Timing | None = None  # what the timer reads of an empty kernel
+    host: Yardstick | None = None  # older records have it in their rows
     rows: list[Row]
     failures: list[Failure]
 

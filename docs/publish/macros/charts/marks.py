@@ -170,7 +170,7 @@ def _plot(question: Question, rows: list[Measured]) -> Plot | None:
     variants = question.variants or tuple(palette.variants())
     asked = [row for row in rows if row.variant in variants]
     busy = tuple(row for row in asked if row.busy)
-    marks = _in_one_kind([mark for row in asked if not row.busy and (mark := _mark(question, row))])
+    marks = [mark for row in asked if not row.busy and (mark := _mark(question, row))]
     if not marks and not busy:
         return None
     if question.kind == "lines":
@@ -188,13 +188,6 @@ def _mark(question: Question, row: Measured) -> Mark | None:
     """A row as a mark; None where the row has no such metric (memory on a CPU)."""
     published = row.published(question.metric)
     return Mark(_x(question, row), published, row) if published else None
-
-
-def _in_one_kind(marks: list[Mark]) -> list[Mark]:
-    """The marks in one unit: in launches if all can be, else all in seconds."""
-    if len({mark.published.unit for mark in marks}) < 2:
-        return marks
-    return [replace(mark, published=mark.published.in_seconds()) for mark in marks]
 
 
 def _x(question: Question, row: Measured) -> Any:
