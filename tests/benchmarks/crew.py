@@ -251,6 +251,8 @@ class Crew:
         last = time.monotonic() + 5.0
         for worker in idle:
             worker.process.join(max(0.0, last - time.monotonic()))
+        for worker in self.workers:  # at the same time: a driver takes a second to end each
+            worker.signal(signal.SIGKILL)
         for worker in self.workers:
             worker.end()
         self.workers = []
