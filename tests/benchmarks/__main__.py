@@ -195,6 +195,7 @@ class Progress:
                 continue
             left = (time.monotonic() - began) / done * (self.points - done)
             what = f"{name} {label(point)}: {found.seconds:.1f} s, alone {found.alone:.1f} s"
+            what += f" (waited for memory {found.waited:.1f} s, for the GPU {found.settled:.1f} s)"
             print(f"{done}/{self.points} {what}; about {left:.0f} s left", file=sys.stderr, flush=True)
 
     def say(self, step: str) -> None:

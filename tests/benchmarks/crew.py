@@ -64,8 +64,11 @@ def work(line: Connection, stopped: Any, name: str) -> None:
     with contextlib.suppress(EOFError):  # whoever started this has ended
         while (said := line.recv()) != END:
             task, machine.beside.crowded = said
-            wait_for_room(device)
-            line.send(("done", answer(task, device)))
+            waited = wait_for_room(device)
+            found = answer(task, device)
+            if isinstance(found, Found):
+                found.waited = waited
+            line.send(("done", found))
 
 
 def begin() -> None:
@@ -79,19 +82,23 @@ def begin() -> None:
 def answer(task: Task, device: torch.device) -> Found | dict:
     if task is LIMITS:
         return runner.limits(device)
+    before = machine.spent["settled"]
     found = runner.measured(*task, device, lambda step: None)
+    found.settled = machine.spent["settled"] - before
     synchronize(device)  # after an illegal access nothing works in this process: let it end here
     return found
 
 
-def wait_for_room(device: torch.device, share: float = 0.25, patience: float = 120.0) -> None:
-    """Until so much of the GPU's memory is free; in the end without."""
-    last = time.monotonic() + patience
+def wait_for_room(device: torch.device, share: float = 0.25, patience: float = 120.0) -> float:
+    """Until so much of the GPU's memory is free; in the end without. Returns the seconds."""
+    began = time.monotonic()
+    last = began + patience
     while device.type == "cuda" and time.monotonic() < last:
         free, total = torch.cuda.mem_get_info(device)
         if free > share * total:
             break
         time.sleep(0.1)
+    return time.monotonic() - began
 
 
 class Turns:
@@ -116,7 +123,9 @@ class Turns:
         asked = time.perf_counter() - self.stopped.value
         self.line.send(("turn", None))
         if self.line.recv():
+            began = time.perf_counter()
             settle(self.device)
+            machine.spent["settled"] += time.perf_counter() - began
         self.waited += time.perf_counter() - self.stopped.value - asked
         self.inside, began = True, time.perf_counter()
         try:

@@ -73,7 +73,7 @@ class Beside:
 
 
 beside = Beside()
-spent = {"alone": 0.0}  # seconds of turns in which this process was alone
+spent = {"alone": 0.0, "settled": 0.0}  # seconds of turns in which this process was alone, and before them
 
 
 def clock() -> float:

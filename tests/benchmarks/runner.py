@@ -116,12 +116,16 @@ class Found:
     Attributes:
         seconds: that it took, without waiting for others.
         alone: those of them in which samples were taken or what is fastest was chosen.
+        waited: before they began, seconds until others had left enough of the GPU's memory.
+        settled: until what others had queued on the GPU had run, before each turn.
     """
 
     rows: list[dict] = field(default_factory=list)
     failures: list[dict] = field(default_factory=list)
     seconds: float = 0.0
     alone: float = 0.0
+    waited: float = 0.0
+    settled: float = 0.0
 
 
 def measured(name: str, point: Point, device: torch.device, report: Report) -> Found:
