@@ -27,6 +27,7 @@ from typing import Any
 import torch
 import torch._inductor.config
 
+from snippets.validation.timing import nothing
 from tests.benchmarks import machine, method, runner
 from tests.benchmarks.case import Point
 from tests.benchmarks.runner import Found, Outcomes, Points, Record
@@ -60,10 +61,16 @@ def work(line: Connection, stopped: Any, name: str) -> None:
     """Measure what comes along the line."""
     begin()
     device = torch.device(name)
-    Turns(line, stopped, device).take()
+    turns = Turns(line, stopped, device)
+    turns.take()
+    watched = device.type != "cuda"
     with contextlib.suppress(EOFError):  # whoever started this has ended
         while (said := line.recv()) != END:
             task, machine.beside.crowded = said
+            if not watched:
+                with turns.turn():  # where several ask for the profiler at once, some never get it
+                    start_profiler(device)
+                watched = True
             waited = wait_for_room(device)
             found = answer(task, device)
             if isinstance(found, Found):
@@ -77,6 +84,16 @@ def begin() -> None:
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     torch._inductor.config.compile_threads = 1  # all cores are taken
+
+
+def start_profiler(device: torch.device) -> None:
+    """Let the profiler, which counts kernels, begin to watch this process, and see that it does.
+
+    Raises:
+        RuntimeError: it counts nothing; another process may do better.
+    """
+    if not method.count_kernels({"nothing": (nothing, nothing)}, device):
+        raise RuntimeError("the profiler counts no kernels in this process")
 
 
 def answer(task: Task, device: torch.device) -> Found | dict:
