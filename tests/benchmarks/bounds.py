@@ -66,4 +66,4 @@ bandwidth, build, captured, ceiling = map(_macro, ("bandwidth", "build", "captur
 counted, datasheet, error, gain = map(_macro, ("counted", "datasheet", "error", "gain"))
 gpu, launches, machine, memory = map(_macro, ("gpu", "launches", "machine", "memory"))
 peak, rate, registers, share, wall = map(_macro, ("peak", "rate", "registers", "share", "wall"))
-h200 = partial(datasheet, "NVIDIA H200")
+h100 = partial(datasheet, "NVIDIA H100 80GB HBM3")

@@ -15,6 +15,7 @@ from tests.benchmarks.imports import imported
 
 OURS = ("kernels", "snippets", "tests", "docs", "noxfile")
 MADE = {".cache", ".git", ".nox", ".venv", "__pycache__", "local", "site-packages"}  # local: below docs/measurements
+PUBLISHER, PAGES = ("docs", "publish"), ("docs", "pages")
 SPEAKING = {  # their strings name files
     ("docs",), ("kernels",), ("snippets",),
     *(("tests", folder) for folder in ("benchmarks", "exercises", "kernels", "pages", "snippets")),
@@ -48,7 +49,13 @@ def named(root: Path, file: Path) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
         return (), ()
     named = {Path(os.path.normpath(name)) for name in named_by_code(root, file)}
     paths = [path for path in named if is_ours(root, path)]
-    return tuple(filter(Path.is_file, paths)), tuple(filter(Path.is_dir, paths))
+    folders: Iterable[Path] = filter(Path.is_dir, paths)
+    if file.is_relative_to(
+        root.joinpath(*PUBLISHER)
+    ):  # a test of it that reads pages which are no tiny ones names them
+        pages = root.joinpath(*PAGES)
+        folders = (path for path in folders if not pages.is_relative_to(path) and not path.is_relative_to(pages))
+    return tuple(filter(Path.is_file, paths)), tuple(folders)
 
 
 def is_ours(root: Path, path: Path) -> bool:

@@ -108,7 +108,7 @@ def test_every_machine_has_its_own_panel_and_only_the_pages_machine_its_title_an
     laptop = record(root, machine=LAPTOP, id="laptop", rows=[row(root, mode="calls", time=took(3))])
     spec = BARS | {"title": "Ours moves {ours}", "mode": "device", "note": "Eight rows.", "variants": ["ours"]}
     html = drawn(root, spec, record(root), laptop)
-    assert re.findall(r'data-machine="([^"]+)"', html) == ["nvidia-h200", "laptop"]
+    assert re.findall(r'data-machine="([^"]+)"', html) == ["nvidia-h100-80gb-hbm3", "laptop"]
     assert titles(html) == ["Ours moves 2.00 TB/s", "A laptop: ours, 667 GB/s"]
     assert html.count("Eight rows.") == 1 and html.index("Eight rows.") < html.index('data-machine="laptop"')
 

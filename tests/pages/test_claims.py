@@ -97,7 +97,7 @@ def test_the_build_names_every_statement_of_every_page_that_fails(root: Path, ca
     with pytest.raises(Abort):
         tiny.build(root)
     assert "index.md: holds 'ours slower than compile', at 'small': kernels/add ours forward 8×4" in caplog.text
-    assert "takes 1.00 ms in 2026-01-01T00-00-00Z-nvidia-h200, against 1.02 ms of compile" in caplog.text
+    assert "takes 1.00 ms in 2026-01-01T00-00-00Z-nvidia-h100-80gb-hbm3, against 1.02 ms of compile" in caplog.text
     assert "more.md: holds 'ours faster than quack', at 'small': variant of kernels/add: expected one of" in caplog.text
     assert "more.md: holds 'a more than b', at '': Time: kernels/add ours" in caplog.text
 

@@ -76,7 +76,7 @@ def test_the_verdict_follows_from_the_records(root: Path, shapes: str, relation:
     )
     assert "2.00×" in shown if "8x4" in shapes else "0.500×" in shown
     assert shown.endswith("It adds.")
-    assert "NVIDIA H200" in str(page.evidence.entries)
+    assert "NVIDIA H100" in str(page.evidence.entries)
 
 
 def test_what_all_points_share_is_said_once(root: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_belief_may_be_about_another_machine(root: Path) -> None:
     ):
         found, page = macros(root, entry.replace("    because", at))
         found.folklore("numbers")
-        assert "Wrong." in text(page.html[0]) and "NVIDIA H200" not in str(page.evidence.entries)
+        assert "Wrong." in text(page.html[0]) and "NVIDIA H100" not in str(page.evidence.entries)
 
 
 def test_the_list_has_all_with_a_link(root: Path) -> None:

@@ -164,7 +164,7 @@ def test_a_kernels_page_answers_first():
     for name in kernel_files():
         page = ROOT / "docs" / "pages" / "kernels" / f"{name.replace('_', '-')}.md"
         text = page.read_text(encoding="utf-8")
-        gains = ["{{ gains("] if "{{ losses(" in text else []  # a kernel that no H200 has timed has neither
+        gains = ["{{ gains("] if "{{ losses(" in text else []  # a kernel that no H100 has timed has neither
         order = ['<div class="rp-verdict"', *gains, f'{{{{ kernel_file("{name}")', f"from {name} import ", "\n## "]
         if not all(part in text for part in order) or sorted(order, key=text.index) != order:
             wrong.append(f"{page.name}: expected {order} in this order")

@@ -38,7 +38,7 @@ def calls(root: Path, variant: str, microseconds: float, **changed: Any) -> dict
 
 def run(root: Path, day: int, ours: float, eager: float, boot: str | None = None, **changed: Any) -> dict[str, Any]:
     """A run on a machine started on its own, unless it is told which."""
-    machine = tiny.H200 | {"boot": boot or f"boot{day}", "processor": "A processor, 16 cores"}
+    machine = tiny.H100 | {"boot": boot or f"boot{day}", "processor": "A processor, 16 cores"}
     rows = [calls(root, "ours", ours, **changed), calls(root, "eager", eager, **changed)]
     host = {"python_call": 4e-8, "eager_launch": 5e-6}
     return tiny.record(root, rows, day=day, machine=machine, host=host)
@@ -132,9 +132,9 @@ def test_charts_draw_the_median_with_the_range(root: Path):
 
 def test_exports_have_the_new_fields(root: Path):
     known = store(root, *three(root))
-    rows = json.loads(exports.as_json(known, "nvidia-h200"))["rows"]
+    rows = json.loads(exports.as_json(known, "nvidia-h100-80gb-hbm3"))["rows"]
     assert (rows[0]["lowest"], rows[0]["highest"]) == (35.4e-6, 60.7e-6)
-    head, line = exports.as_csv(known, "nvidia-h200").splitlines()[:2]
+    head, line = exports.as_csv(known, "nvidia-h100-80gb-hbm3").splitlines()[:2]
     cells = dict(zip(head.split(","), re.split(r',(?=(?:[^"]*"[^"]*")*[^"]*$)', line), strict=True))
     asked = ("eager_launch", "boot", "machines", "lowest", "highest", "busy", "processor")
     assert [cells[name] for name in asked] == [
@@ -153,11 +153,11 @@ def test_a_busy_run_stands_back_for_an_older_one_and_stays_on_the_machines_page(
     known = store(root, tiny.record(root), busy(root))
     assert known.find(Coordinates("kernels/add", "ours")).time.p50 == 1e-3
     assert known.find(Coordinates("kernels/add", "eager")).record.date.startswith("2026-01-01"), "side by side"
-    page = machines.page(known, "nvidia-h200", Place("results/machines/a.md", "results/machines/a/"))
+    page = machines.page(known, "nvidia-h100-80gb-hbm3", Place("results/machines/a.md", "results/machines/a/"))
     section = page.partition("## Measured while the machine was busy")[2]
     assert "4.00 ms" in section and "30% of the processor&#x27;s time went to other machines" in section
     at = Place("results/machines/a/kernels-add.md", "results/machines/a/kernels-add/")
-    assert "4.00 ms" not in machines.case_page(known, "nvidia-h200", "kernels/add", at)
+    assert "4.00 ms" not in machines.case_page(known, "nvidia-h100-80gb-hbm3", "kernels/add", at)
 
 
 def test_a_number_that_only_a_busy_machine_has_is_marked_and_no_chart_draws_it(root: Path):
@@ -193,7 +193,7 @@ def test_a_release_refuses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     with pytest.raises(Abort):
         tiny.build(root)
     assert "index.md: Time: kernels/add ours" in caplog.text
-    assert "results/machines/nvidia-h200.md: kernels/add" in caplog.text
+    assert "results/machines/nvidia-h100-80gb-hbm3.md: kernels/add" in caplog.text
 
 
 # ---- which run counts -----------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def test_a_campaign_may_be_run_in_parts(root: Path):
     known = store(root, first, second)
     found = {row.size: row.row.kernels for row in known.select()}
     assert found == {"8x4": 1, "8x8": 7}
-    assert [failure.variant for failure in known.failures("nvidia-h200")] == ["liger"]
+    assert [failure.variant for failure in known.failures("nvidia-h100-80gb-hbm3")] == ["liger"]
     assert known.newest_record(Coordinates("kernels/add")).date.startswith("2026-01-02")
     third = tiny.record(root, [tiny.row(root, shape=wide)], day=3)
     of_a_shape = store(root, third).newest_record(Coordinates("kernels/add", shape="8x4"))
@@ -215,7 +215,7 @@ def test_a_campaign_may_be_run_in_parts(root: Path):
     fourth = tiny.record(root, [tiny.row(root, kernels=8)], day=4)
     known = store(root, fourth)
     assert {row.size: row.row.kernels for row in known.select()} == {"8x4": 8, "8x8": 1}
-    assert not known.failures("nvidia-h200"), "the newest run there had none"
+    assert not known.failures("nvidia-h100-80gb-hbm3"), "the newest run there had none"
 
 
 def test_what_older_code_measured_is_history(root: Path):

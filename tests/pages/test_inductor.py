@@ -77,7 +77,7 @@ def test_a_graph_is_read_with_where_it_was_seen(root: Path):
     assert (graph.function, *graph.point) == ("unit_rows", "forward", "65536x1024", "bfloat16")
     assert list(graph.kernels) == [NAME], "what the library does is no kernel of Inductor's"
     assert set(graph.targets) == set(TARGETS) and not graph.stale
-    assert "NVIDIA H200 with torch 2.11.0 and Triton 3.6.0, 2026-01-01" in graph.provenance
+    assert "NVIDIA H100 with torch 2.11.0 and Triton 3.6.0, 2026-01-01" in graph.provenance
     assert "python -m snippets.compiler.inductor_code" in graph.provenance
 
 
@@ -239,7 +239,7 @@ def test_a_triton_kernel_is_an_entry_of_the_viewer(root: Path):
     assert made["notes"] == [
         "The forward runs 1 generated kernel and PyTorch's own aten.sum.dim_IntList.",
         "Inductor counts 403 MB for the graph; the tensors that its launches get add up to 537 MB.",
-        "On NVIDIA H200 Inductor chose XBLOCK 1, 4 warps: the fastest of 2 that Inductor tried. The binary that ran "
+        "On NVIDIA H100 Inductor chose XBLOCK 1, 4 warps: the fastest of 2 that Inductor tried. The binary that ran "
         "there has 40 registers and no spills.",
     ]
     assert json.loads(json.dumps(kernel)) == kernel
@@ -252,7 +252,7 @@ def test_another_gpu_is_not_told_what_ran_on_the_captured_one(root: Path):
 
 
 @pytest.mark.parametrize(
-    ("machine", "target"), [("NVIDIA H200", "sm_90"), ("NVIDIA A100-SXM4-80GB", "sm_80"), ("T4", None)]
+    ("machine", "target"), [("NVIDIA H100", "sm_90"), ("NVIDIA A100-SXM4-80GB", "sm_80"), ("T4", None)]
 )
 def test_a_gpu_is_a_target_by_its_name(machine: str, target: str | None):
     assert inductor.target_of(machine) == target

@@ -64,7 +64,7 @@ def only(root: Path, rows: list[dict]) -> None:
         ('machine("multiprocessors")', "132"),
         ('datasheet("NVIDIA H200", "exponentials")', "16"),
         ('ceiling("copy")', "4.00 TB/s"),
-        ('ceiling("bfloat16", "burst", machine="nvidia-h200")', "800 TFLOP/s"),
+        ('ceiling("bfloat16", "burst", machine="nvidia-h100-80gb-hbm3")', "800 TFLOP/s"),
         ('datasheet("NVIDIA H200", "bandwidth")', "4.8 TB/s"),
         ('datasheet("NVIDIA H200", "bfloat16")', "989.5 TFLOP/s"),
     ],
@@ -79,7 +79,12 @@ def test_a_number_is_what_the_record_says(macro: str, shown: str, root: Path):
     ("expression", "unit", "inputs", "shown"),
     [
         ("2 * units", "", {"units": 'machine("multiprocessors")'}, "264"),
-        ("2 * n * w / hbm", "us", {"n": 24000000, "w": 2, "hbm": 'datasheet("NVIDIA H200", "bandwidth")'}, "20 µs"),
+        (
+            "2 * n * w / hbm",
+            "us",
+            {"n": 24000000, "w": 2, "hbm": 'datasheet("NVIDIA H200", "bandwidth")'},
+            "20 µs",
+        ),
         ("rows * columns", "", {"rows": 32768, "columns": 4096}, "134,217,728"),
         ("t/b", "%", {"t": 'gpu("ours", "small")', "b": 'build("ours", "small")'}, "0.0400%"),
         ("2 * t", "us", {"t": 'captured("table", "mlp", "fast-2")'}, "2,410 µs"),
@@ -127,14 +132,15 @@ def test_evidence_says_where_a_number_comes_from(root: Path):
     entry = page.evidence.entries["e1"]
     assert entry["label"] == "Bandwidth: kernels/add ours forward 8×4 bfloat16 device"
     assert entry["command"] == "python -m tests.benchmarks kernels/add"
-    assert entry["machine"] == "NVIDIA H200"
+    assert entry["machine"] == "NVIDIA H100"
     assert entry["software"] == "python 3.12.3, torch 2.11.0"
     assert entry["date"] == "2026-01-01T00:00:00Z"
     assert entry["spread"] == "1.67 TB/s to 2.22 TB/s (p20 to p80 of 100 samples)"
     assert entry["source_url"].endswith(f"/blob/{'c' * 40}/kernels/add.py")
-    assert entry["download_url"] == "../../results/nvidia-h200.json"
+    assert entry["download_url"] == "../../results/nvidia-h100-80gb-hbm3.json"
     assert (
-        'href="../../results/machines/nvidia-h200/kernels-add/#kernels-add-ours-forward-8x4-bfloat16-device"' in shown
+        'href="../../results/machines/nvidia-h100-80gb-hbm3/kernels-add/#kernels-add-ours-forward-8x4-bfloat16-device"'
+        in shown
     )
     assert json.loads(re.sub(r"</?script[^>]*>", "", page.evidence.script())) == page.evidence.entries
 
@@ -253,7 +259,7 @@ def test_a_number_that_a_script_printed_is_found_by_its_line(
     entry = page.evidence.entries["e1"]
     assert entry["value"] == shown
     assert entry["command"] == "python -m snippets.kernels.add"
-    assert entry["machine"] == "NVIDIA H200"
+    assert entry["machine"] == "NVIDIA H100"
     assert html.endswith(f"</small></a> {value} {unit}")
     assert page.evidence.stale == [entry["label"]], "its hash is not that of the code"
 
@@ -306,7 +312,7 @@ def test_a_capture_is_a_fence_with_its_provenance_where_it_stands(root: Path):
         '??? note "Output"\n\n    ````text\n    one\n    ```\n    ````\n\n    <p class="rp-provenance">'
     )
     assert f"/blob/{'c' * 40}/snippets/kernels/add.py" in text
-    assert "on NVIDIA H200, torch 2.11.0, 2026-01-01" in text
+    assert "on NVIDIA H100, torch 2.11.0, 2026-01-01" in text
     assert page.evidence.stale == ["output of kernels/add"], "its hash is not that of the code"
 
 
@@ -407,7 +413,7 @@ def test_a_machine_without_the_shape_shows_its_own(root: Path):
     mine = [tiny.row(root, mode="calls", dtype="float32", shape={"rows": 2, "columns": 2})]
     tiny.write(root, tiny.record(root, mine, machine=tiny.LAPTOP), "local")
     html = finished('{{ table(metric="time", shape="8x4", mode="device", title="Times") }}', root)
-    assert re.findall('data-machine="([^"]+)"', html) == ["nvidia-h200", "laptop"]
+    assert re.findall('data-machine="([^"]+)"', html) == ["nvidia-h100-80gb-hbm3", "laptop"]
     assert "A laptop (this machine)" in html
 
 
@@ -571,7 +577,7 @@ def test_a_site_shows_numbers_code_and_kernel_files(tmp_path: Path):
     assert "[start:add]" not in site["index.html"]
     assert (
         'id="kernels-add-ours-forward-8x4-bfloat16-device"'
-        in site["results/machines/nvidia-h200/kernels-add/index.html"]
+        in site["results/machines/nvidia-h100-80gb-hbm3/kernels-add/index.html"]
     )
 
 
@@ -599,7 +605,7 @@ def test_a_broken_record_stops_the_build(root: Path, caplog: pytest.LogCaptureFi
     tiny.write(root, tiny.record(root, schema=9))
     with pytest.raises(Abort):
         tiny.build(root)
-    assert "runs/2026-01-01T00-00-00Z-nvidia-h200.json: expected schema version 1, got 9" in caplog.text
+    assert "runs/2026-01-01T00-00-00Z-nvidia-h100-80gb-hbm3.json: expected schema version 1, got 9" in caplog.text
 
 
 def test_an_unknown_level_stops_the_build(tmp_path: Path, caplog: pytest.LogCaptureFixture):

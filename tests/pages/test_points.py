@@ -52,7 +52,7 @@ def test_a_number_is_that_of_the_named_point(macro: str, shown: str, root: Path)
     html, page = rendered(f"{{{{ {macro} }}}}", root, case="" if "case=" in macro else "kernels/add")
     assert re.search(r">(.*)</a>", html)[1] == shown
     (entry,) = page.evidence.entries.values()
-    assert entry["machine"] == ("A laptop" if "machine=" in macro else "NVIDIA H200")
+    assert entry["machine"] == ("A laptop" if "machine=" in macro else "NVIDIA H100")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_number_is_that_of_the_named_point(macro: str, shown: str, root: Path)
         ('holds("ours beats eager", at="small")', "holds: expected sides with one of"),
         (
             'wall("ours", "calls", machine="laptp")',
-            "machine: expected one of nvidia-h200, laptop; got 'laptp'; did you mean",
+            "machine: expected one of nvidia-h100-80gb-hbm3, laptop; got 'laptp'; did you mean",
         ),
         ('gpu("ours", "calls", machine="laptop")', "mode of kernels/add: expected one of calls; got 'device'"),
         ('gain("ours", over="eager", at="small", machine="laptop")', "shape of kernels/add: expected one of 8x8"),

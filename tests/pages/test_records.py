@@ -28,6 +28,7 @@ def faster(content: dict, row: int, **changed: object) -> None:
     content["rows"][row] |= changed
 
 
+H200 = tiny.H100 | {"name": "NVIDIA H200"}  # of which a datasheet tells
 FAULTS: dict[str, tuple[Change, str]] = {
     "schema": (lambda record: record.update(schema=2), "expected schema version 1, got 2"),
     "no schema": (lambda record: record.pop("schema"), "expected schema version 1, got None"),
@@ -66,7 +67,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_faulty_record_is_refused_in_one_line_and_left_alone(fault: str, root: Path):
     change, expected = FAULTS[fault]
-    content = json.loads(json.dumps(tiny.record(root)))
+    content = json.loads(json.dumps(tiny.record(root, machine=H200)))
     change(content)
     path = tiny.write(root, content)
     before = path.read_bytes()
@@ -80,7 +81,7 @@ def test_a_faulty_record_is_refused_in_one_line_and_left_alone(fault: str, root:
 
 
 def test_what_was_written_last_may_still_be_in_the_cache_when_a_call_ends(root: Path):
-    content = json.loads(json.dumps(tiny.record(root)))
+    content = json.loads(json.dumps(tiny.record(root, machine=H200)))
     faster(content, 0, bytes_read=3_850_000_000)  # 4.85 TB/s with what it writes, 4.79 without 60 MB of that
     tiny.write(root, content)
     assert tiny.store(root).find(OURS)
@@ -92,7 +93,7 @@ def test_what_was_written_last_may_still_be_in_the_cache_when_a_call_ends(root: 
 def test_what_fits_in_the_cache_may_come_from_there_faster_than_from_memory(
     mode: str, moved: float, refused: bool, root: Path
 ):
-    content = json.loads(json.dumps(tiny.record(root)))
+    content = json.loads(json.dumps(tiny.record(root, machine=H200)))
     content["machine"]["l2_bytes"] = cache = 6 * 10**9  # more than memory delivers in the row's millisecond
     faster(content, 0, mode=mode, bytes_read=int(moved * cache), bytes_written=0)
     tiny.write(root, content)
@@ -128,7 +129,7 @@ def test_a_sound_record_is_read(root: Path):
 def test_a_row_says_what_its_host_was_like_where_the_record_knows(root: Path):
     yardstick = {"python_call": 4e-8, "eager_launch": 5e-6, "cuda_launch": 2e-6}
     new = tiny.row(root, busy="stolen", host=yardstick, calls=10, refreshed=True, built_cold=False)
-    there = tiny.H200 | {"boot": "b007", "processor": "A processor, 16 cores"}
+    there = tiny.H100 | {"boot": "b007", "processor": "A processor, 16 cores"}
     newer, older = tiny.store(root, tiny.record(root, [new, tiny.row(root, variant="eager")], machine=there)).select()
     assert (newer.row.busy, newer.row.host, newer.row.calls) == ("stolen", yardstick, 10)
     assert (older.row.busy, older.row.host, older.row.refreshed) == ("", None, False)
@@ -146,9 +147,9 @@ def test_what_this_machine_measured_never_replaces_a_published_number(root: Path
     tiny.write(root, tiny.record(root))
     tiny.write(root, tiny.record(root, [tiny.row(root, time=fast)], day=9), "local")
     store = tiny.store(root)
-    assert list(store.machines) == ["nvidia-h200", "nvidia-h200-here"]
+    assert list(store.machines) == ["nvidia-h100-80gb-hbm3", "nvidia-h100-80gb-hbm3-here"]
     assert store.find(OURS).time.p50 == 1e-3
-    assert store.find(replace(OURS, machine="nvidia-h200-here")).time.p50 == 0.5e-3
+    assert store.find(replace(OURS, machine="nvidia-h100-80gb-hbm3-here")).time.p50 == 0.5e-3
 
 
 def test_the_newest_run_of_a_case_wins_and_older_ones_are_history(root: Path):
@@ -206,7 +207,7 @@ def committed(root: Path) -> str:
 def test_a_local_run_of_a_commit_is_admitted_as_it_is(root: Path):
     path = tiny.write(root, tiny.record(root, commit=committed(root)), "local", name="mine")
     target = admit(path, root / "docs/measurements/runs", root)
-    assert target.name == "2026-01-01T00-00-00Z-nvidia-h200.json"
+    assert target.name == "2026-01-01T00-00-00Z-nvidia-h100-80gb-hbm3.json"
     assert target.read_bytes() == path.read_bytes()
     with pytest.raises(PublishError, match="expected a new record"):
         admit(path, root / "docs/measurements/runs", root)
@@ -217,12 +218,15 @@ def test_runs_that_began_in_one_second_stay_two(root: Path):
     for variant in ("ours", "eager"):
         content = tiny.record(root, [tiny.row(root, variant=variant)], commit=commit)
         target = admit(tiny.write(root, content, "local"), root / "docs/measurements/runs", root)
-    assert target.name == "2026-01-01T00-00-00Z-nvidia-h200-2.json"
+    assert target.name == "2026-01-01T00-00-00Z-nvidia-h100-80gb-hbm3-2.json"
     known = {
         row.record.id: row.variant
         for row in Store.load(root / "docs/measurements", root, local=False).select(history=True)
     }
-    assert known == {"2026-01-01T00-00-00Z-nvidia-h200": "ours", "2026-01-01T00-00-00Z-nvidia-h200-2": "eager"}
+    assert known == {
+        "2026-01-01T00-00-00Z-nvidia-h100-80gb-hbm3": "ours",
+        "2026-01-01T00-00-00Z-nvidia-h100-80gb-hbm3-2": "eager",
+    }
 
 
 @pytest.mark.parametrize(
@@ -241,7 +245,7 @@ def test_runs_that_began_in_one_second_stay_two(root: Path):
     ],
 )
 def test_what_may_not_be_published_is_not_admitted(change: Change, expected: str, root: Path):
-    content = json.loads(json.dumps(tiny.record(root, [tiny.row(root)], commit=committed(root))))
+    content = json.loads(json.dumps(tiny.record(root, [tiny.row(root)], commit=committed(root), machine=H200)))
     change(content)
     path = tiny.write(root, content, "local")
     before = path.read_bytes()

@@ -17,7 +17,7 @@ PLACE = Place("results/reproduced.md", "results/reproduced/")
 
 
 def run(root: Path, day: int, rows: list[dict[str, Any]], **changed: Any) -> dict[str, Any]:
-    return tiny.record(root, rows, day=day, machine=tiny.H200 | {"boot": f"boot{day}"}, **changed)
+    return tiny.record(root, rows, day=day, machine=tiny.H100 | {"boot": f"boot{day}"}, **changed)
 
 
 def timed(root: Path, milliseconds: float, **changed: Any) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def timed(root: Path, milliseconds: float, **changed: Any) -> dict[str, Any]:
 
 
 def case(known: Store) -> reproduced.Case:
-    return reproduced.cases(known, "nvidia-h200")[0]
+    return reproduced.cases(known, "nvidia-h100-80gb-hbm3")[0]
 
 
 def ratios(known: Store) -> list[float]:
@@ -120,7 +120,7 @@ def test_work_bound_by_memory_whose_inputs_lie_in_the_cache_is_compared_by_its_t
 
 
 def test_a_part_of_a_run_stands_in_for_what_the_same_start_measured_before(root: Path):
-    again = run(root, 3, [timed(root, 1.01)]) | {"machine": tiny.H200 | {"boot": "boot2"}}
+    again = run(root, 3, [timed(root, 1.01)]) | {"machine": tiny.H100 | {"boot": "boot2"}}
     known = store(root, run(root, 1, [timed(root, 1)]), run(root, 2, [timed(root, 2)]), again)
     assert ratios(known) == [1.01]
 
@@ -133,7 +133,7 @@ def test_host_rows_are_counted_by_their_ranges(root: Path):
     ]
     page = reproduced.page(store(root, *records), PLACE)
     assert "The goal is reached." in page
-    assert "Of 2 rows of calls, 2 have a range over 5 machines or more" in page
+    assert "Of 2 rows of calls, 2 have a range over 3 machines or more" in page
     assert "90.0% of the runs lie in the range of the others" in page, "9 of 10: not that of 100"
     assert "<td>2</td><td>2</td><td>2.00×</td></tr>" in page
     fewer = store(root, run(root, 6, [gpu, calls(root, "ours", 50), calls(root, "liger", 50)]))

@@ -18,14 +18,16 @@ from docs.publish.records.reports import load as load_reports
 from docs.publish.records.store import Store
 from tests.pages import tiny
 
-PLACE = Place("results/machines/nvidia-h200.md", "results/machines/nvidia-h200/")
-OF_CASE = Place("results/machines/nvidia-h200/kernels-add.md", "results/machines/nvidia-h200/kernels-add/")
+PLACE = Place("results/machines/nvidia-h100-80gb-hbm3.md", "results/machines/nvidia-h100-80gb-hbm3/")
+OF_CASE = Place(
+    "results/machines/nvidia-h100-80gb-hbm3/kernels-add.md", "results/machines/nvidia-h100-80gb-hbm3/kernels-add/"
+)
 PASSED = [{"id": f"tests/kernels/test_add.py::{name}", "outcome": "passed", "seconds": 0.1} for name in ("one", "two")]
 SKIPPED = PASSED[0] | {"id": "tests/kernels/test_add.py::three", "outcome": "skipped", "reason": "needs two GPUs"}
 REPORT = {
-    "schema": 1, "id": "2026-01-01T00-00-00Z-nvidia-h200", "date": "2026-01-01T00:00:00Z",
+    "schema": 1, "id": "2026-01-01T00-00-00Z-nvidia-h100-80gb-hbm3", "date": "2026-01-01T00:00:00Z",
     "command": "python -m pytest tests/kernels", "commit": "c" * 40, "dirty": False,
-    "machine": {"slug": "nvidia-h200", "name": "NVIDIA H200"}, "software": {"torch": "2.11.0"},
+    "machine": {"slug": "nvidia-h100-80gb-hbm3", "name": "NVIDIA H100"}, "software": {"torch": "2.11.0"},
     "tests": [*PASSED, SKIPPED],
 }  # fmt: skip
 FAILED = {"id": "tests/kernels/test_sub.py::test_four", "outcome": "failed", "seconds": 0.1, "reason": "assert 1 < 0"}
@@ -48,36 +50,36 @@ def store(root: Path) -> Store:
 
 
 def test_each_number_leads_to_its_row_on_the_machines_page(store: Store):
-    page = machines.case_page(store, "nvidia-h200", "kernels/add", OF_CASE)
+    page = machines.case_page(store, "nvidia-h100-80gb-hbm3", "kernels/add", OF_CASE)
     rows = store.select()
     anchors = re.findall(r'<tr id="(kernels[^"]+)">', page)
     assert sorted(anchors) == sorted(row.anchor for row in rows)
     for row in rows:
         quantity = of_row(row, "time", None, Place("kernels/add.md", "kernels/add/"))
-        assert quantity and quantity.href == f"../../results/machines/nvidia-h200/kernels-add/#{row.anchor}"
+        assert quantity and quantity.href == f"../../results/machines/nvidia-h100-80gb-hbm3/kernels-add/#{row.anchor}"
 
 
 def test_a_machines_page_says_all_that_evidence_needs(store: Store):
-    of_case = machines.case_page(store, "nvidia-h200", "kernels/add", OF_CASE)
+    of_case = machines.case_page(store, "nvidia-h100-80gb-hbm3", "kernels/add", OF_CASE)
     row = of_case[of_case.index('id="kernels-add-ours-forward') :].partition("</tr>")[0]
     cells = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)
     assert cells == [
         "8 × 4", "<code>ours</code>", "1.00 ms", "900 µs", "1.20 ms", "100", "1.00 GB", "1.00 GB", "2.00 TB/s", "50.0%",
         "1.00 TFLOP/s", "0.125%", "1.00 MB", "1", "0.00100", "0.00200", "2.50 s",
     ]  # fmt: skip
-    page = machines.page(store, "nvidia-h200", PLACE)
+    page = machines.page(store, "nvidia-h100-80gb-hbm3", PLACE)
     assert '<a href="kernels-add/">kernels/add</a>' in page, "the machine's own page lists its cases"
     assert "kernels-add-ours" not in page
-    run = store.newest_record(Coordinates(machine="nvidia-h200")).id
+    run = store.newest_record(Coordinates(machine="nvidia-h100-80gb-hbm3")).id
     assert f'href="../#{run}"' in of_case and f'<tr id="{run}">' in page
-    assert 'href="../../nvidia-h200.json"' in page
-    assert 'href="../../nvidia-h200.csv"' in page
+    assert 'href="../../nvidia-h100-80gb-hbm3.json"' in page
+    assert 'href="../../nvidia-h100-80gb-hbm3.csv"' in page
     assert "ImportError: no &lt;module&gt;" in page, "what could not be timed is said, and escaped"
     assert "31 °C" in page
 
 
 def test_a_case_s_page_explains_the_columns_variants_and_modes_that_it_has(store: Store):
-    page = machines.case_page(store, "nvidia-h200", "kernels/add", OF_CASE)
+    page = machines.case_page(store, "nvidia-h100-80gb-hbm3", "kernels/add", OF_CASE)
     legend = page.partition("<details>")[2].partition("</details>")[0]
     assert page.index("<details>") < page.index("<table")
     for name in ("ours", "of memory ceiling", "of matrix ceiling", "error", "allowed error", "read, written", "device"):
@@ -88,8 +90,8 @@ def test_a_case_s_page_explains_the_columns_variants_and_modes_that_it_has(store
 
 def test_result_pages_stay_out_of_search(store: Store):
     pages = [
-        machines.page(store, "nvidia-h200", PLACE),
-        machines.case_page(store, "nvidia-h200", "kernels/add", OF_CASE),
+        machines.page(store, "nvidia-h100-80gb-hbm3", PLACE),
+        machines.case_page(store, "nvidia-h100-80gb-hbm3", "kernels/add", OF_CASE),
         history.page(store, PLACE),
         verification.page([], {}, {}, PLACE),
     ]
@@ -97,7 +99,7 @@ def test_result_pages_stay_out_of_search(store: Store):
 
 
 def test_a_column_in_which_nothing_stands_is_left_out(store: Store):
-    page = machines.case_page(store, "nvidia-h200", "kernels/add", OF_CASE)
+    page = machines.case_page(store, "nvidia-h100-80gb-hbm3", "kernels/add", OF_CASE)
     head, line = page.partition("<thead>")[2].split("</thead>")[0], page.partition("<tbody>")[2].split("</tr>")[0]
     names = re.findall(r'<th scope="col">(.*?)</th>', head)
     assert names[:3] == ["shape", "variant", "p50"] and not {"registers", "spills", "launch"} & set(names)
@@ -117,10 +119,10 @@ def test_the_head_of_a_page_is_read_whatever_is_in_its_texts():
 
 
 def test_exports_hold_every_current_row(store: Store):
-    content = json.loads(exports.as_json(store, "nvidia-h200"))
-    lines = list(csv.DictReader(io.StringIO(exports.as_csv(store, "nvidia-h200"))))
+    content = json.loads(exports.as_json(store, "nvidia-h100-80gb-hbm3"))
+    lines = list(csv.DictReader(io.StringIO(exports.as_csv(store, "nvidia-h100-80gb-hbm3"))))
     assert len(content["rows"]) == len(lines) == len(store.select()) == 3
-    assert [run["id"] for run in content["runs"]] == ["2026-01-02T00-00-00Z-nvidia-h200"]
+    assert [run["id"] for run in content["runs"]] == ["2026-01-02T00-00-00Z-nvidia-h100-80gb-hbm3"]
     assert content["failures"][0]["variant"] == "liger"
     ours = next(line for line in lines if line["variant"] == "ours" and line["direction"] == "forward")
     assert (float(ours["p50"]), float(ours["bandwidth"]), ours["shape"], ours["stale"]) == (1e-3, 2e12, "8x4", "False")
@@ -152,7 +154,7 @@ def verified(root: Path, *reports: dict) -> str:
 def test_verification_counts_what_ran_and_what_did_not(tmp_path: Path):
     page = verified(tmp_path, REPORT | {"tests": REPORT["tests"][:1]}, REPORT)
     assert "the report does not say which it tested" in page
-    assert page.count("## NVIDIA H200") == 1, "the newest report of a machine"
+    assert page.count("## NVIDIA H100") == 1, "the newest report of a machine"
     assert "2 passed, 1 skipped" in page and "2026-01-02" in page and "red:" not in page
     assert "needs two GPUs</th><td>1</td>" in page
     assert re.search(r"test_add\.py</code></th><td>2</td><td>1</td>", page)
@@ -162,7 +164,7 @@ def test_verification_counts_what_ran_and_what_did_not(tmp_path: Path):
 def test_a_red_report_is_shown_in_red_and_the_newest_green_one_is_the_proof(tmp_path: Path):
     red = REPORT | {"tests": [*REPORT["tests"], FAILED, BROKEN], "commit": "d" * 40}
     page = verified(tmp_path, REPORT, red)
-    assert '<strong class="rp-badge">red: 1 failed, 1 error, of 2026-01-02 on NVIDIA H200</strong>' in page
+    assert '<strong class="rp-badge">red: 1 failed, 1 error, of 2026-01-02 on NVIDIA H100</strong>' in page
     assert "<code>tests/kernels/test_sub.py::test_four</code></th><td>assert 1 &lt; 0</td>" in page
     assert "<code>tests/kernels/test_sub.py::test_five</code></th><td>no luck</td>" in page
     proof = page[page.index("### The newest report without a failure") :]

@@ -191,7 +191,7 @@ def test_no_name_lies_on_another_on_a_point_or_on_a_stem(pixels: int, decade: in
     ]
     known = store(root, record(root, products(root) + crowd))
     asked = Asked(**LINE, points=points, kernels=())
-    plot = of_machine(asked, known, PLACE, root, "nvidia-h200")
+    plot = of_machine(asked, known, PLACE, root, "nvidia-h100-80gb-hbm3")
     across = names.Across.of([stem.intensity for stem in plot.every], pixels)
     above = Height(8e13, 8e14, True, decade)
     ends = names.ends(plot, [stem.name for stem in plot.stems], across, above.pixel)

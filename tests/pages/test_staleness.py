@@ -82,7 +82,7 @@ def test_a_release_refuses_stale_numbers(root: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(Abort):
         tiny.build(root)
     assert "index.md: Time: kernels/add ours forward 8×4 bfloat16 device" in caplog.text
-    assert "results/machines/nvidia-h200.md: kernels/add" in caplog.text
+    assert "results/machines/nvidia-h100-80gb-hbm3.md: kernels/add" in caplog.text
 
 
 def test_a_release_refuses_stale_captures(
@@ -104,7 +104,7 @@ def test_a_release_shows_committed_numbers_only(root: Path, monkeypatch: pytest.
     monkeypatch.setenv("RIDGEPOINT_RELEASE", "1")
     site = tiny.build(root)
     assert "results/laptop.json" not in site
-    assert "results/nvidia-h200.json" in site
+    assert "results/nvidia-h100-80gb-hbm3.json" in site
 
 
 def test_a_gpus_output_is_stale_when_what_its_script_imports_changes(root: Path):

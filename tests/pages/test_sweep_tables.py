@@ -100,7 +100,7 @@ def test_a_release_refuses_a_stale_sweep(root: Path, monkeypatch: pytest.MonkeyP
     (root / "docs/pages/index.md").write_text("# Add\n")
     with pytest.raises(Abort):
         tiny.build(root)
-    assert "docs/measurements/sweeps/add/2026-01-01T00-00-00Z-nvidia-h200.json" in caplog.text, "shown or not"
+    assert "docs/measurements/sweeps/add/2026-01-01T00-00-00Z-nvidia-h100-80gb-hbm3.json" in caplog.text, "shown or not"
     caplog.clear()
     write(root)
     tiny.build(root)

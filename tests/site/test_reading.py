@@ -19,7 +19,7 @@ from tests.site.conftest import ROOT, Site
 @pytest.fixture(scope="module")
 def sample(site: Site) -> str:
     """A page of the site with the chart of made-up records of two machines in its place: its address."""
-    store = Store([record("nvidia-h200", "NVIDIA H200", 1.0), record("laptop", "A laptop", 40.0)], root=ROOT)
+    store = Store([record("nvidia-h100-80gb-hbm3", "NVIDIA H100", 1.0), record("laptop", "A laptop", 40.0)], root=ROOT)
     evidence = Evidence(Place("sample.md", "sample/"))
     spec = {"kind": "bars", "case": "sample", "metric": "time", "title": "Ours takes {ours}, eager {eager}"}
     drawn = "".join(charts.render(each, store, evidence) for each in (spec, spec))

@@ -7,7 +7,7 @@ from playwright.sync_api import Page, expect
 
 from tests.site.conftest import Site
 
-CASE = "results/machines/nvidia-h200/kernels-softmax/"
+CASE = "results/machines/nvidia-h100-80gb-hbm3/kernels-softmax/"
 HEAD = ".rp-group:has(tr:target) thead th"
 
 
@@ -34,7 +34,7 @@ def test_a_link_to_a_line_lands_below_the_head_which_stays(site: Site, page: Pag
 @pytest.mark.parametrize("case", ["softmax", "rope", "cross-entropy"])
 def test_no_column_is_cut_on_a_wide_screen(site: Site, page: Page, case: str) -> None:
     page.set_viewport_size({"width": 1440, "height": 900})
-    page.goto(f"{site.address}results/machines/nvidia-h200/kernels-{case}/")
+    page.goto(f"{site.address}results/machines/nvidia-h100-80gb-hbm3/kernels-{case}/")
     page.evaluate("document.fonts.ready.then(() => null)")
     heads = "(links) => links.filter((link) => link.getClientRects().length > 1).map((link) => link.textContent)"
     assert page.locator(".rp-grid thead a").evaluate_all(heads) == [], "a word is broken"

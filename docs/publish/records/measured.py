@@ -9,7 +9,7 @@ from docs.publish import units
 from docs.publish.errors import PublishError, unknown
 from docs.publish.records.schema import Record, Row, Timing, describe
 
-PUBLISHED_MACHINE = "nvidia-h200"  # what a page means if it names no machine
+PUBLISHED_MACHINE = "nvidia-h100-80gb-hbm3"  # what a page means if it names no machine
 MODES = {
     "device": "GPU time, cold cache",
     "calls": "back-to-back calls",

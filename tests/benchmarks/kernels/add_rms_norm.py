@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernels import add_rms_norm as kernel
 from tests.benchmarks import blocks, sides, wrong
-from tests.benchmarks.bounds import bound, ceiling, h200
+from tests.benchmarks.bounds import bound, ceiling, h100
 from tests.benchmarks.case import Case, Point, Workload
 
 EPS = 1e-6
@@ -117,7 +117,7 @@ backward_at_least = bound("us", "4 * rows * columns * width / triad", TENSOR, tr
 # Of the ceiling, what a backward of six passes can reach where four are needed.
 most_if_read_twice = bound("%", "fused / apart", fused=4, apart=6)
 # Of a multiprocessor's registers, those that one row's share of dweight takes.
-registers_for_dweight = bound("%", "columns / registers", columns=32768, registers=h200("registers"))
+registers_for_dweight = bound("%", "columns / registers", columns=32768, registers=h100("registers"))
 
 CASE = Case(
     question="How close does a residual add with RMSNorm come to the memory's bandwidth, forward and backward?",

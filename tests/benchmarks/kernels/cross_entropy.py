@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from kernels import cross_entropy as kernel
 from snippets.validation.timing import Call
 from tests.benchmarks import blocks, sides, wrong
-from tests.benchmarks.bounds import bound, ceiling, h200, traffic
+from tests.benchmarks.bounds import bound, ceiling, h100, traffic
 from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 
 # vocabularies of Llama 2, GPT-2 (16 does not divide it), Llama 3 and Gemma, and a short row
@@ -193,7 +193,7 @@ three_passes_widest = bound("us", "3 * rows * columns * width / copy", rows=4096
 # The exponentials of both looks, and one for each group, at the datasheet's rate.
 exponentials_take = bound(
     "us", "rows * columns * (2 + 1 / group) / (flops / 2 * exponentials / lanes)", LOGITS, group=8,
-    flops=h200("float32"), lanes=h200("lanes"), exponentials=h200("exponentials"),
+    flops=h100("float32"), lanes=h100("lanes"), exponentials=h100("exponentials"),
 )  # fmt: skip
 # The number of tokens from which on a signed offset of 32 bits cannot reach all logits.
 tokens_past_32_bits = bound("", "ceil(2**31 / words)", words=128256)

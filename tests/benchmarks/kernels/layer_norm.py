@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernels import layer_norm as kernel
 from tests.benchmarks import blocks, sides, wrong
-from tests.benchmarks.bounds import bound, ceiling, h200, traffic
+from tests.benchmarks.bounds import bound, ceiling, h100, traffic
 from tests.benchmarks.case import Case, Point, Workload
 
 EPS = 1e-5
@@ -87,7 +87,7 @@ TRIAD = ceiling("triad", case="kernels/layer-norm")
 TENSOR = {"rows": 32768, "columns": 4096, "width": 2}
 shares = bound("", "2 * columns / threads")  # Registers of a thread for its shares of dweight and dbias.
 # Registers that each thread can have where one program fills a multiprocessor.
-registers_of_a_thread = bound("", "registers / threads", registers=h200("registers"))
+registers_of_a_thread = bound("", "registers / threads", registers=h100("registers"))
 # What the forward reads and writes, each number once; and what that takes at the rate of a copy.
 forward_bytes, forward_at_least = traffic(2, TENSOR, copy=COPY)
 # What the backward reads and writes, each number once; and what that takes at the rate of two reads per write.
@@ -97,7 +97,7 @@ rounding_of_a_square = bound("", "mean**2 / 2**bits", mean=10000, bits=24)
 # How many bits of a sum of squares can be lost to cancellation, at most.
 bits_lost = bound("", "log2(2 * (1 + columns / tile))", columns=524288, tile=8192)
 # For how many parts of a row weight and bias fit into an L1 cache.
-pairs_in_l1 = bound("", "cache / (columns * width * 2)", cache=h200("cache of a multiprocessor"), columns=8192, width=2)
+pairs_in_l1 = bound("", "cache / (columns * width * 2)", cache=h100("cache of a multiprocessor"), columns=8192, width=2)
 parts_of_a_row = bound("", "columns / part", columns=131072, part=8192)  # Into how many parts the widest row is cut.
 # Five passes at the rate of two reads per write.
 five_passes = bound("us", "5 * rows * columns * width / triad", rows=4096, columns=32768, width=2, triad=TRIAD)

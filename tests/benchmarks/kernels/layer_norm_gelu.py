@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from kernels import layer_norm_gelu as kernel
 from tests.benchmarks import blocks, sides, wrong
-from tests.benchmarks.bounds import bound, ceiling, counted, h200
+from tests.benchmarks.bounds import bound, ceiling, counted, h100
 from tests.benchmarks.case import Case, Point, Workload
 
 EPS = 1e-5
@@ -115,7 +115,7 @@ forward_at_least = bound("us", "2 * rows * columns * width / copy", TENSOR, copy
 # What the backward takes where all its traffic runs at the rate of two reads per write.
 backward_at_least = bound("us", "3 * rows * columns * width / triad", TENSOR, triad=TRIAD)
 # Instructions that can be issued while a copy moves one element.
-instruction_budget = bound("", "flops / 2 / (copy / bytes)", flops=h200("float32"), copy=COPY, bytes=4)
+instruction_budget = bound("", "flops / 2 / (copy / bytes)", flops=h100("float32"), copy=COPY, bytes=4)
 # Seven passes: the forward writes z and the backward reads it.
 bytes_if_stored = bound("MB", "7 * rows * columns * width", TENSOR)
 # Five passes: the backward computes z again.
@@ -123,7 +123,7 @@ bytes_if_computed_again = bound("MB", "5 * rows * columns * width", TENSOR)
 # Two column sums of one program, in fp32.
 column_sums_bytes = bound("KB", "2 * columns * bytes", columns=16384, bytes=4)
 # All registers of a multiprocessor.
-registers_bytes = bound("KB", "registers * bytes", registers=h200("registers"), bytes=4)
+registers_bytes = bound("KB", "registers * bytes", registers=h100("registers"), bytes=4)
 # Instructions in the forward's machine code for each element of a thread.
 instructions_of_an_element = bound(
     "", "instructions / elements",

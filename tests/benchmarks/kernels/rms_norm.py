@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernels import rms_norm as kernel
 from tests.benchmarks import blocks, sides, wrong
-from tests.benchmarks.bounds import bound, ceiling, h200, machine, traffic
+from tests.benchmarks.bounds import bound, ceiling, h100, machine, traffic
 from tests.benchmarks.case import Case, Point, Workload
 
 EPS = 1e-6
@@ -98,7 +98,7 @@ backward_bytes, backward_at_least = traffic(3, TENSOR, triad=TRIAD)
 # Ten operations an element, over two reads and a write.
 backward_intensity = bound("FLOP/byte", "10 / (3 * width)", width=2)
 # Where the plain fp32 units would be as busy as the memory.
-ridge_point = bound("FLOP/byte", "flops / memory", flops=h200("float32"), memory=h200("bandwidth"))
+ridge_point = bound("FLOP/byte", "flops / memory", flops=h100("float32"), memory=h100("bandwidth"))
 # Five passes at the rate of two reads per write.
 five_passes = bound("us", "5 * rows * columns * width / triad", rows=4096, columns=32768, width=2, triad=TRIAD)
 # Registers of a thread that its part of a row takes in fp32.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernels import softmax as kernel
 from tests.benchmarks import blocks, sides, wrong
-from tests.benchmarks.bounds import bound, ceiling, h200, traffic
+from tests.benchmarks.bounds import bound, ceiling, h100, traffic
 from tests.benchmarks.case import Case, Point, Workload
 
 LARGE = sides.shapes({
@@ -88,7 +88,7 @@ backward_bytes, backward_at_least = traffic(3, TENSOR, triad=TRIAD)
 # One exponential for each number at the datasheet's rate.
 exponentials_take = bound(
     "us", "rows * columns / (flops / 2 * exponentials / lanes)", TENSOR,
-    flops=h200("float32"), lanes=h200("lanes"), exponentials=h200("exponentials"),
+    flops=h100("float32"), lanes=h100("lanes"), exponentials=h100("exponentials"),
 )  # fmt: skip
 # One row, spread over the threads of a program.
 numbers_of_a_thread = bound("", "columns / threads", columns=32768, threads=256)

@@ -23,7 +23,7 @@ from kernels import softmax_dropout as kernel
 from snippets.validation.timing import Call
 from tests.benchmarks import blocks, sides
 from tests.benchmarks import wrong as mutants
-from tests.benchmarks.bounds import bound, ceiling, h200, traffic
+from tests.benchmarks.bounds import bound, ceiling, h100, traffic
 from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 
 P = 0.1
@@ -251,7 +251,7 @@ forward_bytes, forward_at_least = traffic(2, TENSOR, copy=COPY)
 # What the backward reads and writes, each number once; and what that takes at the rate of two reads per write.
 backward_bytes, backward_at_least = traffic(3, TENSOR, triad=TRIAD)
 # Instructions that can be issued while a copy moves one element.
-instruction_budget = bound("", "flops / 2 / (copy / (2 * width))", flops=h200("float32"), width=2, copy=COPY)
+instruction_budget = bound("", "flops / 2 / (copy / (2 * width))", flops=h100("float32"), width=2, copy=COPY)
 # Instructions for one random number if a call of Philox gives one.
 one_number_a_call = bound("", "rounds * (products + mixes)", rounds=10, products=2, mixes=2)
 # Instructions for one random number if all four words of a call are used.

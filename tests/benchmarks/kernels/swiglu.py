@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from kernels import swiglu as kernel
 from tests.benchmarks import blocks, sides, wrong
-from tests.benchmarks.bounds import bound, ceiling, h200, traffic
+from tests.benchmarks.bounds import bound, ceiling, h100, traffic
 from tests.benchmarks.case import Case, Point, Workload
 
 LARGE = sides.shapes({
@@ -199,9 +199,9 @@ forward_bytes, forward_at_least = traffic(3, TENSOR, triad=TRIAD)
 # What the backward reads and writes, each number once; and what that takes at the rate of two reads per write.
 backward_bytes, backward_at_least = traffic(5, TENSOR, triad=TRIAD)
 # Instructions that can be issued while the memory moves one element of the forward.
-forward_budget = bound("", "flops / 2 / (triad / (3 * width))", width=2, flops=h200("float32"), triad=TRIAD)
+forward_budget = bound("", "flops / 2 / (triad / (3 * width))", width=2, flops=h100("float32"), triad=TRIAD)
 # Instructions that can be issued while the memory moves one element of the backward.
-backward_budget = bound("", "flops / 2 / (triad / (5 * width))", width=2, flops=h200("float32"), triad=TRIAD)
+backward_budget = bound("", "flops / 2 / (triad / (5 * width))", width=2, flops=h100("float32"), triad=TRIAD)
 
 LABELS = {"first-draft": {"label": "first draft", "role": "eager"}}
 CASE = Case(

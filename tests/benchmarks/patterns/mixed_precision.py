@@ -9,7 +9,7 @@ from torch import Tensor
 
 from snippets.patterns import mixed_precision as page
 from tests.benchmarks import wrong
-from tests.benchmarks.bounds import bound, captured, gpu, h200
+from tests.benchmarks.bounds import bound, captured, gpu, h100
 from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 from tests.benchmarks.compiler import training
 from tests.benchmarks.own import own
@@ -180,9 +180,9 @@ partial_rounding = bound("%", "error", error=captured("rounding", "16384", which
 spacing = bound("%", "1 / 2**bits", bits=7)  # How far a bf16 number's neighbour is, as a part of it.
 smallest_fp16 = bound("", "10**9 / 2**bits", bits=24)  # The smallest fp16 number, in billionths.
 # How many times as fast bf16 is as fp32, as the vendor has it.
-promised_over_fp32 = bound("x", "bf16 / fp32", bf16=h200("bfloat16"), fp32=h200("float32"))
+promised_over_fp32 = bound("x", "bf16 / fp32", bf16=h100("bfloat16"), fp32=h100("float32"))
 # How many times as fast bf16 is as TF32, as the vendor has it.
-promised_over_tf32 = bound("x", "bf16 / tf32", bf16=h200("bfloat16"), tf32=h200("tfloat32"))
+promised_over_tf32 = bound("x", "bf16 / tf32", bf16=h100("bfloat16"), tf32=h100("tfloat32"))
 # The gradient of a mean loss for one class of one token, in billionths.
 mean_gradient = bound("", "1 / (tokens * classes) * 10**9", tokens=4096, classes=8192)
 # How many times as fast a matmul of fp8 is as one of bf16.

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
-from tests.benchmarks.bounds import bound, ceiling, h200
+from tests.benchmarks.bounds import bound, ceiling, h100
 from tests.benchmarks.case import Case, Point, Variant, Workload
 
 NEGATIONS = {2**12: "small negation", 2**25: "large negation"}  # those that pages name
@@ -74,7 +74,7 @@ ridge_of_weights = bound("", "matrix / read", matrix=ceiling("bfloat16", "burst"
 # The bytes of the matrix in bf16.
 matrix_bytes = bound("MB", "inner * columns * width", inner=8192, columns=8192, width=2)
 # The ridge point of bf16 products, by the datasheet's figures.
-ridge_by_datasheet = bound("FLOP/byte", "matrix / bandwidth", matrix=h200("bfloat16"), bandwidth=h200("bandwidth"))
+ridge_by_datasheet = bound("FLOP/byte", "matrix / bandwidth", matrix=h100("bfloat16"), bandwidth=h100("bandwidth"))
 # The intensity of a negation in bf16: one operation for an element read and written.
 intensity_of_negation = bound("FLOP/byte", "1 / (2 * width)", width=2)
 # The ridge point of bf16 products, by the rates measured in a burst.
@@ -82,7 +82,7 @@ ridge_in_burst = bound(
     "FLOP/byte", "matrix / memory", matrix=ceiling("bfloat16", "burst", case="validation/roofline"), memory=COPY
 )
 # The ridge point of the plain fp32 units, by the datasheet's figures.
-ridge_of_fp32 = bound("FLOP/byte", "flops / memory", flops=h200("float32"), memory=h200("bandwidth"))
+ridge_of_fp32 = bound("FLOP/byte", "flops / memory", flops=h100("float32"), memory=h100("bandwidth"))
 # The intensity of LayerNorm and GELU in bf16.
 intensity_of_layer_norm_gelu = bound("FLOP/byte", "operations / (2 * width)", operations=26, width=2)
 # What moving 4096 elements takes at the rate of a copy.

@@ -92,7 +92,7 @@ def product(size: int, random: bool, device: torch.device) -> Workload:
     )
 
 
-COPY = ceiling("copy", machine="nvidia-h200")
+COPY = ceiling("copy")
 IN_L2 = {"elements": 4194304, "width": 4}
 # The bytes of 2048 rows in fp32, read or written.
 rows_as_large_as_cache = bound("MB", "rows * columns * width", rows=2048, columns=4096, width=4)
