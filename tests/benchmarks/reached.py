@@ -54,7 +54,7 @@ def named(root: Path, file: Path) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
         root.joinpath(*PUBLISHER)
     ):  # a test of it that reads pages which are no tiny ones names them
         pages = root.joinpath(*PAGES)
-        folders = (path for path in folders if not pages.is_relative_to(path) and not path.is_relative_to(pages))
+        folders = (path for path in folders if not path.is_relative_to(pages))
     return tuple(filter(Path.is_file, paths)), tuple(folders)
 
 

@@ -229,6 +229,8 @@ import torch
 import triton
 import triton.language as tl
 
+REACHED = "docs/pages"  # through docs.publish
+
 @triton.jit
 def fill(x, BLOCK: tl.constexpr):
     tl.store(x + tl.arange(0, BLOCK), 1.0)

@@ -19,6 +19,8 @@ from tests.benchmarks.functions import Code
 from tests.pages import tiny
 from tests.pages.test_page_source import calls
 
+REACHED = "docs/pages"  # through docs.publish
+
 CASE = """from tests.benchmarks.bounds import bound, captured, ceiling, gpu
 
 SHARED = {"width": 2 * 2, "height": 3, "copy": ceiling("copy")}

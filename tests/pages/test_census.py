@@ -13,6 +13,8 @@ from docs.publish.markdown.fences import blocks_of, code_in
 from tests.benchmarks.runner import discover
 from tests.benchmarks.source import ROOT
 
+REACHED = "docs/pages"  # through docs.publish
+
 
 def proof_of(path: str) -> Path | None:
     """The test file of an embeddable source file, by the naming rule; None where pages may not embed from."""

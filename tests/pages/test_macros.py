@@ -584,6 +584,8 @@ def test_a_site_shows_numbers_code_and_kernel_files(tmp_path: Path):
 WITHOUT_KERNELS = """import runpy, sys
 sys.path.append(ROOT)
 from docs.publish.compiled import explorer
+
+REACHED = "docs/pages"  # through docs.publish
 explorer.files = lambda *_: iter(())
 runpy.run_module("mkdocs", run_name="__main__", alter_sys=True)
 """  # mkdocs without the compiled code of our own kernels, as tiny.build is

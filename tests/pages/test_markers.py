@@ -10,6 +10,8 @@ from docs.publish.site import hooks
 from tests.benchmarks.source import ROOT
 from tests.pages import tiny
 
+REACHED = "docs/pages"  # through docs.publish
+
 START, END = "# --8<-- [start:add]", "# --8<-- [end:add]"
 
 

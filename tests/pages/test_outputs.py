@@ -17,6 +17,8 @@ from tests.benchmarks import captures as printing
 from tests.benchmarks import machine
 from tests.pages import tiny
 
+REACHED = "docs/pages"  # through docs.publish
+
 # These tests run with what is read there, and import none of it. Named here, it counts for tests/remembered.py.
 READ = ("tests/forked.py", "tests/snippets", "docs/pages")
 INSTALLED = machine.software()

@@ -216,6 +216,8 @@ from functools import partial
 
 from snippets.timer import best
 
+REACHED = "docs/pages"  # through docs.publish
+
 
 def main():
     print(best(partial(abs, -1)) >= 0)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from docs.publish.compiled.build import Compiled
 from docs.publish.compiled.compilation import TIMED
 from docs.publish.compiled.subjects import Point
-from docs.publish.records.measured import PUBLISHED_MACHINE, Coordinates, Measured
+from docs.publish.records.measured import Coordinates, Measured
 from docs.publish.records.schema import Binary
 from docs.publish.records.store import Store
 
@@ -35,7 +35,7 @@ def timed(store: Store, name: str, point: Point, function: str) -> Timed | None:
     """None where the point was not measured, or its kernel has another name now."""
     direction, size, dtype = point
     case = f"kernels/{name.replace('_', '-')}"
-    rows = store.select(Coordinates(case, "ours", direction, size, dtype, machine=PUBLISHED_MACHINE))
+    rows = store.select(Coordinates(case, "ours", direction, size, dtype, machine=store.main))
     found = [(row, binary) for row in rows for binary in row.row.binaries if binary.name == function]
     return Timed(*found[0]) if found else None
 

@@ -131,7 +131,9 @@ def of_all(store: Store, page: Evidence, root: Path, macros: Mapping[str, Callab
     blocks = []
     for entry in entries(root):
         href = f"{page.place.to(entry.page.removesuffix('.md') + '/')}#{entry.anchor}"
-        blocks.append(_block(entry, store, page, macros, markup.link(str(said[entry.page]["title"]), href)))
+        about = said[entry.page]
+        own = store.of(str(about.get("machine", "")))
+        blocks.append(_block(entry, own, page, macros, markup.link(str(about["title"]), href)))
     return "\n".join(blocks)
 
 

@@ -4,9 +4,10 @@ Runs of docs/measurements/runs are published. What this machine measured (docs/m
 a machine of its own, even where it is of the same model, and never replaces a published number.
 """
 
+import copy
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from docs.publish import units
@@ -25,7 +26,8 @@ class Store:
     """Records of machines.
 
     Attributes:
-        machines: the machines' slugs with their names, the published default first, this machine last.
+        main: the slug of the machine that a page means if it names none.
+        machines: the machines' slugs with their names, the main one first, this machine last.
         here: the slugs of this machine.
     """
 
@@ -36,9 +38,7 @@ class Store:
         self.records = [*known, *unpublished]
         self.here = {record.machine["slug"] for record in unpublished}
         names = {record.machine["slug"]: record.machine["name"] for record in self.records}
-        self.machines = dict(
-            sorted(names.items(), key=lambda item: (item[0] != PUBLISHED_MACHINE, item[0] in self.here))
-        )
+        self._lead(PUBLISHED_MACHINE, names)
         rows = _measured([row for record in self.records for row in record.rows], root)
         self._code = {(row.machine, row.case): row.row.sources.code for row in rows}  # of the newest run of each case
         self._grid = {
@@ -69,6 +69,18 @@ class Store:
         published = [publishable(path, root) for path in sorted((measurements / "runs").glob("*.json"))]
         unpublished = [checked(path, root) for path in sorted((measurements / "local").glob("*.json"))] if local else []
         return cls(published, unpublished, root)
+
+    def of(self, machine: str) -> "Store":
+        """The same with another main machine; itself for none."""
+        if machine in ("", self.main):
+            return self
+        found = copy.copy(self)
+        found._lead(self._known(machine), self.machines)
+        return found
+
+    def _lead(self, main: str, names: Mapping[str, str]) -> None:
+        self.main = main
+        self.machines = dict(sorted(names.items(), key=lambda item: (item[0] != main, item[0] in self.here)))
 
     def _is_in_the_grid(self, row: Measured) -> bool:
         """Whether the case times this still, as its newest run says; or, of runs that do not, is of the same code.
@@ -107,7 +119,7 @@ class Store:
         return rows
 
     def rows_of(self, at: Coordinates) -> list[Measured]:
-        """The current rows of a case on a machine (the published one where it is left open).
+        """The current rows of a case on a machine (the main one where it is left open).
 
         Raises:
             PublishError: the machine or the case is not known.
@@ -119,7 +131,7 @@ class Store:
         raise unknown(f"case on {machine}", at.case, sorted(known))
 
     def nearest(self, at: Coordinates) -> list[Measured]:
-        """The rows that another machine than the published one has for the same question, if it has any.
+        """The rows that another machine than the main one has for the same question, if it has any.
 
         Where it lacks the shape, the dtype or the mode, its own choice is taken: a CPU has other shapes and modes.
         """
@@ -162,8 +174,8 @@ class Store:
         return f"; it was not timed: {reasons[0].explanation}" if reasons else ""
 
     def _known(self, machine: str | None) -> str:
-        """A machine's slug; that of the published machine for None."""
-        slug = machine or PUBLISHED_MACHINE
+        """A machine's slug; that of the main machine for None."""
+        slug = machine or self.main
         if slug not in self.machines:
             raise unknown("machine", slug, self.machines)
         return slug

@@ -9,7 +9,7 @@ from typing import Any
 from docs.publish import palette, units
 from docs.publish.errors import PublishError, unknown
 from docs.publish.macros.charts.question import Question
-from docs.publish.records.measured import PUBLISHED_MACHINE, Coordinates, Measured, Metric, Published
+from docs.publish.records.measured import Coordinates, Measured, Metric, Published
 from docs.publish.records.store import Store
 
 NEAR = 0.7  # of the ceiling: where all values are above it, the axis begins below the lowest instead of at zero
@@ -55,6 +55,7 @@ class Plot:
         ranked: bars stand best first, rather than as `variants` has them.
         line: the marks are points of lines over a size.
         contest: several variants were asked for, to be compared.
+        home: the machine is the page's own, of which its title speaks.
     """
 
     measure: Metric
@@ -66,6 +67,7 @@ class Plot:
     ranked: bool = True
     line: bool = False
     contest: bool = False
+    home: bool = True
 
     @property
     def newest(self) -> Measured:
@@ -150,7 +152,8 @@ def plots(question: Question, store: Store) -> list[Plot]:
     Raises:
         PublishError: there is nothing, or more than one row a mark.
     """
-    found = [plot for rows in _rows(question, store) if (plot := _plot(question, rows))]
+    drawn = (_plot(question, rows, home=rows[0].machine == store.main) for rows in _rows(question, store) if rows)
+    found = [plot for plot in drawn if plot]
     if not found:
         raise PublishError(f"chart: expected rows to draw, got none for {question}")
     return found
@@ -159,13 +162,13 @@ def plots(question: Question, store: Store) -> list[Plot]:
 def _rows(question: Question, store: Store) -> list[list[Measured]]:
     """The rows to draw, machine by machine."""
     chosen = store.choose(question.at, *question.settled)
-    others = [machine for machine in store.machines if machine != PUBLISHED_MACHINE]
+    others = [machine for machine in store.machines if machine != store.main]
     wanted = Coordinates(**{name: getattr(question.at, name) for name in ("case", *question.settled)})
     wanted = replace(wanted, direction=chosen[0].direction)
     return [chosen, *(store.nearest(replace(wanted, machine=machine)) for machine in others)]
 
 
-def _plot(question: Question, rows: list[Measured]) -> Plot | None:
+def _plot(question: Question, rows: list[Measured], home: bool) -> Plot | None:
     """The marks of one machine; None where it has measured nothing of this."""
     variants = question.variants or tuple(palette.variants())
     asked = [row for row in rows if row.variant in variants]
@@ -179,9 +182,8 @@ def _plot(question: Question, rows: list[Measured]) -> Plot | None:
     measure = replace(question.measure, unit=marks[0].published.unit) if marks else question.measure
     contest = question.kind == "bars" and question.better and len(question.variants) != 1
     ceiling = _ceiling(question.metric, marks[-1].row) if marks else None
-    return Plot(
-        measure, marks, _unit(measure, marks), ceiling, drawn, busy, question.ranked, question.kind == "lines", contest
-    )
+    unit, line = _unit(measure, marks), question.kind == "lines"
+    return Plot(measure, marks, unit, ceiling, drawn, busy, question.ranked, line, contest, home)
 
 
 def _mark(question: Question, row: Measured) -> Mark | None:

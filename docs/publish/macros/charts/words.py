@@ -6,7 +6,7 @@ from docs.publish import evidence, units
 from docs.publish.errors import unknown
 from docs.publish.macros.charts.marks import Mark, Plot
 from docs.publish.macros.charts.question import Question
-from docs.publish.records.measured import DIRECTIONS, MODES, PUBLISHED_MACHINE
+from docs.publish.records.measured import DIRECTIONS, MODES
 
 
 def title(question: Question, plot: Plot) -> str:
@@ -14,7 +14,7 @@ def title(question: Question, plot: Plot) -> str:
 
     Where nobody can be, because there is one variant or no better direction, it is what the mark says.
     """
-    if plot.newest.machine == PUBLISHED_MACHINE:
+    if plot.home:
         return re.sub(r"\{([^{}]+)\}", lambda found: _filled(question, plot, found[1]), question.title)
     last = plot.marks
     if question.kind != "bars":

@@ -23,7 +23,7 @@ from docs.publish.macros.charts.roofline import drawing
 from docs.publish.macros.charts.roofline.plot import Asked, Plot, rate
 from docs.publish.macros.charts.roofline.plot import plot as of_machine
 from docs.publish.place import Place, machine_page
-from docs.publish.records.measured import MODES, PUBLISHED_MACHINE, Measured
+from docs.publish.records.measured import MODES, Measured
 from docs.publish.records.store import Store
 
 
@@ -34,16 +34,15 @@ def render(spec: Mapping[str, Any], store: Store, shown: Evidence, root: Path) -
         PublishError: the spec names nothing, or what was not measured on the published machine.
     """
     asked = Asked.of(spec)
-    machines = sorted(store.machines, key=lambda slug: slug != PUBLISHED_MACHINE)
-    plots = [of_machine(asked, store, shown.place, root, slug) for slug in machines]
-    drawn = [_panel(asked, plot, shown) for plot in plots if plot]
+    plots = [of_machine(asked, store, shown.place, root, slug) for slug in store.machines]
+    drawn = [_panel(asked, plot, shown, home=plot.last.machine == store.main) for plot in plots if plot]
     if not drawn:
         raise PublishError(f"roofline: expected rows of {asked.variant!r} in {asked.case}, got none")
     return markup.panels(drawn)
 
 
-def _panel(asked: Asked, plot: Plot, shown: Evidence) -> str:
-    row, home = plot.last, plot.last.machine == PUBLISHED_MACHINE
+def _panel(asked: Asked, plot: Plot, shown: Evidence, home: bool) -> str:
+    row = plot.last
     stale = list(dict.fromkeys(stem.name for stem in plot.every for row in stem.rows if row.stale))
     title = _title(asked, plot) if home else f"{row.record.machine['name']}: {_ridge(plot)}"
     points = "; ".join(f"{stem.name} {', '.join(map(_said, stem.rows))}" for stem in plot.every)

@@ -13,7 +13,7 @@ from docs.publish.macros.calc import calc
 from docs.publish.macros.charts.marks import unfit
 from docs.publish.macros.gains import ALONE, typical
 from docs.publish.place import Place, kernel_files
-from docs.publish.records.measured import PUBLISHED_MACHINE, Coordinates, Measured
+from docs.publish.records.measured import Coordinates, Measured
 from docs.publish.records.store import Store
 
 
@@ -129,7 +129,7 @@ def plot(asked: Asked, store: Store, place: Place, root: Path, machine: str) -> 
     memory = numbers.ceiling(store, place, "copy", at=where)
     matrix = numbers.ceiling(store, place, rows[0].dtype, rows[0].row.regime, where)
     ridge = calc(place, "matrix / memory", "FLOP/byte", {"matrix": matrix, "memory": memory})
-    strict = machine == PUBLISHED_MACHINE
+    strict = machine == store.main
     stems = [stem for point in asked.points if (stem := _stem(store, machine, strict, *point))]
     kernels = _kernels(asked, store, root, machine)
     roofs = Roofs(memory, matrix, ridge, rows[0].dtype)
