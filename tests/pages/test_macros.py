@@ -21,6 +21,8 @@ from tests.benchmarks.runner import discover
 from tests.pages import tiny
 from tests.pages.tiny import finished, rendered, took
 
+REACHED = "docs/pages"  # through docs.publish
+
 STALE = "0" * 16
 WIDE = {"rows": 8, "columns": 8}
 PLACE = Place("kernels/add.md", "kernels/add/")
@@ -585,7 +587,6 @@ WITHOUT_KERNELS = """import runpy, sys
 sys.path.append(ROOT)
 from docs.publish.compiled import explorer
 
-REACHED = "docs/pages"  # through docs.publish
 explorer.files = lambda *_: iter(())
 runpy.run_module("mkdocs", run_name="__main__", alter_sys=True)
 """  # mkdocs without the compiled code of our own kernels, as tiny.build is
