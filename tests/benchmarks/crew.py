@@ -4,8 +4,8 @@ Who has built asks for a turn. Then all others are stopped (SIGSTOP) and what th
 the samples are taken: nothing else runs meanwhile, on the GPU or the host. Where a library times alternatives while it
 builds, each of them has a turn, too.
 
-A process may run out of memory beside others, crash or hang. Its point is then measured again at the end, by a process
-that has the machine for itself.
+A process may run out of memory beside others, crash or hang. Its point is then measured again beside few, and if it
+fails again, at the end, by a process that has the machine for itself.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -34,7 +34,8 @@ from tests.benchmarks.runner import Found, Outcomes, Points, Record
 
 SPAWN = multiprocessing.get_context("spawn")  # a process with CUDA cannot be forked
 GPU_MEMORY, HOST_MEMORY = 6 * 2**30, 3 * 2**30  # bytes for each process
-FEW = 3  # processes that measure again what did not fit beside many
+FEW = 3  # that measure at a time what did not fit beside many
+SOME = 4  # points that did not fit: then it is their turn
 PATIENCE = 400.0  # seconds of its own after which a process hangs
 RESERVE = 45.0  # seconds before the end in which no point begins
 LINGER = 0.003  # seconds in which who was alone may go on: libraries time alternatives one after another
@@ -259,6 +260,22 @@ class Worker:
         self.line.close()
 
 
+class Queue:
+    """What is left to measure. What failed beside many comes again as soon as it is some; then few run at a time."""
+
+    def __init__(self, tasks: Iterable[Task]):
+        self.tasks, self.again = deque(tasks), deque[Task]()
+        self.narrow = False
+
+    def ready(self, busy: int) -> bool:
+        """Whether another task may begin beside so many."""
+        self.narrow = bool(self.again) and (self.narrow or len(self.again) >= SOME or not self.tasks)
+        return busy < FEW if self.narrow else bool(self.tasks)
+
+    def take(self) -> Task:
+        return (self.again if self.narrow else self.tasks).popleft()
+
+
 class Crew:
     """Workers that share the machine."""
 
@@ -283,7 +300,7 @@ class Crew:
             worker.end()
         self.workers = []
 
-    def outcomes(self, tasks: deque[Task], until: float, end: float) -> Iterator[tuple[Task, Found | dict | str]]:
+    def outcomes(self, tasks: Queue, until: float, end: float) -> Iterator[tuple[Task, Found | dict | str]]:
         """What was measured for each task, in the order in which it was; in words why nothing was.
 
         Args:
@@ -292,8 +309,12 @@ class Crew:
         """
         while time.monotonic() < end:
             for worker in self.workers:
-                if not worker.busy and tasks and time.monotonic() < until:
-                    worker.give(tasks.popleft(), crowded=len(self.workers) > 1)
+                if (
+                    not worker.busy
+                    and time.monotonic() < until
+                    and tasks.ready(sum(each.busy for each in self.workers))
+                ):
+                    worker.give(tasks.take(), crowded=len(self.workers) > 1)
             if not any(worker.busy for worker in self.workers):
                 return
             self.next_turn()
@@ -390,15 +411,16 @@ def side_by_side(
     end = time.monotonic() + seconds
     until = end - min(RESERVE, seconds / 4)
     record.content["crew"] = number
-    tasks: deque[Task] = deque([LIMITS, *runner.in_rounds(todo)])
-    again: deque[Task] = deque()
+    tasks, alone = Queue([LIMITS, *runner.in_rounds(todo)]), Queue([])
+    tried: list[Task] = []
     with machine.turn(device, alone=True, calls=True):  # other runs wait until this one has ended
-        for many in dict.fromkeys((number, min(FEW, number), 1)):  # what failed is measured again, in the end alone
-            crew = Crew(many if tasks else 0, device, target)
+        for many, queue in ((number, tasks), (1, alone)):
+            crew = Crew(many if queue.tasks else 0, device, target)
             try:
-                for task, found in crew.outcomes(tasks, until, end):
-                    if many > 1 and failed(found):
-                        again.append(task)
+                for task, found in crew.outcomes(queue, until, end):
+                    if queue is tasks and failed(found):
+                        (alone.tasks if task in tried else tasks.again).append(task)
+                        tried.append(task)
                     elif task is not LIMITS:
                         yield *task, found if isinstance(found, Found) else nothing_of(task, str(found))
                     elif isinstance(found, dict):
@@ -407,7 +429,6 @@ def side_by_side(
                         raise RuntimeError(f"the ceilings of this machine: {found}")
             finally:
                 crew.end()
-            tasks, again = again, tasks
 
 
 def failed(found: Found | dict | str) -> bool:

@@ -7,7 +7,6 @@ import signal
 import sys
 import threading
 import time
-from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,7 @@ import torch
 from tests.benchmarks import __main__ as command_line
 from tests.benchmarks import crew, machine, method
 from tests.benchmarks.case import Point
-from tests.benchmarks.crew import Crew, Turns
+from tests.benchmarks.crew import Crew, Queue, Turns
 from tests.benchmarks.runner import Found
 from tests.benchmarks.test_runner import TWO, edit, records
 from tests.benchmarks.test_runner import house as house
@@ -43,7 +42,7 @@ def outcomes(tasks: list, target: Any, number: int = 2, seconds: float = MINUTES
     begun = Crew(number, CPU, target)
     try:
         end = time.monotonic() + seconds
-        return list(begun.outcomes(deque(tasks), end, end))
+        return list(begun.outcomes(Queue(tasks), end, end))
     finally:
         begun.end()
         assert not any(worker.process.is_alive() for worker in begun.workers)
@@ -253,10 +252,24 @@ def test_what_fails_again_is_said_and_loses_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(crew, "PATIENCE", 1.0)
-    found = measured(failing(how, crew.SPAWN.Value("i", 2)))
+    found = measured(failing(how, crew.SPAWN.Value("i", 3)))
     assert found[2].rows == [{"of": 2}] and not found[1].rows
     (failure,) = found[1].failures
     assert failure["reason"] == reason
+
+
+def test_what_did_not_fit_comes_again_beside_few_as_soon_as_it_is_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "SOME", 2)
+    queue = Queue([A, B, B, B])
+    taken = []
+    for busy, failed in ((0, True), (1, True), (2, False), (3, False)):
+        if queue.ready(busy):
+            taken.append(queue.take())
+            queue.again.extend(taken[-1:] * failed)
+    assert taken == [A, B, A] and queue.narrow, "the fourth waits until few are busy"
+    assert queue.ready(2) and queue.take() == B
+    assert queue.ready(12) and queue.take() == B and not queue.narrow, "then many go on"
+    assert queue.ready(12) and queue.take() == B and not queue.ready(0)
 
 
 def test_without_ceilings_nothing_is_kept() -> None:
@@ -276,7 +289,7 @@ def test_at_the_end_what_was_begun_is_left() -> None:
     assert [task for task, _ in found] == [B, B]
     begun = Crew(1, CPU, failing("hangs", tries))
     now = time.monotonic()
-    assert not list(begun.outcomes(deque([B]), now - 1, now + 9)), "nothing begins any more"
+    assert not list(begun.outcomes(Queue([B]), now - 1, now + 9)), "nothing begins any more"
     begun.end()
 
 
