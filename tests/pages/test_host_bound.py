@@ -226,3 +226,14 @@ def test_what_older_code_measured_is_history(root: Path):
     known = store(root, tiny.record(root, [wide], day=1), tiny.record(root, day=2))
     assert {row.size for row in known.select()} == {"8x4"}
     assert {row.size for row in known.select(history=True)} == {"8x4", "8x8"}
+
+
+def test_a_page_may_be_about_another_machine_than_the_main_one(tmp_path: Path):
+    root = tiny.project(
+        tmp_path, '---\ncase: kernels/add\nmeasured_on: other\n---\n\n# Add\n\n{{ gpu("ours", "small") }}\n'
+    )
+    other = tiny.H100 | {"slug": "other", "name": "Another GPU"}
+    tiny.write(root, tiny.record(root))
+    tiny.write(root, tiny.record(root, [tiny.row(root, time=took(4000))], day=2, machine=other))
+    html = tiny.build(root)["index.html"]
+    assert "4.00 ms</a>" in html and "The numbers on this page are of Another GPU." in html

@@ -132,7 +132,7 @@ def of_all(store: Store, page: Evidence, root: Path, macros: Mapping[str, Callab
     for entry in entries(root):
         href = f"{page.place.to(entry.page.removesuffix('.md') + '/')}#{entry.anchor}"
         about = said[entry.page]
-        own = store.of(str(about.get("machine", "")))
+        own = store.of(str(about.get("measured_on", "")))
         blocks.append(_block(entry, own, page, macros, markup.link(str(about["title"]), href)))
     return "\n".join(blocks)
 

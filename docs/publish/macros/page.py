@@ -24,7 +24,7 @@ class Page:
         broken: its statements that the records contradict, a line each.
         markdown: blocks of Markdown, to stand where their placeholders are before Markdown is converted.
         html: blocks of finished HTML, to stand where their placeholders are afterwards.
-        said: its front matter.
+        said: its front matter. `measured_on` is the machine that the page means, where that is not the main one.
     """
 
     place: Place
@@ -67,6 +67,9 @@ class Page:
         filled = re.sub(r'<div data-rp-block="(\d+)"></div>', lambda found: self.html[int(found[1])], html)
         versions = ", ".join(others(self.evidence.software(), pins or {}))
         notes = [f"Some numbers on this page were measured with {versions}."] if versions else []
+        if "measured_on" in self.said:
+            names = {entry["machine"] for entry in self.evidence.entries.values() if "machine" in entry}
+            notes.append(f"The numbers on this page are of {' and '.join(sorted(names))}.")
         why = {"stale": "before the code changed", "busy": "on a busy machine"}
         marked = " ".join(MARKED.findall(filled))
         if when := [words for mark, words in why.items() if mark in marked]:

@@ -22,7 +22,7 @@ class Shared:
 
     def __init__(self, store: Store, captures: Captures, page: Page, root: Path = ROOT):
         self._root = root
-        self._store = store.of(str(page.said.get("machine", "")))
+        self._store = store.of(str(page.said.get("measured_on", "")))
         self._captures = captures
         self._page = page
 
