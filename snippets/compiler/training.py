@@ -427,17 +427,18 @@ def line(name: str, plan: Kept, plain: Kept) -> str:
     return f"{name:<28}{plan.nbytes / 1024:>10.1f}{share:>8}{plan.products:>10}{plan.others:>10}"
 
 
-def main() -> None:
-    """What is kept and what is repeated, choice by choice. Nothing is generated, so it takes no compiler."""
+HEAD = f"{'':<28}{'KiB kept':>10}{'of 100':>8}{'products':>10}{'others':>10}"
+
+
+def show_choices(model: nn.Module, tokens: Tensor, targets: Tensor) -> None:
+    """What is kept and what is repeated, choice by choice."""
     for name, graph in zip(("forward", "backward"), partition(mlp, *mlp_inputs()), strict=True):
         print(f"==== {name}")
         print(readable(graph))
 
-    model, (tokens, targets) = small()
-    head = f"{'':<28}{'KiB kept':>10}{'of 100':>8}{'products':>10}{'others':>10}"
     plain = kept(*partition(loss_of, model, tokens, targets))
     print("==== checkpointing")
-    print(head)
+    print(HEAD)
     print(line("nothing said", plain, plain))
     for name, run in (("whole blocks", whole), ("products kept", selective)):
         print(line(name, kept(*partition(loss_of, with_run(model, run), tokens, targets)), plain))
@@ -449,7 +450,7 @@ def main() -> None:
             print(f"{order.__name__:<22}{run.__name__:<11} products in forward {forward}, in backward {backward}")
 
     print("==== budgets")
-    print(head)
+    print(HEAD)
     print(line("budget 1.0", plain, plain))
     for budget in (0.9, 0.5, 0.25, 0.0):
         print(line(f"budget {budget}", kept(*partition(loss_of, model, tokens, targets, budget=budget)), plain))
@@ -461,9 +462,13 @@ def main() -> None:
         error = ((other - gradient).norm() / gradient.norm()).item()
         print(f"budget {budget}: the same loss {bool(loss == other_loss)}, a gradient that is off by {error:.2f} of it")
 
+
+def show_steps(model: nn.Module, tokens: Tensor, targets: Tensor) -> None:
+    """What is compiled of a step: batches in parts, autocast, the optimizer."""
+    plain = kept(*partition(loss_of, model, tokens, targets))
     print("==== accumulation")
     halves = [(tokens[:1], targets[:1]), (tokens[1:], targets[1:])]
-    print(head)
+    print(HEAD)
     print(line("one batch", plain, plain))
     print(line("two halves, loop outside", kept(*partition(loss_of, model, *halves[0])), plain))
     print(line("two halves, loop inside", kept(*partition(loss_of_all, model, *halves)), plain))
@@ -489,13 +494,20 @@ def main() -> None:
     print(f"with:    operations in each graph of backward {backward_graphs(True)}")
 
     print("==== exercise")
-    print(head)
+    print(HEAD)
     print(line("2 rows", plain, plain))
     twice = kept(*partition(loss_of, model, *small(rows=4)[1]))
     print(line("4 rows", twice, plain))
     matrices = [p for p in model.parameters() if p.dim() == 2 and p is not model.embedding.weight]
     print(f"{'does not grow':<28}{(2 * plain.nbytes - twice.nbytes) / 1024:>10.1f}")
     print(f"{'all matrices in bf16':<28}{sum(2 * p.numel() for p in matrices) / 1024:>10.1f}")
+
+
+def main() -> None:
+    """Nothing is generated, so it takes no compiler."""
+    model, batch = small()
+    show_choices(model, *batch)
+    show_steps(model, *batch)
 
 
 if __name__ == "__main__":

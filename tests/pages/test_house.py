@@ -198,9 +198,7 @@ def test_a_snippet_runs_as_a_script(module: str, script):
 MOST_LINES = {ast.FunctionDef: 60, ast.AsyncFunctionDef: 60, ast.ClassDef: 250}  # without the docstring
 # Longer ones, with their lines. The list only shrinks.
 LARGE = {
-    "snippets/compiler/ahead_of_time.py:main": 76,
     "snippets/compiler/debugging_late.py:main": 75,
-    "snippets/compiler/training.py:main": 68,
     "tests/benchmarks/examples/llama.py:alone": 63,
     "tests/benchmarks/patterns/attention_padding.py:prepare": 72,
 }
