@@ -232,8 +232,8 @@ def test_a_page_may_be_about_another_machine_than_the_main_one(tmp_path: Path):
     root = tiny.project(
         tmp_path, '---\ncase: kernels/add\nmeasured_on: other\n---\n\n# Add\n\n{{ gpu("ours", "small") }}\n'
     )
-    other = tiny.H100 | {"slug": "other", "name": "Another GPU"}
+    other = tiny.H100 | {"slug": "other", "name": "Tesla Z"}
     tiny.write(root, tiny.record(root))
     tiny.write(root, tiny.record(root, [tiny.row(root, time=took(4000))], day=2, machine=other))
     html = tiny.build(root)["index.html"]
-    assert "4.00 ms</a>" in html and "The numbers on this page are of Another GPU." in html
+    assert "4.00 ms</a>" in html and "This page is about the Tesla Z." in html

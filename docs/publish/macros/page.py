@@ -67,9 +67,11 @@ class Page:
         filled = re.sub(r'<div data-rp-block="(\d+)"></div>', lambda found: self.html[int(found[1])], html)
         versions = ", ".join(others(self.evidence.software(), pins or {}))
         notes = [f"Some numbers on this page were measured with {versions}."] if versions else []
-        if "measured_on" in self.said:
-            names = {entry["machine"] for entry in self.evidence.entries.values() if "machine" in entry}
-            notes.append(f"The numbers on this page are of {' and '.join(sorted(names))}.")
+        if meant := self.said.get("measured_on"):
+            of_it = [
+                each for each in self.evidence.entries.values() if f"/{meant}.json" in each.get("download_url", "")
+            ]
+            notes += [f"This page is about the {each['machine']}." for each in of_it[:1]]
         why = {"stale": "before the code changed", "busy": "on a busy machine"}
         marked = " ".join(MARKED.findall(filled))
         if when := [words for mark, words in why.items() if mark in marked]:
