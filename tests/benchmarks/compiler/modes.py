@@ -141,13 +141,13 @@ busy = bound("%", "kernels / call", kernels=gpu("{variant}", "{at}"), call=wall(
 # After how many calls a mode's compiling is earned back over eager.
 pays = bound(
     "", "'never' if after >= 0.98 * before else compiling / (before - after)",
-    compiling=printed("{workload}", "{mode}", which=4), before=wall("eager", "{at}"), after=wall("{variant}", "{at}"),
+    compiling=printed("{row}", "{mode}", which=4), before=wall("eager", "{at}"), after=wall("{variant}", "{at}"),
 )  # fmt: skip
 # After how many calls a mode's longer compiling is earned back over the default.
 pays_more = bound(
     "", "'never' if after >= 0.98 * before else "
     "'at once' if compiling <= usual else (compiling - usual) / (before - after)",
-    compiling=printed("{workload}", "{mode}", which=4), usual=printed("{workload}", "default", which=4),
+    compiling=printed("{row}", "{mode}", which=4), usual=printed("{row}", "default", which=4),
     before=wall("compile", "{at}"), after=wall("{variant}", "{at}"),
 )  # fmt: skip
 # The seconds that some steps of decoding take, with nothing compiled.
