@@ -61,9 +61,9 @@ def text(html: str) -> str:
 @pytest.mark.parametrize(
     ("shapes", "relation", "verdict"),
     [
-        ("8x4", "faster", "True."),
-        ("16x4", "faster", "Wrong."),
-        ("16x4", "slower", "True."),
+        ("8x4", "faster", "True at this shape."),
+        ("16x4", "faster", "Wrong at this shape."),
+        ("16x4", "slower", "True at this shape."),
         ("8x4, 16x4", "faster", "Not always: true at 1 of 2."),
     ],
 )
@@ -81,6 +81,17 @@ def test_the_verdict_follows_from_the_records(root: Path, shapes: str, relation:
     assert "NVIDIA H100" in str(page.evidence.entries)
 
 
+def test_three_points_make_a_verdict() -> None:
+    held, failed = folklore.Tested(True, "", ""), folklore.Tested(False, "", "")
+    assert [folklore.verdict([held] * number) for number in (1, 2, 3)] == [
+        "True at this shape",
+        "True at both shapes",
+        "True",
+    ]
+    assert folklore.verdict([failed] * 2, "point") == "Wrong at both points"
+    assert folklore.verdict([failed, held, held]) == "Not always: true at 2 of 3"
+
+
 def test_what_all_points_share_is_said_once(root: Path) -> None:
     entry = ENTRY.format(id="a", relation="faster")
     for given, where in (("[8x4, 16x4]", ("8 × 4", "16 × 4")), ("{8x4: few rows, 16x4: many}", ("few rows", "many"))):
@@ -91,7 +102,7 @@ def test_what_all_points_share_is_said_once(root: Path) -> None:
 
 
 def test_numbers_of_any_kind_can_be_held_against_each_other(root: Path) -> None:
-    for relation, verdict in (("more", "Wrong."), ("less", "True.")):
+    for relation, verdict in (("more", "Wrong at this point."), ("less", "True at this point.")):
         for other in ("eager", "{variant: eager}", "{variant: ours, shape: 16x4}"):
             found, page = macros(root, NUMBERS.format(relation=relation, other=other))
             found.folklore("numbers")
@@ -125,7 +136,7 @@ def test_numbers_that_a_script_printed_can_be_compared(root: Path, monkeypatch: 
     monkeypatch.setattr(found, "captured", captured)
     found.folklore("numbers")
     assert asked == [("table", "sums", "a table", "few", 1), ("table", "sums", "64", 2)]
-    assert "True. 1.00 ms and 2.00 ms (at 8 rows)." in text(page.html[0])
+    assert "True at this point. 1.00 ms and 2.00 ms (at 8 rows)." in text(page.html[0])
 
 
 def test_a_belief_may_be_about_another_machine(root: Path) -> None:
@@ -138,7 +149,7 @@ def test_a_belief_may_be_about_another_machine(root: Path) -> None:
     ):
         found, page = macros(root, entry.replace("    because", at))
         found.folklore("numbers")
-        assert "Wrong." in text(page.html[0]) and "NVIDIA H100" not in str(page.evidence.entries)
+        assert "Wrong at this " in text(page.html[0]) and "NVIDIA H100" not in str(page.evidence.entries)
 
 
 def test_the_list_has_all_with_a_link(root: Path) -> None:

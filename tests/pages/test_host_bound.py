@@ -9,6 +9,7 @@ import pytest
 from mkdocs.exceptions import Abort
 
 from docs.publish import units
+from docs.publish.errors import PublishError
 from docs.publish.evidence import Evidence
 from docs.publish.generated import exports, machines
 from docs.publish.macros import charts
@@ -237,3 +238,9 @@ def test_a_page_may_be_about_another_machine_than_the_main_one(tmp_path: Path):
     tiny.write(root, tiny.record(root, [tiny.row(root, time=took(4000))], day=2, machine=other))
     html = tiny.build(root)["index.html"]
     assert "4.00 ms</a>" in html and "This page is about the Tesla Z." in html
+
+
+def test_a_run_without_a_floor_says_so(root: Path):
+    store(root, tiny.record(root, floor=None))
+    with pytest.raises(PublishError, match="machine: floor: expected a newest run that measured it, got 2026-01-01"):
+        rendered('{{ machine("floor") }}', root)

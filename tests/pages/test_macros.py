@@ -64,6 +64,7 @@ def only(root: Path, rows: list[dict]) -> None:
         ('build("ours", "small")', "2.50 s"),
         ('machine("memory")', "150 GB"),
         ('machine("multiprocessors")', "132"),
+        ('machine("floor")', "2.00 µs"),
         ('datasheet("NVIDIA H200", "exponentials")', "16"),
         ('ceiling("copy")', "4.00 TB/s"),
         ('ceiling("bfloat16", "burst", machine="nvidia-h100-80gb-hbm3")', "800 TFLOP/s"),

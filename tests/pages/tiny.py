@@ -106,7 +106,7 @@ def record(root: Path, rows: list[dict] | None = None, day: int = 1, **changed: 
         "schema": 1, "id": f"2026-01-{day:02}T00-00-00Z-nvidia-h100-80gb-hbm3", "date": f"2026-01-{day:02}T00:00:00Z",
         "command": "python -m tests.benchmarks kernels/add", "commit": "c" * 40, "dirty": False, "machine": H100,
         "software": {"python": "3.12.3", "torch": "2.11.0"},
-        "ceilings": {"bandwidth": {"copy": CEILING}, "matrix": {"bfloat16": matrix}},
+        "ceilings": {"bandwidth": {"copy": CEILING}, "matrix": {"bfloat16": matrix}}, "floor": took(0.002),
         "rows": [row(root), row(root, variant="eager", time=took(2))] if rows is None else rows, "failures": [],
     } | changed  # fmt: skip
 

@@ -109,6 +109,10 @@ def _machine(record: Record, place: Place) -> str:
             ("L2 cache", _binary(machine["l2_bytes"]) if machine["l2_bytes"] else ""),
             ("Driver", escape(machine["driver"] or "")),
             ("Power limit", f"{machine['power_limit_w']:.0f} W" if machine["power_limit_w"] else ""),
+            (
+                "An empty kernel",
+                f"{units.text(record.floor.p50, 's')}: no GPU time is below that" if record.floor else "",
+            ),
             ("All numbers", downloads),
         ]
     )

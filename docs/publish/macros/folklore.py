@@ -54,6 +54,7 @@ OF_VARIANTS = {"shapes", "direction", "mode"}  # needed, too, where an entry has
 MEASURED = {"case", "variant", "metric", "shape", "direction", "mode", "machine"}
 PRINTED = {"output", "of", "line", "which"}
 COMPARED = {*claims.RELATIONS, "than", "with", *MEASURED, *PRINTED}
+FEW = 3  # shapes that make a verdict
 KEYS = {*NEEDED, *OF_VARIANTS, *COMPARED, "comparisons", "margin"}
 Words = Mapping[str, Any]  # of front matter
 
@@ -139,19 +140,23 @@ def of_all(store: Store, page: Evidence, root: Path, macros: Mapping[str, Callab
 
 def _block(entry: Entry, store: Store, page: Evidence, macros: Mapping[str, Callable], link: str = "") -> str:
     tested = _tested(entry, store, page, macros)
+    what = "point" if "comparisons" in entry.words else "shape"
     more = f" More: {link}." if link else ""
     says = f"{_measured(tested)} {escape(str(entry.words['because']))}{more}"
     return (
         f'<aside class="rp-folklore" id="{escape(entry.anchor)}">'
         f"<p><strong>Folklore:</strong> “{escape(str(entry.words['belief']).strip())}”</p>"
-        f"<p><strong>{verdict(tested)}.</strong> {says}</p></aside>"
+        f"<p><strong>{verdict(tested, what)}.</strong> {says}</p></aside>"
     )
 
 
-def verdict(tested: list[Tested]) -> str:
-    """In a word: "Wrong" where it holds nowhere, "True" where it holds everywhere."""
-    held = sum(one.holds for one in tested)
-    return "Wrong" if not held else "True" if held == len(tested) else f"Not always: true at {held} of {len(tested)}"
+def verdict(tested: list[Tested], what: str = "shape") -> str:
+    """In a word: "Wrong" where it holds nowhere, "True" where it holds everywhere. Fewer than `FEW` are no verdict."""
+    held, all_ = sum(one.holds for one in tested), len(tested)
+    if 0 < held < all_:
+        return f"Not always: true at {held} of {all_}"
+    where = "" if all_ >= FEW else f" at this {what}" if all_ == 1 else f" at both {what}s"
+    return ("True" if held else "Wrong") + where
 
 
 def _tested(entry: Entry, store: Store, page: Evidence, macros: Mapping[str, Callable]) -> list[Tested]:

@@ -60,19 +60,24 @@ def _ceiling(record: Record, name: str, mode: str | None) -> tuple[Ceiling, str,
 
 
 def machine(store: Store, place: Place, fact: str, at: Coordinates = ANYWHERE) -> Quantity:
-    """What a machine reports: its "memory" in bytes, which vendors count in other units, its "multiprocessors".
+    """What a machine has: "memory" in bytes, which vendors count in other units, "multiprocessors"; a timer's "floor".
 
     Raises:
-        PublishError: the machine or the fact is not known.
+        PublishError: the machine or the fact is not known, or its newest run did not measure it.
     """
     record = store.newest_record(at)
-    facts = {"memory": ("memory_bytes", "B"), "multiprocessors": ("units", "")}
+    facts = {
+        "memory": (record.machine["memory_bytes"], "B", "Memory of {}, as its driver reports it"),
+        "multiprocessors": (record.machine["units"], "", "Multiprocessors of {}, as its driver reports it"),
+        "floor": (record.floor.p50 if record.floor else None, "s", "GPU time of an empty kernel on {}"),
+    }
     if fact not in facts:
         raise unknown("machine: fact", fact, facts)
-    name, unit = facts[fact]
-    value = record.machine[name]  # type: ignore[literal-required]
+    value, unit, label = facts[fact]
+    if value is None:
+        raise PublishError(f"machine: {fact}: expected a newest run that measured it, got {record.id}")
     entry = {
-        "label": f"{fact.capitalize()} of {record.machine['name']}, as its driver reports it",
+        "label": label.format(record.machine["name"]),
         "value": units.text(value, unit),
         **evidence.of_record(record, place),
     }

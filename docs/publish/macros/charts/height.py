@@ -48,8 +48,8 @@ class Height:
         return [round(index * step, 9) for index in range(first, math.floor(self.top / step) + 1)]
 
 
-def apart(pixels: list[float], gap: float, height: float) -> list[float]:
-    """Positions, ascending, at least a gap apart and within the height, moved as little as a few sweeps need."""
+def apart(pixels: list[float], gap: float, height: float, top: float = 0.0) -> list[float]:
+    """Positions, ascending, a gap apart or more, between top and height, moved as little as a few sweeps need."""
     places = list(pixels)
     for _ in range(50):
         for index in range(len(places) - 1):
@@ -57,5 +57,5 @@ def apart(pixels: list[float], gap: float, height: float) -> list[float]:
             if lacking > 0:
                 places[index] -= lacking / 2
                 places[index + 1] += lacking / 2
-        places = [min(max(place, 0), height) for place in places]
+        places = [min(max(place, top), height) for place in places]
     return places
