@@ -89,7 +89,7 @@ def _ends(plot: Plot, height: Height, short: bool) -> list[Spec]:
     last_marks = [max((m for m in plot.marks if m.variant == name), key=lambda mark: mark.x) for name in plot.variants]
     last_marks.sort(key=lambda mark: mark.value, reverse=True)
     labels = []
-    below = height.pixel(plot.ceiling[0] / plot.scale) + 2 if plot.ceiling else 0.0  # the ceiling's name is above it
+    below = height.pixel(plot.ceiling[0] / plot.scale) + 7 if plot.ceiling else 0.0  # the ceiling's name is above it
     for x in dict.fromkeys(mark.x for mark in last_marks):
         marks = [mark for mark in last_marks if mark.x == x]
         pixels = apart([height.pixel(mark.value / plot.scale) for mark in marks], TEXT + 3, height.pixels, below)
