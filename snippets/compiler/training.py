@@ -430,13 +430,12 @@ def line(name: str, plan: Kept, plain: Kept) -> str:
 HEAD = f"{'':<28}{'KiB kept':>10}{'of 100':>8}{'products':>10}{'others':>10}"
 
 
-def show_choices(model: nn.Module, tokens: Tensor, targets: Tensor) -> None:
+def show_choices(model: nn.Module, tokens: Tensor, targets: Tensor, plain: Kept) -> None:
     """What is kept and what is repeated, choice by choice."""
     for name, graph in zip(("forward", "backward"), partition(mlp, *mlp_inputs()), strict=True):
         print(f"==== {name}")
         print(readable(graph))
 
-    plain = kept(*partition(loss_of, model, tokens, targets))
     print("==== checkpointing")
     print(HEAD)
     print(line("nothing said", plain, plain))
@@ -463,9 +462,8 @@ def show_choices(model: nn.Module, tokens: Tensor, targets: Tensor) -> None:
         print(f"budget {budget}: the same loss {bool(loss == other_loss)}, a gradient that is off by {error:.2f} of it")
 
 
-def show_steps(model: nn.Module, tokens: Tensor, targets: Tensor) -> None:
+def show_steps(model: nn.Module, tokens: Tensor, targets: Tensor, plain: Kept) -> None:
     """What is compiled of a step: batches in parts, autocast, the optimizer."""
-    plain = kept(*partition(loss_of, model, tokens, targets))
     print("==== accumulation")
     halves = [(tokens[:1], targets[:1]), (tokens[1:], targets[1:])]
     print(HEAD)
@@ -506,8 +504,9 @@ def show_steps(model: nn.Module, tokens: Tensor, targets: Tensor) -> None:
 def main() -> None:
     """Nothing is generated, so it takes no compiler."""
     model, batch = small()
-    show_choices(model, *batch)
-    show_steps(model, *batch)
+    plain = kept(*partition(loss_of, model, *batch))
+    show_choices(model, *batch, plain)
+    show_steps(model, *batch, plain)
 
 
 if __name__ == "__main__":

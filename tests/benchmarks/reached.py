@@ -50,10 +50,8 @@ def named(root: Path, file: Path) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     named = {Path(os.path.normpath(name)) for name in named_by_code(root, file)}
     paths = [path for path in named if is_ours(root, path)]
     folders: Iterable[Path] = filter(Path.is_dir, paths)
-    if file.is_relative_to(
-        root.joinpath(*PUBLISHER)
-    ):  # a test of it that reads pages which are no tiny ones names them
-        pages = root.joinpath(*PAGES)
+    if file.is_relative_to(root.joinpath(*PUBLISHER)):
+        pages = root.joinpath(*PAGES)  # most tests of it make tiny ones; who reads these names them
         folders = (path for path in folders if not path.is_relative_to(pages))
     return tuple(filter(Path.is_file, paths)), tuple(folders)
 

@@ -304,14 +304,6 @@ def test_nobody_is_left_when_the_run_is_interrupted() -> None:
     assert {child.pid for child in multiprocessing.active_children()} == before
 
 
-def test_a_process_in_which_no_kernels_are_counted_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew.method, "count_kernels", lambda calls, device: dict.fromkeys(calls, 0))
-    crew.start_profiler(CPU)
-    monkeypatch.setattr(crew.method, "count_kernels", lambda calls, device: {})
-    with pytest.raises(RuntimeError, match="the profiler counts no kernels in this process"):
-        crew.start_profiler(CPU)
-
-
 def test_a_process_begins_afresh_and_ends_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # as on a GPU: nothing is inherited
     worker = crew.Worker(crew.work, CPU)

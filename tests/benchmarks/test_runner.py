@@ -588,6 +588,21 @@ def test_what_another_machine_or_version_measured_is_not_fresh(house: Path, diff
     assert len(list((house / "out").glob("*.json"))) == 2
 
 
+@pytest.mark.parametrize(("kernels", "again"), [((None, None), False), ((3, None), True), ((3, 3), False)])
+def test_what_the_profiler_did_not_see_is_measured_again_where_it_sees_others(
+    house: Path, kernels: tuple[int | None, int | None], again: bool
+) -> None:
+    bench(house, "first")
+    make_old(house)
+    (path,) = (house / "out").glob("*.json")
+    content = json.loads(path.read_text())
+    (row,) = [row for row in content["rows"] if row["variant"] == "eager"]
+    other = row | {"shape": {"elements": 9}, "kernels": kernels[0]}
+    path.write_text(json.dumps(content | {"rows": [other, row | {"kernels": kernels[1]}]}))
+    bench(house, "--skip-fresh")
+    assert len(list((house / "out").glob("*.json"))) == 1 + again
+
+
 def test_a_case_with_no_points_here_leaves_no_record(house: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edit(house / "tests/benchmarks/first.py", '[Point({"elements": 8}, "float32", modes=("calls",))]', "[]")
     assert bench(house) == 0

@@ -231,7 +231,6 @@ import torch
 import triton
 import triton.language as tl
 
-
 @triton.jit
 def fill(x, BLOCK: tl.constexpr):
     tl.store(x + tl.arange(0, BLOCK), 1.0)

@@ -82,12 +82,7 @@ def test_a_number_is_what_the_record_says(macro: str, shown: str, root: Path):
     ("expression", "unit", "inputs", "shown"),
     [
         ("2 * units", "", {"units": 'machine("multiprocessors")'}, "264"),
-        (
-            "2 * n * w / hbm",
-            "us",
-            {"n": 24000000, "w": 2, "hbm": 'datasheet("NVIDIA H200", "bandwidth")'},
-            "20 µs",
-        ),
+        ("2 * n * w / hbm", "us", {"n": 24000000, "w": 2, "hbm": 'datasheet("NVIDIA H200", "bandwidth")'}, "20 µs"),
         ("rows * columns", "", {"rows": 32768, "columns": 4096}, "134,217,728"),
         ("t/b", "%", {"t": 'gpu("ours", "small")', "b": 'build("ours", "small")'}, "0.0400%"),
         ("2 * t", "us", {"t": 'captured("table", "mlp", "fast-2")'}, "2,410 µs"),
@@ -587,7 +582,6 @@ def test_a_site_shows_numbers_code_and_kernel_files(tmp_path: Path):
 WITHOUT_KERNELS = """import runpy, sys
 sys.path.append(ROOT)
 from docs.publish.compiled import explorer
-
 explorer.files = lambda *_: iter(())
 runpy.run_module("mkdocs", run_name="__main__", alter_sys=True)
 """  # mkdocs without the compiled code of our own kernels, as tiny.build is

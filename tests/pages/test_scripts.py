@@ -219,7 +219,6 @@ from functools import partial
 from snippets.timer import best
 
 
-
 def main():
     print(best(partial(abs, -1)) >= 0)
 
