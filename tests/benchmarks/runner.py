@@ -270,11 +270,9 @@ def fresh_points(folder: Path, device: torch.device, variants: Iterable[str] = (
             content = json.loads(path.read_text())
             whole = {*content.get("variants", ())} in (set(), {*variants})
             if whole and content["machine"]["slug"] == slug and content["software"] == versions:
-                counts = any(
-                    row["kernels"] is not None for row in content["rows"]
-                )  # on a CPU, and for some users, none
-                counted = [row for row in content["rows"] if row["kernels"] is not None or not counts]
-                quiet = [row for row in counted if not row.get("busy")]
+                counted = [row for row in content["rows"] if row["kernels"] is not None]
+                known = counted or content["rows"]  # on a CPU, and where the profiler is refused, no row has a count
+                quiet = [row for row in known if not row.get("busy")]
                 fresh |= {key(row, row["mode"], code_of(row["sources"])) for row in quiet}
         except (ValueError, KeyError, TypeError):
             continue  # not a record: the site's build says so, with the file's name
