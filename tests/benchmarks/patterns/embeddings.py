@@ -15,6 +15,7 @@ from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 from tests.benchmarks.compiler import training
 
 OPTIMIZERS = ("sgd", "adam")
+LR = 0.5
 TABLES = {
     "large": (8192, 128256, 1024),
     "small": (8192, 4096, 1024),
@@ -83,7 +84,7 @@ class Update:
             ("adam", False): partial(torch.optim.Adam, fused=True),
             ("adam", True): torch.optim.SparseAdam,
         }
-        self.optimizer = kinds[name, sparse]([self.weight], lr=0.5)
+        self.optimizer = kinds[name, sparse]([self.weight], lr=LR)
         self.step = partial(page.update, self.weight, self.optimizer, ids, incoming, sparse)
 
     def __call__(self) -> Tensor:
@@ -140,6 +141,7 @@ def of_update(point: Point, device: torch.device) -> Workload:
         variants={"dense": variant(False), "sparse": variant(True)},
         baseline="dense",
         reference=reference,
+        largest_summands={"weight moved": LR * summed(ids, incoming, vocabulary)},
         bytes_read=rows,  # the fewest: of the table nothing but the rows that occur
         bytes_written=rows,
         flops=tokens * width,
@@ -149,6 +151,12 @@ def of_update(point: Point, device: torch.device) -> Workload:
             "ids one place late": lambda baseline: stepped(start, ids.roll(1), incoming),
         },
     )
+
+
+def summed(ids: Tensor, incoming: Tensor, vocabulary: int) -> float:
+    """The largest sum of absolute gradients that meet in one element of the table."""
+    table = torch.zeros(vocabulary, incoming.shape[-1], device=incoming.device)
+    return table.index_add_(0, ids, incoming.abs()).max().item()
 
 
 # ---- a table that is the head, too ----------------------------------------------------------------------------------

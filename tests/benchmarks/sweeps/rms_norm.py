@@ -30,6 +30,8 @@ def forward(columns: int) -> list[Options]:
         kept = {4096: ((2, 2048),), 8192: ((2, 4096),), 9000: ((5, 2048), (3, 4096), (2, 8192)),
                 16384: ((4, 4096), (2, 8192)), 32768: ((8, 4096), (4, 8192), (2, 8192))}[columns]  # fmt: skip
         plain = [two_looks(block) for block in (1024, 2048, 4096, 8192)]
+        plain += [two_looks(block, num_warps=block // 128) for block in (1024, 2048, 4096)]  # four columns a thread
+        plain += [two_looks(block, num_warps=block // 512) for block in (2048, 4096, 8192)]
         return one_look + plain + [two_looks(block, KEPT=tiles) for tiles, block in kept]
     # fewer rows at a time, so that the second look finds them in a cache; stores that leave it alone
     some = (4, 6, 8)

@@ -11,10 +11,12 @@ Options = dict[str, int]
 # A row in registers: threads, for how many programs a multiprocessor the next rows are fetched meanwhile, packed
 ROW = {
     2048: ((128, 8, False), (128, 16, False), (128, 0, False), (256, 4, False), (128, 8, True)),
-    4096: ((128, 8, False), (128, 0, False), (256, 4, False), (128, 8, True)),
+    4096: ((128, 8, False), (128, 0, False), (256, 4, False), (128, 8, True), (128, 4, False), (128, 16, False),
+           (256, 0, False), (256, 8, False), (512, 0, False), (512, 2, False)),
     8192: ((256, 4, False), (256, 0, False), (512, 2, False), (256, 4, True), (128, 8, True)),
     9000: ((256, 0, False), (256, 3, False), (512, 2, False), (256, 0, True), (256, 4, True), (512, 3, True)),
-    16384: ((512, 2, False), (512, 0, False), (512, 2, True), (512, 4, True), (512, 0, True), (256, 4, True)),
+    16384: ((512, 2, False), (512, 0, False), (512, 2, True), (512, 4, True), (512, 0, True), (256, 4, True),
+            (1024, 0, False), (1024, 1, False), (512, 1, False), (512, 1, True), (1024, 2, True)),
     32768: ((1024, 1, False), (1024, 0, False), (1024, 1, True), (1024, 2, True), (1024, 0, True), (512, 2, True),
             (512, 0, True)),
 }  # fmt: skip
