@@ -272,8 +272,8 @@ def _sum_shares_kernel(share_ptr, dweight_ptr, P, N, ROWS: tl.constexpr, BLOCK: 
 
 
 # --8<-- [start:launch]
-# Chosen by row length from sweeps on an H200; nothing is tuned at a user's first call. Threads, not warps, since an AMD
-# warp has 64. A thread has 8 elements of a tile or a multiple: accesses of 16 bytes in bf16.
+# Chosen by row length from sweeps on an H100 and an H200; nothing is tuned at a user's first call. Threads, not
+# warps, since an AMD warp has 64. A thread has 8 elements of a tile or a multiple: accesses of 16 bytes in bf16.
 
 
 @functools.cache

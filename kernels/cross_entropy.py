@@ -459,9 +459,9 @@ def _backward_wide_kernel(
 
 
 # --8<-- [start:launch]
-# Chosen by row length from sweeps on an H200; nothing is tuned at a user's first call. Threads, not warps, since an AMD
-# warp has 64. An entry with ROWS is for the kernels of short rows. PROGRAMS are those of a multiprocessor, each with
-# some rows; 0: one for each row.
+# Chosen by row length from sweeps on an H100 and an H200; nothing is tuned at a user's first call. Threads, not
+# warps, since an AMD warp has 64. An entry with ROWS is for the kernels of short rows. PROGRAMS are those of a
+# multiprocessor, each with some rows; 0: one for each row.
 @functools.cache
 def _device(device: torch.device) -> tuple[int, int]:
     """Multiprocessors, and threads a warp."""

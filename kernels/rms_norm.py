@@ -265,8 +265,8 @@ def _sum_shares_kernel(share_ptr, dweight_ptr, P, N, ROWS: tl.constexpr, BLOCK: 
 
 
 # --8<-- [start:launch]
-# Chosen by row length from sweeps on an H200; nothing is tuned at a user's first call. Threads, not warps, since an AMD
-# warp has 64. A thread has 8 elements of a tile or a multiple: accesses of 16 bytes in bf16.
+# Chosen by row length from sweeps on an H100 and an H200; nothing is tuned at a user's first call. Threads, not
+# warps, since an AMD warp has 64. A thread has 8 elements of a tile or a multiple: accesses of 16 bytes in bf16.
 
 
 @functools.cache
@@ -296,7 +296,8 @@ def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
         b for b in (8192, 4096, 2048, 1024)
         if b == 1024 or ((2 if b < 8192 else 4) * b <= size and b <= N and -N % b <= N // 6)
     )  # fmt: skip
-    return _options(device, block // 8, BLOCK=block, KEPT=0, PROGRAMS=0, STORE="")
+    kept = -(-N // block) if 8192 < N <= 16384 and bits == 16 else 0  # tiles that wait in registers for the second look
+    return _options(device, block // 8, BLOCK=block, KEPT=kept, PROGRAMS=0, STORE="")
 
 
 @functools.cache

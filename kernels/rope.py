@@ -107,8 +107,9 @@ def _rope_kernel(
 
 
 # --8<-- [start:launch]
-# Chosen by head dimension from sweeps on an H200; nothing is tuned at a user's first call. Threads, not warps, since an
-# AMD warp has 64. A thread has one chunk of HEADS heads, and of 2-byte numbers 8 in a chunk: accesses of 16 bytes.
+# Chosen by head dimension from sweeps on an H100 and an H200; nothing is tuned at a user's first call. Threads, not
+# warps, since an AMD warp has 64. A thread has one chunk of HEADS heads, and of 2-byte numbers 8 in a chunk: accesses
+# of 16 bytes.
 @functools.cache
 def _device(device: torch.device) -> tuple[int, int]:
     """Multiprocessors, and threads a warp."""
@@ -233,6 +234,8 @@ def _launch(
     if max(chunks, H, K, D // 2) > _MOST:
         raise ValueError(f"q: expected at most {_MOST} heads, pairs of numbers in a head, and chunks of {VEC} pairs in "
                          f"all tokens, got {max(H, K)}, {D // 2} and {chunks}")  # fmt: skip
+    if chunks * (H + K) < TILE * STEPS * _device(q.device)[0]:  # too few programs for all multiprocessors
+        TILE, HEADS, STEPS, options = 64, 2, 2, _options(q.device, 64)
     # a tile's threads go along what is side by side in memory: the heads of a token, or else the tokens of a head
     inside = HEADS if q_strides[1] < q_strides[2] else 1
     (q_heads, q_groups), (k_heads, k_groups) = _across(H, inside, STEPS), _across(K, inside, STEPS)

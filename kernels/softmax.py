@@ -465,8 +465,8 @@ def _backward_widest_kernel(
 
 
 # --8<-- [start:launch]
-# Chosen by row length from sweeps on an H200; nothing is tuned at a user's first call. Threads, not warps, since an AMD
-# warp has 64. A thread has 16 bytes of a tile or a multiple, and a lane is 16 bytes.
+# Chosen by row length from sweeps on an H100 and an H200; nothing is tuned at a user's first call. Threads, not
+# warps, since an AMD warp has 64. A thread has 16 bytes of a tile or a multiple, and a lane is 16 bytes.
 @functools.cache
 def _device(device: torch.device) -> tuple[int, int]:
     """Multiprocessors, and threads a warp."""
@@ -522,12 +522,12 @@ def _forward_launch(N: int, bits: int, device: torch.device) -> dict[str, int]:
     if N <= 1024:
         return _short(N, device)
     multiprocessors, warp = _device(device)
-    packed = bits == 16 and N > 10240
+    packed = bits == 16 and N > 16384
     parts = _parts(N, 2**18 // bits, device) if N > 32768 else 1
     if not parts:
         return _looks(bits, device)
     # in L2 there is room for as many rows as are at work, or for a few MiB of what comes next
-    if N > 32768 or (packed and N > 16384):
+    if N > 32768 or packed:
         threads, ahead = 256, 2**25 // (bits * triton.next_power_of_2(N))
     else:
         threads = 256 if 8192 < N <= 10240 else max(128, triton.next_power_of_2(N) // 32)

@@ -149,8 +149,9 @@ def _backward_rows_kernel(
 
 
 # --8<-- [start:launch]
-# From sweeps on an H200, where from 512 to 8192 elements a program all come close; nothing is tuned at a user's first
-# call. Threads, not warps, since an AMD warp has 64. A thread has 8 elements: accesses of 16 bytes in bf16.
+# From sweeps on an H100 and an H200, where from 512 to 8192 elements a program all come close; nothing is tuned at a
+# user's first call. Threads, not warps, since an AMD warp has 64. A thread has 8 elements: accesses of 16 bytes in
+# bf16.
 @functools.cache
 def _device(device: torch.device) -> tuple[int, int]:
     """Multiprocessors, and threads a warp."""
