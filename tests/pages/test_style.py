@@ -12,12 +12,10 @@ MOST_WORDS_OF_ALL = 130_000
 SEARCHED = ("reference/", "results/", "index.md")  # readers look something up there: they may be long
 UNWRITTEN = {  # pages from before the limits: the list only shrinks
     "compiler/ahead-of-time.md",
-    "compiler/compile-time.md",
     "compiler/custom-kernels.md",
     "compiler/debugging.md",
     "compiler/fusion.md",
     "compiler/inductor-code.md",
-    "compiler/modes.md",
     "compiler/reading-the-output.md",
     "compiler/torchscript.md",
     "compiler/training.md",
