@@ -15,6 +15,7 @@ from snippets.compiler.training import (
     checkpoint_compiled,
     compile_checkpointed,
     dtype_of_backward,
+    graphs_of_a_cycle,
     graphs_of_step,
     graphs_of_updates,
     inside,
@@ -188,6 +189,13 @@ def test_a_learning_rate_costs_one_more_graph_as_a_number_and_none_as_a_tensor()
     rates = [0.1, 0.09, 0.08, 0.07]
     assert graphs_of_updates(rates, as_tensor=False) == [1, 2, 2, 2]
     assert graphs_of_updates(rates, as_tensor=True) == [1, 1, 1, 1]
+
+
+def test_one_cycle_changes_the_betas_and_needs_graphs_up_to_the_limit():
+    for as_tensor in (False, True):
+        counts = graphs_of_a_cycle(as_tensor, cycle_momentum=True)
+        assert counts[3] < counts[6] and counts[-3] == counts[-1] >= 8
+    assert set(graphs_of_a_cycle(as_tensor=True, cycle_momentum=False)) == {1}
 
 
 def test_a_whole_step_is_three_graphs():
