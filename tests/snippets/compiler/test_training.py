@@ -14,6 +14,7 @@ from snippets.compiler.training import (
     backward_graphs,
     checkpoint_compiled,
     compile_checkpointed,
+    dropped,
     dtype_of_backward,
     graphs_of_a_cycle,
     graphs_of_step,
@@ -123,6 +124,22 @@ def test_dropout_has_another_mask_in_backward_under_a_budget_below_1():
     for budget in (0.9, 0.5, 0.0):
         other_loss, other = with_dropout(budget)
         assert torch.equal(other_loss, loss) and (other - gradient).norm() > 0.1 * gradient.norm()
+
+
+@pytest.mark.filterwarnings("ignore:Detected that context_fn")
+def test_dropout_in_a_checkpoint_has_one_mask():
+    torch.manual_seed(0)
+    x, weight = torch.randn(64, 32), torch.randn(32, 32, requires_grad=True)
+
+    def gradient(run) -> Tensor:
+        torch.compiler.reset()
+        torch.manual_seed(1)
+        function = torch.compile(lambda x, weight: run(lambda x: dropped(x, weight), x), backend="aot_eager")
+        return torch.autograd.grad(function(x, weight), weight)[0]
+
+    plain = gradient(lambda function, x: function(x))
+    for run in (whole, selective):
+        torch.testing.assert_close(gradient(run), plain)
 
 
 def test_halves_keep_half_only_where_the_loop_is_outside(model_and_batch, plain):
