@@ -1,9 +1,12 @@
 """A number compiles again in each call, in the words of the page, and its fix has the counts of the page."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from snippets.compiler.recompilation import said
 from snippets.compiler.recompilation_values import VALUES, count
@@ -29,3 +32,20 @@ def test_a_backend_that_compiles_nothing_shows_too_few():
         "['lr'] == 0.1",
         "['betas'][0] == 0.95",
     }
+
+
+@pytest.mark.parametrize(("optimizer", "foreach", "compilations"), [
+    (torch.optim.SGD, False, 6), (torch.optim.AdamW, True, 6), (torch.optim.AdamW, False, 2),
+])  # fmt: skip
+def test_a_learning_rate_becomes_a_symbol_only_in_some_optimizers(optimizer, foreach, compilations):
+    def scene(compile: Callable) -> None:
+        weight = nn.Parameter(torch.ones(4))
+        weight.grad = torch.ones(4)
+        made = optimizer([weight], lr=0.1, foreach=foreach)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(made, 0.9)
+        step = compile(lambda: made.step())
+        for _ in range(6):
+            step()
+            schedule.step()
+
+    assert count(scene)[0] == compilations
