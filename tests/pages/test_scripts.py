@@ -381,8 +381,7 @@ def notes(tmp_path: Path) -> list[str]:
 
 def test_a_section_says_where_its_names_are_from(notes: list[str]):
     assert re.sub(r"<[^>]*>", "", notes[0]) == (
-        "Part of op.py. Also there: SIZE. "
-        "Imported: np is numpy; best from The timer; partial from functools."
+        "Part of op.py. Also there: SIZE. Imported: np is numpy; best from The timer; partial from functools."
     )
     assert 'href="../a/timer/#how-it-counts">The timer' in notes[0]
     assert 'href="../op.py" download' in notes[0] and all('data-script="../op.py"' in note for note in notes)
