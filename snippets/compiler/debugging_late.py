@@ -270,6 +270,15 @@ def at_once() -> None:
     )
 
 
+SANITIZER = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+USUAL, PADDED = ("compute-sanitizer",), ("compute-sanitizer --padding 4096",)
+FAR: list[tuple[str, dict[str, str], tuple[str, ...]]] = [
+    ("index 8", {}, ()), ("index 8", {}, USUAL), ("index 8", ALLOCATIONS, USUAL),
+    ("index 128", {}, ()), ("index 128", ALLOCATIONS, USUAL), ("index 128", ALLOCATIONS, PADDED),
+]  # fmt: skip
+NAMED_LOOKUPS = [f"{function.__name__}{compiled}" for function in LOOKUPS for compiled in ("", ", compiled")]
+
+
 def main() -> None:
     if DEVICE == "cpu":
         print("==== at once")
@@ -277,58 +286,72 @@ def main() -> None:
         print("==== needs a GPU")
         print(", ".join(ON_A_GPU))
         return
-    sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-    usual, padded = ("compute-sanitizer",), ("compute-sanitizer --padding 4096",)
-    far: list[tuple[str, dict[str, str], tuple[str, ...]]] = [
-        ("index 8", {}, ()), ("index 8", {}, usual), ("index 8", ALLOCATIONS, usual),
-        ("index 128", {}, ()), ("index 128", ALLOCATIONS, usual), ("index 128", ALLOCATIONS, padded),
-    ]  # fmt: skip
-    lookups = [f"{function.__name__}{compiled}" for function in LOOKUPS for compiled in ("", ", compiled")]
+    said = outcomes()
+    print_errors(said)
+    print_what_follows(said)
+    print_out_of_bounds(said)
+    print("==== memory")
+    print(shown("out_of_memory", said["out_of_memory"]))
+    afterwards = (text for text in said["out_of_memory"].splitlines() if text.startswith("afterwards"))
+    print("  " + next(afterwards, "no word"))
+
+
+def outcomes() -> dict[str, str]:
+    """What each bug's own process wrote, by the name that `named` gives it."""
     runs = [
-        *reversed(far),  # they take longest
-        *((bug, variables, ()) for bug in (*lookups, "illegal", "replayed") for variables in ({}, BLOCKING)),
+        *reversed(FAR),  # they take longest
+        *((bug, variables, ()) for bug in (*NAMED_LOOKUPS, "illegal", "replayed") for variables in ({}, BLOCKING)),
         *((bug, {}, ()) for bug in ("unasked", "dead", "out_of_memory", "waits_while_recording")),
         *(("embedding", variables, ()) for variables in (STACKS, BLOCKING | STACKS)),
     ]
 
     def text_of(asked: tuple[str, dict[str, str], tuple[str, ...]]) -> str:
         bug, variables, options = asked
-        tool = [word for option in options for word in option.replace("compute-sanitizer", sanitizer).split()]
-        return run(bug, variables, tuple(tool)) if not tool or Path(sanitizer).exists() else "no compute-sanitizer"
+        tool = [word for option in options for word in option.replace("compute-sanitizer", SANITIZER).split()]
+        return run(bug, variables, tuple(tool)) if not tool or Path(SANITIZER).exists() else "no compute-sanitizer"
 
     with concurrent.futures.ThreadPoolExecutor(12) as pool:
-        said = dict(zip((named(*asked) for asked in runs), pool.map(text_of, runs), strict=True))
+        return dict(zip((named(*asked) for asked in runs), pool.map(text_of, runs), strict=True))
 
-    def both(bug: str) -> str:
-        return "\n".join(shown(name, said[name]) for name in (bug, named(bug, BLOCKING)))
 
+def both(said: Mapping[str, str], bug: str) -> str:
+    return "\n".join(shown(name, said[name]) for name in (bug, named(bug, BLOCKING)))
+
+
+def print_errors(said: Mapping[str, str]) -> None:
+    """Where an error is raised, and what it says."""
     print("==== late")
-    print(both("illegal"))
+    print(both(said, "illegal"))
     print("==== whole message")
     print(re.sub(r"\nstatus .*", "", said["illegal"][said["illegal"].index("CUDA error") :]).strip())
     print("==== asserts")
     for compiled in ("", ", compiled"):
         for variables in ({}, BLOCKING):
             words = {said[named(f"{function.__name__}{compiled}", variables)] for function in LOOKUPS}
-            print(
-                named(f"each{compiled}", variables),
-                *sorted({said for text in words for said in raised(text)}),
-                sep="\n  ",
-            )
-    for bug in lookups:
+            lines = sorted({each for text in words for each in raised(text)})
+            print(named(f"each{compiled}", variables), *lines, sep="\n  ")
+    for bug in NAMED_LOOKUPS:
         print(bug)
         print(f"  raised at      {line(said[bug])}")
         print(f"  blocking, at   {line(said[named(bug, BLOCKING)])}")
         print(f"  the GPU wrote  {asserted(said[bug])}")
     print("==== generated")
     print(generated())
+
+
+def print_what_follows(said: Mapping[str, str]) -> None:
+    """What no error tells, and what a process can do after one."""
     print("==== unasked")
     print("\n".join(text for text in said["unasked"].splitlines() if re.match(r"[\d.-]+$|\w*Error|status", text)))
     print("==== dead")
     print("\n".join(text for text in said["dead"].splitlines() if re.match(r".{17}(works|\w+Error)", text)))
     print(f"{'a new process':<17}", "works" if "no error" in said["index 8"] else "fails", sep="")
+
+
+def print_out_of_bounds(said: Mapping[str, str]) -> None:
+    """What a tool sees of an index that is too large, the stack of an error, and an error of a CUDA graph."""
     print("==== too far")
-    for name in (named(*asked) for asked in far):
+    for name in (named(*asked) for asked in FAR):
         found = re.search(r"no error, .*|no compute-sanitizer", said[name])
         print(name, f"  {found[0] if found else 'no result'}", sep="\n")
         print("".join(f"  {text}\n" for text in sanitized(said[name]) if "compute-sanitizer" in name), end="")
@@ -337,14 +360,9 @@ def main() -> None:
         found = re.search(r"^Exception raised from .*? at \S+", said[name], re.MULTILINE)
         print(name, f"  {found[0] if found else 'no stack'}", sep="\n")
     print("==== graph")
-    print(both("replayed"))
+    print(both(said, "replayed"))
     print(f"  the GPU wrote  {asserted(said['replayed'])}")
     print(shown("waits_while_recording", said["waits_while_recording"]))
-    print("==== memory")
-    print(shown("out_of_memory", said["out_of_memory"]))
-    print(
-        "  " + next((text for text in said["out_of_memory"].splitlines() if text.startswith("afterwards")), "no word")
-    )
 
 
 if __name__ == "__main__":

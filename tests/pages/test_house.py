@@ -199,7 +199,6 @@ def test_a_snippet_runs_as_a_script(module: str, script):
 MOST_LINES = {ast.FunctionDef: 60, ast.AsyncFunctionDef: 60, ast.ClassDef: 250}  # without the docstring
 # Longer ones, with their lines. The list only shrinks.
 LARGE = {
-    "snippets/compiler/debugging_late.py:main": 75,
     "tests/benchmarks/examples/llama.py:alone": 63,
     "tests/benchmarks/patterns/attention_padding.py:prepare": 72,
 }

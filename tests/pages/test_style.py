@@ -1,0 +1,151 @@
+"""Each page keeps to the style guide's limits, as far as a program can tell: see tests/pages/style.py."""
+
+import functools
+
+import pytest
+
+from docs.publish.markdown.pages import PAGES
+from tests.pages.style import faults, parts, words
+
+REACHED = "docs/pages"  # through docs.publish
+MOST_WORDS_OF_ALL = 130_000
+SEARCHED = ("reference/", "results/", "index.md")  # readers look something up there: they may be long
+UNWRITTEN = {  # pages from before the limits: the list only shrinks
+    "compiler/ahead-of-time.md",
+    "compiler/compile-time.md",
+    "compiler/custom-kernels.md",
+    "compiler/debugging.md",
+    "compiler/fusion.md",
+    "compiler/graph-breaks.md",
+    "compiler/inductor-code.md",
+    "compiler/modes.md",
+    "compiler/reading-the-output.md",
+    "compiler/recompilation.md",
+    "compiler/torchscript.md",
+    "compiler/training.md",
+    "compiler/what-compile-does.md",
+    "examples/first-optimized-module.md",
+    "examples/llama-flash4.md",
+    "examples/llama.md",
+    "index.md",
+    "kernels/add-rms-norm-internals.md",
+    "kernels/add-rms-norm.md",
+    "kernels/cross-entropy-internals.md",
+    "kernels/cross-entropy.md",
+    "kernels/first-kernel.md",
+    "kernels/index.md",
+    "kernels/layer-norm-gelu-internals.md",
+    "kernels/layer-norm-gelu.md",
+    "kernels/layer-norm-internals.md",
+    "kernels/layer-norm.md",
+    "kernels/rms-norm-internals.md",
+    "kernels/rms-norm.md",
+    "kernels/rope-internals.md",
+    "kernels/rope.md",
+    "kernels/softmax-dropout-internals.md",
+    "kernels/softmax-dropout.md",
+    "kernels/softmax-internals.md",
+    "kernels/softmax.md",
+    "kernels/swiglu-internals.md",
+    "kernels/swiglu.md",
+    "learning/advanced.md",
+    "learning/beginner.md",
+    "learning/intermediate.md",
+    "patterns/activations.md",
+    "patterns/attention-choose.md",
+    "patterns/attention-masks.md",
+    "patterns/attention-padding.md",
+    "patterns/attention.md",
+    "patterns/compiler-friendly.md",
+    "patterns/compute-intensity.md",
+    "patterns/embeddings.md",
+    "patterns/fusion.md",
+    "patterns/index.md",
+    "patterns/linear.md",
+    "patterns/memory.md",
+    "patterns/mixed-precision.md",
+    "patterns/normalization.md",
+    "patterns/softmax-and-loss.md",
+    "patterns/transformer-block.md",
+    "reference/common-pitfalls.md",
+    "reference/contributing.md",
+    "reference/environment-variables.md",
+    "reference/folklore.md",
+    "reference/glossary.md",
+    "results/index.md",
+    "results/methodology.md",
+    "validation/assistant.md",
+    "validation/compiled-code.md",
+    "validation/diagnosis.md",
+    "validation/equivalence.md",
+    "validation/memory.md",
+    "validation/profiling-tools.md",
+    "validation/profiling.md",
+    "validation/regressions.md",
+    "validation/roofline.md",
+    "validation/timing.md",
+}
+
+
+@functools.cache
+def of_the_pages() -> dict[str, list[str]]:
+    """The faults of each page by its path below docs/pages."""
+    found = {}
+    for path in sorted(PAGES.rglob("*.md")):
+        name = path.relative_to(PAGES).as_posix()
+        found[name] = list(
+            faults(path.read_text(encoding="utf-8"), name.startswith(SEARCHED) or name.endswith("index.md"))
+        )
+    return found
+
+
+def test_pages_keep_to_the_limits():
+    found = [f"{name}:{fault}" for name, some in of_the_pages().items() if name not in UNWRITTEN for fault in some]
+    assert not found, "\n".join(found)
+
+
+def test_the_list_of_pages_that_do_not_only_shrinks():
+    every = of_the_pages()
+    done = sorted(name for name in UNWRITTEN if not every.get(name))
+    assert not done, f"these keep to the limits, or are gone; delete them from UNWRITTEN: {done}"
+
+
+def test_all_pages_together_keep_to_a_number_of_words():
+    count = sum(words(part.text) for path in PAGES.rglob("*.md") for part in parts(path.read_text(encoding="utf-8")))
+    assert count <= MOST_WORDS_OF_ALL, f"{count} words on all pages, expected at most {MOST_WORDS_OF_ALL}"
+
+
+SCREEN = "**Do this.** Use it.\n\n**Expect this.** A gain.\n\n**Paste this.** Code.\n\n"
+LONG = "One two three four five six seven eight nine ten eleven twelve thirteen "
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("Use it.\n", "the first screen to have Do this."),
+        (SCREEN + f"{LONG}{LONG}.\n", "a sentence of 26 words"),
+        (SCREEN + f"- Short.\n- {LONG}{LONG}.\n", "8: a sentence of 26 words"),
+        (SCREEN + f"| a | {LONG}{LONG} |\n|---|---|\n", "a sentence of 26 words"),
+        (SCREEN + "A b. C d. E f. G h. I j. K l.\n", "a paragraph of 6 sentences"),
+        (SCREEN + "\n\n".join(["Word " * 20 + "."] * 101), "words, expected at most 2000"),
+        (SCREEN + f"## {LONG}\n", "a heading of 13 words"),
+        (SCREEN + "It was mended.\n", "'mended', expected fix"),
+        (SCREEN + "It takes two launch times.\n", "'launch times', expected µs"),
+    ],
+)
+def test_what_a_page_has_too_much_of_is_found(text: str, fault: str):
+    assert any(fault in found for found in faults(text)), list(faults(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SCREEN + f"{LONG}.\n\n```python\n# {LONG}{LONG}\n```\n",
+        SCREEN + f"{LONG}: {{{{ gpu('a', 'b') }}}}. Then {{{{ holds('{LONG}{LONG}') }}}} it ends.\n",
+        SCREEN + f"- {LONG}.\n- {LONG}.\n",
+        SCREEN + "`launch times` in code.\n",
+        f"---\ntitle: {LONG}{LONG}\nmended: 1\n---\n{SCREEN}",
+    ],
+)
+def test_what_keeps_to_the_limits_passes(text: str):
+    assert list(faults(text)) == []
