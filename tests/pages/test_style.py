@@ -13,13 +13,9 @@ SEARCHED = ("reference/", "results/", "index.md")  # readers look something up t
 UNWRITTEN = {  # pages from before the limits: the list only shrinks
     "compiler/ahead-of-time.md",
     "compiler/compile-time.md",
-    "compiler/custom-kernels.md",
     "compiler/debugging.md",
-    "compiler/fusion.md",
     "compiler/graph-breaks.md",
-    "compiler/inductor-code.md",
     "compiler/modes.md",
-    "compiler/reading-the-output.md",
     "compiler/recompilation.md",
     "compiler/torchscript.md",
     "compiler/training.md",
