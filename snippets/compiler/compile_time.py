@@ -315,7 +315,6 @@ def show_starts(ways: dict[str, Start], layers: int) -> None:
             print(f"{what:<22} compilations {found.compilations}   cache hits {found.hits}   misses {found.misses}")
 
 
-# --8<-- [start:exercises]
 def break_even(eager: Start, compiled: Start) -> float:
     """Steps after which a program that compiles has caught up with one that does not; infinite if it never does."""
     saved = eager.later - compiled.later
@@ -327,9 +326,6 @@ def at_depth(starts: dict[int, Start], layers: int) -> float:
     (few, one), (many, other) = sorted(starts.items())[-2:]
     slope = (other.stages["first step"] - one.stages["first step"]) / (many - few)
     return other.stages["first step"] + slope * (layers - many)
-
-
-# --8<-- [end:exercises]
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ import math
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 
 from docs.publish import palette, units
@@ -27,14 +28,14 @@ class Again:
     first: Measured
     second: Measured
 
-    @property
+    @cached_property
     def metric(self) -> str:
         """Rates of matrix products are compared as shares of the ceiling of their own run, everything else as times."""
         matrix, memory = self.first.metric("rate_share") or 0, of_the_bandwidth_ceiling(self.first.row)
         comparable = self.first.mode != "calls" and self.second.metric("rate_share")
         return "rate_share" if matrix > memory and comparable else "time"
 
-    @property
+    @cached_property
     def values(self) -> tuple[float, float]:
         first, second = (row.metric(self.metric) for row in (self.first, self.second))
         assert first and second  # every row has a time, and a share where `metric` says so

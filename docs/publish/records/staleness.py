@@ -21,6 +21,7 @@ def row_is_stale(sources: Sources, root: Path = ROOT) -> bool:
     return sources.version != VERSION or sources.code != _code(sources.files[-1], plan_of(sources.files), root)
 
 
+@cache
 def script_is_stale(script: str, sources: str, root: Path = ROOT) -> bool:
     """Whether a script, by its path, or something that it reaches differs from what a GPU ran."""
     try:
@@ -33,6 +34,7 @@ def script_is_stale(script: str, sources: str, root: Path = ROOT) -> bool:
 def forget() -> None:
     """Look at the files again: they may have changed since the last build."""
     _code.cache_clear()
+    script_is_stale.cache_clear()
     named.cache_clear()
     _now.cache_clear()
 
