@@ -1,6 +1,7 @@
 """Every page, visited once: quiet, self-contained, light, as wide as the screen, not endless, and readable by all."""
 
 import hashlib
+import os
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +17,7 @@ from playwright.sync_api import Browser, Error, Page, Response
 from tests.site.conftest import DESKTOP, ROOT, Site
 from tests.site.visited import AGAIN, LEFT_OUT, Visited
 
+RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))  # the same in all processes of a run
 PARTS = 8  # tests that share the pages: each visits every eighth
 MOST_BYTES = 500_000
 MOST_PIXELS = 12_000  # of a page that begins with a kernel's verdict, on a screen 1440 wide
@@ -56,8 +58,8 @@ def visited(site: Site, browser: Browser, pytestconfig: pytest.Config) -> Visite
     """The pages found faultless before, and none with `--fresh`."""
     code = [Path(__file__).with_name(name) for name in ("conftest.py", "looks.js", Path(__file__).name)]
     method = [browser.version, *(hashlib.sha256(file.read_bytes()).hexdigest() for file in code)]
-    again = 1 if pytestconfig.getoption("--fresh", False) else AGAIN
-    return Visited(ROOT / ".cache" / "site-pages", site.unasked, " ".join(method), again)
+    again, run = (1, RUN) if pytestconfig.getoption("--fresh", False) else (AGAIN, "")
+    return Visited(ROOT / ".cache" / "site-pages", site.unasked, " ".join(method), again, run)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -74,8 +76,11 @@ def test_pages(
 def visit(site: Site, page: Page, visited: Visited, url: str) -> list[str]:
     """The faults of a page, with its address; a page without any is remembered."""
     asked: list[str] = []
+    site.looks |= visited.looks()
+    before = set(site.looks)
     found = list(faults_of(site, page, url, asked))
     visited.keep(url, asked, faultless=not found)
+    visited.keep_looks(site.looks - before)
     return [f"{url or 'index.html'}: {fault}" for fault in found]
 
 
