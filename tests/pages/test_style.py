@@ -54,7 +54,6 @@ UNWRITTEN = {  # pages from before the limits: the list only shrinks
     "patterns/softmax-and-loss.md",
     "patterns/transformer-block.md",
     "reference/common-pitfalls.md",
-    "reference/contributing.md",
     "reference/environment-variables.md",
     "reference/folklore.md",
     "reference/glossary.md",
