@@ -27,7 +27,7 @@ from docs.publish import generated as results
 from docs.publish import kept, palette
 from docs.publish.compiled import explorer
 from docs.publish.errors import PublishError, unknown
-from docs.publish.generated import census
+from docs.publish.generated import census, exports
 from docs.publish.kept import Kept
 from docs.publish.macros import ladder
 from docs.publish.macros.catalogue import Macros
@@ -41,7 +41,7 @@ from docs.publish.records.captures import Captures
 from docs.publish.records.pins import pinned
 from docs.publish.records.schema import TestReport
 from docs.publish.records.store import Store
-from docs.publish.site import glossary, notebooks, search
+from docs.publish.site import glossary, llms, notebooks, search
 from tests.benchmarks.source import ROOT
 
 
@@ -115,6 +115,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         return without_others(files)
     for path, content in generated(config):
         files.append(File.generated(config, path, content=content))
+    files.append(File.generated(config, "results/records.zip", content=exports.archive(current.root)))
     for _, notebook in notebooks.for_the_site(current.root):
         folder = current.root / notebooks.CACHE
         path = notebook.relative_to(folder).as_posix()
@@ -258,6 +259,7 @@ def finished(context: dict[str, Any], *, page: MkDocsPage, config: MkDocsConfig,
         current.questions = search.questions(page.content or "", page.url)
     if ours := current.pages.get(page.file.src_uri):
         page.content = ours.finish(page.content or "", pinned(current.root))
+    kept.write(Path(page.file.abs_dest_path).with_suffix(".md"), llms.markdown(page.content, page.title, page.meta))
     if not page.file.src_uri.startswith((glossary.PAGE, *glossary.EXCLUDED)):
         address = get_relative_url("reference/glossary/", page.url)
         page.content = glossary.shown(page.content or "", current.terms, address)
@@ -271,6 +273,9 @@ def on_env(env: Any, *, config: MkDocsConfig, files: Files) -> None:
     """Refuse statements that the records contradict, and to release what is stale, before anything is written."""
     kept.FOLDER.mkdir(parents=True, exist_ok=True)
     env.bytecode_cache = jinja2.FileSystemBytecodeCache(str(kept.FOLDER))
+    card = env.get_template("partials/card.html")
+    for page in [file.page for file in files.documentation_pages() if file.page and file.inclusion.is_in_nav()]:
+        files.append(File.generated(config, f"{page.url}card.png", content=llms.picture(card.render(page=page))))
     if broken := [line for page in current.pages.values() for line in page.broken]:
         raise PluginError("the records contradict these statements; correct the sentences:\n" + "\n".join(broken))
     if not releasing():
