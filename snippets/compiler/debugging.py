@@ -22,7 +22,7 @@ STAGES = {  # a backend of torch.compile, and what it adds to the one before
     "eager": "Dynamo: the graph, and what your Python became in it",
     "aot_eager": "AOTAutograd: in-place operations, aliases, the backward",
     "aot_eager_decomp_partition": "decompositions, and the cut into forward and backward",
-    "aot_eager_decomp_partition_crossref": "nothing, but holds each custom operator against its fake kernel",
+    "aot_eager_decomp_partition_crossref": "nothing, but compares each custom operator with its fake kernel",
     "inductor": "Inductor: passes, fusion, layouts, generated code",
 }
 # --8<-- [end:stages]
@@ -54,7 +54,7 @@ class Report:
     def __str__(self) -> str:
         lines = [f"{row.stage:<38}{row.bits:<11}{row.problem or 'right'}" for row in self.rows]
         end = f"first wrong: {self.first}" if self.first else "no stage is wrong"
-        return "\n".join([f"{'held against ' + self.reference:<38}bits       result", *lines, end])
+        return "\n".join([f"{'compared with ' + self.reference:<38}bits       result", *lines, end])
 
 
 # --8<-- [start:bisect]

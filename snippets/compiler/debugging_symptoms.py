@@ -110,7 +110,7 @@ def angle(a: Tensor, b: Tensor) -> Tensor:
     return cosine.acos()
 
 
-def angle_mended(a: Tensor, b: Tensor) -> Tensor:
+def angle_clamped(a: Tensor, b: Tensor) -> Tensor:
     cosine = (a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1))
     return cosine.clamp(-1, 1).acos()
 
@@ -312,7 +312,7 @@ def main() -> None:
         ("eager, fp32", lambda: angle(a.float(), b.float())),
         ("eager, fp64", lambda: angle(a.double(), b.double())),
         ("compiled, rounding as eager", lambda: compiled(angle, a, b, emulate_precision_casts=True)),
-        ("mended, compiled, bf16", lambda: compiled(angle_mended, a, b)),
+        ("clamped, compiled, bf16", lambda: compiled(angle_clamped, a, b)),
     ):
         print(f"{name:<28}{run().isnan().sum()} of {len(a)} are NaN")
     print("eager in fp32, first not finite:", first_not_finite(angle, a.float(), b.float()))

@@ -145,7 +145,6 @@ def normed(x: Tensor) -> Tensor:
 # --8<-- [end:model]
 
 
-# --8<-- [start:exercise-one]
 def exercise_one(x: Tensor) -> Tensor:
     """How many breaks, how many graphs?"""
     x = x.sin()
@@ -156,10 +155,6 @@ def exercise_one(x: Tensor) -> Tensor:
     return x.tan()
 
 
-# --8<-- [end:exercise-one]
-
-
-# --8<-- [start:exercise-two]
 def exercise_two(x: Tensor, limit: float = 1.0) -> Tensor:
     """Mend it: the result stays the same, and no break is left."""
     norm = x.norm().item()
@@ -168,15 +163,8 @@ def exercise_two(x: Tensor, limit: float = 1.0) -> Tensor:
     return x.sin()
 
 
-# --8<-- [end:exercise-two]
-
-
-# --8<-- [start:answer-two]
 def answer_two(x: Tensor, limit: float = 1.0) -> Tensor:
     return (x * (limit / x.norm()).clamp(max=1)).sin()
-
-
-# --8<-- [end:answer-two]
 
 
 def summary(name: str, found: Found) -> str:

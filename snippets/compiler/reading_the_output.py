@@ -128,7 +128,6 @@ def compiled_anew() -> Iterator[None]:
         yield
 
 
-# --8<-- [start:folder]
 def folder_of(call: Callable[[], object]) -> dict[str, list[str]]:
     """What TORCH_COMPILE_DEBUG=1 writes for each graph: the files of its folder, as text lines."""
     with tempfile.TemporaryDirectory() as root:
@@ -147,9 +146,6 @@ def folder_of(call: Callable[[], object]) -> dict[str, list[str]]:
         }
 
 
-# --8<-- [end:folder]
-
-
 def inputs(rows: int = 64) -> list[Tensor]:
     """Small ones: nothing of what is printed depends on the values."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -162,14 +158,10 @@ def step() -> None:
     torch.compile(block, dynamic=False)(*inputs()).sum().backward()
 
 
-# --8<-- [start:causes]
 def clipped(x: Tensor) -> Tensor:
     if x.sum() > 0:  # Python has to know: a graph ends here
         return x.relu()
     return x
-
-
-# --8<-- [end:causes]
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ Run `python -m snippets.compiler.training`.
 """
 
 import copy
+import logging
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +19,7 @@ import torch.nn.functional as F
 from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.backends.registry import lookup_backend
 from torch._inductor.decomposition import select_decomp_table
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
@@ -352,6 +354,32 @@ def graphs_of_updates(rates: Iterable[float], as_tensor: bool) -> list[int]:
 # --8<-- [end:rates]
 
 
+# --8<-- [start:cycle]
+def graphs_of_a_cycle(as_tensor: bool, cycle_momentum: bool) -> list[int]:
+    """The same under OneCycleLR, which by default changes Adam's betas, too. AOTAutograd makes constants of these."""
+    weight = nn.Parameter(torch.zeros(8))
+    optimizer = torch.optim.AdamW([weight], lr=torch.tensor(0.1) if as_tensor else 0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20, cycle_momentum=cycle_momentum)
+    graphs: list[torch.fx.GraphModule] = []
+
+    def keep(graph: torch.fx.GraphModule, example_inputs: list) -> Callable:
+        graphs.append(graph)
+        return lookup_backend("aot_eager")(graph, example_inputs)
+
+    torch.compiler.reset()
+    update = torch.compile(optimizer.step, backend=keep)
+    counts = []
+    for _ in range(12):
+        weight.grad = torch.ones(8)
+        update()
+        schedule.step()
+        counts.append(len(graphs))
+    return counts
+
+
+# --8<-- [end:cycle]
+
+
 def graphs_of_step(model: Model, batch: Batch) -> list[list[str]]:
     """What Dynamo captures where the whole step is compiled: the operations of each graph."""
     graphs: list[list[str]] = []
@@ -481,6 +509,13 @@ def show_steps(model: nn.Module, tokens: Tensor, targets: Tensor, plain: Kept) -
     rates = [0.1, 0.09, 0.08, 0.07]
     print(f"numbers: graphs so far {graphs_of_updates(rates, as_tensor=False)}")
     print(f"tensors: graphs so far {graphs_of_updates(rates, as_tensor=True)}")
+
+    print("==== one cycle")
+    logging.disable(logging.WARNING)  # the limit is reached
+    print(f"OneCycleLR, a number:                graphs so far {graphs_of_a_cycle(False, True)}")
+    print(f"OneCycleLR, a tensor:                graphs so far {graphs_of_a_cycle(True, True)}")
+    print(f"a tensor, and cycle_momentum=False:  graphs so far {graphs_of_a_cycle(True, False)}")
+    logging.disable(logging.NOTSET)
 
     print("==== whole step")
     for operations in graphs_of_step(model, (tokens, targets)):

@@ -1,6 +1,7 @@
 """Every page, visited once: quiet, self-contained, light, as wide as the screen, not endless, and readable by all."""
 
 import hashlib
+import os
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +17,7 @@ from playwright.sync_api import Browser, Error, Page, Response
 from tests.site.conftest import DESKTOP, ROOT, Site
 from tests.site.visited import AGAIN, LEFT_OUT, Visited
 
+RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))  # the same in all processes of a run
 PARTS = 8  # tests that share the pages: each visits every eighth
 MOST_BYTES = 500_000
 MOST_PIXELS = 12_000  # of a page that begins with a kernel's verdict, on a screen 1440 wide
@@ -50,14 +52,43 @@ CROWDED = """[...document.querySelectorAll('.rp-chart__plot')].flatMap((plot) =>
     return [...outside.map((text) => text.textContent + ' outside of its chart'), ...words]
 })"""
 
+COVERED = """() => {
+    const header = document.querySelector('.md-header').getBoundingClientRect().bottom
+    const boxes = [...document.querySelectorAll('article :is(.rp-chart__plot, table, pre)')]
+    const loose = (element) => {
+        for (; element && element.localName !== 'article'; element = element.parentElement) {
+            const { position, top } = getComputedStyle(element)
+            const stays = position === 'fixed' || (position === 'sticky' && top !== 'auto')
+            if (stays && !element.matches('th')) return element  // a head stays in sight, on its own table
+        }
+    }
+    const called = (element) => element.localName + (element.className ? '.' + element.classList[0] : '')
+    const found = new Set()
+    for (let at = 0; at < document.documentElement.scrollHeight; at += innerHeight / 2) {
+        scrollTo(0, at)
+        for (const box of boxes) {
+            const { left, top, bottom, width } = box.getBoundingClientRect()
+            const [above, below] = [Math.max(top, header), Math.min(bottom, innerHeight)]
+            if (!width || below - above < 8) continue
+            for (const part of [0.1, 0.5, 0.9]) {
+                const hit = document.elementFromPoint(left + 8, above + part * (below - above))
+                if (!hit || box.contains(hit) || hit.contains(box)) continue
+                if (loose(hit)) found.add(`${called(loose(hit))} on ${called(box)}`)
+            }
+        }
+    }
+    scrollTo(0, 0)
+    return [...found]
+}"""  # what lies on a chart, a table or code while somebody scrolls through the page
+
 
 @pytest.fixture(scope="session")
 def visited(site: Site, browser: Browser, pytestconfig: pytest.Config) -> Visited:
     """The pages found faultless before, and none with `--fresh`."""
     code = [Path(__file__).with_name(name) for name in ("conftest.py", "looks.js", Path(__file__).name)]
     method = [browser.version, *(hashlib.sha256(file.read_bytes()).hexdigest() for file in code)]
-    again = 1 if pytestconfig.getoption("--fresh", False) else AGAIN
-    return Visited(ROOT / ".cache" / "site-pages", site.unasked, " ".join(method), again)
+    again, run = (1, RUN) if pytestconfig.getoption("--fresh", False) else (AGAIN, "")
+    return Visited(ROOT / ".cache" / "site-pages", site.unasked, " ".join(method), again, run)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -74,8 +105,11 @@ def test_pages(
 def visit(site: Site, page: Page, visited: Visited, url: str) -> list[str]:
     """The faults of a page, with its address; a page without any is remembered."""
     asked: list[str] = []
+    site.looks |= visited.looks()
+    before = set(site.looks)
     found = list(faults_of(site, page, url, asked))
     visited.keep(url, asked, faultless=not found)
+    visited.keep_looks(site.looks - before)
     return [f"{url or 'index.html'}: {fault}" for fault in found]
 
 
@@ -159,6 +193,7 @@ def wide_pages(page: Page) -> Iterator[str]:
         if (needed := page.evaluate(WIDTH)) > width:
             yield f"width: {needed} pixels on a screen of {width}"
         yield from (f"labels: {two} on a screen of {width}" for two in page.evaluate(CROWDED))
+        yield from (f"covered: {two} on a screen of {width}" for two in page.evaluate(COVERED))
 
 
 def weight(responses: list[Response]) -> Iterator[str]:
@@ -211,6 +246,7 @@ FAULTS = {
     "host": "<script>fetch('//127.0.0.2:9/').catch(() => null)</script>",
     "length": f'<div class="rp-verdict" style="height: {MOST_PIXELS}px"></div>',
     "width": '<p style="width: 3000px">wide</p>',
+    "covered": '<p style="position: sticky; top: 4rem; background: #fff">x</p><pre style="height: 900px">code</pre>',
     "code": '<div class="highlight"><pre><code style="display: block; width: 9em; overflow: auto">123456789 123456789'
     "</code></pre></div>",
     "labels": '<div class="rp-chart__plot"><svg><text y="9">16384</text><text x="9" y="9">65536</text></svg></div>',

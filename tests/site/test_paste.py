@@ -21,10 +21,11 @@ EDGES = """() => {
 }"""
 
 
-def test_a_script_is_copied_from_the_byline_and_from_below_its_code(site: Site, page: Page) -> None:
+def test_a_script_is_copied_from_the_byline_and_by_the_button_of_a_part(site: Site, page: Page) -> None:
+    """A part alone would lack its imports: its button copies all that it is part of."""
     page.goto(site.address + "patterns/attention/")
     expected = scripts.script("snippets/patterns/attention.py", site=canonical(site))
-    for button in (page.get_by_label("Copy attention.py"), page.locator(".rp-from [data-copy-url]")):
+    for button in (page.get_by_label("Copy attention.py"), page.get_by_label("Copy the script attention.py").first):
         page.evaluate("navigator.clipboard.writeText('')")
         button.click()
         expect(button).to_have_text("Copied")

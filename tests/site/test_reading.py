@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from docs.publish.evidence import Evidence
 from docs.publish.macros import charts
+from docs.publish.markdown import scripts
 from docs.publish.place import Place
 from docs.publish.records.schema import Record
 from docs.publish.records.store import Store
@@ -206,7 +207,8 @@ def section(path: str, name: str) -> str:
     return textwrap.dedent("\n".join(lines)).strip("\n")
 
 
-def test_the_copy_button_copies_exactly_the_embedded_source(site: Site, page: Page) -> None:
+def test_the_copy_button_of_a_part_copies_its_script(site: Site, page: Page) -> None:
+    """Which runs as pasted: tests/pages/test_scripts.py runs each of them. The part is in it, word by word."""
     source = (ROOT / "docs" / "pages" / "patterns" / "attention.md").read_text()
     embedded = re.findall(r'^--8<-- "([^":]+\.py):([^"]+)"', source, re.M)
     assert embedded
@@ -220,7 +222,9 @@ def test_the_copy_button_copies_exactly_the_embedded_source(site: Site, page: Pa
         expect(button).to_have_text("Copied")
         texts.append(copied(page))
     for path, name in embedded:
-        assert section(path, name) + "\n" in texts, f"{path}:{name} was not copied exactly"
+        served = (site.content(f"{site.prefix}{scripts.served(path)}") or b"").decode()
+        assert section(path, name) in served, f"{path}:{name} is not in its script"
+        assert served in texts, f"no button copies {path}"
 
 
 def test_the_kernel_panel_copies_the_file_byte_for_byte(site: Site, page: Page) -> None:

@@ -122,3 +122,12 @@ def test_a_test_runs_again_where_it_would_be_served_otherwise(
     assert ran(passes=False) and ran() and not ran()
     (root / changed if changed.startswith("tests/") else built / changed).write_text("changed")
     assert ran() == runs
+
+
+def test_looks_are_shared_by_processes_and_not_with_other_code_or_a_fresh_run(tmp_path: Path, served: dict) -> None:
+    visited(tmp_path, served).keep_looks(["grey", "blue"])
+    visited(tmp_path, served).keep_looks(["red"])
+    assert visited(tmp_path, served).looks() == {"grey", "blue", "red"}
+    assert visited(tmp_path, served, method="two").looks() == set()
+    fresh = Visited(tmp_path / "kept", served.get, "one", 1, run="7")
+    assert fresh.looks() == set()

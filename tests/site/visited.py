@@ -25,12 +25,14 @@ class Visited:
         folder: where they are kept.
         served: the content at a path of the site.
         method: names the code that visits, and the browser.
+        run: in which nothing that an earlier one found counts; empty where it does.
     """
 
     folder: Path
     served: Callable[[str], bytes | None]
     method: str
     again: float = AGAIN
+    run: str = ""
 
     def faultless(self, url: str) -> bool:
         """Whether this very page was found so; of those some are drawn that count as others."""
@@ -48,6 +50,23 @@ class Visited:
             paths = sorted(set(asked))
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text("\n".join([self._digest(paths), *paths]), encoding="utf-8")
+
+    def looks(self) -> set[str]:
+        """Those that had enough contrast on a page without faults, whichever process visited it."""
+        try:
+            return set(self._looks.read_text(encoding="utf-8").split())
+        except OSError:
+            return set()
+
+    def keep_looks(self, looks: Iterable[str]) -> None:
+        """Remember more of them, in lines that are written at once, for several processes visit pages."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self._looks.open("ab", buffering=0) as lines:
+            lines.write("".join(f"{look}\n" for look in looks).encode())
+
+    @property
+    def _looks(self) -> Path:
+        return self.folder / f"looks of {hashlib.sha256((self.method + self.run).encode()).hexdigest()[:16]}"
 
     def _file(self, url: str) -> Path:
         return self.folder / (url.strip("/").replace("/", "+") or "index")

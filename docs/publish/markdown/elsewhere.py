@@ -1,4 +1,5 @@
-"""Below embedded code: the script that it is part of, and where names are from that the page does not show."""
+"""Below embedded code: the script that it is part of, which its button copies (docs/theme/scripts/code.js), and where
+names are from that the page does not show."""
 
 import ast
 import builtins
@@ -36,7 +37,7 @@ class Name:
 
 
 def noted(text: str, place: Place, texts: Mapping[str, str], root: Path = ROOT) -> str:
-    """A page's Markdown with a line below each embedded block that brings a file, or names, not yet accounted for.
+    """A page's Markdown with a line below each embedded block: its script, and names that are not yet accounted for.
 
     Args:
         texts: the Markdown of all pages, by their paths: where names of other files are shown.
@@ -47,10 +48,10 @@ def noted(text: str, place: Place, texts: Mapping[str, str], root: Path = ROOT) 
     said: set[tuple[str, str]] = set()
     notes = [(block, list(_notes(block, shown, said, place, texts, root))) for block in blocks]
     for block, sentences in reversed(notes):
-        if sentences:
-            indent = lines[block.line - 1].partition(block.fence)[0]
-            line = f'{indent}<p class="rp-from" data-search-exclude>{" ".join(sentences)}</p>'
-            lines[block.last : block.last] = ["", line, ""]
+        indent = lines[block.line - 1].partition(block.fence)[0]
+        script = place.to(served(_sections(block)[0][0]))
+        line = f'{indent}<p class="rp-from" data-script="{script}" data-search-exclude>{" ".join(sentences)}</p>'
+        lines[block.last : block.last] = ["", line, ""]
     return "\n".join(lines) + ("\n" if text.endswith("\n") else "")
 
 
@@ -77,13 +78,12 @@ def _notes(
         }
         here = sorted(name for name, origin in new.items() if origin.line)
         imported = list(_imported(new, place, texts, root))
-        link, first = place.to(served(path)), (path, "") not in said
-        file = f'<a href="{link}" download><code>{Path(path).name}</code></a>'
-        said |= {(path, name) for name in ("", *new)}
-        if first:
-            yield f'Part of {file} <button type="button" data-copy-url="{link}">Copy the file</button>'
+        whole = any(at == path and section is None for at, section in _sections(block))
+        file = f'<a href="{place.to(served(path))}" download><code>{Path(path).name}</code></a>'
+        said |= {(path, name) for name in new}
+        yield f"{'All' if whole else 'Part'} of {file}."
         if here:
-            yield f"Also {'there' if first else f'in {file}'}: {_codes(here)}."
+            yield f"Also there: {_codes(here)}."
         if imported:
             yield f"Imported: {'; '.join(imported)}."
 

@@ -25,10 +25,19 @@ export async function copy(pressed, text) {
   }, 1600)
 }
 
+// A block that is part of a script has a line below it, which names the script: the button copies that, since a part
+// alone would not run.
+function made_for(code) {
+  const script = code.closest(".highlight")?.nextElementSibling?.dataset.script
+  if (!script) return [button("Copy", "Copy this code"), () => code.textContent]
+  const name = script.split("/").pop()
+  return [button("Copy the script", `Copy the script ${name}`), async () => (await fetch(script)).text()]
+}
+
 // A notebook's cells are highlighted by another's hand, which leaves out <code> and brings a button of its own look.
 for (const code of document.querySelectorAll(".highlight pre > code, .highlight-ipynb > pre")) {
-  const made = button("Copy", "Copy this code")
-  made.addEventListener("click", () => copy(made, () => code.textContent))
+  const [made, text] = made_for(code)
+  made.addEventListener("click", () => copy(made, text))
   const cell = code.closest(".jp-InputArea")
   cell?.querySelector(".zeroclipboard-container")?.remove()
   ;(cell ?? code.closest(".highlight")).append(made)

@@ -22,7 +22,7 @@ from snippets.compiler.debugging_bugs import (
 from snippets.compiler.debugging_symptoms import gate
 from tests.snippets.compiler.test_debugging_symptoms import OLD, VERSION, known, sections
 
-VARIES = {"memory": r"\d+ of 64|held against \w+ +"}  # nobody wrote it: see tests/benchmarks/captures.py
+VARIES = {"memory": r"\d+ of 64|compared with \w+ +"}  # nobody wrote it: see tests/benchmarks/captures.py
 
 CROSSREF = "aot_eager_decomp_partition_crossref"
 FIRST = {  # by bug: the first wrong stage, and a part of what is said of it

@@ -18,7 +18,7 @@ from snippets.compiler.debugging_errors import (
 from tests.benchmarks.source import ROOT
 from tests.snippets.compiler.test_debugging_symptoms import OLD, known, sections
 
-PAGE = (ROOT / "docs/pages/compiler/debugging.md").read_text()
+PAGE = (ROOT / "docs/pages/compiler/debugging-errors.md").read_text()
 WORDS = {  # by function: the type, and what the page tells to search for
     "shapes_that_do_not_fit": ("TorchRuntimeError", "inconsistent tensor size"),
     "data_pointer": ("TorchRuntimeError", "Cannot access data pointer of Tensor"),

@@ -205,7 +205,7 @@ LISTED = {  # words of the page's table of messages, and the section that provok
 
 @pytest.mark.parametrize("words", LISTED)
 def test_each_message_of_the_table_is_provoked(words):
-    page = (ROOT / "docs/pages/compiler/debugging.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/pages/compiler/debugging-gpu.md").read_text(encoding="utf-8")
     assert sum(line.startswith("| ") and f"`{words}`" in line for line in page.splitlines()) == 1
     stored = {
         name: text

@@ -10,7 +10,7 @@ from torch.compiler import set_stance as stance
 
 from snippets.compiler.debugging_symptoms import (
     angle,
-    angle_mended,
+    angle_clamped,
     broken,
     first_not_finite,
     gate,
@@ -67,7 +67,7 @@ def test_the_angle_is_nan_where_it_is_not_rounded(script):
     found = dict(re.findall(r"^(.+?) +(\d) of 4 are NaN", sections(script)["nan"], re.MULTILINE))
     assert found == {
         "eager, bf16": "0", "compiled, bf16": "3", "eager, fp32": "3",
-        "eager, fp64": "0", "compiled, rounding as eager": "0", "mended, compiled, bf16": "0",
+        "eager, fp64": "0", "compiled, rounding as eager": "0", "clamped, compiled, bf16": "0",
     }  # fmt: skip
     assert "first wrong: inductor" in sections(script)["nan bisected"]
 
@@ -75,8 +75,8 @@ def test_the_angle_is_nan_where_it_is_not_rounded(script):
 def test_the_first_operation_that_is_not_finite_is_named_with_its_line():
     a, b = (x.float() for x in parallel())
     assert first_not_finite(angle, a, b) == "acos, in the line: return cosine.acos()"
-    assert first_not_finite(angle_mended, a, b) == "all are finite"
-    torch.testing.assert_close(angle_mended(a, b), torch.zeros(4), atol=1e-3, rtol=0)
+    assert first_not_finite(angle_clamped, a, b) == "all are finite"
+    torch.testing.assert_close(angle_clamped(a, b), torch.zeros(4), atol=1e-3, rtol=0)
 
 
 def test_a_negative_index_is_an_error_in_eager_only(script):

@@ -24,11 +24,6 @@ from snippets.compiler.reading_the_output import (
 )
 from snippets.compiler.reading_the_output_triton import block
 
-VARIES = {  # by section: see tests/benchmarks/captures.py
-    "folder": r"(?<=runnable\.py) +\d+",  # that file names its surroundings
-    "kernels": r" \d+(?=: )",  # lines of our source
-}
-
 
 def quickly() -> None:
     """A call that Inductor compiles for: forward only, without a product."""

@@ -22,7 +22,7 @@ from snippets.compiler.recompilation_diary import (
 from snippets.validation.equivalence import check
 from tests.benchmarks import captures
 
-PAGE = Path(__file__).parents[3] / "docs" / "pages" / "compiler" / "recompilation.md"
+PAGE = Path(__file__).parents[3] / "docs" / "pages" / "compiler" / "variable-lengths.md"
 BOUNDS = Path(__file__).parents[3] / "tests" / "benchmarks" / "compiler" / "recompilation.py"
 
 
@@ -74,6 +74,14 @@ def test_every_strategy_computes_the_block(strategy):
         x = torch.randn(1, length, 32)
         results = {"output": call(compiled, x.clone(), weights)}
         check(results, {"output": block(x, weights)}, {"output": block(x.double(), exact)})
+
+
+def test_an_unbacked_block_refuses_a_length_of_1():
+    function, call, _ = STRATEGIES["unbacked"]
+    torch.compiler.reset()
+    compiled = torch.compile(function, backend="eager")
+    with torch.inference_mode(), pytest.raises(AssertionError):
+        call(compiled, torch.randn(1, 1, 32), small_weights())
 
 
 def test_a_causal_block_does_not_see_what_is_padded_behind():

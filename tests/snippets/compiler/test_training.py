@@ -14,7 +14,9 @@ from snippets.compiler.training import (
     backward_graphs,
     checkpoint_compiled,
     compile_checkpointed,
+    dropped,
     dtype_of_backward,
+    graphs_of_a_cycle,
     graphs_of_step,
     graphs_of_updates,
     inside,
@@ -124,6 +126,22 @@ def test_dropout_has_another_mask_in_backward_under_a_budget_below_1():
         assert torch.equal(other_loss, loss) and (other - gradient).norm() > 0.1 * gradient.norm()
 
 
+@pytest.mark.filterwarnings("ignore:Detected that context_fn")
+def test_dropout_in_a_checkpoint_has_one_mask():
+    torch.manual_seed(0)
+    x, weight = torch.randn(64, 32), torch.randn(32, 32, requires_grad=True)
+
+    def gradient(run) -> Tensor:
+        torch.compiler.reset()
+        torch.manual_seed(1)
+        function = torch.compile(lambda x, weight: run(lambda x: dropped(x, weight), x), backend="aot_eager")
+        return torch.autograd.grad(function(x, weight), weight)[0]
+
+    plain = gradient(lambda function, x: function(x))
+    for run in (whole, selective):
+        torch.testing.assert_close(gradient(run), plain)
+
+
 def test_halves_keep_half_only_where_the_loop_is_outside(model_and_batch, plain):
     model, (tokens, targets) = model_and_batch
     halves = (tokens[:1], targets[:1]), (tokens[1:], targets[1:])
@@ -188,6 +206,13 @@ def test_a_learning_rate_costs_one_more_graph_as_a_number_and_none_as_a_tensor()
     rates = [0.1, 0.09, 0.08, 0.07]
     assert graphs_of_updates(rates, as_tensor=False) == [1, 2, 2, 2]
     assert graphs_of_updates(rates, as_tensor=True) == [1, 1, 1, 1]
+
+
+def test_one_cycle_changes_the_betas_and_needs_graphs_up_to_the_limit():
+    for as_tensor in (False, True):
+        counts = graphs_of_a_cycle(as_tensor, cycle_momentum=True)
+        assert counts[3] < counts[6] and counts[-3] == counts[-1] >= 8
+    assert set(graphs_of_a_cycle(as_tensor=True, cycle_momentum=False)) == {1}
 
 
 def test_a_whole_step_is_three_graphs():
