@@ -72,9 +72,9 @@ def _range(row: Measured) -> dict[str, float | None]:
 
 def archive(root: Path) -> bytes:
     """All committed records in one file, the same for the same records: a zip's default date is 1980."""
-    packed = io.BytesIO()
+    packed, folder = io.BytesIO(), root / "docs" / "measurements"
     with zipfile.ZipFile(packed, "w") as file:
-        for record in sorted((root / "docs" / "measurements").glob("[rsc][uwa][nep]*/**/*.json")):
-            name = zipfile.ZipInfo(record.relative_to(root / "docs").as_posix())
-            file.writestr(name, record.read_bytes(), zipfile.ZIP_DEFLATED, 3)  # 6 takes thrice as long
+        for path in sorted(path for kind in ("runs", "sweeps", "captures") for path in (folder / kind).rglob("*.json")):
+            name = zipfile.ZipInfo(path.relative_to(folder).as_posix())
+            file.writestr(name, path.read_bytes(), zipfile.ZIP_DEFLATED, 3)  # 6 takes thrice as long
     return packed.getvalue()

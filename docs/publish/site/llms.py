@@ -5,24 +5,20 @@ import html
 import json
 import re
 import tomllib
-from collections.abc import Mapping
-from typing import Any
 
 import vl_convert
 
 from docs.publish import kept, palette
 
-EVIDENCE = re.compile(r'<script type="application/json" id="rp-evidence">(.*?)</script>', re.S)
 UNSEEN = re.compile(r'<(script|style|button)\b.*?</\1>|<a class="headerlink".*?</a>', re.S)
 LISTING = re.compile(r"<pre\b[^>]*>(.*?)</pre>", re.S)
-LANGUAGE = re.compile(r"\b(?:language|hl)-(\w+)[^<>]*>\s*$")
 TORCH = re.compile(r"\btorch [^,]+")
 RULES = tomllib.loads(palette.FILE.with_name("markdown.toml").read_text(encoding="utf-8"))["rules"]
 NOT_OF_ONE = "No single machine, torch version or date holds for this page."
 kept_pages, kept_pictures = kept.Kept("markdown"), kept.Kept("pictures")
 
 
-def markdown(page: str, title: str, said: Mapping[str, Any]) -> str:
+def markdown(page: str, title: str, said: dict) -> str:
     """A page's HTML as Markdown: where its numbers are from, then all but what only a browser can show."""
     body = UNSEEN.sub("", page.rpartition("</h1>")[2])
     text = kept_pages.get(kept.key(body, RULES), lambda: _converted(body))
@@ -32,7 +28,7 @@ def markdown(page: str, title: str, said: Mapping[str, Any]) -> str:
 
 def measured(page: str) -> str:
     """On which machines the numbers of a page were measured, with which torch, and when."""
-    found = EVIDENCE.search(page)
+    found = re.search(r'<script type="application/json" id="rp-evidence">(.*?)</script>', page, re.S)
     runs = [each for each in json.loads(found[1]).values() if "software" in each] if found else []
     where = {f"{run['machine']} with {torch[0]}": None for run in runs if (torch := TORCH.search(run["software"]))}
     days = sorted({run["date"][:10] for run in runs})
@@ -42,7 +38,7 @@ def measured(page: str) -> str:
 
 def _converted(body: str) -> str:
     parts = LISTING.split(re.sub(r"<tr\b.*?</tr>", _row, body, flags=re.S))  # prose and code in turns
-    said = [LANGUAGE.search(prose[-200:]) for prose in parts[::2]]
+    said = [re.search(r"\b(?:language|hl)-(\w+)[^<>]*>\s*$", prose[-200:]) for prose in parts[::2]]
     for old, new in RULES:
         parts[::2] = [re.sub(old, new, prose, flags=re.S) for prose in parts[::2]]
     for at, language in enumerate(said[:-1]):
