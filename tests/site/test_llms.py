@@ -1,4 +1,4 @@
-"""What programs read of the built site: llms.txt, each page as Markdown, all records, and what a link to a page shows."""
+"""What programs read of the built site: llms.txt, Markdown, all records, and what a link to a page shows."""
 
 import html
 import io
@@ -50,7 +50,9 @@ def faults(page: str, text: str) -> Iterator[str]:
 def test_each_page_is_there_as_markdown(site: Site) -> None:
     texts = read_as_markdown(site)
     assert len(texts) > 80
-    found = [f"{url or 'index.html'}: {fault}" for url, text in texts.items() for fault in faults(site.pages[url], text)]
+    found = [
+        f"{url or 'index.html'}: {fault}" for url, text in texts.items() for fault in faults(site.pages[url], text)
+    ]
     assert not found, "\n".join(found)
 
 
@@ -94,7 +96,9 @@ def shown_beside_a_link(site: Site, page: str) -> Iterator[str]:
 
 def test_each_page_has_what_is_shown_beside_a_link(site: Site) -> None:
     pages = {url: page for url, page in site.pages.items() if url != "404.html"}
-    found = [f"{url or 'index.html'}: {fault}" for url, page in pages.items() for fault in shown_beside_a_link(site, page)]
+    found = [
+        f"{url or 'index.html'}: {fault}" for url, page in pages.items() for fault in shown_beside_a_link(site, page)
+    ]
     assert not found, "\n".join(found)
     titles = dict(META.findall(pages["compiler/modes/"]))
     assert titles["og:title"] == "Choose a torch.compile mode"
