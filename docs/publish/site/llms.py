@@ -14,7 +14,7 @@ UNSEEN = re.compile(r'<(script|style|button)\b.*?</\1>|<a class="headerlink".*?<
 LISTING = re.compile(r"<pre\b[^>]*>(.*?)</pre>", re.S)
 TORCH = re.compile(r"\btorch [^,]+")
 RULES = tomllib.loads(palette.FILE.with_name("markdown.toml").read_text(encoding="utf-8"))["rules"]
-NOT_OF_ONE = "No single machine, torch version or date holds for this page."
+NOT_OF_ONE = "Where this page has numbers, the words or links beside them say where they were measured."
 kept_pages, kept_pictures = kept.Kept("markdown"), kept.Kept("pictures")
 
 
