@@ -10,9 +10,10 @@ from packaging.requirements import Requirement
 
 from docs.publish import palette
 from docs.publish.macros import doors
-from docs.publish.markdown import pages
+from docs.publish.markdown import pages, scripts
 from docs.publish.place import Place
 from tests.benchmarks.source import ROOT
+from tests.pages import style
 from tests.pages.test_charts import BARS, drawn, scaling, spec_of
 
 START = (ROOT / "docs/pages/index.md").read_text(encoding="utf-8")
@@ -47,9 +48,30 @@ def test_the_second_door_is_that_of_the_questions() -> None:
     assert wanted[1][1] == "reference/questions.md"
 
 
-def test_the_ways_through_come_before_the_story() -> None:
-    order = [START.index(part) for part in ("{{ jobs(", "{{ chart(", "## Three ways", "{{ clone(", "## One block")]
+def test_the_result_and_its_line_come_first_and_the_ways_through_after_the_doors() -> None:
+    parts = "{{ wall(", "{{ fetch(", "{{ jobs(", "{{ chart(", "## Three ways", "{{ clone("
+    order = [START.index(part) for part in parts]
     assert order == sorted(order)
+
+
+def test_the_start_page_is_short() -> None:
+    said = pages.front_matter(START)
+    shown = [said["title"], said["description"], *(part.text for part in style.parts(START))]
+    shown += [word for words, _, what in said["jobs"]["doors"]["wanted"] for word in (words, what)]
+    shown += [said["chart"]["small"][name] for name in ("title", "note")]
+    assert sum(map(style.words, shown)) <= 450, "with tabs, labels and what a chart says of itself, 550 at most"
+
+
+def test_a_script_is_fetched_from_the_site_and_run() -> None:
+    assert doors.fetch(PLACE, "snippets/a/b.py") == f"```sh\ncurl -O {PLACE.site_url}a/b.py && python b.py\n```\n"
+    fetched = re.findall(r'\{\{ fetch\("(.+?)"\) \}\}', START)
+    every = {path for page, text in pages.texts().items() for path in scripts.embedded(text, page)}
+    assert fetched and set(fetched) <= every, "the site serves only what a page embeds"
+
+
+def test_there_are_seven_tabs_at_most() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2].partition("\n\n")[0]
+    assert 1 < len(re.findall(r"^  - ", nav, flags=re.MULTILINE)) <= 7
 
 
 def test_the_lines_that_fetch_the_code_work(tmp_path: Path) -> None:

@@ -41,8 +41,8 @@ def sources(*folders: str) -> list[str]:
 
 
 def page_of(name: str) -> Path:
-    """The page of a case or a source: docs/pages/kernels/rms-norm.md for "kernels/rms-norm"; the home page differs."""
-    return PAGES / ("index.md" if name == "first-speedup" else f"{name}.md")
+    """The page of a case or a source: docs/pages/kernels/rms-norm.md for "kernels/rms-norm"; of one, another name."""
+    return PAGES / ("examples/one-block.md" if name == "first-speedup" else f"{name}.md")
 
 
 def name_of(source: str) -> str:

@@ -61,7 +61,7 @@ def page(store: Store, machine: str, place: Place) -> str:
         _cases(rows, place),
         "## Runs",
         table(head, (_run(record, place) for record in runs), words=True, stacked=True),
-        "## Ceilings",
+        "## Measured peaks { #ceilings }",
         _ceilings(newest),
     ]
     if busy := store.busy(machine):

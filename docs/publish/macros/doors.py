@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from docs.publish.markdown import reading
+from docs.publish.markdown import reading, scripts
 from docs.publish.place import Place
 from snippets.environment import NEWEST, OLDEST
 
@@ -46,6 +46,12 @@ def requirement() -> str:
     """What pip is asked for: the releases of torch that the code is written for."""
     (oldest, newest) = (".".join(map(str, version)) for version in (OLDEST, (NEWEST[0], NEWEST[1] + 1)))
     return f"torch>={oldest},<{newest}"
+
+
+def fetch(place: Place, source: str) -> str:
+    """The line that fetches a script of this site and runs it, as a block of Markdown."""
+    path = scripts.served(source)
+    return f"```sh\ncurl -O {place.site_url}{path} && python {posixpath.basename(path)}\n```\n"
 
 
 def clone(place: Place, command: str) -> str:

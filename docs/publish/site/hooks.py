@@ -89,10 +89,16 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         raise PluginError("\n".join(wrong))
     if alone():
         config.nav, config.validation.links.not_found = None, logging.DEBUG
-    for section in config.nav or []:
-        if isinstance(section, dict) and "Results" in section:
-            section["Results"] += results.navigation(current.store)
+    for pages_of in _sections(config.nav or [], "Results"):
+        pages_of += results.navigation(current.store)
     return config
+
+
+def _sections(nav: list[Any], title: str) -> Iterator[list[Any]]:
+    """The sections of that title, however deep they are."""
+    for name, inside in [pair for each in nav if isinstance(each, dict) for pair in each.items()]:
+        if isinstance(inside, list):
+            yield from [inside] if name == title else _sections(inside, title)
 
 
 def alone() -> str:

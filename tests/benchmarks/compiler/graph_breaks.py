@@ -22,8 +22,6 @@ TENSORS = {"layers": 4, "rows": 16384, "columns": 2048, "width": 2}
 added_by_a_break = bound(
     "%", "(four - whole) / 4 / whole", four=wall("four-breaks", "small"), whole=wall("compile", "small")
 )
-# What writing and reading each layer's activation at its break takes at the bandwidth of a copy.
-copying_at_breaks = bound("us", "layers * 2 * rows * columns * width / copy", TENSORS, copy=COPY)
 # The bytes of each layer's activation and output, which stay in memory until the last layer returns.
 kept_at_breaks = bound("MB", "layers * 2 * rows * columns * width", TENSORS)
 

@@ -110,8 +110,6 @@ TENSOR = {"rows": 65536, "columns": 1024, "width": 2}
 least = bound("us", "3 * rows * columns * width / triad", TENSOR, triad=TRIAD)
 # How many times the bytes that are needed eager code moves.
 moved_over_needed = bound("x", "moved / needed", moved=12, needed=3)
-# The bandwidth at which eager code moves its twelve tensors.
-bandwidth_of_twelve = bound("TB/s", "12 * rows * columns * width / time", TENSOR, time=gpu("eager", "large"))
 # How near eager code's bandwidth comes to that of a copy.
 reached_by_twelve = bound(
     "%", "12 * rows * columns * width / time / copy", TENSOR, time=gpu("eager", "large"), copy=COPY

@@ -1,5 +1,6 @@
 """Each compilation is told with the line that called, the reason and the seconds, and nothing else is."""
 
+import importlib
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -126,8 +127,7 @@ def test_a_package_is_told_with_the_line_that_called_it(told, tmp_path, monkeypa
     package.mkdir()
     (package / "elsewhere.py").write_text("def call(function, x):\n    return function(x)\n")
     monkeypatch.syspath_prepend(package)
-    import elsewhere
-
+    elsewhere = importlib.import_module("elsewhere")
     compiled = torch.compile(double, backend="eager")
     line = line_of(lambda: elsewhere.call(compiled, torch.ones(4)))
     assert told[0]["lines"] == f"elsewhere.py:2 in call from {HERE}:{line} in <lambda>"

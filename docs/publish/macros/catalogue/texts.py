@@ -34,6 +34,10 @@ class Texts(Shared):
         """The lines that install torch, clone the repository and run a command in it."""
         return self._page.put_markdown(doors.clone(self._page.place, command))
 
+    def fetch(self, source: str) -> str:
+        """The line that fetches a file that a page embeds, as a script, and runs it."""
+        return self._page.put_markdown(doors.fetch(self._page.place, source))
+
     def suite(self) -> str:
         """What the tests take by area, see docs.publish.macros.suite."""
         return self._page.put_html(suite.table(self._root, self._page.place))
