@@ -9,11 +9,12 @@ import tomllib
 import vl_convert
 
 from docs.publish import kept, palette
+from tests.benchmarks.source import ROOT
 
 UNSEEN = re.compile(r'<(script|style|button)\b.*?</\1>|<a class="headerlink".*?</a>', re.S)
 LISTING = re.compile(r"<pre\b[^>]*>(.*?)</pre>", re.S)
 TORCH = re.compile(r"\btorch [^,]+")
-RULES = tomllib.loads(palette.FILE.with_name("markdown.toml").read_text(encoding="utf-8"))["rules"]
+RULES = tomllib.loads((ROOT / "docs/theme/markdown.toml").read_text(encoding="utf-8"))["rules"]
 NOT_OF_ONE = "Where this page has numbers, the words or links beside them say where they were measured."
 kept_pages, kept_pictures = kept.Kept("markdown"), kept.Kept("pictures")
 
