@@ -72,7 +72,8 @@ def project(root: Path, page: str = "# Page\n") -> Path:
     """Write the project: sources, settings, a theme that shows the content alone, and one page."""
     settings = MKDOCS.format(hooks=ROOT / "docs" / "publish" / "site" / "hooks.py", root=root)
     pages = {"mkdocs.yml": settings, "theme/main.html": "{{ page.content }}", "docs/pages/index.md": page}
-    for name, text in (FILES | pages).items():
+    card = {"theme/partials/card.html": '<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"/>'}
+    for name, text in (FILES | pages | card).items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     return root

@@ -27,7 +27,7 @@ from docs.publish import generated as results
 from docs.publish import kept, palette
 from docs.publish.compiled import explorer
 from docs.publish.errors import PublishError, unknown
-from docs.publish.generated import census
+from docs.publish.generated import census, exports
 from docs.publish.kept import Kept
 from docs.publish.macros import ladder
 from docs.publish.macros.catalogue import Macros
@@ -41,7 +41,7 @@ from docs.publish.records.captures import Captures
 from docs.publish.records.pins import pinned
 from docs.publish.records.schema import TestReport
 from docs.publish.records.store import Store
-from docs.publish.site import glossary, notebooks, search
+from docs.publish.site import glossary, llms, notebooks, search
 from tests.benchmarks.source import ROOT
 
 
@@ -69,10 +69,8 @@ kept_scripts, kept_colours = Kept("scripts"), Kept("colours")
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Load the records; put the machines' pages into the navigation."""
     global current
-    pages.forget()
-    elsewhere.forget()
-    scripts.forget()
-    ladder.forget()
+    for reads in (pages, elsewhere, scripts, ladder):
+        reads.forget()
     _tools.cache_clear()
     root = Path(config.config_file_path).parent
     measurements = root / "docs" / "measurements"
@@ -112,15 +110,17 @@ def alone() -> str:
 @event_priority(50)  # before mkdocs-jupyter, which looks for notebooks among the files
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add what is generated, and notebooks."""
-    current.texts = {file.src_uri: file.content_string for file in files.documentation_pages() if _written(file)}
+    by_hand = [file for file in files.documentation_pages() if file.src_uri.endswith(".md") and not file.generated_by]
+    current.texts = {file.src_uri: file.content_string for file in by_hand}
     if written := files.get_file_from_path(glossary.PAGE):
         current.terms = glossary.terms(written.content_string)
-    for path, content in assets():
+    for path, content in (("stylesheets/palette.css", palette.css()), ("assets/vega.js", svg.bundle())):
         files.append(File.generated(config, path, content=content))
     if alone():
         return without_others(files)
     for path, content in generated(config):
         files.append(File.generated(config, path, content=content))
+    files.append(File.generated(config, "results/records.zip", content=exports.archive(current.root)))
     for _, notebook in notebooks.for_the_site(current.root):
         folder = current.root / notebooks.CACHE
         path = notebook.relative_to(folder).as_posix()
@@ -141,12 +141,6 @@ def without_others(files: Files) -> Files:
     return files
 
 
-def assets() -> Iterator[tuple[str, str]]:
-    """What every page needs: paths below the site's, with their content."""
-    yield "stylesheets/palette.css", palette.css()
-    yield "assets/vega.js", svg.bundle()
-
-
 def generated(config: MkDocsConfig) -> Iterator[tuple[str, str]]:
     """The rest that nobody writes: result pages, compiled code, files to copy."""
     in_cuda = (path for both in cuda_files(current.root).values() for path in both)
@@ -160,9 +154,8 @@ def generated(config: MkDocsConfig) -> Iterator[tuple[str, str]]:
         yield scripts.as_notebook(source), notebook
     for percent in notebooks.sources(current.root):
         yield f"notebooks/scripts/{percent.name}", percent.read_text(encoding="utf-8")
-    blocks = census.count()
     at = functools.partial(place, config)
-    yield from results.files(current.store, current.reports, blocks, at)
+    yield from results.files(current.store, current.reports, census.count(), at)
     yield from explorer.files(current.store, current.captures, at)
 
 
@@ -203,11 +196,6 @@ def coloured(code: str, lexer: Any, formatter: Any) -> str:
 
 
 pymdownx.highlight.highlight = coloured
-
-
-def _written(file: File) -> bool:
-    """Whether a page's Markdown was written by hand."""
-    return file.src_uri.endswith(".md") and not file.generated_by
 
 
 def place(config: MkDocsConfig, path: str, url: str) -> Place:
@@ -264,6 +252,7 @@ def finished(context: dict[str, Any], *, page: MkDocsPage, config: MkDocsConfig,
         current.questions = search.questions(page.content or "", page.url)
     if ours := current.pages.get(page.file.src_uri):
         page.content = ours.finish(page.content or "", pinned(current.root))
+    kept.write(Path(page.file.abs_dest_path).with_suffix(".md"), llms.markdown(page.content, page.title, {**page.meta}))
     if not page.file.src_uri.startswith((glossary.PAGE, *glossary.EXCLUDED)):
         address = get_relative_url("reference/glossary/", page.url)
         page.content = glossary.shown(page.content or "", current.terms, address)
@@ -277,6 +266,9 @@ def on_env(env: Any, *, config: MkDocsConfig, files: Files) -> None:
     """Refuse statements that the records contradict, and to release what is stale, before anything is written."""
     kept.FOLDER.mkdir(parents=True, exist_ok=True)
     env.bytecode_cache = jinja2.FileSystemBytecodeCache(str(kept.FOLDER))
+    card = env.get_template("partials/card.html")
+    for page in [file.page for file in files.documentation_pages() if file.page and file.inclusion.is_in_nav()]:
+        files.append(File.generated(config, f"{page.url}card.png", content=llms.picture(card.render(page=page))))
     if broken := [line for page in current.pages.values() for line in page.broken]:
         raise PluginError("the records contradict these statements; correct the sentences:\n" + "\n".join(broken))
     if not releasing():

@@ -83,12 +83,8 @@ def entries(sections: Iterable[Entry], asked: Mapping[str, list[str]], about: Ma
         names = " ".join(word for word in words if not keyword.iskeyword(word))
         prose = re.sub(r"\s+", " ", CODE.sub("", section["text"])).strip()
         answered = "".join(f"<p>{question}</p>" for question in answered_at.get(section["location"], []))
-        names += " cplusplus" * (
-            "C++" in section["text"] or "C++" in section["title"]
-        )  # of "C++" the index keeps a "c"
-        named = title if anchor else about.get(page, "")
-        if "C++" in section["title"]:
-            named += " cplusplus"
+        names += " cplusplus" * ("C++" in section["text"] + section["title"])  # of "C++" the index keeps a "c"
+        named = (title if anchor else about.get(page, "")) + " cplusplus" * ("C++" in section["title"])
         extra = {"page": named, "code": names, "questions": answered}
         found.append(section | {"text": answered + prose} | {name: text for name, text in extra.items() if text})
     return found
