@@ -139,9 +139,3 @@ def test_no_link_of_the_evidence_breaks_on_a_phone(site: Site, page: Page) -> No
     assert "Source" in links.all_text_contents()
     for link in links.all():
         assert link.evaluate("(link) => link.getClientRects().length") == 1
-
-
-def test_contributing_is_not_filed_under_reference(site: Site, page: Page) -> None:
-    page.set_viewport_size({"width": 1440, "height": 900})
-    page.goto(site.address + "reference/contributing/")
-    expect(page.locator(".md-tabs__item--active")).to_have_text("Contribute")
