@@ -37,7 +37,7 @@ def faults(page: str, text: str) -> Iterator[str]:
     if '<link rel="alternate" type="text/markdown" href="index.md">' not in page:
         yield "no link"
     article = page[page.find("<article") : page.find("</article>")]
-    if (listings := article.count("<pre")) != (blocks := len(FENCED.findall(text))):
+    if (listings := page.count("<pre")) != (blocks := len(FENCED.findall(text))):
         yield f"{listings} listings, {blocks} blocks of code"
     prose = SPAN.sub("", FENCED.sub("", text))
     if left := re.search(r"</?(?:a|div|p|table|td|span|svg|script)\b[^>]*>|\{\{ \w|--8<--", prose):
