@@ -1,10 +1,12 @@
 """What a training step keeps and repeats under each choice, and that every choice computes the same gradients."""
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from snippets.compiler.training import (
     MAX_NORM,
@@ -232,3 +234,31 @@ def test_and_with_fullgraph_an_error():
 def test_compiled_autograd_makes_one_graph_of_a_backward_in_three():
     assert len(backward_graphs(compiled_autograd=False)) == 3
     assert len(backward_graphs(compiled_autograd=True)) == 1
+
+
+CHANGES = 5  # of a learning rate
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "foreach", "expected"),
+    [
+        (torch.optim.SGD, False, CHANGES + 1),
+        (torch.optim.SGD, True, CHANGES + 1),
+        (torch.optim.AdamW, True, CHANGES + 1),
+        (torch.optim.AdamW, False, 2),
+    ],
+)
+def test_a_float_as_learning_rate_recompiles_at_each_change_but_in_one_case(
+    optimizer: Callable[..., torch.optim.Optimizer], foreach: bool, expected: int
+) -> None:
+    """As the page says below "A schedule recompiles a compiled update"."""
+    torch.compiler.reset()
+    parameter = torch.nn.Parameter(torch.ones(8))
+    update = optimizer([parameter], lr=0.5, foreach=foreach)
+    counter = CompileCounterWithBackend("aot_eager")
+    step = torch.compile(lambda: update.step(), backend=counter)
+    for change in range(CHANGES + 1):
+        parameter.grad = torch.ones(8)
+        update.param_groups[0]["lr"] = 0.5 / (change + 1)
+        step()
+    assert counter.frame_count == expected
