@@ -242,16 +242,16 @@ CHANGES = 5  # of a learning rate
 @pytest.mark.parametrize(
     ("optimizer", "foreach", "expected"),
     [
-        (torch.optim.SGD, False, CHANGES + 1),
-        (torch.optim.SGD, True, CHANGES + 1),
-        (torch.optim.AdamW, True, CHANGES + 1),
+        (torch.optim.SGD, False, CHANGES + 2),
+        (torch.optim.SGD, True, CHANGES + 2),
+        (torch.optim.AdamW, True, CHANGES + 2),
         (torch.optim.AdamW, False, 2),
     ],
 )
 def test_a_float_as_learning_rate_recompiles_at_each_change_but_in_one_case(
     optimizer: Callable[..., torch.optim.Optimizer], foreach: bool, expected: int
 ) -> None:
-    """As the page says below "A schedule recompiles a compiled update"."""
+    """And once more than there are values: the first change is tried as an input, too."""
     torch.compiler.reset()
     parameter = torch.nn.Parameter(torch.ones(8))
     update = optimizer([parameter], lr=0.5, foreach=foreach)
