@@ -251,7 +251,7 @@ CHANGES = 5  # of a learning rate
 def test_a_float_as_learning_rate_recompiles_at_each_change_but_in_one_case(
     optimizer: Callable[..., torch.optim.Optimizer], foreach: bool, expected: int
 ) -> None:
-    """And once more than there are values: the first change is tried as an input, too."""
+    """There is one compilation more than values."""
     torch.compiler.reset()
     parameter = torch.nn.Parameter(torch.ones(8))
     update = optimizer([parameter], lr=0.5, foreach=foreach)
