@@ -171,7 +171,8 @@ def _runs(store: Store, at: Coordinates, named: Set[Side]) -> Iterator[dict[str,
     point = replace(current[0].coordinates, variant=None)
     of_run: dict[str, dict[str, Measured]] = {}
     for row in store.select(point, history=True):
-        if row.row.sources.code == current[0].row.sources.code and not row.row.busy:
+        same = row.row.sources.code == current[0].row.sources.code and row.stale == current[0].stale  # method, too
+        if same and not row.row.busy:
             of_run.setdefault(row.record.id, {})[row.variant] = row
     of_run.pop(current[0].record.id, None)
     yield from (beside for beside in of_run.values() if named <= beside.keys())
