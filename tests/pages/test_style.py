@@ -5,6 +5,7 @@ import functools
 import pytest
 
 from docs.publish.markdown.pages import PAGES
+from tests.benchmarks.source import ROOT
 from tests.pages.style import faults, parts, words
 
 REACHED = "docs/pages"  # through docs.publish
@@ -98,6 +99,8 @@ def test_the_list_of_pages_that_do_not_only_shrinks():
 def test_all_pages_together_keep_to_a_number_of_words():
     count = sum(words(part.text) for path in PAGES.rglob("*.md") for part in parts(path.read_text(encoding="utf-8")))
     assert count <= MOST_WORDS_OF_ALL, f"{count} words on all pages, expected at most {MOST_WORDS_OF_ALL}"
+    said = f"{round(count, -3):,} words"
+    assert said in (ROOT / "README.md").read_text(encoding="utf-8"), f"expected README.md to say {said!r}: {count} now"
 
 
 SCREEN = "**Do this.** Use it.\n\n**Expect this.** A gain.\n\n**Paste this.** Code.\n\n"
