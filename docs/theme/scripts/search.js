@@ -17,6 +17,9 @@ const FILLERS = new Set(// beside lunr's: how, do, my, is, ...; some are what is
   ["actually", "between", "doesn", "don", "isn", "know", "made", "make", "makes", "much", "need", "really", "still", "use", "using",
    "very", "vs", "want", "whether"])
 const APOSTROPHE = /(\p{L})['’]\p{L}{1,2}(?!\p{L})/gu // "don't" is no name of two parts, and "PyTorch's" is PyTorch
+const CALLED = new Map([ // what people type for what pages call otherwise
+  ["apple", "macos"], ["c++", "cplusplus"], ["ddp", "several gpus"], ["huggingface", "hugging face"], ["macbook", "macos"],
+])
 const PARTS = /[^\p{L}\p{N}]+/u
 const QUERY = 2 // Material's messages: a query, and what was found
 const RESULT = 3
@@ -26,12 +29,13 @@ let compounds = new Set() // the parts of names, such as `do_bench`, all of whic
 let asked // what a query asks the meaning of
 let answering // what the page has to know of the answer beside its results, see most.js
 const notes = new BroadcastChannel("rp-search")
+const called = (word) => (CALLED.get(word) ?? word.replace(/c\+\+/g, "cplusplus")).split(" ")
 addEventListener("message", (event) => {
   const { type, data, clean } = event.data
   if (type !== QUERY || clean) return
   answering = { query: data, most: false }
   asked = data.match(MEANING)?.[1]
-  const parts = (asked ?? data).toLowerCase().replace(/c\+\+/g, "cplusplus").replace(APOSTROPHE, "$1").split(/\s+/).map((name) => name.split(PARTS).filter(Boolean))
+  const parts = (asked ?? data).toLowerCase().replace(APOSTROPHE, "$1").split(/\s+/).flatMap(called).map((name) => name.split(PARTS).filter(Boolean))
   compounds = new Set(parts.filter((words) => words.length > 1).flat())
   event.stopImmediatePropagation()
   dispatchEvent(new MessageEvent("message", { data: { type, data: parts.flat().join(" "), clean: true } }))
