@@ -406,8 +406,8 @@ def test_a_name_that_is_imported_as_another_is_found_under_its_own(tmp_path: Pat
 def test_pages_say_where_names_of_other_pages_are_from():
     elsewhere.forget()
     texts = pages.texts()
-    text = elsewhere.noted(texts["index.md"], Place("index.md", ""), texts)
-    assert '<code>captured</code> from <a href="validation/timing/#the-timer">Timing an operation</a>' in text
+    text = elsewhere.noted(texts["examples/one-block.md"], Place("examples/one-block.md", "examples/one-block/"), texts)
+    assert '<code>captured</code> from <a href="../../validation/timing/#the-timer">Timing an operation</a>' in text
     text = elsewhere.noted(texts["patterns/attention.md"], Place("patterns/attention.md", "patterns/attention/"), texts)
     assert "<code>merge</code> and <code>split</code>" in text and "<code>torch.nn.functional</code>" in text
 
