@@ -34,7 +34,7 @@ def faults(page: str, text: str) -> Iterator[str]:
         yield f"first line: {first[:80]}"
     if not re.search(r"^# \S", text, re.M):
         yield "no title"
-    if '<link rel="alternate" type="text/markdown" href="index.md">' not in page:
+    if '<link rel="alternate " type="text/markdown" href="index.md">' not in page:
         yield "no link"
     article = page[page.find("<article") : page.find("</article>")]
     if (listings := page.count("<pre")) != (blocks := len(FENCED.findall(text))):
