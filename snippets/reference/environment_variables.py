@@ -40,7 +40,6 @@ SETTINGS = {
         Setting("TORCH_COMPILE_DEBUG_DIR=/tmp/debug", f"{DYNAMO}.debug_dir_root"),
         Setting("", f"{INDUCTOR}.trace.debug_dir"),
         Setting("INDUCTOR_PROVENANCE=1", f"{INDUCTOR}.trace.provenance_tracking_level"),
-        Setting("", f"{INDUCTOR}.triton.descriptive_names"),
     ),
     "control": (
         Setting("TORCH_COMPILE_DISABLE=1", f"{DYNAMO}.disable"),
@@ -48,6 +47,7 @@ SETTINGS = {
         Setting("", f"{DYNAMO}.accumulated_recompile_limit"),
         Setting("", f"{DYNAMO}.fail_on_recompile_limit_hit"),
         Setting("", f"{DYNAMO}.capture_scalar_outputs"),
+        Setting("", f"{DYNAMO}.trace_autograd_ops"),
         Setting("TORCHDYNAMO_CAPTURE_DYNAMIC_OUTPUT_SHAPE_OPS=1", f"{DYNAMO}.capture_dynamic_output_shape_ops"),
         Setting("", f"{DYNAMO}.ignore_logging_functions"),
         Setting("", f"{DYNAMO}.reorderable_logging_functions"),
@@ -63,7 +63,6 @@ SETTINGS = {
         Setting("TORCHINDUCTOR_MAX_AUTOTUNE_GEMM=1", f"{INDUCTOR}.max_autotune_gemm"),
         Setting("TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE=1", f"{INDUCTOR}.max_autotune_pointwise"),
         Setting("TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS=ATEN", f"{INDUCTOR}.max_autotune_gemm_backends"),
-        Setting("TORCHINDUCTOR_BENCHMARK_EPILOGUE_FUSION=0", f"{INDUCTOR}.benchmark_epilogue_fusion"),
         Setting("TORCHINDUCTOR_COORDINATE_DESCENT_TUNING=1", f"{INDUCTOR}.coordinate_descent_tuning"),
         Setting("TORCHINDUCTOR_SHAPE_PADDING=0", f"{INDUCTOR}.shape_padding"),
         Setting("", f"{INDUCTOR}.combo_kernels"),

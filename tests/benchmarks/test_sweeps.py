@@ -20,6 +20,7 @@ KERNELS = sorted(path.stem for path in (ROOT / "kernels").glob("[a-z]*.py") if p
 SLOWER = 1.05  # a table with few entries gives up this much at most
 
 
+# An H100's sweep has an alternative that is 11% faster; on an H200 the entry is 4 or 8% ahead of that.
 FOR_THE_H200 = {("cross_entropy", "forward"): (32000, 16), ("softmax_dropout", "forward"): (32768, 16)}
 
 
@@ -42,7 +43,7 @@ def points_of(kernel: str, gpu: str) -> list[dict]:
 
 
 def test_the_launch_tables_are_backed_by_the_newest_sweeps():
-    """Of an H100, or where an entry gains more on an H200 than another would on an H100, of that."""
+    """Of an H100, but for the entries that wait: those are of an H200."""
     found = []
     for name in KERNELS:
         for gpu in ("h100", "h200"):
