@@ -1,0 +1,47 @@
+"""What a cost is the difference of: programs that are alike but for one thing."""
+
+import pytest
+import torch
+
+from snippets.compiler import costs
+from snippets.compiler.costs import BREAKS, GUARDED, Configured, add_one, broken, difference, shown, whole
+
+
+def graphs_of(function, *inputs: torch.Tensor) -> int:
+    torch.compiler.reset()
+    return torch._dynamo.explain(function)(*inputs).graph_count
+
+
+def test_programs_differ_in_what_their_names_say():
+    x = torch.randn(8)
+    assert [graphs_of(function, x) for function in (whole, broken)] == [1, BREAKS + 1]
+    assert torch.equal(whole(x), broken(x))
+    torch.compiler.reset()
+    guards = []
+    for count in (1, GUARDED + 1):
+        explained = torch._dynamo.explain(Configured(count).__call__)(x)
+        guards.append(len(explained.out_guards))
+    assert guards[1] - guards[0] >= GUARDED
+    assert torch.equal(add_one(x), x + 1)
+
+
+def test_a_difference_is_shared_by_what_causes_it():
+    assert difference([3.0, 5.0], [1.0, 1.0], 2) == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("sample", "line"),
+    [
+        ([2e-6, 1e-6, 4e-6], "2.000 µs  (1.000 to 4.000)"),
+        ([0.02, 0.03, 0.025], "25.0 ms  (20.0 to 30.0)"),
+        ([1.5], "1.500 s   (1.500 to 1.500)"),
+    ],
+)
+def test_a_line_has_the_median_and_the_range(sample: list[float], line: str):
+    assert shown("guard", sample).split(None, 1)[1] == line
+
+
+def test_warm_caches_save_time(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(costs, "STARTS", 1)
+    (_, cold), (_, warm) = costs.starts()
+    assert warm < cold
