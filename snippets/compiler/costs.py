@@ -163,8 +163,8 @@ def shown(name: str, sample: Sample) -> str:
     ordered = sorted(sample)
     middle = ordered[len(ordered) // 2]
     unit, factor = ("s", 1.0) if middle >= 0.1 else ("ms", 1e3) if middle >= 1e-3 else ("µs", 1e6)
-    digits = 3 if middle * factor < 10 else 1
-    median, least, most = (f"{factor * value:.{digits}f}" for value in (middle, ordered[0], ordered[-1]))
+    digits = ".3f" if middle * factor < 10 else ".1f"
+    median, least, most = (format(factor * value, digits) for value in (middle, ordered[0], ordered[-1]))
     return f"{name:<34}{median:>8} {unit:<3} ({least} to {most})"
 
 

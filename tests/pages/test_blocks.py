@@ -5,6 +5,7 @@ includes, and runs code that is in no file (so `@triton.jit` fails). So it gets 
 what needs no run is text, and each block runs from a file.
 """
 
+import ast
 import contextlib
 import io
 import os
@@ -27,6 +28,7 @@ from docs.publish.generated import census
 from docs.publish.markdown import pages, scripts
 from docs.publish.markdown.fences import Block, blocks_of
 from docs.publish.place import cuda_files, kernel_files
+from tests.benchmarks.imports import imported
 from tests.benchmarks.source import ROOT
 from tests.conftest import HERE
 
@@ -170,6 +172,19 @@ def test_no_block_is_missed():
     seen = [param.values[0].code for param in BLOCKS]
     missed = [str(block) for block in census.by_kind()["run"] if not any(block.body in code for code in seen)]
     assert not missed
+
+
+def test_typed_python_needs_torch_triton_and_what_its_page_offers():
+    """A reader pastes it into an empty folder; here a block could import all of the repository."""
+    faults = []
+    for block in census.by_kind()["run"]:
+        if block.language == "python":
+            text = pages.texts()[block.page]
+            offered = {Path(path).stem for path in re.findall(r"(?:snippet|kernel)_file\(\s*[\"']([^\"']+)", text)}
+            known = {"torch", "triton"} | sys.stdlib_module_names | offered
+            names = {each.module.partition(".")[0] for each in imported(ast.parse(expand(block.body)))}
+            faults += [f"{block}: {name}" for name in sorted(names - known)]
+    assert not faults, "expected torch, triton, or a file that the page offers, got\n" + "\n".join(faults)
 
 
 def blocks_in(text: str) -> list[CodeBlock]:

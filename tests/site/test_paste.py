@@ -1,14 +1,23 @@
 """Code to take along, by a button and by an address; and notebooks, edges and rows that are like all others."""
 
+import html
 import json
 import re
 import urllib.request
+from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
+from urllib.parse import urljoin
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from docs.publish.generated import census
 from docs.publish.markdown import pages, scripts
+from docs.publish.place import cuda_files, kernel_files
+from tests.benchmarks import captures
+from tests.pages.test_blocks import expand
+from tests.pages.test_scripts import EMBEDDED
 from tests.site.conftest import Site
 from tests.site.test_reading import copied
 
@@ -19,6 +28,63 @@ EDGES = """() => {
   const shown = boxes.filter(([, { width, height }]) => width && height)
   return shown.map(([box, { right }]) => [Math.round(right - left), box.outerHTML.slice(0, 60)])
 }"""
+
+
+COPIED = re.compile(
+    r'<div class="language-(?:python|sh|bash)\b[^>]*>.*?<code>(?P<code>.*?)</code></pre></div>\s*'
+    r'(?:<p>)?(?:<p class="rp-from" data-script="(?P<script>[^"]+)")?',
+    re.DOTALL,
+)  # a block of code, and the script that its button copies in its place
+FETCHES = re.compile(r"(.*\n)?git clone \S+\n.*|curl -O \S+ && python \S+", re.DOTALL)  # from the site, or all of it
+
+
+def copied_on(page: str) -> Iterator[tuple[str, str]]:
+    """(code, script) of each button of a page's HTML beside Python or shell; the script is empty where it copies the
+    code."""
+    for found in COPIED.finditer(page):
+        yield html.unescape(re.sub(r"<[^>]+>", "", found["code"])).strip(), found["script"] or ""
+
+
+def lines_of(code: str) -> list[str]:
+    """A file's lines without marks of its sections, and without empty ones: a page leaves out the marks."""
+    return [line for line in map(str.rstrip, code.splitlines()) if line and "--8<--" not in line]
+
+
+def test_what_each_button_copies_is_what_a_test_runs(site: Site) -> None:
+    """As pasted, in an empty folder: test_blocks.py runs typed code, test_scripts.py scripts, and kernels have theirs.
+
+    Besides them there is what the compiler printed, which nobody pastes.
+    """
+    address = canonical(site)
+    whole = [expand(block.body) for blocks in census.by_kind().values() for block in blocks]
+    whole += [scripts.script(path, site=address) for path in EMBEDDED]
+    files = [*kernel_files().values(), *(path for both in cuda_files().values() for path in both)]
+    tested = {"\n".join(lines_of(text)) for text in [*whole, *map(Path.read_text, files)]}
+    printed = [
+        set(lines_of(content) + captures.fitted(content))
+        for device in ("cpu", "cuda")
+        for script in captures.scripts(device)
+        for content in captures.contents(script, device).values()
+    ]
+    served = {scripts.served(path) for path in EMBEDDED}
+    faults = []
+    for url, page in site.pages.items():
+        for code, script in copied_on(page):
+            known = urljoin(f"/{url}", script).lstrip("/") in served if script else "\n".join(lines_of(code)) in tested
+            if known or FETCHES.fullmatch(code):
+                continue
+            if not any(section.issuperset(lines_of(code)) for section in printed):
+                faults.append(f"{url}: {script or code[:80]!r}")
+    assert not faults, "expected code that tests run, got\n" + "\n".join(faults)
+
+
+def test_code_that_no_test_runs_is_found() -> None:
+    page = """<div class="language-python highlight"><pre><span></span><code><a id="x"></a>x <span>=</span> 1 &lt; 2
+</code></pre></div>
+<p><p class="rp-from" data-script="../modes.py" data-search-exclude>
+<div class="language-sh highlight"><pre><span></span><code>python a.py
+</code></pre></div><p>"""
+    assert list(copied_on(page)) == [("x = 1 < 2", "../modes.py"), ("python a.py", "")]
 
 
 def test_a_script_is_copied_from_the_byline_and_by_the_button_of_a_part(site: Site, page: Page) -> None:
