@@ -20,8 +20,9 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ROOT = Path(__file__).parents[2]
 REPETITIONS = 5 if DEVICE == "cuda" else 3
 STARTS = 3 if DEVICE == "cuda" else 1  # C++ takes long to compile
-BREAKS = 4  # of a function
-GUARDED = 100  # integers that a function reads
+CALLS = 1000 if DEVICE == "cuda" else 50  # of a block
+BREAKS = 2  # of a function
+GUARDED = 1000  # integers that a function reads: the guards of a hundred are lost in the noise
 Sample = list[float]  # seconds, one for each repetition
 
 
@@ -35,9 +36,10 @@ def first_call() -> float:
     """Seconds of a compiled block's first call, in a process that has just started."""
     layer, x = torch.compile(block()), torch.randn(8, 64, 256, device=DEVICE)
     (x @ x.mT).sum().item()  # what any program waits for once, compiled or not
-    began = time.perf_counter()
-    layer(x).sum().item()
-    return time.perf_counter() - began
+    with torch.no_grad():
+        began = time.perf_counter()
+        layer(x).sum().item()
+        return time.perf_counter() - began
 
 
 # --8<-- [end:block]
@@ -71,15 +73,11 @@ class Configured:
 
 
 def whole(x: Tensor) -> Tensor:
-    return x + 1 + 1 + 1 + 1 + 1
+    return x + 1 + 1 + 1
 
 
 def broken(x: Tensor) -> Tensor:
     """The same, with BREAKS graph breaks; one within a loop would leave the whole function to eager."""
-    x = x + 1
-    torch._dynamo.graph_break()
-    x = x + 1
-    torch._dynamo.graph_break()
     x = x + 1
     torch._dynamo.graph_break()
     x = x + 1
@@ -141,21 +139,24 @@ def recompilations() -> Sample:
         return sample
 
 
-def graphs() -> Iterator[tuple[str, Sample]]:
-    """What recording takes, and a replay beyond the kernels' own time."""
-    x, recorded, replayed = torch.randn(8, 64, 256, device=DEVICE), [], []
-    for _ in range(REPETITIONS):
-        with torch.no_grad():
-            layer = compiled(block(), mode="reduce-overhead")
-            layer(x)
-            torch.cuda.synchronize()
-            began = time.perf_counter()
-            layer(x)
-            torch.cuda.synchronize()
-            recorded.append(time.perf_counter() - began)
-            replayed.append(Timer("layer(x)", globals={"layer": layer, "x": x}).timeit(200).median)
-    yield "CUDA graph, recording", recorded
-    yield "CUDA graph, replay of one MLP", replayed
+def blocks() -> Iterator[tuple[str, Sample]]:
+    """A whole call of the block, as wall clock: eager, compiled, and replayed as a CUDA graph."""
+    layer, x = block(), torch.randn(8, 64, 256, device=DEVICE)
+    with torch.no_grad():
+        yield "MLP, eager", a_call(layer, x, calls=CALLS)
+        yield "MLP, compiled", a_call(compiled(layer), x, calls=CALLS)
+        if DEVICE == "cuda":
+            recorded = []
+            for _ in range(REPETITIONS):
+                graph = compiled(layer, mode="reduce-overhead")
+                graph(x)
+                torch.cuda.synchronize()
+                began = time.perf_counter()
+                graph(x)
+                torch.cuda.synchronize()
+                recorded.append(time.perf_counter() - began)
+            yield "MLP, CUDA graph", a_call(graph, x, calls=CALLS)
+            yield "CUDA graph, recording", recorded
 
 
 def shown(name: str, sample: Sample) -> str:
@@ -170,11 +171,8 @@ def shown(name: str, sample: Sample) -> str:
 
 def main() -> None:
     print("==== costs")
-    for name, sample in (*starts(), *calls(), ("recompilation", recompilations())):
+    for name, sample in (*starts(), ("recompilation", recompilations()), *calls(), *blocks()):
         print(shown(name, sample), flush=True)
-    if DEVICE == "cuda":
-        for name, sample in graphs():
-            print(shown(name, sample), flush=True)
 
 
 if __name__ == "__main__":
