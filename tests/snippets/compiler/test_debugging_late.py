@@ -5,6 +5,7 @@ import signal
 
 import pytest
 import torch
+from triton.runtime.errors import OutOfResources
 
 from snippets.compiler.debugging_late import BUGS, LOOKUPS, ON_A_GPU, asserted, line, raised, sanitized, shown
 from tests.benchmarks import captures
@@ -106,6 +107,13 @@ def test_an_error_on_the_way_out_of_another_stands_behind_it():
     assert told(shown("both", text) + "\n") == {
         "both": [("AcceleratorError: CUDA error: the first", where), (second, where)]
     }
+
+
+def test_a_kernel_with_too_large_tiles_is_refused_in_the_words_of_the_page():
+    page = (ROOT / "docs/pages/compiler/debugging-gpu.md").read_text(encoding="utf-8")
+    words = str(OutOfResources(300_000, 232_448, "shared memory"))
+    quoted = re.search(r"`OutOfResources`: `(out of resource[^`]*)`", page)
+    assert quoted and re.match(re.escape(quoted[1]).replace(r"\.\.\.", r"\d+"), words)
 
 
 # ---- on a GPU, or what was captured on one --------------------------------------------------------------------------

@@ -37,12 +37,12 @@ def generated_rows() -> Generated:
     return forward
 
 
-def on_an_h200(part: str) -> str:
+def on_a_gpu(part: str) -> str:
     return captures.contents("compiler/inductor_code", "cuda")[f"unit_rows forward, {part}"]
 
 
-def test_it_is_the_kernel_that_an_h200_got():
-    stored, kernel = on_an_h200("kernels"), standalone(generated_rows().kernels)
+def test_it_is_the_kernel_that_a_gpu_of_this_kind_got():
+    stored, kernel = on_a_gpu("kernels"), standalone(generated_rows().kernels)
     (run,) = {run["software"]["torch"] for run in captures.stored("compiler/inductor_code", "cuda")["runs"]}
     if run.partition("+")[0] == torch.__version__.partition("+")[0]:
         assert kernel == stored
@@ -50,11 +50,16 @@ def test_it_is_the_kernel_that_an_h200_got():
     assert ACCESSES.findall(kernel) == ACCESSES.findall(stored), "the same values, in the same order"
 
 
-def test_its_configuration_is_the_one_that_an_h200_ran():
-    ran = json.loads(on_an_h200("launches"))["binary"]
+def test_its_configuration_is_the_one_that_ran_there():
+    ran = json.loads(on_a_gpu("launches"))["binary"]
     ((_, source),) = generated_rows().kernels.items()
     rule, ((constants, warps),) = candidates(source)
     assert rule == "Grid1D" and constants == ran["constants"] and warps == ran["options"]["num_warps"]
+
+
+def test_a_comment_lists_the_operations_of_a_kernel_in_the_words_of_the_page():
+    comments = re.findall(r"^# .*Source Nodes: \[(.*)\], Original ATen: \[(.*)\]$", generated_rows().code, re.MULTILINE)
+    assert any("relu" in nodes and "aten.relu" in operations for nodes, operations in comments)
 
 
 def test_both_directions_are_generated_with_their_calls_in_order():
