@@ -43,7 +43,6 @@ UNWRITTEN = {  # pages from before the limits: the list only shrinks
     "patterns/attention-masks.md",
     "patterns/attention-padding.md",
     "patterns/attention.md",
-    "patterns/compiler-friendly.md",
     "patterns/compute-intensity.md",
     "patterns/embeddings.md",
     "patterns/fusion.md",
