@@ -41,7 +41,6 @@ UNWRITTEN = {  # pages from before the limits: the list only shrinks
     "patterns/activations.md",
     "patterns/attention-choose.md",
     "patterns/attention-masks.md",
-    "patterns/attention-padding.md",
     "patterns/attention.md",
     "patterns/compute-intensity.md",
     "patterns/embeddings.md",
