@@ -49,7 +49,6 @@ UNWRITTEN = {  # pages from before the limits: the list only shrinks
     "patterns/linear.md",
     "patterns/memory.md",
     "patterns/mixed-precision.md",
-    "patterns/normalization.md",
     "patterns/transformer-block.md",
     "reference/common-pitfalls.md",
     "reference/environment-variables.md",
