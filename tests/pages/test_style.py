@@ -46,7 +46,6 @@ UNWRITTEN = {  # pages from before the limits: the list only shrinks
     "patterns/compiler-friendly.md",
     "patterns/compute-intensity.md",
     "patterns/embeddings.md",
-    "patterns/fusion.md",
     "patterns/index.md",
     "patterns/linear.md",
     "patterns/memory.md",
