@@ -53,7 +53,6 @@ UNWRITTEN = {  # pages from before the limits: the list only shrinks
     "patterns/mixed-precision.md",
     "patterns/normalization.md",
     "patterns/softmax-and-loss.md",
-    "patterns/transformer-block.md",
     "reference/common-pitfalls.md",
     "reference/environment-variables.md",
     "reference/folklore.md",
