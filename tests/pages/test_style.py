@@ -42,7 +42,6 @@ UNWRITTEN = {  # pages from before the limits: the list only shrinks
     "patterns/attention-choose.md",
     "patterns/attention-masks.md",
     "patterns/attention-padding.md",
-    "patterns/attention.md",
     "patterns/compiler-friendly.md",
     "patterns/compute-intensity.md",
     "patterns/embeddings.md",
