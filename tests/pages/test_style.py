@@ -40,8 +40,6 @@ UNWRITTEN = {  # pages from before the limits: the list only shrinks
     "learning/intermediate.md",
     "patterns/activations.md",
     "patterns/attention-choose.md",
-    "patterns/attention-padding.md",
-    "patterns/compiler-friendly.md",
     "patterns/compute-intensity.md",
     "patterns/embeddings.md",
     "patterns/fusion.md",
