@@ -48,7 +48,6 @@ UNWRITTEN = {  # pages from before the limits: the list only shrinks
     "patterns/embeddings.md",
     "patterns/fusion.md",
     "patterns/index.md",
-    "patterns/linear.md",
     "patterns/memory.md",
     "patterns/mixed-precision.md",
     "patterns/normalization.md",
