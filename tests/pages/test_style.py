@@ -44,7 +44,6 @@ UNWRITTEN = {  # pages from before the limits: the list only shrinks
     "patterns/attention-padding.md",
     "patterns/attention.md",
     "patterns/compiler-friendly.md",
-    "patterns/compute-intensity.md",
     "patterns/embeddings.md",
     "patterns/fusion.md",
     "patterns/index.md",
