@@ -1,7 +1,9 @@
 """Every case names results that its check must refuse: in fp32 and bf16 each is refused, and what is right passes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ import torch
 from snippets.validation.equivalence import check, compare
 from tests.benchmarks.case import Case, Point, Results, Workload
 from tests.benchmarks.runner import discover, load
+from tests.benchmarks.source import ROOT
 
 CPU = torch.device("cpu")
 ROWS = {"rows": 64, "columns": 1024}
@@ -52,10 +55,18 @@ def problems(workload: Workload, baseline: Results, reference: Results) -> list[
 
 
 @pytest.mark.parametrize("name", discover())
-def test_what_is_wrong_is_refused_and_what_is_right_passes(name: str) -> None:
-    case = load(discover()[name])
-    found = [f"{point}: {problem}" for point in points(name) for problem in problems(*at(case, point))]
-    assert not found, "\n".join(found)
+def test_what_is_wrong_is_refused_and_what_is_right_passes(name: str, once: Callable, key: Callable) -> None:
+    """Each case is remembered by itself."""
+    file = discover()[name]
+
+    def judged() -> CompletedProcess[str]:
+        case = load(file)
+        found = [f"{point}: {problem}" for point in points(name) for problem in problems(*at(case, point))]
+        return CompletedProcess([], bool(found), "\n".join(found), "")
+
+    module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+    done = once(key(module, Path(__file__).read_text(encoding="utf-8")), judged)
+    assert not done.returncode, done.stdout
 
 
 def way(point: Point) -> tuple[str, frozenset[str], str]:

@@ -187,6 +187,14 @@ def test_a_contest_with_one_side_is_told_in_words(root):
     assert not words_of(drawn(root, BARS | {"mode": "device", "better": False}, record(root), laptop))
 
 
+def test_the_winner_of_a_contest_and_what_ties_with_it_stand_out(root):
+    rows = [row(root, variant=name, time=took(time)) for name, time in (("ours", 1), ("eager", 3), ("compile", 1))]
+    spec = BARS | {"metric": "time"}
+    for more, winners in (({}, {"ours", "compile"}), ({"better": False}, {"ours", "eager", "compile"})):
+        values = spec_of(drawn(root, spec | more, record(root, rows)), "wide")["data"]["values"]
+        assert {each["variant"] for each in values if each["wins"]} == winners
+
+
 @pytest.mark.parametrize(("spread", "told"), [(0.5, True), (0.3, False)])
 def test_noisy_numbers_are_told_in_words(spread, told, root):
     time = TIMING | {"p20": (1 - spread / 2) * 1e-3, "p80": (1 + spread / 2) * 1e-3}

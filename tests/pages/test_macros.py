@@ -231,7 +231,7 @@ def test_misuse_names_page_and_line_and_what_was_expected(macro: str, expected: 
 def printed(root: Path) -> Path:
     """A script printed a table of two parts, each with a line of its own for the same name."""
     content = "mlp\n  fast-2   1,205.5 us  96 MiB   never\n\nnorms\n  fast  3 x\n  fast-2  7.5 s 40%\n"
-    content += "Took 8.5 us in 12, all at once.\nOff by 3.0e-04 and 2.3e-03 at most.\n"
+    content += "Took 8.5 us in 12, all at once.\nThen 8.5 µs.\nOff by 3.0e-04 and 2.3e-03 at most.\n"
     tiny.printed(root, {"table": content}, sources=STALE)
     return root
 
@@ -245,6 +245,7 @@ def printed(root: Path) -> Path:
         ('captured("table", "norms", "fast-2", which=2)', "40 %", 0.4, "%"),
         ('captured("table", "Took")', "8.5 µs", 8.5e-6, "s"),
         ('captured("table", "Took", which=2)', "12", 12.0, ""),
+        ('captured("table", "Then")', "8.5 µs", 8.5e-6, "s"),
         ('captured("table", "Off", which=2)', "2.3e-03", 2.3e-3, ""),
     ],
 )

@@ -11,7 +11,7 @@ from docs.publish.records.captures import Capture, Captures
 from tests.benchmarks.captures import fitted
 
 SCALES = {  # as scripts print a unit: what it is worth, in which family of units.py
-    "ns": (1e-9, "s"), "us": (1e-6, "s"), "ms": (1e-3, "s"), "s": (1.0, "s"),
+    "ns": (1e-9, "s"), "us": (1e-6, "s"), "µs": (1e-6, "s"), "ms": (1e-3, "s"), "s": (1.0, "s"),
     "KB": (1e3, "B"), "MB": (1e6, "B"), "GB": (1e9, "B"), "KiB": (2**10, "B"), "MiB": (2**20, "B"), "GiB": (2**30, "B"),
     "TFLOP/s": (1e12, "FLOP/s"), "%": (1e-2, "%"), "x": (1.0, "x"),
 }  # fmt: skip

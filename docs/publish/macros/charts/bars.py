@@ -1,4 +1,4 @@
-"""Bars, best first or in the order of the page's story, each with its name and value.
+"""Bars, best first or in the order of the page's story, each with its name and value, the winner's in bold.
 
 A bar is as long as its value. So where the axis does not begin at zero, dots stand in the place of bars.
 """
@@ -15,8 +15,9 @@ def bars(plot: Plot, width: int) -> Spec:
         ordered = sorted(plot.marks, key=lambda mark: mark.value, reverse=not plot.measure.lower_is_better)
     else:
         ordered = sorted(plot.marks, key=lambda mark: plot.variants.index(mark.variant))
-    left = 4 if narrow else vega.room(mark.label() for mark in ordered) + 12
+    left = 4 if narrow else vega.room((mark.label() for mark in ordered), bold=True) + 12
     right = vega.room((plot.label(mark) for mark in ordered), bold=True) + 22
+    weight = {"expr": "datum.wins ? 600 : 400"}
     step, thickness, middle = (46, 16, 8) if narrow else (34, 20, 0)
     drawn = width - left - right
     top = max([mark.high for mark in ordered] + ([plot.ceiling[0]] if plot.ceiling else []))
@@ -43,11 +44,16 @@ def bars(plot: Plot, width: int) -> Spec:
             yOffset=middle,
             color=INK,
             fontSize=TEXT,
-            fontWeight=600,
+            fontWeight=weight,
             **column,
         ),
         vega.layer(
-            "text", {"x": vega.pixel(0), "y": y, "text": vega.name("label")}, color=INK, fontSize=TEXT, **beside
+            "text",
+            {"x": vega.pixel(0), "y": y, "text": vega.name("label")},
+            color=INK,
+            fontSize=TEXT,
+            fontWeight=weight,
+            **beside,
         ),
     ]
     if start:

@@ -126,6 +126,14 @@ class Plot:
         return f"{self.best(mark.low)} to {self.best(mark.high)}"
 
     @property
+    def winners(self) -> list[Mark]:
+        """Of a contest the best, and whatever its ends do not tell from the best; of others every mark."""
+        if not self.contest or not self.marks:
+            return self.marks
+        best = (min if self.measure.lower_is_better else max)(self.marks, key=lambda mark: mark.value)
+        return [mark for mark in self.marks if mark.low <= best.high and best.low <= mark.high]
+
+    @property
     def spread_of(self) -> str:
         """What the ends are."""
         return "lowest to highest machine" if self.ranges else "p20 to p80"

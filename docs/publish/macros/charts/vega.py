@@ -76,6 +76,7 @@ def data(plot: Plot, marks: list[Mark]) -> list[Spec]:
             "text": plot.label(mark),
             "spread": plot.spread(mark),
             "where": units.size(mark.row.size, "×"),
+            "wins": mark in plot.winners,
         }
         for index, mark in enumerate(marks)
     ]
