@@ -159,7 +159,7 @@ real_in_two_rows = bound("%", "(1843 + 8192) / (rows * tokens)", rows=2, tokens=
 making_a_mask = bound(
     "x", "making / attention",
     making=captured("making", "block mask, causal", of="patterns/attention_padding_backends"),
-    attention=gpu("flex", "medium causal", machine="nvidia-h200"),  # the script ran there
+    attention=gpu("flex", "medium causal"),
 )  # fmt: skip
 
 LABELS = {
