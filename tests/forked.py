@@ -6,6 +6,8 @@ environment has it: a script that is about that needs a fresh process.
 """
 
 import atexit
+import contextlib
+import ctypes
 import gc
 import importlib.util
 import json
@@ -84,8 +86,15 @@ class Server:
 # ---- the server -----------------------------------------------------------------------------------------------------
 
 
+def end_with_parent() -> None:
+    """Whoever is killed with a script on its way takes the script along: nobody else would end it."""
+    with contextlib.suppress(OSError, AttributeError):  # Linux alone has it
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 def serve() -> None:
     """Import what scripts need, then run one script for each line of standard input until that is closed."""
+    end_with_parent()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     orders = os.fdopen(os.dup(0), "r")
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -127,6 +136,7 @@ def ended(child: int, seconds: float) -> int | None:
 
 def become(command: list[str], folder: str, paths: list[str], seconds: float) -> None:
     """Be the process that `python COMMAND` starts; does not return."""
+    end_with_parent()
     os.setsid()
     for number, path in enumerate(paths, 1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND), number)

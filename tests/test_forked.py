@@ -98,12 +98,7 @@ def test_a_script_without_end_is_ended_with_what_it_started(tmp_path: Path, monk
         server.run(["hangs.py"], timeout=3)
     assert ended.value.stdout == "begun\n"
     child = int((tmp_path / "pid").read_text())
-    for _ in range(500):  # an orphan is waited for by whoever adopts it
-        if not Path(f"/proc/{child}").exists() or " Z " in Path(f"/proc/{child}/stat").read_text():
-            break
-        time.sleep(0.01)
-    else:
-        pytest.fail(f"{child} is alive")
+    assert within(5, lambda: gone(child))
     (tmp_path / "works.py").write_text("print('works')")
     assert server.run(["works.py"]).stdout == "works\n"
     server.close()
@@ -113,3 +108,40 @@ def test_a_server_that_ended_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(tool, "SERVES", "import sys; sys.stdin.readline(); sys.exit(9)")
     with pytest.raises(RuntimeError, match=r"ended with status 9 before -m snippets\.a did"):
         tool.Server(os.environ, tmp_path).run(["-m", "snippets.a"])
+
+
+def test_a_script_ends_with_whoever_waited_for_it(tmp_path: Path) -> None:
+    """A run that is killed leaves nothing behind that takes a core."""
+    (tmp_path / "endless.py").write_text(
+        "import os, time\nopen('pid', 'w').write(str(os.getpid()))\nwhile True: time.sleep(0.1)\n"
+    )
+    asks = f"""
+import os
+from tests import forked
+forked.SERVES = "from tests import forked; forked.PRELOADED = ('numpy',); forked.serve()"
+environment = os.environ | {{"PYTHONPATH": {str(captures.ROOT)!r}}}
+forked.Server(environment, {str(tmp_path)!r}).run(["endless.py"])
+"""
+    asker = subprocess.Popen([sys.executable, "-c", asks], cwd=captures.ROOT)
+    written = tmp_path / "pid"
+    assert within(30, lambda: written.exists() and written.read_text() != "")
+    asker.kill()
+    asker.wait()
+    assert within(10, lambda: gone(int(written.read_text())))
+
+
+def within(seconds: float, holds: Callable[[], bool]) -> bool:
+    """Whether something holds before so many seconds have passed."""
+    last = time.monotonic() + seconds
+    while not (found := holds()) and time.monotonic() < last:
+        time.sleep(0.01)
+    return found
+
+
+def gone(process: int) -> bool:
+    """Whether it has ended; an orphan is waited for by whoever adopts it."""
+    stat = Path(f"/proc/{process}/stat")
+    try:
+        return " Z " in stat.read_text()
+    except OSError:
+        return True
