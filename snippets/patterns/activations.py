@@ -225,7 +225,6 @@ QUICK_GELU = Component(
     sizes=("rows", "columns"),
     shapes=SHAPES,
 )
-# --8<-- [start:levels]
 SWIGLU = Component(
     name="swiglu",
     levels={
@@ -242,5 +241,4 @@ SWIGLU = Component(
     sizes=("rows", "columns"),
     shapes=SHAPES,
 )
-# --8<-- [end:levels]
 COMPONENTS = (GELU, GELU_TANH, SILU, QUICK_GELU, SWIGLU)
