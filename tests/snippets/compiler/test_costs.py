@@ -7,6 +7,8 @@ import torch
 
 from snippets.compiler.costs import BREAKS, GUARDED, Configured, add_one, broken, difference, shown, whole
 
+VARIES = {"costs": r"\(-?[\d.]+ to -?[\d.]+\)"}  # the range of each time: see tests/benchmarks/captures.py
+
 
 def graphs_of(function, *inputs: torch.Tensor) -> int:
     torch.compiler.reset()
