@@ -158,8 +158,9 @@ def forget(file: Path) -> None:
 
 def printed_by(root: Path, module: str, *more: str) -> Path:
     """Where the end of a script is kept, for the content of all that it reaches and for `more`."""
-    source = root.joinpath(*module.split(".")).with_suffix(".py")
-    return root / FOLDER / f"{module}-{digest(root, reached(root, [source]), *more)}"
+    base = root.joinpath(*module.split("."))
+    sources = [base.with_suffix(".py"), base / "__init__.py", base / "__main__.py"]  # of a module, or of a package
+    return root / FOLDER / f"{module}-{digest(root, reached(root, sources), *more)}"
 
 
 def once(shared: Path, fresh: bool, key: Path, run: Callable[[], CompletedProcess[str]]) -> CompletedProcess[str]:

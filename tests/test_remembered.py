@@ -200,6 +200,16 @@ def test_the_key_of_a_script_is_all_that_it_reaches(tmp_path):
     assert key() != first
 
 
+def test_the_key_of_a_package_is_all_that_its_start_reaches(tmp_path):
+    for name, text in (("__init__", ""), ("__main__", "from snippets.tool import part\n"), ("part", "")):
+        (tmp_path / "snippets" / "tool").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "snippets" / "tool" / f"{name}.py").write_text(text)
+    before = remembered.printed_by(tmp_path, "snippets.tool")
+    (tmp_path / "snippets" / "tool" / "part.py").write_text("PART = 1\n")
+    remembered.content.cache_clear()
+    assert remembered.printed_by(tmp_path, "snippets.tool") != before
+
+
 def test_a_test_in_a_named_folder_counts_and_what_it_imports_does_not(tmp_path):
     """Whoever looks through a folder imports cases, and no tests."""
     texts = {

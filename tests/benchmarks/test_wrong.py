@@ -8,7 +8,9 @@ from subprocess import CompletedProcess
 import pytest
 import torch
 
+from snippets.validation import equivalence
 from snippets.validation.equivalence import check, compare
+from tests.benchmarks import runner
 from tests.benchmarks.case import Case, Point, Results, Workload
 from tests.benchmarks.runner import discover, load
 from tests.benchmarks.source import ROOT
@@ -56,7 +58,7 @@ def problems(workload: Workload, baseline: Results, reference: Results) -> list[
 
 @pytest.mark.parametrize("name", discover())
 def test_what_is_wrong_is_refused_and_what_is_right_passes(name: str, once: Callable, key: Callable) -> None:
-    """Each case is remembered by itself."""
+    """Each case is remembered by itself, and by what judges it."""
     file = discover()[name]
 
     def judged() -> CompletedProcess[str]:
@@ -65,7 +67,8 @@ def test_what_is_wrong_is_refused_and_what_is_right_passes(name: str, once: Call
         return CompletedProcess([], bool(found), "\n".join(found), "")
 
     module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
-    done = once(key(module, Path(__file__).read_text(encoding="utf-8")), judged)
+    judges = [Path(each) for each in (__file__, equivalence.__file__, runner.__file__)]
+    done = once(key(module, *(judge.read_text(encoding="utf-8") for judge in judges)), judged)
     assert not done.returncode, done.stdout
 
 
