@@ -60,13 +60,12 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(python=False, requires=["environment"])
 def tests(session: nox.Session) -> None:
-    """Run every test, in a process for each core and one more. `-- ARGUMENTS` go to pytest."""
+    """Run every test, in as many processes as there are cores. `-- ARGUMENTS` go to pytest."""
     check(session)
     if not any(map(shutil.which, CHROMIUM)):  # where this fails too, the browser tests say what to install
         run(session, "playwright", "install", "chromium", success_codes=(0, 1))
     with counted(session):
-        processes = cores() + 1  # some wait for a browser or for each other
-        run(session, "pytest", f"--numprocesses={processes}", "--dist=worksteal", *session.posargs)
+        run(session, "pytest", f"--numprocesses={cores()}", "--dist=worksteal", *session.posargs)
 
 
 @nox.session(python=False, requires=["environment"])
