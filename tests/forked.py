@@ -87,7 +87,7 @@ class Server:
 
 
 def end_with_parent() -> None:
-    """Whoever is killed with a script on its way takes the script along: nobody else would end it."""
+    """Be killed when the process that started this one ends, however it does: nobody else would end this one."""
     with contextlib.suppress(OSError, AttributeError):  # Linux alone has it
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 

@@ -1,7 +1,7 @@
 """What torch.compile costs: compiling, and each call, guard, graph break, recompilation and CUDA graph.
 
-Run `python -m snippets.compiler.costs`. Each cost is a difference between two programs that are alike but for it, of
-wall clock; the table gives the median and the range over repetitions.
+Run `python -m snippets.compiler.costs`. The table gives wall clock, as median and range over repetitions. A call, a
+guard and a graph break are each the difference between two programs that differ in nothing else.
 """
 
 import os

@@ -1,10 +1,12 @@
 """What a cost is the difference of: programs that are alike but for one thing."""
 
-import re
+import subprocess
+import sys
 
 import pytest
 import torch
 
+from snippets.compiler import costs
 from snippets.compiler.costs import BREAKS, GUARDED, Configured, add_one, broken, difference, shown, whole
 
 VARIES = {"costs": r"\(-?[\d.]+ to -?[\d.]+\)"}  # the range of each time: see tests/benchmarks/captures.py
@@ -44,11 +46,18 @@ def test_a_line_has_the_median_and_the_range(sample: list[float], line: str):
     assert shown("guard", sample).split(None, 1)[1] == line
 
 
-def test_a_process_with_warm_caches_starts_sooner(script):
-    """By what the script prints: it starts two processes, and compiles in both."""
-    done = script("snippets.compiler.costs")
-    assert done.returncode == 0, done.stderr
-    seconds = {
-        name: float(value) for name, value in re.findall(r"^first call, (\w+) caches +([\d.]+) s", done.stdout, re.M)
-    }
-    assert seconds["warm"] < seconds["empty"]
+COUNTS = """
+from torch._dynamo.utils import counters
+from snippets.compiler.costs import first_call
+first_call()
+print(counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"])
+"""
+
+
+def test_a_start_with_warm_caches_finds_what_the_one_before_compiled(monkeypatch: pytest.MonkeyPatch):
+    """Each start under the variables of the script; in place of its seconds it prints what it found in a cache."""
+    run = subprocess.run
+    monkeypatch.setattr(costs, "STARTS", 1)
+    monkeypatch.setattr(costs.subprocess, "run", lambda _, **given: run([sys.executable, "-c", COUNTS], **given))
+    (_, cold), (_, warm) = costs.starts()
+    assert cold == [0] and warm[0] > 0

@@ -62,7 +62,7 @@ def axis(**settings: Any) -> Spec:
 
 def data(plot: Plot, marks: list[Mark]) -> list[Spec]:
     """The marks as Vega-Lite sees them, in the plot's unit."""
-    scale = plot.scale
+    scale, winners = plot.scale, plot.winners
     return [
         {
             "key": str(index),
@@ -76,7 +76,7 @@ def data(plot: Plot, marks: list[Mark]) -> list[Spec]:
             "text": plot.label(mark),
             "spread": plot.spread(mark),
             "where": units.size(mark.row.size, "×"),
-            "wins": mark in plot.winners,
+            "wins": mark in winners,
         }
         for index, mark in enumerate(marks)
     ]
