@@ -31,7 +31,6 @@ from docs.publish.markdown.fences import Block, blocks_of
 from docs.publish.place import cuda_files, kernel_files
 from tests import remembered
 from tests.benchmarks.imports import imported
-from tests.benchmarks.reached import named, reached
 from tests.benchmarks.source import ROOT
 from tests.conftest import HERE
 
@@ -40,7 +39,6 @@ REACHED = "docs/pages"  # through docs.publish
 READ = ("tests/forked.py",)  # scripts run in it, and nothing imports it: named here, it counts for tests/remembered.py
 
 SECONDS = 1800  # for a shell block on a slow machine that is busy
-MODULE = re.compile(r"python -m (snippets[\w.]*)")
 SHELL = re.compile(r"[|&;<>$`=]\s*\S")  # what asks for more than to start programs one after another
 Script = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -77,22 +75,14 @@ def collect() -> list:
 BLOCKS = collect()
 
 
-def offered() -> list[Path]:
-    """The files that panels of all pages offer to copy."""
-    kernels = [*kernel_files().values(), *(path for both in cuda_files().values() for path in both)]
-    snippets = re.findall(r"snippet_file\(\s*[\"']([^\"']+)", "".join(pages.texts().values()))
-    return [*kernels, *(ROOT / path for path in snippets)]
-
-
 @pytest.fixture(scope="module", autouse=True)
 def copies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The files that panels offer, as a reader has them beside their code: copied, and imported by their own names."""
     folder = tmp_path_factory.mktemp("copies")
-    for path in offered():
-        if path.is_relative_to(ROOT / "kernels"):
-            shutil.copy(path, folder)
-        else:
-            (folder / path.name).write_text(scripts.script(path.relative_to(ROOT).as_posix()))
+    for kernel in (*kernel_files().values(), *(path for both in cuda_files().values() for path in both)):
+        shutil.copy(kernel, folder)
+    for path in re.findall(r"snippet_file\(\s*[\"']([^\"']+)", "".join(pages.texts().values())):
+        (folder / Path(path).name).write_text(scripts.script(path))
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         yield folder
@@ -175,42 +165,39 @@ def run(block: CodeBlock, folder: Path, script: Script) -> None:
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_block(block: CodeBlock, tmp_path: Path, script: Script, once: Script):
-    """A block that ended well is remembered by itself, and not with all of its page."""
+def test_block(block: CodeBlock, tmp_path: Path, script: Script, once: Script, copies: Path):
+    """Python that ended well is remembered by itself, and not with all pages; so is each script that a shell starts."""
 
-    def done() -> subprocess.CompletedProcess[str]:
+    def ended() -> subprocess.CompletedProcess[str]:
         run(block, tmp_path, script)
         return subprocess.CompletedProcess([], 0, "", "")
 
-    once(remembered_by(expand(block.code), block.syntax, block.expected_output), done)
-
-
-def remembered_by(code: str, language: str, expected: str | None) -> Path:
-    """By what a block is remembered: its code, and what the files reach that it imports as copies or starts."""
-    if language == "python":
-        copied = {path.stem: path for path in offered()}
-        files = [copied[each.module] for each in imported(ast.parse(code)) if each.module in copied]
+    if block.syntax == "python":
+        once(remembered_by(expand(block.code), block.expected_output, copies), ended)
     else:
-        files = [ROOT / f"{module.replace('.', '/')}.py" for module in MODULE.findall(code)]
-    known = remembered.digest(ROOT, {*reached(ROOT, files), Path(__file__)}, code, str(expected))
+        run(block, tmp_path, script)
+
+
+def remembered_by(code: str, expected: str | None, copies: Path) -> Path:
+    """By what Python is remembered: its code, what it is to print, and the copies that it imports."""
+    names = {each.module for each in imported(ast.parse(code))}
+    used = sorted(file for file in copies.iterdir() if {file.stem, f"{file.stem}_cuda"} & names)
+    texts = [file.read_text(encoding="utf-8") for file in used]
+    known = remembered.digest(ROOT, [Path(__file__)], code, str(expected), *texts)
     name = hashlib.sha256(code.encode()).hexdigest()[:16]  # one for each block, since few are kept of a name
     return ROOT / remembered.FOLDER / f"block {name}-{known}"
 
 
-def test_a_block_is_remembered_by_its_code_and_by_what_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    for name, text in {"snippets/a.py": "from snippets import b", "snippets/b.py": "1", "tests/blocks.py": ""}.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
-    monkeypatch.setattr(sys.modules[__name__], "__file__", str(tmp_path / "tests" / "blocks.py"))
-    block = "python -m snippets.a --n 1", "sh", None
-    others = [(f"{block[0]}2", *block[1:]), (*block[:2], "1\n"), ("python -m snippets.b --n 1", *block[1:])]
-    keys = [remembered_by(*each) for each in (block, *others)]
-    assert len(set(keys)) == 4 and remembered_by(*block) == keys[0]
-    (tmp_path / "snippets" / "b.py").write_text("2")
-    for cache in (remembered.content, named):
-        cache.cache_clear()
-    assert remembered_by(*block) != keys[0]
+def test_python_is_remembered_by_its_code_its_output_and_its_copies(tmp_path: Path):
+    (tmp_path / "timer.py").write_text("1")
+    (tmp_path / "other.py").write_text("1")
+    block = "import timer", None
+    keys = [remembered_by(*each, tmp_path) for each in (block, ("import timer  # 2", None), ("import timer", "2"))]
+    assert len(set(keys)) == 3
+    (tmp_path / "other.py").write_text("2")
+    assert remembered_by(*block, tmp_path) == keys[0]
+    (tmp_path / "timer.py").write_text("2")
+    assert remembered_by(*block, tmp_path) != keys[0]
 
 
 def test_no_block_is_missed():
@@ -226,8 +213,8 @@ def test_typed_python_needs_torch_triton_and_what_its_page_offers():
     for block in census.by_kind()["run"]:
         if block.language == "python":
             text = pages.texts()[block.page]
-            offered = {Path(path).stem for path in re.findall(r"(?:snippet|kernel)_file\(\s*[\"']([^\"']+)", text)}
-            known = {"torch", "triton"} | sys.stdlib_module_names | offered
+            copied = {Path(path).stem for path in re.findall(r"(?:snippet|kernel)_file\(\s*[\"']([^\"']+)", text)}
+            known = {"torch", "triton"} | sys.stdlib_module_names | copied
             names = {each.module.partition(".")[0] for each in imported(ast.parse(expand(block.body)))}
             faults += [f"{block}: {name}" for name in sorted(names - known)]
     assert not faults, "expected torch, triton, or a file that the page offers, got\n" + "\n".join(faults)
