@@ -50,35 +50,49 @@ def lines_of(code: str) -> list[str]:
     return [line for line in map(str.rstrip, code.splitlines()) if line and "--8<--" not in line]
 
 
-def test_what_each_button_copies_is_what_a_test_runs(site: Site) -> None:
-    """As pasted, in an empty folder: test_blocks.py runs typed code, test_scripts.py scripts, and kernels have theirs.
+class Tested:
+    """What is pasted in an empty folder: test_blocks.py runs typed code, test_scripts.py scripts, kernels have theirs.
 
-    Besides them there is what the compiler printed, which nobody pastes.
+    Beside it there is what the compiler printed, which nobody pastes. A part of a Python file is nothing of this.
     """
-    address = canonical(site)
-    whole = [expand(block.body) for blocks in census.by_kind().values() for block in blocks]
-    whole += [scripts.script(path, site=address) for path in EMBEDDED]
-    files = [*kernel_files().values(), *(path for both in cuda_files().values() for path in both)]
-    tested = {"\n".join(lines_of(text)) for text in [*whole, *map(Path.read_text, files)]}
-    printed = [
-        set(lines_of(content) + captures.fitted(content))
-        for device in ("cpu", "cuda")
-        for script in captures.scripts(device)
-        for content in captures.contents(script, device).values()
-    ]
-    served = {scripts.served(path) for path in EMBEDDED}
-    faults = []
-    for url, page in site.pages.items():
-        for code, script in copied_on(page):
-            known = urljoin(f"/{url}", script).lstrip("/") in served if script else "\n".join(lines_of(code)) in tested
-            if known or FETCHES.fullmatch(code):
-                continue
-            if not any(section.issuperset(lines_of(code)) for section in printed):
-                faults.append(f"{url}: {script or code[:80]!r}")
+
+    def __init__(self, address: str):
+        blocks = [block for blocks in census.by_kind().values() for block in blocks]
+        whole = [expand(block.body) for block in blocks if not (block.embedded and block.language == "python")]
+        whole += [scripts.script(path, site=address) for path in EMBEDDED]
+        files = [*kernel_files().values(), *(path for both in cuda_files().values() for path in both)]
+        self.texts = {"\n".join(lines_of(text)) for text in [*whole, *map(Path.read_text, files)]}
+        self.served = {scripts.served(path) for path in EMBEDDED}
+        self.printed = [
+            set(lines_of(content) + captures.fitted(content))
+            for device in ("cpu", "cuda")
+            for script in captures.scripts(device)
+            for content in captures.contents(script, device).values()
+        ]
+
+    def knows(self, code: str, script: str, url: str) -> bool:
+        if script:
+            return urljoin(f"/{url}", script).lstrip("/") in self.served
+        lines = lines_of(code)
+        known = "\n".join(lines) in self.texts or FETCHES.fullmatch(code)
+        return bool(known) or any(section.issuperset(lines) for section in self.printed)
+
+
+def test_what_each_button_copies_is_what_a_test_runs(site: Site) -> None:
+    tested = Tested(canonical(site))
+    found = [(url, *each) for url, page in site.pages.items() for each in copied_on(page)]
+    faults = [f"{url}: {script or code[:80]!r}" for url, code, script in found if not tested.knows(code, script, url)]
     assert not faults, "expected code that tests run, got\n" + "\n".join(faults)
 
 
-def test_code_that_no_test_runs_is_found() -> None:
+def test_a_part_of_a_script_is_known_only_by_the_script_that_its_button_copies(site: Site) -> None:
+    tested, url = Tested(canonical(site)), "compiler/modes/"
+    code, script = next(each for each in copied_on(site.pages[url]) if each[1])
+    assert tested.knows(code, script, url)
+    assert not tested.knows(code, "", url) and not tested.knows(code, "../modus.py", url)
+
+
+def test_blocks_are_read_with_the_script_that_their_button_copies() -> None:
     page = """<div class="language-python highlight"><pre><span></span><code><a id="x"></a>x <span>=</span> 1 &lt; 2
 </code></pre></div>
 <p><p class="rp-from" data-script="../modes.py" data-search-exclude>
