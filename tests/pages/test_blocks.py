@@ -38,7 +38,7 @@ REACHED = "docs/pages"  # through docs.publish
 
 READ = ("tests/forked.py",)  # scripts run in it, and nothing imports it: named here, it counts for tests/remembered.py
 
-SECONDS = 1800  # for a shell block on a slow machine that is busy
+SECONDS = 300  # for a shell block on a slow machine that is busy
 SHELL = re.compile(r"[|&;<>$`=]\s*\S")  # what asks for more than to start programs one after another
 Script = Callable[..., subprocess.CompletedProcess[str]]
 
