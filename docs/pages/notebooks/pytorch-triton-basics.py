@@ -17,17 +17,17 @@
 # %% [markdown]
 # # PyTorch and Triton, the basics
 #
-# This notebook takes one small function from eager PyTorch through the compiler to a process that no longer needs its
-# source. Each cell ends in something that you can read or a time that your machine took.
+# **Do this.** Take one small function from eager PyTorch through the compiler, a Triton kernel and a check to a file
+# that runs without its source. Start the notebook in the root of a clone, with or without a GPU.
 #
-# The outputs below are those of the machine that built this page. To run the notebook yourself, start it in the root
-# of a clone. It uses the GPU if there is one. Without a GPU the compiler generates C++, and Triton kernels are
-# interpreted: their results are right and their times mean nothing, so none is shown.
+# **Expect this.** Each cell prints something to read, or a time of your machine. The outputs below are from the
+# machine that built this page. Without a GPU, the compiler generates C++ and Triton kernels run in the interpreter.
+# Interpreted times mean nothing, so none is shown.
 #
-# ## Which device is there, and is anything missing?
+# ## Choose the device, and check that nothing is missing
 #
-# The first lines choose the device once; no later line asks again. `TRITON_INTERPRET` has to be set before `triton` is
-# imported. `torch.compile` needs a C++ compiler and Python's headers even on a GPU; the check names what is missing.
+# The first lines choose the device once. `TRITON_INTERPRET` must be set before `triton` is imported. `torch.compile`
+# needs a C++ compiler and Python's headers, also on a GPU; the check names what is missing.
 
 # %%
 import os
@@ -70,9 +70,9 @@ def microseconds(**calls):
 
 
 # %% [markdown]
-# ## The compilation pipeline: three stages, each of which can be printed
+# ## The compiler works in stages that you can print
 #
-# The function is the gate of a transformer's MLP. Eager PyTorch runs three operations, and each reads its inputs from
+# The function is the gate of a transformer's MLP. Eager PyTorch runs three operations. Each reads its inputs from
 # memory and writes its result back.
 
 
@@ -82,8 +82,8 @@ def gated(x, gate):
 
 
 # %% [markdown]
-# **Dynamo** runs the Python once and notes the operations as a graph. A backend is a function that gets this graph, so
-# a backend that only prints is one line:
+# **Dynamo** runs the Python once and records the operations as a graph. A backend is a function that receives this
+# graph. So a backend that only prints is one line:
 
 
 # %%
@@ -95,8 +95,8 @@ def show(graph, example_inputs):
 _ = torch.compile(gated, backend=show)(x, gate)
 
 # %% [markdown]
-# **Inductor** turns the graph into kernels. For this function it is a single one: `x` and `gate` are read once, and the
-# products in between are never written. This is what your machine would run:
+# **Inductor** turns the graph into kernels, here a single one. The kernel reads `x` and `gate` once and never writes
+# the intermediate results. Your machine would run this code:
 
 # %%
 from torch._inductor.utils import run_and_get_code
@@ -112,11 +112,11 @@ print(len(kernels), "kernel")
 print(kernels[0])
 
 # %% [markdown]
-# ## Environment variables that show what happens
+# ## Environment variables show what happens
 #
-# `TORCH_LOGS` prints what a stage decides, without a change to the code. Here a child process runs a function that
-# prints in the middle, which breaks the graph in two. `graph_breaks` names the line and the reason, `recompiles` the
-# guard that failed when a second length came.
+# `TORCH_LOGS` prints what each stage decides, without a change to the code. Here a child process runs a function that
+# prints in the middle, which breaks the graph in two. `graph_breaks` names the line and the reason. `recompiles`
+# names the guard that failed when a second length came.
 
 # %%
 CHILD = """
@@ -157,16 +157,20 @@ def brief(log):
 print(brief(run_child(CHILD, TORCH_LOGS="graph_breaks,recompiles")))
 
 # %% [markdown]
-# Others that are worth knowing: `TORCH_LOGS=output_code` prints the generated kernels, `TORCH_COMPILE_DEBUG=1` leaves a
-# folder with every stage, `TORCHINDUCTOR_CACHE_DIR` says where compiled code is kept, and `TORCH_COMPILE_DISABLE=1`
-# turns the compiler off without touching the program. [All that this site uses](../../reference/environment-variables/)
-# have a page with what each changes.
+# Other variables are worth knowing:
 #
-# ## What compiling costs, and after how many calls it has paid
+# - `TORCH_LOGS=output_code` prints the generated kernels, and `TORCH_COMPILE_DEBUG=1` leaves a folder with every
+#   stage.
+# - `TORCHINDUCTOR_CACHE_DIR` names the folder that keeps compiled code.
+# - `TORCH_COMPILE_DISABLE=1` turns the compiler off without touching the program.
 #
-# The first call compiles. All later calls save the difference between eager and compiled. The number of calls after
-# which compiling has paid is the first number divided by the second. Here nothing comes from a cache, as on a machine
-# that sees the function for the first time.
+# [All variables that this site uses](../../reference/environment-variables/) have a page.
+#
+# ## Compiling pays after enough calls
+#
+# The first call compiles. Each later call saves the difference between eager and compiled. Divide the time of the
+# first call by this saving: the result is the number of calls after which compiling has paid. Nothing comes from a
+# cache here, as on a machine that sees the function for the first time.
 
 
 # %%
@@ -194,13 +198,13 @@ print(f"paid back after {first / saved:,.0f} calls" if saved > 0 else "never pay
 # A training run makes these calls in minutes; a script that runs once may never. [Compile
 # time](../../compiler/compile-time/) says what shortens the first call.
 #
-# ## Habits that decide the speed
+# ## Four habits decide the speed
 #
-# **Fuse what is small.** The gate above, eager and compiled, was the first example. The ceiling of such a function is
+# **Fuse what is small.** The gate above, eager and compiled, was the first example. At best, such a function takes
 # the time to read its inputs and write its output once.
 #
-# **Do not ask the GPU for a number in the loop.** `item()` waits until the GPU has finished everything that was
-# launched, and the GPU is idle until the host has launched again. Keep the sum on the device and ask once:
+# **Do not ask the GPU for a number in the loop.** `item()` waits until the GPU has finished all launched work. Then
+# the GPU is idle until the host launches again. Keep the sum on the device and ask once:
 
 # %%
 parts = [torch.randn(256, 256, device=device) for _ in range(50)]
@@ -218,10 +222,10 @@ for name, timing in measure({"50 x item()": asks_every_time, "once": asks_once},
     print(f"{name:14} {timing.p50 * 1e6:8.1f} us")
 
 # %% [markdown]
-# (On a CPU nothing runs behind the host's back, so there both take as long.)
+# On a CPU, the host computes everything itself, so both versions take equally long.
 #
-# **Say which sizes change.** A new shape compiles a new graph; the second shape of a dimension makes this dimension
-# dynamic by itself. `mark_dynamic` says so before the first call, and one graph serves all lengths:
+# **Say which sizes change.** A new shape compiles a new graph. When a dimension has a second size, PyTorch makes this
+# dimension dynamic. `mark_dynamic` says so before the first call, and one graph serves all lengths:
 
 # %%
 from torch._dynamo.testing import CompileCounter
@@ -244,8 +248,7 @@ def graphs(marked):
 print("graphs for four lengths:", graphs(marked=False), "unmarked,", graphs(marked=True), "marked")
 
 # %% [markdown]
-# **Ask for one call that exists.** A fused operation of PyTorch does what a chain of small ones does, without a
-# compiler:
+# **Call a fused operation of PyTorch.** It replaces a chain of small operations, without a compiler:
 
 
 # %%
@@ -257,11 +260,11 @@ def softmax_written_out(x):
 microseconds(**{"written out": lambda: softmax_written_out(x), "F.softmax": lambda: F.softmax(x, -1)})
 
 # %% [markdown]
-# ## A Triton kernel
+# ## A Triton kernel computes one block
 #
-# A Triton kernel is the program of one *block* of the work: it computes which elements are its own, loads these, works
-# on all of them at once, and stores. The launch says how many programs there are. The mask keeps the last program from
-# reading past the end.
+# A Triton kernel is a program for one *block* of the work. The program finds its elements, loads them, computes on
+# all of them at once, and stores the results. The launch says how many programs run. The mask keeps the last program
+# from reading past the end.
 
 
 # %%
@@ -283,8 +286,8 @@ def gated_triton(x, gate):
 
 
 # %% [markdown]
-# **Before its time, its result.** The error against float64 may be at most twice that of PyTorch's own operations in
-# the same dtype, plus a few units in the last place:
+# **Check the result before the time.** The bound is twice the error of PyTorch's own operations in the same dtype,
+# plus a few units in the last place. Errors are against float64:
 
 # %%
 odd = x[:7, :77], gate[:7, :77]  # sizes that no block divides, and rows that do not follow each other in memory
@@ -298,14 +301,17 @@ else:
     print("interpreted here: not timed")
 
 # %% [markdown]
-# The compiler already writes this kernel. A kernel by hand pays where the compiler's plan is a poor one; [the table of
-# all kernels](../../kernels/) says where that is.
+# The compiler already writes this kernel. A kernel by hand pays where the compiler's plan is poor: [the table of all
+# kernels](../../kernels/) shows where.
 #
-# ## When the result is wrong
+# ## Find the wrong stage, then the wrong element
 #
-# Two questions find most mistakes. *Which stage is it?* Run the same call with the backends `eager` (only Dynamo),
-# `aot_eager` (with the graph of the backward) and `inductor` (with generated code): the first that is wrong has the
-# fault. *Which element is it?* For a kernel, compare element by element. Here a kernel has lost its mask, and rows of
+# Two questions find most mistakes.
+#
+# *Which stage is wrong?* Run the same call with three backends: `eager` (only Dynamo), `aot_eager` (adds the backward
+# graph) and `inductor` (adds generated code). The first backend with a wrong result has the fault.
+#
+# *Which element is wrong?* Compare a kernel's result element by element. This kernel has lost its mask, and rows of
 # an odd length are wrong:
 
 
@@ -330,13 +336,13 @@ for backend in ("eager", "aot_eager", "inductor"):
     print(f"{backend:10} {error:.1e}")
 
 # %% [markdown]
-# [Debugging](../../compiler/debugging/) goes on from here: a tool that does the search, and the error messages with
-# what each means.
+# [Debugging](../../compiler/debugging/) continues here: a tool that searches for the stage, and the error messages
+# with their meaning.
 #
-# ## Deployment: a file that needs no source
+# ## Ship a file that needs no source
 #
-# `torch.export` writes down the graph of a module with its weights. The process that loads it needs PyTorch, and
-# nothing of the code that made it. A dimension that shall stay free is named:
+# `torch.export` saves the graph of a module with its weights. The process that loads the file needs PyTorch, and none
+# of the code that made it. Name each dimension that may change:
 
 
 # %%
@@ -368,13 +374,13 @@ with tempfile.TemporaryDirectory() as folder:
     print(done.stdout or done.stderr)
 
 # %% [markdown]
-# What an exported program lacks is speed: it runs its graph operation by operation. Compiled ahead of time, it becomes
-# a package of machine code that starts without a compiler: [Ahead of time](../../compiler/ahead-of-time/).
+# An exported program runs its graph operation by operation, so it is not faster than eager. Compiled [ahead of
+# time](../../compiler/ahead-of-time/), it becomes a package of machine code that starts without a compiler.
 #
-# Before you ship compiled code, in short:
+# Before you ship compiled code:
 #
 # - Compile before the first request: call the module once for each shape that will come.
-# - Keep the compiled code: let `TORCHINDUCTOR_CACHE_DIR` point to a folder that outlives the process.
+# - Keep the compiled code: let `TORCHINDUCTOR_CACHE_DIR` name a folder that outlives the process.
 # - Fail early where a graph would break: `torch.compile(..., fullgraph=True)`.
-# - Compare the compiled module with the eager one once, on the machine that will serve:
+# - Compare the compiled module with the eager one, on the machine that will serve:
 #   [Equivalence](../../validation/equivalence/).

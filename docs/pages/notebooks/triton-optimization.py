@@ -17,16 +17,17 @@
 # %% [markdown]
 # # Four fusions
 #
-# A chain of small operations on a GPU is slow because each of them reads its input from memory and writes its output
-# back. Fusing them removes that traffic. `torch.compile` fuses by itself, and a kernel written by hand can fuse what
-# the compiler's rules leave apart. This notebook compares both with the plain operations, for four chains.
+# **Do this.** Compare four chains of operations, each as plain PyTorch, compiled, and as a Triton kernel. Start the
+# notebook in the root of a clone, with or without a GPU.
 #
-# The outputs below are those of the machine that built this page. To run the notebook on your machine, start it in the
-# root of a clone. It uses the GPU if there is one. On a CPU the compiler generates C++, which is timed; Triton kernels
-# are interpreted there, so they are checked but not timed.
+# **Expect this.** Each small operation reads its input from memory and writes its output back. Fusing a chain removes
+# this traffic. `torch.compile` fuses by itself; a kernel by hand can fuse what the compiler leaves apart.
 #
-# The bars show milliseconds per call, the shortest first: plain PyTorch in grey, compiled code in blue, and the kernel
-# written by hand in red. A variant without a bar was not timed.
+# The outputs below are from the machine that built this page. On a CPU the compiler generates C++, which is timed.
+# Triton kernels run in the interpreter there: checked, not timed.
+#
+# The bars show milliseconds per call, the shortest first. Plain PyTorch is grey, compiled code blue, and the kernel
+# by hand red. A variant without a bar was not timed.
 
 # %%
 import os
@@ -63,8 +64,8 @@ print(torch.__version__, torch.cuda.get_device_name() if GPU else f"CPU, {torch.
 # %% [markdown]
 # ## LayerNorm and GELU
 #
-# Eager PyTorch runs two operations: it writes the normalised tensor to memory and reads it again to apply the GELU.
-# The compiler fuses the two. The Triton kernel has [a page of its own](../../kernels/layer-norm-gelu/).
+# Eager PyTorch runs two operations. It writes the normalized tensor to memory, and reads it again for the GELU. The
+# compiler fuses the two. The Triton kernel has [a page of its own](../../kernels/layer-norm-gelu/).
 
 # %%
 x, weight, bias = randn(rows, columns), randn(columns), randn(columns)
@@ -87,14 +88,14 @@ fused_norm = run(
 fused_norm
 
 # %% [markdown]
-# The kernel that the compiler generated follows. (C++ is shown without the casts of its indices.)
+# The compiler generated this kernel. C++ is shown without the casts of its indices.
 
 # %%
 print(fused_norm.code("compiled"))
 
 # %% [markdown]
-# Before a variant is timed, its result is held against float64. Its error may be at most twice that of the first
-# variant, plus a few units in the last place.
+# Before timing, we compare each result with float64. The error may be at most twice that of the first variant, plus a
+# few units in the last place.
 
 # %%
 for name, agreement in fused_norm.agreements.items():
@@ -103,10 +104,11 @@ for name, agreement in fused_norm.agreements.items():
 # %% [markdown]
 # ## Softmax and dropout
 #
-# Dropout needs random numbers, and eager keeps a mask in memory for the backward. A fused kernel draws the numbers
-# where it needs them, from a seed and the position of the element, so that the backward can draw the same ones again.
-# Random results can't be compared with each other. So the check is that each element is either zero or the softmax
-# divided by the probability to be kept, and that the right share of the elements was kept.
+# Dropout needs random numbers, and eager keeps a mask in memory for the backward. A fused kernel computes the random
+# numbers from a seed and the element's position. The backward can compute the same numbers again.
+#
+# Random results cannot be compared with each other. So the check has two parts. Each element is zero, or the softmax
+# divided by the probability to be kept. And the right share of elements was kept.
 
 # %%
 p = 0.1
@@ -143,9 +145,9 @@ print(dropped.code("compiled"))
 # %% [markdown]
 # ## RMSNorm
 #
-# Written out, RMSNorm takes four operations, and in eager PyTorch four passes over memory or more. `F.rms_norm` is one
-# call. Compiled, both become the same kernel. [The page on RMSNorm](../../kernels/rms-norm/) has the backward, where a
-# kernel written by hand is faster.
+# Written out, RMSNorm takes at least four operations, and eager PyTorch passes over memory for each. `F.rms_norm` is
+# one call. Compiled, both become the same kernel. [The page on RMSNorm](../../kernels/rms-norm/) has the backward,
+# where our Triton kernel is faster.
 
 
 # %%
@@ -182,10 +184,11 @@ print(normed.code("F.rms_norm, compiled"))
 # %% [markdown]
 # ## SiLU, five ways
 #
-# SiLU is x · sigmoid(x), element by element. Written out it takes two operations; `F.silu` is one. Called in place,
-# `F.silu` saves the memory of an output, but still reads and writes each element once. The compiler makes one kernel
-# of the two operations, so a kernel written by hand cannot be faster. The one below is here because it is short, and
-# shows what a Triton kernel looks like.
+# SiLU is x · sigmoid(x), element by element. Written out it takes two operations; `F.silu` is one. In place, `F.silu`
+# needs no memory for an output, but still reads and writes each element once.
+#
+# The compiler makes one kernel of the two operations, so a kernel by hand has no traffic left to save. The kernel
+# below is here because it is short.
 
 
 # %%
@@ -228,21 +231,21 @@ silus
 print(silus.code("written out, compiled"))
 
 # %% [markdown]
-# The time of the in-place variant includes a copy, since a call that destroys its input cannot be timed twice on the
-# same input. Without the copy, the in-place variant has the traffic of `F.silu`.
+# The in-place time includes a copy, because a call that destroys its input cannot be timed twice on the same input.
+# Without the copy, the in-place variant moves as many bytes as `F.silu`.
 #
-# ## The files of the experiments
+# ## Each experiment leaves a folder
 #
-# Each experiment leaves a folder: the source of what was compared, the kernels that were generated, all of the code
-# around them, the times and errors, and the environment. Running the notebook again replaces the folder. Two runs, on
-# two machines or with two versions of PyTorch, can be compared with `diff -r`.
+# The folder holds the compared source, the generated kernels with the code around them, times, errors and
+# environment. Running the notebook again replaces the folder. `diff -r` compares two machines or two versions of
+# PyTorch.
 
 # %%
 listing(folder)
 
 # %% [markdown]
-# What differs between two kernels can be shown line by line. Written out or called as `F.rms_norm`: the compiler makes
-# the same kernel of both if nothing follows here.
+# Two kernels can be compared line by line. Written out or called as `F.rms_norm`: if nothing follows here, the
+# compiler makes the same kernel of both.
 
 # %%
 print(normed.diff("written out, compiled", normed, "F.rms_norm, compiled"))
