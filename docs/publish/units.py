@@ -67,8 +67,8 @@ def _outwards(value: float, decimals: int, rounding: Callable[[float], int]) -> 
 
 def _fitting(value: float, family: str) -> tuple[float, str]:
     """The largest unit of a family in which a value is at least one."""
-    fitting = [step for step in STEPS[family] if rounded(abs(value) / step[0]) >= 1]
-    return (fitting or STEPS[family][:1])[-1]
+    fitting = (step for step in reversed(STEPS[family]) if rounded(abs(value) / step[0]) >= 1)
+    return next(fitting, STEPS[family][0])
 
 
 def _named(number: str, unit: str) -> str:

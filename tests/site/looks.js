@@ -2,8 +2,9 @@
 //
 // rpLooks(known): switches to dark mode as a reader does, and gives the looks that are not among these. Elements that have
 // them get the attribute data-rp-look: their contrast is to be checked, in both modes. Three of each look, as elements
-// that look alike have one contrast, on whichever page. Two look alike where name, classes, colours, backgrounds and type
-// are the same, in light and in dark, for them and for all that they lie in.
+// that look alike have one contrast, on whichever page. Two look alike where, in light and in dark, name, classes, colours
+// and type are the same, and what they lie on: backgrounds down to the first that lets nothing through, opacities, and
+// whatever is shut, or taken out of the flow and may lie on anything.
 //
 // rpShorten(): for the other rules, which take their time for each element, the rest of a long table or listing goes. It
 // is made as its beginning is.
@@ -12,21 +13,30 @@
 (() => {
   const ALIKE = 3
   const LONG = [["tbody", 3], [".highlight pre > code", 60]]
-  const DECISIVE = [
-    "display", "visibility", "color", "fill", "backgroundColor", "backgroundImage", "opacity", "fontSize", "fontWeight",
-    "textDecorationLine",
-  ]
+  const OWN = ["visibility", "color", "fill", "fontSize", "fontWeight", "textDecorationLine"]
+  const BELOW = ["backgroundColor", "backgroundImage", "opacity", "position", "overflowY"]
+  const IN_FLOW = ["static", "relative"]
   const body = document.body
   const written = new Set() // elements with words of their own
-  const styles = new Map() // of those and of all that they lie in, from the outside
+  const styles = new Map() // of those and of all that they lie in, from the outside: one for each mode
   const sample = []
 
   const note = () => {
-    for (const [element, before] of styles) {
+    for (const [element, modes] of styles) {
       const style = getComputedStyle(element)
-      styles.set(element, before + DECISIVE.map((name) => style[name]).join("|"))
+      modes.push({ own: OWN.map((name) => style[name]).join("|"), below: BELOW.map((name) => style[name]) })
     }
   }
+
+  const ground = (element, [colour, image, opacity, position, overflow], under) => {
+    const plain = image === "none" && opacity === "1"
+    const clear = plain && colour === "rgba(0, 0, 0, 0)"
+    const on = plain && colour.startsWith("rgb(") ? colour : clear ? under : [under, colour, image, opacity].join("|")
+    const shut = overflow !== "visible" && !element.clientHeight
+    return IN_FLOW.includes(position) && !shut ? on : `${on} ${named(element)} ${shut}`
+  }
+
+  const named = (element) => `${element.localName} ${element.getAttribute("class")}`
 
   const hash = (text) => {
     let [one, other] = [1, 2]
@@ -47,7 +57,7 @@
       for (written.add(element); !around.has(element); element = element.parentElement) around.add(element)
     }
     for (const element of [body, ...body.querySelectorAll("*")])
-      if (around.has(element)) styles.set(element, `${element.localName} ${element.getAttribute("class")}`)
+      if (around.has(element)) styles.set(element, [])
     note()
   }
 
@@ -64,14 +74,15 @@
     await rpSwitch("slate")
     note()
     const seen = new Set(known)
-    const names = new Map() // of looks: a hash of the parent's and of the element's own style
-    const look = new Map()
+    const grounds = new Map()
     const count = new Map()
-    for (const [element, style] of styles) {
-      const key = `${look.get(element.parentElement)}|${style}`
-      if (!names.has(key)) names.set(key, hash(key))
-      const name = names.get(key)
-      look.set(element, name)
+    for (const [element, modes] of styles) {
+      const under = grounds.get(element.parentElement) ?? ["", ""]
+      const on = modes.map(({ below }, mode) => ground(element, below, under[mode]))
+      grounds.set(element, on)
+      const around = styles.get(element.parentElement) ?? [] // a link is told from the words around it
+      const own = [...modes, ...around].map(({ own }) => own)
+      const name = hash([named(element), element.checkVisibility(), ...on, ...own].join("|"))
       if (!written.has(element) || seen.has(name)) continue
       count.set(name, (count.get(name) ?? 0) + 1)
       if (count.get(name) <= ALIKE) sample.push(element)

@@ -26,7 +26,10 @@ def as_json(store: Store, machine: str) -> str:
         "rows": [_described(row) for row in rows],
         "failures": [failure.model_dump(mode="json") for failure in store.failures(machine)],
     }
-    return json.dumps(content, indent=1) + "\n"
+    lines = (
+        f"{json.dumps(name)}: {json.dumps(part)}" for name, part in content.items()
+    )  # indented, it takes ten times as long
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _described(row: Measured) -> dict[str, Any]:

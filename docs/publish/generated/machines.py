@@ -188,21 +188,21 @@ def _case(rows: list[Measured], place: Place) -> Iterator[str]:
     if above:
         method = place.to("results/methodology/#above-the-ceiling")
         yield f"<p>{above} of these numbers are above a measured ceiling: {link('why', method)}.</p>"
-    yield _legend(rows, place)
+    cells = {row.anchor: _cells(row) for row in rows}
+    yield _legend(rows, list(cells.values()), place)
 
     def group(row: Measured) -> tuple[str, str, str, str]:
         return row.direction, row.dtype, row.mode, " × ".join(row.row.shape)
 
     for (direction, dtype, mode, dimensions), timed in groupby(sorted(rows, key=group), group):
-        lines = _table([(row.anchor, _cells(row)) for row in timed])
+        lines = _table([(row.anchor, cells[row.anchor]) for row in timed])
         timing = f"{MODES[mode]} ({code(mode)})"
         what = f"<p><strong>{DIRECTIONS[direction]}</strong>, {dtype}, {timing}; shape: {dimensions}</p>"
         yield f'<section class="rp-group">{what}{lines}</section>'
 
 
-def _legend(rows: list[Measured], place: Place) -> str:
+def _legend(rows: list[Measured], cells: list[list[str]], place: Place) -> str:
     """What the columns, the variants and the modes of a case's tables mean: of those that stand there."""
-    cells = [_cells(row) for row in rows]
     columns = [name for at, name in enumerate(COLUMNS) if any(line[at] != NONE for line in cells)]
     found = {row.row.variant for row in rows}
     meanings = {

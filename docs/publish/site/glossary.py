@@ -79,11 +79,11 @@ def shown(page: str, entries: Sequence[Term], address: str) -> str:
     apart = [(number, re.compile(pattern)) for number, pattern in each]
     tokens = list(TOKEN.finditer(page))
     first: dict[int, tuple[int, int]] = {}  # where each term is marked: from here to there
-    for boxed in (False, True):
-        for token, in_box in zip(tokens, _in_boxes(tokens), strict=True):
-            for match in names.finditer(page, *token.span()) if token["prose"] and in_box == boxed else ():
-                found = next(number for number, pattern in apart if pattern.match(page, match.start()))
-                first.setdefault(found, match.span())
+    prose = [(token.span(), in_box) for token, in_box in zip(tokens, _in_boxes(tokens), strict=True) if token["prose"]]
+    for span, _ in sorted(prose, key=lambda part: part[1]):
+        for match in names.finditer(page, *span):
+            found = next(number for number, pattern in apart if pattern.match(page, match.start()))
+            first.setdefault(found, match.span())
     for number, (begin, end) in sorted(first.items(), key=lambda item: item[1], reverse=True):
         anchor = entries[number].id
         link = f'<a class="rp-term" href="{address}#{anchor}" aria-describedby="term-{anchor}">{page[begin:end]}</a>'
@@ -105,5 +105,6 @@ def _in_boxes(tokens: Iterable[re.Match[str]]) -> Iterator[bool]:
     """Of each token, whether it stands in a box that opens."""
     depth = 0
     for token in tokens:
-        depth += token[0].startswith("<details") - token[0].startswith("</details")
+        if not token["prose"]:
+            depth += token[0].startswith("<details") - token[0].startswith("</details")
         yield depth > 0

@@ -68,11 +68,10 @@ for (const code of document.querySelectorAll(".language-text pre > code")) {
 }
 
 const SCROLLABLE = ".highlight pre > code, .md-typeset__scrollwrap, .rp-scroll, .rp-figure, .jp-OutputArea-output pre"
-function reachable() {
-  for (const box of document.querySelectorAll(SCROLLABLE)) {
-    if (box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight) box.tabIndex = 0
-    else box.removeAttribute("tabindex")
-  }
+function reachable() { // measures all before it writes: else each box would be laid out anew, and shut ones opened
+  const open = [...document.querySelectorAll(SCROLLABLE)].filter((box) => !box.closest("details:not([open])"))
+  const wide = open.map((box) => box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight)
+  open.forEach((box, at) => (wide[at] ? box.setAttribute("tabindex", 0) : box.removeAttribute("tabindex")))
 }
 document.fonts.ready.then(reachable)
 addEventListener("resize", reachable)

@@ -176,6 +176,7 @@ function makeDialog() {
   part(".rp-viewer__close").addEventListener("click", () => dialog.close())
   dialog.addEventListener("keydown", onKeyOfDialog)
   dialog.addEventListener("close", onClose)
+  dialog.addEventListener("close", () => document.documentElement.classList.remove("rp-viewing"))
   document.body.append(dialog)
 }
 
@@ -534,6 +535,7 @@ async function open(link, hash = PREFIX) {
   opener = link
   base = new URL(link.dataset.explorer, document.baseURI).href
   if (!dialog.open) dialog.showModal()
+  document.documentElement.classList.add("rp-viewing")
   index = await load(base).then(JSON.parse).catch(failedWhole)
   if (!index || !dialog.open) return
   part("h2 span").textContent = index.title
