@@ -14,7 +14,8 @@ from tests.benchmarks.source import ROOT
 from tests.snippets.validation.planted import held_out
 from tests.snippets.validation.planted.seen import AREAS, CASES
 
-READ = ("tests/forked.py",)  # scripts run in it, and nothing imports it: named here, it counts for tests/remembered.py
+# Scripts run in the one, and the other is read as text; nothing imports them: named here, they count for remembered.py.
+READ = ("tests/forked.py", "snippets/validation/assistant")
 
 
 pytestmark = pytest.mark.usefixtures("one_core")
