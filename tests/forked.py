@@ -25,8 +25,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 PRELOADED = ("numpy", "torch", "torch._dynamo", "torch._inductor.compile_fx", "triton", "triton.language")
-
-
+ON_THE_WAY = (  # what a first compilation imports; other versions of torch may have other names
+    "sympy.tensor.tensor", "torch._dynamo.repro.after_dynamo", "torch.export._trace", "torch.utils.cpp_extension",
+    "torch.distributed.tensor.experimental._context_parallel",
+)  # fmt: skip
+EMPTY = '#include <torch/csrc/inductor/cpp_prefix.h>\nextern "C" void kernel(long) {}'
 SERVES = "from tests import forked; forked.serve()"
 
 
@@ -102,8 +105,8 @@ def serve() -> None:
     os.dup2(nothing, 1)  # an import that prints must not answer
     for name in PRELOADED:
         importlib.import_module(name)
-    for name in ("joint_graph", "post_grad"):  # patterns that each script's first compilation would make
-        importlib.import_module(f"torch._inductor.fx_passes.{name}").lazy_init()
+    if "torch" in PRELOADED:
+        prepare()
     if guards := sys.modules.get("torch._dynamo.guards"):
         guards.profile_guard_manager = lambda *_: 0.0  # flushes a cache for every graph, to log a time
     gc.collect()
@@ -116,6 +119,29 @@ def serve() -> None:
             answers.close()
             become(**order)
         print(json.dumps(ended(child, order["seconds"])), file=answers)
+
+
+def prepare() -> None:
+    """Import, make and hash what each script's first compilation would, without asking for a GPU.
+
+    To compile would do more, but start threads, which a child does not have.
+    """
+    import torch
+    from torch._inductor import codecache
+    from torch._inductor.codegen import common
+    from torch._inductor.fx_passes import joint_graph, post_grad
+    from triton.runtime import cache
+
+    for name in ON_THE_WAY:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    joint_graph.lazy_init(torch.device("cpu"))  # patterns, for graphs of this device
+    post_grad.lazy_init()
+    common.init_backend_registration()
+    torch._dynamo.list_backends()
+    cache.triton_key()  # of all its files
+    with contextlib.suppress(Exception):  # no compiler for C++
+        codecache.CppPythonBindingsCodeCache.load_pybinding(["long"], EMPTY)  # precompiles and hashes the headers
 
 
 def ended(child: int, seconds: float) -> int | None:

@@ -1,5 +1,6 @@
 """What the variables and options of the compiler stack do: defaults in the installed torch, and runs that show it."""
 
+import functools
 import json
 import logging
 import multiprocessing
@@ -192,10 +193,7 @@ def precedence(folder: Path) -> Iterator[tuple[str, str]]:
 
 def tables() -> Iterator[tuple[str, str]]:
     """Each group's settings, with the values that the installed version has without a variable and with it."""
-    tried = dict(each.variable.split("=", 1) for group in SETTINGS.values() for each in group if each.variable)
-    sets = {each.variable.split("=")[0] for group in SETTINGS.values() for each in group if each.where in OPTIONS}
-    changed = json.loads(child("options", {name: value for name, value in tried.items() if name in sets}).stdout)
-    usual = options()
+    changed, usual = json.loads(told_everything()[0]), options()
     for name, group in SETTINGS.items():
         lines = []
         for variable, where in group:
@@ -207,6 +205,15 @@ def tables() -> Iterator[tuple[str, str]]:
             value = usual[where] or "empty"
             lines.append(f"    {value} -> {changed[where]}" if variable else f"    {value}")
         yield name, "\n".join(lines)
+
+
+@functools.cache
+def told_everything() -> list[str]:
+    """The lines of one process under all variables that set options, and two more: the options, and what the two do."""
+    tried = dict(each.variable.split("=", 1) for group in SETTINGS.values() for each in group if each.variable)
+    sets = {each.variable.split("=")[0] for group in SETTINGS.values() for each in group if each.where in OPTIONS}
+    told = {"TORCH_SHOW_CPP_STACKTRACES", "TRITON_INTERPRET", *sets} & tried.keys()
+    return child("options, wrong view, double", {name: tried[name] for name in told}).stdout.strip().splitlines()
 
 
 def child(what: str, variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
@@ -378,8 +385,7 @@ def repro(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def triton_and_cpp(folder: Path) -> Iterator[tuple[str, str]]:
-    both = child("wrong view, double", {"TORCH_SHOW_CPP_STACKTRACES": "1", "TRITON_INTERPRET": "1"})
-    *shown, doubled = both.stdout.strip().splitlines()
+    _, *shown, doubled = told_everything()
     frames = "calls of C++ follow" if len(shown) > 3 else "nothing follows"
     yield "TORCH_SHOW_CPP_STACKTRACES", "\n".join([*(line.partition(" at /")[0] for line in shown[:2]), frames])
     usual = forked("double", {}).stdout.strip()
@@ -524,7 +530,9 @@ def everything() -> None:
             printed += effect(own)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    printed += [*tables(), *effects()]
+    printed += tables()
+    with torch._inductor.config.patch({"cpp.vec_isa_ok": False}):  # no vector instructions, and so no trials of them
+        printed += effects()
     for name, text in printed:
         print(f"==== {name}")
         print(text.replace(folder, "/tmp"))

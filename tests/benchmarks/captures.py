@@ -217,9 +217,10 @@ def versions(software: Mapping[str, str]) -> dict[str, str]:
     return {name: software[name].partition("+")[0] for name in ("torch", "triton") if name in software}
 
 
-def pinned() -> dict[str, str]:
-    """The versions that constraints.txt pins."""
-    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+def pinned(root: Path = ROOT) -> dict[str, str]:
+    """The versions that constraints.txt pins; of a project without that file none."""
+    file = root / "constraints.txt"
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
     return versions(dict(re.findall(r"^([\w-]+)==([^\s;]+)", text, re.MULTILINE)))
 
 

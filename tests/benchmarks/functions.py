@@ -27,7 +27,7 @@ from tests.benchmarks.source import ROOT, tokens
 
 FOLDERS = ("kernels", "snippets", "tests/benchmarks")
 PLUMBING = "tests.benchmarks.machine"  # describes machines and takes turns at them; by its name, like what others wrote
-CALLS_FOR_READERS = ("warnings.warn", "report")  # what these are given is text for people
+CALLS_FOR_READERS = ("warnings.warn", "report")  # what these and errors are given is text for people
 READ_NO_ANNOTATIONS = ("functools.", "contextlib.", "dataclasses.", "property", "staticmethod", "classmethod")
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
@@ -337,7 +337,7 @@ class Writer:
         self.node(node.test)
 
     def _call(self, node: ast.Call) -> None:
-        if self.module.path(node.func) in CALLS_FOR_READERS:
+        if (called := self.module.path(node.func)) in CALLS_FOR_READERS or called.endswith("Error"):
             self.node(node.func)
             return
         if isinstance(node.func, ast.Name) and node.func.id in ("getattr", "setattr", "hasattr"):

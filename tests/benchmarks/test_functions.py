@@ -55,16 +55,7 @@ def renamed(old: str, new: str) -> Change:
 
 KERNEL, SIDES, OF_KERNEL = "kernels/rms_norm.py", "tests/benchmarks/sides.py", "tests/benchmarks/kernels/rms_norm.py"
 NOTHING = {
-    "the text of an error of the method": replaced(
-        "tests/benchmarks/method.py", "wrong result, not timed", "another result than the reference's, not timed"
-    ),
-    "a field of Case that nothing uses": replaced(
-        "tests/benchmarks/case.py", "    question: str\n", '    question: str\n    unused: str = ""\n'
-    ),
-    "a comment in a kernel": replaced(KERNEL, "cols = tl.arange", "# columns\n    cols = tl.arange"),
     "a comment in CUDA C++": replaced("kernels/layer_norm_gelu.cu", "// of the lower half", "// of the lower 16 bits"),
-    "a docstring": replaced(KERNEL, "RMSNorm over the last dimension", "RMSNorm of each row"),
-    "a helper's name": renamed("tupled", "as_tuple"),
     "a local variable's name": renamed("of_ours", "compiled_kernels"),
     "an annotation": replaced(SIDES, "kernel: ModuleType", "kernel: object"),
     "the layout of a line": replaced(SIDES, "return (returned,) if", "return (\n        returned,) if"),

@@ -1,14 +1,13 @@
 """Triton's interpreter, without what it does over and over: its results are the same, bf16 apart, which rounds as a GPU
 does.
 
-It is made for a look at a kernel. The tests run some ten thousand launches, and two thirds of their time would go into
-looking through all of `triton.language` at every call of a device function, and into checks for overflow.
+It is made for a look at a kernel. The tests run some ten thousand launches, and most of their time would go into
+looking through all of `triton.language` at every call of a device function, into types, and into checks for overflow.
 """
 
 import contextlib
 import ctypes
 import functools
-import math
 import operator
 from collections.abc import Callable, Iterator
 
@@ -18,6 +17,8 @@ import triton
 import triton.language as tl
 from triton.runtime import interpreter
 
+from tests.kernels.recorded import recorded
+
 
 def install() -> None:
     """Put it all in place.
@@ -26,8 +27,9 @@ def install() -> None:
         RuntimeError: a part of the interpreter is not where this looks for it.
     """
     parts = (
-        "ReduceOps.generic_reduce", "_patch_lang", "_convert_float", "np_erf_fp32", "interpreter_builder.options",
-        "InterpreterOptions.sanitize_overflow", "_interpreter.load", "_interpreter.store",
+        "ReduceOps.generic_reduce", "_patch_lang", "_patch_attr", "_convert_float", "np_erf_fp32",
+        "interpreter_builder.options", "interpreter_semantic.builder", "InterpreterOptions.sanitize_overflow",
+        "TensorHandle.__post_init__", "_interpreter.load", "_interpreter.store",
     )  # fmt: skip
     for part in parts:
         try:
@@ -41,18 +43,13 @@ def install() -> None:
     memory = interpreter._interpreter
     memory.load, memory.store = loaded(memory.load), stored(memory.store)
     interpreter._get_np_dtype = numpy_dtypes(interpreter._get_np_dtype)
-    interpreter._validate_np_data_size = sizes(interpreter._validate_np_data_size)
+    interpreter.TensorHandle.__init__ = handles(interpreter.TensorHandle.__post_init__)
     tl.dtype.__eq__, tl.pointer_type.__eq__, tl.block_type.__eq__ = map(
         same_first, (tl.dtype.__eq__, tl.pointer_type.__eq__, tl.block_type.__eq__)
     )
     tl.block_type.__init__ = block_types(tl.block_type.__init__)
-    tl.block_type.with_element_ty = of_elements(tl.block_type.with_element_ty)
     tl.tensor.__init__ = tensors(tl.tensor.__init__)
-    tl.core._unwrap_if_constexpr = plain_first(tl.core._unwrap_if_constexpr)
-    interpreter._patch_attr = patched_at_once
-    semantic = interpreter.interpreter_semantic
-    semantic.broadcast_impl_value = broadcast(semantic, semantic.broadcast_impl_value)
-    semantic.binary_op_type_checking_impl = operands(semantic, semantic.binary_op_type_checking_impl)
+    interpreter._patch_attr = builtins
 
 
 def once_a_launch(patch: Callable) -> Callable:
@@ -172,17 +169,17 @@ def numpy_dtypes(numpy_dtype: Callable) -> Callable:
     return found
 
 
-def sizes(fits: Callable) -> Callable:
-    """Whether numbers of so many bytes fit into a type."""
-    known: dict[tuple[int, str], bool] = {}
+def handles(check: Callable) -> Callable:
+    """`TensorHandle.__init__`, which checks once whether numbers of so many bytes fit into a type."""
+    fit: set[tuple[int, str]] = set()
 
-    def found(array: np.ndarray, dtype: tl.dtype) -> bool:
-        key = array.itemsize, dtype.name
-        if key not in known:
-            known[key] = fits(array, dtype)
-        return known[key]
+    def made(self: interpreter.TensorHandle, data: np.ndarray, dtype: tl.dtype, attr: dict | None = None) -> None:
+        self.data, self.dtype, self.attr = data, dtype, {} if attr is None else attr
+        if (key := (data.itemsize, dtype.name)) not in fit:
+            check(self)
+            fit.add(key)
 
-    return found
+    return made
 
 
 def same_first(equal: Callable) -> Callable:
@@ -205,19 +202,6 @@ def block_types(init: Callable) -> Callable:
     return made
 
 
-def of_elements(with_element_ty: Callable) -> Callable:
-    """`tl.block_type.with_element_ty`: one type for each shape and element."""
-    known: dict[tuple[str, str], tl.block_type] = {}
-
-    def found(self: tl.block_type, element: tl.dtype) -> tl.block_type:
-        key = self.name, element.name
-        if key not in known:
-            known[key] = with_element_ty(self, element)
-        return known[key]
-
-    return found
-
-
 def tensors(init: Callable) -> Callable:
     """`tl.tensor.__init__`, which makes the shape of a type once."""
     known: dict[str, tuple] = {}
@@ -232,73 +216,9 @@ def tensors(init: Callable) -> Callable:
     return made
 
 
-def plain_first(unwrap: Callable) -> Callable:
-    """What is no `constexpr` and holds none, is as it is."""
-    plain = frozenset((tl.tensor, tl.dtype, int, float, bool, str, type(None)))
-    return lambda given: given if type(given) in plain else unwrap(given)
-
-
-def patched_at_once(owner: object, name: str, member: Callable, builder: object, scope: object) -> None:
-    """A builtin without its check that a kernel calls it: here only kernels do."""
-    function, semantic = getattr(member, "__wrapped__", member), interpreter.interpreter_semantic
-
-    def interpreted(*arguments, **options):
-        options["_semantic"] = semantic
-        return function(*arguments, **options)
-
-    scope.set_attr(owner, name, interpreted)
-
-
-def broadcast(semantic: object, broadcast: Callable) -> Callable:
-    """Of two tensors, what comes most: blocks of one shape, and a block with a single number."""
-
-    def spread(number: tl.tensor, block: tl.dtype) -> tl.tensor:
-        type = block.with_element_ty(number.dtype)
-        return tl.tensor(semantic.builder.create_splat(type, number.handle), type)
-
-    def same_shape(left: tl.tensor, right: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-        ours, theirs = left.type, right.type
-        if not ours.is_block():
-            return (spread(left, theirs), right) if theirs.is_block() else (left, right)
-        if not theirs.is_block():
-            return left, spread(right, ours)
-        return (left, right) if ours.shape.values == theirs.shape.values else broadcast(left, right)
-
-    return same_shape
-
-
-def operands(semantic: object, check: Callable) -> Callable:
-    """The two operands of an operation, as it takes them: checked once for each two types, and a number always."""
-    as_it_is: set[tuple] = set()
-    ranges: dict[tuple, tuple[tl.dtype, float, float]] = {}
-
-    def taken(left, right, *pointers: bool, **options: bool):
-        ours, theirs = type(left) is tl.tensor, type(right) is tl.tensor
-        key = (
-            left.type.name if ours else type(left),
-            right.type.name if theirs else type(right),
-            pointers,
-            *options.items(),
-        )
-        if key in as_it_is:
-            return semantic.broadcast_impl_value(left, right)
-        if key in ranges:
-            dtype, least, most = ranges[key]
-            if least <= (right if ours else left) <= most:
-                if ours:
-                    return semantic.broadcast_impl_value(left, semantic.scalar_constant(right, dtype))
-                return semantic.broadcast_impl_value(semantic.scalar_constant(left, dtype), right)
-        checked = check(left, right, *pointers, **options)
-        dtypes = [tensor.dtype for tensor in checked]
-        if ours and theirs and dtypes == [left.dtype, right.dtype]:
-            as_it_is.add(key)
-        elif ours != theirs and dtypes == 2 * [(left if ours else right).dtype] and not dtypes[0].is_ptr():
-            whole = dtypes[0].is_int()
-            least = dtypes[0].get_int_min_value() if whole else -math.inf
-            ranges[key] = dtypes[0], least, dtypes[0].get_int_max_value() if whole else math.inf
-        return checked
-
-    return taken
+def builtins(owner: object, name: str, member: Callable, builder: object, scope: object) -> None:
+    """In place of a builtin, without its check that a kernel calls it: here only kernels do."""
+    scope.set_attr(owner, name, recorded(getattr(member, "__wrapped__", member)))
 
 
 def watch_overflow(watched: bool) -> None:

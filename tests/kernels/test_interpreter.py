@@ -1,4 +1,4 @@
-"""tests/kernels/interpreter.py: what is done once gives what Triton's interpreter gives."""
+"""tests/kernels/interpreter.py, recorded.py: what is done once gives what Triton's interpreter gives."""
 
 import math
 import os
@@ -14,7 +14,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 from triton.runtime import interpreter as triton_interpreter
 
-from tests.kernels import interpreter
+from tests.kernels import interpreter, recorded
 
 
 @triton.jit
@@ -109,6 +109,43 @@ def test_overflow_is_an_error_where_it_is_watched(watched):
     else:
         _twice_kernel[(1,)](x, y, BLOCK=16)
         assert (y == -(2**31)).all()
+
+
+@triton.jit
+def _builtins_kernel(x_ptr, y_ptr, results_ptr, n, scalar, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x, y = tl.load(x_ptr + at, mask=at < n, other=-1.0), tl.load(y_ptr + at, other=-1.0, mask=at < n)
+    first, second = tl.split(tl.join(x, y))
+    counted = tl.zeros([BLOCK], tl.float32)
+    for number in range(3):
+        counted += number * tl.arange(0, BLOCK)
+    results = x * x, x * y, x * 0 + 1, x * 0.5, first - second, tl.where(x > y, x, scalar), counted
+    for number in tl.static_range(7):
+        tl.store(results_ptr + number * n + at, results[number], mask=at < n)
+    tl.store(results_ptr + 7 * n + at, scalar * scalar, mask=at < n)
+    tl.store(results_ptr + 8 * n + at, tl.full([BLOCK], tl.program_id(0), tl.float32), mask=at < n)
+
+
+def test_what_is_recorded_of_one_call_holds_for_the_next():
+    """Programs and launches with other numbers; the first one of all is recorded."""
+    for seed, scalar in ((0, 3.0), (1, 5.0)):
+        x, y = torch.rand(2, 40, generator=torch.Generator().manual_seed(seed)) + 1
+        results = torch.zeros(9, 40)
+        _builtins_kernel[(3,)](x, y, results, 40, scalar, BLOCK=16)
+        counted = 3.0 * torch.arange(40).remainder(16)
+        expected = x * x, x * y, 0 * x + 1, x / 2, x - y, torch.where(x > y, x, scalar), counted
+        assert torch.equal(results, torch.stack((*expected, torch.full((40,), scalar**2), torch.arange(40) // 16)))
+
+
+def test_what_is_computed_beside_the_builder_is_no_constant():
+    def one_more(x, _semantic):
+        beside = triton_interpreter.TensorHandle(x.handle.data + 1, x.handle.dtype)
+        return _semantic.add(tl.tensor(beside, x.type), x, False)
+
+    for number in (1, 2):
+        handle = triton_interpreter.TensorHandle(np.array([number], np.float32), tl.float32)
+        returned = recorded.recorded(one_more)(tl.tensor(handle, tl.float32))
+        assert returned.handle.data.tolist() == [2 * number + 1]
 
 
 def test_a_part_that_is_missing_is_named(monkeypatch):

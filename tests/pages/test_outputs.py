@@ -1,8 +1,11 @@
 """What pages show of scripts' output is what the scripts print today; and `nox -s record`, which makes it again."""
 
+import contextlib
+import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 import torch
@@ -15,12 +18,14 @@ from docs.publish.records.store import Store
 from docs.publish.site import record
 from tests.benchmarks import captures as printing
 from tests.benchmarks import machine
+from tests.benchmarks.source import ROOT
+from tests.forked import Server
 from tests.pages import tiny
 
 REACHED = "docs/pages"  # through docs.publish
 
 # These tests run with what is read there, and import none of it. Named here, it counts for tests/remembered.py.
-READ = ("tests/forked.py", "tests/snippets", "docs/pages")
+READ = ("tests/snippets", "docs/pages")
 INSTALLED = machine.software()
 SYSTEM = "Linux x86_64"  # on which all is captured: another generates other code
 CPU = printing.scripts("cpu")
@@ -153,26 +158,43 @@ ELSEWHERE = {
 }  # fmt: skip
 
 
+CORES = 64 if os.cpu_count() == 2 else 2  # Inductor compares them with the number of threads
+
+
 @pytest.mark.parametrize(
     "name", [f"compiler/{it}" for it in ("graph_breaks", "what_compile_does", "inductor_code", "training")]
 )
-def test_a_script_prints_the_same_on_another_machine(name, script, once, key, tmp_path, monkeypatch, one_core):
+def test_a_script_prints_the_same_on_another_machine(name, script, once, key, there):
     """Other cores, threads, vector instructions, locale, time zone, home and logs; what is measured apart."""
-    cores = 64 if os.cpu_count() == 2 else 2  # Inductor compares them with the number of threads
-    settings = repr([ELSEWHERE, printing.ENVIRONMENT["cpu"], cores])
-    there = key(printing.module_of(name), settings)  # before the variables change
-    (tmp_path / "sitecustomize.py").write_text(f"import os\n\nos.cpu_count = lambda: {cores}\n")
-    for variable, value in (ELSEWHERE | {"PYTHONPATH": str(tmp_path), "HOME": str(tmp_path)}).items():
-        monkeypatch.setenv(variable, value)
+    settings = repr([ELSEWHERE, printing.ENVIRONMENT["cpu"], CORES])
     usual = printing.printed(name, "cpu", script)
-    elsewhere = printing.printed(name, "cpu", lambda *asked: once(there, lambda: printing.finished(*asked)))
+    run = key(printing.module_of(name), settings)
+    elsewhere = printing.printed(name, "cpu", lambda module, _: once(run, lambda: there(module)))
     assert list(elsewhere) == list(usual)
     for section, content in usual.items():
         assert printing.comparable(elsewhere[section]) == printing.comparable(content), section
 
 
-@pytest.fixture
-def one_core():
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], CompletedProcess[str]]]:
+    """`there(module)`: how a script ended there. The server of that machine starts with the first one."""
+
+    @functools.cache
+    def server() -> Server:
+        home = tmp_path_factory.mktemp("home")
+        (home / "sitecustomize.py").write_text(f"import os\n\nos.cpu_count = lambda: {CORES}\n")
+        with pytest.MonkeyPatch.context() as patch, one_core():
+            for variable, value in (ELSEWHERE | {"PYTHONPATH": str(home), "HOME": str(home)}).items():
+                patch.setenv(variable, value)
+            return Server(printing.environment("cpu"), ROOT)
+
+    yield lambda module: server().run(["-m", module])
+    if server.cache_info().currsize:
+        server().close()
+
+
+@contextlib.contextmanager
+def one_core() -> Iterator[None]:
     """This process, and what it starts, on one core of those that it has."""
     if not hasattr(os, "sched_setaffinity"):
         yield

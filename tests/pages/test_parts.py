@@ -8,7 +8,7 @@ import pytest
 
 from docs.publish.errors import PublishError
 from docs.publish.place import MEASUREMENTS
-from docs.publish.records import earlier, parts, schema
+from docs.publish.records import parts, schema
 from docs.publish.records.measured import Coordinates
 from docs.publish.records.store import Store
 from tests.benchmarks.source import ROOT
@@ -78,10 +78,3 @@ def test_an_older_grid_names_points_by_numbers(root: Path, known: None) -> None:
     grid = {"kernels/add": ["forward causal 8 bfloat16 device"]}
     tiny.write(root, tiny.record(root, [], day=3, grid=grid))
     assert current(root) == ["causal 8"]
-
-
-def test_code_that_measures_the_same_is_of_rows_that_were_published() -> None:
-    """Else an entry is misspelt, or nothing needs it any more."""
-    rows = [each.row.sources for each in Store.load(local=False).select(history=True)]
-    reached = {earlier.known().get(sources.hash, (sources.hash, ""))[0] for sources in rows}
-    assert earlier.same().keys() <= reached

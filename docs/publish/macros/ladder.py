@@ -80,7 +80,7 @@ def table(store: Store, page: Evidence, root: Path, names: list[str]) -> str:
     days = evidence.days(records)
     beside = f" First calls are of {crew} processes that built side by side, which takes longer." if crew else ""
     panel = markup.panel(
-        what="How many times as fast as the best level below it a level is; the lowest level has its time. "
+        what="Speedup of each version over the fastest one above it; the first has its time, a dash was not measured. "
         f"{DIRECTIONS['both'].capitalize()}, GPU time, cold cache. A small call is a forward, calls back to back",
         body=markup.table(head, rows),
         source=f"{markup.link(machine['name'], page.place.to(machine_page(machine['slug'])))}, {days}.{beside}",

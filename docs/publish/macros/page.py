@@ -1,7 +1,7 @@
 """What a page's macros leave behind: evidence, and blocks that stand aside until the page is converted."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,7 +9,6 @@ from docs.publish import markup
 from docs.publish.evidence import Evidence
 from docs.publish.macros.claims import Verdict
 from docs.publish.place import Place
-from docs.publish.records.pins import others
 
 MARKED = re.compile(r'<a class="[^"]*rp-stale"[^>]*>[^<]*<small>([^<]*)</small>')
 
@@ -65,7 +64,7 @@ class Page:
             pins: the pinned versions; a line says which numbers come from others.
         """
         filled = re.sub(r'<div data-rp-block="(\d+)"></div>', lambda found: self.html[int(found[1])], html)
-        versions = ", ".join(others(self.evidence.software(), pins or {}))
+        versions = ", ".join(_others(self.evidence.software(), pins or {}))
         notes = [f"Some numbers on this page were measured with {versions}."] if versions else []
         if meant := self.said.get("measured_on"):
             of_it = [
@@ -78,3 +77,10 @@ class Page:
             notes.append(f"† Measured {' or '.join(when)}.")
         said = f'<p class="rp-versions">{" ".join(notes)}</p>\n' if notes else ""
         return filled + said + self.evidence.script()
+
+
+def _others(software: Iterable[str], pins: Mapping[str, str]) -> list[str]:
+    """The versions that are not the pinned ones: ["torch 2.11.0 (pinned: 2.13.0)"]; builds of one version are alike."""
+    found = {text.partition("+")[0] for text in software}
+    return [f"{text} (pinned: {pins[name]})" for text in sorted(found)
+            if (name := text.partition(" ")[0]) in pins and text != f"{name} {pins[name]}"]  # fmt: skip

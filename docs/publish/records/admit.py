@@ -10,11 +10,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from docs.publish.errors import PublishError
 from docs.publish.place import MEASUREMENTS
 from docs.publish.records.admission import publishable
 from docs.publish.records.schema import Record, Sources
+from tests.benchmarks import functions
 from tests.benchmarks.functions import Code
 from tests.benchmarks.reviewed import UNREVIEWED, version
 from tests.benchmarks.source import ROOT
@@ -62,7 +64,7 @@ def of_its_commit(record: Record, root: Path = ROOT) -> None:
     if _git(root, "cat-file", "-e", f"{commit}^{{commit}}") is None:
         raise PublishError(f"expected a commit that this checkout knows, got {commit}: fetch it, or push it first")
     measured: dict[str, Sources] = {row.case: row.sources for row in record.rows}
-    then = Code.at(commit, root)
+    then = as_it_was(Code.at(commit, root))
     if version(then) == UNREVIEWED:
         raise PublishError(
             f"expected a commit with a reviewed method, got {commit[:10]}: see tests/benchmarks/reviewed.py"
@@ -73,6 +75,16 @@ def of_its_commit(record: Record, root: Path = ROOT) -> None:
             raise PublishError(f"{case}: expected {missing[0]} in commit {commit[:10]}, found none")
         if (sources.hash, sources.method) != (then.measured(sources.files[-1]).hash, version(then)):
             raise PublishError(f"{case}: expected the code of commit {commit[:10]}, got a run of other code")
+
+
+def as_it_was(then: Code) -> Code:
+    """The code of a commit, in the canonical form that the commit itself gives it."""
+    own = ModuleType(functions.__name__)
+    exec(
+        then.texts.get(functions.__name__.replace(".", "/") + ".py", "from tests.benchmarks.functions import Code"),
+        vars(own),
+    )
+    return own.Code(then.texts)
 
 
 def _git(root: Path, *arguments: str) -> str | None:

@@ -1,12 +1,11 @@
 """Which code a row has measured, where the hash that it holds is not that of the code.
 
-Rows of before functions were hashed have one hash over whole files, and of the method, too.
+Rows of before functions were hashed have one hash over whole files, and of the method, too. Newer ones have the hash of
+the code, in the canonical form of their time (tests/benchmarks/functions.py).
 
-earlier.json holds, for each such hash, what the code of its commit reaches. It is made from the records and the history
-(`python -m docs.publish.records.earlier`), and only where the files of the commit have the recorded hash.
-
-same.json holds, for the hash of some code, that of code which measures the same: a change that only names things in
-another way makes no row stale. A person decides that; the commit that adds an entry says why.
+earlier.json holds, for each such hash, what the code of its commit reaches, in the form of today. It is made from the
+records and the history (`python -m docs.publish.records.earlier`); of whole files, only where those of the commit have
+the recorded hash.
 """
 
 import json
@@ -20,7 +19,6 @@ from tests.benchmarks.reviewed import REVIEWED, UNREVIEWED
 from tests.benchmarks.source import ROOT, digest_texts
 
 KNOWN = Path(__file__).with_name("earlier.json")
-SAME = Path(__file__).with_name("same.json")
 METHOD = (  # the files that every hash was over
     "snippets/validation/timing.py",
     "snippets/validation/equivalence.py",
@@ -33,8 +31,7 @@ METHOD = (  # the files that every hash was over
 
 def code(name: str) -> str:
     """The hash of what was reached, by a hash of files or of code; that itself where nobody knows another."""
-    reached = known().get(name, (name, ""))[0]
-    return same().get(reached, reached)
+    return known().get(name, (name, ""))[0]
 
 
 def version(name: str) -> int:
@@ -46,12 +43,6 @@ def version(name: str) -> int:
 def known() -> dict[str, tuple[str, str]]:
     """By a hash of files, those of what was reached and of the method."""
     return {name: (found[0], found[1]) for name, found in json.loads(KNOWN.read_text(encoding="utf-8")).items()}
-
-
-@cache
-def same() -> dict[str, str]:
-    """By the hash of code, that of code which measures the same."""
-    return json.loads(SAME.read_text(encoding="utf-8"))
 
 
 def plan_of(files: Sequence[str]) -> str:
@@ -70,21 +61,20 @@ def computed() -> dict[str, list[str]]:
         then = Code.at(commit, ROOT)
         if METHOD[-1] not in then.texts:  # another method, which no version is of
             continue
-        for name, files in all_sources.items():
+        for name, (files, of_files) in all_sources.items():
             texts = [(file, then.texts.get(file, "")) for file in {*files, *METHOD}]
-            if digest_texts(texts) == name:
+            if not of_files or digest_texts(texts) == name:
                 found[name] = [then.measured(files[-1], plan_of(files)).hash, then.method().hash]
-    return dict(sorted(found.items()))
+    return {name: hashes for name, hashes in sorted(found.items()) if name != hashes[0]}
 
 
-def recorded() -> dict[str, dict[str, tuple[str, ...]]]:
-    """By commit, the files of each hash of files that its records hold."""
-    found: dict[str, dict[str, tuple[str, ...]]] = {}
+def recorded() -> dict[str, dict[str, tuple[tuple[str, ...], bool]]]:
+    """By commit and by hash, the files that its records hold, and whether the hash is of whole ones."""
+    found: dict[str, dict[str, tuple[tuple[str, ...], bool]]] = {}
     for path in sorted([*MEASUREMENTS.glob("runs/*.json"), *MEASUREMENTS.glob("sweeps/*/*.json")]):
         record = json.loads(path.read_text(encoding="utf-8"))
-        for row in record.get("rows", [record]):
-            if "method" not in row["sources"]:
-                found.setdefault(record["commit"], {})[row["sources"]["hash"]] = tuple(row["sources"]["files"])
+        for sources in (row["sources"] for row in record.get("rows", [record])):
+            found.setdefault(record["commit"], {})[sources["hash"]] = tuple(sources["files"]), "method" not in sources
     return found
 
 

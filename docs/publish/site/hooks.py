@@ -38,10 +38,10 @@ from docs.publish.markdown import elsewhere, markers, pages, reading, scripts
 from docs.publish.place import SITE, Place, cuda_files, kernel_files
 from docs.publish.records import reports, sweeps
 from docs.publish.records.captures import Captures
-from docs.publish.records.pins import pinned
 from docs.publish.records.schema import TestReport
 from docs.publish.records.store import Store
 from docs.publish.site import glossary, llms, notebooks, search
+from tests.benchmarks import captures
 from tests.benchmarks.source import ROOT
 
 
@@ -251,7 +251,7 @@ def finished(context: dict[str, Any], *, page: MkDocsPage, config: MkDocsConfig,
     if page.file.src_uri == search.QUESTIONS:
         current.questions = search.questions(page.content or "", page.url)
     if ours := current.pages.get(page.file.src_uri):
-        page.content = ours.finish(page.content or "", pinned(current.root))
+        page.content = ours.finish(page.content or "", captures.pinned(current.root))
     kept.write(Path(page.file.abs_dest_path).with_suffix(".md"), llms.markdown(page.content, page.title, {**page.meta}))
     if not page.file.src_uri.startswith((glossary.PAGE, *glossary.EXCLUDED)):
         address = get_relative_url("reference/glossary/", page.url)

@@ -47,9 +47,11 @@ def test_a_line_has_the_median_and_the_range(sample: list[float], line: str):
 
 
 COUNTS = """
+import torch
 from torch._dynamo.utils import counters
-from snippets.compiler.costs import first_call
-first_call()
+from snippets.compiler import costs
+costs.block = lambda: torch.nn.Linear(256, 256, device=costs.DEVICE)  # alone it takes no compiler for C++
+costs.first_call()
 print(counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"])
 """
 

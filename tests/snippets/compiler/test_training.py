@@ -1,7 +1,12 @@
-"""What a training step keeps and repeats under each choice, and that every choice computes the same gradients."""
+"""What a training step keeps and repeats under each choice, and that every choice computes the same gradients.
+
+What the script counts is read from its run, which the page's command and its captured output share.
+"""
 
 import copy
+import re
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -10,26 +15,12 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from snippets.compiler.training import (
     MAX_NORM,
-    Batch,
-    Kept,
-    Model,
-    backward_graphs,
-    checkpoint_compiled,
-    compile_checkpointed,
     dropped,
-    dtype_of_backward,
-    graphs_of_a_cycle,
-    graphs_of_step,
-    graphs_of_updates,
-    inside,
-    kept,
     loss_of,
-    loss_of_all,
     mlp,
     mlp_inputs,
     outside,
     partition,
-    products_run,
     selective,
     small,
     train_step,
@@ -38,27 +29,46 @@ from snippets.compiler.training import (
     with_run,
     work,
 )
+from tests.benchmarks.captures import sections
+
+READ = ("tests/forked.py",)  # scripts run in it, and nothing imports it: named here, it counts for tests/remembered.py
 
 VERSION = torch.torch_version.TorchVersion(torch.__version__)
 
 
-@pytest.fixture(scope="module")
-def model_and_batch() -> tuple[Model, Batch]:
-    return small()
+class Kept(NamedTuple):
+    """A line of the script's tables: bytes kept for backward, and operations that backward repeats."""
+
+    kib: float
+    products: int
+    others: int
 
 
-@pytest.fixture(scope="module")
-def plain(model_and_batch) -> Kept:
-    model, batch = model_and_batch
-    return kept(*partition(loss_of, model, *batch))
+@pytest.fixture
+def printed(script) -> dict[str, str]:
+    """What the script prints, by section."""
+    done = script("snippets.compiler.training")
+    assert done.returncode == 0, done.stderr
+    return sections(done.stdout)
+
+
+def table(section: str) -> dict[str, Kept]:
+    """The lines of a table, by what they are about."""
+    rows = re.findall(r"^(\S.*?) {2,}([\d.]+) +\d+ +(\d+) +(\d+)$", section, re.MULTILINE)
+    return {name: Kept(float(kib), int(products), int(others)) for name, kib, products, others in rows}
 
 
 def gradients(loss: Tensor, model: nn.Module) -> list[Tensor]:
     return list(torch.autograd.grad(loss, list(model.parameters())))
 
 
-def test_products_are_kept_and_what_fuses_is_repeated():
-    forward, backward = partition(mlp, *mlp_inputs())
+@pytest.fixture(scope="module")
+def of_mlp() -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    return partition(mlp, *mlp_inputs())
+
+
+def test_products_are_kept_and_what_fuses_is_repeated(of_mlp):
+    forward, backward = of_mlp
     saved = [node for node in forward.graph.output_node().args[0][1:] if work(node) is not None]
     assert "mm" in [node.name for node in saved]  # gate and value, in one tensor
     assert {"neg", "exp", "add_1", "div"} <= {node.name for node in backward.graph.nodes}  # silu, again
@@ -66,26 +76,27 @@ def test_products_are_kept_and_what_fuses_is_repeated():
 
 
 @pytest.mark.skipif((2, 12) <= VERSION < (2, 13), reason="the page speaks of 2.11 and of 2.13")
-def test_versions_differ_in_the_derivative_of_silu():
-    _, backward = partition(mlp, *mlp_inputs())
+def test_versions_differ_in_the_derivative_of_silu(of_mlp):
+    _, backward = of_mlp
     assert ("sigmoid" in {node.name for node in backward.graph.nodes}) == (VERSION >= (2, 13))
 
 
-def test_a_whole_block_keeps_less_than_its_products_and_repeats_them(model_and_batch, plain):
-    model, batch = model_and_batch
-    blocks = kept(*partition(loss_of, with_run(model, whole), *batch))
-    products = kept(*partition(loss_of, with_run(model, selective), *batch))
-    assert blocks.nbytes < products.nbytes < plain.nbytes
+def test_a_whole_block_keeps_less_than_its_products_and_repeats_them(printed):
+    rows = table(printed["checkpointing"])
+    plain, blocks, products = (rows[name] for name in ("nothing said", "whole blocks", "products kept"))
+    assert blocks.kib < products.kib < plain.kib
     assert (plain.products, products.products) == (0, 0)
     assert blocks.products >= 4  # attention and the products before it, up to the one whose result nobody needs
     assert products.others > plain.others
 
 
-def test_a_checkpoint_around_a_compiled_block_repeats_all_of_it_whatever_its_policy():
-    assert products_run(compile_checkpointed, whole) == ([5], [12])  # the last one's result is not needed again
-    assert products_run(compile_checkpointed, selective) == ([5], [8])
-    for run in (whole, selective):
-        assert products_run(checkpoint_compiled, run) == ([5], [5, 8])
+def test_a_checkpoint_around_a_compiled_block_repeats_all_of_it_whatever_its_policy(printed):
+    assert [line.split(maxsplit=2) for line in printed["order"].splitlines()] == [
+        ["compile_checkpointed", "whole", "products in forward [5], in backward [12]"],  # the last one is not repeated
+        ["compile_checkpointed", "selective", "products in forward [5], in backward [8]"],
+        ["checkpoint_compiled", "whole", "products in forward [5], in backward [5, 8]"],
+        ["checkpoint_compiled", "selective", "products in forward [5], in backward [5, 8]"],
+    ]
 
 
 @pytest.mark.parametrize("run", [whole, selective])
@@ -99,13 +110,13 @@ def test_checkpointed_gradients_are_the_same(run):
     torch.testing.assert_close(gradients(compiled(other, *batch), model), expected)
 
 
-def test_a_smaller_budget_keeps_less_and_the_first_step_repeats_no_product(model_and_batch, plain):
-    model, batch = model_and_batch
-    plans = [kept(*partition(loss_of, model, *batch, budget=budget)) for budget in (0.9, 0.5, 0.0)]
-    sizes = [plain.nbytes, *(plan.nbytes for plan in plans)]
+def test_a_smaller_budget_keeps_less_and_the_first_step_repeats_no_product(printed):
+    rows = table(printed["budgets"])
+    plans = [rows[f"budget {budget}"] for budget in (1.0, 0.9, 0.5, 0.0)]
+    sizes = [plan.kib for plan in plans]
     assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) == 4
-    assert sizes[1] < 0.7 * plain.nbytes  # far below what was allowed
-    assert plans[0].products == 0 < plans[1].products < plans[2].products
+    assert sizes[1] < 0.7 * sizes[0]  # far below what was allowed
+    assert plans[1].products == 0 < plans[2].products < plans[3].products
     assert sizes[3] == 0
 
 
@@ -119,13 +130,14 @@ def test_the_budget_of_a_region_came_after_211():
     assert hasattr(torch.autograd.graph, "region_activation_memory_budget") == (VERSION >= (2, 13))
 
 
-def test_dropout_has_another_mask_in_backward_under_a_budget_below_1():
+def test_dropout_has_another_mask_in_backward_under_a_budget_below_1(printed):
     """Fixed in PyTorch? Then the page's warning goes, and the kernel's tag: kernels/softmax_dropout.py."""
-    loss, gradient = with_dropout(1.0)
-    assert torch.equal(with_dropout(1.0)[1], gradient)
-    for budget in (0.9, 0.5, 0.0):
-        other_loss, other = with_dropout(budget)
-        assert torch.equal(other_loss, loss) and (other - gradient).norm() > 0.1 * gradient.norm()
+    (_, gradient), (_, again) = with_dropout(1.0), with_dropout(1.0)
+    assert torch.equal(gradient, again)
+    said = r"budget (.+): the same loss (\w+), a gradient that is off by (.+) of it"
+    rows = re.findall(said, printed["dropout"])
+    assert [row[:2] for row in rows] == [(budget, "True") for budget in ("0.9", "0.5", "0.0")]
+    assert all(float(off) > 0.1 for *_, off in rows)
 
 
 @pytest.mark.filterwarnings("ignore:Detected that context_fn")
@@ -144,20 +156,18 @@ def test_dropout_in_a_checkpoint_has_one_mask():
         torch.testing.assert_close(gradient(run), plain)
 
 
-def test_halves_keep_half_only_where_the_loop_is_outside(model_and_batch, plain):
-    model, (tokens, targets) = model_and_batch
-    halves = (tokens[:1], targets[:1]), (tokens[1:], targets[1:])
-    apart = kept(*partition(loss_of, model, *halves[0]))
-    together = kept(*partition(loss_of_all, model, *halves))
-    assert apart.nbytes < 0.6 * plain.nbytes
-    assert together.nbytes == pytest.approx(plain.nbytes, rel=0.01)
+def test_halves_keep_half_only_where_the_loop_is_outside(printed):
+    plain, apart, together = table(printed["accumulation"]).values()
+    assert apart.kib < 0.6 * plain.kib
+    assert together.kib == pytest.approx(plain.kib, rel=0.01)
 
 
-def test_copies_of_the_weights_are_kept_whatever_the_batch(model_and_batch, plain):
-    model, _ = model_and_batch
-    twice = kept(*partition(loss_of, model, *small(rows=4)[1]))
-    matrices = sum(p.numel() for name, p in model.named_parameters() if p.dim() == 2 and "embedding" not in name)
-    assert 2 * plain.nbytes - twice.nbytes == pytest.approx(2 * matrices, rel=0.01)  # two bytes each: bf16
+def test_copies_of_the_weights_are_kept_whatever_the_batch(printed):
+    """The batch twice as large does not keep twice as much: two bytes for each number of a matrix, in bf16."""
+    found = dict(re.findall(r"^(does not grow|all matrices in bf16) +([\d.]+)$", printed["exercise"], re.MULTILINE))
+    assert float(found["does not grow"]) == pytest.approx(float(found["all matrices in bf16"]), rel=0.01)
+    plain, twice = table(printed["exercise"]).values()
+    assert 2 * plain.kib - twice.kib == pytest.approx(float(found["does not grow"]))
 
 
 def test_accumulated_halves_update_as_the_whole_batch_does():
@@ -175,10 +185,9 @@ def test_accumulated_halves_update_as_the_whole_batch_does():
     assert torch.cat([change.flatten() for change in updated[0][1:]]).norm() == pytest.approx(MAX_NORM, rel=1e-3)
 
 
-def test_backward_takes_over_the_autocast_around_the_call():
-    assert dtype_of_backward(inside, around=False) == "torch.float32"
-    assert dtype_of_backward(outside, around=True) == "torch.bfloat16"
-    assert dtype_of_backward(outside, around=True, backward_pass_autocast="off") == "torch.float32"
+def test_backward_takes_over_the_autocast_around_the_call(printed):
+    dtypes = [line.split()[-1] for line in printed["autocast"].splitlines()]
+    assert dtypes == ["torch.float32", "torch.bfloat16", "torch.float32"]
 
 
 def test_under_fp16_it_overflows_where_eager_does_not():
@@ -204,22 +213,26 @@ def test_eager_autocast_keeps_copies_of_the_weights_too():
     assert {tuple(sorted(module.weight.shape)) for module in weights} <= copied
 
 
-def test_a_learning_rate_costs_one_more_graph_as_a_number_and_none_as_a_tensor():
-    rates = [0.1, 0.09, 0.08, 0.07]
-    assert graphs_of_updates(rates, as_tensor=False) == [1, 2, 2, 2]
-    assert graphs_of_updates(rates, as_tensor=True) == [1, 1, 1, 1]
+def graphs(section: str) -> list[list[int]]:
+    """Graphs compiled so far, after each of some steps, line by line."""
+    return [list(map(int, line.rpartition("[")[2].rstrip("]").split(", "))) for line in section.splitlines()]
 
 
-def test_one_cycle_changes_the_betas_and_needs_graphs_up_to_the_limit():
-    for as_tensor in (False, True):
-        counts = graphs_of_a_cycle(as_tensor, cycle_momentum=True)
+def test_a_learning_rate_costs_one_more_graph_as_a_number_and_none_as_a_tensor(printed):
+    assert graphs(printed["learning rates"]) == [[1, 2, 2, 2], [1, 1, 1, 1]]
+
+
+def test_one_cycle_changes_the_betas_and_needs_graphs_up_to_the_limit(printed):
+    *changing, constant = graphs(printed["one cycle"])
+    assert len(changing) == 2
+    for counts in changing:
         assert counts[3] < counts[6] and counts[-3] == counts[-1] >= 8
-    assert set(graphs_of_a_cycle(as_tensor=True, cycle_momentum=False)) == {1}
+    assert set(constant) == {1}
 
 
-def test_a_whole_step_is_three_graphs():
-    forward, clipping, update = graphs_of_step(*small(length=16, width=32, vocabulary=64))
-    assert "cross_entropy" in forward and "_foreach_norm" in clipping and "lerp_" in update
+def test_a_whole_step_is_three_graphs(printed):
+    known = [line.rpartition("among them ")[2] for line in printed["whole step"].splitlines()]
+    assert known == ["cross_entropy", "_foreach_norm", "lerp_"]
 
 
 def test_and_with_fullgraph_an_error():
@@ -231,9 +244,8 @@ def test_and_with_fullgraph_an_error():
         )
 
 
-def test_compiled_autograd_makes_one_graph_of_a_backward_in_three():
-    assert len(backward_graphs(compiled_autograd=False)) == 3
-    assert len(backward_graphs(compiled_autograd=True)) == 1
+def test_compiled_autograd_makes_one_graph_of_a_backward_in_three(printed):
+    assert [len(operations) for operations in graphs(printed["compiled autograd"])] == [3, 1]
 
 
 CHANGES = 5  # of a learning rate
@@ -251,7 +263,7 @@ CHANGES = 5  # of a learning rate
 def test_a_float_as_learning_rate_recompiles_at_each_change_but_in_one_case(
     optimizer: Callable[..., torch.optim.Optimizer], foreach: bool, expected: int
 ) -> None:
-    """There is one compilation more than values."""
+    """There is one compilation more than values. The page on recompilation says so, too."""
     torch.compiler.reset()
     parameter = torch.nn.Parameter(torch.ones(8))
     update = optimizer([parameter], lr=0.5, foreach=foreach)

@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable
 
 import vl_convert
 
+from docs.publish.kept import write
 from docs.publish.macros.charts.vega import VERSION, Spec
 from tests.benchmarks.source import ROOT
 
@@ -34,8 +34,5 @@ def _kept(name: str, make: Callable[[], str]) -> str:
     """A file of the cache, made if it is not there."""
     path = CACHE / name
     if not path.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}.partial")
-        partial.write_text(make(), encoding="utf-8")
-        partial.replace(path)
+        write(path, make())
     return path.read_text(encoding="utf-8")

@@ -5,9 +5,11 @@ Run `python -m tests.snippets.validation.planted.counted`.
 
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import torch
 
+from snippets.validation.assistant import found as finding
 from snippets.validation.assistant.found import find
 from snippets.validation.assistant.graphs import Captured
 from snippets.validation.assistant.trace import Trace
@@ -32,6 +34,16 @@ def row(name: str, faulty: Evidence, clean: Evidence) -> Row:
     return Row(name, first, ", ".join(f"{one.kind} at {one.line.number}" for one in alarms) or "nothing")
 
 
+def needed(faulty: Evidence) -> str:
+    """The functions without which a fault is missed: what finds it, and no accident."""
+    names = []
+    for finder in [each for each in finding.FINDERS if hits(each(*faulty))]:
+        left = tuple(each for each in finding.FINDERS if each is not finder)
+        with mock.patch.object(finding, "FINDERS", left):
+            names += [] if hits(find(*faulty)) else [finder.__name__]
+    return ", ".join(names) or "nothing"
+
+
 def counted(rows: list[Row]) -> str:
     found, alarms = (sum(one[place] != none for one in rows) for place, none in ((1, "missed"), (2, "nothing")))
     return f"{found:>9} of {len(rows)}{alarms:>22} of {len(rows)}"
@@ -48,6 +60,9 @@ def main() -> None:
         print(f"{'module':24}{'fault':40}on its twin")
         for one in which:
             print(f"{one.name:24}{one.found:40}{one.alarms}")
+    print("==== needed")
+    for name in CASES:
+        print(f"{name:24}{needed(with_fault(name))}")
     print("==== counted")
     print(f"{'':34}{'found':>15}{'false alarms on twins':>28}")
     print(f"{'known while the tool was written':34}{counted(planted)}")
