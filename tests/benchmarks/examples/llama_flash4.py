@@ -65,10 +65,6 @@ memory_of_one_piece = bound(
 )
 # GiB that the step with FlashAttention 4 needs with the parameters and AdamW's state.
 flash4_needs = bound("", "(step + state) / 1024**3", step=memory("flash4", "step"), state=parameters_and_state)
-# The time of a step that this site had set itself, in milliseconds.
-goal_of_step = bound("ms", "goal / 1000", goal=235)
-# How far the fastest step is from that goal.
-goal_missed_by = bound("ms", "least - goal / 1000", goal=235, least=gpu("flash4-wide", "step"))
 
 LABELS = {
     "rewritten-cudnn": {"label": "rewritten, cuDNN first", "short": "cuDNN first", "role": "ours"},
