@@ -39,9 +39,10 @@ def test_every_answer_is_a_section_of_its_page():
 
 
 def test_every_subject_is_shown_once():
-    assert "{{ questions(subject) }}" in TEXT
-    shown = [subject for _, subject in pages.front_matter(TEXT)["rows"]["subjects"]]
-    assert sorted(shown) == sorted(SUBJECTS), "a subject of some page has no heading in reference/questions.md"
+    topics = [text for page, text in pages.texts().items() if page.startswith("reference/questions-")]
+    assert all("{{ questions(rows.subjects) }}" in text for text in topics)
+    shown = [subject for text in topics for _, subject in pages.front_matter(text)["rows"]["subjects"]]
+    assert sorted(shown) == sorted(SUBJECTS), "a subject of some page has no heading on a page of questions, or two"
 
 
 def test_what_has_no_answer_stands_at_the_end():
@@ -75,7 +76,7 @@ ASKED = """    - ask: Why {}?
       section: so
       thread: https://github.com/a/b/issues/{}
 """
-AT = Place("reference/questions.md", "reference/questions/")
+AT = Place("reference/questions-sums.md", "reference/questions-sums/")
 
 
 def write(root: Path, **asked: str) -> None:
@@ -83,6 +84,12 @@ def write(root: Path, **asked: str) -> None:
     (root / "docs/pages/sums").mkdir(parents=True)
     for name, text in asked.items():
         (root / f"docs/pages/sums/{name}.md").write_text(f"---\ntitle: A\nquestions:\n  sums:\n{text}---\n\n# A\n")
+
+
+def test_each_subject_has_its_heading(tmp_path: Path):
+    write(tmp_path, a=ASKED.format("not", 1))
+    lines = questions.tables(tmp_path, AT, [("Adding up", "sums")]).splitlines()
+    assert lines[:3] == ["## Adding up { #sums }", "", "| question | answer | thread |"]
 
 
 def test_the_page_that_answers_most_comes_first(tmp_path: Path):

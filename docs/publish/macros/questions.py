@@ -1,18 +1,18 @@
 """What people have asked: each question stands in the front matter of the page that answers it.
 
     questions:
-      timing:                                             # a subject: a heading of reference/questions
+      timing:                                             # a subject: a heading of a page of questions
         - ask: Why is the first inference after a pause slow?
           answer: A mean of few calls                     # in some words, which link to
           section: a-mean-of-few-calls                    # this section of the page
           thread: https://github.com/microsoft/onnxruntime/issues/19177
 
-reference/questions shows them by subject. What no page answers yet is written there.
+The pages reference/questions-… show them by subject. What no page answers yet is written on reference/questions.
 """
 
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -39,6 +39,11 @@ class Question:
         """The question as a row of a table in Markdown."""
         link = posixpath.relpath(self.page, posixpath.dirname(place.path) or ".")
         return f"| {self.ask} | [{self.answer}]({link}#{self.section}) | [{name_of(self.thread)}]({self.thread}) |"
+
+
+def tables(root: Path, place: Place, subjects: Iterable[tuple[str, str]]) -> str:
+    """The questions of subjects in Markdown, each a heading and a table; a subject has a title and a name."""
+    return "\n".join(f"## {title} {{ #{name} }}\n\n{table(root, place, name)}" for title, name in subjects)
 
 
 def table(root: Path, place: Place, subject: str) -> str:

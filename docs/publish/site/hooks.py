@@ -248,8 +248,9 @@ def finished(context: dict[str, Any], *, page: MkDocsPage, config: MkDocsConfig,
     """Put charts and tables in their places, and the evidence and what terms mean at the page's end."""
     page.content = search.FOR_THE_PLUGIN.sub("", current.whole)
     current.about[page.url] = f"{page.url} {page.title}. {page.meta.get('description', '')}"
-    if page.file.src_uri == search.QUESTIONS:
-        current.questions = search.questions(page.content or "", page.url)
+    if page.file.src_uri.startswith(search.QUESTIONS):
+        for answer, asked in search.questions(page.content or "", page.url).items():
+            current.questions.setdefault(answer, []).extend(asked)
     if ours := current.pages.get(page.file.src_uri):
         page.content = ours.finish(page.content or "", captures.pinned(current.root))
     kept.write(Path(page.file.abs_dest_path).with_suffix(".md"), llms.markdown(page.content, page.title, {**page.meta}))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urljoin
 
-QUESTIONS = "reference/questions.md"
+QUESTIONS = "reference/questions"  # how their pages begin
 Entry = dict[str, Any]
 
 CODE = re.compile(r"<pre>(.*?)</pre>", re.S)

@@ -80,7 +80,7 @@ def others(suffixes: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
     """Pages and snippets of the compiler and validation tracks and the reference, without this page and its snippet."""
     for folder in (PAGES, ROOT / "snippets"):
         for path in sorted(folder.rglob("*")):
-            ours = path.stem.replace("_", "-") == PAGE.stem or path.name == "questions.md"
+            ours = path.stem.replace("_", "-") == PAGE.stem or path.name.startswith("questions")
             if path.suffix in suffixes and not ours:
                 yield path, path.read_text(encoding="utf-8")
 

@@ -1,5 +1,6 @@
 """What scripts print, files to copy, lists and links."""
 
+from collections.abc import Iterable
 from html import escape
 
 from docs.publish.errors import unknown
@@ -26,9 +27,9 @@ class Texts(Shared):
         """A path through pages, with minutes: route(["Timing", "validation/timing.md", "what to do there"], ...)."""
         return self._page.put_markdown(doors.route(self._root, self._page.place, legs))
 
-    def questions(self, subject: str) -> str:
-        """What people asked about a subject, with the pages that answer: see docs.publish.macros.questions."""
-        return self._page.put_markdown(questions.table(self._root, self._page.place, subject))
+    def questions(self, subjects: Iterable[tuple[str, str]]) -> str:
+        """What people asked about subjects, each with its heading: see docs.publish.macros.questions."""
+        return self._page.put_markdown(questions.tables(self._root, self._page.place, subjects))
 
     def clone(self, command: str) -> str:
         """The lines that install torch, clone the repository and run a command in it."""
