@@ -1,20 +1,15 @@
-"""Every page, visited once: quiet, self-contained, light, as wide as the screen, not endless, and readable by all.
-
-Of the pages with all rows of a case on a machine, which one template makes, every fourth is visited: by a hash of what
-it holds, so that other records draw other pages.
-"""
+"""Every page, visited once: quiet, self-contained, light, as wide as the screen, not endless, and readable by all."""
 
 import hashlib
 import os
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-from zlib import crc32
 
 import pytest
 from playwright.sync_api import Browser, Error, Page, Response
@@ -24,8 +19,6 @@ from tests.site.visited import AGAIN, LEFT_OUT, Visited
 
 RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))  # the same in all processes of a run
 PARTS = 8  # tests that share the pages: each visits every eighth
-ROWS = re.compile(r"results/machines/[^/]+/[^/]+/")  # of a case on a machine
-DRAWN = 4
 MOST_BYTES = 500_000
 MOST_PIXELS = 12_000  # of a page that begins with a kernel's verdict, on a screen 1440 wide
 LENGTH = "document.documentElement.scrollHeight"
@@ -102,15 +95,11 @@ def visited(site: Site, browser: Browser, pytestconfig: pytest.Config) -> Visite
 def test_pages(
     site: Site, page: Page, visited: Visited, part: int, record_property: Callable[[str, object], None]
 ) -> None:
-    urls = to_visit(site.pages)[part::PARTS]
+    urls = sorted(site.pages)[part::PARTS]
     left_out = [url for url in urls if visited.faultless(url)]
     faults = [fault for url in urls if url not in left_out for fault in visit(site, page, visited, url)]
     record_property(LEFT_OUT, len(left_out))
     assert not faults, "\n".join(faults)
-
-
-def to_visit(pages: Mapping[str, str]) -> list[str]:
-    return sorted(url for url, html in pages.items() if not ROWS.fullmatch(url) or crc32(html.encode()) % DRAWN == 0)
 
 
 def visit(site: Site, page: Page, visited: Visited, url: str) -> list[str]:
@@ -247,17 +236,6 @@ def violations(page: Page, scheme: str, options: dict, context: str = "document"
     ]
 
 
-def test_a_page_of_rows_is_drawn_by_what_it_holds_and_each_other_page_is_visited() -> None:
-    texts = [f"<p>{number}</p>" for number in range(400)]
-    rows = {f"results/machines/nvidia-h100/case-{number}/": text for number, text in enumerate(texts)}
-    others = dict.fromkeys(["", "404.html", "results/machines/nvidia-h100/", "kernels/softmax/"], texts[0])
-    drawn = set(to_visit(rows | others))
-    assert drawn > others.keys()
-    assert 60 < len(drawn & rows.keys()) < 140
-    renewed = {url: f"{text} renewed" for url, text in rows.items()}
-    assert drawn != set(to_visit(renewed | others)) == set(to_visit(renewed | others))
-
-
 # ---- what these tests would find ------------------------------------------------------------------------------------
 
 FAULTS = {
@@ -288,3 +266,17 @@ def test_each_fault_is_found(site: Site, page: Page) -> None:
     site.added["faults/"] = re.sub(r"<article.*</article>", lambda _: article, stock, flags=re.S)
     found = {fault.partition(":")[0] for fault in faults_of(site, page, "faults/")}
     assert found == set(FAULTS)
+
+
+def test_words_that_are_readable_elsewhere_are_looked_at_on_another_ground(site: Site, page: Page) -> None:
+    """The same words in the same colour: on white they have enough contrast, on grey they have not."""
+    words = '<p class="words" style="color: #767676; background: none">words</p>'
+    stock = re.sub(
+        r"<article.*</article>", lambda _: "<article><h1>Ground</h1></article>", site.pages["404.html"], flags=re.S
+    )
+    for ground in ("white", "gray"):
+        on = f'<h1>Ground</h1><div style="background: {ground}">{words}</div>'
+        site.added[f"{ground}/"] = stock.replace("<h1>Ground</h1>", on)
+    passed = faults_of(site, page, "white/")
+    found = {fault.partition(":")[0] for fault in faults_of(site, page, "gray/")}
+    assert (passed, found) == ([], {"light", "dark"})
