@@ -32,7 +32,6 @@ A side may also be a number that a script printed:
 reference/folklore shows the entries of all pages.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html import escape
@@ -183,8 +182,7 @@ def _at_shapes(entry: Entry, store: Store, page: Evidence) -> list[Tested]:
         row = store.find(Coordinates(**{**at.fixed(), "variant": side}))
         speedup = evidence.of_row(row, "speedup", other, page.place)
         assert speedup is not None  # the other was timed beside it
-        names = [palette.label(name, case=entry.case) for name in (side, other)]
-        ours, theirs = (escape(re.sub(r"^level \d, ", "", name)) for name in names)
+        ours, theirs = (escape(palette.label(name, case=entry.case)) for name in (side, other))
         about = f"Speedup of “{ours}” over “{theirs}”: "
         everywhere = f"; {DIRECTIONS[row.direction]}, {row.dtype}, {MODES[row.mode]}"
         found.append(Tested(not against, str(where), page.show(speedup), (about, everywhere)))

@@ -97,7 +97,7 @@ def _levels(store: Store, component: Component, shape: str, direction: str, mode
 
 def _named(level: int) -> str:
     """A level in a table: "0 as first written"."""
-    return palette.label(f"level-{level}").removeprefix("level ").replace(",", "", 1)
+    return f"{level} {palette.label(f'level-{level}')}"
 
 
 def _gain(levels: dict[int, Measured], level: int, page: Evidence) -> str:

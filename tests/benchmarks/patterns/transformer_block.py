@@ -166,11 +166,15 @@ gated_in_block = bound("us", "one - two", one=gpu("level-1", "block"), two=gpu("
 gated_alone = bound("us", "one - two", one=gpu("level-1", "gated mlp"), two=gpu("level-4", "gated mlp"))
 
 LABELS = {
-    "level-0-attend": {"label": "level 0, but SDPA", "short": "0, SDPA", "role": "rewrite"},
-    "level-1-norms": {"label": "level 1, but norms of Triton", "short": "1, norms", "role": "rewrite-2"},
-    "level-1-rotate": {"label": "level 1, but rotation of Triton", "short": "1, rotation", "role": "rewrite-2"},
-    "level-1-gated": {"label": "level 1, but SwiGLU of Triton", "short": "1, SwiGLU", "role": "rewrite-2"},
-    "level-4-compiled": {"label": "level 4, compiled", "short": "4 compiled", "role": "compile-max"},
+    "level-0-attend": {"label": "as first written, but SDPA", "short": "0, SDPA", "role": "rewrite"},
+    "level-1-norms": {"label": "native operations, but norms of Triton", "short": "1, norms", "role": "rewrite-2"},
+    "level-1-rotate": {
+        "label": "native operations, but rotation of Triton",
+        "short": "1, rotation",
+        "role": "rewrite-2",
+    },
+    "level-1-gated": {"label": "native operations, but SwiGLU of Triton", "short": "1, SwiGLU", "role": "rewrite-2"},
+    "level-4-compiled": {"label": "Triton, compiled", "short": "4 compiled", "role": "compile-max"},
 }
 CASE = Case(
     question="What of the gain of a block's parts is left in the whole block?",
