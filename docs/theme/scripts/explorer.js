@@ -176,7 +176,6 @@ function makeDialog() {
   part(".rp-viewer__close").addEventListener("click", () => dialog.close())
   dialog.addEventListener("keydown", onKeyOfDialog)
   dialog.addEventListener("close", onClose)
-  dialog.addEventListener("close", () => document.documentElement.classList.remove("rp-viewing"))
   document.body.append(dialog)
 }
 
@@ -203,6 +202,7 @@ function empty(pane, key = "") {
 }
 
 function onClose() {
+  document.documentElement.classList.remove("rp-viewing")
   for (const pane of panes) {
     empty(pane)
     pane.listing.replaceChildren()
