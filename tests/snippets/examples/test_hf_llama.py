@@ -1,0 +1,221 @@
+"""Each change of examples/hf_llama computes the library's loss and gradients, and refuses what it would get wrong."""
+
+import functools
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+pytest.importorskip("transformers", reason="a development dependency: constraints.txt names its version")
+
+from snippets.examples import hf_llama, llama
+from snippets.validation.equivalence import check
+from tests import gpu
+from tests.benchmarks.case import Point
+from tests.benchmarks.examples import hf_llama as case
+from tests.benchmarks.examples import llama as other_case
+
+HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+DTYPES = (
+    (torch.float32, torch.bfloat16) if HERE.type == "cuda" else (torch.float32,)
+)  # the interpreter rounds otherwise
+TIED = llama.TINY | {"tie_word_embeddings": True}
+
+
+@pytest.fixture(autouse=True)
+def traced_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What matters here is what is captured; Inductor would take a minute."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    forget = hf_llama.gated_again.cache_clear
+    forget(), torch._dynamo.reset()
+    yield
+    forget(), torch._dynamo.reset()
+
+
+@functools.cache
+def model(dtype: torch.dtype = torch.float32) -> nn.Module:
+    torch.manual_seed(0)
+    return llama.make_model(TIED, HERE, dtype)
+
+
+@functools.cache
+def tokens() -> Tensor:
+    return torch.randint(256, (2, 32), generator=torch.Generator().manual_seed(0)).to(HERE)
+
+
+def with_gradients(loss: Tensor, base: nn.Module) -> dict[str, Tensor]:
+    base.zero_grad()
+    loss.backward()
+    return {"loss": loss.detach()} | {f"{name}.grad": p.grad for name, p in base.named_parameters()}
+
+
+def results(rung: Callable[[nn.Module], llama.Loss], dtype: torch.dtype) -> dict[str, Tensor]:
+    return with_gradients(rung(llama.sharing(model(dtype)))(tokens()), model(dtype))
+
+
+@functools.cache
+def expected(dtype: torch.dtype) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    names = [name for name, _ in model(dtype).named_parameters()]
+    return results(llama.eager, dtype), other_case.in_float64(model(dtype), tokens(), names)
+
+
+def holds(rung: Callable[[nn.Module], llama.Loss], dtype: torch.dtype = torch.float32) -> None:
+    scale = {"loss": other_case.LOSS_IS_OFF_BY / (2 * torch.finfo(torch.float32).eps)}
+    check(results(rung, dtype), *expected(dtype), scale)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", ["loss", "all", "kernels"])  # the others are those of test_llama.py
+def test_a_change_computes_the_loss_and_all_gradients(name: str, dtype: torch.dtype) -> None:
+    holds(hf_llama.RUNGS[name], dtype)
+
+
+def test_embeddings_are_also_the_last_layer() -> None:
+    assert model().lm_head.weight is model().model.embed_tokens.weight
+
+
+def test_a_wrong_input_of_the_last_product_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = hf_llama.gated_again()
+    monkeypatch.setattr(hf_llama, "gated_again", lambda: lambda *given: (*plain(*given)[:2], given[2]))
+    with pytest.raises(AssertionError, match=r"down_proj\.weight\.grad"):
+        holds(hf_llama.RUNGS["kernels"])
+
+
+@pytest.mark.parametrize("change", [hf_llama.loss_in_chunks, hf_llama.with_kernels])
+def test_labels_and_items_count_as_in_the_library(change: Callable) -> None:
+    """Prompts and padding have no label, and the Trainer divides by the items of all its batches."""
+    labels = tokens().clone()
+    labels[:, :5] = -100
+    labels[1, 20:] = -100
+    padded = torch.ones_like(labels)
+    padded[1, 20:] = 0
+    asked = {"input_ids": tokens(), "labels": labels, "attention_mask": padded}
+    for items in (None, torch.tensor(100, device=HERE)):
+        theirs = with_gradients(llama.sharing(model())(**asked, num_items_in_batch=items).loss, model())
+        ours = with_gradients(change(llama.sharing(model()))(**asked, num_items_in_batch=items).loss, model())
+        for name, found in theirs.items():
+            torch.testing.assert_close(ours[name], found, msg=lambda said, name=name: f"{name}: {said}")
+
+
+@pytest.mark.parametrize("change", [hf_llama.loss_in_chunks, hf_llama.with_kernels])
+def test_evaluation_and_generation_stay_the_librarys(change: Callable) -> None:
+    changed = change(llama.sharing(model()))
+    with torch.no_grad():
+        found, plain = changed(input_ids=tokens(), labels=tokens()), model()(input_ids=tokens(), labels=tokens())
+    assert torch.equal(found.logits, plain.logits)
+    assert torch.equal(found.loss, plain.loss)
+    generated = {"max_new_tokens": 3, "do_sample": False, "pad_token_id": 0}
+    assert torch.equal(changed.generate(tokens(), **generated), model().generate(tokens(), **generated))
+
+
+def test_chunks_of_many_rows_are_a_quarter_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def seen(x: Tensor, weight: Tensor, target: Tensor, rows: int) -> Tensor:
+        asked.append(rows)
+        return x.sum()
+
+    monkeypatch.setattr(hf_llama, "LinearCrossEntropy", SimpleNamespace(apply=seen))
+    for length in (64, 4096, 4098):
+        hf_llama.chunked_loss(torch.zeros(4, length, 1), torch.zeros(1, 1), torch.zeros(4, length, dtype=torch.int64))
+    assert asked == [1024, 4096, 4098]
+
+
+def refused(match: str, changed: nn.Module, **asked: object) -> None:
+    with pytest.raises(ValueError, match=match):
+        changed(input_ids=tokens(), labels=tokens(), **asked)
+
+
+def test_what_the_kernels_cannot_do_is_refused() -> None:
+    changed = hf_llama.with_kernels(llama.sharing(model()))
+    left = torch.ones_like(tokens())
+    left[:, :4] = 0
+    refused("attention_mask: expected None, or padding on the right", changed, attention_mask=left)
+    refused("attention_mask: expected", changed, attention_mask=left[:, None, None])
+    packed = torch.arange(32, device=HERE)[None]
+    refused(r"expected input_ids, attention_mask and labels only, got \['position_ids'\]", changed, position_ids=packed)
+    with torch.autocast(HERE.type, torch.bfloat16):
+        refused("got autocast", changed)
+
+
+def test_an_adapter_a_bias_and_another_activation_are_refused() -> None:
+    for change in (hf_llama.loss_in_chunks, hf_llama.with_kernels):
+        adapted = llama.sharing(model())
+        adapted.lm_head = nn.Sequential(adapted.lm_head)
+        with pytest.raises(ValueError, match=r"lm_head: expected a plain nn\.Linear"):
+            change(adapted)
+    adapted = llama.sharing(model())
+    adapted.model.layers[0].mlp.up_proj = nn.Linear(64, 128, device=HERE)
+    with pytest.raises(ValueError, match=r"layers\.0\.mlp\.up_proj: expected a plain nn\.Linear"):
+        hf_llama.with_kernels(adapted)
+    for setting, value in (("hidden_act", "gelu"), ("attention_dropout", 0.1)):
+        other = llama.sharing(model())
+        setattr(other.config, setting, value)
+        with pytest.raises(ValueError, match="config: expected hidden_act='silu' and attention_dropout=0"):
+            hf_llama.with_kernels(other)
+
+
+def test_the_patch_trains_as_the_library_does() -> None:
+    losses = []
+    for patched in (False, True):
+        torch.manual_seed(0)
+        own = llama.make_model(TIED, HERE, torch.float32)
+        optimizer = llama.make_optimizer(own, lr=1e-2)
+        step = hf_llama.patch(own, optimizer) if patched else optimizer.step
+        for _ in range(2):
+            loss = own(input_ids=tokens(), labels=tokens()).loss
+            loss.backward()
+            step()
+            optimizer.zero_grad()
+            losses.append(loss.detach())
+    torch.testing.assert_close(losses[:2], losses[2:])
+    assert losses[0] > losses[1]
+
+
+def kept_of_the_mlp(rung: Callable[[nn.Module], llama.Loss]) -> int:
+    """How many tensors of the MLP's inner width the forward of both layers keeps for the backward."""
+    found: set[int] = set()
+    one = tokens()[:1]
+
+    def pack(t: Tensor) -> Tensor:
+        if t.dim() and t.shape[-1] == llama.TINY["intermediate_size"] and t.numel() == one.numel() * t.shape[-1]:
+            found.add(t.untyped_storage().data_ptr())
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        loss = rung(llama.sharing(model()))(one)
+    del loss
+    return len(found)
+
+
+def test_the_kernels_keep_no_input_of_the_last_product() -> None:
+    assert kept_of_the_mlp(hf_llama.RUNGS["kernels"]) == 2 * len(("gate", "up"))
+    assert kept_of_the_mlp(llama.eager) == 2 * len(("gate", "its activation", "up", "their product"))
+
+
+@pytest.mark.parametrize("part", ["", case.LAYERS, case.MIXED])
+def test_the_case_times_what_it_says(part: str) -> None:
+    point = Point(case.TINY, "float32", "both", part=part)
+    workload = case.prepare(point, HERE)
+    step = case.Patched(point, HERE)
+    assert {p.dtype for p in step.model.parameters()} == {torch.float32}
+    found = workload.variants["loss"].build()()
+    assert {t.dtype for name, t in found.items() if name != "loss"} == {
+        torch.bfloat16 if part == case.MIXED else torch.float32
+    }
+    assert ("update" in workload.variants) == (part != case.LAYERS)
+    check(found, workload.variants["eager"].build()(), workload.reference(), workload.largest_summands)
+
+
+def test_an_eighth_of_the_larger_model_is_one() -> None:
+    whole = other_case.flops(hf_llama.LLAMA_8B, 2, 4096)
+    eighth = hf_llama.LLAMA_8B | {"num_hidden_layers": case.EIGHTH["layers"], "vocab_size": case.EIGHTH["vocabulary"]}
+    assert {part: 8 * count for part, count in other_case.flops(eighth, 2, 4096).items()} == whole
+
+
+def test_the_script_runs(script: Callable) -> None:
+    with gpu.room(24 * gpu.GIB):  # on a GPU it takes steps of a model with the whole vocabulary
+        done = script("snippets.examples.hf_llama")
+    assert done.returncode == 0, done.stderr
