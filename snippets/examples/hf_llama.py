@@ -201,7 +201,7 @@ RUNGS: dict[str, Callable[[nn.Module], Loss]] = {
     "layers": layers_compiled,
     "loss": lambda model: eager(loss_in_chunks(model)),
     "all": lambda model: layers_compiled(loss_in_chunks(model)),
-    "kernels": lambda model: eager(with_kernels(model)),
+    "triton": lambda model: eager(with_kernels(model)),
 }
 
 

@@ -21,8 +21,8 @@ HALF = WHOLE | {"batch": 2}
 EIGHTH = {"batch": 2, "tokens": 4096, "layers": 4, "width": 4096, "vocabulary": 16032}
 TINY = {"batch": 2, "tokens": 64, "layers": 2, "width": 64, "vocabulary": 256}
 LAYERS, MIXED = "layers", "fp32 weights"  # parts: forward and backward without an update, and under autocast
-LARGER = "eager", "layers", "loss", "all", "kernels", "liger"
-STEPS = "eager", "causal", "layers", "loss", "update", "all", "kernels", "kernels-update", "liger"
+LARGER = "eager", "layers", "loss", "all", "triton", "liger"
+STEPS = "eager", "causal", "layers", "loss", "update", "all", "triton", "triton-update", "liger"
 
 
 def points(device: torch.device) -> Iterator[Point]:
@@ -32,9 +32,7 @@ def points(device: torch.device) -> Iterator[Point]:
         return
     yield Point(WHOLE, "bfloat16", "both", ("sustained",), STEPS, name="1B")
     yield Point(EIGHTH, "bfloat16", "both", ("sustained",), LARGER, LAYERS, "8B layers")
-    yield Point(
-        HALF, "bfloat16", "both", ("sustained",), ("eager", "all", "kernels-update", "liger"), name="24 GB card"
-    )
+    yield Point(HALF, "bfloat16", "both", ("sustained",), ("eager", "all", "triton-update", "liger"), name="24 GB card")
     yield Point(HALF, "bfloat16", "both", ("sustained",), ("eager", "all", "liger"), MIXED, "fp32 weights")
 
 
@@ -46,7 +44,7 @@ def prepare(point: Point, device: torch.device) -> Workload:
         without = {name: partial(step.of, rung, nothing) for name, rung in changed.items()}
         return step.workload(without)
     builds = {name: partial(step.of, rung) for name, rung in changed.items()}
-    for name, rung in {"update": "eager", "all": "all", "kernels-update": "kernels"}.items():
+    for name, rung in {"update": "eager", "all": "all", "triton-update": "triton"}.items():
         builds[name] = partial(step.updated, changed[rung])
     return step.workload(builds)
 
@@ -90,21 +88,23 @@ def under_autocast(loss_of: Loss, tokens: Tensor) -> Tensor:
 # The parameters of the 1B, whose embeddings are also its last layer.
 PARAMETERS = "(16 * (2 * width**2 + 2 * width**2 // 4 + 3 * width * inner) + width * vocabulary)"
 SIZES = {"width": 2048, "inner": 8192, "vocabulary": 128256}
-# Weights and AdamW's two moments, all in bf16, and all in fp32.
+# Weights and AdamW's two moments, all in bf16.
 state = bound("GB", f"3 * 2 * {PARAMETERS}", SIZES)
+# Weights and AdamW's two moments, all in fp32.
 state_fp32 = bound("GB", f"3 * 4 * {PARAMETERS}", SIZES)
 # What a step needs in all: its own peak, weights and optimizer state.
 needs = bound("GB", "peak + state", peak=memory("{variant}", "{at}"), state=state)
+# The same with fp32 weights.
 needs_fp32 = bound("GB", "peak + state", peak=memory("{variant}", "fp32 weights"), state=state_fp32)
 
 LABELS = {
     "causal": {"label": "whole loss compiled, causal", "short": "loss compiled", "role": "compile"},
-    "layers": {"label": "each layer compiled", "short": "layers compiled", "role": "compile"},
+    "layers": {"label": "each layer compiled", "short": "layers compiled", "role": "compile-max"},
     "loss": {"label": "loss in chunks", "role": "rewrite"},
     "update": {"label": "AdamW compiled", "role": "compile-max"},
     "all": {"label": "all three changes", "short": "all three", "role": "ours"},
-    "kernels": {"label": "layers and loss by Triton kernels", "short": "Triton kernels", "role": "rewrite-2"},
-    "kernels-update": {"label": "Triton kernels, AdamW compiled", "short": "kernels, AdamW", "role": "ours"},
+    "triton": {"label": "layers and loss by Triton kernels", "short": "Triton kernels", "role": "rewrite-2"},
+    "triton-update": {"label": "Triton kernels, AdamW compiled", "short": "kernels, AdamW", "role": "ours"},
 }
 CASE = Case(
     question="What is each of three changes to a Hugging Face Llama's training step worth, in time and in memory?",

@@ -67,7 +67,7 @@ def holds(rung: Callable[[nn.Module], llama.Loss], dtype: torch.dtype = torch.fl
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", ["loss", "all", "kernels"])  # the others are those of test_llama.py
+@pytest.mark.parametrize("name", ["loss", "all", "triton"])  # the others are those of test_llama.py
 def test_a_change_computes_the_loss_and_all_gradients(name: str, dtype: torch.dtype) -> None:
     holds(hf_llama.RUNGS[name], dtype)
 
@@ -80,7 +80,7 @@ def test_a_wrong_input_of_the_last_product_is_refused(monkeypatch: pytest.Monkey
     plain = hf_llama.gated_again()
     monkeypatch.setattr(hf_llama, "gated_again", lambda: lambda *given: (*plain(*given)[:2], given[2]))
     with pytest.raises(AssertionError, match=r"down_proj\.weight\.grad"):
-        holds(hf_llama.RUNGS["kernels"])
+        holds(hf_llama.RUNGS["triton"])
 
 
 @pytest.mark.parametrize("change", [hf_llama.loss_in_chunks, hf_llama.with_kernels])
@@ -191,7 +191,7 @@ def kept_of_the_mlp(rung: Callable[[nn.Module], llama.Loss]) -> int:
 
 
 def test_the_kernels_keep_no_input_of_the_last_product() -> None:
-    assert kept_of_the_mlp(hf_llama.RUNGS["kernels"]) == 2 * len(("gate", "up"))
+    assert kept_of_the_mlp(hf_llama.RUNGS["triton"]) == 2 * len(("gate", "up"))
     assert kept_of_the_mlp(llama.eager) == 2 * len(("gate", "its activation", "up", "their product"))
 
 
