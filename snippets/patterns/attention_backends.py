@@ -89,10 +89,11 @@ def show_not_finite() -> None:
 
 def main() -> None:
     torch.manual_seed(0)
-    print(f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
     print("==== ran")
     show_ran()
     print("==== not-finite")
+    if CUDA:
+        print(f"cuDNN {torch.backends.cudnn.version()}")
     show_not_finite()
     print("==== orders")
     for order in ORDERS:

@@ -82,7 +82,7 @@ def test_the_script_says_what_ran_and_what_is_wrong(script) -> None:
     said = script("snippets.patterns.attention_backends").stdout
     _, ran_there, not_finite_there, orders = said.split("==== ")
     assert len(ran_there.splitlines()) == 4 and "_backward" in ran_there
-    assert len(not_finite_there.splitlines()) == 1 + 4 * (4 if ON_A_GPU else 1)
+    assert len(not_finite_there.splitlines()) == (18 if ON_A_GPU else 5)
     if not ON_A_GPU:
         assert all(line.endswith(": 0 not finite") for line in not_finite_there.splitlines()[1:])
         assert orders.count("right") == 4
