@@ -35,7 +35,6 @@ from tests.benchmarks.runner import Found, Outcomes, Points, Record
 SPAWN = multiprocessing.get_context("spawn")  # a process with CUDA cannot be forked
 GPU_MEMORY, HOST_MEMORY = 6 * 2**30, 3 * 2**30  # bytes for each process
 FEW = 3  # that measure at a time what did not fit beside many
-SOME = 4  # points that did not fit: then it is their turn
 PATIENCE = 400.0  # seconds of its own after which a process hangs
 RESERVE = 45.0  # seconds before the end in which no point begins
 LINGER = 0.003  # seconds in which who was alone may go on: libraries time alternatives one after another
@@ -251,19 +250,17 @@ class Worker:
 
 
 class Queue:
-    """What is left to measure. What failed beside many comes again as soon as it is some; then few run at a time."""
+    """What is left to measure. What failed beside many comes last, and few at a time."""
 
     def __init__(self, tasks: Iterable[Task]):
         self.tasks, self.again = deque(tasks), deque[Task]()
-        self.narrow = False
 
     def ready(self, busy: int) -> bool:
         """Whether another task may begin beside so many."""
-        self.narrow = bool(self.again) and (self.narrow or len(self.again) >= SOME or not self.tasks)
-        return busy < FEW if self.narrow else bool(self.tasks)
+        return bool(self.tasks) or (bool(self.again) and busy < FEW)
 
     def take(self) -> Task:
-        return (self.again if self.narrow else self.tasks).popleft()
+        return (self.tasks or self.again).popleft()
 
 
 class Crew:

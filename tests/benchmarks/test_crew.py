@@ -258,18 +258,12 @@ def test_what_fails_again_is_said_and_loses_nothing_else(
     assert failure["reason"] == reason
 
 
-def test_what_did_not_fit_comes_again_beside_few_as_soon_as_it_is_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "SOME", 2)
-    queue = Queue([A, B, B, B])
-    taken = []
-    for busy, failed in ((0, True), (1, True), (2, False), (3, False)):
-        if queue.ready(busy):
-            taken.append(queue.take())
-            queue.again.extend(taken[-1:] * failed)
-    assert taken == [A, B, A] and queue.narrow, "the fourth waits until few are busy"
-    assert queue.ready(2) and queue.take() == B
-    assert queue.ready(12) and queue.take() == B and not queue.narrow, "then many go on"
-    assert queue.ready(12) and queue.take() == B and not queue.ready(0)
+def test_what_did_not_fit_comes_again_when_nothing_else_is_left_and_then_beside_few() -> None:
+    queue = Queue([A, A, B])
+    queue.again.append(queue.take())
+    assert [queue.take() for busy in (12, 12) if queue.ready(busy)] == [A, B], "what failed keeps nobody waiting"
+    assert not queue.ready(crew.FEW), "it waits until few are busy"
+    assert queue.ready(crew.FEW - 1) and queue.take() == A and not queue.ready(0)
 
 
 def test_without_ceilings_nothing_is_kept() -> None:

@@ -63,7 +63,7 @@ def test_a_page_shows_the_gains_at_its_shapes_and_in_the_block(root: Path):
     )
     known.gains("small")
     assert lines(page.html[-1]) == [
-        ["ours over", "eager", "compile", "best peer"],
+        ["ours over", "eager", "compile", "best library"],
         ["forward, 8 × 4", "3.00×", "1.50×", "quack 1.10×"],
         ["forward, compiled block of 4 × 2 × 2", "–", "0.900×", "–"],
     ]

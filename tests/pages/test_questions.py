@@ -11,6 +11,10 @@ from docs.publish.macros import questions
 from docs.publish.markdown import pages
 from docs.publish.place import Place
 from tests.benchmarks.source import ROOT
+from tests.pages import style
+from tests.pages.style import MOST_IN_A_SENTENCE as MOST
+
+REACHED = "docs/pages"  # through docs.publish
 
 TEXT = pages.texts()["reference/questions.md"]
 LINK = re.compile(r"\[[^]]+\]\((?P<target>[^)\s]+)\)")
@@ -36,6 +40,15 @@ def test_every_answer_is_a_section_of_its_page():
     sections = {page: anchors(text) for page, text in pages.texts().items()}
     missing = [f"{each.page}#{each.section}" for each in ANSWERED if each.section not in sections[each.page]]
     assert not missing, f"no such sections: {missing}"
+
+
+def test_every_answer_is_one_to_three_short_sentences():
+    """A reader who does not follow the link has an answer; a program sees only the period and the length."""
+    cut = [each.answer for each in ANSWERED if not each.answer.endswith(".")]
+    assert not cut, f"no sentences: {cut}"
+    said = {each.answer: style.sentences(each.answer) for each in ANSWERED}
+    long = [answer for answer, parts in said.items() if len(parts) > 3 or max(map(style.words, parts)) > MOST]
+    assert not long, f"more than three sentences, or one of more than {MOST} words: {long}"
 
 
 def test_every_subject_is_shown_once():

@@ -111,7 +111,7 @@ def _machine(record: Record, place: Place) -> str:
             ("Power limit", f"{machine['power_limit_w']:.0f} W" if machine["power_limit_w"] else ""),
             (
                 "An empty kernel",
-                f"{units.text(record.floor.p50, 's')}: no GPU time is below that" if record.floor else "",
+                f"{units.text(record.floor.p50, 's')}: no GPU time of one call is below that" if record.floor else "",
             ),
             ("All numbers", downloads),
         ]

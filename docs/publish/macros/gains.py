@@ -20,7 +20,7 @@ from docs.publish.records.measured import DIRECTIONS, MODES, Coordinates, Measur
 from docs.publish.records.store import Store
 
 ALONE = "device"  # GPU time: the host has no part in it
-PYTORCH = ("eager", "compile", "compile-max")  # a column each; the best peer has the next one
+PYTORCH = ("eager", "compile", "compile-max")  # a column each; the best library has the next one
 EVERYWHERE, NOWHERE = "faster at every size", "no difference"
 WHAT = ("verdicts", "typical", "worst", "block")
 FORMULA = re.compile(r'\A(?:#.*\n)*"""(?:.*\n)+?\n(?P<lines>(?: {4}.*\n)+)')
@@ -203,7 +203,7 @@ def _unbroken(text: str) -> str:
 def _panel(known: list[tuple[str, Point]], page: Evidence) -> str:
     """A table of gains: a line for each point, a column for each other side that is anywhere."""
     pytorch = [name for name in PYTORCH if any(name in point.others for _, point in known)]
-    peers = ["best peer"] if any(point.peer for _, point in known) else []
+    peers = ["best library"] if any(point.peer for _, point in known) else []
     head = ["ours over", *(palette.label(name, short=True) for name in pytorch), *peers]
     rows = [("", [line, *_cells(point, pytorch, bool(peers), page)]) for line, point in known]
     records = [point.ours.record for _, point in known]

@@ -3,7 +3,7 @@
     questions:
       timing:                                             # a subject: a heading of a page of questions
         - ask: Why is the first inference after a pause slow?
-          answer: A mean of few calls                     # in some words, which link to
+          answer: It finds low clocks and cold caches.    # in one to three sentences, which link to
           section: a-mean-of-few-calls                    # this section of the page
           thread: https://github.com/microsoft/onnxruntime/issues/19177
 

@@ -34,7 +34,7 @@ def points(device: torch.device) -> Iterable[Point]:
     for step in page.STEPS:
         variants = (
             None if step in (page.scaled, page.activated) else ("eager", "compile")
-        )  # every knob is slow to build
+        )  # max-autotune is slow to build
         shape, part = {"rows": 16384, "columns": 4096}, step.__name__
         yield Point(shape, "bfloat16", "forward", variants=variants, part=part, name=part.replace("_", " "))
     for width in (2, 4, 8, 16):

@@ -173,7 +173,7 @@ LABELS = {
     "coordinate-descent": {"label": "coordinate descent", "short": "coordinate descent", "role": "rewrite"},
     "max-autotune": {"label": "max-autotune", "short": "max-autotune", "role": "compile-max"},
     "combo-kernels": {"label": "combo kernels", "short": "combo kernels", "role": "rewrite"},
-    "no-epilogue-fusion": {"label": "every knob, no epilogue fusion", "short": "no epilogues", "role": "rewrite"},
+    "no-epilogue-fusion": {"label": "max-autotune, no epilogue fusion", "short": "no epilogues", "role": "rewrite"},
     "freezing": {"label": "freezing", "short": "freezing", "role": "rewrite"},
 }
 CASE = Case(

@@ -27,7 +27,7 @@ def points(device: torch.device) -> Iterable[Point]:
         yield Point({"width": 256, "rows": 1024}, "float32", modes=("calls",), part="square")
         return
     for rows in (1, 4, 16, 64, 256, 1024):
-        names = None if rows in (1, 16) else FEW  # every knob is slow to build
+        names = None if rows in (1, 16) else FEW  # max-autotune is slow to build
         shape = {"rows": rows, "inner": LARGE, "columns": LARGE}
         yield Point(shape, "bfloat16", variants=names, part="int8", name=of_rows("int8", rows))
     for rows in (1, 16, 64):

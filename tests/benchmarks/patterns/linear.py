@@ -226,7 +226,7 @@ fp8_gain = bound("x", "bf16 / fp8", bf16=BF16, fp8=FP8)
 
 LABELS = {
     "level-1-epilogue": {"label": "cuBLAS epilogue", "short": "epilogue", "role": "peer-1"},
-    "level-3-max": {"label": "compile, every knob", "short": "every knob", "role": "compile-max"},
+    "level-3-max": {"label": "max-autotune", "role": "compile-max"},
     "level-0-unbind": {"label": "loop over unbind", "short": "unbind", "role": "rewrite-2"},
     "level-1-padded": {"label": "padded batch", "short": "padded", "role": "rewrite-2"},
     "rows-rows": {"label": "both by rows", "short": "rows, rows", "role": "eager"},
