@@ -446,8 +446,8 @@ RULES: dict[str, Callable[[int, int, torch.device], Rule]] = {
 LABELS = {
     "formula": {"label": "formula, some heads at a time", "short": "formula", "role": "eager"},
     "default": {"label": "SDPA, default", "short": "default", "role": "rewrite"},
-    "flash": {"label": "SDPA, FlashAttention 2", "short": "flash", "role": "peer-2"},
-    "cudnn": {"label": "SDPA, cuDNN", "short": "cuDNN", "role": "peer-1"},
+    "flash": {"label": "FlashAttention", "role": "peer-2"},
+    "cudnn": {"label": "cuDNN", "role": "peer-1"},
     "efficient": {"label": "SDPA, memory-efficient", "short": "efficient", "role": "rewrite-2"},
     "flex": {"label": "FlexAttention, Triton", "short": "Flex", "role": "compile"},
     "flex-flash": {"label": "FlexAttention, BACKEND=FLASH", "short": "Flex flash", "role": "compile-max"},
