@@ -163,10 +163,6 @@ lost_by_replaying = bound("us", "replayed - launched", NORMS)  # How much longer
 explained_by_copies = bound(
     "%", "2 * tensors * rows * columns * width / copy / (replayed - launched)", TENSORS, NORMS, copy=COPY
 )
-# How much shorter a call of the small block is with a CUDA graph.
-gained_by_graph = bound(
-    "us", "eager - graph", eager=printed("block", "eager"), graph=printed("block", "reduce-overhead")
-)
 
 LABELS = {
     "reduce-overhead": {"label": "reduce-overhead", "short": "reduce-overhead", "role": "graph"},

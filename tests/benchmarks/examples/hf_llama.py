@@ -96,6 +96,8 @@ state_fp32 = bound("GB", f"3 * 4 * {PARAMETERS}", SIZES)
 needs = bound("GB", "peak + state", peak=memory("{variant}", "{at}"), state=state)
 # The same with fp32 weights.
 needs_fp32 = bound("GB", "peak + state", peak=memory("{variant}", "fp32 weights"), state=state_fp32)
+# The memory that such a card is sold with.
+card = bound("GB", "gigabytes * 10**9", gigabytes=24)
 
 LABELS = {
     "causal": {"label": "whole loss compiled, causal", "short": "loss compiled", "role": "compile"},

@@ -449,7 +449,7 @@ LABELS = {
     "flash": {"label": "FlashAttention", "role": "peer-2"},
     "cudnn": {"label": "cuDNN", "role": "peer-1"},
     "efficient": {"label": "SDPA, memory-efficient only", "short": "efficient", "role": "peer-1"},
-    "flex": {"label": "FlexAttention, block mask", "short": "Flex", "role": "compile"},
+    "flex": {"label": "FlexAttention", "short": "Flex", "role": "compile"},
     "flex-flash": {"label": "FlexAttention, BACKEND=FLASH", "short": "Flex flash", "role": "compile-max"},
     "varlen": {"label": "varlen_attn, packed rows", "short": "varlen", "role": "peer-2"},
     "flash4": {"label": "FlashAttention 4", "short": "FA4", "role": "other-2"},

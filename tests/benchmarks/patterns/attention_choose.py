@@ -411,7 +411,7 @@ LABELS = {
     "alone": {"label": "SDPA, one call a document", "short": "one by one", "role": "rewrite"},
     "filled": {"label": "SDPA, the filled part, no mask", "short": "filled part", "role": "peer-1"},
     "folded": {"label": "folded", "short": "folded", "role": "rewrite"},
-    "flex": {"label": "FlexAttention, block mask", "short": "Flex", "role": "compile"},
+    "flex": {"label": "FlexAttention", "short": "Flex", "role": "compile"},
     "varlen": {"label": "varlen_attn, packed rows", "short": "varlen", "role": "peer-2"},
     "nested": {"label": "SDPA, nested tensor", "short": "nested", "role": "other"},
 }

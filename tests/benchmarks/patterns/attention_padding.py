@@ -167,7 +167,7 @@ LABELS = {
     "mask": {"label": "SDPA, boolean mask", "short": "bool mask", "role": "rewrite-2"},
     "mask-float": {"label": "SDPA, float mask", "short": "float mask", "role": "rewrite-2"},
     "causal-only": {"label": "SDPA, is_causal alone", "short": "is_causal", "role": "peer-1"},
-    "flex": {"label": "FlexAttention, block mask", "short": "Flex", "role": "compile"},
+    "flex": {"label": "FlexAttention", "short": "Flex", "role": "compile"},
     "varlen": {"label": "varlen_attn, packed rows", "short": "varlen", "role": "peer-2"},
     "packed-inside": {"label": "varlen_attn, packed around it", "short": "packed around", "role": "peer-2"},
     "packed-gradient": {
