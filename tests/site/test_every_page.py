@@ -19,6 +19,7 @@ from tests.site.visited import AGAIN, LEFT_OUT, Visited
 
 RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))  # the same in all processes of a run
 PARTS = 8  # tests that share the pages: each visits every eighth
+FEW = 8  # cases of a machine that are looked at together: scrolling takes longer the more there is
 MOST_BYTES = 500_000
 MOST_PIXELS = 12_000  # of a page that begins with a kernel's verdict, on a screen 1440 wide
 LENGTH = "document.documentElement.scrollHeight"
@@ -142,6 +143,10 @@ def traffic_of(page: Page) -> Iterator[Traffic]:
 
 def faults_of(site: Site, page: Page, url: str, asked: list[str] | None = None) -> list[str]:
     """What is wrong with a page, in lines that begin with what it is about. `asked` gets the paths it asked for."""
+    return [fault for address in with_rows(site, url) for fault in faults_at(site, page, address, asked)]
+
+
+def faults_at(site: Site, page: Page, url: str, asked: list[str] | None) -> list[str]:
     page.emulate_media(color_scheme="light", reduced_motion="reduce")
     page.set_viewport_size(DESKTOP)
     with traffic_of(page) as traffic:
@@ -160,7 +165,7 @@ def faults_of(site: Site, page: Page, url: str, asked: list[str] | None = None) 
 
 def faults_seen(site: Site, page: Page, url: str, traffic: Traffic) -> Iterator[str]:
     with page.expect_response("**/workers/search.*.js"):  # the last thing that a page loads by itself
-        page.goto(site.address + with_rows(site, url), wait_until="load")
+        page.goto(site.address + url, wait_until="load")
     page.wait_for_function(LOADED)
     if page.evaluate(SETTLED):
         yield from length(page)
@@ -175,11 +180,11 @@ def faults_seen(site: Site, page: Page, url: str, traffic: Traffic) -> Iterator[
         site.looks.update(looks)
 
 
-def with_rows(site: Site, url: str) -> str:
-    """A page's address; that of a machine's page with the rows of all its cases."""
+def with_rows(site: Site, url: str) -> list[str]:
+    """A page's address; those of a machine's page with the rows of all its cases, a few at a time."""
     folder = url.replace("results/machines/", ROWS)
     cases = [file.stem for file in map(PurePosixPath, site.rows) if f"{file.parent}/" == folder]
-    return f"{url}?rows={'&rows='.join(cases)}" if cases else url
+    return [f"{url}?rows={'&rows='.join(cases[at : at + FEW])}" for at in range(0, len(cases), FEW)] or [url]
 
 
 def length(page: Page) -> Iterator[str]:
