@@ -12,21 +12,12 @@ NONE = "–"
 STALE = " <small>stale</small>"  # within a number, behind its text
 STALE_ALL = '<span class="rp-badge" title="The code has changed since.">stale</span>'
 TEMPLATES = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent))
-FRONT_MATTER = (
-    "---\ntitle: {title}\ndescription: {description}\nhide: {hidden}\nsearch:\n  exclude: true\n---\n\n# {heading}\n\n"
-)
+FRONT_MATTER = "---\ntitle: {}\ndescription: {}\nsearch:\n  exclude: true\n---\n\n# {}\n\n"
 
 
-def front_matter(title: str, description: str, wide: bool = False) -> str:
-    """The head of a generated page, which search leaves out. Its texts may have colons and quotes.
-
-    Args:
-        wide: its tables need the room of the navigation at the side.
-    """
-    quoted = {"title": title, "description": description, "hidden": ["navigation"] if wide else []}
-    return FRONT_MATTER.format(
-        heading=title, **{name: json.dumps(text, ensure_ascii=False) for name, text in quoted.items()}
-    )
+def front_matter(title: str, description: str) -> str:
+    """The head of a generated page, which search leaves out. Its texts may have colons and quotes."""
+    return FRONT_MATTER.format(*(json.dumps(text, ensure_ascii=False) for text in (title, description)), title)
 
 
 def blocks(parts: Iterable[str]) -> str:

@@ -78,6 +78,11 @@ def _copied(root: Path) -> dict[str, Path]:
 
 
 def machine_page(slug: str, anchor: str = "", case: str = "") -> str:
-    """The address below the site's of a machine's page, or of the page that it has for a case."""
-    folder = f"{case.replace('/', '-')}/" if case else ""
-    return f"results/machines/{slug}/{folder}{'#' if anchor else ''}{anchor}"
+    """The address below the site's of a machine's page, with the rows of a case if one is given."""
+    asked = f"?rows={case.replace('/', '-')}" if case else ""
+    return f"results/machines/{slug}/{asked}{'#' if anchor else ''}{anchor}"
+
+
+def rows_file(slug: str, case: str) -> str:
+    """The file of a case's rows, as deep as the page that loads it: from both, its links lead to the same places."""
+    return f"results/rows/{slug}/{case.replace('/', '-')}.html"

@@ -117,15 +117,11 @@ def compiled_causal(model: nn.Module) -> Loss:
 # --8<-- [end:causal]
 
 
-# --8<-- [start:layers]
 def layers_compiled(model: nn.Module) -> Loss:
     """The mask is made outside of what is traced, and one graph serves all layers."""
     for layer in model.model.layers:
         layer.compile(dynamic=False)
     return eager(model)
-
-
-# --8<-- [end:layers]
 
 
 # --8<-- [start:kernels]

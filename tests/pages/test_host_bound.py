@@ -159,8 +159,8 @@ def test_a_busy_run_stands_back_for_an_older_one_and_stays_on_the_machines_page(
     page = machines.page(known, "nvidia-h100-80gb-hbm3", Place("results/machines/a.md", "results/machines/a/"))
     section = page.partition("## Measured while the machine was busy")[2]
     assert "4.00 ms" in section and "30% of the processor&#x27;s time went to other machines" in section
-    at = Place("results/machines/a/kernels-add.md", "results/machines/a/kernels-add/")
-    assert "4.00 ms" not in machines.case_page(known, "nvidia-h100-80gb-hbm3", "kernels/add", at)
+    at = Place("results/rows/a/kernels-add.html", "results/rows/a/")
+    assert "4.00 ms" not in machines.case_rows(known, "nvidia-h100-80gb-hbm3", "kernels/add", at)
 
 
 def test_a_number_that_only_a_busy_machine_has_is_marked_and_no_chart_draws_it(root: Path):

@@ -137,7 +137,7 @@ def test_evidence_says_where_a_number_comes_from(root: Path):
     assert entry["source_url"].endswith(f"/blob/{'c' * 40}/kernels/add.py")
     assert entry["download_url"] == "../../results/nvidia-h100-80gb-hbm3.json"
     assert (
-        'href="../../results/machines/nvidia-h100-80gb-hbm3/kernels-add/#kernels-add-ours-forward-8x4-bfloat16-device"'
+        'href="../../results/machines/nvidia-h100-80gb-hbm3/?rows=kernels-add#kernels-add-ours-forward-8x4-bfloat16-device"'
         in shown
     )
     assert json.loads(re.sub(r"</?script[^>]*>", "", page.evidence.script())) == page.evidence.entries
@@ -576,7 +576,7 @@ def test_a_site_shows_numbers_code_and_kernel_files(tmp_path: Path):
     assert "[start:add]" not in site["index.html"]
     assert (
         'id="kernels-add-ours-forward-8x4-bfloat16-device"'
-        in site["results/machines/nvidia-h100-80gb-hbm3/kernels-add/index.html"]
+        in site["results/rows/nvidia-h100-80gb-hbm3/kernels-add.html"]
     )
 
 

@@ -19,9 +19,7 @@ from docs.publish.records.store import Store
 from tests.pages import tiny
 
 PLACE = Place("results/machines/nvidia-h100-80gb-hbm3.md", "results/machines/nvidia-h100-80gb-hbm3/")
-OF_CASE = Place(
-    "results/machines/nvidia-h100-80gb-hbm3/kernels-add.md", "results/machines/nvidia-h100-80gb-hbm3/kernels-add/"
-)
+ROWS = Place("results/rows/nvidia-h100-80gb-hbm3/kernels-add.html", "results/rows/nvidia-h100-80gb-hbm3/")
 PASSED = [{"id": f"tests/kernels/test_add.py::{name}", "outcome": "passed", "seconds": 0.1} for name in ("one", "two")]
 SKIPPED = PASSED[0] | {"id": "tests/kernels/test_add.py::three", "outcome": "skipped", "reason": "needs two GPUs"}
 REPORT = {
@@ -50,17 +48,19 @@ def store(root: Path) -> Store:
 
 
 def test_each_number_leads_to_its_row_on_the_machines_page(store: Store):
-    page = machines.case_page(store, "nvidia-h100-80gb-hbm3", "kernels/add", OF_CASE)
+    page = machines.case_rows(store, "nvidia-h100-80gb-hbm3", "kernels/add", ROWS)
     rows = store.select()
     anchors = re.findall(r'<tr id="(kernels[^"]+)">', page)
     assert sorted(anchors) == sorted(row.anchor for row in rows)
     for row in rows:
         quantity = of_row(row, "time", None, Place("kernels/add.md", "kernels/add/"))
-        assert quantity and quantity.href == f"../../results/machines/nvidia-h100-80gb-hbm3/kernels-add/#{row.anchor}"
+        assert (
+            quantity and quantity.href == f"../../results/machines/nvidia-h100-80gb-hbm3/?rows=kernels-add#{row.anchor}"
+        )
 
 
 def test_a_machines_page_says_all_that_evidence_needs(store: Store):
-    of_case = machines.case_page(store, "nvidia-h100-80gb-hbm3", "kernels/add", OF_CASE)
+    of_case = machines.case_rows(store, "nvidia-h100-80gb-hbm3", "kernels/add", ROWS)
     row = of_case[of_case.index('id="kernels-add-ours-forward') :].partition("</tr>")[0]
     cells = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)
     assert cells == [
@@ -68,18 +68,20 @@ def test_a_machines_page_says_all_that_evidence_needs(store: Store):
         "1.00 TFLOP/s", "0.125%", "1.00 MB", "1", "0.00100", "0.00200", "2.50 s",
     ]  # fmt: skip
     page = machines.page(store, "nvidia-h100-80gb-hbm3", PLACE)
-    assert '<a href="kernels-add/">kernels/add</a>' in page, "the machine's own page lists its cases"
+    assert '<a href="../../rows/nvidia-h100-80gb-hbm3/kernels-add.html">kernels/add</a>' in page, (
+        "the machine's own page lists its cases"
+    )
     assert "kernels-add-ours" not in page
     run = store.newest_record(Coordinates(machine="nvidia-h100-80gb-hbm3")).id
-    assert f'href="../#{run}"' in of_case and f'<tr id="{run}">' in page
+    assert f'href="../../machines/nvidia-h100-80gb-hbm3/#{run}"' in of_case and f'<tr id="{run}">' in page
     assert 'href="../../nvidia-h100-80gb-hbm3.json"' in page
     assert 'href="../../nvidia-h100-80gb-hbm3.csv"' in page
     assert "ImportError: no &lt;module&gt;" in page, "what could not be timed is said, and escaped"
     assert "31 °C" in page
 
 
-def test_a_case_s_page_explains_the_columns_variants_and_modes_that_it_has(store: Store):
-    page = machines.case_page(store, "nvidia-h100-80gb-hbm3", "kernels/add", OF_CASE)
+def test_the_rows_of_a_case_explain_the_columns_variants_and_modes_that_they_have(store: Store):
+    page = machines.case_rows(store, "nvidia-h100-80gb-hbm3", "kernels/add", ROWS)
     legend = page.partition("<details>")[2].partition("</details>")[0]
     assert page.index("<details>") < page.index("<table")
     for name in ("ours", "of memory ceiling", "of matrix ceiling", "error", "allowed error", "read, written", "device"):
@@ -91,7 +93,6 @@ def test_a_case_s_page_explains_the_columns_variants_and_modes_that_it_has(store
 def test_result_pages_stay_out_of_search(store: Store):
     pages = [
         machines.page(store, "nvidia-h100-80gb-hbm3", PLACE),
-        machines.case_page(store, "nvidia-h100-80gb-hbm3", "kernels/add", OF_CASE),
         history.page(store, PLACE),
         verification.page([], {}, {}, PLACE),
     ]
@@ -99,7 +100,7 @@ def test_result_pages_stay_out_of_search(store: Store):
 
 
 def test_a_column_in_which_nothing_stands_is_left_out(store: Store):
-    page = machines.case_page(store, "nvidia-h100-80gb-hbm3", "kernels/add", OF_CASE)
+    page = machines.case_rows(store, "nvidia-h100-80gb-hbm3", "kernels/add", ROWS)
     head, line = page.partition("<thead>")[2].split("</thead>")[0], page.partition("<tbody>")[2].split("</tr>")[0]
     names = re.findall(r'<th scope="col">(.*?)</th>', head)
     assert names[:3] == ["shape", "variant", "p50"] and not {"registers", "spills", "launch"} & set(names)
@@ -112,7 +113,6 @@ def test_the_head_of_a_page_is_read_whatever_is_in_its_texts():
     assert yaml.safe_load(head) == {
         "title": 'kernels/a: "b"',
         "description": "What is left: this, or 'that'?",
-        "hide": [],
         "search": {"exclude": True},
     }
     assert rest.strip() == '# kernels/a: "b"'

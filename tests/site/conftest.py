@@ -58,6 +58,7 @@ DESKTOP: ViewportSize = {"width": 1280, "height": 900}
 PATIENCE = 120_000  # ms: the machine may be busy with other tests
 PACKED = {"text/html", "text/css", "text/javascript", "application/javascript", "application/json", "image/svg+xml"}
 ALL = "*"  # in place of a path
+ROWS = "results/rows/"
 ASKED: set[str] = set()
 SHARED: set[str] = set()
 LASTING = {"text/css", "text/javascript", "application/javascript", "font/woff2"}  # loaded once for all pages
@@ -92,10 +93,16 @@ class Site:
     def pages(self) -> dict[str, str]:
         """The HTML of every page by its address below the site's: {"": …, "kernels/rms-norm/": …, "404.html": …}."""
         self.asked.add(ALL)
-        return self._pages
+        return {url: html for url, html in self._files.items() if not url.startswith(ROWS)}
+
+    @property
+    def rows(self) -> dict[str, str]:
+        """The HTML of every file of rows by its address; a machine's page shows them."""
+        self.asked.add(ALL)
+        return {url: html for url, html in self._files.items() if url.startswith(ROWS)}
 
     @cached_property
-    def _pages(self) -> dict[str, str]:
+    def _files(self) -> dict[str, str]:
         files = sorted(self.built.rglob("*.html"))
         return {address_of(path, self.built): path.read_text(encoding="utf-8") for path in files}
 

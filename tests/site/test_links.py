@@ -3,11 +3,12 @@
 import json
 import re
 from html.parser import HTMLParser
-from urllib.parse import unquote, urljoin, urlsplit
+from pathlib import PurePosixPath
+from urllib.parse import parse_qs, unquote, urljoin, urlsplit
 
 import pytest
 
-from tests.site.conftest import Site
+from tests.site.conftest import ROWS, Site
 
 VIEWER = "compiled/"  # a fragment that begins so opens docs/theme/scripts/explorer.js
 
@@ -34,7 +35,7 @@ class Links(HTMLParser):
 
 
 def test_no_link_or_anchor_is_broken(site: Site) -> None:
-    known = {url: Links(html) for url, html in site.pages.items()}
+    known = {url: Links(html) for url, html in (site.pages | site.rows).items()}
     broken = [
         f"{url or 'index.html'}: {target}"
         for url, page in known.items()
@@ -51,13 +52,19 @@ def leads(site: Site, known: dict[str, Links], page: str, target: str) -> bool:
     if there.scheme not in ("http", "https") or there.netloc != "site":
         return True
     below = there.path.removeprefix(site.prefix)
-    if not site.has(there.path):
+    shown = [below, *(f"{of_machine(below)}{case}.html" for case in parse_qs(there.query).get("rows", []))]
+    if not all(map(site.has, shown)):
         return False
     if not there.fragment or there.fragment.startswith("__"):
         return True
     if there.fragment.startswith(VIEWER):
         return below in known and is_shown(site, base + below, known[below].viewer, there.fragment)
-    return below in known and unquote(there.fragment) in known[below].ids
+    return any(url in known and unquote(there.fragment) in known[url].ids for url in shown)
+
+
+def of_machine(page: str) -> str:
+    """The folder of the rows that a machine's page can show."""
+    return page.replace("results/machines/", ROWS)
 
 
 def is_shown(site: Site, page: str, viewer: str, fragment: str) -> bool:
@@ -114,6 +121,23 @@ def test_a_deep_link_leads_to_what_the_viewer_has(site: Site, deep: list[str], p
     wrong = "L99999" if parts == 6 else "none"
     assert not leads(site, known, page, "#compiled/" + "/".join([*deep[: parts - 1], wrong]))
     assert not leads(site, known, page, "#compiled/" + "/".join([*deep[:parts], *[""] * (6 - parts), "more"]))
+
+
+def test_a_link_to_a_row_leads_to_a_case_that_the_machines_page_loads(site: Site) -> None:
+    file, case = next((url, Links(html)) for url, html in site.rows.items())
+    known, name = {file: case}, PurePosixPath(file).stem
+    page = file.replace(ROWS, "results/machines/").removesuffix(f"{name}.html")
+    row = min(id_ for id_ in case.ids if id_.startswith(name))
+    assert leads(site, known, "", f"{page}?rows={name}#{row}") and leads(site, known, "", f"{page}?rows={name}")
+    for wrong in (f"?rows={name}#{row}s", f"?rows={name}s#{row}", f"?rows={name}s", f"#{row}"):
+        assert not leads(site, known, "", f"{page}{wrong}")
+
+
+def test_the_links_of_rows_lead_to_the_same_places_from_the_page_that_loads_them(site: Site) -> None:
+    for file, html in site.rows.items():
+        page = file.rpartition("/")[0].replace(ROWS, "results/machines/") + "/"
+        for target in Links(html).targets:
+            assert urljoin(f"//site/{file}", target) == urljoin(f"//site/{page}", target)
 
 
 def test_the_stylesheets_refer_to_files_that_exist(site: Site) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from docs.publish.generated import exports, history, machines, reproduced, verification
-from docs.publish.place import Place, machine_page
+from docs.publish.place import Place, rows_file
 from docs.publish.records.schema import TestReport
 from docs.publish.records.store import Store
 from tests.benchmarks import source
@@ -17,8 +17,8 @@ def navigation(store: Store) -> list[dict[str, str]]:
 def files(
     store: Store, reports: list[TestReport], blocks: Mapping[str, int], place: Callable[[str, str], Place]
 ) -> Iterator[tuple[str, str]]:
-    """Paths below the site's pages, with their content: a page and two exports a machine, one
-    for each of its cases, and what all share.
+    """Paths below the site's pages, with their content: a page and two exports a machine, the
+    rows of each of its cases, and what all share.
 
     Args:
         blocks: how many fenced blocks there are of each kind (docs/publish/generated/census.py).
@@ -28,9 +28,8 @@ def files(
         path = f"results/machines/{slug}"
         yield f"{path}.md", machines.page(store, slug, place(f"{path}.md", f"{path}/"))
         for case in machines.cases(store, slug):
-            below = machine_page(slug, case=case)
-            at = f"{below.removesuffix('/')}.md"
-            yield at, machines.case_page(store, slug, case, place(at, below))
+            file = rows_file(slug, case)
+            yield file, machines.case_rows(store, slug, case, place(file, f"results/rows/{slug}/"))
         yield f"results/{slug}.json", exports.as_json(store, slug)
         yield f"results/{slug}.csv", exports.as_csv(store, slug)
     yield "results/history.md", history.page(store, place("results/history.md", "results/history/"))

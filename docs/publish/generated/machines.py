@@ -1,4 +1,4 @@
-"""The pages of a machine: what it is and its runs, and one for each case with every current number of it."""
+"""The page of a machine: what it is and its runs; and a file for each case, with every current number of it."""
 
 from collections.abc import Iterator
 from html import escape
@@ -7,7 +7,7 @@ from itertools import groupby
 from docs.publish import evidence, units
 from docs.publish.evidence import above_ceiling
 from docs.publish.markup import NONE, badges, blocks, code, facts, front_matter, link, marks, table
-from docs.publish.place import Place, machine_page
+from docs.publish.place import Place, machine_page, rows_file
 from docs.publish.records.measured import DIRECTIONS, METRICS, MODES, Coordinates, Measured
 from docs.publish.records.schema import Ceiling, Failure, Record
 from docs.publish.records.store import Store
@@ -16,7 +16,7 @@ COLUMNS = (
     "shape", "variant", "p50", "p20", "p80", "samples", "read", "written", "bandwidth", "of memory ceiling", "FLOP/s",
     "of matrix ceiling", "peak memory", "kernels", "error", "allowed error", "build", "registers", "spills", "launch",
 )  # fmt: skip
-MEANINGS = {  # of the columns, in the legend of a case's page
+MEANINGS = {  # of the columns, in the legend of a case
     "p50": "the median time of one call",
     "p20, p80": "three samples in five lie between these times",
     "read, written": "the bytes that the operation cannot avoid, by formula, not counted on the GPU",
@@ -57,7 +57,7 @@ def page(store: Store, machine: str, place: Place) -> str:
         front_matter(store.machines[machine], "Every number of this machine, with its evidence"),
         _machine(newest, place),
         "## Cases",
-        "Each case has a page with all of its numbers and their evidence.",
+        "The name of a case opens all of its numbers, with their evidence.",
         _cases(rows, place),
         "## Runs",
         table(head, (_run(record, place) for record in runs), words=True, stacked=True),
@@ -71,13 +71,13 @@ def page(store: Store, machine: str, place: Place) -> str:
     return blocks(parts)
 
 
-def case_page(store: Store, machine: str, case: str, place: Place) -> str:
-    """The page of a case on a machine as Markdown."""
-    rows = store.select(Coordinates(case, machine=machine))
+def case_rows(store: Store, machine: str, case: str, place: Place) -> str:
+    """The rows of a case as an HTML file, whose body the machine's page loads."""
     name = store.machines[machine]
+    head = f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{escape(f"{case}, {name}")}</title>'
     back = link(name, place.to(machine_page(machine)))
-    head = front_matter(f"{case}, {name}", evidence.question(case) or "Every number of this case", wide=True)
-    return blocks([head, f"<p>Every current number of this case on {back}.</p>", *_case(rows, place)])
+    about = f"<h3>{case}</h3>\n<p>{escape(evidence.question(case))} Every current number of this case on {back}.</p>"
+    return blocks([head, about, *_case(store.select(Coordinates(case, machine=machine)), place)])
 
 
 def cases(store: Store, machine: str) -> list[str]:
@@ -86,11 +86,11 @@ def cases(store: Store, machine: str) -> list[str]:
 
 
 def _cases(rows: list[Measured], place: Place) -> str:
-    """A line for each case, with a link to its page."""
+    """A line for each case, with a link to its rows."""
     lines = []
     for case, measured in groupby(sorted(rows, key=lambda row: row.case), lambda row: row.case):
         of_case = list(measured)
-        named = link(case, place.to(machine_page(of_case[0].machine, case=case)))
+        named = link(case, place.to(rows_file(of_case[0].machine, case)))
         days = evidence.days(row.record for row in of_case)
         lines.append(("", [named + badges(marks(*of_case)), escape(evidence.question(case)), str(len(of_case)), days]))
     return table(("case", "what it asks", "numbers", "measured"), lines, words=True, stacked=True)

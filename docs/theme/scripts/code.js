@@ -68,7 +68,7 @@ for (const code of document.querySelectorAll(".language-text pre > code")) {
 }
 
 const SCROLLABLE = ".highlight pre > code, .md-typeset__scrollwrap, .rp-scroll, .rp-figure, .jp-OutputArea-output pre"
-function reachable() { // measures all before it writes: else each box would be laid out anew, and shut ones opened
+export function reachable() { // measures all before it writes: else each box would be laid out anew, and shut ones opened
   const open = [...document.querySelectorAll(SCROLLABLE)].filter((box) => !box.closest("details:not([open])"))
   const wide = open.map((box) => box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight)
   open.forEach((box, at) => (wide[at] ? box.setAttribute("tabindex", 0) : box.removeAttribute("tabindex")))

@@ -1,6 +1,6 @@
 import { button, copy, element } from "./code.js"
 
-// A number's evidence opens in a sheet at the side, below on a phone; without scripts the number is a link to its row on the machine's page.
+// A number's evidence opens in a sheet at the side, below on a phone; without scripts the number is a link to the machine's page.
 
 const source = document.getElementById("rp-evidence")
 const evidence = source ? JSON.parse(source.textContent) : {}
