@@ -6,7 +6,6 @@ computes the same loss, and what it keeps in memory.
 """
 
 import functools
-import inspect
 from collections.abc import Callable
 
 import torch
@@ -85,8 +84,6 @@ def trained_by(hidden: Callable[..., Tensor], model: nn.Module) -> nn.Module:
         x = hidden(input_ids, attention_mask, **options)
         return CausalLMOutputWithPast(loss=chunked_loss(x, model.lm_head.weight, labels, num_items_in_batch))
 
-    # the Trainer asks which columns of a dataset forward takes
-    forward.__signature__ = inspect.signature(plain)  # type: ignore[attr-defined]
     model.forward = forward
     return model
 

@@ -49,7 +49,7 @@ def test_the_second_door_is_that_of_the_questions() -> None:
 
 
 def test_the_result_and_its_line_come_first_and_the_ways_through_after_the_doors() -> None:
-    parts = "{{ wall(", "{{ fetch(", "{{ jobs(", "{{ chart(", "## Three ways", "{{ clone("
+    parts = "{{ wall(", "{{ fetch(", "{{ jobs(", "{{ chart(", "## Start here", "{{ clone("
     order = [START.index(part) for part in parts]
     assert order == sorted(order)
 

@@ -77,6 +77,6 @@ def test_no_question_stands_on_two_paths() -> None:
 
 
 def test_the_start_page_leads_to_each_path_and_the_beginners_ends_with_the_tutorial() -> None:
-    section = START.partition("## Three ways through")[2].partition("\n## ")[0]
+    section = START.partition("## Start here")[2].partition("\n## ")[0]
     assert re.findall(r"\(learning/(\w+)\.md\)", section) == list(reading.LEVELS)
     assert legs("beginner")[-1][1] == "examples/first-optimized-module.md"

@@ -1,7 +1,6 @@
 """Each change of examples/hf_llama computes the library's loss and gradients, and refuses what it would get wrong."""
 
 import functools
-import inspect
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
@@ -109,13 +108,6 @@ def test_evaluation_and_generation_stay_the_librarys(change: Callable) -> None:
     assert torch.equal(found.loss, plain.loss)
     generated = {"max_new_tokens": 3, "do_sample": False, "pad_token_id": 0}
     assert torch.equal(changed.generate(tokens(), **generated), model().generate(tokens(), **generated))
-
-
-def test_the_trainer_keeps_the_columns_that_the_library_takes() -> None:
-    """It drops those that forward does not name, and position_ids keeps packed texts apart."""
-    changed = hf_llama.loss_in_chunks(llama.sharing(model()))
-    assert inspect.signature(changed.forward).parameters == inspect.signature(model().forward).parameters
-    assert "position_ids" in inspect.signature(changed.forward).parameters
 
 
 def test_chunks_of_many_rows_are_a_quarter_each(monkeypatch: pytest.MonkeyPatch) -> None:
