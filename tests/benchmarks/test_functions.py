@@ -27,6 +27,7 @@ Change = Callable[[Texts], Texts]
 CASES = {name: path.relative_to(ROOT).as_posix() for name, path in runner.discover().items()}
 RMS_NORM = {
     "compiler/fusion",
+    "examples/hf-llama",
     "examples/llama",
     "examples/llama-flash4",
     "kernels/rms-norm",
@@ -34,7 +35,7 @@ RMS_NORM = {
     "patterns/transformer-block",
 }
 SIDE_BY_SIDE = {  # cases that call sides.backward, by themselves or through sides.workload
-    name for name, file in CASES.items() if re.search(r"\bsides\.(workload|backward)\(", (ROOT / file).read_text())
+    name for name, file in CASES.items() if re.search(r"\bsides\.(workload\(|backward\b)", (ROOT / file).read_text())
 }
 
 

@@ -28,7 +28,7 @@ LATER = {  # options, and the first version that has them
     f"{INDUCTOR}.epilogue_fusion_with_atomic_add": (2, 13),
 }
 NAME = re.compile(r"\b(?:INDUCTOR|TORCH(?:DYNAMO|INDUCTOR)?|TRITON|MLIR|CUDA|CUBLAS|PYTORCH)_[A-Z][A-Z0-9_]+\b")
-NO_VARIABLES = {"TORCHINDUCTOR_USER"}  # a part of a path
+NO_VARIABLES = {"TORCHINDUCTOR_USER", "TORCH_LIBRARY"}  # a part of a path, and a macro of C++
 NO_VARIABLES |= {"TORCH_USE_CUDA_DSA", "TORCH_CUDA_ARCH_LIST"}  # for who builds PyTorch, or an extension of it
 NO_OPTIONS = {"dynamic_shapes"}  # an argument of torch.export has that name, too
 
