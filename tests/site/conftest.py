@@ -151,6 +151,11 @@ class Site:
         return found.hexdigest()
 
 
+def rows_of(page: str) -> str:
+    """The folder of the rows that a machine's page can show."""
+    return page.replace("results/machines/", ROWS)
+
+
 def address_of(file: Path, folder: Path) -> str:
     """A page's address below the site's."""
     return file.relative_to(folder).as_posix().removesuffix("index.html")

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, Error, Page, Response
 
-from tests.site.conftest import DESKTOP, ROOT, ROWS, Site
+from tests.site.conftest import DESKTOP, ROOT, ROWS, Site, rows_of
 from tests.site.visited import AGAIN, LEFT_OUT, Visited
 
 RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))  # the same in all processes of a run
@@ -181,10 +181,10 @@ def faults_seen(site: Site, page: Page, url: str, traffic: Traffic) -> Iterator[
 
 
 def with_rows(site: Site, url: str) -> list[str]:
-    """A page's address; those of a machine's page with the rows of all its cases, a few at a time."""
-    folder = url.replace("results/machines/", ROWS)
+    """A page's address; then those of a machine's page with the rows of all its cases, a few at a time."""
+    folder = rows_of(url)
     cases = [file.stem for file in map(PurePosixPath, site.rows) if f"{file.parent}/" == folder]
-    return [f"{url}?rows={'&rows='.join(cases[at : at + FEW])}" for at in range(0, len(cases), FEW)] or [url]
+    return [url, *(f"{url}?rows={'&rows='.join(cases[at : at + FEW])}" for at in range(0, len(cases), FEW))]
 
 
 def length(page: Page) -> Iterator[str]:

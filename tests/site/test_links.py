@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, unquote, urljoin, urlsplit
 
 import pytest
 
-from tests.site.conftest import ROWS, Site
+from tests.site.conftest import ROWS, Site, rows_of
 
 VIEWER = "compiled/"  # a fragment that begins so opens docs/theme/scripts/explorer.js
 
@@ -52,7 +52,7 @@ def leads(site: Site, known: dict[str, Links], page: str, target: str) -> bool:
     if there.scheme not in ("http", "https") or there.netloc != "site":
         return True
     below = there.path.removeprefix(site.prefix)
-    shown = [below, *(f"{of_machine(below)}{case}.html" for case in parse_qs(there.query).get("rows", []))]
+    shown = [below, *(f"{rows_of(below)}{case}.html" for case in parse_qs(there.query).get("rows", []))]
     if not all(map(site.has, shown)):
         return False
     if not there.fragment or there.fragment.startswith("__"):
@@ -60,11 +60,6 @@ def leads(site: Site, known: dict[str, Links], page: str, target: str) -> bool:
     if there.fragment.startswith(VIEWER):
         return below in known and is_shown(site, base + below, known[below].viewer, there.fragment)
     return any(url in known and unquote(there.fragment) in known[url].ids for url in shown)
-
-
-def of_machine(page: str) -> str:
-    """The folder of the rows that a machine's page can show."""
-    return page.replace("results/machines/", ROWS)
 
 
 def is_shown(site: Site, page: str, viewer: str, fragment: str) -> bool:

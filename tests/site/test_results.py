@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.site.conftest import ROWS, Site
+from tests.site.conftest import ROWS, Site, rows_of
 
 MACHINE = "results/machines/nvidia-h100-80gb-hbm3/"
 CASE = f"{MACHINE}?rows=kernels-softmax"
@@ -29,7 +29,7 @@ def test_a_case_opens_below_the_table_of_cases(site: Site, page: Page) -> None:
 def test_every_case_of_the_table_has_its_rows_and_all_can_be_shown(site: Site, page: Page) -> None:
     page.goto(site.address + MACHINE)
     names = page.locator("#cases ~ .rp-scroll").first.locator("tbody th a").all_text_contents()
-    files = [PurePosixPath(file).stem for file in site.rows if file.startswith(MACHINE.replace("machines", "rows"))]
+    files = [PurePosixPath(file).stem for file in site.rows if file.startswith(rows_of(MACHINE))]
     assert {name.replace("/", "-") for name in names} == set(files) and len(names) == len(files)
     page.goto(f"{site.address}{CASE}&rows=kernels-rope")
     expect(page.locator(".rp-rows h3")).to_have_text(["kernels/softmax", "kernels/rope"])
