@@ -408,8 +408,6 @@ LABELS = {
     "rewritten-ahead": {"label": "rewritten, fused AdamW beside, CUDA graph", "short": "AdamW beside", "role": "graph"},
     "rewritten-wide": {"label": "rewritten, logits of 8192 rows", "short": "8192 rows", "role": "ours"},
     "rewritten-lt": {"label": "rewritten, products by cuBLASLt", "short": "cuBLASLt", "role": "ours"},
-    "cudnn": {"label": "cuDNN", "role": "peer-1"},
-    "flash": {"label": "FlashAttention", "role": "peer-2"},
     "masked": {"label": "with a mask", "role": "other"},
 }
 CASE = Case(

@@ -70,7 +70,6 @@ LABELS = {
     "rewritten-cudnn": {"label": "rewritten, cuDNN first", "short": "cuDNN first", "role": "ours"},
     "rewritten-update": {"label": "rewritten, AdamW compiled", "short": "AdamW compiled", "role": "ours"},
     "wide": {"label": "the same, the loss in one piece", "short": "one piece", "role": "ours"},
-    "flash4": {"label": "FlashAttention 4", "short": "FA4", "role": "other-2"},
     "flash4-wide": {"label": "FlashAttention 4, the loss in one piece", "short": "both", "role": "ours"},
     "flash4-ahead": {"label": "FlashAttention 4, AdamW beside, CUDA graph", "short": "CUDA graph", "role": "graph"},
 }

@@ -444,15 +444,8 @@ RULES: dict[str, Callable[[int, int, torch.device], Rule]] = {
 }
 
 LABELS = {
-    "formula": {"label": "formula with a mask", "short": "formula", "role": "eager"},
     "default": {"label": "SDPA, default", "short": "default", "role": "rewrite"},
-    "flash": {"label": "FlashAttention", "role": "peer-2"},
-    "cudnn": {"label": "cuDNN", "role": "peer-1"},
-    "efficient": {"label": "SDPA, memory-efficient only", "short": "efficient", "role": "peer-1"},
-    "flex": {"label": "FlexAttention", "short": "Flex", "role": "compile"},
     "flex-flash": {"label": "FlexAttention, BACKEND=FLASH", "short": "Flex flash", "role": "compile-max"},
-    "varlen": {"label": "varlen_attn, packed rows", "short": "varlen", "role": "peer-2"},
-    "flash4": {"label": "FlashAttention 4", "short": "FA4", "role": "other-2"},
     "flash3-sdpa": {"label": "SDPA, FlashAttention 3 activated", "short": "FA3 in SDPA", "role": "other"},
     "flash4-sdpa": {"label": "SDPA, FlashAttention 4 activated", "short": "FA4 in SDPA", "role": "other"},
 }

@@ -398,22 +398,14 @@ masked_over_filled = bound(
 places_over_filled = bound("x", "places / filled", places=8192, filled=7168)
 
 LABELS = {
-    "formula": {"label": "formula with a mask", "short": "formula", "role": "eager"},
     "compile-formula": {"label": "formula, compiled", "short": "compiled", "role": "compile-max"},
-    "mask": {"label": "SDPA, boolean mask", "short": "bool mask", "role": "rewrite-2"},
     "bias": {"label": "SDPA, bias as data", "short": "bias", "role": "rewrite-2"},
     "flag": {"label": "SDPA, is_causal", "short": "is_causal", "role": "peer-1"},
-    "flash": {"label": "FlashAttention", "role": "peer-2"},
-    "cudnn": {"label": "cuDNN", "role": "peer-1"},
-    "efficient": {"label": "SDPA, memory-efficient only", "short": "efficient", "role": "peer-1"},
     "repeated": {"label": "SDPA, heads repeated", "short": "repeated", "role": "rewrite"},
     "chunks": {"label": "SDPA, in chunks", "short": "chunks", "role": "rewrite"},
     "alone": {"label": "SDPA, one call a document", "short": "one by one", "role": "rewrite"},
     "filled": {"label": "SDPA, the filled part, no mask", "short": "filled part", "role": "peer-1"},
     "folded": {"label": "folded", "short": "folded", "role": "rewrite"},
-    "flex": {"label": "FlexAttention", "short": "Flex", "role": "compile"},
-    "varlen": {"label": "varlen_attn, packed rows", "short": "varlen", "role": "peer-2"},
-    "nested": {"label": "SDPA, nested tensor", "short": "nested", "role": "other"},
 }
 CASE = Case(
     question="Which attention for a causal mask, a window, ALiBi, packed documents, grouped queries, and decode?",

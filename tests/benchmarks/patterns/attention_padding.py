@@ -163,19 +163,14 @@ making_a_mask = bound(
 )  # fmt: skip
 
 LABELS = {
-    "formula": {"label": "formula with a mask", "short": "formula", "role": "eager"},
-    "mask": {"label": "SDPA, boolean mask", "short": "bool mask", "role": "rewrite-2"},
     "mask-float": {"label": "SDPA, float mask", "short": "float mask", "role": "rewrite-2"},
     "causal-only": {"label": "SDPA, is_causal alone", "short": "is_causal", "role": "peer-1"},
-    "flex": {"label": "FlexAttention", "short": "Flex", "role": "compile"},
-    "varlen": {"label": "varlen_attn, packed rows", "short": "varlen", "role": "peer-2"},
     "packed-inside": {"label": "varlen_attn, packed around it", "short": "packed around", "role": "peer-2"},
     "packed-gradient": {
         "label": "varlen_attn, packed around it, own gradient",
         "short": "own gradient",
         "role": "peer-2",
     },
-    "nested": {"label": "SDPA, nested tensor", "short": "nested", "role": "other"},
 }
 CASE = Case(
     question="Which attention for a training batch whose rows differ in length, and what does padding cost?",
