@@ -21,8 +21,8 @@ from tests.benchmarks import machine
 from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 
 Report = Callable[[str], None]
-PATIENCE = {"device": 4.0}  # seconds after which no round begins, see `measure`; where it is not said, 20
-ROUNDS = {"device": 60, "graph": 30, "calls": 10, "burst": 20, "sustained": 2}
+PATIENCE = {"device": 2.0}  # seconds after which no round begins, see `measure`; where it is not said, 20
+ROUNDS = {"device": 30, "graph": 30, "calls": 10, "burst": 10, "sustained": 2}
 
 
 class WrongResult(Exception):

@@ -12,6 +12,7 @@ REVIEWED = {
     "e86490093533b442": 1,
     "fe2299f6f37a413b": 2,
     "ddbfdd94237288d9": 3,
+    "1796cb284b62e6e5": 3,  # half as many samples
 }  # by the hash of the method's functions
 VERSION = max(REVIEWED.values())
 UNREVIEWED = 0  # what such code measures is stale, and is not published
