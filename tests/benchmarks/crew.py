@@ -4,8 +4,8 @@ Who has built asks for a turn. Then all others are stopped (SIGSTOP) and what th
 the samples are taken: nothing else runs meanwhile, on the GPU or the host. Where a library times alternatives while it
 builds, each of them has a turn, too.
 
-A process may run out of memory beside others, crash or hang. Its point is then measured again beside few, and if it
-fails again, at the end, by a process that has the machine for itself.
+A process may run out of memory beside others, crash or hang. Its point is then measured again beside half as many, and
+so on, until a process has the machine for itself. A process that keeps a point's memory ends, and another begins.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from tests.benchmarks.runner import Found, Outcomes, Points, Record
 
 SPAWN = multiprocessing.get_context("spawn")  # a process with CUDA cannot be forked
 GPU_MEMORY, HOST_MEMORY = 6 * 2**30, 3 * 2**30  # bytes for each process
-FEW = 3  # that measure at a time what did not fit beside many
+KEPT = 2**30  # bytes of the GPU with which a process may begin its next point
 PATIENCE = 400.0  # seconds of its own after which a process hangs
 RESERVE = 30.0  # seconds before the end in which no point begins
 LINGER = 0.003  # seconds in which who was alone may go on: libraries time alternatives one after another
@@ -75,7 +75,8 @@ def work(line: Connection, stopped: Any, name: str) -> None:
             found = answer(task, device)
             if isinstance(found, Found):
                 found.waited = waited
-            line.send(("done", found))
+            keeps = device.type == "cuda" and torch.cuda.memory_reserved(device) > KEPT
+            line.send(("last" if keeps else "done", found))
 
 
 def begin() -> None:
@@ -250,17 +251,25 @@ class Worker:
 
 
 class Queue:
-    """What is left to measure. What failed beside many comes last, and few at a time."""
+    """What is left to measure. What failed comes last, each time beside half as many."""
 
-    def __init__(self, tasks: Iterable[Task]):
-        self.tasks, self.again = deque(tasks), deque[Task]()
+    def __init__(self, tasks: Iterable[Task], most: int):
+        self.tasks, self.begun = deque((task, most) for task in tasks), list[tuple[Task, int]]()
 
     def ready(self, busy: int) -> bool:
-        """Whether another task may begin beside so many."""
-        return bool(self.tasks) or (bool(self.again) and busy < FEW)
+        """Whether the next task may begin beside so many."""
+        return bool(self.tasks) and busy < self.tasks[0][1]
 
     def take(self) -> Task:
-        return (self.tasks or self.again).popleft()
+        self.begun.append(self.tasks.popleft())
+        return self.begun[-1][0]
+
+    def put_back(self, failed: Task) -> bool:
+        """Measure a task again, unless it can only be alone now."""
+        most = min(most for task, most in self.begun if task == failed) // 2
+        if most > 1:
+            self.tasks.append((failed, most))
+        return most > 1
 
 
 class Crew:
@@ -333,9 +342,11 @@ class Crew:
         if what == "turn":
             worker.waits = True
             self.turns.append(worker)
-        elif what == "done":
-            worker.busy = False
-            yield worker.task, found
+        elif what in ("done", "last"):
+            worker.busy, task = False, worker.task
+            if what == "last":
+                self.replaced(worker, "it keeps memory of the GPU")
+            yield task, found
 
     def next_turn(self) -> None:
         """If nobody is alone and somebody wants to be, the others stop."""
@@ -398,16 +409,15 @@ def side_by_side(
     end = time.monotonic() + seconds
     until = end - min(RESERVE, seconds / 4)
     record.content["crew"] = number
-    tasks, alone = Queue([LIMITS, *runner.in_rounds(todo)]), Queue([])
-    tried: list[Task] = []
+    tasks, alone = Queue([LIMITS, *runner.in_rounds(todo)], number), Queue([], 1)
     with machine.turn(device, alone=True, calls=True):  # other runs wait until this one has ended
         for many, queue in ((number, tasks), (1, alone)):
             crew = Crew(many if queue.tasks else 0, device, target)
             try:
                 for task, found in crew.outcomes(queue, until, end):
                     if queue is tasks and failed(found):
-                        (alone.tasks if task in tried else tasks.again).append(task)
-                        tried.append(task)
+                        if not tasks.put_back(task):
+                            alone.tasks.append((task, 1))
                     elif task is not LIMITS:
                         yield *task, found if isinstance(found, Found) else nothing_of(task, str(found))
                     elif isinstance(found, dict):

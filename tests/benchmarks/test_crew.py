@@ -42,7 +42,7 @@ def outcomes(tasks: list, target: Any, number: int = 2, seconds: float = MINUTES
     begun = Crew(number, CPU, target)
     try:
         end = time.monotonic() + seconds
-        return list(begun.outcomes(Queue(tasks), end, end))
+        return list(begun.outcomes(Queue(tasks, number), end, end))
     finally:
         begun.end()
         assert not any(worker.process.is_alive() for worker in begun.workers)
@@ -258,12 +258,23 @@ def test_what_fails_again_is_said_and_loses_nothing_else(
     assert failure["reason"] == reason
 
 
-def test_what_did_not_fit_comes_again_when_nothing_else_is_left_and_then_beside_few() -> None:
-    queue = Queue([A, A, B])
-    queue.again.append(queue.take())
-    assert [queue.take() for busy in (12, 12) if queue.ready(busy)] == [A, B], "what failed keeps nobody waiting"
-    assert not queue.ready(crew.FEW), "it waits until few are busy"
-    assert queue.ready(crew.FEW - 1) and queue.take() == A and not queue.ready(0)
+def test_what_did_not_fit_comes_again_when_nothing_else_is_left_and_then_beside_half_as_many() -> None:
+    queue = Queue([A, B], 13)
+    assert queue.ready(12) and queue.take() == A and queue.put_back(A) and queue.take() == B
+    for most in (6, 3):
+        assert not queue.ready(most) and queue.ready(most - 1) and queue.take() == A, "it waits until few are busy"
+        assert queue.put_back(A) == (most == 6)
+    assert not queue.ready(0), "the rest is for a process that is alone"
+
+
+def test_a_process_that_keeps_memory_measures_nothing_more() -> None:
+    def target(line: Any, stopped: Any, name: str) -> None:
+        crew.begin()
+        while (task := line.recv()) != crew.END:
+            line.send(("last" if task[0] == A else "done", os.getpid()))
+
+    (_, first), (_, second), (_, third) = outcomes([A, B, B], target, number=1)
+    assert first != second == third
 
 
 def test_without_ceilings_nothing_is_kept() -> None:
@@ -283,7 +294,7 @@ def test_at_the_end_what_was_begun_is_left() -> None:
     assert [task for task, _ in found] == [B, B]
     begun = Crew(1, CPU, failing("hangs", tries))
     now = time.monotonic()
-    assert not list(begun.outcomes(Queue([B]), now - 1, now + 9)), "nothing begins any more"
+    assert not list(begun.outcomes(Queue([B], 2), now - 1, now + 9)), "nothing begins any more"
     begun.end()
 
 
