@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from multiprocessing.connection import Connection, wait
@@ -236,6 +236,11 @@ class Worker:
                 send(self.pid, number)
                 return
 
+    def state(self) -> str:
+        if not self.busy:
+            return "idle"
+        return "waited for a turn" if self.waits else "ran" if self.since is None else "stood still"
+
     def stands(self) -> bool:
         """Whether it has stopped, or ended."""
         try:
@@ -280,6 +285,7 @@ class Crew:
         self.workers = [self.begun() for _ in range(number)]
         self.turns: deque[Worker] = deque()
         self.alone: Worker | None = None
+        self.spent: dict[str, float] = defaultdict(float)  # seconds of all processes, by what they did
 
     def end(self) -> None:
         """Who has nothing to do ends by itself."""
@@ -319,6 +325,7 @@ class Crew:
             ready = wait([worker.line for worker in self.workers if worker.since is None], timeout=0.5)
             passed = time.perf_counter() - began
             for worker in list(self.workers):
+                self.spent[worker.state()] += passed
                 if worker.busy and not worker.waits and worker.since is None:
                     worker.ran += passed
                 if worker.line in ready:
@@ -416,6 +423,7 @@ def side_by_side(
             try:
                 for task, found in crew.outcomes(queue, until, end):
                     if queue is tasks and failed(found):
+                        print(f"again, beside fewer: {task}"[:150], file=sys.stderr)
                         if not tasks.put_back(task):
                             alone.tasks.append((task, 1))
                     elif task is not LIMITS:
@@ -425,6 +433,8 @@ def side_by_side(
                     else:
                         raise RuntimeError(f"the ceilings of this machine: {found}")
             finally:
+                spent = ", ".join(f"{state} {seconds:.0f} s" for state, seconds in crew.spent.items())
+                print(f"{len(crew.workers)} processes: {spent}", file=sys.stderr)
                 crew.end()
 
 
