@@ -97,8 +97,8 @@ class Record:
         """Append what was measured at a point and write the whole record."""
         self.content["rows"] += [row | {"sources": sources} for row in found.rows]
         for failure in found.failures:
-            if missing := re.match(r"ModuleNotFoundError: No module named '(\w+)", failure["reason"]):
-                self.content["absent"][failure["variant"]] = missing[1]  # what was measured with it stays as it is
+            if package := lacking(failure["reason"]):
+                self.content["absent"][failure["variant"]] = package  # what was measured with it stays as it is
             else:
                 self.content["failures"].append(failure)
         at = f"{name} {label(point)}"
@@ -288,6 +288,12 @@ def published_command(program: str, arguments: Iterable[str], own: tuple[str, ..
         elif not argument.startswith(tuple(f"{option}=" for option in own)):
             shown.append(shlex.quote(argument))
     return " ".join(shown)
+
+
+def lacking(reason: str) -> str:
+    """The package for want of which a variant failed, by why it did; "" where nothing was lacking."""
+    missing = re.match(r"ModuleNotFoundError: No module named '(\w+)", reason)
+    return missing[1] if missing else "flash_attn" if "CUTE flash attention library is not available" in reason else ""
 
 
 def commit_hash(text: str) -> str:

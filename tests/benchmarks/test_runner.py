@@ -540,6 +540,18 @@ def test_a_peer_that_is_not_installed_is_absent_and_no_failure(house: Path, caps
     assert "no_such_peer is not installed here: older rows of absent stay as they are\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("reason", "package"),
+    [
+        ("ModuleNotFoundError: No module named 'quack.ops'", "quack"),
+        ("InductorError: BACKEND='FLASH' but CUTE flash attention library is not available", "flash_attn"),
+        ("ValueError: No module named 'quack'", ""),
+    ],
+)
+def test_what_a_failure_lacks(reason: str, package: str) -> None:
+    assert runner.lacking(reason) == package
+
+
 def test_a_table_says_what_each_case_took(house: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edit(house / "tests/benchmarks/first.py", *TWO)
     bench(house, "first")

@@ -25,7 +25,7 @@ from typing_extensions import TypedDict
 from docs.publish import units
 from docs.publish.errors import PublishError
 from docs.publish.records import earlier, parts
-from tests.benchmarks.runner import size
+from tests.benchmarks.runner import lacking, size
 
 SCHEMA = 1
 STRICT = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -302,6 +302,11 @@ class Record(Provenance):
         for row in self.rows:
             found.setdefault(row.place, []).append(row)
         return found
+
+    @cached_property
+    def lacks(self) -> dict[str, str]:
+        """As `absent`, with what older records hold as failures."""
+        return self.absent | {at.variant: package for at in self.failures if (package := lacking(at.reason))}
 
     def named(self, name: str) -> "Record":
         """The same record under another id; its rows belong to this one now."""

@@ -251,7 +251,7 @@ def _chosen(runs: list[list[Measured]]) -> list[Measured]:
     quiet = [rows for rows in runs if not any(row.busy for row in rows)] or runs
     newest = [rows for rows in quiet if rows[0].row.sources.code == quiet[-1][0].row.sources.code]
     chosen = ([rows for rows in newest if not rows[0].record.variants] or newest)[-1]
-    absent = chosen[0].record.absent  # a peer that is not installed here does not take away what another run says of it
+    absent = chosen[0].record.lacks  # a peer that is not installed here does not take away what another run says of it
     return [*chosen, *{row.variant: row for rows in quiet for row in rows if row.variant in absent}.values()]
 
 
