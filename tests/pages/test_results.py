@@ -198,5 +198,5 @@ def test_verification_says_which_kernels_changed_since(tmp_path: Path):
     reports = load_reports(tmp_path / "docs/measurements/tests", tmp_path)
     page = verification.page(reports, {"add": "0", "sub": "1", "mul": "2"}, {}, PLACE)
     assert "changed since: <code>sub</code>, <code>mul</code>" in page
-    assert "7 tests by the command" in page
+    assert "7 tests, which the command deselects" in page
     assert "as they are now" in verification.page(reports, {"add": "0", "sub": "0"}, {}, PLACE)

@@ -17,8 +17,8 @@
 # %% [markdown]
 # # PyTorch and Triton, the basics
 #
-# **Do this.** Take one small function from eager PyTorch through the compiler, a Triton kernel and a check to a file
-# that runs without its source. Start the notebook in the root of a clone, with or without a GPU.
+# **Do this.** Compile one small function, write it as a Triton kernel, check both, and export a file that runs
+# without the source. Start the notebook in the root of a clone, with or without a GPU.
 #
 # **Expect this.** Each cell prints something to read, or a time of your machine. The outputs below are from the
 # machine that built this page. Without a GPU, the compiler generates C++ and Triton kernels run in the interpreter.
@@ -82,8 +82,8 @@ def gated(x, gate):
 
 
 # %% [markdown]
-# **Dynamo** runs the Python once and records the operations as a graph. A backend is a function that receives this
-# graph. So a backend that only prints is one line:
+# **Dynamo** reads the function's bytecode and records the operations as a graph. A backend is a function that
+# receives this graph. So a backend that only prints is one line:
 
 
 # %%
@@ -96,7 +96,7 @@ _ = torch.compile(gated, backend=show)(x, gate)
 
 # %% [markdown]
 # **Inductor** turns the graph into kernels, here a single one. The kernel reads `x` and `gate` once and never writes
-# the intermediate results. Your machine would run this code:
+# the intermediate results. This machine runs this code:
 
 # %%
 from torch._inductor.utils import run_and_get_code
@@ -164,7 +164,7 @@ print(brief(run_child(CHILD, TORCH_LOGS="graph_breaks,recompiles")))
 # - `TORCHINDUCTOR_CACHE_DIR` names the folder that keeps compiled code.
 # - `TORCH_COMPILE_DISABLE=1` turns the compiler off without touching the program.
 #
-# [All variables that this site uses](../../reference/environment-variables/) have a page.
+# [Environment variables](../../reference/environment-variables/) explains all that this site uses.
 #
 # ## Compiling pays after enough calls
 #
@@ -175,7 +175,7 @@ print(brief(run_child(CHILD, TORCH_LOGS="graph_breaks,recompiles")))
 
 # %%
 def scaled(x, gate):
-    return gated(x, gate) * 1.01  # another function, so that no compiled code of the first one is there to be found
+    return gated(x, gate) * 1.01  # a new function, so no cache has its code
 
 
 torch._dynamo.reset()
@@ -200,8 +200,8 @@ print(f"paid back after {first / saved:,.0f} calls" if saved > 0 else "never pay
 #
 # ## Four habits decide the speed
 #
-# **Fuse what is small.** The gate above, eager and compiled, was the first example. At best, such a function takes
-# the time to read its inputs and write its output once.
+# **Fuse what is small.** The gate above is such a function. At best, a fused function takes the
+# time to read its inputs and write its output once.
 #
 # **Do not ask the GPU for a number in the loop.** `item()` waits until the GPU has finished all launched work. Then
 # the GPU is idle until the host launches again. Keep the sum on the device and ask once:
@@ -224,8 +224,8 @@ for name, timing in measure({"50 x item()": asks_every_time, "once": asks_once},
 # %% [markdown]
 # On a CPU, the host computes everything itself, so both versions take equally long.
 #
-# **Say which sizes change.** A new shape compiles a new graph. When a dimension has a second size, PyTorch makes this
-# dimension dynamic. `mark_dynamic` says so before the first call, and one graph serves all lengths:
+# **Say which sizes change.** A new shape compiles a new graph. When a dimension gets a second size, PyTorch makes this
+# dimension dynamic. With `mark_dynamic` before the first call, one graph serves all lengths:
 
 # %%
 from torch._dynamo.testing import CompileCounter
@@ -287,7 +287,7 @@ def gated_triton(x, gate):
 
 # %% [markdown]
 # **Check the result before the time.** The bound is twice the error of PyTorch's own operations in the same dtype,
-# plus a few units in the last place. Errors are against float64:
+# plus a few units in the last place. Errors are differences from float64:
 
 # %%
 odd = x[:7, :77], gate[:7, :77]  # sizes that no block divides, and rows that do not follow each other in memory
@@ -306,13 +306,13 @@ else:
 #
 # ## Find the wrong stage, then the wrong element
 #
-# Two questions find most mistakes.
+# Two questions find most bugs.
 #
 # *Which stage is wrong?* Run the same call with three backends: `eager` (only Dynamo), `aot_eager` (adds the backward
 # graph) and `inductor` (adds generated code). The first backend with a wrong result has the fault.
 #
-# *Which element is wrong?* Compare a kernel's result element by element. This kernel has lost its mask, and rows of
-# an odd length are wrong:
+# *Which element is wrong?* Compare a kernel's result element by element. This kernel has lost its mask, and rows
+# whose length is no power of two are wrong:
 
 
 # %%
@@ -336,13 +336,12 @@ for backend in ("eager", "aot_eager", "inductor"):
     print(f"{backend:10} {error:.1e}")
 
 # %% [markdown]
-# [Debugging](../../compiler/debugging/) continues here: a tool that searches for the stage, and the error messages
-# with their meaning.
+# [Debugging](../../compiler/debugging/) has a tool that searches for the stage, and explains the error messages.
 #
 # ## Ship a file that needs no source
 #
-# `torch.export` saves the graph of a module with its weights. The process that loads the file needs PyTorch, and none
-# of the code that made it. Name each dimension that may change:
+# `torch.export` saves the graph of a module with its weights. The process that loads the file needs PyTorch, but not
+# the module's source. Name each dimension that may change:
 
 
 # %%

@@ -21,10 +21,11 @@
 # notebook in the root of a clone, with or without a GPU.
 #
 # **Expect this.** Each small operation reads its input from memory and writes its output back. Fusing a chain removes
-# this traffic. `torch.compile` fuses by itself; a kernel by hand can fuse what the compiler leaves apart.
+# the traffic between its operations. `torch.compile` fuses by itself; a kernel by hand can fuse what the compiler
+# leaves apart.
 #
 # The outputs below are from the machine that built this page. On a CPU the compiler generates C++, which is timed.
-# Triton kernels run in the interpreter there: checked, not timed.
+# Triton kernels run in the interpreter there, and are checked but not timed.
 #
 # The bars show milliseconds per call, the shortest first. Plain PyTorch is grey, compiled code blue, and the kernel
 # by hand red. A variant without a bar was not timed.
@@ -65,7 +66,7 @@ print(torch.__version__, torch.cuda.get_device_name() if GPU else f"CPU, {torch.
 # ## LayerNorm and GELU
 #
 # Eager PyTorch runs two operations. It writes the normalized tensor to memory, and reads it again for the GELU. The
-# compiler fuses the two. The Triton kernel has [a page of its own](../../kernels/layer-norm-gelu/).
+# compiler makes one kernel of both. The Triton kernel has [a page of its own](../../kernels/layer-norm-gelu/).
 
 # %%
 x, weight, bias = randn(rows, columns), randn(columns), randn(columns)
@@ -88,7 +89,7 @@ fused_norm = run(
 fused_norm
 
 # %% [markdown]
-# The compiler generated this kernel. C++ is shown without the casts of its indices.
+# The compiler generated this kernel. In C++, we omit the casts of indices.
 
 # %%
 print(fused_norm.code("compiled"))
@@ -107,8 +108,8 @@ for name, agreement in fused_norm.agreements.items():
 # Dropout needs random numbers, and eager keeps a mask in memory for the backward. A fused kernel computes the random
 # numbers from a seed and the element's position. The backward can compute the same numbers again.
 #
-# Random results cannot be compared with each other. So the check has two parts. Each element is zero, or the softmax
-# divided by the probability to be kept. And the right share of elements was kept.
+# Random results cannot be compared with each other. So the check has two parts. Each element must be zero, or the
+# softmax divided by the keep probability. The share of kept elements must be right.
 
 # %%
 p = 0.1
@@ -146,7 +147,8 @@ print(dropped.code("compiled"))
 # ## RMSNorm
 #
 # Written out, RMSNorm takes at least four operations, and eager PyTorch passes over memory for each. `F.rms_norm` is
-# one call. Compiled, both become the same kernel. [The page on RMSNorm](../../kernels/rms-norm/) has the backward,
+# one call. Compiled, both become the same kernel, up to the rounding of `eps`.
+# [The page on RMSNorm](../../kernels/rms-norm/) has the backward,
 # where our Triton kernel is faster.
 
 
@@ -231,21 +233,21 @@ silus
 print(silus.code("written out, compiled"))
 
 # %% [markdown]
-# The in-place time includes a copy, because a call that destroys its input cannot be timed twice on the same input.
+# The in-place time includes a copy, because a call that overwrites its input cannot be timed twice on the same input.
 # Without the copy, the in-place variant moves as many bytes as `F.silu`.
 #
 # ## Each experiment leaves a folder
 #
 # The folder holds the compared source, the generated kernels with the code around them, times, errors and
-# environment. Running the notebook again replaces the folder. `diff -r` compares two machines or two versions of
-# PyTorch.
+# environment. Running the notebook again replaces the folder, so copy it first. `diff -r` then compares two
+# machines or two versions of PyTorch.
 
 # %%
 listing(folder)
 
 # %% [markdown]
-# Two kernels can be compared line by line. Written out or called as `F.rms_norm`: if nothing follows here, the
-# compiler makes the same kernel of both.
+# `diff` compares two kernels line by line. Written out or called as `F.rms_norm`, the kernels differ at most in the
+# rounding of `eps`:
 
 # %%
 print(normed.diff("written out, compiled", normed, "F.rms_norm, compiled"))

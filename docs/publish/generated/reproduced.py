@@ -82,12 +82,11 @@ def page(store: Store, place: Place) -> str:
     """The page as Markdown."""
     parts = [
         front_matter("Reproduced", "What was measured again on another machine, and how closely it agrees"),
-        "This page compares what was measured more than once, by the same code, with the same software, on machines "
-        "that were started separately: row by row and pair by pair.",
-        f"The goal: every GPU time within {units.text(WITHIN, '%', exact=True)}, and every time by the host's clock in "
-        "its published range. GPU times are those of the modes `device`, `graph`, `burst` and `sustained`. Where the "
-        "matrix units are nearer to their ceiling than the memory is to its own, the share of that ceiling is "
-        "compared, since clocks differ from card to card. Back-to-back calls (`calls`) depend on the processor as much "
+        "This page compares runs of the same code with the same software on separately started machines, row by row.",
+        f"The goal: every GPU time within {units.text(WITHIN, '%', exact=True)}, and every wall-clock time in "
+        "its published range. GPU times are those of the modes `device`, `graph`, `burst` and `sustained`. For "
+        "compute-bound rows, we compare the percentage of the measured FLOP/s peak, because clocks differ from card "
+        "to card. Back-to-back calls (`calls`) depend on the processor as much "
         f"as on the code; from {RUNS} machines on they are published as "
         f'<a href="{place.to("results/methodology/#host-bound-numbers")}">the range over them</a>.',
     ]
@@ -161,7 +160,7 @@ def _verdict(known: list[Case], gpu: list[Again]) -> str:
         parts.append(f"Of {hosts} rows of calls, {len(ranges)} have a range over {RUNS} machines or more.")
     if ranges:
         parts.append(
-            "To see what a range says about another machine, each run in turn is left out: "
+            "To test whether a range predicts another machine, we leave out each run once: "
             f"{units.text(_foretold(ranges), '%')} of the runs lie in the range of the others, or within "
             f"{units.text(WITHIN, '%', exact=True)} of it."
         )

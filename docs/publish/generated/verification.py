@@ -13,7 +13,7 @@ OUTCOMES = ("passed", "skipped", "xfailed")  # of what is green
 KINDS = {
     "embedded": "embedded from files that tests run",
     "run": "run by the tests as they stand on the page",
-    "measures": "commands that measure a case for minutes; the tests hold that the case exists",
+    "measures": "commands that measure a case for minutes; the tests check that the case exists",
     "captured": "captured output, put there by a macro, of scripts that a test runs again",
     "listed": "listed as not runnable, each with its reason",
     "unaccounted": "not accounted for",
@@ -53,7 +53,7 @@ def page(reports: list[TestReport], kernels: Mapping[str, str], fenced: Mapping[
 def _left_out(report: TestReport) -> str:
     if report.deselected is None:
         return "not counted"
-    return f"{report.deselected} tests by the command" if report.deselected else "none"
+    return f"{report.deselected} tests, which the command deselects" if report.deselected else "none"
 
 
 def _changed(report: TestReport, now: Mapping[str, str]) -> str:

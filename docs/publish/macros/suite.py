@@ -32,7 +32,7 @@ def table(root: Path, place: Place) -> str:
     file = found[-1].relative_to(root).as_posix()
     panel = markup.panel(
         what=f"{'Processor seconds' if suite.reference else 'Time'} of each area, and of the files that take most, in "
-        f"{suite.processes} processes. By the clock: {commands or units.text(suite.seconds, 's')}",
+        f"{suite.processes} processes. Wall clock: {commands or units.text(suite.seconds, 's')}",
         body=body,
         source=f"{escape(str(suite.machine['name']))}, {escape(versions)}, {suite.date[:10]}, "
         f"{markup.link('the record', place.source(file, None))}",
