@@ -136,6 +136,7 @@ def test_history_shows_run_after_run(store: Store):
     assert re.search(r"<code>ours</code></th><td>2\.00 ms</td><td>1\.00 ms</td>", forward)
     assert re.search(r"<code>eager</code></th><td>–</td><td>1\.00 ms</td>", forward)
     assert "The newest time is 0.500× the oldest" in forward
+    assert "**backward**" not in page, "it ran once"
 
 
 def test_one_run_draws_no_line():

@@ -8,15 +8,15 @@ from docs.publish.place import Place, machine_page
 from docs.publish.records.measured import DIRECTIONS, MODES, Coordinates, Measured
 from docs.publish.records.store import Store
 
-SHOWN = 8  # the newest runs; older ones are in the records
+SHOWN = 5  # the newest runs; older ones are in the records
 WIDTH, HEIGHT = 96, 22
 
 
 def page(store: Store, place: Place) -> str:
     """The history page as Markdown: for each machine and case, the time of every variant at the largest point."""
     introduction = (
-        "Records are never replaced. Other pages show the newest run of a case; this one also has the older runs. The "
-        "tables show the median time of a call at the largest shape that most runs of the case have, oldest run first. "
+        "Records are never replaced. Other pages show the newest run of a case; this one also shows older runs, oldest "
+        "first: the median time of a call, at the shape and clock that most runs have. A case with one run is absent. "
         "A stale time was measured with code, a case or a timer that has changed since."
     )
     parts = [front_matter("History", "What each run of a case measured, run by run"), introduction]
@@ -24,24 +24,27 @@ def page(store: Store, place: Place) -> str:
         parts.append(f"## {name} {{ #{machine} }}")
         rows = sorted(store.select(Coordinates(machine=machine), history=True), key=_case)
         for case, ways in groupby(rows, lambda row: row.case):
-            parts.append(f"### {case} {{ #{machine}-{case.replace('/', '-')} }}")
-            for (_, direction, mode), timed in groupby(ways, _case):
-                what = f"**{DIRECTIONS[direction]}**, {MODES[mode]} ({code(mode)})"
-                parts += [what, _table(list(timed), place)]
+            tables = [table for _, timed in groupby(ways, _case) for table in _table(list(timed), place)]
+            if tables:
+                parts += [f"### {case} {{ #{machine}-{case.replace('/', '-')} }}", *tables]
     return blocks(parts)
 
 
-def _case(row: Measured) -> tuple[str, str, str]:
-    return row.case, row.direction, row.mode
+def _case(row: Measured) -> tuple[str, str]:
+    return row.case, row.direction
 
 
-def _table(rows: list[Measured], place: Place) -> str:
-    """Variants down, runs across."""
-    runs_with = {size: {row.record.id for row in rows if row.size == size} for size in {row.size for row in rows}}
-    point = max(rows, key=lambda row: (len(runs_with[row.size]), row.row.bytes_read + row.row.flops, row.time.p50))
-    shown = [row for row in rows if (row.size, row.dtype) == (point.size, point.dtype)]
+def _table(rows: list[Measured], place: Place) -> list[str]:
+    """What was timed, and how long it took: variants down, runs across. Nothing of a single run."""
+    runs_at: dict[tuple[str, str, str], set[str]] = {}
+    for row in rows:
+        runs_at.setdefault(_at(row), set()).add(row.record.id)
+    point = max(rows, key=lambda row: (len(runs_at[_at(row)]), row.row.bytes_read + row.row.flops, row.time.p50))
+    shown = [row for row in rows if _at(row) == _at(point)]
     runs = list({row.record.id: row.record for row in shown}.values())[-SHOWN:]
     by_place = {(row.variant, row.record.id): row for row in shown}
+    if len(runs) < 2:
+        return []
     lines = []
     for variant in dict.fromkeys(row.variant for row in shown):
         times = [by_place.get((variant, run.id)) for run in runs]
@@ -50,9 +53,14 @@ def _table(rows: list[Measured], place: Place) -> str:
     head = [
         f"{units.size(point.size)} {point.dtype}",
         *(link(run.date[:16].replace("T", " "), f"{place.to(machine_page(run.machine['slug']))}") for run in runs),
-        "trend" if len(runs) > 1 else "",
+        "trend",
     ]
-    return table(head, lines)
+    what = f"**{DIRECTIONS[point.direction]}**, {MODES[point.mode]} ({code(point.mode)})"
+    return [what, table(head, lines)]
+
+
+def _at(row: Measured) -> tuple[str, str, str]:
+    return row.size, row.dtype, row.mode
 
 
 def _cell(row: Measured | None) -> str:
