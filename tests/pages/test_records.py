@@ -274,7 +274,7 @@ def test_what_may_not_be_published_is_not_admitted(change: Change, expected: str
 def test_a_run_by_a_method_that_nobody_reviewed_is_not_admitted(root: Path):
     committed(root)
     method = root / "tests/benchmarks/method.py"
-    method.write_text(method.read_text().replace('"device": 60', '"device": 6'))
+    method.write_text(method.read_text().replace('"device": 30', '"device": 6'))
     path = tiny.write(root, tiny.record(root, commit=committed(root)), "local")
     with pytest.raises(PublishError, match="expected a commit with a reviewed method"):
         admit(path, root / "docs/measurements/runs", root)

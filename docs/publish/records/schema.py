@@ -305,8 +305,9 @@ class Record(Provenance):
 
     @cached_property
     def lacks(self) -> dict[str, str]:
-        """As `absent`, with what older records hold as failures."""
-        return self.absent | {at.variant: package for at in self.failures if (package := lacking(at.reason))}
+        """As `absent`, with what an older record holds as the compiler's failure; a failed import it shows as one."""
+        compiler = [at for at in self.failures if not at.reason.startswith("ModuleNotFoundError")]
+        return self.absent | {at.variant: package for at in compiler if (package := lacking(at.reason))}
 
     def named(self, name: str) -> "Record":
         """The same record under another id; its rows belong to this one now."""
