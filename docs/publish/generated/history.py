@@ -13,7 +13,7 @@ WIDTH, HEIGHT = 96, 22
 
 
 def page(store: Store, place: Place) -> str:
-    """The history page as Markdown: for each machine and case, the time of every variant at the largest point."""
+    """The history page as Markdown: for each machine and case, the time of every variant at one point."""
     introduction = (
         "Records are never replaced. Other pages show the newest run of a case; this one also shows older runs, oldest "
         "first: the median time of a call, at the shape and clock that most runs have. A case with one run is absent. "
