@@ -96,7 +96,7 @@ STALE: dict[str, tuple[Change, set[str]]] = {
 }
 REVIEW = {
     "a tolerance": replaced("snippets/validation/equivalence.py", "return eps / 4 +", "return eps / 2 +"),
-    "the rounds of a timing": replaced("tests/benchmarks/method.py", '"device": 60', '"device": 6'),
+    "the rounds of a timing": replaced("tests/benchmarks/method.py", '"device": 30', '"device": 6'),
 }
 
 
