@@ -101,7 +101,10 @@ def test_nothing_is_assigned_or_defined_on_a_page():
 
 def test_macros_are_the_smaller_part_of_a_page():
     found = [f"{page}: {share(text):.1%}" for page, text in pages.texts().items() if share(text) >= SHARE]
-    assert not found, f"expected less than {SHARE:.0%} of the text below the front matter: {found}"
+    assert not found, (
+        f"expected macros in less than {SHARE:.0%} of the text below the front matter: {found}; "
+        "name their arguments in the front matter, or quote fewer numbers"
+    )
 
 
 def test_what_front_matter_names_for_a_macro_is_used():
