@@ -4,8 +4,9 @@ Who has built asks for a turn. Then all others are stopped (SIGSTOP) and what th
 the samples are taken: nothing else runs meanwhile, on the GPU or the host. Where a library times alternatives while it
 builds, each of them has a turn, too.
 
-A process may run out of memory beside others, crash or hang. Its point is then measured again beside half as many, and
-so on, until a process has the machine for itself. A process that keeps a point's memory ends, and another begins.
+A process may run out of memory beside others. Its point is then measured again beside half as many, and so on, until a
+process has the machine for itself; where a process crashes or hangs, at once. A process that keeps a point's memory
+ends, and another begins.
 """
 
 import contextlib
@@ -326,7 +327,7 @@ class Crew:
             passed = time.perf_counter() - began
             for worker in list(self.workers):
                 self.spent[worker.state()] += passed
-                if worker.busy and not worker.waits and worker.since is None:
+                if worker.state() == "ran":
                     worker.ran += passed
                 if worker.line in ready:
                     yield from self.hear(worker)
@@ -423,8 +424,7 @@ def side_by_side(
             try:
                 for task, found in crew.outcomes(queue, until, end):
                     if queue is tasks and failed(found):
-                        print(f"again, beside fewer: {task}"[:150], file=sys.stderr)
-                        if not tasks.put_back(task):
+                        if isinstance(found, str) or not tasks.put_back(task):
                             alone.tasks.append((task, 1))
                     elif task is not LIMITS:
                         yield *task, found if isinstance(found, Found) else nothing_of(task, str(found))
@@ -433,8 +433,9 @@ def side_by_side(
                     else:
                         raise RuntimeError(f"the ceilings of this machine: {found}")
             finally:
-                spent = ", ".join(f"{state} {seconds:.0f} s" for state, seconds in crew.spent.items())
-                print(f"{len(crew.workers)} processes: {spent}", file=sys.stderr)
+                if crew.workers:
+                    spent = ", ".join(f"{state} {seconds:.0f} s" for state, seconds in crew.spent.items())
+                    print(f"{many} processes, seconds of all: {spent}", file=sys.stderr)
                 crew.end()
 
 

@@ -292,8 +292,10 @@ def published_command(program: str, arguments: Iterable[str], own: tuple[str, ..
 
 def lacking(reason: str) -> str:
     """The package for want of which a variant failed, by why it did; "" where nothing was lacking."""
+    if "CUTE flash attention library is not available" in reason:
+        return "flash_attn"
     missing = re.match(r"ModuleNotFoundError: No module named '(\w+)", reason)
-    return missing[1] if missing else "flash_attn" if "CUTE flash attention library is not available" in reason else ""
+    return missing[1] if missing else ""
 
 
 def commit_hash(text: str) -> str:

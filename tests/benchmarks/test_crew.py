@@ -267,6 +267,14 @@ def test_what_did_not_fit_comes_again_when_nothing_else_is_left_and_then_beside_
     assert not queue.ready(0), "the rest is for a process that is alone"
 
 
+@pytest.mark.usefixtures("house")
+def test_a_point_at_which_processes_die_is_tried_twice() -> None:
+    tries, record = multiprocessing.Value("i", 99), SimpleNamespace(content={})
+    points: Any = {"first": [A[1]]}
+    (found,) = crew.side_by_side(points, CPU, record, 8, 300.0, failing("dies", tries))  # type: ignore[arg-type]
+    assert "died" in found[2].failures[0]["reason"] and tries.value == 97, "beside others, and alone"
+
+
 def test_a_process_that_keeps_memory_measures_nothing_more() -> None:
     def target(line: Any, stopped: Any, name: str) -> None:
         crew.begin()

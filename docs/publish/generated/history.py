@@ -5,7 +5,7 @@ from itertools import groupby
 from docs.publish import units
 from docs.publish.markup import badges, blocks, code, front_matter, link, marks, table
 from docs.publish.place import Place, machine_page
-from docs.publish.records.measured import DIRECTIONS, MODES, Coordinates, Measured
+from docs.publish.records.measured import DIRECTIONS, MODES, Coordinates, Measured, point
 from docs.publish.records.store import Store
 
 SHOWN = 5  # the newest runs; older ones are in the records
@@ -36,31 +36,27 @@ def _case(row: Measured) -> tuple[str, str]:
 
 def _table(rows: list[Measured], place: Place) -> list[str]:
     """What was timed, and how long it took: variants down, runs across. Nothing of a single run."""
-    runs_at: dict[tuple[str, str, str], set[str]] = {}
+    runs_at: dict[tuple, set[str]] = {}
     for row in rows:
-        runs_at.setdefault(_at(row), set()).add(row.record.id)
-    point = max(rows, key=lambda row: (len(runs_at[_at(row)]), row.row.bytes_read + row.row.flops, row.time.p50))
-    shown = [row for row in rows if _at(row) == _at(point)]
+        runs_at.setdefault(point(row.row), set()).add(row.record.id)
+    most = max(rows, key=lambda row: (len(runs_at[point(row.row)]), row.row.bytes_read + row.row.flops, row.time.p50))
+    shown = [row for row in rows if point(row.row) == point(most.row)]
     runs = list({row.record.id: row.record for row in shown}.values())[-SHOWN:]
-    by_place = {(row.variant, row.record.id): row for row in shown}
     if len(runs) < 2:
         return []
+    by_place = {(row.variant, row.record.id): row for row in shown}
     lines = []
     for variant in dict.fromkeys(row.variant for row in shown):
         times = [by_place.get((variant, run.id)) for run in runs]
         cells = [_cell(row) for row in times]
         lines.append(("", [code(variant), *cells, sparkline([row.time.p50 for row in times if row])]))
     head = [
-        f"{units.size(point.size)} {point.dtype}",
+        f"{units.size(most.size)} {most.dtype}",
         *(link(run.date[:16].replace("T", " "), f"{place.to(machine_page(run.machine['slug']))}") for run in runs),
         "trend",
     ]
-    what = f"**{DIRECTIONS[point.direction]}**, {MODES[point.mode]} ({code(point.mode)})"
+    what = f"**{DIRECTIONS[most.direction]}**, {MODES[most.mode]} ({code(most.mode)})"
     return [what, table(head, lines)]
-
-
-def _at(row: Measured) -> tuple[str, str, str]:
-    return row.size, row.dtype, row.mode
 
 
 def _cell(row: Measured | None) -> str:
