@@ -29,6 +29,7 @@ FOLDER = ".cache/remembered"
 PACKAGES = ("torch", "triton", "numpy", "pytest")
 DECIDES = re.compile(r"(?!.*_CACHE_DIR$)(ATEN|PYTORCH|TORCH|TRITON)|PYTHONPATH$")  # variables that change what runs
 WHOLE = ("mutants", "site")  # areas whose tests look at everything
+COMPILED = re.compile(r"__pycache__/([^/.]+)\.[^/]*$")  # what an import opens of a module that was imported before
 AGAIN = 0.05  # share of what is remembered that runs anyway
 KEPT = 4  # contents of what a test file reaches whose results are kept
 
@@ -66,7 +67,7 @@ class Remembered:
     def watch(self, event: str, arguments: tuple) -> None:
         """Note each file of ours that is opened to be read."""
         if event == "open" and isinstance(arguments[0], str) and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
-            path = os.path.abspath(arguments[0])
+            path = COMPILED.sub(r"\1.py", os.path.abspath(arguments[0]))
             if path.startswith(f"{self.root}/"):
                 self.opened.add(path)
 

@@ -12,7 +12,6 @@ import torch
 from tests import remembered
 from tests.benchmarks import imports
 from tests.benchmarks import reached as reach
-from tests.conftest import ROOT
 
 pytest_plugins = ["pytester"]
 TEST = """
@@ -210,32 +209,30 @@ def test_the_key_of_a_package_is_all_that_its_start_reaches(tmp_path):
     assert remembered.printed_by(tmp_path, "snippets.tool") != before
 
 
-def test_a_test_in_a_named_folder_counts_and_what_it_imports_does_not(tmp_path):
-    """Whoever looks through a folder imports cases, and no tests."""
+def test_a_folder_counts_where_a_test_names_it_and_with_it_no_import_of_its_tests(tmp_path):
+    """What finds the cases works on tiny folders in most tests. Whoever looks through a folder imports no tests."""
     texts = {
         "tests/benchmarks/runner.py": "CASES = 'tests/benchmarks'\n",
         "tests/benchmarks/case.py": "from snippets import measured\n",
         "tests/benchmarks/test_case.py": "from snippets import tested\n",
+        "tests/pages/test_all.py": "from tests.benchmarks import runner\nREAD = 'tests/benchmarks'\n",
         **dict.fromkeys((f"snippets/{name}.py" for name in ("measured", "tested")), ""),
     }
     for name, text in texts.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
 
-    def found(*names: str) -> set[str]:
-        files = reach.reached(tmp_path, [tmp_path / name for name in names])
-        return {path.relative_to(tmp_path).as_posix() for path in files}
+    def found(name: str) -> set[str]:
+        return {path.relative_to(tmp_path).as_posix() for path in reach.reached(tmp_path, [tmp_path / name])}
 
-    assert texts.keys() - found("tests/benchmarks/runner.py") == {"snippets/tested.py"}
-    assert found("tests/benchmarks/runner.py", "tests/benchmarks/test_case.py") == texts.keys()
+    assert found("tests/benchmarks/runner.py") == {"tests/benchmarks/runner.py"}
+    assert texts.keys() - found("tests/pages/test_all.py") == {"snippets/tested.py"}
 
 
-def test_a_snippets_test_reaches_no_case_of_another():
-    """All that compare what a script prints import how it is captured: a chain from there to the cases ends it."""
-    test = ROOT / "tests/snippets/compiler/test_compile_time.py"
-    found = {path.relative_to(ROOT).as_posix() for path in remembered.reached_by_test(ROOT, test)}
-    assert "tests/benchmarks/captures.py" in found
-    assert not found & {"snippets/compiler/modes.py", "tests/benchmarks/compiler/modes.py"}
+def test_who_imports_what_is_compiled_already_has_read_it(tmp_path):
+    plugin = remembered.Remembered(tmp_path, fresh=False)
+    plugin.watch("open", (str(tmp_path / "kernels/__pycache__/toy.cpython-311.pyc"), "r", os.O_RDONLY))
+    assert plugin.opened == {f"{tmp_path}/kernels/toy.py"}
 
 
 def test_a_script_runs_once_and_is_remembered_if_it_ends_well(tmp_path, monkeypatch):
@@ -265,33 +262,6 @@ def test_the_oldest_results_are_forgotten(tmp_path):
         os.utime(tmp_path / f"name-{number}", (number, number))
     remembered.write(tmp_path / "other-0", "text")
     assert {path.name for path in tmp_path.iterdir()} == {"name-5", "name-6", "name-7", "name-8", "other-0"}
-
-
-def test_what_builds_and_tests_the_project_is_reached_and_what_it_made_is_not():
-    found = {
-        str(path.relative_to(ROOT)) for path in remembered.reached_by_test(ROOT, ROOT / "tests/pages/test_readme.py")
-    }
-    assert {".ci/run", ".github/workflows/site.yml", "README.md", "constraints.txt", "noxfile.py"} <= found
-    whole = {
-        str(path.relative_to(ROOT)) for path in remembered.reached_by_test(ROOT, ROOT / "tests/site/test_links.py")
-    }
-    assert {"mkdocs.yml", ".ci/run", "docs/pages/index.md"} <= whole
-    assert not [
-        path for path in found | whole if path.startswith((".nox", ".cache", ".git/", "docs/measurements/local"))
-    ]
-
-
-def test_a_kernels_tests_reach_what_they_depend_on_and_no_other_kernel():
-    found = {
-        str(path.relative_to(ROOT)) for path in remembered.reached_by_test(ROOT, ROOT / "tests/kernels/test_rope.py")
-    }
-    assert found >= {
-        "kernels/rope.py", "tests/kernels/promises/__init__.py", "tests/kernels/promises/results.py",
-        "tests/kernels/conftest.py", "tests/kernels/interpreter.py",
-        "tests/kernels/compiled.py", "tests/benchmarks/sides.py", "snippets/validation/equivalence.py",
-        "snippets/validation/compiled_code.py",
-    }  # fmt: skip
-    assert not any(path.startswith("kernels/rms_norm") for path in found)
 
 
 def test_a_readers_own_file_is_judged_anew(run, project):

@@ -15,7 +15,8 @@ from tests.benchmarks.imports import imported
 
 OURS = ("kernels", "snippets", "tests", "docs", "noxfile")
 MADE = {".cache", ".git", ".nox", ".venv", "__pycache__", "local", "site-packages"}  # local: below docs/measurements
-PUBLISHER, PAGES = ("docs", "publish"), ("docs", "pages")
+MACHINES = ("docs", "publish"), ("tests", "benchmarks")  # most tests of these give them tiny folders to work on
+OWN = ("docs", "pages"), ("snippets",), ("tests", "benchmarks")  # what each page has of its own
 SPEAKING = {  # their strings name files
     ("docs",), ("kernels",), ("snippets",),
     *(("tests", folder) for folder in ("benchmarks", "exercises", "kernels", "pages", "snippets")),
@@ -50,10 +51,13 @@ def named(root: Path, file: Path) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     named = {Path(os.path.normpath(name)) for name in named_by_code(root, file)}
     paths = [path for path in named if is_ours(root, path)]
     folders: Iterable[Path] = filter(Path.is_dir, paths)
-    if file.is_relative_to(root.joinpath(*PUBLISHER)):
-        pages = root.joinpath(*PAGES)  # most tests of it make tiny ones; who reads these names them
-        folders = (path for path in folders if not path.is_relative_to(pages))
+    if within(root, file, MACHINES) and not file.name.startswith("test_"):  # a test of the real folders names them
+        folders = (path for path in folders if not within(root, path, OWN))
     return tuple(filter(Path.is_file, paths)), tuple(folders)
+
+
+def within(root: Path, path: Path, folders: Iterable[tuple[str, ...]]) -> bool:
+    return any(path.is_relative_to(root.joinpath(*parts)) for parts in folders)
 
 
 def is_ours(root: Path, path: Path) -> bool:

@@ -14,7 +14,9 @@ import pytest
 
 from tests.benchmarks.functions import ALTERNATIVES, METHOD, OURS, Code
 from tests.benchmarks.reviewed import VERSION, version
-from tests.benchmarks.test_functions import CASES, READ, Texts, stale, texts  # noqa: F401  what cases reach
+from tests.benchmarks.test_functions import CASES, Texts, stale, texts
+
+READ = "tests/benchmarks", "snippets/**/*.py"  # by what finds the cases
 
 Edit = tuple[int, int, int, str]  # on this line, from this byte to that one, a text
 Kind = Callable[[ast.Module, str], Iterator[Edit]]

@@ -26,7 +26,6 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="processes are stopped on Linux only"),
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
 ]
-READ = ("snippets/**/*.py",)  # see test_runner.py
 CPU, MINUTES = torch.device("cpu"), 600.0
 A, B = (("first", Point({"elements": elements}, "float32")) for elements in (1, 2))
 

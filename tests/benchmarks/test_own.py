@@ -10,6 +10,8 @@ from tests.benchmarks.own import own
 from tests.benchmarks.runner import discover, load
 from tests.benchmarks.test_wrong import CPU
 
+READ = "tests/benchmarks", "snippets/**/*.py"  # by what finds the cases
+
 
 def double(x: torch.Tensor, *, factor: int = 2) -> torch.Tensor:
     return x * factor

@@ -30,9 +30,6 @@ from tests.benchmarks.reviewed import VERSION
 from tests.benchmarks.source import ROOT
 from tests.benchmarks.sweeps import __main__ as sweeps_command_line
 
-# What cases reach is looked for in all of them. Named here, they count for tests/remembered.py.
-READ = ("snippets/**/*.py",)
-
 MINUTES = 600  # in seconds: only what hangs takes as long, however busy the machine
 FIRST = """
     import torch

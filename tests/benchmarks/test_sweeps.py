@@ -13,8 +13,7 @@ from tests.benchmarks.sweeps import __main__ as command_line
 from tests.benchmarks.sweeps import chosen
 from tests.benchmarks.sweeps.__main__ import OUT
 
-# What cases reach is looked for in all of them. Named here, they count for tests/remembered.py.
-READ = ("snippets/**/*.py",)
+READ = "tests/benchmarks", "snippets/**/*.py"  # by what finds the cases
 
 KERNELS = sorted(path.stem for path in (ROOT / "kernels").glob("[a-z]*.py") if path.stem[-5:] != "_cuda")
 SLOWER = 1.05  # a table with few entries gives up this much at most

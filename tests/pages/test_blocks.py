@@ -34,9 +34,7 @@ from tests.benchmarks.imports import imported
 from tests.benchmarks.source import ROOT
 from tests.conftest import HERE
 
-REACHED = "docs/pages"  # through docs.publish
-
-READ = ("tests/forked.py",)  # scripts run in it, and nothing imports it: named here, it counts for tests/remembered.py
+READ = "docs/pages", "snippets/**/*.py", "tests/benchmarks", "tests/forked.py"  # through docs.publish
 
 SECONDS = 300  # for a shell block on a slow machine that is busy
 SHELL = re.compile(r"[|&;<>$`=]\s*\S")  # what asks for more than to start programs one after another

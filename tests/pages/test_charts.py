@@ -19,6 +19,8 @@ from docs.publish.records.store import Store
 from tests.benchmarks.source import ROOT
 from tests.pages.tiny import LAPTOP, TIMING, record, row, took
 
+READ = "docs/pages", "snippets/**/*.py", "tests/benchmarks"  # through docs.publish
+
 BARS = {"kind": "bars", "case": "kernels/add", "metric": "bandwidth"}
 PLACE = Place("kernels/add.md", "kernels/add/")
 LINES = {"kind": "lines", "case": "kernels/add", "metric": "time", "x": "columns"}

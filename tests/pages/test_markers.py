@@ -10,7 +10,7 @@ from docs.publish.site import hooks
 from tests.benchmarks.source import ROOT
 from tests.pages import tiny
 
-REACHED = "docs/pages"  # through docs.publish
+READ = "docs/pages", "snippets/**/*.py", "tests/benchmarks"  # through docs.publish
 
 START, END = "# --8<-- [start:add]", "# --8<-- [end:add]"
 

@@ -22,10 +22,8 @@ from tests.benchmarks.source import ROOT
 from tests.forked import Server
 from tests.pages import tiny
 
-REACHED = "docs/pages"  # through docs.publish
+READ = "docs/pages", "snippets/**/*.py", "tests/benchmarks", "tests/snippets"  # through docs.publish
 
-# These tests run with what is read there, and import none of it. Named here, it counts for tests/remembered.py.
-READ = ("tests/snippets", "docs/pages")
 INSTALLED = machine.software()
 SYSTEM = "Linux x86_64"  # on which all is captured: another generates other code
 CPU = printing.scripts("cpu")

@@ -11,8 +11,7 @@ from docs.publish.errors import PublishError
 from docs.publish.records.store import Store
 from tests.benchmarks.runner import discover, load
 
-# What cases reach is looked for in all of them. Named here, they count for tests/remembered.py.
-READ = ("snippets/**/*.py",)
+READ = "docs/pages", "snippets/**/*.py", "tests/benchmarks"  # through docs.publish
 
 TEXT, APART = 4.5, 9.0
 NEVER_IN_ONE_CHART = {("peer-2", "rewrite")}  # of attention, where they are 8.5 apart in the dark for deuteranopia

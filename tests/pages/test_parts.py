@@ -15,6 +15,8 @@ from tests.benchmarks.source import ROOT
 from tests.benchmarks.test_points import SIZES
 from tests.pages import tiny
 
+READ = "docs/pages", "snippets/**/*.py", "tests/benchmarks"  # through docs.publish
+
 OLDER = {
     "kernels/add": {"mask": {"1": "causal", "2": "full"}, "called": {"1": "operator"}, "window": ["sums", "width"]}
 }

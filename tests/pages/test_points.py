@@ -13,6 +13,8 @@ from tests.benchmarks.runner import discover, load, size
 from tests.pages import tiny
 from tests.pages.tiny import rendered, took
 
+READ = "docs/pages", "snippets/**/*.py", "tests/benchmarks"  # through docs.publish
+
 
 @pytest.fixture
 def root(root: Path) -> Path:

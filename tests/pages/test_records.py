@@ -19,6 +19,8 @@ from tests.benchmarks.reviewed import VERSION
 from tests.benchmarks.source import ROOT
 from tests.pages import tiny
 
+READ = "docs/pages", "snippets/**/*.py", "tests/benchmarks"  # through docs.publish
+
 Change = Callable[[dict], object]
 FILES = [tiny.KERNEL, tiny.CASE]
 OURS = Coordinates("kernels/add", "ours")

@@ -181,9 +181,12 @@ def faults_seen(site: Site, page: Page, url: str, traffic: Traffic) -> Iterator[
 
 
 def with_rows(site: Site, url: str) -> list[str]:
-    """A page's address; then those of a machine's page with the rows of all its cases, a few at a time."""
-    folder = rows_of(url)
-    cases = [file.stem for file in map(PurePosixPath, site.rows) if f"{file.parent}/" == folder]
+    """A page's address; then those of a machine's page with rows of its cases, a few at a time.
+
+    A case's rows are the same table for each machine: the largest of them counts for all.
+    """
+    largest = {PurePosixPath(file).stem: file for file, _ in sorted(site.rows.items(), key=lambda item: len(item[1]))}
+    cases = sorted(case for case, file in largest.items() if f"{PurePosixPath(file).parent}/" == rows_of(url))
     return [url, *(f"{url}?rows={'&rows='.join(cases[at : at + FEW])}" for at in range(0, len(cases), FEW))]
 
 
