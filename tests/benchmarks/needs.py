@@ -5,7 +5,7 @@ these lie in memory while variants are built and checked follows from method.py 
 """
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,37 +40,31 @@ def place(at: Mapping) -> Key:
 
 def earlier(folders: Iterable[Path], device: torch.device) -> dict[Key, Need]:
     """What each point that this kind of machine has measured needs. Where memory did not suffice: all."""
-    found: dict[Key, Need] = {}
-
-    def add(at: Mapping, need: Need) -> None:
-        before = found.get(place(at), need)
-        found[place(at)] = Need(max(before.held, need.held), max(before.peak, need.peak))
-
+    rows: dict[Key, list[Mapping]] = {}
+    lacked: set[Key] = set()
+    memory = 0
     for content in (content for folder in folders for content in of_this_kind(folder, device)):
-        with contextlib.suppress(KeyError, TypeError, AttributeError):  # older than what is read here
+        with contextlib.suppress(KeyError, TypeError):  # older than what is read here
             memory = content["machine"]["memory_bytes"]
-            variants: dict[Key, set[str]] = {}
+            lacked |= {place(failure) for failure in content["failures"] if out_of_memory(failure["reason"])}
             for row in content["rows"]:
-                variants.setdefault(place(row), set()).add(row["variant"])
-            for row in content["rows"]:
-                add(row, of_row(row, len(variants[place(row)]), memory))
-            for failure in content["failures"]:
-                if out_of_memory(failure["reason"]):
-                    add(failure, Need(memory))
-    return found
+                rows.setdefault(place(row), []).append(row)
+    return {at: of_rows(of, memory) for at, of in rows.items()} | dict.fromkeys(lacked, Need(memory))
 
 
-def of_row(row: Mapping[str, Any], variants: int, memory: int) -> Need:
-    """What a point needs, judged by one of its variants.
+def of_rows(rows: Sequence[Mapping[str, Any]], memory: int) -> Need:
+    """What a point needs by the rows of its variants, on a GPU of so many bytes.
 
     Inputs and results are kept, these also in float64; a backward's variants each keep the outputs of their forward.
     For moments there are the plain op in float64, a comparison, or the call. A reference that fits into no GPU of this
     kind was computed in pieces. Where a case states no traffic, a quarter of the peak stands for its inputs.
     """
-    wide = torch.float64.itemsize // getattr(torch, row["dtype"]).itemsize
-    call, results = row["peak_memory_bytes"] or 0, row["bytes_written"]
-    inputs = row["bytes_read"] or call // 4
-    outputs = variants * results if row["direction"] == "backward" else 0
+    read, results, call = (
+        max(row[name] or 0 for row in rows) for name in ("bytes_read", "bytes_written", "peak_memory_bytes")
+    )
+    wide = torch.float64.itemsize // getattr(torch, rows[0]["dtype"]).itemsize
+    inputs = read or call // 4
+    outputs = len({row["variant"] for row in rows}) * results if rows[0]["direction"] == "backward" else 0
     held = KEPT_BESIDE + inputs + (1 + wide) * results + outputs
     moments = [wide * (inputs + call), IN_A_CHECK * wide * results]
     return Need(held, max([call, *(more for more in moments if held + more < memory)]))
