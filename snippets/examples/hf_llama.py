@@ -6,6 +6,7 @@ computes the same loss, and what it keeps in memory.
 """
 
 import functools
+import inspect
 from collections.abc import Callable
 
 import torch
@@ -46,11 +47,23 @@ def patch(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], No
     """All three changes. The training loop calls what this returns in place of optimizer.step()."""
     for layer in model.model.layers:
         layer.compile()
-    loss_in_chunks(model)
+    keeping_columns(loss_in_chunks, model)
     return update_compiled(optimizer)
 
 
 # --8<-- [end:patch]
+
+
+# --8<-- [start:columns]
+def keeping_columns(change: Callable[[nn.Module], nn.Module], model: nn.Module) -> nn.Module:
+    """The change, with arguments named as before: the Trainer drops columns of a dataset that forward does not name."""
+    named = inspect.signature(model.forward)
+    change(model)
+    model.forward.__signature__ = named  # type: ignore[attr-defined]
+    return model
+
+
+# --8<-- [end:columns]
 
 
 # --8<-- [start:chunks]

@@ -95,7 +95,7 @@ state_fp32 = bound("GB", f"3 * 4 * {PARAMETERS}", SIZES)
 # What a step needs in all: its own peak, weights and optimizer state.
 needs = bound("GB", "peak + state", peak=memory("{variant}", "{at}"), state=state)
 # The same with fp32 weights.
-needs_fp32 = bound("GB", "peak + state", peak=memory("{variant}", "fp32 weights"), state=state_fp32)
+needs_fp32 = bound("GB", "peak + state", peak=memory("{variant}", "{at}"), state=state_fp32)
 # The memory that such a card is sold with.
 card = bound("GB", "gigabytes * 10**9", gigabytes=24)
 

@@ -110,6 +110,32 @@ def test_evaluation_and_generation_stay_the_librarys(change: Callable) -> None:
     assert torch.equal(changed.generate(tokens(), **generated), model().generate(tokens(), **generated))
 
 
+def as_the_trainer_passes(changed: nn.Module, columns: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What is left of a dataset's columns. The whole Trainer would need accelerate."""
+    from transformers import Trainer
+
+    trainer = SimpleNamespace(model=changed, label_names=["labels"], _signature_columns=None)
+    Trainer._set_signature_columns_if_needed(trainer)
+    return {name: column for name, column in columns.items() if name in trainer._signature_columns}
+
+
+def test_the_trainer_keeps_packed_texts_apart() -> None:
+    """Two texts a row: without their positions each token would also see the earlier text."""
+    positions = (torch.arange(32, device=HERE) % 16).expand(2, -1)
+    columns = {"input_ids": tokens(), "labels": tokens(), "position_ids": positions}
+    apart, mixed = model()(**columns).loss, model()(input_ids=tokens(), labels=tokens()).loss
+    assert not torch.isclose(apart, mixed, rtol=1e-3)
+    patched = llama.sharing(model())
+    hf_llama.patch(patched, llama.make_optimizer(patched))
+    for changed in (patched, hf_llama.keeping_columns(hf_llama.loss_in_chunks, llama.sharing(model()))):
+        passed = as_the_trainer_passes(changed, {**columns, "source": tokens()})
+        assert passed.keys() == columns.keys()
+        torch.testing.assert_close(changed(**passed).loss, apart)
+    changed = hf_llama.keeping_columns(hf_llama.with_kernels, llama.sharing(model()))
+    with pytest.raises(ValueError, match=r"got \['position_ids'\]"):
+        changed(**as_the_trainer_passes(changed, columns))
+
+
 def test_chunks_of_many_rows_are_a_quarter_each(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
