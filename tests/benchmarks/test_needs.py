@@ -25,8 +25,8 @@ def record(folder: Path, *rows: dict, slug: str = "this", failures: tuple = ()) 
     (folder / f"{len(list(folder.iterdir()))}.json").write_text(json.dumps(content))
 
 
-def test_points_fit_with_all_that_they_hold_and_one_peak() -> None:
-    assert fit([Need(3, 4), Need(2, 5)], 10) and not fit([Need(3, 4), Need(2, 5)], 9)
+def test_points_fit_with_all_that_they_hold_and_all_peaks() -> None:
+    assert fit([Need(3, 4), Need(2, 5)], 14) and not fit([Need(3, 4), Need(2, 5)], 13)
 
 
 def test_inputs_and_results_are_held_and_the_largest_moment_comes_on_top() -> None:
