@@ -19,7 +19,7 @@ environment.require()  # before torch is imported
 import torch  # noqa: E402
 
 from snippets.validation.timing import MODES  # noqa: E402
-from tests.benchmarks import crew, needs  # noqa: E402
+from tests.benchmarks import crew  # noqa: E402
 from tests.benchmarks.runner import (  # noqa: E402
     Outcomes,
     Points,
@@ -36,7 +36,7 @@ from tests.benchmarks.runner import (  # noqa: E402
     size,
 )
 
-LOCAL, PUBLISHED = (ROOT / "docs" / "measurements" / folder for folder in ("local", "runs"))
+LOCAL = ROOT / "docs" / "measurements" / "local"
 
 
 def main(arguments: list[str]) -> int:
@@ -80,8 +80,7 @@ def main(arguments: list[str]) -> int:
 
     def measuring() -> Outcomes:
         if number > 1:
-            earlier = needs.earlier({PUBLISHED, options.out}, device)
-            return crew.side_by_side(todo, device, record, number, options.seconds, earlier)
+            return crew.side_by_side(todo, device, record, number, options.seconds)
         return one_by_one(todo, device, record, bar.say, options.seconds)
 
     try:
@@ -196,8 +195,7 @@ class Progress:
                 continue
             left = (time.monotonic() - began) / done * (self.points - done)
             what = f"{name} {label(point)}: {found.seconds:.1f} s, alone {found.alone:.1f} s"
-            held, most = (f"{size / 2**30:.1f}" for size in found.memory)
-            what += f" (memory {held} GiB, at most {most} GiB; waited for the GPU {found.settled:.1f} s)"
+            what += f" (waited for memory {found.waited:.1f} s, for the GPU {found.settled:.1f} s)"
             print(f"{done}/{self.points} {what}; about {left:.0f} s left", file=sys.stderr, flush=True)
 
     def say(self, step: str) -> None:

@@ -4,9 +4,9 @@ Who has built asks for a turn. Then all others are stopped (SIGSTOP) and what th
 the samples are taken: nothing else runs meanwhile, on the GPU or the host. Where a library times alternatives while it
 builds, each of them has a turn, too.
 
-A point begins when what it needs of the GPU's memory is left (needs.py). Where it runs out of memory nevertheless, and
-where its process crashes or hangs, it is measured again after all others, alone on the machine. A process that keeps a
-point's memory ends, and another begins.
+A process may run out of memory beside others. Its point is then measured again beside half as many, and so on, until a
+process has the machine for itself; where a process crashes or hangs, at once. A process that keeps a point's memory
+ends, and another begins.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ import os
 import signal
 import sys
 import time
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -31,18 +31,16 @@ import torch._inductor.config
 from snippets.validation.timing import nothing
 from tests.benchmarks import machine, method, runner
 from tests.benchmarks.case import Point
-from tests.benchmarks.needs import Need, fit, out_of_memory, place
-from tests.benchmarks.runner import Found, Key, Outcomes, Points, Record
+from tests.benchmarks.runner import Found, Outcomes, Points, Record
 
 SPAWN = multiprocessing.get_context("spawn")  # a process with CUDA cannot be forked
 GPU_MEMORY, HOST_MEMORY = 6 * 2**30, 3 * 2**30  # bytes for each process
-CONTEXT = 3 * 2**28  # bytes of the GPU that a process has for itself: the driver's, and loaded kernels
 KEPT = 2**30  # bytes of the GPU with which a process may begin its next point
 PATIENCE = 400.0  # seconds of its own after which a process hangs
 RESERVE = 30.0  # seconds before the end in which no point begins
 LINGER = 0.003  # seconds in which who was alone may go on: libraries time alternatives one after another
 LIMITS, END = None, "end"  # what is measured first, the machine's own limits; and what is sent last
-AHEAD = 3  # rounds by which a point may overtake larger ones
+NO_MEMORY = ("OutOfMemory", "out of memory", "ALLOC_FAILED")
 Task = tuple[str, Point] | None
 Work = Callable[[Connection, Any, str], None]
 
@@ -74,11 +72,10 @@ def work(line: Connection, stopped: Any, name: str) -> None:
                 with turns.turn():  # where several ask for the profiler at once, some never get it
                     method.count_kernels({"nothing": (nothing, nothing)}, device)
                 watched = True
-            turns.memory = (0, 0)
-            with turns.building():
-                found = answer(task, device)
+            waited = wait_for_room(device)
+            found = answer(task, device)
             if isinstance(found, Found):
-                found.memory = turns.memory
+                found.waited = waited
             keeps = device.type == "cuda" and torch.cuda.memory_reserved(device) > KEPT
             line.send(("last" if keeps else "done", found))
 
@@ -101,21 +98,28 @@ def answer(task: Task, device: torch.device) -> Found | dict:
     return found
 
 
-class Turns:
-    """The turns of one process.
+def wait_for_room(device: torch.device, share: float = 0.25, patience: float = 120.0) -> float:
+    """Until so much of the GPU's memory is free; in the end without. Returns the seconds."""
+    began = time.monotonic()
+    last = began + patience
+    while device.type == "cuda" and time.monotonic() < last:
+        free, total = torch.cuda.mem_get_info(device)
+        if free > share * total:
+            break
+        time.sleep(0.1)
+    return time.monotonic() - began
 
-    Attributes:
-        memory: bytes of the GPU's that it held after a build, and the most that it had at once.
-    """
+
+class Turns:
+    """The turns of one process."""
 
     def __init__(self, line: Connection, stopped: Any, device: torch.device):
         self.line, self.stopped, self.device = line, stopped, device
-        self.inside, self.waited, self.memory = False, 0.0, (0, 0)
+        self.inside, self.waited = False, 0.0
 
     def take(self) -> None:
         """From here on this process takes turns with others."""
         machine.beside.turn, machine.beside.lost = self.turn, lambda: self.waited + self.stopped.value
-        machine.beside.building = self.building
         for owner, name in choosers():
             setattr(owner, name, self.alone(getattr(owner, name)))
 
@@ -140,17 +144,6 @@ class Turns:
             self.inside = False
             machine.spent["alone"] += time.perf_counter() - began
             self.line.send(("over", None))
-
-    @contextlib.contextmanager
-    def building(self) -> Iterator[None]:
-        """Leave to others what was needed for moments: the allocator would keep it until the point's end."""
-        yield
-        if self.device.type == "cuda":
-            most = torch.cuda.max_memory_reserved(self.device)
-            torch.cuda.empty_cache()
-            held = torch.cuda.memory_reserved(self.device)
-            torch.cuda.reset_peak_memory_stats(self.device)
-            self.memory = max(self.memory[0], held), max(self.memory[1], most)
 
     def alone(self, function: Callable) -> Callable:
         @functools.wraps(function)  # the compiler looks at what it takes
@@ -202,7 +195,6 @@ class Worker:
 
     Attributes:
         task: what it measures; `busy` says whether there is one.
-        need: the memory for it.
         ran: seconds that it has spent on the task, without waiting and without those for which it was stopped.
     """
 
@@ -215,13 +207,12 @@ class Worker:
         self.pid = self.process.pid
         theirs.close()
         self.task: Task = None
-        self.need = Need(0)
         self.busy = self.waits = False
         self.ran = 0.0
         self.since: float | None = None  # when it was stopped
 
-    def give(self, task: Task, need: Need, crowded: bool) -> None:
-        self.task, self.need, self.busy, self.ran = task, need, True, 0.0
+    def give(self, task: Task, crowded: bool) -> None:
+        self.task, self.busy, self.ran = task, True, 0.0
         self.tell((task, crowded))
 
     def tell(self, what: object) -> None:
@@ -266,32 +257,25 @@ class Worker:
 
 
 class Queue:
-    """What is left to measure, in rounds: the first point of each case, the second ones, and so on."""
+    """What is left to measure. What failed comes last, each time beside half as many."""
 
-    def __init__(self, tasks: Iterable[tuple[Task, Need]] = (), room: float = math.inf):
-        self.room = room
-        self.tasks: list[tuple[int, Task, Need]] = []
-        self.points: Counter[str] = Counter()  # by case
-        for task, need in tasks:
-            self.add(task, need)
+    def __init__(self, tasks: Iterable[Task], most: int):
+        self.tasks, self.begun = deque((task, most) for task in tasks), list[tuple[Task, int]]()
 
-    def add(self, task: Task, need: Need) -> None:
-        name = task[0] if task else ""
-        self.tasks.append((self.points[name], task, need))
-        self.points[name] += 1
+    def ready(self, busy: int) -> bool:
+        """Whether the next task may begin beside so many."""
+        return bool(self.tasks) and busy < self.tasks[0][1]
 
-    def take(self, beside: list[Need]) -> tuple[Task, Need] | None:
-        """Of what fits beside others the largest of the earliest round; None where nothing does.
+    def take(self) -> Task:
+        self.begun.append(self.tasks.popleft())
+        return self.begun[-1][0]
 
-        It comes from the next few rounds: otherwise small points would overtake the large ones until the end.
-        """
-        last = min((turn for turn, _, _ in self.tasks), default=0) + AHEAD
-        fitting = [each for each in self.tasks if each[0] <= last and fit([*beside, each[2]], self.room)]
-        if not fitting:
-            return None
-        taken = min(fitting, key=lambda each: (each[0], each[1] is not LIMITS, -each[2].held - each[2].peak))
-        self.tasks.remove(taken)
-        return taken[1:]
+    def put_back(self, failed: Task) -> bool:
+        """Measure a task again, unless it can only be alone now."""
+        most = min(most for task, most in self.begun if task == failed) // 2
+        if most > 1:
+            self.tasks.append((failed, most))
+        return most > 1
 
 
 class Crew:
@@ -328,10 +312,12 @@ class Crew:
         """
         while time.monotonic() < end:
             for worker in self.workers:
-                if worker.busy or time.monotonic() >= until:
-                    continue
-                if taken := tasks.take([each.need for each in self.workers if each.busy]):
-                    worker.give(*taken, crowded=len(self.workers) > 1)
+                if (
+                    not worker.busy
+                    and time.monotonic() < until
+                    and tasks.ready(sum(each.busy for each in self.workers))
+                ):
+                    worker.give(tasks.take(), crowded=len(self.workers) > 1)
             if not any(worker.busy for worker in self.workers):
                 return
             self.next_turn()
@@ -425,31 +411,21 @@ class Crew:
 
 
 def side_by_side(
-    todo: Points,
-    device: torch.device,
-    record: Record,
-    number: int,
-    seconds: float = math.inf,
-    needs: Mapping[Key, Need] | None = None,
-    target: Work = work,
+    todo: Points, device: torch.device, record: Record, number: int, seconds: float = math.inf, target: Work = work
 ) -> Outcomes:
-    """Measure points by so many processes, each as soon as one is free and has room, until the seconds are used up.
-
-    Args:
-        needs: by place, what points need of the GPU's memory; of others it is as much as is there for each process.
-    """
+    """Measure points by so many processes, each as soon as one is free, until the seconds are used up."""
     end = time.monotonic() + seconds
     until = end - min(RESERVE, seconds / 4)
     record.content["crew"] = number
-    beside, alone = queues(todo, device, number, needs or {})
+    tasks, alone = Queue([LIMITS, *runner.in_rounds(todo)], number), Queue([], 1)
     with machine.turn(device, alone=True, calls=True):  # other runs wait until this one has ended
-        for many, queue in ((number, beside), (1, alone)):
-            crew, lost = Crew(many if queue.tasks else 0, device, target), 0
+        for many, queue in ((number, tasks), (1, alone)):
+            crew = Crew(many if queue.tasks else 0, device, target)
             try:
                 for task, found in crew.outcomes(queue, until, end):
-                    lost += isinstance(found, Found) and failed(found)
-                    if queue is beside and failed(found):
-                        alone.add(task, Need(0))
+                    if queue is tasks and failed(found):
+                        if isinstance(found, str) or not tasks.put_back(task):
+                            alone.tasks.append((task, 1))
                     elif task is not LIMITS:
                         yield *task, found if isinstance(found, Found) else nothing_of(task, str(found))
                     elif isinstance(found, dict):
@@ -459,29 +435,14 @@ def side_by_side(
             finally:
                 if crew.workers:
                     spent = ", ".join(f"{state} {seconds:.0f} s" for state, seconds in crew.spent.items())
-                    what = f"seconds of all: {spent}; points that ran out of memory: {lost}"
-                    print(f"{many} processes, {what}", file=sys.stderr)
+                    print(f"{many} processes, seconds of all: {spent}", file=sys.stderr)
                 crew.end()
-
-
-def queues(todo: Points, device: torch.device, number: int, needs: Mapping[Key, Need]) -> tuple[Queue, Queue]:
-    """What is measured side by side, and what needs more memory than is left beside the processes: that is alone."""
-    on_gpu = device.type == "cuda"
-    total = torch.cuda.get_device_properties(device).total_memory if on_gpu else math.inf
-    beside, alone = Queue(room=total - number * CONTEXT), Queue()
-    share = Need(beside.room / number if on_gpu else 0)
-    beside.add(LIMITS, share)
-    cases = {name: runner.load(runner.discover()[name]) for name in todo} if needs else {}
-    for name, point in runner.in_rounds(todo):
-        need = needs.get(place(method.where(cases[name], point)), share) if needs else share
-        (beside if fit([need], beside.room) else alone).add((name, point), need)
-    return beside, alone
 
 
 def failed(found: Found | dict | str) -> bool:
     """Whether it may go well without others."""
     reasons = [failure["reason"] for failure in found.failures] if isinstance(found, Found) else []
-    return isinstance(found, str) or any(map(out_of_memory, reasons))
+    return isinstance(found, str) or any(sign in reason for reason in reasons for sign in NO_MEMORY)
 
 
 def nothing_of(task: tuple[str, Point], reason: str) -> Found:

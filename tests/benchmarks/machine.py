@@ -63,13 +63,11 @@ class Beside:
 
     Attributes:
         turn: waits until it is alone, stays so until what it returns ends, and adds that time to `spent`.
-        building: goes on beside others, and leaves them at its end what it needs no longer.
         lost: seconds for which it waited or was stopped.
         crowded: whether a point that does not fit into memory may do so later.
     """
 
     turn: Callable[[], contextlib.AbstractContextManager[None]] | None = None
-    building: Callable[[], contextlib.AbstractContextManager[None]] = staticmethod(contextlib.nullcontext)
     lost: Callable[[], float] = staticmethod(lambda: 0.0)
     crowded: bool = False
 
@@ -108,7 +106,7 @@ def turn(device: torch.device, alone: bool, calls: bool = False, builds: bool = 
 
 
 def _turn_of_a_crew(alone: bool) -> contextlib.AbstractContextManager[None]:
-    return beside.turn() if alone and beside.turn else beside.building()
+    return beside.turn() if alone and beside.turn else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ import re
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -116,16 +116,16 @@ class Found:
     Attributes:
         seconds: that it took, without waiting for others.
         alone: those of them in which samples were taken or what is fastest was chosen.
+        waited: before they began, seconds until others had left enough of the GPU's memory.
         settled: until what others had queued on the GPU had run, before each turn.
-        memory: bytes of the GPU's that its process held between builds, and the most that it had at once.
     """
 
     rows: list[dict] = field(default_factory=list)
     failures: list[dict] = field(default_factory=list)
     seconds: float = 0.0
     alone: float = 0.0
+    waited: float = 0.0
     settled: float = 0.0
-    memory: tuple[int, int] = (0, 0)
 
 
 def measured(name: str, point: Point, device: torch.device, report: Report) -> Found:
@@ -263,27 +263,20 @@ def code_of(sources: Mapping) -> Key:
 
 def fresh_points(folder: Path, device: torch.device, variants: Iterable[str] = ()) -> set[Key]:
     """What this kind of machine has measured already, with this software: all variants, or the same."""
-    versions = machine.software()
+    slug, versions = machine.describe(device)["slug"], machine.software()
     fresh: set[Key] = set()
-    for content in of_this_kind(folder, device):
-        with contextlib.suppress(KeyError, TypeError):
+    for path in folder.glob("*.json"):
+        try:
+            content = json.loads(path.read_text())
             whole = {*content.get("variants", ())} in (set(), {*variants})
-            if whole and content["software"] == versions:
+            if whole and content["machine"]["slug"] == slug and content["software"] == versions:
                 counted = [row for row in content["rows"] if row["kernels"] is not None]
                 known = counted or content["rows"]  # on a CPU, and where the profiler is refused, no row has a count
                 quiet = [row for row in known if not row.get("busy")]
                 fresh |= {key(row, row["mode"], code_of(row["sources"])) for row in quiet}
+        except (ValueError, KeyError, TypeError):
+            continue  # not a record: the site's build says so, with the file's name
     return fresh
-
-
-def of_this_kind(folder: Path, device: torch.device) -> Iterator[dict]:
-    """The records in a folder that were measured on this kind of machine."""
-    slug = machine.describe(device)["slug"]
-    for path in folder.glob("*.json"):
-        with contextlib.suppress(ValueError, KeyError, TypeError):  # no record: the site's build says so, and names it
-            content = json.loads(path.read_text())
-            if content["machine"]["slug"] == slug:
-                yield content
 
 
 def published_command(program: str, arguments: Iterable[str], own: tuple[str, ...]) -> str:

@@ -18,7 +18,6 @@ from tests.benchmarks import __main__ as command_line
 from tests.benchmarks import crew, machine, method
 from tests.benchmarks.case import Point
 from tests.benchmarks.crew import Crew, Queue, Turns
-from tests.benchmarks.needs import Need, place
 from tests.benchmarks.runner import Found
 from tests.benchmarks.test_runner import TWO, edit, records
 from tests.benchmarks.test_runner import house as house
@@ -27,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="processes are stopped on Linux only"),
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
 ]
-CPU, MINUTES, NOTHING = torch.device("cpu"), 600.0, Need(0)
+CPU, MINUTES = torch.device("cpu"), 600.0
 A, B = (("first", Point({"elements": elements}, "float32")) for elements in (1, 2))
 
 
@@ -37,16 +36,12 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew, "SPAWN", multiprocessing.get_context("fork"))
 
 
-def queue_of(*tasks: Any, need: Need = NOTHING, room: float = 0) -> Queue:
-    return Queue([(task, need) for task in tasks], room)
-
-
-def outcomes(tasks: list, target: Any, number: int = 2, seconds: float = MINUTES, need: Need = NOTHING) -> list:
-    """What a crew measured, in its order, where there is room for one byte."""
+def outcomes(tasks: list, target: Any, number: int = 2, seconds: float = MINUTES) -> list:
+    """What a crew measured, in its order."""
     begun = Crew(number, CPU, target)
     try:
         end = time.monotonic() + seconds
-        return list(begun.outcomes(queue_of(*tasks, need=need, room=1), end, end))
+        return list(begun.outcomes(Queue(tasks, number), end, end))
     finally:
         begun.end()
         assert not any(worker.process.is_alive() for worker in begun.workers)
@@ -144,7 +139,7 @@ def test_what_libraries_time_while_they_build_has_turns(monkeypatch: pytest.Monk
 
     library = SimpleNamespace(do_bench=do_bench)
     monkeypatch.setattr(crew, "choosers", lambda: [(library, "do_bench")])
-    for name in ("turn", "lost", "building"):
+    for name in ("turn", "lost"):
         monkeypatch.setattr(machine.beside, name, getattr(machine.beside, name), raising=False)
     Turns(line, SimpleNamespace(value=0.0), CPU).take()
     with machine.turn(CPU, alone=True, builds=True):
@@ -185,83 +180,13 @@ def test_a_turn_begins_when_spins_take_equally_long_twice(monkeypatch: pytest.Mo
     crew.settle(CPU)
 
 
-# ---- memory ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("need", "most"), [(Need(0), 2), (Need(0.5), 2), (Need(0.6), 1), (Need(0.4, 0.3), 1)])
-def test_points_that_do_not_fit_together_are_not_measured_together(need: Need, most: int) -> None:
-    now, seen = crew.SPAWN.Value("i", 0), crew.SPAWN.Value("i", 0)
-
-    def target(line: Any, stopped: Any, name: str) -> None:
-        crew.begin()
-        while line.recv() != crew.END:
-            with now.get_lock():
-                now.value += 1
-                seen.value = max(seen.value, now.value)
-            time.sleep(0.3)
-            with now.get_lock():
-                now.value -= 1
-            line.send(("done", None))
-
-    assert len(outcomes([A, B, A], target, need=need)) == 3
-    assert seen.value == most
-
-
-def test_the_largest_that_fits_begins_and_comes_from_the_earliest_rounds() -> None:
-    first, second, third = (("case", Point({"elements": number}, "float32")) for number in range(3))
-    other = ("other", A[1])
-    queue = Queue([(first, Need(2)), (other, Need(3)), (second, Need(4)), (third, Need(1))], room=6)
-    assert queue.take([Need(3)]) == (other, Need(3)), "the largest of the first round"
-    assert queue.take([Need(5)]) == (third, Need(1)), "of a later round where nothing else fits"
-    assert queue.take([Need(3)]) == (first, Need(2))
-    assert queue.take([Need(3)]) is None
-    assert queue.take([]) == (second, Need(4))
-    assert queue.take([]) is None
-
-
-def test_what_is_measured_first_are_the_limits() -> None:
-    queue = Queue([(A, Need(5)), (crew.LIMITS, Need(1))])
-    assert queue.take([]) == (crew.LIMITS, Need(1))
-
-
-def test_small_points_overtake_a_large_one_by_a_few_rounds_only() -> None:
-    small = [("small", Point({"elements": number}, "float32")) for number in range(crew.AHEAD + 2)]
-    queue = Queue([(A, Need(9)), *((task, Need(1)) for task in small)], room=9)
-    assert [queue.take([Need(1)]) for _ in small] == [*((task, Need(1)) for task in small[:-1]), None]
-    assert queue.take([]) == (A, Need(9))
-    assert queue.take([Need(1)]) == (small[-1], Need(1))
-
-
-@pytest.mark.usefixtures("house")
-def test_what_needs_more_than_is_left_beside_the_processes_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    properties = SimpleNamespace(total_memory=10 * crew.CONTEXT)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    whole = Need(8 * crew.CONTEXT, crew.CONTEXT)
-    at = {"case": "first", "direction": "forward", "shape": {"elements": 1}, "dtype": "float32"}
-    beside, alone = crew.queues({"first": [A[1], B[1]]}, torch.device("cuda"), 2, {place(at): whole})
-    share = Need(4 * crew.CONTEXT)
-    assert [each[1:] for each in beside.tasks] == [(crew.LIMITS, share), (B, share)]
-    assert beside.room == 8 * crew.CONTEXT
-    assert [each[1:] for each in alone.tasks] == [(A, whole)] and alone.take([]) == (A, whole)
-
-
-def test_what_was_needed_for_moments_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, most = [0], [0]
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: now[0])
-    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: most[0])
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: most.__setitem__(0, now[0]))
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: now.__setitem__(0, now[0] // 2))
-    line: Any = None
-    for name in ("turn", "lost", "building"):
-        monkeypatch.setattr(machine.beside, name, getattr(machine.beside, name), raising=False)
-    monkeypatch.setattr(crew, "choosers", list)
-    turns = Turns(line, SimpleNamespace(value=0.0), torch.device("cuda"))
-    turns.take()
-    for used in (8, 6):
-        with machine.turn(CPU, alone=True, builds=True):
-            now[0] = used
-            most[0] = used + 1
-    assert turns.memory == (4, 9) and (now, most) == ([3], [3])
+def test_a_point_begins_when_a_quarter_of_the_memory_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = iter([10, 24, 26, 99])
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (next(free), 100))
+    crew.wait_for_room(torch.device("cuda"))
+    assert next(free) == 99
+    crew.wait_for_room(torch.device("cuda"), patience=0.0)
+    crew.wait_for_room(CPU)
 
 
 # ---- what fails -----------------------------------------------------------------------------------------------------
@@ -294,8 +219,7 @@ def measured(target: Any) -> dict[int, Found]:
     record: Any = SimpleNamespace(content={})
     points = {"first": [A[1], B[1]]}
     found = {
-        point.shape["elements"]: found
-        for _, point, found in crew.side_by_side(points, CPU, record, 2, 300.0, target=target)
+        point.shape["elements"]: found for _, point, found in crew.side_by_side(points, CPU, record, 2, 300.0, target)
     }
     assert record.content == {"crew": 2, "ceilings": {"a": 1}}
     return found
@@ -333,18 +257,20 @@ def test_what_fails_again_is_said_and_loses_nothing_else(
     assert failure["reason"] == reason
 
 
-@pytest.mark.usefixtures("house")
-def test_how_many_points_ran_out_of_memory_is_said(capfd: pytest.CaptureFixture) -> None:
-    measured(failing("has no memory", crew.SPAWN.Value("i", 1)))
-    said = capfd.readouterr().err
-    assert [int(line.rpartition(" ")[2]) for line in said.splitlines() if "ran out of memory" in line] == [1, 0]
+def test_what_did_not_fit_comes_again_when_nothing_else_is_left_and_then_beside_half_as_many() -> None:
+    queue = Queue([A, B], 13)
+    assert queue.ready(12) and queue.take() == A and queue.put_back(A) and queue.take() == B
+    for most in (6, 3):
+        assert not queue.ready(most) and queue.ready(most - 1) and queue.take() == A, "it waits until few are busy"
+        assert queue.put_back(A) == (most == 6)
+    assert not queue.ready(0), "the rest is for a process that is alone"
 
 
 @pytest.mark.usefixtures("house")
 def test_a_point_at_which_processes_die_is_tried_twice() -> None:
     tries, record = multiprocessing.Value("i", 99), SimpleNamespace(content={})
     points: Any = {"first": [A[1]]}
-    (found,) = crew.side_by_side(points, CPU, record, 8, 300.0, target=failing("dies", tries))  # type: ignore[arg-type]
+    (found,) = crew.side_by_side(points, CPU, record, 8, 300.0, failing("dies", tries))  # type: ignore[arg-type]
     assert "died" in found[2].failures[0]["reason"] and tries.value == 97, "beside others, and alone"
 
 
@@ -366,7 +292,7 @@ def test_without_ceilings_nothing_is_kept() -> None:
 
     record: Any = SimpleNamespace(content={})
     with pytest.raises(RuntimeError, match=r"ceilings of this machine: .* died with status 3"):
-        list(crew.side_by_side({"first": [A[1]]}, CPU, record, 2, 300.0, target=target))
+        list(crew.side_by_side({"first": [A[1]]}, CPU, record, 2, 300.0, target))
 
 
 def test_at_the_end_what_was_begun_is_left() -> None:
@@ -375,7 +301,7 @@ def test_at_the_end_what_was_begun_is_left() -> None:
     assert [task for task, _ in found] == [B, B]
     begun = Crew(1, CPU, failing("hangs", tries))
     now = time.monotonic()
-    assert not list(begun.outcomes(queue_of(B), now - 1, now + 9)), "nothing begins any more"
+    assert not list(begun.outcomes(Queue([B], 2), now - 1, now + 9)), "nothing begins any more"
     begun.end()
 
 
@@ -383,7 +309,7 @@ def test_nobody_is_left_when_the_run_is_interrupted() -> None:
     before = {child.pid for child in multiprocessing.active_children()}
     record: Any = SimpleNamespace(content={})
     hangs = failing("hangs", crew.SPAWN.Value("i", 9))
-    running = crew.side_by_side({"first": [B[1], A[1]]}, CPU, record, 2, 300.0, target=hangs)
+    running = crew.side_by_side({"first": [B[1], A[1]]}, CPU, record, 2, 300.0, hangs)
     next(running)
     assert len({child.pid for child in multiprocessing.active_children()} - before) == 2
     running.close()
@@ -393,7 +319,7 @@ def test_nobody_is_left_when_the_run_is_interrupted() -> None:
 def test_a_process_begins_afresh_and_ends_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # as on a GPU: nothing is inherited
     worker = crew.Worker(crew.work, CPU)
-    worker.give(A, Need(0), crowded=False)
+    worker.give(A, crowded=False)
     assert worker.line.poll(MINUTES)
     with pytest.raises(EOFError):  # the case is not there, and the process says why and ends
         worker.line.recv()
