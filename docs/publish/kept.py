@@ -28,6 +28,13 @@ def write(path: Path, text: str) -> None:
     beside.replace(path)
 
 
+def file(path: Path, make: Callable[[], str]) -> str:
+    """What a file holds, which is made where it is not there."""
+    if not path.exists():
+        write(path, make())
+    return path.read_text(encoding="utf-8")
+
+
 class Kept:
     """Results as JSON has them, in one file, from which the next build drops what it did not ask for."""
 

@@ -128,13 +128,12 @@ def _compiled(module: ModuleType, launch: Launch, target: str) -> Compiled:
     """Kept by source, macros and compiler."""
     parts = VERSION, module._SOURCE.read_text(encoding="utf-8"), launch.name, launch.macros, launch.shared, target
     path = ROOT / CACHE / "cuda" / f"{kept.key(*parts, compiler())}.json"
-    if not path.exists():
-        kept.write(path, json.dumps(_facts(module, launch, target)))
+    found = kept.file(path, lambda: json.dumps(_facts(module, launch, target)))
     constants = dict(macro.split("=") for macro in launch.macros)
     options = {"threads": launch.threads}
     return Compiled(
         function=launch.name, target=target, options=options, signature={}, constants=constants, narrow={}, troubles={},
-        fp64=None, **json.loads(path.read_text(encoding="utf-8")),
+        fp64=None, **json.loads(found),
     )  # fmt: skip
 
 

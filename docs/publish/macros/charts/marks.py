@@ -234,9 +234,5 @@ def _unit(measure: Metric, marks: list[Mark]) -> str:
     """One unit for the whole plot: the largest in which the middle value is at least one."""
     if measure.unit in units.FIXED:
         return measure.unit
-    if not marks:
-        return units.STEPS[measure.unit][0][1]
-    steps = units.STEPS[measure.unit]
-    middle = sorted(mark.value for mark in marks)[len(marks) // 2]
-    fitting = [name for scale, name in steps if scale <= middle]
-    return (fitting or [steps[0][1]])[-1]
+    middle = sorted(mark.value for mark in marks)[len(marks) // 2] if marks else 0.0
+    return units.fitting(middle, measure.unit)
