@@ -62,7 +62,7 @@ class Evidence:
             self.stale.append(quantity.entry["label"])
         marked = " ".join(["rp-number", *(["rp-stale"] if badges else [])])
         badge = f" <small>{', '.join(badges)}</small>" if badges else ""
-        hover = f' title="{escape(meaning)}"' if (meaning := quantity.entry.get("meaning")) else ""
+        hover = f' title="{escape(said)}"' if (said := quantity.entry.get("meaning")) else ""
         link = f'class="{marked}" href="{escape(quantity.href)}" data-evidence="{key}"{hover}'
         return f"<a {link}>{quantity.text}{badge}</a>"
 
