@@ -83,6 +83,22 @@ class Evidence:
         return f'<script type="application/json" id="rp-evidence">{content}</script>\n'
 
 
+@dataclass(frozen=True)
+class Shown:
+    """A quantity that a page prints, or hands to another macro. Its evidence goes to the page's end when it is printed."""
+
+    quantity: Quantity
+    evidence: Evidence
+
+    def __str__(self) -> str:
+        return self.evidence.show(self.quantity)
+
+
+def plain(given: Any) -> Any:
+    """What another macro computes with: a quantity where one is shown, anything else as it is."""
+    return given.quantity if isinstance(given, Shown) else given
+
+
 def of_row(row: Measured, metric: str, over: str | None, place: Place) -> Quantity | None:
     """A metric of a row with its evidence; None where the row has no such thing.
 

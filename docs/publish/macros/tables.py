@@ -160,12 +160,10 @@ def _by_shape(rows: list[Measured], metric: str, narrow: bool) -> Grid:
 def _by_variant(rows: list[Measured], metrics: list[str]) -> Grid:
     """Variants down (with their shape, if there are several), metrics across."""
     several = len({row.size for row in rows}) > 1
-    names = [
-        palette.label(row.variant, case=row.case) + (f", {units.size(row.size)}" if several else "") for row in rows
-    ]
-    body: list[tuple[str, list[Column]]] = [
-        (name, [(row, metric) for metric in metrics]) for name, row in zip(names, rows, strict=True)
-    ]
+    body: list[tuple[str, list[Column]]] = []
+    for row in rows:
+        name = palette.label(row.variant, case=row.case) + (f", {units.size(row.size)}" if several else "")
+        body.append((name, [(row, metric) for metric in metrics]))
     return ["variant", *(METRICS[metric].label for metric in metrics)], body
 
 

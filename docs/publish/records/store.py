@@ -290,7 +290,4 @@ def _as_local(record: Record, taken: set[str]) -> Record:
         "slug": f"{slug}-here" if slug in taken else slug,
         "name": f"{record.machine['name']} (this machine)",
     }
-    copy = record.model_copy(update={"machine": machine})
-    for row in copy.rows:
-        row.belongs_to(copy)
-    return copy
+    return record.changed(machine=machine)

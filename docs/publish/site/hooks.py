@@ -27,7 +27,7 @@ from docs.publish import generated as results
 from docs.publish import kept, palette
 from docs.publish.compiled import explorer
 from docs.publish.errors import PublishError, unknown
-from docs.publish.generated import census, exports
+from docs.publish.generated import census, exports, verification
 from docs.publish.kept import Kept, in_a_build
 from docs.publish.macros.catalogue import Macros
 from docs.publish.macros.charts import svg
@@ -35,7 +35,7 @@ from docs.publish.macros.page import Page
 from docs.publish.macros.render import render
 from docs.publish.markdown import elsewhere, markers, reading, scripts
 from docs.publish.place import SITE, Place, cuda_files, kernel_files
-from docs.publish.records import reports, sweeps
+from docs.publish.records import sweeps
 from docs.publish.records.captures import Captures
 from docs.publish.records.schema import TestReport
 from docs.publish.records.store import Store
@@ -76,7 +76,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
             root,
             Store.load(measurements, root, local=not releasing() and os.environ.get("RIDGEPOINT_LOCAL") != "0"),
             Captures.load(measurements / "captures", root),
-            reports.load(root / "docs" / "measurements" / "tests", root),
+            verification.load(measurements / "tests", root),
         )
         for row in current.store.select():
             palette.check(row.case, [row.variant])
