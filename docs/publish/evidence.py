@@ -85,7 +85,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Shown:
-    """A quantity that a page prints, or hands to another macro. Its evidence goes to the page's end when it is printed."""
+    """A quantity that a page prints, or hands to another macro: if printed, its evidence goes to the page's end."""
 
     quantity: Quantity
     evidence: Evidence

@@ -96,13 +96,14 @@ def _share(row: Row) -> float | None:
     return of_the_bandwidth_ceiling(row) if row.moved and row.from_memory else None
 
 
-def _matrix_ceiling(row: Row) -> float | None:
+def matrix_ceiling(row: Row) -> float | None:
+    """FLOP/s of the matrix ceiling that applies, from the same run; None where it was not measured."""
     regimes = row.record.ceilings["matrix"].get(row.dtype, {})
     return regimes[row.regime]["rate"] if row.regime in regimes else None
 
 
 def _rate_share(row: Row) -> float | None:
-    ceiling = _matrix_ceiling(row)
+    ceiling = matrix_ceiling(row)
     return row.flops / row.time.p50 / ceiling if ceiling and row.flops else None
 
 
@@ -166,11 +167,6 @@ class Measured:
         """The row's id on the machine's page."""
         parts = (self.case, self.variant, self.direction, self.size, self.dtype, self.mode)
         return "-".join(parts).replace("/", "-").replace(" ", "-")
-
-    @property
-    def matrix_ceiling(self) -> float | None:
-        """FLOP/s of the matrix ceiling that applies, from the same run; None where it was not measured."""
-        return _matrix_ceiling(self.row)
 
     @cached_property
     def host_bound(self) -> bool:

@@ -15,10 +15,9 @@ class Texts(Shared):
     def folklore(self, anchor: str = "") -> str:
         """A belief of the page's front matter with its verdict, or those of all pages: see macros.folklore."""
         shared = self._store, self._evidence, self._root
-        shown = (
-            folklore.of_page(*shared, anchor, self._macros()) if anchor else folklore.of_all(*shared, self._macros())
-        )
-        return self._page.put_html(shown)
+        if anchor:
+            return self._page.put_html(folklore.of_page(*shared, anchor, self._macros()))
+        return self._page.put_html(folklore.of_all(*shared, self._macros()))
 
     def jobs(self, *wanted: doors.Job) -> str:
         """A list of jobs, each with the page that answers it: jobs(["Time an op", "validation/timing.md", "…"])."""
