@@ -14,7 +14,7 @@ from tests.benchmarks.source import ROOT
 FOLDER = ROOT / ".cache" / "site"
 Make = Callable[[], Any]
 Function = TypeVar("Function", bound=Callable)
-IN_A_BUILD: list[Any] = []
+IN_A_BUILD: list[Any] = []  # functions whose results are kept until the next build
 
 
 def key(*parts: object) -> str:

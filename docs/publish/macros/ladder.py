@@ -8,7 +8,7 @@ import ast
 import io
 import re
 import tokenize
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,6 @@ class Component:
     case: str
     shapes: dict[str, str]
     lines: dict[int, int]
-
-    def at(self, shape: str, direction: str, mode: str) -> Coordinates:
-        return Coordinates(self.case, direction=direction, shape=f"{self.name} {self.shapes[shape]}", mode=mode)
 
 
 def table(store: Store, page: Evidence, root: Path, names: list[str]) -> str:
@@ -90,7 +87,8 @@ def table(store: Store, page: Evidence, root: Path, names: list[str]) -> str:
 
 def _levels(store: Store, component: Component, shape: str, direction: str, mode: str) -> dict[int, Measured]:
     """The rows of a component at one of its shapes by level, but for those that a busy machine measured."""
-    at = replace(component.at(shape, direction, mode), machine=next(iter(store.machines)))
+    size, machine = f"{component.name} {component.shapes[shape]}", next(iter(store.machines))
+    at = Coordinates(component.case, direction=direction, shape=size, mode=mode, machine=machine)
     rows = [row for row in store.select(at) if not row.busy]
     return {level: row for row in rows for level in component.lines if row.variant == f"level-{level}"}
 

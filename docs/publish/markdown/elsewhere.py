@@ -16,7 +16,7 @@ from docs.publish.kept import Kept, in_a_build, key
 from docs.publish.markdown import markers
 from docs.publish.markdown.fences import Block, blocks_of
 from docs.publish.markdown.pages import front_matter
-from docs.publish.markdown.scripts import OURS, bound, package_of, served
+from docs.publish.markdown.scripts import OURS, bound, listed, package_of, served
 from docs.publish.place import Place
 from tests.benchmarks.imports import of_statement
 from tests.benchmarks.source import ROOT
@@ -110,8 +110,7 @@ def _imported(origins: Mapping[str, Name], place: Place, texts: Mapping[str, str
 
 
 def _codes(names: list[str]) -> str:
-    marked = [f"<code>{name}</code>" for name in names]
-    return " and ".join(filter(None, [", ".join(marked[:-1]), marked[-1]]))
+    return listed([f"<code>{name}</code>" for name in names])
 
 
 # ---- what files say of names ----------------------------------------------------------------------------------------

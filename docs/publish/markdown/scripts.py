@@ -72,7 +72,7 @@ def script(path: str, root: Path = ROOT, site: str = SITE) -> str:
     except Entangled:
         text = carried(path, root)
     docstring, rest = _split(text)
-    what = f" With what it uses of {_listed(others)}." if others else ""
+    what = f" With what it uses of {listed(others)}." if others else ""
     return f"{docstring}\n# {site}{served(path)}, MIT licence.{what}\n\n{rest.lstrip()}"
 
 
@@ -387,5 +387,6 @@ def _first(node: ast.stmt) -> int:
     return min([node.lineno, *(decorator.lineno for decorator in decorators)])
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """ "a, b and c"."""
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
