@@ -24,20 +24,26 @@ class Quantity:
         unit: see units.py.
         entry: what its evidence shows: label, value, command, machine, software, date, spread, links, ...
         href: where a reader without scripts is led.
-        stale: the code that it measured has changed since.
-        busy: it was measured on a busy machine, and nowhere else.
     """
 
     value: float
     unit: str
     entry: dict[str, Any]
     href: str
-    stale: bool = False
-    busy: bool = False
 
     @property
     def text(self) -> str:
         return self.entry["value"]
+
+    @property
+    def stale(self) -> bool:
+        """Whether the code that it measured has changed since."""
+        return bool(self.entry.get("stale"))
+
+    @property
+    def busy(self) -> bool:
+        """Whether it was measured on a busy machine, and nowhere else."""
+        return bool(self.entry.get("busy"))
 
 
 @dataclass
@@ -51,12 +57,12 @@ class Evidence:
     def show(self, quantity: Quantity) -> str:
         """The number as HTML; its evidence is kept for the end of the page."""
         key = f"e{len(self.entries) + 1}"
-        self.entries[key] = quantity.entry
+        self.entries[key] = {name: fact for name, fact in quantity.entry.items() if fact}
         if badges := markup.marks(quantity):
             self.stale.append(quantity.entry["label"])
         marked = " ".join(["rp-number", *(["rp-stale"] if badges else [])])
         badge = f" <small>{', '.join(badges)}</small>" if badges else ""
-        hover = f' title="{escape(quantity.entry["meaning"])}"' if "meaning" in quantity.entry else ""
+        hover = f' title="{escape(said)}"' if (said := quantity.entry.get("meaning")) else ""
         link = f'class="{marked}" href="{escape(quantity.href)}" data-evidence="{key}"{hover}'
         return f"<a {link}>{quantity.text}{badge}</a>"
 
@@ -75,6 +81,22 @@ class Evidence:
             return ""
         content = json.dumps(self.entries, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
         return f'<script type="application/json" id="rp-evidence">{content}</script>\n'
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A quantity that a page prints, or hands to another macro: if printed, its evidence goes to the page's end."""
+
+    quantity: Quantity
+    evidence: Evidence
+
+    def __str__(self) -> str:
+        return self.evidence.show(self.quantity)
+
+
+def plain(given: Any) -> Any:
+    """What another macro computes with: a quantity where one is shown, anything else as it is."""
+    return given.quantity if isinstance(given, Shown) else given
 
 
 def of_row(row: Measured, metric: str, over: str | None, place: Place) -> Quantity | None:
@@ -100,9 +122,7 @@ def of_row(row: Measured, metric: str, over: str | None, place: Place) -> Quanti
         "stale": row.stale,
         "busy": busy(row.busy) if row.busy else "",
     }
-    shown = {key: fact for key, fact in entry.items() if fact}
-    href = place.to(machine_page(row.machine, row.anchor, row.case))
-    return Quantity(published.value, known.unit, shown, href, row.stale, bool(row.busy))
+    return Quantity(published.value, known.unit, entry, place.to(machine_page(row.machine, row.anchor, row.case)))
 
 
 def about(row: Measured) -> str:

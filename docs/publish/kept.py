@@ -5,14 +5,16 @@ import json
 import os
 import threading
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from tests.benchmarks.source import ROOT
 
 FOLDER = ROOT / ".cache" / "site"
 Make = Callable[[], Any]
+Function = TypeVar("Function", bound=Callable)
+IN_A_BUILD: list[Any] = []  # functions whose results are kept until the next build
 
 
 def key(*parts: object) -> str:
@@ -26,6 +28,26 @@ def write(path: Path, text: str) -> None:
     beside = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
     beside.write_text(text, encoding="utf-8")
     beside.replace(path)
+
+
+def in_a_build(function: Function) -> Function:
+    """As functools.cache, until the next build: files may have changed by then."""
+    cached = cache(function)
+    IN_A_BUILD.append(cached)
+    return cached  # type: ignore[return-value]
+
+
+def forget() -> None:
+    """Read the files again."""
+    for cached in IN_A_BUILD:
+        cached.cache_clear()
+
+
+def file(path: Path, make: Callable[[], str]) -> str:
+    """What a file holds, which is made where it is not there."""
+    if not path.exists():
+        write(path, make())
+    return path.read_text(encoding="utf-8")
 
 
 class Kept:

@@ -122,5 +122,10 @@ def link(text: str, href: str) -> str:
     return f'<a href="{escape(href)}">{escape(text)}</a>'
 
 
+def unbroken(text: str) -> str:
+    """HTML that may break after a comma alone; the text is escaped."""
+    return escape(text).replace(" ", "&nbsp;").replace(",&nbsp;", ", ")
+
+
 def code(text: str) -> str:
     return f"<code>{escape(text)}</code>"

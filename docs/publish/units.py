@@ -26,7 +26,7 @@ def text(value: float, unit: str, exact: bool = False) -> str:
     """
     if unit in FIXED:
         return in_unit(value, unit, exact or (unit == "" and float(value).is_integer()))
-    return in_unit(value, _fitting(value, unit)[1], exact)
+    return in_unit(value, fitting(value, unit), exact)
 
 
 def in_unit(value: float, unit: str, exact: bool = False) -> str:
@@ -40,7 +40,7 @@ def between(low: float, high: float, unit: str) -> str:
 
     Two digits, and a third where the first is a one or the range is narrow: so no end is moved by more than a tenth.
     """
-    return ends(low, high, unit if unit in FIXED else _fitting(low, unit)[1])
+    return ends(low, high, unit if unit in FIXED else fitting(low, unit))
 
 
 def ends(low: float, high: float, unit: str) -> str:
@@ -65,10 +65,10 @@ def _outwards(value: float, decimals: int, rounding: Callable[[float], int]) -> 
     return f"{rounding(exact) / 10.0**decimals:,.{max(0, decimals)}f}"
 
 
-def _fitting(value: float, family: str) -> tuple[float, str]:
+def fitting(value: float, family: str) -> str:
     """The largest unit of a family in which a value is at least one."""
-    fitting = (step for step in reversed(STEPS[family]) if rounded(abs(value) / step[0]) >= 1)
-    return next(fitting, STEPS[family][0])
+    large = (name for scale, name in reversed(STEPS[family]) if rounded(abs(value) / scale) >= 1)
+    return next(large, STEPS[family][0][1])
 
 
 def _named(number: str, unit: str) -> str:

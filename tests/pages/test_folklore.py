@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from docs.publish.errors import PublishError
+from docs.publish.evidence import Shown
 from docs.publish.macros import folklore
 from docs.publish.macros.catalogue import Macros
 from docs.publish.macros.page import Page
-from docs.publish.macros.shown import Shown
 from docs.publish.markdown import pages
 from tests.benchmarks.source import ROOT
 from tests.pages import tiny

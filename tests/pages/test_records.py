@@ -11,7 +11,7 @@ import pytest
 from docs.publish.errors import PublishError
 from docs.publish.records import schema
 from docs.publish.records.admit import admit, main
-from docs.publish.records.measured import Coordinates
+from docs.publish.records.measured import Coordinates, matrix_ceiling
 from docs.publish.records.store import Store
 from snippets.validation.timing import Timing
 from tests.benchmarks.functions import Code
@@ -30,6 +30,7 @@ def faster(content: dict, row: int, **changed: object) -> None:
     content["rows"][row] |= changed
 
 
+BUSY = "an eager launch took 1.6 times as long"
 H200 = tiny.H100 | {"name": "NVIDIA H200"}  # of which a datasheet tells
 FAULTS: dict[str, tuple[Change, str]] = {
     "schema": (lambda record: record.update(schema=2), "expected schema version 1, got 2"),
@@ -179,7 +180,7 @@ def test_a_speedup_compares_what_ran_side_by_side(root: Path):
 
 def test_sustained_load_is_held_against_the_ceiling_of_sustained_load(root: Path):
     tiny.write(root, tiny.record(root, [tiny.row(root, mode=mode) for mode in ("burst", "sustained")]))
-    ceilings = [row.matrix_ceiling for row in tiny.store(root).select(OURS)]
+    ceilings = [matrix_ceiling(row.row) for row in tiny.store(root).select(OURS)]
     assert ceilings == [8e14, 6e14]
 
 
@@ -260,6 +261,7 @@ def test_runs_that_began_in_one_second_stay_two(root: Path):
             "expected kernels/gone.py in commit",
         ),
         (lambda record: record["rows"][0].update(bytes_read=10**11), "NVIDIA H200 SXM datasheet"),
+        (lambda record: record["rows"][0].update(busy=BUSY), rf"got 1 of 1 of a busy one \({BUSY}\): .* --busy$"),
     ],
 )
 def test_what_may_not_be_published_is_not_admitted(change: Change, expected: str, root: Path):
@@ -271,6 +273,17 @@ def test_what_may_not_be_published_is_not_admitted(change: Change, expected: str
         admit(path, root / "docs/measurements/runs", root)
     assert path.read_bytes() == before
     assert not (root / "docs/measurements/runs").exists()
+
+
+def test_rows_of_a_busy_machine_are_admitted_where_they_are_wanted(root: Path, capsys: pytest.CaptureFixture[str]):
+    rows = [tiny.row(root), tiny.row(root, variant="eager", busy=BUSY)]
+    path = tiny.write(root, tiny.record(root, rows, commit=committed(root)), "local")
+    assert admit(path, root / "docs/measurements/runs", root, busy=True).read_bytes() == path.read_bytes()
+    for options, refusal in ([], "or add --busy\n"), (["--busy"], "fetch it, or push it first\n"):  # only `root` has it
+        assert main([str(path), *options]) == 1
+        assert capsys.readouterr().err.endswith(refusal)
+    (known,) = Store.load(root / "docs/measurements", root, local=False).busy("nvidia-h100-80gb-hbm3")
+    assert known.variant == "eager"
 
 
 def test_a_run_by_a_method_that_nobody_reviewed_is_not_admitted(root: Path):

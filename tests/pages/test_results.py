@@ -12,9 +12,9 @@ import yaml
 from docs.publish import markup
 from docs.publish.evidence import of_row
 from docs.publish.generated import exports, history, machines, verification
+from docs.publish.generated.verification import load as load_reports
 from docs.publish.place import Place
 from docs.publish.records.measured import Coordinates
-from docs.publish.records.reports import load as load_reports
 from docs.publish.records.store import Store
 from tests.pages import tiny
 

@@ -18,6 +18,7 @@ import nbclient
 import nbformat
 import pytest
 
+from docs.publish import kept
 from docs.publish.errors import PublishError
 from docs.publish.macros import kernel_files
 from docs.publish.markdown import elsewhere, markers, pages, scripts
@@ -377,7 +378,7 @@ def notes(tmp_path: Path) -> list[str]:
         "if __name__", AGAIN
     )
     root = house(tmp_path, op=marked, timer=TIMER)
-    elsewhere.forget()
+    kept.forget()
     text = elsewhere.noted(PAGE, Place("op.md", "op/"), {"op.md": PAGE, "a/timer.md": OTHER}, root)
     return [line for line in text.splitlines() if "rp-from" in line]
 
@@ -400,14 +401,14 @@ def test_a_name_that_is_imported_as_another_is_found_under_its_own(tmp_path: Pat
     marked = renamed.replace("def main", "# --8<-- [start:main]\ndef main")
     marked = marked.replace("if __name__", "# --8<-- [end:main]\nif __name__")
     root = house(tmp_path, op=marked, timer=TIMER)
-    elsewhere.forget()
+    kept.forget()
     page = '---\ntitle: Op\n---\n\n```python\n--8<-- "snippets/op.py:main"\n```\n'
     text = elsewhere.noted(page, Place("op.md", "op/"), {"op.md": page, "a/timer.md": OTHER}, root)
     assert '<code>fastest</code> from <a href="../a/timer/#how-it-counts">The timer</a>' in text
 
 
 def test_pages_say_where_names_of_other_pages_are_from():
-    elsewhere.forget()
+    kept.forget()
     texts = pages.texts()
     text = elsewhere.noted(texts["examples/one-block.md"], Place("examples/one-block.md", "examples/one-block/"), texts)
     assert '<code>captured</code> from <a href="../../validation/timing/#the-timer">Timing an operation</a>' in text
@@ -416,7 +417,7 @@ def test_pages_say_where_names_of_other_pages_are_from():
 
 
 def test_a_beginners_page_does_not_walk_inductors_objects():
-    elsewhere.forget()
+    kept.forget()
     for page, text in pages.texts().items():
         for block in blocks_of(text, page) if "\nlevel: beginner\n" in text else ():
             for path, section in block.includes if block.embedded and block.language == "python" else ():

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from mkdocs.exceptions import Abort
 
-from docs.publish.records import staleness
+from docs.publish import kept
 from docs.publish.records.captures import Captures
 from docs.publish.records.measured import Coordinates
 from tests.benchmarks.reviewed import VERSION
@@ -116,8 +116,8 @@ def test_a_gpus_output_is_stale_when_what_its_script_imports_changes(root: Path)
     change(root, "kernel's comment")
     assert not captures.is_stale(capture)
     change(root, "kernel")
-    staleness.forget()
+    kept.forget()
     assert captures.is_stale(capture)
     (root / tiny.KERNEL).unlink()
-    staleness.forget()
+    kept.forget()
     assert captures.is_stale(capture), "it imports what is not there"

@@ -3,7 +3,6 @@
 A compilation is kept by source, configuration and compiler version: what has not changed costs nothing later.
 """
 
-import contextlib
 import functools
 import gc
 import json
@@ -11,7 +10,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 import torch
 import triton
+from filelock import FileLock
 from triton.runtime.cache import triton_key
 
 from docs.publish import kept
@@ -170,7 +170,7 @@ def build(names: Iterable[str], report: Callable[[str], None]) -> None:
     Raises:
         compiled_code.Refused: Triton does not compile one.
     """
-    with _alone():  # tests and a build of the site may want the same at once
+    with FileLock(ROOT / CACHE / "lock"):  # tests and a build of the site may want the same at once
         names = [name for name in names if not is_fresh(name)]
         plans: dict[str, Plan] = {}
         spawn = multiprocessing.get_context("spawn")
@@ -288,17 +288,3 @@ def _prune() -> None:
     for entry in (ROOT / CACHE / "entries").glob("*.json"):
         if entry.stem not in used:
             entry.unlink()
-
-
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Wait until no other process compiles."""
-    if sys.platform == "win32":
-        yield
-        return
-    import fcntl
-
-    (ROOT / CACHE).mkdir(parents=True, exist_ok=True)
-    with (ROOT / CACHE / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 
 from docs.publish import kept
 from docs.publish.compiled.build import SOURCES, Compiled, cores, is_listed, listed
@@ -32,6 +33,7 @@ from tests.benchmarks.source import ROOT
 MAKER = "CUDA C++"
 TARGETS = ("sm_80", "sm_90", "sm_100")
 VERSION = "1"  # of what is kept
+MADE = TypeAdapter(tuple[str, list[tuple[Point, dict[str, list[Compiled]]]]])  # the digest, and what `results` gives
 
 
 def results(name: str) -> dict[Point, dict[str, list[Compiled]]]:
@@ -67,19 +69,12 @@ def compiler() -> str:
 def _results(name: str) -> dict[Point, dict[str, list[Compiled]]]:
     path = ROOT / CACHE / "cuda" / f"{name}.json"
     made_from = _digest(name)
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        known = json.loads(path.read_text(encoding="utf-8"))
-        if known["digest"] == made_from:
-            return {
-                tuple(point): {target: [Compiled(**one) for one in made] for target, made in by_target.items()}
-                for point, by_target in known["points"]
-            }
+    with contextlib.suppress(OSError, ValueError):
+        digest, points = MADE.validate_json(path.read_bytes())
+        if digest == made_from:
+            return dict(points)
     found = _made(name)
-    points = [
-        (point, {target: [asdict(one) for one in made] for target, made in by_target.items()})
-        for point, by_target in found.items()
-    ]
-    kept.write(path, json.dumps({"digest": made_from, "points": points}))
+    kept.write(path, MADE.dump_json((made_from, [*found.items()])).decode())
     return found
 
 
@@ -128,13 +123,12 @@ def _compiled(module: ModuleType, launch: Launch, target: str) -> Compiled:
     """Kept by source, macros and compiler."""
     parts = VERSION, module._SOURCE.read_text(encoding="utf-8"), launch.name, launch.macros, launch.shared, target
     path = ROOT / CACHE / "cuda" / f"{kept.key(*parts, compiler())}.json"
-    if not path.exists():
-        kept.write(path, json.dumps(_facts(module, launch, target)))
+    found = kept.file(path, lambda: json.dumps(_facts(module, launch, target)))
     constants = dict(macro.split("=") for macro in launch.macros)
     options = {"threads": launch.threads}
     return Compiled(
         function=launch.name, target=target, options=options, signature={}, constants=constants, narrow={}, troubles={},
-        fp64=None, **json.loads(path.read_text(encoding="utf-8")),
+        fp64=None, **json.loads(found),
     )  # fmt: skip
 
 

@@ -1,24 +1,9 @@
-"""What there is to know of a compiled kernel: each fact with the way it is shown and why it matters."""
+"""What there is to know of a compiled kernel: each fact with its title, why it matters, and the way it is shown."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from docs.publish import units
 from docs.publish.compiled.build import Compiled
-
-
-@dataclass(frozen=True)
-class Fact:
-    """One thing to know of a kernel: how it is shown, and why it matters."""
-
-    key: str
-    title: str
-    why: str
-    show: Callable[[Compiled], str]
-
-
-def _count(key: str) -> Callable[[Compiled], str]:
-    return lambda kernel: str(kernel.facts[key])
 
 
 def _widths(counts: Mapping[str, int]) -> str:
@@ -45,18 +30,15 @@ TITLES = {
     "spilled": "bytes spilled", "shared": "bytes of shared memory", "tensor_core": "tensor-core instructions",
     "fp64": "fp64 instructions", "size": "bytes of code", "seconds": "seconds to compile",
 }  # fmt: skip
-SHOWN: dict[str, Callable[[Compiled], str]] = {
-    "loads": lambda kernel: _widths(kernel.facts["loads"]),
-    "stores": lambda kernel: _widths(kernel.facts["stores"]),
-    "seconds": lambda kernel: units.digits(kernel.seconds),
-}
-FACTS = tuple(Fact(key, TITLES.get(key, key), why, SHOWN.get(key, _count(key))) for key, why in WHY.items())
+FACTS = tuple({"key": key, "title": TITLES.get(key, key), "why": why} for key, why in WHY.items())
 BAD = ("spilled", "fp64")  # more than none of it stands out
 
 
 def values(kernel: Compiled) -> dict[str, str]:
     """Of each of FACTS, by key."""
-    return {fact.key: fact.show(kernel) for fact in FACTS}
+    widths = {key: _widths(kernel.facts[key]) for key in ("loads", "stores")}
+    shown = {**kernel.facts, **widths, "seconds": units.digits(kernel.seconds)}
+    return {key: str(shown[key]) for key in WHY}
 
 
 def options(kernel: Compiled) -> str:

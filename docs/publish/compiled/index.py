@@ -28,7 +28,7 @@ def index(store: Store, captures: Captures, name: str) -> tuple[dict[str, Any], 
         "made": MADE,
         "targets": {target: gpu for target, gpu in TARGETS.items() if target in used},
         "forms": FORMS,
-        "facts": [*({"key": f.key, "title": f.title, "why": f.why} for f in FACTS), *inductor.FACTS],
+        "facts": [*FACTS, *inductor.FACTS],
         "configurations": configurations,
     }
     return content, listings

@@ -1,12 +1,10 @@
 """What a kernel's page shows of the compiled code: some facts, what differs from the timed binaries, a button."""
 
-from html import escape
-
-from docs.publish import units
+from docs.publish import markup, units
 from docs.publish.compiled import build, inductor
 from docs.publish.compiled.build import Compiled
 from docs.publish.compiled.compilation import TIMED
-from docs.publish.compiled.facts import FACTS
+from docs.publish.compiled.facts import TITLES, values
 from docs.publish.compiled.subjects import MADE, TARGETS, Point, graphs_of, names
 from docs.publish.compiled.timed import Timed, timed
 from docs.publish.errors import unknown
@@ -51,15 +49,15 @@ def _headline(name: str) -> str:
     """The facts of the first listed point's kernels as a small table."""
     timed_gpu = ((point, by_target[TIMED]) for point, by_target in build.results(name).items())
     point, kernels = next((point, kernels) for point, kernels in timed_gpu if any(k.listings for k in kernels))
-    facts = [fact for fact in FACTS if fact.key in HEADLINE]
     rows = [
-        ("", [code(kernel.function), *(_unbroken(fact.show(kernel)) for fact in facts)])
+        ("", [code(kernel.function), *(markup.unbroken(values(kernel)[key]) for key in HEADLINE)])
         for kernel in kernels
         if kernel.listings
     ]
     gpus = TARGETS[TIMED].replace(", ", " and ")
-    what = f"<p>{DIRECTIONS[point[0]].capitalize()} of {_unbroken(units.size(point[1]))}, {point[2]}, for {gpus}:</p>"
-    return what + table(("", *(fact.title for fact in facts)), rows)
+    shape = markup.unbroken(units.size(point[1]))
+    what = f"<p>{DIRECTIONS[point[0]].capitalize()} of {shape}, {point[2]}, for {gpus}:</p>"
+    return what + table(("", *(TITLES.get(key, key) for key in HEADLINE)), rows)
 
 
 def _differences(store: Store, name: str) -> str:
@@ -84,9 +82,4 @@ def _difference(point: Point, kernel: Compiled, measured: Timed) -> str:
     then, now = measured.binary.registers, kernel.facts["registers"]
     registers = f"{then} registers, {now} here" if then != now else "other shared memory"
     how = f"{registers}; timed with Triton {measured.row.record.software['triton']}"
-    return f"<li>{code(kernel.function)} at {_unbroken(units.size(point[1]))} ({how})</li>"
-
-
-def _unbroken(text: str) -> str:
-    """HTML that may break after a comma alone."""
-    return escape(text).replace(" ", "&nbsp;").replace(",&nbsp;", ", ")
+    return f"<li>{code(kernel.function)} at {markup.unbroken(units.size(point[1]))} ({how})</li>"

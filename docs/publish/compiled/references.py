@@ -5,7 +5,7 @@ from html import escape
 from docs.publish.compiled import build
 from docs.publish.compiled.build import Compiled
 from docs.publish.compiled.compilation import TIMED
-from docs.publish.compiled.facts import FACTS
+from docs.publish.compiled.facts import values
 from docs.publish.compiled.index import shown
 from docs.publish.compiled.subjects import configuration_of
 from docs.publish.errors import PublishError, unknown
@@ -22,19 +22,19 @@ def reference(
     Args:
         name: of the kernel file.
         at: a configuration of the viewer: "forward-32768x4096".
-        fact: the key of one of FACTS, whose value is shown.
+        fact: the key of one of facts.FACTS, whose value is shown.
 
     Raises:
         PublishError: there is no such configuration, kernel, fact or line.
     """
     kernel = _kernel(captures, name, at, function)
-    facts = {known.key: known for known in FACTS}
+    facts = values(kernel)
     if fact and fact not in facts:
         raise unknown("fact", fact, facts)
     place = f"#compiled/{at}/{function}/{TIMED}"
     if line:
         place += f"/python/{list(kernel.listings)[-1]}/L{_line_with(line, name)}"
-    words = facts[fact].show(kernel) if fact else text
+    words = facts[fact] if fact else text
     return f'<a href="{place}">{escape(words)}</a>'
 
 

@@ -24,15 +24,18 @@ def files(
         blocks: how many fenced blocks there are of each kind (docs/publish/generated/census.py).
         place: makes a page's place from its path and its address.
     """
+
+    def page(name: str, text: Callable[..., str], *known: object) -> tuple[str, str]:
+        path = f"results/{name}"
+        return f"{path}.md", text(*known, place(f"{path}.md", f"{path}/"))
+
     for slug in store.machines:
-        path = f"results/machines/{slug}"
-        yield f"{path}.md", machines.page(store, slug, place(f"{path}.md", f"{path}/"))
+        yield page(f"machines/{slug}", machines.page, store, slug)
         for case in machines.cases(store, slug):
             file = rows_file(slug, case)
             yield file, machines.case_rows(store, slug, case, place(file, f"results/rows/{slug}/"))
         yield f"results/{slug}.json", exports.as_json(store, slug)
         yield f"results/{slug}.csv", exports.as_csv(store, slug)
-    yield "results/history.md", history.page(store, place("results/history.md", "results/history/"))
-    yield "results/reproduced.md", reproduced.page(store, place("results/reproduced.md", "results/reproduced/"))
-    path, address = "results/verification.md", "results/verification/"
-    yield path, verification.page(reports, source.kernels(), blocks, place(path, address))
+    yield page("history", history.page, store)
+    yield page("reproduced", reproduced.page, store)
+    yield page("verification", verification.page, reports, source.kernels(), blocks)

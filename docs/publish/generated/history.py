@@ -3,7 +3,7 @@
 from itertools import groupby
 
 from docs.publish import units
-from docs.publish.markup import badges, blocks, code, front_matter, link, marks, table
+from docs.publish.markup import NONE, badges, blocks, code, front_matter, link, marks, table
 from docs.publish.place import Place, machine_page
 from docs.publish.records.measured import DIRECTIONS, MODES, Coordinates, Measured, point
 from docs.publish.records.store import Store
@@ -48,7 +48,7 @@ def _table(rows: list[Measured], place: Place) -> list[str]:
     lines = []
     for variant in dict.fromkeys(row.variant for row in shown):
         times = [by_place.get((variant, run.id)) for run in runs]
-        cells = [_cell(row) for row in times]
+        cells = [units.text(row.time.p50, "s") + badges(marks(row)) if row else NONE for row in times]
         lines.append(("", [code(variant), *cells, sparkline([row.time.p50 for row in times if row])]))
     head = [
         f"{units.size(most.size)} {most.dtype}",
@@ -57,12 +57,6 @@ def _table(rows: list[Measured], place: Place) -> list[str]:
     ]
     what = f"**{DIRECTIONS[most.direction]}**, {MODES[most.mode]} ({code(most.mode)})"
     return [what, table(head, lines)]
-
-
-def _cell(row: Measured | None) -> str:
-    if row is None:
-        return "–"
-    return units.text(row.time.p50, "s") + badges(marks(row))
 
 
 def sparkline(values: list[float]) -> str:

@@ -190,13 +190,8 @@ def _cells(case: Case) -> list[str]:
         units.text(1 + max(pair.off for pair in case.gpu), "x") if case.gpu else "–",
         str(len(case.hosts)),
         str(len(case.ranges)),
-        _spread([pair.ratio for pair in case.calls]),
+        units.text(1 + max(pair.off for pair in case.calls), "x") if case.calls else "–",
     ]
-
-
-def _spread(ratios: list[float]) -> str:
-    """The furthest that two runs were apart, either way."""
-    return units.text(max(max(ratio, 1 / ratio) for ratio in ratios), "x") if ratios else "–"
 
 
 def _listed(worst: list[Again]) -> str:

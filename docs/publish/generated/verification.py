@@ -3,10 +3,11 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from html import escape
+from pathlib import Path
 
 from docs.publish.markup import blocks, code, facts, front_matter, link, table
 from docs.publish.place import Place
-from docs.publish.records.schema import TestReport
+from docs.publish.records.schema import TestReport, read
 
 UNRUNNABLE = "docs/publish/generated/unrunnable.toml"
 OUTCOMES = ("passed", "skipped", "xfailed")  # of what is green
@@ -18,6 +19,16 @@ KINDS = {
     "listed": "listed as not runnable, each with its reason",
     "unaccounted": "not accounted for",
 }
+
+
+def load(folder: Path, root: Path) -> list[TestReport]:
+    """The committed reports of test runs (tests/report.py), newest first.
+
+    Raises:
+        PublishError: a file is no test report; the message names it.
+    """
+    reports = [read(path, TestReport, root) for path in folder.glob("*.json")]
+    return sorted(reports, key=lambda report: report.date, reverse=True)
 
 
 def page(reports: list[TestReport], kernels: Mapping[str, str], fenced: Mapping[str, int], place: Place) -> str:

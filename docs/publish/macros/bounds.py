@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from docs.publish.errors import PublishError, unknown
-from docs.publish.evidence import Quantity
+from docs.publish.evidence import Quantity, plain
 from docs.publish.macros.calc import calc, evaluate
-from docs.publish.macros.shown import plain
 from docs.publish.place import Place
 from docs.publish.records import cases
 from tests.benchmarks.bounds import Bound, Input, Macro, names_in

@@ -62,8 +62,7 @@ def calc(place: Place, expression: str, unit: str, inputs: Mapping[str, Input]) 
     }
     href = next((given.href for given in quantities), "")
     method = place.to("results/methodology/#worked-arithmetic")
-    facts = {key: fact for key, fact in entry.items() if fact}
-    return Quantity(value, unit, facts, href or method, bool(entry["stale"]), bool(entry["busy"]))
+    return Quantity(value, unit, entry, href or method)
 
 
 def evaluate(node: ast.expr, values: Mapping[str, float]) -> float:
@@ -93,6 +92,6 @@ def _input(name: str, given: Input) -> dict[str, str]:
     if not isinstance(given, Quantity):
         return {"name": name, "value": f"{given:,}"}
     url = given.entry["source_url"] if given.href.startswith("https://") else given.href
-    median = units.text(given.value, given.unit) if "runs" in given.entry else ""  # a range stands for its median
+    median = units.text(given.value, given.unit) if given.entry.get("runs") else ""  # a range stands for its median
     value = f"{median}, of {given.text}" if median else given.text
     return {"name": name, "value": value, "source": given.entry.get("formula", given.entry["label"]), "url": url}

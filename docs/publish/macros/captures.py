@@ -122,7 +122,6 @@ def number(captures: Captures, capture: Capture, place: Place, labels: list[str]
         )
     digits, unit = printed[which - 1]
     scale, family = SCALES.get(unit, (1.0, ""))
-    stale = captures.is_stale(capture)
     record = place.source(capture.record)
     named = [LANE.sub(r"\1", label) for label in labels]
     entry = {
@@ -131,7 +130,6 @@ def number(captures: Captures, capture: Capture, place: Place, labels: list[str]
         **of_run(capture.run),
         "download_url": record,
         "source_url": place.source(capture.file, capture.run.commit),
-        "stale": stale,
+        "stale": captures.is_stale(capture),
     }
-    shown = {key: fact for key, fact in entry.items() if fact}
-    return Quantity(float(digits.replace(",", "")) * scale, family, shown, record, stale)
+    return Quantity(float(digits.replace(",", "")) * scale, family, entry, record)

@@ -235,12 +235,7 @@ def _at(known: list[Point], shape: str) -> list[Point]:
 
 def _where(point: Point) -> str:
     place = "compiled block of " * point.in_block + units.size(point.ours.size)
-    return (
-        escape(f"{DIRECTIONS[point.ours.direction]}, {place}")
-        .replace(" ", "&nbsp;")
-        .replace(",&nbsp;", ", ")
-        .replace("of&nbsp;", "of ")
-    )
+    return markup.unbroken(f"{DIRECTIONS[point.ours.direction]}, {place}").replace("of&nbsp;", "of ")
 
 
 def _time(row: Measured) -> float:

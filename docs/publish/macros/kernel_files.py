@@ -24,16 +24,13 @@ def panel(name: str, place: Place, root: Path = ROOT) -> str:
     if name not in in_triton | in_cuda:
         raise unknown("kernel_file", name, {*in_triton, *in_cuda})
     if name in in_triton:
-        text = in_triton[name].read_text(encoding="utf-8")
-        needs = f"{TORCH} and the Triton of that torch, and nothing else"
-        return _panel(f"kernels/{in_triton[name].name}", text, licence(text), needs, place)
-    python, source = in_cuda[name]
-    texts = {file: file.read_text(encoding="utf-8") for file in (python, source)}
-    needs = f"<code>{source.name}</code> beside it and {TORCH} for CUDA, and nothing else"
-    panels = (
-        _panel(f"kernels/{python.name}", texts[python], licence(texts[python]), needs, place),
-        _panel(f"kernels/{source.name}", texts[source], licence(texts[source]), f"<code>{python.name}</code>", place),
-    )
+        needs = {in_triton[name]: f"{TORCH} and the Triton of that torch, and nothing else"}
+    else:
+        python, source = in_cuda[name]
+        beside = f"<code>{source.name}</code> beside it and {TORCH} for CUDA, and nothing else"
+        needs = {python: beside, source: f"<code>{python.name}</code>"}
+    texts = {file: file.read_text(encoding="utf-8") for file in needs}
+    panels = (_panel(f"kernels/{file.name}", text, licence(text), needs[file], place) for file, text in texts.items())
     return "\n".join(panels)
 
 

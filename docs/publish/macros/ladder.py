@@ -8,8 +8,7 @@ import ast
 import io
 import re
 import tokenize
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from docs.publish import evidence, markup, palette
 from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Evidence
+from docs.publish.kept import in_a_build
 from docs.publish.place import machine_page
 from docs.publish.records.measured import DIRECTIONS, Coordinates, Measured
 from docs.publish.records.store import Store
@@ -42,9 +42,6 @@ class Component:
     case: str
     shapes: dict[str, str]
     lines: dict[int, int]
-
-    def at(self, shape: str, direction: str, mode: str) -> Coordinates:
-        return Coordinates(self.case, direction=direction, shape=f"{self.name} {self.shapes[shape]}", mode=mode)
 
 
 def table(store: Store, page: Evidence, root: Path, names: list[str]) -> str:
@@ -90,7 +87,8 @@ def table(store: Store, page: Evidence, root: Path, names: list[str]) -> str:
 
 def _levels(store: Store, component: Component, shape: str, direction: str, mode: str) -> dict[int, Measured]:
     """The rows of a component at one of its shapes by level, but for those that a busy machine measured."""
-    at = replace(component.at(shape, direction, mode), machine=next(iter(store.machines)))
+    size, machine = f"{component.name} {component.shapes[shape]}", next(iter(store.machines))
+    at = Coordinates(component.case, direction=direction, shape=size, mode=mode, machine=machine)
     rows = [row for row in store.select(at) if not row.busy]
     return {level: row for row in rows for level in component.lines if row.variant == f"level-{level}"}
 
@@ -114,7 +112,7 @@ def _gain(levels: dict[int, Measured], level: int, page: Evidence) -> str:
 # ---- what the sources say -------------------------------------------------------------------------------------------
 
 
-@cache  # seven tables show them
+@in_a_build  # seven tables show them
 def components(root: Path) -> list[Component]:
     """The components in the tool's order.
 
@@ -125,17 +123,16 @@ def components(root: Path) -> list[Component]:
     return [_component(root, name, snippet) for name, snippet in listed.items()]
 
 
-def forget() -> None:
-    """Read the files again: they may have changed since the last build."""
-    components.cache_clear()
-
-
 def _component(root: Path, name: str, snippet: str) -> Component:
     path = root / "snippets" / "patterns" / f"{snippet}.py"
     tree = _parsed(path)
     made: list[dict[str, ast.expr]] = []
     for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _called(node.value) == "Component":
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and ast.unparse(node.value.func) == "Component"
+        ):
             made.append({str(word.arg): word.value for word in node.value.keywords})
     for words in made:
         if ast.literal_eval(words["name"]) == name:
@@ -175,20 +172,16 @@ def lines_of(path: Path, expression: ast.expr, root: Path) -> int:
     return total + any(isinstance(node, ast.Call) for node in ast.walk(expression))
 
 
-@cache
 def _kernels(tree: ast.Module) -> dict[str, str]:
     """The files of kernels/ that a file imports from, by the imported names."""
     found = (each for each in imported(tree) if each.name and each.module.startswith("kernels."))
     return {each.bound: f"{each.module.replace('.', '/')}.py" for each in found}
 
 
-def _code(path: Path) -> frozenset[int]:
+@in_a_build
+def _code(path: Path) -> set[int]:
     """The lines of a Python file that hold code."""
-    return _code_of(path.read_text(encoding="utf-8"))
-
-
-@cache
-def _code_of(text: str) -> frozenset[int]:
+    text = path.read_text(encoding="utf-8")
     nothing = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
     found: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -197,7 +190,7 @@ def _code_of(text: str) -> frozenset[int]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):  # a docstring
             found -= {*range(node.lineno, (node.end_lineno or 0) + 1)}
-    return frozenset(found)
+    return found
 
 
 def _cuda_lines(path: Path) -> int:
@@ -205,19 +198,13 @@ def _cuda_lines(path: Path) -> int:
     source = path.with_name(f"{path.stem.removesuffix('_cuda')}.cu")
     if not path.stem.endswith("_cuda") or not source.is_file():
         return 0
-    text = re.sub(
-        r"/\*.*?\*/", lambda comment: "\n" * comment[0].count("\n"), source.read_text(encoding="utf-8"), flags=re.S
-    )
+    text = re.sub(r"/\*.*?\*/", lambda comment: "\n" * comment[0].count("\n"), source.read_text(), flags=re.S)
     return sum(bool(line.partition("//")[0].strip()) for line in text.splitlines())
 
 
+@in_a_build
 def _parsed(path: Path) -> ast.Module:
-    return _tree(path.read_text(encoding="utf-8"))
-
-
-@cache
-def _tree(text: str) -> ast.Module:
-    return ast.parse(text)
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def _assigned(tree: ast.Module, name: str) -> ast.expr:
@@ -230,7 +217,3 @@ def _assigned(tree: ast.Module, name: str) -> ast.expr:
 def _literal(tree: ast.Module, value: ast.expr) -> Any:
     """What stands there, or in the name that stands there."""
     return ast.literal_eval(_assigned(tree, value.id) if isinstance(value, ast.Name) else value)
-
-
-def _called(call: ast.Call) -> str:
-    return ast.unparse(call.func)

@@ -39,16 +39,14 @@ def table(root: Path, page: Evidence, kernel: str, direction: str, shape: str, d
     return markup.panels([panel], "table")
 
 
-def points(
-    root: Path, kernel: str, direction: str, shapes: Iterable[str], dtype: str = BF16
-) -> tuple[Sweep, list[SweepPoint], bool]:
+def points(root: Path, kernel: str, direction: str, shapes: Iterable[str]) -> tuple[Sweep, list[SweepPoint], bool]:
     """The newest sweep of a kernel, some of its points, and whether it is stale.
 
     Raises:
         PublishError: a point was not swept.
     """
     sweep, _ = sweeps.newest(kernel, root)
-    return sweep, [_point(sweep, direction, shape, dtype) for shape in shapes], sweeps.is_stale(sweep, root)
+    return sweep, [_point(sweep, direction, shape, BF16) for shape in shapes], sweeps.is_stale(sweep, root)
 
 
 def _point(sweep: Sweep, direction: str, shape: str, dtype: str) -> SweepPoint:
@@ -67,19 +65,12 @@ def _cells(
     label = f"kernels/{sweep.kernel} {point.direction} {units.size(point.size)} {point.dtype}, {_words(tried.options)}"
     low, high = (units.text(end, "s") for end in (time.p20, time.p80))
     spread = f"{low} to {high} (p20 to p80 of {time.samples} samples)"
-    numbers = [
-        page.show(_quantity(value, unit, {"label": f"{name}: {label}", "spread": spread, **shared}))
-        for name, value, unit in (("Time", time.p50, "s"), ("Bandwidth", point.bytes / time.p50, "B/s"))
-    ]
+    numbers = []
+    for name, value, unit in (("Time", time.p50, "s"), ("Bandwidth", point.bytes / time.p50, "B/s")):
+        entry = {"label": f"{name}: {label}", "value": units.text(value, unit), "spread": spread, **shared}
+        numbers.append(page.show(Quantity(value, unit, entry, shared["source_url"])))
     options = [escape(str(tried.options.get(name, ""))) for name in names]
     return [*options, *numbers, "in the launch table" if taken else ""]
-
-
-def _quantity(value: float, unit: str, facts: dict[str, Any]) -> Quantity:
-    entry = {"label": facts["label"], "value": units.text(value, unit), **facts}
-    return Quantity(
-        value, unit, {key: fact for key, fact in entry.items() if fact}, facts["source_url"], facts["stale"]
-    )
 
 
 def _heading(name: str) -> str:

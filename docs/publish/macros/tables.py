@@ -1,7 +1,7 @@
 """Tables from records: one panel a machine, every cell with its evidence."""
 
 import textwrap
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html import escape
 
 from docs.publish import evidence, markup, palette, units
@@ -17,6 +17,7 @@ NONE_ASKED = (
     "call works in place."
 )
 Column = tuple[Measured | None, str]  # a row and a metric: one cell
+Compared = dict[tuple[str, str], dict[str, float]]  # by shape and metric, the values of its variants in one unit
 Grid = tuple[list[str], list[tuple[str, list[Column]]]]  # the head, and each line's name and cells
 
 
@@ -54,7 +55,7 @@ def table(
 
     def cells_of(columns: list[Column], beside: Compared) -> list[str]:
         return [
-            beside.cell((row, metric), page.cell(row, metric, over if metric == "speedup" else None))
+            _marked((row, metric), page.cell(row, metric, over if metric == "speedup" else None), beside)
             for row, metric in columns
         ]
 
@@ -79,30 +80,18 @@ def table(
     return markup.panels([panel(rows, shown=not index) for index, rows in enumerate(found) if rows], "table")
 
 
-@dataclass(frozen=True)
-class Compared:
-    """The values that stand beside each other in a table, by the shape and the metric that they share.
-
-    Attributes:
-        values: by shape and metric the values of the variants in one unit; only where there are two at least.
-        over: the variant that speedups are over.
-    """
-
-    values: dict[tuple[str, str], dict[str, float]]
-    over: str | None
-
-    def cell(self, column: Column, shown: str) -> str:
-        """A cell's HTML, with what tells it from those beside it: the best, ours, a bar."""
-        row, metric = column
-        beside = self.values.get((row.size, metric), {}) if row else {}
-        if row is None or row.variant not in beside:
-            return shown
-        value = beside[row.variant]
-        best = (min if METRICS[metric].lower_is_better else max)(beside.values())
-        level = abs(value - best) <= NOISE * best
-        classes = ["rp-cell", *["rp-cell--best"] * level, *["rp-cell--ours"] * (row.variant == "ours")]
-        part = value / (max(beside.values()) or 1)
-        return f'<span class="{" ".join(classes)}" style="--part: {part:.3f}">{shown}</span>'
+def _marked(column: Column, shown: str, compared: Compared) -> str:
+    """A cell's HTML, with what tells it from those beside it: the best, ours, a bar."""
+    row, metric = column
+    beside = compared.get((row.size, metric), {}) if row else {}
+    if row is None or row.variant not in beside:
+        return shown
+    value = beside[row.variant]
+    best = (min if METRICS[metric].lower_is_better else max)(beside.values())
+    level = abs(value - best) <= NOISE * best
+    classes = ["rp-cell", *["rp-cell--best"] * level, *["rp-cell--ours"] * (row.variant == "ours")]
+    part = value / (max(beside.values()) or 1)
+    return f'<span class="{" ".join(classes)}" style="--part: {part:.3f}">{shown}</span>'
 
 
 def _compared(lines: list[tuple[str, list[Column]]], over: str | None) -> Compared:
@@ -113,9 +102,11 @@ def _compared(lines: list[tuple[str, list[Column]]], over: str | None) -> Compar
         published = row.published(metric, over if metric == "speedup" else None) if row and contest else None
         if row and published and (published.value or metric != "memory"):
             found.setdefault((row.size, metric), {})[row.variant] = published
-    one_unit = {at: known for at, known in found.items() if len({each.unit for each in known.values()}) == 1}
-    values = {at: {name: each.value for name, each in known.items()} for at, known in one_unit.items()}
-    return Compared({at: known for at, known in values.items() if len(known) > 1}, over)
+    return {
+        at: {name: each.value for name, each in known.items()}
+        for at, known in found.items()
+        if len(known) > 1 and len({each.unit for each in known.values()}) == 1
+    }
 
 
 def _rows(store: Store, at: Coordinates, shapes: list[str]) -> list[list[Measured]]:
@@ -169,12 +160,10 @@ def _by_shape(rows: list[Measured], metric: str, narrow: bool) -> Grid:
 def _by_variant(rows: list[Measured], metrics: list[str]) -> Grid:
     """Variants down (with their shape, if there are several), metrics across."""
     several = len({row.size for row in rows}) > 1
-    names = [
-        palette.label(row.variant, case=row.case) + (f", {units.size(row.size)}" if several else "") for row in rows
-    ]
-    body: list[tuple[str, list[Column]]] = [
-        (name, [(row, metric) for metric in metrics]) for name, row in zip(names, rows, strict=True)
-    ]
+    body: list[tuple[str, list[Column]]] = []
+    for row in rows:
+        name = palette.label(row.variant, case=row.case) + (f", {units.size(row.size)}" if several else "")
+        body.append((name, [(row, metric) for metric in metrics]))
     return ["variant", *(METRICS[metric].label for metric in metrics)], body
 
 

@@ -7,17 +7,16 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from html import escape
 from pathlib import Path
 
 from markdown.extensions.toc import slugify  # type: ignore[import-untyped]
 
-from docs.publish.kept import Kept, key
+from docs.publish.kept import Kept, in_a_build, key
 from docs.publish.markdown import markers
 from docs.publish.markdown.fences import Block, blocks_of
 from docs.publish.markdown.pages import front_matter
-from docs.publish.markdown.scripts import OURS, bound, package_of, served
+from docs.publish.markdown.scripts import OURS, bound, listed, package_of, served
 from docs.publish.place import Place
 from tests.benchmarks.imports import of_statement
 from tests.benchmarks.source import ROOT
@@ -111,14 +110,13 @@ def _imported(origins: Mapping[str, Name], place: Place, texts: Mapping[str, str
 
 
 def _codes(names: list[str]) -> str:
-    marked = [f"<code>{name}</code>" for name in names]
-    return " and ".join(filter(None, [", ".join(marked[:-1]), marked[-1]]))
+    return listed([f"<code>{name}</code>" for name in names])
 
 
 # ---- what files say of names ----------------------------------------------------------------------------------------
 
 
-@cache
+@in_a_build
 def where(path: str, root: Path) -> dict[str, Name]:
     """Where each name is from that a file has at its top level."""
     found: dict[str, Name] = {}
@@ -133,7 +131,7 @@ def where(path: str, root: Path) -> dict[str, Name]:
     return found
 
 
-@cache
+@in_a_build
 def lines_of(file: Path, section: str | None) -> range:
     """The lines of a section, or of the whole file."""
     lines = file.read_text(encoding="utf-8").splitlines()
@@ -144,14 +142,14 @@ def lines_of(file: Path, section: str | None) -> range:
     return range(found[0] + 1, found[-1])
 
 
-@cache
+@in_a_build
 def used(file: Path, section: str | None) -> set[str]:
     """The names of the file's top level, and of no function of it, that a section uses."""
     lines = lines_of(file, section)
     return {name for line, name in _all_used(file) if line in lines}
 
 
-@cache
+@in_a_build
 def _all_used(file: Path) -> list[tuple[int, str]]:
     text = file.read_text(encoding="utf-8")
     made_by = Path(__file__).read_text(encoding="utf-8")
@@ -211,9 +209,3 @@ def address(page: str) -> str:
     """A page's address below the site's: "validation/timing.md" is at "validation/timing/"."""
     path = page.removesuffix(".md")
     return path.removesuffix("index") if path.rpartition("/")[2] == "index" else f"{path}/"
-
-
-def forget() -> None:
-    """Read the files again: they may have changed since the last build."""
-    for kept in (where, lines_of, used, _all_used):
-        kept.cache_clear()

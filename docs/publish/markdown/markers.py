@@ -24,16 +24,16 @@ def problems(root: Path, folders: Iterable[str]) -> list[str]:
 
 def check(text: str) -> Iterator[str]:
     """What is wrong with the markers of a file: ":LINE: ..." each."""
-    starts: dict[str, int] = {}
-    ends: dict[str, int] = {}
+    lines: dict[str, dict[str, int]] = {"start": {}, "end": {}}
+    starts, ends = lines.values()
     for number, line in enumerate(text.splitlines(), 1):
         if not line.lstrip().startswith("#") or not SUSPECT.search(line):
             continue
         marker = MARKER.match(line)
-        if not marker or marker["kind"] not in ("start", "end") or not NAME.fullmatch(marker["name"]):
+        if not marker or marker["kind"] not in lines or not NAME.fullmatch(marker["name"]):
             yield f":{number}: expected '# --8<-- [start:name]' or '[end:name]', got {line.strip()!r}"
             continue
-        seen = starts if marker["kind"] == "start" else ends
+        seen = lines[marker["kind"]]
         if marker["name"] in seen:
             yield f":{number}: expected one [{marker['kind']}:{marker['name']}], got a second one"
         seen[marker["name"]] = number

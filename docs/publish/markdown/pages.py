@@ -7,13 +7,14 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from docs.publish.errors import PublishError
+from docs.publish.kept import in_a_build
 from tests.benchmarks.source import ROOT
 
 PAGES = ROOT / "docs" / "pages"
 FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-@cache
+@in_a_build
 def texts() -> dict[str, str]:
     """The Markdown of every page, by the page's path below docs/pages."""
     return {
@@ -43,8 +44,3 @@ def front_matters(root: Path = ROOT) -> dict[str, dict[str, Any]]:
         except yaml.YAMLError as error:
             raise PublishError(f"{page}: expected front matter in YAML, got {' '.join(str(error).split())}") from error
     return found
-
-
-def forget() -> None:
-    """Read the pages again: they may have changed since the last build."""
-    texts.cache_clear()

@@ -11,13 +11,13 @@ import sys
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import jupytext
 import nbformat
 
+from docs.publish.kept import in_a_build
 from docs.publish.markdown import markers
 from docs.publish.markdown.fences import blocks_of
 from docs.publish.place import SITE
@@ -60,7 +60,7 @@ def embedded(text: str, page: str) -> list[str]:
     return list(dict.fromkeys(path for path in paths if path.endswith(".py") and path.startswith(OURS)))
 
 
-@cache
+@in_a_build
 def script(path: str, root: Path = ROOT, site: str = SITE) -> str:
     """A file with all that it uses, to run as `python NAME.py` in any folder."""
     if path.startswith("kernels/"):  # these stand alone, and are served as they are
@@ -72,7 +72,7 @@ def script(path: str, root: Path = ROOT, site: str = SITE) -> str:
     except Entangled:
         text = carried(path, root)
     docstring, rest = _split(text)
-    what = f" With what it uses of {_listed(others)}." if others else ""
+    what = f" With what it uses of {listed(others)}." if others else ""
     return f"{docstring}\n# {site}{served(path)}, MIT licence.{what}\n\n{rest.lstrip()}"
 
 
@@ -97,12 +97,6 @@ def notebook(path: str, text: str) -> str:
     return nbformat.writes(made)
 
 
-def forget() -> None:
-    """Read the files again: they may have changed since the last build."""
-    for kept in (script, reached, parsed, ours, seen):
-        kept.cache_clear()
-
-
 # ---- what a file uses -----------------------------------------------------------------------------------------------
 
 
@@ -122,7 +116,7 @@ class Module:
         return ours(self.path, self.root, everywhere)
 
 
-@cache
+@in_a_build
 def parsed(path: str, root: Path) -> tuple[str, ast.Module, dict[str, ast.stmt]]:
     """A file's text without its markers, its tree, and the statement that gives each name a meaning."""
     text = markers.without((root / path).read_text(encoding="utf-8"))
@@ -130,7 +124,7 @@ def parsed(path: str, root: Path) -> tuple[str, ast.Module, dict[str, ast.stmt]]
     return text, tree, {name: node for node in tree.body for name in bound(node)}
 
 
-@cache
+@in_a_build
 def ours(path: str, root: Path, everywhere: bool) -> list[tuple[Import, str]]:
     """See Module.imports."""
     tree = parsed(path, root)[1]
@@ -153,7 +147,7 @@ class Seen(NamedTuple):
     strings: set[str]
 
 
-@cache
+@in_a_build
 def seen(code: ast.AST) -> Seen:
     """What stands in a file or in a part of it; of a file, that of its statements."""
     found = Seen(set(), set())
@@ -182,7 +176,7 @@ def bound(node: ast.stmt) -> set[str]:
     return names - for_a_moment
 
 
-@cache
+@in_a_build
 def reached(path: str, root: Path = ROOT) -> list[str]:
     """A file and those of ours that it needs: all that it imports, or names in a string, with theirs."""
     found: dict[str, None] = {}
@@ -393,5 +387,6 @@ def _first(node: ast.stmt) -> int:
     return min([node.lineno, *(decorator.lineno for decorator in decorators)])
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """ "a, b and c"."""
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

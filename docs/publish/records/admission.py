@@ -19,7 +19,7 @@ def checked(path: Path, root: Path = ROOT) -> Record:
     Raises:
         PublishError: see schema.read and datasheets.check; the message names the file.
     """
-    record = read(path, Record, root).named(path.stem)
+    record = read(path, Record, root).changed(id=path.stem)
     try:
         datasheets.check(record)
     except PublishError as error:

@@ -24,8 +24,10 @@ from tests.benchmarks.source import ROOT
 RUNS = MEASUREMENTS / "runs"
 
 
-def admit(path: Path, runs: Path = RUNS, root: Path = ROOT) -> Path:
+def admit(path: Path, runs: Path = RUNS, root: Path = ROOT, busy: bool = False) -> Path:
     """Check a record and copy it to the published runs; returns where it is now.
+
+    With `busy`, it may have rows of a busy machine: pages show them only where no other run has them.
 
     Raises:
         PublishError: it may not be published, in one line that names the file; nothing was written then.
@@ -35,6 +37,11 @@ def admit(path: Path, runs: Path = RUNS, root: Path = ROOT) -> Path:
     record = publishable(path, root)
     if not record.rows:
         raise PublishError(f"{path}: expected rows, got none")
+    if (reasons := [row.busy for row in record.rows if row.busy]) and not busy:
+        raise PublishError(
+            f"{path}: expected rows of an idle machine, got {len(reasons)} of {len(record.rows)} "
+            f"of a busy one ({reasons[0]}): measure again, or add --busy"
+        )
     try:
         of_its_commit(record, root)
     except PublishError as error:
@@ -97,9 +104,11 @@ def main(arguments: list[str]) -> int:
     """Admit the records that were named; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m docs.publish.records.admit", description="Publish local records.")
     parser.add_argument("records", nargs="+", type=Path, metavar="RECORD", help="files of docs/measurements/local")
-    for path in parser.parse_args(arguments).records:
+    parser.add_argument("--busy", action="store_true", help="also records with rows of a busy machine")
+    given = parser.parse_args(arguments)
+    for path in given.records:
         try:
-            print(f"{admit(path.resolve())}: add and commit this file")
+            print(f"{admit(path.resolve(), busy=given.busy)}: add and commit this file")
         except PublishError as error:
             print(error, file=sys.stderr)
             return 1

@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 
 from docs.publish.errors import unknown
 from docs.publish.kept import Kept
 from docs.publish.place import case_file
 from docs.publish.records.measured import Coordinates
 from docs.publish.records.staleness import code_as_it_is
-from tests.benchmarks.bounds import Bound, Macro
+from tests.benchmarks.bounds import Bound
 from tests.benchmarks.runner import discover, size
 from tests.benchmarks.source import ROOT
 
+BOUNDS = TypeAdapter(dict[str, Bound])
 imported = Kept("cases")  # to import them takes seconds
 
 
@@ -35,17 +37,7 @@ def points(root: Path, case: str) -> Mapping[str, list[Coordinates]]:
 
 def bounds(root: Path, case: str) -> Mapping[str, Bound]:
     """The bounds of a case by their names, or of the file of a page that has no case; empty if there is no file."""
-    found = _of_file(root, case)["bounds"] if case_file(root, case).is_file() else {}
-    return {name: _made(of) for name, of in found.items()}
-
-
-def _made(of: Any) -> Any:
-    """A bound, or an input of one, of what `asdict` made of it."""
-    if not isinstance(of, dict):
-        return of
-    if "formula" in of:
-        return Bound(of["unit"], of["formula"], {name: _made(each) for name, each in of["inputs"].items()})
-    return Macro(of["name"], tuple(of["words"]), of["named"])
+    return BOUNDS.validate_python(_of_file(root, case)["bounds"] if case_file(root, case).is_file() else {})
 
 
 @cache

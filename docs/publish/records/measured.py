@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 from docs.publish import units
@@ -96,13 +96,14 @@ def _share(row: Row) -> float | None:
     return of_the_bandwidth_ceiling(row) if row.moved and row.from_memory else None
 
 
-def _matrix_ceiling(row: Row) -> float | None:
+def matrix_ceiling(row: Row) -> float | None:
+    """FLOP/s of the matrix ceiling that applies, from the same run; None where it was not measured."""
     regimes = row.record.ceilings["matrix"].get(row.dtype, {})
     return regimes[row.regime]["rate"] if row.regime in regimes else None
 
 
 def _rate_share(row: Row) -> float | None:
-    ceiling = _matrix_ceiling(row)
+    ceiling = matrix_ceiling(row)
     return row.flops / row.time.p50 / ceiling if ceiling and row.flops else None
 
 
@@ -135,6 +136,18 @@ class Measured:
     row: Row
     stale: bool
     again: tuple[Row, ...] = ()
+    case: str = field(init=False)  # these the row says
+    variant: str = field(init=False)
+    direction: str = field(init=False)
+    size: str = field(init=False)
+    dtype: str = field(init=False)
+    mode: str = field(init=False)
+    time: Timing = field(init=False)
+    record: Record = field(init=False)
+    busy: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        vars(self).update({each.name: getattr(self.row, each.name) for each in fields(self) if not each.init})
 
     def __repr__(self) -> str:
         return describe(self.row)
@@ -145,59 +158,15 @@ class Measured:
         return Coordinates(self.case, self.variant, self.direction, self.size, self.dtype, self.mode, self.machine)
 
     @property
-    def case(self) -> str:
-        return self.row.case
-
-    @property
-    def variant(self) -> str:
-        return self.row.variant
-
-    @property
-    def direction(self) -> str:
-        return self.row.direction
-
-    @property
-    def size(self) -> str:
-        """The shape as macros take it: "32768x4096"."""
-        return self.row.size
-
-    @property
-    def dtype(self) -> str:
-        return self.row.dtype
-
-    @property
-    def mode(self) -> str:
-        return self.row.mode
-
-    @property
     def machine(self) -> str:
         """The machine's slug."""
         return self.record.machine["slug"]
-
-    @property
-    def time(self) -> Timing:
-        return self.row.time
-
-    @property
-    def record(self) -> Record:
-        """The run that measured this row."""
-        return self.row.record
 
     @property
     def anchor(self) -> str:
         """The row's id on the machine's page."""
         parts = (self.case, self.variant, self.direction, self.size, self.dtype, self.mode)
         return "-".join(parts).replace("/", "-").replace(" ", "-")
-
-    @property
-    def matrix_ceiling(self) -> float | None:
-        """FLOP/s of the matrix ceiling that applies, from the same run; None where it was not measured."""
-        return _matrix_ceiling(self.row)
-
-    @property
-    def busy(self) -> str:
-        """Why the machine was too busy to time this, or nothing."""
-        return self.row.busy
 
     @cached_property
     def host_bound(self) -> bool:

@@ -227,10 +227,6 @@ class Row(Point):
         """The run that measured this row."""
         return self._record
 
-    def belongs_to(self, record: "Record") -> None:
-        """Tell the row which run measured it."""
-        self._record = record
-
     @property
     def regime(self) -> str:
         """Which matrix ceiling applies: sustained load has its own; a CPU has "calls" only."""
@@ -293,7 +289,7 @@ class Record(Provenance):
 
     def model_post_init(self, context: Any) -> None:
         for row in self.rows:
-            row.belongs_to(self)
+            row._record = self
 
     @cached_property
     def by_place(self) -> dict[Place, list[Row]]:
@@ -309,9 +305,9 @@ class Record(Provenance):
         compiler = [at for at in self.failures if not at.reason.startswith("ModuleNotFoundError")]
         return self.absent | {at.variant: package for at in compiler if (package := lacking(at.reason))}
 
-    def named(self, name: str) -> "Record":
-        """The same record under another id; its rows belong to this one now."""
-        record = self.model_copy(update={"id": name})
+    def changed(self, **update: Any) -> "Record":
+        """The same record with another id or machine; its rows belong to this one now."""
+        record = self.model_copy(update=update)
         record.model_post_init(None)
         return record
 

@@ -4,7 +4,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from docs.publish.kept import Kept, key
+from docs.publish.kept import IN_A_BUILD, Kept, in_a_build, key
 from docs.publish.records.earlier import plan_of
 from docs.publish.records.schema import Sources
 from tests.benchmarks import functions, imports, source
@@ -14,6 +14,7 @@ from tests.benchmarks.reviewed import VERSION
 from tests.benchmarks.source import ROOT, digest_texts
 
 digests = Kept("digests")
+IN_A_BUILD.append(named)
 
 
 def row_is_stale(sources: Sources, root: Path = ROOT) -> bool:
@@ -21,7 +22,7 @@ def row_is_stale(sources: Sources, root: Path = ROOT) -> bool:
     return sources.version != VERSION or sources.code != _code(sources.files[-1], plan_of(sources.files), root)
 
 
-@cache
+@in_a_build
 def script_is_stale(script: str, sources: str, root: Path = ROOT) -> bool:
     """Whether a script, by its path, or something that it reaches differs from what a GPU ran."""
     try:
@@ -31,15 +32,7 @@ def script_is_stale(script: str, sources: str, root: Path = ROOT) -> bool:
         return True
 
 
-def forget() -> None:
-    """Look at the files again: they may have changed since the last build."""
-    _code.cache_clear()
-    script_is_stale.cache_clear()
-    named.cache_clear()
-    _now.cache_clear()
-
-
-@cache
+@in_a_build
 def _code(case_file: str, plan: str, root: Path) -> str | None:
     """The hash of what is reached now; None where something is gone or broken."""
     now, all_texts = _now(root)
@@ -54,7 +47,7 @@ def code_as_it_is(root: Path) -> str:
     return _now(root)[1]
 
 
-@cache
+@in_a_build
 def _now(root: Path) -> tuple[Code, str]:
     """The code as it is, and a name for it and for the code that finds what is reached."""
     now = Code.of(root)

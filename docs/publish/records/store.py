@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from docs.publish import units
+from docs.publish import kept, units
 from docs.publish.errors import PublishError, unknown
 from docs.publish.place import MEASUREMENTS
 from docs.publish.records import reruns, staleness
@@ -65,7 +65,7 @@ class Store:
         Raises:
             PublishError: a file is no record, or may not be published; the message names it.
         """
-        staleness.forget()
+        kept.forget()
         published = [publishable(path, root) for path in sorted((measurements / "runs").glob("*.json"))]
         unpublished = [checked(path, root) for path in sorted((measurements / "local").glob("*.json"))] if local else []
         return cls(published, unpublished, root)
@@ -290,7 +290,4 @@ def _as_local(record: Record, taken: set[str]) -> Record:
         "slug": f"{slug}-here" if slug in taken else slug,
         "name": f"{record.machine['name']} (this machine)",
     }
-    copy = record.model_copy(update={"machine": machine})
-    for row in copy.rows:
-        row.belongs_to(copy)
-    return copy
+    return record.changed(machine=machine)

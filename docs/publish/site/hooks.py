@@ -27,16 +27,15 @@ from docs.publish import generated as results
 from docs.publish import kept, palette
 from docs.publish.compiled import explorer
 from docs.publish.errors import PublishError, unknown
-from docs.publish.generated import census, exports
-from docs.publish.kept import Kept
-from docs.publish.macros import ladder
+from docs.publish.generated import census, exports, verification
+from docs.publish.kept import Kept, in_a_build
 from docs.publish.macros.catalogue import Macros
 from docs.publish.macros.charts import svg
 from docs.publish.macros.page import Page
 from docs.publish.macros.render import render
-from docs.publish.markdown import elsewhere, markers, pages, reading, scripts
+from docs.publish.markdown import elsewhere, markers, reading, scripts
 from docs.publish.place import SITE, Place, cuda_files, kernel_files
-from docs.publish.records import reports, sweeps
+from docs.publish.records import sweeps
 from docs.publish.records.captures import Captures
 from docs.publish.records.schema import TestReport
 from docs.publish.records.store import Store
@@ -69,9 +68,7 @@ kept_scripts, kept_colours = Kept("scripts"), Kept("colours")
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Load the records; put the machines' pages into the navigation."""
     global current
-    for reads in (pages, elsewhere, scripts, ladder):
-        reads.forget()
-    _tools.cache_clear()
+    kept.forget()
     root = Path(config.config_file_path).parent
     measurements = root / "docs" / "measurements"
     try:
@@ -79,7 +76,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
             root,
             Store.load(measurements, root, local=not releasing() and os.environ.get("RIDGEPOINT_LOCAL") != "0"),
             Captures.load(measurements / "captures", root),
-            reports.load(root / "docs" / "measurements" / "tests", root),
+            verification.load(measurements / "tests", root),
         )
         for row in current.store.select():
             palette.check(row.case, [row.variant])
@@ -177,7 +174,7 @@ def as_scripts(source: str, site: str) -> tuple[str, str]:
     return found["script"], found["notebook"]
 
 
-@functools.cache
+@in_a_build
 def _tools(root: Path) -> str:
     """What makes scripts of files, and the files that there are."""
     files = sorted(

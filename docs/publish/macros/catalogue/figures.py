@@ -53,34 +53,28 @@ class Figures(Shared):
 
     def roofline(self, **spec: Any) -> str:
         """A machine's roofs and what was measured below them, see docs.publish.macros.charts.roofline."""
-        page = self._page
-        return page.put_html(roofline.render(spec, self._store, page.evidence, self._root))
+        return self._page.put_html(roofline.render(spec, self._store, self._evidence, self._root))
 
     def gains(self, at: Names) -> str:
         """What a kernel gains, alone at some points and inside a compiled block, see docs.publish.macros.gains."""
-        page = self._page
-        shapes = self._named(at, page.case)["shape"]
-        return page.put_html(gains.of_one(self._store, page.evidence, page.case, shapes))
+        case = self._page.case
+        return self._page.put_html(gains.of_one(self._store, self._evidence, case, self._named(at, case)["shape"]))
 
     def kernels(self, what: str) -> str:
         """All kernels beside each other: kernels("verdicts"), "typical", "worst" or "block"; see macros.gains."""
-        page = self._page
-        return page.put_html(gains.of_all(self._store, page.evidence, self._root, what))
+        return self._page.put_html(gains.of_all(self._store, self._evidence, self._root, what))
 
     def ladder(self, *names: str) -> str:
         """Components at their levels, all or some: ladder("layer_norm"); see docs.publish.macros.ladder."""
-        page = self._page
-        return page.put_html(ladder.table(self._store, page.evidence, self._root, list(names)))
+        return self._page.put_html(ladder.table(self._store, self._evidence, self._root, list(names)))
 
     def losses(self) -> str:
         """Every point of the case's grid at which ours is behind, see docs.publish.macros.losses."""
-        page = self._page
-        return page.put_html(losses.losses(self._store, page.evidence, page.case))
+        return self._page.put_html(losses.losses(self._store, self._evidence, self._page.case))
 
     def sweep(self, kernel: str, direction: str, shape: str) -> str:
         """What a sweep tried at a point: sweep("softmax", direction="forward", shape="4096x32768")."""
-        page = self._page
-        return page.put_html(sweeps.table(self._root, page.evidence, kernel, direction, shape))
+        return self._page.put_html(sweeps.table(self._root, self._evidence, kernel, direction, shape))
 
     def timeline(self, section: str, title: str, of: str = "") -> str:
         """A step that a script printed, drawn: timeline("eager, timeline", "Three small layers", of="...")."""

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from docs.publish.errors import PublishError
-from docs.publish.evidence import Quantity
+from docs.publish.evidence import Quantity, Shown
 from docs.publish.macros import points
 from docs.publish.macros.page import Page
-from docs.publish.macros.shown import Shown
 from docs.publish.records.asked import script_of
 from docs.publish.records.captures import Capture, Captures
 from docs.publish.records.store import Store
@@ -25,6 +24,7 @@ class Shared:
         self._store = store.of(str(page.said.get("measured_on", "")))
         self._captures = captures
         self._page = page
+        self._evidence = page.evidence
 
     def _named(self, at: Names, case: str, clock: str = "") -> dict[str, Any]:
         """What some named points share, and their shapes; nothing where none is named.
@@ -42,7 +42,7 @@ class Shared:
         }
 
     def _shown(self, quantity: Quantity) -> Shown:
-        return Shown(quantity, self._page.evidence)
+        return Shown(quantity, self._evidence)
 
     def _printed(self, section: str, of: str, on: str = "") -> Capture:
         """A section of what the page's own script printed, or the one that is named."""

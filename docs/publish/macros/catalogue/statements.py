@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from docs.publish.errors import PublishError
+from docs.publish.evidence import Shown, plain
 from docs.publish.macros import claims, points, sweeps
 from docs.publish.macros.catalogue.shared import Names, Shared, listed
 from docs.publish.macros.claims import Side
-from docs.publish.macros.shown import Shown, plain
 from docs.publish.records.measured import Coordinates
 
 

@@ -14,10 +14,10 @@ class Texts(Shared):
 
     def folklore(self, anchor: str = "") -> str:
         """A belief of the page's front matter with its verdict, or those of all pages: see macros.folklore."""
-        page, shared = self._page, (self._store, self._page.evidence, self._root)
+        shared = self._store, self._evidence, self._root
         if anchor:
-            return page.put_html(folklore.of_page(*shared, anchor, self._macros()))
-        return page.put_html(folklore.of_all(*shared, self._macros()))
+            return self._page.put_html(folklore.of_page(*shared, anchor, self._macros()))
+        return self._page.put_html(folklore.of_all(*shared, self._macros()))
 
     def jobs(self, *wanted: doors.Job) -> str:
         """A list of jobs, each with the page that answers it: jobs(["Time an op", "validation/timing.md", "…"])."""
@@ -56,9 +56,9 @@ class Texts(Shared):
 
         See docs.publish.macros.captures.show. Without a device it is the GPU's if that is stored, else the CPU's.
         """
-        page, capture = self._page, self._printed(section, of, on)
-        shown = capture_blocks.show(self._captures, capture, page.evidence, lines, columns, language)
-        return page.put_markdown(shown)
+        capture = self._printed(section, of, on)
+        shown = capture_blocks.show(self._captures, capture, self._evidence, lines, columns, language)
+        return self._page.put_markdown(shown)
 
     def kernel_file(self, name: str) -> str:
         """The panel that offers kernels/<name>.py to copy."""
@@ -84,8 +84,7 @@ class Texts(Shared):
         """What kernels/<name>.py, or the compiler's page, was compiled to: facts, and the button of the viewer."""
         from docs.publish.compiled.panel import panel  # brings Triton
 
-        page = self._page
-        return page.put_html(panel(self._store, self._captures, page.evidence, name))
+        return self._page.put_html(panel(self._store, self._captures, self._evidence, name))
 
     def compiled(self, name: str, at: str, function: str, **what: str) -> str:
         """A fact of a compiled kernel, or words, with a link into the viewer: see compiled/references.py.

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from docs.publish.evidence import Shown
 from docs.publish.macros import bounds, numbers, points
 from docs.publish.macros import captures as capture_blocks
 from docs.publish.macros.catalogue.shared import Shared
-from docs.publish.macros.shown import Shown
 from docs.publish.records.measured import Coordinates
 
 

@@ -3,13 +3,13 @@
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from docs.publish import palette, units
 from docs.publish.errors import PublishError, unknown
 from docs.publish.macros.charts.question import Question
-from docs.publish.records.measured import Coordinates, Measured, Metric, Published
+from docs.publish.records.measured import Coordinates, Measured, Metric, Published, matrix_ceiling
 from docs.publish.records.store import Store
 
 NEAR = 0.7  # of the ceiling: where all values are above it, the axis begins below the lowest instead of at zero
@@ -25,22 +25,14 @@ class Mark:
     x: Any
     published: Published
     row: Measured
+    value: float = field(init=False)
+    low: float = field(init=False)
+    high: float = field(init=False)
+    variant: str = field(init=False)
 
-    @property
-    def value(self) -> float:
-        return self.published.value
-
-    @property
-    def low(self) -> float:
-        return self.published.low
-
-    @property
-    def high(self) -> float:
-        return self.published.high
-
-    @property
-    def variant(self) -> str:
-        return self.row.variant
+    def __post_init__(self) -> None:
+        said = self.published
+        vars(self).update(value=said.value, low=said.low, high=said.high, variant=self.row.variant)
 
     def label(self, short: bool = False) -> str:
         return palette.label(self.variant, short, self.row.case)
@@ -104,11 +96,6 @@ class Plot:
             return f"only {self.marks[0].label()} was measured, and nothing beside it"
         return ""
 
-    @property
-    def ranges(self) -> bool:
-        """Whether values are ranges over machines, drawn with a bar to their median."""
-        return any(mark.published.runs for mark in self.marks)
-
     def show(self, value: float) -> str:
         """In the plot's unit."""
         return units.in_unit(value, self.unit)
@@ -135,8 +122,8 @@ class Plot:
 
     @property
     def spread_of(self) -> str:
-        """What the ends are."""
-        return "lowest to highest machine" if self.ranges else "p20 to p80"
+        """What the ends are: of ranges over machines, drawn with a bar to their median, or of one run."""
+        return "lowest to highest machine" if any(mark.published.runs for mark in self.marks) else "p20 to p80"
 
 
 def unfit(spreads: Sequence[float], points: int | None) -> str:
@@ -225,8 +212,8 @@ def _ceiling(metric: str, row: Measured) -> tuple[float, str] | None:
         mix = row.row.mix
         rate = row.record.ceilings["bandwidth"][mix]["rate"]
         return (1.0 if metric == "share" else rate), MIXES.get(mix, f"measured {mix} ceiling")
-    if metric in ("rate", "rate_share") and row.matrix_ceiling:
-        return (1.0 if metric == "rate_share" else row.matrix_ceiling), "measured matrix ceiling"
+    if metric in ("rate", "rate_share") and (peak := matrix_ceiling(row.row)):
+        return (1.0 if metric == "rate_share" else peak), "measured matrix ceiling"
     return None
 
 
@@ -234,9 +221,5 @@ def _unit(measure: Metric, marks: list[Mark]) -> str:
     """One unit for the whole plot: the largest in which the middle value is at least one."""
     if measure.unit in units.FIXED:
         return measure.unit
-    if not marks:
-        return units.STEPS[measure.unit][0][1]
-    steps = units.STEPS[measure.unit]
-    middle = sorted(mark.value for mark in marks)[len(marks) // 2]
-    fitting = [name for scale, name in steps if scale <= middle]
-    return (fitting or [steps[0][1]])[-1]
+    middle = sorted(mark.value for mark in marks)[len(marks) // 2] if marks else 0.0
+    return units.fitting(middle, measure.unit)

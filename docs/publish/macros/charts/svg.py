@@ -3,11 +3,10 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable
 
 import vl_convert
 
-from docs.publish.kept import write
+from docs.publish import kept
 from docs.publish.macros.charts.vega import VERSION, Spec
 from tests.benchmarks.source import ROOT
 
@@ -18,7 +17,7 @@ def svg(spec: Spec) -> str:
     """The drawing, on one line; from the cache where this very specification was drawn before."""
     text = json.dumps(spec, sort_keys=True)
     key = hashlib.sha256(f"{vl_convert.__version__}{text}".encode()).hexdigest()[:20]
-    drawn = _kept(f"{key}.svg", lambda: vl_convert.vegalite_to_svg(text, vl_version=VERSION))
+    drawn = kept.file(CACHE / f"{key}.svg", lambda: vl_convert.vegalite_to_svg(text, vl_version=VERSION))
     drawn = drawn[drawn.index("<svg") :].replace("<svg", '<svg aria-hidden="true"', 1).replace("\n", " ")
     drawn = re.sub(r' (role|aria-roledescription)="[^"]*"', "", drawn)  # the plot around it is the named image
     return re.sub(r'(\bid="|url\(#)', rf"\g<1>c{key[:8]}-", drawn)
@@ -27,12 +26,4 @@ def svg(spec: Spec) -> str:
 def bundle() -> str:
     """Vega, Vega-Lite and vega-embed as one script that sets window.vegaEmbed: the site's assets/vega.js."""
     name = f"vega-{vl_convert.__version__}-{VERSION}.js"
-    return _kept(name, lambda: vl_convert.javascript_bundle(vl_version=VERSION))
-
-
-def _kept(name: str, make: Callable[[], str]) -> str:
-    """A file of the cache, made if it is not there."""
-    path = CACHE / name
-    if not path.exists():
-        write(path, make())
-    return path.read_text(encoding="utf-8")
+    return kept.file(CACHE / name, lambda: vl_convert.javascript_bundle(vl_version=VERSION))

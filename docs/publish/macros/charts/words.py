@@ -77,8 +77,5 @@ def what(question: Question, plot: Plot) -> str:
 
 def drawing(plot: Plot) -> str:
     """Every mark with its value."""
-    return "; ".join(f"{mark.label()}{_at(mark)} {_text(plot, mark)}" for mark in plot.marks)
-
-
-def _at(mark: Mark) -> str:
-    return "" if mark.x is None else f" at {mark.x}"
+    said = (f"{mark.label()}{'' if mark.x is None else f' at {mark.x}'} {_text(plot, mark)}" for mark in plot.marks)
+    return "; ".join(said)
