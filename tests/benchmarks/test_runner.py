@@ -30,6 +30,8 @@ from tests.benchmarks.reviewed import VERSION
 from tests.benchmarks.source import ROOT
 from tests.benchmarks.sweeps import __main__ as sweeps_command_line
 
+READ = "tests/benchmarks", "snippets/**/*.py"  # by what finds the cases
+
 MINUTES = 600  # in seconds: only what hangs takes as long, however busy the machine
 FIRST = """
     import torch

@@ -15,7 +15,7 @@ from tests.benchmarks.case import Case, Point, Results, Workload
 from tests.benchmarks.runner import discover, load
 from tests.benchmarks.source import ROOT
 
-READ = "tests/benchmarks", "snippets/**/*.py"  # by what finds the cases
+READ = "tests/benchmarks", "snippets/**/*.py", "tests/remembered.py"  # by what finds the cases
 
 CPU = torch.device("cpu")
 ROWS = {"rows": 64, "columns": 1024}

@@ -13,7 +13,7 @@ from docs.publish.markdown.fences import blocks_of, code_in
 from tests.benchmarks.runner import discover
 from tests.benchmarks.source import ROOT
 
-READ = "docs/pages", "snippets/**/*.py", "tests/benchmarks"  # through docs.publish
+READ = "docs/pages", "snippets/**/*", "tests/benchmarks"  # through docs.publish
 
 
 def proof_of(path: str) -> Path | None:

@@ -15,6 +15,8 @@ from snippets.patterns.compare_levels import COMPONENTS, Refused, compare, compo
 from snippets.patterns.levels import LEVELS
 from tests.benchmarks.runner import discover, load
 
+READ = "snippets/**/*.py", "tests/benchmarks"  # by what finds the cases
+
 CPU = torch.device("cpu")
 
 
