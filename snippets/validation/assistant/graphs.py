@@ -169,6 +169,8 @@ def cleaned() -> Iterator[None]:
             for reference in list(tracker.seen):
                 if (code := reference()) is not None and id(code) not in before:
                     eval_frame.reset_code(code)
+                    tracker.seen.remove(reference)  # else the next time it would count as the caller's
+                    tracker.seen_ids.discard(id(code))
 
 
 @contextlib.contextmanager

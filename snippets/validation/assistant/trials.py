@@ -19,7 +19,7 @@ from .results import results_of
 from .settings import nothing_changed, quiet, seeded
 from .stages import Stages
 from .subject import Refused, Subject, copied, forgetting, fresh_inputs, one_line, outputs, with_size
-from .verdict import Ratio, peak, step
+from .verdict import Ratio, peak, step, unknown_to
 
 
 # --8<-- [start:trial]
@@ -63,7 +63,7 @@ def try_all(subject: Subject, findings: list[Finding], captured: Captured, stage
     nothing = subject, None, "not tried: there is nothing to hold it against"
     checked_on, references, problem = stages.run("float64", doing, lambda: reference_for(subject), nothing)
     for candidate in wanted:
-        why = problem or (f"not tried: {stages.why_not}" if stages.why_not else "")
+        why = f"not tried: {stages.why_not}" if stages.why_not else problem
         if candidate.compiles and captured.repeats:
             why = "not tried: it would be compiled anew at each call, see the recompilations"
         trial = outcome_of(candidate, refused=why or "interrupted")
@@ -119,7 +119,8 @@ def tried(subject: Subject, candidate: Candidate, checked_on: Subject, reference
         with cleaned(), torch._inductor.config.patch(fallback_random=True):
             seconds: list[float] = []
             changed = candidate.change(still(copied(subject.module)))
-            checks = check_against(references, lambda: changed_results(changed, checked_on, candidate, seconds))
+            run = partial(changed_results, changed, checked_on, candidate, seconds)
+            checks = check_against(references, run, unknown_to(changed, subject.module))
             if problem := wrong(checks, candidate.rounding):
                 return outcome(refused=f"the check fails: {problem}")
             if drops(subject.module) or checked_on is not subject:  # else what was checked is what is timed

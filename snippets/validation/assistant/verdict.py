@@ -101,7 +101,7 @@ def compare_modules(before: Subject, after: Subject, rounds: int, stages: Stages
     Raises:
         Refused: one of them raises or runs out of memory, or there is nothing to compare.
     """
-    unknown = unknown_to(after, before)
+    unknown = unknown_to(after.module, before.module)
     checks, limits = stages.run(
         "comparison", "holding all results against float64", lambda: compared(before, after, unknown), ([], []), first=True
     )
@@ -120,9 +120,9 @@ def compare_modules(before: Subject, after: Subject, rounds: int, stages: Stages
 NOTHING = "a call gives no tensor, number or word, writes to nothing, and has no gradient: there is nothing to compare"
 
 
-def unknown_to(after: Subject, before: Subject) -> set[str]:
+def unknown_to(after: nn.Module, before: nn.Module) -> set[str]:
     """The parameters of one module that the other does not have."""
-    ours, theirs = ({name for name, _ in original(one.module).named_parameters()} for one in (before, after))
+    ours, theirs = ({name for name, _ in original(one).named_parameters()} for one in (before, after))
     return ours - theirs
 
 
