@@ -3,6 +3,7 @@
 Nothing is compiled: Dynamo captures, and the graphs run as they are. What the caller compiled before stays compiled."""
 
 import contextlib
+import functools
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from torch._dynamo import convert_frame, eval_frame
 
 from .calls import kind_of_mask, tensors_of
 from .lines import Line, is_library, lines_that_store
+from .results import Held, versions
 from .settings import nothing_changed, quiet, seeded
 from .subject import Subject, detached, fresh_inputs, one_line, original
 
@@ -101,49 +103,41 @@ class Capturing:
     def __init__(self, subject: Subject):
         self.subject, self.graphs, self.masks = subject, [], []
         self.taken: list[Subject] = []
-        self.ran = False
-        self.compiled = self.fresh()
-
-    def fresh(self) -> Callable:
-        return torch.compile(self.subject.fresh().module, backend=self.keep)
+        self.twin = subject.fresh().module
+        self.before, self.backend = versions(self.twin), self.keep
 
     def keep(self, graph: fx.GraphModule, example_inputs: list[Tensor]) -> Callable:
         self.graphs.append(sum(node.op.startswith("call") for node in graph.graph.nodes))
-        run = watched(graph, self.masks)
-
-        def noting(*inputs: Any) -> Any:
-            self.ran = True
-            return run(*inputs)
-
-        return noting
+        return watched(graph, self.masks)
 
     def call(self, turn: Subject, recompiled: list[str]) -> list[Tensor]:
-        """One call; it is counted as a run of the forward if any of its graphs ran."""
         seeded()
         recompiled.clear()
-        self.ran, runs = False, self.subject.runs
+        compiled = torch.compile(self.twin, backend=self.backend)
         inputs, named = fresh_inputs(turn.inputs, turn.named)
-        try:
-            return detached(self.compiled(*inputs, **named))  # type: ignore[operator]
-        finally:
-            runs.count += self.ran
+        return detached(replace(turn, module=compiled, inputs=inputs, named=named)())  # type: ignore[arg-type]
 
     def takes(self, turn: Subject, recompiled: list[str], captured: Captured, changed: bool = True) -> bool:
         """Whether the module takes a call; what that captured once more is noted."""
-        for anew in (False, True):
-            if self.subject.runs.count >= MOST_RUNS:
-                return False
-            try:
-                self.compiled = self.fresh() if anew else self.compiled
-                self.call(turn, recompiled)
-            except Exception:  # noqa: BLE001  # a size that does not fit raises anything
-                continue
-            self.taken.append(turn)
-            found = unexpected(recompiled_of(recompiled), changed)
-            captured.recompiled += found
-            captured.repeats |= any(not re.search(r"size|stride|shape", one.reason) for one in found)
-            return True
-        return False
+        if self.subject.runs.count >= MOST_RUNS:
+            return False
+        if turn is not self.subject and self.remembers_sizes:
+            self.twin = self.subject.fresh().module
+        try:
+            self.call(turn, recompiled)
+        except Exception:  # noqa: BLE001  # a size that does not fit raises anything
+            return False
+        self.taken.append(turn)
+        found = unexpected(recompiled_of(recompiled), changed)
+        captured.recompiled += found
+        captured.repeats |= any(not re.search(r"size|stride|shape", one.reason) for one in found)
+        return True
+
+    @functools.cached_property
+    def remembers_sizes(self) -> bool:
+        """Whether the first call left a tensor, such as a cache, that a call with other sizes may not fit."""
+        left = [one for name, one in versions(self.twin) if isinstance(one, Held) and (name, one) not in self.before]
+        return any(one.tensor.dim() > 1 for one in left)
 
 
 # --8<-- [end:capture]
