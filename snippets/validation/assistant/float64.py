@@ -340,7 +340,9 @@ def judged(name: str, actual: Results, baseline: Results, exact: Results) -> Agr
         return compare(*three, largest_summand=UNMEASURED[name in exact] * size or None)
     one_number = summand_of_one(three[2], three[1].dtype, baseline) if three[2].numel() == 1 else None
     agreement = compare(*three, largest_summand=one_number)
-    if agreement.problem.startswith("no yardstick") and layer:  # terms cancel; the layer's other gradients tell their size
+    if (
+        agreement.problem.startswith("no yardstick") and layer
+    ):  # terms cancel; the layer's other gradients tell their size
         agreement = compare(*three, largest_summand=max(layer))
     return agreement
 

@@ -42,7 +42,7 @@ class Facts:
     recompilations: int
     sizes: int
     error: str = ""  # why Dynamo could not capture
-    runs: int = 0  # of the forward, for all but the profile and the trials
+    runs: int = 0  # of the forward, on copies, for all but the profile and the trials
 
 
 @dataclass
@@ -139,8 +139,8 @@ def summary(facts: Facts) -> list[str]:
         f"  forward: {facts.kernels} kernels move {size(facts.moved)} and compute {facts.flops / 1e9:.2f} GFLOP",
         f"  memory:  {size(facts.parameters)} of parameters, {size(facts.saved)} kept for backward, a peak of "
         f"{size(facts.peak)} beside them",
-        f"  capture: {f'torch.compile raises {facts.error}' if facts.error else f'{graphs}; {again}'}",
-        f"  runs:    the forward ran {facts.runs} times on copies, before the profile and the trials",
+        f"  capture: {f'torch.compile raises {facts.error}' if facts.error else f'{graphs}; {again}'}; "
+        f"the forward ran {facts.runs} times",
         f"  pages:   {SITE}",
     ]
 
@@ -207,7 +207,9 @@ def text_of_verdict(verdict: Verdict) -> list[str]:
             f"  {name}: {before.p50 * 1e3:.3f} ms before, {after.p50 * 1e3:.3f} ms after, {before.samples} samples each"
         )
     if verdict.cold:
-        rows.append(f"  first step: {verdict.cold[0]:.2f} s before, {verdict.cold[1]:.2f} s after, compilation included")
+        rows.append(
+            f"  first step: {verdict.cold[0]:.2f} s before, {verdict.cold[1]:.2f} s after, compilation included"
+        )
     if verdict.breaks:
         rows.append(f"  graph breaks: {verdict.breaks[0]} before, {verdict.breaks[1]} after")
     for name, peak in zip(("before", "after"), verdict.peaks, strict=True):

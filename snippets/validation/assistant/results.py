@@ -84,7 +84,7 @@ def results_of(
             with during():
                 returned = numbered(module(*later[0], **later[1]), "output")
             results |= {f"{name}{SECOND}": as_tensor(leaf, floating) for name, leaf in returned.items()}
-        except Exception:  # noqa: BLE001  # a module may raise anything, and this one cannot be called twice
+        except Exception:  # a module may raise anything, and this one cannot be called twice
             if again:
                 raise
     return results
@@ -143,7 +143,7 @@ def version(tensor: Tensor) -> int:
 
 
 def versions(module: nn.Module) -> list[tuple]:
-    """What a module remembers from call to call, for comparisons: values, and of tensors which and how often written."""
+    """What a module remembers from call to call: values, and of tensors which, and how often they were written to."""
     found = []
     for place, part in module.named_modules():
         own = {key: value for key, value in vars(part).items() if not key.startswith("_") and key != "training"}

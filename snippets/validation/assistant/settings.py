@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-
 AFTERWARDS: list[Callable[[], None]] = []  # called after each run: what puts back other things than settings
 
 

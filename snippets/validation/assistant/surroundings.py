@@ -114,7 +114,11 @@ class Surroundings:
         """Attributes of an object or a class that is neither PyTorch's nor Python's."""
         kind = one if isinstance(one, type) else type(one)
         own = getattr(one, "__dict__", None)
-        if own is None or isinstance(one, types.ModuleType) or (foreign(file_of(kind)) and not isinstance(one, nn.Module)):
+        if (
+            own is None
+            or isinstance(one, types.ModuleType)
+            or (foreign(file_of(kind)) and not isinstance(one, nn.Module))
+        ):
             return []
         if not isinstance(one, type):
             self.restores.append(functools.partial(refill, own, own.copy()))

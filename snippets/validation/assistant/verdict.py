@@ -103,7 +103,11 @@ def compare_modules(before: Subject, after: Subject, rounds: int, stages: Stages
     """
     unknown = unknown_to(after.module, before.module)
     checks, limits = stages.run(
-        "comparison", "holding all results against float64", lambda: compared(before, after, unknown), ([], []), first=True
+        "comparison",
+        "holding all results against float64",
+        lambda: compared(before, after, unknown),
+        ([], []),
+        first=True,
     )
     if not checks:
         why = "interrupted before anything was compared" if stages.interrupted else NOTHING
@@ -147,7 +151,9 @@ def running(subject: Subject) -> tuple[nn.Module, tuple, dict]:
 
 def check_repeats(subject: Subject, references: References) -> None:
     """Raise a Refused for a module whose results differ from run to run with the same seed."""
-    first = [one for name, one in references.baseline.items() if name.startswith("output") and not name.endswith(SECOND)]
+    first = [
+        one for name, one in references.baseline.items() if name.startswith("output") and not name.endswith(SECOND)
+    ]
     with nothing_changed(), quiet():
         seeded()
         second = results_of(*running(subject))

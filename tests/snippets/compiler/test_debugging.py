@@ -127,8 +127,14 @@ def test_complex_parameters_have_a_float64_and_a_wrong_one_is_found(short):
     module.w = torch.nn.Parameter(torch.randn(8, dtype=torch.cfloat))
     module.forward = lambda x: torch.fft.fft(x) * (module.w.conj() if torch.compiler.is_compiling() else module.w)
     found = call(module, (make_x(),))
-    assert found["output 0"].shape == (4, 8, 2) and call(module, (make_x(),), double=True)["output 0"].dtype == torch.float64
-    assert bisect(lambda x: torch.fft.fft(x).conj() if torch.compiler.is_compiling() else torch.fft.fft(x), make_x()).first == "eager"
+    assert (
+        found["output 0"].shape == (4, 8, 2)
+        and call(module, (make_x(),), double=True)["output 0"].dtype == torch.float64
+    )
+    assert (
+        bisect(lambda x: torch.fft.fft(x).conj() if torch.compiler.is_compiling() else torch.fft.fft(x), make_x()).first
+        == "eager"
+    )
 
 
 def test_inside_says_where_nothing_is_wrong(monkeypatch):

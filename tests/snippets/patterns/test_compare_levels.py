@@ -73,9 +73,9 @@ RESULTS = {  # of other kinds: a function, the same otherwise, and a wrong one
     "numbers and integers": (
         lambda x: (x.exp(), x > 0), lambda x: (x.exp(), x.sign() > 0), lambda x: (x.exp(), x <= 0)),
     "complex numbers": (
-        torch.fft.fft, lambda x: torch.fft.fft(x.cfloat()), lambda x: torch.fft.fft(x).conj()),
+        lambda x: torch.polar(x.exp(), x), lambda x: (x + 1j * x).exp(), lambda x: torch.polar(x.exp(), -x)),
     "a wrong gradient": (
-        lambda x: x.cfloat() * 1j, lambda x: 1j * x.cfloat(), lambda x: x.detach().cfloat() * 1j + 0 * x),
+        lambda x: torch.complex(x, -x), lambda x: x * (1 - 1j), lambda x: torch.complex(x.detach(), -x)),
 }  # fmt: skip
 
 

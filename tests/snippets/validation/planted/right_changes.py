@@ -167,9 +167,7 @@ def compiled(backend: str):
 
 RIGHT = {
     "the same": Change(fc, fc, line),
-    "a GRU whose state is torch.zeros": Change(
-        cells, hoisted, lambda: {"cell": nn.GRUCell(16, 16)}, rows(4, 6, 16)
-    ),
+    "a GRU whose state is torch.zeros": Change(cells, hoisted, lambda: {"cell": nn.GRUCell(16, 16)}, rows(4, 6, 16)),
     "F.rms_norm": Change(rms_norm, lambda m, x: F.rms_norm(x, (16,), m.w, 1e-6), column, rows(8, 16)),
     "F.layer_norm": Change(normed, lambda m, x: F.layer_norm(x, (16,)), inputs=rows(8, 16)),
     "F.gelu": Change(gelu, lambda m, x: F.gelu(m.fc(x)), line),
@@ -212,17 +210,13 @@ RIGHT = {
         complex_weight,
     ),
     "rfft": Change(lambda m, x: torch.fft.fft(x)[..., :9], lambda m, x: torch.fft.rfft(x), inputs=rows(8, 16)),
-    "dropout": Change(
-        lambda m, x: m.drop(m.fc(x)), dropped, lambda: line() | {"drop": nn.Dropout(0.5)}, rows(8, 16)
-    ),
+    "dropout": Change(lambda m, x: m.drop(m.fc(x)), dropped, lambda: line() | {"drop": nn.Dropout(0.5)}, rows(8, 16)),
     "noise": Change(noisy, partial(noisy, late=True), line),
     "noise in place": Change(noisy_in_place, lambda m, x: m.fc(torch.randn_like(x).mul(0.1).add(x)), line),
     "random numbers drawn as before": Change(draws, draws, line),
     "statistics by the function": Change(batch_norm, batch_norm_by_function, norm),
     "buffers written otherwise": Change(updates, updated_apart, two_buffers),
-    "the input written otherwise": Change(
-        lambda m, x: m.fc(x.mul_(2)), lambda m, x: m.fc(x.copy_(x + x)), line
-    ),
+    "the input written otherwise": Change(lambda m, x: m.fc(x.mul_(2)), lambda m, x: m.fc(x.copy_(x + x)), line),
     "a cache as a list": Change(
         remembers, remembers_a_list, lambda: line() | {"cache": None, "parts": []}, rows(8, 16)
     ),

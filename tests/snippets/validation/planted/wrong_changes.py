@@ -189,9 +189,7 @@ WRONG = {
     "random numbers of Python drawn": Change(fc, draws_in_python, line),
     "a change of the input lost": Change(scales_its_input, lambda m, x: m.fc(2 * x), line),
     "the input written to": Change(lambda m, x: m.fc(2 * x), scales_its_input, line),
-    "an entry in a list lost": Change(
-        appended, partial(appended, keep=False), line, lambda: (torch.randn(8, 16), [])
-    ),
+    "an entry in a list lost": Change(appended, partial(appended, keep=False), line, lambda: (torch.randn(8, 16), [])),
     "an entry under another name": Change(
         entered, partial(entered, name="z"), line, lambda: ({"x": torch.randn(8, 16)},)
     ),
