@@ -84,6 +84,7 @@ def capture(subject: Subject, sizes: Sequence[tuple[Subject, Subject]] = ()) -> 
         try:
             captured.outputs = capturing.call(subject, recompiled)
             first = len(capturing.graphs)
+            capturing.call_again(recompiled, captured)
             turns = next((pair for pair in sizes if capturing.takes(pair[0], recompiled, captured)), None)
             for turn in turns[1:] if turns else (subject, subject):
                 capturing.takes(turn, recompiled, captured, changed=False)
@@ -105,10 +106,25 @@ class Capturing:
         self.taken: list[Subject] = []
         self.twin = subject.fresh().module
         self.before, self.backend = versions(self.twin), self.keep
+        self.dry = False  # whether graphs are made, but do not run
 
     def keep(self, graph: fx.GraphModule, example_inputs: list[Tensor]) -> Callable:
         self.graphs.append(sum(node.op.startswith("call") for node in graph.graph.nodes))
-        return watched(graph, self.masks)
+        run = watched(graph, self.masks)
+        return lambda *given: not_run() if self.dry else run(*given)
+
+    def call_again(self, recompiled: list[str], captured: Captured) -> None:
+        """What the same call captures once more, because of what the first has left; it ends at its first graph."""
+        if not self.graphs or versions(self.twin) == self.before:
+            return
+        self.dry = True
+        try:
+            self.call(self.subject, recompiled)
+        except Exception:  # noqa: BLE001  # the graph has not run
+            self.subject.runs.count -= 1
+        self.dry = False
+        captured.recompiled += recompiled_of(recompiled)
+        captured.repeats = bool(captured.recompiled)
 
     def call(self, turn: Subject, recompiled: list[str]) -> list[Tensor]:
         seeded()
