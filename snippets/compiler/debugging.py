@@ -15,6 +15,7 @@ import torch
 import torch._functorch.config
 import torch._inductor.config
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 # --8<-- [start:stages]
@@ -62,6 +63,8 @@ def bisect(function: Callable, *inputs: object) -> Report:
     """Run a function or module eagerly and through each stage, and stop at the first that is wrong or raises."""
     eager, reference, named = yardsticks(function, inputs)
     rows, before = [again(function, inputs, eager)], eager
+    if (undeclared := undeclared_writes(function, inputs)) and not rows[-1].problem:
+        rows.append(Row("eager, operators as declared", "none", undeclared))
     for stage in STAGES:
         if rows[-1].problem:
             break
@@ -80,6 +83,34 @@ def again(function: Callable, inputs: tuple, eager: Results) -> Row:
     with fresh_memory_is_nan():
         results = call(function, inputs)
     return Row("eager again, NaN in fresh memory", compared(results, eager), problem(results, eager, doubled(eager)))
+
+
+class Declared(TorchDispatchMode):
+    """Whether custom operators write to what their schema does not name: no stage of the compiler is to blame then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.problem = ""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace in ("aten", "prims", "prim"):
+            return function(*args, **(kwargs or {}))
+        named = dict(zip((one.name for one in function._schema.arguments), args, strict=False)) | (kwargs or {})
+        declared = {one.name for one in function._schema.arguments if one.alias_info and one.alias_info.is_write}
+        given = [(name, x) for name, value in named.items() for x in tree_leaves(value) if isinstance(x, Tensor)]
+        before = [x.detach().clone() for _, x in given]
+        result = function(*args, **(kwargs or {}))
+        for (name, x), old in zip(given, before, strict=True):
+            if name not in declared and not identical(x, old):
+                self.problem = self.problem or f"{function.name()} writes to {name}, which its schema does not declare"
+        return result
+
+
+def undeclared_writes(function: Callable, inputs: tuple) -> str:
+    """What a custom operator writes to without saying so; empty if none does."""
+    with Declared() as mode:
+        call(function, inputs)
+    return mode.problem
 
 
 def yardsticks(function: Callable, inputs: tuple) -> tuple[Results, Results, str]:
@@ -102,15 +133,16 @@ def call(function: Callable, inputs: tuple, backend: str | None = None, double: 
     def fresh(value: object) -> object:
         if not isinstance(value, Tensor):
             return value
-        floating = double and value.is_floating_point()
         copied = value.detach().clone()
-        return (copied.double() if floating else copied).requires_grad_(value.requires_grad)
+        return (wide(copied) if double else copied).requires_grad_(value.requires_grad)
 
     inputs = tree_map(fresh, inputs)
     leaves: Results = {f"input {i}": x for i, x in enumerate(tree_leaves(inputs)) if isinstance(x, Tensor)}
     written = dict(leaves)
     if isinstance(function, torch.nn.Module):
-        function = module = copy.deepcopy(function).double() if double else copy.deepcopy(function)
+        function = module = copy.deepcopy(function)
+        if double:
+            module._apply(wide)
         leaves |= dict(module.named_parameters())
         written |= dict(module.named_buffers())
     with same_randomness():
@@ -124,7 +156,16 @@ def call(function: Callable, inputs: tuple, backend: str | None = None, double: 
     results = {f"output {i}": x for i, x in enumerate(found)}
     results |= {f"{name} after the call": x for name, x in written.items()}
     results |= {f"gradient of {name}": x.grad for name, x in leaves.items() if x.grad is not None}
-    return {name: x.detach().clone() for name, x in results.items()}
+    return {name: as_pairs(x.detach().clone()) for name, x in results.items()}
+
+
+def wide(x: Tensor) -> Tensor:
+    return x.double() if x.is_floating_point() else x.cdouble() if x.is_complex() else x
+
+
+def as_pairs(x: Tensor) -> Tensor:
+    """Complex numbers as their real and imaginary parts, which are rounded each for itself."""
+    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
 
 
 @contextlib.contextmanager

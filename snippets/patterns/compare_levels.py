@@ -29,10 +29,8 @@ from snippets.patterns.levels import (
     Function,
     Shape,
     forward,
-    in_float64,
     largest_summands,
     named,
-    step,
     trained,
 )
 from snippets.validation.equivalence import check
@@ -132,16 +130,18 @@ def compare(
         title: of the table and the chart.
         rounds: samples of each time; 0 to check only.
     """
+    if not implementations or not any(isinstance(t, Tensor) for t in inputs.values()):
+        raise Refused("expected at least one implementation, and a tensor among the inputs")
     device = next(t.device for t in inputs.values() if isinstance(t, Tensor))
     known = tuple(gradients)
     exact = reference or next(iter(implementations.values()))
     found = Comparison(title or f"{len(implementations)} implementations")
-    incoming = tuple(torch.randn_like(y) for y in forward(exact, inputs))
+    incoming = tuple(torch.randn_like(y) if _differs(y) else None for y in forward(exact, inputs))
     right = _checked(found, implementations, inputs, known, exact, incoming, yardstick or next(iter(implementations)))
     if right and rounds:
         leaves, mode = trained(inputs, known), "device" if device.type == "cuda" else "calls"
         forwards = {name: partial(forward, function, inputs) for name, function in right.items()}
-        steps = {name: partial(step, function, leaves, known, incoming) for name, function in right.items()}
+        steps = {name: partial(_step, function, leaves, known, incoming) for name, function in right.items()}
         with torch.no_grad():
             alone = measure(forwards, device, mode, rounds, patience=5.0)
         both = measure(steps, device, mode, rounds, patience=5.0) if known else {}
@@ -160,37 +160,76 @@ def _checked(
     inputs: Mapping[str, Any],
     gradients: tuple[str, ...],
     reference: Function,
-    incoming: tuple[Tensor, ...],
+    incoming: tuple[Tensor | None, ...],
     yardstick: str,
 ) -> dict[str, Function]:
     """The implementations that agree with float64. A line is noted of each, with what is wrong with the others."""
-    wide = tuple(t.double() for t in incoming)
-    exact = named(step(reference, trained(in_float64(inputs), gradients), gradients, wide), gradients)
+    wide = tuple(_wide(t) for t in incoming)
+    exact = _step(reference, trained({name: _wide(t) for name, t in inputs.items()}, gradients), gradients, wide)
     results: dict[str, Mapping[str, Tensor]] = {}
     for name, function in implementations.items():
         line = Line(name)
         found.lines.append(line)
         try:
             began = time.perf_counter()
-            results[name] = named(step(function, trained(inputs, gradients), gradients, incoming), gradients)
+            results[name] = _step(function, trained(inputs, gradients), gradients, incoming)
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             line.first = time.perf_counter() - began
         except Exception as error:  # noqa: BLE001  whatever a function raises is said in a line
             line.problem = f"does not run: {type(error).__name__}: {_one_line(error)}"
     baseline = results.get(yardstick, next(iter(results.values()), {}))
-    summands = largest_summands(exact, inputs)
+    floats = any(isinstance(t, Tensor) and t.is_floating_point() for t in inputs.values())
+    summands = largest_summands(exact, inputs) if floats else {}
     for line in found.lines:
         try:
             if not line.problem:
-                agreements = check(results[line.name], baseline, exact, summands).values()
-                line.error = max(each.error / max(each.bound, 1e-300) for each in agreements)
+                line.error = _error(results[line.name], baseline, exact, summands)
         except AssertionError as error:
             line.problem = f"disagrees with float64: {_one_line(error)}"
     return {line.name: implementations[line.name] for line in found.lines if not line.problem}
 
 
 # --8<-- [end:checked]
+
+
+def _differs(value: Any) -> bool:
+    """Whether a value may have a gradient."""
+    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def _wide(value: Any) -> Any:
+    """In float64, or in the complex numbers of that precision."""
+    return (value.cdouble() if value.is_complex() else value.double()) if _differs(value) else value
+
+
+def _step(
+    function: Function, leaves: Mapping[str, Any], gradients: tuple[str, ...], incoming: tuple[Tensor | None, ...]
+) -> dict[str, Tensor]:
+    """All results by name. Complex ones are pairs of real numbers, and integers have no gradient."""
+    outputs = forward(function, leaves)
+    pairs = [(y, dy) for y, dy in zip(outputs, incoming, strict=False) if dy is not None and y.requires_grad]
+    names = gradients if pairs else ()
+    given = [[one for one, _ in pairs], [leaves[name] for name in names], [dy for _, dy in pairs]]
+    results = named((*outputs, *(torch.autograd.grad(*given) if names else ())), names)
+    return {name: torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for name, t in results.items()}
+
+
+def _error(
+    actual: Mapping[str, Tensor], baseline: Mapping[str, Tensor], exact: Mapping[str, Tensor], summands: dict
+) -> float:
+    """The largest error as a share of what is allowed.
+
+    Raises:
+        AssertionError: a result misses its bound, or integers are others than the yardstick's.
+    """
+    for name in exact.keys() & actual.keys() & baseline.keys():
+        if not exact[name].is_floating_point() and not torch.equal(actual[name], baseline[name]):
+            raise AssertionError(f"{name}: expected the integers of the yardstick, got others")
+    real = [{name: t for name, t in one.items() if _differs(t)} for one in (actual, baseline, exact)]
+    if actual.keys() != exact.keys():
+        raise AssertionError(f"expected the results {sorted(exact)}, got {sorted(actual)}")
+    return max((one.error / max(one.bound, 1e-300) for one in check(*real, summands).values()), default=0.0)
 
 
 def _one_line(error: Exception) -> str:

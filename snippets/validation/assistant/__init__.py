@@ -8,7 +8,6 @@ A factory returns a module and the inputs of one call: `return model, x`. As a l
 repository it is `snippets.validation.assistant`.
 """
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,11 +15,13 @@ from torch import nn
 
 from .findings import merged
 from .found import find
-from .graphs import capture
+from .graphs import Captured, capture
 from .profiling import profile, slow_kernels
 from .report import Report, describe
-from .subject import Subject, check, one_line, other_sizes
-from .trace import traced
+from .stages import Stages
+from .subject import Refused, Subject, check, check_same, other_sizes, outputs, same
+from .surroundings import restored
+from .trace import Trace, traced
 from .trials import try_all
 from .verdict import Progress, Verdict, compare_modules, silent
 
@@ -30,48 +31,51 @@ def analyze(
     *inputs: Any,
     named: Mapping[str, Any] | None = None,
     measure: bool | None = None,
-    patience: float = 300.0,
+    budget: float = 300.0,
     progress: Progress = silent,
 ) -> Report:
     """Say what keeps a module from being fast for these inputs, line by line.
 
     The module runs in the mode that it is in, forward and, where an output has a gradient, backward. Only copies run:
-    the module, its hooks, the inputs and torch's settings stay as they are.
+    the module, its hooks, what its code refers to, the inputs and torch's settings stay as they are.
 
     Args:
         module: any module that lets itself be copied. Compiled ones are looked at as they were before.
         inputs: of one call, on the module's device.
         named: keyword inputs.
         measure: try the changes that can be made automatically and time them; by default where there is a GPU.
-        patience: seconds after which no further change is tried.
+        budget: seconds after which nothing more begins. The report then has what is known.
         progress: called with a line of text before each step.
 
     Raises:
         Refused: the inputs are on another device, the module raises, runs out of memory or is not deterministic.
     """
-    subject = Subject(module, inputs, dict(named or {}))
-    progress("running it twice")
+    subject, stages = Subject(module, inputs, dict(named or {})), Stages(budget, progress)
     check(subject)
-    started = time.perf_counter()
-    progress("recording the calls, the operations and the memory of one step")
-    trace = traced(subject)
-    progress("capturing its graphs, for these and for other sizes")
-    captured = capture(subject, *other_sizes(subject))
-    findings = find(trace, captured)
     on_gpu = subject.device.type == "cuda"
-    profiled, problem = None, ""
-    if on_gpu:
-        progress("profiling its kernels")
-        try:
-            profiled = profile(subject, trace)
-            findings = merged([*findings, *slow_kernels(profiled)])
-        except Exception as error:  # noqa: BLE001  # all that was found before stands without it
-            problem = f"{type(error).__name__}: {one_line(error)}"
-    trials = []
-    if on_gpu if measure is None else measure:
-        trials = try_all(subject, findings, captured, progress, patience)
-    seconds = time.perf_counter() - started
-    return Report(describe(subject, trace, captured), findings, trials, profiled, seconds, problem)
+    with restored([subject]) as problems:
+        doing = "recording the calls, the operations and the memory of one step"
+        trace = stages.run("record", doing, lambda: traced(subject), None, first=True)
+        if trace is None:
+            raise Refused(f"{subject.name}: interrupted before anything was known")
+        doing = "capturing its graphs, for these and for other sizes"
+        captured = stages.run("graphs", doing, lambda: captured_twice_alike(subject, trace), Captured())
+        runs, findings, profiled = subject.runs.count, find(trace, captured), None
+        if on_gpu:
+            profiled = stages.run("profile", "profiling its kernels", lambda: profile(subject, trace), None)
+            findings = merged([*findings, *(slow_kernels(profiled) if profiled else [])])
+        trials = try_all(subject, findings, captured, stages) if (on_gpu if measure is None else measure) else []
+    limits = (*trace.skipped, *stages.skipped, *problems)
+    return Report(describe(subject, trace, captured, runs), findings, trials, profiled, stages.seconds, limits)
+
+
+def captured_twice_alike(subject: Subject, trace: Trace) -> Captured:
+    """The graphs, after a look at whether the captured module gives what the recorded one gave."""
+    captured = capture(subject, other_sizes(subject))
+    if captured.error or not same(trace.outputs, captured.outputs):
+        check_same(subject, trace.outputs, outputs(subject))
+    trace.outputs, captured.outputs = [], []
+    return captured
 
 
 def validate(
@@ -80,18 +84,25 @@ def validate(
     *inputs: Any,
     named: Mapping[str, Any] | None = None,
     rounds: int = 20,
+    budget: float = 300.0,
     progress: Progress = silent,
 ) -> Verdict:
     """Say whether a changed module is the same function, faster and smaller, and with what certainty.
 
-    Outputs and all gradients are held against float64, by the bound of agreement.py; forward,
-    backward and a step of both are timed side by side.
+    All that a call leaves behind is held against float64, by the bound of float64.py, with dropout on and the same
+    seed; forward, backward and a step of both are timed side by side.
+
+    Args:
+        budget: seconds after which nothing more begins. The verdict then has what is known.
 
     Raises:
-        Refused: one of the two raises, is not deterministic, or cannot take these inputs.
+        Refused: one of the two raises, is not deterministic, cannot take these inputs, or gives nothing to compare.
     """
     pair = [Subject(module, inputs, dict(named or {})) for module in (original, optimized)]
-    for subject, name in zip(pair, ("the original", "the changed module"), strict=True):
-        progress(f"running {name} twice")
+    stages = Stages(budget, progress)
+    for subject in pair:
         check(subject)
-    return compare_modules(*pair, rounds=rounds, progress=progress)
+    with restored(pair) as problems:
+        verdict = compare_modules(*pair, rounds=rounds, stages=stages)
+    verdict.limits += problems
+    return verdict

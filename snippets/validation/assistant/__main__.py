@@ -14,13 +14,16 @@ from .verdict import Verdict
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit status: 1 if a changed module is not right, 2 if something was refused."""
+    """Returns the exit status: 1 if a changed module is not right, 2 if something was refused, 130 after Ctrl-C."""
     asked = parsed(arguments)
     try:
         result = answer(asked)
     except Refused as error:
         print(f"assistant: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("assistant: interrupted before anything was known", file=sys.stderr)
+        return 130
     except torch.OutOfMemoryError as error:
         print(f"assistant: out of memory: {str(error).splitlines()[0]}", file=sys.stderr)
         return 2
@@ -29,6 +32,8 @@ def main(arguments: list[str] | None = None) -> int:
         asked.json.write_text(as_json(result), encoding="utf-8")
     if asked.html:
         asked.html.write_text(as_html(result), encoding="utf-8")
+    if any(limit.endswith("interrupted") for limit in result.limits):
+        return 130
     return int(isinstance(result, Verdict) and not result.right)
 
 
@@ -39,22 +44,22 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     factory = "package.module:factory, or path/file.py:factory; it returns a module and its inputs"
     changed = "a changed version: say whether it is right, faster and smaller"
     measure = "try changes and time them (default: on a GPU)"
-    patience = "seconds after which nothing more is tried"
+    budget = "seconds after which nothing more begins; the report then has what is known (default: 300)"
     parser.add_argument("factory", help=factory)
     parser.add_argument("--against", metavar="FACTORY", help=changed)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report as one page")
     parser.add_argument("--measure", action=argparse.BooleanOptionalAction, help=measure)
-    parser.add_argument("--patience", type=float, default=300.0, help=patience)
+    parser.add_argument("--budget", type=float, default=300.0, metavar="SECONDS", help=budget)
     return parser.parse_args(arguments)
 
 
 def answer(asked: argparse.Namespace) -> Report | Verdict:
     subject = load(asked.factory)
-    about = {"named": subject.named, "progress": progress}
+    about = {"named": subject.named, "progress": progress, "budget": asked.budget}
     if asked.against:
         return validate(subject.module, load(asked.against).module, *subject.inputs, **about)
-    return analyze(subject.module, *subject.inputs, measure=asked.measure, patience=asked.patience, **about)
+    return analyze(subject.module, *subject.inputs, measure=asked.measure, **about)
 
 
 def progress(message: str) -> None:

@@ -2,11 +2,12 @@
 
 import collections
 import contextlib
+import dataclasses
 import functools
 import os
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -303,9 +304,34 @@ def bytes_of(tensor: Tensor) -> int:
 
 def leaves_of(output: Any) -> list[Any]:
     """What a module returned, flat: lists, dicts, dataclasses and the outputs of transformers alike."""
-    if hasattr(output, "to_tuple"):
-        output = output.to_tuple()
-    return tree_leaves(output)
+    return [leaf for _, leaf in named_leaves(output, "")]
+
+
+def named_leaves(value: Any, name: str, depth: int = 12) -> Iterator[tuple[str, Any]]:
+    """Tensors, numbers and words in whatever a module takes or gives, each by the way that leads to it.
+
+    What stands in an order goes by its number there, so that a list is as good as a tuple or a dataclass.
+    """
+    if isinstance(value, (Tensor, nn.Module, type)) or not depth:
+        yield name, value
+        return
+    if hasattr(value, "to_tuple"):  # outputs of transformers
+        value = value.to_tuple()
+    elif dataclasses.is_dataclass(value):
+        value = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    elif isinstance(stored(value), list):
+        value = stored(value)
+    elif not isinstance(value, (Mapping, list, tuple)) and hasattr(value, "__dict__") and not callable(value):
+        value = {key: one for key, one in vars(value).items() if not key.startswith("_")}
+    if isinstance(value, Mapping):
+        value = [(f"{name}.{key}", one) for key, one in value.items()]
+    elif isinstance(value, (list, tuple)):
+        value = [(f"{name}.{number}", one) for number, one in enumerate(value)]
+    else:
+        yield name, value
+        return
+    for place, one in value:
+        yield from named_leaves(one, place, depth - 1)
 
 
 def stored(value: Any) -> Any:

@@ -1,19 +1,20 @@
 """Is a changed module right? Its outputs and gradients are compared with the original's in float64."""
 
+import contextlib
 import math
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from .calls import leaves_of, tensors_of
+from .results import SECOND, Results, coarsest, results_of
 from .settings import nothing_changed, quiet, seeded
-from .subject import Subject, copied, fresh_inputs, original
+from .subject import Subject, one_line, original
 
 
 @dataclass(frozen=True)
@@ -111,44 +112,70 @@ def mismatch(actual: Tensor, baseline: Tensor, reference: Tensor) -> str:
     return ""
 
 
-NARROW = (torch.float32, torch.float16, torch.bfloat16, torch.half)
+NARROW = {torch.float32: torch.float64, torch.float16: torch.float64, torch.bfloat16: torch.float64}
+NARROW |= {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
+CASTS = {"float": Tensor.double, "half": Tensor.double, "bfloat16": Tensor.double, "cfloat": Tensor.cdouble}
+
+
+def widened(leaf: Any) -> Any:
+    """A tensor or a dtype in float64; anything else as it is."""
+    if isinstance(leaf, torch.dtype):
+        return NARROW.get(leaf, leaf)
+    if isinstance(leaf, Tensor) and leaf.dtype in NARROW:
+        return leaf.to(NARROW[leaf.dtype])
+    return leaf
 
 
 class Widened(TorchFunctionMode):
-    """Runs a module in float64 even where it says `.float()` or names a narrower dtype itself."""
+    """Runs a module in float64 even where it says `.float()`, names a narrower dtype, or brings a constant in one."""
 
     def __torch_function__(self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        if getattr(function, "__name__", "") in ("float", "half", "bfloat16") and args and isinstance(args[0], Tensor):
-            function = Tensor.double
-        wide = tree_map(
-            lambda leaf: torch.float64 if isinstance(leaf, torch.dtype) and leaf in NARROW else leaf,
-            (args, kwargs or {}),
-        )
-        return function(*wide[0], **wide[1])
+        name = getattr(function, "__name__", "")
+        if name in CASTS and args and isinstance(args[0], Tensor):
+            function = CASTS[name]
+        kept = args[:1] if name.endswith("_") else ()  # what is written to, or has an attribute set
+        args, kwargs = tree_map(widened, (args[len(kept) :], kwargs or {}))
+        return function(*kept, *args, **kwargs)
 
 
-def results_of(module: nn.Module, inputs: tuple, named: dict, wide: bool = False) -> dict[str, Tensor]:
-    """Outputs by number, gradients by name. The loss is a sum with weights that every version shares."""
-    given = list(tensors_of((inputs, named)))
-    with Widened() if wide else nullcontext():
-        outputs = [one for one in tensors_of(leaves_of(module(*inputs, **named))) if one.is_floating_point()]
-    parameters = {name.replace("_orig_mod.", ""): one for name, one in module.named_parameters() if one.requires_grad}
-    parameters |= {f"input {number}": one for number, one in enumerate(given) if one.requires_grad}
-    results = {f"output {number}": one.detach() for number, one in enumerate(outputs)}
-    differentiable = [one for one in outputs if one.requires_grad]
-    if differentiable and parameters:
-        weights = [weight_for(one, number) for number, one in enumerate(differentiable)]
-        gradients = torch.autograd.grad(differentiable, list(parameters.values()), weights, allow_unused=True)
-        pairs = zip(parameters.items(), gradients, strict=True)  # no gradient is a gradient of zero
-        results |= {f"gradient of {name}": torch.zeros_like(of) if one is None else one for (name, of), one in pairs}
-    return results
+class SameNoise(TorchDispatchMode):
+    """Draws the random numbers of a narrower dtype: a generator gives others for another width."""
+
+    def __init__(self, dtype: torch.dtype):
+        super().__init__()
+        self.dtype = dtype
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if torch.Tag.nondeterministic_seeded not in function.tags:
+            return function(*args, **kwargs)
+        if function is torch.ops.aten.native_dropout.default:  # its result is not rounded, only its mask is drawn
+            mask = function(torch.ones_like(args[0], dtype=self.dtype), *args[1:])[1]
+            return args[0] * mask / max(1 - args[1], 1e-300), mask
+        names = {one.name for one in function._schema.arguments}
+        makes = "dtype" in names and not any(isinstance(one, Tensor) for one in args)
+        if makes and kwargs.get("dtype") is None and "rand" in function.name() and "int" not in function.name():
+            kwargs |= {"dtype": torch.float32} if "perm" not in function.name() else {}
+        narrow = tree_map(lambda leaf: self.narrowed(leaf), (args, kwargs))
+        result = function(*narrow[0], **narrow[1])
+        return args[0].copy_(result) if function._schema.is_mutable else tree_map(widened, result)
+
+    def narrowed(self, leaf: Any) -> Any:
+        if isinstance(leaf, Tensor) and leaf.dtype == torch.float64:
+            return leaf.to(self.dtype)
+        return self.dtype if leaf is torch.float64 else leaf
 
 
-def weight_for(output: Tensor, number: int) -> Tensor:
-    """What multiplies an output before the sum: the same in every dtype, and no constant, which norms would cancel."""
-    generator = torch.Generator().manual_seed(number)
-    weights = torch.randn(output.shape, generator=generator, dtype=torch.float32).bfloat16()
-    return weights.to(output.device, output.dtype)
+@contextlib.contextmanager
+def in_float64(dtype: torch.dtype) -> Iterator[None]:
+    """What a module of this dtype makes is made in float64, its random numbers apart, which are then widened."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with Widened(), SameNoise(dtype):
+            yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def still(module: nn.Module) -> nn.Module:
@@ -171,14 +198,25 @@ def drops(module: nn.Module) -> bool:
     return any(part.training and getattr(part, name) for part, name in rates(original(module)))
 
 
-def wide_copy(subject: Subject) -> tuple[nn.Module, tuple, dict]:
-    """The module and its inputs in float64."""
+def wide_copy(subject: Subject) -> Subject:
+    """The module, what it remembers, and its inputs in float64."""
+    twin = subject.fresh()
+    module, inputs, named = twin.module, *tree_map(wide_leaf, (twin.inputs, twin.named))
+    for part in module.modules():
+        for name, value in vars(part).items():
+            if not name.startswith("_"):
+                setattr(part, name, tree_map(wide_leaf, value))
+        for own in (part._parameters, part._buffers):
+            own |= {name: wide_leaf(one) for name, one in own.items() if one is not None}
+    return Subject(module, inputs, named)
 
-    def wide(leaf: Any) -> Any:
-        floating = isinstance(leaf, Tensor) and leaf.is_floating_point()
-        return leaf.detach().double().requires_grad_(leaf.requires_grad) if floating else leaf
 
-    return still(copied(subject.module)).double(), *tree_map(wide, (subject.inputs, subject.named))
+def wide_leaf(leaf: Any) -> Any:
+    """A leaf of the graph, as it was; a parameter stays one."""
+    if not isinstance(leaf, Tensor) or leaf.dtype not in NARROW:
+        return leaf
+    wide = widened(leaf.detach()).requires_grad_(leaf.requires_grad)
+    return nn.Parameter(wide, leaf.requires_grad) if isinstance(leaf, nn.Parameter) else wide
 
 
 @dataclass(frozen=True)
@@ -202,31 +240,63 @@ class Checked:
 
 @dataclass
 class References:
-    """What a module gives in float64, and in its own dtype."""
+    """What a module gives in float64, and in its own dtype.
 
-    exact: dict[str, Tensor]
-    baseline: dict[str, Tensor]
+    Attributes:
+        problem: why there is nothing in float64: what the module gives in its own dtype then stands for it.
+    """
+
+    exact: Results
+    baseline: Results
+    problem: str = ""
 
     @classmethod
-    def of(cls, subject: Subject) -> "References":
+    def of(cls, subject: Subject, dropout: bool = True) -> "References":
+        """Of a call, and of a second where the first left something that may change it."""
+        prepare = (lambda module: module) if dropout else still
         with nothing_changed(), quiet():
+            twin = subject.fresh()
             seeded()
-            exact = results_of(*wide_copy(subject), wide=True)
-            seeded()
-            return cls(exact, results_of(still(copied(subject.module)), *fresh_inputs(subject.inputs, subject.named)))
+            baseline = results_of(prepare(twin.module), twin.inputs, twin.named, again=None)
+            again = any(name.endswith(SECOND) for name in baseline)
+            try:
+                seeded()
+                twin = wide_copy(subject)
+                during = lambda: in_float64(coarsest(subject.module, (subject.inputs, subject.named)))  # noqa: E731
+                exact = results_of(prepare(twin.module), twin.inputs, twin.named, again, during)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # noqa: BLE001  # some operations have no float64
+                return cls({}, baseline, f"the original cannot run in float64: {one_line(error)}")
+        problem = next((far for name in baseline if (far := astray(name, baseline, exact))), "")
+        return cls({} if problem else exact, baseline, problem)
 
 
-def check_against(references: References, run: Callable[[], dict[str, Tensor]]) -> list[Checked]:
-    """Hold what `run` gives against the reference module in float64, by the error of that module in its own dtype."""
-    exact, baseline = references.exact, references.baseline
+def astray(name: str, baseline: Results, exact: Results) -> str:
+    """Why a result in float64 is none of the same function, such as one with other random numbers; empty if it is."""
+    if not name.startswith("output"):
+        return ""
+    if name not in exact or exact[name].shape != baseline[name].shape:
+        return f"in float64, {name} is missing or has another shape"
+    agreement = judged(name, baseline, baseline, exact)
+    return f"{name}: {agreement.problem}" if agreement.problem.startswith("no yardstick") else ""
+
+
+def check_against(
+    references: References, run: Callable[[], Results], unknown: Collection[str] = frozenset()
+) -> list[Checked]:
+    """Hold what `run` gives against the reference module in float64, by the error of that module in its own dtype.
+
+    Args:
+        unknown: parameters that the changed module does not have, whose gradients cannot be compared.
+    """
+    baseline, exact = references.baseline, references.exact
     with nothing_changed(), quiet():
         seeded()
         actual = run()
-    return [
-        checked(name, actual, baseline, exact)
-        for name in baseline
-        if name in actual or name.startswith(("output", "gradient of input"))
-    ]
+    known = [name for name in baseline if name.removeprefix("gradient of ") not in unknown]
+    more = [name for name in actual if name not in baseline and not name.startswith("gradient")]
+    return [checked(name, actual, baseline, exact) for name in [*known, *more]]
 
 
 def summand_of_one(exact: Tensor, dtype: torch.dtype, baseline: dict[str, Tensor]) -> float | None:
@@ -243,31 +313,70 @@ def summand_of_one(exact: Tensor, dtype: torch.dtype, baseline: dict[str, Tensor
 
 
 # --8<-- [start:checked]
-def checked(name: str, actual: dict[str, Tensor], baseline: dict[str, Tensor], exact: dict[str, Tensor]) -> Checked:
-    if name not in actual or name not in exact:
-        return Checked(name, math.inf, f"{name} is missing")
-    three = actual[name].detach(), baseline[name].detach(), exact[name].detach().double()
-    one_number = summand_of_one(exact[name], baseline[name].dtype, baseline) if exact[name].numel() == 1 else None
-    agreement = compare(*three, largest_summand=one_number)
-    layer = name.rpartition(".")[0]
-    relative = relative_errors(*three, [one for each, one in exact.items() if layer and each.startswith(f"{layer}.")])
-    if (
-        agreement.problem.startswith("no yardstick") and layer
-    ):  # terms cancel; the layer's other gradients tell their size
-        sizes = [largest(one.detach()) for each, one in exact.items() if each.startswith(f"{layer}.") and one.numel()]
-        agreement = compare(*three, largest_summand=max(sizes))
+def checked(name: str, actual: Results, baseline: Results, exact: Results) -> Checked:
+    """Hold one result against float64, or, where there is none, against the original's own."""
+    if name not in actual or name not in baseline:
+        return Checked(name, math.inf, f"{name} is {'missing' if name in baseline else 'not one of the original'}")
+    if not (baseline[name].is_floating_point() or baseline[name].is_complex()):
+        problem = difference(actual[name], baseline[name], exact.get(name, baseline[name]))
+        return Checked(name, math.inf if problem else 0.0, f"{name}: {problem}" if problem else "", (0.0, 0.0))
+    agreement = judged(name, actual, baseline, exact)
+    relative = relative_errors(*three_of(name, actual, baseline, exact), layer_of(name, baseline, exact))
     if agreement.problem:
         return Checked(name, math.inf, f"{name}: {agreement.problem}", relative)
-    shares = [
-        error / bound
-        for error, bound in ((agreement.error, agreement.bound), (agreement.rms, agreement.rms_bound))
-        if bound
-    ]
-    share = max(shares, default=0.0 if agreement.holds else math.inf)
+    pairs = ((agreement.error, agreement.bound), (agreement.rms, agreement.rms_bound))
+    share = max((error / bound for error, bound in pairs if bound), default=0.0 if agreement.holds else math.inf)
     return Checked(name, share, "" if agreement.holds else f"{name}: {agreement}", relative)
 
 
+def judged(name: str, actual: Results, baseline: Results, exact: Results) -> Agreement:
+    """The errors of a result of real or complex numbers, and what is allowed."""
+    if actual[name].dtype != baseline[name].dtype or actual[name].shape != baseline[name].shape:
+        return Agreement(math.inf, 0.0, problem=difference(actual[name], baseline[name], baseline[name]))
+    three = three_of(name, actual, baseline, exact)
+    layer = [largest(one) for one in layer_of(name, baseline, exact) if one.numel()]
+    if name not in exact or three[1].dtype == torch.float64:  # the baseline has no error of its own to go by
+        size = max([*layer, largest(three[2]) if three[2].numel() else 0.0])
+        return compare(*three, largest_summand=UNMEASURED[name in exact] * size or None)
+    one_number = summand_of_one(three[2], three[1].dtype, baseline) if three[2].numel() == 1 else None
+    agreement = compare(*three, largest_summand=one_number)
+    if (
+        agreement.problem.startswith("no yardstick") and layer
+    ):  # terms cancel; the layer's other gradients tell their size
+        agreement = compare(*three, largest_summand=max(layer))
+    return agreement
+
+
 # --8<-- [end:checked]
+
+UNMEASURED = {True: 1024.0, False: 16.0}  # summands allowed for: in float64, whose rounding nobody minds, and elsewhere
+
+
+def three_of(name: str, actual: Results, baseline: Results, exact: Results) -> tuple[Tensor, Tensor, Tensor]:
+    """A result, the original's, and the one in float64; complex numbers as pairs."""
+    three = actual[name], baseline[name], widened(exact.get(name, baseline[name]))
+    return tuple(torch.view_as_real(one.resolve_conj()) if one.is_complex() else one for one in three)  # type: ignore[return-value]
+
+
+def layer_of(name: str, baseline: Results, exact: Results) -> list[Tensor]:
+    """The gradients of a layer, all in float64."""
+    layer = name.rpartition(".")[0] if name.startswith("gradient") else ""
+    names = [each for each in baseline if layer and each.startswith(f"{layer}.")]
+    return [three_of(each, baseline, baseline, exact)[2] for each in names]
+
+
+def difference(actual: Tensor, baseline: Tensor, exact: Tensor) -> str:
+    """What is wrong with integers, truth values or words; empty if nothing is.
+
+    Where float64 already decides another way than the original, such as between two equal scores, either is right.
+    """
+    if actual.dtype != baseline.dtype:
+        return f"expected {baseline.dtype}, got {actual.dtype}"
+    if actual.shape != baseline.shape:
+        return f"expected shape {tuple(baseline.shape)}, got {tuple(actual.shape)}"
+    decided = baseline == exact if exact.shape == baseline.shape else torch.ones_like(baseline, dtype=torch.bool)
+    other = int(((actual != baseline) & decided).sum())
+    return f"{other} of {baseline.numel()} are others than the original's" if other else ""
 
 
 def relative_errors(actual: Tensor, baseline: Tensor, exact: Tensor, layer: list[Tensor]) -> tuple[float, float]:

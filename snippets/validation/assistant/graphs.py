@@ -3,9 +3,10 @@
 Nothing is compiled: Dynamo captures, and the graphs run as they are. What the caller compiled before stays compiled."""
 
 import contextlib
+import functools
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,8 +16,9 @@ from torch._dynamo import convert_frame, eval_frame
 
 from .calls import kind_of_mask, tensors_of
 from .lines import Line, is_library, lines_that_store
+from .results import Held, versions
 from .settings import nothing_changed, quiet, seeded
-from .subject import Subject, fresh_inputs, one_line, original
+from .subject import Subject, detached, fresh_inputs, one_line, original
 
 BREAKS = "torch._dynamo.symbolic_convert.__graph_breaks"
 RECOMPILES = "torch._dynamo.guards.__recompiles"
@@ -61,43 +63,97 @@ class Captured:
     sizes: int = 1  # how many sizes of the inputs were tried
     repeats: bool = False  # a call with the same sizes makes another graph
     error: str = ""
+    outputs: list[Tensor] = field(default_factory=list)  # of the first call
+
+
+MOST_RUNS = 4  # of somebody's forward, before the report
 
 
 # --8<-- [start:capture]
-def capture(subject: Subject, changed: list[Subject] = [], again: list[Subject] = []) -> Captured:  # noqa: B006
-    """Capture a module for its inputs, call it twice more with the same, then with inputs of other sizes.
+def capture(subject: Subject, sizes: Sequence[tuple[Subject, Subject]] = ()) -> Captured:
+    """Capture a module for its inputs, then call it with inputs of other sizes, or twice more with the same.
+
+    A module that remembers something of the size of its inputs may not take another: then a fresh copy has to.
 
     Args:
-        changed: calls in which a size changes for the first time: one more graph is due, which then serves all.
-        again: calls in which it changes once more: no graph is due.
+        sizes: ways to change sizes, of which the first counts that the module takes. At the first call with other
+            sizes one more graph is due, which then serves all; at the second, none.
     """
-    turns = [subject, *changed, *again]
-    captured, twin, first = Captured(sizes=len(turns)), subject.fresh(), 0
+    captured, capturing = Captured(), Capturing(subject)
     with nothing_changed(), quiet(), logged(BREAKS) as breaks, logged(RECOMPILES) as recompiled, cleaned():
-
-        def keep(graph: fx.GraphModule, example_inputs: list[Tensor]) -> Callable:
-            captured.graphs.append(sum(node.op.startswith("call") for node in graph.graph.nodes))
-            return watched(graph, captured.masks)
-
-        compiled = torch.compile(twin.module, backend=keep)
         try:
-            for turn in (subject, subject, *turns):
-                seeded()
-                if len(captured.recompiled) >= 3:
-                    break
-                recompiled.clear()
-                inputs, named = fresh_inputs(turn.inputs, turn.named)
-                compiled(*inputs, **named)
-                if first:  # before, what is logged are graphs of functions that share their code
-                    captured.recompiled += unexpected(recompiled_of(recompiled), turn in changed)
-                    captured.repeats |= turn is subject and bool(captured.recompiled)
-                first = first or len(captured.graphs)
+            captured.outputs = capturing.call(subject, recompiled)
+            first = len(capturing.graphs)
+            capturing.call_again(recompiled, captured)
+            turns = next((pair for pair in sizes if capturing.takes(pair[0], recompiled, captured)), None)
+            for turn in turns[1:] if turns else (subject, subject):
+                capturing.takes(turn, recompiled, captured, changed=False)
+            captured.sizes = 1 + len({id(turn) for turn in capturing.taken} - {id(subject)})
         except Exception as error:  # noqa: BLE001  # Dynamo and backends raise many kinds
-            captured.error = f"{type(error).__name__}: {one_line(error)}"
+            captured.error, first = f"{type(error).__name__}: {one_line(error)}", len(capturing.graphs)
+        captured.graphs, captured.masks = capturing.graphs[:first], capturing.masks
         captured.breaks = breaks_of(breaks)
-        captured.recompiled = [caused(specialised(one, turns), subject.module) for one in captured.recompiled[:4]]
-    captured.graphs = captured.graphs[:first] if first else captured.graphs
+        tried = [subject, *capturing.taken]
+        captured.recompiled = [caused(specialised(one, tried), subject.module) for one in captured.recompiled[:4]]
     return captured
+
+
+class Capturing:
+    """A copy of a module that Dynamo captures, and what came of its calls."""
+
+    def __init__(self, subject: Subject):
+        self.subject, self.graphs, self.masks = subject, [], []
+        self.taken: list[Subject] = []
+        self.twin = subject.fresh().module
+        self.before, self.backend = versions(self.twin), self.keep
+        self.dry = False  # whether graphs are made, but do not run
+
+    def keep(self, graph: fx.GraphModule, example_inputs: list[Tensor]) -> Callable:
+        self.graphs.append(sum(node.op.startswith("call") for node in graph.graph.nodes))
+        run = watched(graph, self.masks)
+        return lambda *given: not_run() if self.dry else run(*given)
+
+    def call_again(self, recompiled: list[str], captured: Captured) -> None:
+        """What the same call captures once more, because of what the first has left; it ends at its first graph."""
+        if not self.graphs or versions(self.twin) == self.before:
+            return
+        self.dry = True
+        try:
+            self.call(self.subject, recompiled)
+        except Exception:  # noqa: BLE001  # the graph has not run
+            self.subject.runs.count -= 1
+        self.dry = False
+        captured.recompiled += recompiled_of(recompiled)
+        captured.repeats = bool(captured.recompiled)
+
+    def call(self, turn: Subject, recompiled: list[str]) -> list[Tensor]:
+        seeded()
+        recompiled.clear()
+        compiled = torch.compile(self.twin, backend=self.backend)
+        inputs, named = fresh_inputs(turn.inputs, turn.named)
+        return detached(replace(turn, module=compiled, inputs=inputs, named=named)())  # type: ignore[arg-type]
+
+    def takes(self, turn: Subject, recompiled: list[str], captured: Captured, changed: bool = True) -> bool:
+        """Whether the module takes a call; what that captured once more is noted."""
+        if self.subject.runs.count >= MOST_RUNS:
+            return False
+        if turn is not self.subject and self.remembers_sizes:
+            self.twin = self.subject.fresh().module
+        try:
+            self.call(turn, recompiled)
+        except Exception:  # noqa: BLE001  # a size that does not fit raises anything
+            return False
+        self.taken.append(turn)
+        found = unexpected(recompiled_of(recompiled), changed)
+        captured.recompiled += found
+        captured.repeats |= any(not re.search(r"size|stride|shape", one.reason) for one in found)
+        return True
+
+    @functools.cached_property
+    def remembers_sizes(self) -> bool:
+        """Whether the first call left a tensor, such as a cache, that a call with other sizes may not fit."""
+        left = [one for name, one in versions(self.twin) if isinstance(one, Held) and (name, one) not in self.before]
+        return any(one.tensor.dim() > 1 for one in left)
 
 
 # --8<-- [end:capture]
@@ -123,6 +179,8 @@ def cleaned() -> Iterator[None]:
             for reference in list(tracker.seen):
                 if (code := reference()) is not None and id(code) not in before:
                     eval_frame.reset_code(code)
+                    tracker.seen.remove(reference)  # else the next time it would count as the caller's
+                    tracker.seen_ids.discard(id(code))
 
 
 @contextlib.contextmanager
@@ -214,11 +272,16 @@ def specialised(recompiled: Recompiled, turns: list[Subject]) -> Recompiled:
             torch._dynamo.mark_dynamic(tensor, dim)
         try:
             if tensors:
-                torch.compile(twin.module, backend="eager")(*twin.inputs, **twin.named)
+                torch.compile(twin.module, backend=lambda graph, inputs: not_run)(*twin.inputs, **twin.named)
         except Exception as error:  # noqa: BLE001  # a ConstraintViolationError, from wherever it comes
             if (line := author_line(str(error).rpartition("User stack:")[2])) is not None:
                 return replace(recompiled, line=line, reason=f"makes a constant of size {size} at index {dim}")
     return recompiled
+
+
+def not_run(*inputs: Any) -> Any:
+    """Instead of a graph: Dynamo has told by then what it makes a constant of."""
+    raise RuntimeError("no need to run")
 
 
 def caused(recompiled: Recompiled, module: nn.Module) -> Recompiled:

@@ -4,6 +4,7 @@ import dataclasses
 import html
 import json
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +42,7 @@ class Facts:
     recompilations: int
     sizes: int
     error: str = ""  # why Dynamo could not capture
+    runs: int = 0  # of the forward, on copies, for all but the profile and the trials
 
 
 @dataclass
@@ -52,7 +54,7 @@ class Report:
     trials: list[Trial] = field(default_factory=list)
     profile: Profile | None = None
     seconds: float = 0.0
-    no_profile: str = ""  # why there is none, where there is a GPU
+    limits: tuple[str, ...] = ()  # what is not known or was not put back, and why
 
     @property
     def suggestions(self) -> list[Trial]:
@@ -75,7 +77,7 @@ class Report:
         return as_text(self)
 
 
-def describe(subject: Subject, trace: Trace, captured: Captured) -> Facts:
+def describe(subject: Subject, trace: Trace, captured: Captured, runs: int) -> Facts:
     """The numbers of a module."""
     return Facts(
         name=subject.name,
@@ -93,6 +95,7 @@ def describe(subject: Subject, trace: Trace, captured: Captured) -> Facts:
         recompilations=len(captured.recompiled),
         sizes=captured.sizes,
         error=captured.error,
+        runs=runs,
     )
 
 
@@ -118,9 +121,14 @@ def text_of_report(report: Report) -> list[str]:
         ]
     if report.profile:
         rows += ["Kernels", *(f"  {row}" for row in in_words(report.profile)), ""]
-    rows += [f"No profile: {report.no_profile}", ""] if report.no_profile else []
     rows += text_of_trials(report)
+    rows += text_of_limits(report.limits)
     return rows
+
+
+def text_of_limits(limits: Sequence[str]) -> list[str]:
+    """What is not known, or was not put back."""
+    return ["", "Left out", *(wrapped(limit, "  ", "    ") for limit in limits)] if limits else []
 
 
 def summary(facts: Facts) -> list[str]:
@@ -131,7 +139,8 @@ def summary(facts: Facts) -> list[str]:
         f"  forward: {facts.kernels} kernels move {size(facts.moved)} and compute {facts.flops / 1e9:.2f} GFLOP",
         f"  memory:  {size(facts.parameters)} of parameters, {size(facts.saved)} kept for backward, a peak of "
         f"{size(facts.peak)} beside them",
-        f"  capture: {f'torch.compile raises {facts.error}' if facts.error else f'{graphs}; {again}'}",
+        f"  capture: {f'torch.compile raises {facts.error}' if facts.error else f'{graphs}; {again}'}; "
+        f"the forward ran {facts.runs} times",
         f"  pages:   {SITE}",
     ]
 
@@ -197,11 +206,15 @@ def text_of_verdict(verdict: Verdict) -> list[str]:
         rows.append(
             f"  {name}: {before.p50 * 1e3:.3f} ms before, {after.p50 * 1e3:.3f} ms after, {before.samples} samples each"
         )
-    rows.append(f"  first step: {verdict.cold[0]:.2f} s before, {verdict.cold[1]:.2f} s after, compilation included")
-    rows.append(f"  graph breaks: {verdict.breaks[0]} before, {verdict.breaks[1]} after")
+    if verdict.cold:
+        rows.append(
+            f"  first step: {verdict.cold[0]:.2f} s before, {verdict.cold[1]:.2f} s after, compilation included"
+        )
+    if verdict.breaks:
+        rows.append(f"  graph breaks: {verdict.breaks[0]} before, {verdict.breaks[1]} after")
     for name, peak in zip(("before", "after"), verdict.peaks, strict=True):
         rows.append(f"  peak {name}: {size(peak) if peak is not None else 'not known for compiled code on a CPU'}")
-    return rows
+    return rows + text_of_limits(verdict.limits)
 
 
 def wrapped(text: str, first: str, later: str) -> str:
@@ -321,6 +334,7 @@ def html_of_report(report: Report) -> tuple[str, str]:
         parts += ["<h2>Worth knowing</h2>", f"<table>{rows}</table>"]
     if report.profile:
         parts += ["<h2>Kernels</h2>", kernels_table(report.profile)]
+    parts += [f"<p>{escaped(row)}</p>" for row in text_of_limits(report.limits)]
     return f"{facts.name}: {found} findings", "\n".join(parts)
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+AFTERWARDS: list[Callable[[], None]] = []  # called after each run: what puts back other things than settings
+
 
 # --8<-- [start:unchanged]
 @contextlib.contextmanager
@@ -28,6 +30,8 @@ def nothing_changed(seed: int = 0) -> Iterator[None]:
             seeded(seed)
             yield
     finally:
+        for restore in AFTERWARDS:
+            restore()
         random.setstate(state)
         if numpy:
             numpy.random.set_state(numpy_state)

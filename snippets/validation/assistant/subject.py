@@ -1,13 +1,14 @@
 """Somebody's module with the inputs of one call: run on copies only, or refused with one clear line."""
 
+import collections
 import contextlib
 import copy
 import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from . import clock
 from .calls import leaves_of, stored, tensors_of
 from .lines import Line, is_library
 from .settings import nothing_changed, quiet
@@ -24,13 +26,27 @@ class Refused(ValueError):
     """What was asked for cannot be done; the message says what was expected and what came."""
 
 
+@dataclass
+class Runs:
+    """How often somebody's forward ran."""
+
+    count: int = 0
+
+
 @dataclass(frozen=True, eq=False)  # tensors do not compare to one truth
 class Subject:
-    """A module and the inputs of one call of it."""
+    """A module and the inputs of one call of it.
+
+    Attributes:
+        runs: counted for the module and all of its copies together.
+        before: called before each run.
+    """
 
     module: nn.Module
     inputs: tuple
     named: dict[str, Any]
+    runs: Runs = field(default_factory=Runs)
+    before: Callable[[], object] = clock.nothing
 
     @property
     def device(self) -> torch.device:
@@ -43,6 +59,8 @@ class Subject:
 
     def __call__(self) -> Any:
         """Runs the module as it is."""
+        self.runs.count += 1
+        self.before()
         return self.module(*self.inputs, **self.named)
 
     @property
@@ -53,7 +71,60 @@ class Subject:
 
     def fresh(self) -> "Subject":
         """A copy to run once: the caller's module, its buffers, its attributes and the inputs stay as they are."""
-        return Subject(copied(self.module), *fresh_inputs(self.inputs, self.named))
+        return Subject(copied(self.module), *fresh_inputs(self.inputs, self.named), self.runs)
+
+    def again(self) -> "Subject":
+        """A copy that can run many times: what it remembers of a call is forgotten before the next."""
+        twin = self.fresh()
+        return replace(twin, before=forgetting(twin.module))
+
+
+def forgetting(module: nn.Module) -> Callable[[], None]:
+    """What puts back, from the second call on, whatever the first has bound, put into a container, or given a graph."""
+    kept = [(own, dict(own), {key: held(value) for key, value in own.items()}) for own in states(module)]
+    changed: list[tuple[dict, str, dict, dict]] = []
+    calls = 0
+
+    def forget() -> None:
+        nonlocal calls
+        calls += 1
+        for own, before, contents in kept if calls == 2 else ():
+            for key in {*own, *before}:
+                if not key.startswith("_") and not unchanged(own, key, before, contents):
+                    changed.append((own, key, before, contents))
+        for own, key, before, contents in changed if calls > 1 else ():
+            if key not in before:
+                own.pop(key, None)
+                continue
+            own[key] = copy.copy(contents[key]) if isinstance(contents[key], CONTAINERS) else before[key]
+            if isinstance(own[key], Tensor) and own[key].grad_fn is not None:
+                own[key].detach_()
+
+    return forget
+
+
+CONTAINERS = (list, dict, set, collections.deque)
+
+
+def states(module: nn.Module) -> list[dict]:
+    """Where a module and its parts hold what they remember."""
+    return [own for part in original(module).modules() for own in (vars(part), part._buffers)]
+
+
+def held(value: Any) -> Any:
+    return copy.copy(value) if isinstance(value, CONTAINERS) else value
+
+
+def unchanged(own: dict, key: str, before: dict, contents: dict) -> bool:
+    """Whether an attribute is the same object, with the same in it."""
+    value = own.get(key)
+    if key not in own or key not in before or value is not before[key]:
+        return False
+    if isinstance(value, CONTAINERS):
+        pairs = [list(one.items()) if isinstance(one, dict) else list(one) for one in (value, contents[key])]
+        flat = [[each for pair in one for each in (pair if isinstance(pair, tuple) else (pair,))] for one in pairs]
+        return len(flat[0]) == len(flat[1]) and all(one is other for one, other in zip(*flat, strict=True))
+    return not (isinstance(value, Tensor) and value.grad_fn is not None)
 
 
 def original(module: nn.Module) -> nn.Module:
@@ -67,11 +138,9 @@ def copied(module: nn.Module) -> nn.Module:
     Raises:
         Refused: the module does not let itself be copied.
     """
-    kept = [value for part in original(module).modules() for value in vars(part).values()]
-    results = [one for one in tensors_of([stored(value) for value in kept]) if one.grad_fn is not None]
+    kept = [stored(value) for part in original(module).modules() for value in vars(part).values()]
     try:
-        with torch.no_grad():  # results of earlier calls, which a module may hold, do not copy themselves
-            twin = copy.deepcopy(original(module), {id(one): one.detach().clone() for one in results})
+        twin = deep(original(module), kept)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # noqa: BLE001  # attributes of any kind raise anything
@@ -83,36 +152,48 @@ def copied(module: nn.Module) -> nn.Module:
     return twin
 
 
+def deep(value: Any, holds: Any) -> Any:
+    """A deep copy, with results of earlier calls, which do not copy themselves, cut off from their graphs."""
+    tensors = [one for one in tensors_of(holds) if one.grad_fn is not None]
+    memo: dict[int, Any] = {id(one): one.detach().clone() for one in tensors}
+    with torch.no_grad():
+        return copy.deepcopy(value, memo)
+
+
 def fresh_inputs(inputs: tuple, named: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    """Copies of the tensors; everything else as it is."""
+    """Copies of the tensors and of all else that lets itself be copied."""
 
     def fresh(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
+        if isinstance(leaf, Tensor):
+            return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+        try:
+            return deep(leaf, leaves_of(leaf))
+        except Exception:  # noqa: BLE001  # an object may refuse in any way, and is then passed as it is
             return leaf
-        return leaf.detach().clone().requires_grad_(leaf.requires_grad)
 
     return tree_map(fresh, (tuple(inputs), dict(named)))
 
 
-def check(subject: Subject) -> Any:
-    """Run the module twice on copies, and return what it gave.
-
-    Raises:
-        Refused: an input is on another device, the module raises or runs out of memory, or two runs with the same
-            seed and the same inputs differ.
-    """
+def check(subject: Subject) -> None:
+    """Raise a Refused for what cannot be analysed: no module, or none that could run on its inputs."""
     if not isinstance(subject.module, nn.Module):
         raise Refused(f"expected a torch.nn.Module, got {type(subject.module).__name__}")
     check_kind(subject)
     check_devices(subject)
-    first, second = (outputs(subject) for _ in range(2))
-    if len(first) != len(second) or not all(map(alike, first, second)):
+
+
+def same(first: list[Tensor], second: list[Tensor]) -> bool:
+    return len(first) == len(second) and all(map(alike, first, second))
+
+
+def check_same(subject: Subject, first: list[Tensor], second: list[Tensor]) -> None:
+    """Raise a Refused if two runs with the same seed and the same inputs differ."""
+    if not same(first, second):
         raise Refused(
             f"{subject.name} is not deterministic: two runs with the same seed and inputs differ, "
             "so nothing that is tried could be checked. Does it read a clock, memory that was never written, or "
             "a generator of its own?"
         )
-    return first
 
 
 def check_kind(subject: Subject) -> None:
@@ -137,8 +218,12 @@ def check_devices(subject: Subject) -> None:
 
 def outputs(subject: Subject) -> list[Tensor]:
     """The tensors that one call gives, from copies and a fixed seed."""
-    with nothing_changed(), quiet(), refusing(subject.name), torch.no_grad():
-        return list(tensors_of(leaves_of(subject.fresh()())))
+    with nothing_changed(), quiet(), refusing(subject.name):
+        return detached(subject.fresh()())
+
+
+def detached(output: Any) -> list[Tensor]:
+    return [one.detach() for one in tensors_of(leaves_of(output))]
 
 
 @contextlib.contextmanager
@@ -195,29 +280,30 @@ def differentiate(twin: Subject, loss: Tensor | None) -> None:
         torch.autograd.grad(loss, wanted, allow_unused=True)
 
 
-def other_sizes(subject: Subject) -> tuple[list[Subject], list[Subject]]:
-    """The same call with other batches and other lengths, as far as the module takes them: changed, and changed again.
+def other_sizes(subject: Subject) -> list[tuple[Subject, Subject]]:
+    """The same call with other sizes: changed, and changed again. First batch and length at once, then one of them.
 
     A dimension that several inputs share is changed in all of them; the numbers are those of the inputs, repeated.
+    Whether the module takes them shows when it runs.
     """
     tensors = [tensor for tensor in tensors_of((subject.inputs, subject.named)) if tensor.dim()]
-    changed: list[Subject] = []
-    again: list[Subject] = []
-    both: list[Subject | None] = [subject, subject]
+    ways: list[tuple[int, int, tuple[int, int]]] = []
     for dim in (0, 1):
         sizes = [tensor.shape[dim] for tensor in tensors if is_size(tensor, dim)]
         size = max(set(sizes), key=sizes.count, default=0)
-        if not size:
-            continue
         # Fewer where there are some to spare: what fitted into memory still fits, and positions do not run out.
-        once, twice = (size - 1, size - 2) if dim or size >= 4 else (size + 1, size + 2)
-        for number, (variants, other) in enumerate(((changed, once), (again, twice))):
-            if other >= 2 and (variant := resized(subject, dim, size, other)) is not None:
-                variants.append(variant)
-                both[number] = (start := both[number]) and resized(start, dim, size, other)
-    if len(changed) == len(again) == 2 and both[0] and both[1]:
-        return [both[0]], [both[1]]  # at once, which takes one graph less
-    return changed, again
+        others = (size - 1, size - 2) if dim or size >= 4 else (size + 1, size + 2)
+        if size and min(others) >= 2:
+            ways.append((dim, size, others))
+
+    def changed(which: list, turn: int) -> Subject:
+        found = subject
+        for dim, size, others in which:
+            found = with_size(found, dim, size, others[turn])
+        return found
+
+    together = [ways] if len(ways) > 1 else []
+    return [(changed(which, 0), changed(which, 1)) for which in [*together, *([way] for way in ways)]]
 
 
 def is_size(tensor: Tensor, dim: int) -> bool:
@@ -225,8 +311,8 @@ def is_size(tensor: Tensor, dim: int) -> bool:
     return tensor.dim() > 0 if dim == 0 else tensor.dim() == 3 or (tensor.dim() == 2 and not tensor.is_floating_point())
 
 
-def resized(subject: Subject, dim: int, size: int, other: int) -> Subject | None:
-    """The call with `other` instead of `size` along a dimension; None if the module does not take it."""
+def with_size(subject: Subject, dim: int, size: int, other: int) -> Subject:
+    """The call with `other` instead of `size` along a dimension."""
 
     def resize(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor) or not is_size(leaf, dim) or leaf.shape[dim] != size:
@@ -234,12 +320,8 @@ def resized(subject: Subject, dim: int, size: int, other: int) -> Subject | None
         index = torch.arange(other, device=leaf.device) % size
         return leaf.detach().index_select(dim, index).requires_grad_(leaf.requires_grad)
 
-    variant = Subject(subject.module, *tree_map(resize, (subject.inputs, subject.named)))
-    try:
-        outputs(variant)
-    except Refused:
-        return None
-    return variant
+    inputs, named = tree_map(resize, (subject.inputs, subject.named))
+    return replace(subject, inputs=inputs, named=named)
 
 
 def load(spec: str) -> Subject:

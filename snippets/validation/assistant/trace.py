@@ -1,21 +1,23 @@
 """The record of one forward and backward of a module, and ways through its graph of calls and tensors."""
 
+import contextlib
 import functools
 import weakref
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .calls import Call, Calls, Ops, Recorder, Value, bytes_of, run_recorded, stored, tensors_of
 from .lines import Line, lines_that_store
 from .names import PASSED
 from .settings import nothing_changed, quiet
-from .subject import Subject, differentiate, loss_of, refusing
+from .subject import Refused, Subject, detached, differentiate, loss_of, refusing
 
 
 @dataclass(frozen=True)
@@ -32,9 +34,11 @@ class Kept:
 class Memory(TorchDispatchMode):
     """Counts the bytes that are alive after each operation, and remembers what autograd keeps."""
 
-    def __init__(self, recorder: Recorder, known: set[int]):
+    def __init__(self, twin: Subject, calls: Calls | None = None):
         super().__init__()
-        self.recorder, self.known = recorder, known
+        tensors = (*twin.module.parameters(), *twin.module.buffers(), *tensors_of((twin.inputs, twin.named)))
+        self.known = {tensor.untyped_storage()._cdata for tensor in tensors if tensor.layout == torch.strided}
+        self.calls = calls
         self.alive: dict[int, Kept] = {}
         self.now = self.peak = 0
         self.saved: dict[int, Kept] = {}
@@ -48,13 +52,14 @@ class Memory(TorchDispatchMode):
         return result
 
     def made(self, tensor: Tensor, name: str) -> None:
+        if tensor.layout != torch.strided or isinstance(tensor, FakeTensor):
+            return
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self.alive or key in self.known:
             return
-        lines = self.recorder.stack()[0]
-        self.recorder.frames = []
-        line = lines[-1] if lines else Line("backward", 0)
+        call = self.calls.current if self.calls else None
+        line = call.line if call and call.stack else Line("backward", 0)
         self.alive[key] = Kept(line, tuple(tensor.shape), tensor.dtype, storage.nbytes(), name)
         self.now += storage.nbytes()
         self.watched.append(weakref.finalize(storage, self.freed, key))
@@ -65,8 +70,8 @@ class Memory(TorchDispatchMode):
 
     def keep(self, tensor: Tensor) -> Tensor:
         """Called with each tensor that autograd saves for backward."""
-        key = tensor.untyped_storage()._cdata
-        if key not in self.known and key in self.alive:
+        key = tensor.untyped_storage()._cdata if tensor.layout == torch.strided else None
+        if key in self.alive:
             self.saved.setdefault(key, self.alive[key])
         return tensor
 
@@ -75,27 +80,11 @@ class Memory(TorchDispatchMode):
             watched.detach()
 
 
-def record_memory(twin: Subject) -> Memory:
-    """One step, without anything that keeps frames, and so their tensors, alive."""
-    given = tuple(tensors_of((twin.inputs, twin.named)))
-    recorder = Recorder(twin.module, given)
-    tensors = (*twin.module.parameters(), *twin.module.buffers(), *given)
-    memory = Memory(recorder, {tensor.untyped_storage()._cdata for tensor in tensors})
-    with torch.autograd.graph.saved_tensors_hooks(memory.keep, lambda tensor: tensor), memory:
-        output = run_recorded(twin)
-        loss = loss_of(output)
-        del output
-        differentiate(twin, loss)
-        del loss
-    memory.end()
-    return memory
-
-
 def stored_graphs(module: nn.Module) -> list[Line]:
     """The lines of `forward` that store a tensor with its graph in the module, where it stays after the call."""
     lines = []
     for part in module.modules():
-        for name, value in vars(part).items():
+        for name, value in {**vars(part), **part._buffers}.items():
             if name.startswith("_") or not any(one.grad_fn is not None for one in tensors_of(stored(value))):
                 continue
             lines += lines_that_store(part, name)
@@ -111,6 +100,8 @@ class Trace:
     peak: int  # bytes made by the call and alive at once
     parameters: int  # bytes
     held: list[Line]  # where the module stores a result that holds on to its graph
+    outputs: list[Tensor] = field(default_factory=list)
+    skipped: tuple[str, ...] = ()  # what could not be recorded, and why
 
     @functools.cached_property
     def makers(self) -> dict[int, Call]:
@@ -198,29 +189,59 @@ class Trace:
 
 
 def traced(subject: Subject) -> Trace:
-    """The record of one step, of a copy."""
-    with nothing_changed(), quiet(), refusing(subject.name):
-        return record(subject.fresh())
+    """The record of one step, of a copy: of all of it, or of what can be recorded.
+
+    Raises:
+        Refused: the module raises also where nothing is recorded.
+    """
+    skipped = []
+    for modes in RECORDS:
+        try:
+            with nothing_changed(), quiet(), refusing(subject.name):
+                return replace(record(subject.fresh(), modes), skipped=tuple(skipped))
+        except Refused as error:
+            if modes == RECORDS[-1] or "out of memory" in str(error):
+                raise
+            skipped.append(f"no record of {' and '.join(modes - RECORDS[RECORDS.index(modes) + 1])}: {error}")
+    raise AssertionError
 
 
-def record(twin: Subject) -> Trace:
-    """Run a module forward and, where its loss has a gradient, backward, twice: once for calls, once for memory."""
+RECORDS = ({"memory", "calls"}, {"calls"}, set())  # what a run records; where it cannot, the next tries with less
+
+
+def record(twin: Subject, modes: Collection[str]) -> Trace:
+    """Run a module forward and, where its loss has a gradient, backward, once."""
     calls = Calls(recorder := Recorder(twin.module, tuple(tensors_of((twin.inputs, twin.named)))))
-    ops = Ops(calls)
-    with calls, ops:
+    ops, memory = Ops(calls), Memory(twin, calls)
+    with contextlib.ExitStack() as during, contextlib.ExitStack() as forward:
+        if "memory" in modes:
+            during.enter_context(torch.autograd.graph.saved_tensors_hooks(memory.keep, lambda tensor: tensor))
+            during.enter_context(memory)
+        if "calls" in modes:
+            forward.enter_context(calls)
+            during.enter_context(ops)
         output = run_recorded(twin)
-    loss = loss_of(output)
-    del output
-    with ops:
+        forward.close()
+        recorder.frames = []
+        outputs, loss = detached(output), loss_of(output)
+        del output
         differentiate(twin, loss)
-    recorder.frames = []
-    del loss
-    held = stored_graphs(twin.module)
-    memory = record_memory(twin)
+        del loss
+    memory.end()
     return Trace(
         [call for call in calls.calls if call.stack],
         sorted(memory.saved.values(), key=lambda kept: -kept.bytes),
         memory.peak,
         sum(map(bytes_of, twin.module.parameters())),
-        held,
+        stored_graphs(twin.module),
+        outputs,
     )
+
+
+def peak_of(twin: Subject) -> int:
+    """The bytes that a step makes beside parameters and inputs, and that are alive at once."""
+    memory = Memory(twin)
+    with memory:
+        differentiate(twin, loss_of(twin()))
+    memory.end()
+    return memory.peak

@@ -3,6 +3,7 @@
 import gc
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,11 +13,13 @@ from . import clock
 from .calls import tensors_of
 from .candidates import Candidate, candidates
 from .findings import Finding
-from .float64 import Checked, References, check_against, drops, results_of, still
+from .float64 import Checked, References, check_against, drops, still
 from .graphs import Captured, cleaned
+from .results import results_of
 from .settings import nothing_changed, quiet, seeded
-from .subject import Subject, copied, fresh_inputs, one_line, resized
-from .verdict import Progress, Ratio, peak, step
+from .stages import Stages
+from .subject import Refused, Subject, copied, forgetting, fresh_inputs, one_line, outputs, with_size
+from .verdict import Ratio, peak, step, unknown_to
 
 
 # --8<-- [start:trial]
@@ -50,26 +53,24 @@ class Trial:
 
 
 # --8<-- [start:try]
-def try_all(
-    subject: Subject, findings: list[Finding], captured: Captured, progress: Progress, patience: float = 300.0
-) -> list[Trial]:
+def try_all(subject: Subject, findings: list[Finding], captured: Captured, stages: Stages) -> list[Trial]:
     """Try each candidate; those that are right and faster come first, the fastest in front.
 
-    No trial begins after so many seconds of patience. One that has begun is not cut off: a compiler cannot be.
+    No trial begins when the budget is spent. One that has begun is not cut off: a compiler cannot be.
     """
-    trials, began, wanted = [], time.perf_counter(), list(candidates(subject, findings))
-    progress(f"computing the step in float64, to hold {len(wanted)} changes against it")
-    checked_on, references, problem = reference_for(subject)
+    trials, wanted = [], list(candidates(subject, findings))
+    doing = f"computing the step in float64, to hold {len(wanted)} changes against it"
+    nothing = subject, None, "not tried: there is nothing to hold it against"
+    checked_on, references, problem = stages.run("float64", doing, lambda: reference_for(subject), nothing)
     for candidate in wanted:
-        late = time.perf_counter() - began > patience
-        why = problem or (f"not tried: {patience:.0f} s were spent before" if late else "")
+        why = f"not tried: {stages.why_not}" if stages.why_not else problem
         if candidate.compiles and captured.repeats:
             why = "not tried: it would be compiled anew at each call, see the recompilations"
-        if references is None or why:
-            trials.append(outcome_of(candidate, refused=why))
-            continue
-        progress(f"trying {candidate.name}")
-        trials.append(tried(subject, candidate, checked_on, references))
+        trial = outcome_of(candidate, refused=why or "interrupted")
+        if references is not None and not why:
+            step = partial(tried, subject, candidate, checked_on, references)
+            trial = stages.run(candidate.name, f"trying {candidate.name}", step, trial)
+        trials.append(trial)
     return sorted(trials, key=lambda trial: (not trial.suggested, not trial.trade, -middle(trial)))
 
 
@@ -83,7 +84,7 @@ def reference_for(subject: Subject) -> tuple[Subject, References | None, str]:
     for smaller in (subject, one_row(subject)):
         try:
             if smaller is not None:
-                return smaller, References.of(smaller), ""
+                return smaller, References.of(smaller, dropout=False), ""
         except torch.OutOfMemoryError:
             problem = "not tried: the step does not fit into memory in float64, so nothing could be checked"
         except Exception as error:  # noqa: BLE001  # some operations have no float64
@@ -94,7 +95,14 @@ def reference_for(subject: Subject) -> tuple[Subject, References | None, str]:
 def one_row(subject: Subject) -> Subject | None:
     """The call with the first row of the batch only, if the module takes it."""
     batches = [tensor.shape[0] for tensor in tensors_of((subject.inputs, subject.named)) if tensor.dim()]
-    return resized(subject, 0, max(set(batches), key=batches.count), 1) if all(batches) and batches else None
+    if not batches or not all(batches):
+        return None
+    smaller = with_size(subject, 0, max(set(batches), key=batches.count), 1)
+    try:
+        outputs(smaller)
+    except Refused:
+        return None
+    return smaller
 
 
 def outcome_of(candidate: Candidate, **what: Any) -> Trial:
@@ -111,7 +119,8 @@ def tried(subject: Subject, candidate: Candidate, checked_on: Subject, reference
         with cleaned(), torch._inductor.config.patch(fallback_random=True):
             seconds: list[float] = []
             changed = candidate.change(still(copied(subject.module)))
-            checks = check_against(references, lambda: changed_results(changed, checked_on, candidate, seconds))
+            run = partial(changed_results, changed, checked_on, candidate, seconds)
+            checks = check_against(references, run, unknown_to(changed, subject.module))
             if problem := wrong(checks, candidate.rounding):
                 return outcome(refused=f"the check fails: {problem}")
             if drops(subject.module) or checked_on is not subject:  # else what was checked is what is timed
@@ -151,7 +160,11 @@ def changed_results(
             results = results_of(changed, *inputs)
         clock.synchronize(subject.device)
         seconds.append(time.perf_counter() - began)
-    return {name: result.float() for name, result in results.items()} if candidate.rounding else results
+    return {name: as_float(result) for name, result in results.items()} if candidate.rounding else results
+
+
+def as_float(result: Tensor) -> Tensor:
+    return result.float() if result.is_floating_point() else result
 
 
 def wrong(checks: list[Checked], rounding: float) -> str:
@@ -177,7 +190,8 @@ def worst(checks: list[Checked]) -> tuple[float, float]:
 def timed_trial(subject: Subject, module: nn.Module, candidate: Candidate) -> tuple[Ratio, float | None]:
     """How much faster a step is, and with what share of the memory."""
     with nothing_changed(), quiet():
-        before, after = subject.fresh(), Subject(module, *fresh_inputs(subject.inputs, subject.named))
+        before = subject.again()
+        after = Subject(module, *fresh_inputs(subject.inputs, subject.named), before=forgetting(module))
 
         def changed() -> None:
             with candidate.during():

@@ -89,6 +89,54 @@ def test_what_is_wrong_only_in_a_gradient_is_found(short):
     assert report.first == "eager" and report.rows[-1].problem.startswith("gradient of input 0")
 
 
+@torch.library.custom_op("planted_debugging::halves", mutates_args=())
+def halves(x: torch.Tensor) -> torch.Tensor:
+    x.mul_(0.5)
+    return x.clone()
+
+
+@halves.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def test_what_a_custom_operator_writes_to_without_saying_so_is_blamed_on_it(short):
+    report = bisect(lambda x: halves(x.sin()) + 1, make_x())
+    assert report.first == "eager, operators as declared"
+    assert "planted_debugging::halves writes to x, which its schema does not declare" in str(report)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.fft.fft(x) * torch.fft.fft(x.sin()),
+        lambda x: (x.argmax(-1), x.exp().sum(-1)),
+        lambda x: x[:0].softmax(-1).sum(0),
+        lambda x: (x[:0] @ x.T, torch.view_as_complex(x.unflatten(-1, (-1, 2)))),
+    ],
+    ids=["complex", "integers", "empty", "both"],
+)
+def test_results_of_every_kind_pass_where_they_are_right(function, short):
+    for x in (make_x(), make_x().requires_grad_()):
+        report = bisect(function, x)
+        assert (report.first, report.reference) == ("", "float64"), report
+
+
+def test_complex_parameters_have_a_float64_and_a_wrong_one_is_found(short):
+    module = torch.nn.Module()
+    module.w = torch.nn.Parameter(torch.randn(8, dtype=torch.cfloat))
+    module.forward = lambda x: torch.fft.fft(x) * (module.w.conj() if torch.compiler.is_compiling() else module.w)
+    found = call(module, (make_x(),))
+    assert (
+        found["output 0"].shape == (4, 8, 2)
+        and call(module, (make_x(),), double=True)["output 0"].dtype == torch.float64
+    )
+    assert (
+        bisect(lambda x: torch.fft.fft(x).conj() if torch.compiler.is_compiling() else torch.fft.fft(x), make_x()).first
+        == "eager"
+    )
+
+
 def test_inside_says_where_nothing_is_wrong(monkeypatch):
     from torch._inductor import compiler_bisector
 

@@ -28,7 +28,7 @@ CROSSREF = "aot_eager_decomp_partition_crossref"
 FIRST = {  # by bug: the first wrong stage, and a part of what is said of it
     "healthy": ("", ""),
     "shape": ("eager", "output 0: error"),
-    "mutation": ("aot_eager", "output 0: error"),
+    "mutation": ("eager, operators as declared", "planted::scale_ writes to x, which its schema does not declare"),
     "decomposition": ("aot_eager_decomp_partition", "output 0: error"),
     "dtype": (CROSSREF, "Dtypes torch.float64 and torch.float32 are not equal!"),
     "stride": (CROSSREF, "Stride mismatch! Strides are (1, 8) and (4, 1)"),

@@ -70,6 +70,37 @@ def test_a_wrong_gradient_is_seen_only_where_there_is_one(inputs: dict[str, Tens
     assert compare({"right": plain, "off": wrong_gradient}, inputs, rounds=0).agree
 
 
+RESULTS = {  # of other kinds: a function, the same otherwise, and a wrong one
+    "integers": (lambda x: x.argmax(-1), lambda x: x.topk(1).indices[..., 0], lambda x: x.argmax(-1) + 1),
+    "numbers and integers": (
+        lambda x: (x.exp(), x > 0), lambda x: (x.exp(), x.sign() > 0), lambda x: (x.exp(), x <= 0)),
+    "complex numbers": (
+        lambda x: torch.polar(x.exp(), x), lambda x: (x + 1j * x).exp(), lambda x: torch.polar(x.exp(), -x)),
+    "a wrong gradient": (
+        lambda x: torch.complex(x, -x), lambda x: x * (1 - 1j), lambda x: torch.complex(x.detach(), -x)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", RESULTS)
+@pytest.mark.parametrize("rows", [16, 0])
+def test_results_of_every_kind_are_compared(kind: str, rows: int) -> None:
+    plain, other, wrong = RESULTS[kind]
+    found = compare({"one": plain, "two": other, "off": wrong}, {"x": torch.randn(rows, 32)}, ["x"], rounds=2)
+    assert [bool(line.problem) for line in found.lines] == [False, False, rows > 0]
+
+
+def test_complex_inputs_are_widened() -> None:
+    x = torch.randn(16, 32, dtype=torch.cfloat)
+    found = compare({"one": lambda x: x * x, "two": torch.square, "off": torch.abs}, {"x": x}, ["x"], rounds=0)
+    assert [bool(line.problem) for line in found.lines] == [False, False, True]
+
+
+def test_nothing_to_compare_is_said_in_a_line() -> None:
+    for functions, given in (({}, {"x": torch.ones(2)}), ({"one": plain}, {"x": 2})):
+        with pytest.raises(Refused, match="expected at least one implementation, and a tensor among the inputs"):
+            compare(functions, given)
+
+
 def test_a_first_function_that_is_wrong_is_no_yardstick(inputs: dict[str, Tensor]) -> None:
     found = compare({"off": without_weight, "right": plain}, inputs, reference=plain, yardstick="right", rounds=0)
     assert [bool(line.problem) for line in found.lines] == [True, False]

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from snippets.validation.assistant import validate
-from snippets.validation.assistant.float64 import checked
+from snippets.validation.assistant.float64 import References, checked
+from snippets.validation.assistant.subject import Subject
 from tests.snippets.validation.planted import fusion
+from tests.snippets.validation.planted.right_changes import RIGHT
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -41,3 +43,10 @@ def test_a_loss_is_no_yardstick_for_itself(coarse, off, holds):
     baseline = {"loss": torch.tensor(10.0), "weight.grad": torch.ones(4, dtype=coarse)}
     actual = baseline | {"loss": torch.tensor(10.0 * (1 + off))}
     assert (checked("loss", actual, baseline, exact).problem == "") == holds
+
+
+@pytest.mark.parametrize("name", ["noise", "noise in place", "dropout", "a GRU whose state is torch.zeros"])
+def test_float64_has_the_random_numbers_of_the_modules_own_dtype(name):
+    """Else the original would have to stand for float64, and say so."""
+    module, _, inputs = RIGHT[name].made()
+    assert References.of(Subject(module, inputs, {})).problem == ""

@@ -39,7 +39,7 @@ class Special(nn.Module):
 
 def test_the_line_that_makes_a_size_a_constant_is_named():
     subject = made(lambda: (Special(), torch.randn(8, 8)))
-    found = capture(subject, *other_sizes(subject)).recompiled
+    found = capture(subject, other_sizes(subject)).recompiled
     assert [(one.line.text, one.reason) for one in found] == [
         ("if x.shape[0] == 7:", "makes a constant of size 7 at index 0")
     ]

@@ -9,6 +9,7 @@ from torch import nn
 from snippets.validation.assistant import candidates, trials
 from snippets.validation.assistant.graphs import capture
 from snippets.validation.assistant.report import outcome
+from snippets.validation.assistant.stages import Stages
 from snippets.validation.assistant.subject import Subject
 from snippets.validation.assistant.verdict import Ratio
 from tests.snippets.validation.planted import fusion, readiness
@@ -59,15 +60,15 @@ def test_a_change_that_gains_nothing_is_refused():
 
 def test_what_is_compiled_anew_at_each_call_is_not_compiled():
     subject = Subject(readiness.CountsSteps(), (readiness.rows(),), {})
-    found = trials.try_all(subject, [], capture(subject), lambda message: None)
+    found = trials.try_all(subject, [], capture(subject), Stages(300.0, print))
     assert [one.refused for one in found] == [
         "not tried: it would be compiled anew at each call, see the recompilations"
     ]
 
 
-def test_no_trial_begins_when_patience_is_at_its_end():
+def test_no_trial_begins_when_the_budget_is_spent():
     subject = Subject(Sine(), (torch.randn(16, 32),), {})
-    found = trials.try_all(subject, [], capture(subject), lambda message: None, patience=0.0)
+    found = trials.try_all(subject, [], capture(subject), Stages(0.0, print))
     assert [one.refused for one in found] == ["not tried: 0 s were spent before"]
 
 
