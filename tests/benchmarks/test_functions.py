@@ -19,7 +19,7 @@ from tests.benchmarks.source import ROOT
 from tests.benchmarks.sweeps.__main__ import kernels
 
 # What cases reach is looked for in all of them. Named here, they count for tests/remembered.py.
-READ = ("snippets/**/*.py",)
+READ = "tests/benchmarks", "snippets/**/*.py"
 
 Texts = dict[str, str]
 Change = Callable[[Texts], Texts]

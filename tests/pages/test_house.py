@@ -21,7 +21,7 @@ from tests.benchmarks.runner import discover
 from tests.benchmarks.source import ROOT
 from tests.pages.test_scripts import MERGED
 
-READ = "docs/pages", "docs/publish", "kernels", "snippets/**/*", "tests/"  # all that is ours
+READ = "docs/pages", "docs/publish", "docs/theme", "kernels", "snippets/**/*", "tests/"  # all that is ours
 
 TOP = {
     "docs", "snippets", "kernels", "tests", "mkdocs.yml", "noxfile.py", "constraints.txt", "pyproject.toml",

@@ -13,6 +13,7 @@ from tests.snippets.validation.planted import fusion
 from tests.snippets.validation.planted.seen import evidence, hits
 
 pytestmark = pytest.mark.usefixtures("one_core")
+READ = "snippets/validation/assistant"
 
 
 def test_the_same_fault_in_every_layer_is_one_finding():
