@@ -216,7 +216,7 @@ def test_a_folder_counts_where_a_test_names_it_and_with_it_no_import_of_its_test
         "tests/benchmarks/case.py": "from snippets import measured\n",
         "tests/benchmarks/test_case.py": "from snippets import tested\n",
         "tests/pages/test_all.py": "from tests.benchmarks import runner\nREAD = 'tests/benchmarks'\n",
-        **dict.fromkeys((f"snippets/{name}.py" for name in ("measured", "tested")), ""),
+        **dict.fromkeys(("snippets/measured.py", "snippets/tested.py"), ""),
     }
     for name, text in texts.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

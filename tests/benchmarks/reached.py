@@ -52,12 +52,17 @@ def named(root: Path, file: Path) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     paths = [path for path in named if is_ours(root, path)]
     folders: Iterable[Path] = filter(Path.is_dir, paths)
     if within(root, file, MACHINES) and not file.name.startswith("test_"):  # a test of the real folders names them
-        folders = (path for path in folders if not within(root, path, OWN))
+        folders = (path for path in folders if not holds_own(root, path))
     return tuple(filter(Path.is_file, paths)), tuple(folders)
 
 
 def within(root: Path, path: Path, folders: Iterable[tuple[str, ...]]) -> bool:
     return any(path.is_relative_to(root.joinpath(*parts)) for parts in folders)
+
+
+def holds_own(root: Path, folder: Path) -> bool:
+    """Whether what a page has of its own lies in a folder, or is one."""
+    return within(root, folder, OWN) or any(root.joinpath(*parts).is_relative_to(folder) for parts in OWN)
 
 
 def is_ours(root: Path, path: Path) -> bool:
