@@ -1,0 +1,99 @@
+"""Your model: each fix computes the same, to float64's accuracy, and saves what the page says that it saves."""
+
+from collections import Counter
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from snippets.start import your_model
+from snippets.start.your_model import KINDS, SMALL
+
+CPU = torch.device("cpu")
+COSTLY = ("mm", "addmm", "bmm", "convolution", "_fft_r2c", "_fft_c2c", "_fft_c2r", "_local_scalar_dense")
+SAVED = {  # the costly operations of a call, before and after
+    "LoRA": ({"mm": 3}, {"mm": 1}),
+    "diffusion": ({"convolution": 8}, {"convolution": 4}),
+    "graph network": ({"mm": 1}, {"mm": 1}),
+    "reinforcement learning": ({"mm": 32, "_local_scalar_dense": 16}, {"mm": 2}),
+    "FFT": ({"_fft_r2c": 2, "_fft_c2c": 1}, {"_fft_r2c": 1, "_fft_c2r": 1}),
+}
+
+
+class Operations(TorchDispatchMode):
+    """Counts the costly operations, and the rows that matrix products multiply."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+        self.rows = 0
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        name = op.overloadpacket.__name__
+        self.counts[name] += name in COSTLY
+        self.rows += args[0].shape[0] if name == "mm" else 0
+        return op(*args, **(kwargs or {}))
+
+
+def counted(call) -> Operations:
+    with Operations() as operations:
+        call()
+    return operations
+
+
+def both(name: str, dtype: torch.dtype = torch.float64):
+    kind = KINDS[name]
+    inputs = kind.inputs(SMALL[name], CPU, dtype)
+    return lambda: kind.before(*inputs), kind.fixed(*inputs)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_fix_computes_the_same(name: str) -> None:
+    before, after = both(name)
+    expected = before()
+    assert expected.abs().max() > 1e-3
+    torch.testing.assert_close(after(), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_the_fix_saves_operations(name: str) -> None:
+    found = [{op: n for op, n in counted(call).counts.items() if n} for call in both(name)]
+    assert found == list(SAVED[name])
+
+
+def test_keys_and_values_are_not_projected_again() -> None:
+    def rows(call) -> int:
+        return counted(call).counts["mm"]
+
+    before, after = both("encoder-decoder")
+    assert rows(before) == rows(after) + 2
+
+
+def test_a_row_per_node_is_multiplied_instead_of_a_row_per_edge() -> None:
+    before, after = (counted(call).rows for call in both("graph network"))
+    assert before == 16 * after == 16 * SMALL["graph network"]["rows"]
+
+
+def test_each_compiled_fix_is_one_graph() -> None:
+    for name in (name for name, kind in KINDS.items() if kind.compiled):
+        graphs = []
+        torch.compiler.reset()
+        with patch.object(your_model.torch, "compile", counting(graphs)):
+            _, after = both(name)
+        after()
+        after()
+        assert len(graphs) == 1, name
+
+
+def counting(graphs: list):
+    compile = torch.compile
+
+    def compiled(function, **options):
+        def backend(graph, inputs):
+            graphs.append(graph)
+            return graph.forward
+
+        return compile(function, backend=backend, **options)
+
+    return compiled
