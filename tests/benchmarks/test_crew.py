@@ -22,8 +22,6 @@ from tests.benchmarks.runner import Found
 from tests.benchmarks.test_runner import TWO, edit, records
 from tests.benchmarks.test_runner import house as house
 
-READ = "tests/benchmarks", "snippets/**/*.py"  # by what finds the cases
-
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="processes are stopped on Linux only"),
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),

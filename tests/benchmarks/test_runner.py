@@ -25,12 +25,11 @@ import tests.benchmarks
 from snippets.validation import timing
 from tests.benchmarks import __main__ as command_line
 from tests.benchmarks import machine, method, runner
-from tests.benchmarks.functions import Code
+from tests.benchmarks.functions import METHOD, Code
+from tests.benchmarks.reached import reached
 from tests.benchmarks.reviewed import VERSION
 from tests.benchmarks.source import ROOT
 from tests.benchmarks.sweeps import __main__ as sweeps_command_line
-
-READ = "tests/benchmarks", "snippets/**/*.py"  # by what finds the cases
 
 MINUTES = 600  # in seconds: only what hangs takes as long, however busy the machine
 FIRST = """
@@ -109,8 +108,9 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     root = tmp_path / "house"
     write(root / "tests/benchmarks/first.py", FIRST)
     write(root / "snippets/doubled.py", "def doubled(x):\n    return x + x\n")
-    for file in {name.partition(":")[0] for name in Code.of().method().functions}:
-        write(root / file, (ROOT / file).read_text())
+    for file in reached(ROOT, [ROOT / name for name, _ in METHOD]):
+        if file.suffix == ".py":
+            write(root / file.relative_to(ROOT), file.read_text())
     monkeypatch.setattr(runner, "ROOT", root)
     monkeypatch.setattr(method, "ceilings", lambda device: {})
     monkeypatch.setitem(method.ROUNDS, "calls", 5)
@@ -173,7 +173,8 @@ def test_right_variants_are_timed_and_described(house: Path) -> None:
     assert row["error"]["value"] == 0.0 and row["error"]["bound"] == pytest.approx(2 * 2**-23 * 14)
     assert row["build_seconds"] > 0
     (record,) = records(house)
-    assert row["sources"]["files"] == ["snippets/doubled.py", "tests/benchmarks/first.py"]
+    own = ["snippets/doubled.py", "tests/benchmarks/case.py", "tests/benchmarks/first.py"]
+    assert row["sources"]["files"] == own
     assert row["sources"]["method"] == VERSION
     reached = Code.of(house).measured("tests/benchmarks/first.py")
     assert row["sources"]["hash"] == reached.hash and record["functions"] == {"first": reached.functions}
