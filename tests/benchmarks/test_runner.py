@@ -121,7 +121,9 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     kept = SimpleNamespace(collect=gc.collect, freeze=gc.freeze, unfreeze=lambda: None)
     monkeypatch.setattr(runner, "gc", kept)  # what was here before, torch and pytest, stays out of its collections
-    monkeypatch.setattr(tests.benchmarks, "__path__", [*tests.benchmarks.__path__, str(root / "tests/benchmarks")])
+    monkeypatch.setattr(
+        tests.benchmarks, "__path__", [*tests.benchmarks.__path__, str((root / "tests/benchmarks/first.py").parent)]
+    )
     yield root
     for name in ("first", "second"):
         sys.modules.pop(f"tests.benchmarks.{name}", None)
@@ -407,7 +409,7 @@ def test_a_real_interrupt(house: Path) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
         runner.ROOT = Path({str(house)!r})
         method.ceilings = lambda device: {{}}
-        tests.benchmarks.__path__.append({str(house / "tests/benchmarks")!r})
+        tests.benchmarks.__path__.append({str((house / "tests/benchmarks/first.py").parent)!r})
         sys.exit(__main__.main(["--device", "cpu", "--out", {str(house / "out")!r}]))
     """
     process = subprocess.Popen(
