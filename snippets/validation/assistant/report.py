@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from .clock import Timing
 from .findings import GROUPS, Finding, size
 from .graphs import Captured
 from .lines import Line
@@ -42,7 +43,8 @@ class Facts:
     recompilations: int
     sizes: int
     error: str = ""  # why Dynamo could not capture
-    runs: int = 0  # of the forward, on copies, for all but the profile and the trials
+    runs: int = 0  # of the forward, on copies, for all but the profile, the times and the trials
+    backward: bool = False  # whether the call has a gradient
 
 
 @dataclass
@@ -55,6 +57,7 @@ class Report:
     profile: Profile | None = None
     seconds: float = 0.0
     limits: tuple[str, ...] = ()  # what is not known or was not put back, and why
+    step: Timing | None = None  # forward and backward, as the module is; where trials are timed
 
     @property
     def suggestions(self) -> list[Trial]:
@@ -96,6 +99,7 @@ def describe(subject: Subject, trace: Trace, captured: Captured, runs: int) -> F
         sizes=captured.sizes,
         error=captured.error,
         runs=runs,
+        backward=trace.backward,
     )
 
 
