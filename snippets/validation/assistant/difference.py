@@ -9,7 +9,7 @@ from typing import Any
 
 from .clock import Timing
 from .findings import size
-from .subject import Refused
+from .subject import Refused, one_line
 from .verdict import Ratio
 
 MORE = 0.01  # of memory that may be added: on a GPU the allocator rounds
@@ -53,12 +53,15 @@ def difference(before: dict[str, Any], after: dict[str, Any]) -> list[Difference
     """What the second report has that the first has not, what is worse in front.
 
     Raises:
-        Refused: one is of a module, the other of a changed version.
+        Refused: one is of a module, the other of a changed version; or something is missing in one.
     """
     if ("facts" in before) != ("facts" in after):
         raise Refused("one report is of a module, the other of --against: they say different things")
     parts = (of_findings, of_capture) if "facts" in before else (of_checks,)
-    found = [one for part in (*parts, of_memory, of_times, of_limits) for one in part(before, after)]
+    try:
+        found = [one for part in (*parts, of_memory, of_times, of_limits) for one in part(before, after)]
+    except (LookupError, TypeError, AttributeError) as error:
+        raise Refused(f"one of the two is no whole report: {type(error).__name__}: {one_line(error)}") from None
     return sorted(found, key=lambda one: (WORSE, BETTER, OTHER).index(one.word))
 
 
@@ -151,7 +154,7 @@ def of_times(before: dict, after: dict) -> Iterator[Difference]:
 
 def times(report: dict) -> dict[str, Timing]:
     if "facts" in report:
-        return {"step": Timing(**report["step"])} if report["step"] else {}
+        return {"step": Timing(**report["step"])} if report.get("step") else {}
     return {name: Timing(**after) for name, (_, after) in report["times"].items()}
 
 
