@@ -2,10 +2,13 @@
 
     python -m assistant package.module:factory --html report.html
     python -m assistant model.py:make --against model.py:make_fast
+    python -m assistant diff before.json after.json
 
-A factory returns a module and the inputs of one call: `return model, x`. As a library: `analyze(module, *inputs)` and
-`validate(original, optimized, *inputs)`. The folder stands alone: copy it, torch is all that it needs. In the site's
-repository it is `snippets.validation.assistant`.
+A factory returns a module and the inputs of one call: `return model, x`. A dictionary at the end holds keywords:
+`return model, batch` calls `model(**batch)`, and `return model, (batch,)` calls `model(batch)`. A function in place of
+the inputs is called for them. As a library: `analyze(module, *inputs)` and `validate(original, optimized, *inputs)`.
+The folder stands alone: copy it, torch is all that it needs, or install it, and the command is `assistant`. In the
+site's repository it is `snippets.validation.assistant`.
 """
 
 from collections.abc import Mapping
@@ -23,7 +26,7 @@ from .subject import Refused, Subject, check, check_same, other_sizes, outputs, 
 from .surroundings import restored
 from .trace import Trace, traced
 from .trials import try_all
-from .verdict import Progress, Verdict, compare_modules, silent
+from .verdict import Progress, Verdict, compare_modules, silent, time_of_step
 
 
 def analyze(
@@ -64,9 +67,12 @@ def analyze(
         if on_gpu:
             profiled = stages.run("profile", "profiling its kernels", lambda: profile(subject, trace), None)
             findings = merged([*findings, *(slow_kernels(profiled) if profiled else [])])
-        trials = try_all(subject, findings, captured, stages) if (on_gpu if measure is None else measure) else []
+        step, trials = None, []
+        if on_gpu if measure is None else measure:
+            step = stages.run("time of a step", "timing a step", lambda: time_of_step(subject), None)
+            trials = try_all(subject, findings, captured, stages)
     limits = (*trace.skipped, *stages.skipped, *problems)
-    return Report(describe(subject, trace, captured, runs), findings, trials, profiled, stages.seconds, limits)
+    return Report(describe(subject, trace, captured, runs), findings, trials, profiled, stages.seconds, limits, step)
 
 
 def captured_twice_alike(subject: Subject, trace: Trace) -> Captured:

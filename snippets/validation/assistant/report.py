@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from .clock import Timing
 from .findings import GROUPS, Finding, size
 from .graphs import Captured
 from .lines import Line
@@ -42,7 +43,8 @@ class Facts:
     recompilations: int
     sizes: int
     error: str = ""  # why Dynamo could not capture
-    runs: int = 0  # of the forward, on copies, for all but the profile and the trials
+    runs: int = 0  # of the forward, on copies, for all but the profile, the times and the trials
+    backward: bool = False  # whether the call has a gradient
 
 
 @dataclass
@@ -55,6 +57,7 @@ class Report:
     profile: Profile | None = None
     seconds: float = 0.0
     limits: tuple[str, ...] = ()  # what is not known or was not put back, and why
+    step: Timing | None = None  # forward and backward, as the module is; where trials are timed
 
     @property
     def suggestions(self) -> list[Trial]:
@@ -96,6 +99,7 @@ def describe(subject: Subject, trace: Trace, captured: Captured, runs: int) -> F
         sizes=captured.sizes,
         error=captured.error,
         runs=runs,
+        backward=trace.backward,
     )
 
 
@@ -285,7 +289,8 @@ p { margin: .4em 0; }
 a { color: var(--ink); text-decoration-color: var(--accent); }
 code, pre, td.code { font-family: "Ridgepoint Mono", Iosevka, ui-monospace, Menlo, Consolas, monospace;
   font-size: .8rem; }
-pre { background: var(--raised); padding: .6rem .8rem; overflow-x: auto; margin: .5em 0; }
+pre { background: var(--raised); padding: .6rem .8rem; white-space: pre-wrap; margin: .5em 0; }
+h1, p, pre, td { overflow-wrap: anywhere; }
 .soft { color: var(--ink-soft); }
 table { border-collapse: collapse; margin: .8em 0; width: 100%; font-size: .86rem; }
 td, th { text-align: left;
@@ -296,6 +301,13 @@ th { font-weight: 600; }
 .trade { color: var(--warn); }
 .bar { display: inline-block; height: .6em; background: var(--eager); vertical-align: baseline; }
 .wrong { color: var(--warn); font-weight: 600; }
+@media (max-width: 40rem) {
+  html { font-size: 100%; }
+  table, tbody, tr, td { display: block; }
+  th { display: none; }
+  td { border: 0; padding-right: 0; }
+  tr { border-bottom: 1px solid var(--line); padding: .3em 0; }
+}
 """
 
 
@@ -316,7 +328,7 @@ def html_of_report(report: Report) -> tuple[str, str]:
     found = sum(finding.weight == "finding" for finding in report.findings)
     parts = [
         f"<h1>{escaped(facts.name)}: {found} finding{'s' * (found != 1)}</h1>",
-        *(f'<p class="soft">{escaped(row.strip())}</p>' for row in summary(facts)),
+        *(f'<p class="soft">{escaped(row.strip())}</p>' for row in [*summary(facts), *in_ms(report.step)]),
     ]
     if report.trials:
         parts += ["<h2>What was tried</h2>", trials_table(report)]
@@ -334,8 +346,17 @@ def html_of_report(report: Report) -> tuple[str, str]:
         parts += ["<h2>Worth knowing</h2>", f"<table>{rows}</table>"]
     if report.profile:
         parts += ["<h2>Kernels</h2>", kernels_table(report.profile)]
-    parts += [f"<p>{escaped(row)}</p>" for row in text_of_limits(report.limits)]
+    if report.limits:
+        parts += ["<h2>Left out</h2>", *(f"<p>{escaped(limit)}</p>" for limit in report.limits)]
     return f"{facts.name}: {found} findings", "\n".join(parts)
+
+
+def in_ms(step: Timing | None) -> list[str]:
+    """How long a step takes, where it was timed."""
+    if step is None:
+        return []
+    low, middle, high = (f"{seconds * 1e3:.3f}" for seconds in (step.p20, step.p50, step.p80))
+    return [f"a step as it is: {middle} ms ({low} to {high})"]
 
 
 def html_of_finding(finding: Finding) -> str:

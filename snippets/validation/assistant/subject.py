@@ -3,13 +3,9 @@
 import collections
 import contextlib
 import copy
-import importlib.util
-import os
-import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -178,8 +174,11 @@ def check(subject: Subject) -> None:
     """Raise a Refused for what cannot be analysed: no module, or none that could run on its inputs."""
     if not isinstance(subject.module, nn.Module):
         raise Refused(f"expected a torch.nn.Module, got {type(subject.module).__name__}")
-    check_kind(subject)
-    check_devices(subject)
+    if "_parameters" not in vars(subject.module):
+        raise Refused(f"{type(subject.module).__name__} has no parameters: does __init__ call super().__init__()?")
+    with refusing(type(subject.module).__name__):
+        check_kind(subject)
+        check_devices(subject)
 
 
 def same(first: list[Tensor], second: list[Tensor]) -> bool:
@@ -234,7 +233,7 @@ def refusing(name: str) -> Iterator[None]:
     except Refused:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001  # a module may raise anything
-        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):  # the second: a CPU
+        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in one_line(error):  # the second: a CPU
             raise Refused(f"out of memory while {name} ran: take smaller inputs. {one_line(error)}") from None
         raise Refused(f"{name} raises {type(error).__name__}{where(error)}: {one_line(error)}") from None
 
@@ -256,7 +255,10 @@ def where(error: BaseException) -> str:
 
 
 def one_line(error: object) -> str:
-    text = str(error).strip()
+    try:
+        text = str(error).strip()
+    except Exception:  # noqa: BLE001  # somebody's error may be unable to say itself
+        text = ""
     return text.splitlines()[0][:300] if text else "no message"
 
 
@@ -273,11 +275,13 @@ def loss_of(output: Any) -> Tensor | None:
     )
 
 
-def differentiate(twin: Subject, loss: Tensor | None) -> None:
-    """Backward from a loss, where it has a gradient and something wants one."""
+def differentiate(twin: Subject, loss: Tensor | None) -> bool:
+    """Backward from a loss, where it has a gradient and something wants one. Returns whether it ran."""
     wanted = twin.differentiated
-    if loss is not None and loss.requires_grad and wanted:
-        torch.autograd.grad(loss, wanted, allow_unused=True)
+    if loss is None or not loss.requires_grad or not wanted:
+        return False
+    torch.autograd.grad(loss, wanted, allow_unused=True)
+    return True
 
 
 def other_sizes(subject: Subject) -> list[tuple[Subject, Subject]]:
@@ -322,56 +326,3 @@ def with_size(subject: Subject, dim: int, size: int, other: int) -> Subject:
 
     inputs, named = tree_map(resize, (subject.inputs, subject.named))
     return replace(subject, inputs=inputs, named=named)
-
-
-def load(spec: str) -> Subject:
-    """What `package.module:factory` or `path/file.py:factory` gives: a module, and the inputs of a call.
-
-    Raises:
-        Refused: there is no such module or factory, it raises, or gives something else.
-    """
-    place, _, name = spec.partition(":")
-    if not name:
-        raise Refused(f"expected package.module:factory, got {spec!r}")
-    module = imported(place)
-    factory = getattr(module, name, None)
-    if not callable(factory):
-        known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise Refused(f"{place} has no factory {name!r}; it has {', '.join(sorted(known)) or 'none at all'}")
-    with refusing(spec):
-        made = factory()
-    return subject_of(made, spec)
-
-
-def imported(place: str) -> Any:
-    """A module by its name, or by the path of its file."""
-    try:
-        if not place.endswith(".py"):
-            if os.getcwd() not in sys.path:
-                sys.path.insert(0, os.getcwd())
-            return importlib.import_module(place)
-        if not Path(place).exists():
-            raise Refused(f"there is no file {place}")
-        spec = importlib.util.spec_from_file_location(Path(place).stem, place)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules.setdefault(spec.name, module)
-        spec.loader.exec_module(module)
-        return module
-    except Refused:
-        raise
-    except Exception as error:  # noqa: BLE001  # an import runs anything
-        raise Refused(f"{place} cannot be imported: {type(error).__name__}: {one_line(error)}") from None
-
-
-def subject_of(made: Any, spec: str) -> Subject:
-    """From what a factory gave: `module, input, …`, `module, (input, …)` or `module, {name: input}`."""
-    if isinstance(made, nn.Module):
-        return Subject(made, (), {})
-    if not isinstance(made, (tuple, list)) or not made or not isinstance(made[0], nn.Module):
-        raise Refused(f"{spec}: expected a module and its inputs, as in `return model, x`, got {type(made).__name__}")
-    module, *inputs = made
-    if len(inputs) == 1 and isinstance(inputs[0], (tuple, list)):
-        inputs = list(inputs[0])
-    named = inputs.pop() if inputs and isinstance(inputs[-1], dict) else {}
-    return Subject(module, tuple(inputs), named)

@@ -102,6 +102,7 @@ class Trace:
     held: list[Line]  # where the module stores a result that holds on to its graph
     outputs: list[Tensor] = field(default_factory=list)
     skipped: tuple[str, ...] = ()  # what could not be recorded, and why
+    backward: bool = False  # whether there was one
 
     @functools.cached_property
     def makers(self) -> dict[int, Call]:
@@ -225,7 +226,7 @@ def record(twin: Subject, modes: Collection[str]) -> Trace:
         recorder.frames = []
         outputs, loss = detached(output), loss_of(output)
         del output
-        differentiate(twin, loss)
+        backward = differentiate(twin, loss)
         del loss
     memory.end()
     return Trace(
@@ -235,6 +236,7 @@ def record(twin: Subject, modes: Collection[str]) -> Trace:
         sum(map(bytes_of, twin.module.parameters())),
         stored_graphs(twin.module),
         outputs,
+        backward=backward,
     )
 
 

@@ -234,6 +234,13 @@ def runnable(subject: Subject) -> nn.Module:
     return callback(twin)  # type: ignore[operator, return-value]
 
 
+def time_of_step(subject: Subject) -> Timing:
+    """Of a module alone, to hold a later version's against."""
+    with nothing_changed(), quiet(), refusing(subject.name):
+        twin = subject.again()
+        return clock.measure({"step": lambda: step(twin)}, twin.device, rounds=15, patience=10.0)["step"]
+
+
 def forward(twin: Subject) -> None:
     with torch.no_grad():
         twin()

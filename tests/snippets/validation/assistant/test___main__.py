@@ -1,12 +1,15 @@
 """The assistant as a whole: its folder alone, its command line, and models that nobody here wrote."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from snippets.validation.assistant import analyze
 from snippets.validation.assistant.__main__ import main
@@ -49,6 +52,67 @@ def test_the_folder_stands_alone_and_its_command_works(tmp_path):
     assert "model.py:12" in done.stdout and "Tensor.item()" in done.stdout and "capturing its graphs" in done.stderr
     assert json.loads((tmp_path / "r.json").read_text())["schema"] == 1
     assert "<!doctype html>" in (tmp_path / "r.html").read_text()
+
+
+def test_pip_installs_all_of_the_folder_and_its_command(tmp_path):
+    folder = ROOT / "snippets" / "validation" / "assistant"
+    shutil.copytree(folder, tmp_path / "source", ignore=shutil.ignore_patterns("__pycache__"))  # pip writes beside it
+    pip = [sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-index", "--target"]
+    done = subprocess.run([*pip, "site", "./source"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    installed, ours = (
+        {path.relative_to(where).as_posix() for path in where.rglob("*.py")} for where in (tmp_path / "site", folder)
+    )
+    assert installed == {f"assistant/{file}" for file in ours}
+    (tmp_path / "before.json").write_text('{"schema": 1, "facts": {}}')
+    command = [tmp_path / "site" / "bin" / "assistant", "diff", "before.json", "missing.json"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    assert done.returncode == 2 and done.stderr == "assistant: missing.json cannot be read: No such file or directory\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("missing/report", "there is no folder missing for report"),
+        ("model.py/report", "there is no folder"),
+        (".", "is a folder"),
+    ],
+)
+@pytest.mark.parametrize("option", ["--html", "--json"])
+def test_a_report_that_cannot_be_written_is_refused_before_the_run(
+    option, file, message, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text("raise AssertionError('it ran')")
+    assert main(["model.py:make", option, file]) == 2
+    said = capsys.readouterr().err
+    assert message in said and said.count("\n") == 1
+
+
+def trained():
+    return nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)).eval(), torch.ones(4, 8)
+
+
+def frozen():
+    module, x = trained()
+    return module.requires_grad_(False), x
+
+
+def test_a_training_step_is_of_a_module_in_training_mode(tmp_path, capsys):
+    outside, inside = tmp_path / "eval.json", tmp_path / "train.json"
+    assert main([f"{__name__}:trained", "--json", str(outside)]) == 0
+    assert main([f"{__name__}:trained", "--json", str(inside), "--train-step"]) == 0
+    facts = [json.loads(file.read_text())["facts"] for file in (outside, inside)]
+    assert facts[0]["calls"] < facts[1]["calls"] or facts[0]["saved"] < facts[1]["saved"]  # of dropout
+    assert facts[1]["backward"]
+
+
+@pytest.mark.parametrize("against", [[], ["--against", f"{__name__}:frozen"]])
+def test_a_module_without_a_gradient_has_no_training_step(against, capsys, untimed):
+    assert main([f"{__name__}:frozen", *against, "--train-step"]) == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("…")]
+    assert said == ["assistant: Sequential has no training step: no output has a gradient"]
 
 
 def test_the_command_line_ends_with_one_line_where_it_cannot_go_on(capsys):

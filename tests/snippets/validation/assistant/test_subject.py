@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from snippets.validation.assistant import analyze
-from snippets.validation.assistant.subject import Refused, load
+from snippets.validation.assistant.subject import Refused
 from tests.snippets.validation.assistant.state import global_state
 from tests.snippets.validation.planted import kernels
 from tests.snippets.validation.planted.seen import faults
@@ -89,21 +89,6 @@ def test_inputs_on_another_device():
 def test_dropout_is_no_reason_to_refuse():
     report = analyze(nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)), torch.randn(4, 8))
     assert report.facts.breaks == 0
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("no.such.module:make", "no.such.module cannot be imported: ModuleNotFoundError"),
-        ("missing.py:make", "there is no file missing.py"),
-        (f"{__name__}:no_such_factory", "has no factory 'no_such_factory'; it has"),
-        (f"{__name__}:global_state", "expected a module and its inputs, as in `return model, x`, got dict"),
-        ("snippets.validation.assistant", "expected package.module:factory"),
-    ],
-)
-def test_a_bad_factory_gets_one_clear_message(spec, message):
-    with pytest.raises(Refused, match=message):
-        load(spec)
 
 
 class Remembers(nn.Module):

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import torch
 from torch.utils._pytree import tree_map
 
+from snippets.validation.assistant.factories import subject_of
 from snippets.validation.assistant.graphs import capture
-from snippets.validation.assistant.subject import Subject, other_sizes, subject_of
+from snippets.validation.assistant.subject import Subject, other_sizes
 from snippets.validation.assistant.trace import traced
 from tests.snippets.validation.planted import fusion, kernels, memory, readiness, spellings
 
