@@ -176,6 +176,15 @@ def residual_by_func(points: Tensor, first: Tensor, middle: Tensor, last: Tensor
 # --8<-- [end:physics]
 
 
+# --8<-- [start:traced]
+def residual_traced(*inputs: Tensor) -> Tensor:
+    with torch._dynamo.config.patch(trace_autograd_ops=True):  # read in the first call
+        return torch.compile(residual_by_autograd, fullgraph=True)(*inputs)
+
+
+# --8<-- [end:traced]
+
+
 # --8<-- [start:fft]
 def filtered_as_complex(signal: Tensor, filters: Tensor) -> Tensor:
     return torch.fft.ifft(torch.fft.fft(signal) * torch.fft.fft(filters)).real

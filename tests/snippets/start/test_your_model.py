@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from snippets.start import your_model
-from snippets.start.your_model import KINDS, SMALL
+from snippets.start.your_model import KINDS, SMALL, residual_by_autograd, residual_traced
 
 CPU = torch.device("cpu")
 COSTLY = ("mm", "addmm", "bmm", "convolution", "_fft_r2c", "_fft_c2c", "_fft_c2r", "_local_scalar_dense")
@@ -73,6 +73,15 @@ def test_keys_and_values_are_not_projected_again() -> None:
 def test_a_row_per_node_is_multiplied_instead_of_a_row_per_edge() -> None:
     before, after = (counted(call).rows for call in both("graph network"))
     assert before == 16 * after == 16 * SMALL["graph network"]["rows"]
+
+
+@pytest.mark.skipif(not hasattr(torch._dynamo.config, "trace_autograd_ops"), reason="a newer torch has the option")
+def test_derivatives_by_autograd_compile_in_one_graph_with_an_option() -> None:
+    inputs = KINDS["physics-informed"].inputs(SMALL["physics-informed"], CPU, torch.float64)
+    torch.testing.assert_close(residual_traced(*inputs), residual_by_autograd(*inputs), rtol=1e-9, atol=1e-9)
+    torch.compiler.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"torch\.autograd\.grad"):
+        torch.compile(residual_by_autograd, fullgraph=True)(*inputs)
 
 
 def test_each_compiled_fix_is_one_graph() -> None:
