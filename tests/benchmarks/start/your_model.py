@@ -9,6 +9,7 @@ from torch import Tensor
 from snippets.start.your_model import KINDS, SMALL
 from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 
+# --8<-- [start:sizes]
 TYPICAL = {
     "LoRA": {"tokens": 8, "width": 4096, "inner": 16},
     "encoder-decoder": {"batch": 8, "length": 1024, "width": 1024},
@@ -19,6 +20,7 @@ TYPICAL = {
     "physics-informed": {"rows": 65536, "width": 64},
     "FFT": {"rows": 256, "length": 8192},
 }
+# --8<-- [end:sizes]
 BF16 = ("LoRA", "encoder-decoder", "diffusion")  # what runs in bf16 on a GPU
 WRONG: dict[str, Callable[[Tensor], Tensor]] = {
     "5% too large": lambda y: 1.05 * y,
