@@ -292,11 +292,11 @@ def other_sizes(subject: Subject) -> list[tuple[Subject, Subject]]:
     """
     tensors = [tensor for tensor in tensors_of((subject.inputs, subject.named)) if tensor.dim()]
     ways: list[tuple[int, int, tuple[int, int]]] = []
-    for dim in (0, 1):
+    for dim in (0, 1, 2, 3):
         sizes = [tensor.shape[dim] for tensor in tensors if is_size(tensor, dim)]
         size = max(set(sizes), key=sizes.count, default=0)
         # Fewer where there are some to spare: what fitted into memory still fits, and positions do not run out.
-        others = (size - 1, size - 2) if dim or size >= 4 else (size + 1, size + 2)
+        others = (size - 1, size - 2) if dim == 1 or (dim == 0 and size >= 4) else (size + 1, size + 2)
         if size and min(others) >= 2:
             ways.append((dim, size, others))
 
@@ -312,6 +312,8 @@ def other_sizes(subject: Subject) -> list[tuple[Subject, Subject]]:
 
 def is_size(tensor: Tensor, dim: int) -> bool:
     """Whether a dimension counts examples or positions: the first does, and the second of ids or rows of features."""
+    if dim >= 2:  # height and width of pictures
+        return tensor.dim() == 4 and tensor.is_floating_point()
     return tensor.dim() > 0 if dim == 0 else tensor.dim() == 3 or (tensor.dim() == 2 and not tensor.is_floating_point())
 
 

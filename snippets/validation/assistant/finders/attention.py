@@ -1,5 +1,6 @@
 """Attention in whichever spelling: product, softmax, product; its masks and its projections."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from ..calls import Call, Value
@@ -54,11 +55,32 @@ def explicit_attention(trace: Trace, captured: Captured) -> Iterator[Finding]:
             in_order(path, scores),
             f"the matrix of scores, {size(matrix.bytes)}, is written and read by "
             f"{sum(call.kernels for call in path)} kernels",
-            "F.scaled_dot_product_attention(q, k, v): it never stores the matrix",
+            f"{as_one_call(trace, scores, softmax, weighted[0])}: it never stores the matrix",
             f"{ATTENTION}#never-the-whole-square",
             saves=sum(call.moved for call in path[1:-1]) + 2 * matrix.bytes,
             kernels=sum(call.kernels for call in path) - 1,
         )
+
+
+def as_one_call(trace: Trace, scores: Call, softmax: Call, weighted: Call) -> str:
+    """The call that keeps the scale, the mask or bias, and the dropout of an attention that is written out."""
+    if scores.name == "baddbmm":
+        return "F.scaled_dot_product_attention(q, k, v, attn_mask=the bias, scale=alpha)"
+    given, scale = [], 1.0
+    for call in trace.between(scores, softmax):
+        number = next((one for one in call.arguments if type(one) in (int, float)), None)
+        if call.name in ("mul", "div") and number and len(call.inputs) == 1:
+            scale *= number if call.name == "mul" else 1 / number
+        elif call.name in ("mul", "div"):
+            given.append(f"q scaled by the tensor of line {call.line.number}")
+        elif call.name in ("add", "sub") and len(call.inputs) == 2:
+            given.append("attn_mask=what is added")
+        elif call.name in ("masked_fill", "where"):
+            given.append("attn_mask=the mask, True where a score counts")
+    if abs(scale * scores.inputs[0].shape[-1] ** 0.5 - 1) > 1e-3:
+        given.append(f"scale={scale:.6g}")
+    given += ["dropout_p=…" for call in trace.between(softmax, weighted) if call.name == "dropout"]
+    return f"F.scaled_dot_product_attention({', '.join(['q, k, v', *dict.fromkeys(given)])})"
 
 
 def weights_wanted(call: Call) -> Iterator[Finding]:
@@ -165,15 +187,16 @@ def mask_finding(
 
 
 def separate_projections(trace: Trace, captured: Captured) -> Iterator[Finding]:
-    """Three projections of one input that meet in an attention."""
+    """Three projections of one input, all of one attention: several layers may read the same states."""
     by_input: dict[int, list[Call]] = {}
     for call in trace.eager:
         if weight_of(call) is not None:
             by_input.setdefault(trace.root(data_of(call)).id, []).append(call)
     for calls in by_input.values():
         weights = {trace.root(weight).id for call in calls if (weight := weight_of(call))}
-        to_attention = [call for call in calls if reaches_attention(trace, call)]
-        if len(weights) >= 3 and len(to_attention) >= 2:
+        met = Counter(user for call in calls for user in attentions_of(trace, call))
+        own = any(many >= (3 if name in SDPA else 2) for (_, name), many in met.items())
+        if len(weights) >= 3 and own:
             read = data_of(calls[0]).bytes
             yield Finding(
                 "projections",
@@ -187,7 +210,8 @@ def separate_projections(trace: Trace, captured: Captured) -> Iterator[Finding]:
             )
 
 
-def reaches_attention(trace: Trace, call: Call) -> bool:
-    """Whether a projection's result becomes a part of an attention before it meets another weight."""
+def attentions_of(trace: Trace, call: Call) -> set[tuple[int, str]]:
+    """The attentions that a projection's result becomes a part of before it meets another weight."""
     through = POINTWISE | PASSED | NORMS | REDUCTIONS | {"cat", "stack", "rms_norm"}
-    return any(user.name in SDPA or of_activations(user) for user in trace.past(call.outputs[0], through))
+    users = trace.past(call.outputs[0], through)
+    return {(user.index, user.name) for user in users if user.name in SDPA or of_activations(user)}

@@ -1,14 +1,15 @@
 """Kernels that wait, are small, or miss the tensor cores."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 
 import torch
 
 from ..calls import Call, Value
 from ..findings import MEMORY, Finding, in_order, size
 from ..graphs import Captured
-from ..names import PASSED, PRODUCTS
+from ..names import PASSED, PRODUCTS, words
 from ..settings import products_in_tf32
 from ..trace import Trace
 from .readiness import MADE_ON_HOST
@@ -154,35 +155,118 @@ SMALL = 2**22  # bytes: fewer take a large GPU less time than the host takes to 
 def small_kernels(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """Loops that launch many kernels, each too small to keep the host ahead."""
     reported: set[tuple[str, int]] = set()
-    for (line, _), groups in trace.loops.items():
-        turns = max(map(len, groups))
-        if any(call.inside - {"library"} for group in groups for call in group):
+    for groups in loops(trace):
+        calls = sorted((call for group in groups for call in group), key=lambda call: call.index)
+        turns, kernels = max(len(again(group)) for group in groups), sum(call.kernels for call in calls)
+        lines = in_order(calls, max(groups, key=lambda group: sum(call.kernels for call in group))[0])
+        small = kernels >= 8 and sum(call.moved for call in calls) / kernels <= SMALL
+        place = lines[0].file, lines[0].number
+        if any(call.inside - {"library"} for call in calls) or not small or place in reported:
             continue
-        calls = [call for group in groups for call in group if len(group) >= 4]
-        kernels = sum(call.kernels for call in calls)
-        if (
-            (line.file, line.number) in reported
-            or not calls
-            or kernels < 8
-            or sum(call.moved for call in calls) / kernels > SMALL
-        ):
-            continue
-        why = loop_of(groups, turns)
-        if why:
-            reported.add((line.file, line.number))
-            lines = tuple(dict.fromkeys((line, *(each.line for each in calls))))
+        if why := loop_of(trace, groups, turns):
+            reported.add(place)
+            change, page = loop_change(trace, groups, calls)
             yield Finding(
                 "small-kernels",
                 "A loop of kernels too small to keep the host ahead",
                 lines[:8],
                 f"{turns} turns, {kernels} kernels, {size(sum(call.moved for call in calls) / kernels)} each; {why}",
-                "do all turns in one operation (batched products, cuDNN's layers), or replay them in a CUDA graph",
-                "compiler/what-compile-does.md#what-is-slow",
+                change,
+                page,
                 kernels=kernels - kernels // turns,
             )
 
 
-def loop_of(groups: list[list[Call]], turns: int) -> str:
+def loops(trace: Trace) -> list[list[list[Call]]]:
+    """The calls of each loop, by place: lines whose calls alternate are one loop, and it holds the loops inside."""
+    joined: dict[int, list[list[list[Call]]]] = defaultdict(list)
+    for (_, activation), groups in trace.loops.items():
+        groups = [group for group in groups if len(group) >= 4]
+        first, last = (
+            min((one[0].index for one in groups), default=0),
+            max((one[-1].index for one in groups), default=0),
+        )
+        for other in joined[activation]:
+            if min(one[0].index for one in other) <= last and first <= max(one[-1].index for one in other):
+                other += groups
+                break
+        else:
+            joined[activation] += [groups] if groups else []
+    found, taken = [], set()
+    for groups in sorted((one for each in joined.values() for one in each), key=lambda one: -sum(map(len, one))):
+        indices = {call.index for group in groups for call in group}
+        if not indices & taken:
+            found.append(groups)
+        taken |= indices
+    return found
+
+
+def needs(trace: Trace, later: Call, earlier: Call) -> bool:
+    """Whether a call reads what another gave, through whatever lies between."""
+    todo, seen = [later], set()
+    while todo:
+        for value in todo.pop().inputs:
+            maker = trace.makers.get(value.id)
+            if maker is earlier:
+                return True
+            if maker is not None and maker.index > earlier.index and maker.index not in seen:
+                seen.add(maker.index)
+                todo.append(maker)
+    return False
+
+
+def dependent(trace: Trace, groups: list[list[Call]]) -> bool:
+    """Whether a turn's work reads what the turn before gave; a sum of all turns alone is no such work."""
+    work = [group for group in groups if group[0].name in PRODUCTS or group[0].name.endswith("_cell")] or groups
+    return any(needs(trace, later, earlier) for group in map(again, work) for earlier, later in pairwise(group))
+
+
+def again(group: list[Call]) -> list[Call]:
+    """Of the layers that a turn may have, the first: where weights return, the calls that use the same."""
+    weights = [frozenset(one.id for one in call.inputs if one.origin == "parameter") for call in group]
+    same = [call for call, own in zip(group, weights, strict=True) if own == weights[0]]
+    return same if len(same) > 1 else group
+
+
+RANDOM = words("rand randn randint randperm rand_like randn_like randint_like bernoulli multinomial normal uniform")
+
+
+def from_sizes(trace: Trace, calls: list[Call]) -> bool:
+    """Whether no call reads an input, a weight or a random number, however indirectly."""
+    todo, seen = list(calls), set()
+    while todo:
+        call = todo.pop()
+        if call.name in RANDOM or not call.outputs:
+            return False
+        for value in call.inputs:
+            maker = trace.makers.get(value.id)
+            if value.origin != "made" or maker is None:
+                return False
+            if maker.index not in seen:
+                seen.add(maker.index)
+                todo.append(maker)
+    return True
+
+
+def loop_change(trace: Trace, groups: list[list[Call]], calls: list[Call]) -> tuple[str, str]:
+    """What to do with a loop, by how its turns depend on each other, and the page."""
+    page = "compiler/what-compile-does.md#what-is-slow"
+    if any(call.writes and call.inputs and call.inputs[0].origin == "parameter" for call in calls):
+        return "for an optimizer, torch.optim's with fused=True; for other updates, torch._foreach_ functions", page
+    if from_sizes(trace, calls):
+        return "the result depends on sizes only: make it once, as a buffer of the module", page
+    if any(call.name in ("gru_cell", "lstm_cell", "rnn_tanh_cell", "rnn_relu_cell") for call in calls):
+        kind = next(call.name for call in calls if call.name.endswith("_cell")).split("_")[0].upper()
+        return f"nn.{kind} runs all turns as one cuDNN call, if nothing else reads the state in between", page
+    if dependent(trace, groups):
+        change = (
+            "each turn reads the one before: compute what does not read the state before the loop, for all turns at"
+        )
+        return f"{change} once, and compile the step that is left", page
+    return "no turn reads another: stack what the turns read, and do all of them in one batched call", page
+
+
+def loop_of(trace: Trace, groups: list[list[Call]], turns: int) -> str:
     """What kind of loop runs these calls; nothing for the layers of a model, each of which has weights of its own."""
     weighted = [
         [frozenset(one.id for one in call.inputs if one.origin == "parameter") for call in group]
@@ -190,7 +274,7 @@ def loop_of(groups: list[list[Call]], turns: int) -> str:
         if len(group) >= 4
     ]
     weighted = [weights for weights in weighted if any(weights)]
-    if any(len(set(weights)) == 1 for weights in weighted) and turns >= 8:
+    if any(8 * len(set(weights)) <= len(weights) for weights in weighted):
         return "each turn uses the same weights"
     if not weighted and turns >= 8:
         return "no turn has weights of its own"
@@ -203,6 +287,6 @@ def loop_of(groups: list[list[Call]], turns: int) -> str:
         firsts = [tuple(one.id for one in call.inputs if one.origin != "parameter") for call in group]
         alone = [any(one.origin == "parameter" for one in call.inputs) for call in group]
         often = Counter(firsts).most_common(1)[0][1]
-        if all(alone) and often >= 4 and 3 * often >= len(group):
+        if all(alone) and not dependent(trace, groups) and often >= 4 and 3 * often >= len(group):
             return "all turns read the same input"
     return ""

@@ -1,19 +1,18 @@
 """Memory that is copied, made or kept without need."""
 
 from collections.abc import Iterator
-from itertools import pairwise
 
 from ..calls import Call, Value
 from ..findings import Finding, in_order, size
 from ..graphs import Captured
 from ..lines import Line
-from ..names import CASTS, NORMS, PASSED, POINTWISE, PRODUCTS, REDUCTIONS, VIEWS
+from ..names import CASTS, PASSED, POINTWISE, PRODUCTS, REDUCTIONS, VIEWS
 from ..trace import Trace
 
 
 def layout_copies(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """Copies that only change how a tensor lies in memory, though what follows takes any layout."""
-    takes_any = PRODUCTS | POINTWISE | REDUCTIONS | NORMS | {"scaled_dot_product_attention", "softmax"}
+    takes_any = PRODUCTS | POINTWISE | REDUCTIONS | {"scaled_dot_product_attention", "softmax"}
     for call in trace.calls:
         if call.name not in ("contiguous", "clone") or not call.kernels or call.out is None or call.inside:
             continue
@@ -41,7 +40,13 @@ def repeats(trace: Trace, captured: Captured) -> Iterator[Finding]:
         if source is None or call.out.numel < 2 * source.numel or source.origin == "parameter":
             continue
         users = trace.past(call.out, VIEWS - {"clone", "contiguous"})
-        attention = any(user.name == "scaled_dot_product_attention" for user in users)
+        attention = [user for user in users if user.name == "scaled_dot_product_attention"]
+        copies = {one.id for one in call.outputs} | {
+            one.id for user in attention for one in user.inputs[1:3] if trace.root(one).id == trace.root(call.out).id
+        }
+        heads = bool(attention) and all({one.id for one in user.inputs[1:3]} & copies for user in attention)
+        if attention and heads and call.name in ("repeat", "tile"):
+            continue  # they order the heads in another way than enable_gqa does
         if users and all(user.name in PRODUCTS | POINTWISE | {"scaled_dot_product_attention"} for user in users):
             yield Finding(
                 "copy",
@@ -49,9 +54,9 @@ def repeats(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 (call.line,),
                 f"{call.name} makes {size(call.out.bytes)} of {size(source.bytes)}",
                 "give scaled_dot_product_attention enable_gqa=True"
-                if attention
+                if heads
                 else "let broadcasting do it: expand copies nothing",
-                "patterns/attention.md#one-kernel" if attention else "compiler/fusion.md#layout",
+                "patterns/attention.md#one-kernel" if heads else "compiler/fusion.md#layout",
                 saves=call.moved,
                 kernels=1,
             )
@@ -76,7 +81,7 @@ def outsized(trace: Trace, captured: Captured) -> Iterator[Finding]:
         if call.out.numel < 8 * largest or call.out.bytes < 2**16:
             continue
         reduced = [user for user in trace.past(call.out, POINTWISE | CASTS) if user.name in REDUCTIONS]
-        if reduced:
+        if reduced and call.name in ("mul", "sub"):
             path = [call, *trace.between(call, reduced[0]), reduced[0]]
             yield Finding(
                 "temporary",
@@ -84,7 +89,10 @@ def outsized(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 in_order(path, call),
                 f"{call.name} makes {size(call.out.bytes)} of "
                 f"{size(sum(trace.root(one).bytes for one in call.inputs))}, and {reduced[0].name} sums it up",
-                "write it as a matrix product or torch.cdist; torch.compile fuses the two",
+                "write it as a matrix product"
+                if call.name == "mul"
+                else "for distances, torch.cdist(..., compute_mode='donot_use_mm_for_euclid_dist'): without the mode, "
+                "small distances are wrong",
                 "compiler/fusion.md#rows",
                 saves=2 * call.out.bytes,
                 kernels=1,
@@ -111,21 +119,28 @@ def one_hot_products(trace: Trace, captured: Captured) -> Iterator[Finding]:
 
 def growing(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """A tensor that grows by concatenation in a loop: each turn copies all that is there."""
+    reported: set[Line] = set()
     for groups in trace.loops.values():
         for calls in groups:
-            links = sum(any(value in earlier.outputs for value in later.inputs) for earlier, later in pairwise(calls))
-            if calls[0].name == "cat" and links >= 3:
+            if calls[0].name != "cat" or calls[0].line in reported:
+                continue
+            made, links = set(), 0
+            for call in calls:  # those of several layers alternate
+                links += any(trace.root(value).id in made for value in call.inputs)
+                made |= {value.id for value in call.outputs}
+            if links >= 3:
+                reported.add(calls[0].line)
                 yield Finding(
                     "growing",
                     "A tensor grows by concatenation in a loop",
                     (calls[0].line,),
                     f"{len(calls)} copies of all that came before, {size(sum(call.moved for call in calls))} in all",
-                    "collect the parts in a list and concatenate once, or write into a tensor of the final size",
+                    "write into a tensor of the final size, as a static cache does; if only the last is read, "
+                    "collect the parts in a list and concatenate once",
                     "compiler/fusion.md#layout",
                     saves=sum(call.moved for call in calls[:-1]),
                     kernels=len(calls) - 1,
                 )
-                return
 
 
 def kept_graphs(trace: Trace, captured: Captured) -> Iterator[Finding]:

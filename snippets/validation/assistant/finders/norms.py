@@ -19,7 +19,7 @@ def written_out_norms(trace: Trace, captured: Captured) -> Iterator[Finding]:
             continue
         for x, scale in (call.inputs, call.inputs[::-1]):
             statistic = statistic_of(trace, scale)
-            if statistic is None or scale.numel >= x.numel or (call.name == "div" and x is not call.inputs[0]):
+            if statistic is None or not 1 < scale.numel < x.numel or (call.name == "div" and x is not call.inputs[0]):
                 continue
             reduced, steps = statistic
             sources = {trace.root(one).id for one in origins(trace, reduced.inputs[0])}

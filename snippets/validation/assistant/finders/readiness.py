@@ -14,7 +14,10 @@ from ..trace import Trace
 
 BREAKS = "compiler/graph-breaks.md"
 CAUSES = {
-    r"Data-dependent branching|generic_jump": ("branch", "torch.where, or torch.cond where one side is expensive"),
+    r"Data-dependent branching|generic_jump": (
+        "branch",
+        "torch.where, or torch.cond where one side is expensive; for a loop's end, a fixed number of turns",
+    ),
     r"Tensor\.item|scalar_outputs|_local_scalar": ("item", "keep the number a tensor"),
     r"print|[Ll]ogg": ("logging", "print outside, or name the function in config.reorderable_logging_functions"),
     r"[Nn]um[Pp]y": ("numpy", "write it in torch"),
@@ -22,7 +25,10 @@ CAUSES = {
     r"generator|iternext": ("generator", "pass what the generator yields"),
     r"autograd\.Function": ("autograd", "mend the body of the function as if it stood alone"),
     r"requires_grad_|setattr|mutat": ("mutation", "change the state before the first call"),
-    r"tolist|dynamic shape|nonzero|data.dependent": ("item", "let no shape depend on values: use torch.where"),
+    r"tolist|dynamic shape|nonzero|data.dependent": (
+        "item",
+        "let no shape depend on values: keep all rows, and mask those that do not count",
+    ),
     r"skipped|builtin|disable|C function": ("library", "call it outside, or wrap it with torch.library.custom_op"),
 }  # fmt: skip
 
