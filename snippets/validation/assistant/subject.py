@@ -174,8 +174,6 @@ def check(subject: Subject) -> None:
     """Raise a Refused for what cannot be analysed: no module, or none that could run on its inputs."""
     if not isinstance(subject.module, nn.Module):
         raise Refused(f"expected a torch.nn.Module, got {type(subject.module).__name__}")
-    if "_parameters" not in vars(subject.module):
-        raise Refused(f"{type(subject.module).__name__} has no parameters: does __init__ call super().__init__()?")
     with refusing(type(subject.module).__name__):
         check_kind(subject)
         check_devices(subject)

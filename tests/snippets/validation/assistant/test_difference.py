@@ -103,6 +103,11 @@ def test_what_is_better_is_told(report, name):
     assert {one.word for one in difference(report, changed(report, FINE[name]))} == {"better"}
 
 
+@pytest.mark.parametrize("name", ["a step within the spread", "half a percent of memory", "lines further down"])
+def test_what_is_no_difference_is_not_told(report, name):
+    assert difference(report, changed(report, FINE[name])) == []
+
+
 @pytest.mark.parametrize("name", ["no time", "another device"])
 def test_what_cannot_be_compared_is_told(report, name):
     assert [one.word for one in difference(report, changed(report, FINE[name]))] == ["other"]
