@@ -29,7 +29,10 @@ from tests.benchmarks.source import ROOT
 
 REACHED = "docs/pages"  # through docs.publish
 
-READ = ("tests/forked.py",)  # scripts run in it, and nothing imports it: named here, it counts for tests/remembered.py
+READ = (
+    "tests/forked.py",
+    "tests/benchmarks",
+)  # scripts run in it, and nothing imports it: named here, it counts for tests/remembered.py
 
 Forked = Callable[..., subprocess.CompletedProcess[str]]
 EMBEDDED = sorted({path for page, text in pages.texts().items() for path in scripts.embedded(text, page)})
