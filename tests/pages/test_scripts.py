@@ -27,12 +27,7 @@ from docs.publish.place import Place
 from tests.benchmarks.imports import imported, of_statement
 from tests.benchmarks.source import ROOT
 
-REACHED = "docs/pages"  # through docs.publish
-
-READ = (
-    "tests/forked.py",
-    "tests/benchmarks",
-)  # scripts run in it, and nothing imports it: named here, it counts for tests/remembered.py
+READ = "docs/pages", "tests/benchmarks", "tests/forked.py"  # through docs.publish, and to run scripts in
 
 Forked = Callable[..., subprocess.CompletedProcess[str]]
 EMBEDDED = sorted({path for page, text in pages.texts().items() for path in scripts.embedded(text, page)})
