@@ -212,7 +212,7 @@ def test_the_key_of_a_package_is_all_that_its_start_reaches(tmp_path):
 def test_a_folder_counts_where_a_test_names_it_and_with_it_no_import_of_its_tests(tmp_path):
     """What finds the cases works on tiny folders in most tests. Whoever looks through a folder imports no tests."""
     texts = {
-        "tests/benchmarks/runner.py": "CASES = 'tests/benchmarks'\n",
+        "tests/benchmarks/runner.py": "CASES = 'tests/benchmarks'\nALL = 'tests/'\n",
         "tests/benchmarks/case.py": "from snippets import measured\n",
         "tests/benchmarks/test_case.py": "from snippets import tested\n",
         "tests/pages/test_all.py": "from tests.benchmarks import runner\nREAD = 'tests/benchmarks'\n",

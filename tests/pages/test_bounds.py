@@ -19,7 +19,7 @@ from tests.benchmarks.functions import Code
 from tests.pages import tiny
 from tests.pages.test_page_source import calls
 
-REACHED = "docs/pages"  # through docs.publish
+READ = "docs/pages"  # through docs.publish
 
 CASE = """from tests.benchmarks.bounds import bound, captured, ceiling, gpu
 

@@ -21,7 +21,7 @@ from tests.pages import tiny
 from tests.pages.test_charts import spec_of, titles
 from tests.pages.tiny import rendered, store
 
-REACHED = "docs/pages"  # through docs.publish
+READ = "docs/pages"  # through docs.publish
 
 PLACE = Place("kernels/add.md", "kernels/add/")
 OURS = Coordinates("kernels/add", "ours", mode="calls")

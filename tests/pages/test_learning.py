@@ -10,7 +10,7 @@ from docs.publish.markdown import reading
 from docs.publish.markdown.pages import PAGES, front_matter
 from tests.pages.prose import literals
 
-REACHED = "docs/pages"  # through docs.publish
+READ = "docs/pages"  # through docs.publish
 
 START = (PAGES / "index.md").read_text(encoding="utf-8")
 COMPUTED = re.compile(rf"\{{\{{ (?:{'|'.join(NUMBERS)})\(")

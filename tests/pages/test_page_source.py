@@ -14,7 +14,7 @@ from docs.publish.markdown import pages
 from docs.publish.markdown.fences import code_in, replaced
 from docs.publish.records.asked import PARSER
 
-REACHED = "docs/pages"  # through docs.publish
+READ = "docs/pages"  # through docs.publish
 
 LONGEST, SHARE = 70, 0.15
 MACRO = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.S)

@@ -6,7 +6,7 @@ from docs.publish.markdown.pages import PAGES
 from tests.benchmarks.source import ROOT
 from tests.pages.prose import literals
 
-REACHED = "docs/pages"  # through docs.publish
+READ = "docs/pages"  # through docs.publish
 
 
 def test_no_result_is_typed_into_a_page():

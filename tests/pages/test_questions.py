@@ -14,7 +14,7 @@ from tests.benchmarks.source import ROOT
 from tests.pages import style
 from tests.pages.style import MOST_IN_A_SENTENCE as MOST
 
-REACHED = "docs/pages"  # through docs.publish
+READ = "docs/pages"  # through docs.publish
 
 TEXT = pages.texts()["reference/questions.md"]
 LINK = re.compile(r"\[[^]]+\]\((?P<target>[^)\s]+)\)")

@@ -6,7 +6,7 @@ from docs.publish.markdown.pages import PAGES
 from tests.benchmarks.source import ROOT
 from tests.pages.style import faults, parts, words
 
-REACHED = "docs/pages"  # through docs.publish
+READ = "docs/pages"  # through docs.publish
 MOST_WORDS_OF_ALL = 91_000
 SEARCHED = ("reference/", "results/", "index.md")  # readers look something up there: they may be long
 

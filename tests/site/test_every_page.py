@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Error, Page, Response
@@ -254,6 +254,12 @@ def violations(page: Page, scheme: str, options: dict, context: str = "document"
         for rule in found
         if rule["impact"] in ("serious", "critical")
     ]
+
+
+def test_the_rows_of_each_case_are_looked_at_once(site: Site) -> None:
+    addresses = [urlsplit(address) for url in site.pages for address in with_rows(site, url)]
+    shown = [case for address in addresses for case in parse_qs(address.query).get("rows", [])]
+    assert sorted(shown) == sorted({PurePosixPath(file).stem for file in site.rows})
 
 
 # ---- what these tests would find ------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from snippets.reference.environment_variables import INDUCTOR, MODULES, OPTIONS,
 from tests.benchmarks import captures
 from tests.benchmarks.source import ROOT
 
-REACHED = "docs/pages"  # through docs.publish
+READ = "docs/pages"  # through docs.publish
 
 PAGE = PAGES / "reference" / "environment-variables.md"
 TEXT = PAGE.read_text(encoding="utf-8")
