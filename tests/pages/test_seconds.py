@@ -139,6 +139,11 @@ def test_a_slower_processor_may_take_longer(taken: Path) -> None:
     assert budget.main([], taken) == 0
 
 
+def test_a_faster_loop_allows_no_less(taken: Path) -> None:
+    change(taken, "areas.json", reference=0.01)
+    assert budget.main([], taken) == 0
+
+
 @pytest.mark.parametrize(
     ("values", "line"),
     [
