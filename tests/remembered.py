@@ -3,7 +3,7 @@
 A test file reaches what it imports, within functions too, and the files and folders that its strings name, and so on
 from there; those of the site reach all, and are remembered by what they were served, too (tests/site/conftest.py). Such
 a test ends as "remembered", and the run's summary counts them. One in twenty runs anyway, drawn anew
-each time. `--fresh` runs every test; so does a run on a GPU, or for a report. What passed stands in .cache/remembered:
+each time, long ones less often than short ones. `--fresh` runs every test; so does a run on a GPU, or for a report. What passed stands in .cache/remembered:
 for each test file and each content of all that it reaches a file of lines. A file that a test read and does not reach
 is named at the end of the run, and its tests are not remembered.
 """
@@ -16,6 +16,8 @@ import platform
 import random
 import re
 import sys
+import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from importlib import metadata
 from pathlib import Path
@@ -30,7 +32,8 @@ PACKAGES = ("torch", "triton", "numpy", "pytest")
 DECIDES = re.compile(r"(?!.*_CACHE_DIR$)(ATEN|PYTORCH|TORCH|TRITON)|PYTHONPATH$")  # variables that change what runs
 WHOLE = ("mutants", "site")  # areas whose tests look at everything
 COMPILED = re.compile(r"__pycache__/([^/.]+)\.[^/]*$")  # what an import opens of a module that was imported before
-AGAIN = 0.05  # share of what is remembered that runs anyway
+AGAIN = 0.06  # chance that what is remembered runs anyway: 1 in 20 of all, since long tests have less
+LONG = 0.3  # seconds; what took n times as long has 1/n of that chance
 KEPT = 4  # contents of what a test file reaches whose results are kept
 
 
@@ -57,6 +60,7 @@ class Remembered:
         self.root, self.fresh = root, fresh
         self.folder = root / FOLDER
         self.outcomes: dict[str, set[str]] = {}
+        self.took: Counter[str] = Counter()  # seconds, with what was set up for a test
         self.opened: set[str] = set()
         self.missing: dict[str, set[str]] = {}
         self.served: dict[str, Callable[..., None]] = {}  # by test: keeps what it was served, or forgets it
@@ -71,19 +75,20 @@ class Remembered:
             if path.startswith(f"{self.root}/"):
                 self.opened.add(path)
 
-    def known(self, test: Path) -> tuple[Path, frozenset[str], set[Path]]:
-        """Where the results of a test file are kept, which of its tests have passed, and the files that it reaches."""
+    def known(self, test: Path) -> tuple[Path, dict[str, float], set[Path]]:
+        """Where the results of a test file are kept, the seconds of its tests that passed, and the files it reaches."""
         files = reached_by_test(self.root, test)
         name = test.relative_to(self.root).with_suffix("").as_posix().replace("/", ".")
         file = self.folder / f"{name}-{digest(self.root, files)}"
-        last = {line[1:]: line[0] for line in file.read_text().splitlines()} if file.exists() else {}
-        return file, frozenset(name for name, sign in last.items() if sign == "+"), files
+        lines = [line.split(" ", 2) for line in file.read_text().splitlines()] if file.exists() else []
+        last = {name: (sign, float(seconds)) for sign, seconds, name in lines}
+        return file, {name: seconds for name, (sign, seconds) in last.items() if sign == "+"}, files
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         passed = self.known(item.path)[1]
         self.opened.clear()  # what the key itself is made of
-        if not self.fresh and item.nodeid in passed and not again():
+        if not self.fresh and item.nodeid in passed and not again(passed[item.nodeid]):
             self.leave_out(item.nodeid)
 
     def leave_out(self, test: str) -> None:
@@ -99,11 +104,12 @@ class Remembered:
             report.remembered = report.when == "setup"
             return report
         outcomes.add("xfailed" if hasattr(report, "wasxfail") else report.outcome)
+        self.took[item.nodeid] += report.duration
         if report.when == "teardown":
             file, _, files = self.known(item.path)
             if unforeseen := self.unforeseen(files):
                 report.user_properties.append(("unforeseen", sorted(unforeseen)))
-            keep(file, item.nodeid, {"failed"} if unforeseen else outcomes)
+            keep(file, item.nodeid, {"failed"} if unforeseen else outcomes, self.took[item.nodeid])
             if end := self.served.pop(item.nodeid, None):
                 end(faultless=outcomes == {"passed"} and not self.unforeseen(self.code(item.path)))
         return report
@@ -132,19 +138,19 @@ class Remembered:
             terminalreporter.write_line(f"not remembered: {test} reads what it does not name: {listed}")
 
 
-def again() -> bool:
-    """Whether what is remembered runs anyway."""
-    return random.SystemRandom().random() < AGAIN
+def again(seconds: float) -> bool:
+    """Whether what is remembered runs anyway, and took so long before."""
+    return random.SystemRandom().random() < AGAIN * LONG / max(seconds, LONG)
 
 
-def keep(file: Path, test: str, outcomes: set[str]) -> None:
+def keep(file: Path, test: str, outcomes: set[str], seconds: float) -> None:
     """One line, written at once, for several processes write to a file; of two about a test the later one counts."""
     if outcomes == {"passed"} or "failed" in outcomes:
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
             forget(file)
         with file.open("ab", buffering=0) as lines:
-            lines.write(f"{'+' if outcomes == {'passed'} else '-'}{test}\n".encode())
+            lines.write(f"{'+' if outcomes == {'passed'} else '-'} {seconds:.2f} {test}\n".encode())
 
 
 def forget(file: Path) -> None:
@@ -176,12 +182,20 @@ def once(shared: Path, fresh: bool, key: Path, run: Callable[[], CompletedProces
     kept = shared / f"{key.name}.json"
     with FileLock(f"{kept}.lock"):
         if not kept.exists():
-            past = key.exists() and not fresh and not again()
-            text = key.read_text(encoding="utf-8") if past else json.dumps(vars(run()))
+            text = key.read_text(encoding="utf-8") if key.exists() and not fresh else ""
+            if not text or again(json.loads(text)["seconds"]):
+                text = timed(run)
+                if json.loads(text)["ended"]["returncode"] == 0:
+                    write(key, text)
             kept.write_text(text, encoding="utf-8")
-            if not past and json.loads(text)["returncode"] == 0:
-                write(key, text)
-    return CompletedProcess(**json.loads(kept.read_text(encoding="utf-8")))
+    return CompletedProcess(**json.loads(kept.read_text(encoding="utf-8"))["ended"])
+
+
+def timed(run: Callable[[], CompletedProcess[str]]) -> str:
+    """How a script ended, and after how many seconds."""
+    began = time.monotonic()
+    ended = vars(run())
+    return json.dumps({"seconds": time.monotonic() - began, "ended": ended})
 
 
 def write(file: Path, text: str) -> None:

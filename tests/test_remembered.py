@@ -137,6 +137,13 @@ def test_a_share_runs_again(run, monkeypatch):
     assert run() == {"passed": 4, **NEVER}
 
 
+@pytest.mark.parametrize("seconds, expected", ((0.01, 0.06), (0.3, 0.06), (3.0, 0.006)))
+def test_what_is_long_runs_again_less_often(seconds, expected, monkeypatch):
+    drawn = iter((expected * 0.99, expected * 1.01))
+    monkeypatch.setattr(remembered.random.SystemRandom, "random", lambda _: next(drawn))
+    assert remembered.again(seconds) and not remembered.again(seconds)
+
+
 def test_a_test_that_reads_what_its_file_does_not_name_is_run_again(run, project):
     """Its key would not change with what it reads; the run says so."""
     (project.path / "docs" / "gvs.land").write_text("<svg/>")
@@ -159,7 +166,7 @@ def test_on_a_gpu_and_of_a_copy_nothing_is_remembered(run, monkeypatch):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU nothing is kept")
 def test_several_processes_write(project):
-    text = Path(remembered.__file__).read_text().replace("AGAIN = 0.05", "AGAIN = 0.0")
+    text = Path(remembered.__file__).read_text().replace("AGAIN = 0.06", "AGAIN = 0.0")
     (project.path / "plugin.py").write_text(text.replace("tests.benchmarks.reached", "reader"))
     (project.path / "reader.py").write_text(Path(reach.__file__).read_text().replace(imports.__name__, "imports"))
     (project.path / "imports.py").write_text(Path(imports.__file__).read_text())
