@@ -461,6 +461,7 @@ def test_no_memory_at_all_does_not_win(root: Path):
     ("imports", "needs"),
     [
         ("import json", "It needs Python's standard library and nothing else."),
+        ("import triton", "It needs Triton and nothing else."),
         ("from torch import nn", "It needs torch 2."),
         ("def profiled():\n    import torch", "It needs torch 2."),
     ],

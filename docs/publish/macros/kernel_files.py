@@ -44,7 +44,8 @@ def snippet(path: str, place: Place, root: Path = ROOT) -> str:
     if path not in known:
         raise unknown("snippet_file", path, known)
     text = scripts.script(path, root, place.site_url)
-    needs = TORCH if re.search(r"^\s*(import|from) torch\b", text, re.M) else "Python's standard library"
+    needed = set(re.findall(r"^\s*(?:import|from) (torch|triton)\b", text, re.M))
+    needs = TORCH if "torch" in needed else "Triton" if needed else "Python's standard library"
     shown = _panel(scripts.served(path), text, "MIT", f"{needs} and nothing else", place)
     return shown.replace("<div ", "<div data-search-exclude ", 1)  # its sections on the page are what is found
 
