@@ -224,8 +224,8 @@ for name, timing in measure({"50 x item()": asks_every_time, "once": asks_once},
 # %% [markdown]
 # On a CPU, the host computes everything itself, so both versions take equally long.
 #
-# **Say which sizes change.** A new shape compiles a new graph. When a dimension gets a second size, PyTorch makes this
-# dimension dynamic. With `mark_dynamic` before the first call, one graph serves all lengths:
+# **Say which sizes change.** When a dimension gets a second size, PyTorch compiles a new graph,
+# in which this dimension is dynamic. With `mark_dynamic` before the first call, one graph serves all lengths:
 
 # %%
 from torch._dynamo.testing import CompileCounter
