@@ -112,7 +112,9 @@ def modules_named(model: nn.Module, running: list[str]) -> Iterator[None]:
 
 # --8<-- [start:ledger]
 EMPTY = {"mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn", "cudnn_batch_norm"}  # under fake tensors their reserve is
-INSIDE = re.compile("conv|fft|rnn|upsample|cum|attention|dist|linalg|batch_norm|embedding|logsumexp|ctc|trilinear|kthvalue|median")
+INSIDE = re.compile(
+    "conv|fft|rnn|upsample|cum|attention|dist|linalg|batch_norm|embedding|logsumexp|ctc|trilinear|kthvalue|median"
+)
 
 
 class Ledger(TorchDispatchMode):

@@ -258,4 +258,6 @@ def record(twin: Subject, modes: Collection[str]) -> Trace:
     )
 
 
-UNMEASURED = "the peak counts tensors only, no memory inside operations: another profiler ran, or no allocator could tell"
+UNMEASURED = (
+    "the peak counts tensors only, no memory inside operations: another profiler ran, or no allocator could tell"
+)
