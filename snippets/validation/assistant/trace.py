@@ -4,7 +4,7 @@ import contextlib
 import functools
 import weakref
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,6 +32,16 @@ class Kept:
     made_by: str
 
 
+COPIED = {
+    "add",
+    "index_add",
+    "index_put",
+    "scatter",
+    "scatter_add",
+}  # of backward: in place, unless a mode records them
+UNMEASURED = "the peak counts tensors only, none of the memory inside operations: no allocator could be asked"
+
+
 class Memory(TorchDispatchMode):
     """Counts the bytes that are alive after each operation, and remembers what autograd keeps."""
 
@@ -42,14 +52,17 @@ class Memory(TorchDispatchMode):
         self.calls = calls
         self.alive: dict[int, Kept] = {}
         self.now = self.peak = 0
+        self.copied: dict[str, int] = {}  # by operation of backward: the most bytes alive after it
         self.saved: dict[int, Kept] = {}
         self.watched: list[weakref.finalize] = []
 
     def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        result = function(*args, **(kwargs or {}))
+        result, name = function(*args, **(kwargs or {})), function.overloadpacket.__name__
         for tensor in tensors_of(result):
-            self.made(tensor, function.overloadpacket.__name__)
+            self.made(tensor, name)
         self.peak = max(self.peak, self.now)
+        if name in COPIED and torch._C._current_autograd_node() is not None:
+            self.copied[name] = max(self.copied.get(name, 0), self.now)
         return result
 
     def made(self, tensor: Tensor, name: str) -> None:
@@ -86,6 +99,14 @@ class Memory(TorchDispatchMode):
                 waiting += [further for further, _ in node.next_functions]
                 for tensor in tensors_of(list(getattr(node, "__dict__", {}).values())):
                     self.keep(tensor)
+
+    def limits(self, measured: bool) -> Iterator[str]:
+        """Where the peak may differ from that of a run that nobody records."""
+        if not measured:
+            yield UNMEASURED
+        near = sorted(name for name, most in self.copied.items() if most > 0.95 * self.peak)
+        if near:
+            yield f"the peak may be too high: while it is recorded, backward copies in {', '.join(near)}"
 
     def end(self) -> None:
         for watched in self.watched:
@@ -253,11 +274,6 @@ def record(twin: Subject, modes: Collection[str]) -> Trace:
         sum(map(bytes_of, twin.module.parameters())),
         stored_graphs(twin.module),
         outputs,
-        (UNMEASURED,) if allocated.peak is None and "memory" in modes else (),
+        tuple(memory.limits(allocated.peak is not None)) if "memory" in modes else (),
         backward=backward,
     )
-
-
-UNMEASURED = (
-    "the peak counts tensors only, no memory inside operations: another profiler ran, or no allocator could tell"
-)

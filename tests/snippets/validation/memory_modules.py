@@ -119,6 +119,7 @@ MODULES: dict[str, Callable[[], tuple]] = {
     ),
     "scans": lambda: (Does(lambda one, x: one(x).cumsum(0) * one(x).sigmoid(), linear(64, 64)), randn(512, 64)),
     "indices": lambda: (Does(indexed, linear(64, 64)), randn(512, 64), indices(512, 64)),
+    "selection": lambda: (Does(lambda one, x, i: one(x).index_select(1, i), linear()), randn(512, 256), indices(256)),
     "interpolation": lambda: (
         Does(lambda one, x: F.interpolate(one(x), scale_factor=2, mode="bilinear"), nn.Conv2d(8, 8, 3)),
         randn(4, 8, 32, 32),

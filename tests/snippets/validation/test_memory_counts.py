@@ -24,6 +24,7 @@ LACKS = {  # of a count under fake tensors
     "FFT": "_fft_c2c",
 }
 TRACED = "Llama"  # transformers repeats keys and makes a mask under fake tensors: counted with data, as the page says
+TOO_HIGH = {"selection": "index_add", "indices": "index_add, scatter_add"}  # what copies while it is recorded
 
 
 def step(module: nn.Module, inputs: list[Tensor]) -> None:
@@ -92,7 +93,6 @@ def test_the_assistant_reports_what_the_allocator_says(name):
     module, *inputs = MODULES[name]()
     subject = Subject(module, tuple(inputs), {})
     trace = traced(subject)
-    assert not trace.skipped
     twin, held = subject.fresh(), []
     differentiate(twin, mean(twin()))
     kept = left(allocated(lambda: held.append(mean(twin()).grad_fn)))
@@ -100,7 +100,10 @@ def test_the_assistant_reports_what_the_allocator_says(name):
     gc.collect()
     assert sum(one.bytes for one in trace.saved) == pytest.approx(kept, rel=0.05, abs=10_000)
     peak = peak_of(allocated(lambda: differentiate(twin, mean(twin())))).nbytes
-    assert trace.peak == pytest.approx(peak, **NEAR)
+    assert trace.peak == pytest.approx(peak, **NEAR) or (trace.skipped and trace.peak > peak)
+    assert [limit.partition("copies in ")[2] for limit in trace.skipped] == (
+        [TOO_HIGH[name]] if name in TOO_HIGH else []
+    )
 
 
 def test_where_another_profiler_runs_the_peak_says_that_it_counts_tensors_only():
