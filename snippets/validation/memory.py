@@ -2,6 +2,7 @@
 
     print(report(record(step, model, optimizer)))           counts tensors; needs no GPU, under FakeTensorMode no memory
     print(report(read(recorded(step))))                      asks the GPU's allocator
+    print(report(allocated(step)))                           asks the CPU's allocator
     print(table(saved(model, lambda: model(x))))             what autograd keeps for backward, by layer
     python memory.py snapshot.pickle                         what torch.cuda.memory._dump_snapshot wrote
 
@@ -19,10 +20,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._profiler import _EventType
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import set_checkpoint_early_stop
@@ -45,6 +50,7 @@ class History:
 
     before: Mapping[object, Block]
     events: Sequence[tuple[object, Block | None]]
+    lacks: Sequence[str] = ()  # what a count of tensors does not have, in words
 
 
 @dataclass(frozen=True)
@@ -105,8 +111,14 @@ def modules_named(model: nn.Module, running: list[str]) -> Iterator[None]:
 
 
 # --8<-- [start:ledger]
+EMPTY = {"mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn", "cudnn_batch_norm"}  # under fake tensors their reserve is
+INSIDE = re.compile(
+    "conv|fft|rnn|upsample|cum|attention|dist|linalg|batch_norm|embedding|logsumexp|ctc|trilinear|kthvalue|median"
+)
+
+
 class Ledger(TorchDispatchMode):
-    """Notes every storage that an operation makes, and the moment in which it is freed.
+    """Notes every storage that an operation takes or makes, and the moment in which it is freed.
 
     It sees what crosses the dispatcher: no memory that an operation needs inside, and nothing inside compiled code.
     """
@@ -118,13 +130,22 @@ class Ledger(TorchDispatchMode):
         self.made: list[Block] = []  # by key: keys are never used twice
         self.events: list[tuple[int, bool]] = []
         self.keys: dict[int, int] = {}  # of the storages that are alive
+        self.seen: dict[str, bool] = {}  # operations, and whether their results were fake
 
     def __torch_dispatch__(self, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.notice((args, kwargs), "inputs")
         result = func(*args, **kwargs or {})
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor):
-                self.note(tensor)
+        self.seen[func.overloadpacket.__name__] = self.notice(result)
         return result
+
+    def notice(self, tree: Any, who: str = "") -> bool:
+        """Count the tensors that are new. Returns whether one is fake."""
+        tensors = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+        for tensor in tensors:
+            wrapped = who and not tensor.dim()  # a Python number that PyTorch made a tensor of
+            if not wrapped and tensor.untyped_storage()._cdata not in self.keys:
+                self.note(tensor, who)
+        return any(isinstance(tensor, FakeTensor) for tensor in tensors)
 
     def note(self, tensor: Tensor, who: str = "") -> None:
         """Count a tensor's storage, once; `who` names it, or names it anew."""
@@ -151,7 +172,15 @@ class Ledger(TorchDispatchMode):
 
     @property
     def history(self) -> History:
-        return History({}, [(key, self.made[key] if born else None) for key, born in self.events])
+        return History({}, [(key, self.made[key] if born else None) for key, born in self.events], self.lacks)
+
+    @property
+    def lacks(self) -> list[str]:
+        """What the operations that ran may have needed beside their tensors."""
+        inside = sorted({name.removesuffix("_backward") for name in self.seen if INSIDE.search(name)})
+        empty = sorted(name for name, fake in self.seen.items() if fake and name in EMPTY)
+        lacks = [f"temporary memory inside {', '.join(inside)}"] if inside else []
+        return lacks + [f"what {name} keeps for backward: run it without FakeTensorMode" for name in empty]
 
     @property
     def alive(self) -> int:
@@ -213,10 +242,14 @@ class Saved:
     dtype: str
     shape: tuple[int, ...]
     nbytes: int
+    known: bool = True  # an empty fake tensor may stand for what only a real run can size, as the reserve of an LSTM
 
 
 def saved(model: nn.Module, forward: Callable[[], object]) -> list[Saved]:
-    """What a forward keeps for backward. Each storage counts once; the model's parameters exist anyway."""
+    """What a forward keeps for backward. Each storage counts once; the model's parameters exist anyway.
+
+    What a torch.autograd.Function keeps in its `ctx` under names of its own is found in the graph of the results.
+    """
     running: list[str] = []
     own = {p.untyped_storage()._cdata for p in [*model.parameters(), *model.buffers()]}
     seen: dict[int, torch.UntypedStorage] = {}  # held, so that no address is used twice
@@ -227,12 +260,16 @@ def saved(model: nn.Module, forward: Callable[[], object]) -> list[Saved]:
         if storage._cdata not in own and storage._cdata not in seen:
             seen[storage._cdata] = storage
             module, dtype = running[-1] if running else "", str(tensor.dtype).removeprefix("torch.")
-            kept.append(Saved(module, dtype, tuple(tensor.shape), storage.nbytes()))
+            known = not isinstance(tensor, FakeTensor) or storage.nbytes() > 0
+            kept.append(Saved(module, dtype, tuple(tensor.shape), storage.nbytes(), known))
         return tensor
 
     with modules_named(model, running), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         result = forward()
-    del result
+    running.clear()
+    for node in {node for tensor in tree_leaves(result) if isinstance(tensor, Tensor) for node in nodes_of(tensor)}:
+        for tensor in in_context(node):
+            pack(tensor)
     return kept
 
 
@@ -252,8 +289,15 @@ def nodes_of(tensor: Tensor) -> set[torch.autograd.graph.Node]:
     return nodes
 
 
+def in_context(node: torch.autograd.graph.Node) -> list[Tensor]:
+    """The tensors that a torch.autograd.Function keeps as attributes of its ctx."""
+    attributes = tree_leaves(list(getattr(node, "__dict__", {}).values()))
+    return [leaf for leaf in attributes if isinstance(leaf, Tensor)]
+
+
 def saved_in(node: torch.autograd.graph.Node) -> Iterator[Tensor]:
-    """The tensors that a node of a graph keeps; none if backward has been there."""
+    """The tensors that a node of a graph keeps; of those that autograd saved, none if backward has been there."""
+    yield from in_context(node)
     for name in dir(node):
         if name == "saved_tensors" or name.startswith("_saved_"):
             try:
@@ -320,6 +364,41 @@ def recorded(step: Callable[[], object], most: int = 1_000_000) -> dict:
 
 
 # --8<-- [end:recorded]
+
+
+# --8<-- [start:allocated]
+def allocated(step: Callable[[], object]) -> History:
+    """Run a step on a CPU, and return what its allocator gave out, by operation: also what operations need inside.
+
+    Raises:
+        RuntimeError: a profiler runs already, and there can be one only.
+    """
+    if torch.autograd._profiler_enabled():
+        raise RuntimeError("a profiler runs already: call allocated() outside of it")
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        step()
+    waiting, found = list(profiled.profiler.kineto_results.experimental_event_tree()), []
+    while waiting:
+        event = waiting.pop()
+        waiting += event.children
+        if event.tag == _EventType.Allocation and event.extra_fields.device.type == "cpu":
+            found.append(event)
+    events: list[tuple[object, Block | None]] = []
+    for event in sorted(found, key=lambda event: event.start_time_ns):
+        size, address = event.extra_fields.alloc_size, event.extra_fields.ptr
+        events.append((address, Block(size, operation_of(event)) if size > 0 else None))
+    return History({}, events)
+
+
+def operation_of(event: Any) -> str:
+    """The outermost operation in which something was allocated."""
+    name = "elsewhere"
+    while event := event.parent:
+        name = event.name if event.name.startswith("aten::") else name
+    return name
+
+
+# --8<-- [end:allocated]
 
 
 # --8<-- [start:read]
@@ -424,6 +503,8 @@ def report(history: History, most: int = 12) -> str:
     lines += [f"  {name:<56}{size / MB:>10,.1f}" for name, size in listed[:most]]
     if rest := listed[most:]:
         lines.append(f"  {f'{len(rest)} others':<56}{sum(size for _, size in rest) / MB:>10,.1f}")
+    for lack in history.lacks:
+        lines.append(fill(f"not counted: {lack}", 78, initial_indent="  ", subsequent_indent="    "))
     return "\n".join(lines)
 
 
@@ -444,6 +525,8 @@ def table(kept: Sequence[Saved], most: int = 20) -> str:
         others, tensors = sum(size for _, size in rest), sum(counts[row] for row, _ in rest)
         lines.append(f"{others / MB:>10,.1f}  {tensors:>7}  {len(rest)} other lines")
     lines.append(f"{sum(sizes.values()) / MB:>10,.1f}  {sum(counts.values()):>7}  in all")
+    if unknown := sum(not tensor.known for tensor in kept):
+        lines.append(f"{'unknown':>10}  {unknown:>7}  empty under FakeTensorMode: run it without, to count them")
     return "\n".join(lines)
 
 

@@ -217,7 +217,7 @@ def text_of_verdict(verdict: Verdict) -> list[str]:
     if verdict.breaks:
         rows.append(f"  graph breaks: {verdict.breaks[0]} before, {verdict.breaks[1]} after")
     for name, peak in zip(("before", "after"), verdict.peaks, strict=True):
-        rows.append(f"  peak {name}: {size(peak) if peak is not None else 'not known for compiled code on a CPU'}")
+        rows.append(f"  peak {name}: {size(peak) if peak is not None else 'not known'}")
     return rows + text_of_limits(verdict.limits)
 
 

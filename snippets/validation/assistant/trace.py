@@ -4,15 +4,16 @@ import contextlib
 import functools
 import weakref
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from .allocator import Allocated
 from .calls import Call, Calls, Ops, Recorder, Value, bytes_of, run_recorded, stored, tensors_of
 from .lines import Line, lines_that_store
 from .names import PASSED
@@ -31,6 +32,16 @@ class Kept:
     made_by: str
 
 
+COPIED = {
+    "add",
+    "index_add",
+    "index_put",
+    "scatter",
+    "scatter_add",
+}  # of backward: in place, unless a mode records them
+UNMEASURED = "the peak counts tensors only, none of the memory inside operations: no allocator could be asked"
+
+
 class Memory(TorchDispatchMode):
     """Counts the bytes that are alive after each operation, and remembers what autograd keeps."""
 
@@ -41,14 +52,17 @@ class Memory(TorchDispatchMode):
         self.calls = calls
         self.alive: dict[int, Kept] = {}
         self.now = self.peak = 0
+        self.copied: dict[str, int] = {}  # by operation of backward: the most bytes alive after it
         self.saved: dict[int, Kept] = {}
         self.watched: list[weakref.finalize] = []
 
     def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        result = function(*args, **(kwargs or {}))
+        result, name = function(*args, **(kwargs or {})), function.overloadpacket.__name__
         for tensor in tensors_of(result):
-            self.made(tensor, function.overloadpacket.__name__)
+            self.made(tensor, name)
         self.peak = max(self.peak, self.now)
+        if name in COPIED and torch._C._current_autograd_node() is not None:
+            self.copied[name] = max(self.copied.get(name, 0), self.now)
         return result
 
     def made(self, tensor: Tensor, name: str) -> None:
@@ -75,6 +89,25 @@ class Memory(TorchDispatchMode):
             self.saved.setdefault(key, self.alive[key])
         return tensor
 
+    def keep_of_contexts(self, loss: Tensor | None) -> None:
+        """Keep also what a torch.autograd.Function stores in its `ctx` under a name of its own."""
+        waiting, seen = [loss.grad_fn if loss is not None else None], {None}
+        while waiting:
+            node = waiting.pop()
+            if node not in seen:
+                seen.add(node)
+                waiting += [further for further, _ in node.next_functions]
+                for tensor in tensors_of(list(getattr(node, "__dict__", {}).values())):
+                    self.keep(tensor)
+
+    def limits(self, measured: bool) -> Iterator[str]:
+        """Where the peak may differ from that of a run that nobody records."""
+        if not measured:
+            yield UNMEASURED
+        near = sorted(name for name, most in self.copied.items() if most > 0.95 * self.peak)
+        if near:
+            yield f"the peak may be too high: while it is recorded, backward copies in {', '.join(near)}"
+
     def end(self) -> None:
         for watched in self.watched:
             watched.detach()
@@ -97,7 +130,7 @@ class Trace:
 
     calls: list[Call]
     saved: list[Kept]  # largest first
-    peak: int  # bytes made by the call and alive at once
+    peak: int  # bytes allocated in the step and in use at once
     parameters: int  # bytes
     held: list[Line]  # where the module stores a result that holds on to its graph
     outputs: list[Tensor] = field(default_factory=list)
@@ -199,7 +232,8 @@ def traced(subject: Subject) -> Trace:
     for modes in RECORDS:
         try:
             with nothing_changed(), quiet(), refusing(subject.name):
-                return replace(record(subject.fresh(), modes), skipped=tuple(skipped))
+                trace = record(subject.fresh(), modes)
+                return replace(trace, skipped=(*skipped, *trace.skipped))
         except Refused as error:
             if modes == RECORDS[-1] or "out of memory" in str(error):
                 raise
@@ -213,9 +247,10 @@ RECORDS = ({"memory", "calls"}, {"calls"}, set())  # what a run records; where i
 def record(twin: Subject, modes: Collection[str]) -> Trace:
     """Run a module forward and, where its loss has a gradient, backward, once."""
     calls = Calls(recorder := Recorder(twin.module, tuple(tensors_of((twin.inputs, twin.named)))))
-    ops, memory = Ops(calls), Memory(twin, calls)
+    ops, memory, allocated = Ops(calls), Memory(twin, calls), Allocated(twin.device)
     with contextlib.ExitStack() as during, contextlib.ExitStack() as forward:
         if "memory" in modes:
+            during.enter_context(allocated)
             during.enter_context(torch.autograd.graph.saved_tensors_hooks(memory.keep, lambda tensor: tensor))
             during.enter_context(memory)
         if "calls" in modes:
@@ -224,26 +259,21 @@ def record(twin: Subject, modes: Collection[str]) -> Trace:
         output = run_recorded(twin)
         forward.close()
         recorder.frames = []
-        outputs, loss = detached(output), loss_of(output)
+        loss = loss_of(output)
+        with allocated.aside(), _disable_current_modes():
+            outputs = [one.clone() for one in detached(output)]
         del output
+        memory.keep_of_contexts(loss)
         backward = differentiate(twin, loss)
         del loss
     memory.end()
     return Trace(
         [call for call in calls.calls if call.stack],
         sorted(memory.saved.values(), key=lambda kept: -kept.bytes),
-        memory.peak,
+        memory.peak if allocated.peak is None else allocated.peak,
         sum(map(bytes_of, twin.module.parameters())),
         stored_graphs(twin.module),
         outputs,
+        tuple(memory.limits(allocated.peak is not None)) if "memory" in modes else (),
         backward=backward,
     )
-
-
-def peak_of(twin: Subject) -> int:
-    """The bytes that a step makes beside parameters and inputs, and that are alive at once."""
-    memory = Memory(twin)
-    with memory:
-        differentiate(twin, loss_of(twin()))
-    memory.end()
-    return memory.peak

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from . import clock
+from .allocator import Allocated
 from .calls import leaves_of, tensors_of
 from .clock import Timing
 from .float64 import Checked, References, check_against
@@ -26,7 +27,6 @@ from .subject import (
     original,
     refusing,
 )
-from .trace import peak_of
 
 Progress = Callable[[str], None]
 NOISE = 0.02  # between the percentiles of two equal modules
@@ -310,22 +310,15 @@ def timed_backward(twins: list[Subject], rounds: int, patience: float = 10.0) ->
 
 
 def peak(twin: Subject) -> int | None:
-    """Bytes that a step needs beside the parameters and inputs; on a CPU, of what is not compiled.
+    """Bytes that a step needs beside the parameters and inputs, as the allocator saw it.
 
     A replayed CUDA graph allocates nothing: what it needs, it took while it was recorded, and is not known here.
     """
-    if twin.device.type == "cuda":
-        if replays(twin.device):
-            return None
-        clock.synchronize(twin.device)
-        torch.cuda.reset_peak_memory_stats(twin.device)
-        before = torch.cuda.memory_allocated(twin.device)
-        step(twin)
-        clock.synchronize(twin.device)
-        return torch.cuda.max_memory_allocated(twin.device) - before
-    if original(twin.module) is not twin.module:
+    if twin.device.type == "cuda" and replays(twin.device):
         return None
-    return peak_of(twin)
+    with Allocated(twin.device) as allocated:
+        step(twin)
+    return allocated.peak
 
 
 def replays(device: torch.device) -> bool:
