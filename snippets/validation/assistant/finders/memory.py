@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator
 
+import torch.nn.functional as F
+
 from ..calls import Call, Value
 from ..findings import Finding, in_order, size
 from ..graphs import Captured
 from ..lines import Line
 from ..names import CASTS, PASSED, POINTWISE, PRODUCTS, REDUCTIONS, VIEWS
+from ..rewrites import Rewrite, as_it_is, broadcast, distances, rewrite
 from ..trace import Trace
 
 
@@ -28,6 +31,7 @@ def layout_copies(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 "compiler/fusion.md#layout",
                 saves=call.moved,
                 kernels=1,
+                rewrites=rewrite(trace, call, call.inputs[:1], as_it_is),
             )
 
 
@@ -59,6 +63,7 @@ def repeats(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 "patterns/attention.md#one-kernel" if heads else "compiler/fusion.md#layout",
                 saves=call.moved,
                 kernels=1,
+                rewrites=() if heads else rewrite(trace, call, [source], broadcast(call.out.shape)),
             )
 
 
@@ -96,7 +101,22 @@ def outsized(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 "compiler/fusion.md#rows",
                 saves=2 * call.out.bytes,
                 kernels=1,
+                rewrites=as_distances(trace, call, reduced[0]),
             )
+
+
+def as_distances(trace: Trace, call: Call, reduced: Call) -> tuple[Rewrite, ...]:
+    """A matrix product or `cdist`, to be tried: where the last dimension is reduced, and powers are plain."""
+    steps = [one for one in trace.between(call, reduced) if one.name not in PASSED]
+    dims = {*reduced.arguments[1:2], reduced.named.get("dim")}
+    kinds = ["square" if one.name == "pow" and 2 in one.arguments else one.name for one in steps]
+    kind = "product" if call.name == "mul" and not kinds else kinds[0] if len(kinds) == 1 else ""
+    if kind not in POWERS or reduced.name != "sum" or not {-1, (-1,)} & dims or len(call.inputs) != 2:
+        return ()
+    return rewrite(trace, reduced, call.inputs, distances(kind))
+
+
+POWERS = ("product", "square", "abs")
 
 
 def one_hot_products(trace: Trace, captured: Captured) -> Iterator[Finding]:
@@ -114,7 +134,19 @@ def one_hot_products(trace: Trace, captured: Captured) -> Iterator[Finding]:
                     "compiler/fusion.md#scatter",
                     saves=2 * call.out.bytes + products[0].moved,
                     kernels=2,
+                    rewrites=as_look_up(trace, call, products),
                 )
+
+
+def as_look_up(trace: Trace, call: Call, products: list[Call]) -> tuple[Rewrite, ...]:
+    """The rows of the table, to be tried."""
+    product = products[0]
+    if len(products) > 1 or product.name not in ("matmul", "linear") or len(product.inputs) != 2:
+        return ()
+    turned = product.name == "linear"
+    return rewrite(
+        trace, product, [call.inputs[0], product.inputs[1]], lambda i, table: F.embedding(i, table.T if turned else table)
+    )
 
 
 def growing(trace: Trace, captured: Captured) -> Iterator[Finding]:
