@@ -20,7 +20,9 @@ GROUPS = {  # by name: the title, and the kinds of findings that are in the grou
     "memory": ("Memory bottlenecks", words("copy temporary growing kept-graph saved")),
     "kernels": (
         "Kernel efficiency",
-        words("mask sync precision odd-size small-kernels host-bound far-from-ceiling"),
+        words(
+            "mask sync precision odd-size small-kernels experts optimizer constant complex host-bound far-from-ceiling"
+        ),
     ),
 }
 LAUNCH = 5e-6  # seconds of host time an eager operation: this and the next only order findings, and are never shown

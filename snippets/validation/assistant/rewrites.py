@@ -1,4 +1,4 @@
-"""Changes that are made to a copy by giving other results for some of its calls, so that they are tried, not guessed."""
+"""Changes that are made to a copy by giving other results for some of its calls, so that they can be tried."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -79,23 +79,24 @@ class Rewritten(nn.Module):
         super().__init__()
         self._orig_mod, self.rewrites = module, tuple(rewrites)
         self.known: dict[int, Tensor] = {}  # what was made once
+        self.stand_ins = {call.index: (call, stand_in(call)) for one in self.rewrites for call in one.left_out}
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        with Replacing(self.rewrites, self.known):
+        with Replacing(self):
             return self._orig_mod(*inputs, **named)
 
 
 class Replacing(TorchFunctionMode):
     """One call of a module: counts the calls of torch as the record does."""
 
-    def __init__(self, rewrites: Iterable[Rewrite], known: dict[int, Tensor]):
+    def __init__(self, module: Rewritten):
         super().__init__()
-        self.count, self.known, self.read = 0, known, {}
-        ready = [one for one in rewrites if one.compute or one.last.index in known]
-        self.last = {one.last.index: one for one in rewrites}
-        self.left_out = {call.index: call for one in ready for call in one.left_out}
-        self.wanted = {place for one in rewrites for place in one.operands}
-        self.at = {index for index, _ in self.wanted} | self.left_out.keys() | self.last.keys()
+        self.count, self.known, self.read = 0, module.known, {}
+        ready = [one for one in module.rewrites if one.compute or one.last.index in self.known]
+        self.last = {one.last.index: one for one in module.rewrites}
+        self.left_out = {call.index: module.stand_ins[call.index] for one in ready for call in one.left_out}
+        self.wanted = {place for one in module.rewrites for place in one.operands}
+        self.readers = {index for index, _ in self.wanted}
 
     def __torch_function__(self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
@@ -103,12 +104,13 @@ class Replacing(TorchFunctionMode):
         if name in ASKED or name.startswith(("len", "lift_fresh")):
             return function(*args, **kwargs)
         index, self.count = self.count, self.count + 1
-        if index not in self.at:
-            return function(*args, **kwargs)
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        self.read |= {(index, place): one for place, one in enumerate(tensors) if (index, place) in self.wanted}
+        if index in self.readers:
+            tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            self.read |= {(index, place): one for place, one in enumerate(tensors) if (index, place) in self.wanted}
         if index in self.left_out:
-            return stand_in(self.left_out[index], name)
+            call, made = self.left_out[index]
+            check_name(call, name)
+            return made
         if index not in self.last:
             return function(*args, **kwargs)
         return self.replaced(self.last[index], name, lambda: function(*args, **kwargs))
@@ -136,9 +138,8 @@ def check_name(call: Call, name: str) -> None:
         raise Unfit(f"expected {call.name}, got {name}")
 
 
-def stand_in(call: Call, name: str) -> Tensor:
+def stand_in(call: Call) -> Tensor:
     """What takes the place of a result that nobody reads."""
-    check_name(call, name)
     made = call.outputs[0]
     return torch.empty((), dtype=made.dtype, device=made.device).expand(made.shape)
 

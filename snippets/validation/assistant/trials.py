@@ -21,7 +21,7 @@ from .settings import nothing_changed, quiet, seeded
 from .stages import Stages
 from .subject import Refused, Subject, copied, forgetting, fresh_inputs, one_line, outputs, with_size
 from .trace import Trace
-from .verdict import Ratio, peak, step, unknown_to
+from .verdict import NOISE, Ratio, peak, step, unknown_to
 
 
 # --8<-- [start:trial]
@@ -218,10 +218,11 @@ def try_rewrites(subject: Subject, findings: list[Finding], stages: Stages, seco
     wanted = [one for one in findings if one.rewrites and one.weight == "finding"]
     if not wanted or seconds <= 0:
         return findings
-    end, known = time.perf_counter() + seconds, {}
+    known: dict[int, Finding | None] = {}
     doing = f"trying {len(wanted)} changes on copies"
     nothing = subject, None, ""
     checked_on, references, _ = stages.run("trials of changes", doing, lambda: reference_for(subject), nothing)
+    end = time.perf_counter() + seconds
     for finding in wanted if references is not None else ():
         if stages.why_not or time.perf_counter() > end:
             break
@@ -248,8 +249,10 @@ def rewritten(
         return None
     except Exception as error:  # noqa: BLE001  # what is left out may be what keeps the module from raising
         return replace(finding, tried=f"raises {type(error).__name__}: {one_line(error)}", helps=False)
-    helps = ratio.word == "faster"
-    return replace(finding, tried=f"a step is {ratio} faster" if helps else f"a step is {ratio.word}", helps=helps)
+    if ratio.word == "faster":
+        return replace(finding, tried=f"a step is {ratio} faster", helps=True)
+    gains = ratio.middle > 1 + NOISE  # but other samples say otherwise
+    return replace(finding, tried=f"{'not decided' if gains else 'no faster'}: {ratio}", helps=None if gains else False)
 
 
 def beside(subject: Subject, pair: list[nn.Module], patience: float) -> Ratio:

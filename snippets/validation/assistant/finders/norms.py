@@ -68,7 +68,9 @@ def as_norm(
 def by_one_less(reduced: Call) -> bool:
     """Whether a variance divides by n - 1, as torch's do unless they are told otherwise: F.layer_norm divides by n."""
     told = [*reduced.arguments[1:], reduced.named.get("unbiased", reduced.named.get("correction"))]
-    return reduced.name in ("var", "std", "var_mean", "std_mean") and not any(one is False or one == 0 for one in told[1:])
+    return reduced.name in ("var", "std", "var_mean", "std_mean") and not any(
+        one is False or one == 0 for one in told[1:]
+    )
 
 
 def norm_named(means: bool, reduced: Call) -> tuple[str, str, str]:
