@@ -1,11 +1,12 @@
 """What a finding is, how those of the same kind at the same line become one, and how it is said."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from .calls import Call
 from .lines import Line
 from .names import words
+from .rewrites import Rewrite
 
 GROUPS = {  # by name: the title, and the kinds of findings that are in the group
     "readiness": ("Compilation readiness", words("graph-break recompilation cuda-graph")),
@@ -19,7 +20,9 @@ GROUPS = {  # by name: the title, and the kinds of findings that are in the grou
     "memory": ("Memory bottlenecks", words("copy temporary growing kept-graph saved")),
     "kernels": (
         "Kernel efficiency",
-        words("mask sync precision odd-size small-kernels host-bound far-from-ceiling"),
+        words(
+            "mask sync precision odd-size small-kernels experts optimizer constant complex host-bound far-from-ceiling"
+        ),
     ),
 }
 LAUNCH = 5e-6  # seconds of host time an eager operation: this and the next only order findings, and are never shown
@@ -37,6 +40,9 @@ class Finding:
         saves: bytes that would not be moved in one forward, as far as they can be counted.
         kernels: launches that would not be made in one forward.
         weight: "finding", or "note" for what is worth knowing and no fault.
+        rewrites: the change, as it can be made to a copy; none where only its author can.
+        tried: what came of that; empty where it was not tried.
+        helps: whether it was right and faster; None where it was not tried.
     """
 
     kind: str
@@ -49,6 +55,9 @@ class Finding:
     kernels: int = 0
     times: int = 1
     weight: str = "finding"
+    rewrites: tuple[Rewrite, ...] = field(default=(), compare=False, repr=False)
+    tried: str = ""
+    helps: bool | None = None
 
     @property
     def group(self) -> str:
@@ -78,6 +87,7 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
                 saves=old.saves + one.saves,
                 kernels=old.kernels + one.kernels,
                 times=old.times + one.times,
+                rewrites=both_or_none(old.rewrites, one.rewrites),
             )
         else:
             found[key] = one
@@ -85,6 +95,11 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
 
 
 # --8<-- [end:finding]
+
+
+def both_or_none(some: tuple[Rewrite, ...], others: tuple[Rewrite, ...]) -> tuple[Rewrite, ...]:
+    """All of a finding's places, or none: half of a change says nothing of the whole."""
+    return (*some, *others) if some and others else ()
 
 
 def in_order(calls: Iterable[Call], first: Call | None = None) -> tuple[Line, ...]:

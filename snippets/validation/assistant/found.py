@@ -1,19 +1,34 @@
 """All that is wrong with a module, by functions that each find one kind of fault in the records of one step."""
 
 from .finders.attention import causal_masks, explicit_attention, separate_projections
+from .finders.complex import complex_numbers
+from .finders.constants import constants
+from .finders.experts import experts
 from .finders.fusion import chains, dropout_after_softmax, gated, large_vocabulary, rotary, written_out
-from .finders.kernels import fp32_products, odd_sizes, small_kernels, synchronisations, upcast_products
-from .finders.memory import growing, kept_graphs, layout_copies, one_hot_products, outsized, repeats, saved_activations
+from .finders.kernels import fp32_products, odd_sizes, optimizers, small_kernels, synchronisations, upcast_products
+from .finders.memory import (
+    cached,
+    growing,
+    kept_graphs,
+    layout_copies,
+    one_hot_products,
+    outsized,
+    repeats,
+    saved_activations,
+)
 from .finders.norms import norm_and_activation, written_out_norms
 from .finders.readiness import graph_breaks, made_on_host, recompilations, written_inputs
 from .findings import Finding, merged
 from .graphs import Captured
+from .lines import Line
+from .names import words
 from .trace import Trace
 
 FINDERS = (
     graph_breaks, recompilations, made_on_host, written_inputs,
-    layout_copies, repeats, outsized, one_hot_products, growing, kept_graphs, saved_activations,
-    synchronisations, upcast_products, fp32_products, odd_sizes, small_kernels,
+    layout_copies, repeats, outsized, one_hot_products, growing, cached, kept_graphs, saved_activations,
+    synchronisations, upcast_products, fp32_products, odd_sizes, small_kernels, experts, optimizers, constants,
+    complex_numbers,
     explicit_attention, causal_masks, separate_projections,
     gated, written_out_norms, norm_and_activation, dropout_after_softmax, large_vocabulary, rotary, written_out, chains,
 )  # fmt: skip
@@ -29,6 +44,18 @@ def find(trace: Trace, captured: Captured) -> list[Finding]:
 # --8<-- [end:find]
 
 
+COVERED = {  # by kinds of findings that say all that is to be done at their lines: the kinds that would say less
+    "experts": "sync small-kernels graph-break recompilation copy temporary chain growing",
+    "optimizer": "small-kernels chain sync",
+    "mask cuda-graph small-kernels growing": "constant",
+    "rotary": "complex",
+}
+
+
+def lines_of(findings: list[Finding], kinds: str) -> set[Line]:
+    return {line for one in findings if one.kind in words(kinds) and one.weight == "finding" for line in one.lines}
+
+
 def without_explained(findings: list[Finding]) -> list[Finding]:
     """A chain, a copy or a temporary is not told again where a larger pattern already holds its lines."""
     larger = {
@@ -38,11 +65,16 @@ def without_explained(findings: list[Finding]) -> list[Finding]:
         and one.weight == "finding"
         for line in one.lines
     }
+    covered = [(words(those), lines_of(findings, kinds)) for kinds, those in COVERED.items()]
     gated_lines = {line for one in findings if one.kind == "gated-mlp" for line in one.lines}
     attention_lines = {line for one in findings if one.kind == "attention" for line in one.lines}
     rewritten_lines = {line for one in findings if one.kind == "written-out" for line in one.lines}
 
     def explained(one: Finding) -> bool:
+        if any(one.kind in kinds and set(one.lines) & held for kinds, held in covered):
+            return True
+        if one.weight == "note" and one.kind == "complex" and one.line in lines_of(findings, "complex"):
+            return True
         if one.kind == "chain" and set(one.lines) <= rewritten_lines:
             return True
         if one.kind == "written-out":

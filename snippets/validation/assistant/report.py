@@ -70,7 +70,14 @@ class Report:
         return [trial for trial in self.trials if trial.trade]
 
     def of(self, group: str) -> list[Finding]:
-        return [finding for finding in self.findings if finding.group == group and finding.weight == "finding"]
+        """What there is advice for."""
+        advised = (finding for finding in self.findings if finding.helps is not False)
+        return [finding for finding in advised if finding.group == group and finding.weight == "finding"]
+
+    @property
+    def no_help(self) -> list[Finding]:
+        """What was tried and is no advice."""
+        return [finding for finding in self.findings if finding.helps is False]
 
     @property
     def notes(self) -> list[Finding]:
@@ -125,6 +132,7 @@ def text_of_report(report: Report) -> list[str]:
         ]
     if report.profile:
         rows += ["Kernels", *(f"  {row}" for row in in_words(report.profile)), ""]
+    rows += text_of_no_help(report)
     rows += text_of_trials(report)
     rows += text_of_limits(report.limits)
     return rows
@@ -165,14 +173,25 @@ def text_of_finding(finding: Finding, number: int) -> list[str]:
         rows += [f"     and {len(finding.lines) - 6} more lines"]
     rows += [
         wrapped(f"why     {finding.evidence}", "     ", " " * 13),
-        wrapped(f"change  {finding.change}", "     ", " " * 13),
+        wrapped(f"change  {change_of(finding)}", "     ", " " * 13),
     ]
     return [*rows, f"     read    {place(finding.page)}"]
 
 
+def change_of(finding: Finding) -> str:
+    """The change, and what is known of it."""
+    return f"{finding.change} ({finding.tried or 'not tried'})"
+
+
+def text_of_no_help(report: Report) -> list[str]:
+    """What was tried for nothing, in one line each."""
+    rows = [f"{one.title}, {one.line}: {one.change}; {one.tried}" for one in report.no_help]
+    return ["Tried, and no help", *(wrapped(row, "  ", "    ") for row in rows), ""] if rows else []
+
+
 def text_of_trials(report: Report) -> list[str]:
     if not report.trials:
-        return ["Nothing was tried: without a GPU the tool analyses only, unless --measure asks for trials."]
+        return ["The whole module was not changed: without a GPU only cheap changes are tried; --measure tries more."]
     trades = f"; {len(report.trades)} faster at the price of precision" if report.trades else ""
     rows = [f"Tried: {len(report.trials)} changes, {len(report.suggestions)} of them right and faster{trades}"]
     for trial in report.trials:
@@ -255,7 +274,8 @@ def as_json(result: Report | Verdict) -> str:
 def plain(value: Any) -> Any:
     """Dataclasses, tuples and numbers as what JSON knows."""
     if dataclasses.is_dataclass(value):
-        found = {each.name: plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        shown = [each.name for each in dataclasses.fields(value) if each.repr]  # a rewrite is code
+        found = {name: plain(getattr(value, name)) for name in shown}
         if isinstance(value, Line):
             found |= {"text": value.text}
         if isinstance(value, Finding):
@@ -325,7 +345,7 @@ def as_html(result: Report | Verdict) -> str:
 
 def html_of_report(report: Report) -> tuple[str, str]:
     facts = report.facts
-    found = sum(finding.weight == "finding" for finding in report.findings)
+    found = sum(len(report.of(group)) for group in GROUPS)
     parts = [
         f"<h1>{escaped(facts.name)}: {found} finding{'s' * (found != 1)}</h1>",
         *(f'<p class="soft">{escaped(row.strip())}</p>' for row in [*summary(facts), *in_ms(report.step)]),
@@ -337,6 +357,8 @@ def html_of_report(report: Report) -> tuple[str, str]:
             f"<h2>{title}</h2>",
             *(map(html_of_finding, report.of(group)) if report.of(group) else ["<p>Nothing found.</p>"]),
         ]
+    if no_help := text_of_no_help(report)[1:]:
+        parts += ["<h2>Tried, and no help</h2>", *(f"<p>{escaped(row)}</p>" for row in no_help if row)]
     if notes := report.notes:
         rows = "".join(
             f"<tr><td>{escaped(note.title)}</td><td "
@@ -365,7 +387,7 @@ def html_of_finding(finding: Finding) -> str:
     read = f'<a href="{address(finding.page)}">Read why</a>'
     return (
         f"<section><h3>{escaped(finding.title)}{times}</h3><pre>{escaped(lines)}</pre>"
-        f"<p>{escaped(finding.evidence)}.</p><p><b>Change:</b> {escaped(finding.change)}. {read}</p></section>"
+        f"<p>{escaped(finding.evidence)}.</p><p><b>Change:</b> {escaped(change_of(finding))}. {read}</p></section>"
     )
 
 

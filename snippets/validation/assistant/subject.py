@@ -282,30 +282,54 @@ def differentiate(twin: Subject, loss: Tensor | None) -> bool:
     return True
 
 
+Way = tuple[tuple[int, ...], int, tuple[int, int]]  # dimensions, their size, and two others
+
+
 def other_sizes(subject: Subject) -> list[tuple[Subject, Subject]]:
-    """The same call with other sizes: changed, and changed again. First batch and length at once, then one of them.
+    """The same call with other sizes: changed, and changed again. First all that vary at once, then one of them.
 
     A dimension that several inputs share is changed in all of them; the numbers are those of the inputs, repeated.
     Whether the module takes them shows when it runs.
     """
     tensors = [tensor for tensor in tensors_of((subject.inputs, subject.named)) if tensor.dim()]
-    ways: list[tuple[int, int, tuple[int, int]]] = []
+    ways = ways_of_graph(tensors) or ways_of_batch(tensors)
+
+    def changed(which: list[Way], turn: int) -> Subject:
+        found = subject
+        for dims, size, others in which:
+            for dim in dims:
+                found = with_size(found, dim, size, others[turn])
+        return found
+
+    together = [ways] if len(ways) > 1 else []
+    return [(changed(which, 0), changed(which, 1)) for which in [*together, *([way] for way in ways)]]
+
+
+def ways_of_batch(tensors: list[Tensor]) -> list[Way]:
+    """Batch, length, height and width."""
+    ways: list[Way] = []
     for dim in (0, 1, 2, 3):
         sizes = [tensor.shape[dim] for tensor in tensors if is_size(tensor, dim)]
         size = max(set(sizes), key=sizes.count, default=0)
         # Fewer where there are some to spare: what fitted into memory still fits, and positions do not run out.
         others = (size - 1, size - 2) if dim == 1 or (dim == 0 and size >= 4) else (size + 1, size + 2)
         if size and min(others) >= 2:
-            ways.append((dim, size, others))
+            ways.append(((dim,), size, others))
+    return ways
 
-    def changed(which: list, turn: int) -> Subject:
-        found = subject
-        for dim, size, others in which:
-            found = with_size(found, dim, size, others[turn])
-        return found
 
-    together = [ways] if len(ways) > 1 else []
-    return [(changed(which, 0), changed(which, 1)) for which in [*together, *([way] for way in ways)]]
+def ways_of_graph(tensors: list[Tensor]) -> list[Way]:
+    """Edges and nodes, where integers of another length than the rest index its rows; nothing else has such inputs.
+
+    There are more of them each time, since an index has to stay within what it indexes.
+    """
+    whole = [one for one in tensors if one.dtype in (torch.int32, torch.int64)]
+    indices = [one for one in whole if one.dim() == 1 or (one.dim() == 2 and 2 in one.shape and max(one.shape) > 2)]
+    edges = dict.fromkeys(max(one.shape) for one in indices)
+    rows = dict.fromkeys(len(one) for one in tensors if one.is_floating_point())
+    if not edges or len(set(map(len, tensors))) == 1:
+        return []
+    return [((0, 1), size, (size + 1, size + 2)) for size in dict.fromkeys([*edges, *rows]) if size > 2]
 
 
 def is_size(tensor: Tensor, dim: int) -> bool:

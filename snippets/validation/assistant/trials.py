@@ -2,7 +2,7 @@
 
 import gc
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,10 +16,12 @@ from .findings import Finding
 from .float64 import Checked, References, check_against, drops, still
 from .graphs import Captured, cleaned
 from .results import results_of
+from .rewrites import Rewritten, Unfit
 from .settings import nothing_changed, quiet, seeded
 from .stages import Stages
 from .subject import Refused, Subject, copied, forgetting, fresh_inputs, one_line, outputs, with_size
-from .verdict import Ratio, peak, step, unknown_to
+from .trace import Trace
+from .verdict import NOISE, Ratio, peak, step, unknown_to
 
 
 # --8<-- [start:trial]
@@ -209,3 +211,90 @@ def timed_trial(subject: Subject, module: nn.Module, candidate: Candidate) -> tu
 
 
 # --8<-- [end:try]
+
+
+def try_rewrites(subject: Subject, findings: list[Finding], stages: Stages, seconds: float) -> list[Finding]:
+    """The findings, with what came of their changes where these can be made to a copy, in about so many seconds."""
+    wanted = [one for one in findings if one.rewrites and one.weight == "finding"]
+    if not wanted or seconds <= 0:
+        return findings
+    known: dict[int, Finding | None] = {}
+    doing = f"trying {len(wanted)} changes on copies"
+    nothing = subject, None, ""
+    checked_on, references, _ = stages.run("trials of changes", doing, lambda: reference_for(subject), nothing)
+    end = time.perf_counter() + seconds
+    for finding in wanted if references is not None else ():
+        if stages.why_not or time.perf_counter() > end:
+            break
+        patience = min(2.0, (end - time.perf_counter()) / 2)
+        step = partial(rewritten, subject, finding, checked_on, references, patience)
+        known[id(finding)] = stages.run("trial of a change", f"trying {finding.title}", step, None)
+    return [known.get(id(one)) or one for one in findings]
+
+
+def rewritten(
+    subject: Subject, finding: Finding, checked_on: Subject, references: References, patience: float
+) -> Finding | None:
+    """A finding, with what came of its change; None where the change cannot be made to this module."""
+    try:
+        changed = Rewritten(still(copied(subject.module)), finding.rewrites)
+        again = Candidate("", "", "", lambda module: module, runs=2)  # what is made once is there at the second run
+        seconds: list[float] = []
+        checks = check_against(references, partial(changed_results, changed, checked_on, again, seconds))
+        if wrong(checks, 0.0):
+            return replace(finding, tried="gives other results", helps=False)
+        pair = [Rewritten(copied(subject.module), made) for made in ((), finding.rewrites)]
+        ratio = beside(subject, pair, patience)
+    except Unfit:
+        return None
+    except Exception as error:  # noqa: BLE001  # what is left out may be what keeps the module from raising
+        return replace(finding, tried=f"raises {type(error).__name__}: {one_line(error)}", helps=False)
+    if ratio.word == "faster":
+        return replace(finding, tried=f"a step is {ratio} faster", helps=True)
+    gains = ratio.middle > 1 + NOISE  # but other samples say otherwise
+    return replace(finding, tried=f"{'not decided' if gains else 'no faster'}: {ratio}", helps=None if gains else False)
+
+
+def beside(subject: Subject, pair: list[nn.Module], patience: float) -> Ratio:
+    """How much faster a step of the second is, timed in turns."""
+    with nothing_changed(), quiet():
+        twins = [Subject(one, *fresh_inputs(subject.inputs, subject.named), before=forgetting(one)) for one in pair]
+        calls = {str(number): partial(step, twin) for number, twin in enumerate(twins)}
+        measured = clock.measure(calls, subject.device, rounds=15, patience=patience)
+    return Ratio.of(measured["0"], measured["1"])
+
+
+def with_trials(finding: Finding, trials: list[Trial], doubt: str) -> Finding:
+    """What is known of a change that only trials of the whole module try: of torch.compile, a kernel, a flag.
+
+    Args:
+        doubt: why torch.compile may be slower here than eager code; then it is no advice unless it was tried.
+    """
+    if finding.helps is not None or finding.weight != "finding":
+        return finding
+    by_compiler = "torch.compile" in finding.change
+    about = [one for one in trials if finding.kind in one.answers and answers(finding, one)]
+    about = [one for one in about if not one.refused.startswith(("not tried", "interrupted"))]
+    if not about:
+        return replace(finding, tried=f"not tried, since {doubt}", helps=False) if by_compiler and doubt else finding
+    good = max((one for one in about if not one.refused), key=middle, default=None)
+    if good is None:
+        return replace(finding, tried=f"{about[0].name} refused, {about[0].refused}", helps=False)
+    return replace(finding, tried=f"{good.name}: a step is {good.ratio} faster", helps=True)
+
+
+def answers(finding: Finding, trial: Trial) -> bool:
+    """Whether a trial tried what a finding says."""
+    named = {"torch.compile": "torch.compile", "kernels of this site": "kernels/", "causality": "is_causal"}
+    if finding.kind == "precision":
+        return trial.name in ("TF32", "bfloat16 by autocast")
+    return any(trial.name.startswith(name) and said in finding.change for name, said in named.items())
+
+
+def doubt_of(trace: Trace) -> str:
+    """Why torch.compile may make this module slower; empty where nothing is known against it."""
+    if any(op.runs and op.dtype is not None and op.dtype.is_complex for call in trace.eager for op in call.forward):
+        return "Inductor generates no code for complex numbers"
+    if trace.backward and any(call.name in ("cumprod", "logcumsumexp") for call in trace.eager):
+        return "the backward of cumprod is slower when it is compiled"
+    return ""

@@ -8,6 +8,7 @@ from ..findings import Finding, in_order, size
 from ..graphs import Captured
 from ..lines import Line
 from ..names import NORMS, PASSED, POINTWISE, REDUCTIONS
+from ..rewrites import Rewrite, attention, rewrite
 from ..trace import Trace
 
 ATTENTION = "patterns/attention.md"
@@ -59,7 +60,32 @@ def explicit_attention(trace: Trace, captured: Captured) -> Iterator[Finding]:
             f"{ATTENTION}#never-the-whole-square",
             saves=sum(call.moved for call in path[1:-1]) + 2 * matrix.bytes,
             kernels=sum(call.kernels for call in path) - 1,
+            rewrites=as_rewrite(trace, scores, softmax, weighted[0]),
         )
+
+
+def as_rewrite(trace: Trace, scores: Call, softmax: Call, weighted: Call) -> tuple[Rewrite, ...]:
+    """The same, to be tried: of plain products, a scale before the masks, and no dropout."""
+    if not {scores.name, weighted.name} <= {"matmul", "bmm"} or len(weighted.inputs) != 2:
+        return ()
+    scale, masks, given = 1.0, [], []
+    for call in trace.between(scores, softmax):
+        number = next((one for one in call.arguments if type(one) in (int, float)), None)
+        if call.name in ("mul", "div") and number and len(call.inputs) == 1 and not masks:
+            scale *= number if call.name == "mul" else 1 / number
+        elif call.name == "add" and len(call.inputs) == 2:
+            masks.append("add")
+            made = {value.id for one in (scores, *trace.between(scores, call)) for value in one.outputs}
+            given += [one for one in call.inputs if one.id not in made]
+        elif call.name == "masked_fill" and len(call.inputs) == 2 and number is not None and number < -1e3:
+            masks.append("hide")
+            given.append(call.inputs[1])
+        elif call.name not in PASSED and call not in softmax_by_hand(trace, softmax):
+            return ()
+    if any(call.name not in PASSED for call in trace.between(softmax, weighted)):
+        return ()
+    operands = [*scores.inputs[:2], weighted.inputs[1], *given]
+    return rewrite(trace, weighted, operands, attention(scale, masks))
 
 
 def as_one_call(trace: Trace, scores: Call, softmax: Call, weighted: Call) -> str:

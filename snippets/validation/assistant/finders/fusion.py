@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 
+import torch.nn.functional as F
+
 from ..calls import Call, Value
 from ..findings import Finding, in_order, size
 from ..graphs import Captured
 from ..names import PASSED, POINTWISE, VIEWS
+from ..rewrites import Rewrite, rewrite
 from ..trace import Trace
 from .attention import data_of, scores_of, softmax_by_hand, weight_of
 
@@ -128,19 +131,24 @@ def written_out(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """Functions that PyTorch has as one kernel, made of several: softmax, its logarithm, SiLU."""
     for call in trace.eager:
         if steps := softmax_by_hand(trace, call):
-            yield rewritten([*steps, call], "Softmax", "F.softmax", "kernels/softmax.md")
+            (dim,) = {*steps[-1].arguments[1:2], steps[-1].named.get("dim")} - {None} or {None}
+            source = steps[0].inputs[0]
+            made = rewrite(trace, call, [source], lambda x, dim=dim: x.softmax(dim)) if type(dim) is int else ()
+            yield rewritten([*steps, call], "Softmax", "F.softmax", "kernels/softmax.md", made)
         elif call.name == "log" and (maker := trace.made_by(call.inputs[0])) is not None and maker.name == "softmax":
-            yield rewritten(
-                [maker, call], "Log-softmax", "F.log_softmax, or F.cross_entropy for a loss", "kernels/cross-entropy.md"
-            )
+            change = "F.log_softmax, or F.cross_entropy for a loss"
+            (dim,) = {*maker.arguments[1:2], maker.named.get("dim")} - {None} or {None}
+            made = rewrite(trace, call, maker.inputs[:1], lambda x, dim=dim: x.log_softmax(dim))
+            yield rewritten([maker, call], "Log-softmax", change, "kernels/cross-entropy.md", made)
         elif call.name == "mul" and len(call.inputs) == 2:
             x, lines = activation(trace, call.outputs[0])
             if x is not None and len(lines) >= 2:
                 name = "SiLU" if len(lines) == 2 else "Mish"
-                yield rewritten(lines, name, f"F.{name.lower()}", "kernels/swiglu.md")
+                made = rewrite(trace, lines[-1], [x], getattr(F, name.lower()))
+                yield rewritten(lines, name, f"F.{name.lower()}", "kernels/swiglu.md", made)
 
 
-def rewritten(path: list[Call], name: str, call: str, page: str) -> Finding:
+def rewritten(path: list[Call], name: str, call: str, page: str, rewrites: tuple[Rewrite, ...]) -> Finding:
     moved = sum(each.moved for each in path)
     return Finding(
         "written-out",
@@ -151,6 +159,7 @@ def rewritten(path: list[Call], name: str, call: str, page: str) -> Finding:
         page,
         saves=max(0, moved - 2 * path[-1].outputs[0].bytes),
         kernels=sum(each.kernels for each in path) - 1,
+        rewrites=rewrites,
     )
 
 
@@ -191,7 +200,16 @@ def chains(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 saves=moved - least,
                 kernels=len(group) - 1,
                 weight="finding" if len(group) > CHAIN and moved >= WORTH * least else "note",
+                rewrites=as_gelu(trace, group) if gelu else (),
             )
+
+
+def as_gelu(trace: Trace, group: list[Call]) -> tuple[Rewrite, ...]:
+    """F.gelu in one of its two forms, to be tried: of the one tensor that the chain reads."""
+    made = {value.id for call in group for value in call.outputs}
+    read = {one.id: one for call in group for one in call.inputs if one.id not in made}
+    form = "none" if any(call.name == "erf" for call in group) else "tanh"
+    return rewrite(trace, group[-1], [*read.values()], lambda x: F.gelu(x, approximate=form)) if len(read) == 1 else ()
 
 
 def leaves_and_returns(trace: Trace, group: list[Call]) -> bool:

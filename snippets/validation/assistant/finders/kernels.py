@@ -1,5 +1,6 @@
 """Kernels that wait, are small, or miss the tensor cores."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
@@ -9,9 +10,10 @@ import torch
 from ..calls import Call, Value
 from ..findings import MEMORY, Finding, in_order, size
 from ..graphs import Captured
-from ..names import PASSED, PRODUCTS, words
+from ..names import PASSED, PRODUCTS
 from ..settings import products_in_tf32
 from ..trace import Trace
+from .constants import from_sizes
 from .readiness import MADE_ON_HOST
 
 READS = {
@@ -177,6 +179,29 @@ def small_kernels(trace: Trace, captured: Captured) -> Iterator[Finding]:
             )
 
 
+FUSED = "torch.optim's with fused=True, which updates all parameters in one kernel"
+
+
+def optimizers(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """A step of one of PyTorch's optimizers, tensor by tensor or list by list."""
+    for line in dict.fromkeys(call.line for call in trace.eager if STEP.search(call.line.text)):
+        calls = [call for call in trace.eager if call.line == line and "library" in call.inside]
+        updates = [call for call in calls if re.search(r"addcdiv|addcmul|lerp|foreach", call.name)]
+        if len(updates) >= 3 and (kernels := sum(call.kernels for call in calls)) >= 8:
+            yield Finding(
+                "optimizer",
+                "An optimizer that is not fused",
+                (line,),
+                f"a step runs {kernels} operations",
+                "fused=True in the constructor of the optimizer: one kernel updates all parameters",
+                "compiler/what-compile-does.md#what-is-slow",
+                kernels=kernels - 1,
+            )
+
+
+STEP = re.compile(r"\.step\(")
+
+
 def loops(trace: Trace) -> list[list[list[Call]]]:
     """The calls of each loop, by place: lines whose calls alternate are one loop, and it holds the loops inside."""
     joined: dict[int, list[list[list[Call]]]] = defaultdict(list)
@@ -228,31 +253,11 @@ def again(group: list[Call]) -> list[Call]:
     return same if len(same) > 1 else group
 
 
-RANDOM = words("rand randn randint randperm rand_like randn_like randint_like bernoulli multinomial normal uniform")
-
-
-def from_sizes(trace: Trace, calls: list[Call]) -> bool:
-    """Whether no call reads an input, a weight or a random number, however indirectly."""
-    todo, seen = list(calls), set()
-    while todo:
-        call = todo.pop()
-        if call.name in RANDOM or not call.outputs:
-            return False
-        for value in call.inputs:
-            maker = trace.makers.get(value.id)
-            if value.origin != "made" or maker is None:
-                return False
-            if maker.index not in seen:
-                seen.add(maker.index)
-                todo.append(maker)
-    return True
-
-
 def loop_change(trace: Trace, groups: list[list[Call]], calls: list[Call]) -> tuple[str, str]:
     """What to do with a loop, by how its turns depend on each other, and the page."""
     page = "compiler/what-compile-does.md#what-is-slow"
     if any(call.writes and call.inputs and call.inputs[0].origin == "parameter" for call in calls):
-        return "for an optimizer, torch.optim's with fused=True; for other updates, torch._foreach_ functions", page
+        return f"for an optimizer, {FUSED}; for other updates, torch._foreach_ functions", page
     if from_sizes(trace, calls):
         return "the result depends on sizes only: make it once, as a buffer of the module", page
     if any(call.name in ("gru_cell", "lstm_cell", "rnn_tanh_cell", "rnn_relu_cell") for call in calls):

@@ -2,12 +2,16 @@
 
 from collections.abc import Iterator
 
+import torch.nn.functional as F
+
 from ..calls import Call, Value
 from ..findings import Finding, in_order, size
 from ..graphs import Captured
 from ..lines import Line
 from ..names import CASTS, PASSED, POINTWISE, PRODUCTS, REDUCTIONS, VIEWS
+from ..rewrites import Rewrite, as_it_is, broadcast, distances, rewrite
 from ..trace import Trace
+from .attention import of_activations
 
 
 def layout_copies(trace: Trace, captured: Captured) -> Iterator[Finding]:
@@ -28,6 +32,7 @@ def layout_copies(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 "compiler/fusion.md#layout",
                 saves=call.moved,
                 kernels=1,
+                rewrites=rewrite(trace, call, call.inputs[:1], as_it_is),
             )
 
 
@@ -59,6 +64,7 @@ def repeats(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 "patterns/attention.md#one-kernel" if heads else "compiler/fusion.md#layout",
                 saves=call.moved,
                 kernels=1,
+                rewrites=() if heads else rewrite(trace, call, [source], broadcast(call.out.shape)),
             )
 
 
@@ -96,7 +102,22 @@ def outsized(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 "compiler/fusion.md#rows",
                 saves=2 * call.out.bytes,
                 kernels=1,
+                rewrites=as_distances(trace, call, reduced[0]),
             )
+
+
+def as_distances(trace: Trace, call: Call, reduced: Call) -> tuple[Rewrite, ...]:
+    """A matrix product or `cdist`, to be tried: where the last dimension is reduced, and powers are plain."""
+    steps = [one for one in trace.between(call, reduced) if one.name not in PASSED]
+    dims = {*reduced.arguments[1:2], reduced.named.get("dim")}
+    kinds = ["square" if one.name == "pow" and 2 in one.arguments else one.name for one in steps]
+    kind = "product" if call.name == "mul" and not kinds else kinds[0] if len(kinds) == 1 else ""
+    if kind not in POWERS or reduced.name != "sum" or not {-1, (-1,)} & dims or len(call.inputs) != 2:
+        return ()
+    return rewrite(trace, reduced, call.inputs, distances(kind))
+
+
+POWERS = ("product", "square", "abs")
 
 
 def one_hot_products(trace: Trace, captured: Captured) -> Iterator[Finding]:
@@ -114,7 +135,22 @@ def one_hot_products(trace: Trace, captured: Captured) -> Iterator[Finding]:
                     "compiler/fusion.md#scatter",
                     saves=2 * call.out.bytes + products[0].moved,
                     kernels=2,
+                    rewrites=as_look_up(trace, call, products),
                 )
+
+
+def as_look_up(trace: Trace, call: Call, products: list[Call]) -> tuple[Rewrite, ...]:
+    """The rows of the table, to be tried."""
+    product = products[0]
+    if len(products) > 1 or product.name not in ("matmul", "linear") or len(product.inputs) != 2:
+        return ()
+    turned = product.name == "linear"
+    return rewrite(
+        trace,
+        product,
+        [call.inputs[0], product.inputs[1]],
+        lambda i, table: F.embedding(i, table.T if turned else table),
+    )
 
 
 def growing(trace: Trace, captured: Captured) -> Iterator[Finding]:
@@ -141,6 +177,45 @@ def growing(trace: Trace, captured: Captured) -> Iterator[Finding]:
                     saves=sum(call.moved for call in calls[:-1]),
                     kernels=len(calls) - 1,
                 )
+
+
+def cached(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """Keys or values that an earlier call gave, with those of this call behind them: a cache that grows."""
+    for call in trace.eager:
+        if call.name != "cat" or len(call.inputs) != 2 or call.out is None:
+            continue
+        old, new = call.inputs
+        past = old.origin in ("input", "found", "buffer") and new.origin == "made"
+        longer = sum(a != b for a, b in zip(old.shape, new.shape, strict=False)) <= 1 and old.numel >= new.numel
+        users = trace.past(call.out, PASSED | {"expand", "repeat_interleave"})
+        read = [one for one in users if one.name == "scaled_dot_product_attention" or of_activations(one)]
+        as_key = any(trace.root(one).id == trace.root(call.out).id for user in read for one in user.inputs[1:3])
+        if past and longer and as_key and weighed(trace, new):
+            yield Finding(
+                "growing",
+                "A cache of keys and values grows by concatenation",
+                (call.line,),
+                f"each call copies all that came before, {size(call.moved)} here, and gives another size to compile",
+                "write into a static cache, of the final length (index_copy_), and mask what is not written yet",
+                "compiler/fusion.md#layout",
+                saves=call.moved,
+                kernels=1,
+            )
+
+
+def weighed(trace: Trace, value: Value) -> bool:
+    """Whether a value comes from a projection, past views and pointwise work such as rotary embeddings."""
+    todo, seen = [value.id], set()
+    while todo and len(seen) < 30:
+        maker = trace.makers.get(todo.pop())
+        if maker is None or maker.index in seen:
+            continue
+        seen.add(maker.index)
+        if any(one.origin == "parameter" and len(one.shape) >= 2 for one in maker.inputs):
+            return True
+        if maker.name in PASSED | POINTWISE | REDUCTIONS | {"cat", "stack", "rms_norm", "layer_norm"}:
+            todo += [one.id for one in maker.inputs]
+    return False
 
 
 def kept_graphs(trace: Trace, captured: Captured) -> Iterator[Finding]:

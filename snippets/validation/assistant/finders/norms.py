@@ -6,6 +6,7 @@ from ..calls import Call, Value
 from ..findings import Finding, in_order, size
 from ..graphs import Captured
 from ..names import PASSED, words
+from ..rewrites import Rewrite, norm, rewrite
 from ..trace import Trace
 
 SMALL_STEPS = words("add mul div clamp clamp_min maximum sqrt rsqrt pow reciprocal sub")
@@ -40,8 +41,36 @@ def written_out_norms(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 page,
                 saves=max(0, sum(each.moved for each in path) - 2 * whole),
                 kernels=sum(each.kernels for each in path) - 1,
+                rewrites=as_norm(trace, x, means, reduced, steps, path),
             )
             break
+
+
+def as_norm(
+    trace: Trace, x: Value, means: bool, reduced: Call, steps: list[Call], path: list[Call]
+) -> tuple[Rewrite, ...]:
+    """The norm in one call, to be tried: over the last dimension, by a mean of squares or a variance."""
+    maker, tail = trace.made_by(x), path[[*map(id, path)].index(id(reduced)) + 1 + len(steps) :]
+    if means and (maker is None or maker.name != "sub"):
+        return ()
+    source = maker.inputs[0] if means and maker else x
+    eps = [one for call in steps if call.name == "add" for one in call.arguments if type(one) in (int, float)]
+    if reduced.name not in ("mean", "var") or reduced.outputs[0].shape != (*source.shape[:-1], 1) or len(eps) > 1:
+        return ()
+    given = [(call.name, one) for call in tail for one in call.inputs if one.origin == "parameter"]
+    names, last = [name for name, _ in given], max(path, key=lambda call: call.index)
+    if names not in ([], ["mul"], ["add"], ["mul", "add"]):
+        return ()
+    compute = norm(means, float(eps[0]) if eps else 0.0, "mul" in names, "add" in names)
+    return rewrite(trace, last, [source, *(one for _, one in given)], compute)
+
+
+def by_one_less(reduced: Call) -> bool:
+    """Whether a variance divides by n - 1, as torch's do unless they are told otherwise: F.layer_norm divides by n."""
+    told = [*reduced.arguments[1:], reduced.named.get("unbiased", reduced.named.get("correction"))]
+    return reduced.name in ("var", "std", "var_mean", "std_mean") and not any(
+        one is False or one == 0 for one in told[1:]
+    )
 
 
 def norm_named(means: bool, reduced: Call) -> tuple[str, str, str]:
@@ -49,6 +78,8 @@ def norm_named(means: bool, reduced: Call) -> tuple[str, str, str]:
     rows = reduced.outputs[0].shape[-1:] == (1,) or reduced.outputs[0].shape == reduced.inputs[0].shape[:-1]
     if not rows:
         return "A norm", "F.group_norm or F.batch_norm where one fits; torch.compile else", "compiler/fusion.md#columns"
+    if means and by_one_less(reduced):
+        return "LayerNorm", "torch.compile makes one kernel of them; F.layer_norm divides by n", "kernels/layer-norm.md"
     if means:
         return "LayerNorm", "F.layer_norm, or kernels/layer_norm.py", "kernels/layer-norm.md"
     return "RMSNorm", "F.rms_norm, or kernels/rms_norm.py", "kernels/rms-norm.md"

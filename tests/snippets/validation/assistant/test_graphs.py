@@ -45,6 +45,43 @@ def test_the_line_that_makes_a_size_a_constant_is_named():
     ]
 
 
+class Graph(nn.Module):
+    """Sums over edges; makes a constant of one of its sizes, if any."""
+
+    def __init__(self, of=""):
+        super().__init__()
+        self.of = of
+
+    def forward(self, x, edges, weight):
+        if (self.of == "edges" and edges.shape[1] == 301) or (self.of == "nodes" and x.shape[0] == 51):
+            x = x + 1
+        return torch.zeros_like(x).index_add(0, edges[1], x[edges[0]] * weight[:, None])
+
+
+@pytest.mark.parametrize("of", ["edges", "nodes", ""])
+def test_numbers_of_edges_and_nodes_are_sizes_of_a_graph(of):
+    subject = made(lambda: (Graph(of), torch.randn(50, 8), torch.randint(0, 50, (2, 300)), torch.rand(300)))
+    captured = capture(subject, other_sizes(subject))
+    assert captured.sizes == 3 and not captured.error
+    found = [one.reason for one in captured.recompiled]
+    assert len(found) == bool(of) and all(("301" if of == "edges" else "51") in one for one in found)
+
+
+def sizes(*inputs):
+    turns = other_sizes(made(lambda: (nn.Identity(), *inputs)))
+    return [[tuple(one.shape) for one in first.inputs] for first, _ in turns]
+
+
+def test_token_ids_of_a_batch_of_two_are_no_edges():
+    ids = torch.zeros(2, 16, dtype=torch.long)
+    assert sizes(ids, torch.ones(2, 16, 4))[0] == [(3, 15), (3, 15, 4)]
+
+
+def test_rows_and_columns_of_edges_and_the_graph_of_each_node_are_sizes():
+    row, graph = torch.zeros(30, dtype=torch.long), torch.zeros(9, dtype=torch.long)
+    assert sizes(torch.rand(9, 4), row, row, graph)[0] == [(10, 4), (31,), (31,), (10,)]
+
+
 def test_one_more_graph_for_a_size_that_changes_is_expected():
     line = Line("model.py", 1)
     size = [Recompiled(line, "tensor 'x' size mismatch at index 0. expected 4, actual 9", by_size=True)]

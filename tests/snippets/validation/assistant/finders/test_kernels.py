@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from snippets.validation.assistant.found import find
-from tests.snippets.validation.planted.seen import evidence
+from tests.snippets.validation.planted.seen import evidence, faults
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -17,3 +17,25 @@ def test_large_fp32_products_are_a_finding_and_small_ones_a_note():
             one for one in find(*evidence(lambda rows=rows: (wide, torch.randn(rows, 1024)))) if one.kind == "precision"
         ]
         assert [one.weight for one in found] == [weight]
+
+
+class Steps(nn.Module):
+    """A training step as a module."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.net = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4)))
+        self.adam = torch.optim.Adam(self.net.parameters(), **options)
+
+    def forward(self, x):
+        self.adam.zero_grad()
+        loss = self.net(x).square().mean()
+        loss.backward()
+        self.adam.step()
+        return loss.detach()
+
+
+def test_an_optimizer_that_is_not_fused_is_found():
+    for options, kinds in (({}, ["optimizer"]), ({"foreach": True}, ["optimizer"]), ({"fused": True}, [])):
+        found = faults(find(*evidence(lambda options=options: (Steps(**options), torch.randn(4, 8)), sizes=False)))
+        assert [one.kind for one in found if one.kind in ("optimizer", "small-kernels")] == kinds

@@ -1,6 +1,8 @@
 """Memory: what is no fault of the author's."""
 
 import pytest
+import torch
+import torch.nn.functional as F
 from torch import nn
 
 from snippets.validation.assistant.found import find
@@ -21,3 +23,42 @@ class Spectral(nn.Module):
 
 def test_copies_that_pytorch_makes_itself_are_not_the_authors():
     assert not faults(find(*evidence(lambda: (Spectral(), fusion.sequence()))))
+
+
+class Decoder(nn.Module):
+    """One step of attention with a cache that it is given, or, without, of prefixes of its own."""
+
+    def __init__(self, prefix=False, fused=True):
+        super().__init__()
+        self.qkv, self.fused = nn.Linear(32, 96), fused
+        self.prefix = nn.Parameter(torch.randn(1, 4, 16, 8)) if prefix else None
+
+    def forward(self, x, keys, values):
+        q, k, v = (one.view(1, 1, 4, 8).transpose(1, 2) for one in self.qkv(x).chunk(3, -1))
+        if self.prefix is not None:
+            return F.scaled_dot_product_attention(q, torch.cat([self.prefix, k], 2), torch.cat([self.prefix, v], 2))
+        keys, values = torch.cat([keys, k], 2), torch.cat([values, v], 2)
+        if self.fused:
+            return F.scaled_dot_product_attention(q, keys, values), keys, values
+        return (q @ keys.transpose(-2, -1)).softmax(-1) @ values, keys, values
+
+
+class Static(Decoder):
+    def forward(self, x, keys, values, at):
+        q, k, v = (one.view(1, 1, 4, 8).transpose(1, 2) for one in self.qkv(x).chunk(3, -1))
+        keys, values = keys.index_copy(2, at, k), values.index_copy(2, at, v)
+        seen = (torch.arange(16) <= at)[None]
+        return F.scaled_dot_product_attention(q, keys, values, attn_mask=seen), keys, values
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_cache_that_grows_is_found(fused):
+    made = lambda: (Decoder(fused=fused), torch.randn(1, 1, 32), *(torch.randn(1, 4, 15, 8) for _ in range(2)))  # noqa: E731
+    (found,) = [one for one in faults(find(*evidence(made))) if one.kind == "growing"]
+    assert found.times == 2 and "static cache" in found.change
+
+
+def test_a_static_cache_and_a_learned_prefix_are_no_caches_that_grow():
+    cache = [torch.randn(1, 4, 16, 8) for _ in range(2)]
+    assert not faults(find(*evidence(lambda: (Decoder(prefix=True), torch.randn(1, 1, 32), *cache))))
+    assert not faults(find(*evidence(lambda: (Static(), torch.randn(1, 1, 32), *cache, torch.tensor([3])))))

@@ -1,0 +1,101 @@
+"""Mixtures of experts: loops over experts in any spelling are found, once, and other loops are not."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from snippets.validation.assistant.found import find
+from tests.snippets.validation.planted.seen import evidence, faults
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+
+class Mixture(nn.Module):
+    """Four experts, two for each token, in one of several spellings."""
+
+    def __init__(self, spelling):
+        super().__init__()
+        self.spelling = spelling
+        self.gate = nn.Linear(16, 4)
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)) for _ in range(4))
+
+    def forward(self, x):
+        weights, chosen = self.gate(x).softmax(-1).topk(2)
+        return self.spelling(self, x, weights, chosen)
+
+
+def by_mask(m, x, weights, chosen):
+    out = torch.zeros_like(x)
+    for number, expert in enumerate(m.experts):
+        mask = (chosen == number).any(-1)
+        share = (weights * (chosen == number)).sum(-1, keepdim=True)
+        out[mask] = out[mask] + share[mask] * expert(x[mask])
+    return out
+
+
+def by_where(m, x, weights, chosen):
+    out = torch.zeros_like(x)
+    for number, expert in enumerate(m.experts):
+        token, place = torch.where(chosen == number)
+        out.index_add_(0, token, expert(x[token]) * weights[token, place, None])
+    return out
+
+
+def by_one_hot(m, x, weights, chosen):
+    out, hot = torch.zeros_like(x), F.one_hot(chosen, 4).permute(2, 1, 0)
+    for number, expert in enumerate(m.experts):
+        place, token = torch.where(hot[number])
+        out.index_add_(0, token, expert(x[None, token].reshape(-1, 16)) * weights[token, place, None])
+    return out
+
+
+def by_nonzero(m, x, weights, chosen):
+    out = torch.zeros_like(x)
+    for number, expert in enumerate(m.experts):
+        token = (chosen[:, 0] == number).nonzero().squeeze(-1)
+        if token.numel():
+            out = out.index_add(0, token, expert(x.index_select(0, token)))
+    return out
+
+
+def dense(m, x, weights, chosen):
+    out = 0
+    for number, expert in enumerate(m.experts):
+        share = (weights * (chosen == number)).sum(-1, keepdim=True)
+        out = out + expert(x) * share
+    return out
+
+
+@pytest.mark.parametrize("spelling", [by_mask, by_where, by_one_hot, by_nonzero, dense], ids=lambda one: one.__name__)
+def test_a_loop_over_experts_is_one_finding(spelling):
+    found = faults(find(*evidence(lambda: (Mixture(spelling), torch.randn(64, 16)), sizes=False)))
+    assert [one.kind for one in found] == ["experts"]
+    assert "4 experts" in found[0].evidence and ("grouped_mm" in found[0].change or "bmm" in found[0].change)
+    assert "expert(x" in found[0].line.text
+
+
+def batched(m, x, weights, chosen):
+    first, second = (torch.stack([one[at].weight for one in m.experts]) for at in (0, 2))
+    every = F.gelu(x @ first.mT) @ second.mT
+    return (every[chosen.T, torch.arange(len(x))] * weights.T[..., None]).sum(0)
+
+
+def heads(m, x, weights, chosen):
+    return torch.cat([expert(x) for expert in m.experts], -1)
+
+
+def layers(m, x, weights, chosen):
+    for expert in m.experts:
+        x = x + expert(x)
+    return x
+
+
+def subset(m, x, weights, chosen):
+    rows = x[torch.arange(0, 64, 2)]
+    return torch.stack([expert(rows) for expert in m.experts])
+
+
+@pytest.mark.parametrize("spelling", [batched, heads, layers, subset], ids=lambda one: one.__name__)
+def test_no_other_loop_is_one_over_experts(spelling):
+    assert not faults(find(*evidence(lambda: (Mixture(spelling), torch.randn(64, 16)), sizes=False)))
