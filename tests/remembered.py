@@ -34,6 +34,7 @@ WHOLE = ("mutants", "site")  # areas whose tests look at everything
 COMPILED = re.compile(r"__pycache__/([^/.]+)\.[^/]*$")  # what an import opens of a module that was imported before
 AGAIN = 0.06  # chance that what is remembered runs anyway: 1 in 20 of all, since long tests have less
 LONG = 0.3  # seconds; what took n times as long has 1/n of that chance
+FORM = 2  # of what is kept: files of an earlier one are not read
 KEPT = 4  # contents of what a test file reaches whose results are kept
 
 
@@ -237,7 +238,7 @@ def subjects(root: Path, test: Path) -> list[Path]:
 
 def digest(root: Path, files: Iterable[Path], *more: str) -> str:
     """Of the files' names and content, the versions, the processor's instructions and the variables that decide."""
-    found = hashlib.sha256(repr([surroundings(), *more]).encode())
+    found = hashlib.sha256(repr([FORM, surroundings(), *more]).encode())
     for file in sorted(files):
         found.update(f"{file.relative_to(root)}\0{content(file)}".encode())
     return found.hexdigest()[:32]
