@@ -1,4 +1,4 @@
-"""A log of TORCH_LOGS, the folder of TORCH_TRACE, or what tlparse made of it: breaks, recompilations, what was skipped."""
+"""A log of TORCH_LOGS, a folder of TORCH_TRACE, or what tlparse made of it: breaks, recompilations, skipped graphs."""
 
 import json
 import math
@@ -109,8 +109,9 @@ def as_logged(payload: str, frame: str) -> str:
         reasons = json.loads(payload)
     except ValueError:
         reasons = [payload]
-    rows = "".join(f"\n    - {reason}" for reason in ([reasons] if isinstance(reasons, str) else reasons))
-    return f"Recompiling function {frame or 'unknown in unknown:0'}\n    triggered by the following guard failure(s):{rows}"
+    reasons = [reasons] if isinstance(reasons, str) else reasons
+    rows = "".join(f"\n    - {reason}" for reason in ("triggered by the following guard failure(s):", *reasons))
+    return f"Recompiling function {frame or 'unknown in unknown:0'}{rows}"
 
 
 def read_folder(folder: Path) -> Compiled | None:

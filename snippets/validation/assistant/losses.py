@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from .lines import Line
 from .report import WIDTH, address
 
+Place = Line | str | None  # a line, else an operation of the trace, if one is known
+
 DIAGNOSIS = "validation/diagnosis.md"
 CAUSES = {  # by name: what happens, what to change, and the page
     "waiting": (
@@ -111,7 +113,7 @@ class Loss:
     cause: str
     seconds: float = math.nan
     share: float = math.nan
-    line: Line | None = None
+    line: Place = None
     at_line: float = math.nan
     detail: str = ""
     times: int = 0
@@ -144,9 +146,9 @@ class Loss:
     @property
     def place(self) -> str:
         """The line and its text; of several, how much of the time is the line's."""
-        if self.line is None:
-            return "at a line that the file does not name: a trace needs with_stack=True"
         part = f"{self.at_line * 1e3:.2f} ms of it " if self.at_line < 0.95 * self.seconds else ""
+        if not isinstance(self.line, Line):
+            return f"{part}in {self.line or 'code that the file does not name'} (a trace with_stack=True has lines)"
         text, function = self.line.text, self.line.function
         if function and text.startswith(("def ", "async def ", "@")):
             return f"{part}in {function}, which begins at {self.line}"

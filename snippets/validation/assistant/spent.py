@@ -7,8 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from .lines import Line
-from .losses import LEAST, Loss, Reading
+from .losses import LEAST, Loss, Place, Reading
 from .traces import BACKWARD, Event, Spans, Trace, seconds, union, without
 
 LAUNCH = re.compile(r"(cuda|cu|hip)\w*(Launch|Memcpy|Memset)")
@@ -21,7 +20,7 @@ PRODUCT = re.compile(
 FUSED = re.compile(r"triton_|Torch-Compiled Region|CompiledFunction|nccl|Optimizer|multi_tensor|_foreach|_fused", re.I)
 UNFUSED = 0.3  # of a step in operations that nobody fused
 LONG = 5e-4  # seconds without an operation: less may be the profiler's own cost
-Key = tuple[str, Line | None]
+Key = tuple[str, Place]
 
 
 @dataclass
@@ -54,7 +53,7 @@ class Spent:
 
     def loss(self, cause: str) -> Loss:
         lines = {line: spent / self.trace.steps for (name, line), spent in self.by.items() if name == cause}
-        named = {line: spent for line, spent in lines.items() if line is not None} or lines
+        named: dict[Place, float] = {line: spent for line, spent in lines.items() if line is not None} or lines
         most = max(named, key=lambda line: named[line])
         whole = sum(lines.values())
         return Loss(cause, whole, whole / self.step, most, named[most])
@@ -139,10 +138,10 @@ def launches_of(trace: Trace) -> dict[object, Event]:
     return {call.args["correlation"]: call for call in trace.calls if "correlation" in call.args}
 
 
-def launched_at(trace: Trace, launches: dict[object, Event], event: Event) -> Line | None:
+def launched_at(trace: Trace, launches: dict[object, Event], event: Event) -> Place:
     """The line that launched a kernel; an operation of a CPU is its own launch."""
     call = launches.get(event.args.get("correlation"), None if trace.kernels else event)
-    return trace.line_at(call.thread, call.start) if call else None
+    return trace.place_at(call.thread, call.start) if call else None
 
 
 def in_optimizer(trace: Trace, launches: dict[object, Event], event: Event) -> bool:
@@ -168,7 +167,7 @@ def idle_host(found: Spent, gaps: Spans) -> None:
     for left in gaps:
         for piece in known(found, [left]):
             if piece[1] - piece[0] >= LONG:
-                found.by["python", trace.line_at(thread, sum(piece) / 2)] += piece[1] - piece[0]
+                found.by["python", trace.place_at(thread, sum(piece) / 2)] += piece[1] - piece[0]
 
 
 def main_thread(trace: Trace) -> object:
@@ -183,7 +182,7 @@ def known(found: Spent, left: Spans) -> Spans:
         for event in found.trace.host(pattern):
             taken = seconds(left) - seconds(rest := without(left, [event.span]))
             if taken:
-                found.by[cause, found.trace.line_at(event.thread, event.start)] += taken
+                found.by[cause, found.trace.place_at(event.thread, event.start)] += taken
                 left = rest
     return left
 
@@ -213,14 +212,14 @@ def idle_gpu(found: Spent, gaps: Spans) -> None:
 
 def after_wait(
     trace: Trace, wait: Event, kernels: Sequence[Event], starts: Sequence[float], idle_from: float
-) -> tuple[str, Line | None]:
+) -> tuple[str, Place]:
     """The GPU had run out of work while the host waited for it, or for a copy to it."""
     before = kernels[bisect.bisect_right(starts, idle_from) - 1]
     cause = "pageable" if kind_of(before) == "pageable" else "waiting"
-    return cause, trace.line_at(wait.thread, wait.start)
+    return cause, trace.place_at(wait.thread, wait.start)
 
 
-def before_launch(trace: Trace, launch: Event | None, start: float, end: float) -> tuple[str, Line | None]:
+def before_launch(trace: Trace, launch: Event | None, start: float, end: float) -> tuple[str, Place]:
     """The host had not launched yet: what ran in the middle of its delay."""
     thread = launch.thread if launch else main_thread(trace)
     until = min(end, launch.start) if launch and launch.start > start else end
@@ -229,7 +228,7 @@ def before_launch(trace: Trace, launch: Event | None, start: float, end: float) 
         [op.span for op in trace.ops.outermost() if op.end > start and op.start < until] if until - start > LONG else []
     )
     alone = until - start > LONG and seconds(without([(start, until)], union(ops))) > (until - start) / 2
-    return "python" if alone else "launching", trace.line_at(thread, moment)
+    return "python" if alone else "launching", trace.place_at(thread, moment)
 
 
 def replays(kernels: Sequence[Event]) -> Spans:
@@ -307,7 +306,7 @@ def collectives(trace: Trace) -> Iterator[tuple[object, list[Event]]]:
     yield from by_kind.items()
 
 
-def does_more(ranks: dict[int, Spent], slow: int) -> tuple[Line | None, float]:
+def does_more(ranks: dict[int, Spent], slow: int) -> tuple[Place, float]:
     """The line at which the slow rank spends more of a step than the others, with or without a kernel."""
     by_line = {rank: at_lines(spent) for rank, spent in ranks.items()}
     usual = {
@@ -318,8 +317,8 @@ def does_more(ranks: dict[int, Spent], slow: int) -> tuple[Line | None, float]:
     return most, more[most] if most else 0.0
 
 
-def at_lines(spent: Spent) -> dict[Line | None, float]:
-    found: dict[Line | None, float] = defaultdict(float)
+def at_lines(spent: Spent) -> dict[Place, float]:
+    found: dict[Place, float] = defaultdict(float)
     idle = ("waiting", "launching", "python", "loading", "pageable", "copying", "compiling")
     for (cause, line), taken in [
         *spent.by.items(),

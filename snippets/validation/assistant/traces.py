@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .lines import Line, is_library
+from .losses import Place
 from .subject import Refused
 
 Spans = list[tuple[float, float]]  # of seconds: sorted, and none touches another
@@ -142,6 +143,11 @@ class Trace:
                 return self.exact(line, frames, ops)
         return None
 
+    def place_at(self, thread: object, moment: float) -> Place:
+        """The line, or in a trace without stacks the outermost operation."""
+        every = [op.name for op in self.ops.around(thread, moment)]
+        return self.line_at(thread, moment) or (every[-1].removeprefix(f"{BACKWARD}: ") if every else None)
+
     def exact(self, line: Line, frames: Sequence[Event], ops: Sequence[Event]) -> Line:
         """A profiler writes where a function begins: the source tells which of its lines makes the call.
 
@@ -149,10 +155,10 @@ class Trace:
             frames: the function's own, then what it called, then what that called.
         """
         own, *below = frames
-        if below and below[0].name.startswith(MODULE):
+        if below and is_object(below[0]):
             calls = self.called_in(own, WRAPPERS)
             sites = [site for site in call_sites(line) if site.called not in calls]
-            alike = [one for one in self.frames.children[id(own)] if one.name.startswith(MODULE)]
+            alike = [one for one in self.frames.children[id(own)] if is_object(one)]
         else:
             operation = next((op.name for op in reversed(ops) if op.start >= own.start), "")
             names = [called_by(frame.name) for frame in below[:WRAPPERS]] if below else [operation]
@@ -167,6 +173,11 @@ class Trace:
         """The names of what a function calls, itself or through a few others."""
         below = [one for one in self.frames.children[id(frame)] if not one.name.startswith(MODULE)] if deep else []
         return {called_by(one.name) for one in below}.union(*(self.called_in(one, deep - 1) for one in below))
+
+
+def is_object(frame: Event) -> bool:
+    """Whether a frame is the call of a module or another object, of whose name the trace knows nothing."""
+    return frame.name.startswith(MODULE) or called_by(frame.name) == "__call__"
 
 
 def read_trace(path: Path) -> Trace | None:
@@ -260,7 +271,9 @@ def function_at(line: Line) -> ast.AST | None:
         for node in ast.walk(tree)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         and node.name == line.function
-        and min([node.lineno, *(one.lineno for one in node.decorator_list)]) <= line.number <= node.end_lineno
+        and min([node.lineno, *(one.lineno for one in node.decorator_list)])
+        <= line.number
+        <= (node.end_lineno or node.lineno)
     ]
     return found[-1] if found else None
 
