@@ -77,7 +77,6 @@ CAUSES = {  # by name: what happens, what to change, and the page
         "bf16, or torch.set_float32_matmul_precision('high')",
         f"{DIAGNOSIS}#matrix",
     ),
-    "longest": ("the longest kernel", "compare it with the measured peak", f"{DIAGNOSIS}#ceilings"),
     "recompilation": (
         "a function is compiled again",
         "look the guard up in the page's table",

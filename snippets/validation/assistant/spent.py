@@ -5,7 +5,7 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .losses import LEAST, Loss, Place, Reading
 from .traces import BACKWARD, Event, Spans, Trace, seconds, union, without
@@ -271,8 +271,10 @@ def read_ranks(traces: Sequence[Trace]) -> Reading:
         losses = [Loss("rank", wait, wait / step, line, wait, detail), *losses]
     told = ", ".join(f"rank {rank} {alone(one) * 1e3:.2f} ms" for rank, one in sorted(ranks.items()))
     head = f"{len(ranks)} ranks, {step * 1e3:.2f} ms a step"
-    network = max((one.loss("network") for one in ranks.values() if alone(one)), key=lambda x: x.share, default=None)
-    if network is not None and network.share - wait / step >= LEAST:
+    beside = {rank: alone(one) - waits[rank] for rank, one in ranks.items()}
+    most = max(beside, key=lambda rank: beside[rank])
+    if beside[most] >= LEAST * step:
+        network = replace(ranks[most].loss("network"), seconds=beside[most], share=beside[most] / step)
         losses = sorted([network, *losses], key=lambda loss: -loss.seconds)
     return Reading(head, losses, f"NCCL alone, a step: {told}")
 
