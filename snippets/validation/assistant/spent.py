@@ -220,15 +220,13 @@ def after_wait(
 
 
 def before_launch(trace: Trace, launch: Event | None, start: float, end: float) -> tuple[str, Place]:
-    """The host had not launched yet: what ran in the middle of its delay."""
-    thread = launch.thread if launch else main_thread(trace)
-    until = min(end, launch.start) if launch and launch.start > start else end
-    moment = (start + until) / 2 if launch is None or launch.start > start else launch.start
-    ops = (
-        [op.span for op in trace.ops.outermost() if op.end > start and op.start < until] if until - start > LONG else []
-    )
-    alone = until - start > LONG and seconds(without([(start, until)], union(ops))) > (until - start) / 2
-    return "python" if alone else "launching", trace.place_at(thread, moment)
+    """The host had not launched yet: the line of the launch or, where Python took long, what ran in the middle."""
+    until = min(end, launch.start) if launch else end
+    if until - start > LONG:
+        ops = union(op.span for op in trace.ops.outermost() if op.end > start and op.start < until)
+        if seconds(without([(start, until)], ops)) > (until - start) / 2:
+            return "python", trace.place_at(launch.thread if launch else main_thread(trace), (start + until) / 2)
+    return "launching", trace.place_at(launch.thread, launch.start) if launch else None
 
 
 def replays(kernels: Sequence[Event]) -> Spans:

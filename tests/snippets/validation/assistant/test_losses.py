@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from snippets.validation.assistant.finders.readiness import BREAKS, CAUSES as BREAK_CAUSES
+from snippets.validation.assistant.finders.readiness import BREAKS
+from snippets.validation.assistant.finders.readiness import CAUSES as BREAK_CAUSES
 from snippets.validation.assistant.lines import Line
 from snippets.validation.assistant.losses import CAUSES, MOST, Loss, Reading
 from snippets.validation.assistant.report import WIDTH

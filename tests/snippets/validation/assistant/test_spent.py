@@ -1,8 +1,9 @@
-"""What a trace loses: on synthetic traces of a GPU made by hand, on real timelines of an H100, and on real CPU traces."""
+"""What a trace loses: on synthetic traces of a GPU, made by hand, and on real timelines of an H100."""
 
 import pytest
 
 from snippets.validation.assistant.lines import Line
+from snippets.validation.assistant.reads import read
 from snippets.validation.assistant.spent import read_one, read_ranks, spent_on, without
 from tests.snippets.validation.assistant.timelines import Made, recorded
 
@@ -124,24 +125,18 @@ def test_a_clean_trace_says_that_nothing_stands_out(source, tmp_path, monkeypatc
 
 def test_a_real_wait_costs_the_gap_after_it(tmp_path):
     """The step with `loss.item()` on an H100, and the one without."""
-    (trace,) = reads(recorded("waiting", tmp_path))
+    (trace,) = read(recorded("waiting", tmp_path))
     found = spent_on(trace).loss("waiting")
     assert found.seconds > 5e-5 and found.line == "item"
-    (ahead,) = reads(recorded("ahead", tmp_path))
+    (ahead,) = read(recorded("ahead", tmp_path))
     assert "waiting" not in {cause for cause, _ in spent_on(ahead).by}
 
 
 @pytest.mark.parametrize("name", ["eager", "compiled"])
 def test_a_real_small_step_is_launch_bound(name, tmp_path):
-    (trace,) = reads(recorded(name, tmp_path))
+    (trace,) = read(recorded(name, tmp_path))
     first = read_one(trace).losses[0]
     assert first.cause == "launching" and first.share > 0.5
-
-
-def reads(path):
-    from snippets.validation.assistant.reads import read
-
-    return read(path)
 
 
 def ranked(source, rank, late):
