@@ -19,6 +19,7 @@ PRODUCT = re.compile(
 )
 FUSED = re.compile(r"triton_|Torch-Compiled Region|CompiledFunction|nccl|Optimizer|multi_tensor|_foreach|_fused", re.I)
 UNFUSED = 0.3  # of a step in operations that nobody fused
+PARTS = 32  # of such a time, each of which has a line
 LONG = 5e-4  # seconds without an operation: less may be the profiler's own cost
 Key = tuple[str, Place]
 
@@ -167,7 +168,14 @@ def idle_host(found: Spent, gaps: Spans) -> None:
     for left in gaps:
         for piece in known(found, [left]):
             if piece[1] - piece[0] >= LONG:
-                found.by["python", trace.place_at(thread, sum(piece) / 2)] += piece[1] - piece[0]
+                python(found, thread, *piece)
+
+
+def python(found: Spent, thread: object, start: float, end: float) -> None:
+    """Account for a long time without an operation by what runs in the middle of each of its parts."""
+    part = (end - start) / PARTS
+    for number in range(PARTS):
+        found.by["python", found.trace.place_at(thread, start + (number + 0.5) * part)] += part
 
 
 def main_thread(trace: Trace) -> object:
@@ -204,29 +212,26 @@ def idle_gpu(found: Spent, gaps: Spans) -> None:
         launch = launches.get(kernels[at].args.get("correlation")) if at < len(kernels) else None
         wait = bisect.bisect_left(ends, start)
         if launch and wait < len(waits) and waits[wait].end <= end:
-            cause, line = after_wait(trace, waits[wait], kernels, starts, start)
+            found.by[after_wait(trace, waits[wait], kernels, starts, start)] += end - start
+        elif takes_long(trace, start, min(end, launch.start) if launch else end):
+            python(found, launch.thread if launch else main_thread(trace), start, end)
         else:
-            cause, line = before_launch(trace, launch, start, end)
-        found.by[cause, line] += end - start
+            found.by["launching", trace.place_at(launch.thread, launch.start) if launch else None] += end - start
 
 
-def after_wait(
-    trace: Trace, wait: Event, kernels: Sequence[Event], starts: Sequence[float], idle_from: float
-) -> tuple[str, Place]:
+def after_wait(trace: Trace, wait: Event, kernels: Sequence[Event], starts: Sequence[float], idle_from: float) -> Key:
     """The GPU had run out of work while the host waited for it, or for a copy to it."""
     before = kernels[bisect.bisect_right(starts, idle_from) - 1]
     cause = "pageable" if kind_of(before) == "pageable" else "waiting"
     return cause, trace.place_at(wait.thread, wait.start)
 
 
-def before_launch(trace: Trace, launch: Event | None, start: float, end: float) -> tuple[str, Place]:
-    """The host had not launched yet: the line of the launch or, where Python took long, what ran in the middle."""
-    until = min(end, launch.start) if launch else end
-    if until - start > LONG:
-        ops = union(op.span for op in trace.ops.outermost() if op.end > start and op.start < until)
-        if seconds(without([(start, until)], ops)) > (until - start) / 2:
-            return "python", trace.place_at(launch.thread if launch else main_thread(trace), (start + until) / 2)
-    return "launching", trace.place_at(launch.thread, launch.start) if launch else None
+def takes_long(trace: Trace, start: float, end: float) -> bool:
+    """Whether the host did not launch because Python ran, and no operation for most of the time."""
+    if end - start < LONG:
+        return False
+    ops = union(op.span for op in trace.ops.outermost() if op.end > start and op.start < end)
+    return seconds(without([(start, end)], ops)) > (end - start) / 2
 
 
 def replays(kernels: Sequence[Event]) -> Spans:
