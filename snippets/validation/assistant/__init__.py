@@ -3,6 +3,7 @@
     python -m assistant package.module:factory --html report.html
     python -m assistant model.py:make --against model.py:make_fast
     python -m assistant diff before.json after.json
+    python -m assistant read trace.json
 
 A factory returns a module and the inputs of one call: `return model, x`. A dictionary at the end holds keywords:
 `return model, batch` calls `model(**batch)`, and `return model, (batch,)` calls `model(batch)`. A function in place of

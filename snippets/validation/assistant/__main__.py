@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from . import __doc__ as about
-from . import analyze, validate
+from . import analyze, reads, validate
 from .difference import difference, read
 from .factories import load
 from .report import Report, as_html, as_json, as_text
@@ -23,6 +23,8 @@ def main(arguments: list[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
+        if arguments[:1] == ["read"]:
+            return reads.main(arguments[1:])
         return compare(arguments[1:]) if arguments[:1] == ["diff"] else look(parsed(arguments))
     except Refused as error:
         print(f"assistant: {error}", file=sys.stderr)

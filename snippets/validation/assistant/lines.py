@@ -15,6 +15,9 @@ LIBRARIES = tuple(
     os.path.realpath(folder) + os.sep for folder in (os.path.dirname(torch.__file__), sysconfig.get_paths()["stdlib"])
 )
 OURS = os.path.dirname(os.path.realpath(__file__)) + os.sep
+ELSEWHERE = re.compile(  # the same in a path of another machine, which a log or a trace has
+    r"[/\\](site|dist)-packages[/\\](torch|triton|functorch)[/\\]|[/\\]lib[/\\]python3\.\d+[/\\](?!(site|dist)-packages)"
+)
 PASSED_OVER = ("einops", "jaxtyping", "beartype")  # their lines explain nothing
 
 
@@ -50,7 +53,7 @@ def is_ours(file: str) -> bool:
 @functools.cache
 def is_library(file: str) -> bool:
     """Whether a file belongs to PyTorch, to Python or to this tool: its lines are not the author's."""
-    if is_ours(file) or file.startswith("<"):
+    if is_ours(file) or file.startswith("<") or ELSEWHERE.search(file):
         return True
     path = os.path.realpath(file)
     after = path.rpartition(f"site-packages{os.sep}")[2].split(os.sep)[0]

@@ -1,0 +1,159 @@
+"""`assistant read`, on what PyTorch itself writes here: traces of a CPU with stacks, logs, a folder of TORCH_TRACE."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+from snippets.validation.assistant.__main__ import main
+from snippets.validation.assistant.lines import Line
+from snippets.validation.assistant.reads import read_all
+
+PROGRAM = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        if x.sum() > 0:
+            x = x * self.calls
+        return x.relu()
+
+
+model = torch.compile(Model(), backend="eager")
+for _ in range(3):
+    model(torch.ones(4))
+"""
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """A folder with the program, its log and its structured trace."""
+    folder = tmp_path_factory.mktemp("ran")
+    (folder / "program.py").write_text(PROGRAM)
+    asked = {
+        "TORCH_LOGS": "graph_breaks,recompiles",
+        "TORCH_LOGS_OUT": str(folder / "log.txt"),
+        "TORCH_TRACE": str(folder / "trace"),
+    }
+    done = subprocess.run(
+        [sys.executable, "program.py"], cwd=folder, env=os.environ | asked, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    (folder / "stderr.txt").write_text(f"epoch 0\n{done.stderr}")
+    return folder
+
+
+@pytest.mark.parametrize("name", ["log.txt", "stderr.txt", "trace"])
+def test_breaks_and_recompilations_have_their_lines(name, ran):
+    losses = read_all([ran / name]).losses
+    found = {loss.cause: loss for loss in losses}
+    lines = PROGRAM.splitlines()
+    assert found["graph-break"].line == Line(
+        str(ran / "program.py"), lines.index("        if x.sum() > 0:") + 1, "forward"
+    )
+    assert found["graph-break"].times == 3 and found["graph-break"].page == "compiler/graph-breaks.md#branch"
+    at = lines.index("        self.calls += 1") + 1  # the rest of the function, after the break, is compiled again, too
+    (again,) = (one for one in losses if one.cause == "recompilation" and one.line.number == at)
+    assert again.line == Line(str(ran / "program.py"), at, "forward")
+    assert again.times == 2 and again.detail == "failed: self.calls == 0"
+    assert (again.seconds > 0) == (name == "trace")  # a log has no seconds
+
+
+def test_a_folder_of_tlparse_is_read_without_its_log(tmp_path):
+    """Its layout, by hand: https://github.com/meta-pytorch/tlparse."""
+    compilation = tmp_path / "-_0_1_0"
+    compilation.mkdir()
+    (tmp_path / "compile_directory.json").write_text("{}")
+    (tmp_path / "chromium_events.json").write_text(json.dumps({"traceEvents": []}))
+    reason = "Graph break in user code at /a/train.py:7\nGraph Break Reason: Data-dependent branching\n"
+    (compilation / "dynamo_graph_break_reason_1.txt").write_text(reason)
+    failed = (
+        '0/0: self.n == 0  # self.n += 1\nUser stack trace:\n  File "/a/train.py", line 5, in forward\n    self.n += 1'
+    )
+    (compilation / "recompile_reasons_2.json").write_text(json.dumps([failed]))
+    losses = read_all([tmp_path]).losses
+    assert [(loss.cause, str(loss.line)) for loss in losses] == [
+        ("graph-break", "/a/train.py:7"),
+        ("recompilation", "/a/train.py:5"),
+    ]
+
+
+def test_skipped_graphs_and_the_limit_are_found_in_a_log(tmp_path):
+    head = "V1127 04:43:14.254000 18156 torch/_inductor/x.py:5] [0/0] [__cudagraphs]"
+    rows = [
+        f"{head} skipping cudagraphs due to mutated inputs (1 instances). Found from : ",
+        f'{head}    File "/a/train.py", line 9, in forward',
+        "W1127 04:43:15.0 1 torch/_dynamo/convert_frame.py:1] [0/8] torch._dynamo hit config.recompile_limit (8)",
+        "W1127 04:43:15.0 1 torch/_dynamo/convert_frame.py:1] [0/8]    function: 'step' (/a/train.py:3)",
+        "W1127 04:43:15.0 1 torch/_dynamo/convert_frame.py:1] [0/8]    last reason: 0/7: n == 7",
+    ]
+    log = tmp_path / "log"
+    log.write_text("\n".join(rows))
+    losses = {loss.cause: loss for loss in read_all([log]).losses}
+    assert str(losses["cuda-graph"].line) == "/a/train.py:9" and "mutated inputs" in losses["cuda-graph"].detail
+    assert str(losses["limit"].line) == "/a/train.py:3" and "n == 7" in losses["limit"].detail
+
+
+def training():
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.AdamW(model.parameters())
+    with profile(activities=[ProfilerActivity.CPU], with_stack=True, acc_events=True) as profiler:
+        for _ in range(20):
+            model(torch.ones(4, 8)).sum().backward()
+            optimizer.step()
+    return profiler
+
+
+def multiplying():
+    matrix = torch.ones(512, 512)
+    with profile(activities=[ProfilerActivity.CPU], with_stack=True, acc_events=True) as profiler:
+        for _ in range(5):
+            matrix @ matrix
+    return profiler
+
+
+def test_a_real_trace_with_stacks_leads_to_the_line(tmp_path):
+    training().export_chrome_trace(str(tmp_path / "trace.json.gz"))
+    found = {loss.cause: loss for loss in read_all([tmp_path / "trace.json.gz"]).losses}
+    assert found["optimizer"].line.text == "optimizer.step()"
+
+
+def test_a_real_clean_trace_has_no_loss(tmp_path, capsys):
+    multiplying().export_chrome_trace(str(tmp_path / "trace.json"))
+    assert main(["read", str(tmp_path / "trace.json")]) == 0
+    assert "\nnothing stands out\nlongest operation: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty"),
+        (b"import torch", "is text that begins with 'import torch'"),
+        (b'{"a": 1}', "is JSON without traceEvents"),
+        (gzip.compress(b"text"), "is packed or binary"),
+        (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "dur": 1}]}', "breaks off, or is of another version"),
+        (b'{"traceEvents": []}', "has no operation"),
+    ],
+)
+def test_what_is_none_of_these_is_refused_in_a_line(content, said, tmp_path, capsys):
+    (tmp_path / "file").write_bytes(content)
+    assert main(["read", str(tmp_path / "file")]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.startswith("assistant: ") and error.count("\n") == 1
+
+
+def test_a_missing_file_and_an_empty_folder_are_refused(tmp_path, capsys):
+    assert main(["read", str(tmp_path / "none")]) == 2 and main(["read", str(tmp_path)]) == 2
+    assert "cannot be read: No such file" in (said := capsys.readouterr().err) and "a folder without them" in said
