@@ -12,7 +12,6 @@ The folder stands alone: copy it, torch is all that it needs, or install it, and
 site's repository it is `snippets.validation.assistant`.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,8 +47,7 @@ def analyze(
         module: any module that lets itself be copied. Compiled ones are looked at as they were before.
         inputs: of one call, on the module's device.
         named: keyword inputs.
-        measure: try the changes that can be made automatically and time them; by default all where there is a GPU,
-            and elsewhere those that are cheap.
+        measure: try the changes that can be made automatically and time them; by default where there is a GPU.
         budget: seconds after which nothing more begins. The report then has what is known.
         progress: called with a line of text before each step.
 
@@ -62,7 +60,6 @@ def analyze(
     with restored([subject]) as problems:
         doing = "recording the calls, the operations and the memory of one step"
         trace = stages.run("record", doing, lambda: traced(subject), None, first=True)
-        recorded = stages.seconds
         if trace is None:
             raise Refused(f"{subject.name}: interrupted before anything was known")
         doing = "capturing its graphs, for these and for other sizes"
@@ -72,25 +69,13 @@ def analyze(
             profiled = stages.run("profile", "profiling its kernels", lambda: profile(subject, trace), None)
             findings = merged([*findings, *(slow_kernels(profiled) if profiled else [])])
         doubt, step, trials = doubt_of(trace), None, []
-        findings = try_rewrites(subject, findings, stages, seconds_for(measure, on_gpu, recorded))
         if on_gpu if measure is None else measure:
+            findings = try_rewrites(subject, findings, stages)
             step = stages.run("time of a step", "timing a step", lambda: time_of_step(subject), None)
             trials = try_all(subject, findings, captured, stages)
         findings = [with_trials(one, trials, doubt) for one in findings]
     limits = (*trace.skipped, *stages.skipped, *problems)
     return Report(describe(subject, trace, captured, runs), findings, trials, profiled, stages.seconds, limits, step)
-
-
-def seconds_for(measure: bool | None, on_gpu: bool, recorded: float) -> float:
-    """How long changes may be tried: as long as it takes where that is asked for, else where it is cheap."""
-    if measure is False:
-        return 0.0
-    if measure or on_gpu:
-        return math.inf
-    return CHEAP if recorded <= CHEAP else 0.0  # a step runs dozens of times, and none while it is slow
-
-
-CHEAP = 1.5  # seconds
 
 
 def captured_twice_alike(subject: Subject, trace: Trace) -> Captured:

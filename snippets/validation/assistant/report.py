@@ -191,7 +191,7 @@ def text_of_no_help(report: Report) -> list[str]:
 
 def text_of_trials(report: Report) -> list[str]:
     if not report.trials:
-        return ["The whole module was not changed: without a GPU only cheap changes are tried; --measure tries more."]
+        return ["Nothing was tried: without a GPU the tool analyses only, unless --measure asks for trials."]
     trades = f"; {len(report.trades)} faster at the price of precision" if report.trades else ""
     rows = [f"Tried: {len(report.trials)} changes, {len(report.suggestions)} of them right and faster{trades}"]
     for trial in report.trials:

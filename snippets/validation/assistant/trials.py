@@ -213,28 +213,24 @@ def timed_trial(subject: Subject, module: nn.Module, candidate: Candidate) -> tu
 # --8<-- [end:try]
 
 
-def try_rewrites(subject: Subject, findings: list[Finding], stages: Stages, seconds: float) -> list[Finding]:
-    """The findings, with what came of their changes where these can be made to a copy, in about so many seconds."""
+def try_rewrites(subject: Subject, findings: list[Finding], stages: Stages) -> list[Finding]:
+    """The findings, with what came of their changes where these can be made to a copy."""
     wanted = [one for one in findings if one.rewrites and one.weight == "finding"]
-    if not wanted or seconds <= 0:
+    if not wanted:
         return findings
     known: dict[int, Finding | None] = {}
     doing = f"trying {len(wanted)} changes on copies"
     nothing = subject, None, ""
     checked_on, references, _ = stages.run("trials of changes", doing, lambda: reference_for(subject), nothing)
-    end = time.perf_counter() + seconds
     for finding in wanted if references is not None else ():
-        if stages.why_not or time.perf_counter() > end:
+        if stages.why_not:
             break
-        patience = min(2.0, (end - time.perf_counter()) / 2)
-        step = partial(rewritten, subject, finding, checked_on, references, patience)
+        step = partial(rewritten, subject, finding, checked_on, references)
         known[id(finding)] = stages.run("trial of a change", f"trying {finding.title}", step, None)
     return [known.get(id(one)) or one for one in findings]
 
 
-def rewritten(
-    subject: Subject, finding: Finding, checked_on: Subject, references: References, patience: float
-) -> Finding | None:
+def rewritten(subject: Subject, finding: Finding, checked_on: Subject, references: References) -> Finding | None:
     """A finding, with what came of its change; None where the change cannot be made to this module."""
     try:
         changed = Rewritten(still(copied(subject.module)), finding.rewrites)
@@ -244,7 +240,7 @@ def rewritten(
         if wrong(checks, 0.0):
             return replace(finding, tried="gives other results", helps=False)
         pair = [Rewritten(copied(subject.module), made) for made in ((), finding.rewrites)]
-        ratio = beside(subject, pair, patience)
+        ratio = beside(subject, pair)
     except Unfit:
         return None
     except Exception as error:  # noqa: BLE001  # what is left out may be what keeps the module from raising
@@ -255,12 +251,12 @@ def rewritten(
     return replace(finding, tried=f"{'not decided' if gains else 'no faster'}: {ratio}", helps=None if gains else False)
 
 
-def beside(subject: Subject, pair: list[nn.Module], patience: float) -> Ratio:
+def beside(subject: Subject, pair: list[nn.Module]) -> Ratio:
     """How much faster a step of the second is, timed in turns."""
     with nothing_changed(), quiet():
         twins = [Subject(one, *fresh_inputs(subject.inputs, subject.named), before=forgetting(one)) for one in pair]
         calls = {str(number): partial(step, twin) for number, twin in enumerate(twins)}
-        measured = clock.measure(calls, subject.device, rounds=15, patience=patience)
+        measured = clock.measure(calls, subject.device, rounds=15, patience=2.0)
     return Ratio.of(measured["0"], measured["1"])
 
 
