@@ -4,7 +4,8 @@ Run `python -m snippets.compiler.ahead_of_time_checkpoints`. Nothing is compiled
 """
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +61,18 @@ def mended(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 # --8<-- [end:mends]
+
+
+# --8<-- [start:loading]
+def loaded(make: Callable[[], nn.Module], path: str | Path) -> nn.Module:
+    """A model whose weights are the file's own tensors, mapped into memory."""
+    with torch.device("meta"):
+        model = make()
+    model.load_state_dict(torch.load(path, mmap=True), assign=True)
+    return model
+
+
+# --8<-- [end:loading]
 
 
 def names(model: nn.Module) -> str:

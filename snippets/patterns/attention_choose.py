@@ -69,6 +69,20 @@ def nested(q: Tensor, k: Tensor, v: Tensor, row: Row, shortest: int) -> Tensor:
 # --8<-- [end:nested]
 
 
+# --8<-- [start:learned]
+def learned(table: Tensor, cap: float) -> Callable[..., Tensor]:
+    """A `score_mod`: `table` is (heads, 2 * tokens - 1), a bias for each distance from 1 - tokens to tokens - 1."""
+    zero = table.shape[1] // 2  # where the bias of distance 0 is
+
+    def change(score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return cap * torch.tanh((score + table[head, query - key + zero]) / cap)
+
+    return change
+
+
+# --8<-- [end:learned]
+
+
 # --8<-- [start:repeated]
 def repeated(q: Tensor, k: Tensor, v: Tensor, **how: object) -> Tensor:
     """Grouped queries for a kernel that does not know them: each head of k and v is copied for those that read it."""

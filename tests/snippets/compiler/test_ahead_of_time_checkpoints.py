@@ -1,10 +1,20 @@
 """The prefix of a compiled model, and that each of the three ways around it gives the weights back."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
-from snippets.compiler.ahead_of_time_checkpoints import in_place, make_model, mended, silenced, state_to_save, symptom
+from snippets.compiler.ahead_of_time_checkpoints import (
+    in_place,
+    loaded,
+    make_model,
+    mended,
+    silenced,
+    state_to_save,
+    symptom,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -54,3 +64,31 @@ def test_pytorchs_own_helper_takes_the_prefix_from_the_front_only():
     state = model.state_dict()
     nn.modules.utils.consume_prefix_in_state_dict_if_present(state, "_orig_mod.")
     assert "0._orig_mod.weight" in state
+
+
+class Part(nn.Module):
+    """Has a buffer that no checkpoint holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4))
+        self.register_buffer("table", torch.arange(4.0), persistent=False)
+
+
+def test_loaded_weights_are_the_files_and_no_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    model, load, read = make_model(), torch.load, []
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    monkeypatch.setattr(torch, "load", lambda *args, **how: read.append(load(*args, **how)) or read[-1])
+    again = loaded(make_model, tmp_path / "weights.pt")
+    assert same(again, model) and all(weight.requires_grad for weight in again.parameters())
+    assert {name: value.data_ptr() for name, value in again.state_dict().items()} == {
+        name: value.data_ptr() for name, value in read[0].items()
+    }
+    maps = Path("/proc/self/maps")
+    assert not maps.exists() or str(tmp_path / "weights.pt") in maps.read_text(), "expected the file to be mapped"
+
+
+def test_a_buffer_that_the_checkpoint_lacks_stays_on_meta(tmp_path: Path):
+    torch.save(Part().state_dict(), tmp_path / "weights.pt")
+    part = loaded(Part, tmp_path / "weights.pt")
+    assert (part.weight.device.type, part.table.device.type) == ("cpu", "meta")

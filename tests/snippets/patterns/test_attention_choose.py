@@ -6,9 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
 
 from snippets.patterns import attention_choose as page
-from snippets.patterns.attention_choose import filled_part, make_row, packed, repeated, spread
+from snippets.patterns.attention_choose import filled_part, learned, make_row, packed, repeated, spread
 from snippets.patterns.attention_masks import causal, dense, documents, formula, inputs, real_keys, window
 from snippets.validation.equivalence import check
 from tests.benchmarks.case import Point
@@ -137,3 +138,22 @@ def test_a_call_is_right_wrong_or_refused_with_a_reason() -> None:
     assert page.why_not(lambda: F.scaled_dot_product_attention(q, k, v), expected) == "wrong"
     with_fewer = lambda: page.only(page.BACKENDS["flash"], q, k[:, :2], v[:, :2])  # noqa: E731
     assert page.why_not(with_fewer, expected) not in ("right", "wrong")
+
+
+def test_a_learned_bias_is_the_formula_with_its_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU, FlexAttention refuses gradients of q, k and v, but not of a table that `score_mod` reads."""
+    monkeypatch.undo()  # the formula, too, calls torch.compile: it finds the table there
+    torch.manual_seed(0)
+    tokens, cap = 40, 2.0  # a cap that changes these scores
+    q, k, v = torch.randn(3, 2, 3, tokens, 16, dtype=torch.float64)
+    table = torch.randn(3, 2 * tokens - 1, dtype=torch.float64, requires_grad=True)
+    at = torch.arange(tokens)
+    bias = torch.stack([table[:, query - at + tokens - 1] for query in range(tokens)], 1)
+    scores = cap * torch.tanh((q @ k.mT / 4 + bias) / cap)
+    expected = scores.softmax(-1) @ v
+    y = flex_attention(q, k, v, score_mod=learned(table, cap))
+    torch.testing.assert_close(y, expected, rtol=1e-5, atol=1e-5)
+    dy = torch.randn_like(y)
+    grads = [torch.autograd.grad(each, table, dy)[0] for each in (y, expected)]
+    assert grads[0].abs().max() > 0.1
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
