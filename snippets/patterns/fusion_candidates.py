@@ -131,7 +131,8 @@ def is_view(node: torch.fx.Node) -> bool:
     aliases = (
         [returned.alias_info for returned in node.target._schema.returns] if hasattr(node.target, "_schema") else []
     )
-    return any(alias is not None and not alias.is_write for alias in aliases)
+    aliased = any(alias is not None and not alias.is_write for alias in aliases)
+    return aliased or node.target is torch.ops.aten._unsafe_view.default  # its schema hides that it shares
 
 
 def kind_of(node: torch.fx.Node, name: str) -> str:
