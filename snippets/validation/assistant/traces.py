@@ -184,7 +184,8 @@ def read_trace(path: Path) -> Trace | None:
     """A trace as export_chrome_trace writes it, packed with gzip or not; None if the file is something else."""
     raw = path.read_bytes()
     try:
-        content = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+        raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+        content = json.loads(raw.decode("utf-8", "replace"))  # a profiler's names are not always UTF-8
     except (ValueError, OSError, EOFError):
         return None
     return Trace(content, path.name) if isinstance(content, dict) and "traceEvents" in content else None

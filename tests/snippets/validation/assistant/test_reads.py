@@ -126,8 +126,10 @@ def multiplying():
 
 def test_a_real_trace_with_stacks_leads_to_the_line(tmp_path):
     training()  # the first step of a process imports
-    training().export_chrome_trace(str(tmp_path / "trace.json.gz"))
-    found = {loss.cause: loss for loss in read_all([tmp_path / "trace.json.gz"]).losses}
+    training().export_chrome_trace(str(tmp_path / "trace.json"))  # with .gz, torch reads it again as UTF-8
+    packed = tmp_path / "trace.json.gz"
+    packed.write_bytes(gzip.compress((tmp_path / "trace.json").read_bytes()))
+    found = {loss.cause: loss for loss in read_all([packed]).losses}
     assert found["optimizer"].line.text == "optimizer.step()"
 
 
