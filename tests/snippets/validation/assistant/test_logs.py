@@ -27,6 +27,8 @@ def test_a_folder_of_tlparse_is_read_without_its_log(tmp_path):
 def test_skipped_graphs_and_the_limit_are_found_in_a_log(tmp_path):
     head = "V1127 04:43:14.254000 18156 torch/_inductor/x.py:5] [0/0] [__cudagraphs]"
     rows = [
+        f"{head} skipping cudagraphs due to cpu device (x)",
+        f"{head} skipping cudagraphs due to cpu device (x)",
         f"{head} skipping cudagraphs due to mutated inputs (1 instances). Found from : ",
         f'{head}    File "/a/train.py", line 9, in forward',
         "W1127 04:43:15.0 1 torch/_dynamo/convert_frame.py:1] [0/8] torch._dynamo hit config.recompile_limit (8)",
@@ -35,6 +37,8 @@ def test_skipped_graphs_and_the_limit_are_found_in_a_log(tmp_path):
     ]
     log = tmp_path / "log"
     log.write_text("\n".join(rows))
-    losses = {loss.cause: loss for loss in read_all([log]).losses}
+    *_, skipped = found = [loss for loss in read_all([log]).losses if loss.cause == "cuda-graph"]
+    assert [loss.times for loss in found] == [2, 1]  # messages that follow one another are two
+    losses = {loss.cause: loss for loss in read_all([log]).losses} | {"cuda-graph": skipped}
     assert str(losses["cuda-graph"].line) == "/a/train.py:9" and "mutated inputs" in losses["cuda-graph"].detail
     assert str(losses["limit"].line) == "/a/train.py:3" and "n == 7" in losses["limit"].detail
