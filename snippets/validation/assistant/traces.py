@@ -23,6 +23,7 @@ Spans = list[tuple[float, float]]  # of seconds: sorted, and none touches anothe
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 CALLS = ("cuda_runtime", "cuda_driver")
 WANTED = (*ON_GPU, *CALLS, "cpu_op", "user_annotation", "python_function")
+WRAPPERS = 4  # functions of PyTorch between a call in somebody's code and the function of that name
 BACKWARD = "autograd::engine::evaluate_function"
 
 
@@ -97,6 +98,8 @@ class Trace:
         )
         ops = [event for event in events if event.category == "cpu_op"]
         self.ops, self.frames = Nested(ops), Nested(event for event in events if event.category == "python_function")
+        self.orders: dict[tuple[int, str], dict[int, int]] = {}
+        self.called: dict[tuple[int, int], set[str]] = {}
         self.by_sequence: dict[object, Event] = {}
         for event in ops:
             number = event.args.get("Sequence number", -1)
@@ -105,6 +108,7 @@ class Trace:
         if not ops and not self.kernels:
             raise Refused(f"{name} has no operation: was anything called while the profiler recorded?")
 
+    @functools.cache  # noqa: B019  # a trace lives as long as the command
     def host(self, pattern: str) -> list[Event]:
         """What ran on the host under such a name, each moment once."""
         every = (event for nested in (self.named, self.ops) for events in nested.of.values() for event in events)
@@ -156,23 +160,34 @@ class Trace:
         """
         own, *below = frames
         if below and is_object(below[0]):
-            calls = self.called_in(own, WRAPPERS)
+            named, calls = "", self.called_in(own)
             sites = [site for site in call_sites(line) if site.called not in calls]
-            alike = [one for one in self.frames.children[id(own)] if is_object(one)]
         else:
             operation = next((op.name for op in reversed(ops) if op.start >= own.start), "")
             names = [called_by(frame.name) for frame in below[:WRAPPERS]] if below else [operation]
             sites = next((found for name in names if name and (found := call_sites(line, name))), [])
-            alike = [one for one in self.frames.children[id(own)] if below and called_by(one.name) == names[0]]
+            named = names[0]
         if len({site.line for site in sites}) > 1:  # told apart by their order, where each ran once
-            sure = len(alike) == len(sites) and not any(site.maybe for site in sites)
-            sites = [sites[alike.index(below[0])]] if sure else []
+            order = self.order_in(own, named) if below else {}
+            sure = len(order) == len(sites) and not any(site.maybe for site in sites)
+            sites = [sites[order[id(below[0])]]] if sure else []
         return Line(line.file, sites[0].line, line.function) if sites else line
 
-    def called_in(self, frame: Event, deep: int) -> set[str]:
+    def order_in(self, frame: Event, named: str) -> dict[int, int]:
+        """The calls of one name, or of objects, that a function makes itself, by their order."""
+        if (key := (id(frame), named)) not in self.orders:
+            below = self.frames.children[id(frame)]
+            alike = [one for one in below if (called_by(one.name) == named if named else is_object(one))]
+            self.orders[key] = {id(one): number for number, one in enumerate(alike)}
+        return self.orders[key]
+
+    def called_in(self, frame: Event, deep: int = WRAPPERS) -> set[str]:
         """The names of what a function calls, itself or through a few others."""
-        below = [one for one in self.frames.children[id(frame)] if not one.name.startswith(MODULE)] if deep else []
-        return {called_by(one.name) for one in below}.union(*(self.called_in(one, deep - 1) for one in below))
+        if (key := (id(frame), deep)) not in self.called:
+            below = [one for one in self.frames.children[id(frame)] if not one.name.startswith(MODULE)] if deep else []
+            below_them = (self.called_in(one, deep - 1) for one in below)
+            self.called[key] = {called_by(one.name) for one in below}.union(*below_them)
+        return self.called[key]
 
 
 def is_object(frame: Event) -> bool:
@@ -236,7 +251,6 @@ OPERATORS: dict[str, tuple[type, ...]] = {  # operations that the source writes 
 }  # fmt: skip
 
 
-WRAPPERS = 4  # functions of PyTorch between a call in somebody's code and the function of that name
 MODULE = "nn.Module: "
 
 
@@ -249,6 +263,7 @@ class Site:
     maybe: bool
 
 
+@functools.cache
 def call_sites(line: Line, called: str = "") -> list[Site]:
     """Where a function calls something, of this name or any, or writes an operation."""
     function, operators = function_at(line), OPERATORS.get(called)

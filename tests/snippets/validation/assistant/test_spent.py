@@ -4,7 +4,7 @@ import pytest
 
 from snippets.validation.assistant.lines import Line
 from snippets.validation.assistant.reads import read
-from snippets.validation.assistant.spent import read_one, read_ranks, spent_on, without
+from snippets.validation.assistant.spent import read_one, read_ranks, spent_on
 from tests.snippets.validation.assistant.timelines import Made, recorded
 
 SOURCE = """
@@ -160,7 +160,3 @@ def test_the_slowest_rank_is_the_one_that_the_others_wait_for(source, tmp_path):
 def test_ranks_that_are_equal_have_no_slow_one(source, tmp_path):
     traces = [ranked(source, rank, late=True).trace(tmp_path) for rank in range(2)]
     assert [loss.cause for loss in read_ranks(traces).losses] == ["network"]
-
-
-def test_spans():
-    assert without([(0, 10)], [(2, 3), (5, 12)]) == [(0, 2), (3, 5)]
