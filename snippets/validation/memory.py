@@ -366,7 +366,6 @@ def recorded(step: Callable[[], object], most: int = 1_000_000) -> dict:
 # --8<-- [end:recorded]
 
 
-# --8<-- [start:allocated]
 def allocated(step: Callable[[], object]) -> History:
     """Run a step on a CPU, and return what its allocator gave out, by operation: also what operations need inside.
 
@@ -396,9 +395,6 @@ def operation_of(event: Any) -> str:
     while event := event.parent:
         name = event.name if event.name.startswith("aten::") else name
     return name
-
-
-# --8<-- [end:allocated]
 
 
 # --8<-- [start:read]

@@ -19,7 +19,6 @@ class Unfit(Exception):
     """A rewrite does not fit what it meets: nothing is said about the change that it stands for."""
 
 
-# --8<-- [start:rewrite]
 @dataclass(frozen=True)
 class Rewrite:
     """What some calls of a module are replaced with.
@@ -34,9 +33,6 @@ class Rewrite:
     left_out: tuple[Call, ...]
     operands: tuple[tuple[int, int], ...]
     compute: Callable[..., Tensor] | None
-
-
-# --8<-- [end:rewrite]
 
 
 def rewrite(
