@@ -36,7 +36,7 @@ class Rewrite:
 
 
 def rewrite(
-    trace: Trace, last: Call, operands: Sequence[Value], compute: Callable[..., Tensor] | None
+    trace: "Trace", last: Call, operands: Sequence[Value], compute: Callable[..., Tensor] | None
 ) -> tuple[Rewrite, ...]:
     """One, or none where it cannot be made: an operand is read by none of the calls, or they do more than that."""
     if any(call.inside - {"library"} for call in trace.calls) or len(last.outputs) != 1:
@@ -49,7 +49,7 @@ def rewrite(
     return (Rewrite(last, tuple(left_out), tuple(read[one.id] for one in operands), compute),)
 
 
-def unneeded(trace: Trace, last: Call, operands: set[int]) -> list[Call]:
+def unneeded(trace: "Trace", last: Call, operands: set[int]) -> list[Call]:
     """The calls before the last whose results only it and each other use."""
     found: dict[int, Call] = {}
     todo = [last]

@@ -7,7 +7,6 @@ import sys
 
 import pytest
 import torch
-from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from snippets.validation.assistant.__main__ import main
@@ -70,14 +69,26 @@ def test_breaks_and_recompilations_have_their_lines(name, ran):
     assert (again.seconds > 0) == (name == "trace")  # a log has no seconds
 
 
-def training():
-    model = nn.Linear(8, 8)
-    optimizer = torch.optim.AdamW(model.parameters())
-    with profile(activities=[ProfilerActivity.CPU], with_stack=True, acc_events=True) as profiler:
-        for _ in range(20):
-            model(torch.ones(4, 8)).sum().backward()
-            optimizer.step()
-    return profiler
+TRAINING = """import sys
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+model = nn.Linear(8, 8)
+optimizer = torch.optim.AdamW(model.parameters())
+
+
+def step():
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+
+
+step()
+with profile(activities=[ProfilerActivity.CPU], with_stack=True, acc_events=True) as profiler:
+    for _ in range(20):
+        step()
+profiler.export_chrome_trace(sys.argv[1])
+"""  # in a process of its own: other tests may have put profilers' hooks around the optimizer's step
 
 
 def multiplying():
@@ -88,9 +99,11 @@ def multiplying():
     return profiler
 
 
-def test_a_real_trace_with_stacks_leads_to_the_line(tmp_path):
-    training()  # the first step of a process imports
-    training().export_chrome_trace(str(tmp_path / "trace.json"))  # with .gz, torch reads it again as UTF-8
+def test_a_real_trace_with_stacks_leads_to_the_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a trace names a file as sys.path of its process makes it
+    (tmp_path / "train.py").write_text(TRAINING)
+    command = [sys.executable, str(tmp_path / "train.py"), "trace.json"]
+    subprocess.run(command, check=True)
     packed = tmp_path / "trace.json.gz"
     packed.write_bytes(gzip.compress((tmp_path / "trace.json").read_bytes()))
     found = {loss.cause: loss for loss in read_all([packed]).losses}
