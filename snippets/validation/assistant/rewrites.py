@@ -35,7 +35,7 @@ class Rewrite:
     compute: Callable[..., Tensor] | None
 
 
-def rewrite(
+def rewrite(  # "Trace" in quotes: a file that is pasted may have the class further down
     trace: "Trace", last: Call, operands: Sequence[Value], compute: Callable[..., Tensor] | None
 ) -> tuple[Rewrite, ...]:
     """One, or none where it cannot be made: an operand is read by none of the calls, or they do more than that."""

@@ -32,13 +32,8 @@ class Kept:
     made_by: str
 
 
-COPIED = {
-    "add",
-    "index_add",
-    "index_put",
-    "scatter",
-    "scatter_add",
-}  # of backward: in place, unless a mode records them
+# of backward: in place, unless a mode records them
+COPIED = {"add", "index_add", "index_put", "scatter", "scatter_add"}
 UNMEASURED = "the peak counts tensors only, none of the memory inside operations: no allocator could be asked"
 
 

@@ -1,6 +1,6 @@
 """A mixture of experts as a loop: each turn picks, or hides, the tokens of one expert."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import torch
 
@@ -68,29 +68,29 @@ def chosen_by(trace: Trace, product: Call) -> Call | None:
 
 def is_choice(trace: Trace, number: int) -> bool:
     """Whether a value comes from a comparison, or from what sorts or counts choices."""
-    todo, seen = [number], set()
-    while todo and len(seen) < 20:
-        maker = trace.makers.get(todo.pop())
-        if maker is None or maker.index in seen:
-            continue
-        seen.add(maker.index)
-        if maker.name in CHOICES:
-            return True
-        if maker.name in PASSED | PICKS | REDUCTIONS | {"any", "gt", "bitwise_and", "logical_and"}:
-            todo += [one.id for one in maker.inputs]
-    return False
+    through = PASSED | PICKS | REDUCTIONS | {"any", "gt", "bitwise_and", "logical_and"}
+    return comes_from(trace, number, lambda maker: maker.name in CHOICES, through)
 
 
 def compares(trace: Trace, number: int) -> bool:
     """Whether a value is a comparison with one whole number, as a factor or reduced over the choices of a token."""
+
+    def with_a_number(maker: Call) -> bool:
+        return maker.name == "eq" and any(type(one) is int for one in maker.arguments)
+
+    return comes_from(trace, number, with_a_number, PASSED | REDUCTIONS | {"mul", "where"})
+
+
+def comes_from(trace: Trace, number: int, wanted: Callable[[Call], bool], through: Collection[str]) -> bool:
+    """Whether one of the last calls that lead to a value is wanted; only calls of these names lead on."""
     todo, seen = [number], set()
     while todo and len(seen) < 20:
         maker = trace.makers.get(todo.pop())
         if maker is None or maker.index in seen:
             continue
         seen.add(maker.index)
-        if maker.name == "eq" and any(type(one) is int for one in maker.arguments):
+        if wanted(maker):
             return True
-        if maker.name in PASSED | REDUCTIONS | {"mul", "where"}:
+        if maker.name in through:
             todo += [one.id for one in maker.inputs]
     return False
