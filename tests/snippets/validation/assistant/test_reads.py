@@ -122,7 +122,7 @@ def test_a_real_clean_trace_has_no_loss(tmp_path, capsys):
         (b"", "is empty"),
         (b"import torch", "is text that begins with 'import torch'"),
         (b'{"a": 1}', "is JSON without traceEvents"),
-        (gzip.compress(b"text"), "is packed or binary"),
+        (gzip.compress(b"text", mtime=0), "is packed or binary"),
         (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "dur": 1}]}', "breaks off, or is of another version"),
         (b'{"traceEvents": []}', "has no operation"),
     ],
