@@ -195,7 +195,8 @@ class Progress:
                 continue
             left = (time.monotonic() - began) / done * (self.points - done)
             what = f"{name} {label(point)}: {found.seconds:.1f} s, alone {found.alone:.1f} s"
-            what += f" (waited for memory {found.waited:.1f} s, for the GPU {found.settled:.1f} s)"
+            spent = {"waited for memory": found.waited} | {k: s for k, s in found.spent.items() if k != "alone"}
+            what += f" ({', '.join(f'{k} {s:.1f} s' for k, s in spent.items() if s >= 0.05)})"
             print(f"{done}/{self.points} {what}; about {left:.0f} s left", file=sys.stderr, flush=True)
 
     def say(self, step: str) -> None:

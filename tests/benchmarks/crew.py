@@ -4,8 +4,8 @@ Who has built asks for a turn. Then all others are stopped (SIGSTOP) and what th
 the samples are taken: nothing else runs meanwhile, on the GPU or the host. Where a library times alternatives while it
 builds, each of them has a turn, too.
 
-A process may run out of memory beside others. Its point is then measured again beside half as many, and so on, until a
-process has the machine for itself; where a process crashes or hangs, at once. A process that keeps a point's memory
+A process may run out of memory beside others. Its point is then measured again beside a quarter as many, then by a
+process that has the machine for itself; where a process crashes or hangs, at once. A process that keeps a point's memory
 ends, and another begins.
 """
 
@@ -91,9 +91,7 @@ def begin() -> None:
 def answer(task: Task, device: torch.device) -> Found | dict:
     if task is LIMITS:
         return runner.limits(device)
-    before = machine.spent["settled"]
     found = runner.measured(*task, device, lambda step: None)
-    found.settled = machine.spent["settled"] - before
     synchronize(device)  # after an illegal access nothing works in this process: let it end here
     return found
 
@@ -148,8 +146,14 @@ class Turns:
     def alone(self, function: Callable) -> Callable:
         @functools.wraps(function)  # the compiler looks at what it takes
         def in_a_turn(*arguments: Any, **options: Any) -> Any:
-            with self.turn():
+            if self.inside:
                 return function(*arguments, **options)
+            with self.turn():
+                began = time.perf_counter()
+                try:
+                    return function(*arguments, **options)
+                finally:
+                    machine.spent["choosing"] += time.perf_counter() - began
 
         return in_a_turn
 
@@ -257,7 +261,7 @@ class Worker:
 
 
 class Queue:
-    """What is left to measure. What failed comes last, each time beside half as many."""
+    """What is left to measure. What failed comes last, each time beside a quarter as many."""
 
     def __init__(self, tasks: Iterable[Task], most: int):
         self.tasks, self.begun = deque((task, most) for task in tasks), list[tuple[Task, int]]()
@@ -272,7 +276,7 @@ class Queue:
 
     def put_back(self, failed: Task) -> bool:
         """Measure a task again, unless it can only be alone now."""
-        most = min(most for task, most in self.begun if task == failed) // 2
+        most = min(most for task, most in self.begun if task == failed) // 4
         if most > 1:
             self.tasks.append((failed, most))
         return most > 1

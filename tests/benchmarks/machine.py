@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -73,7 +74,7 @@ class Beside:
 
 
 beside = Beside()
-spent = {"alone": 0.0, "settled": 0.0}  # seconds of turns in which this process was alone, and before them
+spent: dict[str, float] = defaultdict(float)  # seconds of this process by what it did; see `runner.Found`
 
 
 def clock() -> float:

@@ -21,7 +21,7 @@ from tests.benchmarks import machine
 from tests.benchmarks.case import Case, Point, Results, Variant, Workload
 
 Report = Callable[[str], None]
-PATIENCE = {"device": 2.0}  # seconds after which no round begins, see `measure`; where it is not said, 20
+PATIENCE = 2.0  # seconds after which no round begins, see `measure`
 ROUNDS = {"device": 30, "graph": 30, "calls": 10, "burst": 10, "sustained": 2}
 
 
@@ -36,12 +36,13 @@ def measure_point(case: Case, point: Point, device: torch.device, sources: dict,
     rows = []
     gc.collect()  # the timer collects again before each mode, and looks at nothing twice
     gc.freeze()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()  # the float64 reference is gone: others may need its memory
+    hand_back(device)
     for mode in point.modes if ready else ():
         report(f"{mode}: {len(ready)} variants side by side")
         with machine.turn(device, alone=True, calls=mode == "calls"):
+            began = machine.clock()
             timings, refused, about = timed_on_this_host(ready, workload, device, mode)
+            machine.spent[mode] += machine.clock() - began
         failures += [common | {"variant": name, "reason": f"{mode}: {reason}"} for name, reason in refused.items()]
         for name, timing in timings.items():
             rows.append(
@@ -58,6 +59,7 @@ def built_and_checked(
     with machine.turn(device, alone=False):
         workload = case.prepare(point, device)
         reference = workload.reference()
+        hand_back(device)  # others may need what float64 took
     common = where(case, point)
     ready: dict[str, dict] = {}
     failures: list[dict] = []
@@ -76,6 +78,8 @@ def built_and_checked(
                     raise
                 failures.append(common | {"variant": name, "reason": one_line(error)})
                 continue
+            finally:
+                hand_back(device)
             if baseline is None:
                 baseline = results
                 if passed := what_passes(baseline, reference, workload):
@@ -208,7 +212,7 @@ def time_variants(
         except RuntimeError as error:
             refused[name] = one_line(error)
             calls.pop(name, None)
-    return timings | measure(calls, device, mode, ROUNDS[mode], PATIENCE.get(mode, 20.0), refresh), refused
+    return timings | measure(calls, device, mode, ROUNDS[mode], PATIENCE, refresh), refused
 
 
 def row(workload: Workload, name: str, built: dict, timing: Timing, sources: dict) -> dict:
@@ -320,6 +324,12 @@ def floor(device: torch.device) -> dict | None:
 
 def _ceiling(best: Ceiling) -> dict:
     return {"rate": best.rate, "by": best.by, "time": asdict(best.timing)}
+
+
+def hand_back(device: torch.device) -> None:
+    """Memory of the GPU that nothing uses any more: other processes may need it."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _synchronize() -> None:

@@ -115,29 +115,33 @@ class Found:
 
     Attributes:
         seconds: that it took, without waiting for others.
-        alone: those of them in which samples were taken or what is fastest was chosen.
+        spent: of them "alone", when samples were taken or what is fastest was chosen; of these "choosing", and each
+            mode. Beside them "settled", until what others had queued on the GPU had run, before each turn.
         waited: before they began, seconds until others had left enough of the GPU's memory.
-        settled: until what others had queued on the GPU had run, before each turn.
     """
 
     rows: list[dict] = field(default_factory=list)
     failures: list[dict] = field(default_factory=list)
     seconds: float = 0.0
-    alone: float = 0.0
+    spent: dict[str, float] = field(default_factory=dict)
     waited: float = 0.0
-    settled: float = 0.0
+
+    @property
+    def alone(self) -> float:
+        return self.spent.get("alone", 0.0)
 
 
 def measured(name: str, point: Point, device: torch.device, report: Report) -> Found:
     """Measure a point here; its rows have no sources yet."""
     case = load(discover()[name])
-    began, before = machine.clock(), machine.spent["alone"]
+    began, before = machine.clock(), dict(machine.spent)
     try:
         found = Found(*method.measure_point(case, point, device, {}, report))
     except torch.OutOfMemoryError as error:  # the inputs or the float64 reference: too much for this GPU
         found = Found(failures=[method.where(case, point) | {"variant": "*", "reason": method.one_line(error)}])
     tidy(device)
-    found.seconds, found.alone = machine.clock() - began, machine.spent["alone"] - before
+    found.seconds = machine.clock() - began
+    found.spent = {what: seconds - before.get(what, 0.0) for what, seconds in machine.spent.items()}
     return found
 
 

@@ -2,11 +2,13 @@
 
 import math
 import re
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from snippets.validation import equivalence
 from snippets.validation.equivalence import (
     Agreement,
     check,
@@ -232,6 +234,19 @@ def test_nothing_to_compare_agrees():
 def test_zeros_agree_and_nothing_else_agrees_with_them():
     assert judge([0.0, -0.0], [0.0, 0.0], [0.0, 0.0]).holds
     assert not judge([1e-30, 0.0], [0.0, 0.0], [0.0, 0.0]).holds
+
+
+def test_what_is_compared_in_parts_is_judged_as_a_whole(monkeypatch):
+    reference = torch.randn(64, 48, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).t()
+    baseline = reference.to(torch.bfloat16)
+    actual = baseline.clone()
+    actual[-1, -1] += 1  # the last part's last element
+    reference[0, 0], baseline[0, 0] = torch.inf, torch.inf
+    whole = compare(actual, baseline, reference)
+    monkeypatch.setattr(equivalence, "chunks", partial(equivalence.chunks, elements=1000))
+    in_parts = compare(actual, baseline, reference)
+    assert (in_parts.error, in_parts.bound) == (whole.error, whole.bound) and not in_parts.holds
+    assert (in_parts.rms, in_parts.rms_bound) == pytest.approx((whole.rms, whole.rms_bound), rel=1e-12)
 
 
 def test_distance():
