@@ -135,10 +135,13 @@ def measured(name: str, point: Point, device: torch.device, report: Report) -> F
     """Measure a point here; its rows have no sources yet."""
     case = load(discover()[name])
     began, before = machine.clock(), dict(machine.spent)
+    precision = torch.get_float32_matmul_precision()
     try:
         found = Found(*method.measure_point(case, point, device, {}, report))
     except torch.OutOfMemoryError as error:  # the inputs or the float64 reference: too much for this GPU
         found = Found(failures=[method.where(case, point) | {"variant": "*", "reason": method.one_line(error)}])
+    finally:
+        torch.set_float32_matmul_precision(precision)  # it is the process's: a point with TF32 would leave it to others
     tidy(device)
     found.seconds = machine.clock() - began
     found.spent = {what: seconds - before.get(what, 0.0) for what, seconds in machine.spent.items()}

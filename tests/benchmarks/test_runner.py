@@ -164,6 +164,19 @@ def edit(path: Path, old: str, new: str) -> None:
 # ---- what gets a time -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("after", ["", "; raise torch.OutOfMemoryError"])
+def test_a_point_leaves_no_precision_to_the_next(house: Path, after: str) -> None:
+    """In a process where TF32 had been left on, fp32 results were off by 1e-3, the baseline's too."""
+    change = 'torch.set_float32_matmul_precision("high")'
+    edit(
+        house / "tests/benchmarks/first.py",
+        "def prepare(point, device):\n",
+        f"def prepare(point, device):\n    {change}{after}\n",
+    )
+    bench(house, "first")
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
 def test_right_variants_are_timed_and_described(house: Path) -> None:
     rows, _ = measured(house)
     assert set(rows) == {"eager", "ours"}
