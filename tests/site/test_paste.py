@@ -50,7 +50,7 @@ def lines_of(code: str) -> list[str]:
     return [line for line in map(str.rstrip, code.splitlines()) if line and "--8<--" not in line]
 
 
-class Tested:
+class Pasted:
     """What is pasted in an empty folder: test_blocks.py runs typed code, test_scripts.py scripts, kernels have theirs.
 
     Beside it there is what the compiler printed, which nobody pastes. A part of a Python file is nothing of this.
@@ -79,14 +79,14 @@ class Tested:
 
 
 def test_what_each_button_copies_is_what_a_test_runs(site: Site) -> None:
-    tested = Tested(canonical(site))
+    tested = Pasted(canonical(site))
     found = [(url, *each) for url, page in site.pages.items() for each in copied_on(page)]
     faults = [f"{url}: {script or code[:80]!r}" for url, code, script in found if not tested.knows(code, script, url)]
     assert not faults, "expected code that tests run, got\n" + "\n".join(faults)
 
 
 def test_a_part_of_a_script_is_known_only_by_the_script_that_its_button_copies(site: Site) -> None:
-    tested, url = Tested(canonical(site)), "compiler/modes/"
+    tested, url = Pasted(canonical(site)), "compiler/modes/"
     code, script = next(each for each in copied_on(site.pages[url]) if each[1])
     assert tested.knows(code, script, url)
     assert not tested.knows(code, "", url) and not tested.knows(code, "../modus.py", url)

@@ -165,7 +165,7 @@ def _verdict(known: list[Case], gpu: list[Again]) -> str:
             f"{units.text(WITHIN, '%', exact=True)} of it."
         )
     if once:
-        parts.append(f"Of {len(known)} cases, {len(once)} were measured once.")
+        parts.append(f"Measured once: {len(once)} of {len(known)} cases.")
     return " ".join(parts)
 
 
