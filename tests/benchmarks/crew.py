@@ -5,8 +5,8 @@ the samples are taken: nothing else runs meanwhile, on the GPU or the host. Wher
 builds, each of them has a turn, too.
 
 A process may run out of memory beside others. Its point is then measured again beside a quarter as many, then by a
-process that has the machine for itself; where a process crashes or hangs, at once. A process that keeps a point's memory
-ends, and another begins.
+process that has the machine for itself; where a process crashes or hangs, at once. A process that keeps a point's
+memory ends, and another begins.
 """
 
 import contextlib

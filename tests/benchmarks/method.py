@@ -201,14 +201,13 @@ def time_variants(
     calls = {name: built["call"] for name, built in ready.items() if mode != "graph" or "graph" in built}
     refresh = {name: workload.variants[name].refresh or nothing for name in calls}
     timings, refused = {}, {}
-    on_the_gpu = sampler("device", device) if mode in ("device", "graph") else None
     for name in list(calls):
         own_timer = workload.variants[name].timer
         try:
             if own_timer:
                 timings[name] = own_timer(calls.pop(name), device)
-            elif on_the_gpu:  # one that waits for the GPU has no time there: find out before all run
-                on_the_gpu(calls[name], refresh[name])
+            elif mode in ("device", "graph"):  # one that waits for the GPU has no time there: find out before all run
+                sampler("device", device)(calls[name], refresh[name])  # its own: it may need a long spin
         except RuntimeError as error:
             refused[name] = one_line(error)
             calls.pop(name, None)
