@@ -73,6 +73,7 @@ class Step:
         self.tokens = torch.randint(vocabulary, (self.batch, self.length), device=device)
         named = self.model.named_parameters()
         self.watched = [name for name, p in named if self.layers < 16 or p.dim() == 1]
+        self.kept: list[Call] = []
 
     def of(self, rung: Callable[[nn.Module], Loss], update: Call | None = None) -> Call:
         return partial(self.call, rung(sharing(self.model)), update or self.optimizer.step)
@@ -86,6 +87,11 @@ class Step:
         self.optimizer.zero_grad()
         return found
 
+    def in_a_graph(self, call: Call) -> Call:
+        """A graph holds addresses and no tensors: what the call reads, the update's state too, must outlive it."""
+        self.kept.append(call)
+        return captured(call)
+
     @cached_property
     def compiled_update(self) -> Call:
         """Of an optimizer of its own: what compiled code saw of the other's settings must stay. It takes a while."""
@@ -96,7 +102,7 @@ class Step:
         torch.cuda.empty_cache()
         updates = llama.UpdateAhead(self.model, lr=0.0)
         try:
-            return captured(self.of(rung, updates.join))
+            return self.in_a_graph(self.of(rung, updates.join))
         finally:
             updates.remove()
 
@@ -125,7 +131,7 @@ def steps(point: Point, device: torch.device) -> Workload:
 
     def in_a_graph() -> Call:
         torch.cuda.empty_cache()  # during capture what the allocator keeps is not given back
-        return captured(update_compiled())
+        return step.in_a_graph(update_compiled())
 
     def wide(model: nn.Module) -> Loss:
         """Half as many chunks: their logits take twice the memory, and the sum of their products half the traffic."""
