@@ -108,8 +108,12 @@ def unpaired(old: Sequence[float], new: Sequence[float], limit: float) -> Verdic
 def synchronize() -> None:
     """A GPU works on after the call has returned."""
     torch: Any = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
+    if torch is None:
+        return
+    if torch.cuda.is_initialized():
         torch.cuda.synchronize()
+    elif torch.backends.mps.is_available():
+        torch.mps.synchronize()
 
 
 def seconds_per_call(call: Callable[[], object], calls: int) -> float:

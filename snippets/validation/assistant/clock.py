@@ -1,6 +1,7 @@
 """How long does a call take by the wall clock? In parts a copy of snippets/validation/timing.py.
 
-The folder stands alone, so it has its own copy of what it uses; a test holds the two equal.
+The folder stands alone, so it has its own copy of what it uses; a test holds the two equal, but for `synchronize`,
+which here waits for any accelerator.
 """
 
 import gc
@@ -68,8 +69,8 @@ def seconds_of(call: Call, device: torch.device, calls: int) -> float:
 
 def synchronize(device: torch.device) -> None:
     """Wait until the device has finished what was queued."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
 
 
 @contextmanager

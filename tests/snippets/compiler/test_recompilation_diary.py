@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from snippets.compiler.recompilation import Counter, double, said
 from snippets.compiler.recompilation_diary import (
@@ -24,6 +25,10 @@ from tests.benchmarks import captures
 
 PAGE = Path(__file__).parents[3] / "docs" / "pages" / "compiler" / "variable-lengths.md"
 BOUNDS = Path(__file__).parents[3] / "tests" / "benchmarks" / "compiler" / "recompilation.py"
+
+
+def scores(x: torch.Tensor) -> torch.Tensor:
+    return (x @ x.mT).softmax(-1)
 
 
 def small_weights() -> Weights:
@@ -82,6 +87,24 @@ def test_an_unbacked_block_refuses_a_length_of_1():
     compiled = torch.compile(function, backend="eager")
     with torch.inference_mode(), pytest.raises(AssertionError):
         call(compiled, torch.randn(1, 1, 32), small_weights())
+
+
+def test_a_batch_and_a_length_that_both_change_need_two_graphs():
+    """Marked both; a batch of 1 is a constant, so it stays unmarked and has a graph of its own."""
+    compiled = torch.compile(scores, backend=(counter := Counter()))
+    for batch, length in ((4, 30), (1, 30), (8, 700), (1, 64), (32, 5), (2, 2000), (1, 9)):
+        x = torch.randn(batch, length, 16)
+        torch._dynamo.mark_dynamic(x, 1, min=2, max=2048)
+        if batch > 1:
+            torch._dynamo.mark_dynamic(x, 0, min=2, max=32)
+        compiled(x)
+    assert counter.compiled == 2
+
+
+def test_a_marked_batch_of_1_is_an_error():
+    torch._dynamo.mark_dynamic(x := torch.randn(1, 30, 16), 0, min=2, max=32)
+    with pytest.raises(ConstraintViolationError, match="marked"):
+        torch.compile(scores, backend="eager")(x)
 
 
 def test_a_causal_block_does_not_see_what_is_padded_behind():

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from snippets.validation import gate
 from snippets.validation.gate import Machine, Side, interval, judge, paired, ratio_of, take_turns, unpaired
@@ -74,6 +75,17 @@ def test_stored_numbers_are_compared_with_both_intervals():
     assert unpaired(old[:5], slow[:5], 0.05).status == "not judged"
     found = unpaired(old, slow, 0.05)
     assert (found.low, found.high) == (1.05 / 1.011, 1.061 / 1.0)
+
+
+@pytest.mark.parametrize(("cuda", "mps", "waits"), [(True, True, ["cuda"]), (False, True, ["mps"]), (False, False, [])])
+def test_a_sample_waits_for_the_gpu_that_there_is(monkeypatch, cuda: bool, mps: bool, waits: list[str]):
+    waited: list[str] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append("cuda"))
+    monkeypatch.setattr(torch.mps, "synchronize", lambda: waited.append("mps"))
+    gate.seconds_per_call(lambda: None, 1)
+    assert waited == waits * 2  # before the calls and after them
 
 
 # ---- real noise -----------------------------------------------------------------------------------------------------

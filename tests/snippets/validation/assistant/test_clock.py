@@ -17,15 +17,23 @@ def definitions(module) -> dict[str, str]:
     return {node.name: ast.unparse(node) for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
 
 
-OWN = {"measure"}  # here it has one mode
+OWN = {"measure", "synchronize"}  # here the one has one mode, and the other waits for any accelerator
 
 
-@pytest.mark.parametrize(("copy", "original", "least"), [(clock, timing, 6), (float64, equivalence, 8)])
+@pytest.mark.parametrize(("copy", "original", "least"), [(clock, timing, 5), (float64, equivalence, 8)])
 def test_what_the_folder_copies_from_the_site_is_equal(copy, original, least):
     here, there = definitions(copy), definitions(original)
     both = (here.keys() & there.keys()) - OWN
     assert len(both) >= least
     assert not [name for name in sorted(both) if here[name] != there[name]]
+
+
+@pytest.mark.parametrize(("device", "waits"), [("cpu", False), ("cuda", True), ("mps", True)])
+def test_it_waits_for_whatever_is_no_cpu(monkeypatch, device: str, waits: bool):
+    waited: list[torch.device] = []
+    monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
+    clock.seconds_of(lambda: None, torch.device(device), 1)
+    assert waited == [torch.device(device)] * 2 * waits  # before the calls and after them
 
 
 def test_calls_take_turns_and_the_first_of_a_round_changes():
