@@ -70,7 +70,7 @@ def same_again(trace: Trace) -> dict[int, tuple[Call, Call]]:
 def repeatable(call: Call) -> bool:
     """Whether a call gives the same for the same inputs."""
     drawn = any(RANDOM.search(op.name) for op in call.forward) or call.name.startswith(("empty", "new_empty"))
-    copied = call.facts.get("by list") or "checkpoint" in call.inside
+    copied = call.facts.get("by list") or call.inside & {"checkpoint", "distributions"}
     return bool(call.outputs) and not (call.writes or drawn or copied)
 
 

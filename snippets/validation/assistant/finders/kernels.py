@@ -117,7 +117,7 @@ def promoted(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 "precision",
                 "A tensor in fp64 turns what it meets to fp64",
                 tuple(dict.fromkeys([call.line, *(maker.line for one in wide if (maker := trace.made_by(one)))])),
-                f"{call.name} of {str(rest[0].dtype)[6:]} and {str(wide[0].dtype)[6:]}: {len(after)} calls compute in fp64",
+                f"{call.name} of {str(rest[0].dtype)[6:]} and {str(wide[0].dtype)[6:]}, and {len(after)} calls in fp64",
                 NARROW,
                 "validation/roofline.md#two-bounds-and-the-point-where-they-meet",
                 saves=sum(one.moved for one in after) // 2,
@@ -303,7 +303,7 @@ def again(group: list[Call]) -> list[Call]:
     starts = [at for at, call in enumerate(group) if read_of(call) == read_of(group[0])]
     if len(same) > 1:
         return same
-    ensemble = all(weights) and 4 <= len(starts) < len(group) <= 3 * len(starts)
+    ensemble = all(weights) and 8 <= len(starts) < len(group) <= 3 * len(starts)
     return [*(group[at - 1] for at in starts[1:]), group[-1]] if ensemble else group
 
 
