@@ -28,7 +28,15 @@ from .finders.memory import (
 )
 from .finders.norms import norm_and_activation, written_out_norms
 from .finders.readiness import graph_breaks, made_on_host, recompilations, written_inputs
-from .finders.wasted import copied_weights, cut_off, dropped_in_eval, gathered_first, picked_late, sorted_to_pick
+from .finders.wasted import (
+    copied_weights,
+    cut_off,
+    dropped_in_eval,
+    gathered_first,
+    multiplied_out,
+    picked_late,
+    sorted_to_pick,
+)
 from .findings import Finding, merged
 from .graphs import Captured
 from .lines import Line
@@ -41,6 +49,7 @@ FINDERS = (
     synchronisations, upcast_products, fp32_products, odd_sizes, small_kernels, experts, optimizers, constants,
     complex_numbers, repeated, promoted, similarities,
     picked_late, sorted_to_pick, gathered_first, copied_weights, cut_off, dropped_in_eval,
+    multiplied_out,
     explicit_attention, causal_masks, separate_projections,
     gated, written_out_norms, norm_and_activation, dropout_after_softmax, large_vocabulary, rotary, written_out, chains,
 )  # fmt: skip

@@ -150,18 +150,21 @@ def one_hot_products(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """A product with a matrix of zeros and ones, where a look-up would do."""
     for call in trace.calls:
         if call.name == "one_hot" and call.out is not None:
-            products = [user for user in trace.past(call.out, PASSED) if user.name in PRODUCTS]
+            products = [user for user in trace.past(call.out, PASSED | {"mul"}) if user.name in PRODUCTS]
+            sends = any(one.name == "mul" for one in trace.between(call, products[0])) if products else False
             if products:
                 yield Finding(
                     "temporary",
                     "A look-up written as a product",
                     in_order([call, *products], call),
                     f"one_hot makes {size(call.out.bytes)}, almost all zeros",
-                    "index the table: F.embedding(index, table)",
+                    "send rows to their places with index_copy, and fetch them with an index"
+                    if sends
+                    else "index the table: F.embedding(index, table)",
                     "compiler/fusion.md#scatter",
                     saves=2 * call.out.bytes + products[0].moved,
                     kernels=2,
-                    rewrites=as_look_up(trace, call, products),
+                    rewrites=() if sends else as_look_up(trace, call, products),
                 )
 
 

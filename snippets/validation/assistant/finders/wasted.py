@@ -170,3 +170,34 @@ def dropped_in_eval(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 saves=call.moved,
                 kernels=1,
             )
+
+
+def multiplied_out(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """A low-rank update, such as LoRA's, that is made a full matrix before it meets the data."""
+    for call in trace.eager:
+        made = trace.made_by(call.inputs[1]) if call.name in ("linear", "matmul") and len(call.inputs) > 1 else None
+        parts = [trace.root(one) for one in made.inputs] if made is not None and made.name == "add" else []
+        low = [found for one in parts if (found := low_rank(trace, one)) is not None]
+        if made is not None and low and any(one.origin == "parameter" for one in parts):
+            yield Finding(
+                "wasted",
+                "A low-rank update is multiplied out",
+                in_order([call, low[0], made], low[0]),
+                f"{low[0].name} makes {size(made.outputs[0].bytes)} of rank {low[0].inputs[1].shape[-2]}, and backward "
+                "the gradient of all of it",
+                "multiply the data by one thin matrix, then by the other, and add the results",
+                PAGE,
+                saves=2 * made.moved,
+                kernels=0,
+            )
+
+
+def low_rank(trace: Trace, value: Value) -> Call | None:
+    """The product of two thin weights that a value is a multiple of."""
+    call = trace.made_by(value)
+    if call is not None and call.name == "mul" and len(call.inputs) == 1:
+        call = trace.made_by(call.inputs[0])
+    thin = (
+        call is not None and call.name == "matmul" and all(trace.root(one).origin == "parameter" for one in call.inputs)
+    )
+    return call if call is not None and thin and 4 * call.inputs[1].shape[-2] <= min(call.outputs[0].shape) else None

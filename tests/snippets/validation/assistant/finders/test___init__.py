@@ -90,6 +90,11 @@ def banded(m, x):
     return F.scaled_dot_product_attention(x, x, x, attn_mask=m.near)
 
 
+def dispatched(m, x):
+    place = F.one_hot(x[:, 0].argsort(), len(x)) * (x[:, :1] > 0)
+    return place.float().T @ x
+
+
 def validated(m, x):
     return torch.distributions.Normal(x, 1.0 + x.square(), validate_args=True).log_prob(x)
 
@@ -163,6 +168,7 @@ RIGHT = {  # the function, shapes of its inputs, the kinds expected, and words o
     "a sum of what is no product": (shares, [(32, 64, 8)], set(), ""),
     "a short run in each row": (banded, [(1, 2, 256, 8)], {"mask"}, "flex_attention"),
     "an inverse that checks": (inverted, [(4, 8, 8)], {"sync"}, "inv_ex"),
+    "rows sent by a mask": (dispatched, [(64, 8)], {"temporary"}, "index_copy"),
     "similarities": (similar, [(64, 16)], {"temporary"}, "F.normalize"),
     "a logarithm of a softmax and a little": (with_epsilon, [(64, 16)], {"written-out"}, "F.log_softmax"),
     "a buffer in fp64": (promoted, [(64, 8)], {"precision"}, "float32 where it is made"),

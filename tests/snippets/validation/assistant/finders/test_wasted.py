@@ -18,6 +18,7 @@ class Of(nn.Module):
         super().__init__()
         self.function, self.f, self.g = function, nn.Linear(64, 64), nn.Linear(64, 64)
         self.experts = nn.Parameter(torch.randn(4, 64, 64))
+        self.up, self.down = nn.Parameter(torch.randn(64, 4)), nn.Parameter(torch.randn(4, 64))
         self.register_buffer("source", torch.arange(16))
 
     def forward(self, x):
@@ -55,7 +56,12 @@ def drops(m, x):
     return F.dropout(m.f(x), 0.5)
 
 
+def lora(m, x):
+    return F.linear(x, m.f.weight + 2 * (m.up @ m.down), m.f.bias)
+
+
 FOUND = {
+    lora: "one thin matrix",
     last_row: "pick the rows first",
     few_columns: "rows of the weight first",
     best: "torch.topk",
@@ -75,6 +81,10 @@ def wasted(function, training=True):
 def test_what_is_wasted_is_found(function):
     (found,) = wasted(function, training=function is not drops)
     assert FOUND[function] in found.change
+
+
+def thin(m, x):
+    return m.f(x) + 2 * (x @ m.down.T) @ m.up.T
 
 
 def both_halves(m, x):
@@ -118,6 +128,8 @@ def by_function(m, x):
     return Doubled.apply(m.f(x))
 
 
-@pytest.mark.parametrize("function", [both_halves, returned, residual, median, of_nodes, student, by_function, drops])
+@pytest.mark.parametrize(
+    "function", [thin, both_halves, returned, residual, median, of_nodes, student, by_function, drops]
+)
 def test_what_is_needed_is_left_alone(function):
     assert not wasted(function)
