@@ -288,9 +288,12 @@ def needs(trace: Trace, later: Call, earlier: Call) -> bool:
 
 
 def dependent(trace: Trace, groups: list[list[Call]]) -> bool:
-    """Whether a turn's work reads what the turn before gave; a sum of all turns alone is no such work."""
-    work = [group for group in groups if group[0].name in PRODUCTS or group[0].name.endswith("_cell")] or groups
-    return any(needs(trace, later, earlier) for group in map(again, work) for earlier, later in pairwise(group))
+    """Whether most turns' work reads what the turn before gave; a sum of all turns alone is no such work."""
+    run = [group for group in groups if group[0].kernels]
+    products = [group for group in run if group[0].name in PRODUCTS or group[0].name.endswith("_cell")]
+    work = products or run
+    links = [[needs(trace, later, earlier) for earlier, later in pairwise(again(group))] for group in work]
+    return any(2 * sum(each) > len(each) for each in links)  # between the layers around a loop there are a few, too
 
 
 def again(group: list[Call]) -> list[Call]:
@@ -315,7 +318,8 @@ def read_of(call: Call) -> tuple[int, ...]:
 def loop_change(trace: Trace, groups: list[list[Call]], calls: list[Call]) -> tuple[str, str]:
     """What to do with a loop, by how its turns depend on each other, and the weight: a recurrence alone is a note."""
     cells = [again(group) for group in groups if group[0].name in CELLS]
-    products = [group for group in groups if group[0].name in PRODUCTS]
+    run = [group for group in groups if group[0].kernels]
+    products = [group for group in run if group[0].name in PRODUCTS]
     if any(updates(call) for call in calls):
         also = ", and one batched product for all of a shape" if products else ""
         return f"for an optimizer, {FUSED}; for other updates, torch._foreach_ functions{also}", "finding"
@@ -329,7 +333,7 @@ def loop_change(trace: Trace, groups: list[list[Call]], calls: list[Call]) -> tu
         early = work > 0.1 * sum(call.flops for call in calls)
         first = "compute what does not read the state before the loop, for all turns at once, and " if early else ""
         return f"each turn reads the one before: {first}compile the step that is left", "finding" if early else "note"
-    if any(len({call.inputs[0].shape for call in again(group) if call.inputs}) > 1 for group in products or groups):
+    if any(len({call.inputs[0].shape for call in again(group) if call.inputs}) > 1 for group in products or run):
         change = "torch._foreach_ functions for a list of tensors, or scatter_reduce for the rows of all turns"
         return f"no turn reads another, but their sizes differ: {change}", "finding"
     return "no turn reads another: stack what the turns read, and do all of them in one batched call", "finding"

@@ -17,7 +17,8 @@ class Of(nn.Module):
     def __init__(self, function):
         super().__init__()
         self.function, self.f = function, nn.Sequential(nn.Linear(8, 8), nn.Tanh())
-        self.q, self.kv, self.r = (nn.ModuleList(nn.Linear(8, n) for _ in range(8)) for n in (8, 16, 8))
+        self.q, self.kv = (nn.ModuleList(nn.Linear(8, n) for _ in range(8)) for n in (8, 16))
+        self.members = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)) for _ in range(8))
         self.cell = nn.GRUCell(8, 8)
         near = (torch.arange(256)[:, None] - torch.arange(256)).abs() < 8
         self.register_buffer("near", near)
@@ -64,7 +65,14 @@ def updated(m, x):
 
 
 def ensemble(m, x):
-    return torch.stack([b(a(x).relu()) for a, b in zip(m.q, m.r, strict=True)])
+    return torch.stack([member(x) for member in m.members])
+
+
+def in_layers(m, x):
+    for _ in range(3):
+        index = (x @ x.mT).argmax(-1)
+        x = torch.stack([one[rows] for one, rows in zip(x, index, strict=True)]).tanh()
+    return x
 
 
 def read_weights(m, x):
@@ -162,6 +170,7 @@ RIGHT = {  # the function, shapes of its inputs, the kinds expected, and words o
     "a cell that reads its own result": (fed_back, [(4, 8)], set(), ""),
     "turns of several sizes": (ragged, [(55, 8)], {"small-kernels"}, "sizes differ"),
     "updates": (updated, [(4, 8)], {"small-kernels"}, "_foreach_"),
+    "independent turns in layers": (in_layers, [(8, 4, 8)], {"small-kernels"}, "one batched call"),
     "ensemble": (ensemble, [(4, 8)], {"small-kernels"}, "one batched call"),
     "weights that are read": (read_weights, [(2, 4, 16, 8)], set(), ""),
     "a spread of what a mask counts": (masked_spread, [(64, 8), (64, 8)], set(), ""),
