@@ -36,6 +36,7 @@ class Value:
     bytes: int
     device: str
     origin: str  # "input", "parameter" or "buffer", also of a view or cast of one; "made"; "found" if by no call
+    grad: bool = False  # whether autograd follows it
 
     @property
     def numel(self) -> int:
@@ -62,7 +63,8 @@ class Call:
         name: "softmax" for `F.softmax(x)`, `x.softmax(-1)` and `torch.softmax_(x)` alike.
         stack: the author's lines that led to it, outermost first.
         where: for each of these the activation of its function, and the instruction in it; loops show in them.
-        inside: what of PyTorch it ran under: "compile", "checkpoint", or "library" where the author did not call it.
+        inside: what of PyTorch it ran under: "compile", "checkpoint", "distributions", or "library" where the author
+            did not call it.
     """
 
     index: int
@@ -119,7 +121,9 @@ class Recorder:
         """A number for a tensor that was just made, or written to."""
         self.count += 1
         size = tensor.numel() * tensor.element_size()
-        value = Value(self.count, tuple(tensor.shape), tensor.dtype, size, tensor.device.type, origin)
+        value = Value(
+            self.count, tuple(tensor.shape), tensor.dtype, size, tensor.device.type, origin, tensor.requires_grad
+        )
         self.values[tensor] = value
         return value
 
@@ -143,6 +147,8 @@ class Recorder:
                 inside.add("compile")
             elif file.endswith(os.path.join("utils", "checkpoint.py")):
                 inside.add("checkpoint")
+            elif os.path.join("torch", "distributions") in file:
+                inside.add("distributions")
             frame = frame.f_back
         if frame is None:  # nothing that is recorded: backward, or the loss
             frames = layers = []
@@ -253,7 +259,18 @@ def kind_of_mask(mask: Tensor) -> str:
             return "nothing"
         rows, columns = allowed.shape[-2:]
         triangle = torch.ones(rows, columns, dtype=torch.bool, device=mask.device).tril()
-        return "causal" if rows == columns and (allowed == triangle).all() else "data"
+        if rows == columns and (allowed == triangle).all():
+            return "causal"
+        return "band" if rows == columns >= WINDOWED and is_band(allowed) else "data"
+
+
+WINDOWED = 256  # rows, from which on most tiles of a kernel may be hidden
+
+
+def is_band(allowed: Tensor) -> bool:
+    """Whether each row allows one short run of columns, as a window or a document in a packed row does."""
+    runs = (allowed[..., 1:] & ~allowed[..., :-1]).sum(-1) + allowed[..., 0]
+    return bool((runs <= 1).all()) and 4 * int(allowed.sum()) <= allowed.numel()
 
 
 class Ops(TorchDispatchMode):

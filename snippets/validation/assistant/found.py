@@ -1,11 +1,20 @@
 """All that is wrong with a module, by functions that each find one kind of fault in the records of one step."""
 
+from .finders.again import repeated
 from .finders.attention import causal_masks, explicit_attention, separate_projections
 from .finders.complex import complex_numbers
 from .finders.constants import constants
 from .finders.experts import experts
 from .finders.fusion import chains, dropout_after_softmax, gated, large_vocabulary, rotary, written_out
-from .finders.kernels import fp32_products, odd_sizes, optimizers, small_kernels, synchronisations, upcast_products
+from .finders.kernels import (
+    fp32_products,
+    odd_sizes,
+    optimizers,
+    promoted,
+    small_kernels,
+    synchronisations,
+    upcast_products,
+)
 from .finders.memory import (
     cached,
     growing,
@@ -15,9 +24,19 @@ from .finders.memory import (
     outsized,
     repeats,
     saved_activations,
+    similarities,
 )
 from .finders.norms import norm_and_activation, written_out_norms
 from .finders.readiness import graph_breaks, made_on_host, recompilations, written_inputs
+from .finders.wasted import (
+    copied_weights,
+    cut_off,
+    dropped_in_eval,
+    gathered_first,
+    multiplied_out,
+    picked_late,
+    sorted_to_pick,
+)
 from .findings import Finding, merged
 from .graphs import Captured
 from .lines import Line
@@ -28,7 +47,9 @@ FINDERS = (
     graph_breaks, recompilations, made_on_host, written_inputs,
     layout_copies, repeats, outsized, one_hot_products, growing, cached, kept_graphs, saved_activations,
     synchronisations, upcast_products, fp32_products, odd_sizes, small_kernels, experts, optimizers, constants,
-    complex_numbers,
+    complex_numbers, repeated, promoted, similarities,
+    picked_late, sorted_to_pick, gathered_first, copied_weights, cut_off, dropped_in_eval,
+    multiplied_out,
     explicit_attention, causal_masks, separate_projections,
     gated, written_out_norms, norm_and_activation, dropout_after_softmax, large_vocabulary, rotary, written_out, chains,
 )  # fmt: skip

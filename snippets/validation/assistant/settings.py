@@ -87,6 +87,7 @@ def settings() -> list[Setting]:
         (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
         (torch.is_autocast_enabled, torch.set_autocast_enabled),
         *(attribute(torch.backends.cudnn, name) for name in ("benchmark", "deterministic", "enabled")),
+        attribute(torch.distributions.Distribution, "_validate_args"),  # Dynamo's first call turns it off
     ]
 
 

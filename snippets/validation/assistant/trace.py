@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from .allocator import Allocated
-from .calls import Call, Calls, Ops, Recorder, Value, bytes_of, run_recorded, stored, tensors_of
+from .calls import Call, Calls, Ops, Recorder, Value, bytes_of, leaves_of, run_recorded, stored, tensors_of
 from .lines import Line, lines_that_store
 from .names import PASSED
 from .settings import nothing_changed, quiet
@@ -131,6 +131,9 @@ class Trace:
     outputs: list[Tensor] = field(default_factory=list)
     skipped: tuple[str, ...] = ()  # what could not be recorded, and why
     backward: bool = False  # whether there was one
+    training: bool = True  # whether the module is in training mode
+    returned: frozenset[int] = frozenset()  # the values that the module gives back
+    twins: dict[int, int] = field(default_factory=dict)  # by a buffer's value: the first buffer with its numbers
 
     @functools.cached_property
     def makers(self) -> dict[int, Call]:
@@ -239,9 +242,24 @@ def traced(subject: Subject) -> Trace:
 RECORDS = ({"memory", "calls"}, {"calls"}, set())  # what a run records; where it cannot, the next tries with less
 
 
+def equal_buffers(recorder: Recorder, module: nn.Module) -> dict[int, int]:
+    """Buffers with the same numbers, such as the frequencies that each layer makes for itself."""
+    first: list[Tensor] = []
+    twins = {}
+    for one in (each for each in module.buffers() if 0 < each.numel() <= 2**16 and each.layout == torch.strided):
+        like = (each for each in first if each.shape == one.shape and each.dtype == one.dtype)
+        other = next((each for each in like if each.device == one.device and torch.equal(each, one)), None)
+        if other is None:
+            first.append(one)
+        else:
+            twins[recorder.value(one).id] = recorder.value(other).id
+    return twins
+
+
 def record(twin: Subject, modes: Collection[str]) -> Trace:
     """Run a module forward and, where its loss has a gradient, backward, once."""
     calls = Calls(recorder := Recorder(twin.module, tuple(tensors_of((twin.inputs, twin.named)))))
+    twins = equal_buffers(recorder, twin.module)
     ops, memory, allocated = Ops(calls), Memory(twin, calls), Allocated(twin.device)
     with contextlib.ExitStack() as during, contextlib.ExitStack() as forward:
         if "memory" in modes:
@@ -254,6 +272,7 @@ def record(twin: Subject, modes: Collection[str]) -> Trace:
         output = run_recorded(twin)
         forward.close()
         recorder.frames = []
+        returned = frozenset(recorder.values[one].id for one in tensors_of(leaves_of(output)) if one in recorder.values)
         loss = loss_of(output)
         with allocated.aside(), _disable_current_modes():
             outputs = [one.clone() for one in detached(output)]
@@ -271,4 +290,7 @@ def record(twin: Subject, modes: Collection[str]) -> Trace:
         outputs,
         tuple(memory.limits(allocated.peak is not None)) if "memory" in modes else (),
         backward=backward,
+        training=twin.module.training,
+        returned=returned,
+        twins=twins,
     )

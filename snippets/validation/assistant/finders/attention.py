@@ -46,7 +46,7 @@ def explicit_attention(trace: Trace, captured: Captured) -> Iterator[Finding]:
             continue
         scores = scores_of(trace, softmax)
         weighted = [user for user in trace.past(softmax.outputs[0], POINTWISE | PASSED) if of_activations(user)]
-        if scores is None or not weighted:
+        if scores is None or not weighted or weights_read(trace, softmax, weighted):
             continue
         path = [scores, *trace.between(scores, weighted[0]), weighted[0]]
         matrix = softmax.outputs[0]
@@ -62,6 +62,14 @@ def explicit_attention(trace: Trace, captured: Captured) -> Iterator[Finding]:
             kernels=sum(call.kernels for call in path) - 1,
             rewrites=as_rewrite(trace, scores, softmax, weighted[0]),
         )
+
+
+def weights_read(trace: Trace, softmax: Call, weighted: list[Call]) -> bool:
+    """Whether anything but the second product reads the weights: then they have to be made."""
+    users = trace.past(softmax.outputs[0], POINTWISE | PASSED)
+    steps = [softmax, *trace.between(softmax, weighted[0])]
+    returned = any(value.id in trace.returned for step in steps for value in step.outputs)
+    return returned or any(user not in weighted and not user.writes for user in users)
 
 
 def as_rewrite(trace: Trace, scores: Call, softmax: Call, weighted: Call) -> tuple[Rewrite, ...]:
@@ -176,6 +184,15 @@ def causal_masks(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 [call],
                 "each number of the mask says what is_causal=True says, and attention computes the hidden half, too",
                 "leave the mask out and say is_causal=True",
+            )
+        elif call.name == SDPA[0] and call.facts.get("mask") == "band":
+            yield mask_finding(
+                "A mask of which each row sees a short run",
+                (call.line,),
+                [call, call],
+                "attention computes the whole square, and the mask hides most of it",
+                "flex_attention, compiled, with a block mask; or attend in blocks",
+                page="patterns/attention-choose.md#window",
             )
         elif call.name == SDPA[0] and call.facts.get("mask") == "nothing":
             yield mask_finding(

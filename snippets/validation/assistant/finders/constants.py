@@ -10,6 +10,7 @@ from ..rewrites import rewrite
 from ..trace import Trace
 
 FEW, LARGE = 4, 2**14  # kernels that are worth a buffer, and bytes for which two are
+PART = 0.05  # of the forward's kernels or bytes
 FILLS = words("zeros ones empty full new_zeros new_ones new_full zeros_like ones_like full_like")
 RANDOM = words("rand randn randint randperm rand_like randn_like randint_like bernoulli multinomial normal uniform")
 
@@ -43,11 +44,14 @@ def constants(trace: Trace, captured: Captured) -> Iterator[Finding]:
         makers = makers_from_sizes(trace, [call]) if made_of_constants(trace, call, constant) else None
         if makers is not None:
             constant[call.index] = makers
+    moved = sum(call.moved for call in trace.eager) or 1
     for index, makers in constant.items():
         call = trace.calls[[one.index for one in trace.calls].index(index)]
         users = {user.index for value in call.outputs for user in trace.users.get(value.id, ())}
         kernels = sum(one.kernels for one in makers)
-        worth = kernels >= FEW or (kernels >= 2 and call.out is not None and call.out.bytes >= LARGE)
+        large = kernels >= 2 and call.out is not None and call.out.bytes >= LARGE
+        heavy = large and sum(one.moved for one in makers) >= PART * moved
+        worth = heavy or (kernels >= FEW and kernels >= PART * trace.kernels)
         filled = all(one.name in FILLS for one in makers if one.kernels)
         if users <= constant.keys() or not worth or filled or not same_function(makers):
             continue

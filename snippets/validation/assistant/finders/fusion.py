@@ -7,13 +7,15 @@ import torch.nn.functional as F
 from ..calls import Call, Value
 from ..findings import Finding, in_order, size
 from ..graphs import Captured
-from ..names import PASSED, POINTWISE, VIEWS
+from ..names import PASSED, POINTWISE, VIEWS, words
 from ..rewrites import Rewrite, rewrite
 from ..trace import Trace
 from .attention import data_of, scores_of, softmax_by_hand, weight_of
 
 CHAIN = 3  # kernels in a row are worth a note, and more a finding: two or three are in every model
 WORTH = 2.5  # times the bytes of one kernel, or more, that a chain moves which is a finding
+SHARE = 5  # a finding saves one part in so many of what the forward moves
+GELU = words("mul add div tanh pow")
 
 
 def gated(trace: Trace, captured: Captured) -> Iterator[Finding]:
@@ -135,7 +137,7 @@ def written_out(trace: Trace, captured: Captured) -> Iterator[Finding]:
             source = steps[0].inputs[0]
             made = rewrite(trace, call, [source], lambda x, dim=dim: x.softmax(dim)) if type(dim) is int else ()
             yield rewritten([*steps, call], "Softmax", "F.softmax", "kernels/softmax.md", made)
-        elif call.name == "log" and (maker := trace.made_by(call.inputs[0])) is not None and maker.name == "softmax":
+        elif call.name == "log" and (maker := softmax_below(trace, call)) is not None:
             change = "F.log_softmax, or F.cross_entropy for a loss"
             (dim,) = {*maker.arguments[1:2], maker.named.get("dim")} - {None} or {None}
             made = rewrite(trace, call, maker.inputs[:1], lambda x, dim=dim: x.log_softmax(dim))
@@ -146,6 +148,14 @@ def written_out(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 name = "SiLU" if len(lines) == 2 else "Mish"
                 made = rewrite(trace, lines[-1], [x], getattr(F, name.lower()))
                 yield rewritten(lines, name, f"F.{name.lower()}", "kernels/swiglu.md", made)
+
+
+def softmax_below(trace: Trace, log: Call) -> Call | None:
+    """The softmax that a logarithm is taken of, past a small number that keeps it from minus infinity."""
+    maker = trace.made_by(log.inputs[0])
+    if maker is not None and maker.name in ("add", "clamp", "clamp_min") and len(maker.inputs) == 1:
+        maker = trace.made_by(maker.inputs[0])
+    return maker if maker is not None and maker.name == "softmax" else None
 
 
 def rewritten(path: list[Call], name: str, call: str, page: str, rewrites: tuple[Rewrite, ...]) -> Finding:
@@ -175,6 +185,7 @@ def chains(trace: Trace, captured: Captured) -> Iterator[Finding]:
             joined = sorted((*group, *other), key=lambda one: one.index)
             group = group if leaves_and_returns(trace, joined) else joined
         group_of |= {one.index: group for one in group}
+    whole = sum(call.moved for call in trace.calls)
     for group in {id(one): one for one in group_of.values()}.values():
         moved = sum(call.moved for call in group)
         inside = {value.id for call in group for value in call.outputs}
@@ -188,7 +199,7 @@ def chains(trace: Trace, captured: Captured) -> Iterator[Finding]:
         )
         least += group[-1].outputs[0].bytes
         if len(group) >= CHAIN and moved > least:
-            gelu = any(call.name == "erf" for call in group) or {"tanh", "pow"} <= {call.name for call in group}
+            gelu, large = is_gelu(group), SHARE * (moved - least) >= whole
             yield Finding(
                 "chain",
                 "A chain of pointwise operations, each a kernel",
@@ -199,9 +210,15 @@ def chains(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 "compiler/fusion.md#a-kernel-ends-where-a-value-is-not-there-yet",
                 saves=moved - least,
                 kernels=len(group) - 1,
-                weight="finding" if len(group) > CHAIN and moved >= WORTH * least else "note",
+                weight="finding" if gelu or (len(group) > CHAIN and moved >= WORTH * least and large) else "note",
                 rewrites=as_gelu(trace, group) if gelu else (),
             )
+
+
+def is_gelu(group: list[Call]) -> bool:
+    """Whether a chain has the steps of GELU, exact or by tanh; a log-density may have a tanh and a power, too."""
+    names = {call.name for call in group}
+    return "erf" in names or {"tanh", "pow"} <= names <= GELU
 
 
 def as_gelu(trace: Trace, group: list[Call]) -> tuple[Rewrite, ...]:

@@ -3,6 +3,7 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from ..calls import Call, Value
 from ..findings import MEMORY, Finding, in_order, size
 from ..graphs import Captured
-from ..names import PASSED, PRODUCTS
+from ..names import PASSED, POINTWISE, PRODUCTS
 from ..settings import products_in_tf32
 from ..trace import Trace
 from .constants import from_sizes
@@ -27,8 +28,18 @@ READS = {
     "equal": "compares on the host",
     "allclose": "compares on the host", "__repr__": "prints numbers", "__format__": "prints numbers",
     "__contains__": "asks the host",
-    "bincount": "reads the largest number",
+    "bincount": "reads the largest number", "linalg_inv": "asks whether it succeeded",
+    "inverse": "asks whether it succeeded", "linalg_cholesky": "asks whether it succeeded",
+    "linalg_solve": "asks whether it succeeded",
 }  # fmt: skip
+INSTEAD = {  # by a name, or by what a call ran under
+    "linalg_inv": "torch.linalg.inv_ex; for an inverse times a matrix, solve_ex, or cholesky_ex and cholesky_solve",
+    "inverse": "torch.linalg.inv_ex; for an inverse times a matrix, solve_ex, or cholesky_ex and cholesky_solve",
+    "linalg_cholesky": "torch.linalg.cholesky_ex",
+    "linalg_solve": "torch.linalg.solve_ex",
+    "repeat_interleave": "give it output_size=, a number that the host knows",
+    "distributions": "validate_args=False in the distribution's constructor",
+}
 
 
 def synchronisations(trace: Trace, captured: Captured) -> Iterator[Finding]:
@@ -56,7 +67,10 @@ def synchronisations(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 (call.line,),
                 f"{call.name.strip('_')} {what}: on a GPU the queue runs empty at each call, and no CUDA graph "
                 f"can hold the line",
-                "keep it a tensor on the device, of a size that does not depend on values",
+                next(
+                    (INSTEAD[each] for each in (*call.inside, call.name) if each in INSTEAD),
+                    "keep it a tensor on the device, of a size that does not depend on values",
+                ),
                 "compiler/graph-breaks.md#item",
                 kernels=max(2, trace.kernels // 4),
             )
@@ -80,11 +94,47 @@ def upcast_products(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 "A product in more bits than its inputs have",
                 in_order([call, *casts], call),
                 f"{call.name} computes {call.flops / 1e6:.1f} MFLOP in {str(next(iter(dtypes)))[6:]}; {why}",
-                "multiply in 16 bits (sums are kept in fp32 anyway), and widen the result where that is needed",
+                "multiply in 16 bits (sums are kept in fp32 anyway), and widen the result where that is needed"
+                if casts
+                else NARROW,
                 "validation/roofline.md#two-bounds-and-the-point-where-they-meet",
                 saves=call.moved // 2,
                 kernels=len(casts),
             )
+
+
+NARROW = "make it float32 where it is made (NumPy makes float64), unless it needs more than seven digits"
+
+
+def promoted(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """What a tensor of fp64, such as a buffer from NumPy, turns to fp64 although it was not."""
+    for call in trace.eager:
+        wide = [one for one in call.inputs if one.dtype in (torch.float64, torch.complex128) and one.shape]
+        rest = [one for one in call.inputs if one.dtype in (torch.float32, torch.float16, torch.bfloat16)]
+        if call.name in POINTWISE and wide and rest and call.out is not None and call.out.dtype == wide[0].dtype:
+            after = [call, *downstream(trace, call)]
+            yield Finding(
+                "precision",
+                "A tensor in fp64 turns what it meets to fp64",
+                tuple(dict.fromkeys([call.line, *(maker.line for one in wide if (maker := trace.made_by(one)))])),
+                f"{call.name} of {str(rest[0].dtype)[6:]} and {str(wide[0].dtype)[6:]}, and {len(after)} calls in fp64",
+                NARROW,
+                "validation/roofline.md#two-bounds-and-the-point-where-they-meet",
+                saves=sum(one.moved for one in after) // 2,
+            )
+
+
+def downstream(trace: Trace, call: Call) -> list[Call]:
+    """The calls that read a result in fp64, and those that read theirs, as long as it is fp64."""
+    found: dict[int, Call] = {}
+    todo = [*call.outputs]
+    while todo:
+        value = todo.pop()
+        if value.dtype in (torch.float64, torch.complex128):
+            users = [user for user in trace.users[value.id] if user.index not in found]
+            found |= {user.index: user for user in users if user.kernels}
+            todo += [one for user in users for one in user.outputs]
+    return [*found.values()]
 
 
 def widened(trace: Trace, value: Value) -> Call | None:
@@ -126,6 +176,7 @@ def fp32_products(trace: Trace, captured: Captured) -> Iterator[Finding]:
 
 def odd_sizes(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """Weights whose rows are no multiple of 16 bytes: tensor cores read those only in pieces, or not at all."""
+    work = sum(call.flops for call in trace.calls)
     for call in trace.calls:
         sizes: list[int] = []
         weights = [one for one in call.inputs if one.origin == "parameter" and len(one.shape) >= 2]
@@ -135,7 +186,7 @@ def odd_sizes(trace: Trace, captured: Captured) -> Iterator[Finding]:
             weights = list(call.inputs[:1])
             sizes = [length for length in call.inputs[0].shape[-1:] if length > 16]
         odd = [length for length in sizes if length * weights[0].dtype.itemsize % 16]
-        if odd:
+        if odd and 20 * call.flops >= work:
             width = 16 // weights[0].dtype.itemsize
             yield Finding(
                 "odd-size",
@@ -167,15 +218,16 @@ def small_kernels(trace: Trace, captured: Captured) -> Iterator[Finding]:
             continue
         if why := loop_of(trace, groups, turns):
             reported.add(place)
-            change, page = loop_change(trace, groups, calls)
+            change, weight = loop_change(trace, groups, calls)
             yield Finding(
                 "small-kernels",
                 "A loop of kernels too small to keep the host ahead",
                 lines[:8],
                 f"{turns} turns, {kernels} kernels, {size(sum(call.moved for call in calls) / kernels)} each; {why}",
                 change,
-                page,
+                "compiler/what-compile-does.md#what-is-slow",
                 kernels=kernels - kernels // turns,
+                weight=weight,
             )
 
 
@@ -205,18 +257,13 @@ STEP = re.compile(r"\.step\(")
 def loops(trace: Trace) -> list[list[list[Call]]]:
     """The calls of each loop, by place: lines whose calls alternate are one loop, and it holds the loops inside."""
     joined: dict[int, list[list[list[Call]]]] = defaultdict(list)
-    for (_, activation), groups in trace.loops.items():
-        groups = [group for group in groups if len(group) >= 4]
-        first, last = (
-            min((one[0].index for one in groups), default=0),
-            max((one[-1].index for one in groups), default=0),
-        )
-        for other in joined[activation]:
-            if min(one[0].index for one in other) <= last and first <= max(one[-1].index for one in other):
-                other += groups
-                break
-        else:
-            joined[activation] += [groups] if groups else []
+    places = ((activation, group) for (_, activation), groups in trace.loops.items() for group in groups)
+    for activation, group in sorted(places, key=lambda one: one[1][0].index):
+        ends = [one[-1].index for one in joined[activation][-1]] if joined[activation] else []
+        if len(group) >= 4 and ends and group[0].index <= max(ends):
+            joined[activation][-1].append(group)
+        elif len(group) >= 4:
+            joined[activation].append([group])
     found, taken = [], set()
     for groups in sorted((one for each in joined.values() for one in each), key=lambda one: -sum(map(len, one))):
         indices = {call.index for group in groups for call in group}
@@ -241,38 +288,91 @@ def needs(trace: Trace, later: Call, earlier: Call) -> bool:
 
 
 def dependent(trace: Trace, groups: list[list[Call]]) -> bool:
-    """Whether a turn's work reads what the turn before gave; a sum of all turns alone is no such work."""
-    work = [group for group in groups if group[0].name in PRODUCTS or group[0].name.endswith("_cell")] or groups
-    return any(needs(trace, later, earlier) for group in map(again, work) for earlier, later in pairwise(group))
+    """Whether most turns' work reads what the turn before gave; a sum of all turns alone is no such work."""
+    run = [group for group in groups if group[0].kernels]
+    products = [group for group in run if group[0].name in PRODUCTS or group[0].name.endswith("_cell")]
+    work = products or run
+    links = [[needs(trace, later, earlier) for earlier, later in pairwise(again(group))] for group in work]
+    return any(2 * sum(each) > len(each) for each in links)  # between the layers around a loop there are a few, too
 
 
 def again(group: list[Call]) -> list[Call]:
-    """Of the layers that a turn may have, the first: where weights return, the calls that use the same."""
+    """Of the layers that a turn may have, the first: where weights return, the calls that use the same.
+
+    Where no weight returns but an input does, as in an ensemble, the last.
+    """
     weights = [frozenset(one.id for one in call.inputs if one.origin == "parameter") for call in group]
     same = [call for call, own in zip(group, weights, strict=True) if own == weights[0]]
-    return same if len(same) > 1 else group
+    starts = [at for at, call in enumerate(group) if read_of(call) == read_of(group[0])]
+    if len(same) > 1:
+        return same
+    ensemble = all(weights) and 8 <= len(starts) < len(group) <= 3 * len(starts)
+    return [*(group[at - 1] for at in starts[1:]), group[-1]] if ensemble else group
+
+
+def read_of(call: Call) -> tuple[int, ...]:
+    """What a call reads, besides weights."""
+    return tuple(one.id for one in call.inputs if one.origin != "parameter")
 
 
 def loop_change(trace: Trace, groups: list[list[Call]], calls: list[Call]) -> tuple[str, str]:
-    """What to do with a loop, by how its turns depend on each other, and the page."""
-    page = "compiler/what-compile-does.md#what-is-slow"
-    if any(call.writes and call.inputs and call.inputs[0].origin == "parameter" for call in calls):
-        return f"for an optimizer, {FUSED}; for other updates, torch._foreach_ functions", page
+    """What to do with a loop, by how its turns depend on each other, and the weight: a recurrence alone is a note."""
+    cells = [again(group) for group in groups if group[0].name in CELLS]
+    run = [group for group in groups if group[0].kernels]
+    products = [group for group in run if group[0].name in PRODUCTS]
+    if any(updates(call) for call in calls):
+        also = ", and one batched product for all of a shape" if products else ""
+        return f"for an optimizer, {FUSED}; for other updates, torch._foreach_ functions{also}", "finding"
     if from_sizes(trace, calls):
-        return "the result depends on sizes only: make it once, as a buffer of the module", page
-    if any(call.name in ("gru_cell", "lstm_cell", "rnn_tanh_cell", "rnn_relu_cell") for call in calls):
-        kind = next(call.name for call in calls if call.name.endswith("_cell")).split("_")[0].upper()
-        return f"nn.{kind} runs all turns as one cuDNN call, if nothing else reads the state in between", page
+        return "the result depends on sizes only: make it once, as a buffer of the module", "finding"
+    if cells and not any(feeds_back(trace, cell) for cell in cells):
+        kind = cells[0][0].name.split("_")[0].upper()
+        return f"nn.{kind} runs all turns as one cuDNN call, if nothing else reads the state in between", "finding"
     if dependent(trace, groups):
-        change = (
-            "each turn reads the one before: compute what does not read the state before the loop, for all turns at"
-        )
-        return f"{change} once, and compile the step that is left", page
-    return "no turn reads another: stack what the turns read, and do all of them in one batched call", page
+        work = sum(call.flops for group in products for call in group if free(trace, again(group)))
+        early = work > 0.1 * sum(call.flops for call in calls)
+        first = "compute what does not read the state before the loop, for all turns at once, and " if early else ""
+        return f"each turn reads the one before: {first}compile the step that is left", "finding" if early else "note"
+    if any(len({call.inputs[0].shape for call in again(group) if call.inputs}) > 1 for group in products or run):
+        change = "torch._foreach_ functions for a list of tensors, or scatter_reduce for the rows of all turns"
+        return f"no turn reads another, but their sizes differ: {change}", "finding"
+    return "no turn reads another: stack what the turns read, and do all of them in one batched call", "finding"
+
+
+CELLS = ("gru_cell", "lstm_cell", "rnn_tanh_cell", "rnn_relu_cell")
+
+
+def updates(call: Call) -> bool:
+    """Whether a call writes to a parameter."""
+    return call.writes and bool(call.inputs) and call.inputs[0].origin == "parameter"
+
+
+def feeds_back(trace: Trace, cells: list[Call]) -> bool:
+    """Whether a cell's input comes from the turn before, as a decoder's does: then no call runs all turns."""
+    return any(needs(trace, replace(later, inputs=later.inputs[:1]), earlier) for earlier, later in pairwise(cells))
+
+
+def free(trace: Trace, group: list[Call]) -> bool:
+    """Whether no turn's product reads what an earlier turn gave."""
+    first = group[0].index
+    todo, seen = [(call, before.index) for before, call in pairwise(group)], set()
+    while todo:
+        call, before = todo.pop()
+        for value in call.inputs:
+            maker = trace.makers.get(value.id)
+            if maker is None or maker.index < first or maker.index in seen:
+                continue
+            if maker.index <= before:
+                return False
+            seen.add(maker.index)
+            todo.append((maker, before))
+    return True
 
 
 def loop_of(trace: Trace, groups: list[list[Call]], turns: int) -> str:
     """What kind of loop runs these calls; nothing for the layers of a model, each of which has weights of its own."""
+    if any(updates(call) for group in groups if len(group) >= 4 for call in group):
+        return "each turn updates a parameter"
     weighted = [
         [frozenset(one.id for one in call.inputs if one.origin == "parameter") for call in group]
         for group in groups
@@ -289,9 +389,8 @@ def loop_of(trace: Trace, groups: list[list[Call]], turns: int) -> str:
         if len(group) >= 4 and any(call.inputs and call.inputs[0].origin != "parameter" for call in group)
     ]
     for group in shared:
-        firsts = [tuple(one.id for one in call.inputs if one.origin != "parameter") for call in group]
         alone = [any(one.origin == "parameter" for one in call.inputs) for call in group]
-        often = Counter(firsts).most_common(1)[0][1]
+        often = Counter(map(read_of, group)).most_common(1)[0][1]
         if all(alone) and not dependent(trace, groups) and often >= 4 and 3 * often >= len(group):
             return "all turns read the same input"
     return ""

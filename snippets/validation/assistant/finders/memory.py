@@ -87,7 +87,7 @@ def outsized(trace: Trace, captured: Captured) -> Iterator[Finding]:
         if call.out.numel < 8 * largest or call.out.bytes < 2**16:
             continue
         reduced = [user for user in trace.past(call.out, POINTWISE | CASTS) if user.name in REDUCTIONS]
-        if reduced and call.name in ("mul", "sub"):
+        if reduced and (call.name == "sub" or (call.name == "mul" and sums_products(trace, call, reduced[0]))):
             path = [call, *trace.between(call, reduced[0]), reduced[0]]
             yield Finding(
                 "temporary",
@@ -104,6 +104,32 @@ def outsized(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 kernels=1,
                 rewrites=as_distances(trace, call, reduced[0]),
             )
+
+
+def similarities(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """All pairs by a similarity that broadcasts both sides."""
+    for call in trace.eager:
+        if call.name != "cosine_similarity" or call.out is None or len(call.inputs) < 2:
+            continue
+        width = max(one.shape[-1] for one in call.inputs)
+        if call.out.numel * width >= 8 * max(one.numel for one in call.inputs):
+            yield Finding(
+                "temporary",
+                "A temporary far larger than its inputs, made to be reduced",
+                (call.line,),
+                f"cosine_similarity makes all pairs, {call.out.numel} of width {width}, several times",
+                "F.normalize both sides, and one matrix product",
+                "compiler/fusion.md#rows",
+                saves=2 * call.out.bytes * width,
+                kernels=1,
+            )
+
+
+def sums_products(trace: Trace, call: Call, reduced: Call) -> bool:
+    """Whether a sum is taken of products and nothing else, as a matrix product does."""
+    return reduced.name in ("sum", "mean") and all(
+        one.name in PASSED | {"mul", "div"} for one in trace.between(call, reduced)
+    )
 
 
 def as_distances(trace: Trace, call: Call, reduced: Call) -> tuple[Rewrite, ...]:
@@ -124,18 +150,21 @@ def one_hot_products(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """A product with a matrix of zeros and ones, where a look-up would do."""
     for call in trace.calls:
         if call.name == "one_hot" and call.out is not None:
-            products = [user for user in trace.past(call.out, PASSED) if user.name in PRODUCTS]
+            products = [user for user in trace.past(call.out, PASSED | {"mul"}) if user.name in PRODUCTS]
+            sends = any(one.name == "mul" for one in trace.between(call, products[0])) if products else False
             if products:
                 yield Finding(
                     "temporary",
                     "A look-up written as a product",
                     in_order([call, *products], call),
                     f"one_hot makes {size(call.out.bytes)}, almost all zeros",
-                    "index the table: F.embedding(index, table)",
+                    "send rows to their places with index_copy, and fetch them with an index"
+                    if sends
+                    else "index the table: F.embedding(index, table)",
                     "compiler/fusion.md#scatter",
                     saves=2 * call.out.bytes + products[0].moved,
                     kernels=2,
-                    rewrites=as_look_up(trace, call, products),
+                    rewrites=() if sends else as_look_up(trace, call, products),
                 )
 
 
@@ -166,12 +195,16 @@ def growing(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 made |= {value.id for value in call.outputs}
             if links >= 3:
                 reported.add(calls[0].line)
+                anew = any(user.name == "embedding" for user in trace.past(calls[0].outputs[0], PASSED))
                 yield Finding(
                     "growing",
                     "A tensor grows by concatenation in a loop",
                     (calls[0].line,),
                     f"{len(calls)} copies of all that came before, {size(sum(call.moved for call in calls))} in all",
-                    "write into a tensor of the final size, as a static cache does; if only the last is read, "
+                    "each turn runs the model over all of it: keep keys and values in a static cache, and run the new "
+                    "token alone"
+                    if anew
+                    else "write into a tensor of the final size, as a static cache does; if only the last is read, "
                     "collect the parts in a list and concatenate once",
                     "compiler/fusion.md#layout",
                     saves=sum(call.moved for call in calls[:-1]),

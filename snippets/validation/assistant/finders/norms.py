@@ -9,6 +9,8 @@ from ..names import PASSED, words
 from ..rewrites import Rewrite, norm, rewrite
 from ..trace import Trace
 
+VARIANCES = words("var std var_mean std_mean")
+SMALL = 2**12  # bytes: for fewer, two kernels are not worth a word
 SMALL_STEPS = words("add mul div clamp clamp_min maximum sqrt rsqrt pow reciprocal sub")
 
 
@@ -23,13 +25,15 @@ def written_out_norms(trace: Trace, captured: Captured) -> Iterator[Finding]:
             if statistic is None or not 1 < scale.numel < x.numel or (call.name == "div" and x is not call.inputs[0]):
                 continue
             reduced, steps = statistic
+            if reduced.name == "sum" and not any(divides_by_count(reduced, each) for each in steps):
+                continue  # by a distance, or over the values that a mask counts: no norm of PyTorch's
             sources = {trace.root(one).id for one in origins(trace, reduced.inputs[0])}
             if not sources & {trace.root(one).id for one in origins(trace, x)}:
                 continue
             path = [*squared(trace, reduced), reduced, *steps, call, *affine(trace, call)]
             taken |= {each.index for each in path}
             whole = call.outputs[0].bytes
-            means = any(each.name == "sub" for each in path) or reduced.name in ("var", "std", "var_mean", "std_mean")
+            means = reduced.name in VARIANCES or any(less_mean(trace, each) for each in path)
             which, change, page = norm_named(means, reduced)
             yield Finding(
                 "norm",
@@ -44,6 +48,24 @@ def written_out_norms(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 rewrites=as_norm(trace, x, means, reduced, steps, path),
             )
             break
+
+
+def divides_by_count(reduced: Call, call: Call) -> bool:
+    """Whether a step after a sum divides it by how many numbers it has."""
+    count = reduced.inputs[0].numel / max(1, reduced.outputs[0].numel)
+    by = count if call.name == "div" else 1 / count
+    given = (one for one in call.arguments if type(one) in (int, float))
+    return call.name in ("div", "mul") and any(abs(one / by - 1) < 1e-6 for one in given)
+
+
+def less_mean(trace: Trace, call: Call) -> bool:
+    """Whether a call takes a mean from what it is the mean of; any other difference is data."""
+    if call.name != "sub" or len(call.inputs) != 2:
+        return False
+    maker = trace.made_by(call.inputs[1])
+    while maker is not None and maker.name in ("div", "mul") and maker.inputs:
+        maker = trace.made_by(maker.inputs[0])
+    return maker is not None and maker.name in ("mean", "sum", "var_mean", "std_mean")
 
 
 def as_norm(
@@ -68,9 +90,7 @@ def as_norm(
 def by_one_less(reduced: Call) -> bool:
     """Whether a variance divides by n - 1, as torch's do unless they are told otherwise: F.layer_norm divides by n."""
     told = [*reduced.arguments[1:], reduced.named.get("unbiased", reduced.named.get("correction"))]
-    return reduced.name in ("var", "std", "var_mean", "std_mean") and not any(
-        one is False or one == 0 for one in told[1:]
-    )
+    return reduced.name in VARIANCES and not any(one is False or one == 0 for one in told[1:])
 
 
 def norm_named(means: bool, reduced: Call) -> tuple[str, str, str]:
@@ -149,7 +169,7 @@ def norm_and_activation(trace: Trace, captured: Captured) -> Iterator[Finding]:
         if call.name not in ("layer_norm", "rms_norm", "group_norm") or call.out is None:
             continue
         users = trace.past(call.out, PASSED)
-        if len(users) == 1 and users[0].name in ("gelu", "silu", "relu"):
+        if len(users) == 1 and users[0].name in ("gelu", "silu", "relu") and call.out.bytes >= SMALL:
             known = call.name == "layer_norm" and users[0].name == "gelu"
             yield Finding(
                 "norm-activation",

@@ -13,7 +13,9 @@ from ..names import words
 from ..trace import Trace
 
 BREAKS = "compiler/graph-breaks.md"
+COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>")  # functions of their own before Python 3.12
 CAUSES = {
+    r"trace_autograd_ops": ("autograd", "torch._dynamo.config.trace_autograd_ops = True"),
     r"Data-dependent branching|generic_jump": (
         "branch",
         "torch.where, or torch.cond where one side is expensive; for a loop's end, a fixed number of turns",
@@ -36,6 +38,8 @@ CAUSES = {
 def graph_breaks(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """Every line at which Dynamo ends a graph, or gives a function up."""
     for one in captured.breaks:
+        if one.line.function in COMPREHENSIONS and "tp_iternext" in one.reason:
+            continue  # Dynamo tries it alone where it gave up the function around it, which has a finding
         anchor, change = next(
             (found for pattern, found in CAUSES.items() if re.search(pattern, one.reason, re.IGNORECASE)),
             ("library", "move the line out of the module"),
@@ -106,6 +110,9 @@ def made_on_host(trace: Trace, captured: Captured) -> Iterator[Finding]:
             yield host_finding([call], "the list of places is made a tensor on the host")
         elif brought and moves(call) and call.name in ("to", "cuda", "type_as"):
             yield host_finding([call], f"{call.name} copies a tensor that is no buffer, so it stays on the host")
+        elif constant and reads_before(trace, call):
+            change = "compute it on the device, from the tensors whose numbers the host reads"
+            yield host_finding([call, *moved], f"{call.name} makes it on the host", change=change)
         elif constant:  # its numbers come from Python, whichever device= they are for
             yield host_finding([call, *moved], f"{call.name} makes it on the host")
         elif made and moved:
@@ -113,13 +120,24 @@ def made_on_host(trace: Trace, captured: Captured) -> Iterator[Finding]:
             yield host_finding([call, *moved], f"{call.name} makes it on the host", made_there)
 
 
-def host_finding(calls: list[Call], what: str, otherwise: str = "") -> Finding:
+def reads_before(trace: Trace, call: Call) -> bool:
+    """Whether the function that makes a tensor has read numbers before: they may be in it."""
+    read = [one for one in trace.calls[: call.index] if one.name in NUMBERS]
+    return any(activation == call.where[-1][0] for one in read for activation, _ in one.where)
+
+
+NUMBERS = words("item tolist __int__ __float__")
+
+
+def host_finding(
+    calls: list[Call], what: str, otherwise: str = "", change: str = "make it once, as a buffer of the module"
+) -> Finding:
     return Finding(
         "cuda-graph",
         "A tensor is made in the host's memory at each call",
         in_order(calls, calls[0]),
         f"{what}, and the copy to a GPU waits; a CUDA graph would replay the first one",
-        f"make it once, as a buffer of the module{otherwise}",
+        f"{change}{otherwise}",
         "compiler/what-compile-does.md#where-it-loses",
         kernels=2,
     )

@@ -66,3 +66,17 @@ def test_precision_that_was_set_by_the_new_name_stays():
     finally:
         torch.set_float32_matmul_precision(before[0])
         matmul.fp32_precision = before[1]
+
+
+class Unchecked(nn.Module):
+    def forward(self, x):
+        torch.distributions.Distribution.set_default_validate_args(False)
+        return x * 2
+
+
+def test_distributions_check_their_arguments_as_before():
+    """Dynamo turns the checks of a whole process off."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(torch.distributions.Distribution, "_validate_args", True)
+        analyze(Unchecked(), torch.randn(4))
+        assert torch.distributions.Distribution._validate_args is True

@@ -18,6 +18,11 @@ class Of(nn.Module):
         super().__init__()
         self.function, self.f = function, nn.Sequential(nn.Linear(8, 8), nn.Tanh())
         self.q, self.kv = (nn.ModuleList(nn.Linear(8, n) for _ in range(8)) for n in (8, 16))
+        self.members = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)) for _ in range(8))
+        self.cell = nn.GRUCell(8, 8)
+        near = (torch.arange(256)[:, None] - torch.arange(256)).abs() < 8
+        self.register_buffer("near", near)
+        self.register_buffer("wide", torch.linspace(0, 1, 8, dtype=torch.float64))
 
     def forward(self, *inputs):
         return self.function(self, *inputs)
@@ -32,6 +37,94 @@ def dependent(m, x):
     for t in range(x.shape[0]):
         h = m.f(h + x[t])
     return h
+
+
+def hoisted(m, x):
+    h = m.q[0](x[0])
+    for t in range(x.shape[0]):
+        h = torch.tanh(m.q[0](x[t]) + m.q[1](h))
+    return h
+
+
+def fed_back(m, x):
+    h = x[0]
+    for _ in range(12):
+        h = m.cell(h.softmax(-1), h)
+    return h
+
+
+def ragged(m, x):
+    return torch.stack([part.softmax(0).sum(0) for part in x.split([1, 2, 3, 4, 5, 6, 7, 8, 9, 10])])
+
+
+def updated(m, x):
+    with torch.no_grad():
+        for i in range(8):
+            m.kv[i].weight.lerp_(m.kv[i].weight * x.mean(), 0.01)
+    return x
+
+
+def ensemble(m, x):
+    return torch.stack([member(x) for member in m.members])
+
+
+def in_layers(m, x):
+    for _ in range(3):
+        index = (x @ x.mT).argmax(-1)
+        x = torch.stack([one[rows] for one, rows in zip(x, index, strict=True)]).tanh()
+    return x
+
+
+def read_weights(m, x):
+    weights = (x @ x.transpose(-2, -1)).softmax(-1)
+    return weights @ x, weights.amax(-1)
+
+
+def masked_spread(m, x, known):
+    count = known.sum(-1, keepdim=True)
+    spread = ((x * known).square().sum(-1, keepdim=True) / count + 1e-5).sqrt()
+    return x / spread
+
+
+def shares(m, x):
+    return (torch.sin(x[:, :, None] * m.f(x)[:, None]) * 2).sum(-1)
+
+
+def density(m, x):
+    return x.tanh() - x.pow(2) / 2 + x.log1p() * 3 - F.softplus(x)
+
+
+def banded(m, x):
+    return F.scaled_dot_product_attention(x, x, x, attn_mask=m.near)
+
+
+def dispatched(m, x):
+    place = F.one_hot(x[:, 0].argsort(), len(x)) * (x[:, :1] > 0)
+    return place.float().T @ x
+
+
+def validated(m, x):
+    return torch.distributions.Normal(x, 1.0 + x.square(), validate_args=True).log_prob(x)
+
+
+def inverted(m, x):
+    return torch.linalg.inv(x.mT @ x + torch.eye(8)) @ x.mT
+
+
+def from_numbers(m, x):
+    return x * torch.tensor([2 * float(one) for one in m.f(x)[0, 0]])
+
+
+def similar(m, x):
+    return F.cosine_similarity(x[:, None], x[None], dim=-1)
+
+
+def with_epsilon(m, x):
+    return -torch.log(x.softmax(-1) + 1e-9).mean()
+
+
+def promoted(m, x):
+    return (x * m.wide).sin().exp().float()
 
 
 def positions(m, x):
@@ -72,7 +165,22 @@ def distances(m, x):
 
 RIGHT = {  # the function, shapes of its inputs, the kinds expected, and words of the change
     "independent turns": (independent, [(16, 4, 8)], {"small-kernels"}, "one batched call"),
-    "dependent turns": (dependent, [(16, 4, 8)], {"small-kernels"}, "compile the step"),
+    "dependent turns": (dependent, [(16, 4, 8)], set(), ""),
+    "turns with work of their own": (hoisted, [(16, 4, 8)], {"small-kernels"}, "before the loop"),
+    "a cell that reads its own result": (fed_back, [(4, 8)], set(), ""),
+    "turns of several sizes": (ragged, [(55, 8)], {"small-kernels"}, "sizes differ"),
+    "updates": (updated, [(4, 8)], {"small-kernels"}, "_foreach_"),
+    "independent turns in layers": (in_layers, [(8, 4, 8)], {"small-kernels"}, "one batched call"),
+    "ensemble": (ensemble, [(4, 8)], {"small-kernels"}, "one batched call"),
+    "weights that are read": (read_weights, [(2, 4, 16, 8)], set(), ""),
+    "a spread of what a mask counts": (masked_spread, [(64, 8), (64, 8)], set(), ""),
+    "a sum of what is no product": (shares, [(32, 64, 8)], set(), ""),
+    "a short run in each row": (banded, [(1, 2, 256, 8)], {"mask"}, "flex_attention"),
+    "an inverse that checks": (inverted, [(4, 8, 8)], {"sync"}, "inv_ex"),
+    "rows sent by a mask": (dispatched, [(64, 8)], {"temporary"}, "index_copy"),
+    "similarities": (similar, [(64, 16)], {"temporary"}, "F.normalize"),
+    "a logarithm of a softmax and a little": (with_epsilon, [(64, 16)], {"written-out"}, "F.log_softmax"),
+    "a buffer in fp64": (promoted, [(64, 8)], {"precision"}, "float32 where it is made"),
     "from sizes only": (positions, [(2, 8)], {"small-kernels"}, "make it once"),
     "layers": (layers, [(2, 8, 8)], set(), ""),
     "bias and scale": (biased, [(2, 4, 16, 8), (1, 4, 16, 16)], {"attention"}, "attn_mask=what is added, scale=0.125"),
@@ -90,3 +198,34 @@ def test_the_change_fits_the_pattern(name):
     found = [one for one in found if one.kind != "cuda-graph"]
     assert {one.kind for one in found} == kinds and len(found) == len(kinds)
     assert all(words in one.change for one in found)
+
+
+def test_a_tensor_of_numbers_that_were_read_is_no_constant():
+    found = faults(find(*evidence(lambda: (Of(from_numbers), torch.randn(2, 4, 8)), sizes=False)))
+    (made,) = [one for one in found if one.kind == "cuda-graph"]
+    assert "on the device" in made.change and "once" not in made.change
+
+
+def test_a_log_density_is_no_gelu():
+    found = find(*evidence(lambda: (Of(density), torch.rand(64, 8)), sizes=False))
+    assert [one.change for one in found if one.kind == "chain"] == ["torch.compile makes one kernel of them"]
+
+
+def test_a_chain_that_moves_little_of_the_step_is_a_note():
+    def deep(m, x):
+        return (x.sin().exp().neg().tanh() + 0.5) * m.q[0](x).repeat(64, 1).sum()
+
+    (found,) = [one for one in find(*evidence(lambda: (Of(deep), torch.randn(512, 8)))) if one.kind == "chain"]
+    assert found.weight == "note"
+
+
+def test_a_recurrence_alone_is_worth_knowing():
+    found = find(*evidence(lambda: (Of(dependent), torch.randn(16, 4, 8)), sizes=False))
+    (loop,) = [one for one in found if one.kind == "small-kernels"]
+    assert loop.weight == "note" and "compile the step" in loop.change
+
+
+def test_a_distribution_that_checks_its_arguments():
+    found = faults(find(*evidence(lambda: (Of(validated), torch.randn(4, 8)), sizes=False)))
+    waits = [one for one in found if one.kind == "sync"]
+    assert waits and all("validate_args=False" in one.change for one in waits)

@@ -81,3 +81,14 @@ def from_lengths(m, x):
 def test_what_is_no_constant_or_small_is_left_alone(function):
     found = faults(find(*evidence(lambda: (Of(function), torch.randn(2, 128, 64)), sizes=False)))
     assert "constant" not in {one.kind for one in found}
+
+
+def of_a_part(m, x):
+    i = torch.arange(128, device=x.device)
+    apart = (i[:, None] - i[None]).bool()
+    return ((x @ x.mT).repeat(8, 1, 1).exp().masked_fill(apart, 0) @ x.repeat(8, 1, 1)).relu()
+
+
+def test_a_constant_that_is_little_of_the_step_is_left_alone():
+    found = faults(find(*evidence(lambda: (Of(of_a_part), torch.randn(2, 128, 64)), sizes=False)))
+    assert "constant" not in {one.kind for one in found}

@@ -39,3 +39,10 @@ def test_an_optimizer_that_is_not_fused_is_found():
     for options, kinds in (({}, ["optimizer"]), ({"foreach": True}, ["optimizer"]), ({"fused": True}, [])):
         found = faults(find(*evidence(lambda options=options: (Steps(**options), torch.randn(4, 8)), sizes=False)))
         assert [one.kind for one in found if one.kind in ("optimizer", "small-kernels")] == kinds
+
+
+def test_an_odd_size_in_little_of_the_work_is_left_alone():
+    for hidden, kinds in ((8, ["odd-size"]), (2048, [])):
+        net = nn.Sequential(nn.Linear(32, hidden), nn.Linear(hidden, 32), nn.Linear(32, 129))
+        found = faults(find(*evidence(lambda net=net: (net, torch.randn(4, 32)), sizes=False)))
+        assert [one.kind for one in found] == kinds

@@ -1,0 +1,203 @@
+"""Work on more rows than anything reads: what is picked, sorted or gathered in the wrong order."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ..calls import Call, Value
+from ..findings import Finding, in_order, size
+from ..graphs import Captured
+from ..names import CASTS, PASSED, POINTWISE, PRODUCTS, VIEWS, words
+from ..trace import Trace
+from .again import connected, shared_line
+from .attention import data_of, weight_of
+
+PICKS = words("getitem index narrow select gather index_select take_along_dim")
+PART = 0.05  # of the forward's work, for a product that is worth a finding
+PAGE = "compiler/what-compile-does.md#what-is-slow"
+
+
+def picked_late(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """A product of which at most half is read, since the next lines pick rows or columns."""
+    for call in large_products(trace):
+        picks = picks_of(trace, call.outputs[0])
+        read = sum(pick.outputs[0].numel for pick in picks)
+        if not picks or 2 * read > call.outputs[0].numel:
+            continue
+        rows = all(pick.outputs[0].shape[-1:] == call.outputs[0].shape[-1:] for pick in picks)
+        yield Finding(
+            "wasted",
+            "A product of which only a part is read",
+            in_order([call, *picks], call),
+            f"{call.name} computes {size(call.outputs[0].bytes)}, and {picks[0].name} keeps "
+            f"{read / call.outputs[0].numel:.0%} of it",
+            "pick the rows first, then multiply" if rows else "pick the rows of the weight first, then multiply",
+            PAGE,
+            saves=call.moved * (call.outputs[0].numel - read) // call.outputs[0].numel,
+            kernels=0,
+        )
+
+
+def large_products(trace: Trace) -> Iterator[Call]:
+    """The products of lines that do a good part of the work, in all turns of a loop together."""
+    of_line: Counter = Counter()
+    for call in trace.eager:
+        of_line[call.line] += call.flops
+    calls = (call for call in trace.eager if weight_of(call) is not None and call.outputs)
+    return (call for call in calls if of_line[call.line] >= PART * of_line.total() and call.outputs[0].bytes >= 2**14)
+
+
+def picks_of(trace: Trace, value: Value) -> list[Call]:
+    """The calls that pick a part of a value; none where anything reads all of it."""
+    found, todo = [], [value]
+    while todo:
+        one = todo.pop()
+        if one.id in trace.returned:
+            return []
+        for user in trace.users[one.id]:
+            if user.name in PICKS and user.inputs[0] is one and user.outputs[0].numel < one.numel:
+                found.append(user)
+            elif passes_on(user, one) and not user.writes:
+                todo += user.outputs
+            else:
+                return []
+    return found
+
+
+def passes_on(call: Call, value: Value) -> bool:
+    """Whether a call gives each number of a value back, changed by itself; a sum with a state mixes two."""
+    alone = all(one is value or one.numel < value.numel for one in call.inputs)
+    return bool(call.outputs) and (call.name in CASTS | VIEWS or (call.name in POINTWISE and alone))
+
+
+def sorted_to_pick(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """All numbers are sorted, and a slice keeps the first or the last of them."""
+    for call in trace.eager:
+        if call.name not in ("sort", "argsort", "msort") or not call.inputs:
+            continue
+        users = [user for value in call.outputs for user in trace.users[value.id]]
+        kept = [user.outputs[0].numel for user in users if user.name in ("getitem", "narrow") and user.outputs]
+        escapes = any(value.id in trace.returned for value in call.outputs)
+        if kept and len(kept) == len(users) and not escapes and 4 * max(kept) <= call.inputs[0].numel:
+            yield Finding(
+                "wasted",
+                "All is sorted to take a few",
+                in_order([call, *users[:1]], call),
+                f"{call.name} orders {call.inputs[0].numel} numbers, and {max(kept)} are read",
+                "torch.topk (largest=False for the least)",
+                PAGE,
+                saves=8 * call.moved,
+                kernels=1,
+            )
+
+
+def gathered_first(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """A product of rows that an index repeats, such as of a graph's edges."""
+    for call in large_products(trace):
+        data = trace.root(data_of(call))
+        pick = trace.makers.get(data.id)
+        if pick is None or pick.name not in ("index", "index_select") or weight_of(pick) is not None:
+            continue
+        source = pick.inputs[0]
+        if source.shape[-1:] == data.shape[-1:] and 2 * source.numel <= data.numel:
+            yield Finding(
+                "wasted",
+                "A product of rows that an index repeats",
+                in_order([call, pick], call),
+                f"{pick.name} makes {size(data.bytes)} of {size(source.bytes)}, and {call.name} multiplies each copy",
+                "multiply first, then pick the rows of the result",
+                PAGE,
+                saves=call.moved * (data.numel - source.numel) // data.numel,
+                kernels=0,
+            )
+
+
+def copied_weights(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """The matrices of a token's expert, copied for each token."""
+    for call in trace.eager:
+        picks = call.name in ("index", "index_select", "embedding") and call.inputs and call.out is not None
+        weight = next((one for one in call.inputs if one.origin == "parameter" and len(one.shape) >= 3), None)
+        if not picks or weight is None or call.out.numel < 2 * weight.numel:
+            continue
+        products = [user for user in trace.past(call.out, PASSED) if user.name in PRODUCTS]
+        if products:
+            yield Finding(
+                "experts",
+                "The weights of the chosen experts are copied for each token",
+                in_order([call, *products], call),
+                f"{call.name} makes {size(call.out.bytes)} of {size(weight.bytes)}",
+                "sort the tokens by expert and multiply those of each expert at once: F.grouped_mm, or a loop over "
+                "experts with index_add",
+                PAGE,
+                saves=call.moved,
+                kernels=1,
+            )
+
+
+def cut_off(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """Work that autograd records, though no gradient can reach it: all that follows is detached."""
+    dead: dict[int, Call] = {}
+    for call in reversed(trace.eager):
+        users = [user for value in call.outputs if value.grad for user in trace.users[value.id]]
+        followed = [user for user in users if user.name != "detach" and user.index not in dead]
+        if users and not followed and not any(value.id in trace.returned for value in call.outputs):
+            dead[call.index] = call
+    whole = sum(call.flops for call in trace.eager)
+    for part in connected(trace, dict(sorted(dead.items()))):
+        if part and sum(call.flops for call in part) >= PART * whole > 0:
+            yield Finding(
+                "wasted",
+                "Autograd records what no gradient reaches",
+                tuple(dict.fromkeys([shared_line(part), part[-1].line])),
+                f"{len(part)} calls are recorded, and what comes of them is detached",
+                "with torch.no_grad() around them",
+                PAGE,
+                saves=sum(call.outputs[0].bytes for call in part),
+                kernels=0,
+            )
+
+
+def dropped_in_eval(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """Dropout that drops in evaluation mode, since nobody told it of the mode."""
+    for call in trace.eager:
+        if not trace.training and call.name == "dropout" and any(op.runs for op in call.forward):
+            yield Finding(
+                "wasted",
+                "Dropout in evaluation mode",
+                (call.line,),
+                "the module is in evaluation mode, and numbers are dropped: its results are random",
+                "F.dropout(x, p, self.training), or nn.Dropout",
+                PAGE,
+                saves=call.moved,
+                kernels=1,
+            )
+
+
+def multiplied_out(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """A low-rank update, such as LoRA's, that is made a full matrix before it meets the data."""
+    for call in trace.eager:
+        made = trace.made_by(call.inputs[1]) if call.name in ("linear", "matmul") and len(call.inputs) > 1 else None
+        parts = [trace.root(one) for one in made.inputs] if made is not None and made.name == "add" else []
+        low = [found for one in parts if (found := low_rank(trace, one)) is not None]
+        if made is not None and low and any(one.origin == "parameter" for one in parts):
+            yield Finding(
+                "wasted",
+                "A low-rank update is multiplied out",
+                in_order([call, low[0], made], low[0]),
+                f"{low[0].name} makes {size(made.outputs[0].bytes)} of rank {low[0].inputs[1].shape[-2]}, and backward "
+                "the gradient of all of it",
+                "multiply the data by one thin matrix, then by the other, and add the results",
+                PAGE,
+                saves=2 * made.moved,
+                kernels=0,
+            )
+
+
+def low_rank(trace: Trace, value: Value) -> Call | None:
+    """The product of two thin weights that a value is a multiple of."""
+    call = trace.made_by(value)
+    if call is not None and call.name == "mul" and len(call.inputs) == 1:
+        call = trace.made_by(call.inputs[0])
+    thin = (
+        call is not None and call.name == "matmul" and all(trace.root(one).origin == "parameter" for one in call.inputs)
+    )
+    return call if call is not None and thin and 4 * call.inputs[1].shape[-2] <= min(call.outputs[0].shape) else None

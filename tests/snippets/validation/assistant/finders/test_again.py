@@ -1,0 +1,86 @@
+"""Results that are computed again of tensors that have not changed."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from snippets.validation.assistant.found import find
+from tests.snippets.validation.planted.seen import evidence, faults
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+
+class Of(nn.Module):
+    """A function as a module, with weights and a table for each of two layers."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.f, self.g = function, nn.Linear(32, 32), nn.Linear(32, 32)
+        for name in ("rates0", "rates1"):
+            self.register_buffer(name, torch.arange(1, 17) / 16)
+        self.register_buffer("cache", torch.zeros(4, 32))
+
+    def forward(self, *inputs):
+        return self.function(self, *inputs)
+
+
+def in_a_loop(m, x, memory):
+    for _ in range(3):
+        x = torch.tanh(x + m.f(memory).mean(0))
+    return x
+
+
+def encoded(m, memory):
+    return torch.tanh(m.f(memory))
+
+
+def by_a_caller(m, x, memory):
+    x = x + encoded(m, memory)
+    return x * encoded(m, memory)
+
+
+def table(m, x, memory):
+    for rates in (m.rates0, m.rates1):
+        angles = torch.arange(x.shape[0], device=x.device)[:, None] * rates
+        turned = [angles.sin().exp().neg().exp(), angles.cos().exp().neg().exp()]
+        x = x * torch.cat(turned, -1)
+    return x
+
+
+@pytest.mark.parametrize(
+    ("function", "line"), [(in_a_loop, "m.f(memory)"), (by_a_caller, "return x * encoded"), (table, "angles")]
+)
+def test_results_that_are_computed_again_are_found(function, line):
+    made = lambda: (Of(function), (torch.randn(4, 32), torch.randn(4, 32)))  # noqa: E731
+    (found,) = [one for one in faults(find(*evidence(made, sizes=False))) if one.kind == "again"]
+    assert any(line in each.text for each in found.lines)
+
+
+def drawn(m, x, memory):
+    for _ in range(3):
+        x = x + F.dropout(m.f(memory), 0.5).tanh() + torch.randn(4, 32).exp()
+    return x
+
+
+def written(m, x, memory):
+    for _ in range(3):
+        m.cache[:2].copy_(x[:2])
+        x = torch.tanh(m.f(m.cache))
+    return x
+
+
+def of_its_own(m, x, memory):
+    return m.f(memory) + m.g(memory) + m.f(x)
+
+
+@pytest.mark.parametrize("function", [written, of_its_own])
+def test_what_has_changed_or_has_other_weights_is_left_alone(function):
+    made = lambda: (Of(function), (torch.randn(4, 32), torch.randn(4, 32)))  # noqa: E731
+    assert "again" not in {one.kind for one in find(*evidence(made, sizes=False))}
+
+
+def test_random_numbers_are_not_the_same_again():
+    made = lambda: (Of(drawn), (torch.randn(4, 32), torch.randn(4, 32)))  # noqa: E731
+    found = [one for one in find(*evidence(made, sizes=False)) if one.kind == "again"]
+    assert all("1 kernels" in one.evidence or "2 kernels" in one.evidence for one in found)  # the product alone

@@ -1,0 +1,139 @@
+"""Work that nothing reads, or that another order would save."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from snippets.validation.assistant.found import find
+from tests.snippets.validation.planted.seen import evidence, faults
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+
+class Of(nn.Module):
+    """A function as a module, with weights to use."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.f, self.g = function, nn.Linear(64, 64), nn.Linear(64, 64)
+        self.experts = nn.Parameter(torch.randn(4, 64, 64))
+        self.up, self.down = nn.Parameter(torch.randn(64, 4)), nn.Parameter(torch.randn(4, 64))
+        self.register_buffer("source", torch.arange(16))
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+def last_row(m, x):
+    return m.f(x)[:, -1].relu()
+
+
+def few_columns(m, x):
+    return (m.f(x) * 2).gather(-1, x.argmax(-1, keepdim=True))
+
+
+def best(m, x):
+    order = m.f(x).flatten(1).argsort(-1, descending=True)
+    return x.flatten(1).gather(1, order[:, :4])
+
+
+def of_edges(m, x):
+    return m.f(x[:, m.source[:, None].expand(16, 8).flatten()])
+
+
+def of_tokens(m, x):
+    chosen = m.f(x).flatten(0, 1).argmax(-1) % 4
+    return torch.einsum("td,tde->te", x.flatten(0, 1), m.experts[chosen])
+
+
+def teacher(m, x):
+    goal = m.f(x).relu()
+    return F.mse_loss(m.g(x), goal.detach())
+
+
+def drops(m, x):
+    return F.dropout(m.f(x), 0.5)
+
+
+def lora(m, x):
+    return F.linear(x, m.f.weight + 2 * (m.up @ m.down), m.f.bias)
+
+
+FOUND = {
+    lora: "one thin matrix",
+    last_row: "pick the rows first",
+    few_columns: "rows of the weight first",
+    best: "torch.topk",
+    of_edges: "multiply first",
+    of_tokens: "grouped_mm",
+    teacher: "torch.no_grad()",
+    drops: "self.training",
+}
+
+
+def wasted(function, training=True):
+    made = evidence(lambda: (Of(function).train(training), torch.randn(4, 16, 64)), sizes=False)
+    return [one for one in faults(find(*made)) if one.kind in ("wasted", "experts")]
+
+
+@pytest.mark.parametrize("function", FOUND)
+def test_what_is_wasted_is_found(function):
+    (found,) = wasted(function, training=function is not drops)
+    assert FOUND[function] in found.change
+
+
+def thin(m, x):
+    return m.f(x) + 2 * (x @ m.down.T) @ m.up.T
+
+
+def both_halves(m, x):
+    a, b = m.f(x).chunk(2, -1)
+    return a[:, -1] * b.sum(1)
+
+
+def most(m, x):
+    return m.f(x)[:, :12].relu()
+
+
+def returned(m, x):
+    y = m.f(x)
+    return y, y[:, -1].relu()
+
+
+def residual(m, x):
+    return (x + m.f(x))[:, -1].relu()
+
+
+def median(m, x):
+    return m.f(x).sort(-1).values[..., 16:48]
+
+
+def of_nodes(m, x):
+    return m.f(x)[:, m.source[:, None].expand(16, 8).flatten()]
+
+
+def student(m, x):
+    y = m.f(x).relu()
+    return F.mse_loss(m.g(x), y.detach()) + y.mean()
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+def by_function(m, x):
+    return Doubled.apply(m.f(x))
+
+
+@pytest.mark.parametrize(
+    "function", [thin, both_halves, most, returned, residual, median, of_nodes, student, by_function, drops]
+)
+def test_what_is_needed_is_left_alone(function):
+    assert not wasted(function)
