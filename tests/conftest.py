@@ -10,6 +10,8 @@ from subprocess import CompletedProcess
 import pytest
 import torch
 
+from tests.forked import RARELY
+
 pytest_plugins = ["tests.gpu", "tests.remembered", "tests.seconds", "tests.site.visited"]
 
 ROOT = Path(__file__).parents[1]
@@ -17,6 +19,7 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 FRESH = {"snippets.compiler.reading_the_output"}  # scripts that print how deep the stack is, or what torch reads once
 HERE = "cuda" if torch.cuda.is_available() else "cpu"
 
+gc.set_threshold(*RARELY)  # a tenth of what tests take, a fifth of collecting them
 if HERE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"
 for compiler in ("TORCHINDUCTOR", "TRITON"):  # a first torch.compile is slow; and the home folder plays no part

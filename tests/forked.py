@@ -29,6 +29,7 @@ ON_THE_WAY = (  # what a first compilation imports; other versions of torch may 
     "sympy.tensor.tensor", "torch._dynamo.repro.after_dynamo", "torch.export._trace", "torch.utils.cpp_extension",
     "torch.distributed.tensor.experimental._context_parallel",
 )  # fmt: skip
+RARELY = 50_000, 20, 50  # objects between two collections: Dynamo and Inductor make many, and few in cycles
 EMPTY = '#include <torch/csrc/inductor/cpp_prefix.h>\nextern "C" void kernel(long) {}'
 SERVES = "from tests import forked; forked.serve()"
 
@@ -111,6 +112,7 @@ def serve() -> None:
         guards.profile_guard_manager = lambda *_: 0.0  # flushes a cache for every graph, to log a time
     gc.collect()
     gc.freeze()  # a child's collections neither look at nor copy what all share
+    gc.set_threshold(*RARELY)
     for line in orders:
         order = json.loads(line)
         child = os.fork()

@@ -1,6 +1,7 @@
 """MkDocs' side of publishing, and all of it: the generators are plain Python that another engine could call as well."""
 
 import functools
+import gc
 import logging
 import os
 import sys
@@ -68,6 +69,7 @@ kept_scripts, kept_colours = Kept("scripts"), Kept("colours")
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Load the records; put the machines' pages into the navigation."""
     global current
+    gc.set_threshold(50_000, 20, 50)  # a build makes many objects, and few in cycles: a quarter of its time
     kept.forget()
     root = Path(config.config_file_path).parent
     measurements = root / "docs" / "measurements"
