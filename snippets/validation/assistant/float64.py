@@ -54,20 +54,25 @@ def compare(actual: Tensor, baseline: Tensor, reference: Tensor, largest_summand
         return Agreement(float("inf"), 0.0, problem=problem)
     if actual.numel() == 0:
         return Agreement(0.0, 0.0)
-    ours, plain = distance(actual, reference), distance(baseline, reference)
-    beyond = plain.isinf()  # where PyTorch's op itself leaves the dtype's range, doing as it does is no error
-    ours = torch.where(beyond & (distance(actual, baseline.double()) == 0), 0.0, ours)
-    inside = torch.where(beyond, 0.0, reference)
+    ours, plain, inside, error = Size(), Size(), Size(), 0.0
+    for result, op, exact in zip(*map(chunks, (actual, baseline, reference)), strict=True):
+        of_op = distance(op, exact)
+        beyond = of_op.isinf()  # where PyTorch's op itself leaves the dtype's range, doing as it does is no error
+        apart = torch.where(beyond & (distance(result, op.double()) == 0), 0.0, distance(result, exact))
+        error = max(error, apart.max().item())
+        ours.add(torch.where(beyond, 0.0, apart))
+        plain.add(of_op)
+        inside.add(torch.where(beyond, 0.0, exact))
     eps = torch.finfo(actual.dtype).eps
-    scale = largest_summand or largest(inside)
-    if largest(plain) > eps**0.5 * scale:
-        why = f"the baseline is {largest(plain):.1e} from the reference, whose largest summand is {scale:.1e}"
+    scale = largest_summand or inside.largest
+    if plain.largest > eps**0.5 * scale:
+        why = f"the baseline is {plain.largest:.1e} from the reference, whose largest summand is {scale:.1e}"
         return Agreement(float("inf"), 0.0, problem=f"no yardstick: {why}; one of the three is wrong")
     return Agreement(
-        error=ours.max().item(),
-        bound=2 * largest(plain) + 2 * eps * scale,
-        rms=rms(torch.where(beyond, 0.0, ours)),
-        rms_bound=max(2 * rms(plain) + allowance(eps) * scale * evenness(inside), eps * scale / actual.numel() ** 0.5),
+        error=error,
+        bound=2 * plain.largest + 2 * eps * scale,
+        rms=ours.rms,
+        rms_bound=max(2 * plain.rms + allowance(eps) * scale * inside.evenness, eps * scale / actual.numel() ** 0.5),
     )
 
 
@@ -78,20 +83,44 @@ def distance(result: Tensor, reference: Tensor) -> Tensor:
     return torch.where(same, 0.0, apart)
 
 
-def largest(values: Tensor) -> float:
-    """The largest finite absolute value; 0 where there is none."""
-    return values.abs().nan_to_num(nan=0.0, posinf=0.0).max().item()
+def chunks(tensor: Tensor, elements: int = 2**26) -> tuple[Tensor, ...]:
+    """A tensor in parts: the float64 copies that a comparison makes of a large one would fill a GPU."""
+    return tensor.reshape(-1).split(elements)
 
 
-def rms(values: Tensor) -> float:
-    """The root of the mean square, to which what is not finite adds nothing."""
-    finite = values.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-    return torch.linalg.vector_norm(finite).item() / values.numel() ** 0.5
+@dataclass
+class Size:
+    """How large the values are that were added; what is not finite adds nothing.
+
+    Attributes:
+        largest: the largest absolute value.
+        norm: the root of the sum of squares, of so many values (`number`).
+    """
+
+    largest: float = 0.0
+    norm: float = 0.0
+    number: int = 0
+
+    def add(self, values: Tensor) -> None:
+        finite = values.abs().nan_to_num(nan=0.0, posinf=0.0)
+        self.largest = max(self.largest, finite.max().item())
+        self.norm = math.hypot(self.norm, torch.linalg.vector_norm(finite).item())
+        self.number += values.numel()
+
+    @property
+    def rms(self) -> float:
+        return self.norm / self.number**0.5
+
+    @property
+    def evenness(self) -> float:
+        """The RMS as a share of the largest value: 1 where all are as large, less the fewer are."""
+        return self.rms / (self.largest or 1.0)
 
 
-def evenness(values: Tensor) -> float:
-    """The RMS as a share of the largest value: 1 where all are as large, less the fewer are."""
-    return rms(values) / (largest(values) or 1.0)
+def size_of(values: Tensor) -> Size:
+    size = Size()
+    size.add(values)
+    return size
 
 
 def allowance(eps: float) -> float:
@@ -309,7 +338,7 @@ def summand_of_one(exact: Tensor, dtype: torch.dtype, baseline: dict[str, Tensor
     if not dtype.is_floating_point:
         return None
     own = torch.finfo(dtype).eps
-    return largest(exact.detach()) * max(1.0, max(units, default=own) / own / 128) or None
+    return size_of(exact.detach()).largest * max(1.0, max(units, default=own) / own / 128) or None
 
 
 # --8<-- [start:checked]
@@ -334,9 +363,9 @@ def judged(name: str, actual: Results, baseline: Results, exact: Results) -> Agr
     if actual[name].dtype != baseline[name].dtype or actual[name].shape != baseline[name].shape:
         return Agreement(math.inf, 0.0, problem=difference(actual[name], baseline[name], baseline[name]))
     three = three_of(name, actual, baseline, exact)
-    layer = [largest(one) for one in layer_of(name, baseline, exact) if one.numel()]
+    layer = [size_of(one).largest for one in layer_of(name, baseline, exact) if one.numel()]
     if name not in exact or three[1].dtype == torch.float64:  # the baseline has no error of its own to go by
-        size = max([*layer, largest(three[2]) if three[2].numel() else 0.0])
+        size = max([*layer, size_of(three[2]).largest if three[2].numel() else 0.0])
         return compare(*three, largest_summand=UNMEASURED[name in exact] * size or None)
     one_number = summand_of_one(three[2], three[1].dtype, baseline) if three[2].numel() == 1 else None
     agreement = compare(*three, largest_summand=one_number)
@@ -383,5 +412,7 @@ def relative_errors(actual: Tensor, baseline: Tensor, exact: Tensor, layer: list
     """The RMS of the error before and after, as a share of the size of the result."""
     if actual.shape != exact.shape or not exact.numel():
         return 0.0, 0.0 if actual.shape == exact.shape else math.inf
-    size = max(rms(one.detach().double()) for one in (exact, *layer)) or 1.0
-    return rms(distance(baseline, exact)) / size, rms(distance(actual, exact).nan_to_num(posinf=1e300)) / size
+    size = max(size_of(one.detach().double()).rms for one in (exact, *layer)) or 1.0
+    return size_of(distance(baseline, exact)).rms / size, size_of(
+        distance(actual, exact).nan_to_num(posinf=1e300)
+    ).rms / size

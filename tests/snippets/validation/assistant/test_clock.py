@@ -20,7 +20,7 @@ def definitions(module) -> dict[str, str]:
 OWN = {"measure", "synchronize"}  # here the one has one mode, and the other waits for any accelerator
 
 
-@pytest.mark.parametrize(("copy", "original", "least"), [(clock, timing, 5), (float64, equivalence, 8)])
+@pytest.mark.parametrize(("copy", "original", "least"), [(clock, timing, 5), (float64, equivalence, 7)])
 def test_what_the_folder_copies_from_the_site_is_equal(copy, original, least):
     here, there = definitions(copy), definitions(original)
     both = (here.keys() & there.keys()) - OWN
