@@ -10,8 +10,6 @@ from subprocess import CompletedProcess
 import pytest
 import torch
 
-from tests.forked import RARELY
-
 pytest_plugins = ["tests.gpu", "tests.remembered", "tests.seconds", "tests.site.visited"]
 
 ROOT = Path(__file__).parents[1]
@@ -19,7 +17,7 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 FRESH = {"snippets.compiler.reading_the_output"}  # scripts that print how deep the stack is, or what torch reads once
 HERE = "cuda" if torch.cuda.is_available() else "cpu"
 
-gc.set_threshold(*RARELY)  # a tenth of what tests take, a fifth of collecting them
+gc.disable()  # while tests are collected: it took a quarter of that
 if HERE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"
 for compiler in ("TORCHINDUCTOR", "TRITON"):  # a first torch.compile is slow; and the home folder plays no part
@@ -33,6 +31,11 @@ if processes := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # each has a share
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The site's build comes first; captures last, when most of their scripts have run: so no process waits long."""
     items.sort(key=lambda item: {"test_build.py": 0, "test_outputs.py": 2}.get(item.path.name, 1))
+
+
+def pytest_collection_finish() -> None:
+    """From here on memory is freed as in any program: interpreted kernels make large arrays."""
+    gc.enable()
 
 
 @pytest.fixture(scope="module", autouse=True)
