@@ -29,8 +29,8 @@ if processes := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # each has a share
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The site's build comes first; captures last, when most of their scripts have run: so no process waits long."""
-    items.sort(key=lambda item: {"test_build.py": 0, "test_outputs.py": 2}.get(item.path.name, 1))
+    """The site's build comes first; what pages show last, when most of its scripts have run: so no process waits long."""
+    items.sort(key=lambda item: {"test_build.py": 0, "test_blocks.py": 2, "test_outputs.py": 3}.get(item.path.name, 1))
 
 
 def pytest_collection_finish() -> None:
