@@ -29,7 +29,7 @@ if processes := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # each has a share
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The site's build comes first; what pages show last, when most of its scripts have run: so no process waits long."""
+    """The site's build comes first; what pages show last, when most of its scripts have run: no process waits long."""
     items.sort(key=lambda item: {"test_build.py": 0, "test_blocks.py": 2, "test_outputs.py": 3}.get(item.path.name, 1))
 
 
