@@ -60,7 +60,7 @@ def page(store: Store, machine: str, place: Place) -> str:
         "The name of a case opens all of its numbers, with their evidence.",
         _cases(rows, place),
         "## Runs",
-        table(head, (_run(record, place) for record in runs), words=True, stacked=True),
+        table(head, (_run(record, newest, place) for record in runs), words=True, stacked=True),
         "## Measured peaks { #ceilings }",
         _ceilings(newest),
     ]
@@ -124,8 +124,10 @@ def _binary(size: int) -> str:
     return f"{units.text(size, 'B')} ({size / scale:.4g} {unit}), as the system reports it"
 
 
-def _run(record: Record, place: Place) -> tuple[str, list[str]]:
-    """A line of the table of runs; its id is the run's."""
+def _run(record: Record, newest: Record, place: Place) -> tuple[str, list[str]]:
+    """A line of the table of runs; its id is the run's. The newest run's software is said once."""
+    software = ", ".join(f"{name} {version}" for name, version in record.software.items())
+    same = record is not newest and record.software == newest.software
     commit = record.commit or ""
     where = link(commit[:10], f"{place.repository}/tree/{commit}") if commit else "none"
     return record.id, [
@@ -135,7 +137,7 @@ def _run(record: Record, place: Place) -> tuple[str, list[str]]:
         escape(_host(record)) or NONE,
         _state(record.machine["before"]) or NONE,
         _state(record.machine["after"]) or NONE,
-        escape(", ".join(f"{name} {version}" for name, version in record.software.items())),
+        "as the newest run" if same else escape(software),
     ]
 
 
@@ -259,19 +261,24 @@ def _busy(rows: list[Measured]) -> str:
         "Measure them again.\n\n"
     )
 
-    def cells(row: Measured) -> list[str]:
-        timed = escape(f"{row.case} {row.direction}, {row.dtype}, {row.mode}")
-        p50, day = units.text(row.time.p50, "s"), row.record.date[:10]
-        return [timed, units.size(row.size), code(row.variant), p50, day, escape(row.busy)]
+    def key(row: Measured) -> tuple[str, str, str]:
+        return f"{row.case} {row.direction}, {row.dtype}, {row.mode}", row.record.date[:10], row.busy
 
-    head = ("case", "shape", "variant", "p50", "date", "reason")
-    return introduction + table(head, (("", cells(row)) for row in rows), remark=True)
+    lines = [
+        ("", [escape(timed), str(len([*these])), day, escape(reason)])
+        for (timed, day, reason), these in groupby(sorted(rows, key=key), key)
+    ]
+    return introduction + table(("timed", "rows", "date", "reason"), lines, remark=True)
 
 
 def _failures(failures: list[Failure]) -> str:
-    def cells(one: Failure) -> list[str]:
-        case, why = escape(one.case), escape(one.explanation)
-        return [case, code(one.variant), one.direction, units.size(one.size), one.dtype, why]
+    """A line for each reason: most are given at many shapes."""
 
-    head = ("case", "variant", "direction", "shape", "dtype", "reason")
-    return table(head, (("", cells(failure)) for failure in failures), words=True)
+    def key(one: Failure) -> tuple[str, str, str]:
+        return one.case, one.variant, one.explanation
+
+    lines = []
+    for (case, variant, why), these in groupby(sorted(failures, key=key), key):
+        where = dict.fromkeys(f"{one.direction} {units.size(one.size)} {one.dtype}" for one in these)
+        lines.append(("", [escape(case), code(variant), ", ".join(where), escape(why)]))
+    return table(("case", "variant", "at", "reason"), lines, words=True)

@@ -16,6 +16,7 @@ from docs.publish.records.measured import RUNS, Coordinates, Measured, of_the_ba
 from docs.publish.records.store import Store
 
 WITHIN = 0.05  # what two GPU times may differ by
+LONG = 20e-6  # seconds from which the goal counts: shorter ones are little but the way to the first kernel
 WORST = 8  # rows listed a machine
 SIZES = {"wide": (720, 26), "narrow": (350, 46)}  # of the figure: its width and that of a strip, in pixels
 RATIOS = 0.8, 1.25  # its ends; what is beyond stands at them
@@ -156,6 +157,10 @@ def _verdict(known: list[Case], gpu: list[Again]) -> str:
         share = units.text(agreeing / len(gpu), "%")
         within = units.text(WITHIN, "%", exact=True)
         parts.append(f"Of {len(gpu)} pairs of GPU rows, {agreeing} ({share}) agree within {within}.")
+    if long := [pair.agrees for pair in gpu if min(pair.first.time.p50, pair.second.time.p50) >= LONG]:
+        parts.append(
+            f"Of those of {units.text(LONG, 's', exact=True)} and more, {units.text(sum(long) / len(long), '%')}."
+        )
     if hosts:
         parts.append(f"Of {hosts} rows of calls, {len(ranges)} have a range over {RUNS} machines or more.")
     if ranges:
@@ -224,8 +229,8 @@ def _figure(known: list[Case], machine: str) -> str:
         for size, pixels in SIZES.items()
     )
     caption = (
-        "Each mark is the ratio of two runs of a GPU row. In the band the two agree within "
-        f"{units.text(WITHIN, '%', exact=True)}; ratios beyond either end of the scale are drawn at the end."
+        "Each mark is the ratio of two runs of a GPU row, or of several with one ratio. In the band both "
+        f"agree within {units.text(WITHIN, '%', exact=True)}; ratios beyond an end of the scale are drawn there."
     )
     return f'<figure class="rp-figure">{"".join(drawings)}<figcaption>{caption}</figcaption></figure>'
 
@@ -250,7 +255,9 @@ def _drawn(shown: list[Case], width: int, line: int) -> str:
         middle = line * index + (line / 2 if left > 8 else line - 14)
         text = (left - 12, middle + 4.5, "end") if left > 8 else (0, middle - 14, "start")
         parts.append(f'<text x="{text[0]}" y="{text[1]}" text-anchor="{text[2]}">{escape(case.name)}</text>')
-        parts += (_mark(x(pair.ratio), middle, pair.agrees) for pair in case.gpu)
+        for agrees, colour in ((True, "ink"), (False, "accent")):
+            at = {round(2 * x(pair.ratio)) / 2 for pair in case.gpu if pair.agrees is agrees}
+            parts.append(_marks(sorted(at), middle, colour))
     anchors = {RATIOS[0]: "start", 1 / (1 + WITHIN): "middle", 1 + WITHIN: "middle", RATIOS[1]: "end"}
     for ratio, anchor in anchors.items():
         parts.append(f'<text x="{x(ratio)}" y="{height - 8}" text-anchor="{anchor}">{units.text(ratio, "x")}</text>')
@@ -260,6 +267,7 @@ def _drawn(shown: list[Case], width: int, line: int) -> str:
     )
 
 
-def _mark(x: float, middle: float, agrees: bool) -> str:
-    colour = "ink" if agrees else "accent"
-    return f'<path d="M{x} {middle - 6}v12" stroke="var(--rp-{colour})" stroke-width="1.5" opacity="0.55"/>'
+def _marks(at: list[float], middle: float, colour: str) -> str:
+    """All of a strip in one path: there are tens of thousands of pairs."""
+    lines = "".join(f"M{x} {middle - 6}v12" for x in at)
+    return f'<path d="{lines}" stroke="var(--rp-{colour})" opacity="0.55"/>' if at else ""
