@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from html import escape
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from docs.publish import evidence, units
 from docs.publish.evidence import above_ceiling
@@ -52,7 +52,8 @@ def page(store: Store, machine: str, place: Place) -> str:
     rows = store.select(Coordinates(machine=machine))
     runs = list({row.record.id: row.record for row in rows}.values())
     newest = store.newest_record(Coordinates(machine=machine))
-    head = ("date", "commit", "command", "host", "before", "after", "software")
+    head = ("date", "commit", "command", "state", "host and software")
+    lines = (_run(record, above, place) for above, record in pairwise([None, *runs]) if record)
     parts = [
         front_matter(store.machines[machine], "Every number of this machine, with its evidence"),
         _machine(newest, place),
@@ -60,7 +61,7 @@ def page(store: Store, machine: str, place: Place) -> str:
         "The name of a case opens all of its numbers, with their evidence.",
         _cases(rows, place),
         "## Runs",
-        table(head, (_run(record, newest, place) for record in runs), words=True, stacked=True),
+        table(head, lines, words=True, stacked=True),
         "## Measured peaks { #ceilings }",
         _ceilings(newest),
     ]
@@ -124,20 +125,20 @@ def _binary(size: int) -> str:
     return f"{units.text(size, 'B')} ({size / scale:.4g} {unit}), as the system reports it"
 
 
-def _run(record: Record, newest: Record, place: Place) -> tuple[str, list[str]]:
-    """A line of the table of runs; its id is the run's. The newest run's software is said once."""
-    software = ", ".join(f"{name} {version}" for name, version in record.software.items())
-    same = record is not newest and record.software == newest.software
+def _run(record: Record, above: Record | None, place: Place) -> tuple[str, list[str]]:
+    """A line of the table of runs; its id is the run's. Host and software are said where they change."""
     commit = record.commit or ""
     where = link(commit[:10], f"{place.repository}/tree/{commit}") if commit else "none"
+    machine = record.machine
+    states = [_state(machine["before"]), _state(machine["after"])]
+    known = [_host(record), *(f"{name} {version}" for name, version in record.software.items())]
+    same = above and _host(record) == _host(above) and record.software == above.software
     return record.id, [
         f"{record.date[:10]}, {record.date[11:16]} UTC",
         where + (" and uncommitted changes" if record.dirty else ""),
         code(record.command),
-        escape(_host(record)) or NONE,
-        _state(record.machine["before"]) or NONE,
-        _state(record.machine["after"]) or NONE,
-        "as the newest run" if same else escape(software),
+        " → ".join(filter(None, states)) or NONE,
+        "as above" if same else escape(", ".join(filter(None, known))),
     ]
 
 
