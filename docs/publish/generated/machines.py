@@ -1,6 +1,6 @@
 """The page of a machine: what it is and its runs; and a file for each case, with every current number of it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from html import escape
 from itertools import groupby, pairwise
 
@@ -40,10 +40,10 @@ VARIANTS = {
     "ours": "this site's code, in the files above",
 }
 STATES = {
-    "sm_clock_mhz": "{:.0f} MHz",
-    "memory_clock_mhz": "memory {:.0f} MHz",
-    "temperature_c": "{:.0f} °C",
-    "power_w": "{:.0f} W",
+    "sm_clock_mhz": "{} MHz",
+    "memory_clock_mhz": "memory {} MHz",
+    "temperature_c": "{} °C",
+    "power_w": "{} W",
 }
 
 
@@ -129,15 +129,13 @@ def _run(record: Record, above: Record | None, place: Place) -> tuple[str, list[
     """A line of the table of runs; its id is the run's. Host and software are said where they change."""
     commit = record.commit or ""
     where = link(commit[:10], f"{place.repository}/tree/{commit}") if commit else "none"
-    machine = record.machine
-    states = [_state(machine["before"]), _state(machine["after"])]
     known = [_host(record), *(f"{name} {version}" for name, version in record.software.items())]
     same = above and _host(record) == _host(above) and record.software == above.software
     return record.id, [
         f"{record.date[:10]}, {record.date[11:16]} UTC",
         where + (" and uncommitted changes" if record.dirty else ""),
         code(record.command),
-        " → ".join(filter(None, states)) or NONE,
+        _state(record.machine) or NONE,
         "as above" if same else escape(", ".join(filter(None, known))),
     ]
 
@@ -148,10 +146,16 @@ def _host(record: Record) -> str:
     return ", start ".join(filter(None, known))
 
 
-def _state(state: dict[str, float | None]) -> str:
-    return ", ".join(
-        STATES[name].format(value) for name, value in state.items() if value is not None and name in STATES
-    )
+def _state(machine: Mapping) -> str:
+    """Clocks, temperature and power before a run, and after it where they differ."""
+    found = []
+    for name, text in STATES.items():
+        values = [
+            f"{state[name]:.0f}" for state in (machine["before"], machine["after"]) if state.get(name) is not None
+        ]
+        if values:
+            found.append(text.format(" → ".join(dict.fromkeys(values))))
+    return ", ".join(found)
 
 
 def _ceilings(record: Record) -> str:
