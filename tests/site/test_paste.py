@@ -185,7 +185,7 @@ def test_a_run_fills_its_rows_on_a_phone(site: Site, page: Page) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     cells = row.locator("td").all()
     labels = [cell.evaluate("(cell) => getComputedStyle(cell, '::before').content") for cell in cells]
-    assert list(map(json.loads, labels)) == ["commit", "command", "host", "before", "after", "software"]
+    assert list(map(json.loads, labels)) == ["commit", "command", "state", "host and software"]
     for above, below in pairwise(cells):
         assert below.bounding_box()["y"] >= above.bounding_box()["y"] + above.bounding_box()["height"] - 1
         assert below.bounding_box()["width"] > 300
