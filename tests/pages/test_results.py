@@ -5,6 +5,8 @@ import io
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -201,3 +203,20 @@ def test_verification_says_which_kernels_changed_since(tmp_path: Path):
     assert "changed since: <code>sub</code>, <code>mul</code>" in page
     assert "7 tests, which the command deselects" in page
     assert "as they are now" in verification.page(reports, {"add": "0", "sub": "0"}, {}, PLACE)
+
+
+def test_a_state_says_once_what_did_not_change():
+    before = {"sm_clock_mhz": 345.0, "memory_clock_mhz": 3201.0, "temperature_c": 33.0, "power_w": None}
+    after = before | {"sm_clock_mhz": 1860.0}
+    assert machines._state({"before": before, "after": after}) == "345 → 1860 MHz, memory 3201 MHz, 33 °C"
+    assert machines._state({"before": {}, "after": {}}) == ""
+
+
+def test_a_reason_is_said_once_for_all_its_shapes():
+    def failure(rows: int, explanation: str) -> Any:
+        where = {"case": "kernels/add", "variant": "liger", "direction": "forward", "dtype": "bfloat16"}
+        return SimpleNamespace(**where, size=f"{rows}x4", explanation=explanation)
+
+    found = machines._failures([failure(8, "no room"), failure(9, "not built"), failure(10, "no room")])
+    assert found.count("no room") == found.count("not built") == 1
+    assert found.count("<tr>") == 3, "a head and two reasons"

@@ -270,4 +270,4 @@ def _drawn(shown: list[Case], width: int, line: int) -> str:
 def _marks(at: list[float], middle: float, colour: str) -> str:
     """All of a strip in one path: there are tens of thousands of pairs."""
     lines = "".join(f"M{x} {middle - 6}v12" for x in at)
-    return f'<path d="{lines}" stroke="var(--rp-{colour})" opacity="0.55"/>' if at else ""
+    return f'<path d="{lines}" stroke="var(--rp-{colour})" stroke-width="1.5" opacity="0.55"/>' if at else ""
