@@ -139,11 +139,22 @@ class TritonDecoder(Decoder):
 
 
 def quantized(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """int8 or fp8 (e4m3) and a scale for each row: the largest number of a row becomes the largest of the dtype."""
-    most = 127.0 if dtype == torch.int8 else torch.finfo(dtype).max
-    scale = weight.abs().amax(1, keepdim=True).float().clamp(min=1e-12) / most
-    scaled = weight.float() / scale
-    return (scaled.round() if dtype == torch.int8 else scaled).to(dtype), scale[:, 0]
+    """int8 or fp8 (e4m3) with a scale for each row; torch.uint8 stands for int4, with one for each 128 columns.
+
+    The largest number of a row, or of 128 columns, becomes the largest of the dtype.
+    """
+    rows = weight.float()
+    if dtype == torch.uint8:
+        rows = rows.unflatten(1, (-1, 128))
+    most = {torch.int8: 127.0, torch.uint8: 7.0}.get(dtype) or torch.finfo(dtype).max
+    scale = rows.abs().amax(-1, keepdim=True).clamp(min=1e-12) / most
+    rows = rows / scale
+    if dtype.is_floating_point:
+        return rows.to(dtype), scale[:, 0]
+    if dtype == torch.int8:
+        return rows.round().to(dtype), scale[:, 0]
+    first, second = (rows.round() + 8).to(torch.uint8).flatten(1).unflatten(1, (-1, 2)).unbind(-1)
+    return first | second << 4, scale[..., 0].contiguous()  # two neighbours in a byte
 
 
 # --8<-- [end:triton]

@@ -16,21 +16,45 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 # --8<-- [start:matvec]
 @triton.jit
-def _tile(w_ptr, rows, start, K, BLOCK_K: tl.constexpr):
-    """Weights of `rows`, as they lie in memory."""
+def _plain(w):
+    """fp32. Whole numbers become the last bits of a large float: converting them takes four times as long as adding."""
+    if w.dtype == tl.int8:
+        return ((w.to(tl.uint8, bitcast=True) ^ 128).to(tl.uint32) | 0x4B000000).to(tl.float32, bitcast=True) - 8388736.0
+    return w.to(tl.float32)
+
+
+@triton.jit
+def _entries(x_ptr, norm_ptr, cols, K):
+    """x in fp32, times the norm's weight, and x squared: the norm's factor is known only at the end of the row."""
+    x = tl.load(x_ptr + cols, mask=cols < K, other=0.0).to(tl.float32)
+    squares = x * x
+    if norm_ptr is not None:
+        x *= tl.load(norm_ptr + cols, mask=cols < K, other=0.0).to(tl.float32)
+    return x, squares
+
+
+@triton.jit
+def _weights(w_ptr, rows, start, K, BLOCK_K: tl.constexpr):
     cols = start + tl.arange(0, BLOCK_K)
     return tl.load(w_ptr + rows.to(tl.int64)[:, None] * K + cols[None, :], mask=(cols < K)[None, :], other=0.0)
 
 
 @triton.jit
-def _dot(w, x_ptr, norm_ptr, start, K, BLOCK_K: tl.constexpr):
-    """Each row's products with x, and x squared: the norm's factor is known only at the end of the row."""
+def _products(w, x_ptr, norm_ptr, scale_ptr, rows, start, K, BLOCK_K: tl.constexpr):
+    """Products of a tile of weights and x, not yet added up, and squares of x."""
     cols = start + tl.arange(0, BLOCK_K)
-    x = tl.load(x_ptr + cols, mask=cols < K, other=0.0).to(tl.float32)
-    squares = x * x
-    if norm_ptr is not None:
-        x *= tl.load(norm_ptr + cols, mask=cols < K, other=0.0).to(tl.float32)
-    return w.to(tl.float32) * x[None, :], squares
+    if w.dtype == tl.uint8:  # int4: two columns in a byte, a scale for each 128 columns
+        x, squares = _entries(x_ptr, norm_ptr, 2 * cols, 2 * K)
+        second, more = _entries(x_ptr, norm_ptr, 2 * cols + 1, 2 * K)
+        w = w.to(tl.uint32)
+        low = ((w & 15) | 0x4B000000).to(tl.float32, bitcast=True) - 8388616.0
+        high = ((w >> 4) | 0x4B000000).to(tl.float32, bitcast=True) - 8388616.0
+        groups = start // 64 + tl.arange(0, BLOCK_K // 64)
+        scale = tl.load(scale_ptr + rows[:, None] * (K // 64) + groups[None, :], mask=(groups < K // 64)[None, :], other=0)
+        products = tl.reshape(low * x[None, :] + high * second[None, :], [rows.shape[0], BLOCK_K // 64, 64])
+        return tl.sum(products, 2) * scale.to(tl.float32), squares + more
+    x, squares = _entries(x_ptr, norm_ptr, cols, K)
+    return _plain(w) * x[None, :], squares
 
 
 @triton.jit
@@ -44,29 +68,33 @@ def _matvec_kernel(
     rows = tl.minimum(rows, N - 1)
     if EARLY:
         gdc_launch_dependents()
-    w = _tile(w_ptr, rows, 0, K, BLOCK_K)
+    w = _weights(w_ptr, rows, 0, K, BLOCK_K)
     if GATED:
-        up = _tile(w_ptr, rows + N, 0, K, BLOCK_K)
+        w_up = _weights(w_ptr, rows + N, 0, K, BLOCK_K)
     if EARLY:
         gdc_wait()
-    total, squares = _dot(w, x_ptr, norm_ptr, 0, K, BLOCK_K)
+    total, squares = _products(w, x_ptr, norm_ptr, scale_ptr, rows, 0, K, BLOCK_K)
     if GATED:
-        second = _dot(up, x_ptr, norm_ptr, 0, K, BLOCK_K)[0]
+        up, _ = _products(w_up, x_ptr, norm_ptr, scale_ptr, rows + N, 0, K, BLOCK_K)
     for start in range(BLOCK_K, K, BLOCK_K):
-        more, also = _dot(_tile(w_ptr, rows, start, K, BLOCK_K), x_ptr, norm_ptr, start, K, BLOCK_K)
+        w = _weights(w_ptr, rows, start, K, BLOCK_K)
+        more, more_squares = _products(w, x_ptr, norm_ptr, scale_ptr, rows, start, K, BLOCK_K)
         total += more
-        squares += also
+        squares += more_squares
         if GATED:
-            second += _dot(_tile(w_ptr, rows + N, start, K, BLOCK_K), x_ptr, norm_ptr, start, K, BLOCK_K)[0]
+            w = _weights(w_ptr, rows + N, start, K, BLOCK_K)
+            up += _products(w, x_ptr, norm_ptr, scale_ptr, rows + N, start, K, BLOCK_K)[0]
     factor = 1.0
     if norm_ptr is not None:
-        factor = tl.rsqrt(tl.sum(squares) / K + eps)
+        columns = 2 * K if w_ptr.dtype.element_ty == tl.uint8 else K
+        factor = tl.rsqrt(tl.sum(squares) / columns + eps)
     y = tl.sum(total, 1) * factor
-    if scale_ptr is not None:
+    by_row: tl.constexpr = scale_ptr is not None and w_ptr.dtype.element_ty != tl.uint8
+    if by_row:
         y *= tl.load(scale_ptr + rows).to(tl.float32)
     if GATED:
-        u = tl.sum(second, 1) * factor
-        if scale_ptr is not None:
+        u = tl.sum(up, 1) * factor
+        if by_row:
             u *= tl.load(scale_ptr + N + rows).to(tl.float32)
         y = y / (1 + tl.exp(-y)) * u
     if residual_ptr is not None:
@@ -88,6 +116,23 @@ def _rotated(x_ptr, half, cos_ptr, sin_ptr, D: tl.constexpr):
 
 
 @triton.jit
+def _cached(ptr, at, position, D: tl.constexpr):
+    return tl.load(ptr + at[:, None] * D + tl.arange(0, D)[None, :], mask=(at < position)[:, None], other=0.0)
+
+
+@triton.jit
+def _absorbed(q, k, v, k_new, v_new, at, position, best, total, acc):
+    """Softmax goes on over one more block of the cache; `best` is the largest score so far, in powers of 2."""
+    new = (at == position)[:, None]
+    k, v = tl.where(new, k_new, k), tl.where(new, v_new, v)
+    scores = tl.where((at <= position)[None, :], tl.dot(q, tl.trans(k), input_precision="ieee"), -1e30)
+    high = tl.maximum(best, tl.max(scores, 1))
+    weights, fade = tl.exp2(scores - high[:, None]), tl.exp2(best - high)
+    acc = acc * fade[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
+    return high, total * fade + tl.sum(weights, 1), acc
+
+
+@triton.jit
 def _attention_kernel(
     qkv_ptr, cos_ptr, sin_ptr, key_ptr, value_ptr, position_ptr, part_ptr, stat_ptr, count_ptr, out_ptr, length, scale,
     HEADS: tl.constexpr, SHARED: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr,
@@ -95,66 +140,56 @@ def _attention_kernel(
 ):  # fmt: skip
     """The new token's attention: its key and value join the cache, the cache is read in SPLITS parts side by side.
 
-    A program has one key head, its HEADS // SHARED query heads (rows up to GROUP are empty) and one part of the cache.
-    The last program of a key head to end adds the parts up.
+    A program has one key head, its HEADS // SHARED query heads (tensor cores want 16 rows: the others are empty) and
+    one part of the cache. The last program of a key head to end adds the parts up. Position and earlier keys are read
+    before the wait: an ordinary kernel between two steps must have ended after they were written.
     """
     head, split = tl.program_id(0), tl.program_id(1)
+    per: tl.constexpr = HEADS // SHARED
+    d, g = tl.arange(0, D), tl.arange(0, GROUP)
     if EARLY:
         gdc_launch_dependents()
-        gdc_wait()
-    per: tl.constexpr = HEADS // SHARED
     position = tl.load(position_ptr)
-    d, g = tl.arange(0, D), tl.arange(0, GROUP)
-    cos_ptr += position * D
-    sin_ptr += position * D
-    starts = (head * per + tl.minimum(g, per - 1)) * D
-    q = _rotated(qkv_ptr + starts[:, None], D // 2, cos_ptr, sin_ptr, D) * (scale * 1.4426950408889634)
-    k_new = _rotated(qkv_ptr + (HEADS + head) * D, D // 2, cos_ptr, sin_ptr, D)
-    v_new = tl.load(qkv_ptr + (HEADS + SHARED + head) * D + d)
     key_ptr += head.to(tl.int64) * length * D
     value_ptr += head.to(tl.int64) * length * D
     width = tl.cdiv(tl.cdiv(position + 1, SPLITS), BLOCK) * BLOCK
     first, last = split * width, tl.minimum((split + 1) * width, position + 1)
-    dtype = key_ptr.dtype.element_ty
-    k_new, q = k_new.to(dtype), q.to(dtype)
+    at = first + tl.arange(0, BLOCK)
+    k, v = _cached(key_ptr, at, position, D), _cached(value_ptr, at, position, D)
+    if EARLY:
+        gdc_wait()
+    cos_ptr += position * D
+    sin_ptr += position * D
+    starts = (head * per + tl.minimum(g, per - 1)) * D
+    q = _rotated(qkv_ptr + starts[:, None], D // 2, cos_ptr, sin_ptr, D) * (scale * 1.4426950408889634)
+    k_new = _rotated(qkv_ptr + (HEADS + head) * D, D // 2, cos_ptr, sin_ptr, D).to(k.dtype)
+    v_new = tl.load(qkv_ptr + (HEADS + SHARED + head) * D + d)[None, :].to(v.dtype)
+    q = q.to(k.dtype)
     if (first <= position) & (position < last):
         tl.store(key_ptr + position * D + d[None, :], k_new)
-        tl.store(value_ptr + position * D + d, v_new)
-    best = tl.full((GROUP,), -1e30, tl.float32)
-    total = tl.zeros((GROUP,), tl.float32)
+        tl.store(value_ptr + position * D + d[None, :], v_new)
+    best, total = tl.full((GROUP,), -1e30, tl.float32), tl.zeros((GROUP,), tl.float32)
     acc = tl.zeros((GROUP, D), tl.float32)
-    for start in range(first, last, BLOCK):
+    if first < last:
+        best, total, acc = _absorbed(q, k, v, k_new, v_new, at, position, best, total, acc)
+    for start in range(first + BLOCK, last, BLOCK):
         at = start + tl.arange(0, BLOCK)
-        k = tl.load(key_ptr + at[:, None] * D + d[None, :], mask=(at < position)[:, None], other=0.0)
-        v = tl.load(value_ptr + at[:, None] * D + d[None, :], mask=(at < position)[:, None], other=0.0)
-        k = tl.where((at == position)[:, None], k_new, k)
-        v = tl.where((at == position)[:, None], v_new[None, :], v)
-        scores = tl.where((at <= position)[None, :], tl.dot(q, tl.trans(k), input_precision="ieee"), -1e30)
-        high = tl.maximum(best, tl.max(scores, 1))
-        weights = tl.exp2(scores - high[:, None])
-        fade = tl.exp2(best - high)
-        total = total * fade + tl.sum(weights, 1)
-        acc = acc * fade[:, None] + tl.dot(weights.to(dtype), v, input_precision="ieee")
-        best = high
-    own = (head * SPLITS + split) * GROUP + g
-    tl.store(part_ptr + own[:, None] * D + d[None, :], acc)
-    tl.store(stat_ptr + own, best)
-    tl.store(stat_ptr + SHARED * SPLITS * GROUP + own, total)
-    tl.debug_barrier()
+        k, v = _cached(key_ptr, at, position, D), _cached(value_ptr, at, position, D)
+        best, total, acc = _absorbed(q, k, v, k_new, v_new, at, position, best, total, acc)
+    own = (head * SPLITS + split) * per + g
+    tl.store(part_ptr + own[:, None] * D + d[None, :], acc, mask=(g < per)[:, None])
+    tl.store(stat_ptr + own, best, mask=g < per)
+    tl.store(stat_ptr + SHARED * SPLITS * per + own, total, mask=g < per)
+    tl.debug_barrier()  # all of this program's stores before its count
     if tl.atomic_add(count_ptr + head, 1, sem="acq_rel") == SPLITS - 1:
         tl.debug_barrier()
-        acc = tl.zeros((GROUP, D), tl.float32)
-        total = tl.zeros((GROUP,), tl.float32)
-        best = tl.full((GROUP,), -1e30, tl.float32)
-        for each in range(SPLITS):
-            own = (head * SPLITS + each) * GROUP + g
-            high = tl.maximum(best, tl.load(stat_ptr + own, volatile=True))
-            fade, share = tl.exp2(best - high), tl.exp2(tl.load(stat_ptr + own, volatile=True) - high)
-            total = total * fade + share * tl.load(stat_ptr + SHARED * SPLITS * GROUP + own, volatile=True)
-            acc = acc * fade[:, None] + share[:, None] * tl.load(part_ptr + own[:, None] * D + d[None, :], volatile=True)
-            best = high
-        out = acc / total[:, None]
-        tl.store(out_ptr + starts[:, None] + d[None, :], out, mask=(g < per)[:, None])
+        for query in range(per):
+            own = (head * SPLITS + tl.arange(0, SPLITS)) * per + query
+            best = tl.load(stat_ptr + own, volatile=True)
+            share = tl.exp2(best - tl.max(best))
+            total = tl.sum(share * tl.load(stat_ptr + SHARED * SPLITS * per + own, volatile=True))
+            parts = tl.load(part_ptr + own[:, None] * D + d[None, :], volatile=True)
+            tl.store(out_ptr + (head * per + query) * D + d, tl.sum(parts * share[:, None], 0) / total)
         tl.store(count_ptr + head, 0)
 
 
@@ -169,10 +204,10 @@ def _early(device: torch.device) -> dict[str, bool]:
     return {"EARLY": True, "launch_pdl": True} if on else {"EARLY": False}
 
 
-def _tile_sizes(N: int, K: int, bytes_each: int) -> dict[str, int]:
-    BLOCK_K = min(triton.next_power_of_2(K), 2048 if K % 4096 else 4096)
-    BLOCK_N = max(1, 16384 // (BLOCK_K * bytes_each))
-    return {"BLOCK_N": BLOCK_N, "BLOCK_K": BLOCK_K, "num_warps": 4}
+def _tile_sizes(K: int, width: int, gated: bool) -> dict[str, int]:
+    """From sweeps on an H100. K counts what a row stores, each of `width` bytes."""
+    BLOCK_K = min(triton.next_power_of_2(K), 1024 * 2 // width)
+    return {"BLOCK_N": 4 if gated or K > 2048 else 8, "BLOCK_K": BLOCK_K, "num_warps": 4}
 
 
 def matvec(
@@ -192,7 +227,7 @@ def matvec(
         before; scale (rows,) of int8 or fp8 weights. Sums are in fp32, one rounding at the end.
     """
     N, K = len(out), weight.shape[1]
-    tile = tile or _tile_sizes(N, K, weight.element_size() * (2 if gated else 1))
+    tile = tile or _tile_sizes(K, weight.element_size(), gated)
     grid = (triton.cdiv(N, tile["BLOCK_N"]),)
     _matvec_kernel[grid](x, norm, weight, scale, residual, out, N, K, eps, GATED=gated, **_early(x.device), **tile)
     return out
@@ -204,7 +239,7 @@ class Attention:
     def __init__(self, heads: int, shared: int, D: int, length: int, device: torch.device, splits: int = 16):
         self.sizes = {"HEADS": heads, "SHARED": shared, "GROUP": max(16, triton.next_power_of_2(heads // shared)), "D": D}
         self.splits, self.length = splits, length
-        rows = shared * splits * self.sizes["GROUP"]
+        rows = splits * heads
         self.parts = torch.empty(rows, D, device=device)
         self.stats = torch.empty(2, rows, device=device)
         self.counts = torch.zeros(shared, dtype=torch.int32, device=device)
