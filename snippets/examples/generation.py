@@ -190,12 +190,16 @@ class Generator:
         self.answers = torch.zeros(slots, self.length + 1, dtype=torch.long, device=device)
         self.replay = self.advance
         if device.type == "cuda":
+            self.keep = torch.compile(self.keep, dynamic=False)  # seven small kernels become three
             self.replay = self.captured()
 
     @torch.no_grad()
     def advance(self) -> None:
         """One token for each slot. Nothing is read by the host, so that a CUDA graph can repeat it."""
-        self.tokens.copy_(sample(self.step(self.tokens, self.positions), **self.sampling))
+        self.keep(self.step(self.tokens, self.positions))
+
+    def keep(self, logits: Tensor) -> None:
+        self.tokens.copy_(sample(logits, **self.sampling))
         self.positions.add_(1).clamp_(max=self.length - 1)  # a slot that nobody waits for stays at its last place
         self.answers[self.decoder.slots, self.positions] = self.tokens
 

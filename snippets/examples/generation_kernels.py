@@ -53,8 +53,9 @@ def _products(w, x_ptr, norm_ptr, scale_ptr, rows, start, K, BLOCK_K: tl.constex
         scale = tl.load(scale_ptr + rows[:, None] * (K // 64) + groups[None, :], mask=(groups < K // 64)[None, :], other=0)
         products = tl.reshape(low * x[None, :] + high * second[None, :], [rows.shape[0], BLOCK_K // 64, 64])
         return tl.sum(products, 2) * scale.to(tl.float32), squares + more
-    x, squares = _entries(x_ptr, norm_ptr, cols, K)
-    return _plain(w) * x[None, :], squares
+    else:
+        x, squares = _entries(x_ptr, norm_ptr, cols, K)
+        return _plain(w) * x[None, :], squares
 
 
 @triton.jit
@@ -184,12 +185,12 @@ def _attention_kernel(
     if tl.atomic_add(count_ptr + head, 1, sem="acq_rel") == SPLITS - 1:
         tl.debug_barrier()
         for query in range(per):
-            own = (head * SPLITS + tl.arange(0, SPLITS)) * per + query
-            best = tl.load(stat_ptr + own, volatile=True)
-            share = tl.exp2(best - tl.max(best))
-            total = tl.sum(share * tl.load(stat_ptr + SHARED * SPLITS * per + own, volatile=True))
-            parts = tl.load(part_ptr + own[:, None] * D + d[None, :], volatile=True)
-            tl.store(out_ptr + (head * per + query) * D + d, tl.sum(parts * share[:, None], 0) / total)
+            of_query = (head * SPLITS + tl.arange(0, SPLITS)) * per + query
+            highs = tl.load(stat_ptr + of_query, volatile=True)
+            shares = tl.exp2(highs - tl.max(highs))
+            sums = tl.sum(shares * tl.load(stat_ptr + SHARED * SPLITS * per + of_query, volatile=True))
+            parts = tl.load(part_ptr + of_query[:, None] * D + d[None, :], volatile=True)
+            tl.store(out_ptr + (head * per + query) * D + d, tl.sum(parts * shares[:, None], 0) / sums)
         tl.store(count_ptr + head, 0)
 
 
