@@ -1,7 +1,7 @@
-"""Generation with a Hugging Face Llama: one decoding step, compiled or in Triton, replayed as a CUDA graph.
+"""Generation with a Hugging Face Llama: its decoding step written out, compiled, and replayed as a CUDA graph.
 
-It needs transformers (5.17). Run `python -m snippets.examples.generation` to see that each step gives the tokens of
-`generate()`, and on a GPU how many it gives in a second.
+It needs transformers (5.17). Run `python -m snippets.examples.generation` to see that the loop gives the tokens of
+`generate()`, and on a GPU what a token and a prompt take.
 """
 
 import time
@@ -12,12 +12,45 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from snippets.examples.generation_kernels import Attention, matvec
-from snippets.examples.llama import LLAMA, TINY
+Matrix = tuple[Tensor, Tensor | None]  # a weight, and the scales of its rows if it is int8, fp8 or int4
 
-Step = Callable[[Tensor, Tensor], Tensor]  # tokens (slots,) at positions (slots,) -> logits (slots, vocabulary)
-LLAMA_1B = LLAMA | {"tie_word_embeddings": True}
-LLAMA_8B = LLAMA | {"hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 14336}
+LLAMA_1B = {
+    "hidden_size": 2048,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 8192,
+    "vocab_size": 128256,
+    "max_position_embeddings": 32768,
+    "tie_word_embeddings": True,
+}
+LLAMA_8B = LLAMA_1B | {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "intermediate_size": 14336,
+    "tie_word_embeddings": False,
+}
+TINY = LLAMA_1B | {
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 256,
+    "vocab_size": 256,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.1,  # with the usual weights so few numbers would hardly tell one token from another
+}
+
+
+def make_model(sizes: dict, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """The library's own model with random weights."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    with torch.device(device):
+        model = LlamaForCausalLM(LlamaConfig(**sizes, attn_implementation="sdpa"))
+    for parameter in model.parameters():  # model.to(dtype) would round the angles of RoPE, too
+        parameter.data = parameter.data.to(dtype)
+    return model.eval()
 
 
 # --8<-- [start:weights]
@@ -26,67 +59,117 @@ class Layer:
     """The weights of a layer, those that multiply the same input as one matrix."""
 
     before: Tensor  # (width,), the RMSNorm
-    qkv: Tensor
-    out: Tensor
+    qkv: Matrix
+    out: Matrix
     between: Tensor
-    gate_up: Tensor
-    down: Tensor
+    gate_up: Matrix
+    down: Matrix
+
+
+def layer_of(layer: nn.Module, dtype: torch.dtype | None) -> Layer:
+    own, mlp = layer.self_attn, layer.mlp
+    return Layer(
+        before=layer.input_layernorm.weight.data,
+        qkv=quantized(merged(own.q_proj, own.k_proj, own.v_proj), dtype),
+        out=quantized(own.o_proj.weight.data, dtype),
+        between=layer.post_attention_layernorm.weight.data,
+        gate_up=quantized(merged(mlp.gate_proj, mlp.up_proj), dtype),
+        down=quantized(mlp.down_proj.weight.data, dtype),
+    )
 
 
 def merged(*linears: nn.Linear) -> Tensor:
     """One matrix for all. The model's own weights become parts of it, so that nothing is in memory twice."""
-    weight = torch.cat([linear.weight.data for linear in linears])
-    for linear, part in zip(linears, weight.split([linear.out_features for linear in linears]), strict=True):
+    weights = [linear.weight.data for linear in linears]
+    whole = torch.cat(weights)
+    if weights[0].untyped_storage().nbytes() == whole.nbytes:  # merged before
+        whole = weights[0].as_strided(whole.shape, whole.stride(), 0)
+    for linear, part in zip(linears, whole.split([len(weight) for weight in weights]), strict=True):
         linear.weight.data = part
-    return weight
-
-
-def layer_of(layer: nn.Module) -> Layer:
-    own, mlp = layer.self_attn, layer.mlp
-    return Layer(
-        before=layer.input_layernorm.weight.data,
-        qkv=merged(own.q_proj, own.k_proj, own.v_proj),
-        out=own.o_proj.weight.data,
-        between=layer.post_attention_layernorm.weight.data,
-        gate_up=merged(mlp.gate_proj, mlp.up_proj),
-        down=mlp.down_proj.weight.data,
-    )
+    return whole
 
 
 # --8<-- [end:weights]
 
 
+# --8<-- [start:quantized]
+def quantized(weight: Tensor, dtype: torch.dtype | None) -> Matrix:
+    """int8 or fp8 (e4m3) with a scale for each row; torch.uint8 stands for int4, with one for each 128 columns.
+
+    The largest number of a row, or of 128 columns, becomes the largest of the dtype.
+    """
+    if dtype is None:
+        return weight, None
+    rows = weight.float().unflatten(1, (-1, 128 if dtype == torch.uint8 else weight.shape[1]))
+    most = {torch.int8: 127.0, torch.uint8: 7.0}.get(dtype) or torch.finfo(dtype).max
+    scale = rows.abs().amax(-1, keepdim=True).clamp(min=1e-12) / most
+    rows = (rows / scale).flatten(1)
+    if dtype != torch.uint8:
+        return (rows.round() if dtype == torch.int8 else rows).to(dtype), scale[:, 0, 0]
+    first, second = (rows.round() + 8).to(torch.uint8).unflatten(1, (-1, 2)).unbind(-1)
+    return first | second << 4, scale[..., 0].contiguous()  # two neighbours in a byte
+
+
+def restored(matrix: Matrix, dtype: torch.dtype) -> Tensor:
+    """The weight again, as far as its numbers keep it."""
+    weight, scale = matrix
+    if scale is None:
+        return weight.to(dtype)
+    if weight.dtype == torch.uint8:
+        rows = torch.stack((weight & 15, weight >> 4), -1).flatten(1).float().unflatten(1, (-1, 128)) - 8
+        return (rows * scale[..., None]).flatten(1).to(dtype)
+    return (weight.float() * scale[:, None]).to(dtype)
+
+
+# --8<-- [end:quantized]
+
+
 # --8<-- [start:step]
 class Decoder:
-    """A Hugging Face Llama that decodes one token for each of `slots` sequences, from caches of `length` places."""
+    """A Hugging Face Llama that decodes one token for each of `slots` sequences, from caches of `length` places.
 
-    def __init__(self, model: nn.Module, slots: int, length: int):
+    With a dtype, its weights are quantised: torch.int8, torch.float8_e4m3fn, or torch.uint8 for int4.
+    """
+
+    def __init__(self, model: nn.Module, slots: int, length: int, dtype: torch.dtype | None = None):
         config, inner = model.config, model.model
         self.heads, self.shared, self.eps = config.num_attention_heads, config.num_key_value_heads, config.rms_norm_eps
         self.size = config.hidden_size // self.heads
-        self.layers = [layer_of(layer) for layer in inner.layers]
-        self.embedding, self.norm, self.head = inner.embed_tokens.weight.data, inner.norm.weight.data, model.lm_head.weight.data
+        self.layers = [layer_of(layer, dtype) for layer in inner.layers]
+        self.embedding, self.norm = inner.embed_tokens.weight.data, inner.norm.weight.data
+        self.head = quantized(model.lm_head.weight.data, dtype)
         self.slots, self.places = (torch.arange(n, device=self.norm.device) for n in (slots, length))
         cos, sin = inner.rotary_emb(self.norm.float(), self.places[None])
         self.cos, self.sin = cos[0], sin[0]  # (length, size), fp32
         self.cache = [self.norm.new_zeros(2, slots, self.shared, length, self.size) for _ in self.layers]
 
     def __call__(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Logits (slots, vocabulary) of tokens (slots,) at positions (slots,); their keys and values join the cache."""
         h = self.embedding[tokens]
         cos, sin = self.cos[positions, None], self.sin[positions, None]
-        hidden = self.places > positions[:, None]  # (slots, length)
-        for layer, (keys, values) in zip(self.layers, self.cache, strict=True):
-            qkv = F.linear(self.normed(h, layer.before), layer.qkv).unflatten(-1, (-1, self.size))
-            q, k, v = qkv.split([self.heads, self.shared, self.shared], 1)
-            keys[self.slots, :, positions] = rotated(k, cos, sin)
-            values[self.slots, :, positions] = v
-            h = h + F.linear(attended(rotated(q, cos, sin), keys, values, hidden), layer.out)
-            gate, up = F.linear(self.normed(h, layer.between), layer.gate_up).chunk(2, -1)
-            h = h + F.linear(F.silu(gate) * up, layer.down)
-        return F.linear(self.normed(h, self.norm), self.head)
+        hidden = self.places > positions[:, None]
+        for layer, cache in zip(self.layers, self.cache, strict=True):
+            h = self.through(layer, cache, h, cos, sin, hidden, positions)
+        return times(self.head, self.normed(h, self.norm))
+
+    def through(
+        self, layer: Layer, cache: Tensor, h: Tensor, cos: Tensor, sin: Tensor, hidden: Tensor, positions: Tensor
+    ) -> Tensor:
+        qkv = times(layer.qkv, self.normed(h, layer.before)).unflatten(-1, (-1, self.size))
+        q, k, v = qkv.split([self.heads, self.shared, self.shared], 1)
+        keys, values = cache
+        keys[self.slots, :, positions] = rotated(k, cos, sin)
+        values[self.slots, :, positions] = v
+        h = h + times(layer.out, attended(rotated(q, cos, sin), keys, values, hidden))
+        gate, up = times(layer.gate_up, self.normed(h, layer.between)).chunk(2, -1)
+        return h + times(layer.down, F.silu(gate) * up)
 
     def normed(self, h: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(h, weight.shape, weight, self.eps)
+
+
+def times(matrix: Matrix, x: Tensor) -> Tensor:
+    return F.linear(x, restored(matrix, x.dtype))
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -98,66 +181,23 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def attended(q: Tensor, keys: Tensor, values: Tensor, hidden: Tensor) -> Tensor:
     """Attention of q (slots, heads, size); several heads share the keys (slots, shared, length, size)."""
     q = q.unflatten(1, (keys.shape[1], -1))
-    scores = (q @ keys.mT).float() * q.shape[-1] ** -0.5
-    weights = scores.masked_fill(hidden[:, None, None], float("-inf")).softmax(-1).to(q.dtype)
+    scores = (q @ keys.mT) * q.shape[-1] ** -0.5
+    wide = torch.promote_types(q.dtype, torch.float32)
+    weights = scores.masked_fill(hidden[:, None, None], float("-inf")).softmax(-1, dtype=wide).to(q.dtype)
     return (weights @ values).flatten(1)
 
 
 # --8<-- [end:step]
 
 
-# --8<-- [start:triton]
-class TritonDecoder(Decoder):
-    """The same step of one sequence, four kinds of kernels a layer, weights in bf16, int8 or fp8."""
-
-    def __init__(self, model: nn.Module, length: int, dtype: torch.dtype | None = None):
-        super().__init__(model, 1, length)
-        self.kept = {id(w): quantized(w, dtype) for w in self.matrices()} if dtype else {}
-        width, inner = self.norm.numel(), self.layers[0].down.shape[1]
-        rows = [width, (self.heads + 2 * self.shared) * self.size, self.heads * self.size, inner, len(self.head)]
-        self.h, self.qkv, self.mixed, self.gated, self.logits = (self.norm.new_empty(n) for n in rows)
-        self.attention = Attention(self.heads, self.shared, self.size, length, self.norm.device)
-
-    def matrices(self) -> Iterator[Tensor]:
-        for layer in self.layers:
-            yield from (layer.qkv, layer.out, layer.gate_up, layer.down)
-        yield self.head
-
-    def times(self, weight: Tensor, x: Tensor, out: Tensor, **more: object) -> Tensor:
-        weight, scale = self.kept.get(id(weight), (weight, None))
-        return matvec(x, weight, out, scale=scale, **more)
-
-    def __call__(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        h = torch.index_select(self.embedding, 0, tokens, out=self.h[None])[0]
-        for layer, cache in zip(self.layers, self.cache, strict=True):
-            self.times(layer.qkv, h, self.qkv, norm=layer.before, eps=self.eps)
-            self.attention(self.qkv, self.cos, self.sin, cache[:, 0], positions, self.mixed)
-            self.times(layer.out, self.mixed, h, residual=h)
-            self.times(layer.gate_up, h, self.gated, norm=layer.between, eps=self.eps, gated=True)
-            self.times(layer.down, self.gated, h, residual=h)
-        return self.times(self.head, h, self.logits, norm=self.norm, eps=self.eps)[None]
+# --8<-- [start:compiled]
+def compiled(decoder: Decoder) -> Decoder:
+    """One layer is compiled, and all layers use it: seconds, where the whole step would take a minute."""
+    decoder.through = torch.compile(decoder.through, dynamic=False)
+    return decoder
 
 
-def quantized(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """int8 or fp8 (e4m3) with a scale for each row; torch.uint8 stands for int4, with one for each 128 columns.
-
-    The largest number of a row, or of 128 columns, becomes the largest of the dtype.
-    """
-    rows = weight.float()
-    if dtype == torch.uint8:
-        rows = rows.unflatten(1, (-1, 128))
-    most = {torch.int8: 127.0, torch.uint8: 7.0}.get(dtype) or torch.finfo(dtype).max
-    scale = rows.abs().amax(-1, keepdim=True).clamp(min=1e-12) / most
-    rows = rows / scale
-    if dtype.is_floating_point:
-        return rows.to(dtype), scale[:, 0]
-    if dtype == torch.int8:
-        return rows.round().to(dtype), scale[:, 0]
-    first, second = (rows.round() + 8).to(torch.uint8).flatten(1).unflatten(1, (-1, 2)).unbind(-1)
-    return first | second << 4, scale[..., 0].contiguous()  # two neighbours in a byte
-
-
-# --8<-- [end:triton]
+# --8<-- [end:compiled]
 
 
 # --8<-- [start:sample]
@@ -183,8 +223,8 @@ def sample(logits: Tensor, temperature: float = 0.0, top_k: int = 0, top_p: floa
 class Generator:
     """Answers prompts: each takes a free slot, and all slots decode together, one CUDA graph replay a token."""
 
-    def __init__(self, model: nn.Module, decoder: Decoder, step: Step | None = None, **sampling: float):
-        self.model, self.decoder, self.step, self.sampling = model, decoder, step or decoder, sampling
+    def __init__(self, model: nn.Module, decoder: Decoder, **sampling: float):
+        self.model, self.decoder, self.sampling = model, decoder, sampling
         device, slots, self.length = decoder.norm.device, len(decoder.slots), len(decoder.places)
         self.tokens, self.positions = (torch.zeros(slots, dtype=torch.long, device=device) for _ in range(2))
         self.answers = torch.zeros(slots, self.length + 1, dtype=torch.long, device=device)
@@ -196,7 +236,7 @@ class Generator:
     @torch.no_grad()
     def advance(self) -> None:
         """One token for each slot. Nothing is read by the host, so that a CUDA graph can repeat it."""
-        self.keep(self.step(self.tokens, self.positions))
+        self.keep(self.decoder(self.tokens, self.positions))
 
     def keep(self, logits: Tensor) -> None:
         self.tokens.copy_(sample(logits, **self.sampling))
@@ -249,3 +289,66 @@ class Generator:
 
 
 # --8<-- [end:loop]
+
+
+def main() -> None:
+    """The loop beside `generate()`; on a GPU, what a token and a prompt take."""
+    torch.manual_seed(0)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    print("==== same")
+    same_tokens(make_model(TINY, device, torch.float32))
+    if device.type == "cuda":
+        for name, sizes in (("1B", LLAMA_1B), ("8B", LLAMA_8B)):
+            model = make_model(sizes, device, torch.bfloat16)
+            print(f"==== generate {name}")
+            library(model)
+            print(f"==== prompt {name}")
+            prompts(model)
+            del model
+
+
+def same_tokens(model: nn.Module) -> None:
+    """Three prompts, two slots: the third is admitted when another has its answer."""
+    prompts = [torch.randint(256, (n,), device=model.device) for n in (5, 17, 9)]
+    answers = Generator(model, Decoder(model, slots=2, length=64)).generate(prompts, new=16)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        print(f"prompt of {len(prompt):2}: {answer == by_library(model, prompt, 16)}, {answer}")
+
+
+def by_library(model: nn.Module, prompt: Tensor, new: int, **options: object) -> list[int]:
+    given = {"attention_mask": torch.ones_like(prompt)[None], "do_sample": False, "pad_token_id": 0} | options
+    found = model.generate(prompt[None], max_new_tokens=new, min_new_tokens=new, eos_token_id=None, **given)
+    return found[0, len(prompt) :].tolist()
+
+
+def seconds(call: Callable[[], object]) -> float:
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    call()
+    torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def library(model: nn.Module, new: int = 64) -> None:
+    """Time of a token: of `new` tokens less that of one, which reads the prompt."""
+    prompt = torch.randint(128000, (512,), device=model.device)
+    for name, options in (("as it comes", {}), ("static cache", {"cache_implementation": "static"})):
+        first = seconds(lambda options=options: by_library(model, prompt, new, **options))
+        whole = min(seconds(lambda options=options: by_library(model, prompt, new, **options)) for _ in range(3))
+        one = min(seconds(lambda options=options: by_library(model, prompt, 1, **options)) for _ in range(3))
+        token = (whole - one) / (new - 1)
+        print(f"{name}: first call {first:.1f} s, then {token * 1e3:.1f} ms a token, {1 / token:.0f} tokens/s")
+
+
+@torch.no_grad()
+def prompts(model: nn.Module) -> None:
+    """Time to the first token."""
+    for n in (128, 2048, 16384):
+        prompt = torch.randint(128000, (1, n), device=model.device)
+        once = lambda prompt=prompt: model(prompt, use_cache=True, logits_to_keep=1)  # noqa: E731
+        once()
+        print(f"{n:6} tokens: {min(seconds(once) for _ in range(3)) * 1e3:.1f} ms")
+
+
+if __name__ == "__main__":
+    main()

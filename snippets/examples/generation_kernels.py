@@ -1,8 +1,8 @@
-"""One decoding step of a Llama at batch 1 in Triton: every kernel reads its weights at the speed of memory.
+"""One decoding step of a Llama at batch 1 in Triton, five kernels a layer. It needs torch 2.11 or newer.
 
-Four kernels a layer: norm and query, key, value; attention; output projection and residual add; norm, gate and up;
-down and residual add are the second and third again. Each starts before the one before it ends (programmatic
-dependent launch): it asks for its weights, then waits for the other kernel's result. It needs torch 2.11 or newer.
+Norm and query, key, value; RoPE and attention; output projection and residual add; norm, gate, up and SiLU; down and
+residual add. On Hopper and later each kernel starts before the one before it has ended (programmatic dependent
+launch): it asks for its first weights, and only then waits for the other kernel's result.
 """
 
 import functools
@@ -10,8 +10,10 @@ import functools
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
+from torch import Tensor, nn
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from snippets.examples.generation import Decoder, Matrix
 
 
 # --8<-- [start:matvec]
@@ -205,30 +207,36 @@ def _early(device: torch.device) -> dict[str, bool]:
     return {"EARLY": True, "launch_pdl": True} if on else {"EARLY": False}
 
 
-def _tile_sizes(K: int, width: int, gated: bool) -> dict[str, int]:
+def _tile_sizes(K: int, width: int, normed: bool, gated: bool) -> dict[str, int]:
     """From sweeps on an H100. K counts what a row stores, each of `width` bytes."""
-    BLOCK_K = min(triton.next_power_of_2(K), 1024 * 2 // width)
-    return {"BLOCK_N": 4 if gated or K > 2048 else 8, "BLOCK_K": BLOCK_K, "num_warps": 4}
+    if width == 1:
+        rows, columns = 8, 512 if normed else 1024
+    elif normed:
+        rows, columns = 4 if gated or K > 2048 else 8, 1024
+    else:
+        rows, columns = 8, 2048
+    return {"BLOCK_N": rows, "BLOCK_K": min(triton.next_power_of_2(K), columns), "num_warps": 4}
 
 
 def matvec(
+    matrix: Matrix,
     x: Tensor,
-    weight: Tensor,
     out: Tensor,
     norm: Tensor | None = None,
     eps: float = 0.0,
     residual: Tensor | None = None,
-    scale: Tensor | None = None,
     gated: bool = False,
-    **tile: int,
 ) -> Tensor:
     """out = weight @ norm(x) + residual, or silu(gate) * up where the rows of weight are gate, then up.
 
-    Args: x (K,), weight (rows, K) contiguous, out (rows,) or (rows // 2,) if gated; norm (K,), the weight of an RMSNorm
-        before; scale (rows,) of int8 or fp8 weights. Sums are in fp32, one rounding at the end.
+    Args:
+        matrix: a contiguous weight (rows, columns), and scales: those of `generation.quantized`, or none.
+        x: (columns,). norm: the weight of an RMSNorm of x, or none. residual: (rows,), or none; it may be `out`.
+        out: (rows,), or (rows // 2,) if gated. Sums are in fp32 and rounded once.
     """
+    weight, scale = matrix
     N, K = len(out), weight.shape[1]
-    tile = tile or _tile_sizes(K, weight.element_size(), gated)
+    tile = _tile_sizes(K, weight.element_size(), norm is not None, gated)
     grid = (triton.cdiv(N, tile["BLOCK_N"]),)
     _matvec_kernel[grid](x, norm, weight, scale, residual, out, N, K, eps, GATED=gated, **_early(x.device), **tile)
     return out
@@ -237,7 +245,7 @@ def matvec(
 class Attention:
     """One token's attention over a cache (2, shared heads, length, D), in parts side by side."""
 
-    def __init__(self, heads: int, shared: int, D: int, length: int, device: torch.device, splits: int = 16):
+    def __init__(self, heads: int, shared: int, D: int, length: int, device: torch.device, splits: int = 32):
         self.sizes = {"HEADS": heads, "SHARED": shared, "GROUP": max(16, triton.next_power_of_2(heads // shared)), "D": D}
         self.splits, self.length = splits, length
         rows = splits * heads
@@ -255,3 +263,29 @@ class Attention:
 
 
 # --8<-- [end:launch]
+
+
+# --8<-- [start:decoder]
+class TritonDecoder(Decoder):
+    """The step of one sequence by these kernels, with weights in bf16, int8, fp8 or int4."""
+
+    def __init__(self, model: nn.Module, length: int, dtype: torch.dtype | None = None):
+        super().__init__(model, 1, length, dtype)
+        down, _ = self.layers[0].down
+        inner = down.shape[1] * (2 if down.dtype == torch.uint8 else 1)
+        sizes = len(self.norm), (self.heads + 2 * self.shared) * self.size, self.heads * self.size, inner, len(self.head[0])
+        self.h, self.qkv, self.mixed, self.gated, self.logits = (self.norm.new_empty(n) for n in sizes)
+        self.attention = Attention(self.heads, self.shared, self.size, length, self.norm.device)
+
+    def __call__(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        h = torch.index_select(self.embedding, 0, tokens, out=self.h[None])[0]
+        for layer, cache in zip(self.layers, self.cache, strict=True):
+            matvec(layer.qkv, h, self.qkv, norm=layer.before, eps=self.eps)
+            self.attention(self.qkv, self.cos, self.sin, cache[:, 0], positions, self.mixed)
+            matvec(layer.out, self.mixed, h, residual=h)
+            matvec(layer.gate_up, h, self.gated, norm=layer.between, eps=self.eps, gated=True)
+            matvec(layer.down, self.gated, h, residual=h)
+        return matvec(self.head, h, self.logits, norm=self.norm, eps=self.eps)[None]
+
+
+# --8<-- [end:decoder]
