@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
+from types import SimpleNamespace
 
 import pytest
 from mkdocs.exceptions import Abort
@@ -616,12 +617,10 @@ def test_an_unknown_level_stops_the_build(tmp_path: Path, caplog: pytest.LogCapt
 
 
 def test_a_page_can_be_built_alone(root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
-    """And so that a later build of all pages finds what it has kept."""
     (root / "docs/pages/other.md").write_text(
         '# Other\n\n{{ gpu("ours", "small", case="kernels/add") }} [Home](index.md)\n'
     )
     monkeypatch.setenv("RIDGEPOINT_PAGE", "other")
-    monkeypatch.setattr(hooks.kept, "save", lambda: pytest.fail("drops what is kept"))
     site = tiny.build(root)
     assert [path for path in site if path.endswith(".html")] == ["other/index.html"] and not caplog.text
     assert "1.00 ms" in site["other/index.html"] and not [path for path in site if path.startswith("results/")]
@@ -629,6 +628,17 @@ def test_a_page_can_be_built_alone(root: Path, monkeypatch: pytest.MonkeyPatch, 
     with pytest.raises(Abort):
         tiny.build(root)
     assert "page: expected one of index.md, other.md; got 'othr.md'; did you mean other.md?" in caplog.text
+
+
+@pytest.mark.parametrize(("folder", "page", "writes"), [(source.ROOT, "", 1), (source.ROOT, "index", 0), ("/", "", 0)])
+def test_only_a_build_of_all_our_pages_writes_what_is_kept(folder, page, writes, monkeypatch: pytest.MonkeyPatch):
+    """What it did not ask for is dropped, and a later build would make it again."""
+    written: list[None] = []
+    monkeypatch.setattr(hooks.kept, "save", lambda: written.append(None))
+    monkeypatch.setattr(hooks, "current", SimpleNamespace(root=Path(folder)), raising=False)
+    monkeypatch.setenv("RIDGEPOINT_PAGE", page)
+    hooks.on_post_build(SimpleNamespace(plugins={}))
+    assert len(written) == writes
 
 
 def test_a_figure_that_the_datasheet_does_not_state_has_its_own_source():

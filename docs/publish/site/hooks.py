@@ -287,7 +287,7 @@ def on_env(env: Any, *, config: MkDocsConfig, files: Files) -> None:
 @event_priority(50)  # before the search's plugin, which writes its index
 def on_post_build(config: MkDocsConfig) -> None:
     """Make the search's index one of prose, with code, page titles and questions beside it."""
-    if not alone():  # one page asks for little, and the rest would be dropped
+    if current.root == ROOT and not alone():  # others ask for little: the rest would be dropped
         kept.save()
     plugin: Any = config.plugins.get("material/search")
     if plugin:
