@@ -32,7 +32,6 @@ from torch.autograd import forward_ad
 _SOURCE = Path(__file__).with_name("layer_norm_gelu.cu")
 
 
-# --8<-- [start:compile]
 @functools.cache
 def _cubin(arch: str, macros: tuple[str, ...]) -> bytes:
     """Machine code for one kind of GPU, by NVRTC, or by a toolkit's nvcc where the libraries are not there.
@@ -74,10 +73,6 @@ def _by_nvcc(options: list[str]) -> bytes:
         return out.read_bytes()
 
 
-# --8<-- [end:compile]
-
-
-# --8<-- [start:launch]
 class _Slots(threading.local):
     """Where a thread puts a launch's arguments, each in 8 bytes, and the pointers to them that the driver wants."""
 
@@ -284,9 +279,6 @@ def _backward_kernel(*of: object) -> tuple[_Kernel, int, int]:
 def _sum_kernel(weight: torch.dtype | None, bias: torch.dtype | None, device: int) -> _Kernel:
     plan = {"WEIGHT": _NAMES[weight], "BIAS": _NAMES[bias], "THREADS": 512, "ROWS": 1, "shared": 0, "width": 0}
     return _made("layer_norm_gelu_sum", plan, device)[0]
-
-
-# --8<-- [end:launch]
 
 
 _MOST_ROWS, _MOST_COLUMNS = 2**30, 2**18  # 32 slices, one for each thread of a warp that looks at them

@@ -72,6 +72,7 @@ OTHERS: dict[str, Callable[[Tensor], object]] = {  # besides the twelve of the p
     "graph_break": lambda x: (x.sin(), torch._dynamo.graph_break(), x.cos()),
     "disable": lambda x: left_out(x.sin()),
     "mask": lambda x: x.sin()[x > 0] * 2,
+    "ctc_loss": lambda x: F.ctc_loss(x.log_softmax(-1), torch.ones(2, dtype=torch.long), (len(x),), (2,)),
     "one_hot": lambda x: F.one_hot(x.long().abs()),
     "equal": lambda x: x + torch.equal(x, x),
     "assert": asserting,

@@ -200,6 +200,15 @@ def filtered_as_real(signal: Tensor, spectrum: Tensor) -> Tensor:
 
 # --8<-- [end:fft]
 
+
+# --8<-- [start:stft]
+def power(signal: Tensor, window: Tensor) -> Tensor:
+    spectrum = torch.stft(signal, len(window), len(window) // 4, window=window, return_complex=True)
+    return torch.view_as_real(spectrum).square().sum(-1)  # real numbers: Inductor fuses these, but not abs()
+
+
+# --8<-- [end:stft]
+
 KINDS = {
     "LoRA": Kind(
         lambda tokens, width, inner: [(tokens, width), (width, width), (width, inner), (inner, width)],

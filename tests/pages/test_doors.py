@@ -40,7 +40,7 @@ def test_a_route_counts_the_minutes_of_its_pages(tmp_path: Path) -> None:
         "1. [**Time**](../timing.md#own), 60 minutes: time an op",
         "1. [**Basics**](../notebooks/basics.ipynb), 6 minutes: run it",  # the word "markdown" is one, too
     ]
-    assert "Together they are 1 hour and 6 minutes." in shown
+    assert "To read all takes 1 hour and 6 minutes." in shown
 
 
 def test_the_second_door_is_that_of_the_questions() -> None:

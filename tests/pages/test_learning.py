@@ -31,8 +31,8 @@ def legs(level: str) -> list[list[str]]:
 
 def answers(page: str) -> dict[str, str]:
     """The questions of a self-check, with what each reveals."""
-    section = page.partition("## Self-check")[2].partition("\n## ")[0]
-    parts = re.split(r'^\?\?\? question "(.*)"$', section, flags=re.MULTILINE)
+    section = page.partition('??? question "Self-check')[2].partition("\n<div")[0]
+    parts = re.split(r'^ {4}\?\?\? question "(.*)"$', section, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
@@ -47,8 +47,9 @@ def test_every_page_of_a_path_stands(level: str) -> None:
 @pytest.mark.parametrize("level", reading.LEVELS)
 def test_a_path_says_what_the_reader_can_do_and_leads_on(level: str) -> None:
     page = text(level)
-    can = re.search(r"\*\*At the end you can\*\*\n\n((?:- .+\n)+)", page)
-    assert can, "expected a list of what the reader can do at the end"
+    gains = [what for _, _, what in legs(level)]
+    assert "## After each page you can\n" in page and len(gains) == len(set(gains))
+    assert not [what for what in gains if not 10 < len(what) <= 50], "expected each page's gain in one line"
     assert f"level: {level}\n" in page and "\n## Next\n" in page
 
 
@@ -65,7 +66,8 @@ def test_a_self_check_is_numbered_and_its_answers_are_computed(level: str) -> No
 
 def test_an_answer_that_is_typed_is_found() -> None:
     page = (
-        '## Self-check\n\n??? question "1. How long?"\n\n    Long.\n\n??? question "2. And?"\n\n    {{ bound("a") }}\n'
+        '??? question "Self-check"\n\n    ??? question "1. How long?"\n\n        Long.\n\n'
+        '    ??? question "2. And?"\n\n        {{ bound("a") }}\n'
     )
     found = answers(page)
     assert [bool(COMPUTED.search(answer)) for answer in found.values()] == [False, True]

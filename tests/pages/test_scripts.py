@@ -459,3 +459,9 @@ def test_a_notebook_of_a_script_and_one_of_a_program_run(tmp_path: Path):
         nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": tmp_path}}).execute()
         outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
         assert expected in "".join(output.get("text", "") for output in outputs)
+
+
+@pytest.mark.parametrize(("name", "language"), [("layer_norm_gelu_cuda", "text"), ("softmax", "python")])
+def test_a_panel_of_many_lines_is_plain(name: str, language: str) -> None:
+    panel = kernel_files.panel(name, Place("a.md", "a/"))
+    assert set(re.findall(r"^ {4}```(\w+)$", panel, re.MULTILINE)) == {language}

@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 from docs.publish.evidence import Evidence
 from docs.publish.macros import charts
 from docs.publish.markdown import scripts
+from docs.publish.markdown.reading import LEVELS
 from docs.publish.place import Place
 from docs.publish.records.schema import Record
 from docs.publish.records.store import Store
@@ -182,6 +183,19 @@ def test_the_contents_mark_the_section_that_was_jumped_to(site: Site, page: Page
     page.goto(site.address + "kernels/rms-norm/#the-evidence")
     expect(page.locator(".md-nav--secondary .md-nav__link--active").last).to_have_text("The evidence")
     assert page.locator("#the-evidence").bounding_box()["y"] > page.locator(".md-header").bounding_box()["height"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_learning_path_fits_one_screen(site: Site, page: Page, level: str) -> None:
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto(f"{site.address}learning/{level}/")
+    expect(page.locator("article details[open]")).to_have_count(0)
+    box = page.locator("article").bounding_box()
+    assert box["y"] + box["height"] <= 900
+    check = page.locator("article details.question").first
+    check.locator("summary").first.click()
+    expect(check.locator("details.question")).to_have_count(6)
+    assert check.bounding_box()["width"] > 0.9 * box["width"], "an open box takes the whole width"
 
 
 def test_an_opened_box_has_no_halo(site: Site, page: Page) -> None:

@@ -33,7 +33,7 @@ def route(root: Path, place: Place, legs: Iterable[Leg]) -> str:
         lines.append(f"1. [**{name}**]({link}), {minutes} {'minute' if minutes == 1 else 'minutes'}: {what}")
     hours, rest = divmod(total, 60)
     spent = [f"{hours} {'hour' if hours == 1 else 'hours'}"] * bool(hours) + [f"{rest} minutes"] * bool(rest)
-    return "\n".join(lines) + f"\n\nThe minutes are for reading. Together they are {' and '.join(spent)}.\n"
+    return "\n".join(lines) + f"\n\nTo read all takes {' and '.join(spent)}.\n"
 
 
 def _prose(script: str) -> str:

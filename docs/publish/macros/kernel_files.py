@@ -11,6 +11,7 @@ from docs.publish.place import Place, cuda_files, kernel_files
 from snippets.environment import NEWEST, OLDEST
 from tests.benchmarks.source import ROOT
 
+LONG = 1000  # lines: their colours would be most of a page's elements, and a phone lays out each
 TORCH = "torch " + " to ".join(".".join(map(str, version)) for version in (OLDEST, NEWEST))
 
 
@@ -30,7 +31,10 @@ def panel(name: str, place: Place, root: Path = ROOT) -> str:
         beside = f"<code>{source.name}</code> beside it and {TORCH} for CUDA, and nothing else"
         needs = {python: beside, source: f"<code>{python.name}</code>"}
     texts = {file: file.read_text(encoding="utf-8") for file in needs}
-    panels = (_panel(f"kernels/{file.name}", text, licence(text), needs[file], place) for file, text in texts.items())
+    plain = sum(len(text.splitlines()) for text in texts.values()) > LONG
+    panels = (
+        _panel(f"kernels/{file.name}", text, licence(text), needs[file], place, plain) for file, text in texts.items()
+    )
     return "\n".join(panels)
 
 
@@ -66,10 +70,10 @@ def section_lines(name: str, section: str, root: Path = ROOT) -> int:
     return len(lines_of(files[name], section))
 
 
-def _panel(served: str, text: str, licence: str, needs: str, place: Place) -> str:
+def _panel(served: str, text: str, licence: str, needs: str, place: Place, plain: bool = False) -> str:
     file, link, address = Path(served).name, place.to(served), f"{place.site_url}{served}"
     lines = len(text.splitlines())
-    language = {".cu": "cuda"}.get(Path(served).suffix, "python")
+    language = "text" if plain else {".cu": "cuda"}.get(Path(served).suffix, "python")
     shown = "\n".join(f"    {line}".rstrip() for line in markers.without(text).rstrip("\n").splitlines())
     return f"""<div class="rp-kernel-file" markdown="1">
 <p><strong><code>{file}</code></strong>: one file, {lines} lines, {licence} licence. It needs {needs}.</p>
