@@ -5,7 +5,7 @@ It needs transformers (5.17). Run `python -m snippets.examples.generation` to se
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 Matrix = tuple[Tensor, Tensor | None]  # a weight, and the scales of its rows if it is int8, fp8 or int4
 
-LLAMA_1B = {
+LLAMA_1B: dict[str, float] = {
     "hidden_size": 2048,
     "num_hidden_layers": 16,
     "num_attention_heads": 32,
@@ -42,7 +42,7 @@ TINY = LLAMA_1B | {
 }
 
 
-def make_model(sizes: dict, device: torch.device, dtype: torch.dtype) -> nn.Module:
+def make_model(sizes: Mapping[str, float], device: torch.device, dtype: torch.dtype) -> nn.Module:
     """The library's own model with random weights."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -263,11 +263,13 @@ class Generator:
         self.positions[slot] = len(prompt)
         self.answers[slot, len(prompt)] = self.tokens[slot]
 
-    def generate(self, prompts: Sequence[Tensor], new: int, stop: int | None = None, every: int = 16) -> list[list[int]]:
+    def generate(
+        self, prompts: Sequence[Tensor], new: int, stop: int | None = None, every: int = 16
+    ) -> list[list[int]]:
         """Up to `new` tokens for each prompt, until `stop`. The host looks for it at `every` so many tokens."""
-        for prompt in prompts:
-            if not 0 < len(prompt) <= self.length - new:
-                raise ValueError(f"prompt: expected 1 to {self.length - new} tokens (cache less new), got {len(prompt)}")
+        for which, prompt in enumerate(prompts):
+            if not 0 < len(prompt) <= (most := self.length - new):
+                raise ValueError(f"prompt {which}: expected 1 to {most} tokens (cache less new), got {len(prompt)}")
         waiting, found = list(enumerate(prompts)), dict[int, list[int]]()
         running: dict[int, tuple[int, int]] = {}  # by slot: which prompt, and the length of its prompt
         while waiting or running:

@@ -21,7 +21,9 @@ from snippets.examples.generation import Decoder, Matrix
 def _plain(w):
     """fp32. Whole numbers become the last bits of a large float: converting them takes four times as long as adding."""
     if w.dtype == tl.int8:
-        return ((w.to(tl.uint8, bitcast=True) ^ 128).to(tl.uint32) | 0x4B000000).to(tl.float32, bitcast=True) - 8388736.0
+        return ((w.to(tl.uint8, bitcast=True) ^ 128).to(tl.uint32) | 0x4B000000).to(
+            tl.float32, bitcast=True
+        ) - 8388736.0
     return w.to(tl.float32)
 
 
@@ -52,7 +54,9 @@ def _products(w, x_ptr, norm_ptr, scale_ptr, rows, start, K, BLOCK_K: tl.constex
         low = ((w & 15) | 0x4B000000).to(tl.float32, bitcast=True) - 8388616.0
         high = ((w >> 4) | 0x4B000000).to(tl.float32, bitcast=True) - 8388616.0
         groups = start // 64 + tl.arange(0, BLOCK_K // 64)
-        scale = tl.load(scale_ptr + rows[:, None] * (K // 64) + groups[None, :], mask=(groups < K // 64)[None, :], other=0)
+        scale = tl.load(
+            scale_ptr + rows[:, None] * (K // 64) + groups[None, :], mask=(groups < K // 64)[None, :], other=0
+        )
         products = tl.reshape(low * x[None, :] + high * second[None, :], [rows.shape[0], BLOCK_K // 64, 64])
         return tl.sum(products, 2) * scale.to(tl.float32), squares + more
     else:
@@ -246,7 +250,12 @@ class Attention:
     """One token's attention over a cache (2, shared heads, length, D), in parts side by side."""
 
     def __init__(self, heads: int, shared: int, D: int, length: int, device: torch.device, splits: int = 32):
-        self.sizes = {"HEADS": heads, "SHARED": shared, "GROUP": max(16, triton.next_power_of_2(heads // shared)), "D": D}
+        self.sizes = {
+            "HEADS": heads,
+            "SHARED": shared,
+            "GROUP": max(16, triton.next_power_of_2(heads // shared)),
+            "D": D,
+        }
         self.splits, self.length = splits, length
         rows = splits * heads
         self.parts = torch.empty(rows, D, device=device)
@@ -273,7 +282,13 @@ class TritonDecoder(Decoder):
         super().__init__(model, 1, length, dtype)
         down, _ = self.layers[0].down
         inner = down.shape[1] * (2 if down.dtype == torch.uint8 else 1)
-        sizes = len(self.norm), (self.heads + 2 * self.shared) * self.size, self.heads * self.size, inner, len(self.head[0])
+        sizes = (
+            len(self.norm),
+            (self.heads + 2 * self.shared) * self.size,
+            self.heads * self.size,
+            inner,
+            len(self.head[0]),
+        )
         self.h, self.qkv, self.mixed, self.gated, self.logits = (self.norm.new_empty(n) for n in sizes)
         self.attention = Attention(self.heads, self.shared, self.size, length, self.norm.device)
 

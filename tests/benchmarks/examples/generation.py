@@ -1,0 +1,221 @@
+"""One decoding step of a Llama, by what runs it, by batch and by what its weights are kept in."""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from snippets.examples.generation import (
+    LLAMA_1B,
+    LLAMA_8B,
+    TINY,
+    Decoder,
+    Layer,
+    make_model,
+    restored,
+    sample,
+)
+from snippets.examples.generation_kernels import TritonDecoder
+from snippets.validation.timing import captured
+from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
+from tests.benchmarks.own import own
+
+BY_WIDTH: dict[int, dict[str, float]] = {2048: LLAMA_1B, 4096: LLAMA_8B, 128: TINY}
+KEPT: dict[str, torch.dtype | None] = {"": None, "int8": torch.int8, "fp8": torch.float8_e4m3fn, "int4": torch.uint8}
+LENGTH = 2048  # places of each cache
+SMALL = {"batch": 1, "context": 40, "layers": 2, "width": 128, "vocabulary": 256}
+ALL = "eager", "static", "compile", "graph", "triton"
+
+
+def points(device: torch.device) -> Iterator[Point]:
+    """A 1B and an 8B: as they are, with smaller weights, and the 1B at larger batches."""
+    if device.type == "cpu":
+        yield Point(SMALL, "float32", modes=("calls",), variants=("eager", "static"))
+        return
+    of_1b = {"batch": 1, "context": 512, "layers": 16, "width": 2048, "vocabulary": 128256}
+    of_8b = {"batch": 1, "context": 512, "layers": 32, "width": 4096, "vocabulary": 128256}
+    for name, shape in (("1B", of_1b), ("8B", of_8b)):
+        for part in KEPT:
+            variants = ALL if not part else ("static", "graph", "triton")
+            yield Point(
+                shape, "bfloat16", modes=("calls",), variants=variants, part=part, name=f"{name} {part}".strip()
+            )
+    for batch in (8, 64):
+        for part in ("", "int8"):
+            shape, name = of_1b | {"batch": batch}, f"1B {part} batch {batch}".replace("  ", " ")
+            yield Point(shape, "bfloat16", modes=("calls",), variants=("static", "graph"), part=part, name=name)
+
+
+def prepare(point: Point, device: torch.device) -> Workload:
+    """Random weights; keys and values are random too, also behind the token, where nobody may look."""
+    step = Step(point, device)
+    builds = {"eager": step.library, "static": step.static, "compile": step.compile}
+    builds |= {"graph": step.graph, "triton": step.triton}
+    chosen = {name: builds[name] for name in point.variants or ALL}
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return Workload(
+        variants={name: Variant(build) for name, build in chosen.items()},
+        baseline="static" if point.part or step.batch > 1 else "eager",
+        reference=step.reference,
+        bytes_read=step.bytes_read(),
+        bytes_written=0,
+        flops=0,
+        mix="read",
+        wrong=step.wrong(),
+    )
+
+
+class Step:
+    """A model, one token for each sequence, and keys and values of what came before."""
+
+    def __init__(self, point: Point, device: torch.device):
+        self.batch, self.context, layers, width, vocabulary = point.shape.values()
+        self.kept = KEPT[point.part]
+        sizes = BY_WIDTH[width] | {"num_hidden_layers": layers, "vocab_size": vocabulary}
+        self.length = LENGTH if width > 128 else 64
+        self.model = make_model(sizes, device, getattr(torch, point.dtype))
+        self.plain = Decoder(self.model, self.batch, self.length, self.kept)
+        for cache in self.plain.cache:
+            cache.normal_()
+        self.tokens = torch.randint(vocabulary, (self.batch,), device=device)
+        self.positions = torch.full((self.batch,), self.context, device=device)
+
+    # ---- variants: each computes the logits and the likeliest token ------------------------------------------------
+
+    def library(self) -> Call:
+        """The library's own forward, with the cache that it makes by itself."""
+        from transformers import DynamicCache
+
+        self.past = DynamicCache(config=self.model.config)
+        for index, (keys, values) in enumerate(self.plain.cache):
+            self.past.update(keys[:, :, : self.context].clone(), values[:, :, : self.context].clone(), index)
+        return torch.no_grad()(self.forward)
+
+    def forward(self) -> Tensor:
+        found = self.model(self.tokens[:, None], past_key_values=self.past, use_cache=True)
+        logits = found.logits[:, -1]
+        self.past.crop(-1)  # the next call decodes the same token
+        sample(logits)
+        return logits
+
+    def static(self) -> Call:
+        return self.call(self.plain, sample)
+
+    def compile(self) -> Call:
+        return self.call(self.layers_compiled(), torch.compile(own(sample), dynamic=False))
+
+    def graph(self) -> Call:
+        return self.in_a_graph(self.compile())
+
+    def triton(self) -> Call:
+        decoder = TritonDecoder(self.model, self.length, self.kept)
+        decoder.cache = [cache.clone() for cache in self.plain.cache]
+        call = self.call(decoder, torch.compile(own(sample), dynamic=False) if self.tokens.is_cuda else sample)
+        return self.in_a_graph(call) if self.tokens.is_cuda else call
+
+    def layers_compiled(self) -> Decoder:
+        """The same weights and the same cache: it is written with the same numbers."""
+        decoder = copy.copy(self.plain)
+        decoder.through = torch.compile(partial(own(Decoder.through), decoder), dynamic=False)  # type: ignore[method-assign]
+        return decoder
+
+    def call(self, decoder: Decoder, choose: Callable[[Tensor], Tensor]) -> Call:
+        @torch.no_grad()
+        def step() -> Tensor:
+            logits = decoder(self.tokens, self.positions)
+            choose(logits)
+            return logits
+
+        return step
+
+    def in_a_graph(self, call: Call) -> Call:
+        self.alive = (*getattr(self, "alive", ()), call)  # a graph holds addresses and no tensors
+        return captured(call)
+
+    # ---- what is right, and what is wrong --------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def reference(self) -> Results:
+        """The same step in float64, one layer after the other: all at once they would fill the GPU."""
+        wide = copy.copy(self.plain)
+        wide.layers, wide.cache = InFloat64(self.plain.layers), InFloat64(self.plain.cache)  # type: ignore[assignment]
+        wide.head = restored(self.plain.head, torch.float64), None
+        wide.norm, wide.cos, wide.sin = self.plain.norm.double(), self.plain.cos.double(), self.plain.sin.double()
+        wide.embedding = self.plain.embedding[self.tokens].double()
+        return {"output": wide(torch.arange(self.batch, device=self.tokens.device), self.positions)}
+
+    def wrong(self) -> dict[str, Callable[[Results], Results]]:
+        def position_off_by_one() -> Tensor:
+            return self.changed()(self.tokens, self.positions - 1)
+
+        def cache_of_another() -> Tensor:
+            decoder = self.changed()
+            decoder.cache = [cache.roll(1, 3) for cache in decoder.cache]
+            return decoder(self.tokens, self.positions)
+
+        def no_mask() -> Tensor:
+            decoder = self.changed()
+            decoder.places = torch.zeros_like(decoder.places)
+            return decoder(self.tokens, self.positions)
+
+        found = {
+            "the position before": position_off_by_one,
+            "a cache that lies one place further": cache_of_another,
+            "no mask: what lies behind the token is seen": no_mask,
+        }
+        return {name: partial(self.spoilt, call) for name, call in found.items()}
+
+    @torch.no_grad()
+    def spoilt(self, call: Call, baseline: Results) -> Results:
+        return {"output": call()}
+
+    def changed(self) -> Decoder:
+        decoder = copy.copy(self.plain)
+        decoder.cache = [cache.clone() for cache in self.plain.cache]
+        return decoder
+
+    def bytes_read(self) -> int:
+        """Weights and the cache up to the token; of the embedding only one row is read."""
+        tensors = [t for layer in self.plain.layers for t in parts(layer)] + [*self.plain.head, self.plain.norm]
+        weights = sum(t.nbytes for t in tensors if t is not None)
+        return weights + sum(cache.nbytes for cache in self.plain.cache) * (self.context + 1) // self.length
+
+
+def parts(layer: Layer) -> Iterator[Tensor | None]:
+    for field in fields(layer):
+        value = getattr(layer, field.name)
+        yield from value if isinstance(value, tuple) else (value,)
+
+
+class InFloat64:
+    """Layers or caches, each in float64 while it is used."""
+
+    def __init__(self, things: list):
+        self.things = things
+
+    def __iter__(self) -> Iterator[object]:
+        for thing in self.things:
+            yield thing.double() if isinstance(thing, Tensor) else in_float64(thing)
+
+
+def in_float64(layer: Layer) -> Layer:
+    values = {field.name: getattr(layer, field.name) for field in fields(layer)}
+    wide = {n: (restored(v, torch.float64), None) if isinstance(v, tuple) else v.double() for n, v in values.items()}
+    return replace(layer, **wide)
+
+
+LABELS = {
+    "eager": {"label": "eager, growing cache", "short": "eager", "role": "eager"},
+    "static": {"label": "static cache, eager", "short": "static cache", "role": "rewrite"},
+    "compile": {"label": "layers compiled", "short": "compiled", "role": "compile"},
+    "graph": {"label": "layers compiled, CUDA graph", "short": "CUDA graph", "role": "graph"},
+    "triton": {"label": "Triton kernels, CUDA graph", "short": "Triton", "role": "ours"},
+}
+CASE = Case(
+    question="How close does one decoding step of a Llama come to reading its weights once?",
+    check_at={"forward": [SMALL, SMALL | {"part": "int8"}, SMALL | {"batch": 3}]},
+)

@@ -1,0 +1,120 @@
+"""The loop of examples/generation gives the library's tokens in any slot, length and order; wrong input is refused."""
+
+import functools
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+pytest.importorskip("transformers", reason="a development dependency: constraints.txt names its version")
+
+from snippets.examples import generation
+from snippets.examples.generation import Decoder, Generator, sample
+
+HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@functools.cache
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return generation.make_model(generation.TINY, HERE, torch.float32)
+
+
+@functools.cache
+def prompts() -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(256, (n,), generator=generator).to(HERE) for n in (5, 17, 9)]
+
+
+@functools.cache
+def expected(new: int = 12) -> list[list[int]]:
+    return [generation.by_library(model(), prompt, new) for prompt in prompts()]
+
+
+def generator(slots: int, **sampling: float) -> Generator:
+    return Generator(model(), Decoder(model(), slots, 64), **sampling)
+
+
+@pytest.mark.parametrize("slots", (1, 2, 4))
+def test_sequences_of_any_length_get_the_library_s_tokens_in_any_number_of_slots(slots: int) -> None:
+    assert generator(slots).generate(prompts(), 12, every=5) == expected()
+
+
+def test_a_sequence_ends_at_its_stop_and_its_slot_takes_the_next_prompt() -> None:
+    stop = expected()[0][3]
+    answers = generator(1).generate(prompts(), 12, stop=stop, every=2)
+    for answer, whole in zip(answers, expected(), strict=True):
+        assert answer == (whole[: whole.index(stop) + 1] if stop in whole else whole)
+
+
+def test_the_cache_equals_what_the_library_computes_of_the_whole_sequence() -> None:
+    loop = generator(1)
+    (answer,) = loop.generate(prompts()[:1], 12, every=11)  # 11 steps: the last token is chosen and not read
+    sequence = torch.tensor([*prompts()[0].tolist(), *answer], device=HERE)[None]
+    with torch.no_grad():
+        layers = model()(sequence, use_cache=True).past_key_values.layers
+    for cache, layer in zip(loop.decoder.cache, layers, strict=True):
+        for kept, whole in zip(cache, (layer.keys, layer.values), strict=True):
+            torch.testing.assert_close(kept[:, :, : 5 + 11], whole[:, :, : 5 + 11], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("bad", ([], [0] * 53), ids=("empty", "too long"))
+def test_a_prompt_that_does_not_fit_is_refused_before_any_other_is_read(bad: list[int]) -> None:
+    loop = generator(1)
+    message = rf"prompt 1: expected 1 to 52 tokens \(cache less new\), got {len(bad)}"
+    with pytest.raises(ValueError, match=message):
+        loop.generate([prompts()[0], torch.tensor(bad, dtype=torch.long, device=HERE)], 12)
+    assert loop.generate(prompts()[:1], 12) == expected()[:1]
+
+
+def test_no_prompt_gives_no_answer() -> None:
+    assert generator(2).generate([], 4) == []
+
+
+def test_the_seed_decides_what_is_sampled() -> None:
+    def drawn(seed: int) -> list[list[int]]:
+        torch.manual_seed(seed)
+        return generator(2, temperature=1.0, top_k=50).generate(prompts(), 12)
+
+    assert drawn(1) == drawn(1) != drawn(2)
+
+
+LOGITS = torch.tensor([0.5, 0.25, 0.15, 0.1]).log()
+
+
+@pytest.mark.parametrize(
+    ("options", "possible"),
+    (
+        ({}, 4),
+        ({"top_k": 2}, 2),
+        ({"top_p": 0.5}, 1),
+        ({"top_p": 0.6}, 2),
+        ({"top_p": 1e-9}, 1),
+        ({"top_k": 3, "top_p": 0.99}, 3),
+    ),
+)
+def test_tokens_are_drawn_as_often_as_they_are_likely(options: dict, possible: int) -> None:
+    torch.manual_seed(0)
+    drawn = sample(LOGITS.expand(20000, 4), temperature=1.0, **options).bincount(minlength=4) / 20000
+    p = LOGITS.exp()[:possible]
+    torch.testing.assert_close(drawn, torch.cat((p / p.sum(), torch.zeros(4 - possible))), rtol=0, atol=0.015)
+
+
+@pytest.mark.parametrize("dtype", (torch.int8, torch.float8_e4m3fn, torch.uint8))
+def test_quantised_weights_are_as_near_as_their_dtype_allows(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(16, 256)
+    error = (generation.restored(generation.quantized(weight, dtype), torch.float32) - weight).abs()
+    most = weight.abs().unflatten(1, (-1, 128)).amax(-1, keepdim=True).expand(-1, -1, 128).flatten(1)
+    if dtype == torch.uint8:
+        assert (error <= most / 7 / 2 * 1.001).all()
+    else:
+        row = weight.abs().amax(1, keepdim=True)
+        allowed = row / 127 / 2 if dtype == torch.int8 else weight.abs() / 16 + row / 448 / 1024
+        assert (error <= allowed * 1.001).all()
+
+
+def test_merging_again_makes_no_second_copy() -> None:
+    first, second = (Decoder(model(), 1, 8).layers[0].qkv[0] for _ in range(2))
+    assert first.data_ptr() == second.data_ptr()
+    assert model().model.layers[0].self_attn.q_proj.weight.data_ptr() == first.data_ptr()
