@@ -5,7 +5,7 @@ It needs transformers (5.17). Run `python -m snippets.examples.generation` to se
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -46,10 +46,13 @@ def make_model(sizes: Mapping[str, float], device: torch.device, dtype: torch.dt
     """The library's own model with random weights."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    with torch.device(device):
-        model = LlamaForCausalLM(LlamaConfig(**sizes, attn_implementation="sdpa"))
-    for parameter in model.parameters():  # model.to(dtype) would round the angles of RoPE, too
-        parameter.data = parameter.data.to(dtype)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)  # never in memory as fp32; RoPE's frequencies are fp32 all the same
+    try:
+        with torch.device(device):
+            model = LlamaForCausalLM(LlamaConfig(**sizes, attn_implementation="sdpa"))
+    finally:
+        torch.set_default_dtype(before)
     return model.eval()
 
 
