@@ -14,11 +14,14 @@ from snippets.examples.generation import (
     TINY,
     Decoder,
     Layer,
+    attended,
+    by_flex,
+    by_sdpa,
     make_model,
     restored,
     sample,
 )
-from snippets.examples.generation_kernels import TritonDecoder
+from snippets.examples.generation_kernels import Attention, TritonDecoder
 from snippets.validation.timing import captured
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
@@ -27,6 +30,7 @@ BY_WIDTH: dict[int, dict[str, float]] = {2048: LLAMA_1B, 4096: LLAMA_8B, 128: TI
 KEPT: dict[str, torch.dtype | None] = {"": None, "int8": torch.int8, "fp8": torch.float8_e4m3fn, "int4": torch.uint8}
 LENGTH = 2048  # places of each cache
 SMALL = {"batch": 1, "context": 40, "layers": 2, "width": 128, "vocabulary": 256}
+FEW = {"part": "attention", "batch": 2, "context": 20, "length": 64, "heads": 4, "kv_heads": 2, "head_dim": 32}
 ALL = "eager", "static", "compile", "graph", "triton"
 
 
@@ -47,9 +51,73 @@ def points(device: torch.device) -> Iterator[Point]:
         for part in ("", "int8"):
             shape, name = of_1b | {"batch": batch}, f"1B {part} batch {batch}".replace("  ", " ")
             yield Point(shape, "bfloat16", modes=("calls",), variants=("static", "graph"), part=part, name=name)
+    yield from attention_points()
+
+
+def attention_points() -> Iterator[Point]:
+    """One layer's attention alone: a small, a typical and a large batch, and a long context."""
+    for name, batch, context, length in (
+        ("1", 1, 512, 2048),
+        ("8", 8, 512, 2048),
+        ("64", 64, 512, 2048),
+        ("16k", 1, 16384, 32768),
+    ):
+        shape = {"batch": batch, "context": context, "length": length, "heads": 32, "kv_heads": 8, "head_dim": 64}
+        yield Point(shape, "bfloat16", part="attention", name=f"attention {name}")
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
+    """A whole step, or attention alone."""
+    return attention(point, device) if point.part == "attention" else decoding(point, device)
+
+
+def attention(point: Point, device: torch.device) -> Workload:
+    """Random queries, keys and values, also behind the token, where nobody may look."""
+    batch, context, length, heads, shared, size = point.shape.values()
+    made = partial(torch.randn, device=device, dtype=getattr(torch, point.dtype))
+    q, keys, values = made(batch, heads, size), made(batch, shared, length, size), made(batch, shared, length, size)
+    positions = torch.full((batch,), context, device=device)
+    hidden = torch.arange(length, device=device) > positions[:, None]
+
+    def call(function: Callable[..., Tensor], *given: Tensor) -> Call:
+        return torch.no_grad()(partial(function, *(given or (q, keys, values, hidden))))
+
+    def triton() -> Call:
+        """It also does RoPE, here of angle 0, and writes the new token's key and value."""
+        if batch > 1:
+            raise NotImplementedError("the kernel decodes one sequence")
+        fast = Attention(heads, shared, size, length, device)
+        cos, sin = torch.ones(length, size, device=device), torch.zeros(length, size, device=device)
+        qkv = torch.cat((q[0], keys[0, :, context], values[0, :, context])).flatten()
+        out, cache = torch.empty_like(q[0].flatten()), torch.stack((keys[0], values[0]))
+        return lambda: fast(qkv, cos, sin, cache, positions, out)[None]
+
+    def wrongly(function: Callable[[], Tensor]) -> Callable[[Results], Results]:
+        return lambda baseline: {"output": function()}
+
+    return Workload(
+        variants={
+            "eager": Variant(lambda: call(attended)),
+            "compile": Variant(lambda: call(torch.compile(own(attended), dynamic=False))),
+            "sdpa": Variant(lambda: call(by_sdpa)),
+            "flex": Variant(lambda: torch.no_grad()(by_flex(q, keys, values, positions))),
+            "triton": Variant(triton),
+        },
+        baseline="eager",
+        reference=lambda: {"output": attended(q.double(), keys.double(), values.double(), hidden)},
+        bytes_read=2 * keys.nbytes * (context + 1) // length,
+        bytes_written=q.nbytes,
+        flops=4 * batch * heads * size * (context + 1),
+        mix="read",
+        wrong={
+            "no mask": wrongly(lambda: attended(q, keys, values, torch.zeros_like(hidden))),
+            "one place less": wrongly(lambda: attended(q, keys, values, hidden.roll(-1, 1))),
+            "heads share the wrong keys": wrongly(lambda: attended(q, keys.roll(1, 1), values, hidden)),
+        },
+    )
+
+
+def decoding(point: Point, device: torch.device) -> Workload:
     """Random weights; keys and values are random too, also behind the token, where nobody may look."""
     step = Step(point, device)
     builds = {"eager": step.library, "static": step.static, "compile": step.compile}
@@ -78,6 +146,9 @@ class Step:
         sizes = BY_WIDTH[width] | {"num_hidden_layers": layers, "vocab_size": vocabulary}
         self.length = LENGTH if width > 128 else 64
         self.model = make_model(sizes, device, getattr(torch, point.dtype))
+        for layer in self.model.model.layers:  # as models are that were trained: rounding does not grow by the layer
+            for linear in (layer.self_attn.o_proj, layer.mlp.down_proj):
+                linear.weight.data *= (2 * layers) ** -0.5
         self.plain = Decoder(self.model, self.batch, self.length, self.kept)
         for cache in self.plain.cache:
             cache.normal_()
@@ -213,9 +284,11 @@ LABELS = {
     "static": {"label": "static cache, eager", "short": "static cache", "role": "rewrite"},
     "compile": {"label": "layers compiled", "short": "compiled", "role": "compile"},
     "graph": {"label": "layers compiled, CUDA graph", "short": "CUDA graph", "role": "graph"},
+    "sdpa": {"label": "scaled_dot_product_attention", "short": "SDPA", "role": "rewrite"},
+    "flex": {"label": "FlexAttention", "role": "compile-max"},
     "triton": {"label": "Triton kernels, CUDA graph", "short": "Triton", "role": "ours"},
 }
 CASE = Case(
     question="How close does one decoding step of a Llama come to reading its weights once?",
-    check_at={"forward": [SMALL, SMALL | {"part": "int8"}, SMALL | {"batch": 3}]},
+    check_at={"forward": [SMALL, SMALL | {"part": "int8"}, SMALL | {"batch": 3}, FEW]},
 )

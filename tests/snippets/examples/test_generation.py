@@ -118,3 +118,17 @@ def test_merging_again_makes_no_second_copy() -> None:
     first, second = (Decoder(model(), 1, 8).layers[0].qkv[0] for _ in range(2))
     assert first.data_ptr() == second.data_ptr()
     assert model().model.layers[0].self_attn.q_proj.weight.data_ptr() == first.data_ptr()
+
+
+@pytest.mark.parametrize("other", ("sdpa", "flex"))
+def test_attention_by_pytorch_s_functions(other: str) -> None:
+    torch.manual_seed(0)
+    q, keys, values = (torch.randn(*shape, device=HERE) for shape in ((3, 4, 16), (3, 2, 128, 16), (3, 2, 128, 16)))
+    positions = torch.tensor([0, 60, 127], device=HERE)
+    hidden = torch.arange(128, device=HERE) > positions[:, None]
+    by = (
+        generation.by_sdpa(q, keys, values, hidden)
+        if other == "sdpa"
+        else generation.by_flex(q, keys, values, positions)()
+    )
+    torch.testing.assert_close(by, generation.attended(q, keys, values, hidden), rtol=1e-3, atol=1e-4)
