@@ -4,6 +4,7 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import inspect
 import os
 import sys
 from bisect import bisect_right
@@ -24,6 +25,7 @@ from .lines import Line, is_library, is_ours
 from .names import ASKED, FREE, IN_PLACE, PASSED, name_of
 
 LAYERS = os.path.join("torch", "nn", "modules")
+PAUSED = 8  # generators whose frames are held while something else runs
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,9 @@ class Recorder:
             if id(one) not in known:
                 self.activations += 1
             numbered.append((one, known.get(id(one), self.activations)))
-        self.frames = numbered
+        others = [held for held in self.frames if all(held[0] is not one for one in frames)]
+        paused = [held for held in others if held[0].f_code.co_flags & inspect.CO_GENERATOR]
+        self.frames = [*numbered, *paused[:PAUSED]]  # a generator goes on after calls that are not made under it
         lines = tuple(Line(one.f_code.co_filename, one.f_lineno, one.f_code.co_name) for one in frames)
         return lines, tuple((number, one.f_lasti) for one, number in numbered), frozenset(inside)
 
