@@ -104,6 +104,20 @@ class Call:
         return sum(op.flops for op in self.forward)
 
 
+@dataclass(frozen=True)
+class Derivative:
+    """One call of torch.autograd.grad: of what, by what, and the author's lines that led to it."""
+
+    results: tuple[Value, ...]
+    by: tuple[Value, ...]
+    stack: tuple[Line, ...]
+
+    @classmethod
+    def of(cls, recorder: "Recorder", *sides: Any) -> "Derivative":
+        results, by = (tuple(map(recorder.value, tensors_of(side))) for side in sides)
+        return cls(results, by, recorder.stack()[0])
+
+
 class Recorder:
     """Gives values their numbers, and lines and loops to a stack of frames."""
 
@@ -178,10 +192,13 @@ class Calls(TorchFunctionMode):
         self.recorder, self.calls = recorder, []
         self.current: Call | None = None
         self.begins: list[int] = []  # autograd's sequence number at the start of each call
+        self.derivatives: list[Derivative] = []
 
     def __torch_function__(self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         name = name_of(function)
+        if function is torch.autograd.grad and self.current is None:
+            self.derivatives.append(Derivative.of(self.recorder, *args[:2]))
         if name in ASKED or name.startswith(("len", "lift_fresh")) or self.current is not None:
             return function(*args, **kwargs)
         recorder = self.recorder

@@ -86,7 +86,8 @@ NONE = [kept, positions, state, noise, from_lengths, short]
 
 @pytest.mark.parametrize("function", NONE, ids=lambda one: one.__name__)
 def test_what_is_no_constant_or_small_is_left_alone(function):
-    found = faults(find(*evidence(lambda: (Of(function), torch.randn(2, 128 if function is not short else 1, 64)), sizes=False)))
+    rows = 1 if function is short else 128
+    found = faults(find(*evidence(lambda: (Of(function), torch.randn(2, rows, 64)), sizes=False)))
     assert "constant" not in {one.kind for one in found}
 
 
@@ -107,3 +108,102 @@ def of_few_kernels(m, x):
 def test_a_constant_that_is_little_of_the_step_is_left_alone(function):
     found = faults(find(*evidence(lambda: (Of(function), torch.randn(2, 128, 64)), sizes=False)))
     assert "constant" not in {one.kind for one in found}
+
+
+class Weighted(nn.Module):
+    """A function of an input and of weights, one of them in 8 bits."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.f = function, nn.Linear(64, 64)
+        self.q, self.k, self.v, self.noise = (nn.Parameter(torch.randn(64, 64)) for _ in range(4))
+        self.places = nn.Embedding(128, 64)
+        self.register_buffer("packed", torch.randint(-8, 8, (128, 64), dtype=torch.int8))
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+def stacked(m, x):
+    return x @ torch.cat([m.q, m.k, m.v], 1)
+
+
+def stretched(m, x):
+    return x + F.interpolate(m.q[None, None], size=(128, 64), mode="bilinear")[0]
+
+
+def looked_up(m, x):
+    return x + m.places(torch.arange(128, device=x.device))
+
+
+def unpacked(m, x):
+    return x @ (m.packed.float() * m.noise.mean()).mT
+
+
+def after_a_read(m, x):
+    part = int(x.sum()) % 2 + 1
+    return x * torch.cat([m.q * part, m.k], 1).sum()
+
+
+def scaled(m, x):
+    return x * m.noise[0, 0].exp().clamp(max=9)
+
+
+def updated(m, x):
+    with torch.no_grad():
+        m.q.mul_(0.5)
+    return x @ torch.cat([m.q, m.q.sin()], 1)
+
+
+def of_weights(function, training=False):
+    made = evidence(lambda: (Weighted(function).train(training).requires_grad_(training), torch.randn(8, 128, 64)))
+    return [one for one in faults(find(*made)) if "weights alone" in one.title or "every row" in one.title]
+
+
+@pytest.mark.parametrize("function", [stacked, stretched], ids=lambda one: one.__name__)
+def test_what_depends_on_weights_alone_is_found_in_evaluation_mode(function):
+    (found,) = of_weights(function)
+    assert "after loading the weights" in found.change and "return x" in found.line.text
+    assert not of_weights(function, training=True)
+
+
+@pytest.mark.parametrize("function", [looked_up, unpacked, scaled, updated], ids=lambda one: one.__name__)
+def test_look_ups_small_packed_and_changed_weights_are_left_alone(function):
+    assert not of_weights(function)
+
+
+def test_after_a_number_was_read_nothing_counts_as_fixed():
+    assert not of_weights(after_a_read)
+
+
+def expanded_first(m, x):
+    state = m.q.expand(len(x), 64, 64)
+    for _ in range(3):
+        state = torch.tanh(m.k @ state)
+    return x @ state
+
+
+def expanded_last(m, x):
+    state = m.q
+    for _ in range(3):
+        state = torch.tanh(m.k @ state)
+    return x @ state.expand(len(x), 64, 64)
+
+
+def met_at_once(m, x):
+    return torch.tanh(m.q.expand(len(x), 64, 64) @ x.mT)
+
+
+def averaged(m, x):
+    return x * m.q.expand(len(x), 64, 64).mean((0, 1))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_what_is_the_same_for_every_row_is_found_where_it_is_expanded(training):
+    (found,) = [one for one in of_weights(expanded_first, training) if one.kind == "wasted"]
+    assert found.line.text == "state = m.q.expand(len(x), 64, 64)" and "one row" in found.change
+
+
+@pytest.mark.parametrize("function", [expanded_last, met_at_once, averaged], ids=lambda one: one.__name__)
+def test_what_meets_the_input_or_is_expanded_last_is_left_alone(function):
+    assert not of_weights(function, training=True)
