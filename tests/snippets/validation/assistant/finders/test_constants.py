@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from snippets.validation.assistant.finders.constants import same_rows, weights_alone
 from snippets.validation.assistant.found import find
 from tests.snippets.validation.planted.seen import evidence, faults
 
@@ -155,20 +156,48 @@ def updated(m, x):
     return x @ torch.cat([m.q, m.q.sin()], 1)
 
 
-def of_weights(function, training=False):
-    made = evidence(lambda: (Weighted(function).train(training).requires_grad_(training), torch.randn(8, 128, 64)))
-    return [one for one in faults(find(*made)) if "weights alone" in one.title or "every row" in one.title]
+def updated_last(m, x):
+    y = x @ torch.cat([m.q, m.q.sin()], 1)
+    with torch.no_grad():
+        m.q.mul_(0.5)
+    return y
+
+
+def perturbed(m, x):
+    return x @ torch.cat([m.q, m.k + torch.randn_like(m.noise)], 1)
+
+
+def of_sizes(m, x):
+    return decay(m, x)
+
+
+def of_a_deep_net(m, x):
+    y = stacked(m, x)
+    for _ in range(32):
+        y = y.sin()
+    return y
+
+
+def of_weights(function, training=False, gradient=None):
+    gradient = training if gradient is None else gradient
+    module = Weighted(function).train(training).requires_grad_(gradient)
+    made = evidence(lambda: (module, torch.randn(8, 128, 64)), sizes=False)
+    return [*weights_alone(*made), *same_rows(*made)]
 
 
 @pytest.mark.parametrize("function", [stacked, stretched], ids=lambda one: one.__name__)
 def test_what_depends_on_weights_alone_is_found_in_evaluation_mode(function):
     (found,) = of_weights(function)
     assert "after loading the weights" in found.change and "return x" in found.line.text
-    assert not of_weights(function, training=True)
+    assert not of_weights(function, training=True, gradient=False)
+    assert not of_weights(function, training=False, gradient=True)
 
 
-@pytest.mark.parametrize("function", [looked_up, unpacked, scaled, updated], ids=lambda one: one.__name__)
-def test_look_ups_small_packed_and_changed_weights_are_left_alone(function):
+LEFT_ALONE = [looked_up, unpacked, scaled, updated, updated_last, perturbed, of_sizes, of_a_deep_net]
+
+
+@pytest.mark.parametrize("function", LEFT_ALONE, ids=lambda one: one.__name__)
+def test_what_may_change_or_costs_little_is_left_alone(function):
     assert not of_weights(function)
 
 
@@ -195,7 +224,24 @@ def met_at_once(m, x):
 
 
 def averaged(m, x):
-    return x * m.q.expand(len(x), 64, 64).mean((0, 1))
+    state = m.q.expand(len(x), 64, 64).mean(0)
+    for _ in range(3):
+        state = torch.tanh(m.k @ state)
+    return x @ state
+
+
+def expanded_to_two(m, x):
+    state = m.q.expand(2, 64, 64)
+    for _ in range(3):
+        state = torch.tanh(m.k @ state)
+    return x @ state.sum(0)
+
+
+def expanded_in_a_deep_net(m, x):
+    y = expanded_first(m, x).repeat(8, 1, 1)
+    for _ in range(32):
+        y = y.sin()
+    return y
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -204,6 +250,15 @@ def test_what_is_the_same_for_every_row_is_found_where_it_is_expanded(training):
     assert found.line.text == "state = m.q.expand(len(x), 64, 64)" and "one row" in found.change
 
 
-@pytest.mark.parametrize("function", [expanded_last, met_at_once, averaged], ids=lambda one: one.__name__)
+def test_what_is_expanded_first_is_told_once():
+    module = Weighted(expanded_first).eval().requires_grad_(False)
+    found = faults(find(*evidence(lambda: (module, torch.randn(8, 128, 64)), sizes=False)))
+    assert [one.kind for one in found if one.kind in ("constant", "wasted")] == ["wasted"]
+
+
+ONCE = [expanded_last, met_at_once, averaged, expanded_to_two, expanded_in_a_deep_net]
+
+
+@pytest.mark.parametrize("function", ONCE, ids=lambda one: one.__name__)
 def test_what_meets_the_input_or_is_expanded_last_is_left_alone(function):
     assert not of_weights(function, training=True)
