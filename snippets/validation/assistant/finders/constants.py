@@ -109,6 +109,7 @@ def weights_alone(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 "compiler/what-compile-does.md#what-is-slow",
                 saves=moved,
                 kernels=kernels,
+                weight="finding" if 50 * moved >= whole else "note",  # launches alone: an embedding of fixed times
             )
 
 

@@ -188,12 +188,26 @@ def of_weights(function, training=False, gradient=None):
 @pytest.mark.parametrize("function", [stacked, stretched], ids=lambda one: one.__name__)
 def test_what_depends_on_weights_alone_is_found_in_evaluation_mode(function):
     (found,) = of_weights(function)
-    assert "after loading the weights" in found.change and "return x" in found.line.text
+    assert found.weight == "finding" and "after loading the weights" in found.change
+    assert "return x" in found.line.text
     assert not of_weights(function, training=True, gradient=False)
     assert not of_weights(function, training=False, gradient=True)
 
 
 LEFT_ALONE = [looked_up, unpacked, scaled, updated, updated_last, perturbed, of_sizes, of_a_deep_net]
+
+
+def times(m, x):
+    small = m.noise[:1]
+    for _ in range(8):
+        small = (small @ m.q).tanh()
+    for _ in range(8):
+        x = x.repeat(2, 1, 1).sin()[: len(x)]
+    return x * small
+
+
+def test_launches_alone_are_worth_knowing():
+    assert [one.weight for one in of_weights(times)] == ["note"]
 
 
 @pytest.mark.parametrize("function", LEFT_ALONE, ids=lambda one: one.__name__)
