@@ -45,6 +45,7 @@ def shortened(file: str) -> str:
     return file.removeprefix(os.getcwd() + os.sep)
 
 
+@functools.cache
 def is_ours(file: str) -> bool:
     """Whether a file belongs to this tool."""
     return os.path.realpath(file).startswith(OURS)
