@@ -4,6 +4,7 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import inspect
 import os
 import sys
 from bisect import bisect_right
@@ -24,6 +25,7 @@ from .lines import Line, is_library, is_ours
 from .names import ASKED, FREE, IN_PLACE, PASSED, name_of
 
 LAYERS = os.path.join("torch", "nn", "modules")
+PAUSED = 8  # generators whose frames are held while something else runs
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,20 @@ class Call:
         return sum(op.flops for op in self.forward)
 
 
+@dataclass(frozen=True)
+class Derivative:
+    """One call of torch.autograd.grad: of what, by what, and the author's lines that led to it."""
+
+    results: tuple[Value, ...]
+    by: tuple[Value, ...]
+    stack: tuple[Line, ...]
+
+    @classmethod
+    def of(cls, recorder: "Recorder", *sides: Any) -> "Derivative":
+        results, by = (tuple(map(recorder.value, tensors_of(side))) for side in sides)
+        return cls(results, by, recorder.stack()[0])
+
+
 class Recorder:
     """Gives values their numbers, and lines and loops to a stack of frames."""
 
@@ -160,7 +176,9 @@ class Recorder:
             if id(one) not in known:
                 self.activations += 1
             numbered.append((one, known.get(id(one), self.activations)))
-        self.frames = numbered
+        others = [held for held in self.frames if all(held[0] is not one for one in frames)]
+        paused = [held for held in others if held[0].f_code.co_flags & inspect.CO_GENERATOR]
+        self.frames = [*numbered, *paused[:PAUSED]]  # a generator goes on after calls that are not made under it
         lines = tuple(Line(one.f_code.co_filename, one.f_lineno, one.f_code.co_name) for one in frames)
         return lines, tuple((number, one.f_lasti) for one, number in numbered), frozenset(inside)
 
@@ -174,10 +192,13 @@ class Calls(TorchFunctionMode):
         self.recorder, self.calls = recorder, []
         self.current: Call | None = None
         self.begins: list[int] = []  # autograd's sequence number at the start of each call
+        self.derivatives: list[Derivative] = []
 
     def __torch_function__(self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         name = name_of(function)
+        if function is torch.autograd.grad and self.current is None:
+            self.derivatives.append(Derivative.of(self.recorder, *args[:2]))
         if name in ASKED or name.startswith(("len", "lift_fresh")) or self.current is not None:
             return function(*args, **kwargs)
         recorder = self.recorder

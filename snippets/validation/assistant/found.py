@@ -3,7 +3,8 @@
 from .finders.again import repeated
 from .finders.attention import causal_masks, explicit_attention, separate_projections
 from .finders.complex import complex_numbers
-from .finders.constants import constants
+from .finders.constants import constants, same_rows, weights_alone
+from .finders.derivatives import cycles, one_by_one
 from .finders.experts import experts
 from .finders.fusion import chains, dropout_after_softmax, gated, large_vocabulary, rotary, written_out
 from .finders.kernels import (
@@ -49,7 +50,7 @@ FINDERS = (
     synchronisations, upcast_products, fp32_products, odd_sizes, small_kernels, experts, optimizers, constants,
     complex_numbers, repeated, promoted, similarities,
     picked_late, sorted_to_pick, gathered_first, copied_weights, cut_off, dropped_in_eval,
-    multiplied_out,
+    multiplied_out, weights_alone, same_rows, one_by_one, cycles,
     explicit_attention, causal_masks, separate_projections,
     gated, written_out_norms, norm_and_activation, dropout_after_softmax, large_vocabulary, rotary, written_out, chains,
 )  # fmt: skip
@@ -68,7 +69,7 @@ def find(trace: Trace, captured: Captured) -> list[Finding]:
 COVERED = {  # by kinds of findings that say all that is to be done at their lines: the kinds that would say less
     "experts": "sync small-kernels graph-break recompilation copy temporary chain growing",
     "optimizer": "small-kernels chain sync",
-    "mask cuda-graph small-kernels growing": "constant",
+    "mask cuda-graph small-kernels growing wasted": "constant",
     "rotary": "complex",
 }
 

@@ -45,6 +45,7 @@ def shortened(file: str) -> str:
     return file.removeprefix(os.getcwd() + os.sep)
 
 
+@functools.cache
 def is_ours(file: str) -> bool:
     """Whether a file belongs to this tool."""
     return os.path.realpath(file).startswith(OURS)
@@ -61,17 +62,21 @@ def is_library(file: str) -> bool:
     return after in PASSED_OVER or (path.startswith(LIBRARIES) and not inside)
 
 
-def lines_that_store(part: nn.Module, name: str) -> list[Line]:
-    """The lines of a module's methods, its constructor aside, that write to an attribute or put something into it."""
+def lines_that_store(part: nn.Module | type, name: str) -> list[Line]:
+    """The lines of a module's methods, its constructor aside, that write to an attribute or put something into it.
+
+    Of a class, the lines that write to an attribute of what its methods get first.
+    """
     lines = []
-    methods = {key: value for kind in reversed(type(part).__mro__) for key, value in vars(kind).items()}
+    kinds = (part if isinstance(part, type) else type(part)).__mro__
+    methods = {key: value for kind in reversed(kinds) for key, value in vars(kind).items()}
     for key, method in methods.items():
         code = getattr(inspect.unwrap(method) if callable(method) else method, "__code__", None)
         if code is None or key == "__init__" or not code.co_varnames or is_library(code.co_filename):
             continue
         me = code.co_varnames[0]
         stores = re.compile(
-            rf"\b{me}\.{name}(\[.*\])?\s*([-+*/%|&]|//|:[^=]*)?=(?!=)|\b{me}\.{name}\.(append|add|extend|update)\b"
+            rf"\b{me}\.{name}(\[.*\])?\s*((,\s*{me}\.\w+\s*)+|[-+*/%|&]|//|:[^=]*)?=(?!=)|\b{me}\.{name}\.(append|add|extend|update)\b"
         )
         try:
             source, first = inspect.getsourcelines(code)

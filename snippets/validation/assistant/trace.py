@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from .allocator import Allocated
-from .calls import Call, Calls, Ops, Recorder, Value, bytes_of, leaves_of, run_recorded, stored, tensors_of
+from .calls import Call, Calls, Derivative, Ops, Recorder, Value, bytes_of, leaves_of, run_recorded, stored, tensors_of
 from .lines import Line, lines_that_store
 from .names import PASSED
 from .settings import nothing_changed, quiet
@@ -49,6 +49,7 @@ class Memory(TorchDispatchMode):
         self.now = self.peak = 0
         self.copied: dict[str, int] = {}  # by operation of backward: the most bytes alive after it
         self.saved: dict[int, Kept] = {}
+        self.cycles: dict[Line, None] = {}
         self.watched: list[weakref.finalize] = []
 
     def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -92,8 +93,11 @@ class Memory(TorchDispatchMode):
             if node not in seen:
                 seen.add(node)
                 waiting += [further for further, _ in node.next_functions]
-                for tensor in tensors_of(list(getattr(node, "__dict__", {}).values())):
-                    self.keep(tensor)
+                for name, value in getattr(node, "__dict__", {}).items():
+                    for tensor in tensors_of(value):
+                        self.keep(tensor)
+                        if tensor.grad_fn is node:
+                            self.cycles |= dict.fromkeys(lines_that_store(node._forward_cls, name))
 
     def limits(self, measured: bool) -> Iterator[str]:
         """Where the peak may differ from that of a run that nobody records."""
@@ -134,6 +138,8 @@ class Trace:
     training: bool = True  # whether the module is in training mode
     returned: frozenset[int] = frozenset()  # the values that the module gives back
     twins: dict[int, int] = field(default_factory=dict)  # by a buffer's value: the first buffer with its numbers
+    derivatives: tuple[Derivative, ...] = ()
+    cycles: tuple[Line, ...] = ()  # where a torch.autograd.Function stores its own result
 
     @functools.cached_property
     def makers(self) -> dict[int, Call]:
@@ -293,4 +299,6 @@ def record(twin: Subject, modes: Collection[str]) -> Trace:
         training=twin.module.training,
         returned=returned,
         twins=twins,
+        derivatives=tuple(calls.derivatives),
+        cycles=tuple(memory.cycles),
     )

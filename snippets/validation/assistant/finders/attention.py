@@ -237,9 +237,8 @@ def separate_projections(trace: Trace, captured: Captured) -> Iterator[Finding]:
             by_input.setdefault(trace.root(data_of(call)).id, []).append(call)
     for calls in by_input.values():
         weights = {trace.root(weight).id for call in calls if (weight := weight_of(call))}
-        met = Counter(user for call in calls for user in attentions_of(trace, call))
-        own = any(many >= (3 if name in SDPA else 2) for (_, name), many in met.items())
-        if len(weights) >= 3 and own:
+        met = Counter(user for call in calls if len(weights) >= 3 for user in attentions_of(trace, call))
+        if any(many >= (3 if name in SDPA else 2) for (_, name), many in met.items()):
             read = data_of(calls[0]).bytes
             yield Finding(
                 "projections",

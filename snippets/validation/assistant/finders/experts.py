@@ -1,5 +1,6 @@
 """A mixture of experts as a loop: each turn picks, or hides, the tokens of one expert."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 
 import torch
@@ -18,9 +19,10 @@ CHOICES = words("eq ne where nonzero one_hot topk argmax argsort sort scatter bi
 def experts(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """Products of weights of their own, of the rows that a comparison with the expert's number chose."""
     by_place: dict[tuple, dict[int, Call]] = {}
-    for call in trace.eager:
-        weight = weight_of(call)
-        if weight is not None and (chosen := chosen_by(trace, call)) is not None:
+    products = [(call, weight) for call in trace.eager if (weight := weight_of(call)) is not None]
+    turns_at = Counter((call.line, call.where[-1]) for call, _ in products)
+    for call, weight in products:
+        if turns_at[call.line, call.where[-1]] >= 3 and (chosen := chosen_by(trace, call)) is not None:
             source = trace.root(chosen.inputs[0]).id
             by_place.setdefault((call.line, call.where[-1], source), {}).setdefault(trace.root(weight).id, call)
     told: set = set()
@@ -60,7 +62,7 @@ def chosen_by(trace: Trace, product: Call) -> Call | None:
         maker = trace.makers.get(maker.inputs[0].id)
     if maker is not None and maker.name in PICKS:
         return maker if any(is_choice(trace, one.id) for one in maker.inputs[1:]) else None
-    weighted = trace.past(product.outputs[0], PASSED | POINTWISE - {"mul", "where"})
+    weighted = trace.past(product.outputs[0], PASSED | POINTWISE - {"mul", "where"}, limit=40)
     weighted += [user for one in weighted if weight_of(one) for user in trace.past(one.outputs[0], PASSED)]
     hides = [user for user in weighted if user.name in ("mul", "where")]
     return product if any(compares(trace, one.id) for user in hides for one in user.inputs) else None

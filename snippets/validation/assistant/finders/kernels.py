@@ -329,7 +329,7 @@ def loop_change(trace: Trace, groups: list[list[Call]], calls: list[Call]) -> tu
         kind = cells[0][0].name.split("_")[0].upper()
         return f"nn.{kind} runs all turns as one cuDNN call, if nothing else reads the state in between", "finding"
     if dependent(trace, groups):
-        work = sum(call.flops for group in products for call in group if free(trace, again(group)))
+        work = sum(call.flops for group in products if free(trace, again(group)) for call in group)
         early = work > 0.1 * sum(call.flops for call in calls)
         first = "compute what does not read the state before the loop, for all turns at once, and " if early else ""
         return f"each turn reads the one before: {first}compile the step that is left", "finding" if early else "note"

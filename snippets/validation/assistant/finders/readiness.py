@@ -98,13 +98,10 @@ def made_on_host(trace: Trace, captured: Captured) -> Iterator[Finding]:
     for call in trace.calls:
         if "compile" in call.inside or call.out is None:
             continue
-        moved = [
-            user
-            for user in trace.past(call.out, SHAPED - {"to"})
-            if user.name in ("to", "cuda", "type_as") and moves(user)
-        ]
         constant = call.name in MADE_ON_HOST and not call.inputs and call.out.shape != ()
         made = call.name in FACTORIES and "device" not in call.named and call.out.device == "cpu"
+        users = trace.past(call.out, SHAPED - {"to"}) if constant or made else []
+        moved = [user for user in users if user.name in ("to", "cuda", "type_as") and moves(user)]
         brought = bool(call.inputs) and call.inputs[0].origin == "found" and call.inputs[0].device == "cpu"
         if call.facts.get("by list"):
             yield host_finding([call], "the list of places is made a tensor on the host")

@@ -178,7 +178,7 @@ def multiplied_out(trace: Trace, captured: Captured) -> Iterator[Finding]:
         made = trace.made_by(call.inputs[1]) if call.name in ("linear", "matmul") and len(call.inputs) > 1 else None
         parts = [trace.root(one) for one in made.inputs] if made is not None and made.name == "add" else []
         low = [found for one in parts if (found := low_rank(trace, one)) is not None]
-        if made is not None and low and any(one.origin == "parameter" for one in parts):
+        if made is not None and low:
             yield Finding(
                 "wasted",
                 "A low-rank update is multiplied out",

@@ -1,18 +1,23 @@
 """What is found: planted faults are found at their lines, and clean twins are left alone."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from snippets.validation import assistant
 from snippets.validation.assistant import found
 from snippets.validation.assistant.finders import attention, readiness
+from snippets.validation.assistant.graphs import Captured
 from snippets.validation.assistant.report import address
+from snippets.validation.assistant.trace import traced
 from tests.benchmarks.captures import sections
 from tests.benchmarks.source import ROOT
 from tests.snippets.validation.planted import held_out
-from tests.snippets.validation.planted.seen import AREAS, CASES
+from tests.snippets.validation.planted.seen import AREAS, CASES, made
 
 # Scripts run in the one, and the other is read as text; nothing imports them: named here, they count for remembered.py.
 READ = ("tests/forked.py", "snippets/validation/assistant")
@@ -102,8 +107,49 @@ def test_every_function_that_finds_has_a_case():
     with_tests_of_their_own = {"cached", "complex_numbers", "constants", "experts", "optimizers"}  # in finders/
     with_tests_of_their_own |= {"repeated", "promoted", "similarities", "picked_late", "sorted_to_pick"}
     with_tests_of_their_own |= {"gathered_first", "copied_weights", "cut_off", "dropped_in_eval", "multiplied_out"}
+    with_tests_of_their_own |= {"weights_alone", "same_rows", "one_by_one", "cycles"}
     told = {"saved_activations", "fp32_products", "dropout_after_softmax"}
     assert every - set(FOUND_BY.values()) == told | with_tests_of_their_own
+
+
+class Layers(nn.Module):
+    """Residual layers; or, if it is one layer only, the turns of a recurrence."""
+
+    def __init__(self, depth, own):
+        super().__init__()
+        self.depth, self.own = depth, own
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(depth if own else 1))
+
+    def forward(self, x):
+        h = x
+        for at in range(self.depth):
+            h = h + torch.tanh(self.layers[at if self.own else 0](h) + self.layers[0](x))
+        return h
+
+
+def calls_of(finder, trace) -> int:
+    """How many calls of functions a finder makes."""
+    count = 0
+
+    def see(frame, event, argument):
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(see)
+    try:
+        list(finder(trace, Captured()))
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["layers", "turns"])
+def test_a_finders_work_grows_as_the_calls_do(own):
+    few, many = (traced(made(lambda n=n: (Layers(n, own), torch.randn(4, 8)))) for n in (24, 96))
+    work = {finder.__name__: (calls_of(finder, few), calls_of(finder, many)) for finder in found.FINDERS}
+    assert sum(after for _, after in work.values()) > 10_000
+    assert not {name: both for name, both in work.items() if both[1] > 6 * both[0] + 500}
 
 
 def test_every_page_and_anchor_that_a_finding_or_a_candidate_links_exists():

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from snippets.validation.assistant import analyze
-from snippets.validation.assistant.graphs import Recompiled, capture, unexpected
+from snippets.validation.assistant.graphs import Capturing, Recompiled, capture, unexpected
 from snippets.validation.assistant.lines import Line
 from snippets.validation.assistant.subject import other_sizes
 from tests.snippets.validation.planted import kernels, readiness
@@ -98,3 +98,19 @@ def test_masks_of_the_captured_graph_are_looked_at():
         captured = capture(made(lambda module=module: (module, kernels.sequence())))
         kinds[type(module).__name__] = {mask.kind for mask in captured.masks}
     assert kinds == {"MaskAsData": {"causal"}, "WindowedAttention": {"data"}}
+
+
+def test_a_clean_module_is_captured_twice_however_many_sizes_and_layers_it_has(monkeypatch):
+    """Capture is nearly all of a report's time: once as it is, once for any size."""
+    kept = []
+
+    def keep(self, graph, inputs):
+        kept.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(Capturing, "keep", keep)
+    report = analyze(nn.Sequential(*(nn.Linear(8, 8) for _ in range(6))), torch.randn(4, 6, 8))
+    assert len(kept) == 2 and report.facts.sizes == 3 and report.facts.runs == 4
+    kept.clear()
+    report = analyze(nn.Sequential(nn.Flatten(0), nn.Linear(32, 8)), torch.randn(4, 8))
+    assert len(kept) == 1 and report.facts.sizes == 1

@@ -75,6 +75,14 @@ def in_layers(m, x):
     return x
 
 
+def passed_on(m, x):
+    found = []
+    while len(x):
+        found.append(x[0].softmax(-1).sum())
+        x = x[1:]
+    return torch.stack(found)
+
+
 def read_weights(m, x):
     weights = (x @ x.transpose(-2, -1)).softmax(-1)
     return weights @ x, weights.amax(-1)
@@ -109,6 +117,18 @@ def validated(m, x):
 
 def inverted(m, x):
     return torch.linalg.inv(x.mT @ x + torch.eye(8)) @ x.mT
+
+
+def inverted_by_method(m, x):
+    return (x.mT @ x + torch.eye(8)).inverse() @ x.mT
+
+
+def solved(m, x):
+    return torch.linalg.solve(x.mT @ x + torch.eye(8), x.mT)
+
+
+def factored(m, x):
+    return torch.linalg.cholesky(x.mT @ x + torch.eye(8))
 
 
 def from_numbers(m, x):
@@ -171,12 +191,16 @@ RIGHT = {  # the function, shapes of its inputs, the kinds expected, and words o
     "turns of several sizes": (ragged, [(55, 8)], {"small-kernels"}, "sizes differ"),
     "updates": (updated, [(4, 8)], {"small-kernels"}, "_foreach_"),
     "independent turns in layers": (in_layers, [(8, 4, 8)], {"small-kernels"}, "one batched call"),
+    "independent turns of what is left": (passed_on, [(16, 8)], {"small-kernels"}, "one batched call"),
     "ensemble": (ensemble, [(4, 8)], {"small-kernels"}, "one batched call"),
     "weights that are read": (read_weights, [(2, 4, 16, 8)], set(), ""),
     "a spread of what a mask counts": (masked_spread, [(64, 8), (64, 8)], set(), ""),
     "a sum of what is no product": (shares, [(32, 64, 8)], set(), ""),
     "a short run in each row": (banded, [(1, 2, 256, 8)], {"mask"}, "flex_attention"),
     "an inverse that checks": (inverted, [(4, 8, 8)], {"sync"}, "inv_ex"),
+    "an inverse that checks, as a method": (inverted_by_method, [(4, 8, 8)], {"sync"}, "inv_ex"),
+    "a solution that checks": (solved, [(4, 8, 8)], {"sync"}, "solve_ex"),
+    "a factor that checks": (factored, [(4, 8, 8)], {"sync"}, "cholesky_ex"),
     "rows sent by a mask": (dispatched, [(64, 8)], {"temporary"}, "index_copy"),
     "similarities": (similar, [(64, 16)], {"temporary"}, "F.normalize"),
     "a logarithm of a softmax and a little": (with_epsilon, [(64, 16)], {"written-out"}, "F.log_softmax"),
@@ -204,6 +228,11 @@ def test_a_tensor_of_numbers_that_were_read_is_no_constant():
     found = faults(find(*evidence(lambda: (Of(from_numbers), torch.randn(2, 4, 8)), sizes=False)))
     (made,) = [one for one in found if one.kind == "cuda-graph"]
     assert "on the device" in made.change and "once" not in made.change
+
+
+def test_rows_that_a_mask_sends_are_not_tried_as_a_look_up():
+    (found,) = faults(find(*evidence(lambda: (Of(dispatched), torch.randn(64, 8)), sizes=False)))
+    assert found.rewrites == ()
 
 
 def test_a_log_density_is_no_gelu():

@@ -60,8 +60,13 @@ def lora(m, x):
     return F.linear(x, m.f.weight + 2 * (m.up @ m.down), m.f.bias)
 
 
+def lora_by_matmul(m, x):
+    return x @ (m.up @ m.down + m.f.weight)
+
+
 FOUND = {
     lora: "one thin matrix",
+    lora_by_matmul: "one thin matrix",
     last_row: "pick the rows first",
     few_columns: "rows of the weight first",
     best: "torch.topk",
@@ -85,6 +90,18 @@ def test_what_is_wasted_is_found(function):
 
 def thin(m, x):
     return m.f(x) + 2 * (x @ m.down.T) @ m.up.T
+
+
+def full_rank(m, x):
+    return F.linear(x, m.f.weight + m.g.weight @ m.f.weight)
+
+
+def of_data(m, x):
+    return F.linear(x, m.f.weight + x[0].mT[:, :4] @ x[0, :4])
+
+
+def gate(m, x):
+    return F.linear(x, m.f.weight * (m.up @ m.down))
 
 
 def both_halves(m, x):
@@ -132,8 +149,9 @@ def by_function(m, x):
     return Doubled.apply(m.f(x))
 
 
-@pytest.mark.parametrize(
-    "function", [thin, both_halves, most, returned, residual, median, of_nodes, student, by_function, drops]
-)
+NEEDED = [thin, full_rank, of_data, gate, both_halves, most, returned, residual, median, of_nodes, student, by_function]
+
+
+@pytest.mark.parametrize("function", [*NEEDED, drops])
 def test_what_is_needed_is_left_alone(function):
     assert not wasted(function)

@@ -1,0 +1,111 @@
+"""Derivatives inside a forward, and functions that keep their own results."""
+
+import pytest
+import torch
+from torch import nn
+
+from snippets.validation.assistant.found import find
+from tests.snippets.validation.planted.seen import evidence, faults
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+
+class Of(nn.Module):
+    """A function of a net and of points that want gradients."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.f = function, nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+
+    def forward(self, x):
+        return self.function(self, x.detach().requires_grad_())
+
+
+def derivative(y, x):
+    return torch.autograd.grad(y, x, torch.ones_like(y), create_graph=True)[0]
+
+
+def by_each(m, x):
+    a, b = x, x.detach().cos().requires_grad_()
+    u = m.f(a + b)
+    first = derivative(u, a)
+    return first + derivative(u, b)
+
+
+def by_rows(m, x):
+    y = m.f(x)
+    return sum(torch.autograd.grad(y[:, i].sum(), x, create_graph=True)[0][:, i] for i in range(8))
+
+
+FOUND = {by_each: ("as a tuple", 3), by_rows: ("is_grads_batched", 1)}
+
+
+@pytest.mark.parametrize("function", FOUND)
+def test_derivatives_one_by_one_are_found(function):
+    found = faults(find(*evidence(lambda: (Of(function), torch.randn(4, 8)), sizes=False)))
+    (one,) = [one for one in found if "one by one" in one.title]
+    change, lines = FOUND[function]
+    assert change in one.change and len(one.lines) == lines
+    assert one.line.function in (function.__name__, "<genexpr>")
+
+
+def together(m, x):
+    a, b = x, x.detach().cos().requires_grad_()
+    u = m.f(a + b).sum()
+    return sum(torch.autograd.grad(u, (a, b), create_graph=True))
+
+
+def second(m, x):
+    first = derivative(m.f(x), x)
+    return derivative(first.square(), x)
+
+
+def of_two_results(m, x):
+    a, b = x, x.detach().cos().requires_grad_()
+    return derivative(m.f(a), a) + derivative(m.f(b), b)
+
+
+def of_three_rows(m, x):
+    y = m.f(x)
+    return sum(torch.autograd.grad(y[:, i].sum(), x, create_graph=True)[0] for i in range(3))
+
+
+@pytest.mark.parametrize("function", [together, second, of_two_results, of_three_rows])
+def test_other_derivatives_are_left_alone(function):
+    found = faults(find(*evidence(lambda: (Of(function), torch.randn(4, 8)), sizes=False)))
+    assert not [one for one in found if "one by one" in one.title]
+
+
+class StoresResult(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.tanh()
+        ctx.y, ctx.twice = y, 2 * x
+        return y
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * (1 - ctx.y.square())
+
+
+class StoresOthers(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.tanh()
+        ctx.twice = 2 * x
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * (1 - ctx.saved_tensors[0].square())
+
+
+@pytest.mark.parametrize("function", [StoresResult, StoresOthers])
+def test_a_result_that_its_function_stores_refers_to_itself(function):
+    def apply(m, x):
+        return function.apply(m.f(x))
+
+    found = faults(find(*evidence(lambda: (Of(apply), torch.randn(4, 8)), sizes=False)))
+    lines = [one.line.text for one in found if one.kind == "kept-graph"]
+    assert lines == (["ctx.y, ctx.twice = y, 2 * x"] if function is StoresResult else [])
