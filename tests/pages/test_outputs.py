@@ -298,7 +298,7 @@ def test_what_no_page_shows_is_removed(monkeypatch, tmp_path, capsys):
     assert "b: no page shows it" in capsys.readouterr().out
 
 
-CHANGED = "the code has changed since, or nothing is stored; on a machine with a GPU:"
+CHANGED = "the code or the timing method has changed since, or nothing is stored; on a machine with a GPU:"
 OTHERS = (
     f"the code is the same, the versions are others than torch {PINNED['torch']} and triton {PINNED['triton']}; "
     "on a machine with a GPU:"

@@ -155,13 +155,17 @@ def on_a_gpu(scripts: Wanted, known: Captures, store: Store) -> str:
     captures, cases = _outdated(printed, pins), _outdated(rows, pins)
     missing = [f"{script}:{section}" for script, section in _missing(scripts, known)]
     lines = [
-        *_commands("the code has changed since, or nothing is stored", [*captures[0], *missing], cases[0]),
+        *_commands(
+            "the code or the timing method has changed since, or nothing is stored", [*captures[0], *missing], cases[0]
+        ),
         *_commands(f"the code is the same, the versions are others than {_listed(pins)}", captures[1], cases[1]),
     ]
     return "\n".join(lines) or "nothing is left for a GPU"
 
 
-def _outdated(made: Iterable[tuple[str, bool, Run | Record]], pins: Mapping[str, str]) -> tuple[list[str], list[str]]:
+def _outdated(
+    made: Iterable[tuple[str, bool | str, Run | Record]], pins: Mapping[str, str]
+) -> tuple[list[str], list[str]]:
     """The names of what other code made; and of what the code made as it is, with other versions than the pins."""
     known = list(made)
     stale = {name for name, is_stale, _ in known if is_stale}
