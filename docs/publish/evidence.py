@@ -36,9 +36,9 @@ class Quantity:
         return self.entry["value"]
 
     @property
-    def stale(self) -> bool:
-        """Whether the code that it measured has changed since."""
-        return bool(self.entry.get("stale"))
+    def stale(self) -> str:
+        """What has changed since it was measured: see staleness.py."""
+        return self.entry.get("stale", "")
 
     @property
     def busy(self) -> bool:

@@ -10,7 +10,7 @@ import jinja2
 
 NONE = "–"
 STALE = " <small>stale</small>"  # within a number, behind its text
-STALE_ALL = '<span class="rp-badge" title="The code has changed since.">stale</span>'
+STALE_ALL = '<span class="rp-badge" title="The code or the timing method has changed since.">stale</span>'
 TEMPLATES = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent))
 FRONT_MATTER = "---\ntitle: {}\ndescription: {}\nsearch:\n  exclude: true\n---\n\n# {}\n\n"
 
@@ -31,7 +31,7 @@ def badges(words: Iterable[str]) -> str:
 
 
 def marks(*numbers: Any) -> list[str]:
-    """What warns of some numbers: "stale" if the code of one has changed, "busy" if the machine was."""
+    """What warns of some numbers: "stale" if the code or the method of one has changed, "busy" if the machine was."""
     return [mark for mark in ("stale", "busy") if any(getattr(number, mark) for number in numbers)]
 
 

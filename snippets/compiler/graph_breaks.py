@@ -145,37 +145,14 @@ def normed(x: Tensor) -> Tensor:
 # --8<-- [end:model]
 
 
-def exercise_one(x: Tensor) -> Tensor:
-    """How many breaks, how many graphs?"""
-    x = x.sin()
-    with torch.no_grad():
-        x = x.cos()
-        print(end="")
-        x = x.exp()
-    return x.tan()
-
-
-def exercise_two(x: Tensor, limit: float = 1.0) -> Tensor:
-    """Mend it: the result stays the same, and no break is left."""
-    norm = x.norm().item()
-    if norm > limit:
-        x = x * (limit / norm)
-    return x.sin()
-
-
-def answer_two(x: Tensor, limit: float = 1.0) -> Tensor:
-    return (x * (limit / x.norm()).clamp(max=1)).sin()
-
-
 def summary(name: str, found: Found) -> str:
     """One line of a table."""
     return f"{name:<16} {len(found.log)} in the log   operations by graph: {found.graphs or 'nothing captured'}"
 
 
 def main() -> None:
-    """One break in three places, the model with more and more of them, and the exercises."""
+    """One break in three places."""
     x = torch.linspace(-1, 2, 32).view(4, 8)
-    weights = tuple(torch.eye(8) for _ in range(4))
 
     print("==== places")
     for function in PLACES:
@@ -187,19 +164,6 @@ def main() -> None:
     print("==== explain")
     explained = torch._dynamo.explain(in_a_loop)(x)
     print(f"graph_count {explained.graph_count}, graph_break_count {explained.graph_break_count}")
-
-    print("==== model")
-    for breaks in (0, 1, 4):
-        print(summary(f"{breaks} breaks", find(model, x, weights, breaks)))
-    print(summary("in a loop", find(looped, x, weights)))
-
-    print("==== exercise one")
-    print(summary("exercise_one", find(exercise_one, x)))
-
-    print("==== exercise two")
-    for function in (exercise_two, answer_two):
-        print(summary(function.__name__, find(function, x)))
-    print(f"largest difference: {(exercise_two(x) - answer_two(x)).abs().max():.0e}")
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def asserting(x: Tensor) -> Tensor:
     return x.cos()
 
 
-def asserting_plainly(x: Tensor) -> Tensor:
+def asserting_plainly(x: Tensor) -> Tensor:  # here, since pytest rewrites the assertions of tests
     x = x.sin()
     assert x.isfinite().all()
     assert x.isfinite().all(), "not finite"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from snippets.compiler.graph_breaks import cause, find
+from snippets.compiler.graph_breaks import find
 
 
 # --8<-- [start:branch]
@@ -318,27 +318,10 @@ def twelve() -> dict[str, Break]:
 
 
 def main() -> None:
-    """Count the breaks of each kind before and after, then print what the log says before."""
-    kinds = twelve()
-    before = {name: find(kind.before, *kind.inputs()) for name, kind in kinds.items()}
-
-    print("==== counts")
-    print(f"{'':<12} {'breaks':>6} {'graphs':>6}   {'after: breaks':>13} {'graphs':>6}")
-    for name, kind in kinds.items():
-        after = find(kind.after, *kind.arguments_after())
-        found = before[name]
-        print(
-            f"{name:<12} {len(found.log):>6} {len(found.graphs):>6}   {len(after.log):>13} {len(after.graphs):>6}"
-            f"{'   before: all of it ran eagerly' if not found.graphs else ''}"
-        )
-
-    print("==== causes")
-    for name, found in before.items():
-        print(f"{name:<12} {cause(found.log[0])}")
-
-    for name, found in before.items():
+    """Print what the log says of each kind before."""
+    for name, kind in twelve().items():
         print(f"==== {name}")
-        print(found.log[0])
+        print(find(kind.before, *kind.inputs()).log[0])
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""Ten pitfalls of capturing a function: what one sees, and the mend."""
+"""Ten pitfalls of capturing a function: the code before and after, and what one sees before."""
 
 import warnings
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import dataclass
 from io import StringIO
 
 import torch
@@ -237,44 +236,29 @@ def reason(function: Callable) -> str:
     return "\n".join(log[0].splitlines()[1:3]) if log else "no entry"
 
 
-def seeded_after() -> str:
-    fast = compiled(seed_after)
-    return agree(lambda x: seed_after(x, draw()), lambda x: fast(x, draw()))
-
-
 def error(function: Callable, **options: bool) -> Callable[[], str]:
     return lambda: message(compiled(function, **options), make_x())
 
 
-@dataclass(frozen=True)
-class Pitfall:
-    """What one sees, and what one sees after the mend."""
-
-    symptom: Callable[[], str]
-    mended: Callable[[], str]
-
-
-PITFALLS = {
-    "skipped": Pitfall(lambda: reason(skipped_before), lambda: reason(skipped_after)),
-    "repeated": Pitfall(lambda: entries(repeated_before), lambda: entries(repeated_after)),
-    "caught": Pitfall(error(caught_before), error(caught_after)),
-    "late hook": Pitfall(lambda: late_hook(forget=False), lambda: late_hook(forget=True)),
-    "no fake": Pitfall(error(lambda x: double_without_fake(x).sin()), error(lambda x: double(x).sin(), fullgraph=True)),
-    "alias": Pitfall(error(alias_before), error(alias_after, fullgraph=True)),
-    "unguarded": Pitfall(error(unguarded_before, fullgraph=True), error(unguarded_after, fullgraph=True)),
-    "disabled": Pitfall(error(calls_disabled, fullgraph=True), error(calls_disabled)),
-    "reordered": Pitfall(lambda: printed(reordered_before), lambda: printed(reordered_after)),
-    "seed": Pitfall(lambda: agree(seed_before, compiled(seed_before)), seeded_after),
+SYMPTOMS: dict[str, Callable[[], str]] = {
+    "skipped": lambda: reason(skipped_before),
+    "repeated": lambda: entries(repeated_before),
+    "caught": error(caught_before),
+    "late hook": lambda: late_hook(forget=False),
+    "no fake": error(lambda x: double_without_fake(x).sin()),
+    "alias": error(alias_before),
+    "unguarded": error(unguarded_before, fullgraph=True),
+    "disabled": error(calls_disabled, fullgraph=True),
+    "reordered": lambda: printed(reordered_before),
+    "seed": lambda: agree(seed_before, compiled(seed_before)),
 }
 
 
 def main() -> None:
-    """Print each symptom, and what the mend makes of it."""
-    for name, pitfall in PITFALLS.items():
+    """Print each symptom."""
+    for name, symptom in SYMPTOMS.items():
         print(f"==== {name}")
-        print(pitfall.symptom())
-        print(f"==== {name}, mended")
-        print(pitfall.mended())
+        print(symptom())
 
 
 if __name__ == "__main__":

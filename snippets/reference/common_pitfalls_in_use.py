@@ -1,4 +1,4 @@
-"""Ten pitfalls of using what is compiled: what one sees, and the mend."""
+"""Ten pitfalls of using what is compiled: the code before and after, and what one sees before."""
 
 import os
 import warnings
@@ -13,7 +13,7 @@ if not torch.cuda.is_available():
 import triton
 import triton.language as tl
 
-from snippets.reference.common_pitfalls import Pitfall, compiled, make_x, message, reason
+from snippets.reference.common_pitfalls import compiled, make_x, message, reason
 
 
 class Counter:
@@ -246,27 +246,25 @@ def doubled(function: Callable) -> str:
     return "2 * x" if torch.equal(function(x), 2 * x) else "numbers in other places, and no error"
 
 
-PITFALLS = {
-    "thrown away": Pitfall(thrown_away_before, thrown_away_after),
-    "first call": Pitfall(first_call_before, first_call_after),
-    "other method": Pitfall(other_method_before, other_method_after),
-    "prefix": Pitfall(prefix_before, prefix_after),
-    "late mark": Pitfall(lambda: late_mark(marked=(4, 5)), lambda: late_mark(marked=(3,))),
-    "in a loop": Pitfall(in_a_loop_before, in_a_loop_after),
-    "inference": Pitfall(lambda: warmed_up(torch.inference_mode), lambda: warmed_up(torch.no_grad)),
-    "dropout": Pitfall(dropout, lambda: dropout(fallback_random=True)),
-    "mask": Pitfall(lambda: reason(mask_before), lambda: reason(mask_after)),
-    "strides": Pitfall(lambda: doubled(strides_before), lambda: doubled(strides_after)),
+SYMPTOMS: dict[str, Callable[[], str]] = {
+    "thrown away": thrown_away_before,
+    "first call": first_call_before,
+    "other method": other_method_before,
+    "prefix": prefix_before,
+    "late mark": lambda: late_mark(marked=(4, 5)),
+    "in a loop": in_a_loop_before,
+    "inference": lambda: warmed_up(torch.inference_mode),
+    "dropout": dropout,
+    "mask": lambda: reason(mask_before),
+    "strides": lambda: doubled(strides_before),
 }
 
 
 def main() -> None:
-    """Print each symptom, and what the mend makes of it."""
-    for name, pitfall in PITFALLS.items():
+    """Print each symptom."""
+    for name, symptom in SYMPTOMS.items():
         print(f"==== {name}")
-        print(pitfall.symptom())
-        print(f"==== {name}, mended")
-        print(pitfall.mended())
+        print(symptom())
 
 
 if __name__ == "__main__":

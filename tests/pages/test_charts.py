@@ -11,7 +11,7 @@ from jsonschema import ValidationError
 from docs.publish.errors import PublishError
 from docs.publish.evidence import Evidence
 from docs.publish.macros import charts
-from docs.publish.macros.charts import marks, svg, vega
+from docs.publish.macros.charts import marks, panels, svg, vega
 from docs.publish.macros.charts.height import apart
 from docs.publish.place import Place
 from docs.publish.records.schema import Record
@@ -255,8 +255,10 @@ def test_what_is_stale_is_said_and_told_to_the_release(root):
         root, [row(root, sources={"hash": "old", "files": ["kernels/add.py", "tests/benchmarks/kernels/add.py"]})]
     )
     html = charts.render(BARS, store(root, old), evidence)
-    assert '<span class="rp-badge">stale</span> ours' in html
+    assert '<span class="rp-badge">stale</span> ours: the code has changed since.' in html
     assert evidence.stale
+    said = panels.changed({"a": "code", "b": "timing method", "c": "code"})
+    assert said.endswith("a, c: the code has changed since. b: the timing method has changed since.")
 
 
 @pytest.mark.parametrize(

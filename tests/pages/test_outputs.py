@@ -259,11 +259,6 @@ def test_what_changed_is_shown_without_what_differs_in_every_run():
         "-mul  yes",
         "+mul  no",
     ]
-    both = {"one": "x", "two": "y"}
-    (line,) = record.changes(
-        "kernels/add", document(**both), {"runs": document()["runs"][1:], "sections": document(**both)["sections"]}
-    )
-    assert line == "kernels/add: torch 2.13.0 -> torch 2.14.0"
     (line,) = record.changes("kernels/add", old, document(two="the same\n", one=old["sections"][0]["content"]))
     assert line == "kernels/add: the sections come in another order"
 
@@ -281,6 +276,18 @@ def test_a_script_that_fails_does_not_keep_the_others_from_being_recorded(monkey
     assert said.endswith("1 of 2 scripts failed: a\n")
 
 
+def test_other_versions_alone_are_no_change(monkeypatch, capsys):
+    """And they are said once, for all sections."""
+    old = document(one="x", two="y")
+    new = {"runs": old["runs"][1:], "sections": old["sections"]}
+    monkeypatch.setattr(printing, "capture", lambda *_: (old, new))
+    assert not record.again({"a": {}}, "")
+    assert capsys.readouterr().out == ("[1/1] a 0 s: as it was, with other versions\na: torch 2.13.0 -> torch 2.14.0\n")
+    new = {"runs": old["runs"][1:], "sections": document(one="z", two="y")["sections"]}
+    assert not record.again({"a": {}}, "")
+    assert "a 0 s: changed, with other versions\n" in capsys.readouterr().out
+
+
 def test_what_no_page_shows_is_removed(monkeypatch, tmp_path, capsys):
     for script in ("a", "b"):
         (tmp_path / f"{script}.cpu.json").touch()
@@ -291,17 +298,27 @@ def test_what_no_page_shows_is_removed(monkeypatch, tmp_path, capsys):
     assert "b: no page shows it" in capsys.readouterr().out
 
 
-def test_a_gpu_is_given_what_is_stale_missing_or_of_other_versions(known, tmp_path):
+CHANGED = "the code or the timing method has changed since, or nothing is stored; on a machine with a GPU:"
+OTHERS = (
+    f"the code is the same, the versions are others than torch {PINNED['torch']} and triton {PINNED['triton']}; "
+    "on a machine with a GPU:"
+)
+
+
+def test_a_gpu_is_given_what_is_stale_missing_or_of_other_versions_and_told_which(known, tmp_path):
     def commands(captures: Captures, wanted: dict, **software: str) -> list[str]:
         root = tiny.project(tmp_path)
         run = tiny.write(root, tiny.record(root, software=PINNED | software))
-        return record.on_a_gpu(wanted, captures, Store.load(run.parents[1], root)).splitlines()[1:]
+        return record.on_a_gpu(wanted, captures, Store.load(run.parents[1], root)).splitlines()
 
-    stored = {"kernels/add": {"first": None}}
-    assert not commands(known(), stored)
-    again = ["python -m tests.benchmarks.captures kernels/add"]
-    assert commands(known(sources="0" * 16), stored) == again
-    assert commands(known(software={"torch": "2.11.0", "triton": "3.6.0"}), stored) == again
+    stored, older = {"kernels/add": {"first": None}}, {"torch": "2.11.0", "triton": "3.6.0"}
+    assert commands(known(), stored) == ["nothing is left for a GPU"]
+    again = "python -m tests.benchmarks.captures kernels/add"
+    assert commands(known(sources="0" * 16), stored) == [CHANGED, again]
+    assert commands(known(software=older), stored) == [OTHERS, again]
+    assert commands(known(sources="0" * 16, software=older), stored) == [CHANGED, again]
     missing = commands(known(), stored | {"b": {"a section": None}})
-    assert missing == ["python -m tests.benchmarks.captures 'b:a section'"]
-    assert commands(known(), stored, torch="2.11.0") == ["python -m tests.benchmarks kernels/add"]
+    assert missing == [CHANGED, "python -m tests.benchmarks.captures 'b:a section'"]
+    measured = "python -m tests.benchmarks kernels/add"
+    assert commands(known(), stored, torch="2.11.0") == [OTHERS, measured]
+    assert commands(known(sources="0" * 16), stored, torch="2.11.0") == [CHANGED, again, OTHERS, measured]

@@ -315,4 +315,4 @@ def test_while_a_campaign_goes_on_points_not_reached_yet_are_shown_as_they_were(
     grid = {"kernels/add": ["forward 8x4 bfloat16 device", "forward 16x4 bfloat16 device"]}
     tiny.write(root, tiny.record(root, [tiny.row(root, shape=sizes[0])], day=2, grid=grid))
     rows = {(row.size, row.mode): row.stale for row in tiny.store(root).select()}
-    assert rows == {("8x4", "device"): False, ("16x4", "device"): True}
+    assert rows == {("8x4", "device"): "", ("16x4", "device"): "code"}

@@ -44,20 +44,26 @@ def change(root: Path, what: str) -> bool:
     return stale
 
 
-def is_stale(root: Path) -> bool:
+def changed(root: Path) -> str:
     return tiny.store(root).find(Coordinates("kernels/add", "ours")).stale
 
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_only_changes_that_count_make_a_number_stale(what: str, root: Path):
-    assert not is_stale(root)
+    assert not changed(root)
     stale = change(root, what)
-    assert is_stale(root) is stale
+    assert changed(root) == "code" * stale
 
 
-def test_a_number_of_another_method_is_stale(root: Path):
+def test_where_only_the_method_differs_nothing_says_that_the_code_has_changed(root: Path):
     tiny.write(root, tiny.record(root, [tiny.row(root, sources=tiny.sources(root) | {"method": VERSION + 1})]))
-    assert is_stale(root)
+    assert changed(root) == "timing method"
+    site = tiny.build(root)
+    assert "† Measured before the timing method changed." in site["index.html"]
+    assert '"stale":"timing method"' in site["index.html"], "as the evidence of the number says"
+    assert not [path for path, text in site.items() if path.endswith(".html") and "The code has changed" in text]
+    change(root, "kernel")
+    assert "† Measured before the code changed." in tiny.build(root)["index.html"]
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def as_json(store: Store, machine: str) -> str:
 
 def _described(row: Measured) -> dict[str, Any]:
     """A row with its run, and the range over machines where there is one."""
-    return {"run": row.record.id, "stale": row.stale, **_range(row)} | row.row.model_dump(mode="json")
+    return {"run": row.record.id, "stale": bool(row.stale), **_range(row)} | row.row.model_dump(mode="json")
 
 
 def as_csv(store: Store, machine: str) -> str:
@@ -59,7 +59,7 @@ def _flat(measured: Measured) -> dict[str, Any]:
         "machines": len(measured.again),
         **{name: measured.metric(name) for name in METRICS}, **_range(measured), "run": row.record.id,
         "commit": row.record.commit, "boot": row.record.machine.get("boot"),
-        "processor": row.record.machine.get("processor"), "stale": measured.stale, "busy": row.busy,
+        "processor": row.record.machine.get("processor"), "stale": bool(measured.stale), "busy": row.busy,
     }  # fmt: skip
 
 

@@ -187,7 +187,7 @@ def _case(rows: list[Measured], place: Place) -> Iterator[str]:
     runs = ", ".join(
         link(run.date[:16].replace("T", " "), place.to(machine_page(first.machine, run.id))) for run in records
     )
-    stale = f"{badges(['stale'])} The code has changed since." if first.stale else ""
+    stale = f"{badges(['stale'])} The {first.stale} has changed since." if first.stale else ""
     if busy := dict.fromkeys(row.busy for row in rows if row.busy):
         stale += f"{badges(['busy'])} {escape(evidence.busy('; '.join(busy)))}"
     yield f"<p>Measured on {runs}, with {files}.{stale}</p>"

@@ -57,7 +57,7 @@ def calc(place: Place, expression: str, unit: str, inputs: Mapping[str, Input]) 
         "value": units.in_unit(value, unit, exact=not measured),
         "formula": expression,
         "inputs": [_input(name, given) for name, given in inputs.items()],
-        "stale": any(given.stale for given in quantities),
+        "stale": next((given.stale for given in quantities if given.stale), ""),
         "busy": next((given.entry["busy"] for given in quantities if given.busy), ""),
     }
     href = next((given.href for given in quantities), "")

@@ -8,6 +8,7 @@ from docs.publish.errors import PublishError, unknown
 from docs.publish.evidence import Evidence, Quantity, of_run
 from docs.publish.place import Place
 from docs.publish.records.captures import Capture, Captures
+from docs.publish.records.staleness import CODE
 from tests.benchmarks.captures import fitted
 
 SCALES = {  # as scripts print a unit: what it is worth, in which family of units.py
@@ -130,6 +131,6 @@ def number(captures: Captures, capture: Capture, place: Place, labels: list[str]
         **of_run(capture.run),
         "download_url": record,
         "source_url": place.source(capture.file, capture.run.commit),
-        "stale": captures.is_stale(capture),
+        "stale": CODE if captures.is_stale(capture) else "",
     }
     return Quantity(float(digits.replace(",", "")) * scale, family, entry, record)

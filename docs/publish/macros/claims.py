@@ -95,7 +95,7 @@ def parsed(statement: str) -> tuple[list[str], str, list[str]]:
 def verdict_of_sweep(
     sweep: Sweep,
     points: Sequence[SweepPoint],
-    stale: bool,
+    stale: str,
     options: Options,
     relation: str,
     others: Sequence[Options],
@@ -110,7 +110,7 @@ def verdict_of_sweep(
     """
     if relation not in RELATIONS:
         raise unknown("relation", relation, RELATIONS)
-    found = Verdict(marks=["stale"] * stale)
+    found = Verdict(marks=["stale"] * bool(stale))
     for point in points:
         where = f"kernels/{sweep.kernel} {point.direction} {units.size(point.size)} {point.dtype} in {sweep.id}"
         rest = [tried for tried in point.tried if not _has(tried, options)]

@@ -10,7 +10,7 @@ from docs.publish.evidence import Evidence
 from docs.publish.macros.claims import Verdict
 from docs.publish.place import Place
 
-MARKED = re.compile(r'<a class="[^"]*rp-stale"[^>]*>[^<]*<small>([^<]*)</small>')
+MARKED = re.compile(r'<a class="[^"]*rp-stale"[^>]*data-evidence="([^"]+)"[^>]*>[^<]*<small>')
 
 
 @dataclass
@@ -71,10 +71,10 @@ class Page:
                 each for each in self.evidence.entries.values() if f"/{meant}.json" in each.get("download_url", "")
             ]
             notes += [f"This page is about the {each['machine']}." for each in of_it[:1]]
-        why = {"stale": "before the code changed", "busy": "on a busy machine"}
-        marked = " ".join(MARKED.findall(filled))
-        if when := [words for mark, words in why.items() if mark in marked]:
-            notes.append(f"† Measured {' or '.join(when)}.")
+        marked = [self.evidence.entries[key] for key in MARKED.findall(filled)]
+        when = [f"before the {what} changed" for what in sorted({each.get("stale", "") for each in marked} - {""})]
+        when += ["on a busy machine"] * any("busy" in each for each in marked)
+        notes += [f"† Measured {' or '.join(when)}."] * bool(when)
         said = f'<p class="rp-versions">{" ".join(notes)}</p>\n' if notes else ""
         return filled + said + self.evidence.script()
 

@@ -27,7 +27,7 @@ def table(root: Path, page: Evidence, kernel: str, direction: str, shape: str, d
     if not any(tried.options == taken for tried in point.tried):
         raise PublishError(f"sweep of {kernel}: expected {taken} among what was tried at {shape}, found it missing")
     source = page.place.source(file.relative_to(root).as_posix(), None)
-    shared = {**evidence.of_run(sweep), "source_url": source, "stale": sweeps.is_stale(sweep, root)}
+    shared = {**evidence.of_run(sweep), "source_url": source, "stale": sweeps.changed(sweep, root)}
     names = list(dict.fromkeys(name for tried in point.tried for name in tried.options))
     rows = [_cells(sweep, shared, point, tried, names, tried.options == taken, page) for tried in point.tried]
     failed = "".join(f" Failed: {escape(_words(other.options))}: {escape(other.reason)}." for other in point.failed)
@@ -39,14 +39,14 @@ def table(root: Path, page: Evidence, kernel: str, direction: str, shape: str, d
     return markup.panels([panel], "table")
 
 
-def points(root: Path, kernel: str, direction: str, shapes: Iterable[str]) -> tuple[Sweep, list[SweepPoint], bool]:
-    """The newest sweep of a kernel, some of its points, and whether it is stale.
+def points(root: Path, kernel: str, direction: str, shapes: Iterable[str]) -> tuple[Sweep, list[SweepPoint], str]:
+    """The newest sweep of a kernel, some of its points, and what has changed since.
 
     Raises:
         PublishError: a point was not swept.
     """
     sweep, _ = sweeps.newest(kernel, root)
-    return sweep, [_point(sweep, direction, shape, BF16) for shape in shapes], sweeps.is_stale(sweep, root)
+    return sweep, [_point(sweep, direction, shape, BF16) for shape in shapes], sweeps.changed(sweep, root)
 
 
 def _point(sweep: Sweep, direction: str, shape: str, dtype: str) -> SweepPoint:

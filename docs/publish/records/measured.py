@@ -127,14 +127,15 @@ METRICS = {
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """A row with what it means: its coordinates, its metrics, and whether the code that it measured has changed.
+    """A row with what it means: its coordinates, its metrics, and what has changed since.
 
     Attributes:
+        stale: what has changed since (staleness.py); nothing where it is as it was.
         again: this row and those of the same code and software on separately started machines, one each, oldest first.
     """
 
     row: Row
-    stale: bool
+    stale: str
     again: tuple[Row, ...] = ()
     case: str = field(init=False)  # these the row says
     variant: str = field(init=False)

@@ -13,13 +13,16 @@ from tests.benchmarks.reached import named, reached
 from tests.benchmarks.reviewed import VERSION
 from tests.benchmarks.source import ROOT, digest_texts
 
+CODE, METHOD = "code", "timing method"  # what may have changed, as pages say it
 digests = Kept("digests")
 IN_A_BUILD.append(named)
 
 
-def row_is_stale(sources: Sources, root: Path = ROOT) -> bool:
-    """Whether what a row or a sweep can reach, or the method, differs from what was measured."""
-    return sources.version != VERSION or sources.code != _code(sources.files[-1], plan_of(sources.files), root)
+def changed(sources: Sources, root: Path = ROOT) -> str:
+    """What has changed since a row or a sweep was measured: what it can reach, or the method alone; else nothing."""
+    if sources.code != _code(sources.files[-1], plan_of(sources.files), root):
+        return CODE
+    return METHOD if sources.version != VERSION else ""
 
 
 @in_a_build

@@ -231,7 +231,7 @@ def _in_a_grid(row: Measured, size: str) -> str:
 def _measured(rows: list[Row], root: Path) -> list[Measured]:
     """Rows, oldest first, each with those that measured the same on separately started machines."""
     again = reruns.of(rows)
-    return [Measured(row, staleness.row_is_stale(row.sources, root), again(row)) for row in rows]
+    return [Measured(row, staleness.changed(row.sources, root), again(row)) for row in rows]
 
 
 def _newest_at_each_point(rows: list[Measured]) -> list[Measured]:

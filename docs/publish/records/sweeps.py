@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from docs.publish.errors import unknown
+from docs.publish.records import staleness
 from docs.publish.records.admission import publishable_sweep
 from docs.publish.records.schema import Sweep
-from docs.publish.records.staleness import row_is_stale
 
 FOLDER = "docs/measurements/sweeps"
 
@@ -24,9 +24,9 @@ def newest(kernel: str, root: Path) -> tuple[Sweep, Path]:
     return publishable_sweep(files[-1], root), files[-1]
 
 
-def is_stale(sweep: Sweep, root: Path) -> bool:
-    """Whether the kernel, its case, the plan or the method has changed since: as for a row."""
-    return row_is_stale(sweep.sources, root)
+def changed(sweep: Sweep, root: Path) -> str:
+    """What has changed since, of the kernel, its case, the plan and the method: as for a row."""
+    return staleness.changed(sweep.sources, root)
 
 
 def stale(root: Path) -> list[str]:
@@ -37,4 +37,4 @@ def stale(root: Path) -> list[str]:
     """
     kernels = sorted({path.parent.name for path in (root / FOLDER).glob("*/*.json")})
     found = (newest(kernel, root) for kernel in kernels)
-    return [path.relative_to(root).as_posix() for sweep, path in found if is_stale(sweep, root)]
+    return [path.relative_to(root).as_posix() for sweep, path in found if changed(sweep, root)]

@@ -20,6 +20,7 @@ from docs.publish.errors import PublishError, unknown
 from docs.publish.markdown import pages
 from docs.publish.records import asked
 from docs.publish.records.captures import DEVICES, Captures
+from docs.publish.records.schema import Record, Run
 from docs.publish.records.store import Store
 from tests.benchmarks import captures as printing
 from tests.benchmarks.source import ROOT
@@ -92,9 +93,10 @@ def again(scripts: Wanted, commit: str) -> list[str]:
             failed.append(script)
             print(f"failed\n{error}", flush=True)
             continue
-        told = list(changes(script, old, new))
-        print(f"{time.monotonic() - began:.0f} s: {'changed' if told else 'as it was'}", flush=True)
-        for line in told:
+        told, others = list(changes(script, old, new)), other_versions(script, old, new)
+        how = f"{'changed' if told else 'as it was'}{', with other versions' if others else ''}"
+        print(f"{time.monotonic() - began:.0f} s: {how}", flush=True)
+        for line in [*told, *others]:
             print(line, flush=True)
     if failed:
         print(f"{len(failed)} of {len(scripts)} scripts failed: {', '.join(failed)}")
@@ -102,23 +104,27 @@ def again(scripts: Wanted, commit: str) -> list[str]:
 
 
 def changes(script: str, old: Mapping | None, new: Mapping) -> Iterator[str]:
-    """What differs without what differs in every run, section by section; and other versions, once for all sections."""
-    before, after = _sections(script, old) if old else {}, _sections(script, new)
-    versions: dict[str, None] = {}
+    """What differs without what differs in every run, section by section."""
+    before, after = _sections(script, old), _sections(script, new)
     for section in dict.fromkeys([*before, *after]):
         name = f"{script} {section!r}"
-        was, now = before.get(section), after.get(section)
-        texts = [side[0].splitlines() if side else [] for side in (was, now)]
-        yield from difflib.unified_diff(texts[0], texts[1], name, name, lineterm="")
-        if was and now and was[1] != now[1]:
-            versions[f"{script}: {_listed(was[1])} -> {_listed(now[1])}"] = None
-    yield from versions
+        was, now = (side[section][0].splitlines() if section in side else [] for side in (before, after))
+        yield from difflib.unified_diff(was, now, name, name, lineterm="")
     if [section for section in before if section in after] != [section for section in after if section in before]:
         yield f"{script}: the sections come in another order"
 
 
-def _sections(script: str, document: Mapping) -> dict[str, tuple[str, dict[str, str]]]:
+def other_versions(script: str, old: Mapping | None, new: Mapping) -> list[str]:
+    """The versions that printed a section and those that print it now, where they differ, once for all sections."""
+    before, after = _sections(script, old), _sections(script, new)
+    both = [(before[section][1], after[section][1]) for section in before if section in after]
+    return list(dict.fromkeys(f"{script}: {_listed(was)} -> {_listed(now)}" for was, now in both if was != now))
+
+
+def _sections(script: str, document: Mapping | None) -> dict[str, tuple[str, dict[str, str]]]:
     """The text of each section without what differs in every run, and the versions that printed it."""
+    if document is None:
+        return {}
     more = printing.varies(script)
     found: dict[str, tuple[str, dict[str, str]]] = {}
     for each in document["sections"]:
@@ -137,24 +143,41 @@ def forget(scripts: Wanted) -> None:
 
 
 def on_a_gpu(scripts: Wanted, known: Captures, store: Store) -> str:
-    """The commands that a machine with a GPU has to run."""
+    """The commands that a machine with a GPU has to run, and why: other code, or the same code with other versions."""
     pins = printing.pinned()
-    outdated = []
-    for (script, device), printed in known.files.items():
-        every = [known.capture(printed, section) for section in printed.contents] if device == "cuda" else []
-        if any(known.is_stale(one) or printing.versions(one.run.software) != pins for one in every):
-            outdated.append(script)
-    names = [*outdated, *(f"{script}:{section}" for script, section in _missing(scripts, known))]
-    rows = [row for row in store.select() if row.record.machine["kind"] == "gpu"]
-    cases = sorted({row.case for row in rows if row.stale or printing.versions(row.record.software) != pins})
-    commands = [
-        f"python -m {module} {shlex.join(arguments)}"
-        for module, arguments in (("tests.benchmarks.captures", names), ("tests.benchmarks", cases))
-        if arguments
+    printed = [
+        (script, known.is_stale(one), one.run)
+        for (script, device), file in known.files.items()
+        for one in (known.capture(file, section) for section in file.contents)
+        if device == "cuda"
     ]
-    if not commands:
-        return "nothing is left for a GPU"
-    return "\n".join([f"stale, or made with others than {_listed(pins)}; on a machine with a GPU:", *commands])
+    rows = [(row.case, row.stale, row.record) for row in store.select() if row.record.machine["kind"] == "gpu"]
+    captures, cases = _outdated(printed, pins), _outdated(rows, pins)
+    missing = [f"{script}:{section}" for script, section in _missing(scripts, known)]
+    lines = [
+        *_commands(
+            "the code or the timing method has changed since, or nothing is stored", [*captures[0], *missing], cases[0]
+        ),
+        *_commands(f"the code is the same, the versions are others than {_listed(pins)}", captures[1], cases[1]),
+    ]
+    return "\n".join(lines) or "nothing is left for a GPU"
+
+
+def _outdated(
+    made: Iterable[tuple[str, bool | str, Run | Record]], pins: Mapping[str, str]
+) -> tuple[list[str], list[str]]:
+    """The names of what other code made; and of what the code made as it is, with other versions than the pins."""
+    known = list(made)
+    stale = {name for name, is_stale, _ in known if is_stale}
+    others = {name for name, _, run in known if printing.versions(run.software) != pins}
+    return sorted(stale), sorted(others - stale)
+
+
+def _commands(why: str, scripts: list[str], cases: list[str]) -> list[str]:
+    """The lines that say why and how to print and measure these again; none of nothing."""
+    asked = (("tests.benchmarks.captures", scripts), ("tests.benchmarks", cases))
+    commands = [f"python -m {module} {shlex.join(names)}" for module, names in asked if names]
+    return [f"{why}; on a machine with a GPU:", *commands] if commands else []
 
 
 def _missing(scripts: Wanted, known: Captures) -> Iterator[tuple[str, str]]:

@@ -43,7 +43,7 @@ function command(text) {
 
 // What a fact holds, as a node or text.
 function shown(key, value) {
-  if (key === "stale") return "The code that this number measured has changed since."
+  if (key === "stale") return `The ${value} has changed since.`
   if (key === "runs") return element("ul", {}, ...value.map(run))
   if (key === "inputs") return element("ul", {}, ...value.map(input))
   if (key === "date") return value.replace("T", " ").replace(/:\d\dZ$/, " UTC")

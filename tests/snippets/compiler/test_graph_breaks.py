@@ -10,10 +10,7 @@ import torch
 
 from snippets.compiler.graph_breaks import (
     LOG,
-    answer_two,
     cause,
-    exercise_one,
-    exercise_two,
     find,
     in_a_call,
     in_a_line,
@@ -72,19 +69,6 @@ def test_broken_or_not_the_model_is_the_same(breaks):
     compiled = torch.compile(model, backend="aot_eager")(x, weights, breaks)
     torch.testing.assert_close(compiled, model(x, weights))
     torch.testing.assert_close(looped(x, weights), model(x, weights))
-
-
-def test_exercise_one_has_one_break_and_two_graphs_each_with_its_switch():
-    found = find(exercise_one, make_x())
-    assert (found.graphs, len(found.log), found.skipped) == ([4, 4], 1, False)
-
-
-@pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
-def test_exercise_two_is_mended_and_computes_the_same(scale):
-    x = scale * make_x()
-    assert len(find(exercise_two, x).log) == 1
-    assert find(answer_two, x).log == [] and len(find(answer_two, x).graphs) == 1
-    torch.testing.assert_close(answer_two(x), exercise_two(x))
 
 
 def test_the_cause_is_the_line_to_search_for():

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from snippets.reference.common_pitfalls import PITFALLS, compiled, make_x
+from snippets.reference import common_pitfalls as pitfalls
+from snippets.reference.common_pitfalls import SYMPTOMS, agree, compiled, draw, entries, error, make_x, printed, reason
 
-SYMPTOMS = {
+SEEN = {
     "skipped": "Failed to handle graph break gracefully. Skipping the function and falling back to eager.",
     "repeated": "user stack suppressed due to duplicate graph break",
     "caught": "TorchRuntimeError: RuntimeError when making fake tensor call",
@@ -18,31 +19,44 @@ SYMPTOMS = {
     "reordered": "first: tensor(101.)",
     "seed": "other numbers than eager, from the same seed",
 }
+
+
+def seeded_after() -> str:
+    fast = compiled(pitfalls.seed_after)
+    return agree(lambda x: pitfalls.seed_after(x, draw()), lambda x: fast(x, draw()))
+
+
 MENDED = {
-    "skipped": "no entry",
-    "repeated": "no entry",
-    "late hook": "the hook ran once",
-    "reordered": "first: tensor(1.)",
-    "seed": "the same numbers",
+    "skipped": (lambda: reason(pitfalls.skipped_after), "no entry"),
+    "repeated": (lambda: entries(pitfalls.repeated_after), "no entry"),
+    "caught": (error(pitfalls.caught_after), "no error"),
+    "late hook": (lambda: pitfalls.late_hook(forget=True), "the hook ran once"),
+    "no fake": (error(lambda x: pitfalls.double(x).sin(), fullgraph=True), "no error"),
+    "alias": (error(pitfalls.alias_after, fullgraph=True), "no error"),
+    "unguarded": (error(pitfalls.unguarded_after, fullgraph=True), "no error"),
+    "disabled": (error(pitfalls.calls_disabled), "no error"),
+    "reordered": (lambda: printed(pitfalls.reordered_after), "first: tensor(1.)"),
+    "seed": (seeded_after, "the same numbers"),
 }
 if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 14):
-    SYMPTOMS["caught"] = "no error"  # the page says so
+    SEEN["caught"] = "no error"  # the page says so
 
-names = pytest.mark.parametrize("name", SYMPTOMS)
+names = pytest.mark.parametrize("name", SEEN)
 
 
 def test_there_are_ten():
-    assert list(PITFALLS) == list(SYMPTOMS) and len(SYMPTOMS) == 10
+    assert list(SYMPTOMS) == list(SEEN) == list(MENDED) and len(SEEN) == 10
 
 
 @names
 def test_the_symptom_reads_as_on_the_page(name):
-    assert SYMPTOMS[name] in PITFALLS[name].symptom()
+    assert SEEN[name] in SYMPTOMS[name]()
 
 
 @names
 def test_the_mend_takes_it_away(name):
-    assert PITFALLS[name].mended() == MENDED.get(name, "no error")
+    mended, said = MENDED[name]
+    assert mended() == said
 
 
 def test_the_error_that_is_not_caught_is_caught_in_eager():

@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from snippets.reference.common_pitfalls import make_x
-from snippets.reference.common_pitfalls_in_use import PITFALLS, Counter, Generator, Positions, strides_before
+from snippets.reference import common_pitfalls_in_use as pitfalls
+from snippets.reference.common_pitfalls import make_x, reason
+from snippets.reference.common_pitfalls_in_use import SYMPTOMS, Counter, Generator, Positions, doubled, strides_before
 
-SYMPTOMS = {
+SEEN = {
     "thrown away": "0 graphs compiled",
     "first call": "within the ten timed calls: 1 compiled",
     "other method": "0 graphs compiled",
@@ -20,31 +21,34 @@ SYMPTOMS = {
     "strides": "numbers in other places, and no error",
 }
 MENDED = {
-    "thrown away": "1 graph compiled",
-    "first call": "within the ten timed calls: 0 compiled",
-    "other method": "1 graph compiled",
-    "late mark": "1 graph compiled",
-    "in a loop": "1 graph compiled",
-    "dropout": "the same numbers",
-    "mask": "no entry",
-    "strides": "2 * x",
+    "thrown away": (pitfalls.thrown_away_after, "1 graph compiled"),
+    "first call": (pitfalls.first_call_after, "within the ten timed calls: 0 compiled"),
+    "other method": (pitfalls.other_method_after, "1 graph compiled"),
+    "prefix": (pitfalls.prefix_after, "no error"),
+    "late mark": (lambda: pitfalls.late_mark(marked=(3,)), "1 graph compiled"),
+    "in a loop": (pitfalls.in_a_loop_after, "1 graph compiled"),
+    "inference": (lambda: pitfalls.warmed_up(torch.no_grad), "no error"),
+    "dropout": (lambda: pitfalls.dropout(fallback_random=True), "the same numbers"),
+    "mask": (lambda: reason(pitfalls.mask_after), "no entry"),
+    "strides": (lambda: doubled(pitfalls.strides_after), "2 * x"),
 }
 
-names = pytest.mark.parametrize("name", SYMPTOMS)
+names = pytest.mark.parametrize("name", SEEN)
 
 
 def test_there_are_ten():
-    assert list(PITFALLS) == list(SYMPTOMS) and len(SYMPTOMS) == 10
+    assert list(SYMPTOMS) == list(SEEN) == list(MENDED) and len(SEEN) == 10
 
 
 @names
 def test_the_symptom_reads_as_on_the_page(name):
-    assert SYMPTOMS[name] in PITFALLS[name].symptom()
+    assert SEEN[name] in SYMPTOMS[name]()
 
 
 @names
 def test_the_mend_takes_it_away(name):
-    assert PITFALLS[name].mended() == MENDED.get(name, "no error")
+    mended, said = MENDED[name]
+    assert mended() == said
 
 
 def test_a_compiled_module_saves_the_same_weights_under_other_names():
@@ -57,7 +61,7 @@ def test_a_compiled_module_saves_the_same_weights_under_other_names():
 def test_the_limit_of_graphs_is_what_ends_the_loop():
     """Past it the functions run eagerly: the limit is counted, not the steps."""
     with torch._dynamo.config.patch(recompile_limit=5):
-        assert PITFALLS["in a loop"].symptom() == "5 graphs compiled"
+        assert SYMPTOMS["in a loop"]() == "5 graphs compiled"
 
 
 def test_eager_code_has_the_pitfall_of_inference_too():

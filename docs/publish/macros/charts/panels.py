@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from html import escape
 
 from docs.publish import evidence, markup, palette, units
@@ -64,14 +64,17 @@ def instead(row: Measured, why: str) -> str:
 def _stale(plot: Plot) -> str:
     """Which of the drawn variants have changed since they were measured."""
     newest = {mark.variant: mark for mark in plot.marks}
-    stale = [mark.label() for mark in newest.values() if mark.row.stale]
+    stale = {mark.label(): mark.row.stale for mark in newest.values() if mark.row.stale}
     return f" {markup.STALE_ALL}" if 1 < len(stale) == len(newest) else changed(stale)
 
 
-def changed(names: Sequence[str]) -> str:
-    """The badge of what is drawn, and has changed since it was measured; nothing of no names."""
-    said = escape(", ".join(names))
-    return f' <span class="rp-badge">stale</span> {said}: the code has changed since.' if names else ""
+def changed(stale: Mapping[str, str]) -> str:
+    """The badge of what is drawn and stale, by name with what has changed since; nothing of no names."""
+    names: dict[str, list[str]] = {}
+    for name, what in stale.items():
+        names.setdefault(what, []).append(name)
+    said = " ".join(f"{escape(', '.join(those))}: the {what} has changed since." for what, those in names.items())
+    return f' <span class="rp-badge">stale</span> {said}' if names else ""
 
 
 def _busy(plot: Plot) -> str:

@@ -43,7 +43,7 @@ def render(spec: Mapping[str, Any], store: Store, shown: Evidence, root: Path) -
 
 def _panel(asked: Asked, plot: Plot, shown: Evidence, home: bool) -> str:
     row = plot.last
-    stale = list(dict.fromkeys(stem.name for stem in plot.every for row in stem.rows if row.stale))
+    stale = {stem.name: row.stale for stem in plot.every for row in stem.rows if row.stale}
     title = _title(asked, plot) if home else f"{row.record.machine['name']}: {_ridge(plot)}"
     points = "; ".join(f"{stem.name} {', '.join(map(_said, stem.rows))}" for stem in plot.every)
     spoken = f"{title}. {_ridge(plot)}. {points}"
