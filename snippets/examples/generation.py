@@ -144,23 +144,23 @@ class Decoder:
         self.slots, self.places = (torch.arange(n, device=self.norm.device) for n in (slots, length))
         cos, sin = inner.rotary_emb(self.norm.float(), self.places[None])
         self.cos, self.sin = cos[0], sin[0]  # (length, size), fp32
-        self.cache = [self.norm.new_zeros(2, slots, self.shared, length, self.size) for _ in self.layers]
+        shape = slots, self.shared, length, self.size
+        self.cache = [(self.norm.new_zeros(shape), self.norm.new_zeros(shape)) for _ in self.layers]  # keys and values
 
     def __call__(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Logits (slots, vocabulary) of tokens (slots,) at positions (slots,); their keys and values join the cache."""
         h = self.embedding[tokens]
         cos, sin = self.cos[positions, None], self.sin[positions, None]
         hidden = self.places > positions[:, None]
-        for layer, cache in zip(self.layers, self.cache, strict=True):
-            h = self.through(layer, cache, h, cos, sin, hidden, positions)
+        for layer, (keys, values) in zip(self.layers, self.cache, strict=True):
+            h = self.through(layer, keys, values, h, cos, sin, hidden, positions)
         return times(self.head, self.normed(h, self.norm))
 
-    def through(
-        self, layer: Layer, cache: Tensor, h: Tensor, cos: Tensor, sin: Tensor, hidden: Tensor, positions: Tensor
-    ) -> Tensor:
+    def through(self, layer: Layer, keys: Tensor, values: Tensor, h: Tensor, *places: Tensor) -> Tensor:
+        """h (slots, width) after a layer. Were keys and values parts of one tensor, compiled code would copy it whole."""
+        cos, sin, hidden, positions = places
         qkv = times(layer.qkv, self.normed(h, layer.before)).unflatten(-1, (-1, self.size))
         q, k, v = qkv.split([self.heads, self.shared, self.shared], 1)
-        keys, values = cache
         keys[self.slots, :, positions] = rotated(k, cos, sin)
         values[self.slots, :, positions] = v
         h = h + times(layer.out, attended(rotated(q, cos, sin), keys, values, hidden))
@@ -281,9 +281,9 @@ class Generator:
     def admit(self, slot: int, prompt: Tensor) -> None:
         """The library's own forward reads the prompt (length,); its keys and values go into the slot."""
         found = self.model(prompt[None], use_cache=True, logits_to_keep=1)
-        for cache, layer in zip(self.decoder.cache, found.past_key_values.layers, strict=True):
-            cache[0, slot, :, : len(prompt)] = layer.keys[0]
-            cache[1, slot, :, : len(prompt)] = layer.values[0]
+        for (keys, values), layer in zip(self.decoder.cache, found.past_key_values.layers, strict=True):
+            keys[slot, :, : len(prompt)] = layer.keys[0]
+            values[slot, :, : len(prompt)] = layer.values[0]
         self.tokens[slot] = sample(found.logits[:, -1], **self.sampling)[0]
         self.positions[slot] = len(prompt)
         self.answers[slot, len(prompt)] = self.tokens[slot]

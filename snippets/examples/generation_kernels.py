@@ -142,14 +142,15 @@ def _absorbed(q, k, v, k_new, v_new, at, position, best, total, acc):
 @triton.jit
 def _attention_kernel(
     qkv_ptr, cos_ptr, sin_ptr, key_ptr, value_ptr, position_ptr, part_ptr, stat_ptr, count_ptr, out_ptr, length, scale,
-    HEADS: tl.constexpr, SHARED: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr,
-    BLOCK: tl.constexpr, EARLY: tl.constexpr,
+    HEADS: tl.constexpr, SHARED: tl.constexpr, GROUP: tl.constexpr, QUERIES: tl.constexpr, D: tl.constexpr,
+    SPLITS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """The new token's attention: its key and value join the cache, the cache is read in SPLITS parts side by side.
 
     A program has one key head, its HEADS // SHARED query heads (tensor cores want 16 rows: the others are empty) and
-    one part of the cache. The last program of a key head to end adds the parts up. Position and earlier keys are read
-    before the wait: an ordinary kernel between two steps must have ended after they were written.
+    one part of the cache. The last program of a key head to end adds the parts up, for QUERIES (a power of 2) heads.
+    Position and earlier keys are read before the wait: an ordinary kernel between two steps must have ended after they
+    were written.
     """
     head, split = tl.program_id(0), tl.program_id(1)
     per: tl.constexpr = HEADS // SHARED
@@ -190,13 +191,16 @@ def _attention_kernel(
     tl.debug_barrier()  # all of this program's stores before its count
     if tl.atomic_add(count_ptr + head, 1, sem="acq_rel") == SPLITS - 1:
         tl.debug_barrier()
-        for query in range(per):
-            of_query = (head * SPLITS + tl.arange(0, SPLITS)) * per + query
-            highs = tl.load(stat_ptr + of_query, volatile=True)
-            shares = tl.exp2(highs - tl.max(highs))
-            sums = tl.sum(shares * tl.load(stat_ptr + SHARED * SPLITS * per + of_query, volatile=True))
-            parts = tl.load(part_ptr + of_query[:, None] * D + d[None, :], volatile=True)
-            tl.store(out_ptr + (head * per + query) * D + d, tl.sum(parts * shares[:, None], 0) / sums)
+        query = tl.arange(0, QUERIES)[None, :]
+        of_query = (head * SPLITS + tl.arange(0, SPLITS)[:, None]) * per + tl.minimum(query, per - 1)
+        # .cg: from L2, where other SMs' stores are
+        highs = tl.load(stat_ptr + of_query, cache_modifier=".cg")
+        sums = tl.load(stat_ptr + SHARED * SPLITS * per + of_query, cache_modifier=".cg")
+        parts = tl.load(part_ptr + of_query[:, :, None] * D + d[None, None, :], cache_modifier=".cg")
+        shares = tl.exp2(highs - tl.max(highs, 0)[None, :])
+        shares /= tl.sum(shares * sums, 0)[None, :]
+        places = (head * per + tl.arange(0, QUERIES)[:, None]) * D + d[None, :]
+        tl.store(out_ptr + places, tl.sum(parts * shares[:, :, None], 0), mask=tl.arange(0, QUERIES)[:, None] < per)
         tl.store(count_ptr + head, 0)
 
 
@@ -247,25 +251,23 @@ def matvec(
 
 
 class Attention:
-    """One token's attention over a cache (2, shared heads, length, D), in parts side by side."""
+    """One token's attention over a cache of keys and values (shared heads, length, D), in parts side by side."""
 
     def __init__(self, heads: int, shared: int, D: int, length: int, device: torch.device, splits: int = 32):
-        self.sizes = {
-            "HEADS": heads,
-            "SHARED": shared,
-            "GROUP": max(16, triton.next_power_of_2(heads // shared)),
-            "D": D,
-        }
+        queries = triton.next_power_of_2(heads // shared)
+        self.sizes = {"HEADS": heads, "SHARED": shared, "GROUP": max(16, queries), "QUERIES": queries, "D": D}
         self.splits, self.length = splits, length
         rows = splits * heads
         self.parts = torch.empty(rows, D, device=device)
         self.stats = torch.empty(2, rows, device=device)
         self.counts = torch.zeros(shared, dtype=torch.int32, device=device)
 
-    def __call__(self, qkv: Tensor, cos: Tensor, sin: Tensor, cache: Tensor, position: Tensor, out: Tensor) -> Tensor:
+    def __call__(
+        self, qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, position: Tensor, out: Tensor
+    ) -> Tensor:
         """qkv ((heads + 2 * shared) * D,); cos, sin (length, D); position (1,): where the new token stands."""
         _attention_kernel[(self.sizes["SHARED"], self.splits)](
-            qkv, cos, sin, cache[0], cache[1], position, self.parts, self.stats, self.counts, out, self.length,
+            qkv, cos, sin, keys, values, position, self.parts, self.stats, self.counts, out, self.length,
             self.sizes["D"] ** -0.5, SPLITS=self.splits, BLOCK=64, num_warps=4, **self.sizes, **_early(qkv.device),
         )  # fmt: skip
         return out
@@ -294,9 +296,9 @@ class TritonDecoder(Decoder):
 
     def __call__(self, tokens: Tensor, positions: Tensor) -> Tensor:
         h = torch.index_select(self.embedding, 0, tokens, out=self.h[None])[0]
-        for layer, cache in zip(self.layers, self.cache, strict=True):
+        for layer, (keys, values) in zip(self.layers, self.cache, strict=True):
             matvec(layer.qkv, h, self.qkv, norm=layer.before, eps=self.eps)
-            self.attention(self.qkv, self.cos, self.sin, cache[:, 0], positions, self.mixed)
+            self.attention(self.qkv, self.cos, self.sin, keys[0], values[0], positions, self.mixed)
             matvec(layer.out, self.mixed, h, residual=h)
             matvec(layer.gate_up, h, self.gated, norm=layer.between, eps=self.eps, gated=True)
             matvec(layer.down, self.gated, h, residual=h)

@@ -89,8 +89,8 @@ def attention(point: Point, device: torch.device) -> Workload:
         fast = Attention(heads, shared, size, length, device)
         cos, sin = torch.ones(length, size, device=device), torch.zeros(length, size, device=device)
         qkv = torch.cat((q[0], keys[0, :, context], values[0, :, context])).flatten()
-        out, cache = torch.empty_like(q[0].flatten()), torch.stack((keys[0], values[0]))
-        return lambda: fast(qkv, cos, sin, cache, positions, out)[None]
+        out, own_keys, own_values = torch.empty_like(q[0].flatten()), keys[0].clone(), values[0].clone()
+        return lambda: fast(qkv, cos, sin, own_keys, own_values, positions, out)[None]
 
     def wrongly(function: Callable[[], Tensor]) -> Callable[[Results], Results]:
         return lambda baseline: {"output": function()}
@@ -151,7 +151,8 @@ class Step:
                 linear.weight.data *= (2 * layers) ** -0.5
         self.plain = Decoder(self.model, self.batch, self.length, self.kept)
         for cache in self.plain.cache:
-            cache.normal_()
+            for each in cache:
+                each.normal_()
         self.tokens = torch.randint(vocabulary, (self.batch,), device=device)
         self.positions = torch.full((self.batch,), self.context, device=device)
 
@@ -184,7 +185,7 @@ class Step:
 
     def triton(self) -> Call:
         decoder = TritonDecoder(self.model, self.length, self.kept)
-        decoder.cache = [cache.clone() for cache in self.plain.cache]
+        decoder.cache = [(keys.clone(), values.clone()) for keys, values in self.plain.cache]
         call = self.call(decoder, torch.compile(own(sample), dynamic=False) if self.tokens.is_cuda else sample)
         return self.in_a_graph(call) if self.tokens.is_cuda else call
 
@@ -225,7 +226,7 @@ class Step:
 
         def cache_of_another() -> Tensor:
             decoder = self.changed()
-            decoder.cache = [cache.roll(1, 3) for cache in decoder.cache]
+            decoder.cache = [(keys.roll(1, 2), values.roll(1, 2)) for keys, values in decoder.cache]
             return decoder(self.tokens, self.positions)
 
         def no_mask() -> Tensor:
@@ -246,14 +247,14 @@ class Step:
 
     def changed(self) -> Decoder:
         decoder = copy.copy(self.plain)
-        decoder.cache = [cache.clone() for cache in self.plain.cache]
+        decoder.cache = [(keys.clone(), values.clone()) for keys, values in self.plain.cache]
         return decoder
 
     def bytes_read(self) -> int:
         """Weights and the cache up to the token; of the embedding only one row is read."""
         tensors = [t for layer in self.plain.layers for t in parts(layer)] + [*self.plain.head, self.plain.norm]
         weights = sum(t.nbytes for t in tensors if t is not None)
-        return weights + sum(cache.nbytes for cache in self.plain.cache) * (self.context + 1) // self.length
+        return weights + 2 * sum(keys.nbytes for keys, _ in self.plain.cache) * (self.context + 1) // self.length
 
 
 def parts(layer: Layer) -> Iterator[Tensor | None]:
@@ -270,7 +271,7 @@ class InFloat64:
 
     def __iter__(self) -> Iterator[object]:
         for thing in self.things:
-            yield thing.double() if isinstance(thing, Tensor) else in_float64(thing)
+            yield tuple(t.double() for t in thing) if isinstance(thing, tuple) else in_float64(thing)
 
 
 def in_float64(layer: Layer) -> Layer:
