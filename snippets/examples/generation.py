@@ -157,7 +157,7 @@ class Decoder:
         return times(self.head, self.normed(h, self.norm))
 
     def through(self, layer: Layer, keys: Tensor, values: Tensor, h: Tensor, *places: Tensor) -> Tensor:
-        """h (slots, width) after a layer. As parts of one tensor, keys and values would be copied whole when compiled."""
+        """h (slots, width) after a layer. Were keys and values one tensor, compiled code would copy all of it."""
         cos, sin, hidden, positions = places
         qkv = times(layer.qkv, self.normed(h, layer.before)).unflatten(-1, (-1, self.size))
         q, k, v = qkv.split([self.heads, self.shared, self.shared], 1)
