@@ -318,6 +318,17 @@ class Generator:
 # --8<-- [end:loop]
 
 
+# --8<-- [start:answer]
+def answer(
+    model: nn.Module, prompts: Sequence[Tensor], new: int, slots: int = 1, length: int = 2048
+) -> list[list[int]]:
+    """The likeliest `new` tokens after each prompt of a LlamaForCausalLM, `slots` prompts at a time."""
+    return Generator(model, compiled(Decoder(model, slots, length))).generate(prompts, new)
+
+
+# --8<-- [end:answer]
+
+
 def main() -> None:
     """The loop beside `generate()`; on a GPU, what a token and a prompt take."""
     torch.manual_seed(0)

@@ -6,6 +6,7 @@ launch): it asks for its first weights, and only then waits for the other kernel
 """
 
 import functools
+from collections.abc import Sequence
 
 import torch
 import triton
@@ -13,7 +14,7 @@ import triton.language as tl
 from torch import Tensor, nn
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from snippets.examples.generation import Decoder, Matrix
+from snippets.examples.generation import Decoder, Generator, Matrix
 
 
 # --8<-- [start:matvec]
@@ -306,3 +307,12 @@ class TritonDecoder(Decoder):
 
 
 # --8<-- [end:decoder]
+
+
+# --8<-- [start:answer]
+def answer(model: nn.Module, prompts: Sequence[Tensor], new: int, length: int = 2048) -> list[list[int]]:
+    """The likeliest `new` tokens after each prompt, one prompt after the other."""
+    return Generator(model, TritonDecoder(model, length)).generate(prompts, new)
+
+
+# --8<-- [end:answer]

@@ -23,6 +23,7 @@ from snippets.examples.generation import (
 )
 from snippets.examples.generation_kernels import Attention, TritonDecoder
 from snippets.validation.timing import captured
+from tests.benchmarks.bounds import bound, ceiling, wall
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
 
@@ -279,6 +280,26 @@ def in_float64(layer: Layer) -> Layer:
     wide = {n: (restored(v, torch.float64), None) if isinstance(v, tuple) else v.double() for n, v in values.items()}
     return replace(layer, **wide)
 
+
+SIZES_1B = {"layers": 16, "width": 2048, "inner": 8192, "kv": 512, "vocabulary": 128256}
+SIZES_8B = {"layers": 32, "width": 4096, "inner": 14336, "kv": 1024, "vocabulary": 128256}
+# Matrices of a layer, norms, the last matrix, and 513 places of the cache; of the embedding a token reads one row.
+READ = (
+    "2 * (layers * (2 * width**2 + 2 * width * kv + 3 * width * inner + 2 * width + 2 * 513 * kv)"
+    " + width + width * vocabulary)"
+)
+bytes_1b = bound("GB", READ, SIZES_1B)
+bytes_8b = bound("GB", READ, SIZES_8B)
+# What reading them takes at the read bandwidth of the same run.
+floor_1b = bound("ms", f"{READ} / read", SIZES_1B, read=ceiling("read"))
+floor_8b = bound("ms", f"{READ} / read", SIZES_8B, read=ceiling("read"))
+floor_tokens_8b = bound("", f"read / ({READ})", SIZES_8B, read=ceiling("read"))
+# How many tokens come in a second, of all sequences together.
+tokens = bound("", "1 / time", time=wall("{variant}", "{at}"))
+tokens_8 = bound("", "8 / time", time=wall("{variant}", "{at}"))
+tokens_64 = bound("", "64 / time", time=wall("{variant}", "{at}"))
+# How much longer a step of 64 sequences takes than a step of one.
+batch_costs = bound("x", "many / one", many=wall("graph", "1B batch 64"), one=wall("graph", "1B"))
 
 LABELS = {
     "eager": {"label": "eager, growing cache", "short": "eager", "role": "eager"},

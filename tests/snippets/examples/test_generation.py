@@ -67,6 +67,13 @@ def test_a_prompt_that_does_not_fit_is_refused_before_any_other_is_read(bad: lis
     assert loop.generate(prompts()[:1], 12) == expected()[:1]
 
 
+def test_compiled_layers_give_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Captured as always; Inductor would take a minute."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    assert generation.answer(model(), prompts(), 12, slots=2, length=64) == expected()
+    torch._dynamo.reset()
+
+
 def test_no_prompt_gives_no_answer() -> None:
     assert generator(2).generate([], 4) == []
 
