@@ -8,11 +8,10 @@ own variants, and so where they stand among those of the same role:
 Colours are used through CSS variables (`var(--rp-ours)`), so that one drawing follows light and dark mode. The hook
 writes `css()` to the site as stylesheets/palette.css, which docs/theme/main.html links.
 
-A case may name a shared variant more exactly, since what "torch.compile" compiled differs from case to case:
+A case may call a variant as another case does not, since what "torch.compile" compiled differs from case to case. The
+role stays the same:
 
     LABELS = {"compile": {"label": "better design, compiled", "role": "compile"}}
-
-The role stays the same, and the label has the variant's name in it.
 """
 
 import json
@@ -41,7 +40,7 @@ def declared() -> dict[str, dict[str, dict[str, str]]]:
     """The variants of each case by its name: those that many share, then its own.
 
     Raises:
-        PublishError: a declaration is no label with a known role, or differs from another case's of the same variant.
+        PublishError: a declaration is no label with a known role, or another case gives the same variant another role, which is its colour.
     """
     shared, cases = load()["variants"], {}
     seen = {variant: (entry, FILE.name) for variant, entry in shared.items()}
@@ -58,9 +57,9 @@ def declared() -> dict[str, dict[str, dict[str, str]]]:
                 roles = ", ".join(load()["roles"])
                 raise PublishError(f"{case}: {variant}: expected a label, maybe a short one, and a role of {roles}")
             other, where = seen.setdefault(variant, (entry, case))
-            exact = variant in shared and variant in entry["label"] and entry["role"] == shared[variant]["role"]
-            if other != entry and not exact:
-                raise PublishError(f"{case}: {variant}: expected {other}, as {where} declares it, got {entry}")
+            if other["role"] != entry["role"]:
+                said = f"expected the role {other['role']}, as {where} declares it, got {entry['role']}"
+                raise PublishError(f"{case}: {variant}: {said}")
         cases[case] = shared | own
     return cases
 

@@ -306,8 +306,8 @@ LABELS = {
     "static": {"label": "static cache, eager", "short": "static cache", "role": "rewrite"},
     "compile": {"label": "layers compiled", "short": "compiled", "role": "compile"},
     "graph": {"label": "layers compiled, CUDA graph", "short": "CUDA graph", "role": "graph"},
-    "sdpa": {"label": "scaled_dot_product_attention", "short": "SDPA", "role": "rewrite"},
-    "flex": {"label": "FlexAttention", "role": "compile-max"},
+    "sdpa": {"label": "scaled_dot_product_attention", "short": "SDPA", "role": "peer-1"},
+    "flex": {"label": "FlexAttention", "role": "compile"},
     "triton": {"label": "Triton kernels, CUDA graph", "short": "Triton", "role": "ours"},
 }
 CASE = Case(

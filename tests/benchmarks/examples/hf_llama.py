@@ -105,7 +105,7 @@ LABELS = {
     "loss": {"label": "loss in chunks", "role": "rewrite"},
     "update": {"label": "AdamW compiled", "role": "compile-max"},
     "all": {"label": "all three changes", "short": "all three", "role": "ours"},
-    "triton": {"label": "layers and loss by Triton kernels", "short": "Triton kernels", "role": "rewrite-2"},
+    "triton": {"label": "layers and loss by Triton kernels", "short": "Triton kernels", "role": "ours"},
     "triton-update": {"label": "Triton kernels, AdamW compiled", "short": "kernels, AdamW", "role": "ours"},
 }
 CASE = Case(
