@@ -56,7 +56,6 @@ def make_model(sizes: Mapping[str, float], device: torch.device, dtype: torch.dt
     return model.eval()
 
 
-# --8<-- [start:weights]
 @dataclass
 class Layer:
     """The weights of a layer, those that multiply the same input as one matrix."""
@@ -90,9 +89,6 @@ def merged(*linears: nn.Linear) -> Tensor:
     for linear, part in zip(linears, whole.split([len(weight) for weight in weights]), strict=True):
         linear.weight.data = part
     return whole
-
-
-# --8<-- [end:weights]
 
 
 # --8<-- [start:quantized]
@@ -215,14 +211,10 @@ def by_flex(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Calla
 # --8<-- [end:attention]
 
 
-# --8<-- [start:compiled]
 def compiled(decoder: Decoder) -> Decoder:
     """One layer is compiled, and all layers use it: seconds, where the whole step would take a minute."""
     decoder.through = torch.compile(decoder.through, dynamic=False)
     return decoder
-
-
-# --8<-- [end:compiled]
 
 
 # --8<-- [start:sample]

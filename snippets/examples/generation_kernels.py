@@ -208,7 +208,6 @@ def _attention_kernel(
 # --8<-- [end:attention]
 
 
-# --8<-- [start:launch]
 @functools.cache
 def _early(device: torch.device) -> dict[str, bool]:
     """Kernels of Hopper and later may start before the one before them has ended."""
@@ -272,9 +271,6 @@ class Attention:
             self.sizes["D"] ** -0.5, SPLITS=self.splits, BLOCK=64, num_warps=4, **self.sizes, **_early(qkv.device),
         )  # fmt: skip
         return out
-
-
-# --8<-- [end:launch]
 
 
 # --8<-- [start:decoder]

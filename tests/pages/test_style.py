@@ -7,7 +7,7 @@ from tests.benchmarks.source import ROOT
 from tests.pages.style import faults, parts, words
 
 READ = "docs/pages"  # through docs.publish
-MOST_WORDS_OF_ALL = 90_000
+MOST_WORDS_OF_ALL = 91_000
 SEARCHED = ("reference/", "results/", "index.md")  # readers look something up there: they may be long
 
 
