@@ -40,7 +40,8 @@ def declared() -> dict[str, dict[str, dict[str, str]]]:
     """The variants of each case by its name: those that many share, then its own.
 
     Raises:
-        PublishError: a declaration is no label with a known role, or another case gives the same variant another role, which is its colour.
+        PublishError: a declaration is no label with a known role, or another case gives the same variant another
+            role, which is its colour.
     """
     shared, cases = load()["variants"], {}
     seen = {variant: (entry, FILE.name) for variant, entry in shared.items()}

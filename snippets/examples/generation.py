@@ -237,10 +237,23 @@ def sample(logits: Tensor, temperature: float = 0.0, top_k: int = 0, top_p: floa
 
 
 # --8<-- [start:loop]
+def refuse_others(model: nn.Module) -> None:
+    """The decoding step is a Llama's: what it does not compute must not be in the model."""
+    if (name := type(model).__name__) != "LlamaForCausalLM":
+        raise TypeError(f"model: expected a LlamaForCausalLM, got a {name}")
+    biased = [name for name, _ in model.named_parameters() if name.endswith(".bias")]
+    if biased or model.config.head_dim * model.config.num_attention_heads != model.config.hidden_size:
+        found = f"the bias {biased[0]}" if biased else f"heads of {model.config.head_dim} in {model.config.hidden_size}"
+        raise ValueError(f"model: expected no bias, and heads that together are as wide as the model, got {found}")
+
+
 class Generator:
     """Answers prompts: each takes a free slot, and all slots decode together, one CUDA graph replay a token."""
 
     def __init__(self, model: nn.Module, decoder: Decoder, **sampling: float):
+        refuse_others(model)
+        if not len(decoder.slots) or not len(decoder.places):
+            raise ValueError("decoder: expected at least one slot and one place")
         self.model, self.decoder, self.sampling = model, decoder, sampling
         device, slots, self.length = decoder.norm.device, len(decoder.slots), len(decoder.places)
         self.tokens, self.positions = (torch.zeros(slots, dtype=torch.long, device=device) for _ in range(2))
@@ -253,11 +266,11 @@ class Generator:
     @torch.no_grad()
     def advance(self) -> None:
         """One token for each slot. Nothing is read by the host, so that a CUDA graph can repeat it."""
-        self.keep(self.decoder(self.tokens, self.positions))
+        self.keep(self.decoder(self.tokens, self.positions.clamp(max=self.length - 1)))
 
     def keep(self, logits: Tensor) -> None:
         self.tokens.copy_(sample(logits, **self.sampling))
-        self.positions.add_(1).clamp_(max=self.length - 1)  # a slot that nobody waits for stays at its last place
+        self.positions.add_(1).clamp_(max=self.length)  # a slot that nobody waits for writes behind its answer
         self.answers[self.decoder.slots, self.positions] = self.tokens
 
     def captured(self) -> Callable[[], None]:

@@ -67,6 +67,27 @@ def test_a_prompt_that_does_not_fit_is_refused_before_any_other_is_read(bad: lis
     assert loop.generate(prompts()[:1], 12) == expected()[:1]
 
 
+def test_an_answer_may_end_at_the_last_place_of_the_cache() -> None:
+    """The last steps before the host looks go on behind it."""
+    prompt = torch.arange(52, device=HERE)
+    assert generator(1).generate([prompt], 12, every=7) == [generation.by_library(model(), prompt, 12)]
+
+
+def test_a_model_whose_step_is_another_is_refused() -> None:
+    with pytest.raises(TypeError, match="model: expected a LlamaForCausalLM, got a Linear"):
+        Generator(nn.Linear(1, 1), Decoder(model(), 1, 8))
+    with pytest.raises(ValueError, match=r"got the bias model\.layers\.0\.self_attn\.q_proj\.bias"):
+        Generator(other_model(attention_bias=True), Decoder(model(), 1, 8))
+    with pytest.raises(ValueError, match="got heads of 64 in 128"):
+        Generator(other_model(head_dim=64), Decoder(model(), 1, 8))
+    with pytest.raises(ValueError, match="at least one slot"):
+        Generator(model(), Decoder(model(), 0, 8))
+
+
+def other_model(**sizes: object) -> nn.Module:
+    return generation.make_model(generation.TINY | sizes, HERE, torch.float32)
+
+
 def test_compiled_layers_give_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Captured as always; Inductor would take a minute."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
