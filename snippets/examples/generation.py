@@ -324,11 +324,16 @@ class Generator:
 
 
 # --8<-- [start:answer]
-def answer(
-    model: nn.Module, prompts: Sequence[Tensor], new: int, slots: int = 1, length: int = 2048
-) -> list[list[int]]:
-    """The likeliest `new` tokens after each prompt of a LlamaForCausalLM, `slots` prompts at a time."""
-    return Generator(model, compiled(Decoder(model, slots, length))).generate(prompts, new)
+def prepared(model: nn.Module, slots: int = 1, length: int = 2048, **sampling: float) -> Generator:
+    """Make it once: this compiles. Then `generate` answers `slots` prompts side by side, of up to `length` tokens."""
+    return Generator(model, compiled(Decoder(model, slots, length)), **sampling)
+
+
+def answered(generator: Generator, tokenizer: Callable, texts: Sequence[str], new: int = 256) -> list[str]:
+    """A text's answer ends with the tokenizer's stop token, or after `new` tokens."""
+    device = generator.tokens.device
+    prompts = [tokenizer(text, return_tensors="pt").input_ids[0].to(device) for text in texts]
+    return [tokenizer.decode(found) for found in generator.generate(prompts, new, stop=tokenizer.eos_token_id)]
 
 
 # --8<-- [end:answer]
@@ -346,7 +351,7 @@ def main() -> None:
             print(f"==== generate {name}")
             library(model)
             print(f"==== prompt {name}")
-            prompts(model)
+            first_tokens(model)
             del model
 
 
@@ -384,7 +389,7 @@ def library(model: nn.Module, new: int = 64) -> None:
 
 
 @torch.no_grad()
-def prompts(model: nn.Module) -> None:
+def first_tokens(model: nn.Module) -> None:
     """Time to the first token."""
     for n in (128, 2048, 16384):
         prompt = torch.randint(128000, (1, n), device=model.device)

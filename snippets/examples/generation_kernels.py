@@ -6,7 +6,6 @@ launch): it asks for its first weights, and only then waits for the other kernel
 """
 
 import functools
-from collections.abc import Sequence
 
 import torch
 import triton
@@ -306,9 +305,9 @@ class TritonDecoder(Decoder):
 
 
 # --8<-- [start:answer]
-def answer(model: nn.Module, prompts: Sequence[Tensor], new: int, length: int = 2048) -> list[list[int]]:
-    """The likeliest `new` tokens after each prompt, one prompt after the other."""
-    return Generator(model, TritonDecoder(model, length)).generate(prompts, new)
+def prepared(model: nn.Module, length: int = 2048, dtype: torch.dtype | None = None, **sampling: float) -> Generator:
+    """Make it once. Weights in bf16; in torch.int8, torch.float8_e4m3fn or torch.uint8 (int4) beside the model's."""
+    return Generator(model, TritonDecoder(model, length, dtype), **sampling)
 
 
 # --8<-- [end:answer]

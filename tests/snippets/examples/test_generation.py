@@ -1,6 +1,7 @@
 """The loop of examples/generation gives the library's tokens in any slot, length and order; wrong input is refused."""
 
 import functools
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -91,8 +92,28 @@ def other_model(**sizes: object) -> nn.Module:
 def test_compiled_layers_give_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Captured as always; Inductor would take a minute."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
-    assert generation.answer(model(), prompts(), 12, slots=2, length=64) == expected()
+    assert generation.prepared(model(), slots=2, length=64).generate(prompts(), 12) == expected()
     torch._dynamo.reset()
+
+
+class Bytes:
+    """A tokenizer: a token is a byte."""
+
+    eos_token_id = 0
+
+    def __call__(self, text: str, return_tensors: str) -> SimpleNamespace:
+        assert return_tensors == "pt"
+        return SimpleNamespace(input_ids=torch.tensor([list(text.encode())]))
+
+    def decode(self, tokens: list[int]) -> str:
+        return " ".join(map(str, tokens))
+
+
+def test_texts_are_answered() -> None:
+    found = generation.answered(generator(2), Bytes(), ["Why?", "Is it so?"], new=6)
+    for text, answer in zip(("Why?", "Is it so?"), found, strict=True):
+        expected = generation.by_library(model(), torch.tensor(list(text.encode()), device=HERE), 6)
+        assert answer == " ".join(map(str, expected[: expected.index(0) + 1] if 0 in expected else expected))
 
 
 def test_no_prompt_gives_no_answer() -> None:

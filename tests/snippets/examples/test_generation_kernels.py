@@ -7,7 +7,7 @@ import torch.nn.functional as F
 pytest.importorskip("transformers", reason="a development dependency: constraints.txt names its version")
 
 from snippets.examples.generation import Decoder, by_library, quantized, restored
-from snippets.examples.generation_kernels import TritonDecoder, answer, matvec
+from snippets.examples.generation_kernels import TritonDecoder, matvec, prepared
 from tests.snippets.examples.test_generation import HERE, model, prompts
 
 KEPT = (None, torch.int8, torch.float8_e4m3fn, torch.uint8)
@@ -46,4 +46,4 @@ def test_the_step_at_each_place_of_the_cache(position: int) -> None:
 
 
 def test_the_library_s_tokens() -> None:
-    assert answer(model(), prompts()[:1], 5, length=64) == [by_library(model(), prompts()[0], 5)]
+    assert prepared(model(), length=64).generate(prompts()[:1], 5, every=2) == [by_library(model(), prompts()[0], 5)]
