@@ -5,7 +5,7 @@ It needs transformers (5.17). Run `python -m snippets.examples.generation` to se
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -237,21 +237,55 @@ def sample(logits: Tensor, temperature: float = 0.0, top_k: int = 0, top_p: floa
 
 
 # --8<-- [start:loop]
-def refuse_others(model: nn.Module) -> None:
-    """The decoding step is a Llama's: what it does not compute must not be in the model."""
+def refuse(model: nn.Module, dtype: torch.dtype | None = None) -> None:
+    """The step is that of a Llama in plain linear layers: what it does not compute must not be in the model."""
     if (name := type(model).__name__) != "LlamaForCausalLM":
         raise TypeError(f"model: expected a LlamaForCausalLM, got a {name}")
-    biased = [name for name, _ in model.named_parameters() if name.endswith(".bias")]
-    if biased or model.config.head_dim * model.config.num_attention_heads != model.config.hidden_size:
-        found = f"the bias {biased[0]}" if biased else f"heads of {model.config.head_dim} in {model.config.hidden_size}"
-        raise ValueError(f"model: expected no bias, and heads that together are as wide as the model, got {found}")
+    if dtype not in (None, torch.int8, torch.float8_e4m3fn, torch.uint8):
+        raise ValueError(f"dtype: expected int8, float8_e4m3fn or uint8 (for int4), got {dtype}")
+    config, rope = model.config, model.model.rotary_emb.rope_type
+    own = [(name, each) for name, each in model.named_modules() if name.endswith(("_proj", "lm_head"))]
+    other = [f"{name}: {type(each).__name__}" for name, each in own if type(each) is not nn.Linear]
+    found = {
+        "plain nn.Linear layers (merge adapters, load unquantised)": other,
+        "no bias": [name for name, _ in model.named_parameters() if name.endswith(".bias")],
+        "SiLU": [config.hidden_act] if config.hidden_act != "silu" else [],
+        "RoPE that does not depend on the length": [rope] if rope in ("dynamic", "longrope") else [],
+        "heads that together are as wide as the model": [config.head_dim]
+        if config.head_dim * config.num_attention_heads != config.hidden_size
+        else [],
+        "columns in steps of 128 for int4": [name for name, each in own if each.in_features % 128]
+        if dtype == torch.uint8 and not other
+        else [],
+        "weights that nobody replaced since they were merged": [] if other else list(replaced(model)),
+    }
+    for expected, wrong in found.items():
+        if wrong:
+            raise ValueError(f"model: expected {expected}, got {wrong[0]}")
+
+
+def replaced(model: nn.Module) -> Iterator[str]:
+    """Layers in which a weight is no longer part of the matrix that an earlier Decoder made."""
+    for index, layer in enumerate(model.model.layers):
+        own, mlp = layer.self_attn, layer.mlp
+        for linears in ((own.q_proj, own.k_proj, own.v_proj), (mlp.gate_proj, mlp.up_proj)):
+            storages = [linear.weight.untyped_storage() for linear in linears]
+            once = storages[0].nbytes() > linears[0].weight.nbytes
+            if once and len({storage.data_ptr() for storage in storages}) > 1:
+                yield f"another in layer {index}"
 
 
 class Generator:
     """Answers prompts: each takes a free slot, and all slots decode together, one CUDA graph replay a token."""
 
     def __init__(self, model: nn.Module, decoder: Decoder, **sampling: float):
-        refuse_others(model)
+        refuse(model)
+        if not set(sampling) <= {"temperature", "top_k", "top_p"}:
+            raise TypeError(f"sampling: expected temperature, top_k and top_p, got {', '.join(sampling)}")
+        if sampling.get("temperature", 0) < 0 or sampling.get("top_k", 0) < 0 or not 0 < sampling.get("top_p", 1) <= 1:
+            raise ValueError(
+                f"sampling: expected temperature and top_k from 0, top_p above 0 and up to 1, got {sampling}"
+            )
         if not len(decoder.slots) or not len(decoder.places):
             raise ValueError("decoder: expected at least one slot and one place")
         self.model, self.decoder, self.sampling = model, decoder, sampling
@@ -266,12 +300,12 @@ class Generator:
     @torch.no_grad()
     def advance(self) -> None:
         """One token for each slot. Nothing is read by the host, so that a CUDA graph can repeat it."""
-        self.keep(self.decoder(self.tokens, self.positions.clamp(max=self.length - 1)))
+        self.keep(self.decoder(self.tokens, self.positions))
 
     def keep(self, logits: Tensor) -> None:
         self.tokens.copy_(sample(logits, **self.sampling))
-        self.positions.add_(1).clamp_(max=self.length)  # a slot that nobody waits for writes behind its answer
-        self.answers[self.decoder.slots, self.positions] = self.tokens
+        self.answers[self.decoder.slots, self.positions + 1] = self.tokens
+        self.positions.add_(1).clamp_(max=self.length - 1)  # a slot that nobody waits for writes behind its answer
 
     def captured(self) -> Callable[[], None]:
         for _ in range(3):
@@ -297,6 +331,8 @@ class Generator:
         self, prompts: Sequence[Tensor], new: int, stop: int | None = None, every: int = 16
     ) -> list[list[int]]:
         """Up to `new` tokens for each prompt, until `stop`. The host looks for it at `every` so many tokens."""
+        if new < 1 or every < 1:
+            raise ValueError(f"expected new and every of at least 1, got {new} and {every}")
         for which, prompt in enumerate(prompts):
             if not 0 < len(prompt) <= (most := self.length - new):
                 raise ValueError(f"prompt {which}: expected 1 to {most} tokens (cache less new), got {len(prompt)}")
@@ -326,6 +362,7 @@ class Generator:
 # --8<-- [start:answer]
 def prepared(model: nn.Module, slots: int = 1, length: int = 2048, **sampling: float) -> Generator:
     """Make it once: this compiles. Then `generate` answers `slots` prompts side by side, of up to `length` tokens."""
+    refuse(model)
     return Generator(model, compiled(Decoder(model, slots, length)), **sampling)
 
 

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor, nn
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from snippets.examples.generation import Decoder, Generator, Matrix
+from snippets.examples.generation import Decoder, Generator, Matrix, refuse
 
 
 # --8<-- [start:matvec]
@@ -307,6 +307,9 @@ class TritonDecoder(Decoder):
 # --8<-- [start:answer]
 def prepared(model: nn.Module, length: int = 2048, dtype: torch.dtype | None = None, **sampling: float) -> Generator:
     """Make it once. Weights in bf16; in torch.int8, torch.float8_e4m3fn or torch.uint8 (int4) beside the model's."""
+    refuse(model, dtype)
+    if (size := model.config.head_dim) < 16 or size & (size - 1):
+        raise ValueError(f"model: expected heads of a power of 2, at least 16, got {size}")
     return Generator(model, TritonDecoder(model, length, dtype), **sampling)
 
 

@@ -302,13 +302,10 @@ tokens_64 = bound("", "64 / time", time=wall("{variant}", "{at}"))
 batch_costs = bound("x", "many / one", many=wall("graph", "1B batch 64"), one=wall("graph", "1B"))
 
 LABELS = {
-    "eager": {"label": "eager, growing cache", "short": "eager", "role": "eager"},
-    "static": {"label": "static cache, eager", "short": "static cache", "role": "rewrite"},
-    "compile": {"label": "layers compiled", "short": "compiled", "role": "compile"},
-    "graph": {"label": "layers compiled, CUDA graph", "short": "CUDA graph", "role": "graph"},
-    "sdpa": {"label": "scaled_dot_product_attention", "short": "SDPA", "role": "peer-1"},
-    "flex": {"label": "FlexAttention", "role": "compile"},
-    "triton": {"label": "Triton kernels, CUDA graph", "short": "Triton", "role": "ours"},
+    "static": {"label": "static cache", "role": "rewrite"},
+    "graph": {"label": "compiled, CUDA graph", "short": "CUDA graph", "role": "graph"},
+    "sdpa": {"label": "SDPA", "role": "peer-1"},
+    "triton": {"label": "Triton kernels", "role": "ours"},
 }
 CASE = Case(
     question="How close does one decoding step of a Llama come to reading its weights once?",

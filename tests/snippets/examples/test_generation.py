@@ -74,15 +74,57 @@ def test_an_answer_may_end_at_the_last_place_of_the_cache() -> None:
     assert generator(1).generate([prompt], 12, every=7) == [generation.by_library(model(), prompt, 12)]
 
 
-def test_a_model_whose_step_is_another_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    (
+        ({"attention_bias": True}, r"expected no bias, got model\.layers\.0\.self_attn\.q_proj\.bias"),
+        ({"head_dim": 64}, "expected heads that together are as wide as the model, got 64"),
+        ({"hidden_act": "gelu"}, "expected SiLU, got gelu"),
+        ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "on the length, got dynamic"),
+    ),
+)
+def test_a_model_whose_step_is_another_is_refused(sizes: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        generation.prepared(other_model(**sizes))
+
+
+def test_what_is_no_plain_llama_is_refused() -> None:
     with pytest.raises(TypeError, match="model: expected a LlamaForCausalLM, got a Linear"):
-        Generator(nn.Linear(1, 1), Decoder(model(), 1, 8))
-    with pytest.raises(ValueError, match=r"got the bias model\.layers\.0\.self_attn\.q_proj\.bias"):
-        Generator(other_model(attention_bias=True), Decoder(model(), 1, 8))
-    with pytest.raises(ValueError, match="got heads of 64 in 128"):
-        Generator(other_model(head_dim=64), Decoder(model(), 1, 8))
+        generation.prepared(nn.Linear(1, 1))
+    changed = other_model()
+    changed.model.layers[1].mlp.up_proj = nn.Sequential(changed.model.layers[1].mlp.up_proj)
+    with pytest.raises(ValueError, match=r"plain nn\.Linear layers .* got model\.layers\.1\.mlp\.up_proj: Sequential"):
+        generation.prepared(changed)
+    merged = other_model()
+    Decoder(merged, 1, 8)
+    generation.refuse(merged)
+    merged.model.layers[1].self_attn.k_proj.weight.data = merged.model.layers[1].self_attn.k_proj.weight.data.clone()
+    with pytest.raises(ValueError, match="got another in layer 1"):
+        generation.prepared(merged)
+    with pytest.raises(ValueError, match=r"expected int8, float8_e4m3fn or uint8 \(for int4\), got torch\.float16"):
+        generation.refuse(model(), torch.float16)
+    narrow = other_model(hidden_size=64, intermediate_size=192)
+    with pytest.raises(ValueError, match=r"columns in steps of 128 for int4, got model\.layers\.0"):
+        generation.refuse(narrow, torch.uint8)
+    generation.refuse(narrow, torch.int8)
+
+
+@pytest.mark.parametrize("sampling", ({"temperature": -1.0}, {"top_p": 0.0}, {"top_k": -1}))
+def test_sampling_that_would_draw_the_wrong_tokens_is_refused(sampling: dict) -> None:
+    with pytest.raises(
+        ValueError, match="sampling: expected temperature and top_k from 0, top_p above 0 and up to 1, got"
+    ):
+        generator(1, **sampling)
+    with pytest.raises(TypeError, match="expected temperature, top_k and top_p, got topk"):
+        generator(1, topk=3)
+
+
+def test_a_loop_that_would_not_end_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one slot"):
-        Generator(model(), Decoder(model(), 0, 8))
+        generator(0)
+    for new, every in ((0, 1), (4, 0)):
+        with pytest.raises(ValueError, match=f"expected new and every of at least 1, got {new} and {every}"):
+            generator(1).generate(prompts(), new, every=every)
 
 
 def other_model(**sizes: object) -> nn.Module:
