@@ -11,9 +11,9 @@ from tests.benchmarks.runner import discover, label, load
 READ = "tests/benchmarks", "snippets/**/*.py"  # by what finds the cases
 
 SIZES = {
-    "apart", "batch", "cached", "channels", "columns", "elements", "experts", "head_dim", "heads", "hidden", "inner",
-    "kernels", "kv_heads", "layers", "length", "operations", "rows", "side", "size", "steps", "tensors", "tokens",
-    "vocabulary", "width", "window",
+    "apart", "batch", "cached", "channels", "columns", "context", "elements", "experts", "head_dim", "heads",
+    "hidden", "inner", "kernels", "kv_heads", "layers", "length", "operations", "rows", "side", "size", "steps",
+    "tensors", "tokens", "vocabulary", "width", "window",
 }  # fmt: skip
 
 

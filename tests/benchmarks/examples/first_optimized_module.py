@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from snippets.examples.first_optimized_module_draft import FEATURES, STEPS, TASKS, Draft, make_draft
 from snippets.examples.first_optimized_module_solutions import Better, ship
 from tests.benchmarks import wrong
-from tests.benchmarks.bounds import bound, captured
+from tests.benchmarks.bounds import bound
 from tests.benchmarks.case import Call, Case, Point, Variant, Workload
 from tests.benchmarks.inference import call, compiled, wrongly
 
@@ -82,8 +82,6 @@ WRONG = {
 
 
 operations_of_loop = bound("", "steps * each", steps=64, each=4)  # The operations that the loop runs in its steps.
-# The share of the draft's operations that are in its Python loop.
-part_in_loop = bound("%", "steps * each / operations", steps=64, each=4, operations=captured("operations", "draft"))
 
 LABELS = {  # the steps have the names that they have on the start page
     "first-draft": {"label": "first draft", "role": "eager"},
