@@ -5,7 +5,7 @@ It needs transformers (5.17). Run `python -m snippets.examples.generation` to se
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -236,7 +236,6 @@ def sample(logits: Tensor, temperature: float = 0.0, top_k: int = 0, top_p: floa
 # --8<-- [end:sample]
 
 
-# --8<-- [start:loop]
 def refuse(model: nn.Module, dtype: torch.dtype | None = None) -> None:
     """The step is that of a Llama in plain linear layers: what it does not compute must not be in the model."""
     if (name := type(model).__name__) != "LlamaForCausalLM":
@@ -245,23 +244,20 @@ def refuse(model: nn.Module, dtype: torch.dtype | None = None) -> None:
         raise ValueError(f"dtype: expected int8, float8_e4m3fn or uint8 (for int4), got {dtype}")
     config, rope = model.config, model.model.rotary_emb.rope_type
     own = [(name, each) for name, each in model.named_modules() if name.endswith(("_proj", "lm_head"))]
-    other = [f"{name}: {type(each).__name__}" for name, each in own if type(each) is not nn.Linear]
-    found = {
-        "plain nn.Linear layers (merge adapters, load unquantised)": other,
-        "no bias": [name for name, _ in model.named_parameters() if name.endswith(".bias")],
-        "SiLU": [config.hidden_act] if config.hidden_act != "silu" else [],
-        "RoPE that does not depend on the length": [rope] if rope in ("dynamic", "longrope") else [],
-        "heads that together are as wide as the model": [config.head_dim]
-        if config.head_dim * config.num_attention_heads != config.hidden_size
-        else [],
-        "columns in steps of 128 for int4": [name for name, each in own if each.in_features % 128]
-        if dtype == torch.uint8 and not other
-        else [],
-        "weights that nobody replaced since they were merged": [] if other else list(replaced(model)),
-    }
-    for expected, wrong in found.items():
-        if wrong:
-            raise ValueError(f"model: expected {expected}, got {wrong[0]}")
+    _expect("plain linear layers (merge adapters, load unquantised)", (n for n, m in own if type(m) is not nn.Linear))
+    _expect("no bias", (name for name, _ in model.named_parameters() if name.endswith(".bias")))
+    _expect("SiLU", (act for act in [config.hidden_act] if act != "silu"))
+    _expect("RoPE that does not depend on the length", (rope for _ in range(rope in ("dynamic", "longrope"))))
+    widths = config.head_dim * config.num_attention_heads, config.hidden_size
+    _expect("heads that together are as wide as the model", (f"{a} in {b}" for a, b in [widths] if a != b))
+    _expect("weights that nobody replaced since they were merged", replaced(model))
+    if dtype == torch.uint8:
+        _expect("columns in steps of 128 for int4", (name for name, linear in own if linear.in_features % 128))
+
+
+def _expect(what: str, wrong: Iterable[str]) -> None:
+    for found in wrong:
+        raise ValueError(f"model: expected {what}, got {found}")
 
 
 def replaced(model: nn.Module) -> Iterator[str]:
@@ -275,6 +271,7 @@ def replaced(model: nn.Module) -> Iterator[str]:
                 yield f"another in layer {index}"
 
 
+# --8<-- [start:loop]
 class Generator:
     """Answers prompts: each takes a free slot, and all slots decode together, one CUDA graph replay a token."""
 

@@ -78,7 +78,7 @@ def test_an_answer_may_end_at_the_last_place_of_the_cache() -> None:
     ("sizes", "message"),
     (
         ({"attention_bias": True}, r"expected no bias, got model\.layers\.0\.self_attn\.q_proj\.bias"),
-        ({"head_dim": 64}, "expected heads that together are as wide as the model, got 64"),
+        ({"head_dim": 64}, "expected heads that together are as wide as the model, got 256 in 128"),
         ({"hidden_act": "gelu"}, "expected SiLU, got gelu"),
         ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "on the length, got dynamic"),
     ),
@@ -93,7 +93,7 @@ def test_what_is_no_plain_llama_is_refused() -> None:
         generation.prepared(nn.Linear(1, 1))
     changed = other_model()
     changed.model.layers[1].mlp.up_proj = nn.Sequential(changed.model.layers[1].mlp.up_proj)
-    with pytest.raises(ValueError, match=r"plain nn\.Linear layers .* got model\.layers\.1\.mlp\.up_proj: Sequential"):
+    with pytest.raises(ValueError, match=r"plain linear layers .* got model\.layers\.1\.mlp\.up_proj"):
         generation.prepared(changed)
     merged = other_model()
     Decoder(merged, 1, 8)
