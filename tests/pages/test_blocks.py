@@ -83,6 +83,8 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (folder / Path(path).name).write_text(scripts.script(path))
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
+        for copy in folder.glob("*.py"):  # this worker may have run blocks before, with copies elsewhere
+            patch.delitem(sys.modules, copy.stem, raising=False)
         yield folder
 
 
