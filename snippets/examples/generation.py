@@ -1,11 +1,10 @@
 """Generation with a Hugging Face Llama: its decoding step written out, compiled, and replayed as a CUDA graph.
 
 It needs transformers (5.17). Run `python -m snippets.examples.generation` to see that the loop gives the tokens of
-`generate()`, and on a GPU what a token and a prompt take.
+`generate()`.
 """
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -83,9 +82,10 @@ def layer_of(layer: nn.Module, dtype: torch.dtype | None) -> Layer:
 def merged(*linears: nn.Linear) -> Tensor:
     """One matrix for all. The model's own weights become parts of it, so that nothing is in memory twice."""
     weights = [linear.weight.data for linear in linears]
+    starts, ends = [w.data_ptr() for w in weights], [w.data_ptr() + w.nbytes for w in weights]
+    if starts[1:] == ends[:-1] and len({w.untyped_storage().data_ptr() for w in weights}) == 1:  # merged before
+        return weights[0].as_strided((sum(map(len, weights)), weights[0].shape[1]), weights[0].stride())
     whole = torch.cat(weights)
-    if weights[0].untyped_storage().nbytes() == whole.nbytes:  # merged before
-        whole = weights[0].as_strided(whole.shape, whole.stride(), 0)
     for linear, part in zip(linears, whole.split([len(weight) for weight in weights]), strict=True):
         linear.weight.data = part
     return whole
@@ -99,8 +99,8 @@ def quantized(weight: Tensor, dtype: torch.dtype | None) -> Matrix:
     """
     if dtype is None:
         return weight, None
+    most = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0, torch.uint8: 7.0}[dtype]
     rows = weight.float().unflatten(1, (-1, 128 if dtype == torch.uint8 else weight.shape[1]))
-    most = {torch.int8: 127.0, torch.uint8: 7.0}.get(dtype) or torch.finfo(dtype).max
     scale = rows.abs().amax(-1, keepdim=True).clamp(min=1e-12) / most
     rows = (rows / scale).flatten(1)
     if dtype != torch.uint8:
@@ -133,7 +133,7 @@ class Decoder:
     def __init__(self, model: nn.Module, slots: int, length: int, dtype: torch.dtype | None = None):
         config, inner = model.config, model.model
         self.heads, self.shared, self.eps = config.num_attention_heads, config.num_key_value_heads, config.rms_norm_eps
-        self.size = config.hidden_size // self.heads
+        self.size = config.head_dim
         self.layers = [layer_of(layer, dtype) for layer in inner.layers]
         self.embedding, self.norm = inner.embed_tokens.weight.data, inner.norm.weight.data
         self.head = quantized(model.lm_head.weight.data, dtype)
@@ -150,6 +150,9 @@ class Decoder:
         hidden = self.places > positions[:, None]
         for layer, (keys, values) in zip(self.layers, self.cache, strict=True):
             h = self.through(layer, keys, values, h, cos, sin, hidden, positions)
+        return self.last(h)
+
+    def last(self, h: Tensor) -> Tensor:
         return times(self.head, self.normed(h, self.norm))
 
     def through(self, layer: Layer, keys: Tensor, values: Tensor, h: Tensor, *places: Tensor) -> Tensor:
@@ -213,7 +216,7 @@ def by_flex(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Calla
 
 def compiled(decoder: Decoder) -> Decoder:
     """One layer is compiled, and all layers use it: seconds, where the whole step would take a minute."""
-    decoder.through = torch.compile(decoder.through, dynamic=False)
+    decoder.through, decoder.last = (torch.compile(f, dynamic=False) for f in (decoder.through, decoder.last))
     return decoder
 
 
@@ -228,7 +231,9 @@ def sample(logits: Tensor, temperature: float = 0.0, top_k: int = 0, top_p: floa
     p = logits.softmax(-1)
     if top_p < 1:
         ordered, order = p.sort(descending=True)
-        ordered[ordered.cumsum(-1) - ordered >= top_p] = 0  # the first one stays, whatever top_p
+        beyond = ordered.cumsum(-1) - ordered >= top_p
+        beyond[:, 0] = False  # the likeliest stays, whatever top_p
+        ordered[beyond] = 0
         p = torch.zeros_like(p).scatter(-1, order, ordered)
     return (p / torch.empty_like(p).exponential_()).argmax(-1)  # one draw from each row, as multinomial's
 
@@ -250,7 +255,6 @@ def refuse(model: nn.Module, dtype: torch.dtype | None = None) -> None:
     _expect("RoPE that does not depend on the length", (rope for _ in range(rope in ("dynamic", "longrope"))))
     widths = config.head_dim * config.num_attention_heads, config.hidden_size
     _expect("heads that together are as wide as the model", (f"{a} in {b}" for a, b in [widths] if a != b))
-    _expect("weights that nobody replaced since they were merged", replaced(model))
     if dtype == torch.uint8:
         _expect("columns in steps of 128 for int4", (name for name, linear in own if linear.in_features % 128))
 
@@ -258,17 +262,6 @@ def refuse(model: nn.Module, dtype: torch.dtype | None = None) -> None:
 def _expect(what: str, wrong: Iterable[str]) -> None:
     for found in wrong:
         raise ValueError(f"model: expected {what}, got {found}")
-
-
-def replaced(model: nn.Module) -> Iterator[str]:
-    """Layers in which a weight is no longer part of the matrix that an earlier Decoder made."""
-    for index, layer in enumerate(model.model.layers):
-        own, mlp = layer.self_attn, layer.mlp
-        for linears in ((own.q_proj, own.k_proj, own.v_proj), (mlp.gate_proj, mlp.up_proj)):
-            storages = [linear.weight.untyped_storage() for linear in linears]
-            once = storages[0].nbytes() > linears[0].weight.nbytes
-            if once and len({storage.data_ptr() for storage in storages}) > 1:
-                yield f"another in layer {index}"
 
 
 # --8<-- [start:loop]
@@ -374,19 +367,11 @@ def answered(generator: Generator, tokenizer: Callable, texts: Sequence[str], ne
 
 
 def main() -> None:
-    """The loop beside `generate()`; on a GPU, what a token and a prompt take."""
+    """The loop beside `generate()`, on a small model."""
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     print("==== same")
     same_tokens(make_model(TINY, device, torch.float32))
-    if device.type == "cuda":
-        for name, sizes in (("1B", LLAMA_1B), ("8B", LLAMA_8B)):
-            model = make_model(sizes, device, torch.bfloat16)
-            print(f"==== generate {name}")
-            library(model)
-            print(f"==== prompt {name}")
-            first_tokens(model)
-            del model
 
 
 def same_tokens(model: nn.Module) -> None:
@@ -401,35 +386,6 @@ def by_library(model: nn.Module, prompt: Tensor, new: int, **options: object) ->
     given = {"attention_mask": torch.ones_like(prompt)[None], "do_sample": False, "pad_token_id": 0} | options
     found = model.generate(prompt[None], max_new_tokens=new, min_new_tokens=new, eos_token_id=None, **given)
     return found[0, len(prompt) :].tolist()
-
-
-def seconds(call: Callable[[], object]) -> float:
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    call()
-    torch.cuda.synchronize()
-    return time.perf_counter() - start
-
-
-def library(model: nn.Module, new: int = 64) -> None:
-    """Time of a token: of `new` tokens less that of one, which reads the prompt."""
-    prompt = torch.randint(128000, (512,), device=model.device)
-    for name, options in (("as it comes", {}), ("static cache", {"cache_implementation": "static"})):
-        first = seconds(lambda options=options: by_library(model, prompt, new, **options))
-        whole = min(seconds(lambda options=options: by_library(model, prompt, new, **options)) for _ in range(3))
-        one = min(seconds(lambda options=options: by_library(model, prompt, 1, **options)) for _ in range(3))
-        token = (whole - one) / (new - 1)
-        print(f"{name}: first call {first:.1f} s, then {token * 1e3:.1f} ms a token, {1 / token:.0f} tokens/s")
-
-
-@torch.no_grad()
-def first_tokens(model: nn.Module) -> None:
-    """Time to the first token."""
-    for n in (128, 2048, 16384):
-        prompt = torch.randint(128000, (1, n), device=model.device)
-        once = lambda prompt=prompt: model(prompt, use_cache=True, logits_to_keep=1)  # noqa: E731
-        once()
-        print(f"{n:6} tokens: {min(seconds(once) for _ in range(3)) * 1e3:.1f} ms")
 
 
 if __name__ == "__main__":

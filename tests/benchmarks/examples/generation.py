@@ -4,10 +4,12 @@ import copy
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from functools import partial
+from unittest import mock
 
 import torch
 from torch import Tensor
 
+from snippets.examples import generation_kernels
 from snippets.examples.generation import (
     LLAMA_1B,
     LLAMA_8B,
@@ -32,7 +34,7 @@ KEPT: dict[str, torch.dtype | None] = {"": None, "int8": torch.int8, "fp8": torc
 LENGTH = 2048  # places of each cache
 SMALL = {"batch": 1, "context": 40, "layers": 2, "width": 128, "vocabulary": 256}
 FEW = {"part": "attention", "batch": 2, "context": 20, "length": 64, "heads": 4, "kv_heads": 2, "head_dim": 32}
-ALL = "eager", "static", "compile", "graph", "triton"
+ALL = "eager", "static", "compile", "graph", "late", "triton"
 
 
 def points(device: torch.device) -> Iterator[Point]:
@@ -122,7 +124,7 @@ def decoding(point: Point, device: torch.device) -> Workload:
     """Random weights; keys and values are random too, also behind the token, where nobody may look."""
     step = Step(point, device)
     builds = {"eager": step.library, "static": step.static, "compile": step.compile}
-    builds |= {"graph": step.graph, "triton": step.triton}
+    builds |= {"graph": step.graph, "late": step.late, "triton": step.triton}
     chosen = {name: builds[name] for name in point.variants or ALL}
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -190,10 +192,16 @@ class Step:
         call = self.call(decoder, torch.compile(own(sample), dynamic=False) if self.tokens.is_cuda else sample)
         return self.in_a_graph(call) if self.tokens.is_cuda else call
 
+    def late(self) -> Call:
+        """Each kernel starts when the one before it has ended."""
+        with mock.patch.object(generation_kernels, "_early", lambda device: {"EARLY": False}):
+            return self.triton()
+
     def layers_compiled(self) -> Decoder:
         """The same weights and the same cache: it is written with the same numbers."""
         decoder = copy.copy(self.plain)
-        decoder.through = torch.compile(partial(own(Decoder.through), decoder), dynamic=False)  # type: ignore[method-assign]
+        for name in ("through", "last"):
+            setattr(decoder, name, torch.compile(partial(own(getattr(Decoder, name)), decoder), dynamic=False))
         return decoder
 
     def call(self, decoder: Decoder, choose: Callable[[Tensor], Tensor]) -> Call:
@@ -310,6 +318,7 @@ batch_costs = bound("x", "many / one", many=wall("graph", "1B batch 64"), one=wa
 LABELS = {
     "static": {"label": "static cache", "role": "rewrite"},
     "graph": {"label": "compiled, CUDA graph", "short": "CUDA graph", "role": "graph"},
+    "late": {"label": "Triton kernels, no early start", "short": "no early start", "role": "other"},
     "sdpa": {"label": "SDPA", "role": "peer-1"},
     "triton": {"label": "Triton kernels", "role": "ours"},
 }
