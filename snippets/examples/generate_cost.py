@@ -65,8 +65,11 @@ def profiled(call: Callable[[], object]) -> dict[str, float]:
     return spent | {"launches": sum(event.count for event in host if "Launch" in event.key)}
 
 
-def by_part(model: nn.Module, call: Callable[[], object]) -> dict[str, float]:
-    """Milliseconds in each part of `generate()`, without a profiler. The host may run ahead of the GPU."""
+def by_part(model: nn.Module, call: Callable[[], object], compiles: bool) -> dict[str, float]:
+    """Milliseconds in each part of `generate()`, without a profiler. The host may run ahead of the GPU.
+
+    `compiles`: whether `generate()` takes its compiled path, as it does with a static cache on a GPU.
+    """
     spent = {"prepare inputs": 0.0, "forward": 0.0}
 
     def timed(function: Callable, part: str) -> Callable:
@@ -78,12 +81,12 @@ def by_part(model: nn.Module, call: Callable[[], object]) -> dict[str, float]:
 
         return wrapper
 
-    kind = type(model)
-    made = model.get_compiled_call
+    kind, made = type(model), model.get_compiled_call
     prepared = timed(model.prepare_inputs_for_generation, "prepare inputs")
+    plain = mock.patch.object(kind, "__call__", timed(kind.__call__, "forward"))
+    fast = mock.patch.object(model, "get_compiled_call", lambda config: timed(made(config), "forward"))
     with (
-        mock.patch.object(kind, "__call__", timed(kind.__call__, "forward")),
-        mock.patch.object(model, "get_compiled_call", lambda config: timed(made(config), "forward")),
+        fast if compiles else plain,  # were the class changed, compiled code would be compiled again
         mock.patch.object(model, "prepare_inputs_for_generation", prepared),
     ):
         whole = seconds(call) * 1e3
@@ -96,7 +99,8 @@ def host(model: nn.Module, prompt: Tensor, new: int) -> None:
         call(new)()
         ms = per_token(lambda n, call=call: {"ms": min(seconds(call(n)) for _ in range(3)) * 1e3}, new)["ms"]
         print(f"{name}: {ms:.1f} ms a token, {1e3 / ms:.0f} tokens/s")
-        parts = per_token(lambda n, call=call: by_part(model, call(n)), new)
+        compiles = bool(options) and prompt.is_cuda
+        parts = per_token(lambda n, call=call, compiles=compiles: by_part(model, call(n), compiles), new)
         print("  by part: " + ", ".join(f"{part} {each:.1f} ms" for part, each in parts.items()))
         found = per_token(lambda n, call=call: profiled(call(n)), new)
         launches, busy = found.pop("launches"), found.pop("GPU busy")
@@ -172,7 +176,6 @@ def prefill(model: nn.Module, batches: tuple[int, ...], lengths: tuple[int, ...]
                 print(f"{batch:2} x {n:5} tokens: not run, more than {MOST} tokens")
                 continue
             tokens = torch.randint(config.vocab_size, (batch, n), device=model.device)
-            first_token(model, tokens)
             took = min(seconds(lambda tokens=tokens: first_token(model, tokens)) for _ in range(2))
             flops = batch * n * (2 * matrices + 2 * config.num_hidden_layers * n * width)
             print(f"{batch:2} x {n:5} tokens: {took * 1e3:7.1f} ms, {flops / took / 1e12:5.1f} TFLOP/s")

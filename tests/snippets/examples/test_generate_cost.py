@@ -30,7 +30,7 @@ def test_a_static_cache_answers_as_generate_does() -> None:
 def test_parts_of_generate_add_up_and_its_methods_come_back() -> None:
     before = type(model()).__call__, model().prepare_inputs_for_generation
     tokens = []
-    spent = generate_cost.by_part(model(), lambda: tokens.append(generation.by_library(model(), PROMPT, 6)))
+    spent = generate_cost.by_part(model(), lambda: tokens.append(generation.by_library(model(), PROMPT, 6)), False)
     assert tokens == [generation.by_library(model(), PROMPT, 6)]
     assert (type(model()).__call__, model().prepare_inputs_for_generation) == before
     assert list(spent) == ["prepare inputs", "forward", "choose, stop and the rest"]
