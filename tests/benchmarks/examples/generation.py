@@ -306,6 +306,10 @@ floor_1b = bound("ms", "bytes / read", bytes=bytes_1b, read=ceiling("read"))
 floor_8b = bound("ms", "bytes / read", bytes=bytes_8b, read=ceiling("read"))
 # The most tokens in a second that the bandwidth allows the 8B.
 floor_tokens_8b = bound("", "read / bytes", bytes=bytes_8b, read=ceiling("read"))
+# From how many tokens on bf16 matrices take longer to multiply than to read: 2 FLOP and 2 bytes a weight.
+takes_over = bound(
+    "", "rate / read", rate=ceiling("bfloat16", "burst", case="validation/roofline"), read=ceiling("read")
+)
 # How many tokens come in a second.
 tokens = bound("", "1 / time", time=wall("{variant}", "{at}"))
 # The same of 8 sequences together.
