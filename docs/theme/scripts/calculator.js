@@ -73,10 +73,15 @@ function known(points) {
   return `Bound only: we timed ${named.join(" and ")}, with ${contexts} tokens of context.`
 }
 
+function apart([less, more]) {
+  if (less.model !== more.model) return `${less.model} and ${more.model}`
+  return less.batch !== more.batch ? `batch ${less.batch} and ${more.batch}` : `context ${less.context} and ${more.context}`
+}
+
 function said(points, asked, bound) {
   const found = asked.sizes && expected(points, asked)
   if (!found) return asked.sizes ? known(points) : "Bound only: parameters alone do not give the cache."
-  const how = found.of.length > 1 ? `expected between ${found.of.map(({ model, batch }) => `${model} at batch ${batch}`).join(" and ")}` : "measured"
+  const how = found.of.length > 1 ? `expected between ${apart(found.of)}` : "measured"
   return `${tokens(asked.batch, found.seconds)} ± ${percent(found.error, 2)}, ${how}: ${time(found.seconds)} a step, ${percent(bound / found.seconds, 3)} of the bound`
 }
 
