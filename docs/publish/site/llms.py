@@ -11,7 +11,7 @@ import vl_convert
 from docs.publish import kept, palette
 from tests.benchmarks.source import ROOT
 
-UNSEEN = re.compile(r'<(script|style|button)\b.*?</\1>|<a class="headerlink".*?</a>', re.S)
+UNSEEN = re.compile(r'<(script|style|button|form)\b.*?</\1>|<a class="headerlink".*?</a>', re.S)
 LISTING = re.compile(r"<pre\b[^>]*>(.*?)</pre>", re.S)
 TORCH = re.compile(r"\btorch [^,]+")
 RULES = tomllib.loads((ROOT / "docs/theme/markdown.toml").read_text(encoding="utf-8"))["rules"]

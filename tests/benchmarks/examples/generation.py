@@ -25,7 +25,7 @@ from snippets.examples.generation import (
 )
 from snippets.examples.generation_kernels import Attention, TritonDecoder
 from snippets.validation.timing import captured
-from tests.benchmarks.bounds import bound, ceiling, wall
+from tests.benchmarks.bounds import bound, ceiling, share, wall
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.own import own
 
@@ -318,6 +318,17 @@ tokens_8 = bound("", "8 / time", time=wall("{variant}", "{at}"))
 tokens_64 = bound("", "64 / time", time=wall("{variant}", "{at}"))
 # How much longer a step of 64 sequences takes than a step of one.
 batch_costs = bound("x", "many / one", many=wall("graph", "1B batch 64"), one=wall("graph", "1B"))
+# How much too slow the 1B's share of the bandwidth says the 8B's step to be, with Triton.
+from_1b = bound("%", "large / small - 1", small=share("triton", "1B"), large=share("triton", "8B"))
+# The same with int4 weights.
+from_1b_int4 = bound("%", "large / small - 1", small=share("triton", "1B int4"), large=share("triton", "8B int4"))
+# How far a line in bytes from batch 1 to batch 64 is from the step of batch 8.
+line_is_off = bound(
+    "%",
+    "max(line / eight, eight / line) - 1",
+    line=bound("ms", "one + 7 * (many - one) / 63", one=wall("graph", "1B"), many=wall("graph", "1B batch 64")),
+    eight=wall("graph", "1B batch 8"),
+)
 
 LABELS = {
     "static": {"label": "static cache", "role": "rewrite"},
