@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-PACKAGES = ("torch", "triton", "numpy", "liger-kernel", "quack-kernels", "nvidia-cutlass-dsl", "transformers")
+PACKAGES = ("torch", "triton", "numpy", "liger-kernel", "quack-kernels", "nvidia-cutlass-dsl", "transformers", "torchao")
 
 
 def describe(device: torch.device) -> dict:
