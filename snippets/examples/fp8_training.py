@@ -172,7 +172,8 @@ def step_and_loss(names: tuple[str, ...], sizes: dict, batches: Tensor) -> None:
         curves[name] = losses
         end, plain = (torch.tensor(curve[-10:]) for curve in (losses, curves["bf16"]))
         apart = (end - plain).abs().mean()
-        print(f"{name:28}{taken:9.1f} ms{peak:9.1f} GB{end.mean():18.4f}{apart:12.4f}", flush=True)
+        shown = f"{peak:.1f} GB" if batches.is_cuda else "not known"
+        print(f"{name:28}{taken:9.1f} ms{shown:>12}{end.mean():18.4f}{apart:12.4f}", flush=True)
     print("==== curve")
     print(f"{'step':28}" + "".join(f"{step:>9}" for step in marks(len(batches))))
     for name, losses in curves.items():
@@ -201,7 +202,7 @@ def main() -> None:
         batches = text(60, 4, TOKENS // 4).to(device)
         step_and_loss(("tensorwise", "tensorwise without k, v", "rowwise"), LLAMA_1B, batches)
     else:
-        step_and_loss(RECIPES, TINY, text(12, 4, 64))
+        step_and_loss(RECIPES, TINY, text(8, 2, 64))
 
 
 if __name__ == "__main__":
