@@ -72,6 +72,8 @@ def test_rows_of_int8_by_int8(decoders: dict[str, Decoder]) -> None:
     weight, x = torch.randn(48, 64, dtype=torch.bfloat16), torch.randn(32, 64, dtype=torch.bfloat16)
     found = torch.nn.functional.linear(x, page.quantized(weight, "int8 both"))
     assert 1e-3 < apart(found.float(), (x @ weight.T).float()) < 0.03
+    inputs = [page.quantized(weight, kind).act_quant_kwargs for kind in ("int8 both", "int8")]
+    assert inputs[0] is not None and inputs[1] is None
     assert page.fits("int8 both", 17) and not page.fits("int8 both", 16) and page.fits("int8", 1)
 
 
