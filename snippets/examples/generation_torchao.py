@@ -188,8 +188,8 @@ def main() -> None:
     decoders = of_kinds(LLAMA_8B, device, ("int8", "int4", "fp8"), 512)
     for batch in (1, 8, 64):
         print(f"==== batch {batch}")
-        more = ("int8, tuned",) if batch == 1 else ()  # the tuned matvec exists for one row only
-        steps(decoders, batch, ("bf16", "int8", *more, "int4", "fp8"))
+        tuned = ("bf16, tuned", "int8, tuned") if batch == 1 else ()  # the matvec exists for one row only
+        steps(decoders, batch, ("bf16", "int8", *tuned, "int4", "fp8"))
 
 
 def of_kinds(sizes: dict[str, float], device: torch.device, kinds: tuple[str, ...], length: int) -> dict[str, Decoder]:
