@@ -17,7 +17,10 @@ from pathlib import Path
 
 import torch
 
-PACKAGES = ("torch", "triton", "numpy", "liger-kernel", "quack-kernels", "nvidia-cutlass-dsl", "transformers")
+PACKAGES = (
+    *("torch", "triton", "numpy", "transformers", "torchao"),
+    *("liger-kernel", "quack-kernels", "nvidia-cutlass-dsl"),
+)
 
 
 def describe(device: torch.device) -> dict:
