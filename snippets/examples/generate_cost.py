@@ -4,6 +4,7 @@ It needs transformers (5.17). Run `python -m snippets.examples.generate_cost`: a
 GPU, a tiny one without.
 """
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -211,6 +212,11 @@ def memory(call: Callable[[], object]) -> int:
     return torch.cuda.max_memory_allocated() - before
 
 
+def section(name: str) -> None:
+    print(f"==== {name}", flush=True)
+    print(f"{time.strftime('%H:%M:%S')} {name}", file=sys.stderr)
+
+
 def main() -> None:
     """First calls of a 1B, all else of an 8B; on a GPU about three minutes."""
     torch.manual_seed(0)
@@ -219,17 +225,17 @@ def main() -> None:
     new = 33 if gpu else 9
     small = make_model(LLAMA_1B if gpu else TINY, device, dtype)
     prompt = torch.randint(small.config.vocab_size, (512 if gpu else 24,), device=device)
-    print("==== first calls")
+    section("first calls")
     first_calls(small, prompt, new)
     del small
     model = make_model(LLAMA_8B if gpu else TINY, device, dtype)
-    print("==== host")
+    section("host")
     host(model, prompt, new)
-    print("==== attention")
+    section("attention")
     attention_kernels(model, prompt, new)
-    print("==== modes")
+    section("modes")
     modes(model, 512 if gpu else 32)
-    print("==== prefill")
+    section("prefill")
     prefill(model, (1, 8, 64) if gpu else (1, 2), (128, 2048, 16384) if gpu else (8, 16))
 
 
