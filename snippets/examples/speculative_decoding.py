@@ -4,7 +4,7 @@ It needs transformers (5.17). Run `python -m snippets.examples.speculative_decod
 of `generate()`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -150,13 +150,15 @@ def prepared(
 
 
 # --8<-- [start:acceptance]
-def acceptance(text: list[int], start: int, draft: Draft, k: int) -> float:
-    """Accepted tokens per step, had the model written text[start:]. It needs no model: your logs will do."""
-    at, accepted = start, []
-    while at + k < len(text):
-        accepted.append(agreeing(draft(text[:at], k), text[at : at + k]))
-        at += accepted[-1] + 1
-    return sum(accepted) / max(len(accepted), 1)
+def acceptance(logs: Iterable[tuple[list[int], list[int]]], draft: Draft, k: int) -> float:
+    """Accepted tokens per step of k drafted ones, from prompts and answers. N-gram lookup needs no model for it."""
+    steps = accepted = 0
+    for prompt, answer in logs:
+        text, at = prompt + answer, len(prompt) + 1  # the prompt's step gives the first token
+        while at + k < len(text):
+            found = agreeing(draft(text[:at], k), text[at : at + k])
+            steps, accepted, at = steps + 1, accepted + found, at + found + 1
+    return accepted / max(steps, 1)
 
 
 # --8<-- [end:acceptance]

@@ -56,7 +56,7 @@ DRAFT = TARGET | {
 }
 PLANS = {
     "cuda": Plan(TARGET, DRAFT, (20.0, 10.0), batch=16, context=1024, prompts=16, prompt=256, new=256),
-    "cpu": Plan(TINY, TINY | {"num_hidden_layers": 1}, (2.0, 1.0), batch=8, context=64, prompts=2, prompt=32, new=24),
+    "cpu": Plan(TINY, TINY | {"num_hidden_layers": 1}, (1.0, 0.5), batch=8, context=64, prompts=2, prompt=32, new=24),
 }
 
 
@@ -159,7 +159,8 @@ def space(prompts: Tensor, new: int) -> tuple[int, int]:
 
 def accepted(texts: Tensor, start: int, draft: Draft) -> list[float]:
     """Accepted tokens per step by length of the draft, over all texts."""
-    return [sum(acceptance(text, start, draft, k) for text in texts.tolist()) / len(texts) for k in AHEAD]
+    logs = [(text[:start], text[start:]) for text in texts.tolist()]
+    return [acceptance(logs, draft, k) for k in AHEAD]
 
 
 def by_formula(first: float) -> list[float]:
@@ -215,7 +216,10 @@ def main() -> None:
     for name, sizes, limit in zip(("target", "draft"), (plan.target, plan.draft), plan.seconds, strict=True):
         model, steps = trained(sizes, text, plan, limit)
         millions = sum(p.numel() for p in model.parameters()) / 1e6
-        print(f"{name}: {millions:.1f} million parameters, {steps} steps of {plan.batch} x {plan.context} bytes in", end="")
+        print(
+            f"{name}: {millions:.1f} million parameters, {steps} steps of {plan.batch} x {plan.context} bytes in",
+            end="",
+        )
         torch._dynamo.reset()
         models += [copied(model, sizes, torch.bfloat16), copied(model, sizes, torch.float32)]
         print(f" {limit:.0f} s, {bits(models[-1], pieces):.2f} bits per held-out byte", flush=True)
