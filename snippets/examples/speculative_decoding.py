@@ -4,6 +4,7 @@ It needs transformers (5.17). Run `python -m snippets.examples.speculative_decod
 of `generate()`.
 """
 
+import timeit
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
@@ -178,6 +179,9 @@ def main() -> None:
         loop = Speculator(model, Verifier(model, 4, 128), draft)
         (found,) = loop.generate([prompt], 64)
         print(f"{name:16}: {found == expected}, {len(found)} tokens in {loop.steps} steps of 4")
+    print("==== lookup")
+    text = list(range(2000))
+    print(f"2000 tokens: {min(timeit.repeat(lambda: ngram(text, 3), number=100)) / 100 * 1e6:.0f} µs")
 
 
 if __name__ == "__main__":
