@@ -229,7 +229,7 @@ def main() -> None:
     sections = {"weights": compared(model, exact, pieces[:, : plan.prompt], plan.new)}
     sections |= {"acceptance": drafted(model, draft, pieces, plan)}
     if DEVICE.type == "cuda":
-        sections |= {"speed": timed(model, draft, pieces[:, : plan.prompt], plan.new)}
+        sections |= {"speed": timed(model, draft, pieces[:8, : plan.prompt], plan.new)}
     for name, lines in sections.items():
         print(f"==== {name}", *lines, sep="\n", flush=True)
 

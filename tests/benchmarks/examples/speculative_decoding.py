@@ -90,6 +90,8 @@ class Verified(Step):
 CHECKED = wall("graph", "{at}")
 # How much longer a step with so many tokens takes than a step with one.
 costs = bound("x", "many / one", many=CHECKED, one=wall("graph", "8B 1"))
+# The same of the 1B and eight tokens.
+costs_1b = bound("x", "many / one", many=wall("graph", "1B 8"), one=wall("graph", "1B 1"))
 # Tokens that must be accepted per step, so that n-gram lookup pays: each step gives one more.
 needed = bound("", "many / one - 1", many=CHECKED, one=wall("graph", "8B 1"))
 # The same beside the Triton kernels.

@@ -11,8 +11,6 @@ from snippets.examples.generation import TINY, Decoder, by_library
 from snippets.examples.speculative_decoding import DraftModel
 from tests.snippets.examples.test_generation import HERE, model
 
-VARIES = {"trained": r"\d[\d.]*", "weights": r" *\d[\d.]*%?", "acceptance": r" *\d\.\d+"}
-
 
 def pieces() -> Tensor:
     return torch.randint(256, (2, 12), generator=torch.Generator().manual_seed(3)).to(HERE)
@@ -41,6 +39,12 @@ def test_training_learns() -> None:
     found, steps = script.trained(sizes, b"ab" * 500, plan, limit=1.5)
     assert steps > 1
     assert script.bits(found, script.held_out([b"ab" * 64], 1, 64)) < 0.8 * before
+
+
+def test_a_model_that_knows_nothing_needs_eight_bits_a_byte() -> None:
+    blank = script.copied(model(), TINY, torch.float32)
+    blank.lm_head.weight.data.zero_()
+    assert script.bits(blank, pieces()) == pytest.approx(8)
 
 
 def test_a_copy_has_the_same_weights_and_exact_angles() -> None:
