@@ -216,13 +216,10 @@ def main() -> None:
     for name, sizes, limit in zip(("target", "draft"), (plan.target, plan.draft), plan.seconds, strict=True):
         model, steps = trained(sizes, text, plan, limit)
         millions = sum(p.numel() for p in model.parameters()) / 1e6
-        print(
-            f"{name}: {millions:.1f} million parameters, {steps} steps of {plan.batch} x {plan.context} bytes in",
-            end="",
-        )
         torch._dynamo.reset()
         models += [copied(model, sizes, torch.bfloat16), copied(model, sizes, torch.float32)]
-        print(f" {limit:.0f} s, {bits(models[-1], pieces):.2f} bits per held-out byte", flush=True)
+        print(f"{name}: {millions:.1f} million parameters, {bits(models[-1], pieces):.2f} bits per held-out byte")
+        print(f"  {steps} steps of {plan.batch} x {plan.context} bytes in {limit:.1f} s", flush=True)
     model, exact, small, _ = models
     decoder = Decoder(small, 1, plan.prompt + plan.new + AHEAD[-1])
     draft = DraftModel(small, compiled(decoder) if DEVICE.type == "cuda" else decoder)
