@@ -162,9 +162,12 @@ class Decoder:
         q, k, v = qkv.split([self.heads, self.shared, self.shared], 1)
         keys[self.slots, :, positions] = rotated(k, cos, sin)
         values[self.slots, :, positions] = v
-        h = h + times(layer.out, attended(rotated(q, cos, sin), keys, values, hidden))
+        h = h + times(layer.out, self.attended(rotated(q, cos, sin), keys, values, hidden))
         gate, up = times(layer.gate_up, self.normed(h, layer.between)).chunk(2, -1)
         return h + times(layer.down, F.silu(gate) * up)
+
+    def attended(self, q: Tensor, keys: Tensor, values: Tensor, hidden: Tensor) -> Tensor:
+        return attended(q, keys, values, hidden)
 
     def normed(self, h: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(h, weight.shape, weight, self.eps)

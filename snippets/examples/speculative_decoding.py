@@ -1,0 +1,188 @@
+"""Speculative decoding of one sequence: cheap guesses, all checked by one step of the model, with its greedy tokens.
+
+It needs transformers (5.17). Run `python -m snippets.examples.speculative_decoding` to see that the tokens are those
+of `generate()`.
+"""
+
+import timeit
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from snippets.examples.generation import TINY, Decoder, Generator, by_library, compiled, make_model, refuse
+
+Draft = Callable[[list[int], int], list[int]]  # of all tokens so far: up to so many that may come next
+
+
+# --8<-- [start:verifier]
+class Verifier(Decoder):
+    """A Decoder whose rows are `width` neighbours of one sequence: all write to one cache, and read it."""
+
+    def __init__(self, model: nn.Module, width: int, length: int, dtype: torch.dtype | None = None):
+        super().__init__(model, 1, length, dtype)
+        self.slots = self.slots.new_zeros(width)
+
+    def attended(self, q: Tensor, keys: Tensor, values: Tensor, hidden: Tensor) -> Tensor:
+        """One product for all rows. As another slot's, each row's would first copy the cache."""
+        wide, width = torch.promote_types(q.dtype, torch.float32), len(q)
+        q = q.unflatten(1, (self.shared, -1)).transpose(0, 1)  # (shared, width, heads that share, size)
+        scores = (q.flatten(1, 2) @ keys[0].mT).unflatten(1, (width, -1)) * self.size**-0.5
+        weights = scores.masked_fill(hidden[:, None], float("-inf")).softmax(-1, dtype=wide).to(q.dtype)
+        return (weights.flatten(1, 2) @ values[0]).unflatten(1, (width, -1)).transpose(0, 1).flatten(1)
+
+
+# --8<-- [end:verifier]
+
+
+# --8<-- [start:speculator]
+class Speculator(Generator):
+    """Answers one prompt at a time with the model's greedy tokens, several a step where the draft is right."""
+
+    def __init__(self, model: nn.Module, decoder: Verifier, draft: Draft):
+        if len(decoder.slots) < 2:
+            raise ValueError(f"decoder: expected a width of at least 2, got {len(decoder.slots)}")
+        super().__init__(model, decoder)
+        self.draft, self.width, self.steps = draft, len(decoder.slots), 0
+
+    def generate(self, prompts: Sequence[Tensor], new: int, stop: int | None = None) -> list[list[int]]:  # type: ignore[override]
+        """Up to `new` tokens for each prompt, until `stop`. `steps` says how often the model checked a draft."""
+        if new < 1:
+            raise ValueError(f"expected new of at least 1, got {new}")
+        for which, prompt in enumerate(prompts):
+            if not 0 < len(prompt) <= (most := self.length - new):
+                raise ValueError(f"prompt {which}: expected 1 to {most} tokens (cache less new), got {len(prompt)}")
+        self.steps = 0
+        return [self.answer(prompt, new, stop) for prompt in prompts]
+
+    def answer(self, prompt: Tensor, new: int, stop: int | None) -> list[int]:
+        self.admit(0, prompt)
+        text = [*prompt.tolist(), int(self.tokens[0])]
+        while len(text) < len(prompt) + new and text[-1] != stop:
+            found = self.checked(text, self.draft(text, self.width - 1))
+            text += found[: found.index(stop) + 1] if stop in found else found
+        return text[len(prompt) : len(prompt) + new]
+
+    def checked(self, text: list[int], drafted: list[int]) -> list[int]:
+        """The drafted tokens that the model would choose, up to the first other one, and the one that it chooses."""
+        rows, last = [text[-1], *drafted], len(text) - 1
+        rows += rows[-1:] * (self.width - len(rows))
+        self.tokens.copy_(torch.tensor(rows))
+        # What wrong rows leave in the cache is hidden until the right token overwrites it.
+        self.positions.copy_(torch.arange(last, last + self.width).clamp_(max=self.length - 1))
+        self.replay()
+        self.steps += 1
+        chosen = self.tokens.tolist()  # waits for the GPU
+        return chosen[: agreeing(rows[1:], chosen) + 1]
+
+
+def agreeing(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many tokens are equal before the first that differs."""
+    pairs = zip(first, second, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
+
+
+# --8<-- [end:speculator]
+
+
+# --8<-- [start:ngram]
+def ngram(text: list[int], k: int) -> list[int]:
+    """What followed the last 3 tokens where they stood last; else the last 2, else the last one."""
+    joined = "".join(map(chr, text))  # a character a token: Python finds a string fast
+    for n in (3, 2, 1):
+        at = joined.rfind(joined[-n:], 0, len(text) - 1)
+        if at >= 0:
+            found = text[at + n : at + n + k]
+            return (found * k)[:k]  # where it reaches the end, it goes round
+    return []
+
+
+# --8<-- [end:ngram]
+
+
+# --8<-- [start:draft]
+class DraftModel:
+    """Drafts the greedy tokens of a smaller model with the same tokenizer, which has a cache of its own."""
+
+    def __init__(self, model: nn.Module, decoder: Decoder):
+        self.loop = Generator(model, decoder)
+        self.read: list[int] = []  # what its cache holds
+
+    def __call__(self, text: list[int], k: int) -> list[int]:
+        last, loop = len(text) - 1, self.loop
+        # All but the last token was read, or but the last two: if a whole draft was right, its end was not.
+        known = [n for n in (last, last - 1) if text[:n] == self.read[:n]]
+        if known:
+            for place in range(known[0], last + 1):
+                loop.tokens.fill_(text[place])
+                loop.positions.fill_(place)
+                loop.replay()
+        else:
+            loop.admit(0, torch.tensor(text, device=loop.tokens.device))
+        for _ in range(k - 1):
+            loop.replay()
+        found = loop.answers[0, last + 1 : last + 1 + k].tolist()
+        self.read = text + found[:-1]
+        return found
+
+
+# --8<-- [end:draft]
+
+
+# --8<-- [start:answer]
+def prepared(
+    model: nn.Module,
+    draft: nn.Module | None = None,
+    width: int = 4,
+    length: int = 2048,
+    dtype: torch.dtype | None = None,
+) -> Speculator:
+    """Make it once: this compiles. Each step checks width - 1 tokens: the draft model's, or those of n-gram lookup."""
+    refuse(model, dtype)
+    decoder = compiled(Verifier(model, width, length, dtype))
+    if draft is None:
+        return Speculator(model, decoder, ngram)
+    if (got := draft.config.vocab_size) != (expected := model.config.vocab_size):
+        raise ValueError(f"draft: expected the model's vocabulary of {expected} tokens, got {got}")
+    return Speculator(model, decoder, DraftModel(draft, compiled(Decoder(draft, 1, length))))
+
+
+# --8<-- [end:answer]
+
+
+# --8<-- [start:acceptance]
+def acceptance(logs: Iterable[tuple[list[int], list[int]]], draft: Draft, k: int) -> float:
+    """Accepted tokens per step of k drafted ones, from prompts and answers. N-gram lookup needs no model for it."""
+    steps = accepted = 0
+    for prompt, answer in logs:
+        text, at = prompt + answer, len(prompt) + 1  # the prompt's step gives the first token
+        while at + k < len(text):
+            found = agreeing(draft(text[:at], k), text[at : at + k])
+            steps, accepted, at = steps + 1, accepted + found, at + found + 1
+    return accepted / max(steps, 1)
+
+
+# --8<-- [end:acceptance]
+
+
+def main() -> None:
+    """Three drafters beside `generate()`."""
+    torch.manual_seed(0)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model, small = (make_model(TINY | {"num_hidden_layers": n}, device, torch.float32) for n in (2, 1))
+    prompt = torch.randint(256, (24,), device=device)
+    expected = by_library(model, prompt, 64)
+    drafts = {"the model itself": model, "a smaller model": small}
+    drafters = {name: DraftModel(each, Decoder(each, 1, 128)) for name, each in drafts.items()}
+    print("==== same")
+    for name, draft in ({"n-gram lookup": ngram} | drafters).items():
+        loop = Speculator(model, Verifier(model, 4, 128), draft)
+        (found,) = loop.generate([prompt], 64)
+        print(f"{name:16}: {found == expected}, {len(found)} tokens in {loop.steps} steps of 4")
+    print("==== lookup")
+    text = list(range(2000))
+    print(f"2000 tokens: {min(timeit.repeat(lambda: ngram(text, 3), number=100)) / 100 * 1e6:.0f} µs")
+
+
+if __name__ == "__main__":
+    main()
