@@ -150,6 +150,9 @@ class Decoder:
         hidden = self.places > positions[:, None]
         for layer, (keys, values) in zip(self.layers, self.cache, strict=True):
             h = self.through(layer, keys, values, h, cos, sin, hidden, positions)
+        return self.last(h)
+
+    def last(self, h: Tensor) -> Tensor:
         return times(self.head, self.normed(h, self.norm))
 
     def through(self, layer: Layer, keys: Tensor, values: Tensor, h: Tensor, *places: Tensor) -> Tensor:
@@ -213,7 +216,7 @@ def by_flex(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Calla
 
 def compiled(decoder: Decoder) -> Decoder:
     """One layer is compiled, and all layers use it: seconds, where the whole step would take a minute."""
-    decoder.through = torch.compile(decoder.through, dynamic=False)
+    decoder.through, decoder.last = (torch.compile(f, dynamic=False) for f in (decoder.through, decoder.last))
     return decoder
 
 

@@ -15,11 +15,11 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from snippets.examples.generation import (
+    LLAMA_1B,
     TINY,
     Decoder,
     Generator,
     Layer,
-    attended,
     by_library,
     compiled,
     make_model,
@@ -140,9 +140,9 @@ def _paged_kernel(
 
 
 def launch(slots: int, shared: int, places: int) -> dict[str, int]:
-    """Launch settings, from a sweep on an H100: about 1,000 programs, and for lengths that differ at least 4 a head."""
-    splits = min(max(triton.next_power_of_2(1024 // (slots * shared)), 4), 64, triton.next_power_of_2(places // 64))
-    return {"SPLITS": max(splits, 1), "BLOCK": 64, "num_warps": 4, "num_stages": 2}
+    """Launch settings. About 1,000 programs; at least 4 a head, as lengths may differ; more than 32 would not fit."""
+    splits = min(max(1024 // (slots * shared), 4), 32, math.ceil(places / PAGE))
+    return {"SPLITS": triton.next_power_of_2(splits), "BLOCK": 64, "num_warps": 4, "num_stages": 2}
 
 
 @torch.library.custom_op("generation_paged::attend", mutates_args=("keys", "values", "scales", "counts"))
@@ -228,7 +228,7 @@ class PagedDecoder(Decoder):
         cos, sin = self.cos[positions, None], self.sin[positions, None]
         for layer, pool in zip(self.layers, self.pools, strict=True):
             h = self.through(layer, pool, h, cos, sin, positions)
-        return times(self.head, self.normed(h, self.norm))
+        return self.last(h)
 
     def through(self, layer: Layer, pool: Pool, h: Tensor, *places: Tensor) -> Tensor:  # type: ignore[override]
         """h (slots, width) after a layer."""
@@ -289,7 +289,9 @@ class PagedGenerator(Generator):
         most = PAGE * len(self.free)
         for which, prompt in enumerate(prompts):
             if len(prompt) + new > most:
-                raise ValueError(f"prompt {which}: expected at most {most - new} tokens (pool less new), got {len(prompt)}")
+                raise ValueError(
+                    f"prompt {which}: expected at most {most - new} tokens (pool less new), got {len(prompt)}"
+                )
         try:
             return super().generate(prompts, new, stop, every)
         finally:
@@ -318,3 +320,46 @@ def prepared(
 
 
 # --8<-- [end:answer]
+
+
+def main() -> None:
+    """A pool smaller than two caches answers as the library does; what the cache's dtype changes."""
+    torch.manual_seed(0)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    print("==== same")
+    same_tokens(make_model(TINY, device, torch.float32))
+    print("==== error")
+    large = device.type == "cuda"
+    errors(make_model(LLAMA_1B if large else TINY, device, torch.bfloat16 if large else torch.float32))
+
+
+def same_tokens(model: nn.Module) -> None:
+    """Three prompts and three slots, but pages for two at most: the third waits for a page that another gives back."""
+    prompts = [torch.randint(256, (n,), device=model.device) for n in (5, 60, 9)]
+    generator = PagedGenerator(model, PagedDecoder(model, slots=3, length=128, pages=4))
+    for prompt, answer in zip(prompts, generator.generate(prompts, new=8), strict=True):
+        print(f"prompt of {len(prompt):2}: {answer == by_library(model, prompt, 8)}, {answer}")
+
+
+@torch.no_grad()
+def errors(model: nn.Module, length: int = 512) -> None:
+    """The next token's logits with each cache, against the library's in fp32, as a share of the logits' size."""
+    length = min(length, model.config.max_position_embeddings - 1)
+    sequence = torch.randint(model.config.vocab_size, (length + 1,), device=model.device)
+    found = {}
+    for kept in (None, FP8):
+        decoder = PagedDecoder(model, 1, length + 1, 2 + length // PAGE, kept)
+        generator = PagedGenerator(model, decoder)
+        generator.reserve(0, length + 1)
+        generator.admit(0, sequence[:-1])
+        found[kept or decoder.norm.dtype] = decoder(sequence[-1:], generator.positions * 0 + length)[0]
+        size = sum(t.nbytes for pool in decoder.pools for t in vars(pool).values() if t is not None)
+        places = PAGE * len(decoder.pools[0].keys)
+        print(f"{kept or decoder.norm.dtype} cache: {size // places} bytes a token")
+    exact = model.float()(sequence[None], logits_to_keep=1).logits[0, -1]
+    for kept, logits in found.items():
+        print(f"{kept} cache: RMS error {((logits - exact).norm() / exact.norm()).item():.2%} of the logits")
+
+
+if __name__ == "__main__":
+    main()
