@@ -60,8 +60,9 @@ class Attention:
         self.table = torch.randperm(batch * most, device=device).view(batch, most).int() + 1
         self.fp8 = "fp8" in point.part
         if self.fp8:  # every result is compared with attention over what fp8 keeps
-            self.rounded = [quantized(each.flatten(0, 2), FP8) for each in cache]
-            self.wide = [restored(each, torch.float64).view_as(cache[0]) for each in self.rounded]
+            rounded = [quantized(each.flatten(0, 2), FP8) for each in cache]
+            self.numbers, self.scales = zip(*rounded, strict=True)
+            self.wide = [restored(each, torch.float64).view_as(cache[0]) for each in rounded]
             cache = [each.to(self.q.dtype) for each in self.wide]
         else:
             self.wide = cache
@@ -73,8 +74,8 @@ class Attention:
         k, v = (each[slots, :, self.positions] for each in (self.keys, self.values))
         pools, scales = [self.in_pages(each) for each in (self.keys, self.values)], None
         if self.fp8:
-            pools = [self.in_pages(numbers.view_as(self.keys)) for numbers, _ in self.rounded]
-            scales = torch.stack([self.in_pages(each.view(self.keys.shape[:3])) for _, each in self.rounded])
+            pools = [self.in_pages(each.view_as(self.keys)) for each in self.numbers]
+            scales = torch.stack([self.in_pages(each.view(self.keys.shape[:3])) for each in self.scales])
         counts = torch.zeros(k.shape[0] * k.shape[1], dtype=torch.int32, device=k.device)
         return lambda: attend(self.q, k, v, *pools, scales, counts, self.table, self.positions, self.keys.shape[2])
 
@@ -96,7 +97,7 @@ class Attention:
         wrong = {
             "a reused page's old places are seen": lambda: attended(q, keys, values, torch.zeros_like(hidden)),
             "one place less": lambda: attended(q, keys, values, self.hidden.roll(-1, 1)),
-            "a block table off by one page": lambda: attended(q, *pages, hidden),
+            "a block table off by one page": lambda: attended(q, pages[0], pages[1], hidden),
             "a window without its first place": lambda: attended(q, keys, values, hidden | self.first()),
         }
         return Workload(
@@ -108,7 +109,7 @@ class Attention:
                 "ours": Variant(self.paged),
             },
             baseline="eager",
-            reference=lambda: {"output": attended(q.double(), *(each.double() for each in self.wide), hidden)},
+            reference=lambda: {"output": attended(q.double(), self.wide[0].double(), self.wide[1].double(), hidden)},
             bytes_read=2 * places * keys.shape[1] * vector,
             bytes_written=q.nbytes,
             flops=4 * places * q.shape[1] * q.shape[2],

@@ -1,26 +1,43 @@
 """Pages give the library's tokens, whoever had them before; the kernel sees its window's places and no other."""
 
 import functools
+from collections.abc import Iterator
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 pytest.importorskip("transformers", reason="a development dependency: constraints.txt names its version")
 
 from snippets.examples import generation_paged
-from snippets.examples.generation import TINY, Decoder, Generator, attended, by_library, quantized, restored
+from snippets.examples.generation import (
+    TINY,
+    Decoder,
+    Generator,
+    attended,
+    by_library,
+    make_model,
+    quantized,
+    restored,
+)
 from snippets.examples.generation_paged import FP8, PAGE, PagedDecoder, PagedGenerator, attend, prepared
-from tests.snippets.examples.test_generation import HERE, model
+from tests.snippets.examples.test_generation import HERE
 
-NEW = 6
+NEW = 4
+ONE_LAYER = TINY | {"num_hidden_layers": 1}
+
+
+@functools.cache
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return make_model(ONE_LAYER, HERE, torch.float32)
 
 
 @functools.cache
 def prompts() -> list[Tensor]:
-    """Their answers end in the middle of a page, begin a page, end at a page's end, and begin with a page."""
+    """An answer within a page, one that crosses into the next page, and one that begins with a page."""
     generator = torch.Generator().manual_seed(1)
-    return [torch.randint(256, (n,), generator=generator).to(HERE) for n in (5, 60, 58, 64, 9)]
+    return [torch.randint(256, (n,), generator=generator).to(HERE) for n in (5, 62, 64)]
 
 
 @functools.cache
@@ -32,49 +49,43 @@ def generator(slots: int, pages: int, kept: torch.dtype | None = None) -> PagedG
     return PagedGenerator(model(), PagedDecoder(model(), slots, 128, pages, kept))
 
 
-@pytest.mark.parametrize(("slots", "pages"), ((1, 3), (3, 4), (5, 9)), ids=("one slot", "a full pool", "all at once"))
+@pytest.mark.parametrize(("slots", "pages"), ((1, 3), (3, 4)), ids=("one slot", "a full pool"))
 def test_the_library_s_tokens_in_any_number_of_slots_and_pages(slots: int, pages: int) -> None:
     loop = generator(slots, pages)
     for _ in range(2):  # each page has been used before
-        assert loop.generate(prompts(), NEW, every=4) == expected()
+        assert loop.generate(prompts(), NEW, every=3) == expected()
         assert sorted(loop.free) == list(range(1, pages))
         for pool in loop.decoder.pools:
             for each in (pool.keys, pool.values):
                 each.add_(7)  # what a page held for another must not count
 
 
-def test_a_short_sequence_in_the_slot_of_a_long_one() -> None:
-    order = [3, 0, 1]
-    loop = generator(1, 3)
-    assert loop.generate([prompts()[i] for i in order], NEW, every=5) == [expected()[i] for i in order]
-
-
 def test_slots_without_a_sequence_write_to_the_spare_page_only() -> None:
     """Also one whose sequence has ended, and goes on past its last page."""
     loop = generator(3, 9)
     loop.reserve(0, 70)
-    loop.admit(0, prompts()[3])
+    loop.admit(0, prompts()[2])
     loop.reserve(1, 10)
     loop.admit(1, prompts()[0])
     loop.release(1)
     before = [pool.keys.clone() for pool in loop.decoder.pools]
-    for _ in range(3):
+    for _ in range(2):
         loop.advance()
     written = [(pool.keys != old).any(3).any(1) for pool, old in zip(loop.decoder.pools, before, strict=True)]
     own = torch.zeros(9, PAGE, dtype=torch.bool, device=HERE)
-    own[loop.held[0][1], :3] = True
+    own[loop.held[0][1], :2] = True
     assert all(torch.equal(each[1:], own[1:]) for each in written)
 
 
 def test_a_prompt_that_can_never_have_its_pages_is_refused_and_an_error_gives_pages_back() -> None:
     loop = generator(2, 2)
-    with pytest.raises(ValueError, match=r"prompt 1: expected at most 58 tokens \(pool less new\), got 60"):
+    with pytest.raises(ValueError, match=r"prompt 1: expected at most 60 tokens \(pool less new\), got 62"):
         loop.generate(prompts()[:2], NEW)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError, match="out of memory"):
         patch.setattr(loop, "replay", raises)
         loop.generate(prompts()[:1], NEW)
     assert loop.free == [1]
-    assert loop.generate(prompts()[:1], NEW) == expected()[:1]
+    assert loop.generate(prompts()[:1], NEW, every=3) == expected()[:1]
 
 
 def raises() -> None:
@@ -92,7 +103,7 @@ def test_what_the_decoder_cannot_be_is_refused() -> None:
 def test_compiled_layers_give_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Captured as always; Inductor would take a minute."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
-    assert prepared(model(), 2, 128, places=200).generate(prompts(), NEW) == expected()
+    assert prepared(model(), 1, 128, places=128).generate(prompts()[1:2], NEW, every=3) == expected()[1:2]
     torch._dynamo.reset()
 
 
@@ -101,26 +112,23 @@ def test_a_model_with_a_sliding_window() -> None:
     from transformers import MistralConfig, MistralForCausalLM
 
     torch.manual_seed(0)
-    config = MistralConfig(**TINY, head_dim=32, sliding_window=20, attn_implementation="sdpa")
+    config = MistralConfig(**ONE_LAYER, head_dim=32, sliding_window=6, attn_implementation="sdpa")
     mistral = MistralForCausalLM(config).to(HERE).eval()
-    sequence = prompts()[1]
-    answer = by_library(mistral, sequence, NEW)
-    found = {window: tokens_of(mistral, sequence, window) for window in (19, 20, 21, None)}
-    assert found.pop(20) == answer
-    assert answer not in found.values()
+    sequence = prompts()[1][:9]
+    with torch.no_grad():
+        exact = mistral(sequence[None]).logits[0]
+    torch.testing.assert_close(logits_of(mistral, sequence, 6), exact, rtol=1e-4, atol=1e-4)
+    for window in (5, 7):
+        assert (logits_of(mistral, sequence, window) - exact).abs().max() > 0.01
 
 
 @torch.no_grad()
-def tokens_of(mistral: torch.nn.Module, prompt: Tensor, window: int | None) -> list[int]:
-    """The prompt too is read token by token: with a window the library keeps no more than its places."""
+def logits_of(mistral: nn.Module, sequence: Tensor, window: int) -> Tensor:
+    """Its logits at each place, read token by token."""
     decoder = PagedDecoder(mistral, 1, 128, 3, window=window)
     decoder.table[0] = torch.tensor([2, 1])
-    sequence = prompt.tolist()
-    for place in range(len(prompt) + NEW - 1):
-        logits = decoder(torch.tensor(sequence[place : place + 1], device=HERE), torch.tensor([place], device=HERE))
-        if place >= len(prompt) - 1:
-            sequence.append(int(logits.argmax()))
-    return sequence[len(prompt) :]
+    places = torch.arange(len(sequence), device=HERE).split(1)
+    return torch.cat([decoder(token, place) for token, place in zip(sequence.split(1), places, strict=True)])
 
 
 def test_prompts_of_different_lengths_need_no_padding() -> None:
@@ -132,8 +140,18 @@ def test_prompts_of_different_lengths_need_no_padding() -> None:
     found = model().generate(
         padded, attention_mask=mask.long(), do_sample=False, pad_token_id=0, max_new_tokens=NEW, eos_token_id=None
     )
-    assert found[:, longest:].tolist() == expected() == generator(5, 9).generate(prompts(), NEW)
-    assert Generator(model(), Decoder(model(), 5, 128)).generate(prompts(), NEW) == expected()
+    assert (
+        found[:, longest:].tolist()
+        == expected()
+        == Generator(model(), Decoder(model(), 3, 128)).generate(prompts(), NEW)
+    )
+
+
+def on_the_grid(x: Tensor) -> Tensor:
+    """Vectors that fp8 keeps as they are: Triton's interpreter rounds 127.9 to 64, where a GPU rounds it to 128."""
+    numbers = (x.clamp(-4, 4) * 100).to(FP8).float()
+    numbers[..., 0] = 448
+    return numbers / 512
 
 
 class Filled:
@@ -143,6 +161,8 @@ class Filled:
         torch.manual_seed(0)
         slots, most, size = len(positions), 5, 32
         self.q, self.k, self.v = (torch.randn(slots, heads, size, device=HERE) for heads in (4, 2, 2))
+        if kept:
+            self.k, self.v = on_the_grid(self.k), on_the_grid(self.v)
         self.positions, self.window = torch.tensor(positions, device=HERE), window
         places = torch.arange(most * PAGE, device=HERE)
         self.hidden = (places > self.positions[:, None]) | (places <= self.positions[:, None] - window)
@@ -151,11 +171,10 @@ class Filled:
         for new in (self.k, self.v):
             cache = torch.randn(slots, 2, most * PAGE, size, device=HERE)
             numbers, scales = quantized(cache.flatten(0, 2), kept)
-            self.pools.append(self.in_pages(numbers.view_as(cache).clone()))
+            self.pools.append(self.in_pages(numbers.view_as(cache)))
             if kept:
-                self.scales.append(self.in_pages(scales.view(cache.shape[:3]).clone()))
+                self.scales.append(self.in_pages(scales.view(cache.shape[:3])))
                 cache = restored((numbers, scales), torch.float32).view_as(cache)
-                new = restored(quantized(new.flatten(0, 1), kept), torch.float32).view_as(new)
             cache[torch.arange(slots), :, self.positions] = new
             self.caches.append(cache.masked_fill(self.hidden[:, None, :, None], 0))
         self.scales = torch.stack(self.scales) if kept else None
@@ -164,9 +183,15 @@ class Filled:
     def in_pages(self, cache: Tensor) -> Tensor:
         unseen = self.hidden.clone()
         unseen[torch.arange(len(unseen)), self.positions] = True  # the new token's place is not written yet
-        shape = unseen[:, None].expand(cache.shape[:3])
-        cache[shape] = torch.nan
-        pages = cache.unflatten(2, (-1, PAGE)).transpose(1, 2).flatten(0, 1)
+        unseen = unseen[:, None].expand(cache.shape[:3]).view(*cache.shape[:3], *[1] * (cache.dim() - 3))
+        pages = (
+            cache.float()
+            .masked_fill(unseen, torch.nan)
+            .to(cache.dtype)
+            .unflatten(2, (-1, PAGE))
+            .transpose(1, 2)
+            .flatten(0, 1)
+        )
         pool = torch.full((len(pages) + 1, *pages.shape[1:]), torch.nan, device=HERE).to(cache.dtype)
         pool[self.table.flatten().long()] = pages
         return pool
@@ -178,49 +203,59 @@ class Filled:
         given = self.scales, self.counts, self.table, self.positions, self.window
         return attend(self.q, self.k, self.v, *self.pools, *given)
 
+    def written(self) -> Iterator[Tensor]:
+        """The new keys and values, as the pool keeps them."""
+        slots, places = torch.arange(len(self.q), device=HERE), self.positions % PAGE
+        pages = self.table[slots, self.positions // PAGE].long()
+        for pool, scales in zip(self.pools, self.scales, strict=True):
+            yield pool.float()[pages, :, places] * scales[pages, :, places, None]
 
-EVERY = 0, 1, 63, 64, 200, 319  # places of the new token
+
+EVERY = 0, 63, 64, 319  # places of the new token
 
 
-@pytest.mark.parametrize("window", (320, 1, 64, 65, 130))
+@pytest.mark.parametrize("window", (320, 1, 64, 65))
 def test_a_token_sees_its_window_and_nothing_else(window: int) -> None:
     filled = Filled(EVERY, window)
     for _ in range(2):  # what a call leaves behind must not disturb the next
         torch.testing.assert_close(filled.by_pages(), filled.attended(), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("splits", "block"), ((1, 64), (2, 32), (4, 128), (8, 16), (16, 64)))
+@pytest.mark.parametrize(("splits", "block"), ((1, 64), (2, 32), (4, 128)))
 def test_any_number_of_parts_and_any_block(splits: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generation_paged, "launch", lambda *_: {"SPLITS": splits, "BLOCK": block})
-    for window in (320, 100):
-        filled = Filled(EVERY, window)
-        torch.testing.assert_close(filled.by_pages(), filled.attended(), rtol=1e-4, atol=1e-4)
+    filled = Filled(EVERY, 190)
+    torch.testing.assert_close(filled.by_pages(), filled.attended(), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("window", (320, 65))
 def test_attention_over_what_fp8_keeps(window: int) -> None:
     filled = Filled(EVERY, window, FP8)
     torch.testing.assert_close(filled.by_pages(), filled.attended(), rtol=1e-4, atol=1e-4)
-    slots = torch.arange(len(EVERY), device=HERE)
-    pages, places = filled.table[slots, filled.positions // PAGE].long(), filled.positions % PAGE
-    for index, new in enumerate((filled.k, filled.v)):
-        numbers, scales = filled.pools[index].float()[pages, :, places], filled.scales[index, pages, :, places]
-        kept = numbers * scales[..., None]
+    for kept, new in zip(filled.written(), (filled.k, filled.v), strict=True):
+        torch.testing.assert_close(kept, new)
+
+
+@pytest.mark.skipif(HERE.type == "cpu", reason="Triton's interpreter rounds 127.9 in fp8 to 64")
+def test_a_new_vector_in_fp8_is_as_near_as_its_largest_number_allows() -> None:
+    filled = Filled(EVERY, 320, FP8)
+    filled.k.normal_(), filled.v.normal_()
+    filled.by_pages()
+    for kept, new in zip(filled.written(), (filled.k, filled.v), strict=True):
         most = new.abs().amax(-1, keepdim=True)
-        assert ((kept - new).abs() <= new.abs() / 16 * 1.001 + most / 448 / 1024).all()
+        assert ((kept - new).abs() <= (new.abs() / 16 + most / 448 / 1024) * 1.001).all()
 
 
 def test_the_error_of_a_cache_in_fp8_is_that_of_its_numbers() -> None:
     """Rounding to 3 bits of fraction changes a number by up to 1/16; a mean over many places by less."""
-    filled = Filled((319,) * 4, 320, FP8)
-    exact, whole = filled.by_pages(), Filled((319,) * 4, 320)
+    filled = Filled((319,), 320, FP8)
+    exact, whole = filled.by_pages(), Filled((319,), 320)
     error = (exact - whole.attended()).norm() / whole.attended().norm()
     assert 0.005 < error < 1 / 16
 
 
-@pytest.mark.parametrize("kept", (None, FP8))
-def test_the_operator_says_what_it_changes(kept: torch.dtype | None) -> None:
-    filled = Filled((0, 70), 320, kept)
+def test_the_operator_says_what_it_changes() -> None:
+    filled = Filled((70,), 320)
     given = filled.scales, filled.counts, filled.table, filled.positions, filled.window
     found = torch.library.opcheck(attend, (filled.q, filled.k, filled.v, *filled.pools, *given))
     assert set(found.values()) == {"SUCCESS"}
