@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from snippets.examples.generation import attended, by_flex, by_sdpa, quantized, restored, sample
-from snippets.examples.generation_paged import FP8, PAGE, PagedDecoder, attend
+from snippets.examples.paged_cache import FP8, PAGE, PagedDecoder, attend
 from tests.benchmarks.bounds import bound, wall
 from tests.benchmarks.case import Call, Case, Point, Results, Variant, Workload
 from tests.benchmarks.examples.generation import SMALL, Step

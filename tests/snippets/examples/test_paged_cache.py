@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 pytest.importorskip("transformers", reason="a development dependency: constraints.txt names its version")
 
-from snippets.examples import generation_paged
+from snippets.examples import paged_cache
 from snippets.examples.generation import (
     TINY,
     Decoder,
@@ -20,7 +20,7 @@ from snippets.examples.generation import (
     quantized,
     restored,
 )
-from snippets.examples.generation_paged import FP8, PAGE, PagedDecoder, PagedGenerator, attend, prepared
+from snippets.examples.paged_cache import FP8, PAGE, PagedDecoder, PagedGenerator, attend, prepared
 from tests.snippets.examples.test_generation import HERE
 
 NEW = 4
@@ -223,7 +223,7 @@ def test_a_token_sees_its_window_and_nothing_else(window: int) -> None:
 
 @pytest.mark.parametrize(("splits", "block"), ((1, 64), (2, 32), (4, 128)))
 def test_any_number_of_parts_and_any_block(splits: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generation_paged, "launch", lambda *_: {"SPLITS": splits, "BLOCK": block})
+    monkeypatch.setattr(paged_cache, "launch", lambda *_: {"SPLITS": splits, "BLOCK": block})
     filled = Filled(EVERY, 190)
     torch.testing.assert_close(filled.by_pages(), filled.attended(), rtol=1e-4, atol=1e-4)
 

@@ -1,6 +1,6 @@
 """Generation with a paged cache: sequences of any length share one pool of pages. It needs torch 2.11 or newer.
 
-Run `python -m snippets.examples.generation_paged` to see that a small pool gives the tokens of `generate()`, and what a
+Run `python -m snippets.examples.paged_cache` to see that a small pool gives the tokens of `generate()`, and what a
 cache in fp8 changes.
 """
 
@@ -145,7 +145,7 @@ def launch(slots: int, shared: int, places: int) -> dict[str, int]:
     return {"SPLITS": triton.next_power_of_2(splits), "BLOCK": 64, "num_warps": 4, "num_stages": 2}
 
 
-@torch.library.custom_op("generation_paged::attend", mutates_args=("keys", "values", "scales", "counts"))
+@torch.library.custom_op("paged_cache::attend", mutates_args=("keys", "values", "scales", "counts"))
 def attend(
     q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, scales: Tensor | None, counts: Tensor,
     table: Tensor, positions: Tensor, window: int,
