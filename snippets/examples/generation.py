@@ -316,9 +316,19 @@ class Generator:
         for (keys, values), layer in zip(self.decoder.cache, found.past_key_values.layers, strict=True):
             keys[slot, :, : len(prompt)] = layer.keys[0]
             values[slot, :, : len(prompt)] = layer.values[0]
-        self.tokens[slot] = sample(found.logits[:, -1], **self.sampling)[0]
-        self.positions[slot] = len(prompt)
-        self.answers[slot, len(prompt)] = self.tokens[slot]
+        self.begin(slot, len(prompt), found.logits[:, -1])
+
+    def begin(self, slot: int, length: int, logits: Tensor) -> None:
+        self.tokens[slot] = sample(logits, **self.sampling)[0]
+        self.positions[slot] = length
+        self.answers[slot, length] = self.tokens[slot]
+
+    def reserve(self, slot: int, places: int) -> bool:
+        """Whether the slot has room for so many tokens: always, as the lengths were checked."""
+        return True
+
+    def release(self, slot: int) -> None:
+        """What to do when its sequence has ended: nothing here."""
 
     def generate(
         self, prompts: Sequence[Tensor], new: int, stop: int | None = None, every: int = 16
@@ -333,7 +343,7 @@ class Generator:
         running: dict[int, tuple[int, int]] = {}  # by slot: which prompt, and the length of its prompt
         while waiting or running:
             for slot in range(len(self.tokens)):
-                if waiting and slot not in running:
+                if waiting and slot not in running and self.reserve(slot, len(waiting[0][1]) + new):
                     which, prompt = waiting.pop(0)
                     self.admit(slot, prompt)
                     running[slot] = which, len(prompt)
@@ -346,6 +356,7 @@ class Generator:
                 if ended or len(answer) == new:
                     found[which] = answer[: answer.index(stop) + 1] if ended else answer
                     del running[slot]
+                    self.release(slot)
         return [found[which] for which in range(len(prompts))]
 
 
