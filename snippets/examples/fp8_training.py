@@ -20,7 +20,7 @@ from snippets.examples.llama import TINY, make_model, make_optimizer, train_step
 from snippets.validation.timing import captured, seconds_per_call
 
 RECIPES = "tensorwise", "rowwise", "rowwise_with_gw_hp"
-SIZES = (1024, 1024), (2048, 2048), (4096, 4096), (8192, 8192), (4096, 1024), (4096, 1792)
+SIZES = (1024, 1024), (2048, 2048), (4096, 4096), (8192, 8192), (4096, 1792)
 TOKENS = 8192
 ADVICE = "fp8_training: torchao is missing. Install it: pip install torchao"
 
@@ -58,9 +58,8 @@ def converted(model: nn.Module) -> list[str]:
 
 
 def changed(model: nn.Module, name: str) -> nn.Module:
-    """A column's name as the conversion: "bf16", a recipe, or a recipe "without k, v" (the narrow projections)."""
-    recipe, _, without = name.partition(" without ")
-    return model if recipe == "bf16" else in_fp8(model, recipe, smallest=2048 if without else 16)
+    """A column's name as the conversion: "bf16" or a recipe."""
+    return model if name == "bf16" else in_fp8(model, name)
 
 
 def milliseconds(call: Callable[[], object]) -> float:
@@ -116,7 +115,7 @@ def block_step(name: str, compiled: bool) -> Callable[[], None]:
 
 def block() -> None:
     print(f"{'':28}{'compiled':>12}{'eager':>12}")
-    for name in ("bf16", *RECIPES, "tensorwise without k, v"):
+    for name in ("bf16", *RECIPES):
         torch.compiler.reset()
         times = [milliseconds(block_step(name, compiled)) for compiled in (True, False)]
         print(f"{name:28}" + "".join(f"{each:9.2f} ms" for each in times), flush=True)
@@ -159,8 +158,9 @@ def step_and_loss(names: tuple[str, ...], sizes: dict, batches: Tensor) -> None:
     """What a step takes, and the loss beside that of bf16; bf16 from other weights says which distance is chance."""
     curves = {}
     print(f"{'':28}{'step':>12}{'peak':>12}{'last ten losses':>18}{'from bf16':>12}")
-    for name in ("bf16", *names, "other weights"):
-        torch.compiler.reset()
+    for name in ("bf16", "other weights", *names):
+        if name in names:
+            torch.compiler.reset()
         if batches.is_cuda:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()

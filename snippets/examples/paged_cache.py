@@ -139,10 +139,11 @@ def _paged_kernel(
 # --8<-- [end:kernel]
 
 
-def launch(slots: int, shared: int, places: int) -> dict[str, int]:
-    """Launch settings. About 1,000 programs; at least 4 a head, as lengths may differ; more than 32 would not fit."""
-    splits = min(max(1024 // (slots * shared), 4), 32, math.ceil(places / PAGE))
-    return {"SPLITS": triton.next_power_of_2(splits), "BLOCK": 64, "num_warps": 4, "num_stages": 2}
+def launch(slots: int, shared: int, places: int, width: int) -> dict[str, int]:
+    """From sweeps on an H100: about 1,000 programs, at least 2 a head, as lengths may differ; more than 32 spill."""
+    splits = min(max(1024 // (slots * shared), 2), 32, math.ceil(places / PAGE))
+    warps = 2 if width <= 128 else 4  # bytes of a vector; with wider ones, two warps spill
+    return {"SPLITS": triton.next_power_of_2(splits), "BLOCK": 64, "num_warps": warps, "num_stages": 2}
 
 
 @torch.library.custom_op("paged_cache::attend", mutates_args=("keys", "values", "scales", "counts"))
@@ -160,7 +161,7 @@ def attend(
     """
     slots, heads, D = q.shape
     shared = keys.shape[1]
-    sizes = launch(slots, shared, min(window, PAGE * table.shape[1]))
+    sizes = launch(slots, shared, min(window, PAGE * table.shape[1]), D * q.element_size())
     rows = slots * heads * sizes["SPLITS"]
     parts, stats = q.new_empty(rows, D, dtype=torch.float32), q.new_empty(2 * rows, dtype=torch.float32)
     queries = triton.next_power_of_2(heads // shared)

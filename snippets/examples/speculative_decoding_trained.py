@@ -15,7 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from snippets.examples.generation import LLAMA_1B, TINY, Decoder, Generator, compiled, make_model, seconds
+from snippets.examples.generate_cost import seconds
+from snippets.examples.generation import LLAMA_1B, TINY, Decoder, Generator, compiled, make_model
 from snippets.examples.speculative_decoding import Draft, DraftModel, Speculator, Verifier, acceptance, ngram
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
