@@ -32,7 +32,6 @@ def points(device: torch.device) -> Iterator[Point]:
         ("attention 16k", "attention", 1, 16384, 32768),
         ("fp8 64", "fp8", 64, 512, 2048),
         ("fp8 mixed", "fp8 mixed", 64, 2047, 2048),
-        ("fp8 16k", "fp8", 1, 16384, 32768),
     ):
         shape = {"batch": batch, "context": context, "length": length} | of_1b
         variants = ("eager", "ours") if "fp8" in part else None

@@ -112,7 +112,6 @@ def test_each_row_of_acceptance(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_line_of_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call takes one second by this clock."""
     monkeypatch.setattr(script, "seconds", lambda call: (call(), 1.0)[1])
-    monkeypatch.setattr(script, "compiled", lambda decoder: decoder)
     lines = list(script.timed(model(), DraftModel(model(), Decoder(model(), 1, 40)), pieces(), 13))
     assert [lines[0], lines[3]] == [f"{name}: plain 26 tokens/s" for name in ("held-out files", "the prompt once more")]
     for line in (lines[2], lines[5]):
