@@ -291,14 +291,9 @@ def test_a_page_names_the_shapes_whose_listings_are_kept(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def store():
-    return Store.load(ROOT / "docs/measurements", ROOT, local=False)
-
-
-@pytest.fixture(scope="module")
-def site(store):
+def site(published: Store):
     """The explorer's files by path."""
-    return dict(explorer.files(store, Captures.load(), lambda path, url: Place(path, url)))
+    return dict(explorer.files(published, Captures.load(), lambda path, url: Place(path, url)))
 
 
 def test_files_fit_together_and_stay_small(site):
@@ -355,11 +350,11 @@ def test_cpp_is_of_this_machine(site):
     assert kernels and all("cpp" in kernel["targets"]["cpu"]["forms"] for kernel in kernels)
 
 
-def test_a_binary_that_was_timed_is_compared(store):
+def test_a_binary_that_was_timed_is_compared(published):
     """By its hash first: the same binary is said to be the same."""
     point = ("forward", "4096x32768", "bfloat16")
     (one,) = build.results("softmax")[point]["sm_90"]
-    measured = timed(store, "softmax", point, one.function)
+    measured = timed(published, "softmax", point, one.function)
     machine = measured.row.record.machine["name"]
     same = dataclasses.replace(one, hash=measured.binary.hash)
     assert measured.sentence(same) == f"This is the binary that was timed on {machine}."
@@ -368,17 +363,17 @@ def test_a_binary_that_was_timed_is_compared(store):
     assert not measured.differs(as_many) and "had as many registers" in measured.sentence(as_many)
     more = dataclasses.replace(one, facts=one.facts | {"registers": was + 8})
     assert measured.differs(more) and f"had {was} registers" in measured.sentence(more)
-    assert timed(store, "softmax", ("forward", "1x1", "bfloat16"), one.function) is None
+    assert timed(published, "softmax", ("forward", "1x1", "bfloat16"), one.function) is None
 
 
-def test_the_page_says_where_binaries_differ(store, monkeypatch):
+def test_the_page_says_where_binaries_differ(published, monkeypatch):
     shown = lambda: panel(  # noqa: E731
-        store, Captures.load(), Evidence(Place("kernels/softmax.md", "kernels/softmax/")), "softmax"
+        published, Captures.load(), Evidence(Place("kernels/softmax.md", "kernels/softmax/")), "softmax"
     )
     results = build.results("softmax")
     equal = {
         point: {
-            target: [dataclasses.replace(one, facts=one.facts | _as_timed(store, point, one)) for one in launched]
+            target: [dataclasses.replace(one, facts=one.facts | _as_timed(published, point, one)) for one in launched]
             for target, launched in by_target.items()
         }
         for point, by_target in results.items()
@@ -392,8 +387,8 @@ def test_the_page_says_where_binaries_differ(store, monkeypatch):
     assert f"({was} registers, {was + 8} here; timed with Triton" in shown()
 
 
-def _as_timed(store, point, one) -> dict:
-    measured = timed(store, "softmax", point, one.function) if one.target == "sm_90" else None
+def _as_timed(published, point, one) -> dict:
+    measured = timed(published, "softmax", point, one.function) if one.target == "sm_90" else None
     return {"registers": measured.binary.registers, "shared": measured.binary.shared_bytes} if measured else {}
 
 

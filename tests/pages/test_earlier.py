@@ -24,10 +24,10 @@ def test_a_hash_that_nobody_knows_is_of_an_unreviewed_method():
     assert (earlier.code("0" * 16), earlier.version("0" * 16)) == ("0" * 16, UNREVIEWED)
 
 
-def test_published_rows_are_read_through_it():
+def test_published_rows_are_read_through_it(published: Store):
     """Those of the method as it is and of a case that reaches the same code as now, and only those, are not stale."""
     now = Code.of()
-    rows = Store.load(local=False).select()
+    rows = published.select()
     sources = {row.row.sources.code: row.row.sources for row in rows}
     same = {
         code

@@ -8,10 +8,9 @@ import pytest
 
 from docs.publish.errors import PublishError
 from docs.publish.place import MEASUREMENTS
-from docs.publish.records import parts, schema
+from docs.publish.records import parts
 from docs.publish.records.measured import Coordinates
 from docs.publish.records.store import Store
-from tests.benchmarks.source import ROOT
 from tests.benchmarks.test_points import SIZES
 from tests.pages import tiny
 
@@ -38,10 +37,10 @@ def current(root: Path) -> list[str]:
     return sorted({found.size for found in tiny.store(root).select()})
 
 
-def test_no_published_row_is_lost_and_each_is_found_by_its_new_name() -> None:
-    store = Store.load(local=False)
+def test_no_published_row_is_lost_and_each_is_found_by_its_new_name(published: Store) -> None:
+    records = {record.id: record for record in published.records}
     for path in sorted((MEASUREMENTS / "runs").glob("*.json")):
-        recorded, read = json.loads(path.read_text()), schema.read(path, schema.Record, ROOT)
+        recorded, read = json.loads(path.read_text()), records[path.stem]
         for before, after in ((recorded["rows"], read.rows), (recorded["failures"], read.failures)):
             assert len(before) == len(after)
             meant: dict[tuple, set[tuple]] = {}
@@ -50,11 +49,11 @@ def test_no_published_row_is_lost_and_each_is_found_by_its_new_name() -> None:
                 old_name = old["case"], old.get("part", ""), *old["shape"].items()
                 meant.setdefault((new.case, new.size), set()).add(old_name)
             assert all(len(names) == 1 for names in meant.values()), "one name for two things"
-    found = store.select(history=True)
-    assert len(found) == sum(len(record.rows) for record in store.records)
+    found = published.select(history=True)
+    assert len(found) == sum(len(record.rows) for record in published.records)
     places = Counter((each.case, each.size) for each in found)
     for (case, size), count in places.items():
-        assert len(store.select(Coordinates(case, shape=size), history=True)) == count
+        assert len(published.select(Coordinates(case, shape=size), history=True)) == count
 
 
 def test_a_number_becomes_words_or_a_size(root: Path, known: None) -> None:

@@ -15,7 +15,6 @@ from pydantic import (
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
-    PrivateAttr,
     ValidationError,
     model_validator,
     with_config,
@@ -165,7 +164,6 @@ class Point(Model):
     shape: Shape
     dtype: Text
     variant: Text
-    _named: str = PrivateAttr()
 
     @model_validator(mode="wrap")
     @classmethod
@@ -173,15 +171,16 @@ class Point(Model):
         """Read an older row in words, and remember what it called its point."""
         older = isinstance(content, dict) and "part" not in content and "case" in content and "shape" in content
         point = handler(parts.in_words(content["case"], content) if older else content)
-        point._named = size("", content["shape"]) if older else point.size
+        if older:
+            point.__dict__["named"] = size("", content["shape"])
         return point
 
-    @property
+    @cached_property
     def named(self) -> str:
         """The size as the grid of the row's own run has it."""
-        return self._named
+        return self.size
 
-    @property
+    @cached_property
     def size(self) -> str:
         """What ran and the shape, as macros take it: "32768x4096", or "gelu 32768x4096"."""
         return size(self.part, self.shape)
@@ -220,12 +219,11 @@ class Row(Point):
     calls: Annotated[int, Field(ge=1)] | None = None
     refreshed: bool = False
     built_cold: bool | None = None
-    _record: "Record" = PrivateAttr()
 
-    @property
+    @cached_property
     def record(self) -> "Record":
-        """The run that measured this row."""
-        return self._record
+        """The run that measured this row, which says so. (A private attribute of pydantic takes ten times as long.)"""
+        raise AttributeError("a row of no run")
 
     @property
     def regime(self) -> str:
@@ -289,7 +287,7 @@ class Record(Provenance):
 
     def model_post_init(self, context: Any) -> None:
         for row in self.rows:
-            row._record = self
+            row.__dict__["record"] = self
 
     @cached_property
     def by_place(self) -> dict[Place, list[Row]]:
@@ -478,7 +476,7 @@ def read(path: Path, kind: type[Kind], root: Path, schema: int = SCHEMA) -> Kind
     """
     name = path.relative_to(root) if path.is_relative_to(root) else path
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(text := path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise PublishError(
             f"{name}: expected a whole JSON file, got one that breaks off or is damaged: {error}"
@@ -487,7 +485,7 @@ def read(path: Path, kind: type[Kind], root: Path, schema: int = SCHEMA) -> Kind
     if version != schema or isinstance(version, bool):
         raise PublishError(f"{name}: expected schema version {schema}, got {version!r}")
     try:
-        return kind.model_validate_json(json.dumps(content))
+        return kind.model_validate_json(text)
     except ValidationError as error:
         raise PublishError(f"{name}: {'; '.join(_lines(error))}") from error
 
