@@ -29,7 +29,6 @@ def points(device: torch.device) -> Iterator[Point]:
         ("attention 8", "attention", 8, 512, 2048),
         ("attention 64", "attention", 64, 512, 2048),
         ("attention mixed", "mixed", 64, 2047, 2048),
-        ("attention 16k", "attention", 1, 16384, 32768),
         ("fp8 64", "fp8", 64, 512, 2048),
         ("fp8 mixed", "fp8 mixed", 64, 2047, 2048),
     ):
