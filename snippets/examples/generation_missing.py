@@ -17,6 +17,7 @@ from snippets.validation.timing import ColdCache, captured
 PLACES = 513  # of the cache: the token that is decoded and 512 before it
 
 
+# --8<-- [start:kinds]
 def kinds(decoder: TritonDecoder) -> dict[str, tuple[Callable[[], object], int]]:
     """The calls of one kind for all layers, and the bytes that they read."""
     layers, h, eps = decoder.layers, decoder.h, decoder.eps
@@ -44,6 +45,9 @@ def kinds(decoder: TritonDecoder) -> dict[str, tuple[Callable[[], object], int]]
     }
 
 
+# --8<-- [end:kinds]
+
+
 def whole_step(decoder: TritonDecoder) -> Callable[[], object]:
     tokens = torch.zeros(1, dtype=torch.long, device=decoder.h.device)
     return partial(decoder, tokens, torch.full_like(tokens, PLACES - 1))
@@ -68,7 +72,8 @@ def seconds(call: Callable[[], object], device: torch.device) -> float:
 def main() -> None:
     """Each kind's time, and what reading its bytes takes at the bandwidth of a long read."""
     if not torch.cuda.is_available():
-        raise SystemExit("expected a GPU, found none")
+        print("expected a GPU, found none")
+        return
     device = torch.device("cuda")
     rate = bandwidth(device, 2**28)["read"].rate
     for name, sizes in (("1B", LLAMA_1B), ("8B", LLAMA_8B)):
