@@ -331,7 +331,7 @@ line_is_off = bound(
 )
 
 LABELS = {
-    "static": {"label": "static cache", "role": "rewrite"},
+    "static": {"label": "our step, static cache", "short": "our step", "role": "rewrite"},
     "graph": {"label": "compiled, CUDA graph", "short": "CUDA graph", "role": "graph"},
     "late": {"label": "Triton kernels, no early start", "short": "no early start", "role": "other"},
     "sdpa": {"label": "SDPA", "role": "peer-1"},

@@ -104,7 +104,7 @@ needed_with_1b = bound(
 expected = bound("", "(1 - (percent / 100) ** (k + 1)) / (1 - percent / 100)")
 
 LABELS = {
-    "static": {"label": "static cache", "role": "rewrite"},
+    "static": {"label": "our step, static cache", "short": "our step", "role": "rewrite"},
     "graph": {"label": "compiled, CUDA graph", "short": "CUDA graph", "role": "graph"},
     "triton": {"label": "Triton kernels", "role": "ours"},
 }
