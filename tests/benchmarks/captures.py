@@ -22,8 +22,9 @@ from pathlib import Path
 import torch
 
 from tests.benchmarks import machine
+from tests.benchmarks.functions import Code
 from tests.benchmarks.reached import reached
-from tests.benchmarks.source import ROOT, digest_texts
+from tests.benchmarks.source import ROOT
 from tests.benchmarks.whole import write_whole
 
 SCHEMA = 2
@@ -228,8 +229,8 @@ def pinned(root: Path = ROOT) -> dict[str, str]:
 
 
 def source_hash(script: str) -> str:
-    """Hash of the syntax trees of all files that a script reaches."""
-    return digest_texts((name, (ROOT / name).read_text(encoding="utf-8")) for name in files_of(script))
+    """Hash of the functions that a script reaches."""
+    return Code.of(ROOT).printed(source_of(script)).hash
 
 
 def files_of(script: str) -> list[str]:

@@ -497,6 +497,10 @@ class Code:
         sweep = [(plan, ""), *ALTERNATIVES] if plan else []
         return Search(self, [(case_file, "CASE"), *sweep]).found()
 
+    def printed(self, script: str) -> Reached:
+        """What a script can reach that runs as a module: all of its file, and what that uses. Raises as `measured`."""
+        return Search(self, [(script, "")]).found()
+
     def method(self) -> Reached:
         """What decides how anything is measured. Raises as `measured`."""
         return Search(self, METHOD).found()

@@ -16,9 +16,8 @@ from docs.publish.records.store import Store
 from tests.benchmarks import captures
 from tests.benchmarks.captures import module_of, source_of
 from tests.benchmarks.functions import Code
-from tests.benchmarks.reached import reached
 from tests.benchmarks.reviewed import VERSION
-from tests.benchmarks.source import ROOT, digest_texts
+from tests.benchmarks.source import ROOT
 
 KERNEL, CASE = "kernels/add.py", "tests/benchmarks/kernels/add.py"
 SCRIPT = "kernels/add"  # as captures name snippets/kernels/add.py
@@ -114,8 +113,7 @@ def record(root: Path, rows: list[dict] | None = None, day: int = 1, **changed: 
 
 def printed(root: Path, sections: Mapping[str, str], script: str = SCRIPT, device: str = "cuda", **run: Any) -> Path:
     """Write what a script printed; returns the file. It is of today's code, unless `run` has other sources."""
-    reaches = sorted(reached(root, [root / source_of(script)]))
-    fresh = digest_texts((path.relative_to(root).as_posix(), path.read_text()) for path in reaches)
+    fresh = Code.of(root).printed(source_of(script)).hash
     known = {
         "commit": "c" * 40, "date": "2026-01-01T00:00:00Z", "command": f"python -m {module_of(script)}",
         "environment": {}, "machine": {"name": "NVIDIA H100"}, "software": {"torch": "2.11.0"}, "sources": fresh,

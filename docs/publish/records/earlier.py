@@ -1,7 +1,8 @@
-"""Which code a row has measured, where the hash that it holds is not that of the code.
+"""Which code a row has measured, or a GPU has run for a page, where the hash with it is not that of the code.
 
-Rows of before functions were hashed have one hash over whole files, and of the method, too. Newer ones have the hash of
-the code, in the canonical form of their time (tests/benchmarks/functions.py).
+Rows of before functions were hashed have one hash over whole files, and of the method, too. What scripts printed had one
+over whole files for longer. Newer ones have the hash of the code, in the canonical form of their time
+(tests/benchmarks/functions.py).
 
 earlier.json holds, for each such hash, what the code of its commit reaches, in the form of today. It is made from the
 records and the history (`python -m docs.publish.records.earlier`); of whole files, only where those of the commit have
@@ -19,6 +20,7 @@ from tests.benchmarks.reviewed import REVIEWED, UNREVIEWED
 from tests.benchmarks.source import ROOT, digest_texts
 
 KNOWN = Path(__file__).with_name("earlier.json")
+MISTYPED = {"1282b101dd": "1282b1015ff61c6e7c755ad174a741b83eea3ecf"}  # its files have the hash that was recorded
 METHOD = (  # the files that every hash was over
     "snippets/validation/timing.py",
     "snippets/validation/equivalence.py",
@@ -65,6 +67,8 @@ def computed() -> dict[str, list[str]]:
             texts = [(file, then.texts.get(file, "")) for file in {*files, *METHOD}]
             if not of_files or digest_texts(texts) == name:
                 found[name] = [then.measured(files[-1], plan_of(files)).hash, then.method().hash]
+    for name, (commit, script) in printed().items():
+        found[name] = [Code.at(commit, ROOT).printed(script).hash, ""]
     return {name: hashes for name, hashes in sorted(found.items()) if name != hashes[0]}
 
 
@@ -75,6 +79,18 @@ def recorded() -> dict[str, dict[str, tuple[tuple[str, ...], bool]]]:
         record = json.loads(path.read_text(encoding="utf-8"))
         for sources in (row["sources"] for row in record.get("rows", [record])):
             found.setdefault(record["commit"], {})[sources["hash"]] = tuple(sources["files"]), "method" not in sources
+    return found
+
+
+def printed() -> dict[str, tuple[str, str]]:
+    """By the hash of what a script reached, the commit that a GPU ran and the script's path."""
+    found: dict[str, tuple[str, str]] = {}
+    for path in sorted(MEASUREMENTS.glob("captures/**/*.cuda.json")):
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        script = stored["script"] if stored["script"].startswith("tests/") else f"snippets/{stored['script']}"
+        for run in stored["runs"]:
+            if "sources" in run:
+                found[run["sources"]] = MISTYPED.get(run["commit"], run["commit"]), f"{script}.py"
     return found
 
 

@@ -4,18 +4,17 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from docs.publish.kept import IN_A_BUILD, Kept, in_a_build, key
+from docs.publish.kept import Kept, in_a_build, key
+from docs.publish.records import earlier
 from docs.publish.records.earlier import plan_of
 from docs.publish.records.schema import Sources
 from tests.benchmarks import functions, imports, source
 from tests.benchmarks.functions import Code
-from tests.benchmarks.reached import named, reached
 from tests.benchmarks.reviewed import VERSION
-from tests.benchmarks.source import ROOT, digest_texts
+from tests.benchmarks.source import ROOT
 
 CODE, METHOD = "code", "timing method"  # what may have changed, as pages say it
 digests = Kept("digests")
-IN_A_BUILD.append(named)
 
 
 def changed(sources: Sources, root: Path = ROOT) -> str:
@@ -28,10 +27,10 @@ def changed(sources: Sources, root: Path = ROOT) -> str:
 @in_a_build
 def script_is_stale(script: str, sources: str, root: Path = ROOT) -> bool:
     """Whether a script, by its path, or something that it reaches differs from what a GPU ran."""
+    now, all_texts = _now(root)
     try:
-        files = reached(root, [root / script])
-        return _kept(tuple((f.relative_to(root).as_posix(), f.read_text(encoding="utf-8")) for f in files)) != sources
-    except (OSError, SyntaxError):
+        return digests.get(key(all_texts, script), lambda: now.printed(script).hash) != earlier.code(sources)
+    except (KeyError, SyntaxError):
         return True
 
 
@@ -55,12 +54,6 @@ def _now(root: Path) -> tuple[Code, str]:
     """The code as it is, and a name for it and for the code that finds what is reached."""
     now = Code.of(root)
     return now, key(sorted(now.texts.items()), *(_text(module) for module in (functions, imports, source)))
-
-
-@cache
-def _kept(texts: tuple[tuple[str, str], ...]) -> str:
-    """To parse takes longer than to read."""
-    return digests.get(key(texts, _text(source)), lambda: digest_texts(texts))
 
 
 @cache
