@@ -27,7 +27,7 @@ ADVICE = "fp8_training: torchao is missing. Install it: pip install torchao"
 
 # --8<-- [start:convert]
 def in_fp8(model: nn.Module, recipe: str, smallest: int = 16) -> nn.Module:
-    """The matmuls of linear layers in fp8; the last layer, and layers narrower than `smallest`, stay as they are.
+    """The matmuls of linear layers in fp8; a layer named lm_head, and those narrower than `smallest`, stay as they are.
 
     fp8 tensor cores want sizes in multiples of 16. Weights, gradients and the optimizer keep their dtype.
     """
@@ -128,7 +128,9 @@ def text(steps: int, batch: int, length: int) -> Tensor:
     found = b"".join(files[place].read_bytes() for place in order)
     needed = steps * batch * length
     if len(found) < needed:
-        raise ValueError(f"steps: expected at most {len(found) // batch // length} of {batch * length} bytes")
+        raise ValueError(
+            f"steps: expected at most {len(found) // batch // length} of {batch * length} bytes, got {steps}"
+        )
     return torch.frombuffer(bytearray(found[:needed]), dtype=torch.uint8).long().view(steps, batch, length)
 
 

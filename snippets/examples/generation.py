@@ -4,7 +4,7 @@ It needs transformers (5.17). Run `python -m snippets.examples.generation` to se
 `generate()`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -250,9 +250,14 @@ def refuse(model: nn.Module, dtype: torch.dtype | None = None) -> None:
         raise TypeError(f"model: expected a LlamaForCausalLM, got a {name}")
     if dtype not in (None, torch.int8, torch.float8_e4m3fn, torch.uint8):
         raise ValueError(f"dtype: expected int8, float8_e4m3fn or uint8 (for int4), got {dtype}")
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            "expected to be outside torch.inference_mode(), where merged weights could never train again"
+        )
     config, rope = model.config, model.model.rotary_emb.rope_type
     own = [(name, each) for name, each in model.named_modules() if name.endswith(("_proj", "lm_head"))]
-    _expect("plain linear layers (merge adapters, load unquantised)", (n for n, m in own if type(m) is not nn.Linear))
+    plain = {name for name, m in own if type(m) is nn.Linear and type(m.weight.data) is Tensor}
+    _expect("plain linear layers (merge adapters, load unquantised)", (name for name, _ in own if name not in plain))
     _expect("no bias", (name for name, _ in model.named_parameters() if name.endswith(".bias")))
     _expect("SiLU", (act for act in [config.hidden_act] if act != "silu"))
     _expect("RoPE that does not depend on the length", (rope for _ in range(rope in ("dynamic", "longrope"))))
@@ -268,6 +273,24 @@ def _expect(what: str, wrong: Iterable[str]) -> None:
 
 
 # --8<-- [start:loop]
+def check(prompts: Sequence[Tensor], new: int, length: int) -> None:
+    """What does not fit into a cache of `length` places is refused before anything is read."""
+    if not 0 < new < length:
+        raise ValueError(f"new: expected 1 to {length - 1} tokens (cache less a prompt), got {new}")
+    for which, prompt in enumerate(prompts):
+        if not isinstance(prompt, Tensor) or prompt.dim() != 1:
+            got = tuple(prompt.shape) if isinstance(prompt, Tensor) else type(prompt).__name__
+            raise ValueError(f"prompt {which}: expected a tensor of tokens (length,), got {got}")
+        if not 0 < len(prompt) <= (most := length - new):
+            raise ValueError(f"prompt {which}: expected 1 to {most} tokens (cache less new), got {len(prompt)}")
+
+
+def stopped(answer: list[int], stop: int | Collection[int] | None) -> list[int] | None:
+    """The answer up to its first stop token; none where it has none."""
+    stops = {stop} if isinstance(stop, int) else set(stop or ())
+    return next((answer[: n + 1] for n, token in enumerate(answer) if token in stops), None)
+
+
 class Generator:
     """Answers prompts: each takes a free slot, and all slots decode together, one CUDA graph replay a token."""
 
@@ -275,12 +298,17 @@ class Generator:
         refuse(model)
         if not set(sampling) <= {"temperature", "top_k", "top_p"}:
             raise TypeError(f"sampling: expected temperature, top_k and top_p, got {', '.join(sampling)}")
-        if sampling.get("temperature", 0) < 0 or sampling.get("top_k", 0) < 0 or not 0 < sampling.get("top_p", 1) <= 1:
-            raise ValueError(
-                f"sampling: expected temperature and top_k from 0, top_p above 0 and up to 1, got {sampling}"
-            )
+        temperature, top_k, top_p = (sampling.get(*each) for each in (("temperature", 0), ("top_k", 0), ("top_p", 1)))
+        most = model.config.vocab_size
+        if not temperature >= 0 or top_k not in range(most + 1) or not 0 < top_p <= 1:
+            expected = f"temperature from 0, top_k from 0 to {most}, top_p above 0 and up to 1"
+            raise ValueError(f"sampling: expected {expected}, got {sampling}")
         if not len(decoder.slots) or not len(decoder.places):
             raise ValueError("decoder: expected at least one slot and one place")
+        if decoder.norm.is_cuda and decoder.norm.get_device() != torch.cuda.current_device():
+            raise ValueError(
+                f"model: expected it on the current GPU (torch.cuda.set_device), got {decoder.norm.device}"
+            )
         self.model, self.decoder, self.sampling = model, decoder, sampling
         device, slots, self.length = decoder.norm.device, len(decoder.slots), len(decoder.places)
         self.tokens, self.positions = (torch.zeros(slots, dtype=torch.long, device=device) for _ in range(2))
@@ -331,14 +359,12 @@ class Generator:
         """What to do when its sequence has ended: nothing here."""
 
     def generate(
-        self, prompts: Sequence[Tensor], new: int, stop: int | None = None, every: int = 16
+        self, prompts: Sequence[Tensor], new: int, stop: int | Collection[int] | None = None, every: int = 16
     ) -> list[list[int]]:
-        """Up to `new` tokens for each prompt, until `stop`. The host looks for it at `every` so many tokens."""
-        if new < 1 or every < 1:
-            raise ValueError(f"expected new and every of at least 1, got {new} and {every}")
-        for which, prompt in enumerate(prompts):
-            if not 0 < len(prompt) <= (most := self.length - new):
-                raise ValueError(f"prompt {which}: expected 1 to {most} tokens (cache less new), got {len(prompt)}")
+        """Up to `new` tokens for each prompt, until a `stop`. The host looks for it at `every` so many tokens."""
+        if every < 1:
+            raise ValueError(f"every: expected at least 1, got {every}")
+        check(prompts, new, self.length)
         waiting, found = list(enumerate(prompts)), dict[int, list[int]]()
         running: dict[int, tuple[int, int]] = {}  # by slot: which prompt, and the length of its prompt
         while waiting or running:
@@ -352,9 +378,9 @@ class Generator:
             answers, ends = self.answers.tolist(), self.positions.tolist()  # waits for the GPU
             for slot, (which, start) in list(running.items()):
                 answer = answers[slot][start : min(ends[slot] + 1, start + new)]
-                ended = stop in answer
+                ended = stopped(answer, stop)
                 if ended or len(answer) == new:
-                    found[which] = answer[: answer.index(stop) + 1] if ended else answer
+                    found[which] = ended or answer
                     del running[slot]
                     self.release(slot)
         return [found[which] for which in range(len(prompts))]

@@ -5,7 +5,7 @@ cache in fp8 changes.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +21,7 @@ from snippets.examples.generation import (
     Generator,
     Layer,
     by_library,
+    check,
     compiled,
     make_model,
     quantized,
@@ -284,9 +285,10 @@ class PagedGenerator(Generator):
         self.begin(slot, len(prompt), found.logits[:, -1])
 
     def generate(
-        self, prompts: Sequence[Tensor], new: int, stop: int | None = None, every: int = 16
+        self, prompts: Sequence[Tensor], new: int, stop: int | Collection[int] | None = None, every: int = 16
     ) -> list[list[int]]:
         """As `Generator.generate`. Pages that a call holds when an error ends it are free again."""
+        check(prompts, new, self.length)
         most = PAGE * len(self.free)
         for which, prompt in enumerate(prompts):
             if len(prompt) + new > most:

@@ -5,12 +5,22 @@ of `generate()`.
 """
 
 import timeit
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from snippets.examples.generation import TINY, Decoder, Generator, by_library, compiled, make_model, refuse
+from snippets.examples.generation import (
+    TINY,
+    Decoder,
+    Generator,
+    by_library,
+    check,
+    compiled,
+    make_model,
+    refuse,
+    stopped,
+)
 
 Draft = Callable[[list[int], int], list[int]]  # of all tokens so far: up to so many that may come next
 
@@ -40,27 +50,29 @@ class Speculator(Generator):
     """Answers one prompt at a time with the model's greedy tokens, several a step where the draft is right."""
 
     def __init__(self, model: nn.Module, decoder: Verifier, draft: Draft):
+        if not isinstance(decoder, Verifier):
+            raise TypeError(f"decoder: expected a Verifier, got a {type(decoder).__name__}")
         if len(decoder.slots) < 2:
             raise ValueError(f"decoder: expected a width of at least 2, got {len(decoder.slots)}")
         super().__init__(model, decoder)
+        if isinstance(draft, DraftModel) and draft.loop.length < self.length:
+            raise ValueError(f"draft: expected a cache of {self.length} places or more, got {draft.loop.length}")
         self.draft, self.width, self.steps = draft, len(decoder.slots), 0
 
-    def generate(self, prompts: Sequence[Tensor], new: int, stop: int | None = None) -> list[list[int]]:  # type: ignore[override]
-        """Up to `new` tokens for each prompt, until `stop`. `steps` says how often the model checked a draft."""
-        if new < 1:
-            raise ValueError(f"expected new of at least 1, got {new}")
-        for which, prompt in enumerate(prompts):
-            if not 0 < len(prompt) <= (most := self.length - new):
-                raise ValueError(f"prompt {which}: expected 1 to {most} tokens (cache less new), got {len(prompt)}")
+    def generate(  # type: ignore[override]
+        self, prompts: Sequence[Tensor], new: int, stop: int | Collection[int] | None = None
+    ) -> list[list[int]]:
+        """Up to `new` tokens for each prompt, until a `stop`. `steps` says how often the model checked a draft."""
+        check(prompts, new, self.length)
         self.steps = 0
         return [self.answer(prompt, new, stop) for prompt in prompts]
 
-    def answer(self, prompt: Tensor, new: int, stop: int | None) -> list[int]:
+    def answer(self, prompt: Tensor, new: int, stop: int | Collection[int] | None) -> list[int]:
         self.admit(0, prompt)
         text = [*prompt.tolist(), int(self.tokens[0])]
-        while len(text) < len(prompt) + new and text[-1] != stop:
-            found = self.checked(text, self.draft(text, self.width - 1))
-            text += found[: found.index(stop) + 1] if stop in found else found
+        while len(text) < len(prompt) + new and not stopped(text[-1:], stop):
+            found = self.checked(text, self.draft(text, self.width - 1)[: self.width - 1])
+            text += stopped(found, stop) or found
         return text[len(prompt) : len(prompt) + new]
 
     def checked(self, text: list[int], drafted: list[int]) -> list[int]:
@@ -110,6 +122,8 @@ class DraftModel:
 
     def __call__(self, text: list[int], k: int) -> list[int]:
         last, loop = len(text) - 1, self.loop
+        if len(text) >= loop.length:
+            raise ValueError(f"text: expected at most {loop.length - 1} tokens (the draft's cache), got {len(text)}")
         # All but the last token was read, or but the last two: if a whole draft was right, its end was not.
         known = [n for n in (last, last - 1) if text[:n] == self.read[:n]]
         if known:
@@ -139,6 +153,8 @@ def prepared(
 ) -> Speculator:
     """Make it once: this compiles. Each step checks width - 1 tokens: the draft model's, or those of n-gram lookup."""
     refuse(model, dtype)
+    if draft is not None:
+        refuse(draft)
     decoder = compiled(Verifier(model, width, length, dtype))
     if draft is None:
         return Speculator(model, decoder, ngram)

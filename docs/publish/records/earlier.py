@@ -1,7 +1,7 @@
 """Which code a row has measured, or a GPU has run for a page, where the hash with it is not that of the code.
 
-Rows of before functions were hashed have one hash over whole files, and of the method, too. What scripts printed had one
-over whole files for longer. Newer ones have the hash of the code, in the canonical form of their time
+Rows of before functions were hashed have one hash over whole files, and of the method, too. What scripts printed had
+one over whole files for longer. Newer ones have the hash of the code, in the canonical form of their time
 (tests/benchmarks/functions.py).
 
 earlier.json holds, for each such hash, what the code of its commit reaches, in the form of today. It is made from the

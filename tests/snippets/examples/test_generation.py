@@ -103,11 +103,12 @@ def test_what_is_no_plain_llama_is_refused() -> None:
     generation.refuse(narrow, torch.int8)
 
 
-@pytest.mark.parametrize("sampling", ({"temperature": -1.0}, {"top_p": 0.0}, {"top_k": -1}))
+@pytest.mark.parametrize(
+    "sampling", ({"temperature": -1.0}, {"temperature": float("nan")}, {"top_p": 0.0}, {"top_k": -1}, {"top_k": 257})
+)
 def test_sampling_that_would_draw_the_wrong_tokens_is_refused(sampling: dict) -> None:
-    with pytest.raises(
-        ValueError, match="sampling: expected temperature and top_k from 0, top_p above 0 and up to 1, got"
-    ):
+    message = "sampling: expected temperature from 0, top_k from 0 to 256, top_p above 0 and up to 1, got"
+    with pytest.raises(ValueError, match=message):
         generator(1, **sampling)
     with pytest.raises(TypeError, match="expected temperature, top_k and top_p, got topk"):
         generator(1, topk=3)
@@ -116,9 +117,30 @@ def test_sampling_that_would_draw_the_wrong_tokens_is_refused(sampling: dict) ->
 def test_a_loop_that_would_not_end_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one slot"):
         generator(0)
-    for new, every in ((0, 1), (4, 0)):
-        with pytest.raises(ValueError, match=f"expected new and every of at least 1, got {new} and {every}"):
-            generator(1).generate(prompts(), new, every=every)
+    with pytest.raises(ValueError, match="every: expected at least 1, got 0"):
+        generator(1).generate(prompts(), 4, every=0)
+    for new in (0, 64):
+        with pytest.raises(ValueError, match=rf"new: expected 1 to 63 tokens \(cache less a prompt\), got {new}"):
+            generator(1).generate(prompts(), new)
+
+
+@pytest.mark.parametrize(("bad", "got"), ((torch.zeros(1, 5).long(), r"\(1, 5\)"), ([1, 2, 3], "list")))
+def test_what_is_no_row_of_tokens_is_refused(bad: object, got: str) -> None:
+    with pytest.raises(ValueError, match=rf"prompt 0: expected a tensor of tokens \(length,\), got {got}"):
+        generator(1).generate([bad], 4)
+
+
+def test_any_of_several_stops_ends_an_answer() -> None:
+    whole = expected()[0]
+    for stops in ([whole[3], 999], (999, whole[1]), {whole[0]}):
+        first = next(n for n, token in enumerate(whole) if token in stops)
+        assert generator(1).generate(prompts()[:1], 12, stop=stops) == [whole[: first + 1]]
+
+
+def test_a_model_is_not_prepared_in_inference_mode() -> None:
+    """Its merged weights could never be trained again."""
+    with torch.inference_mode(), pytest.raises(RuntimeError, match=r"outside torch\.inference_mode"):
+        generation.prepared(other_model())
 
 
 def other_model(**sizes: object) -> nn.Module:

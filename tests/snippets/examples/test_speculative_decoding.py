@@ -151,7 +151,7 @@ def test_a_prompt_that_does_not_fit_is_refused(bad: list[int]) -> None:
 
 
 def test_other_bad_input_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected new of at least 1, got 0"):
+    with pytest.raises(ValueError, match="new: expected 1 to 63 tokens .* got 0"):
         speculator(ngram).generate(prompts(), 0)
     with pytest.raises(ValueError, match="decoder: expected a width of at least 2, got 1"):
         speculator(ngram, 1)
@@ -206,3 +206,20 @@ def test_acceptance_from_logs_foretells_the_steps() -> None:
     logs = [(prompt.tolist(), answer) for prompt, answer in zip(prompts(), answers, strict=True)]
     taken = len(prompts()) * (NEW - 1) / (1 + acceptance(logs, ngram, 2))
     assert abs(taken - loop.steps) <= len(prompts())  # an answer's last step may be cut
+
+
+def test_a_loop_whose_parts_do_not_fit_is_refused() -> None:
+    """A plain Decoder's rows would read caches of their own; a draft's short cache would end half way."""
+    with pytest.raises(TypeError, match="decoder: expected a Verifier, got a Decoder"):
+        Speculator(model(), Decoder(model(), 4, 64), ngram)
+    short = DraftModel(model(), Decoder(model(), 1, 32))
+    with pytest.raises(ValueError, match="draft: expected a cache of 64 places or more, got 32"):
+        Speculator(model(), Verifier(model(), 4, 64), short)
+    with pytest.raises(ValueError, match=r"text: expected at most 31 tokens \(the draft's cache\), got 32"):
+        short(list(range(32)), 2)
+
+
+def test_a_draft_that_is_longer_than_asked_is_cut() -> None:
+    loop = Speculator(model(), Verifier(model(), 3, 64), lambda text, k: [*text, *text])
+    prompt = torch.arange(1, 9, device=next(model().parameters()).device)
+    assert loop.generate([prompt], 8) == [generation.by_library(model(), prompt, 8)]
