@@ -151,7 +151,7 @@ def test_a_prompt_that_does_not_fit_is_refused(bad: list[int]) -> None:
 
 
 def test_other_bad_input_is_refused() -> None:
-    with pytest.raises(ValueError, match="new: expected 1 to 63 tokens .* got 0"):
+    with pytest.raises(ValueError, match=r"new: expected 1 to 63 tokens .* got 0"):
         speculator(ngram).generate(prompts(), 0)
     with pytest.raises(ValueError, match="decoder: expected a width of at least 2, got 1"):
         speculator(ngram, 1)
