@@ -342,8 +342,9 @@ class Generator:
         """The library's own forward reads the prompt (length,); its keys and values go into the slot."""
         found = self.model(prompt[None], use_cache=True, logits_to_keep=1)
         for (keys, values), layer in zip(self.decoder.cache, found.past_key_values.layers, strict=True):
-            keys[slot, :, : len(prompt)] = layer.keys[0]
-            values[slot, :, : len(prompt)] = layer.values[0]
+            for cache, read in ((keys, layer.keys), (values, layer.values)):
+                cache[slot, :, : len(prompt)] = read[0]
+                cache[slot, :, len(prompt) :] = 0  # hidden, but 0 * NaN of an earlier sequence would still be NaN
         self.begin(slot, len(prompt), found.logits[:, -1])
 
     def begin(self, slot: int, length: int, logits: Tensor) -> None:

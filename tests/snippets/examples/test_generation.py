@@ -130,6 +130,13 @@ def test_what_is_no_row_of_tokens_is_refused(bad: object, got: str) -> None:
         generator(1).generate([bad], 4)
 
 
+def test_what_an_earlier_sequence_left_in_a_slot_does_not_reach_the_next() -> None:
+    loop = generator(1)
+    for cache in (each for layer in loop.decoder.cache for each in layer):
+        cache.fill_(float("nan"))
+    assert loop.generate(prompts()[:1], 12) == expected()[:1]
+
+
 def test_any_of_several_stops_ends_an_answer() -> None:
     whole = expected()[0]
     for stops in ([whole[3], 999], (999, whole[1]), {whole[0]}):
