@@ -40,6 +40,7 @@ INSTEAD = {  # by a name, or by what a call ran under
     "repeat_interleave": "give it output_size=, a number that the host knows",
     "distributions": "validate_args=False in the distribution's constructor",
 }
+FACTORED = "give the distribution scale_tril=, or where it is diagonal, Independent(Normal(mean, std), 1)"
 
 
 def synchronisations(trace: Trace, captured: Captured) -> Iterator[Finding]:
@@ -67,7 +68,9 @@ def synchronisations(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 (call.line,),
                 f"{call.name.strip('_')} {what}: on a GPU the queue runs empty at each call, and no CUDA graph "
                 f"can hold the line",
-                next(
+                FACTORED
+                if "distributions" in call.inside and call.name == "linalg_cholesky"
+                else next(
                     (INSTEAD[each] for each in (*call.inside, call.name) if each in INSTEAD),
                     "keep it a tensor on the device, of a size that does not depend on values",
                 ),

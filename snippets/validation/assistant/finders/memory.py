@@ -152,6 +152,7 @@ def one_hot_products(trace: Trace, captured: Captured) -> Iterator[Finding]:
         if call.name == "one_hot" and call.out is not None:
             products = [user for user in trace.past(call.out, PASSED | {"mul"}) if user.name in PRODUCTS]
             sends = any(one.name == "mul" for one in trace.between(call, products[0])) if products else False
+            looks_up = () if sends or not products else as_look_up(trace, call, products)
             if products:
                 yield Finding(
                     "temporary",
@@ -160,11 +161,13 @@ def one_hot_products(trace: Trace, captured: Captured) -> Iterator[Finding]:
                     f"one_hot makes {size(call.out.bytes)}, almost all zeros",
                     "send rows to their places with index_copy, and fetch them with an index"
                     if sends
-                    else "index the table: F.embedding(index, table)",
+                    else "index the table: F.embedding(index, table)"
+                    if looks_up
+                    else "fetch what the ones select with an index",
                     "compiler/fusion.md#scatter",
                     saves=2 * call.out.bytes + products[0].moved,
                     kernels=2,
-                    rewrites=() if sends else as_look_up(trace, call, products),
+                    rewrites=looks_up,
                 )
 
 
@@ -259,7 +262,7 @@ def kept_graphs(trace: Trace, captured: Captured) -> Iterator[Finding]:
             "The module stores a result with its graph",
             (line,),
             "the tensor still has a grad_fn after the call: all activations that it depends on stay in memory",
-            "store x.detach()",
+            "store x.detach(); return what a loss still needs, or set it anew in each call",
             "compiler/graph-breaks.md#hooks",
             saves=sum(kept.bytes for kept in trace.saved),
         )

@@ -1,7 +1,7 @@
 """Factories that no tool can analyse: each has to get one line."""
 
 import dataclasses
-import random
+import itertools
 import sys
 import warnings
 
@@ -58,9 +58,12 @@ class Recursive(nn.Module):
         return self(x)
 
 
+EACH = itertools.count(1)
+
+
 class Noisy(nn.Module):
     def forward(self, x):
-        return x + random.SystemRandom().random()
+        return x + next(EACH)  # a random number would now and then be the same
 
 
 @dataclasses.dataclass

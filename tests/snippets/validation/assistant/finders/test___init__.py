@@ -258,3 +258,26 @@ def test_a_distribution_that_checks_its_arguments():
     found = faults(find(*evidence(lambda: (Of(validated), torch.randn(4, 8)), sizes=False)))
     waits = [one for one in found if one.kind == "sync"]
     assert waits and all("validate_args=False" in one.change for one in waits)
+
+
+def factored(m, x):
+    spread = torch.diag_embed(1.0 + x.square())
+    return torch.distributions.MultivariateNormal(x, spread, validate_args=False).log_prob(x)
+
+
+def test_a_distribution_that_factors_its_covariance_is_not_told_to_check_less():
+    found = faults(find(*evidence(lambda: (Of(factored), torch.randn(4, 8)), sizes=False)))
+    (wait,) = [one for one in found if one.kind == "sync"]
+    assert "scale_tril=" in wait.change and "validate_args" not in wait.change
+
+
+def picked_of_all(m, x):
+    chosen = x[:, :3].argmax(-1)
+    every = torch.einsum("tk,ekd->etd", x, torch.ones(3, 8, 4))
+    return torch.einsum("te,etd->td", torch.nn.functional.one_hot(chosen, 3).float(), every)
+
+
+def test_a_look_up_in_rows_of_several_dimensions_is_not_called_an_embedding():
+    found = faults(find(*evidence(lambda: (Of(picked_of_all), torch.randn(16, 8)), sizes=False)))
+    (look_up,) = [one for one in found if one.title == "A look-up written as a product"]
+    assert look_up.change == "fetch what the ones select with an index"
