@@ -6,7 +6,7 @@ one over whole files for longer. Newer ones have the hash of the code, in the ca
 
 earlier.json holds, for each such hash, what the code of its commit reaches, in the form of today. It is made from the
 records and the history (`python -m docs.publish.records.earlier`); of whole files, only where those of the commit have
-the recorded hash.
+the recorded hash. (What scripts printed with such a hash was held against its commit once: all 45 agree.)
 """
 
 import json
@@ -67,8 +67,9 @@ def computed() -> dict[str, list[str]]:
             texts = [(file, then.texts.get(file, "")) for file in {*files, *METHOD}]
             if not of_files or digest_texts(texts) == name:
                 found[name] = [then.measured(files[-1], plan_of(files)).hash, then.method().hash]
-    for name, (commit, script) in printed().items():
-        found[name] = [Code.at(commit, ROOT).printed(script).hash, ""]
+    for commit, scripts in printed().items():
+        then = Code.at(commit, ROOT)
+        found |= {name: [then.printed(script).hash, ""] for name, script in scripts.items()}
     return {name: hashes for name, hashes in sorted(found.items()) if name != hashes[0]}
 
 
@@ -82,15 +83,16 @@ def recorded() -> dict[str, dict[str, tuple[tuple[str, ...], bool]]]:
     return found
 
 
-def printed() -> dict[str, tuple[str, str]]:
-    """By the hash of what a script reached, the commit that a GPU ran and the script's path."""
-    found: dict[str, tuple[str, str]] = {}
+def printed() -> dict[str, dict[str, str]]:
+    """By the commit that a GPU ran and by the hash of what a script reached, the script's path."""
+    found: dict[str, dict[str, str]] = {}
     for path in sorted(MEASUREMENTS.glob("captures/**/*.cuda.json")):
         stored = json.loads(path.read_text(encoding="utf-8"))
         script = stored["script"] if stored["script"].startswith("tests/") else f"snippets/{stored['script']}"
         for run in stored["runs"]:
             if "sources" in run:
-                found[run["sources"]] = MISTYPED.get(run["commit"], run["commit"]), f"{script}.py"
+                commit = MISTYPED.get(run["commit"], run["commit"])
+                found.setdefault(commit, {})[run["sources"]] = f"{script}.py"
     return found
 
 
