@@ -103,6 +103,9 @@ needed_with_1b = bound(
 # Expected tokens per step, if `k` drafted tokens are each right in `percent` of cases.
 expected = bound("", "(1 - (percent / 100) ** (k + 1)) / (1 - percent / 100)")
 
+# Tokens a second of steps that check a draft, on average.
+tokens_expected = bound("", "(1 - (percent / 100) ** (k + 1)) / (1 - percent / 100) / many", many=CHECKED)
+
 LABELS = {
     "static": {"label": "our step, static cache", "short": "our step", "role": "rewrite"},
     "graph": {"label": "compiled, CUDA graph", "short": "CUDA graph", "role": "graph"},
