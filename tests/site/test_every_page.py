@@ -19,7 +19,6 @@ from tests.site.visited import AGAIN, LEFT_OUT, Visited
 
 RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))  # the same in all processes of a run
 PARTS = 8  # tests that share the pages: each visits every eighth
-FEW = 8  # cases of a machine that are looked at together: scrolling takes longer the more there is
 MOST_BYTES = 500_000
 MOST_PIXELS = 12_000  # of a page that begins with a kernel's verdict, on a screen 1440 wide
 LENGTH = "document.documentElement.scrollHeight"
@@ -181,13 +180,10 @@ def faults_seen(site: Site, page: Page, url: str, traffic: Traffic) -> Iterator[
 
 
 def with_rows(site: Site, url: str) -> list[str]:
-    """A page's address; then those of a machine's page with rows of its cases, a few at a time.
-
-    A case's rows are the same table for each machine: the largest of them counts for all.
-    """
-    largest = {PurePosixPath(file).stem: file for file, _ in sorted(site.rows.items(), key=lambda item: len(item[1]))}
-    cases = sorted(case for case, file in largest.items() if f"{PurePosixPath(file).parent}/" == rows_of(url))
-    return [url, *(f"{url}?rows={'&rows='.join(cases[at : at + FEW])}" for at in range(0, len(cases), FEW))]
+    """A page's address; then that of a machine's page with its longest table of rows: one template writes them all."""
+    tables = {file: html for file, html in site.rows.items() if f"{PurePosixPath(file).parent}/" == rows_of(url)}
+    longest = sorted(tables, key=lambda file: len(tables[file]))[-1:]
+    return [url, *(f"{url}?rows={PurePosixPath(file).stem}" for file in longest)]
 
 
 def length(page: Page) -> Iterator[str]:
@@ -256,10 +252,16 @@ def violations(page: Page, scheme: str, options: dict, context: str = "document"
     ]
 
 
-def test_the_rows_of_each_case_are_looked_at_once(site: Site) -> None:
-    addresses = [urlsplit(address) for url in site.pages for address in with_rows(site, url)]
-    shown = [case for address in addresses for case in parse_qs(address.query).get("rows", [])]
-    assert sorted(shown) == sorted({PurePosixPath(file).stem for file in site.rows})
+def test_the_rows_that_are_looked_at_have_all_markup_of_the_others(site: Site) -> None:
+    looked = {
+        url: parse_qs(urlsplit(address).query)["rows"] for url in site.pages for address in with_rows(site, url)[1:]
+    }
+    shown = {f"{rows_of(url)}{case}.html" for url, cases in looked.items() for case in cases}
+    markup = {
+        file: set(re.findall(r"<([a-z]+)(?: [^>]*?class=\"([^\"]*)\")?", html)) for file, html in site.rows.items()
+    }
+    missing = {file: markup[file] - set[tuple[str, str]]().union(*(markup[seen] for seen in shown)) for file in markup}
+    assert not {file: tags for file, tags in missing.items() if tags}
 
 
 # ---- what these tests would find ------------------------------------------------------------------------------------
