@@ -52,6 +52,8 @@ def repeats(trace: Trace, captured: Captured) -> Iterator[Finding]:
         heads = bool(attention) and all({one.id for one in user.inputs[1:3]} & copies for user in attention)
         if attention and heads and call.name in ("repeat", "tile"):
             continue  # they order the heads in another way than enable_gqa does
+        if not heads and call.name in ("repeat", "tile", "repeat_interleave") and not expands(source, call.out):
+            continue  # one dimension holds the numbers several times
         if users and all(user.name in PRODUCTS | POINTWISE | {"scaled_dot_product_attention"} for user in users):
             yield Finding(
                 "copy",
@@ -66,6 +68,12 @@ def repeats(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 kernels=1,
                 rewrites=() if heads else rewrite(trace, call, [source], broadcast(call.out.shape)),
             )
+
+
+def expands(source: Value, result: Value) -> bool:
+    """Whether `expand` makes this shape: each dimension stays, was 1, or is new."""
+    pairs = zip(reversed(source.shape), reversed(result.shape), strict=False)
+    return all(length in (1, wanted) for length, wanted in pairs)
 
 
 def narrow(trace: Trace, call: Call) -> Value | None:

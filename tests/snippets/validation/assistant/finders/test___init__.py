@@ -179,6 +179,10 @@ def repeated_mask(m, x, mask):
     return F.scaled_dot_product_attention(x, x, x, attn_mask=mask.repeat(1, 4, 1, 1))
 
 
+def twice(m, x):
+    return x.repeat(2, 1) * 2
+
+
 def distances(m, x):
     return (x[:, None] - x[None]).pow(2).sum(-1)
 
@@ -211,6 +215,7 @@ RIGHT = {  # the function, shapes of its inputs, the kinds expected, and words o
     "default scale": (default_scale, [(2, 4, 16, 8)], {"attention"}, "attention(q, k, v):"),
     "a whole tensor": (standard, [(64, 8)], set(), ""),
     "repeated mask": (repeated_mask, [(2, 4, 16, 8), (2, 1, 16, 16)], {"copy"}, "broadcasting"),
+    "the batch twice": (twice, [(64, 8)], set(), ""),
     "distances": (distances, [(64, 16)], {"temporary"}, "donot_use_mm_for_euclid_dist"),
 }
 
@@ -233,6 +238,13 @@ def test_a_tensor_of_numbers_that_were_read_is_no_constant():
 def test_rows_that_a_mask_sends_are_not_tried_as_a_look_up():
     (found,) = faults(find(*evidence(lambda: (Of(dispatched), torch.randn(64, 8)), sizes=False)))
     assert found.rewrites == ()
+
+
+def test_torch_compile_is_no_advice_for_what_it_cannot_capture():
+    trace, captured = evidence(lambda: (Of(density), torch.rand(64, 8)), sizes=False)
+    captured.error = "TorchRuntimeError"
+    (change,) = [one.change for one in find(trace, captured) if one.kind == "chain"]
+    assert change == "once torch.compile can capture the module, it makes one kernel of them"
 
 
 def test_a_log_density_is_no_gelu():
