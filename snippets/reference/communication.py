@@ -199,7 +199,8 @@ def rates_of(record: str, ranks: int, dtype: str = "bfloat16", how: str = "queue
 
 
 def size_of(nbytes: int) -> str:
-    return next(f"{nbytes // unit} {name}" for unit, name in ((MiB, "MiB"), (KiB, "KiB")) if nbytes >= unit)
+    units = (1024 * MiB, "GiB"), (MiB, "MiB"), (KiB, "KiB")
+    return next(f"{nbytes // unit} {name}" for unit, name in units if nbytes >= unit)
 
 
 def table(record: str, worlds: Sequence[int], dtype: str, how: str, bandwidth: bool = False) -> str:

@@ -95,7 +95,6 @@ class Sent(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.bytes: Counter[str] = Counter()
-        self.calls: Counter[str] = Counter()
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         if op.namespace in ("c10d", "_c10d_functional"):
@@ -113,16 +112,17 @@ class Sent(TorchDispatchMode):
             self.add("reduce-scatter", args[1 if name[0] == "_" else 0].nbytes, ranks_of(args))
         elif name.startswith("broadcast"):
             self.add("broadcast", args[0][0].nbytes, ranks_of(args))
-        elif name == "all_to_all_single":
-            kept = args[2][dist.get_rank()] / max(1, sum(args[2]))  # the split that stays here
-            self.bytes["all-to-all"] += round(args[0].nbytes * (1 - kept))
-            self.calls["all-to-all"] += 1
-        elif name not in ("wait_tensor", "_wrap_tensor_autograd"):
+        elif name in ("alltoall_base_", "all_to_all_single"):
+            whole, splits = (args[1], args[4]) if name[-1] == "_" else (args[0], args[2])
+            kept = splits[dist.get_rank()] / sum(splits) if splits else 1 / ranks_of(args)  # the part that stays here
+            self.bytes["all-to-all"] += round(whole.nbytes * (1 - kept))
+        elif name == "send":
+            self.add("send/recv", args[0][0].nbytes, 2)
+        elif name not in ("wait_tensor", "_wrap_tensor_autograd", "recv_", "barrier"):
             raise NotImplementedError(f"expected a collective that this mode counts, got {name}")
 
     def add(self, operation: str, nbytes: int, ranks: int) -> None:
         self.bytes[operation] += round(sent(operation, nbytes, ranks))
-        self.calls[operation] += 1
 
 
 def ranks_of(args: tuple) -> int:
@@ -253,7 +253,7 @@ def strategies(ranks: int) -> dict[str, tuple[Bytes, Callable[[], None]]]:
     square = init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=("replicas", "shards"))
     found = {"DDP": (ddp(every, ranks), trains(DistributedDataParallel(model)))}
     for reshard in (None, True, False, *([2] if ranks > 2 else [])):
-        found[f"FSDP2, {reshard}"] = fsdp2(blocks, root, ranks, reshard), sharded(reshard, flat)
+        found[f"FSDP2, reshard {reshard}"] = fsdp2(blocks, root, ranks, reshard), sharded(reshard, flat)
     found["HSDP"] = hsdp(blocks, root, 2, ranks // 2), sharded(None, square)
     for name, prepared, calls in (("tensor", True, 4), ("tensor, inputs unprepared", False, 7)):
         plan = lambda prepared=prepared: tensor_plan(prepared)  # noqa: E731
@@ -276,7 +276,7 @@ def counted(step: Callable[[], None]) -> Bytes:
 
 def report(ranks: int) -> str:
     """Each strategy's bytes, by formula and counted."""
-    lines = [f"==== {ranks} ranks", f"{'':27}{'operation':16}{'formula':>9}{'counted':>9}"]
+    lines = ["==== counted", f"{f'{ranks} ranks':27}{'operation':16}{'formula':>9}{'counted':>9}"]
     for name, (formula, step) in strategies(ranks).items():
         found = counted(step)
         for at, operation in enumerate(sorted({*formula, *found})):
