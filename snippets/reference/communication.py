@@ -68,7 +68,6 @@ def device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
 
-# --8<-- [start:calls]
 def call_of(operation: str, nbytes: int, dtype: torch.dtype) -> Callable[[], object]:
     """One collective among all ranks, on buffers made before."""
     ranks, rank = dist.get_world_size(), dist.get_rank()
@@ -92,9 +91,6 @@ def call_of(operation: str, nbytes: int, dtype: torch.dtype) -> Callable[[], obj
         "all-to-all": lambda: dist.all_to_all_single(other, whole),
         "send/recv": exchange,
     }[operation]
-
-
-# --8<-- [end:calls]
 
 
 def wait() -> None:

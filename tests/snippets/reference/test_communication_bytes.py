@@ -47,7 +47,7 @@ def two() -> list:
     model = DistributedDataParallel(snippet.make_model())
     seen = []
 
-    def hook(_: object, bucket: dist.GradBucket) -> torch.futures.Future:
+    def hook(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         seen.append(bucket.buffer().nbytes)
         return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
 
