@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import chain, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -53,7 +55,7 @@ HALF = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float
 
 def ddp(model: nn.Module, **options: object) -> nn.Module:
     """Gradients stay in the buckets: without the view, each is copied there and back."""
-    return DistributedDataParallel(model, gradient_as_bucket_view=True, broadcast_buffers=False, **options)
+    return DistributedDataParallel(model, gradient_as_bucket_view=True, **options)
 
 
 def ddp_then_compile(model: nn.Module) -> nn.Module:
@@ -195,7 +197,10 @@ Rates = dict[str, list[tuple[float, float]]]  # of each operation: message size 
 
 
 def measured_rates(device: torch.device) -> Rates:
-    return {name: [(size, once(name, size, device)) for size in SWEEP] for name in ("all_reduce", "all_gather", "reduce_scatter")}
+    return {
+        name: [(size, once(name, size, device)) for size in SWEEP]
+        for name in ("all_reduce", "all_gather", "reduce_scatter")
+    }
 
 
 def once(operation: str, nbytes: int, device: torch.device, times: int = 10) -> float:
@@ -224,7 +229,7 @@ def seconds(operation: str, nbytes: float, rates: Rates) -> float:
     points = rates[operation]
     if nbytes <= points[0][0]:
         return points[0][1]
-    for (low, fast), (high, slow) in zip(points, points[1:], strict=False):
+    for (low, fast), (high, slow) in pairwise(points):
         if nbytes <= high:
             return fast * (slow / fast) ** (math.log(nbytes / low) / math.log(high / low))
     high, slow = points[-1]
@@ -264,15 +269,21 @@ def timeline(works: Sequence[Work], rates: Rates, overlap: bool = True) -> float
     return max(now, link) - sum(work.compute for work in works)
 
 
-def buckets(sizes: Iterable[int], cap: float = 25 * MIB) -> Messages:
-    """DDP closes a bucket as soon as it has bucket_cap_mb."""
-    messages, filled = [], 0
-    for size in sizes:
-        filled += size
-        if filled >= cap:
-            messages.append(("all_reduce", float(filled)))
-            filled = 0
-    return messages + ([("all_reduce", float(filled))] if filled else [])
+def buckets(parts: Sequence[Sequence[int]], cap: float = 25 * MIB) -> list[Messages]:
+    """What DDP sends after each part of the backward: it closes a bucket as soon as it has bucket_cap_mb."""
+    sent_after: list[Messages] = []
+    filled = 0
+    for part in parts:
+        messages = []
+        for size in part:
+            filled += size
+            if filled >= cap:
+                messages.append(("all_reduce", filled))
+                filled = 0
+        sent_after.append(messages)
+    if filled:
+        sent_after[-1].append(("all_reduce", filled))
+    return sent_after
 
 
 # --8<-- [end:predict]
@@ -301,19 +312,18 @@ def shape_of(model: nn.Module, tokens: int) -> Shape:
 
 def ddp_works(shape: Shape, forward: Sequence[float], backward: Sequence[float]) -> list[Work]:
     """Gradients in fp32, from the last layer to the first. The tied embedding's gradient is complete last."""
-    layers = zip(reversed(shape.layers), backward[1:], strict=True)
-    return [
-        Work(sum(forward)),
-        Work(backward[0]),
-        *(Work(took, reduce=buckets(4 * size for size in reversed(layer))) for layer, took in layers),
-        Work(0, reduce=[("all_reduce", 4 * shape.root)]),
-    ]
+    reduces = buckets(gradients(shape))
+    return [Work(sum(forward)), *(Work(took, reduce=m) for took, m in zip([*backward, 0], [[], *reduces], strict=True))]
+
+
+def gradients(shape: Shape) -> list[list[int]]:
+    """Bytes in the order of the backward."""
+    return [*([4 * size for size in reversed(layer)] for layer in reversed(shape.layers)), [4 * shape.root]]
 
 
 def late_works(shape: Shape, forward: Sequence[float], backward: Sequence[float]) -> list[Work]:
     """A backward that is one graph hands over all gradients at its end."""
-    sizes = [4 * size for layer in reversed(shape.layers) for size in reversed(layer)]
-    return [Work(sum(forward)), Work(sum(backward), reduce=buckets([*sizes, 4 * shape.root]))]
+    return [Work(sum(forward)), Work(sum(backward), reduce=list(chain(*buckets(gradients(shape)))))]
 
 
 def sharded_works(
@@ -444,7 +454,7 @@ def measure(name: str, rank: int, device: torch.device, folder: str) -> dict:
     batch = BATCH * (n if strategy.make is tensor_parallel else 1)  # all its GPUs work on the same tokens
     result = {"shape": vars(shape_of(model, batch * LENGTH))}
     wrapped = strategy.make(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=GPU)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     torch.manual_seed(0 if strategy.make is tensor_parallel else 1 + rank)
     tokens = torch.randint(SIZES["vocab_size"], (batch, LENGTH), device=device)
     positions = torch.arange(LENGTH, device=device)[None]
@@ -507,8 +517,7 @@ def traced(step: Callable[[], object], path: Path) -> dict:
 def predict(name: str, runs: dict[str, dict], rates: Rates, n: int) -> dict:
     """All that a run on n GPUs will take, from the run on one."""
     strategy, shape = STRATEGIES[name], Shape(**runs[name]["shape"])
-    base, fp32 = runs[strategy.base], runs[strategy.base.replace(", bf16, blocks", "").replace(", bf16, whole", "")]
-    fp32 = runs["one GPU"] if strategy.base.startswith("one GPU") else fp32
+    base, update = runs[strategy.base], runs["one GPU"]["update"]  # of fp32 parameters
     costs = [*map(sum, shape.layers), shape.root]  # matmuls take a time in proportion to their weights
     forward = [base["forward"] * cost / sum(costs) for cost in costs]
     backward = [base["backward"] * cost / sum(costs) for cost in reversed(costs)]
@@ -516,22 +525,26 @@ def predict(name: str, runs: dict[str, dict], rates: Rates, n: int) -> dict:
     messages = [message for work in works for message in (*work.gather, *work.reduce)]
     exposes = timeline(works, rates, overlap=strategy.works is not tensor_works)
     whole = strategy.works in (ddp_works, late_works)
-    own = 4 * (shape.elements if whole else shape.elements / n)
-    if strategy.works is tensor_works:
-        own += 4 * shape.width * (2 * len(shape.layers) + 1) * (n - 1) / n  # norms are not split
+    own, rest = 4 * shape.elements / (1 if whole else n), base["peak"] - base["parameters"] - base["state"]
+    if strategy.works is tensor_works:  # norms are not split; matmuls keep gathered inputs and split weights in bf16
+        parts = 2 * len(shape.layers) + 1
+        own += 4 * shape.width * parts * (1 - 1 / n)
+        rest += 2 * (shape.tokens * shape.width * parts - shape.elements) * (1 - 1 / n)
+    elif strategy.works is sharded_works:  # beside the root, one layer is used and one arrives
+        rest += 2 * (shape.root + 2 * sum(shape.layers[0]))
+    elif strategy.works is kept_works:
+        rest += 2 * shape.elements
     held = own if whole else 0  # DDP's buckets stay; other gradients are gone when activations are largest
-    gathered = {kept_works: shape.elements, sharded_works: shape.root + 2 * sum(shape.layers[0])}.get(strategy.works, 0)
-    activations = base["peak"] - base["parameters"] - base["state"]
     return {
         "messages": messages,
         "communication": sum(seconds(*message, rates) for message in messages),
         "exposed": exposes,
-        "step": base["forward"] + base["backward"] + exposes + fp32["update"] * (1 if whole else 1 / n),
+        "step": base["forward"] + base["backward"] + exposes + update * (1 if whole else 1 / n),
         "parameters": own,
         "gradients": own,
         "state": 2 * own,
-        "rest": activations + 2 * gathered,
-        "peak": 3 * own + held + activations + 2 * gathered,
+        "rest": rest,
+        "peak": 3 * own + held + rest,
     }
 
 
@@ -546,7 +559,7 @@ def pair(predicted: float, measured: float, unit: float, digits: int = 1) -> str
 # --8<-- [end:compare]
 
 
-def say_bytes(names: Iterable[str], runs: dict, predictions: dict, n: int) -> None:
+def say_bytes(names: Sequence[str], runs: dict, predictions: dict, n: int) -> None:
     print(f"==== bytes\nMB that each of {n} GPUs sends in a step, predicted, measured and error; number of messages\n")
     for name in names:
         both = [sum(sent(*m, n) for m in run[name]["messages"]) for run in (predictions, runs)]
@@ -554,7 +567,7 @@ def say_bytes(names: Iterable[str], runs: dict, predictions: dict, n: int) -> No
         print(f"{name:20} {pair(*both, 1e6, 3)}   {counts[0]:4} {counts[1]:4}")
 
 
-def say_times(names: Iterable[str], runs: dict, predictions: dict) -> None:
+def say_times(runs: dict, predictions: dict) -> None:
     print("==== time\nms of a step, predicted, measured and error\n")
     print(f"{'':20} {'communication':^22} {'exposed':^22} {'step':^22} {'first':>6}")
     for name, run in runs.items():
@@ -565,16 +578,17 @@ def say_times(names: Iterable[str], runs: dict, predictions: dict) -> None:
             print(f"{name:20} {'':45} {run['step'] * 1e3:14.1f} {'':6} {run['first']:6.0f}s")
 
 
-def say_memory(names: Iterable[str], runs: dict, predictions: dict) -> None:
-    unit, label = (GIB, "GiB") if GPU else (1024, "KiB")
-    print(f"==== memory\n{label} on a GPU, predicted, measured; peak with error (of a CPU: no peak)\n")
+def say_memory(names: Sequence[str], runs: dict, predictions: dict) -> None:
+    unit, label = (GIB, "GiB") if GPU else (MIB, "MiB")
+    print(f"==== memory\n{label} of one of the GPUs, predicted and measured; the peak with its error\n")
     print(f"{'':20} {'parameters':^13} {'gradients':^13} {'state':^13} {'the rest':^13} {'peak':^22}")
     for name in names:
         run, guess = runs[name], predictions[name]
         held = guess["peak"] - guess["rest"] - guess["parameters"] - guess["state"]
-        run["rest"] = max(run["peak"] - run["parameters"] - run["state"] - held, 0)
-        parts = [f"{guess[p] / unit:6.2f} {run[p] / unit:6.2f}" for p in ("parameters", "gradients", "state", "rest")]
-        print(f"{name:20} {' '.join(parts)} {pair(guess['peak'], run['peak'], unit)}")
+        run["rest"] = run["peak"] - run["parameters"] - run["state"] - held
+        shown = ("parameters", "gradients", "state", "rest")[: None if GPU else 3]  # a CPU has no peak to read
+        parts = [f"{guess[part] / unit:6.2f} {run[part] / unit:6.2f}" for part in shown]
+        print(f"{name:20} {' '.join(parts)} {pair(guess['peak'], run['peak'], unit) if GPU else ''}".rstrip())
 
 
 # --8<-- [start:scale]
@@ -583,10 +597,12 @@ NETWORK = 8 * 400e9 / 8  # DGX H100 user guide: eight 400 Gb/s adapters for eigh
 
 
 def scaled(name: str, runs: dict, rates: Rates, gpus: int, n: int) -> tuple[float, float]:
-    """Bytes that each GPU sends, and the step's seconds. Links have the same share of their published bandwidth as here."""
+    """Bytes that each GPU sends, and the step's seconds, if links reach the share of their bandwidth that they reach here."""
     link = NVLINK if gpus <= 8 else min(NVLINK, NETWORK)
     slower = {
-        operation: [(size, took * sent(operation, 1, gpus) / sent(operation, 1, n) * NVLINK / link) for size, took in points]
+        operation: [
+            (size, took * sent(operation, 1, gpus) / sent(operation, 1, n) * NVLINK / link) for size, took in points
+        ]
         for operation, points in rates.items()
     }
     guess = predict(name, runs, slower, gpus)
@@ -598,7 +614,7 @@ def scaled(name: str, runs: dict, rates: Rates, gpus: int, n: int) -> tuple[floa
 
 def say_scale(runs: dict, rates: Rates, n: int) -> None:
     print("==== scale\ncomputed, not measured: GB that each GPU sends, ms of a step, share of n times one GPU\n")
-    for name in ("DDP, compile", "FSDP2", "blocks, FSDP2"):
+    for name in [name for name in ("DDP", "DDP, compile", "FSDP2", "blocks, FSDP2") if name in runs]:
         base = runs[STRATEGIES[name].base]
         alone = base["forward"] + base["backward"] + runs["one GPU"]["update"]
         cells = []
@@ -616,7 +632,7 @@ def say(runs: dict[str, dict], rates: Rates, n: int) -> None:
     for operation, points in rates.items():
         print(f"{operation:16} {' '.join(f'{sent(operation, size, n) / took / 1e9:8.1f}' for size, took in points)}")
     say_bytes(names, runs, predictions, n)
-    say_times(names, runs, predictions)
+    say_times(runs, predictions)
     say_memory(names, runs, predictions)
     say_scale(runs, rates, n)
 
@@ -627,14 +643,15 @@ def work(groups: Sequence[str], out: str) -> None:
     device = torch.device("cuda", rank) if GPU else torch.device("cpu")
     if GPU:
         torch.cuda.set_device(device)
-        dist.init_process_group("nccl", device_id=device)
-    else:
-        dist.init_process_group("gloo")
-    found = {"rates": measured_rates(device), "runs": {}}
+    dist.init_process_group("nccl" if GPU else "gloo", timeout=timedelta(minutes=3), device_id=device if GPU else None)
+    found: dict = {"rates": measured_rates(device), "runs": {}, "failed": {}}
     with TemporaryDirectory() as folder:
         for name in [name for group in groups for name in GROUPS[group]]:
             began = time.perf_counter()
-            found["runs"][name] = measure(name, rank, device, folder)
+            try:
+                found["runs"][name] = measure(name, rank, device, folder)
+            except RuntimeError as error:  # the others still run
+                found["failed"][name] = str(error).splitlines()[0]
             torch._dynamo.reset()
             gc.collect()
             if GPU:
@@ -654,21 +671,25 @@ def start(processes: int, *arguments: str, module: str = "snippets.examples.mult
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("groups", nargs="*", default=list(GROUPS))
+    parser.add_argument("groups", nargs="*", default=list(GROUPS) if GPU else ["eager"])
     parser.add_argument("--out")
     parser.add_argument("--processes", type=int, default=torch.cuda.device_count() if GPU else 2)
     options = parser.parse_args(arguments)
     if options.out:
         work(options.groups, options.out)
         return
-    rates, runs = None, {}
+    rates: Rates = {}
+    runs: dict[str, dict] = {}
+    failed: dict[str, str] = {}
     with TemporaryDirectory() as folder:
         for group in options.groups:
             out = Path(folder) / f"{group}.json"
             start(options.processes, group, "--out", str(out))
             found = json.loads(out.read_text())
-            rates, runs = rates or found["rates"], runs | found["runs"]
+            rates, runs, failed = rates or found["rates"], runs | found["runs"], failed | found["failed"]
     say(runs, rates, options.processes)
+    if failed:
+        print("==== failed", *(f"{name}: {error}" for name, error in failed.items()), sep="\n")
 
 
 if __name__ == "__main__":
