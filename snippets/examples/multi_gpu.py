@@ -597,7 +597,7 @@ NETWORK = 8 * 400e9 / 8  # DGX H100 user guide: eight 400 Gb/s adapters for eigh
 
 
 def scaled(name: str, runs: dict, rates: Rates, gpus: int, n: int) -> tuple[float, float]:
-    """Bytes that each GPU sends, and the step's seconds, if links reach the share of their bandwidth that they reach here."""
+    """Bytes that each GPU sends, and the seconds of a step, if links are used as well as here."""
     link = NVLINK if gpus <= 8 else min(NVLINK, NETWORK)
     slower = {
         operation: [
