@@ -52,12 +52,6 @@ def root_only(model: nn.Module) -> nn.Module:
     return fully_shard(model, mp_policy=HALF)
 
 
-def one_graph(model: nn.Module) -> nn.Module:
-    """The backward is one graph, which hands over all gradients at its end."""
-    torch._dynamo.config.optimize_ddp = False
-    return torch.compile(ddp(model), dynamic=False)
-
-
 # --8<-- [end:root-only]
 
 
@@ -102,7 +96,6 @@ Case = tuple[Callable[[nn.Module], nn.Module], int, bool]  # how it is made; mic
 CASES: dict[str, dict[str, Case]] = {
     "overlap": {
         "DDP": (ddp, 1, True),
-        "DDP, one graph": (one_graph, 1, True),
         "FSDP2, each layer": (sharded, 1, True),
         "FSDP2, root only": (root_only, 1, True),
     },
@@ -179,15 +172,12 @@ def work(out: str) -> None:
     with TemporaryDirectory() as folder:
         for section, cases in CASES.items():
             for name, case in cases.items():
-                if case[0] is one_graph and not GPU:
-                    continue  # compiles for a minute, and a CPU has nothing to overlap with
                 began = time.perf_counter()
                 found[name], gradients = measure(case, rank, device, Path(folder) / f"{rank}.json")
                 if section == "precision":
                     reference = reference or gradients
                     found[name]["distance"] = distance(gradients, reference)
                 del gradients
-                torch._dynamo.reset()
                 gc.collect()
                 if GPU:
                     torch.cuda.empty_cache()
