@@ -50,10 +50,30 @@ WARM, STEPS = (3, 8) if GPU else (2, 2)
 MIB, GIB = 2**20, 2**30
 
 
-# --8<-- [start:strategies]
+# --8<-- [start:fsdp2]
 HALF = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
 
+def sharded(model: nn.Module, reshard: bool = True, policy: MixedPrecisionPolicy = HALF) -> nn.Module:
+    for layer in model.model.layers:
+        fully_shard(layer, mp_policy=policy, reshard_after_forward=reshard)
+    return fully_shard(model, mp_policy=policy)  # the rest: embedding, last norm, head
+
+
+def blocks_compiled(model: nn.Module) -> nn.Module:
+    for layer in model.model.layers:
+        layer.compile(dynamic=False)
+    return model
+
+
+def blocks_then_shard(model: nn.Module) -> nn.Module:
+    return sharded(blocks_compiled(model))
+
+
+# --8<-- [end:fsdp2]
+
+
+# --8<-- [start:strategies]
 def ddp(model: nn.Module, **options: object) -> nn.Module:
     """Gradients stay in the buckets: without the view, each is copied there and back."""
     return DistributedDataParallel(model, gradient_as_bucket_view=True, **options)
@@ -73,24 +93,8 @@ def one_graph(model: nn.Module) -> nn.Module:
     return ddp_then_compile(model)
 
 
-def sharded(model: nn.Module, reshard: bool = True, policy: MixedPrecisionPolicy = HALF) -> nn.Module:
-    for layer in model.model.layers:
-        fully_shard(layer, mp_policy=policy, reshard_after_forward=reshard)
-    return fully_shard(model, mp_policy=policy)  # the rest: embedding, last norm, head
-
-
 def kept(model: nn.Module) -> nn.Module:
     return sharded(model, reshard=False)
-
-
-def blocks_compiled(model: nn.Module) -> nn.Module:
-    for layer in model.model.layers:
-        layer.compile(dynamic=False)
-    return model
-
-
-def blocks_then_shard(model: nn.Module) -> nn.Module:
-    return sharded(blocks_compiled(model))
 
 
 def shard_then_compile(model: nn.Module) -> nn.Module:
@@ -568,6 +572,14 @@ def pair(predicted: float, measured: float, unit: float, digits: int = 1) -> str
 # --8<-- [end:compare]
 
 
+def say_runs(runs: dict, n: int) -> None:
+    print("==== runs\nmeasured: a step, the peak of memory, what a GPU sends, the first step\n")
+    for name, run in runs.items():
+        size = sum(sent(*message, n) for message in run["messages"]) / 1e9
+        shown = f"{run['step'] * 1e3:6.1f} ms {run['peak'] / GIB:5.1f} GiB {size:5.2f} GB {run['first']:4.0f} s"
+        print(f"{name + ':':22} {shown}")
+
+
 def say_bytes(names: Sequence[str], runs: dict, predictions: dict, n: int) -> None:
     print(f"==== bytes\nMB that each of {n} GPUs sends in a step, predicted, measured and error; number of messages\n")
     for name in names:
@@ -640,6 +652,7 @@ def say(runs: dict[str, dict], rates: Rates, n: int) -> None:
     print(f"{'MiB':>16} {' '.join(f'{size / MIB:8.4g}' for size in SWEEP)}")
     for operation, points in rates.items():
         print(f"{operation:16} {' '.join(f'{sent(operation, size, n) / took / 1e9:8.1f}' for size, took in points)}")
+    say_runs(runs, n)
     say_bytes(names, runs, predictions, n)
     say_times(runs, predictions)
     say_memory(names, runs, predictions)
@@ -672,10 +685,12 @@ def work(groups: Sequence[str], out: str) -> None:
     dist.destroy_process_group()
 
 
-def start(processes: int, *arguments: str, module: str = "snippets.examples.multi_gpu") -> None:
+def start(
+    processes: int, *arguments: str, module: str = "snippets.examples.multi_gpu", stdout: Any = sys.stderr
+) -> None:
     """`torchrun --nproc-per-node PROCESSES -m MODULE ARGUMENTS`, on a free port."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    subprocess.run([*command, "-m", module, *arguments], check=True, stdout=sys.stderr)
+    subprocess.run([*command, "-m", module, *arguments], check=True, stdout=stdout)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
