@@ -379,7 +379,6 @@ def tensor_works(shape: Shape, forward: Sequence[float], backward: Sequence[floa
 # --8<-- [end:bytes]
 
 
-# --8<-- [start:configurations]
 @dataclass(frozen=True)
 class Strategy:
     make: Callable[[nn.Module], nn.Module]
@@ -425,10 +424,8 @@ GROUPS = {  # the strategies of one start of processes
     },
 }
 STRATEGIES = {name: strategy for group in GROUPS.values() for name, strategy in group.items()}
-# --8<-- [end:configurations]
 
 
-# --8<-- [start:measure]
 def synchronize() -> None:
     if GPU:
         torch.cuda.synchronize()
@@ -523,10 +520,6 @@ def traced(step: Callable[[], object], path: Path) -> dict:
     }
 
 
-# --8<-- [end:measure]
-
-
-# --8<-- [start:compare]
 def predict(name: str, runs: dict[str, dict], rates: Rates, n: int) -> dict:
     """All that a run on n GPUs will take, from the run on one."""
     strategy, shape = STRATEGIES[name], Shape(**runs[name]["shape"])
@@ -567,9 +560,6 @@ def error(predicted: float, measured: float) -> str:
 
 def pair(predicted: float, measured: float, unit: float, digits: int = 1) -> str:
     return f"{predicted / unit:7.{digits}f} {measured / unit:7.{digits}f} {error(predicted, measured):>5}"
-
-
-# --8<-- [end:compare]
 
 
 def say_runs(runs: dict, n: int) -> None:

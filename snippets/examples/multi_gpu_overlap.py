@@ -46,13 +46,9 @@ MICRO = 4
 Loss = Callable[[Tensor], Tensor]
 
 
-# --8<-- [start:root-only]
 def root_only(model: nn.Module) -> nn.Module:
     """One group of all parameters: everything is gathered before the first layer, and reduced after the last."""
     return fully_shard(model, mp_policy=HALF)
-
-
-# --8<-- [end:root-only]
 
 
 # --8<-- [start:prefetch]
