@@ -1,0 +1,710 @@
+"""Two GPUs and more: what each strategy moves, how long the step waits for it, and the memory, predicted and measured.
+
+It needs transformers (5.17). `python -m snippets.examples.multi_gpu` starts torchrun itself, on all GPUs, or with gloo
+on two CPU processes and a tiny model. Predictions for n GPUs come from a step on one GPU and from the links' bandwidth,
+both measured in the same run.
+"""
+
+import argparse
+import gc
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import chain, pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile
+
+from snippets.examples.llama import LLAMA, TINY, make_model, say_causal
+
+GPU = torch.cuda.device_count() > 1
+SIZES = (LLAMA if GPU else TINY | {"num_key_value_heads": 4}) | {"tie_word_embeddings": True}
+BATCH, LENGTH = (4, 2048) if GPU else (2, 32)  # for each process
+SWEEP = [2**k for k in (range(20, 31, 2) if GPU else range(12, 21, 4))]  # bytes
+WARM, STEPS = (3, 8) if GPU else (2, 2)
+MIB, GIB = 2**20, 2**30
+
+
+# --8<-- [start:fsdp2]
+HALF = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+
+def sharded(model: nn.Module, reshard: bool = True, policy: MixedPrecisionPolicy = HALF) -> nn.Module:
+    for layer in model.model.layers:
+        fully_shard(layer, mp_policy=policy, reshard_after_forward=reshard)
+    return fully_shard(model, mp_policy=policy)  # the rest: embedding, last norm, head
+
+
+def blocks_compiled(model: nn.Module) -> nn.Module:
+    for layer in model.model.layers:
+        layer.compile(dynamic=False)
+    return model
+
+
+def blocks_then_shard(model: nn.Module) -> nn.Module:
+    return sharded(blocks_compiled(model))
+
+
+# --8<-- [end:fsdp2]
+
+
+# --8<-- [start:strategies]
+def ddp(model: nn.Module, **options: object) -> nn.Module:
+    """Gradients stay in the buckets: without the view, each is copied there and back."""
+    return DistributedDataParallel(model, gradient_as_bucket_view=True, **options)
+
+
+def ddp_then_compile(model: nn.Module) -> nn.Module:
+    return torch.compile(ddp(model), dynamic=False)
+
+
+def compile_then_ddp(model: nn.Module) -> nn.Module:
+    return ddp(torch.compile(model, dynamic=False))
+
+
+def one_graph(model: nn.Module) -> nn.Module:
+    """Without DDPOptimizer the backward is one graph, which hands over all gradients at its end."""
+    torch._dynamo.config.optimize_ddp = False
+    return ddp_then_compile(model)
+
+
+def kept(model: nn.Module) -> nn.Module:
+    return sharded(model, reshard=False)
+
+
+def shard_then_compile(model: nn.Module) -> nn.Module:
+    return torch.compile(sharded(model), dynamic=False)
+
+
+# --8<-- [end:strategies]
+
+
+# --8<-- [start:tensor-parallel]
+def tensor_parallel(model: nn.Module) -> nn.Module:
+    """Each matmul on all GPUs; between the matmuls, each GPU has its part of the sequence."""
+    mesh = init_device_mesh("cuda" if GPU else "cpu", (dist.get_world_size(),))
+    layer = {
+        "input_layernorm": SequenceParallel(),
+        "self_attn": PrepareModuleInput(  # gathered once, for three matmuls
+            input_kwarg_layouts={"hidden_states": Shard(1)}, desired_input_kwarg_layouts={"hidden_states": Replicate()}
+        ),
+        "self_attn.[qkv]_proj": ColwiseParallel(),
+        "self_attn.o_proj": RowwiseParallel(output_layouts=Shard(1)),
+        "post_attention_layernorm": SequenceParallel(),
+        "mlp": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
+        "mlp.gate_proj": ColwiseParallel(),
+        "mlp.up_proj": ColwiseParallel(),
+        "mlp.down_proj": RowwiseParallel(output_layouts=Shard(1)),
+    }
+    plan = {
+        "model.embed_tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+        **{f"model.layers.*.{name}": style for name, style in layer.items()},
+        "model.norm": SequenceParallel(),
+        "lm_head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False),
+    }
+    parallelize_module(model, mesh, plan)
+    model.lm_head.weight = model.model.embed_tokens.weight  # both were split alike: tie them again
+    return model
+
+
+# --8<-- [end:tensor-parallel]
+
+
+# --8<-- [start:exposed]
+def union(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    merged: list[tuple[float, float]] = []
+    for start, end in sorted(intervals):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def total(intervals: Iterable[tuple[float, float]]) -> float:
+    return sum(end - start for start, end in union(intervals))
+
+
+def exposed(trace: str | Path) -> float:
+    """Milliseconds in which a GPU ran kernels of NCCL and no other, from a trace of torch.profiler."""
+    events = json.loads(Path(trace).read_text())["traceEvents"]
+    kernels = [e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
+    spans = [(e["ts"], e["ts"] + e["dur"], e["name"].startswith("nccl")) for e in kernels]
+    everything = total((start, end) for start, end, _ in spans)
+    compute = total((start, end) for start, end, nccl in spans if not nccl)
+    return (everything - compute) / 1e3
+
+
+# --8<-- [end:exposed]
+
+
+# --8<-- [start:moved]
+WIDTHS = {"float": 4, "c10::BFloat16": 2, "double": 8}
+COLLECTIVES = {  # operation, and the argument whose shape counts
+    "c10d::allreduce_": ("all_reduce", 0),
+    "c10d::_allgather_base_": ("all_gather", 0),
+    "c10d::_reduce_scatter_base_": ("reduce_scatter", 1),
+    "_c10d_functional::all_reduce": ("all_reduce", 0),
+    "_c10d_functional::all_gather_into_tensor": ("all_gather", 0),
+    "_c10d_functional::reduce_scatter_tensor": ("reduce_scatter", 0),
+}
+
+
+def collectives(trace: str | Path) -> list[tuple[str, int]]:
+    """Operation and bytes of the whole message for each collective, from a trace made with record_shapes."""
+    events = [e for e in json.loads(Path(trace).read_text())["traceEvents"] if e.get("name") in COLLECTIVES]
+    calls, functional = [], -1.0
+    for event in sorted(events, key=lambda e: e["ts"]):
+        if event["name"] == "c10d::allreduce_" and event["ts"] < functional:
+            continue  # the functional one, which is counted, has called it
+        operation, at = COLLECTIVES[event["name"]]
+        (shape, *_), kind = nested(event["args"]["Input Dims"][at]), event["args"]["Input type"][at]
+        parts = int(event["args"]["Concrete Inputs"][1]) if event["name"].endswith("all_gather_into_tensor") else 1
+        if event["name"] == "_c10d_functional::all_reduce":
+            functional = event["ts"] + event["dur"]
+        calls.append((operation, math.prod(shape) * parts * WIDTHS.get(kind, 4)))  # a list's dtype is not in the trace
+    return calls
+
+
+def nested(shape: list) -> list[list[int]]:
+    return shape if shape and isinstance(shape[0], list) else [shape]
+
+
+def sent(operation: str, nbytes: float, n: int) -> float:
+    """Bytes that each of n GPUs sends around a ring. An all-reduce goes around twice."""
+    return (2 if operation == "all_reduce" else 1) * (n - 1) / n * nbytes
+
+
+# --8<-- [end:moved]
+
+
+# --8<-- [start:rates]
+Rates = dict[str, list[tuple[float, float]]]  # of each operation: message size in bytes, seconds
+
+
+def measured_rates(device: torch.device) -> Rates:
+    return {
+        name: [(size, once(name, size, device)) for size in SWEEP]
+        for name in ("all_reduce", "all_gather", "reduce_scatter")
+    }
+
+
+def once(operation: str, nbytes: int, device: torch.device, times: int = 10) -> float:
+    """Seconds of one of several collectives in a row."""
+    n = dist.get_world_size()
+    whole = torch.zeros(nbytes // 4 // n * n, device=device)
+    part = whole.chunk(n)[0].clone()
+    call = {
+        "all_reduce": lambda: dist.all_reduce(whole),
+        "all_gather": lambda: dist.all_gather_into_tensor(whole, part),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole),
+    }[operation]
+    for _ in range(3):
+        call()
+    synchronize()
+    dist.barrier()
+    start = time.perf_counter()
+    for _ in range(times):
+        call()
+    synchronize()
+    return (time.perf_counter() - start) / times
+
+
+def seconds(operation: str, nbytes: float, rates: Rates) -> float:
+    """Between measured sizes: interpolated on logarithmic scales. Beyond the largest: at its bandwidth."""
+    points = rates[operation]
+    if nbytes <= points[0][0]:
+        return points[0][1]
+    for (low, fast), (high, slow) in pairwise(points):
+        if nbytes <= high:
+            return fast * (slow / fast) ** (math.log(nbytes / low) / math.log(high / low))
+    high, slow = points[-1]
+    return slow * nbytes / high
+
+
+# --8<-- [end:rates]
+
+
+# --8<-- [start:predict]
+Messages = list[tuple[str, float]]
+
+
+@dataclass
+class Work:
+    """What a GPU computes in one go; what must have arrived before it, and what it sends after it."""
+
+    compute: float  # seconds
+    gather: Messages = field(default_factory=list)
+    reduce: Messages = field(default_factory=list)
+
+
+def timeline(works: Sequence[Work], rates: Rates, overlap: bool = True) -> float:
+    """Seconds of a step beyond its compute. Gathers run one unit ahead, reductions behind, one message at a time."""
+    took = [[sum(seconds(*message, rates) for message in m) for m in (work.gather, work.reduce)] for work in works]
+    if not overlap:
+        return sum(map(sum, took))
+    arrived = link = took[0][0]
+    now = 0.0
+    for i, (work, (_, reduce)) in enumerate(zip(works, took, strict=True)):
+        start = max(now, arrived)
+        if i + 1 < len(works) and took[i + 1][0]:
+            link = arrived = max(link, start) + took[i + 1][0]
+        now = start + work.compute
+        if reduce:
+            link = max(link, now) + reduce
+    return max(now, link) - sum(work.compute for work in works)
+
+
+def buckets(parts: Sequence[Sequence[int]], cap: float = 25 * MIB) -> list[Messages]:
+    """What DDP sends after each part of the backward: it closes a bucket as soon as it has bucket_cap_mb."""
+    sent_after: list[Messages] = []
+    filled = 0.0
+    for part in parts:
+        messages: Messages = []
+        for size in part:
+            filled += size
+            if filled >= cap:
+                messages.append(("all_reduce", filled))
+                filled = 0
+        sent_after.append(messages)
+    if filled:
+        sent_after[-1].append(("all_reduce", filled))
+    return sent_after
+
+
+# --8<-- [end:predict]
+
+
+# --8<-- [start:bytes]
+@dataclass
+class Shape:
+    """Numbers of elements, and of tokens on all GPUs together."""
+
+    layers: list[list[int]]  # of each parameter, layer by layer
+    root: int  # what is in no layer: the tied embedding and the last norm
+    tokens: int
+    width: int
+
+    @property
+    def elements(self) -> int:
+        return sum(map(sum, self.layers)) + self.root
+
+
+def shape_of(model: nn.Module, tokens: int) -> Shape:
+    layers = [[p.numel() for p in layer.parameters()] for layer in model.model.layers]
+    root = sum(p.numel() for p in model.parameters()) - sum(map(sum, layers))
+    return Shape(layers, root, tokens, model.config.hidden_size)
+
+
+def ddp_works(shape: Shape, forward: Sequence[float], backward: Sequence[float]) -> list[Work]:
+    """Gradients in fp32, from the last layer to the first. The tied embedding's gradient is complete last."""
+    reduces = buckets(gradients(shape))
+    return [Work(sum(forward)), *(Work(took, reduce=m) for took, m in zip([*backward, 0], [[], *reduces], strict=True))]
+
+
+def gradients(shape: Shape) -> list[list[int]]:
+    """Bytes in the order of the backward."""
+    return [*([4 * size for size in reversed(layer)] for layer in reversed(shape.layers)), [4 * shape.root]]
+
+
+def late_works(shape: Shape, forward: Sequence[float], backward: Sequence[float]) -> list[Work]:
+    """A backward that is one graph hands over all gradients at its end."""
+    return [Work(sum(forward)), Work(sum(backward), reduce=list(chain(*buckets(gradients(shape)))))]
+
+
+def sharded_works(
+    shape: Shape, forward: Sequence[float], backward: Sequence[float], reshard: bool = True
+) -> list[Work]:
+    """Parameters are gathered in bf16, once or twice; gradients are reduced in fp32, each GPU keeps its part."""
+    sizes = [sum(layer) for layer in shape.layers]
+    gathers: list[Messages] = [[("all_gather", 2 * size)] for size in sizes]
+    again = gathers if reshard else [[] for _ in sizes]
+    reduces: list[Messages] = [[("reduce_scatter", 4 * size)] for size in sizes]
+    return [
+        Work(0, gather=[("all_gather", 2 * shape.root)]),
+        *(Work(took, gather=gather) for took, gather in zip(forward[:-1], gathers, strict=True)),
+        Work(forward[-1]),
+        Work(backward[0]),
+        *map(Work, backward[1:], reversed(again), reversed(reduces)),
+        Work(0, reduce=[("reduce_scatter", 4 * shape.root)]),
+    ]
+
+
+def kept_works(shape: Shape, forward: Sequence[float], backward: Sequence[float]) -> list[Work]:
+    return sharded_works(shape, forward, backward, reshard=False)
+
+
+def tensor_works(shape: Shape, forward: Sequence[float], backward: Sequence[float]) -> list[Work]:
+    """Under autocast, norms give fp32 and matmuls bf16. Each part of a layer gathers before and reduces after."""
+    norm, matmul, token = 4 * shape.tokens * shape.width, 2 * shape.tokens * shape.width, 4 * shape.tokens
+    gains = ("all_reduce", 4 * shape.width)  # a norm's weight is whole on each GPU, its gradient a sum over them
+    ahead: Messages = [("all_gather", norm), ("reduce_scatter", matmul)]
+    back: Messages = [("all_gather", matmul), ("reduce_scatter", norm), gains]
+    head: Messages = [("all_gather", norm), *[("all_reduce", token)] * 3]  # the loss: largest, sum, target's logit
+    return [
+        Work(0, reduce=[("reduce_scatter", norm)]),
+        *(Work(took, ahead, ahead) for took in forward[:-1]),
+        Work(forward[-1], head),
+        Work(backward[0], reduce=[("reduce_scatter", norm), gains]),
+        *(Work(took, back, back) for took in backward[1:]),
+        Work(0, gather=[("all_gather", norm)]),
+    ]
+
+
+# --8<-- [end:bytes]
+
+
+@dataclass(frozen=True)
+class Strategy:
+    make: Callable[[nn.Module], nn.Module]
+    base: str = ""  # the run on one GPU that predicts this one
+    works: Callable[[Shape, Sequence[float], Sequence[float]], list[Work]] | None = None
+    autocast: bool = True  # else FSDP casts the parameters, or they are bf16 (one GPU)
+
+
+def alone(model: nn.Module) -> nn.Module:
+    return model
+
+
+def compiled(model: nn.Module) -> nn.Module:
+    return torch.compile(model, dynamic=False)
+
+
+def in_bf16(model: nn.Module) -> nn.Module:
+    for parameter in model.parameters():
+        parameter.data = parameter.data.bfloat16()
+    return model
+
+
+GROUPS = {  # the strategies of one start of processes
+    "eager": {
+        "one GPU": Strategy(alone),
+        "one GPU, bf16": Strategy(in_bf16, autocast=False),
+        "DDP": Strategy(ddp, "one GPU", ddp_works),
+        "FSDP2": Strategy(sharded, "one GPU, bf16", sharded_works, autocast=False),
+        "FSDP2, no reshard": Strategy(kept, "one GPU, bf16", kept_works, autocast=False),
+        "tensor + sequence": Strategy(tensor_parallel, "one GPU", tensor_works),
+    },
+    "compiled": {
+        "one GPU, compiled": Strategy(compiled),
+        "compile, DDP": Strategy(compile_then_ddp, "one GPU, compiled", ddp_works),
+        "DDP, compile": Strategy(ddp_then_compile, "one GPU, compiled", ddp_works),
+        "DDP, one graph": Strategy(one_graph, "one GPU, compiled", late_works),  # the last: it changes a setting
+    },
+    "sharded": {
+        "one GPU, bf16, blocks": Strategy(lambda model: blocks_compiled(in_bf16(model)), autocast=False),
+        "blocks, FSDP2": Strategy(blocks_then_shard, "one GPU, bf16, blocks", sharded_works, autocast=False),
+        "one GPU, bf16, whole": Strategy(lambda model: compiled(in_bf16(model)), autocast=False),
+        "FSDP2, compile": Strategy(shard_then_compile, "one GPU, bf16, whole", sharded_works, autocast=False),
+    },
+}
+STRATEGIES = {name: strategy for group in GROUPS.values() for name, strategy in group.items()}
+
+
+def synchronize() -> None:
+    if GPU:
+        torch.cuda.synchronize()
+
+
+def allocated() -> int:
+    return torch.cuda.memory_allocated() if GPU else 0
+
+
+def nbytes(tensors: Iterable[Tensor | None]) -> int:
+    """Of what this process has of them."""
+    local = [t.to_local() if isinstance(t, DTensor) else t for t in tensors if t is not None]
+    return sum(t.numel() * t.element_size() for t in local)
+
+
+def moment() -> Callable[[], Any]:
+    """Now, by the GPU's clock and without waiting for it."""
+    if not GPU:
+        now = time.perf_counter()
+        return lambda: now
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return lambda: event
+
+
+def between(start: Callable[[], Any], end: Callable[[], Any]) -> float:
+    """Seconds, once both have happened."""
+    return start().elapsed_time(end()) / 1e3 if GPU else end() - start()
+
+
+def measure(name: str, rank: int, device: torch.device, folder: str) -> dict:
+    strategy, n = STRATEGIES[name], dist.get_world_size()
+    torch.manual_seed(0)
+    before, began = allocated(), time.perf_counter()
+    model = say_causal(make_model(SIZES, device, torch.float32))
+    batch = BATCH * (n if strategy.make is tensor_parallel else 1)  # all its GPUs work on the same tokens
+    result: dict[str, Any] = {"shape": vars(shape_of(model, batch * LENGTH))}
+    wrapped = strategy.make(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    torch.manual_seed(0 if strategy.make is tensor_parallel else 1 + rank)
+    tokens = torch.randint(SIZES["vocab_size"], (batch, LENGTH), device=device)
+    positions = torch.arange(LENGTH, device=device)[None]
+    split = loss_parallel if strategy.make is tensor_parallel else nullcontext
+
+    def step() -> list:
+        marks = [moment()]
+        with split():
+            with torch.autocast(device.type, torch.bfloat16, enabled=strategy.autocast):
+                loss = wrapped(input_ids=tokens, labels=tokens, position_ids=positions).loss
+            marks.append(moment())
+            loss.backward()
+        marks.append(moment())
+        result["gradients"] = nbytes(p.grad for p in model.parameters())
+        optimizer.step()
+        optimizer.zero_grad()
+        return [*marks, moment()]
+
+    for i in range(WARM):
+        step()
+        synchronize()
+        if not i:
+            result["first"] = time.perf_counter() - began
+    if GPU:
+        torch.cuda.reset_peak_memory_stats()
+    marks = [step() for _ in range(STEPS)]
+    synchronize()
+    for part, (i, j) in {"forward": (0, 1), "backward": (1, 2), "update": (2, 3)}.items():
+        result[part] = statistics.median(between(m[i], m[j]) for m in marks)
+    result["step"] = between(marks[0][0], marks[-1][-1]) / STEPS
+    result["peak"] = torch.cuda.max_memory_allocated() - before if GPU else 0
+    result["parameters"] = nbytes(model.parameters())
+    result["state"] = nbytes(t for s in optimizer.state.values() for t in s.values() if t.dim())
+    result |= traced(step, Path(folder) / f"{rank}.json")
+    return result
+
+
+def traced(step: Callable[[], object], path: Path) -> dict:
+    """One more step under the profiler."""
+    synchronize()
+    dist.barrier()
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * GPU
+    with profile(activities=activities, record_shapes=True) as profiler:
+        step()
+        synchronize()
+    profiler.export_chrome_trace(str(path))
+    events = json.loads(path.read_text())["traceEvents"]
+    kernels = [e for e in events if e.get("cat") == "kernel" and e["name"].startswith("nccl")]
+    return {
+        "messages": collectives(path),
+        "exposed": exposed(path) / 1e3,
+        "communication": total((e["ts"], e["ts"] + e["dur"]) for e in kernels) / 1e6,
+    }
+
+
+def predict(name: str, runs: dict[str, dict], rates: Rates, n: int) -> dict:
+    """All that a run on n GPUs will take, from the run on one."""
+    strategy, shape = STRATEGIES[name], Shape(**runs[name]["shape"])
+    base, update = runs[strategy.base], runs["one GPU"]["update"]  # of fp32 parameters
+    costs = [*map(sum, shape.layers), shape.root]  # matmuls take a time in proportion to their weights
+    forward = [base["forward"] * cost / sum(costs) for cost in costs]
+    backward = [base["backward"] * cost / sum(costs) for cost in reversed(costs)]
+    works = strategy.works(shape, forward, backward)
+    messages = [message for work in works for message in (*work.gather, *work.reduce)]
+    exposes = timeline(works, rates, overlap=strategy.works is not tensor_works)
+    whole = strategy.works in (ddp_works, late_works)
+    own, rest = 4 * shape.elements / (1 if whole else n), base["peak"] - base["parameters"] - base["state"]
+    if strategy.works is tensor_works:  # norms are not split; matmuls keep gathered inputs and split weights in bf16
+        parts = 2 * len(shape.layers) + 1
+        own += 4 * shape.width * parts * (1 - 1 / n)
+        rest += 2 * (shape.tokens * shape.width * parts - shape.elements) * (1 - 1 / n)
+    elif strategy.works is sharded_works:  # beside the root, one layer is used and one arrives
+        rest += 2 * (shape.root + 2 * sum(shape.layers[0]))
+    elif strategy.works is kept_works:
+        rest += 2 * shape.elements
+    held = own if whole else 0  # DDP's buckets stay; other gradients are gone when activations are largest
+    return {
+        "messages": messages,
+        "communication": sum(seconds(*message, rates) for message in messages),
+        "exposed": exposes,
+        "step": base["forward"] + base["backward"] + exposes + update * (1 if whole else 1 / n),
+        "parameters": own,
+        "gradients": own,
+        "state": 2 * own,
+        "rest": rest,
+        "peak": 3 * own + held + rest,
+    }
+
+
+def error(predicted: float, measured: float) -> str:
+    return f"{100 * (predicted / measured - 1):+.0f}%" if measured else "-"
+
+
+def pair(predicted: float, measured: float, unit: float, digits: int = 1) -> str:
+    return f"{predicted / unit:7.{digits}f} {measured / unit:7.{digits}f} {error(predicted, measured):>5}"
+
+
+def say_runs(runs: dict, n: int) -> None:
+    print("==== runs\nmeasured: a step, the peak of memory, what a GPU sends, the first step\n")
+    for name, run in runs.items():
+        size = sum(sent(*message, n) for message in run["messages"]) / 1e9
+        shown = f"{run['step'] * 1e3:6.1f} ms {run['peak'] / GIB:5.1f} GiB {size:5.2f} GB {run['first']:4.0f} s"
+        print(f"{name + ':':22} {shown}")
+
+
+def say_bytes(names: Sequence[str], runs: dict, predictions: dict, n: int) -> None:
+    print(f"==== bytes\nMB that each of {n} GPUs sends in a step, predicted, measured and error; number of messages\n")
+    for name in names:
+        both = [sum(sent(*m, n) for m in run[name]["messages"]) for run in (predictions, runs)]
+        counts = [len(run[name]["messages"]) for run in (predictions, runs)]
+        print(f"{name:20} {pair(*both, 1e6, 3)}   {counts[0]:4} {counts[1]:4}")
+
+
+def say_times(runs: dict, predictions: dict) -> None:
+    print("==== time\nms of a step, predicted, measured and error\n")
+    print(f"{'':20} {'communication':^22} {'exposed':^22} {'step':^22} {'first':>6}")
+    for name, run in runs.items():
+        if name in predictions:
+            parts = [pair(predictions[name][part], run[part], 1e-3) for part in ("communication", "exposed", "step")]
+            print(f"{name:20} {' '.join(parts)} {run['first']:5.0f}s")
+        else:
+            print(f"{name:20} {'':45} {run['step'] * 1e3:14.1f} {'':6} {run['first']:6.0f}s")
+
+
+def say_memory(names: Sequence[str], runs: dict, predictions: dict) -> None:
+    unit, label = (GIB, "GiB") if GPU else (MIB, "MiB")
+    print(f"==== memory\n{label} of one of the GPUs, predicted and measured; the peak with its error\n")
+    print(f"{'':20} {'parameters':^13} {'gradients':^13} {'state':^13} {'the rest':^13} {'peak':^22}")
+    for name in names:
+        run, guess = runs[name], predictions[name]
+        held = guess["peak"] - guess["rest"] - guess["parameters"] - guess["state"]
+        run["rest"] = run["peak"] - run["parameters"] - run["state"] - held
+        shown = ("parameters", "gradients", "state", "rest")[: None if GPU else 3]  # a CPU has no peak to read
+        parts = [f"{guess[part] / unit:6.2f} {run[part] / unit:6.2f}" for part in shown]
+        print(f"{name:20} {' '.join(parts)} {pair(guess['peak'], run['peak'], unit) if GPU else ''}".rstrip())
+
+
+# --8<-- [start:scale]
+NVLINK = 450e9  # bytes/s in each direction: NVIDIA H100 datasheet, 900 GB/s both ways
+NETWORK = 8 * 400e9 / 8  # DGX H100 user guide: eight 400 Gb/s adapters for eight GPUs
+
+
+def scaled(name: str, runs: dict, rates: Rates, gpus: int, n: int) -> tuple[float, float]:
+    """Bytes that each GPU sends, and the seconds of a step, if links are used as well as here."""
+    link = NVLINK if gpus <= 8 else min(NVLINK, NETWORK)
+    slower = {
+        operation: [
+            (size, took * sent(operation, 1, gpus) / sent(operation, 1, n) * NVLINK / link) for size, took in points
+        ]
+        for operation, points in rates.items()
+    }
+    guess = predict(name, runs, slower, gpus)
+    return sum(sent(*message, gpus) for message in guess["messages"]), guess["step"]
+
+
+# --8<-- [end:scale]
+
+
+def say_scale(runs: dict, rates: Rates, n: int) -> None:
+    print("==== scale\ncomputed, not measured: GB that each GPU sends, ms of a step, share of n times one GPU\n")
+    for name in [name for name in ("DDP", "DDP, compile", "FSDP2", "blocks, FSDP2") if name in runs]:
+        base = runs[STRATEGIES[name].base]
+        alone = base["forward"] + base["backward"] + runs["one GPU"]["update"]
+        cells = []
+        for gpus in (2, 8, 64):
+            size, took = scaled(name, runs, rates, gpus, n)
+            cells.append(f"{gpus:3} GPUs {size / 1e9:6.2f} {took * 1e3:7.1f} {alone / took:5.0%}")
+        print(f"{name:20} {'   '.join(cells)}")
+
+
+def say(runs: dict[str, dict], rates: Rates, n: int) -> None:
+    names = [name for name in runs if STRATEGIES[name].base]
+    predictions = {name: predict(name, runs, rates, n) for name in names}
+    print(f"==== rates\nGB/s that each of {n} GPUs sends, by message size\n")
+    print(f"{'MiB':>16} {' '.join(f'{size / MIB:8.4g}' for size in SWEEP)}")
+    for operation, points in rates.items():
+        print(f"{operation:16} {' '.join(f'{sent(operation, size, n) / took / 1e9:8.1f}' for size, took in points)}")
+    say_runs(runs, n)
+    say_bytes(names, runs, predictions, n)
+    say_times(runs, predictions)
+    say_memory(names, runs, predictions)
+    say_scale(runs, rates, n)
+
+
+def work(groups: Sequence[str], out: str) -> None:
+    """What each process of torchrun does."""
+    rank = int(os.environ["LOCAL_RANK"])
+    device = torch.device("cuda", rank) if GPU else torch.device("cpu")
+    if GPU:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if GPU else "gloo", timeout=timedelta(minutes=3), device_id=device if GPU else None)
+    found: dict = {"rates": measured_rates(device), "runs": {}, "failed": {}}
+    with TemporaryDirectory() as folder:
+        for name in [name for group in groups for name in GROUPS[group]]:
+            began = time.perf_counter()
+            try:
+                found["runs"][name] = measure(name, rank, device, folder)
+            except RuntimeError as error:  # the others still run
+                found["failed"][name] = str(error).splitlines()[0]
+            torch._dynamo.reset()
+            gc.collect()
+            if GPU:
+                torch.cuda.empty_cache()
+            if not rank:
+                print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+    if not rank:
+        Path(out).write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+def start(
+    processes: int, *arguments: str, module: str = "snippets.examples.multi_gpu", stdout: Any = sys.stderr
+) -> None:
+    """`torchrun --nproc-per-node PROCESSES -m MODULE ARGUMENTS`, on a free port."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    subprocess.run([*command, "-m", module, *arguments], check=True, stdout=stdout)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("groups", nargs="*", default=list(GROUPS) if GPU else ["eager"])
+    parser.add_argument("--out")
+    parser.add_argument("--processes", type=int, default=torch.cuda.device_count() if GPU else 2)
+    options = parser.parse_args(arguments)
+    if options.out:
+        work(options.groups, options.out)
+        return
+    rates: Rates = {}
+    runs: dict[str, dict] = {}
+    failed: dict[str, str] = {}
+    with TemporaryDirectory() as folder:
+        for group in options.groups:
+            out = Path(folder) / f"{group}.json"
+            start(options.processes, group, "--out", str(out))
+            found = json.loads(out.read_text())
+            rates, runs, failed = rates or found["rates"], runs | found["runs"], failed | found["failed"]
+    say(runs, rates, options.processes)
+    if failed:
+        print("==== failed", *(f"{name}: {error}" for name, error in failed.items()), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

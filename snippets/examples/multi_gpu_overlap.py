@@ -1,0 +1,217 @@
+"""What hides communication behind the backward, what accumulation saves, and what a reduction in bf16 costs.
+
+It needs transformers (5.17). `python -m snippets.examples.multi_gpu_overlap` starts torchrun itself, on all GPUs, or
+with gloo on two CPU processes and a tiny model.
+"""
+
+import argparse
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from snippets.examples.llama import make_model, say_causal
+from snippets.examples.multi_gpu import (
+    BATCH,
+    GPU,
+    HALF,
+    LENGTH,
+    MIB,
+    SIZES,
+    STEPS,
+    WARM,
+    ddp,
+    kept,
+    nbytes,
+    sent,
+    sharded,
+    start,
+    synchronize,
+    traced,
+)
+
+MICRO = 4
+Loss = Callable[[Tensor], Tensor]
+
+
+def root_only(model: nn.Module) -> nn.Module:
+    """One group of all parameters: everything is gathered before the first layer, and reduced after the last."""
+    return fully_shard(model, mp_policy=HALF)
+
+
+# --8<-- [start:prefetch]
+def prefetching(model: nn.Module, ahead: int = 2) -> nn.Module:
+    """Ask for layers earlier than FSDP2 does by itself."""
+    sharded(model)
+    layers = list(model.model.layers)
+    for i, layer in enumerate(layers):
+        layer.set_modules_to_forward_prefetch(layers[i + 1 : i + 1 + ahead])
+        layer.set_modules_to_backward_prefetch(layers[max(i - ahead, 0) : i][::-1])
+    return model
+
+
+# --8<-- [end:prefetch]
+
+
+# --8<-- [start:accumulate]
+def accumulate(model: nn.Module, loss_of: Loss, batches: Sequence[Tensor], sync_last_only: bool = True) -> None:
+    """Gradients of several batches. Only the last backward reduces them over the GPUs."""
+    for i, tokens in enumerate(batches):
+        sync = not sync_last_only or i == len(batches) - 1
+        if isinstance(model, FSDPModule):
+            model.set_requires_gradient_sync(sync)
+        # the forward belongs inside: there DDP decides whether its backward will reduce
+        with model.no_sync() if isinstance(model, DistributedDataParallel) and not sync else nullcontext():
+            (loss_of(tokens) / len(batches)).backward()
+
+
+# --8<-- [end:accumulate]
+
+
+def in_bf16(model: nn.Module) -> nn.Module:
+    return sharded(model, policy=MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.bfloat16))
+
+
+def bucketed(cap: int) -> Callable[[nn.Module], nn.Module]:
+    return lambda model: ddp(model, bucket_cap_mb=cap)
+
+
+Case = tuple[Callable[[nn.Module], nn.Module], int, bool]  # how it is made; micro-steps; only the last one reduces
+CASES: dict[str, dict[str, Case]] = {
+    "overlap": {
+        "DDP": (ddp, 1, True),
+        "FSDP2, each layer": (sharded, 1, True),
+        "FSDP2, root only": (root_only, 1, True),
+    },
+    "buckets": {f"bucket_cap_mb={cap}": (bucketed(cap), 1, True) for cap in (1, 100, 400)},
+    "prefetch": {"FSDP2, no reshard": (kept, 1, True), "FSDP2, two ahead": (prefetching, 1, True)},
+    "accumulation": {
+        "DDP, each": (ddp, MICRO, False),
+        "DDP, no_sync": (ddp, MICRO, True),
+        "FSDP2, each": (sharded, MICRO, False),
+        "FSDP2, last only": (sharded, MICRO, True),
+    },
+    "precision": {"FSDP2, fp32": (sharded, 1, True), "FSDP2, bf16": (in_bf16, 1, True)},
+}
+
+
+def measure(case: Case, rank: int, device: torch.device, path: Path) -> tuple[dict, list[Tensor]]:
+    """Times, bytes and peak of a step, and the gradients of this process from the initial weights."""
+    make, micro, last_only = case
+    torch.manual_seed(0)
+    before = torch.cuda.memory_allocated() if GPU else 0
+    model = make(say_causal(make_model(SIZES, device, torch.float32)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    torch.manual_seed(1 + rank)
+    batches = [torch.randint(SIZES["vocab_size"], (BATCH, LENGTH), device=device) for _ in range(micro)]
+
+    def loss_of(tokens: Tensor) -> Tensor:
+        with torch.autocast(device.type, torch.bfloat16, enabled=not isinstance(model, FSDPModule)):
+            return model(input_ids=tokens, labels=tokens).loss
+
+    def step() -> None:
+        accumulate(model, loss_of, batches, last_only)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    accumulate(model, loss_of, batches, last_only)
+    gradients = [p.grad.to_local().clone() for p in model.parameters()] if isinstance(model, FSDPModule) else []
+    optimizer.zero_grad()
+    for _ in range(WARM):
+        step()
+    synchronize()
+    if GPU:
+        torch.cuda.reset_peak_memory_stats()
+    dist.barrier()
+    began = time.perf_counter()
+    for _ in range(STEPS):
+        step()
+    synchronize()
+    result = {"step": (time.perf_counter() - began) / STEPS}
+    result["peak"] = torch.cuda.max_memory_allocated() - before - nbytes(gradients) if GPU else 0
+    return result | traced(step, path), gradients
+
+
+def distance(these: Sequence[Tensor], those: Sequence[Tensor]) -> float:
+    """Of all gradients of all processes, relative to those."""
+    sums = torch.stack(
+        [
+            torch.stack([(a - b).double().square().sum() for a, b in zip(these, those, strict=True)]).sum(),
+            torch.stack([b.double().square().sum() for b in those]).sum(),
+        ]
+    )
+    dist.all_reduce(sums)
+    return (sums[0] / sums[1]).sqrt().item()
+
+
+def work(out: str) -> None:
+    """What each process of torchrun does."""
+    rank = int(os.environ["LOCAL_RANK"])
+    device = torch.device("cuda", rank) if GPU else torch.device("cpu")
+    if GPU:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if GPU else "gloo", timeout=timedelta(minutes=3), device_id=device if GPU else None)
+    found: dict[str, dict] = {}
+    reference: list[Tensor] = []
+    with TemporaryDirectory() as folder:
+        for section, cases in CASES.items():
+            for name, case in cases.items():
+                began = time.perf_counter()
+                found[name], gradients = measure(case, rank, device, Path(folder) / f"{rank}.json")
+                if section == "precision":
+                    reference = reference or gradients
+                    found[name]["distance"] = distance(gradients, reference)
+                del gradients
+                gc.collect()
+                if GPU:
+                    torch.cuda.empty_cache()
+                if not rank:
+                    print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+    if not rank:
+        Path(out).write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+def say(found: dict[str, dict], n: int) -> None:
+    for section, cases in CASES.items():
+        print(
+            f"==== {section}\n{'':20} {'step ms':>9} {'NCCL ms':>9} {'exposed ms':>11} {'MB sent':>9} {'messages':>9}",
+            end="",
+        )
+        print(f" {'peak GiB':>9}" + (f" {'distance':>9}" if section == "precision" else ""))
+        for name in [name for name in cases if name in found]:
+            run = found[name]
+            size = sum(sent(*message, n) for message in run["messages"]) / 1e6
+            times = f"{run['step'] * 1e3:9.1f} {run['communication'] * 1e3:9.1f} {run['exposed'] * 1e3:11.1f}"
+            end = f" {run['distance']:9.1e}" if section == "precision" else ""
+            print(f"{name:20} {times} {size:9.2f} {len(run['messages']):9} {run['peak'] / MIB / 1024:9.1f}{end}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out")
+    parser.add_argument("--processes", type=int, default=torch.cuda.device_count() if GPU else 2)
+    options = parser.parse_args(arguments)
+    if options.out:
+        work(options.out)
+        return
+    with TemporaryDirectory() as folder:
+        out = Path(folder) / "found.json"
+        start(options.processes, "--out", str(out), module="snippets.examples.multi_gpu_overlap")
+        say(json.loads(out.read_text()), options.processes)
+
+
+if __name__ == "__main__":
+    main()

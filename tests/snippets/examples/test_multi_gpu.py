@@ -1,0 +1,114 @@
+"""What each strategy sends is what is predicted, to the byte, on two and four processes; exposed time by hand."""
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+pytest.importorskip("transformers", reason="a development dependency: constraints.txt names its version")
+
+from snippets.examples import multi_gpu
+
+SECONDS = 240  # for one start, on a busy machine
+LINK = {"all_reduce": [(1, 1.0), (1e9, 1.0)], "all_gather": [(1, 1.0), (1e9, 1.0)]}  # a second for any message
+
+
+def torchrun(processes: int, module: str, *arguments: str) -> str:
+    """Standard output of a script on several processes, none of which outlives this call."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    running = subprocess.Popen(
+        [*command, "-m", f"snippets.examples.{module}", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+    try:
+        out, said = running.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        # torchrun passes this on to its processes, which have sessions of their own
+        running.send_signal(signal.SIGTERM)
+        out, said = running.communicate(timeout=60)
+        pytest.fail(f"no end after {SECONDS} s: {said[-2000:]}")
+    assert running.returncode == 0, said[-4000:]
+    return out
+
+
+@functools.cache
+def found(processes: int) -> dict:
+    with TemporaryDirectory() as folder:
+        torchrun(processes, "multi_gpu", "eager", "--out", f"{folder}/found.json")
+        return json.loads(Path(f"{folder}/found.json").read_text())
+
+
+PREDICTED = [name for name, strategy in multi_gpu.GROUPS["eager"].items() if strategy.base]
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("name", PREDICTED)
+def test_bytes_and_memory_are_as_predicted(name: str, processes: int) -> None:
+    seen = found(processes)
+    assert not seen["failed"]
+    run, guess = seen["runs"][name], multi_gpu.predict(name, seen["runs"], seen["rates"], processes)
+    assert sorted((op, int(size)) for op, size in guess["messages"]) == sorted(map(tuple, run["messages"]))
+    for part in ("parameters", "gradients", "state"):
+        assert guess[part] == run[part], part
+
+
+def test_one_gpu_sends_nothing() -> None:
+    assert found(2)["runs"]["one GPU"]["messages"] == []
+
+
+def test_exposed_time_is_what_no_other_kernel_covers(tmp_path: Path) -> None:
+    kernels = [("nccl a", 0, 10), ("gemm", 4, 2), ("nccl b", 8, 6), ("gemm", 12, 5), ("gemm", 13, 1)]
+    events = [{"cat": "kernel", "name": name, "ts": ts, "dur": dur} for name, ts, dur in kernels]
+    events.append({"cat": "cpu_op", "name": "nccl", "ts": 0, "dur": 1000})
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": events}))
+    # NCCL from 0 to 14; other kernels from 4 to 6 and 12 to 17; microseconds
+    assert multi_gpu.exposed(tmp_path / "trace.json") == pytest.approx(0.010)
+
+
+def test_a_reduction_hides_behind_later_work_only() -> None:
+    work, send = multi_gpu.Work, [("all_reduce", 1000)]
+    assert multi_gpu.timeline([work(5, reduce=send), work(5)], LINK) == 0
+    assert multi_gpu.timeline([work(5), work(5, reduce=send)], LINK) == 1
+    assert multi_gpu.timeline([work(5, reduce=send * 7), work(5, reduce=send)], LINK) == 3
+    assert multi_gpu.timeline([work(5, reduce=send), work(5)], LINK, overlap=False) == 1
+
+
+def test_a_gather_runs_one_unit_ahead() -> None:
+    work, get = multi_gpu.Work, [("all_gather", 1000)]
+    assert multi_gpu.timeline([work(5, gather=get), work(5, gather=get)], LINK) == 1
+    assert multi_gpu.timeline([work(2, gather=get), work(5, gather=get * 4)], LINK) == 1 + 2
+
+
+def test_a_bucket_closes_when_it_is_full() -> None:
+    assert multi_gpu.buckets([[3, 3], [3, 1]], cap=5) == [[("all_reduce", 6)], [("all_reduce", 4)]]
+    assert multi_gpu.buckets([[3], [9], [1]], cap=5) == [[], [("all_reduce", 12)], [("all_reduce", 1)]]
+
+
+def test_seconds_between_measured_sizes_and_beyond() -> None:
+    rates = {"all_reduce": [(100.0, 1.0), (400.0, 2.0)]}
+    got = [multi_gpu.seconds("all_reduce", size, rates) for size in (1, 100, 200, 400, 800)]
+    assert got == pytest.approx([1, 1, 2**0.5, 2, 4])
+
+
+def test_bytes_of_a_ring() -> None:
+    assert multi_gpu.sent("all_reduce", 100, 4) == 150
+    assert multi_gpu.sent("all_gather", 100, 4) == multi_gpu.sent("reduce_scatter", 100, 4) == 75
+
+
+def test_scaled_links_are_slower_only_between_nodes() -> None:
+    seen = found(2)
+    size = {n: multi_gpu.scaled("DDP", seen["runs"], seen["rates"], n, 2)[0] for n in (2, 8, 64)}
+    whole = 2 * seen["runs"]["DDP"]["gradients"]
+    assert size == pytest.approx({2: whole / 2, 8: whole * 7 / 8, 64: whole * 63 / 64})
+    assert multi_gpu.NETWORK < multi_gpu.NVLINK
