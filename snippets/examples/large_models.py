@@ -106,9 +106,10 @@ def kept_by_token(s: Shape, change: Change) -> int:
     """Bytes that a block keeps of a token for backward, beside copies of its weights. Autocast, residuals in fp32."""
     attention = 2 * (s.width + 2 * s.kv) + 2 * s.width + 4 * s.heads  # q, k, v; the result; a logsumexp for each head
     if change.budget is not None:
-        # the input of the block, what o_proj gave, and for each norm the root and what the matmuls read
-        cheap = 2 * 2 * s.width + 2 * s.inner if change.budget == 1 else 0  # recomputed where the budget is below 1
-        return 4 * s.width + 2 * s.width + 8 + attention + 4 * s.inner + cheap
+        # the block's input, the roots of both norms, gate and up; at 1 also what the matmuls read: both norms' results,
+        # gate times up, and the result of o_proj, which is computed again below 1
+        read = 3 * 2 * s.width + 2 * s.inner if change.budget == 1 else 0
+        return 4 * s.width + 8 + attention + 4 * s.inner + read
     norm = 4 * s.width + 4 + 4 * s.width  # input, root, and the input divided by it
     casts = 2 * s.width * (3 + 2)  # each of q, k, v, gate and up has its own bf16 copy of the norm's result
     gated = 2 * s.inner * 4  # gate and its silu, up, and their product
@@ -144,7 +145,11 @@ def moments(s: Shape, tokens: int, change: Change) -> dict[str, dict[str, float]
     end = late + (head if s.tied or change.release else 0.0) + (0.0 if s.tied or change.release else head)
     return {
         "loss, forward": always
-        | {"activations": blocks + tail, "copies": every if change.cache else copies, "loss": 10.0 * rows * s.words},
+        | {
+            "activations": blocks + tail,
+            "copies": every if change.cache and change.budget is None else copies,
+            "loss": 10.0 * rows * s.words,
+        },
         "loss, backward": always
         | {"activations": blocks + tail, "copies": copies, "loss": 12.0 * rows * s.words, "gradients": sums},
         "last block, backward": always
@@ -409,7 +414,7 @@ def tried(model: nn.Module, tokens: Tensor, change: Change) -> Ran | str:
         RuntimeError,
         TypeError,
         ImportError,
-    ) as error:  # a measure that fails here must not cost the others their run
+    ) as error:  # the others shall run all the same
         found = f"failed: {type(error).__name__}: {str(error).splitlines()[0][:60]}"
     emptied()
     if change.budget is not None:
