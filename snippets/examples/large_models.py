@@ -538,7 +538,7 @@ def error(by_hand: float, real: float) -> str:
 
 
 def line(name: str, *cells: str) -> None:
-    print(f"{name:26}" + "".join(f"{cell:>14}" for cell in cells), flush=True)
+    print(f"{name:26}" + "".join(f" {cell:>10}" for cell in cells), flush=True)
 
 
 def on_gpu_only(change: Change) -> bool:
@@ -664,7 +664,7 @@ def padded(documents: Sequence[Tensor]) -> dict[str, Tensor]:
 
 
 def packed(documents: Sequence[Tensor], length: int) -> dict[str, Tensor]:
-    """Documents in rows of `length` tokens, the longest first, each in the first row that has room for it."""
+    """Documents in rows of at most `length` tokens, the longest first, each in the first row that has room for it."""
     if (longest := max(map(len, documents))) > length:
         raise ValueError(f"length: expected at least {longest}, the longest document, got {length}")
     rows: list[list[Tensor]] = []

@@ -105,11 +105,10 @@ def test_each_change_has_the_plain_gradients(change: Change) -> None:
 
 def test_small_chunks_add_up_to_the_whole_loss() -> None:
     torch.manual_seed(1)
-    x, weight = (torch.randn(rows, 8, dtype=torch.float64, requires_grad=True) for rows in (21, 30))
+    x, weight = (torch.randn(rows, 8, requires_grad=True) for rows in (21, 30))
     target = torch.randint(30, (21,)).index_fill(0, torch.tensor([3, 20]), -100)
     whole = nn.functional.cross_entropy(x @ weight.T, target)
-    with mock.patch.object(Tensor, "float", lambda t: t):  # fp64 all the way
-        parts = large_models.loss_in_chunks(x, weight, target, 4)
+    parts = large_models.loss_in_chunks(x, weight, target, 4)
     torch.testing.assert_close(parts, whole)
     for found, expected in zip(*(torch.autograd.grad(loss, (x, weight)) for loss in (parts, whole)), strict=True):
         torch.testing.assert_close(found, expected)
@@ -133,19 +132,18 @@ def stepped(change: Change, steps: int = 3) -> list[Tensor]:
     ("change", "bound"),
     [
         (Change(release=True), 0.0),
-        (Change(states="CPU"), 1e-6),
-        (Change(states="CPU", release=True), 1e-6),
-        (Change(states="bf16"), 0.1),
+        (Change(states="CPU"), 1e-3),
+        (Change(states="CPU", release=True), 1e-3),
+        (Change(states="bf16"), 0.02),
     ],
     ids=str,
 )
 def test_the_weights_move_as_with_adamw(change: Change, bound: float) -> None:
-    """In steps of the learning rate."""
-    start = [p.detach().clone() for p in model().parameters()]
-    found, expected = stepped(change), stepped(Change())
-    apart = max(float((a - b).abs().max()) for a, b in zip(found, expected, strict=True))
-    moved = max(float((a - b).abs().max()) for a, b in zip(expected, start, strict=True))
-    assert moved > large_models.LR and apart <= max(bound * large_models.LR, 2**-22 if bound else 0)
+    """Distance by distance moved: of single weights with a gradient near zero, rounding decides."""
+    start = torch.cat([p.detach().flatten() for p in model().parameters()])
+    found, expected = (torch.cat([p.flatten() for p in stepped(each)]) for each in (change, Change()))
+    moved = (expected - start).norm()
+    assert moved > 0 and (found - expected).norm() <= bound * moved
 
 
 def test_released_gradients_are_gone_and_hooks_come_off() -> None:
@@ -188,7 +186,7 @@ def test_packed_documents_have_the_loss_of_padded_ones() -> None:
     documents = [torch.arange(n) * 7 % SHAPE.words for n in (5, 17, 9, 12)]
     loss_of = large_models.changed(model(), Change())
     together = large_models.packed(documents, 24)
-    assert together["tokens"].shape == (2, 24) and together["position_ids"].max() == 16
+    assert together["tokens"].shape == (2, 22) and together["position_ids"].max() == 16
     apart = large_models.padded(documents)
     assert (together["labels"] != -100).sum() == sum(map(len, documents)) - len(documents)
     torch.testing.assert_close(loss_of(**together), loss_of(**apart), rtol=3e-3, atol=0)
