@@ -24,6 +24,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -51,11 +52,12 @@ def start(limit: float = 600) -> torch.device:
 # --8<-- [start:late]
 def waiting(work: Callable[[], object], device: torch.device, steps: int = 10) -> list[list[float]]:
     """Each rank's milliseconds of its own work, and of waiting for the others, per step."""
-    spent = torch.zeros(2, dtype=torch.float64)
+    spent, flag = torch.zeros(2, dtype=torch.float64), torch.ones(1, device=device)
     for _ in range(steps):
         times = []
-        for part in (lambda: None, work, dist.barrier):
-            part()
+        for part in (None, work, partial(dist.all_reduce, flag)):
+            if part:
+                part()
             if device.type == "cuda":
                 torch.cuda.synchronize()
             times.append(time.perf_counter())
@@ -142,6 +144,16 @@ def steps_of(model: nn.Module, batches: Iterable[Tensor]) -> int:
     return done
 
 
+def one_step(model: Callable, x: Tensor) -> None:
+    model(x).sum().backward()
+
+
+def sharded(model: nn.Module) -> nn.Module:
+    """FSDP2. The mesh says the device: without it, a machine with a GPU takes the GPU."""
+    device = next(model.parameters()).device.type
+    return fully_shard(model, mesh=init_device_mesh(device, (dist.get_world_size(),)))
+
+
 def batches_of(rank: int, device: torch.device) -> list[Tensor]:
     """Uneven: five on rank 0, three on every other."""
     return [torch.randn(4, 16, device=device) for _ in range(3 if rank else 5)]
@@ -152,7 +164,7 @@ def begins() -> None:
 
 
 def late(rank: int, device: torch.device) -> None:
-    dist.barrier()  # the first makes the communicator
+    dist.all_reduce(torch.ones(1, device=device))  # the first makes the communicator
     every = waiting(lambda: time.sleep(0.05 if rank == 1 else 0.01), device)
     if rank == 0:
         for each, (own, wait) in enumerate(every):
@@ -174,7 +186,7 @@ def evened(rank: int, device: torch.device) -> None:
     with model.join():
         done = steps_of(model, batches_of(rank, device))
     say(f"rank {rank}: DDP, join: {done} steps")
-    done = steps_of(fully_shard(model_on(device)), together(batches_of(rank, device), device))
+    done = steps_of(sharded(model_on(device)), together(batches_of(rank, device), device))
     say(f"rank {rank}: FSDP2, together: {done} steps")
 
 
@@ -189,7 +201,7 @@ def compiles(rank: int, device: torch.device) -> None:
     fast = torch.compile(model, backend=counting, dynamic=False)
     for step in range(5):
         x = torch.randn(8 if step < 3 or rank == 0 else 8 + step, 16, device=device)
-        (own, wait) = waiting(lambda x=x: fast(x).sum().backward(), device, steps=1)[0]
+        (own, wait) = waiting(partial(one_step, fast, x), device, steps=1)[0]
         if rank == 0:
             say(f"step {step}: rank 0 works {own:.1f} ms, then waits {wait:.1f} ms")
     say(f"rank {rank}: {len(graphs)} graph{'s' * (len(graphs) > 1)} compiled")
@@ -285,7 +297,12 @@ class Group:
         os.dup2(output, 1)
         os.dup2(output, 2)
         sys.stdout = os.fdopen(1, "w", buffering=1)
-        names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self.ranks, "LOCAL_WORLD_SIZE": self.ranks}
+        names: dict[str, object] = {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": self.ranks,
+            "LOCAL_WORLD_SIZE": self.ranks,
+        }
         names |= {"MASTER_ADDR": "localhost", "MASTER_PORT": self.store.port, "TORCHELASTIC_RESTART_COUNT": 0}
         names |= {"TORCHELASTIC_USE_AGENT_STORE": True} | dict(self.environment)
         os.environ.update({name: str(value) for name, value in names.items()})
@@ -293,7 +310,7 @@ class Group:
         torch.set_num_threads(1)
         try:
             self.case(rank, start(self.limit))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001, all that a rank can raise is shown
             say(f"{type(error).__name__}: {error}")
             os._exit(1)
         os._exit(0)
@@ -314,15 +331,18 @@ MATTERS = re.compile(
     r"|^(?!> )(?:.*: )?(Detected mismatch between collectives.*)",
     re.MULTILINE,
 )
-LEFT_OUT = re.compile(  # of a message: places in files, advice, what both ranks have in common
-    r"\[/\S*\] |CollectiveFingerPrint|, TensorDeviceTypes=TensorOptions\(.*?\)\)(?=\))|\.? ?This (may indicate|is typically).*"
+LEFT_OUT = re.compile(  # of a message: places in files, what both ranks have in common, advice
+    r"\[/\S*\] |CollectiveFingerPrint|, TensorDeviceTypes=TensorOptions\(.*?\)\)(?=\))"
+    r"|\.? ?This (may indicate|is typically).*"
 )
 
 
 def shown(texts: Iterable[str]) -> None:
     """The lines that matter of each rank, each once, in short lines."""
     for rank, text in enumerate(texts):
-        for line in dict.fromkeys("".join(filter(None, found)) for found in MATTERS.findall(text)):
+        lines = dict.fromkeys("".join(filter(None, found)) for found in MATTERS.findall(text))
+        watchdogs = [line for line in lines if line.startswith("Watchdog")]
+        for line in (line for line in lines if line not in watchdogs[1:]):  # each thread says it in its own words
             own = line.startswith(("rank", "step"))
             line = LEFT_OUT.sub("", line)
             for part in textwrap.wrap(line if own else f"rank {rank}: {line}", 98, subsequent_indent="    "):
@@ -353,7 +373,13 @@ def flight(folder: Path) -> None:
 def restarted(folder: Path) -> subprocess.Popen:
     """torchrun, which starts all ranks again after one has died."""
     folder.mkdir(parents=True)
-    options = ["--standalone", "--nproc-per-node=2", "--max-restarts=1", f"--log-dir={folder}", "--monitor-interval=0.1"]
+    options = [
+        "--standalone",
+        "--nproc-per-node=2",
+        "--max-restarts=1",
+        f"--log-dir={folder}",
+        "--monitor-interval=0.1",
+    ]
     command = [sys.executable, "-m", "torch.distributed.run", *options]
     command += ["-m", "snippets.examples.multi_gpu_failures", "dies", str(folder)]
     # Else ranks of the second life may read addresses of the first (pytorch issue 135712).
@@ -374,7 +400,7 @@ def after_restart(process: subprocess.Popen, folder: Path, seconds: float = 120)
     (error,) = folder.rglob("attempt_0/1/error.json")
     print(f"attempt_0/1/error.json: {json.loads(error.read_text())['message']['message']}")
     if process.returncode:
-        print(said, file=sys.stderr)
+        raise RuntimeError(f"torchrun ended with {process.returncode}:\n{said}")
     at = {line: float(when) for line, when in lines}
     died = next(when for line, when in at.items() if "dies" in line)
     print(f"torchrun ended with {process.returncode}; {max(at.values()) - died:.1f} s from death to the next step")
@@ -385,7 +411,7 @@ DETAIL = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
 TIMED: dict[str, Callable] = {"late": late, "compiles": compiles}  # alone on the machine
 WAITING: dict[str, tuple[Callable, dict[str, str]]] = {
     "uneven DDP": (partial(uneven, DistributedDataParallel), {}),
-    "uneven FSDP2": (partial(uneven, fully_shard), {}),
+    "uneven FSDP2": (partial(uneven, sharded), {}),
     "evened": (evened, {}),
     "skipped": (skipped, FLIGHT),
     "monitored": (monitored, {}),
@@ -405,7 +431,8 @@ def main() -> None:
         for case, run in TIMED.items():
             print(f"{case} ...", file=sys.stderr, flush=True)
             print(f"==== {case}")
-            shown(outputs([Group(run, folder / case, limit=60).begin()])[0])
+            one = Group(run, folder / case, {"TORCHINDUCTOR_COMPILE_THREADS": "1"}, limit=60)
+            shown(outputs([one.begin()])[0])
         print("all others ...", file=sys.stderr, flush=True)
         groups = {}
         for case, (run, environment) in WAITING.items():
