@@ -29,6 +29,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+PRELOADED = ["torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp", "torch._dynamo"]
 FOREVER = 600.0  # seconds that a rank sleeps which does something else; the launcher ends it
 
 
@@ -254,7 +255,7 @@ def wait_for(device: torch.device) -> None:
 
 @dataclass
 class Group:
-    """Ranks of one case, each a process forked from this one, with its output in a file.
+    """Ranks of one case, each in a process of its own, with its output in a file.
 
     It does a launcher's work: when a rank fails, the others get `grace` seconds, and are ended.
     """
@@ -270,10 +271,17 @@ class Group:
         self.folder.mkdir(parents=True)
         self.ended: dict[int, float] = {}
         self.store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-        fork = multiprocessing.get_context("fork")  # saves importing torch again
-        self.processes = [fork.Process(target=self._rank, args=(rank,), daemon=True) for rank in range(self.ranks)]
-        for process in self.processes:
-            process.start()
+        clean = multiprocessing.get_context("forkserver")  # imports torch once, and has no threads to lose
+        clean.set_forkserver_preload(PRELOADED)
+        names = {"WORLD_SIZE": self.ranks, "LOCAL_WORLD_SIZE": self.ranks, "TORCHELASTIC_USE_AGENT_STORE": True}
+        names |= {"MASTER_ADDR": "localhost", "MASTER_PORT": self.store.port}
+        self.processes = []
+        for rank in range(self.ranks):
+            own = names | {"RANK": rank, "LOCAL_RANK": rank} | dict(self.environment)
+            environment = {name: str(value) for name, value in own.items()}
+            arguments = self.case, self.text(rank), environment, self.limit
+            self.processes.append(clean.Process(target=run_rank, args=arguments, daemon=True))
+            self.processes[-1].start()
         return self
 
     def over(self, deadline: float) -> bool:
@@ -292,28 +300,22 @@ class Group:
     def text(self, rank: int) -> Path:
         return self.folder / f"{rank}.txt"
 
-    def _rank(self, rank: int) -> None:
-        output = os.open(self.text(rank), os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        sys.stdout = os.fdopen(1, "w", buffering=1)
-        names: dict[str, object] = {
-            "RANK": rank,
-            "LOCAL_RANK": rank,
-            "WORLD_SIZE": self.ranks,
-            "LOCAL_WORLD_SIZE": self.ranks,
-        }
-        names |= {"MASTER_ADDR": "localhost", "MASTER_PORT": self.store.port, "TORCHELASTIC_RESTART_COUNT": 0}
-        names |= {"TORCHELASTIC_USE_AGENT_STORE": True} | dict(self.environment)
-        os.environ.update({name: str(value) for name, value in names.items()})
-        dist.set_debug_level_from_env()
-        torch.set_num_threads(1)
-        try:
-            self.case(rank, start(self.limit))
-        except Exception as error:  # noqa: BLE001, all that a rank can raise is shown
-            say(f"{type(error).__name__}: {error}")
-            os._exit(1)
-        os._exit(0)
+
+def run_rank(case: Callable, text: Path, environment: dict[str, str], limit: float) -> None:
+    """Be one rank, with all output in a file; leave without waiting for other ranks."""
+    output = os.open(text, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    sys.stdout = os.fdopen(1, "w", buffering=1)
+    os.environ.update(environment)
+    dist.set_debug_level_from_env()
+    torch.set_num_threads(1)
+    try:
+        case(int(environment["RANK"]), start(limit))
+    except Exception as error:  # noqa: BLE001, all that a rank can raise is shown
+        say(f"{type(error).__name__}: {error}")
+        os._exit(1)
+    os._exit(0)
 
 
 def outputs(groups: Iterable[Group], seconds: float = 90) -> list[list[str]]:
