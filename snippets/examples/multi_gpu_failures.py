@@ -24,6 +24,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.constants import default_pg_nccl_timeout, default_pg_timeout
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.distributed.fsdp import fully_shard
@@ -383,7 +384,7 @@ def restarted(folder: Path) -> subprocess.Popen:
         "--monitor-interval=0.1",
     ]
     command = [sys.executable, "-m", "torch.distributed.run", *options]
-    command += ["-m", "snippets.examples.multi_gpu_failures", "dies", str(folder)]
+    command += [__file__, "dies", str(folder)]
     # Else ranks of the second life may read addresses of the first (pytorch issue 135712).
     environment = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     pipe = subprocess.PIPE
@@ -448,6 +449,9 @@ def main() -> None:
             if any("begins" in text for text in texts):
                 seen(group, texts)
             flight(folder / case)
+        print("==== limits")
+        for backend, default in {"gloo": default_pg_timeout, "nccl": default_pg_nccl_timeout}.items():
+            print(f"{backend}: {default.total_seconds() / 60:.0f} minutes" if default else f"{backend}: not installed")
         print("==== dies")
         after_restart(process, folder / "dies")
 
