@@ -274,7 +274,11 @@ class Group:
         self.store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
         clean = multiprocessing.get_context("forkserver")  # imports torch once, and has no threads to lose
         clean.set_forkserver_preload(PRELOADED)
-        names = {"WORLD_SIZE": self.ranks, "LOCAL_WORLD_SIZE": self.ranks, "TORCHELASTIC_USE_AGENT_STORE": True}
+        names: dict[str, object] = {
+            "WORLD_SIZE": self.ranks,
+            "LOCAL_WORLD_SIZE": self.ranks,
+            "TORCHELASTIC_USE_AGENT_STORE": True,
+        }
         names |= {"MASTER_ADDR": "localhost", "MASTER_PORT": self.store.port}
         self.processes = []
         for rank in range(self.ranks):
