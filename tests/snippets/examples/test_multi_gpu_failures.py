@@ -107,7 +107,7 @@ def test_no_process_is_left_behind(tmp_path: Path, ran: dict) -> None:
     ("text", "expected"),
     [
         ("> begins 12.5\n> RuntimeError: [/a/b.cc:7] Timed out\nmore", ["rank 0: RuntimeError: Timed out"]),
-        ("".join(f"[E1] Watchdog caught collective operation timeout: W(1) ran for {ms} milliseconds before timing out.\n"
+        ("".join(f"Watchdog caught collective operation timeout: W(1) ran for {ms} milliseconds before timing out.\n"
                  for ms in (9, 10)),
          ["rank 0: Watchdog caught collective operation timeout: W(1) ran for 9 milliseconds before timing",
           "    out"]),
