@@ -337,7 +337,11 @@ def loop_change(trace: Trace, groups: list[list[Call]], calls: list[Call]) -> tu
         first = "compute what does not read the state before the loop, for all turns at once, and " if early else ""
         return f"each turn reads the one before: {first}compile the step that is left", "finding" if early else "note"
     if any(len({call.inputs[0].shape for call in again(group) if call.inputs}) > 1 for group in products or run):
-        change = "torch._foreach_ functions for a list of tensors, or scatter_reduce for the rows of all turns"
+        change = (
+            "torch._foreach_ functions for the list of tensors"
+            if {call.name for call in calls if call.kernels} <= POINTWISE
+            else "pad them to one size and mask the rest, or scatter_reduce for the rows of all turns"
+        )
         return f"no turn reads another, but their sizes differ: {change}", "finding"
     return "no turn reads another: stack what the turns read, and do all of them in one batched call", "finding"
 

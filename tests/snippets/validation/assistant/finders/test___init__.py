@@ -57,6 +57,10 @@ def ragged(m, x):
     return torch.stack([part.softmax(0).sum(0) for part in x.split([1, 2, 3, 4, 5, 6, 7, 8, 9, 10])])
 
 
+def listed(m, x):
+    return torch.cat([part * 2 + 1 for part in x.split([1, 2, 3, 4, 5, 6, 7, 8, 9, 10])])
+
+
 def updated(m, x):
     with torch.no_grad():
         for i in range(8):
@@ -192,7 +196,8 @@ RIGHT = {  # the function, shapes of its inputs, the kinds expected, and words o
     "dependent turns": (dependent, [(16, 4, 8)], set(), ""),
     "turns with work of their own": (hoisted, [(16, 4, 8)], {"small-kernels"}, "before the loop"),
     "a cell that reads its own result": (fed_back, [(4, 8)], set(), ""),
-    "turns of several sizes": (ragged, [(55, 8)], {"small-kernels"}, "sizes differ"),
+    "turns of several sizes": (ragged, [(55, 8)], {"small-kernels"}, "mask the rest"),
+    "pointwise turns of several sizes": (listed, [(55, 8)], {"small-kernels"}, "torch._foreach_"),
     "updates": (updated, [(4, 8)], {"small-kernels"}, "_foreach_"),
     "independent turns in layers": (in_layers, [(8, 4, 8)], {"small-kernels"}, "one batched call"),
     "independent turns of what is left": (passed_on, [(16, 8)], {"small-kernels"}, "one batched call"),
