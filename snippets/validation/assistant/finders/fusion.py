@@ -137,11 +137,8 @@ def written_out(trace: Trace, captured: Captured) -> Iterator[Finding]:
             source = steps[0].inputs[0]
             made = rewrite(trace, call, [source], lambda x, dim=dim: x.softmax(dim)) if type(dim) is int else ()
             yield rewritten([*steps, call], "Softmax", "F.softmax", "kernels/softmax.md", made)
-        elif call.name == "log" and (maker := softmax_below(trace, call)) is not None:
-            change = "F.log_softmax, or F.cross_entropy for a loss"
-            (dim,) = {*maker.arguments[1:2], maker.named.get("dim")} - {None} or {None}
-            made = rewrite(trace, call, maker.inputs[:1], lambda x, dim=dim: x.log_softmax(dim))
-            yield rewritten([maker, call], "Log-softmax", change, "kernels/cross-entropy.md", made)
+        elif call.name == "log" and (maker := squashed(trace, call)) is not None:
+            yield logarithm(trace, maker, call)
         elif call.name == "mul" and len(call.inputs) == 2:
             x, lines = activation(trace, call.outputs[0])
             if x is not None and len(lines) >= 2:
@@ -150,12 +147,24 @@ def written_out(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 yield rewritten(lines, name, f"F.{name.lower()}", "kernels/swiglu.md", made)
 
 
-def softmax_below(trace: Trace, log: Call) -> Call | None:
-    """The softmax that a logarithm is taken of, past a small number that keeps it from minus infinity."""
+def squashed(trace: Trace, log: Call) -> Call | None:
+    """The softmax or sigmoid that a logarithm is taken of, past a small number that keeps it from minus infinity."""
     maker = trace.made_by(log.inputs[0])
     if maker is not None and maker.name in ("add", "clamp", "clamp_min") and len(maker.inputs) == 1:
         maker = trace.made_by(maker.inputs[0])
-    return maker if maker is not None and maker.name == "softmax" else None
+    return maker if maker is not None and maker.name in ("softmax", "sigmoid") else None
+
+
+def logarithm(trace: Trace, maker: Call, log: Call) -> Finding:
+    """Of a softmax or a sigmoid: one function computes both, and stays finite."""
+    if maker.name == "sigmoid":
+        name, change = "Log-sigmoid", "F.logsigmoid, or F.binary_cross_entropy_with_logits for a loss"
+        made = rewrite(trace, log, maker.inputs[:1], F.logsigmoid)
+    else:
+        name, change = "Log-softmax", "F.log_softmax, or F.cross_entropy for a loss"
+        (dim,) = {*maker.arguments[1:2], maker.named.get("dim")} - {None} or {None}
+        made = rewrite(trace, log, maker.inputs[:1], lambda x, dim=dim: x.log_softmax(dim))
+    return rewritten([maker, log], name, change, "kernels/cross-entropy.md", made)
 
 
 def rewritten(path: list[Call], name: str, call: str, page: str, rewrites: tuple[Rewrite, ...]) -> Finding:

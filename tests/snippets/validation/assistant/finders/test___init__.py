@@ -143,6 +143,11 @@ def similar(m, x):
     return F.cosine_similarity(x[:, None], x[None], dim=-1)
 
 
+def likelihood(m, x):
+    p = x.sigmoid()
+    return -(torch.log(p + 1e-7) * x).sum()
+
+
 def with_epsilon(m, x):
     return -torch.log(x.softmax(-1) + 1e-9).mean()
 
@@ -213,6 +218,7 @@ RIGHT = {  # the function, shapes of its inputs, the kinds expected, and words o
     "rows sent by a mask": (dispatched, [(64, 8)], {"temporary"}, "index_copy"),
     "similarities": (similar, [(64, 16)], {"temporary"}, "F.normalize"),
     "a logarithm of a softmax and a little": (with_epsilon, [(64, 16)], {"written-out"}, "F.log_softmax"),
+    "a logarithm of a sigmoid": (likelihood, [(64, 16)], {"written-out"}, "F.binary_cross_entropy_with_logits"),
     "a buffer in fp64": (promoted, [(64, 8)], {"precision"}, "float32 where it is made"),
     "from sizes only": (positions, [(2, 8)], {"small-kernels"}, "make it once"),
     "layers": (layers, [(2, 8, 8)], set(), ""),
