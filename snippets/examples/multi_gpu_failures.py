@@ -431,7 +431,7 @@ WAITING: dict[str, tuple[Callable, dict[str, str]]] = {
 def main() -> None:
     on_gpu = torch.cuda.device_count() >= 2
     limit, grace = (5.0, 4.0) if on_gpu else (1.0, 0.3)
-    # Without a short wait, NCCL's watchdog gives the dump 15 s before it ends the process.
+    # By default, NCCL's watchdog waits a minute for the dump before it ends the process.
     quick = {"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1000"}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
