@@ -46,7 +46,7 @@ GPU = torch.cuda.device_count() > 1
 SIZES = (LLAMA if GPU else TINY | {"num_key_value_heads": 4}) | {"tie_word_embeddings": True}
 BATCH, LENGTH = (4, 2048) if GPU else (2, 32)  # for each process
 SWEEP = [2**k for k in (range(20, 31, 2) if GPU else range(12, 21, 4))]  # bytes
-WARM, STEPS = (3, 8) if GPU else (2, 2)
+WARM, STEPS = (3, 8) if GPU else (1, 1)
 MIB, GIB = 2**20, 2**30
 
 
@@ -571,11 +571,14 @@ def say_runs(runs: dict, n: int) -> None:
 
 
 def say_bytes(names: Sequence[str], runs: dict, predictions: dict, n: int) -> None:
-    print(f"==== bytes\nMB that each of {n} GPUs sends in a step, predicted, measured and error; number of messages\n")
+    unit, digits, label = (1e6, 3, "MB") if GPU else (1, 0, "bytes")
+    print(f"==== bytes\n{label} that each of {n} processes sends in a step\n")
+    print(f"{'':20} {'predicted':>9} {'counted':>9} {'error':>5}   {'messages':>8} {'counted':>8}")
     for name in names:
         both = [sum(sent(*m, n) for m in run[name]["messages"]) for run in (predictions, runs)]
         counts = [len(run[name]["messages"]) for run in (predictions, runs)]
-        print(f"{name:20} {pair(*both, 1e6, 3)}   {counts[0]:4} {counts[1]:4}")
+        sizes = " ".join(f"{size / unit:9.{digits}f}" for size in both)
+        print(f"{name:20} {sizes} {error(*both):>5}   {counts[0]:8} {counts[1]:8}")
 
 
 def say_times(runs: dict, predictions: dict) -> None:
@@ -602,7 +605,6 @@ def say_memory(names: Sequence[str], runs: dict, predictions: dict) -> None:
         print(f"{name:20} {' '.join(parts)} {pair(guess['peak'], run['peak'], unit) if GPU else ''}".rstrip())
 
 
-# --8<-- [start:scale]
 NVLINK = 450e9  # bytes/s in each direction: NVIDIA H100 datasheet, 900 GB/s both ways
 NETWORK = 8 * 400e9 / 8  # DGX H100 user guide: eight 400 Gb/s adapters for eight GPUs
 
@@ -618,9 +620,6 @@ def scaled(name: str, runs: dict, rates: Rates, gpus: int, n: int) -> tuple[floa
     }
     guess = predict(name, runs, slower, gpus)
     return sum(sent(*message, gpus) for message in guess["messages"]), guess["step"]
-
-
-# --8<-- [end:scale]
 
 
 def say_scale(runs: dict, rates: Rates, n: int) -> None:
@@ -649,13 +648,18 @@ def say(runs: dict[str, dict], rates: Rates, n: int) -> None:
     say_scale(runs, rates, n)
 
 
-def work(groups: Sequence[str], out: str) -> None:
-    """What each process of torchrun does."""
+def joined() -> tuple[int, torch.device]:
+    """This process of torchrun in its group: its number and its device."""
     rank = int(os.environ["LOCAL_RANK"])
     device = torch.device("cuda", rank) if GPU else torch.device("cpu")
     if GPU:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if GPU else "gloo", timeout=timedelta(minutes=3), device_id=device if GPU else None)
+    return rank, device
+
+
+def measured(groups: Sequence[str], rank: int, device: torch.device) -> dict:
+    """Of the groups' strategies what succeeds, and the links' bandwidth."""
     found: dict = {"rates": measured_rates(device), "runs": {}, "failed": {}}
     with TemporaryDirectory() as folder:
         for name in [name for group in groups for name in GROUPS[group]]:
@@ -670,6 +674,13 @@ def work(groups: Sequence[str], out: str) -> None:
                 torch.cuda.empty_cache()
             if not rank:
                 print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+    return found
+
+
+def work(groups: Sequence[str], out: str) -> None:
+    """What each process of torchrun does."""
+    rank, device = joined()
+    found = measured(groups, rank, device)
     if not rank:
         Path(out).write_text(json.dumps(found))
     dist.destroy_process_group()
