@@ -150,9 +150,13 @@ def total(intervals: Iterable[tuple[float, float]]) -> float:
     return sum(end - start for start, end in union(intervals))
 
 
-def exposed(trace: str | Path) -> float:
-    """Milliseconds in which a GPU ran kernels of NCCL and no other, from a trace of torch.profiler."""
-    events = json.loads(Path(trace).read_text())["traceEvents"]
+def events_of(trace: str | Path) -> list[dict]:
+    """Of a file that torch.profiler exported."""
+    return json.loads(Path(trace).read_text())["traceEvents"]
+
+
+def exposed(events: Iterable[dict]) -> float:
+    """Milliseconds in which a GPU ran kernels of NCCL and no other."""
     kernels = [e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
     spans = [(e["ts"], e["ts"] + e["dur"], e["name"].startswith("nccl")) for e in kernels]
     everything = total((start, end) for start, end, _ in spans)
@@ -175,11 +179,10 @@ COLLECTIVES = {  # operation, and the argument whose shape counts
 }
 
 
-def collectives(trace: str | Path) -> list[tuple[str, int]]:
+def collectives(events: Iterable[dict]) -> list[tuple[str, int]]:
     """Operation and bytes of the whole message for each collective, from a trace made with record_shapes."""
-    events = [e for e in json.loads(Path(trace).read_text())["traceEvents"] if e.get("name") in COLLECTIVES]
     calls, functional = [], -1.0
-    for event in sorted(events, key=lambda e: e["ts"]):
+    for event in sorted((e for e in events if e.get("name") in COLLECTIVES), key=lambda e: e["ts"]):
         if event["name"] == "c10d::allreduce_" and event["ts"] < functional:
             continue  # the functional one, which is counted, has called it
         operation, at = COLLECTIVES[event["name"]]
@@ -503,19 +506,21 @@ def measure(name: str, rank: int, device: torch.device, folder: str) -> dict:
 
 
 def traced(step: Callable[[], object], path: Path) -> dict:
-    """One more step under the profiler."""
+    """One more step under the profiler. The first process reads its trace, and no other is asked."""
     synchronize()
     dist.barrier()
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * GPU
     with profile(activities=activities, record_shapes=True) as profiler:
         step()
         synchronize()
+    if dist.get_rank():
+        return {}
     profiler.export_chrome_trace(str(path))
-    events = json.loads(path.read_text())["traceEvents"]
+    events = events_of(path)
     kernels = [e for e in events if e.get("cat") == "kernel" and e["name"].startswith("nccl")]
     return {
-        "messages": collectives(path),
-        "exposed": exposed(path) / 1e3,
+        "messages": collectives(events),
+        "exposed": exposed(events) / 1e3,
         "communication": total((e["ts"], e["ts"] + e["dur"]) for e in kernels) / 1e6,
     }
 
@@ -669,8 +674,8 @@ def measured(groups: Sequence[str], rank: int, device: torch.device) -> dict:
             except RuntimeError as error:  # the others still run
                 found["failed"][name] = str(error).splitlines()[0]
             torch._dynamo.reset()
-            gc.collect()
             if GPU:
+                gc.collect()
                 torch.cuda.empty_cache()
             if not rank:
                 print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)

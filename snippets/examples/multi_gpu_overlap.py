@@ -164,8 +164,8 @@ def measured(sections: Iterable[str], rank: int, device: torch.device) -> dict[s
                     reference = reference or gradients
                     found[name]["distance"] = distance(gradients, reference)
                 del gradients
-                gc.collect()
                 if GPU:
+                    gc.collect()
                     torch.cuda.empty_cache()
                 if not rank:
                     print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
