@@ -46,7 +46,7 @@ GPU = torch.cuda.device_count() > 1
 SIZES = (LLAMA if GPU else TINY | {"num_key_value_heads": 4}) | {"tie_word_embeddings": True}
 BATCH, LENGTH = (4, 2048) if GPU else (2, 32)  # for each process
 SWEEP = [2**k for k in (range(20, 31, 2) if GPU else range(12, 21, 4))]  # bytes
-WARM, STEPS = (3, 8) if GPU else (2, 2)
+WARM, STEPS = (3, 8) if GPU else (1, 1)
 MIB, GIB = 2**20, 2**30
 
 
@@ -150,9 +150,13 @@ def total(intervals: Iterable[tuple[float, float]]) -> float:
     return sum(end - start for start, end in union(intervals))
 
 
-def exposed(trace: str | Path) -> float:
-    """Milliseconds in which a GPU ran kernels of NCCL and no other, from a trace of torch.profiler."""
-    events = json.loads(Path(trace).read_text())["traceEvents"]
+def events_of(trace: str | Path) -> list[dict]:
+    """Of a file that torch.profiler exported."""
+    return json.loads(Path(trace).read_text())["traceEvents"]
+
+
+def exposed(events: Iterable[dict]) -> float:
+    """Milliseconds in which a GPU ran kernels of NCCL and no other."""
     kernels = [e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
     spans = [(e["ts"], e["ts"] + e["dur"], e["name"].startswith("nccl")) for e in kernels]
     everything = total((start, end) for start, end, _ in spans)
@@ -175,11 +179,10 @@ COLLECTIVES = {  # operation, and the argument whose shape counts
 }
 
 
-def collectives(trace: str | Path) -> list[tuple[str, int]]:
+def collectives(events: Iterable[dict]) -> list[tuple[str, int]]:
     """Operation and bytes of the whole message for each collective, from a trace made with record_shapes."""
-    events = [e for e in json.loads(Path(trace).read_text())["traceEvents"] if e.get("name") in COLLECTIVES]
     calls, functional = [], -1.0
-    for event in sorted(events, key=lambda e: e["ts"]):
+    for event in sorted((e for e in events if e.get("name") in COLLECTIVES), key=lambda e: e["ts"]):
         if event["name"] == "c10d::allreduce_" and event["ts"] < functional:
             continue  # the functional one, which is counted, has called it
         operation, at = COLLECTIVES[event["name"]]
@@ -503,19 +506,21 @@ def measure(name: str, rank: int, device: torch.device, folder: str) -> dict:
 
 
 def traced(step: Callable[[], object], path: Path) -> dict:
-    """One more step under the profiler."""
+    """One more step under the profiler. The first process reads its trace, and no other is asked."""
     synchronize()
     dist.barrier()
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * GPU
     with profile(activities=activities, record_shapes=True) as profiler:
         step()
         synchronize()
+    if dist.get_rank():
+        return {}
     profiler.export_chrome_trace(str(path))
-    events = json.loads(path.read_text())["traceEvents"]
+    events = events_of(path)
     kernels = [e for e in events if e.get("cat") == "kernel" and e["name"].startswith("nccl")]
     return {
-        "messages": collectives(path),
-        "exposed": exposed(path) / 1e3,
+        "messages": collectives(events),
+        "exposed": exposed(events) / 1e3,
         "communication": total((e["ts"], e["ts"] + e["dur"]) for e in kernels) / 1e6,
     }
 
@@ -571,11 +576,14 @@ def say_runs(runs: dict, n: int) -> None:
 
 
 def say_bytes(names: Sequence[str], runs: dict, predictions: dict, n: int) -> None:
-    print(f"==== bytes\nMB that each of {n} GPUs sends in a step, predicted, measured and error; number of messages\n")
+    unit, digits, label = (1e6, 3, "MB") if GPU else (1, 0, "bytes")
+    print(f"==== bytes\n{label} that each of {n} processes sends in a step\n")
+    print(f"{'':20} {'predicted':>9} {'counted':>9} {'error':>5}   {'messages':>8} {'counted':>8}")
     for name in names:
         both = [sum(sent(*m, n) for m in run[name]["messages"]) for run in (predictions, runs)]
         counts = [len(run[name]["messages"]) for run in (predictions, runs)]
-        print(f"{name:20} {pair(*both, 1e6, 3)}   {counts[0]:4} {counts[1]:4}")
+        sizes = " ".join(f"{size / unit:9.{digits}f}" for size in both)
+        print(f"{name:20} {sizes} {error(*both):>5}   {counts[0]:8} {counts[1]:8}")
 
 
 def say_times(runs: dict, predictions: dict) -> None:
@@ -602,7 +610,6 @@ def say_memory(names: Sequence[str], runs: dict, predictions: dict) -> None:
         print(f"{name:20} {' '.join(parts)} {pair(guess['peak'], run['peak'], unit) if GPU else ''}".rstrip())
 
 
-# --8<-- [start:scale]
 NVLINK = 450e9  # bytes/s in each direction: NVIDIA H100 datasheet, 900 GB/s both ways
 NETWORK = 8 * 400e9 / 8  # DGX H100 user guide: eight 400 Gb/s adapters for eight GPUs
 
@@ -618,9 +625,6 @@ def scaled(name: str, runs: dict, rates: Rates, gpus: int, n: int) -> tuple[floa
     }
     guess = predict(name, runs, slower, gpus)
     return sum(sent(*message, gpus) for message in guess["messages"]), guess["step"]
-
-
-# --8<-- [end:scale]
 
 
 def say_scale(runs: dict, rates: Rates, n: int) -> None:
@@ -649,13 +653,18 @@ def say(runs: dict[str, dict], rates: Rates, n: int) -> None:
     say_scale(runs, rates, n)
 
 
-def work(groups: Sequence[str], out: str) -> None:
-    """What each process of torchrun does."""
+def joined() -> tuple[int, torch.device]:
+    """This process of torchrun in its group: its number and its device."""
     rank = int(os.environ["LOCAL_RANK"])
     device = torch.device("cuda", rank) if GPU else torch.device("cpu")
     if GPU:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if GPU else "gloo", timeout=timedelta(minutes=3), device_id=device if GPU else None)
+    return rank, device
+
+
+def measured(groups: Sequence[str], rank: int, device: torch.device) -> dict:
+    """Of the groups' strategies what succeeds, and the links' bandwidth."""
     found: dict = {"rates": measured_rates(device), "runs": {}, "failed": {}}
     with TemporaryDirectory() as folder:
         for name in [name for group in groups for name in GROUPS[group]]:
@@ -665,11 +674,18 @@ def work(groups: Sequence[str], out: str) -> None:
             except RuntimeError as error:  # the others still run
                 found["failed"][name] = str(error).splitlines()[0]
             torch._dynamo.reset()
-            gc.collect()
             if GPU:
+                gc.collect()
                 torch.cuda.empty_cache()
             if not rank:
                 print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+    return found
+
+
+def work(groups: Sequence[str], out: str) -> None:
+    """What each process of torchrun does."""
+    rank, device = joined()
+    found = measured(groups, rank, device)
     if not rank:
         Path(out).write_text(json.dumps(found))
     dist.destroy_process_group()

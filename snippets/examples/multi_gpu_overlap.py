@@ -7,12 +7,10 @@ with gloo on two CPU processes and a tiny model.
 import argparse
 import gc
 import json
-import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -25,14 +23,15 @@ from torch.nn.parallel import DistributedDataParallel
 from snippets.examples.llama import make_model, say_causal
 from snippets.examples.multi_gpu import (
     BATCH,
+    GIB,
     GPU,
     HALF,
     LENGTH,
-    MIB,
     SIZES,
     STEPS,
     WARM,
     ddp,
+    joined,
     kept,
     nbytes,
     sent,
@@ -51,7 +50,6 @@ def root_only(model: nn.Module) -> nn.Module:
     return fully_shard(model, mp_policy=HALF)
 
 
-# --8<-- [start:prefetch]
 def prefetching(model: nn.Module, ahead: int = 2) -> nn.Module:
     """Ask for layers earlier than FSDP2 does by itself."""
     sharded(model)
@@ -60,9 +58,6 @@ def prefetching(model: nn.Module, ahead: int = 2) -> nn.Module:
         layer.set_modules_to_forward_prefetch(layers[i + 1 : i + 1 + ahead])
         layer.set_modules_to_backward_prefetch(layers[max(i - ahead, 0) : i][::-1])
     return model
-
-
-# --8<-- [end:prefetch]
 
 
 # --8<-- [start:accumulate]
@@ -156,47 +151,51 @@ def distance(these: Sequence[Tensor], those: Sequence[Tensor]) -> float:
     return (sums[0] / sums[1]).sqrt().item()
 
 
-def work(out: str) -> None:
-    """What each process of torchrun does."""
-    rank = int(os.environ["LOCAL_RANK"])
-    device = torch.device("cuda", rank) if GPU else torch.device("cpu")
-    if GPU:
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if GPU else "gloo", timeout=timedelta(minutes=3), device_id=device if GPU else None)
+def measured(sections: Iterable[str], rank: int, device: torch.device) -> dict[str, dict]:
+    """All cases of the sections."""
     found: dict[str, dict] = {}
     reference: list[Tensor] = []
     with TemporaryDirectory() as folder:
-        for section, cases in CASES.items():
-            for name, case in cases.items():
+        for section in sections:
+            for name, case in CASES[section].items():
                 began = time.perf_counter()
                 found[name], gradients = measure(case, rank, device, Path(folder) / f"{rank}.json")
                 if section == "precision":
                     reference = reference or gradients
                     found[name]["distance"] = distance(gradients, reference)
                 del gradients
-                gc.collect()
                 if GPU:
+                    gc.collect()
                     torch.cuda.empty_cache()
                 if not rank:
                     print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+    return found
+
+
+def work(out: str) -> None:
+    """What each process of torchrun does."""
+    rank, device = joined()
+    found = measured(CASES, rank, device)
     if not rank:
         Path(out).write_text(json.dumps(found))
     dist.destroy_process_group()
 
 
 def say(found: dict[str, dict], n: int) -> None:
+    """Times and memory are a GPU's: what two processes of one CPU take says nothing about one."""
+    unit, digits, label = (1e6, 2, "MB sent") if GPU else (1, 0, "bytes sent")
+    times = f" {'step ms':>9} {'NCCL ms':>9} {'exposed ms':>11} {'peak GiB':>9}" if GPU else ""
     for section, cases in CASES.items():
-        print(
-            f"==== {section}\n{'':20} {'step ms':>9} {'NCCL ms':>9} {'exposed ms':>11} {'MB sent':>9} {'messages':>9}",
-            end="",
-        )
-        print(f" {'peak GiB':>9}" + (f" {'distance':>9}" if section == "precision" else ""))
-        for name in [name for name in cases if name in found]:
+        last = f" {'distance':>9}" if section == "precision" else ""
+        print(f"==== {section}\n{'':20} {label:>10} {'messages':>9}{times}{last}")
+        for name in cases:
             run = found[name]
-            size = sum(sent(*message, n) for message in run["messages"]) / 1e6
-            times = f"{run['step'] * 1e3:9.1f} {run['communication'] * 1e3:9.1f} {run['exposed'] * 1e3:11.1f}"
-            end = f" {run['distance']:9.1e}" if section == "precision" else ""
-            print(f"{name:20} {times} {size:9.2f} {len(run['messages']):9} {run['peak'] / MIB / 1024:9.1f}{end}")
+            size = sum(sent(*message, n) for message in run["messages"]) / unit
+            line = f"{name:20} {size:10.{digits}f} {len(run['messages']):9}"
+            if GPU:
+                line += f" {run['step'] * 1e3:9.1f} {run['communication'] * 1e3:9.1f} {run['exposed'] * 1e3:11.1f}"
+                line += f" {run['peak'] / GIB:9.1f}"
+            print(line + (f" {run['distance']:9.1e}" if section == "precision" else ""))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

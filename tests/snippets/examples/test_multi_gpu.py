@@ -1,52 +1,32 @@
 """What each strategy sends is what is predicted, to the byte, on two and four processes; exposed time by hand."""
 
 import functools
-import json
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Callable
 
 import pytest
+import torch
+import torch.distributed as dist
 
 pytest.importorskip("transformers", reason="a development dependency: constraints.txt names its version")
 
 from snippets.examples import multi_gpu
+from tests.snippets.reference.ranks import on_ranks
 
-SECONDS = 240  # for one start, on a busy machine
 LINK = {"all_reduce": [(1, 1.0), (1e9, 1.0)], "all_gather": [(1, 1.0), (1e9, 1.0)]}  # a second for any message
 
 
-def torchrun(processes: int, module: str, *arguments: str) -> str:
-    """Standard output of a script on several processes, none of which outlives this call."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    running = subprocess.Popen(
-        [*command, "-m", f"snippets.examples.{module}", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        start_new_session=True,
-    )
-    try:
-        out, said = running.communicate(timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        # torchrun passes this on to its processes, which have sessions of their own
-        running.send_signal(signal.SIGTERM)
-        out, said = running.communicate(timeout=60)
-        pytest.fail(f"no end after {SECONDS} s: {said[-2000:]}")
-    assert running.returncode == 0, said[-4000:]
-    return out
+Found = Callable[[int], dict]
 
 
-@functools.cache
-def found(processes: int) -> dict:
-    with TemporaryDirectory() as folder:
-        torchrun(processes, "multi_gpu", "eager", "--out", f"{folder}/found.json")
-        return json.loads(Path(f"{folder}/found.json").read_text())
+def eager() -> dict:
+    torch.set_num_threads(1)
+    return multi_gpu.measured(["eager"], dist.get_rank(), torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """What the first of so many ranks has found."""
+    return functools.cache(lambda ranks: on_ranks(eager, ranks, tmp_path_factory.mktemp("ranks"))[0])
 
 
 PREDICTED = [name for name, strategy in multi_gpu.GROUPS["eager"].items() if strategy.base]
@@ -54,7 +34,7 @@ PREDICTED = [name for name, strategy in multi_gpu.GROUPS["eager"].items() if str
 
 @pytest.mark.parametrize("processes", [2, 4])
 @pytest.mark.parametrize("name", PREDICTED)
-def test_bytes_and_memory_are_as_predicted(name: str, processes: int) -> None:
+def test_bytes_and_memory_are_as_predicted(name: str, processes: int, found: Found) -> None:
     seen = found(processes)
     assert not seen["failed"]
     run, guess = seen["runs"][name], multi_gpu.predict(name, seen["runs"], seen["rates"], processes)
@@ -63,17 +43,16 @@ def test_bytes_and_memory_are_as_predicted(name: str, processes: int) -> None:
         assert guess[part] == run[part], part
 
 
-def test_one_gpu_sends_nothing() -> None:
+def test_one_gpu_sends_nothing(found: Found) -> None:
     assert found(2)["runs"]["one GPU"]["messages"] == []
 
 
-def test_exposed_time_is_what_no_other_kernel_covers(tmp_path: Path) -> None:
+def test_exposed_time_is_what_no_other_kernel_covers() -> None:
     kernels = [("nccl a", 0, 10), ("gemm", 4, 2), ("nccl b", 8, 6), ("gemm", 12, 5), ("gemm", 13, 1)]
     events = [{"cat": "kernel", "name": name, "ts": ts, "dur": dur} for name, ts, dur in kernels]
     events.append({"cat": "cpu_op", "name": "nccl", "ts": 0, "dur": 1000})
-    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": events}))
     # NCCL from 0 to 14; other kernels from 4 to 6 and 12 to 17; microseconds
-    assert multi_gpu.exposed(tmp_path / "trace.json") == pytest.approx(0.010)
+    assert multi_gpu.exposed(events) == pytest.approx(0.010)
 
 
 def test_a_reduction_hides_behind_later_work_only() -> None:
@@ -106,7 +85,7 @@ def test_bytes_of_a_ring() -> None:
     assert multi_gpu.sent("all_gather", 100, 4) == multi_gpu.sent("reduce_scatter", 100, 4) == 75
 
 
-def test_scaled_links_are_slower_only_between_nodes() -> None:
+def test_scaled_links_are_slower_only_between_nodes(found: Found) -> None:
     seen = found(2)
     size = {n: multi_gpu.scaled("DDP", seen["runs"], seen["rates"], n, 2)[0] for n in (2, 8, 64)}
     whole = 2 * seen["runs"]["DDP"]["gradients"]

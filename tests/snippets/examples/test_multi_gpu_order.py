@@ -1,43 +1,44 @@
 """Every order gives the right gradients; which of them splits, breaks or recomputes; which mistakes are silent."""
 
-import functools
+from collections.abc import Callable
 
 import pytest
 
 pytest.importorskip("transformers", reason="a development dependency: constraints.txt names its version")
 
 from snippets.examples.multi_gpu_order import ORDERS
-from tests.snippets.examples.test_multi_gpu import torchrun
 
+Printed = tuple[dict[str, list[float]], str]
 VARIES = {"orders": r"\d+e-0\d"}  # rounding that a processor decides: see tests/benchmarks/captures.py
 
 
-@functools.cache
-def printed() -> tuple[dict[str, list[float]], str]:
-    orders, mistakes = torchrun(2, "multi_gpu_order", "--work").partition("==== mistakes")[::2]
+@pytest.fixture(scope="module")
+def printed(script: Callable) -> Printed:
+    """Numbers of each order, and what is said of mistakes."""
+    orders, mistakes = script("snippets.examples.multi_gpu_order", "cpu").stdout.partition("==== mistakes")[::2]
     rows = {name: line for name in ORDERS for line in orders.splitlines() if line.startswith(f"{name}  ")}
     return {name: [float(cell) for cell in line[28:].split()] for name, line in rows.items()}, mistakes
 
 
-def test_all_orders_give_the_gradients_of_the_whole_model() -> None:
-    rows, _ = printed()
+def test_all_orders_give_the_gradients_of_the_whole_model(printed: Printed) -> None:
+    rows, _ = printed
     assert rows.keys() == ORDERS.keys()
     assert all(off < 1e-5 for *_, off in rows.values())
 
 
-def test_ddp_splits_in_both_orders() -> None:
-    rows, _ = printed()
+def test_ddp_splits_in_both_orders(printed: Printed) -> None:
+    rows, _ = printed
     assert rows["DDP, compile"][0] > 1 and rows["compile, DDP"][0] > 1
 
 
-def test_blocks_share_one_graph_and_a_whole_model_breaks_at_fsdp() -> None:
-    rows, _ = printed()
+def test_blocks_share_one_graph_and_a_whole_model_breaks_at_fsdp(printed: Printed) -> None:
+    rows, _ = printed
     assert rows["compile blocks, FSDP2"][:2] == [1, 0]
     assert rows["FSDP2, compile whole"][1] > 1
 
 
-def test_a_checkpoint_saves_memory_on_either_side_of_compile() -> None:
-    rows, _ = printed()
+def test_a_checkpoint_saves_memory_on_either_side_of_compile(printed: Printed) -> None:
+    rows, _ = printed
     for order in ("checkpoint, compile, FSDP2", "compile, checkpoint, FSDP2"):
         assert rows[order][2] < rows["compile blocks, FSDP2"][2] / 2
 
@@ -51,5 +52,5 @@ def test_a_checkpoint_saves_memory_on_either_side_of_compile() -> None:
         "fully_shard, then DDP: RuntimeError",
     ],
 )
-def test_mistakes_are_silent_or_refused(said: str) -> None:
-    assert said in printed()[1]
+def test_mistakes_are_silent_or_refused(said: str, printed: Printed) -> None:
+    assert said in printed[1]

@@ -1,45 +1,58 @@
 """Accumulation reduces once, groups are gathered as the page says, and a reduction in bf16 halves its bytes."""
 
 import functools
-import json
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Callable
 
 import pytest
+import torch
+import torch.distributed as dist
 
 pytest.importorskip("transformers", reason="a development dependency: constraints.txt names its version")
 
+from snippets.examples import multi_gpu_overlap
 from snippets.examples.multi_gpu_overlap import MICRO
-from tests.snippets.examples.test_multi_gpu import torchrun
+from tests.snippets.reference.ranks import on_ranks
+
+VARIES = {"precision": r"\d\.\de-0\d"}  # rounding that a processor decides: see tests/benchmarks/captures.py
+ASKED = {2: ["overlap", "accumulation", "precision"], 4: ["accumulation"]}
+Messages = Callable[[str, str, int], list[int]]
 
 
-@functools.cache
-def found(processes: int) -> dict:
-    with TemporaryDirectory() as folder:
-        torchrun(processes, "multi_gpu_overlap", "--out", f"{folder}/found.json")
-        return json.loads(Path(f"{folder}/found.json").read_text())
+def cases() -> dict:
+    torch.set_num_threads(1)
+    return multi_gpu_overlap.measured(ASKED[dist.get_world_size()], dist.get_rank(), torch.device("cpu"))
 
 
-def messages(name: str, operation: str, processes: int) -> list[int]:
-    return [size for op, size in found(processes)[name]["messages"] if op == operation]
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict]:
+    """What the first of so many ranks has found."""
+    return functools.cache(lambda ranks: on_ranks(cases, ranks, tmp_path_factory.mktemp("ranks"))[0])
+
+
+@pytest.fixture(scope="module")
+def messages(found: Callable[[int], dict]) -> Messages:
+    """Sizes of a case's messages of one kind."""
+    return lambda name, operation, ranks: [size for op, size in found(ranks)[name]["messages"] if op == operation]
 
 
 @pytest.mark.parametrize("processes", [2, 4])
-def test_only_the_last_micro_step_reduces(processes: int) -> None:
+def test_only_the_last_micro_step_reduces(processes: int, messages: Messages) -> None:
     for wrapped, saved, operation in (("DDP", "no_sync", "all_reduce"), ("FSDP2", "last only", "reduce_scatter")):
         each = messages(f"{wrapped}, each", operation, processes)
         assert each and len(each) == MICRO * len(messages(f"{wrapped}, {saved}", operation, processes))
 
 
-def test_fsdp2_still_gathers_in_each_micro_step() -> None:
+def test_fsdp2_still_gathers_in_each_micro_step(messages: Messages) -> None:
     assert messages("FSDP2, each", "all_gather", 2) == messages("FSDP2, last only", "all_gather", 2)
 
 
-def test_the_root_alone_is_one_message_each_way() -> None:
+def test_the_root_alone_is_one_message_each_way(found: Callable[[int], dict]) -> None:
     assert [op for op, _ in found(2)["FSDP2, root only"]["messages"]] == ["all_gather", "reduce_scatter"]
 
 
-def test_a_reduction_in_bf16_halves_its_bytes_and_moves_the_gradients() -> None:
+def test_a_reduction_in_bf16_halves_its_bytes_and_moves_the_gradients(
+    found: Callable[[int], dict], messages: Messages
+) -> None:
     whole, half = (sum(messages(f"FSDP2, {kind}", "reduce_scatter", 2)) for kind in ("fp32", "bf16"))
     assert whole == 2 * half
     assert found(2)["FSDP2, fp32"]["distance"] == 0

@@ -4,12 +4,20 @@ import json
 import multiprocessing
 import time
 from collections.abc import Callable
+from multiprocessing import forkserver
 from pathlib import Path
 
+import pytest
 import torch.distributed as dist
 import torch.multiprocessing as processes
 
 SECONDS = 100
+PRELOADED = [  # what is not installed is left out
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+    "transformers.models.llama.modeling_llama",
+    "snippets.examples.multi_gpu_overlap",
+]
 
 
 def on_ranks(work: Callable[[], object], ranks: int, folder: Path) -> list:
@@ -18,7 +26,10 @@ def on_ranks(work: Callable[[], object], ranks: int, folder: Path) -> list:
     Raises:
         TimeoutError: a rank was not done in time. All are ended, as they are after an error of any.
     """
-    multiprocessing.set_forkserver_preload(["torch.distributed.fsdp", "torch.distributed.tensor.parallel"])
+    multiprocessing.set_forkserver_preload(PRELOADED)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")  # for the server, and so for all ranks
+        forkserver.ensure_running()
     given = work, ranks, str(folder)
     running = processes.start_processes(_rank, given, ranks, join=False, start_method="forkserver")
     end = time.monotonic() + SECONDS
