@@ -161,13 +161,14 @@ def observe(make: Callable[[nn.Module], nn.Module], tokens: Tensor) -> dict:
 
 @contextmanager
 def counted() -> Iterator[list[tuple[str, int]]]:
-    """Messages of the block, complete at its end."""
+    """Messages of the block in the first process, complete at its end."""
     messages: list[tuple[str, int]] = []
     with TemporaryDirectory() as folder:
         with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
             yield messages
-        profiler.export_chrome_trace(f"{folder}/trace.json")
-        messages += collectives(events_of(f"{folder}/trace.json"))
+        if not dist.get_rank():  # which prints
+            profiler.export_chrome_trace(f"{folder}/trace.json")
+            messages += collectives(events_of(f"{folder}/trace.json"))
 
 
 def work() -> None:

@@ -13,7 +13,9 @@ VARIES = {"kernels": r"\d+e-0\d"}  # rounding that a processor decides: see test
 
 @pytest.fixture(scope="module")
 def printed(script: Callable) -> str:
-    return script("snippets.examples.multi_gpu_kernels", "cpu").stdout
+    done = script("snippets.examples.multi_gpu_kernels", "cpu")
+    assert not done.returncode, done.stderr
+    return done.stdout
 
 
 def off(name: str, printed: str) -> float:

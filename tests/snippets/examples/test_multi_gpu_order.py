@@ -15,7 +15,9 @@ VARIES = {"orders": r"\d+e-0\d"}  # rounding that a processor decides: see tests
 @pytest.fixture(scope="module")
 def printed(script: Callable) -> Printed:
     """Numbers of each order, and what is said of mistakes."""
-    orders, mistakes = script("snippets.examples.multi_gpu_order", "cpu").stdout.partition("==== mistakes")[::2]
+    done = script("snippets.examples.multi_gpu_order", "cpu")
+    assert not done.returncode, done.stderr
+    orders, mistakes = done.stdout.partition("==== mistakes")[::2]
     rows = {name: line for name in ORDERS for line in orders.splitlines() if line.startswith(f"{name}  ")}
     return {name: [float(cell) for cell in line[28:].split()] for name, line in rows.items()}, mistakes
 
