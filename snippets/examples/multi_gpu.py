@@ -564,7 +564,8 @@ def error(predicted: float, measured: float) -> str:
 
 
 def pair(predicted: float, measured: float, unit: float, digits: int = 1) -> str:
-    return f"{predicted / unit:7.{digits}f} {measured / unit:7.{digits}f} {error(predicted, measured):>5}"
+    both = (format(seconds / unit, f"7.{digits}f") for seconds in (predicted, measured))
+    return " ".join((*both, error(predicted, measured).rjust(5)))
 
 
 def say_runs(runs: dict, n: int) -> None:
@@ -582,7 +583,7 @@ def say_bytes(names: Sequence[str], runs: dict, predictions: dict, n: int) -> No
     for name in names:
         both = [sum(sent(*m, n) for m in run[name]["messages"]) for run in (predictions, runs)]
         counts = [len(run[name]["messages"]) for run in (predictions, runs)]
-        sizes = " ".join(f"{size / unit:9.{digits}f}" for size in both)
+        sizes = " ".join(format(size / unit, f"9.{digits}f") for size in both)
         print(f"{name:20} {sizes} {error(*both):>5}   {counts[0]:8} {counts[1]:8}")
 
 

@@ -191,7 +191,7 @@ def say(found: dict[str, dict], n: int) -> None:
         for name in cases:
             run = found[name]
             size = sum(sent(*message, n) for message in run["messages"]) / unit
-            line = f"{name:20} {size:10.{digits}f} {len(run['messages']):9}"
+            line = f"{name:20} {format(size, f'10.{digits}f')} {len(run['messages']):9}"
             if GPU:
                 line += f" {run['step'] * 1e3:9.1f} {run['communication'] * 1e3:9.1f} {run['exposed'] * 1e3:11.1f}"
                 line += f" {run['peak'] / GIB:9.1f}"
