@@ -320,6 +320,12 @@ def _capability(device: torch.device) -> int:
     return 0 if torch.version.hip else torch.cuda.get_device_capability(device)[0]
 
 
+def _bytes(tile: tuple[int, ...], bits: int) -> int:
+    """Of the operands of a tile, for a stage."""
+    BM, BN, BK, *_ = tile
+    return (BM + BN) * BK * bits // 8
+
+
 def _clocks(tile: tuple[int, ...], splits: int, M: int, N: int, K: int, multiprocessors: int) -> float:
     """About what a matmul takes with these tiles: whole waves of them, of which each is computed or loaded."""
     BM, BN, BK, _, _, _, per = tile
@@ -332,22 +338,22 @@ def _clocks(tile: tuple[int, ...], splits: int, M: int, N: int, K: int, multipro
 
 
 @functools.lru_cache(maxsize=512)  # shapes are many
-def _forward_launch(M: int, N: int, K: int, bits: int, device: torch.device) -> dict[str, int]:
+def _forward_launch(K: int, bits: int, device: torch.device, M: int = 4096, N: int = 4096) -> dict[str, int]:
     """The tile, and into how many pieces K is split: what takes the fewest clocks by the model above."""
-    multiprocessors, warp = _device(device)
+    multiprocessors, amd = _device(device)[0], _capability(device) == 0
+    room = (_shared_memory(device) - 2048) * (1 + amd)  # AMD's second stage is in registers
     candidates = [
         (tile, splits)
         for tile in (_TILES if bits == 16 else _TILES_OF_FP32)
-        if tile[0] <= 64 or M > 64  # rows of a tile beyond those of a are for nothing
+        if (tile[0] <= 64 or M > 64)  # rows of a tile beyond those of a are for nothing
+        and 2 * _bytes(tile, bits) * tile[-1] <= room
         for splits in _SPLITS
-        if splits == 1 or K >= 2 * splits * tile[2]
+        if splits == 1 or 2 * splits * tile[2] <= K
     ]
     tile, splits = min(candidates, key=lambda c: _clocks(*c, M, N, K, multiprocessors))
     BM, BN, BK, threads, stages, parts, per = tile
-    if _capability(device) < 9:  # less shared memory, and tiles of registers
-        stages = 2 if warp == 64 else 3
-        room = _shared_memory(device) // (stages - warp // 64)
-        BN, threads = (BN, threads) if (BM + BN) * BK * bits // 8 < room // per else (128, 256)
+    if _capability(device) < 9:
+        stages = 2 if amd else min(stages, room // (_bytes(tile, bits) * per))
     return _options(
         device, threads, SPLITS=splits, PER=per, BM=BM, BN=BN, BK=BK, GROUP=16, PARTS=parts, num_stages=stages
     )
@@ -418,7 +424,7 @@ def _product(
         K = 8
         a, b = a.new_zeros(M, K), b.new_zeros(K, N)
     (a, a_by), (b, b_by) = _suited(a, N), _suited(b, M)
-    options = _forward_launch(M, N, K, 8 * a.element_size(), a.device)
+    options = _forward_launch(K, 8 * a.element_size(), a.device, M, N)
     splits, per, group, parts = (options[name] for name in ("SPLITS", "PER", "GROUP", "PARTS"))
     BM, BN, BK = (options[name] for name in ("BM", "BN", "BK"))
     launch = {name: options[name] for name in ("BM", "BN", "BK", "num_warps", "num_stages")}
