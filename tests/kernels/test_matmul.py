@@ -314,7 +314,7 @@ def test_fp32_is_cut_to_tf32_only_by_choice():
         (torch.float32, False, kernel._FP32), (torch.float32, True, "tf32"), (torch.bfloat16, True, "ieee"),
     ):  # fmt: skip
         (launch,) = compiled.recorded(kernel, lambda: kernel.matmul(a.to(dtype), b.to(dtype), tf32=tf32), "sm_90")  # noqa: B023
-        assert launch.arguments[launch.kernel.arg_names.index("PRECISION")] == expected != "tf32" or tf32
+        assert launch.arguments[launch.kernel.arg_names.index("PRECISION")] == expected
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
