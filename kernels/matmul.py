@@ -66,7 +66,6 @@ def _mills(x):
 # --8<-- [end:activation]
 
 
-# --8<-- [start:tiles]
 @triton.jit
 def _place(tile, rows, cols, GROUP: tl.constexpr):
     """Row and column of a tile. GROUP rows of tiles go down before the next column: what they share stays in the L2."""
@@ -145,9 +144,6 @@ def _finish(
     _store(y, part, row, col, M, N, Y_BY)
 
 
-# --8<-- [end:tiles]
-
-
 # --8<-- [start:matmul]
 @triton.jit
 def _matmul_kernel(
@@ -220,7 +216,7 @@ def _join_kernel(
     total = tl.zeros([BLOCK], tl.float32)
     if EARLY:
         gdc_wait()
-    size = M.to(tl.int64) * N
+    size = tl.num_programs(0).to(tl.int64) * N  # of a piece: M itself is no tensor where it is 1
     for split in tl.static_range(SPLITS):
         total += tl.load(part_ptr + split * size + places, mask=cols < N, other=0.0)
     _finish(total[None, :], y, z, bias_ptr, residual_ptr, residual_row, row, col, M, N, "pointers", ACTIVATION, FAST)
@@ -229,7 +225,6 @@ def _join_kernel(
 # --8<-- [end:split]
 
 
-# --8<-- [start:slope]
 @triton.jit
 def _slope_kernel(
     dy_ptr, z_ptr, dz_ptr, share_ptr, dy_row, dy_col, M, N, HEIGHT,
@@ -263,9 +258,6 @@ def _sum_shares_kernel(share_ptr, dweight_ptr, P, N, ROWS: tl.constexpr, BLOCK: 
         inside = (rows < P) & (cols < N)[None, :]
         total += tl.load(share_ptr + rows.to(tl.int64) * N + cols[None, :], mask=inside, other=0.0)
     tl.store(dweight_ptr + cols, tl.sum(total, axis=0), mask=cols < N)
-
-
-# --8<-- [end:slope]
 
 
 # --8<-- [start:launch]
@@ -375,7 +367,6 @@ def _sum_launch(N: int, device: torch.device) -> dict[str, int]:
 # --8<-- [end:launch]
 
 
-# --8<-- [start:op]
 _MOST = 2**30  # of M, N and K: indices of 32 bits have room for the largest tile beyond
 
 
@@ -558,10 +549,8 @@ _forward_op = getattr(torch.ops, _namespace).matmul_forward.default
 _eager_forward = getattr(torch.ops, _namespace).matmul_forward_eager.default._op  # __call__ costs 0.3 us
 _backward_op = getattr(torch.ops, _namespace).matmul_backward.default
 _recorded_backward = getattr(torch.ops, _namespace).matmul_backward_recorded.default
-# --8<-- [end:op]
 
 
-# --8<-- [start:autograd]
 # of the innermost call of torch.func, None outside; compiled code is guarded by it
 _transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._functorch.CInterpreter
 # Who may be recording: Dynamo, jit.trace, modes of __torch_dispatch__ (make_fx, export), make_fx before autograd.
@@ -650,9 +639,6 @@ _library.impl("matmul_forward", _differentiable, "Autograd")
 _library.impl("matmul_backward_recorded", _Once.apply, "Autograd")
 # torch's default, for an operator that has no derivative, costs the host 0.3 us
 _library.impl("matmul_forward_eager", torch.library.fallthrough_kernel, "Autograd")
-
-
-# --8<-- [end:autograd]
 
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)  # what is most used is found first
