@@ -9,8 +9,8 @@ import torch
 
 from tests.benchmarks.case import Point
 from tests.benchmarks.source import ROOT
-from tests.benchmarks.sweeps import __main__ as command_line
 from tests.benchmarks.sweeps import BY_A_MODEL, chosen
+from tests.benchmarks.sweeps import __main__ as command_line
 from tests.benchmarks.sweeps.__main__ import OUT
 
 READ = "tests/benchmarks", "snippets/**/*.py"  # by what finds the cases
