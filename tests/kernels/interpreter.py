@@ -29,7 +29,7 @@ def install() -> None:
     parts = (
         "ReduceOps.generic_reduce", "_patch_lang", "_patch_attr", "_convert_float", "np_erf_fp32",
         "interpreter_builder.options", "interpreter_semantic.builder", "InterpreterOptions.sanitize_overflow",
-        "TensorHandle.__post_init__", "_interpreter.load", "_interpreter.store",
+        "InterpreterBuilder.create_dot", "TensorHandle.__post_init__", "_interpreter.load", "_interpreter.store",
     )  # fmt: skip
     for part in parts:
         try:
@@ -39,6 +39,8 @@ def install() -> None:
     interpreter.ReduceOps.generic_reduce = reduced_by_halves
     interpreter._patch_lang = once_a_launch(interpreter._patch_lang)
     interpreter._convert_float = converted_at_once(interpreter._convert_float)
+    builder = interpreter.InterpreterBuilder
+    builder.create_dot = dotted(builder.create_dot)
     interpreter.np_erf_fp32 = erf
     memory = interpreter._interpreter
     memory.load, memory.store = loaded(memory.load), stored(memory.store)
@@ -99,6 +101,7 @@ def loaded(load: Callable) -> Callable:
     """Numbers that lie side by side at once: the interpreter goes number by number."""
 
     def found(at: np.ndarray, inside: np.ndarray, other: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        at, inside, other = map(np.asarray, (at, inside, other))  # of a descriptor some are views of memory
         pieces = side_by_side(at, inside, dtype.itemsize) if other.dtype == dtype else None
         if pieces is None:
             return load(at, inside, other, dtype)
@@ -112,6 +115,7 @@ def loaded(load: Callable) -> Callable:
 
 def stored(store: Callable) -> Callable:
     def done(at: np.ndarray, values: np.ndarray, inside: np.ndarray) -> None:
+        at, values, inside = map(np.asarray, (at, values, inside))
         pieces = side_by_side(at, inside, values.itemsize)
         if pieces is None:
             return store(at, values, inside)
@@ -250,6 +254,17 @@ def converted_at_once(convert: Callable) -> Callable:
         return convert(data, source, target, rounding)
 
     return converted
+
+
+def dotted(dot: Callable) -> Callable:
+    """bf16 as fp32: the interpreter would multiply its bits, as if they were whole numbers."""
+
+    def wide(operand: interpreter.TensorHandle) -> interpreter.TensorHandle:
+        if operand.dtype.scalar != tl.bfloat16:
+            return operand
+        return interpreter.TensorHandle((operand.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+    return lambda self, a, b, d, *options: dot(self, wide(a), wide(b), d, *options)
 
 
 def erf(data: np.ndarray) -> np.ndarray:
