@@ -32,9 +32,11 @@ def launched(step: Callable[[Tensor, Tensor], Tensor]) -> tuple[triton.JITFuncti
     """The kernel, the arguments and the options that a step launches; nothing runs."""
     launches = []
     a, b = (torch.empty(512, 512, dtype=torch.bfloat16) for _ in range(2))
-    with mock.patch.object(triton.JITFunction, "run", lambda *of, grid, warmup, **options: launches.append((of, options))):
+    with mock.patch.object(
+        triton.JITFunction, "run", lambda *of, grid, warmup, **options: launches.append((of, options))
+    ):
         step(a, b)
-    ((kernel, *arguments), options), = launches
+    (((kernel, *arguments), options),) = launches
     return kernel, arguments, options
 
 
@@ -139,7 +141,7 @@ def main() -> None:
             return
         for name, counted in zip(("row by row", "groups of 16"), found, strict=True):
             seconds, read, hits = (counted.counters[counter] for counter in COUNTERS)
-            print(f"{name}: {read / 1e9:.2f} GB read from memory in {seconds * 1e6:.0f} us, {hits:.0f}% of reads hit the L2")
+            print(f"{name}: {read / 1e9:.2f} GB from memory in {seconds * 1e6:.0f} us, {hits:.0f}% hits in the L2")
 
 
 if __name__ == "__main__":

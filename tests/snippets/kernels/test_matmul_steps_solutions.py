@@ -50,8 +50,10 @@ def three(mine: ModuleType, device: torch.device) -> None:
         pytest.param(two, "mask=inside_b, other=0.0", "mask=(cols < N)[None, :], other=0.0", id="b is read on"),
         pytest.param(two, "c, mask=inside)", "c)", id="store without a mask"),
         pytest.param(
-            three, "c = tl.zeros([BM, BN], tl.float32)  # anew",
-            "c = c if tile != tl.program_id(0) else tl.zeros([BM, BN], tl.float32)  #", id="on top of the tile before",
+            three,
+            "c = tl.zeros([BM, BN], tl.float32)  # anew",
+            "c = c if tile != tl.program_id(0) else tl.zeros([BM, BN], tl.float32)  #",
+            id="on top of the tile before",
         ),
         pytest.param(three, "tl.load(bias_ptr + cols)[None, :]", "tl.load(bias_ptr + rows)[:, None]", id="by rows"),
         pytest.param(three, "M // BM * across, tl", "tl.num_programs(0), tl", id="one tile a program"),
