@@ -8,7 +8,7 @@ from snippets.kernels import matmul_steps_code
 from tests.benchmarks.captures import sections
 from tests.kernels.cuda import compiles
 
-VARIES = (r"(?m)(?<=\d  )  +\d+(?= {10,}\d+ +\d+$)",)  # registers: another ptxas
+VARIES = {"code": r"(?m)\b\d+(?= +\d+ +\d+$)"}  # registers: another ptxas
 
 
 @pytest.fixture
