@@ -8,6 +8,7 @@ from snippets.kernels import matmul_steps_code
 from tests.benchmarks.captures import sections
 from tests.kernels.cuda import compiles
 
+READ = ("tests/forked.py",)  # the script runs in it
 VARIES = {"code": r"(?m)\b\d+(?= +\d+ +\d+$)"}  # registers: another ptxas
 
 
