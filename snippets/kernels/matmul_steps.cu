@@ -96,6 +96,12 @@ __device__ __forceinline__ void wgmma(float (&d)[128], unsigned long long a, uns
         : SIXTEEN(0), SIXTEEN(16), SIXTEEN(32), SIXTEEN(48), SIXTEEN(64), SIXTEEN(80), SIXTEEN(96), SIXTEEN(112)
         : "l"(a), "l"(b));
 }
+
+/// The compiler must not use the sums before this, nor set them after it: they belong to wgmma, which it does not see.
+__device__ __forceinline__ void keep(float (&d)[128]) {
+#pragma unroll
+    for (int i = 0; i < 128; i++) asm volatile("" : "+f"(d[i]) :: "memory");
+}
 // --8<-- [end:instructions]
 
 // --8<-- [start:tensor-cores]
@@ -128,6 +134,7 @@ tensor_cores(const bf16* a, const bf16* b, bf16* c, int M, int N, int K) {
     const int top = (first + blockIdx.x % across % down) * BM, left = blockIdx.x % across / down * BN;
     a += top * K, b += left;
     float d[128] = {};
+    keep(d);
     for (int tile = 0; tile < STAGES - 2; tile++) {
         if (tile < K / BK) load(base + tile * STAGE, a + tile * BK, b + tile * BK * N, N, K);
         asm volatile("cp.async.commit_group;" ::: "memory");
@@ -149,6 +156,7 @@ tensor_cores(const bf16* a, const bf16* b, bf16* c, int M, int N, int K) {
         asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");  // the tile before is done with
     }
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    keep(d);
     const int row = top + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;  // a warp has 16 rows
 #pragma unroll
     for (int i = 0; i < 128; i += 2) {
