@@ -214,13 +214,19 @@ def _options(device: torch.device, threads: int, registers: int = 0, **constants
 
 
 @functools.cache
-def _launch(width: int, bits: int, device: torch.device) -> dict[str, int]:
-    """By the length of a row of logits. Wide rows: one a multiprocessor, so that the second pass finds them in L2."""
+def _forward_launch(width: int, bits: int, device: torch.device) -> dict[str, int]:
+    """By the length of a row. Wide rows: one a multiprocessor, so that the second pass finds them in L2."""
     if width <= 1024:
         return _options(device, 128, BLOCK=1024)
     if width <= 32768:
         return _options(device, 256, BLOCK=2048 * 16 // bits)
     return _options(device, 1024, 64, BLOCK=16384 * 16 // bits)
+
+
+@functools.cache
+def _backward_launch(width: int, bits: int, device: torch.device) -> dict[str, int]:
+    """Of a pass that writes and has nothing to find out: a block of logits."""
+    return _options(device, 128 if width <= 1024 else 256, BLOCK=1024 if width <= 1024 else 2048 * 16 // bits)
 
 
 def _plan(T: int, H: int, V: int) -> tuple[int, int, int]:
@@ -270,13 +276,13 @@ class _Rows:
         """The state of these tokens, or the gradient in place of their logits, for classes from `begin` on."""
         ignore_index, smoothing, z_loss, cap, _ = self.options
         width, x, dloss = logits.shape[1], logits, self.dloss
+        launch = (_forward_launch if look else _backward_launch)(width, 8 * x.element_size(), x.device)
         with torch.cuda.device_of(x):  # triton launches on the current device
             _rows_kernel[(x.shape[0],)](
                 x, self.target, self.state, self.count, dloss, x.stride(0) // _UNIT, self.target.stride(0),
                 dloss.stride(0) if dloss is not None and dloss.dim() else 0, self.state.stride(0), begin, width,
                 self.V, ignore_index, smoothing, z_loss, cap, FIRST=begin == 0, LOOK=look, WRITE=write,
-                SMOOTH=smoothing != 0, CAPPED=cap != 0, UNIT=_UNIT, GROUP=16 // x.element_size(),
-                **_launch(width, 8 * x.element_size(), x.device),
+                SMOOTH=smoothing != 0, CAPPED=cap != 0, UNIT=_UNIT, GROUP=16 // x.element_size(), **launch,
             )  # fmt: skip
 
 
@@ -408,8 +414,11 @@ def _again(rows: _Rows, w: Tensor, grads: _Parts) -> None:
             dx[start : start + count].copy_(total[:count])
 
 
-def _flat(hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    return hidden.reshape(-1, hidden.shape[-1]), target.reshape(-1)
+def _flat(hidden: Tensor, weight: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows; those that cuBLAS cannot count in 32 bits, copied."""
+    x = hidden.reshape(target.numel(), hidden.shape[-1])
+    x, w = (t if max(t.stride()) < 2**31 else t.contiguous() for t in (x, weight))
+    return x, w, target.reshape(-1)
 
 
 def _new(hidden: Tensor, weight: Tensor, wanted: tuple[bool, bool]) -> tuple[Tensor, Tensor]:
@@ -419,8 +428,8 @@ def _new(hidden: Tensor, weight: Tensor, wanted: tuple[bool, bool]) -> tuple[Ten
     return of_hidden, of_weight
 
 
-def _parts(dhidden: Tensor, dweight: Tensor, wanted: tuple[bool, bool]) -> _Parts:
-    return dhidden.view(-1, dhidden.shape[-1]) if wanted[0] else None, dweight if wanted[1] else None
+def _parts(dhidden: Tensor, dweight: Tensor, x: Tensor, wanted: tuple[bool, bool]) -> _Parts:
+    return dhidden.view(x.shape) if wanted[0] else None, dweight if wanted[1] else None
 
 
 def _forward_fake(
@@ -439,7 +448,7 @@ def _forward(
     """The loss, the state of all tokens, and the gradients that are wanted, for an incoming gradient of 1."""
     options, wanted = (ignore_index, smoothing, z_loss, cap, reduction), (of_hidden, of_weight)
     with torch._C._AutoDispatchBelowAutograd():
-        x, flat = _flat(hidden, target)
+        x, w, flat = _flat(hidden, weight, target)
         state = torch.empty(5, flat.shape[0], dtype=torch.float32, device=x.device)
         count = _count(flat, options)
         grads = _new(hidden, weight, wanted)
@@ -447,7 +456,7 @@ def _forward(
             grads[1].zero_()
         else:
             rows = _Rows(x, flat, state, count, None, weight.shape[0], options)
-            _sweep(rows, weight, _parts(*grads, wanted))
+            _sweep(rows, w, _parts(*grads, x, wanted))
         loss = _loss(state, flat, count, weight.shape[0], options, dtype)
         return loss.view(target.shape) if reduction == "none" else loss, state, *grads
 
@@ -467,17 +476,17 @@ def _backward(
     options, wanted = (ignore_index, smoothing, z_loss, cap, reduction), (of_hidden, of_weight)
     with torch._C._AutoDispatchBelowAutograd():
         grads = _new(hidden, weight, wanted)
-        x, flat = _flat(hidden, target)
+        x, w, flat = _flat(hidden, weight, target)
         if flat.numel() == 0:
             grads[1].zero_()
         elif _ahead(hidden.dtype, reduction):
             rows = _Rows(x, flat, torch.empty_like(state), _count(flat, options), None, weight.shape[0], options)
-            _sweep(rows, weight, _parts(*grads, wanted))
+            _sweep(rows, w, _parts(*grads, x, wanted))
             _scale(*grads, dloss)
         else:
             dloss = dloss.reshape(-1) if reduction == "none" else dloss
             rows = _Rows(x, flat, state, _count(flat, options), dloss, weight.shape[0], options)
-            _again(rows, weight, _parts(*grads, wanted))
+            _again(rows, w, _parts(*grads, x, wanted))
     return grads
 
 
