@@ -113,13 +113,13 @@ def _look(
         if SMOOTH:
             above += tl.load(state_ptr + 4 * T)
     here = counts & (at >= 0) & (at < width)
-    x_target = tl.load(x_ptr + at, mask=here, other=float("nan")).to(tl.float32)
+    x_target = tl.load(x_ptr + at, mask=here, other=0.0).to(tl.float32)
     if CAPPED:
         x_target = _cap(x_target, cap)
     tl.store(state_ptr, top)
     tl.store(state_ptr + T, total)
     if FIRST:
-        tl.store(state_ptr + 2 * T, x_target)  # NaN, if no block has the target
+        tl.store(state_ptr + 2 * T, tl.where(counts & (here == 0), float("nan"), x_target))  # no block has it, so far
         tl.store(state_ptr + 3 * T, base)
     else:
         tl.store(state_ptr + 2 * T, x_target, mask=here)
@@ -232,7 +232,7 @@ def _backward_launch(width: int, bits: int, device: torch.device) -> dict[str, i
 def _plan(T: int, H: int, V: int) -> tuple[int, int, int]:
     """Tokens whose logits the weight's gradient holds, tokens of each further chunk, classes of a block."""
     rows = 256 if H > 2048 else 1024
-    first = min(T, H) // 128 * 128 if T > 2 * rows else 0
+    first = min(T, H) // 128 * 128 if 2 * rows < T else 0
     return first, rows, 8192
 
 
@@ -249,7 +249,7 @@ def _matrix(memory: Tensor, rows: int, columns: int) -> Tensor:
     return memory[: rows * stride].view(rows, stride)[:, :columns]
 
 
-def _add(total: Tensor, a: Tensor, b: Tensor, begin: bool) -> None:
+def _accumulate(total: Tensor, a: Tensor, b: Tensor, begin: bool) -> None:
     """total += a @ b in fp32; `begin`: total has no value yet."""
     if total.dtype == a.dtype:
         total.addmm_(a, b, beta=0 if begin else 1)
@@ -322,7 +322,7 @@ def _in_blocks(
             torch.mm(rows.x, w[first:last].t(), out=logits)
         rows.run(logits, first, write=True)
         if total is not None:
-            _add(total, logits, w[first:last], first == 0)
+            _accumulate(total, logits, w[first:last], first == 0)
         if dw is not None:
             dw[first:last].addmm_(logits.t(), rows.x, beta=0 if begin else 1)
 
@@ -357,7 +357,7 @@ def _lent(rows: _Rows, w: Tensor, block: int, memory: Tensor, grads: _Parts) -> 
 # --8<-- [start:op]
 # Beyond it indices of 32 bits have no room for a tile, or a step over tokens.
 _MOST_ROWS = _MOST_COLUMNS = 2**30
-_REDUCTIONS = ("mean", "sum", "none")
+_REDUCTIONS = ("none", "mean", "sum")
 
 
 def _ahead(dtype: torch.dtype, reduction: str) -> bool:
@@ -449,7 +449,7 @@ def _forward(
     options, wanted = (ignore_index, smoothing, z_loss, cap, reduction), (of_hidden, of_weight)
     with torch._C._AutoDispatchBelowAutograd():
         x, w, flat = _flat(hidden, weight, target)
-        state = torch.empty(5, flat.shape[0], dtype=torch.float32, device=x.device)
+        state = torch.zeros(5, flat.shape[0], dtype=torch.float32, device=x.device)
         count = _count(flat, options)
         grads = _new(hidden, weight, wanted)
         if flat.numel() == 0:
@@ -499,6 +499,10 @@ def _scale(dhidden: Tensor, dweight: Tensor, dloss: Tensor) -> None:
                 _scale_kernel[(programs,)](t, dloss, t.numel(), **_options(t.device, 256, BLOCK=4096))
 
 
+def _factor(dloss: Tensor) -> Tensor:
+    return dloss.clone()
+
+
 # define and impl cost the host less per call than custom_op; fake tensors, torch.compile and opcheck work as well
 _namespace = __name__.replace(".", "_")  # another copy of this file, in another package, has another
 _library = torch.library.Library(_namespace, "FRAGMENT")
@@ -510,13 +514,13 @@ for _name, _schema, _function, _meta in (
     ("linear_cross_entropy_forward", f"({_GIVEN}) -> (Tensor, Tensor, Tensor, Tensor)", _forward, _forward_fake),
     ("linear_cross_entropy_backward", _BACKWARD, _backward, _backward_fake),
     ("linear_cross_entropy_backward_recorded", _BACKWARD, _backward, _backward_fake),  # is not differentiated
-    ("linear_cross_entropy_factor_recorded", "(Tensor dloss) -> Tensor", torch.clone, torch.empty_like),  # nor this
+    ("linear_cross_entropy_factor_recorded", "(Tensor dloss) -> Tensor", _factor, torch.empty_like),  # nor this
     ("linear_cross_entropy_scale", "(Tensor(a!) dhidden, Tensor(b!) dweight, Tensor dloss) -> ()", _scale,
      lambda *_: None),
 ):  # fmt: skip
     _library.define(_name + _schema)
     for _key in ("CUDA", "CPU"):  # AMD's GPUs are "CUDA" to torch; the CPU is for triton's interpreter
-        _library.impl(_name, _function, _key)
+        _library.impl(_name, torch._disable_dynamo(_function), _key)  # called from a graph break, it is not traced
     torch.library.register_fake(f"{_namespace}::{_name}", _meta, lib=_library)
 _forward_op = getattr(torch.ops, _namespace).linear_cross_entropy_forward.default
 _backward_op = getattr(torch.ops, _namespace).linear_cross_entropy_backward.default

@@ -27,8 +27,9 @@ MACHINE_CODE = MachineCode(
     share=0.75,  # the compiler moves work of its loops, and forgets whose it was
 )
 OWN = {  # definitions of the kernel file: see tests/pages/test_copies.py
-    "_Once _count _gradient _loss _logits _look _write _slope": "hidden, a weight and a target, whence one loss",
-    "_gradient _look _write _loss _OPTIONS _GIVEN _SAVED _plan": "of logits that exist in parts",
+    "_options": "cross_entropy",
+    "_Once _count _gradient _loss _look _write _scale _factor _parts _plan _slope": "of logits that exist in parts",
+    "_OPTIONS _SAVED _INTERPRETED": "of logits that exist in parts",
 }
 
 
@@ -78,7 +79,6 @@ class TestLinearCrossEntropy(Promises):
         factor = max(g.abs().max().item() for g in grads) / max(target.numel(), 1)
         return {"hidden.grad": factor * weight.abs().max().item(), "weight.grad": factor * hidden.abs().max().item()}
 
-
     def planning(self, monkeypatch, plan):
         monkeypatch.setattr(self.kernel, "_plan", lambda tokens, width, classes: plan)
 
@@ -98,7 +98,7 @@ class TestLinearCrossEntropy(Promises):
         for reduction, *wanted in (("mean", True, True), ("sum", False, True), ("none", False, False)):
             given = (hidden, weight, target, *options, reduction)
             yield kernel._forward_op, (*given, torch.float32, *wanted)
-            _, state, *grads = kernel._forward_op(*given, torch.float32, *wanted)
+            _, state, *_ = kernel._forward_op(*given, torch.float32, *wanted)
             dloss = torch.full((3,) if reduction == "none" else (), 0.5, device=device)
             yield kernel._backward_op, (dloss, hidden, weight, target, state, *options, reduction, True, True)
         dloss = torch.full((), 0.5, device=device)
@@ -128,11 +128,18 @@ class TestLinearCrossEntropy(Promises):
     def test_empty_input(self, shape, device):
         arguments = self.make(shape, torch.float32, device)
         for reduction in REDUCTIONS:
-            ours, expected = (
-                self.run(partial(f, reduction=reduction), arguments) for f in (self.function, self.plain)
-            )
+            ours, expected = (self.run(partial(f, reduction=reduction), arguments) for f in (self.function, self.plain))
             for name, t in expected.items():
                 torch.testing.assert_close(ours[name], t, equal_nan=True, msg=f"{reduction}: {name}")
+
+    def test_row_lengths_share_compiled_kernels(self):
+        """Of logits: those of a launch differ in no other constant."""
+        for octave in range(6, 18):
+            for bits, table in itertools.product((16, 32), ("_forward_launch", "_backward_launch")):
+                launch = getattr(self.kernel, table)
+                lengths = range(2**octave + 1, 2 ** (octave + 1), max(1, 2**octave // 80))
+                found = {str(launch(length, bits, torch.device("cpu"))) for length in lengths}
+                assert len(found) <= 2, (octave, found)
 
     # ---- what is computed in parts ----------------------------------------------------------------------------------
 
@@ -245,14 +252,19 @@ class TestLinearCrossEntropy(Promises):
         assert (ours["weight.grad"] - exact["weight.grad"]).abs().max() <= 2e-3 * exact["weight.grad"].abs().max()
 
     def test_memory_is_a_chunk_beside_the_gradients(self, device, monkeypatch):
-        """Of what the forward allocates, nothing is larger than the weight's gradient, and one thing is as large."""
-        plan = (16, 8, 16)
-        self.planning(monkeypatch, plan)
+        """Whatever a call allocates beside them, no part of it is larger than the logits of a chunk."""
+        self.planning(monkeypatch, (16, 8, 16))
         hidden, weight, target = self.make((48, 16), torch.bfloat16, device, classes=400)
         sizes = []
         for name in ("empty", "empty_like"):
             real = getattr(torch, name)
-            monkeypatch.setattr(torch, name, lambda *a, real=real, **k: (lambda t: sizes.append(t.nbytes) or t)(real(*a, **k)))
+
+            def noted(*given, real=real, **options):
+                t = real(*given, **options)
+                sizes.append(t.nbytes)
+                return t
+
+            monkeypatch.setattr(torch, name, noted)
         self.function(hidden.requires_grad_(), weight.requires_grad_(), target)
         assert sizes and max(sizes) <= 2 * max(8 * 400, 16 * 16)
 
@@ -283,7 +295,7 @@ class TestLinearCrossEntropy(Promises):
             (X, W, T, {"softcap": INF}, ValueError, "softcap: expected from 0 to any finite number, got inf"),
             (X, W, T, {"softcap": NAN}, ValueError, "softcap: expected from 0 to any finite number, got nan"),
             (X, W, T, {"ignore_index": -100.0}, TypeError, "ignore_index: expected an integer, got <class 'float'>"),
-            (X, W, T, {"reduction": "max"}, ValueError, "reduction: expected one of 'mean', 'sum', 'none', got 'max'"),
+            (X, W, T, {"reduction": "max"}, ValueError, "reduction: expected one of 'none', 'mean', 'sum', got 'max'"),
         ),
     )  # fmt: skip
     def test_wrong_input_is_named(self, hidden, weight, target, options, error, message, device):
