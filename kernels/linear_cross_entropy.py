@@ -267,9 +267,9 @@ class _Rows:
         self.x, self.target, self.state, self.count, self.dloss, self.V = x, target, state, count, dloss, V
         self.options = options
 
-    def part(self, start: int, stop: int) -> "_Rows":
-        dloss = self.dloss[start:stop] if self.dloss is not None and self.dloss.dim() else self.dloss
-        rows = slice(start, stop)
+    def part(self, first: int, last: int) -> "_Rows":
+        dloss = self.dloss[first:last] if self.dloss is not None and self.dloss.dim() else self.dloss
+        rows = slice(first, last)
         return _Rows(self.x[rows], self.target[rows], self.state[:, rows], self.count, dloss, self.V, self.options)
 
     def run(self, logits: Tensor, begin: int = 0, look: bool = False, write: bool = False) -> None:
@@ -354,7 +354,6 @@ def _lent(rows: _Rows, w: Tensor, block: int, memory: Tensor, grads: _Parts) -> 
 # --8<-- [end:matmuls]
 
 
-# --8<-- [start:op]
 # Beyond it indices of 32 bits have no room for a tile, or a step over tokens.
 _MOST_ROWS = _MOST_COLUMNS = 2**30
 _REDUCTIONS = ("none", "mean", "sum")
@@ -527,10 +526,8 @@ _backward_op = getattr(torch.ops, _namespace).linear_cross_entropy_backward.defa
 _recorded_backward = getattr(torch.ops, _namespace).linear_cross_entropy_backward_recorded.default
 _recorded_factor = getattr(torch.ops, _namespace).linear_cross_entropy_factor_recorded.default
 _scale_op = getattr(torch.ops, _namespace).linear_cross_entropy_scale.default
-# --8<-- [end:op]
 
 
-# --8<-- [start:autograd]
 # of the innermost call of torch.func, None outside; compiled code is guarded by it
 _transforms, _Transform = torch._C._functorch.peek_interpreter_stack, torch._C._functorch.CInterpreter
 _compiling, _modes = torch.compiler.is_dynamo_compiling, torch._C._len_torch_dispatch_stack
@@ -634,9 +631,6 @@ class _Once(torch.autograd.Function):
 _library.impl("linear_cross_entropy_forward", _differentiable, "Autograd")
 for _operator in (_recorded_backward, _recorded_factor):
     _library.impl(_operator.name().split("::")[1], functools.partial(_Once.apply, _operator), "Autograd")
-
-
-# --8<-- [end:autograd]
 
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)  # what is most used is found first

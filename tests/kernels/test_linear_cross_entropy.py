@@ -33,6 +33,28 @@ OWN = {  # definitions of the kernel file: see tests/pages/test_copies.py
 }
 
 
+WRONG = (  # hidden, weight, target, options; what is raised, and saying what
+    (X.int(), W, T, {}, TypeError, "hidden: expected .*fp32.* got torch.int32"),
+    (X, W.double(), T, {}, TypeError, "weight: expected .*fp32.* got torch.float64"),
+    (X, W.half(), T, {}, TypeError, "weight: expected torch.float32, the dtype of hidden, got torch.float16"),
+    (X, [1.0], T, {}, TypeError, "weight: expected .*tensor, got <class 'list'>"),
+    (X, W, X, {}, TypeError, "target: expected an int64 .*not of probabilities.* got torch.float32"),
+    (X, W, None, {}, TypeError, "target: expected an int64 .* got <class 'NoneType'>"),
+    (X[0, 0], W, T[0], {}, ValueError, "hidden: expected at least one dimension, got none"),
+    (X, W.t(), T, {}, ValueError, r"weight: expected shape \[classes, 8\], .* got \[8, 5\]"),
+    (X, W[:0], T, {}, ValueError, r"weight: expected shape \[classes, 8\], with one class or more, got \[0, 8"),
+    (X, W, T[:1], {}, ValueError, r"target: expected shape \[2\], got \[1\]"),
+    (X, W, T.to("meta"), {}, ValueError, "target: expected on .*, where hidden is, got meta"),
+    (X, W, T, {"label_smoothing": 1.5}, ValueError, "label_smoothing: expected from 0 to 1, got 1.5"),
+    (X, W, T, {"label_smoothing": None}, TypeError, "label_smoothing: expected a number, got <class 'NoneType"),
+    (X, W, T, {"z_loss": -1.0}, ValueError, "z_loss: expected from 0 to any finite number, got -1.0"),
+    (X, W, T, {"softcap": INF}, ValueError, "softcap: expected from 0 to any finite number, got inf"),
+    (X, W, T, {"softcap": NAN}, ValueError, "softcap: expected from 0 to any finite number, got nan"),
+    (X, W, T, {"ignore_index": -100.0}, TypeError, "ignore_index: expected an integer, got <class 'float'>"),
+    (X, W, T, {"reduction": "max"}, ValueError, "reduction: expected one of 'none', 'mean', 'sum', got 'max'"),
+)  # fmt: skip
+
+
 def plain(hidden, weight, target, ignore_index=-100, label_smoothing=0.0, z_loss=0.0, softcap=0.0, reduction="mean"):
     """As it would be written, without the loss's own arithmetic in the dtype of the logits."""
     logits = F.linear(hidden, weight)
@@ -275,29 +297,7 @@ class TestLinearCrossEntropy(Promises):
             self.function(hidden, weight, target, **options), self.plain(hidden, weight, target, **options)
         )
 
-    @pytest.mark.parametrize(
-        "hidden, weight, target, options, error, message",
-        (
-            (X.int(), W, T, {}, TypeError, "hidden: expected .*fp32.* got torch.int32"),
-            (X, W.double(), T, {}, TypeError, "weight: expected .*fp32.* got torch.float64"),
-            (X, W.half(), T, {}, TypeError, "weight: expected torch.float32, the dtype of hidden, got torch.float16"),
-            (X, [1.0], T, {}, TypeError, "weight: expected .*tensor, got <class 'list'>"),
-            (X, W, X, {}, TypeError, "target: expected an int64 .*not of probabilities.* got torch.float32"),
-            (X, W, None, {}, TypeError, "target: expected an int64 .* got <class 'NoneType'>"),
-            (X[0, 0], W, T[0], {}, ValueError, "hidden: expected at least one dimension, got none"),
-            (X, W.t(), T, {}, ValueError, r"weight: expected shape \[classes, 8\], .* got \[8, 5\]"),
-            (X, W[:0], T, {}, ValueError, r"weight: expected shape \[classes, 8\], with one class or more, got \[0, 8"),
-            (X, W, T[:1], {}, ValueError, r"target: expected shape \[2\], got \[1\]"),
-            (X, W, T.to("meta"), {}, ValueError, "target: expected on .*, where hidden is, got meta"),
-            (X, W, T, {"label_smoothing": 1.5}, ValueError, "label_smoothing: expected from 0 to 1, got 1.5"),
-            (X, W, T, {"label_smoothing": None}, TypeError, "label_smoothing: expected a number, got <class 'NoneType"),
-            (X, W, T, {"z_loss": -1.0}, ValueError, "z_loss: expected from 0 to any finite number, got -1.0"),
-            (X, W, T, {"softcap": INF}, ValueError, "softcap: expected from 0 to any finite number, got inf"),
-            (X, W, T, {"softcap": NAN}, ValueError, "softcap: expected from 0 to any finite number, got nan"),
-            (X, W, T, {"ignore_index": -100.0}, TypeError, "ignore_index: expected an integer, got <class 'float'>"),
-            (X, W, T, {"reduction": "max"}, ValueError, "reduction: expected one of 'none', 'mean', 'sum', got 'max'"),
-        ),
-    )  # fmt: skip
+    @pytest.mark.parametrize("hidden, weight, target, options, error, message", WRONG)
     def test_wrong_input_is_named(self, hidden, weight, target, options, error, message, device):
         with pytest.raises(error, match=message):
             self.function(placed(hidden, device), placed(weight, device), placed(target, device), **options)
