@@ -240,6 +240,7 @@ def _plan(T: int, H: int, V: int) -> tuple[int, int, int]:
 
 
 # --8<-- [start:matmuls]
+# With beta=0, addmm_ reads nothing of what it writes to.
 _Parts = tuple[Tensor | None, Tensor | None]  # gradients of hidden and weight
 
 
@@ -292,10 +293,10 @@ def _in_chunks(rows: _Rows, w: Tensor, start: int, chunk: int, memory: Tensor, g
     for begin in range(start, rows.x.shape[0], chunk):
         part = rows.part(begin, begin + chunk)
         logits = _matrix(memory, part.x.shape[0], w.shape[0])
-        torch.mm(part.x, w.t(), out=logits)
+        logits.addmm_(part.x, w.t(), beta=0)
         part.run(logits, look=True, write=write)
         if dx is not None:
-            torch.mm(logits, w, out=dx[begin : begin + chunk])
+            dx[begin : begin + chunk].addmm_(logits, w, beta=0)
         if dw is not None:
             dw.addmm_(logits.t(), part.x, beta=1 if begin else 0)
 
@@ -319,7 +320,7 @@ def _in_blocks(
     for index, (first, last) in enumerate(_blocks(w.shape[0], block)):
         logits = kept[index] if kept else _matrix(memory, rows.x.shape[0], last - first)
         if not kept:
-            torch.mm(rows.x, w[first:last].t(), out=logits)
+            logits.addmm_(rows.x, w[first:last].t(), beta=0)
         rows.run(logits, first, write=True)
         if total is not None:
             _accumulate(total, logits, w[first:last], first == 0)
@@ -338,7 +339,7 @@ def _lent(rows: _Rows, w: Tensor, block: int, memory: Tensor, grads: _Parts) -> 
     (T, H), blocks = rows.x.shape, _blocks(w.shape[0], block)
     kept = [_matrix(dw[last:].view(-1) if last < w.shape[0] else memory, T, last - first) for first, last in blocks]
     for logits, (first, last) in zip(kept, blocks, strict=True):
-        torch.mm(rows.x, w[first:last].t(), out=logits)
+        logits.addmm_(rows.x, w[first:last].t(), beta=0)
         rows.run(logits, first, look=True)
     total = dx
     if dx is not None:  # the rows of later tokens are free as well: place for fp32

@@ -13,7 +13,7 @@ from tests.benchmarks import sides, wrong
 from tests.benchmarks.bounds import bound
 from tests.benchmarks.case import Case, Point, Workload
 
-# tokens, width, vocabulary: of Llama 3 8B; of Llama 3.2 1B; of Llama 2 7B; few tokens
+# tokens, width of their hidden states, vocabulary: of Llama 3 8B; of Llama 3.2 1B; of Llama 2 7B; few tokens
 LARGE = {
     "typical": (8192, 4096, 128256), "narrow": (8192, 2048, 128256), "32k vocabulary": (8192, 4096, 32000),
     "few tokens": (1024, 4096, 128256),
@@ -24,7 +24,7 @@ LOSSES = "losses"  # a loss for each token, and a factor for each
 
 def points(device: torch.device) -> Iterator[Point]:
     if device.type == "cpu":
-        shape = {"tokens": 256, "width": 64, "vocabulary": 1024}
+        shape = {"tokens": 256, "hidden": 64, "vocabulary": 1024}
         yield Point(shape, "float32", "both", modes=("calls",), variants=("eager", "compile"))
         return
     for name, sizes in LARGE.items():
@@ -35,7 +35,7 @@ def points(device: torch.device) -> Iterator[Point]:
 
 
 def shaped(sizes: tuple[int, int, int]) -> dict[str, int]:
-    return dict(zip(("tokens", "width", "vocabulary"), sizes, strict=True))
+    return dict(zip(("tokens", "hidden", "vocabulary"), sizes, strict=True))
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
@@ -126,16 +126,16 @@ LABELS = {"torch": {"label": "F.linear_cross_entropy", "role": "peer-2"}}
 
 TYPICAL = shaped(LARGE["typical"])
 # Three matmuls of a step: logits, gradient of hidden, gradient of the weight.
-step_flops = bound("FLOP", "3 * 2 * tokens * width * vocabulary", TYPICAL)
+step_flops = bound("FLOP", "3 * 2 * tokens * hidden * vocabulary", TYPICAL)
 # The logits of all tokens in bf16.
 logits_bytes = bound("B", "tokens * vocabulary * 2", TYPICAL)
 # Both gradients in bf16.
-gradient_bytes = bound("B", "(tokens + vocabulary) * width * 2", TYPICAL)
+gradient_bytes = bound("B", "(tokens + vocabulary) * hidden * 2", TYPICAL)
 
 CASE = Case(
     question="What does a loss from hidden states cost, beside its three matmuls and its gradients' memory?",
     check_at={
-        "forward both": [{"tokens": 64, "width": 64, "vocabulary": 1024}],
-        "both": [{"part": part, "tokens": 64, "width": 64, "vocabulary": 1024} for part in (OPTIONS, LOSSES)],
+        "forward both": [{"tokens": 64, "hidden": 64, "vocabulary": 1024}],
+        "both": [{"part": part, "tokens": 64, "hidden": 64, "vocabulary": 1024} for part in (OPTIONS, LOSSES)],
     },
 )

@@ -8,9 +8,9 @@ from tests.benchmarks.case import Point
 def points() -> Iterator[Point]:
     """Few columns in the matmuls, so that they take little: steps, and losses whose backward computes its own."""
     for vocabulary in (1000, 32000, 128256):
-        shape = {"tokens": 4096, "width": 64, "vocabulary": vocabulary}
+        shape = {"tokens": 4096, "hidden": 64, "vocabulary": vocabulary}
         yield Point(shape, "bfloat16", "both", part="step")
-    yield Point({"tokens": 4096, "width": 64, "vocabulary": 32000}, "float32", "both", part="step")
+    yield Point({"tokens": 4096, "hidden": 64, "vocabulary": 32000}, "float32", "both", part="step")
 
 
 def alternatives(point: Point) -> list[dict[str, int]]:
