@@ -210,28 +210,35 @@ def _device(device: torch.device) -> tuple[int, int]:
     return properties.multi_processor_count, properties.warp_size
 
 
-@functools.cache
-def _capability(device: torch.device) -> tuple[int, int]:
-    """(0, 0): no GPU of NVIDIA's."""
-    if device.type == "cpu":  # the interpreter is as good as a Hopper GPU
-        return 9, 0
-    return (0, 0) if torch.version.hip else torch.cuda.get_device_capability(device)
+def _options(device: torch.device, threads: int, **constants: int) -> dict[str, int]:
+    return {**constants, "num_warps": threads // _device(device)[1]}
 
 
 @functools.cache
-def _forward_launch(M: int, N: int, K: int, by: str, fast: bool, device: torch.device) -> dict[str, int]:
-    """Of one product. PROGRAMS a multiprocessor take the tiles one by one; with 0, each program has one tile."""
-    several = {"BLOCK_K": 128, "GROUP": 16, "FLATTEN": True, "num_warps": 8}
-    if _capability(device)[0] != 9:  # not measured; what fits into 99 KiB of shared memory
-        return several | {"BLOCK_M": 128, "BLOCK_N": 128, "PARTS": 1, "PROGRAMS": 0, "num_stages": 2, "FLATTEN": False}
+def _shared_memory(device: torch.device) -> int:
+    """Bytes of a multiprocessor."""
+    if device.type == "cpu":
+        return 228 * 1024
+    return torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor
+
+
+@functools.cache
+def _forward_launch(
+    N: int, bits: int, device: torch.device, M: int = 8192, by: str = "row", fast: bool = True
+) -> dict[str, int]:
+    """Of one product, [M, N]. PROGRAMS a multiprocessor take tiles one by one; with 0, each program has one tile."""
+    whole = {"BLOCK_K": 128, "GROUP": 16, "PARTS": 1}
+    square = whole | {"BLOCK_M": 128, "BLOCK_N": 128}
+    if _shared_memory(device) < 200 * 1024:  # not measured: what fits into less
+        return _options(device, 256, **square, PROGRAMS=0, FLATTEN=False, num_stages=2)
     if M <= 64:  # weights are read once: many programs, each with much on its way
-        few = {"BLOCK_M": 64, "BLOCK_N": 64 if N >= 8192 else 32, "PARTS": 1, "PROGRAMS": 0, "FLATTEN": False}
-        return several | few | {"num_warps": 4, "num_stages": 8}
-    if by != "row" or not fast:  # the sum of 128 products has registers of its own beside the tile
-        return several | {"BLOCK_M": 128, "BLOCK_N": 128, "PARTS": 1, "PROGRAMS": 1, "num_stages": 4}
-    if -(-M // 128) * -(-N // 256) < _device(device)[0]:
-        return several | {"BLOCK_M": 128, "BLOCK_N": 128, "PARTS": 1, "PROGRAMS": 1, "num_stages": 4}
-    return several | {"BLOCK_M": 128, "BLOCK_N": 256, "PARTS": 4, "PROGRAMS": 1, "num_stages": 4}
+        few = {"BLOCK_M": 64, "BLOCK_N": 64 if N >= 8192 else 32}
+        return _options(device, 128, **whole, **few, PROGRAMS=0, FLATTEN=False, num_stages=8)
+    # what is added up in fp32 has registers of its own beside the tile; few tiles leave multiprocessors idle
+    if by != "row" or not fast or _device(device)[0] > -(-M // 128) * -(-N // 256):
+        return _options(device, 256, **square, PROGRAMS=1, FLATTEN=True, num_stages=4)
+    wide = whole | {"BLOCK_M": 128, "BLOCK_N": 256, "PARTS": 4}
+    return _options(device, 256, **wide, PROGRAMS=1, FLATTEN=True, num_stages=4)
 
 
 _backward_launch = _forward_launch  # its products are of the same kind
@@ -240,7 +247,7 @@ _backward_launch = _forward_launch  # its products are of the same kind
 @functools.cache
 def _rows_launch(K: int) -> dict[str, int]:
     block = min(max(triton.next_power_of_2(K), 256), 16384)
-    return {"WHOLE": K <= block, "BLOCK": block, "num_warps": max(1, min(block // 512, 16))}
+    return {"WHOLE": block >= K, "BLOCK": block, "num_warps": min(max(block // 512, 1), 16)}
 
 
 @functools.cache
@@ -254,6 +261,16 @@ def _columns_launch(M: int, N: int, device: torch.device) -> tuple[int, int]:
 
 
 # --8<-- [start:op]
+@functools.cache
+def _usable(name: str, device: torch.device) -> None:
+    """Refuses what has no fp8 arithmetic, once for each device."""
+    if device.type == "cpu" and not _INTERPRETED:
+        raise ValueError(f"{name}: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
+    if device.type == "cuda" and (torch.version.hip or torch.cuda.get_device_capability(device) < (8, 9)):
+        got = torch.cuda.get_device_name(device)
+        raise ValueError(f"{name}: expected on a GPU of NVIDIA's with fp8 (Ada, Hopper or newer), got on {got}")
+
+
 _LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
 _MOST = 2**30  # rows, and columns: indices of 32 bits have room for the largest tile beyond
 
@@ -280,6 +297,7 @@ def _quantise_fake(x: Tensor, by: str, transposed: bool, dtype: torch.dtype) -> 
 
 def _quantise(x: Tensor, by: str, transposed: bool, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """x or x.T in fp8, with a scale for each row, for each strip of a row or for each square of the result."""
+    _usable("x", x.device)
     q, scale = _quantise_fake(x, by, transposed, dtype)
     if x.numel() == 0:
         return q, scale
@@ -320,12 +338,13 @@ def _multiply(
     a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, by: str, fast: bool, dtype: torch.dtype
 ) -> Tensor:  # fmt: skip
     """a @ b.T. by: how b is scaled; a is by rows if b is, else by strips."""
+    _usable("a", a.device)
     c = _multiply_fake(a, a_scale, b, b_scale, by, fast, dtype)
     (M, K), N = a.shape, b.shape[0]
     if c.numel() == 0 or K == 0:
         return c.zero_()
     _checked(a, b)
-    options = dict(_forward_launch(M, N, K, by, fast, a.device))
+    options = dict(_forward_launch(N, 8 * a.element_size(), a.device, M, by, fast))
     block_m, block_n, block_k = options["BLOCK_M"], options["BLOCK_N"], options["BLOCK_K"]
     tiles = -(-M // block_m) * -(-N // block_n)
     programs = min(tiles, _device(a.device)[0] * options.pop("PROGRAMS") or tiles)
@@ -355,13 +374,15 @@ def _forward_fake(
 def _forward(
     x: Tensor, weight: Tensor, scales: str, gradients: torch.dtype, fast: bool, dtype: torch.dtype
 ) -> Tensor:  # fmt: skip
-    y = _forward_fake(x, weight, scales, gradients, fast, dtype)
-    if y.numel() == 0 or x.numel() == 0:
-        return y.zero_()
+    _usable("x", x.device)
+    if x.numel() == 0 or weight.numel() == 0:
+        return _forward_fake(x, weight, scales, gradients, fast, dtype).zero_()
+    rows = x.reshape(-1, x.shape[-1])
+    _checked(rows, weight)
     of_x, of_weight = _ways(scales)
-    a = _quantise(x.reshape(-1, x.shape[-1]), of_x, False, torch.float8_e4m3fn)
+    a = _quantise(rows, of_x, False, torch.float8_e4m3fn)
     b = _quantise(weight, of_weight, False, torch.float8_e4m3fn)
-    return _multiply(*a, *b, of_weight, fast, dtype).view(y.shape)
+    return _multiply(*a, *b, of_weight, fast, dtype).view(*x.shape[:-1], -1)
 
 
 def _backward_fake(
@@ -518,16 +539,6 @@ def _wrong_type(name: str, t: object) -> TypeError:
     return TypeError(f"{name}: expected an fp32, fp16 or bf16 tensor, got {got}")
 
 
-@functools.cache
-def _usable(device: torch.device, name: str) -> None:
-    """Refuses what has no fp8 arithmetic, once for each device."""
-    if device.type == "cpu" and not _INTERPRETED:
-        raise ValueError(f"{name}: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
-    if _capability(device) < (8, 9):
-        got = torch.cuda.get_device_name(device)
-        raise ValueError(f"{name}: expected on a GPU of NVIDIA's with fp8 (Ada, Hopper or newer), got on {got}")
-
-
 def _checked_options(scales: object, fast: object, dtype: object) -> None:
     if not isinstance(scales, str) or scales not in _SCALES:
         raise ValueError(f"scales: expected 'rows' or 'blocks', got {scales!r}")
@@ -579,7 +590,6 @@ def quantised(
     if squares and scales == "rows":
         raise ValueError("squares: expected False with scales='rows', got True")
     _checked_fp8("dtype", dtype)
-    _usable(x.device, "x")
     by = "row" if scales == "rows" else "square" if squares else "strip"
     q, scale = _quantise_op(x.detach(), by, False, dtype)
     return q, scale.t()
@@ -626,7 +636,6 @@ def fp8_matmul(
     for name, t in (("a_scale", a_scale), ("b", b), ("b_scale", b_scale)):
         if t.device != a.device:
             raise ValueError(f"{name}: expected on {a.device}, where a is, got {t.device}")
-    _usable(a.device, "a")
     by = "row" if one_a_row else "strip" if b_scale.shape[0] == b.shape[0] else "square"
     return _multiply_op(a, a_scale.t().contiguous(), b, b_scale.t().contiguous(), by, fast_accumulation, dtype)
 
@@ -681,8 +690,6 @@ def fp8_linear(
     casting = _autocast(x.device.type)
     if weight.dtype != x.dtype and not casting:
         raise TypeError(f"weight: expected {x.dtype}, as x has, got {weight.dtype}")
-    if x.device.type != "meta":
-        _usable(x.device, "x")
     if forward_ad._current_level >= 0 or (_transforms() is not None and isinstance(_transforms(), _Transform)):
         _refuse_transforms(x, weight)
     if dtype is None:
