@@ -17,6 +17,7 @@ Names: a product has operands a [M, K] and b [N, K]. Row indices are int64: offs
 """
 
 import functools
+from collections.abc import Callable
 
 import torch
 import triton
@@ -338,13 +339,20 @@ def _multiply(
     a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, by: str, fast: bool, dtype: torch.dtype
 ) -> Tensor:  # fmt: skip
     """a @ b.T. by: how b is scaled; a is by rows if b is, else by strips."""
+    return _product(a, a_scale, b, b_scale, by, fast, dtype, _forward_launch)
+
+
+def _product(
+    a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, by: str, fast: bool, dtype: torch.dtype,
+    table: Callable[..., dict[str, int]],
+) -> Tensor:  # fmt: skip
     _usable("a", a.device)
     c = _multiply_fake(a, a_scale, b, b_scale, by, fast, dtype)
     (M, K), N = a.shape, b.shape[0]
     if c.numel() == 0 or K == 0:
         return c.zero_()
     _checked(a, b)
-    options = dict(_forward_launch(N, 8 * a.element_size(), a.device, M, by, fast))
+    options = dict(table(N, 8 * a.element_size(), a.device, M, by, fast))
     block_m, block_n, block_k = options["BLOCK_M"], options["BLOCK_N"], options["BLOCK_K"]
     tiles = -(-M // block_m) * -(-N // block_n)
     programs = min(tiles, _device(a.device)[0] * options.pop("PROGRAMS") or tiles)
@@ -403,10 +411,12 @@ def _backward(
     dy, rows = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
     if of_x:
         b = _quantise(weight, by_square, True, torch.float8_e4m3fn)
-        dx = _multiply(*_quantise(dy, by, False, gradients), *b, by_square, fast, x.dtype).view(x.shape)
+        a = _quantise(dy, by, False, gradients)
+        dx = _product(*a, *b, by_square, fast, x.dtype, _backward_launch).view(x.shape)
     if of_weight:
         b = _quantise(rows, by, True, torch.float8_e4m3fn)
-        dweight = _multiply(*_quantise(dy, by, True, gradients), *b, by, fast, weight.dtype)
+        a = _quantise(dy, by, True, gradients)
+        dweight = _product(*a, *b, by, fast, weight.dtype, _backward_launch)
     return dx, dweight
 
 

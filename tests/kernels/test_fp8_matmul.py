@@ -207,7 +207,7 @@ def test_operators_on_fp8(device):
     x = randn((130, 100), torch.float32, device)
     for by, transposed in (("row", False), ("row", True), ("strip", True), ("square", False)):
         torch.library.opcheck(Linear.kernel._quantise_op, (x, by, transposed, E4M3), test_utils=parts)
-        operands = *Linear.kernel._quantise(x, "row" if by == "row" else "strip", transposed, E5M2),
+        operands = (*Linear.kernel._quantise(x, "row" if by == "row" else "strip", transposed, E5M2),)
         operands = *operands, *Linear.kernel._quantise(x, by, transposed, E4M3)
         torch.library.opcheck(Linear.kernel._multiply_op, (*operands, by, True, torch.float16), test_utils=parts)
 
@@ -356,13 +356,13 @@ def test_devices_without_fp8_are_refused(monkeypatch):
     """Asked for once for each device."""
     usable = Linear.kernel._usable.__wrapped__
     monkeypatch.setattr(Linear.kernel, "_INTERPRETED", False)
-    with pytest.raises(ValueError, match="^x: expected a GPU tensor, got one on the CPU [^\n]*$"):
+    with pytest.raises(ValueError, match=r"^x: expected a GPU tensor, got one on the CPU [^\n]*$"):
         usable("x", torch.device("cpu"))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100")
     for capability, refused in (((8, 0), True), ((8, 6), True), ((8, 9), False), ((9, 0), False)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, capability=capability: capability)
         if refused:
-            with pytest.raises(ValueError, match="^x: expected on a GPU of NVIDIA's with fp8 .*, got on NVIDIA A100$"):
+            with pytest.raises(ValueError, match=r"^x: expected on a GPU of NVIDIA's with fp8 .*, got on NVIDIA A100$"):
                 usable("x", torch.device("cuda"))
         else:
             usable("x", torch.device("cuda"))
