@@ -31,7 +31,7 @@ _SIDE = 128  # of strips and squares
 
 # --8<-- [start:scale]
 @triton.jit
-def _scale(amax, LARGEST: tl.constexpr):
+def _scales(amax, LARGEST: tl.constexpr):
     """What makes of the largest magnitude the largest number of fp8, and its inverse.
 
     Below 1e-30 the inverse would be infinite: such rows lose precision instead. An inf or NaN becomes NaN in q.
@@ -59,14 +59,14 @@ def _rows_kernel(
     cols = tl.arange(0, BLOCK)
     if WHOLE:
         x = tl.load(x_ptr + cols, mask=cols < K, other=0.0).to(tl.float32)
-        scale, inverse = _scale(_largest(x, 0), LARGEST)
+        scale, inverse = _scales(_largest(x, 0), LARGEST)
         tl.store(q_ptr + cols, (x * inverse).to(q_ptr.dtype.element_ty), mask=cols < K)
     else:
         largest = tl.zeros([BLOCK], tl.float32)
         for start in range(0, K, BLOCK):
             x = tl.load(x_ptr + start + cols, mask=start + cols < K, other=0.0, eviction_policy="evict_last")
             largest = tl.maximum(largest, tl.abs(x.to(tl.float32)))
-        scale, inverse = _scale(tl.max(largest, axis=0), LARGEST)
+        scale, inverse = _scales(tl.max(largest, axis=0), LARGEST)
         for start in range(0, K, BLOCK):
             x = tl.load(x_ptr + start + cols, mask=start + cols < K, other=0.0, eviction_policy="evict_first")
             x = x.to(tl.float32) * inverse
@@ -109,15 +109,15 @@ def _tiles_kernel(
         q_rows, q_cols, count, along = cols, rows, N, i
     if BY == "row":
         largest = tl.load(largest_ptr + q_rows, mask=q_rows < count, other=0).to(tl.float32, bitcast=True)
-        scale, inverse = _scale(largest, LARGEST)
+        scale, inverse = _scales(largest, LARGEST)
         tl.store(scale_ptr + q_rows, scale, mask=(q_rows < count) & (along == 0))
         x *= inverse[:, None]
     elif BY == "strip":
-        scale, inverse = _scale(_largest(x, 1), LARGEST)
+        scale, inverse = _scales(_largest(x, 1), LARGEST)
         tl.store(scale_ptr + along.to(tl.int64) * count + q_rows, scale, mask=q_rows < count)
         x *= inverse[:, None]
     else:
-        scale, inverse = _scale(tl.max(_largest(x, 1), axis=0), LARGEST)
+        scale, inverse = _scales(tl.max(_largest(x, 1), axis=0), LARGEST)
         tl.store(scale_ptr + along * tl.cdiv(count, SIDE) + (j if TRANSPOSED else i), scale)
         x *= inverse
     tl.store(q_ptr + q_rows[:, None] * q_stride + q_cols[None, :], x.to(q_ptr.dtype.element_ty), mask=inside)
@@ -138,7 +138,7 @@ def _place(tile, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.c
 
 
 @triton.jit
-def _store(c, c_to, row, col, M, N, TMA: tl.constexpr):
+def _put(c, c_to, row, col, M, N, TMA: tl.constexpr):
     if TMA:
         c_to.store([row, col], c.to(c_to.dtype))
     else:
@@ -181,20 +181,20 @@ def _matmul_kernel(
             of_b = tl.load(b_scale_ptr + cols, mask=cols < N, other=0.0)
             c *= of_a[:, None] * of_b[None, :]  # one after the other, a large and a small scale could overflow
         if PARTS == 1:
-            _store(c, c_to, row, col, M, N, TMA)
+            _put(c, c_to, row, col, M, N, TMA)
         else:
             left, right = tl.split(tl.permute(tl.reshape(c, [BLOCK_M, 2, BLOCK_N // 2]), [0, 2, 1]))
             if PARTS == 2:
-                _store(left, c_to, row, col, M, N, TMA)
-                _store(right, c_to, row, col + BLOCK_N // 2, M, N, TMA)
+                _put(left, c_to, row, col, M, N, TMA)
+                _put(right, c_to, row, col + BLOCK_N // 2, M, N, TMA)
             else:
                 SHAPE: tl.constexpr = [BLOCK_M, 2, BLOCK_N // 4]
                 one, two = tl.split(tl.permute(tl.reshape(left, SHAPE), [0, 2, 1]))
-                _store(one, c_to, row, col, M, N, TMA)
-                _store(two, c_to, row, col + BLOCK_N // 4, M, N, TMA)
+                _put(one, c_to, row, col, M, N, TMA)
+                _put(two, c_to, row, col + BLOCK_N // 4, M, N, TMA)
                 one, two = tl.split(tl.permute(tl.reshape(right, SHAPE), [0, 2, 1]))
-                _store(one, c_to, row, col + BLOCK_N // 2, M, N, TMA)
-                _store(two, c_to, row, col + BLOCK_N // 4 * 3, M, N, TMA)
+                _put(one, c_to, row, col + BLOCK_N // 2, M, N, TMA)
+                _put(two, c_to, row, col + BLOCK_N // 4 * 3, M, N, TMA)
 
 
 # --8<-- [end:matmul]
@@ -217,8 +217,8 @@ def _options(device: torch.device, threads: int, **constants: int) -> dict[str, 
 
 @functools.cache
 def _shared_memory(device: torch.device) -> int:
-    """Bytes of a multiprocessor."""
-    if device.type == "cpu":
+    """Of a multiprocessor, in bytes; an H200's where there is no such GPU."""
+    if device.type == "cpu" or (device.index or 0) >= torch.cuda.device_count():
         return 228 * 1024
     return torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor
 
@@ -267,11 +267,12 @@ def _usable(name: str, device: torch.device) -> None:
     """Refuses what has no fp8 arithmetic, once for each device."""
     if device.type == "cpu" and not _INTERPRETED:
         raise ValueError(f"{name}: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
-    if device.type == "cuda" and (torch.version.hip or torch.cuda.get_device_capability(device) < (8, 9)):
+    if device.type == "cuda" and (torch.version.hip or torch.cuda.get_device_capability(device) < _LEAST):
         got = torch.cuda.get_device_name(device)
         raise ValueError(f"{name}: expected on a GPU of NVIDIA's with fp8 (Ada, Hopper or newer), got on {got}")
 
 
+_LEAST = 8, 9  # the compute capability from which on NVIDIA's GPUs have fp8; AMD's have other formats
 _LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
 _MOST = 2**30  # rows, and columns: indices of 32 bits have room for the largest tile beyond
 

@@ -12,16 +12,12 @@ TERMS = 512, 4096, 32768
 FP8 = torch.cuda.is_available() and torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 9)
 
 
-# --8<-- [start:emulated]
 def emulated(x: Tensor, scales: str, squares: bool = False) -> Tensor:
     """What fp8 leaves of a matrix, in fp32. Its sizes are multiples of 128."""
     down, across = (1, x.shape[1]) if scales == "rows" else (128, 128) if squares else (1, 128)
     tiles = x.float().unflatten(1, (-1, across)).unflatten(0, (-1, down))
     scale = tiles.abs().amax((1, 3), keepdim=True).clamp(min=1e-30) / torch.finfo(torch.float8_e4m3fn).max
     return ((tiles / scale).to(torch.float8_e4m3fn).float() * scale).view(x.shape)
-
-
-# --8<-- [end:emulated]
 
 
 # --8<-- [start:error]

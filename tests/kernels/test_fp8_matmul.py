@@ -22,13 +22,13 @@ Q, ONES = torch.ones(2, 32).to(E4M3), torch.ones(2)
 SHARE = 2.0**-12  # of the largest result: what the tensor cores of a Hopper GPU lose in a sum of 128 products
 MACHINE_CODE = MachineCode(
     known=(
-        ("_matmul_kernel", "c = tl.dot(a, b.T, c", r"QGMMA", "v_mfma"),
+        ("_matmul_kernel", "c = tl.dot(a, b.T, c", r"QGMMA|UTC\w*MMA", "v_mfma"),
         ("_matmul_kernel", "a = a_desc.load(", r"UTMALDG", "load"),
         ("_rows_kernel", "x = tl.load(x_ptr + cols, mask=cols < K", *LOAD),
     ),
 )
 OWN = {  # definitions of the kernel file: see tests/pages/test_copies.py
-    "_ONCE _Once _checked _options _refuse_transforms _LARGEST": "a linear layer of two matrices, in fp8",
+    "_INTERPRETED _ONCE _checked _refuse_transforms": "a linear layer of two matrices, in fp8",
 }
 
 

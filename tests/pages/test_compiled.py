@@ -194,7 +194,7 @@ def unknown(name: str) -> Iterator[str]:
     source = (ROOT / "kernels" / f"{name}.py").read_text().splitlines()
     for function, fragment, nvidia, amd in expected(name).known:
         numbers = [str(number) for number, line in enumerate(source, 1) if fragment in line]
-        for target in TARGETS:
+        for target in build.targets_of(name):
             of_target = [one for one in listed(name) if (one.function, one.target) == (function, target)]
             made = [line for one in of_target for line in code(one) if line.rpartition(" // line ")[2] in numbers]
             pattern = nvidia if TARGETS[target].backend == "cuda" else amd

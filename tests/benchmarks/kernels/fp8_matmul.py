@@ -12,7 +12,6 @@ from torch import Tensor
 from kernels import fp8_matmul as kernel
 from snippets.kernels.fp8_matmul import emulated
 from tests.benchmarks import sides, wrong
-from tests.benchmarks.bounds import bound, gpu
 from tests.benchmarks.case import Case, Point, Variant, Workload
 
 E4M3 = torch.float8_e4m3fn
@@ -122,7 +121,7 @@ def peer(a: Tensor, scale_a: Tensor, b: Tensor, scale_b: Tensor, scales: str, fa
     return lambda: F.scaled_mm(a, b.t(), scale_a, strips, of_b, squares, output_dtype=torch.bfloat16)
 
 
-# ---- a layer -----------------------------------------------------------------------------------------------------------
+# ---- a layer ----------------------------------------------------------------------------------------------------
 
 
 class Emulated(torch.autograd.Function):
@@ -177,11 +176,6 @@ def zeroed(x: Tensor) -> Tensor:
     """With the first half of its columns zero."""
     return x * (torch.arange(x.shape[1], device=x.device) >= x.shape[1] // 2)
 
-
-# How many times as fast as in bf16 a step of the largest layer is.
-step_gain = bound(
-    "x", "bf16 / ours", bf16=gpu("eager", "large bf16 layer step"), ours=gpu("ours", "large rows layer step")
-)
 
 LABELS = {
     "bf16": {"label": "bf16, cuBLAS", "short": "bf16", "role": "eager"},
