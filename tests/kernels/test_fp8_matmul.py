@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.benchmarks import stand_ins
-from tests.kernels.compiled import LOAD, MachineCode
+from tests.kernels.compiled import LOAD, SWEPT, MachineCode
 from tests.kernels.conftest import load
 from tests.kernels.promises import DTYPES, GPU, Promises, needs_gpu, placed, randn, strided
 from tests.kernels.promises.launches import Launcher
@@ -26,6 +26,10 @@ MACHINE_CODE = MachineCode(
         ("_matmul_kernel", "a = a_desc.load(", r"UTMALDG", "load"),
         ("_rows_kernel", "x = tl.load(x_ptr + cols, mask=cols < K", *LOAD),
     ),
+    spills={("_matmul_kernel", "sm_100"): (80, SWEPT)},
+    small=("_matmul_kernel",),  # but for scales, it moves whole tiles by descriptors, which are no accesses of threads
+    narrow=6,
+    share=0.55,  # reductions are lines of a library of Triton
 )
 OWN = {  # definitions of the kernel file: see tests/pages/test_copies.py
     "_INTERPRETED _ONCE _checked _refuse_transforms": "a linear layer of two matrices, in fp8",

@@ -17,7 +17,7 @@ def points() -> Iterator[Point]:
     """Of scales by rows: what other products launch is chosen from the same few."""
     for columns, inner in ((8192, 8192), (14336, 4096)):
         yield Point({"rows": 8192, "columns": columns, "inner": inner}, "float8_e4m3fn", "forward", part="rows")
-    yield Point({"rows": 8192, "width": 4096, "columns": 14336}, "bfloat16", "backward", part="rows layer")
+    yield Point({"rows": 8192, "columns": 14336, "inner": 4096}, "bfloat16", "backward", part="rows layer")
 
 
 def alternatives(point: Point) -> list[Options]:
