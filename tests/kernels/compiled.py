@@ -48,7 +48,6 @@ class MachineCode:
         spills: by kernel and target, the bytes a thread that it may spill, and why; nothing else may.
         narrow: accesses of less than 128 bits that a kernel has at most, unrolled: a row's own numbers, as its mean.
         small: kernels that move next to nothing, in accesses of any width, or all by descriptors.
-        dots: kernels that multiply matrices: they have instructions of the tensor cores, and no others have.
         share: of a kernel's instructions, at least, come from a line of the source.
     """
 
@@ -56,7 +55,6 @@ class MachineCode:
     spills: Mapping[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
     narrow: int = 0
     small: tuple[str, ...] = ()
-    dots: tuple[str, ...] = ()
     share: float = 0.9
 
 

@@ -243,14 +243,28 @@ def programs_in(order: Callable[[int], list[int]]) -> Iterator[None]:
         del builder.set_grid_idx
 
 
+ROUNDED = {  # to what torch rounds fp32, and with which bits it gives that
+    tl.bfloat16: (torch.bfloat16, torch.uint16), tl.float16: (torch.float16, torch.uint16),
+    tl.float8e4nv: (torch.float8_e4m3fn, torch.uint8), tl.float8e5: (torch.float8_e5m2, torch.uint8),
+}  # fmt: skip
+FP8 = (tl.float8e4nv, tl.float8e5)
+
+
 def converted_at_once(convert: Callable) -> Callable:
-    """bf16 and fp32 into each other, by torch: rounded to nearest even, where the interpreter cuts off."""
+    """bf16 and fp32 into each other, and fp32 to fp16 and fp8, by torch: rounded to nearest even, where the interpreter
+    cuts off or loses a carry into the exponent. As on a GPU, fp8 ends at its largest number."""
 
     def converted(data: np.ndarray, source: tl.dtype, target: tl.dtype, rounding: object) -> np.ndarray:
         if (source, target) == (tl.bfloat16, tl.float32):
             return data.astype(np.uint32) << 16
-        if (source, target) == (tl.float32, tl.bfloat16) and rounding is None:
-            return torch.from_numpy(np.array(data)).to(torch.bfloat16).view(torch.uint16).numpy()
+        if source == tl.float32 and target in ROUNDED and rounding != interpreter._ir.ROUNDING_MODE.RTZ:
+            dtype, bits = ROUNDED[target]
+            fp32 = torch.from_numpy(np.array(data))
+            if target in FP8:
+                fp32 = fp32.clamp(-torch.finfo(dtype).max, torch.finfo(dtype).max)
+            return fp32.to(dtype).view(bits).numpy()
+        if source in FP8 and target == tl.float16:  # for a dot, as the interpreter does it: fp16 holds all of fp8
+            return torch.from_numpy(np.array(data)).view(ROUNDED[source][0]).half().view(torch.uint16).numpy()
         return convert(data, source, target, rounding)
 
     return converted

@@ -26,7 +26,6 @@ MACHINE_CODE = MachineCode(
     narrow=1,  # what is added up in fp32 is stored in 16 bits
     small=("_matmul_kernel", "_split_kernel"),  # their operands come by descriptors
     share=0.85,
-    dots=("_matmul_kernel", "_split_kernel"),
 )
 OWN = {  # definitions of the kernel file: see tests/pages/test_copies.py
     "_activate": "ReLU squared, and tanh in one instruction",
