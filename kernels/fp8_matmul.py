@@ -225,20 +225,26 @@ def _shared_memory(device: torch.device) -> int:
 
 @functools.cache
 def _forward_launch(
-    N: int, bits: int, device: torch.device, M: int = 8192, by: str = "row", fast: bool = True
+    N: int, bits: int, device: torch.device, M: int = 8192, by: str = "row", fast: bool = True, K: int = 4096
 ) -> dict[str, int]:
-    """Of one product, [M, N]. PROGRAMS a multiprocessor take tiles one by one; with 0, each program has one tile."""
+    """Of one product, [M, N] of K terms. PROGRAMS a multiprocessor take tiles one by one; with 0, each has one tile."""
     whole = {"BLOCK_K": 128, "GROUP": 16, "PARTS": 1}
     square = whole | {"BLOCK_M": 128, "BLOCK_N": 128}
     if _shared_memory(device) < 200 * 1024:  # not measured: what fits into less
         return _options(device, 256, **square, PROGRAMS=0, FLATTEN=False, num_stages=2)
-    if M <= 64:  # weights are read once: many programs, each with much on its way
-        few = {"BLOCK_M": 64, "BLOCK_N": 64 if N >= 8192 else 32}
-        return _options(device, 128, **whole, **few, PROGRAMS=0, FLATTEN=False, num_stages=8)
+    if M <= 64:  # weights are read once: programs with much on its way
+        few = whole | {"BLOCK_M": 64, "BLOCK_N": 32 if by != "row" and N >= 8192 else 64, "PROGRAMS": 0}
+        if by == "row" and fast:
+            return _options(device, 128, **few | {"BLOCK_K": 256}, FLATTEN=False, num_stages=5)
+        return _options(device, 128, **few, FLATTEN=False, num_stages=8)
+    # by blocks two programs of small tiles take turns: faster where b has strips, and in long sums of squares
+    if by == "strip" or (by == "square" and K >= 8192):
+        small = whole | {"BLOCK_M": 64, "BLOCK_N": 128}
+        return _options(device, 128, **small, PROGRAMS=2, FLATTEN=False, num_stages=3)
     # what is added up in fp32 has registers of its own beside the tile; few tiles leave multiprocessors idle
     if by != "row" or not fast or _device(device)[0] > -(-M // 128) * -(-N // 256):
         return _options(device, 256, **square, PROGRAMS=1, FLATTEN=True, num_stages=4)
-    wide = whole | {"BLOCK_M": 128, "BLOCK_N": 256, "PARTS": 4}
+    wide = whole | {"BLOCK_M": 128, "BLOCK_N": 256, "PARTS": 4, "GROUP": 8 if N <= 4096 else 16}
     return _options(device, 256, **wide, PROGRAMS=1, FLATTEN=True, num_stages=4)
 
 
@@ -353,7 +359,7 @@ def _product(
     if c.numel() == 0 or K == 0:
         return c.zero_()
     _checked(a, b)
-    options = dict(table(N, 8 * a.element_size(), a.device, M, by, fast))
+    options = dict(table(N, 8 * a.element_size(), a.device, M, by, fast, K))
     block_m, block_n, block_k = options["BLOCK_M"], options["BLOCK_N"], options["BLOCK_K"]
     tiles = -(-M // block_m) * -(-N // block_n)
     programs = min(tiles, _device(a.device)[0] * options.pop("PROGRAMS") or tiles)
