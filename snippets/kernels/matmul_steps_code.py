@@ -119,9 +119,9 @@ def watched() -> None:
 def main() -> None:
     print("==== code")
     width = len("CUDA shared_memory")
-    print(" " * width + "".join(f"{name:>{len(name) + 2}}" for name in (*NAMES, "registers", "KiB shared", "spilled")))
+    print(" " * width + "".join(f"  {name}" for name in (*NAMES, "registers", "KiB shared", "spilled")))
     for step, row in (code() | code_of_cuda()).items():
-        print(f"{step:{width}}" + "".join(f"{number:>{len(name) + 2}}" for name, number in row.items()))
+        print(step.ljust(width) + "".join(str(number).rjust(len(name) + 2) for name, number in row.items()))
 
     print("==== traffic")
     for BM, BN in ((16, 16), (128, 128), (128, 256)):

@@ -187,7 +187,8 @@ CASE = Case(
     check_at={
         "forward": [{"part": scales, "rows": 128, "columns": 256, "inner": 512} for scales in SCALES],
         "forward both": [
-            {"part": f"{scales} layer", "rows": 128, "columns": 256, "inner": 128} for scales in ("bf16", *SCALES)
+            {"part": f"{scales} layer", "rows": 128, "columns": 256, inner: 128}
+            for scales, inner in (("bf16", "width"), *((scales, "inner") for scales in SCALES))
         ],
     },
 )

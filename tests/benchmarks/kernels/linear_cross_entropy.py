@@ -1,6 +1,7 @@
 """Linear layer and cross-entropy, a step: how close to three matmuls, and in how much memory beside the gradients."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -39,8 +40,11 @@ def shaped(sizes: tuple[int, int, int]) -> dict[str, int]:
 
 
 def prepare(point: Point, device: torch.device) -> Workload:
+    """A sweep times forwards that compute the gradients too: as part "step"."""
+    if point.part == "step":
+        point = replace(point, direction="both")
     tokens, width, vocabulary = point.shape.values()
-    dtype, training = getattr(torch, point.dtype), point.direction == "both"
+    dtype, training = getattr(torch, point.dtype), point.direction != "forward"
     hidden = torch.randn(tokens, width, device=device).to(dtype)
     # logits twice as far apart as normal numbers: else little of the gradient is anywhere but at the target
     weight = (torch.randn(vocabulary, width, device=device) * 2 / width**0.5).to(dtype)

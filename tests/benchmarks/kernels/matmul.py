@@ -155,6 +155,8 @@ LABELS = {"cublaslt": {"label": "cuBLASLt", "role": "peer-1"}}
 CASE = Case(
     question="Is a Triton matmul good enough against cuBLAS: at the shapes of models, with and without an epilogue?",
     check_at={
-        "forward both": [{"part": part, "rows": 64, "columns": 512, "inner": 256} for part in ("", *ACTIVATED)],
+        "forward both": [
+            {"part": part, "rows": 64, "columns": 512, "inner": 256} for part in ("", *ACTIVATED, "searched", "called")
+        ],
     },
 )
