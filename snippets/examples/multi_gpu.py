@@ -559,7 +559,8 @@ def error(predicted: float, measured: float) -> str:
 
 
 def pair(predicted: float, measured: float, unit: float, digits: int = 1) -> str:
-    return f"{predicted / unit:7.{digits}f} {measured / unit:7.{digits}f} {error(predicted, measured):>5}"
+    both = (format(seconds / unit, f"7.{digits}f") for seconds in (predicted, measured))
+    return " ".join((*both, error(predicted, measured).rjust(5)))
 
 
 def say_runs(runs: dict, n: int) -> None:
