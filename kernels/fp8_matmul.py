@@ -128,13 +128,12 @@ def _tiles_kernel(
 
 # --8<-- [start:matmul]
 @triton.jit
-def _place(tile, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr):
-    """Tiles in groups of GROUP rows of tiles: those that run at once share operands in the L2 cache."""
-    down, across = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
-    first = tile // (GROUP * across) * GROUP
-    high = tl.minimum(down - first, GROUP)
-    within = tile % (GROUP * across)
-    return first + within % high, within // high
+def _place(tile, rows, cols, GROUP: tl.constexpr):
+    """Row and column of a tile. GROUP rows of tiles go down before the next column: what they share stays in the L2."""
+    first = tile // (GROUP * cols) * GROUP
+    height = tl.minimum(rows - first, GROUP)
+    within = tile % (GROUP * cols)
+    return first + within % height, within // height
 
 
 @triton.jit
@@ -157,9 +156,9 @@ def _matmul_kernel(
 
     BY is how b is scaled: "row" (then a is, too), "strip" or "square" (then a is by strips, and BLOCK_K is SIDE).
     """
-    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
-    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=FLATTEN):
-        i, j = _place(tile, M, N, BLOCK_M, BLOCK_N, GROUP)
+    down, across = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    for tile in tl.range(tl.program_id(0), down * across, tl.num_programs(0), flatten=FLATTEN):
+        i, j = _place(tile, down, across, GROUP)
         row, col = i * BLOCK_M, j * BLOCK_N
         rows, cols = row + tl.arange(0, BLOCK_M), col + tl.arange(0, BLOCK_N)
         c = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)

@@ -35,6 +35,7 @@ MACHINE_CODE = MachineCode(
 )
 OWN = {  # definitions of the kernel file: see tests/pages/test_copies.py
     "_INTERPRETED _ONCE _checked _refuse_transforms": "a linear layer of two matrices, in fp8",
+    "_flat _matmul_kernel _product _rows_kernel": "operands in fp8, with their scales",
 }
 
 

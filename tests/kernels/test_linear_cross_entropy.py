@@ -29,7 +29,7 @@ MACHINE_CODE = MachineCode(
 OWN = {  # definitions of the kernel file: see tests/pages/test_copies.py
     "_options": "cross_entropy",
     "_Once _count _gradient _loss _look _write _scale _factor _parts _plan _slope": "of logits that exist in parts",
-    "_OPTIONS _SAVED _INTERPRETED": "of logits that exist in parts",
+    "_OPTIONS _SAVED _INTERPRETED _matrix": "of logits that exist in parts",
 }
 
 
