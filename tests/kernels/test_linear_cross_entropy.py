@@ -23,7 +23,7 @@ MACHINE_CODE = MachineCode(
         ("_rows_kernel", "x = tl.load(x_ptr + place, mask=place < padded", *LOAD),
         ("_rows_kernel", "tl.store(x_ptr + place, tl.where(counts, dx, 0.0), mask=inside)", *STORE),
     ),
-    narrow=14,
+    narrow=10,
     share=0.75,  # the compiler moves work of its loops, and forgets whose it was
 )
 OWN = {  # definitions of the kernel file: see tests/pages/test_copies.py
