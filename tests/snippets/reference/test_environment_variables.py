@@ -31,6 +31,8 @@ NAME = re.compile(r"\b(?:INDUCTOR|TORCH(?:DYNAMO|INDUCTOR)?|TRITON|MLIR|CUDA|CUB
 NO_VARIABLES = {"TORCHINDUCTOR_USER", "TORCH_LIBRARY"}  # a part of a path, and a macro of C++
 NO_VARIABLES |= {"TORCH_USE_CUDA_DSA", "TORCH_CUDA_ARCH_LIST"}  # for who builds PyTorch, or an extension of it
 NO_OPTIONS = {"dynamic_shapes"}  # an argument of torch.export has that name, too
+NO_OPTIONS |= {"optimize_ddp"}  # of several ranks, as the variables below: reference/communication and examples/multi-gpu
+OF_RANKS = re.compile(r"TORCH_((NCCL|FR|DISTRIBUTED)_\w+|DISABLE_SHARE_RDZV_TCP_STORE|COMPILER_COLLECTIVES)")
 
 snippet.import_options()
 
@@ -119,7 +121,7 @@ def used() -> set[str]:
         found |= set(NAME.findall(text))
         options = options_of_code(text) if path.suffix == ".py" else options_of_page(text)
         found |= set(options) & KNOWN
-    return found - NO_VARIABLES - NO_OPTIONS
+    return {name for name in found - NO_VARIABLES - NO_OPTIONS if not OF_RANKS.fullmatch(name)}
 
 
 def test_what_a_page_or_a_snippet_uses_stands_here():
