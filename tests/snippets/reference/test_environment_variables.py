@@ -31,7 +31,7 @@ NAME = re.compile(r"\b(?:INDUCTOR|TORCH(?:DYNAMO|INDUCTOR)?|TRITON|MLIR|CUDA|CUB
 NO_VARIABLES = {"TORCHINDUCTOR_USER", "TORCH_LIBRARY"}  # a part of a path, and a macro of C++
 NO_VARIABLES |= {"TORCH_USE_CUDA_DSA", "TORCH_CUDA_ARCH_LIST"}  # for who builds PyTorch, or an extension of it
 NO_OPTIONS = {"dynamic_shapes"}  # an argument of torch.export has that name, too
-NO_OPTIONS |= {"optimize_ddp"}  # of several ranks, as the variables below: reference/communication and examples/multi-gpu
+NO_OPTIONS |= {"optimize_ddp"}  # of several ranks, as the variables below: reference/communication has them
 OF_RANKS = re.compile(r"TORCH_((NCCL|FR|DISTRIBUTED)_\w+|DISABLE_SHARE_RDZV_TCP_STORE|COMPILER_COLLECTIVES)")
 
 snippet.import_options()
