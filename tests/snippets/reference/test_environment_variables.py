@@ -32,7 +32,23 @@ NO_VARIABLES = {"TORCHINDUCTOR_USER", "TORCH_LIBRARY"}  # a part of a path, and 
 NO_VARIABLES |= {"TORCH_USE_CUDA_DSA", "TORCH_CUDA_ARCH_LIST"}  # for who builds PyTorch, or an extension of it
 NO_OPTIONS = {"dynamic_shapes"}  # an argument of torch.export has that name, too
 NO_OPTIONS |= {"optimize_ddp"}  # of several ranks, as the variables below: reference/communication has them
-OF_RANKS = re.compile(r"TORCH_((NCCL|FR|DISTRIBUTED)_\w+|DISABLE_SHARE_RDZV_TCP_STORE|COMPILER_COLLECTIVES)")
+NCCL, RECORDER = (
+    f"torch/include/torch/csrc/distributed/c10d/{name}.hpp" for name in ("ProcessGroupNCCL", "FlightRecorder")
+)
+OF_RANKS = {  # variables of several ranks, which their own pages explain, and the file that reads each
+    "TORCH_COMPILER_COLLECTIVES": "torch/_dynamo/config.py",
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "torch/distributed/elastic/rendezvous/dynamic_rendezvous.py",
+    "TORCH_DISTRIBUTED_DEBUG": "torch/include/torch/csrc/distributed/c10d/debug.h",
+    "TORCH_FR_BUFFER_SIZE": RECORDER,
+    "TORCH_FR_DUMP_TEMP_FILE": "torch/lib/libtorch_cpu.so",
+    "TORCH_NCCL_BLOCKING_WAIT": NCCL,
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "torch/lib/libtorch_cpu.so",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": NCCL,
+    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": NCCL,
+    "TORCH_NCCL_NAN_CHECK": NCCL,
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": RECORDER,
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": NCCL,
+}
 
 snippet.import_options()
 
@@ -64,9 +80,9 @@ def read(file: str) -> bytes:
     return path.read_bytes() if path.exists() else b""
 
 
-@pytest.mark.parametrize("variable", VARIABLES)
+@pytest.mark.parametrize("variable", VARIABLES | OF_RANKS)
 def test_a_variable_is_read_by_the_installed_version(variable):
-    where = VARIABLES[variable]
+    where = (VARIABLES | OF_RANKS)[variable]
     if where in OPTIONS:
         module = next(module for module in MODULES if where.startswith(f"{module}."))
         where = module.replace(".", "/") + ".py"
@@ -121,7 +137,7 @@ def used() -> set[str]:
         found |= set(NAME.findall(text))
         options = options_of_code(text) if path.suffix == ".py" else options_of_page(text)
         found |= set(options) & KNOWN
-    return {name for name in found - NO_VARIABLES - NO_OPTIONS if not OF_RANKS.fullmatch(name)}
+    return found - NO_VARIABLES - NO_OPTIONS - set(OF_RANKS)
 
 
 def test_what_a_page_or_a_snippet_uses_stands_here():
