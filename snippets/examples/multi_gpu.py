@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -683,10 +684,10 @@ def measured(groups: Sequence[str], rank: int, device: torch.device) -> dict:
     return found
 
 
-def work(groups: Sequence[str], out: str) -> None:
-    """What each process of torchrun does."""
+def work(measuring: Callable[[int, torch.device], dict], out: str) -> None:
+    """What each process of torchrun does; the first writes down what it found."""
     rank, device = joined()
-    found = measured(groups, rank, device)
+    found = measuring(rank, device)
     if not rank:
         Path(out).write_text(json.dumps(found))
     dist.destroy_process_group()
@@ -707,7 +708,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--processes", type=int, default=torch.cuda.device_count() if GPU else 2)
     options = parser.parse_args(arguments)
     if options.out:
-        work(options.groups, options.out)
+        work(partial(measured, options.groups), options.out)
         return
     rates: Rates = {}
     runs: dict[str, dict] = {}

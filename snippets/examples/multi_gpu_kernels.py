@@ -8,8 +8,7 @@ import argparse
 import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from datetime import timedelta
-from textwrap import wrap
+from functools import partial
 from types import MethodType
 
 import torch
@@ -18,8 +17,17 @@ from torch import Tensor, nn
 
 from kernels.rms_norm import rms_norm
 from snippets.examples.llama import TINY, attention, gated, make_model, mean_loss, say_causal, shifted
-from snippets.examples.multi_gpu import GPU, HALF, MixedPrecisionPolicy, loss_parallel, sharded, start, tensor_parallel
-from snippets.examples.multi_gpu_order import distance, gradients
+from snippets.examples.multi_gpu import (
+    GPU,
+    HALF,
+    MixedPrecisionPolicy,
+    joined,
+    loss_parallel,
+    sharded,
+    start,
+    tensor_parallel,
+)
+from snippets.examples.multi_gpu_order import distance, gradients, say_outcome
 
 SIZES = TINY | {"tie_word_embeddings": True, "num_key_value_heads": 4}
 
@@ -70,23 +78,21 @@ def gradients_of(make: Callable[[nn.Module], nn.Module], tokens: Tensor, split: 
     return gradients(model)
 
 
+def compared(make: Callable[[nn.Module], nn.Module], tokens: Tensor, split: bool, right: list[Tensor]) -> str:
+    return f"gradients off by {distance(gradients_of(make, tokens, split), right):.0e}"
+
+
 def work() -> None:
-    rank = int(os.environ["LOCAL_RANK"])
-    device = torch.device("cuda", rank) if GPU else torch.device("cpu")
-    dist.init_process_group("nccl" if GPU else "gloo", timeout=timedelta(minutes=3), device_id=device if GPU else None)
+    rank, device = joined()
     torch.manual_seed(1)
     tokens = torch.randint(SIZES["vocab_size"], (2 * dist.get_world_size(), 32)).to(device)
     right = gradients_of(library, tokens, split=False)
-    say = print if not rank else lambda *_, **__: None
-    say("==== kernels")
+    if not rank:
+        print("==== kernels", flush=True)
     for name, make in CASES.items():
         split = name.startswith("tensor")
-        try:
-            far = distance(gradients_of(make, tokens if split else tokens[2 * rank : 2 * rank + 2], split), right)
-            said = f"gradients off by {far:.0e}"
-        except (RuntimeError, NotImplementedError) as error:
-            said = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-        say(*wrap(f"{name}: {said}", 100, subsequent_indent="    "), sep="\n", flush=True)
+        mine = tokens if split else tokens[2 * rank : 2 * rank + 2]
+        say_outcome(name, partial(compared, make, mine, split, right))
     dist.destroy_process_group()
 
 

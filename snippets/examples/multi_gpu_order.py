@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from functools import partial
 from tempfile import TemporaryDirectory
 from textwrap import wrap
 
@@ -171,6 +172,16 @@ def counted() -> Iterator[list[tuple[str, int]]]:
             messages += collectives(events_of(f"{folder}/trace.json"))
 
 
+def say_outcome(name: str, call: Callable[[], str]) -> None:
+    """What a call says, or its error, from the first process."""
+    try:
+        seen = call()
+    except RuntimeError as error:
+        seen = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    if not dist.get_rank():
+        print(*wrap(f"{name}: {seen}", 100, subsequent_indent="    "), sep="\n", flush=True)
+
+
 def work() -> None:
     rank = int(os.environ["LOCAL_RANK"])
     dist.init_process_group("gloo", timeout=timedelta(minutes=3))
@@ -188,11 +199,7 @@ def work() -> None:
         say(f"{name:28} {counts} {distance(seen['gradients'], right):16.0e}", flush=True)
     say("==== mistakes")
     for name, make in MISTAKES.items():
-        try:
-            seen = make(mine)
-        except RuntimeError as error:
-            seen = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-        say(*wrap(f"{name}: {seen}", 100, subsequent_indent="    "), sep="\n", flush=True)
+        say_outcome(name, partial(make, mine))
     dist.destroy_process_group()
 
 

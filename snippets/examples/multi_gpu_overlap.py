@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -31,7 +32,6 @@ from snippets.examples.multi_gpu import (
     STEPS,
     WARM,
     ddp,
-    joined,
     kept,
     nbytes,
     sent,
@@ -39,6 +39,7 @@ from snippets.examples.multi_gpu import (
     start,
     synchronize,
     traced,
+    work,
 )
 
 MICRO = 4
@@ -172,15 +173,6 @@ def measured(sections: Iterable[str], rank: int, device: torch.device) -> dict[s
     return found
 
 
-def work(out: str) -> None:
-    """What each process of torchrun does."""
-    rank, device = joined()
-    found = measured(CASES, rank, device)
-    if not rank:
-        Path(out).write_text(json.dumps(found))
-    dist.destroy_process_group()
-
-
 def say(found: dict[str, dict], n: int) -> None:
     """Times and memory are a GPU's: what two processes of one CPU take says nothing about one."""
     unit, digits, label = (1e6, 2, "MB sent") if GPU else (1, 0, "bytes sent")
@@ -204,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--processes", type=int, default=torch.cuda.device_count() if GPU else 2)
     options = parser.parse_args(arguments)
     if options.out:
-        work(options.out)
+        work(partial(measured, CASES), options.out)
         return
     with TemporaryDirectory() as folder:
         out = Path(folder) / "found.json"
