@@ -11,15 +11,12 @@ import json
 import math
 import os
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
-from itertools import chain, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -42,12 +39,15 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
 from snippets.examples.llama import LLAMA, TINY, make_model, say_causal
+from snippets.reference.communication import OPERATIONS, Rates, device, joined, seconds, sent, torchrun
+from snippets.reference.communication import measure as measured_rates
 
 GPU = torch.cuda.device_count() > 1
 SIZES = (LLAMA if GPU else TINY | {"num_key_value_heads": 4}) | {"tie_word_embeddings": True}
 BATCH, LENGTH = (4, 2048) if GPU else (2, 32)  # for each process
-SWEEP = [2**k for k in (range(20, 31, 2) if GPU else range(12, 21, 4))]  # bytes
+SWEEP = [2**k for k in (range(13, 32, 2) if GPU else range(6, 22, 5))]  # bytes: all messages are between them
 WARM, STEPS = (3, 8) if GPU else (1, 1)
+LARGE = SIZES | ({"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 24} if GPU else {})
 MIB, GIB = 2**20, 2**30
 
 
@@ -86,12 +86,6 @@ def ddp_then_compile(model: nn.Module) -> nn.Module:
 
 def compile_then_ddp(model: nn.Module) -> nn.Module:
     return ddp(torch.compile(model, dynamic=False))
-
-
-def one_graph(model: nn.Module) -> nn.Module:
-    """Without DDPOptimizer the backward is one graph, which hands over all gradients at its end."""
-    torch._dynamo.config.optimize_ddp = False
-    return ddp_then_compile(model)
 
 
 def kept(model: nn.Module) -> nn.Module:
@@ -171,12 +165,12 @@ def exposed(events: Iterable[dict]) -> float:
 # --8<-- [start:moved]
 WIDTHS = {"float": 4, "c10::BFloat16": 2, "double": 8}
 COLLECTIVES = {  # operation, and the argument whose shape counts
-    "c10d::allreduce_": ("all_reduce", 0),
-    "c10d::_allgather_base_": ("all_gather", 0),
-    "c10d::_reduce_scatter_base_": ("reduce_scatter", 1),
-    "_c10d_functional::all_reduce": ("all_reduce", 0),
-    "_c10d_functional::all_gather_into_tensor": ("all_gather", 0),
-    "_c10d_functional::reduce_scatter_tensor": ("reduce_scatter", 0),
+    "c10d::allreduce_": ("all-reduce", 0),
+    "c10d::_allgather_base_": ("all-gather", 0),
+    "c10d::_reduce_scatter_base_": ("reduce-scatter", 1),
+    "_c10d_functional::all_reduce": ("all-reduce", 0),
+    "_c10d_functional::all_gather_into_tensor": ("all-gather", 0),
+    "_c10d_functional::reduce_scatter_tensor": ("reduce-scatter", 0),
 }
 
 
@@ -199,59 +193,7 @@ def nested(shape: list) -> list[list[int]]:
     return shape if shape and isinstance(shape[0], list) else [shape]
 
 
-def sent(operation: str, nbytes: float, n: int) -> float:
-    """Bytes that each of n GPUs sends around a ring. An all-reduce goes around twice."""
-    return (2 if operation == "all_reduce" else 1) * (n - 1) / n * nbytes
-
-
 # --8<-- [end:moved]
-
-
-# --8<-- [start:rates]
-Rates = dict[str, list[tuple[float, float]]]  # of each operation: message size in bytes, seconds
-
-
-def measured_rates(device: torch.device) -> Rates:
-    return {
-        name: [(size, once(name, size, device)) for size in SWEEP]
-        for name in ("all_reduce", "all_gather", "reduce_scatter")
-    }
-
-
-def once(operation: str, nbytes: int, device: torch.device, times: int = 10) -> float:
-    """Seconds of one of several collectives in a row."""
-    n = dist.get_world_size()
-    whole = torch.zeros(nbytes // 4 // n * n, device=device)
-    part = whole.chunk(n)[0].clone()
-    call = {
-        "all_reduce": lambda: dist.all_reduce(whole),
-        "all_gather": lambda: dist.all_gather_into_tensor(whole, part),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole),
-    }[operation]
-    for _ in range(3):
-        call()
-    synchronize()
-    dist.barrier()
-    start = time.perf_counter()
-    for _ in range(times):
-        call()
-    synchronize()
-    return (time.perf_counter() - start) / times
-
-
-def seconds(operation: str, nbytes: float, rates: Rates) -> float:
-    """Between measured sizes: interpolated on logarithmic scales. Beyond the largest: at its bandwidth."""
-    points = rates[operation]
-    if nbytes <= points[0][0]:
-        return points[0][1]
-    for (low, fast), (high, slow) in pairwise(points):
-        if nbytes <= high:
-            return fast * (slow / fast) ** (math.log(nbytes / low) / math.log(high / low))
-    high, slow = points[-1]
-    return slow * nbytes / high
-
-
-# --8<-- [end:rates]
 
 
 # --8<-- [start:predict]
@@ -293,11 +235,11 @@ def buckets(parts: Sequence[Sequence[int]], cap: float = 25 * MIB) -> list[Messa
         for size in part:
             filled += size
             if filled >= cap:
-                messages.append(("all_reduce", filled))
+                messages.append(("all-reduce", filled))
                 filled = 0
         sent_after.append(messages)
     if filled:
-        sent_after[-1].append(("all_reduce", filled))
+        sent_after[-1].append(("all-reduce", filled))
     return sent_after
 
 
@@ -336,26 +278,21 @@ def gradients(shape: Shape) -> list[list[int]]:
     return [*([4 * size for size in reversed(layer)] for layer in reversed(shape.layers)), [4 * shape.root]]
 
 
-def late_works(shape: Shape, forward: Sequence[float], backward: Sequence[float]) -> list[Work]:
-    """A backward that is one graph hands over all gradients at its end."""
-    return [Work(sum(forward)), Work(sum(backward), reduce=list(chain(*buckets(gradients(shape)))))]
-
-
 def sharded_works(
     shape: Shape, forward: Sequence[float], backward: Sequence[float], reshard: bool = True
 ) -> list[Work]:
     """Parameters are gathered in bf16, once or twice; gradients are reduced in fp32, each GPU keeps its part."""
     sizes = [sum(layer) for layer in shape.layers]
-    gathers: list[Messages] = [[("all_gather", 2 * size)] for size in sizes]
+    gathers: list[Messages] = [[("all-gather", 2 * size)] for size in sizes]
     again = gathers if reshard else [[] for _ in sizes]
-    reduces: list[Messages] = [[("reduce_scatter", 4 * size)] for size in sizes]
+    reduces: list[Messages] = [[("reduce-scatter", 4 * size)] for size in sizes]
     return [
-        Work(0, gather=[("all_gather", 2 * shape.root)]),
+        Work(0, gather=[("all-gather", 2 * shape.root)]),
         *(Work(took, gather=gather) for took, gather in zip(forward[:-1], gathers, strict=True)),
         Work(forward[-1]),
         Work(backward[0]),
         *map(Work, backward[1:], reversed(again), reversed(reduces)),
-        Work(0, reduce=[("reduce_scatter", 4 * shape.root)]),
+        Work(0, reduce=[("reduce-scatter", 4 * shape.root)]),
     ]
 
 
@@ -366,17 +303,17 @@ def kept_works(shape: Shape, forward: Sequence[float], backward: Sequence[float]
 def tensor_works(shape: Shape, forward: Sequence[float], backward: Sequence[float]) -> list[Work]:
     """Under autocast, norms give fp32 and matmuls bf16. Each part of a layer gathers before and reduces after."""
     norm, matmul, token = 4 * shape.tokens * shape.width, 2 * shape.tokens * shape.width, 4 * shape.tokens
-    gains = ("all_reduce", 4 * shape.width)  # a norm's weight is whole on each GPU, its gradient a sum over them
-    ahead: Messages = [("all_gather", norm), ("reduce_scatter", matmul)]
-    back: Messages = [("all_gather", matmul), ("reduce_scatter", norm), gains]
-    head: Messages = [("all_gather", norm), *[("all_reduce", token)] * 3]  # the loss: largest, sum, target's logit
+    gains = ("all-reduce", 4 * shape.width)  # a norm's weight is whole on each GPU, its gradient a sum over them
+    ahead: Messages = [("all-gather", norm), ("reduce-scatter", matmul)]
+    back: Messages = [("all-gather", matmul), ("reduce-scatter", norm), gains]
+    head: Messages = [("all-gather", norm), *[("all-reduce", token)] * 3]  # the loss: largest, sum, target's logit
     return [
-        Work(0, reduce=[("reduce_scatter", norm)]),
+        Work(0, reduce=[("reduce-scatter", norm)]),
         *(Work(took, ahead, ahead) for took in forward[:-1]),
         Work(forward[-1], head),
-        Work(backward[0], reduce=[("reduce_scatter", norm), gains]),
+        Work(backward[0], reduce=[("reduce-scatter", norm), gains]),
         *(Work(took, back, back) for took in backward[1:]),
-        Work(0, gather=[("all_gather", norm)]),
+        Work(0, gather=[("all-gather", norm)]),
     ]
 
 
@@ -389,6 +326,8 @@ class Strategy:
     base: str = ""  # the run on one GPU that predicts this one
     works: Callable[[Shape, Sequence[float], Sequence[float]], list[Work]] | None = None
     autocast: bool = True  # else FSDP casts the parameters, or they are bf16 (one GPU)
+    sizes: Mapping[str, float] = field(default_factory=lambda: SIZES)
+    batch: int = BATCH
 
 
 def alone(model: nn.Module) -> nn.Module:
@@ -418,13 +357,16 @@ GROUPS = {  # the strategies of one start of processes
         "one GPU, compiled": Strategy(compiled),
         "compile, DDP": Strategy(compile_then_ddp, "one GPU, compiled", ddp_works),
         "DDP, compile": Strategy(ddp_then_compile, "one GPU, compiled", ddp_works),
-        "DDP, one graph": Strategy(one_graph, "one GPU, compiled", late_works),  # the last: it changes a setting
     },
     "sharded": {
         "one GPU, bf16, blocks": Strategy(lambda model: blocks_compiled(in_bf16(model)), autocast=False),
         "blocks, FSDP2": Strategy(blocks_then_shard, "one GPU, bf16, blocks", sharded_works, autocast=False),
         "one GPU, bf16, whole": Strategy(lambda model: compiled(in_bf16(model)), autocast=False),
         "FSDP2, compile": Strategy(shard_then_compile, "one GPU, bf16, whole", sharded_works, autocast=False),
+    },
+    "large": {
+        "one GPU, large": Strategy(alone, sizes=LARGE, batch=1),
+        "FSDP2, large": Strategy(sharded, autocast=False, sizes=LARGE, batch=1),
     },
 }
 STRATEGIES = {name: strategy for group in GROUPS.values() for name, strategy in group.items()}
@@ -464,8 +406,8 @@ def measure(name: str, rank: int, device: torch.device, folder: str) -> dict:
     strategy, n = STRATEGIES[name], dist.get_world_size()
     torch.manual_seed(0)
     before, began = allocated(), time.perf_counter()
-    model = say_causal(make_model(SIZES, device, torch.float32))
-    batch = BATCH * (n if strategy.make is tensor_parallel else 1)  # all its GPUs work on the same tokens
+    model = say_causal(make_model(strategy.sizes, device, torch.float32))
+    batch = strategy.batch * (n if strategy.make is tensor_parallel else 1)  # all its GPUs work on the same tokens
     result: dict[str, Any] = {"shape": vars(shape_of(model, batch * LENGTH))}
     wrapped = strategy.make(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
@@ -536,7 +478,7 @@ def predict(name: str, runs: dict[str, dict], rates: Rates, n: int) -> dict:
     works = strategy.works(shape, forward, backward)
     messages = [message for work in works for message in (*work.gather, *work.reduce)]
     exposes = timeline(works, rates, overlap=strategy.works is not tensor_works)
-    whole = strategy.works in (ddp_works, late_works)
+    whole = strategy.works is ddp_works
     own, rest = 4 * shape.elements / (1 if whole else n), base["peak"] - base["parameters"] - base["state"]
     if strategy.works is tensor_works:  # norms are not split; matmuls keep gathered inputs and split weights in bf16
         parts = 2 * len(shape.layers) + 1
@@ -620,10 +562,10 @@ def scaled(name: str, runs: dict, rates: Rates, gpus: int, n: int) -> tuple[floa
     """Bytes that each GPU sends, and the seconds of a step, if links are used as well as here."""
     link = NVLINK if gpus <= 8 else min(NVLINK, NETWORK)
     slower = {
-        operation: [
-            (size, took * sent(operation, 1, gpus) / sent(operation, 1, n) * NVLINK / link) for size, took in points
-        ]
-        for operation, points in rates.items()
+        operation: {
+            size: took * sent(operation, 1, gpus) / sent(operation, 1, n) * NVLINK / link for size, took in row.items()
+        }
+        for operation, row in rates.items()
     }
     guess = predict(name, runs, slower, gpus)
     return sum(sent(*message, gpus) for message in guess["messages"]), guess["step"]
@@ -646,28 +588,23 @@ def say(runs: dict[str, dict], rates: Rates, n: int) -> None:
     predictions = {name: predict(name, runs, rates, n) for name in names}
     print(f"==== rates\nGB/s that each of {n} GPUs sends, by message size\n")
     print(f"{'MiB':>16} {' '.join(f'{size / MIB:8.4g}' for size in SWEEP)}")
-    for operation, points in rates.items():
-        print(f"{operation:16} {' '.join(f'{sent(operation, size, n) / took / 1e9:8.1f}' for size, took in points)}")
+    for operation, row in rates.items():
+        cells = (f"{sent(operation, size, n) / took / 1e9:8.1f}" for size, took in row.items())
+        print(f"{operation:16} {' '.join(cells)}")
     say_runs(runs, n)
     say_bytes(names, runs, predictions, n)
     say_times(runs, predictions)
     say_memory(names, runs, predictions)
     say_scale(runs, rates, n)
-
-
-def joined() -> tuple[int, torch.device]:
-    """This process of torchrun in its group: its number and its device."""
-    rank = int(os.environ["LOCAL_RANK"])
-    device = torch.device("cuda", rank) if GPU else torch.device("cpu")
-    if GPU:
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if GPU else "gloo", timeout=timedelta(minutes=3), device_id=device if GPU else None)
-    return rank, device
+    bases = {run: {part: value for part, value in runs[run].items() if part != "messages"} for run in runs}
+    print(f"==== record\n{json.dumps({'rates': rates, 'runs': bases})}")
 
 
 def measured(groups: Sequence[str], rank: int, device: torch.device) -> dict:
-    """Of the groups' strategies what succeeds, and the links' bandwidth."""
-    found: dict = {"rates": measured_rates(device), "runs": {}, "failed": {}}
+    """Of the groups' strategies what succeeds; with the first group, seconds of a collective by message size."""
+    found: dict = {"rates": {}, "runs": {}, "failed": {}}
+    if "eager" in groups:
+        found["rates"] = measured_rates(OPERATIONS[:3], SWEEP, torch.float32)
     with TemporaryDirectory() as folder:
         for name in [name for group in groups for name in GROUPS[group]]:
             began = time.perf_counter()
@@ -684,44 +621,41 @@ def measured(groups: Sequence[str], rank: int, device: torch.device) -> dict:
     return found
 
 
-def work(measuring: Callable[[int, torch.device], dict], out: str) -> None:
-    """What each process of torchrun does; the first writes down what it found."""
-    rank, device = joined()
-    found = measuring(rank, device)
-    if not rank:
-        Path(out).write_text(json.dumps(found))
+def by_size(rates: Mapping[str, Mapping[str, float]]) -> Rates:
+    """Rates that were written as JSON, whose keys are strings."""
+    return {operation: {int(size): took for size, took in row.items()} for operation, row in rates.items()}
+
+
+def work(measuring: Callable[[int, torch.device], dict]) -> None:
+    """What each process of torchrun does; the first prints what it found, as JSON."""
+    joined()
+    found = measuring(dist.get_rank(), device())
+    if not dist.get_rank():
+        print(json.dumps(found))
     dist.destroy_process_group()
 
 
-def start(
-    processes: int, *arguments: str, module: str = "snippets.examples.multi_gpu", stdout: Any = sys.stderr
-) -> None:
-    """`torchrun --nproc-per-node PROCESSES -m MODULE ARGUMENTS`, on a free port."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    subprocess.run([*command, "-m", module, *arguments], check=True, stdout=stdout)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
+def options(default: Sequence[str] = ()) -> argparse.Namespace:
+    """Of a script that starts its processes, on all GPUs or two CPU processes."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("groups", nargs="*", default=list(GROUPS) if GPU else ["eager"])
-    parser.add_argument("--out")
+    parser.add_argument("parts", nargs="*", default=list(default))
     parser.add_argument("--processes", type=int, default=torch.cuda.device_count() if GPU else 2)
-    options = parser.parse_args(arguments)
-    if options.out:
-        work(partial(measured, options.groups), options.out)
+    return parser.parse_args()
+
+
+def main() -> None:
+    chosen = options([*GROUPS] if GPU else ["eager"])
+    if "RANK" in os.environ:
+        work(partial(measured, chosen.parts))
         return
-    rates: Rates = {}
-    runs: dict[str, dict] = {}
-    failed: dict[str, str] = {}
-    with TemporaryDirectory() as folder:
-        for group in options.groups:
-            out = Path(folder) / f"{group}.json"
-            start(options.processes, group, "--out", str(out))
-            found = json.loads(out.read_text())
-            rates, runs, failed = rates or found["rates"], runs | found["runs"], failed | found["failed"]
-    say(runs, rates, options.processes)
-    if failed:
-        print("==== failed", *(f"{name}: {error}" for name, error in failed.items()), sep="\n")
+    found: dict[str, dict] = {"rates": {}, "runs": {}, "failed": {}}
+    for part in chosen.parts:
+        printed = torchrun(["-m", "snippets.examples.multi_gpu", part], chosen.processes)
+        for kind, values in json.loads(printed.splitlines()[-1]).items():
+            found[kind] |= values
+    say(found["runs"], by_size(found["rates"]), chosen.processes)
+    if found["failed"]:
+        print("==== failed", *(f"{name}: {error}" for name, error in found["failed"].items()), sep="\n")
 
 
 if __name__ == "__main__":

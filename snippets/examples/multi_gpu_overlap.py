@@ -4,9 +4,9 @@ It needs transformers (5.17). `python -m snippets.examples.multi_gpu_overlap` st
 with gloo on two CPU processes and a tiny model.
 """
 
-import argparse
 import gc
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -34,13 +34,13 @@ from snippets.examples.multi_gpu import (
     ddp,
     kept,
     nbytes,
-    sent,
+    options,
     sharded,
-    start,
     synchronize,
     traced,
     work,
 )
+from snippets.reference.communication import sent, torchrun
 
 MICRO = 4
 Loss = Callable[[Tensor], Tensor]
@@ -190,18 +190,13 @@ def say(found: dict[str, dict], n: int) -> None:
             print(line + (f" {run['distance']:9.1e}" if section == "precision" else ""))
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out")
-    parser.add_argument("--processes", type=int, default=torch.cuda.device_count() if GPU else 2)
-    options = parser.parse_args(arguments)
-    if options.out:
-        work(partial(measured, CASES), options.out)
+def main() -> None:
+    chosen = options()
+    if "RANK" in os.environ:
+        work(partial(measured, CASES))
         return
-    with TemporaryDirectory() as folder:
-        out = Path(folder) / "found.json"
-        start(options.processes, "--out", str(out), module="snippets.examples.multi_gpu_overlap")
-        say(json.loads(out.read_text()), options.processes)
+    printed = torchrun(["-m", "snippets.examples.multi_gpu_overlap"], chosen.processes)
+    say(json.loads(printed.splitlines()[-1]), chosen.processes)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ pytest.importorskip("transformers", reason="a development dependency: constraint
 from snippets.examples import multi_gpu
 from tests.snippets.reference.ranks import on_ranks
 
-LINK = {"all_reduce": [(1, 1.0), (1e9, 1.0)], "all_gather": [(1, 1.0), (1e9, 1.0)]}  # a second for any message
+LINK = {operation: {1: 1.0, 10**9: 1.0} for operation in ("all-reduce", "all-gather")}  # a second for any message
 
 
 Found = Callable[[int], dict]
@@ -37,7 +37,7 @@ PREDICTED = [name for name, strategy in multi_gpu.GROUPS["eager"].items() if str
 def test_bytes_and_memory_are_as_predicted(name: str, processes: int, found: Found) -> None:
     seen = found(processes)
     assert not seen["failed"]
-    run, guess = seen["runs"][name], multi_gpu.predict(name, seen["runs"], seen["rates"], processes)
+    run, guess = seen["runs"][name], multi_gpu.predict(name, seen["runs"], multi_gpu.by_size(seen["rates"]), processes)
     assert sorted((op, int(size)) for op, size in guess["messages"]) == sorted(map(tuple, run["messages"]))
     for part in ("parameters", "gradients", "state"):
         assert guess[part] == run[part], part
@@ -56,7 +56,7 @@ def test_exposed_time_is_what_no_other_kernel_covers() -> None:
 
 
 def test_a_reduction_hides_behind_later_work_only() -> None:
-    work, send = multi_gpu.Work, [("all_reduce", 1000)]
+    work, send = multi_gpu.Work, [("all-reduce", 1000)]
     assert multi_gpu.timeline([work(5, reduce=send), work(5)], LINK) == 0
     assert multi_gpu.timeline([work(5), work(5, reduce=send)], LINK) == 1
     assert multi_gpu.timeline([work(5, reduce=send * 7), work(5, reduce=send)], LINK) == 3
@@ -64,30 +64,19 @@ def test_a_reduction_hides_behind_later_work_only() -> None:
 
 
 def test_a_gather_runs_one_unit_ahead() -> None:
-    work, get = multi_gpu.Work, [("all_gather", 1000)]
+    work, get = multi_gpu.Work, [("all-gather", 1000)]
     assert multi_gpu.timeline([work(5, gather=get), work(5, gather=get)], LINK) == 1
     assert multi_gpu.timeline([work(2, gather=get), work(5, gather=get * 4)], LINK) == 1 + 2
 
 
 def test_a_bucket_closes_when_it_is_full() -> None:
-    assert multi_gpu.buckets([[3, 3], [3, 1]], cap=5) == [[("all_reduce", 6)], [("all_reduce", 4)]]
-    assert multi_gpu.buckets([[3], [9], [1]], cap=5) == [[], [("all_reduce", 12)], [("all_reduce", 1)]]
-
-
-def test_seconds_between_measured_sizes_and_beyond() -> None:
-    rates = {"all_reduce": [(100.0, 1.0), (400.0, 2.0)]}
-    got = [multi_gpu.seconds("all_reduce", size, rates) for size in (1, 100, 200, 400, 800)]
-    assert got == pytest.approx([1, 1, 2**0.5, 2, 4])
-
-
-def test_bytes_of_a_ring() -> None:
-    assert multi_gpu.sent("all_reduce", 100, 4) == 150
-    assert multi_gpu.sent("all_gather", 100, 4) == multi_gpu.sent("reduce_scatter", 100, 4) == 75
+    assert multi_gpu.buckets([[3, 3], [3, 1]], cap=5) == [[("all-reduce", 6)], [("all-reduce", 4)]]
+    assert multi_gpu.buckets([[3], [9], [1]], cap=5) == [[], [("all-reduce", 12)], [("all-reduce", 1)]]
 
 
 def test_scaled_links_are_slower_only_between_nodes(found: Found) -> None:
     seen = found(2)
-    size = {n: multi_gpu.scaled("DDP", seen["runs"], seen["rates"], n, 2)[0] for n in (2, 8, 64)}
+    size = {n: multi_gpu.scaled("DDP", seen["runs"], multi_gpu.by_size(seen["rates"]), n, 2)[0] for n in (2, 8, 64)}
     whole = 2 * seen["runs"]["DDP"]["gradients"]
     assert size == pytest.approx({2: whole / 2, 8: whole * 7 / 8, 64: whole * 63 / 64})
     assert multi_gpu.NETWORK < multi_gpu.NVLINK

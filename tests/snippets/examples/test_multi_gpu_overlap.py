@@ -37,23 +37,23 @@ def messages(found: Callable[[int], dict]) -> Messages:
 
 @pytest.mark.parametrize("processes", [2, 4])
 def test_only_the_last_micro_step_reduces(processes: int, messages: Messages) -> None:
-    for wrapped, saved, operation in (("DDP", "no_sync", "all_reduce"), ("FSDP2", "last only", "reduce_scatter")):
+    for wrapped, saved, operation in (("DDP", "no_sync", "all-reduce"), ("FSDP2", "last only", "reduce-scatter")):
         each = messages(f"{wrapped}, each", operation, processes)
         assert each and len(each) == MICRO * len(messages(f"{wrapped}, {saved}", operation, processes))
 
 
 def test_fsdp2_still_gathers_in_each_micro_step(messages: Messages) -> None:
-    assert messages("FSDP2, each", "all_gather", 2) == messages("FSDP2, last only", "all_gather", 2)
+    assert messages("FSDP2, each", "all-gather", 2) == messages("FSDP2, last only", "all-gather", 2)
 
 
 def test_the_root_alone_is_one_message_each_way(found: Callable[[int], dict]) -> None:
-    assert [op for op, _ in found(2)["FSDP2, root only"]["messages"]] == ["all_gather", "reduce_scatter"]
+    assert [op for op, _ in found(2)["FSDP2, root only"]["messages"]] == ["all-gather", "reduce-scatter"]
 
 
 def test_a_reduction_in_bf16_halves_its_bytes_and_moves_the_gradients(
     found: Callable[[int], dict], messages: Messages
 ) -> None:
-    whole, half = (sum(messages(f"FSDP2, {kind}", "reduce_scatter", 2)) for kind in ("fp32", "bf16"))
+    whole, half = (sum(messages(f"FSDP2, {kind}", "reduce-scatter", 2)) for kind in ("fp32", "bf16"))
     assert whole == 2 * half
     assert found(2)["FSDP2, fp32"]["distance"] == 0
     assert 1e-4 < found(2)["FSDP2, bf16"]["distance"] < 1e-2  # bf16 has 8 bits
