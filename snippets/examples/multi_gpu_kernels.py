@@ -21,12 +21,11 @@ from snippets.examples.multi_gpu import (
     HALF,
     MixedPrecisionPolicy,
     loss_parallel,
-    options,
     sharded,
     tensor_parallel,
 )
 from snippets.examples.multi_gpu_order import distance, gradients, say_outcome
-from snippets.reference.communication import device, joined, torchrun
+from snippets.reference.communication import device, joined, torchrun, worlds
 
 SIZES = TINY | {"tie_word_embeddings": True, "num_key_value_heads": 4}
 
@@ -97,13 +96,12 @@ def work() -> None:
 
 
 def main() -> None:
-    chosen = options()
     if "RANK" in os.environ:
         work()
         return
     if not GPU:
         os.environ["TRITON_INTERPRET"] = "1"  # for the processes, which read it before Triton does
-    print(torchrun(["-m", "snippets.examples.multi_gpu_kernels"], chosen.processes), end="")
+    print(torchrun(["-m", "snippets.examples.multi_gpu_kernels"], worlds()[0]), end="")
 
 
 if __name__ == "__main__":

@@ -34,13 +34,12 @@ from snippets.examples.multi_gpu import (
     ddp,
     kept,
     nbytes,
-    options,
     sharded,
     synchronize,
     traced,
     work,
 )
-from snippets.reference.communication import sent, torchrun
+from snippets.reference.communication import sent, torchrun, worlds
 
 MICRO = 4
 Loss = Callable[[Tensor], Tensor]
@@ -132,10 +131,11 @@ def measure(case: Case, rank: int, device: torch.device, path: Path) -> tuple[di
         torch.cuda.reset_peak_memory_stats()
     dist.barrier()
     began = time.perf_counter()
-    for _ in range(STEPS):
+    steps = max(2, STEPS // micro) if GPU else 1
+    for _ in range(steps):
         step()
     synchronize()
-    result = {"step": (time.perf_counter() - began) / STEPS}
+    result = {"step": (time.perf_counter() - began) / steps}
     result["peak"] = torch.cuda.max_memory_allocated() - before - nbytes(gradients) if GPU else 0
     return result | traced(step, path), gradients
 
@@ -191,12 +191,11 @@ def say(found: dict[str, dict], n: int) -> None:
 
 
 def main() -> None:
-    chosen = options()
     if "RANK" in os.environ:
         work(partial(measured, CASES))
         return
-    printed = torchrun(["-m", "snippets.examples.multi_gpu_overlap"], chosen.processes)
-    say(json.loads(printed.splitlines()[-1]), chosen.processes)
+    printed = torchrun(["-m", "snippets.examples.multi_gpu_overlap"], worlds()[0])
+    say(json.loads(printed.splitlines()[-1]), worlds()[0])
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ Found = Callable[[int], dict]
 
 def eager() -> dict:
     torch.set_num_threads(1)
-    return multi_gpu.measured(["eager"], dist.get_rank(), torch.device("cpu"))
+    return multi_gpu.measured(list(multi_gpu.EAGER), dist.get_rank(), torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     return functools.cache(lambda ranks: on_ranks(eager, ranks, tmp_path_factory.mktemp("ranks"))[0])
 
 
-PREDICTED = [name for name, strategy in multi_gpu.GROUPS["eager"].items() if strategy.base]
+PREDICTED = [name for name, strategy in multi_gpu.EAGER.items() if strategy.base]
 
 
 @pytest.mark.parametrize("processes", [2, 4])
@@ -48,11 +48,12 @@ def test_one_gpu_sends_nothing(found: Found) -> None:
 
 
 def test_exposed_time_is_what_no_other_kernel_covers() -> None:
-    kernels = [("nccl a", 0, 10), ("gemm", 4, 2), ("nccl b", 8, 6), ("gemm", 12, 5), ("gemm", 13, 1)]
+    kernels = [("nccl a", 0, 10), ("gemm", 4, 2), ("nccl b", 8, 6), ("copy", 12, 5), ("gemm", 13, 1), ("nccl", 20, 1)]
     events = [{"cat": "kernel", "name": name, "ts": ts, "dur": dur} for name, ts, dur in kernels]
     events.append({"cat": "cpu_op", "name": "nccl", "ts": 0, "dur": 1000})
-    # NCCL from 0 to 14; other kernels from 4 to 6 and 12 to 17; microseconds
-    assert multi_gpu.exposed(events) == pytest.approx(0.010)
+    # NCCL from 0 to 14 and from 20 to 21; other kernels from 4 to 6 and 12 to 17; microseconds
+    found = multi_gpu.parts(events)
+    assert found == pytest.approx({"matmuls": 0.003, "other": 0.004, "exposed": 0.011, "idle": 0.003})
 
 
 def test_a_reduction_hides_behind_later_work_only() -> None:
