@@ -87,11 +87,15 @@ def kept(model: nn.Module) -> nn.Module:
     return sharded(model, reshard=False)
 
 
+# --8<-- [end:strategies]
+
+
+# --8<-- [start:whole]
 def shard_then_compile(model: nn.Module) -> nn.Module:
     return torch.compile(sharded(model), dynamic=False)
 
 
-# --8<-- [end:strategies]
+# --8<-- [end:whole]
 
 
 # --8<-- [start:tensor-parallel]
@@ -570,6 +574,7 @@ def say_memory(names: Sequence[str], runs: dict, predictions: dict) -> None:
         print(f"{name:20} {' '.join(parts)} {pair(guess['peak'], run['peak'], unit) if GPU else ''}".rstrip())
 
 
+# --8<-- [start:scale]
 NVLINK = 450e9  # bytes/s in each direction: NVIDIA H100 datasheet, 900 GB/s both ways
 NETWORK = 8 * 400e9 / 8  # DGX H100 user guide: eight 400 Gb/s adapters for eight GPUs
 
@@ -583,6 +588,9 @@ def scaled(name: str, runs: dict, rates: Rates, gpus: int, n: int) -> tuple[floa
         slower[operation] = {size: took * times for size, took in rates[operation].items()}
     guess = predict(name, runs, slower, gpus)
     return sum(sent(*message, gpus) for message in guess["messages"]), guess["step"]
+
+
+# --8<-- [end:scale]
 
 
 def say_scale(runs: dict, rates: Rates, n: int) -> None:
