@@ -1,4 +1,4 @@
-"""The mapping of hashes is what the history says: a file of its own, for it depends on no page and no snippet of today."""
+"""The mapping of hashes is what the history says. A file of its own: it depends on no page and no snippet of today."""
 
 import subprocess
 
