@@ -145,7 +145,7 @@ def observe(make: Callable[[nn.Module], nn.Module], tokens: Tensor) -> dict:
     def pack(t: Tensor) -> Tensor:
         if not isinstance(t, (nn.Parameter, DTensor)):
             saved[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
-        return t.detach()
+        return t
 
     for again in (False, True):  # compiling is behind us in the second
         model.zero_grad()
