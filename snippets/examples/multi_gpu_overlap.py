@@ -63,12 +63,13 @@ def prefetching(model: nn.Module, ahead: int = 2) -> nn.Module:
 # --8<-- [start:accumulate]
 def accumulate(model: nn.Module, loss_of: Loss, batches: Sequence[Tensor], sync_last_only: bool = True) -> None:
     """Gradients of several batches. Only the last backward reduces them over the GPUs."""
+    wrapped = getattr(model, "_orig_mod", model)  # torch.compile returns a module around the wrapped one
     for i, tokens in enumerate(batches):
         sync = not sync_last_only or i == len(batches) - 1
-        if isinstance(model, FSDPModule):
-            model.set_requires_gradient_sync(sync)
+        if isinstance(wrapped, FSDPModule):
+            wrapped.set_requires_gradient_sync(sync)
         # the forward belongs inside: there DDP decides whether its backward will reduce
-        with model.no_sync() if isinstance(model, DistributedDataParallel) and not sync else nullcontext():
+        with wrapped.no_sync() if isinstance(wrapped, DistributedDataParallel) and not sync else nullcontext():
             (loss_of(tokens) / len(batches)).backward()
 
 
