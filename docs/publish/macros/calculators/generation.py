@@ -46,7 +46,7 @@ def panel(store: Store, page: Evidence, case: str) -> str:
     )
 
 
-def _fields(machines: Mapping[str, str]) -> list[Field]:
+def _fields(machines: dict[str, str]) -> list[Field]:
     """What the form asks for; machines are names by slug."""
     models = {name: f"Llama {name}" for name in MODELS}
     more = {"own": "your shapes", "parameters": "parameters only"}

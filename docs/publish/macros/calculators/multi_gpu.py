@@ -24,10 +24,10 @@ SIZES = {
     "vocabulary": "Vocabulary",
 }
 STEP = {
-    "forward": "One GPU: forward, ms",
-    "backward": "One GPU: backward, ms",
-    "update": "One GPU: update, ms",
-    "peak": "One GPU: peak, GiB",
+    "forward": "1 GPU: forward, ms",
+    "backward": "1 GPU: backward, ms",
+    "update": "1 GPU: update, ms",
+    "peak": "1 GPU: peak, GiB",
 }
 ROWS = {
     "alone": "Step on one GPU",
@@ -41,7 +41,7 @@ ROWS = {
 RECORDED = 2  # GPUs of the section "record"; of more of them "more" has steps and peaks, and the other script rates
 MORE = re.compile(r"^(\d+) GPUs, (.+?) +[\d.]+ +[\d.]+ +([\d.]+) +[-+]\d+% +([\d.]+)$", re.M)
 
-Runs = Mapping[str, Mapping[str, Any]]
+Runs = dict[str, dict[str, Any]]
 
 
 def panel(captures: Captures, page: Evidence) -> str:
@@ -119,9 +119,7 @@ def _strategy(
         "works": works.__name__,
         "autocast": STRATEGIES[base].autocast,
         "alone": {part: runs["one GPU" if part == "update" else base][part] for part in STEP},  # an update in fp32
-        "off": {
-            n: _off(predict(run, dict(runs), rates[n], n), found[run]) for n, found in measured.items() if run in found
-        },
+        "off": {n: _off(predict(run, runs, rates[n], n), found[run]) for n, found in measured.items() if run in found},
     }
 
 

@@ -20,7 +20,7 @@ export function shapeOf({ layers, width, inner, shared, vocabulary, tied }) {
 
 const elements = ({ layers, root }) => sum(layers.map(sum)) + root
 
-// ---- messages, in the order of the step ----
+// ---- messages, in the order of the step: all layers are alike, and a backward begins with the last parameter ----
 
 function buckets(parts) {
   let filled = 0
@@ -36,7 +36,7 @@ function buckets(parts) {
 }
 
 function ddp({ layers, root }, forward, backward) {
-  const gradients = layers.toReversed().map((layer) => layer.toReversed().map((size) => 4 * size))
+  const gradients = layers.map((layer) => layer.toReversed().map((size) => 4 * size))
   const reduces = [[], ...buckets([...gradients, [4 * root]])]
   return [work(sum(forward)), ...reduces.map((reduce, i) => work(backward[i] ?? 0, [], reduce))]
 }
@@ -50,7 +50,7 @@ function sharded({ layers, root }, forward, backward, reshard = true) {
     ...sizes.map((size, i) => work(forward[i], gather(size))),
     work(forward.at(-1)),
     work(backward[0]),
-    ...sizes.toReversed().map((size, i) => work(backward[i + 1], reshard ? gather(size) : [], reduce(size))),
+    ...sizes.map((size, i) => work(backward[i + 1], reshard ? gather(size) : [], reduce(size))),
     work(0, [], reduce(root)),
   ]
 }
