@@ -2,14 +2,16 @@
 
 import itertools
 import json
+import random
 import re
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from docs.publish.records.captures import Captures
-from snippets.examples.multi_gpu import STRATEGIES, by_size, predict
+from snippets.examples.multi_gpu import STRATEGIES, Work, by_size, predict, timeline
 from snippets.reference.communication import rates_of
 from tests.site.conftest import Site
 from tests.site.test_calculator import ask, called, data, row
@@ -92,6 +94,20 @@ def test_the_script_predicts_another_model_as_the_snippet_does(
         guess = predict(name, {name: run, base: run, "one GPU": run}, rates[2], 2)
         cases.append(([LARGE | {"tied": True}, strategy, step, known["rates"]["2"], 2], guess))
     compare(site, page, cases)
+
+
+def test_compute_and_link_overlap_in_the_script_as_in_the_snippet(site: Site, page: Page, form: Locator) -> None:
+    """In steps of all kinds: a model's layers are alike."""
+    draw = random.Random(0)
+
+    def some(operation: str) -> list[tuple[str, float]]:
+        return [(operation, draw.randint(1, 9)) for _ in range(draw.randint(0, 1))]
+
+    steps = [[Work(draw.randint(0, 5), some("all-gather"), some("all-reduce")) for _ in range(6)] for _ in range(99)]
+    call = "given.map((works) => at.timeline(works, ([, took]) => took))"
+    found = called(page, site, call, [[asdict(work) for work in works] for works in steps], "multi_gpu")
+    rates = {operation: {0: 0.0, 10: 10.0} for operation in ("all-gather", "all-reduce")}
+    assert found == [timeline(works, rates) for works in steps]
 
 
 def test_each_measured_strategy_says_how_far_its_prediction_is_off(

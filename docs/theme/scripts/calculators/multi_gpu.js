@@ -77,7 +77,8 @@ function seconds([operation, bytes], rates) {
   return least + ((most - least) * (bytes - low)) / (high - low)
 }
 
-function timeline(works, took) {
+// Seconds of a step beyond its compute, where took(message) gives a message's.
+export function timeline(works, took) {
   const parts = works.map(({ compute, gather, reduce }) => ({ compute, gather: sum(gather.map(took)), reduce: sum(reduce.map(took)) }))
   let now = 0
   let link = parts[0].gather
