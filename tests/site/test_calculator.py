@@ -14,7 +14,6 @@ from tests.site.conftest import Site
 
 PAGE = "examples/generation/"
 WAYS = "triton", "graph"
-CHOSEN = "model", "dtype", "gpu"
 MAIN, OTHER = "nvidia-h100-80gb-hbm3", "nvidia-h200"
 CORNERS = [(layers, width, inner) for layers in (16, 32) for width, inner in ((2048, 8192), (4096, 14336))]
 
@@ -23,9 +22,9 @@ def data(page: Page) -> dict[str, Any]:
     return json.loads(page.locator(".rp-calculator script").text_content() or "")
 
 
-def called(page: Page, site: Site, call: str, given: Any) -> Any:
-    """What a call of the script's functions gives: "at.read(...)"."""
-    module = f"{site.address}scripts/calculator.js"
+def called(page: Page, site: Site, call: str, given: Any, name: str = "generation") -> Any:
+    """What a call of a script's functions gives: "at.read(...)"."""
+    module = f"{site.address}scripts/calculators/{name}.js"
     return page.evaluate(
         f"async ([module, given]) => {{ const at = await import(module); return {call} }}", [module, given]
     )
@@ -57,7 +56,7 @@ def ask(form: Locator, **fields: str) -> None:
     """Fill in fields by their names."""
     for name, value in fields.items():
         field = form.locator(f"[name={name}]")
-        field.select_option(value) if name in CHOSEN else field.fill(value)
+        field.select_option(value) if field.evaluate("field => !!field.options") else field.fill(value)
 
 
 def row(form: Locator, name: str) -> str:

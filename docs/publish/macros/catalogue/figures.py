@@ -6,7 +6,7 @@ from typing import Any
 
 from docs.publish import markup
 from docs.publish.errors import PublishError
-from docs.publish.macros import calculator, charts, gains, ladder, losses, sweeps, tables, timelines
+from docs.publish.macros import calculators, charts, gains, ladder, losses, sweeps, tables, timelines
 from docs.publish.macros import captures as capture_blocks
 from docs.publish.macros.catalogue.shared import Names, Shared, listed
 from docs.publish.macros.charts import roofline
@@ -73,8 +73,8 @@ class Figures(Shared):
         return self._page.put_html(losses.losses(self._store, self._evidence, self._page.case))
 
     def calculator(self) -> str:
-        """What a decoding step reads, and how long that takes: see docs.publish.macros.calculator."""
-        return self._page.put_html(calculator.panel(self._store, self._evidence, self._page.case))
+        """The page's own calculator, see docs.publish.macros.calculators."""
+        return self._page.put_html(calculators.panel(self._store, self._captures, self._page))
 
     def sweep(self, kernel: str, direction: str, shape: str) -> str:
         """What a sweep tried at a point: sweep("softmax", direction="forward", shape="4096x32768")."""

@@ -1,5 +1,7 @@
 // The calculator of a decoding step: bytes, the time to read them, and what to expect by the steps that were measured.
-// docs/publish/macros/calculator.py makes the form and the data. The rule is on the page: nothing is extrapolated.
+// docs/publish/macros/calculators/generation.py makes the form and the data. The rule is on the page: nothing is extrapolated.
+
+import { bytesOf, calculator, digits, invalid, percent, time } from "./form.js"
 
 // Bytes of a row of so many numbers, with its scales: fp32, one a row, or of int4 one for each 128 columns.
 const ROW = { bf16: (n) => 2 * n, int8: (n) => n + 4, fp8: (n) => n + 4, int4: (n) => n / 2 + (4 * n) / 128 }
@@ -55,14 +57,6 @@ function along(asked, less, more) {
 
 // ---- words ----
 
-const digits = (value) => value.toLocaleString("en", { minimumSignificantDigits: 3, maximumSignificantDigits: 3 })
-const inUnits = (value, units) => {
-  const [scale, name] = units.find(([scale]) => value >= 0.9995 * scale) ?? units.at(-1)
-  return `${digits(value / scale)} ${name}`
-}
-const bytesOf = (value) => inUnits(value, [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "KB"]])
-const time = (value) => inUnits(value, [[1, "s"], [1e-3, "ms"], [1e-6, "µs"]])
-const percent = (part, digits) => part.toLocaleString("en", { style: "percent", minimumSignificantDigits: digits, maximumSignificantDigits: digits })
 const tokens = (batch, seconds) => `${digits(batch / seconds)} tokens/s`
 
 function known(points) {
@@ -95,9 +89,8 @@ function sizesOf(form, { models }) {
 }
 
 function wrong(form) {
-  const field = [...form.elements].find((each) => each.willValidate && !each.validity.valid)
-  if (field) return `${field.labels[0].firstChild.textContent}: ${field.validationMessage}`
-  if (form.elements.model.value !== "own") return ""
+  const problem = invalid(form)
+  if (problem || form.elements.model.value !== "own") return problem
   const value = (name) => form.elements[name].valueAsNumber
   if (value("width") % value("heads") || value("heads") % value("shared")) return "Expected a hidden width in steps of the heads, and heads in steps of the KV heads."
   return form.elements.dtype.value === "int4" && (value("width") % 128 || value("inner") % 128) ? "Expected widths in steps of 128 for int4." : ""
@@ -121,18 +114,6 @@ function rows(form, data) {
   }
 }
 
-function show(form, data) {
-  for (const label of form.querySelectorAll("[data-when]")) {
-    label.hidden = form.elements[label.dataset.when].value !== label.dataset.is
-    label.control.disabled = label.hidden
-  }
-  const texts = rows(form, data)
-  for (const cell of form.querySelectorAll("[data-row]")) {
-    const text = texts[cell.dataset.row] ?? "–"
-    if (cell.textContent !== text) cell.textContent = text // so that what stays the same is not read out again
-  }
-}
-
 // Own shapes begin as those of the last model, and an own bandwidth as that of the last GPU.
 function begin(form, { models, machines }) {
   const { model, gpu, bandwidth } = form.elements
@@ -141,19 +122,13 @@ function begin(form, { models, machines }) {
   if (machine) bandwidth.value = Math.round(machine.read / 1e9)
 }
 
-function start(form, data) {
+function follow(form, data, update) {
   const choose = (machine) => {
     if (data.machines.some(({ slug }) => slug === machine)) form.elements.gpu.value = machine
-    begin(form, data)
-    show(form, data)
+    update()
   }
-  form.addEventListener("input", () => (begin(form, data), show(form, data)))
-  form.addEventListener("submit", (event) => event.preventDefault())
   document.addEventListener("change", ({ target }) => target.matches(".rp-machine select") && choose(target.value))
   choose(localStorage.getItem("rp-machine"))
-  form.hidden = false
 }
 
-for (const section of document.querySelectorAll(".rp-calculator")) {
-  start(section.querySelector("form"), JSON.parse(section.querySelector("script").textContent))
-}
+calculator("generation", { begin, rows, follow })

@@ -1,15 +1,12 @@
-"""The calculator of a decoding step: its form, and the data that docs/theme/scripts/calculator.js computes with.
+"""The calculator of a decoding step: its form, and the steps that were measured."""
 
-The form is hidden until the script shows it: without scripts the page has its formula and its tables.
-"""
-
-import json
 from collections.abc import Mapping
 from html import escape
 from typing import Any
 
 from docs.publish import evidence, markup, palette
 from docs.publish.evidence import Evidence
+from docs.publish.macros.calculators.form import Field, render
 from docs.publish.place import machine_page
 from docs.publish.records.measured import Coordinates, Measured
 from docs.publish.records.store import Store
@@ -37,18 +34,32 @@ def panel(store: Store, page: Evidence, case: str) -> str:
     rows = [row for steps in timed.values() for row in steps]
     stale = any(row.stale or row.busy for row in rows)
     page.stale += ["the calculator"] * stale
-    data = {
-        "models": MODELS,
-        "ways": {way: palette.label(way, case=case) for way in WAYS},
-        "machines": [found for slug in timed if (found := _machine(store, slug, timed[slug]))],
-    }
-    return markup.TEMPLATES.get_template("calculator.html.j2").render(
-        **data,
-        dtypes=DTYPES,
-        sizes={size: label for size, (label, _) in SIZES.items()},
-        source=_source(rows, page) + f" {markup.STALE_ALL}" * stale,
-        data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
+    machines = [found for slug in timed if (found := _machine(store, slug, timed[slug]))]
+    ways = {way: palette.label(way, case=case) for way in WAYS}
+    source = _source(rows, page) + f" {markup.STALE_ALL}" * stale
+    return render(
+        "generation",
+        _fields({each["slug"]: each["name"] for each in machines}),
+        {"bytes": "Bytes per token", "bound": "Bound"} | ways,
+        {"models": MODELS, "ways": ways, "machines": machines},
+        f'<p class="rp-chart__source">{source}</p>',
     )
+
+
+def _fields(machines: dict[str, str]) -> list[Field]:
+    """What the form asks for; machines are names by slug."""
+    models = {name: f"Llama {name}" for name in MODELS}
+    more = {"own": "your shapes", "parameters": "parameters only"}
+    return [
+        Field("model", "Model", models | more, value=[*MODELS][-1]),
+        Field("dtype", "Weights", {name: name for name in DTYPES}),
+        Field("batch", "Batch", value=1, most=64),
+        Field("context", "Context, tokens", value=512, least=0),
+        Field("gpu", "GPU", machines | {"": "another, by its bandwidth"}),
+        Field("bandwidth", "Bandwidth, GB/s", step="any", when=("gpu", "")),
+        *(Field(size, label, when=("model", "own")) for size, (label, _) in SIZES.items()),
+        Field("parameters", "Parameters, billions", value=7, least=0.001, step="any", when=("model", "parameters")),
+    ]
 
 
 def _steps(store: Store, machine: str, case: str) -> list[Measured]:
