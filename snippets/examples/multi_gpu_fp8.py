@@ -12,11 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
-from torchao.float8 import (
-    Float8LinearConfig,
-    convert_to_float8_training,
-    precompute_float8_dynamic_scale_for_fsdp,
-)
 
 from snippets.examples.llama import TINY, make_model, say_causal
 from snippets.examples.multi_gpu import WIDTHS, sharded
@@ -30,6 +25,8 @@ WIDTHS["unsigned char"] = 1  # as which fp8 travels
 # --8<-- [start:fp8]
 def sharded_fp8(model: nn.Module, gathered: bool = True) -> nn.Module:
     """All linear layers but lm_head multiply in fp8; each GPU casts its part of a weight before the gather."""
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
     on_gpu = next(model.parameters()).is_cuda
     config = Float8LinearConfig(enable_fsdp_float8_all_gather=gathered, emulate=not on_gpu)
     convert_to_float8_training(model.model, config=config)
@@ -56,6 +53,8 @@ def observe(make: Callable[[nn.Module], nn.Module], at_once: bool, tokens: Tenso
     model = make(say_causal(make_model(SIZES, tokens.device, torch.float32)))
     with counted() as messages:
         if at_once:
+            from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp
+
             precompute_float8_dynamic_scale_for_fsdp(model)  # in training: after each optimizer.step()
         model(input_ids=tokens, labels=tokens).loss.backward()
     sizes = [size for operation, size in messages if operation == "all-gather"]
