@@ -178,19 +178,23 @@ def fp32_products(trace: Trace, captured: Captured) -> Iterator[Finding]:
 
 
 def odd_sizes(trace: Trace, captured: Captured) -> Iterator[Finding]:
-    """Weights whose rows are no multiple of 16 bytes: tensor cores read those only in pieces, or not at all."""
+    """Weights whose rows are no multiple of 16 bytes: tensor cores read those only in pieces, or not at all.
+
+    In fp32 that costs a product nothing unless TF32 is on, and an attention its fused kernel.
+    """
     work = sum(call.flops for call in trace.calls)
     for call in trace.calls:
         sizes: list[int] = []
         weights = [one for one in call.inputs if one.origin == "parameter" and len(one.shape) >= 2]
-        if call.name in PRODUCTS and weights and "compile" not in call.inside:
-            sizes = [length for length in weights[0].shape[:2] if length >= 96]
-        elif call.name == "scaled_dot_product_attention":
-            weights = list(call.inputs[:1])
+        width = 16 // call.out.dtype.itemsize if call.out is not None else 1
+        attends = call.name == "scaled_dot_product_attention"
+        if attends:
             sizes = [length for length in call.inputs[0].shape[-1:] if length > 16]
-        odd = [length for length in sizes if length * weights[0].dtype.itemsize % 16]
-        if odd and 20 * call.flops >= work:
-            width = 16 // weights[0].dtype.itemsize
+        elif call.name in PRODUCTS and weights and "compile" not in call.inside:
+            sizes = [length for length in weights[0].shape[:2] if length >= 96]
+        odd = [length for length in sizes if length % width]
+        cores = width == 8 or (width == 4 and (attends or products_in_tf32()))
+        if odd and cores and 20 * call.flops >= work:
             yield Finding(
                 "odd-size",
                 "A size that tensor cores dislike",
@@ -198,9 +202,7 @@ def odd_sizes(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 f"{call.name} with a size of {odd[0]}, which is no multiple of {width}: a row is no multiple of "
                 f"16 bytes",
                 f"pad it to {-(-odd[0] // 64) * 64}",
-                "patterns/attention.md#where-it-loses"
-                if "attention" in call.name
-                else "validation/roofline.md#where-it-loses",
+                "patterns/attention.md#where-it-loses" if attends else "validation/roofline.md#where-it-loses",
                 saves=call.moved // 4,
             )
 
