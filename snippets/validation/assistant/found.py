@@ -14,10 +14,10 @@ from .finders.kernels import (
     odd_sizes,
     optimizers,
     promoted,
-    small_kernels,
     synchronisations,
     upcast_products,
 )
+from .finders.loops import small_kernels
 from .finders.memory import (
     cached,
     growing,

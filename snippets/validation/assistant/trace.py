@@ -210,11 +210,12 @@ class Trace:
 
     def between(self, first: Call, last: Call) -> list[Call]:
         """The calls on a way from one call to another."""
-        after, todo = set(), list(first.outputs)
+        after: dict[int, Call] = {}
+        todo = list(first.outputs)
         while todo:
             for user in self.users[todo.pop().id]:
                 if user.index not in after and user.index <= last.index:
-                    after.add(user.index)
+                    after[user.index] = user
                     todo += user.outputs
         before, waiting = set(), [last]
         while waiting:
@@ -223,7 +224,7 @@ class Trace:
                 if maker is not None and maker.index not in before and maker.index > first.index:
                     before.add(maker.index)
                     waiting.append(maker)
-        return [call for call in self.calls if call.index in after & before]
+        return [after[index] for index in sorted(before & after.keys())]
 
 
 def traced(subject: Subject) -> Trace:
