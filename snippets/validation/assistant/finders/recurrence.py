@@ -17,6 +17,7 @@ PLACED = words("index_add scatter_add index_put setitem")
 FIRST = {  # by a call that is linear in some of what it reads: the first place of the rest
     "masked_fill": 1,
     "lerp": 2,
+    "where": 3,  # no condition is linear
 }
 
 
@@ -79,8 +80,6 @@ def is_linear(call: Call, state: list[bool]) -> bool:
     """Whether a call is linear, element by element, in those of its inputs that are the state."""
     if call.name == "mul" or call.name == "addcmul":
         return sum(state) == 1
-    if call.name == "where":
-        return len(state) > 1 and not state[0]
     if call.name == "div":
         return [op.name for op in call.forward][:1] == ["div"] and not any(state[1:])
     return call.name in SUMS or (call.name in FIRST and not any(state[FIRST[call.name] :]))

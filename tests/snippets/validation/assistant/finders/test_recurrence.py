@@ -140,7 +140,7 @@ def multiplied_by_itself(m, x):
 def gated_by_itself(m, x):
     h = x[0]
     for one in x:
-        h = torch.where(h > 0, h, one) + one
+        h = torch.where(h.bool(), h, one) + one
     return h
 
 
