@@ -124,21 +124,29 @@ def loop_change(trace: Trace, groups: list[list[Call]], calls: list[Call]) -> tu
         kind = cells[0][0].name.split("_")[0].upper()
         return f"nn.{kind} runs all turns as one cuDNN call, if nothing else reads the state in between", "finding", ()
     on = [again(group) for group in groups if group[0].kernels and carries(trace, group)]
-    if (found := recurrence(trace, on)) is not None and (change := change_of(trace, found, len(on[0]))):
+    found = recurrence(trace, on)
+    if found is not None and (change := change_of(trace, found, len(on[0]))):
         return change, "finding", scanned(trace, found)
-    return *change_of_turns(trace, groups, calls), ()
+    return *change_of_turns(trace, groups, calls, summed=found is not None), ()
 
 
-def change_of_turns(trace: Trace, groups: list[list[Call]], calls: list[Call]) -> tuple[str, str]:
-    """What to do with turns that read each other, or do not, and the weight: a recurrence alone is a note."""
+def change_of_turns(trace: Trace, groups: list[list[Call]], calls: list[Call], summed: bool) -> tuple[str, str]:
+    """What to do with turns that read each other, or do not, and the weight: a recurrence alone is a note.
+
+    Args:
+        summed: whether nothing but a sum of all turns goes on from one to the next.
+    """
     run = [group for group in groups if group[0].kernels]
     products = [group for group in run if group[0].name in PRODUCTS]
-    if dependent(trace, groups):
+    if not summed and dependent(trace, groups):
         work = sum(call.flops for group in products if free(trace, again(group)) for call in group)
         early = work > 0.1 * sum(call.flops for call in calls)
         first = "compute what does not read the state before the loop, for all turns at once, and " if early else ""
         return f"each turn reads the one before: {first}compile the step that is left", "finding" if early else "note"
     if any(len({call.inputs[0].shape for call in again(group) if call.inputs}) > 1 for group in products or run):
+        if prefix := next((CUMULATIVE[group[0].name] for group in run if prefixes(trace, group)), ""):
+            change = f"each turn reads the start, or the end, of one tensor: {prefix} once, and a turn picks from it"
+            return change, "finding"
         change = (
             "torch._foreach_ functions for the list of tensors"
             if {call.name for call in calls if call.kernels} <= POINTWISE
@@ -146,6 +154,25 @@ def change_of_turns(trace: Trace, groups: list[list[Call]], calls: list[Call]) -
         )
         return f"no turn reads another, but their sizes differ: {change}", "finding"
     return "no turn reads another: stack what the turns read, and do all of them in one batched call", "finding"
+
+
+CUMULATIVE = {  # by what reduces each part: what reduces all parts that start, or end, alike
+    "sum": "torch.cumsum",
+    "mean": "torch.cumsum, divided by the counts,",
+    "prod": "torch.cumprod",
+    "amax": "torch.cummax",
+    "amin": "torch.cummin",
+    "logsumexp": "torch.logcumsumexp",
+}
+
+
+def prefixes(trace: Trace, group: list[Call]) -> bool:
+    """Whether a reduction reads more and more of one tensor, or less and less; parts of a split do not overlap."""
+    if group[0].name not in CUMULATIVE or len({trace.root(call.inputs[0]).id for call in group}) > 1:
+        return False
+    sizes = [call.inputs[0].numel for call in group]
+    ordered = all(one < other for one, other in pairwise(sizes)) or all(one > other for one, other in pairwise(sizes))
+    return ordered and sum(sizes) > trace.root(group[0].inputs[0]).numel
 
 
 CELLS = ("gru_cell", "lstm_cell", "rnn_tanh_cell", "rnn_relu_cell")
