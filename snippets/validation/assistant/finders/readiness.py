@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from ..calls import Call
 from ..findings import Finding, in_order
@@ -140,18 +141,29 @@ def made_on_host(trace: Trace, captured: Captured) -> Iterator[Finding]:
         users = trace.past(call.out, SHAPED - {"to"}) if constant or made else []
         moved = [user for user in users if user.name in ("to", "cuda", "type_as") and moves(user)]
         brought = bool(call.inputs) and call.inputs[0].origin == "found" and call.inputs[0].device == "cpu"
-        if call.facts.get("by list"):
-            yield host_finding([call], "the list of places is made a tensor on the host")
+        listed = constant or call.facts.get("by list")
+        if listed:
+            what = f"{call.name} makes it" if constant else "the list of places is made a tensor"
+            change = from_where(trace, call)
+            yield host_finding([call, *moved], f"{what} on the host", change=change)
         elif brought and moves(call) and call.name in ("to", "cuda", "type_as"):
             yield host_finding([call], f"{call.name} copies a tensor that is no buffer, so it stays on the host")
-        elif constant and reads_before(trace, call):
-            change = "compute it on the device, from the tensors whose numbers the host reads"
-            yield host_finding([call, *moved], f"{call.name} makes it on the host", change=change)
-        elif constant:  # its numbers come from Python, whichever device= they are for
-            yield host_finding([call, *moved], f"{call.name} makes it on the host")
         elif made and moved:
             made_there = f", or make it where it is used, with {device_named(in_order(moved))}"
             yield host_finding([call, *moved], f"{call.name} makes it on the host", made_there)
+
+
+def from_where(trace: Trace, call: Call) -> str:
+    """What to do instead of a tensor of Python's numbers, by where the numbers are from."""
+    if reads_before(trace, call):
+        return "compute it on the device, from the tensors whose numbers the host reads"
+    numbers = {one for one in tree_leaves((call.arguments, call.named)) if type(one) is int}
+    if numbers and numbers <= trace.numbers:
+        return "make it a tensor on the device where the list is made, and give forward the tensor"
+    return BUFFER
+
+
+BUFFER = "make it once, as a buffer of the module"
 
 
 def reads_before(trace: Trace, call: Call) -> bool:
@@ -163,9 +175,7 @@ def reads_before(trace: Trace, call: Call) -> bool:
 NUMBERS = words("item tolist __int__ __float__")
 
 
-def host_finding(
-    calls: list[Call], what: str, otherwise: str = "", change: str = "make it once, as a buffer of the module"
-) -> Finding:
+def host_finding(calls: list[Call], what: str, otherwise: str = "", change: str = BUFFER) -> Finding:
     return Finding(
         "cuda-graph",
         "A tensor is made in the host's memory at each call",

@@ -91,16 +91,14 @@ def change_of(trace: Trace, found: Recurrence, turns: int) -> str:
         kind, how = kind_of(found, turns), "each turn is a weighted sum of the one before and of what does not read it"
         return f"{how}: {SCANS[kind]}; or compile the step"
     if found.placed:
-        return (
-            "each turn adds into one tensor: stack what they add, then one index_add, with all places in one index "
-            "tensor, a buffer"
-        )
+        return f"each turn adds into one tensor: stack what they add, then one index_add, with {ONE_INDEX}"
     if found.multiplied:
         return "each turn multiplies the one before: torch.cumprod of all factors"
     read = any(is_read(trace, call) for group in found.carriers for call in group[:-1])
     return "each turn adds to the sum before: stack what they add, then torch.cumsum" if read else ""
 
 
+ONE_INDEX = "all places in one index tensor, a buffer"
 SCANS = {
     "powers": "one matmul with the lower-triangular matrix of powers of the weight, a buffer, gives all turns",
     "few": "one matmul with the lower-triangular matrix of the weights' products between two turns gives all turns",

@@ -53,8 +53,8 @@ class Of(nn.Module):
         super().__init__()
         self.function, self.f, self.count, self.rate = function, nn.Linear(8, 8), 0, 1.0
 
-    def forward(self, x):
-        return self.function(self, x)
+    def forward(self, *inputs):
+        return self.function(self, *inputs)
 
 
 def by_tolist(m, x):
@@ -83,6 +83,63 @@ def test_what_ends_a_break_fits_what_the_line_does(function):
     assert "recompilation" not in {one.kind for one in found}
 
 
+ORDER = [3, 1, 2, 0, 5, 4, 7, 6]
+
+
+def picked(m, x, places):
+    return m.f(x)[ORDER]
+
+
+def picked_columns(m, x, places):
+    return m.f(x)[:, [4, 2, 0]]
+
+
+def selected(m, x, places):
+    return m.f(x).index_select(0, torch.tensor(ORDER, device=x.device))
+
+
+def picked_in_layers(m, x, places):
+    for _ in range(4):
+        x = m.f(x)[torch.tensor(ORDER)]
+    return x
+
+
+def summed_in_a_loop(m, x, places):
+    y, made = m.f(x), torch.zeros_like(x)
+    for i, j in enumerate(ORDER):
+        made.index_add_(0, torch.tensor([j], device=x.device), y[i : i + 1])
+    return made
+
+
+def picked_by_numbers(m, x, places):
+    chosen = x[:, 0].argsort().tolist()
+    return m.f(x)[chosen]
+
+
+def picked_as_told(m, x, places):
+    return m.f(x)[places]
+
+
+def selected_as_told(m, x, places):
+    return m.f(x).index_select(0, torch.tensor(places, device=x.device))
+
+
+LISTS = dict.fromkeys((picked, picked_columns, selected, picked_in_layers), BUFFER)
+LISTS |= {
+    summed_in_a_loop: "one index_add, with all places in one index tensor, a buffer",
+    picked_by_numbers: "compute it on the device",
+    picked_as_told: "give forward the tensor",
+    selected_as_told: "give forward the tensor",
+}
+
+
+@pytest.mark.parametrize("function", LISTS, ids=lambda one: one.__name__)
+def test_a_list_of_places_has_one_finding_that_says_where_to_make_its_tensor(function):
+    found = faults(find(*evidence(lambda: (Of(function), torch.randn(8, 8), [6, 2, 1]), sizes=False)))
+    (one,) = [one for one in found if one.kind not in ("sync", "graph-break")]
+    assert LISTS[function] in one.change and one.line.function == function.__name__
+
+
 def by_logarithm(m, x):
     return torch.logsumexp(m.f(x), 0) - math.log(x.shape[0])
 
@@ -107,8 +164,8 @@ def by_capacity(m, x):
 
 
 AGAIN = {
-    by_logarithm: ("dimension 0 of x: 8, then 7", "torch.full((), size"),
-    by_loop: ("dimension 0 of x: 8, then 7", "compile the step alone"),
+    by_logarithm: ("dimension 0 of inputs: 8, then 7", "torch.full((), size"),
+    by_loop: ("dimension 0 of inputs: 8, then 7", "compile the step alone"),
     by_counts: ("self.count == ", "in a tensor"),
     by_capacity: ("size()[0]", "torch.arange"),
 }
