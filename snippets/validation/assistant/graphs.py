@@ -100,7 +100,9 @@ def capture(subject: Subject, sizes: Sequence[tuple[Subject, Subject]] = ()) -> 
         captured.graphs, captured.masks = capturing.graphs[:first], capturing.masks
         captured.breaks = [replace(one, by_size=one.line not in always) for one in breaks_of(breaks)]
         tried = [subject, *capturing.taken]
-        captured.recompiled = [caused(specialised(one, tried), subject.module) for one in captured.recompiled[:4]]
+        captured.recompiled = [
+            caused(specialised(one, tried, captured.breaks), subject.module) for one in captured.recompiled[:4]
+        ]
     return captured
 
 
@@ -261,7 +263,7 @@ def named_line(reason: str, file: str) -> Line | None:
     return Line(file, int(match[2]), match[3]) if match and file.endswith(match[1]) else None
 
 
-def specialised(recompiled: Recompiled, turns: list[Subject]) -> Recompiled:
+def specialised(recompiled: Recompiled, turns: list[Subject], breaks: list[Break]) -> Recompiled:
     """For a size that stays constant: the line that made it so, which Dynamo tells once the size is marked dynamic."""
     match = re.search(r"tensor '(.+)' size mismatch at index (\d+)\. expected (\d+)", recompiled.reason)
     if match is None:
@@ -281,7 +283,7 @@ def specialised(recompiled: Recompiled, turns: list[Subject]) -> Recompiled:
         except Exception as error:  # noqa: BLE001  # a ConstraintViolationError, from wherever it comes
             if (line := author_line(str(error).rpartition("User stack:")[2])) is not None:
                 return replace(recompiled, line=line, reason=f"{reason}; mark_dynamic raises")
-            if str(error) == NOT_RUN and name in tensors:
+            if str(error) == NOT_RUN and name in tensors and not breaks:
                 return replace(recompiled, reason=reason, marked=True)
     return replace(recompiled, line=line_with_size(name, recompiled.line) or recompiled.line)
 
