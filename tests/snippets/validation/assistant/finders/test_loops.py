@@ -45,7 +45,7 @@ def suffix_maxima(x):
 
 
 def parts(x):
-    return torch.stack([part.sum((0, 1)).sin() for part in x.split([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 9])])
+    return torch.stack([part.sum((0, 1)).sin() for part in x[:55].split([*range(1, 11)])])
 
 
 def by_class(x):
