@@ -168,6 +168,11 @@ def repeated_rows(m, x):
     return m.f(x.repeat_interleave(6, dim=0))
 
 
+def batch_twice(m, x):
+    once, again = m.f(x.repeat(2, 1)).chunk(2)
+    return once - again
+
+
 def repeated_results(m, x):
     return m.f(x).repeat_interleave(6, dim=0)
 
@@ -246,6 +251,7 @@ RIGHT = {  # the function, shapes of its inputs, the kinds expected, and words o
     "a log-softmax before a cross-entropy": (normalized_twice, [(64, 16)], {"written-out"}, "the logits"),
     "a log-softmax over other than classes": (normalized_over_rows, [(64, 16)], set(), ""),
     "rows repeated before a layer": (repeated_rows, [(1024, 8)], {"wasted"}, "then repeat the rows"),
+    "a batch for two purposes": (batch_twice, [(1024, 8)], set(), ""),
     "rows repeated after a layer": (repeated_results, [(1024, 8)], set(), ""),
     "a logarithm of a softmax and a little": (with_epsilon, [(64, 16)], {"written-out"}, "F.log_softmax"),
     "a logarithm of a sigmoid": (likelihood, [(64, 16)], {"written-out"}, "F.binary_cross_entropy_with_logits"),
