@@ -106,16 +106,18 @@ class Call:
 
 @dataclass(frozen=True)
 class Derivative:
-    """One call of torch.autograd.grad: of what, by what, and the author's lines that led to it."""
+    """One call of torch.autograd.grad: of what, by what, in which direction, and as in a `Call` what led to it."""
 
     results: tuple[Value, ...]
     by: tuple[Value, ...]
+    along: tuple[Value, ...]
     stack: tuple[Line, ...]
+    where: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of(cls, recorder: "Recorder", *sides: Any) -> "Derivative":
-        results, by = (tuple(map(recorder.value, tensors_of(side))) for side in sides)
-        return cls(results, by, recorder.stack()[0])
+    def of(cls, recorder: "Recorder", outputs: Any, inputs: Any, grad_outputs: Any = None, **_: Any) -> "Derivative":
+        sides = (tuple(map(recorder.value, tensors_of(side))) for side in (outputs, inputs, grad_outputs))
+        return cls(*sides, *recorder.stack()[:2])
 
 
 class Recorder:
@@ -198,7 +200,7 @@ class Calls(TorchFunctionMode):
         kwargs = kwargs or {}
         name = name_of(function)
         if function is torch.autograd.grad and self.current is None:
-            self.derivatives.append(Derivative.of(self.recorder, *args[:2]))
+            self.derivatives.append(Derivative.of(self.recorder, *args[:3], **kwargs))
         if name in ASKED or name.startswith(("len", "lift_fresh")) or self.current is not None:
             return function(*args, **kwargs)
         recorder = self.recorder

@@ -14,10 +14,10 @@ from .finders.kernels import (
     odd_sizes,
     optimizers,
     promoted,
-    small_kernels,
     synchronisations,
     upcast_products,
 )
+from .finders.loops import small_kernels
 from .finders.memory import (
     cached,
     growing,
@@ -31,6 +31,7 @@ from .finders.memory import (
 )
 from .finders.norms import norm_and_activation, written_out_norms
 from .finders.readiness import graph_breaks, made_on_host, recompilations, written_inputs
+from .finders.recurrence import ONE_INDEX
 from .finders.wasted import (
     copied_weights,
     cut_off,
@@ -95,10 +96,13 @@ def without_explained(findings: list[Finding]) -> list[Finding]:
     covered = [(words(those), lines_of(findings, kinds)) for kinds, those in COVERED.items()]
     gated_lines = {line for one in findings if one.kind == "gated-mlp" for line in one.lines}
     attention_lines = {line for one in findings if one.kind == "attention" for line in one.lines}
+    placed = {line for one in findings if ONE_INDEX in one.change for line in one.lines}
     rewritten_lines = {line for one in findings if one.kind == "written-out" for line in one.lines}
 
     def explained(one: Finding) -> bool:
         if any(one.kind in kinds and set(one.lines) & held for kinds, held in covered):
+            return True
+        if one.kind == "cuda-graph" and one.line in placed:  # what the loop makes of a list, turn by turn
             return True
         if one.weight == "note" and one.kind == "complex" and one.line in lines_of(findings, "complex"):
             return True

@@ -4,6 +4,8 @@ Nothing is compiled: Dynamo captures, and the graphs run as they are. What the c
 
 import contextlib
 import functools
+import inspect
+import linecache
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +16,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch._dynamo import convert_frame, eval_frame
 
-from .calls import kind_of_mask, tensors_of
+from .calls import kind_of_mask, named_leaves
 from .lines import Line, is_library, lines_that_store
 from .results import Held, versions
 from .settings import nothing_changed, quiet, seeded
@@ -32,6 +34,7 @@ class Break:
     line: Line
     reason: str
     skipped: bool
+    by_size: bool = False  # only once sizes have changed
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Recompiled:
     reason: str
     causes: tuple[Line, ...] = ()  # what wrote the attribute that the condition reads
     by_size: bool = False  # one of the graphs that were there would have served, but for a size
+    marked: bool = False  # none more is made once the size is marked dynamic
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ def capture(subject: Subject, sizes: Sequence[tuple[Subject, Subject]] = ()) -> 
     with nothing_changed(), quiet(), logged(BREAKS) as breaks, logged(RECOMPILES) as recompiled, cleaned():
         try:
             captured.outputs = capturing.call(subject, recompiled)
+            always = {one.line for one in breaks_of(breaks)}
             first = len(capturing.graphs)
             capturing.call_again(recompiled, captured)
             turns = next((pair for pair in sizes if capturing.takes(pair[0], recompiled, captured)), None)
@@ -91,10 +96,13 @@ def capture(subject: Subject, sizes: Sequence[tuple[Subject, Subject]] = ()) -> 
             captured.sizes = 1 + len({id(turn) for turn in capturing.taken} - {id(subject)})
         except Exception as error:  # noqa: BLE001  # Dynamo and backends raise many kinds
             captured.error, first = f"{type(error).__name__}: {one_line(error)}", len(capturing.graphs)
+            always = {one.line for one in breaks_of(breaks)}
         captured.graphs, captured.masks = capturing.graphs[:first], capturing.masks
-        captured.breaks = breaks_of(breaks)
+        captured.breaks = [replace(one, by_size=one.line not in always) for one in breaks_of(breaks)]
         tried = [subject, *capturing.taken]
-        captured.recompiled = [caused(specialised(one, tried), subject.module) for one in captured.recompiled[:4]]
+        captured.recompiled = [
+            caused(specialised(one, tried, captured.breaks), subject.module) for one in captured.recompiled[:4]
+        ]
     return captured
 
 
@@ -123,7 +131,7 @@ class Capturing:
         except Exception:  # noqa: BLE001  # the graph has not run
             self.subject.runs.count -= 1
         self.dry = False
-        captured.recompiled += recompiled_of(recompiled)
+        captured.recompiled += of_values(recompiled_of(recompiled), self.subject.module)
         captured.repeats = bool(captured.recompiled)
 
     def call(self, turn: Subject, recompiled: list[str]) -> list[Tensor]:
@@ -144,7 +152,7 @@ class Capturing:
         except Exception:  # noqa: BLE001  # a size that does not fit raises anything
             return False
         self.taken.append(turn)
-        found = unexpected(recompiled_of(recompiled), changed)
+        found = of_values(unexpected(recompiled_of(recompiled), changed), self.subject.module)
         captured.recompiled += found
         captured.repeats |= any(not re.search(r"size|stride|shape", one.reason) for one in found)
         return True
@@ -255,33 +263,62 @@ def named_line(reason: str, file: str) -> Line | None:
     return Line(file, int(match[2]), match[3]) if match and file.endswith(match[1]) else None
 
 
-def specialised(recompiled: Recompiled, turns: list[Subject]) -> Recompiled:
+def specialised(recompiled: Recompiled, turns: list[Subject], breaks: list[Break]) -> Recompiled:
     """For a size that stays constant: the line that made it so, which Dynamo tells once the size is marked dynamic."""
-    match = re.search(r"size mismatch at index (\d+)\. expected (\d+)", recompiled.reason)
+    match = re.search(r"tensor '(.+)' size mismatch at index (\d+)\. expected (\d+)", recompiled.reason)
     if match is None:
         return recompiled
-    dim, size = map(int, match.groups())
+    name, dim, size = match[1], int(match[2]), int(match[3])
     for turn in turns:
         twin = turn.fresh()
-        tensors = [
-            tensor
-            for tensor in tensors_of((twin.inputs, twin.named))
-            if tensor.dim() > dim and tensor.shape[dim] == size
-        ]
-        for tensor in tensors:
+        tensors = {
+            way: tensor for way, tensor in tensors_by_name(twin) if tensor.dim() > dim and tensor.shape[dim] == size
+        }
+        for tensor in tensors.values():
             torch._dynamo.mark_dynamic(tensor, dim)
+        reason = f"dimension {dim} of {' and '.join(tensors)}: {sizes_of(turns, dim, next(iter(tensors), ''))}"
         try:
             if tensors:
                 torch.compile(twin.module, backend=lambda graph, inputs: not_run)(*twin.inputs, **twin.named)
         except Exception as error:  # noqa: BLE001  # a ConstraintViolationError, from wherever it comes
             if (line := author_line(str(error).rpartition("User stack:")[2])) is not None:
-                return replace(recompiled, line=line, reason=f"makes a constant of size {size} at index {dim}")
-    return recompiled
+                return replace(recompiled, line=line, reason=f"{reason}; mark_dynamic raises")
+            if str(error) == NOT_RUN and name in tensors and not breaks:
+                return replace(recompiled, reason=reason, marked=True)
+    return replace(recompiled, line=line_with_size(name, recompiled.line) or recompiled.line)
+
+
+def tensors_by_name(turn: Subject) -> Iterator[tuple[str, Tensor]]:
+    """The inputs of a call, as `forward` names them."""
+    names = [*inspect.signature(original(turn.module).forward).parameters]
+    names += [f"input {number}" for number in range(len(names), len(turn.inputs))]
+    for name, value in (*zip(names, turn.inputs, strict=False), *turn.named.items()):
+        yield from ((way, leaf) for way, leaf in named_leaves(value, name) if isinstance(leaf, Tensor))
+
+
+def sizes_of(turns: list[Subject], dim: int, name: str) -> str:
+    """How long a dimension of an input was in each call: "48, then 47"."""
+    found = [tensor.shape[dim] for turn in turns for way, tensor in tensors_by_name(turn) if way == name]
+    return ", then ".join(map(str, dict.fromkeys(found)))
+
+
+def line_with_size(name: str, line: Line) -> Line | None:
+    """Behind a graph break, where Dynamo names none: the next line of the function that loops over or asks for it."""
+    asks = re.compile(rf"\b(for|while)\b.*\b{name}\b|\blen\({name}\)|\b{name}\.(shape|size)\b")
+    for number, text in enumerate(linecache.getlines(line.file)[line.number :], line.number + 1):
+        if re.match(r"\s*(def|class) ", text):
+            return None
+        if asks.search(text):
+            return Line(line.file, number, line.function)
+    return None
 
 
 def not_run(*inputs: Any) -> Any:
     """Instead of a graph: Dynamo has told by then what it makes a constant of."""
-    raise RuntimeError("no need to run")
+    raise RuntimeError(NOT_RUN)
+
+
+NOT_RUN = "no need to run"
 
 
 def caused(recompiled: Recompiled, module: nn.Module) -> Recompiled:
@@ -298,6 +335,22 @@ def unexpected(recompiled: list[Recompiled], changed: bool) -> list[Recompiled]:
     return [one for one in recompiled if not (changed and (one.by_size or NUMBER.fullmatch(one.reason)))]
 
 
+def of_values(recompiled: list[Recompiled], module: nn.Module) -> list[Recompiled]:
+    """Those of values that change; not of layers that share a function and differ in a number that nobody changes.
+
+    Behind a graph break each layer's function is captured by itself, and layers differ in what they are given, too.
+    """
+
+    def of_layers(one: Recompiled) -> bool:
+        match = re.fullmatch(r"self\.(\w+) == .*", one.reason)
+        parts = [part for part in original(module).modules() if match and match[1] in vars(part)]
+        differ = len({repr(vars(part)[match[1]]) for part in parts if match}) > 1
+        return (differ and not caused(one, module).causes) or bool(OF_LAYERS.match(one.reason))
+
+    return [one for one in recompiled if not of_layers(one)]
+
+
+OF_LAYERS = re.compile(r"tensor '\w+' requires_grad mismatch|___check_type_id\(self,")
 NUMBER = re.compile(r"\w+ == -?\d+")  # of a part behind a graph break, whose numbers become dynamic as sizes do
 
 

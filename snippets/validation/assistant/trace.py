@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
 from .allocator import Allocated
 from .calls import Call, Calls, Derivative, Ops, Recorder, Value, bytes_of, leaves_of, run_recorded, stored, tensors_of
@@ -139,6 +140,7 @@ class Trace:
     returned: frozenset[int] = frozenset()  # the values that the module gives back
     twins: dict[int, int] = field(default_factory=dict)  # by a buffer's value: the first buffer with its numbers
     derivatives: tuple[Derivative, ...] = ()
+    numbers: frozenset[int] = frozenset()  # the whole numbers among the inputs, such as those of a list
     cycles: tuple[Line, ...] = ()  # where a torch.autograd.Function stores its own result
 
     @functools.cached_property
@@ -210,11 +212,12 @@ class Trace:
 
     def between(self, first: Call, last: Call) -> list[Call]:
         """The calls on a way from one call to another."""
-        after, todo = set(), list(first.outputs)
+        after: dict[int, Call] = {}
+        todo = list(first.outputs)
         while todo:
             for user in self.users[todo.pop().id]:
                 if user.index not in after and user.index <= last.index:
-                    after.add(user.index)
+                    after[user.index] = user
                     todo += user.outputs
         before, waiting = set(), [last]
         while waiting:
@@ -223,7 +226,7 @@ class Trace:
                 if maker is not None and maker.index not in before and maker.index > first.index:
                     before.add(maker.index)
                     waiting.append(maker)
-        return [call for call in self.calls if call.index in after & before]
+        return [after[index] for index in sorted(before & after.keys())]
 
 
 def traced(subject: Subject) -> Trace:
@@ -266,6 +269,7 @@ def record(twin: Subject, modes: Collection[str]) -> Trace:
     """Run a module forward and, where its loss has a gradient, backward, once."""
     calls = Calls(recorder := Recorder(twin.module, tuple(tensors_of((twin.inputs, twin.named)))))
     twins = equal_buffers(recorder, twin.module)
+    numbers = frozenset(one for one in tree_leaves((twin.inputs, twin.named)) if type(one) is int)
     ops, memory, allocated = Ops(calls), Memory(twin, calls), Allocated(twin.device)
     with contextlib.ExitStack() as during, contextlib.ExitStack() as forward:
         if "memory" in modes:
@@ -300,5 +304,6 @@ def record(twin: Subject, modes: Collection[str]) -> Trace:
         returned=returned,
         twins=twins,
         derivatives=tuple(calls.derivatives),
+        numbers=numbers,
         cycles=tuple(memory.cycles),
     )

@@ -19,7 +19,7 @@ def kinds(factory):
 
 
 def test_what_is_found_in_the_gpt():
-    assert kinds(gpt) == {"attention", "projections", "cross-entropy", "cuda-graph", "odd-size"}
+    assert kinds(gpt) == {"attention", "projections", "cross-entropy", "cuda-graph"}
 
 
 def test_what_is_found_in_the_forecaster():

@@ -54,7 +54,7 @@ def constants(trace: Trace, captured: Captured) -> Iterator[Finding]:
         heavy = large and sum(one.moved for one in makers) >= PART * moved
         worth = heavy or (kernels >= FEW and kernels >= PART * trace.kernels)
         filled = all(one.name in FILLS for one in makers if one.kernels)
-        if users <= constant.keys() or not worth or filled or not same_function(makers):
+        if users <= constant.keys() or not worth or filled or "library" in call.inside:
             continue
         yield Finding(
             "constant",
@@ -151,8 +151,3 @@ EXPANDS, ROWS = words("expand broadcast_to repeat tile repeat_interleave"), 4
 def made_of_constants(trace: Trace, call: Call, constant: dict[int, list[Call]]) -> bool:
     """Whether all that a call reads was found constant before."""
     return all((maker := trace.makers.get(one.id)) is not None and maker.index in constant for one in call.inputs)
-
-
-def same_function(makers: list[Call]) -> bool:
-    """Whether no library makes it: its author cannot keep it."""
-    return not any("library" in call.inside for call in makers)

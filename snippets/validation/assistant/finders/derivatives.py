@@ -7,48 +7,72 @@ from ..calls import Derivative, Value
 from ..findings import Finding
 from ..graphs import Captured
 from ..lines import Line
+from ..names import PASSED
 from ..trace import Trace
 
 ROWS = 4  # derivatives of parts of one result that are worth a batched call
+BATCHED = (
+    "one torch.autograd.grad with is_grads_batched=True, or torch.func.vmap or jacrev; "
+    "of the sum, where a row depends on its own input alone"
+)
 
 
 def one_by_one(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """Several derivatives of one result: each walks the same graph from its end to its start."""
     of_result: dict[int, list[Derivative]] = defaultdict(list)
     for one in trace.derivatives:
-        for number in {whole(trace, result).id for result in one.results}:
+        for number in {part_of(trace, result)[0] for result in one.results}:
             of_result[number].append(one)
     for group in of_result.values():
-        several = len({one.by for one in group}) > 1
-        if len(group) < (2 if several else ROWS):
+        same = len({one.by for one in group}) == 1
+        alike = same and len({kind_of(trace, one) for one in group}) == 1
+        if len(group) < (ROWS if same and not alike else 2):
             continue
         yield Finding(
             "wasted",
             "Derivatives of one result are taken one by one",
             where_apart(group),
             f"{len(group)} calls of autograd.grad walk the graph of one result",
-            "give torch.autograd.grad all inputs at once, as a tuple"
-            if several
-            else "torch.autograd.grad with is_grads_batched=True, or torch.func.vmap: one walk for all rows",
+            "all calls give the same: call torch.autograd.grad once, and pick from what it gives"
+            if alike
+            else BATCHED
+            if same
+            else "give torch.autograd.grad all inputs at once, as a tuple",
             "compiler/what-compile-does.md#what-is-slow",
             kernels=len(group) - 1,
         )
 
 
-def whole(trace: Trace, value: Value) -> Value:
-    """What a value is a part, or the sum of a part, of."""
-    maker = trace.made_by(value)
-    while maker is not None and maker.name in ("sum", "mean"):
+def kind_of(trace: Trace, one: Derivative) -> tuple:
+    """What is alike for derivatives of the same part of a result in the same direction."""
+    return tuple(part_of(trace, value) for value in (*one.results, *one.along))
+
+
+def part_of(trace: Trace, value: Value) -> tuple:
+    """The number of what a value is a part or a sum of, and how it comes of that; of ones, their shape alone."""
+    steps: list[str] = []
+    maker = trace.makers.get(value.id)
+    while maker is not None and maker.inputs and maker.name in PASSED | {"sum", "mean"}:
+        steps.append(
+            f"{maker.name} {maker.arguments} {[one.id for one in maker.inputs[1:]]} {maker.outputs.index(value)}"
+        )
         value = maker.inputs[0]
-        maker = trace.made_by(value)
-    return trace.root(value)
+        maker = trace.makers.get(value.id)
+    if maker is not None and maker.name in ("ones_like", "ones", "new_ones"):
+        return maker.name, value.shape
+    return value.id, tuple(steps)
 
 
 def where_apart(group: list[Derivative]) -> tuple[Line, ...]:
-    """The lines at which the calls part, and the line of the calls."""
-    stacks = [one.stack for one in group]
-    depth = next((at for at, lines in enumerate(zip(*stacks, strict=False)) if len(set(lines)) > 1), -1)
-    return tuple(dict.fromkeys([*(stack[depth] for stack in stacks), *(stack[-1] for stack in stacks)]))
+    """The lines at which the calls part, or the line of the loop that makes them, and the line of the calls."""
+    depth = 0
+    for depth, lines in enumerate(zip(*(one.stack for one in group), strict=False)):
+        if len({one.where[depth][0] for one in group}) > 1:
+            depth -= 1
+            break
+        if len(set(lines)) > 1:
+            break
+    return tuple(dict.fromkeys([*(one.stack[depth] for one in group), *(one.stack[-1] for one in group)]))
 
 
 def cycles(trace: Trace, captured: Captured) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from ..calls import Call, Value
 from ..findings import Finding, in_order, size
 from ..graphs import Captured
 from ..names import PASSED, POINTWISE, VIEWS, words
-from ..rewrites import Rewrite, rewrite
+from ..rewrites import Rewrite, as_it_is, rewrite
 from ..trace import Trace
 from .attention import data_of, scores_of, softmax_by_hand, weight_of
 
@@ -139,6 +139,16 @@ def written_out(trace: Trace, captured: Captured) -> Iterator[Finding]:
             yield rewritten([*steps, call], "Softmax", "F.softmax", "kernels/softmax.md", made)
         elif call.name == "log" and (maker := squashed(trace, call)) is not None:
             yield logarithm(trace, maker, call)
+        elif call.name == "log" and (steps := sum_of_exponentials(trace, call)):
+            change = "torch.logsumexp, the logarithm of a factor added to the exponent: it stays finite"
+            yield rewritten([*steps, call], "Log-sum-exp", change, "kernels/cross-entropy.md", ())
+        elif call.name == "cross_entropy" and (maker := normalized(trace, call)) is not None:
+            made = rewrite(trace, maker, maker.inputs[:1], as_it_is)
+            name, change = (
+                "Log-softmax of a cross-entropy",
+                "give F.cross_entropy the logits: it takes their log-softmax",
+            )
+            yield rewritten([maker, call], name, change, "kernels/cross-entropy.md", made)
         elif call.name == "mul" and len(call.inputs) == 2:
             x, lines = activation(trace, call.outputs[0])
             if x is not None and len(lines) >= 2:
@@ -147,11 +157,37 @@ def written_out(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 yield rewritten(lines, name, f"F.{name.lower()}", "kernels/swiglu.md", made)
 
 
+def before_log(trace: Trace, log: Call) -> Call | None:
+    """What made a logarithm's argument, past a small number that keeps it from minus infinity."""
+    maker = trace.made_by(log.inputs[0])
+    small = maker is not None and maker.name in ("add", "clamp", "clamp_min") and len(maker.inputs) == 1
+    return trace.made_by(maker.inputs[0]) if maker is not None and small else maker
+
+
+def sum_of_exponentials(trace: Trace, log: Call) -> list[Call]:
+    """The exponential, its factor and the sum over one dimension, of which a logarithm is taken."""
+    total = before_log(trace, log)
+    if total is None or total.name != "sum" or total.inputs[0].shape == total.outputs[0].shape:
+        return []
+    maker = trace.made_by(total.inputs[0])
+    steps = [maker] if maker is not None and maker.name == "mul" else []
+    makers = [trace.made_by(one) for one in maker.inputs] if maker is not None and steps else [maker]
+    exponential = next((one for one in makers if one is not None and one.name == "exp"), None)
+    return [exponential, *steps, total] if exponential is not None else []
+
+
+def normalized(trace: Trace, loss: Call) -> Call | None:
+    """The log-softmax over the classes of a cross-entropy, which takes it once more."""
+    maker = trace.makers.get(loss.inputs[0].id)
+    if maker is None or maker.name != "log_softmax":
+        return None
+    dim = maker.named.get("dim", next((one for one in maker.arguments[1:2] if type(one) is int), None))
+    return maker if dim is not None and dim % len(maker.inputs[0].shape) == 1 else None
+
+
 def squashed(trace: Trace, log: Call) -> Call | None:
     """The softmax or sigmoid that a logarithm is taken of, past a small number that keeps it from minus infinity."""
-    maker = trace.made_by(log.inputs[0])
-    if maker is not None and maker.name in ("add", "clamp", "clamp_min") and len(maker.inputs) == 1:
-        maker = trace.made_by(maker.inputs[0])
+    maker = before_log(trace, log)
     return maker if maker is not None and maker.name in ("softmax", "sigmoid") else None
 
 

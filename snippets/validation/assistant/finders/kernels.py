@@ -1,20 +1,16 @@
 """Kernels that wait, are small, or miss the tensor cores."""
 
 import re
-from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
-from itertools import pairwise
 
 import torch
 
 from ..calls import Call, Value
-from ..findings import MEMORY, Finding, in_order, size
+from ..findings import MEMORY, Finding, in_order
 from ..graphs import Captured
 from ..names import PASSED, POINTWISE, PRODUCTS
 from ..settings import products_in_tf32
 from ..trace import Trace
-from .constants import from_sizes
 from .readiness import MADE_ON_HOST
 
 READS = {
@@ -178,19 +174,23 @@ def fp32_products(trace: Trace, captured: Captured) -> Iterator[Finding]:
 
 
 def odd_sizes(trace: Trace, captured: Captured) -> Iterator[Finding]:
-    """Weights whose rows are no multiple of 16 bytes: tensor cores read those only in pieces, or not at all."""
+    """Weights whose rows are no multiple of 16 bytes: tensor cores read those only in pieces, or not at all.
+
+    In fp32 that costs a product nothing unless TF32 is on, and an attention its fused kernel.
+    """
     work = sum(call.flops for call in trace.calls)
     for call in trace.calls:
         sizes: list[int] = []
         weights = [one for one in call.inputs if one.origin == "parameter" and len(one.shape) >= 2]
-        if call.name in PRODUCTS and weights and "compile" not in call.inside:
-            sizes = [length for length in weights[0].shape[:2] if length >= 96]
-        elif call.name == "scaled_dot_product_attention":
-            weights = list(call.inputs[:1])
+        width = 16 // call.out.dtype.itemsize if call.out is not None else 1
+        attends = call.name == "scaled_dot_product_attention"
+        if attends:
             sizes = [length for length in call.inputs[0].shape[-1:] if length > 16]
-        odd = [length for length in sizes if length * weights[0].dtype.itemsize % 16]
-        if odd and 20 * call.flops >= work:
-            width = 16 // weights[0].dtype.itemsize
+        elif call.name in PRODUCTS and weights and "compile" not in call.inside:
+            sizes = [length for length in weights[0].shape[:2] if length >= 96]
+        odd = [length for length in sizes if length % width]
+        cores = width == 8 or (width == 4 and (attends or products_in_tf32()))
+        if odd and cores and 20 * call.flops >= work:
             yield Finding(
                 "odd-size",
                 "A size that tensor cores dislike",
@@ -198,43 +198,9 @@ def odd_sizes(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 f"{call.name} with a size of {odd[0]}, which is no multiple of {width}: a row is no multiple of "
                 f"16 bytes",
                 f"pad it to {-(-odd[0] // 64) * 64}",
-                "patterns/attention.md#where-it-loses"
-                if "attention" in call.name
-                else "validation/roofline.md#where-it-loses",
+                "patterns/attention.md#where-it-loses" if attends else "validation/roofline.md#where-it-loses",
                 saves=call.moved // 4,
             )
-
-
-SMALL = 2**22  # bytes: fewer take a large GPU less time than the host takes to launch
-
-
-def small_kernels(trace: Trace, captured: Captured) -> Iterator[Finding]:
-    """Loops that launch many kernels, each too small to keep the host ahead."""
-    reported: set[tuple[str, int]] = set()
-    for groups in loops(trace):
-        calls = sorted((call for group in groups for call in group), key=lambda call: call.index)
-        turns, kernels = max(len(again(group)) for group in groups), sum(call.kernels for call in calls)
-        lines = in_order(calls, max(groups, key=lambda group: sum(call.kernels for call in group))[0])
-        small = kernels >= 8 and sum(call.moved for call in calls) / kernels <= SMALL
-        place = lines[0].file, lines[0].number
-        if any(call.inside - {"library"} for call in calls) or not small or place in reported:
-            continue
-        if why := loop_of(trace, groups, turns):
-            reported.add(place)
-            change, weight = loop_change(trace, groups, calls)
-            yield Finding(
-                "small-kernels",
-                "A loop of kernels too small to keep the host ahead",
-                lines[:8],
-                f"{turns} turns, {kernels} kernels, {size(sum(call.moved for call in calls) / kernels)} each; {why}",
-                change,
-                "compiler/what-compile-does.md#what-is-slow",
-                kernels=kernels - kernels // turns,
-                weight=weight,
-            )
-
-
-FUSED = "torch.optim's with fused=True, which updates all parameters in one kernel"
 
 
 def optimizers(trace: Trace, captured: Captured) -> Iterator[Finding]:
@@ -255,149 +221,3 @@ def optimizers(trace: Trace, captured: Captured) -> Iterator[Finding]:
 
 
 STEP = re.compile(r"\.step\(")
-
-
-def loops(trace: Trace) -> list[list[list[Call]]]:
-    """The calls of each loop, by place: lines whose calls alternate are one loop, and it holds the loops inside."""
-    joined: dict[int, list[list[list[Call]]]] = defaultdict(list)
-    places = ((activation, group) for (_, activation), groups in trace.loops.items() for group in groups)
-    for activation, group in sorted(places, key=lambda one: one[1][0].index):
-        ends = [one[-1].index for one in joined[activation][-1]] if joined[activation] else []
-        if len(group) >= 4 and ends and group[0].index <= max(ends):
-            joined[activation][-1].append(group)
-        elif len(group) >= 4:
-            joined[activation].append([group])
-    found, taken = [], set()
-    for groups in sorted((one for each in joined.values() for one in each), key=lambda one: -sum(map(len, one))):
-        indices = {call.index for group in groups for call in group}
-        if not indices & taken:
-            found.append(groups)
-        taken |= indices
-    return found
-
-
-def needs(trace: Trace, later: Call, earlier: Call) -> bool:
-    """Whether a call reads what another gave, through whatever lies between."""
-    todo, seen = [later], set()
-    while todo:
-        for value in todo.pop().inputs:
-            maker = trace.makers.get(value.id)
-            if maker is earlier:
-                return True
-            if maker is not None and maker.index > earlier.index and maker.index not in seen:
-                seen.add(maker.index)
-                todo.append(maker)
-    return False
-
-
-def dependent(trace: Trace, groups: list[list[Call]]) -> bool:
-    """Whether most turns' work reads what the turn before gave; a sum of all turns alone is no such work."""
-    run = [group for group in groups if group[0].kernels]
-    products = [group for group in run if group[0].name in PRODUCTS or group[0].name.endswith("_cell")]
-    work = products or run
-    links = [[needs(trace, later, earlier) for earlier, later in pairwise(again(group))] for group in work]
-    return any(2 * sum(each) > len(each) for each in links)  # between the layers around a loop there are a few, too
-
-
-def again(group: list[Call]) -> list[Call]:
-    """Of the layers that a turn may have, the first: where weights return, the calls that use the same.
-
-    Where no weight returns but an input does, as in an ensemble, the last.
-    """
-    weights = [frozenset(one.id for one in call.inputs if one.origin == "parameter") for call in group]
-    same = [call for call, own in zip(group, weights, strict=True) if own == weights[0]]
-    starts = [at for at, call in enumerate(group) if read_of(call) == read_of(group[0])]
-    if len(same) > 1:
-        return same
-    ensemble = all(weights) and 8 <= len(starts) < len(group) <= 3 * len(starts)
-    return [*(group[at - 1] for at in starts[1:]), group[-1]] if ensemble else group
-
-
-def read_of(call: Call) -> tuple[int, ...]:
-    """What a call reads, besides weights."""
-    return tuple(one.id for one in call.inputs if one.origin != "parameter")
-
-
-def loop_change(trace: Trace, groups: list[list[Call]], calls: list[Call]) -> tuple[str, str]:
-    """What to do with a loop, by how its turns depend on each other, and the weight: a recurrence alone is a note."""
-    cells = [again(group) for group in groups if group[0].name in CELLS]
-    run = [group for group in groups if group[0].kernels]
-    products = [group for group in run if group[0].name in PRODUCTS]
-    if any(updates(call) for call in calls):
-        also = ", and one batched product for all of a shape" if products else ""
-        return f"for an optimizer, {FUSED}; for other updates, torch._foreach_ functions{also}", "finding"
-    if from_sizes(trace, calls):
-        return "the result depends on sizes only: make it once, as a buffer of the module", "finding"
-    if cells and not any(feeds_back(trace, cell) for cell in cells):
-        kind = cells[0][0].name.split("_")[0].upper()
-        return f"nn.{kind} runs all turns as one cuDNN call, if nothing else reads the state in between", "finding"
-    if dependent(trace, groups):
-        work = sum(call.flops for group in products if free(trace, again(group)) for call in group)
-        early = work > 0.1 * sum(call.flops for call in calls)
-        first = "compute what does not read the state before the loop, for all turns at once, and " if early else ""
-        return f"each turn reads the one before: {first}compile the step that is left", "finding" if early else "note"
-    if any(len({call.inputs[0].shape for call in again(group) if call.inputs}) > 1 for group in products or run):
-        change = (
-            "torch._foreach_ functions for the list of tensors"
-            if {call.name for call in calls if call.kernels} <= POINTWISE
-            else "pad them to one size and mask the rest, or scatter_reduce for the rows of all turns"
-        )
-        return f"no turn reads another, but their sizes differ: {change}", "finding"
-    return "no turn reads another: stack what the turns read, and do all of them in one batched call", "finding"
-
-
-CELLS = ("gru_cell", "lstm_cell", "rnn_tanh_cell", "rnn_relu_cell")
-
-
-def updates(call: Call) -> bool:
-    """Whether a call writes to a parameter."""
-    return call.writes and bool(call.inputs) and call.inputs[0].origin == "parameter"
-
-
-def feeds_back(trace: Trace, cells: list[Call]) -> bool:
-    """Whether a cell's input comes from the turn before, as a decoder's does: then no call runs all turns."""
-    return any(needs(trace, replace(later, inputs=later.inputs[:1]), earlier) for earlier, later in pairwise(cells))
-
-
-def free(trace: Trace, group: list[Call]) -> bool:
-    """Whether no turn's product reads what an earlier turn gave."""
-    first = group[0].index
-    todo, seen = [(call, before.index) for before, call in pairwise(group)], set()
-    while todo:
-        call, before = todo.pop()
-        for value in call.inputs:
-            maker = trace.makers.get(value.id)
-            if maker is None or maker.index < first or maker.index in seen:
-                continue
-            if maker.index <= before:
-                return False
-            seen.add(maker.index)
-            todo.append((maker, before))
-    return True
-
-
-def loop_of(trace: Trace, groups: list[list[Call]], turns: int) -> str:
-    """What kind of loop runs these calls; nothing for the layers of a model, each of which has weights of its own."""
-    if any(updates(call) for group in groups if len(group) >= 4 for call in group):
-        return "each turn updates a parameter"
-    weighted = [
-        [frozenset(one.id for one in call.inputs if one.origin == "parameter") for call in group]
-        for group in groups
-        if len(group) >= 4
-    ]
-    weighted = [weights for weights in weighted if any(weights)]
-    if any(8 * len(set(weights)) <= len(weights) for weights in weighted):
-        return "each turn uses the same weights"
-    if not weighted and turns >= 8:
-        return "no turn has weights of its own"
-    shared = [
-        group
-        for group in groups
-        if len(group) >= 4 and any(call.inputs and call.inputs[0].origin != "parameter" for call in group)
-    ]
-    for group in shared:
-        alone = [any(one.origin == "parameter" for one in call.inputs) for call in group]
-        often = Counter(map(read_of, group)).most_common(1)[0][1]
-        if all(alone) and not dependent(trace, groups) and often >= 4 and 3 * often >= len(group):
-            return "all turns read the same input"
-    return ""

@@ -1,13 +1,15 @@
 """What keeps torch.compile and CUDA graphs from a module."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from ..calls import Call
 from ..findings import Finding, in_order
-from ..graphs import Captured
+from ..graphs import Break, Captured, Recompiled
 from ..lines import Line
 from ..names import words
 from ..trace import Trace
@@ -40,10 +42,7 @@ def graph_breaks(trace: Trace, captured: Captured) -> Iterator[Finding]:
     for one in captured.breaks:
         if one.line.function in COMPREHENSIONS and "tp_iternext" in one.reason:
             continue  # Dynamo tries it alone where it gave up the function around it, which has a finding
-        anchor, change = next(
-            (found for pattern, found in CAUSES.items() if re.search(pattern, one.reason, re.IGNORECASE)),
-            ("library", "move the line out of the module"),
-        )
+        anchor, change = mended(trace, one)
         what = "ends the graph"
         if one.skipped:
             what = "makes the whole function run uncompiled, since it stands in a loop, a with or a try"
@@ -60,29 +59,68 @@ def graph_breaks(trace: Trace, captured: Captured) -> Iterator[Finding]:
         )
 
 
+def mended(trace: Trace, one: Break) -> tuple[str, str]:
+    """The part of the page on a break's cause, and what ends the break."""
+    if one.by_size:
+        return "library", "it breaks once sizes change: torch.compile(dynamic=False), a graph for each size, does not"
+    if re.search(r"\b(np|numpy)\.", one.line.text):
+        return "numpy", "write it in torch, or where it reads no tensor, make it once, as a buffer"
+    values = re.search(r"data.dependent operator|tolist", one.reason, re.IGNORECASE)
+    if values and any(call.line == one.line and call.name in NUMBERS for call in trace.calls):
+        return "item", "do on the device what Python does with the numbers: torch.isin, torch.where, an index"
+    found = (found for pattern, found in CAUSES.items() if re.search(pattern, one.reason, re.IGNORECASE))
+    return next(found, ("library", "write the line in operations that Dynamo captures, or move it out of the module"))
+
+
 def recompilations(trace: Trace, captured: Captured) -> Iterator[Finding]:
-    """What makes another graph at the same sizes, or at each new one."""
-    for line in dict.fromkeys(one.line for one in captured.recompiled):
-        reasons = [one.reason for one in captured.recompiled if one.line == line]
-        causes = [cause for one in captured.recompiled if one.line == line for cause in one.causes]
-        change = "make what changes a tensor, or keep it out of forward"
-        changes = re.search(r"size|== -?[\d.]+", reasons[0]) and not re.search(r"%|Mod|^len\(", reasons[0])
+    """What makes another graph at the same sizes, or at each new one: a size by its line, all values together."""
+    by_place: dict[Line | None, list[Recompiled]] = defaultdict(list)
+    for one in captured.recompiled:
+        by_place[None if VALUE.search(one.reason) else one.line].append(one)
+    for group in by_place.values():
+        first, reasons = group[0], list(dict.fromkeys(one.reason for one in group))
+        changes = first.by_size or VALUE.search(first.reason) or "size" in first.reason
+        changes = changes and not re.search(r"%|Mod|^len\(", first.reason)
         settles = len(reasons) == 1 and not changes  # as what is made at the first call, once
         settles |= all("//" in reason for reason in reasons)  # a loop over chunks: a graph serves a range of sizes
-        named = not settles and not line.text.startswith(("def ", "@", "async "))
-        if any("size" in reason for reason in reasons):
-            change = "do not compare, loop over or store the size: let it stay a symbol"
+        named = not settles and not first.line.text.startswith(("def ", "@", "async "))
+        named &= first.marked or not first.by_size or bool(OF_SIZES.search(first.line.text))
         yield Finding(
             "recompilation",
             "A recompilation: what is compiled serves one value only",
-            tuple(dict.fromkeys((*causes, line))),
-            f"{len(reasons)} more graph{'s' * (len(reasons) > 1)} over {captured.sizes} sizes of the inputs; "
-            f"failed: {reasons[0]}",
-            change,
+            tuple(dict.fromkeys([*(line for one in group for line in one.causes), *(one.line for one in group)])),
+            f"{len(group)} more graph{'s' * (len(group) > 1)} over {captured.sizes} sizes of the inputs; "
+            f"what changed: {'; '.join(reasons)}",
+            settled(first),
             "compiler/recompilation.md#what-the-log-says-and-what-ends-it",
             kernels=trace.kernels // 2,
             weight="finding" if named else "note",
         )
+
+
+VALUE = re.compile(r"^[^%]*== -?[\d.]+$")
+OF_SIZES = re.compile(
+    r"\b(for|while|if|assert|range|len|zip|enumerate|split|chunk|unbind|int|float|round|math|np|shape|size|one_hot)\b"
+)
+
+
+def settled(one: Recompiled) -> str:
+    """What ends the recompilations, by what the line does with the size or the value."""
+    text = one.line.text
+    if one.marked:
+        return "torch._dynamo.mark_dynamic of that dimension before the first call"
+    if "one_hot(" in text:
+        return "one_hot makes a constant of the number of classes: compare with torch.arange of it instead"
+    if one.causes or not (one.by_size or "size" in one.reason):
+        return "keep the value in a tensor, such as a buffer, and change it in place"
+    if re.search(r"\b(int|float|round)\(|\b(math|np)\.", text):
+        return (
+            "Python's numbers make a constant of the size: integer arithmetic for a shape, "
+            "torch.full((), size, device=...) and torch's functions for a value"
+        )
+    if re.search(r"\b(for|while)\b|unbind|split|chunk", text):
+        return "a loop over a size is unrolled: one call for all turns, or compile the step alone"
+    return "let the size stay a symbol: no comparison, no number stored, no list made of it on the host"
 
 
 SHAPED = words(
@@ -103,18 +141,29 @@ def made_on_host(trace: Trace, captured: Captured) -> Iterator[Finding]:
         users = trace.past(call.out, SHAPED - {"to"}) if constant or made else []
         moved = [user for user in users if user.name in ("to", "cuda", "type_as") and moves(user)]
         brought = bool(call.inputs) and call.inputs[0].origin == "found" and call.inputs[0].device == "cpu"
-        if call.facts.get("by list"):
-            yield host_finding([call], "the list of places is made a tensor on the host")
+        listed = constant or call.facts.get("by list")
+        if listed:
+            what = f"{call.name} makes it" if constant else "the list of places is made a tensor"
+            change = from_where(trace, call)
+            yield host_finding([call, *moved], f"{what} on the host", change=change)
         elif brought and moves(call) and call.name in ("to", "cuda", "type_as"):
             yield host_finding([call], f"{call.name} copies a tensor that is no buffer, so it stays on the host")
-        elif constant and reads_before(trace, call):
-            change = "compute it on the device, from the tensors whose numbers the host reads"
-            yield host_finding([call, *moved], f"{call.name} makes it on the host", change=change)
-        elif constant:  # its numbers come from Python, whichever device= they are for
-            yield host_finding([call, *moved], f"{call.name} makes it on the host")
         elif made and moved:
             made_there = f", or make it where it is used, with {device_named(in_order(moved))}"
             yield host_finding([call, *moved], f"{call.name} makes it on the host", made_there)
+
+
+def from_where(trace: Trace, call: Call) -> str:
+    """What to do instead of a tensor of Python's numbers, by where the numbers are from."""
+    if reads_before(trace, call):
+        return "compute it on the device, from the tensors whose numbers the host reads"
+    numbers = {one for one in tree_leaves((call.arguments, call.named)) if type(one) is int}
+    if numbers and numbers <= trace.numbers:
+        return "make it a tensor on the device where the list is made, and give forward the tensor"
+    return BUFFER
+
+
+BUFFER = "make it once, as a buffer of the module"
 
 
 def reads_before(trace: Trace, call: Call) -> bool:
@@ -126,9 +175,7 @@ def reads_before(trace: Trace, call: Call) -> bool:
 NUMBERS = words("item tolist __int__ __float__")
 
 
-def host_finding(
-    calls: list[Call], what: str, otherwise: str = "", change: str = "make it once, as a buffer of the module"
-) -> Finding:
+def host_finding(calls: list[Call], what: str, otherwise: str = "", change: str = BUFFER) -> Finding:
     return Finding(
         "cuda-graph",
         "A tensor is made in the host's memory at each call",

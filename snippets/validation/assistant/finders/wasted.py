@@ -11,6 +11,7 @@ from ..trace import Trace
 from .again import connected, shared_line
 from .attention import data_of, weight_of
 
+REPEATS = words("index index_select repeat tile repeat_interleave")
 PICKS = words("getitem index narrow select gather index_select take_along_dim")
 PART = 0.05  # of the forward's work, for a product that is worth a finding
 PAGE = "compiler/what-compile-does.md#what-is-slow"
@@ -91,20 +92,20 @@ def sorted_to_pick(trace: Trace, captured: Captured) -> Iterator[Finding]:
 
 
 def gathered_first(trace: Trace, captured: Captured) -> Iterator[Finding]:
-    """A product of rows that an index repeats, such as of a graph's edges."""
+    """A product of rows that an index or a copy repeats, such as of a graph's edges."""
     for call in large_products(trace):
         data = trace.root(data_of(call))
         pick = trace.makers.get(data.id)
-        if pick is None or pick.name not in ("index", "index_select") or weight_of(pick) is not None:
+        if pick is None or pick.name not in REPEATS or weight_of(pick) is not None:
             continue
-        source = pick.inputs[0]
-        if source.shape[-1:] == data.shape[-1:] and 2 * source.numel <= data.numel:
+        source, often = pick.inputs[0], 2 if "index" in pick.name else 4  # a batch twice is one batch for two purposes
+        if source.shape[-1:] == data.shape[-1:] and often * source.numel <= data.numel:
             yield Finding(
                 "wasted",
-                "A product of rows that an index repeats",
+                f"A product of rows that {'an index' if 'index' in pick.name else pick.name} repeats",
                 in_order([call, pick], call),
                 f"{pick.name} makes {size(data.bytes)} of {size(source.bytes)}, and {call.name} multiplies each copy",
-                "multiply first, then pick the rows of the result",
+                f"multiply first, then {'pick' if 'index' in pick.name else 'repeat'} the rows of the result",
                 PAGE,
                 saves=call.moved * (data.numel - source.numel) // data.numel,
                 kernels=0,

@@ -41,7 +41,7 @@ def test_the_line_that_makes_a_size_a_constant_is_named():
     subject = made(lambda: (Special(), torch.randn(8, 8)))
     found = capture(subject, other_sizes(subject)).recompiled
     assert [(one.line.text, one.reason) for one in found] == [
-        ("if x.shape[0] == 7:", "makes a constant of size 7 at index 0")
+        ("if x.shape[0] == 7:", "dimension 0 of x: 8, then 7, then 6; mark_dynamic raises")
     ]
 
 
@@ -64,7 +64,8 @@ def test_numbers_of_edges_and_nodes_are_sizes_of_a_graph(of):
     captured = capture(subject, other_sizes(subject))
     assert captured.sizes == 3 and not captured.error
     found = [one.reason for one in captured.recompiled]
-    assert len(found) == bool(of) and all(("301" if of == "edges" else "51") in one for one in found)
+    said = {"edges": "dimension 1 of edges", "nodes": "51"}
+    assert len(found) == bool(of) and all(said[of] in one for one in found)
 
 
 def sizes(*inputs):
@@ -90,6 +91,83 @@ def test_one_more_graph_for_a_size_that_changes_is_expected():
         assert unexpected(one, changed=True) == [] and unexpected(one, changed=False) == one
     step = [Recompiled(line, "self.step == 3")]
     assert unexpected(step, changed=True) == step
+
+
+class Layer(nn.Module):
+    """A layer with a number of its own, behind a graph break."""
+
+    def __init__(self, power):
+        super().__init__()
+        self.power, self.f = power, nn.Linear(8, 8)
+
+    def forward(self, x):
+        x = self.f(x)
+        torch._dynamo.graph_break()
+        return x**self.power
+
+
+class Counts(Layer):
+    def forward(self, x):
+        self.power += 1
+        return super().forward(x)
+
+
+def test_layers_that_differ_in_a_number_are_no_recompilation_and_one_that_changes_its_number_is():
+    for last, reasons in ((Layer(3), []), (Counts(3), ["self.power == 4"])):
+        subject = made(lambda last=last: (nn.Sequential(Layer(1), Layer(2), last), torch.randn(4, 8)))
+        captured = capture(subject, other_sizes(subject))
+        assert {one.reason for one in captured.recompiled if "size" not in one.reason} == set(reasons)
+        assert captured.repeats == bool(reasons)
+
+
+class LoopsBehind(nn.Module):
+    """Loops over the batch behind a graph break."""
+
+    def forward(self, x):
+        y = x.sin()
+        torch._dynamo.graph_break()
+        rows = []
+        for i in range(len(y)):
+            rows.append(y[i].cos())
+        return torch.stack(rows)
+
+
+def test_behind_a_break_the_line_that_loops_over_the_size_is_named():
+    subject = made(lambda: (LoopsBehind(), torch.randn(8, 8)))
+    assert {one.line.text for one in capture(subject, other_sizes(subject)).recompiled} == {"for i in range(len(y)):"}
+
+
+class Quantized(nn.Module):
+    def forward(self, x):
+        return torch.fake_quantize_per_tensor_affine(x, 0.1, 0, 0, 255)
+
+
+class QuantizedLayers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 8), Quantized(), nn.Linear(8, 8), Quantized())
+
+    def forward(self, x):
+        return self.layers(x).sum(-1) + x.mean(-1)
+
+
+def test_with_a_graph_break_nothing_is_said_of_a_mark_that_would_help():
+    subject = made(lambda: (QuantizedLayers(), torch.randn(8, 8)))
+    captured = capture(subject, other_sizes(subject))
+    assert captured.breaks and not any(one.marked for one in captured.recompiled)
+
+
+class Breaks(nn.Module):
+    def forward(self, x):
+        torch._dynamo.graph_break()
+        return x.sin()
+
+
+def test_a_break_that_comes_with_other_sizes_only_is_told_from_one_that_is_always_there():
+    torch._dynamo.reset()  # forgets sizes that another test has seen vary
+    for module, by_size in ((Quantized(), True), (Breaks(), False)):
+        subject = made(lambda module=module: (module, torch.randn(4, 8)))
+        assert [one.by_size for one in capture(subject, other_sizes(subject)).breaks] == [by_size]
 
 
 def test_masks_of_the_captured_graph_are_looked_at():

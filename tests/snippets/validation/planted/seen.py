@@ -24,7 +24,9 @@ def made(factory) -> Subject:
     """What a factory gives, on the device of the tests."""
     torch.manual_seed(0)
     subject = subject_of(factory(), "a case")
-    inputs, named = tree_map(lambda one: one.to(DEVICE), (subject.inputs, subject.named))
+    inputs, named = tree_map(
+        lambda one: one.to(DEVICE) if isinstance(one, torch.Tensor) else one, (subject.inputs, subject.named)
+    )
     return Subject(subject.module.to(DEVICE), inputs, named)
 
 

@@ -148,6 +148,35 @@ def likelihood(m, x):
     return -(torch.log(p + 1e-7) * x).sum()
 
 
+def mixture(m, x):
+    return -torch.log((m.f(x).softmax(-1) * torch.exp(-x.square())).sum(-1) + 1e-30).mean()
+
+
+def log_sum(m, x):
+    return x.exp().sum(-1).log()
+
+
+def normalized_twice(m, x):
+    return F.cross_entropy(F.log_softmax(x, dim=1), x.argmax(1))
+
+
+def normalized_over_rows(m, x):
+    return F.cross_entropy(F.log_softmax(x, dim=0), x.argmax(1))
+
+
+def repeated_rows(m, x):
+    return m.f(x.repeat_interleave(6, dim=0))
+
+
+def batch_twice(m, x):
+    once, again = m.f(x.repeat(2, 1)).chunk(2)
+    return once - again
+
+
+def repeated_results(m, x):
+    return m.f(x).repeat_interleave(6, dim=0)
+
+
 def with_epsilon(m, x):
     return -torch.log(x.softmax(-1) + 1e-9).mean()
 
@@ -217,6 +246,13 @@ RIGHT = {  # the function, shapes of its inputs, the kinds expected, and words o
     "a factor that checks": (factored, [(4, 8, 8)], {"sync"}, "cholesky_ex"),
     "rows sent by a mask": (dispatched, [(64, 8)], {"temporary"}, "index_copy"),
     "similarities": (similar, [(64, 16)], {"temporary"}, "F.normalize"),
+    "a likelihood of a mixture": (mixture, [(64, 8)], {"written-out"}, "torch.logsumexp"),
+    "a logarithm of a sum of exponentials": (log_sum, [(64, 8)], {"written-out"}, "torch.logsumexp"),
+    "a log-softmax before a cross-entropy": (normalized_twice, [(64, 16)], {"written-out"}, "the logits"),
+    "a log-softmax over other than classes": (normalized_over_rows, [(64, 16)], set(), ""),
+    "rows repeated before a layer": (repeated_rows, [(1024, 8)], {"wasted"}, "then repeat the rows"),
+    "a batch for two purposes": (batch_twice, [(1024, 8)], set(), ""),
+    "rows repeated after a layer": (repeated_results, [(1024, 8)], set(), ""),
     "a logarithm of a softmax and a little": (with_epsilon, [(64, 16)], {"written-out"}, "F.log_softmax"),
     "a logarithm of a sigmoid": (likelihood, [(64, 16)], {"written-out"}, "F.binary_cross_entropy_with_logits"),
     "a buffer in fp64": (promoted, [(64, 8)], {"precision"}, "float32 where it is made"),

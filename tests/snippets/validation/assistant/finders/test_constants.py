@@ -47,7 +47,18 @@ def decay(m, x):
     return x * torch.linspace(0, 1, x.shape[1], device=x.device).pow(2).neg().exp()[None, :, None]
 
 
-@pytest.mark.parametrize("function", [sinusoids, window, triangle, decay], ids=lambda one: one.__name__)
+def relative(m, x):
+    steps = torch.arange(16, device=x.device)
+    rows, columns = torch.meshgrid(steps[:8], steps, indexing="ij")
+    places = torch.stack([rows, columns]).flatten(1)
+    apart = places[:, :, None] - places[:, None] + 7
+    return x + m.f.weight[(apart[0] + apart[1]) % 64].sum(-1)[:, :64]
+
+
+CONSTANT = [sinusoids, window, triangle, decay, relative]
+
+
+@pytest.mark.parametrize("function", CONSTANT, ids=lambda one: one.__name__)
 def test_a_constant_is_found(function):
     (found,) = faults(find(*evidence(lambda: (Of(function), torch.randn(2, 128, 64)), sizes=False)))
     assert found.kind == "constant" and len(found.rewrites) == 1

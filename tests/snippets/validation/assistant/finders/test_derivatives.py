@@ -37,16 +37,60 @@ def by_rows(m, x):
     return sum(torch.autograd.grad(y[:, i].sum(), x, create_graph=True)[0][:, i] for i in range(8))
 
 
-FOUND = {by_each: ("as a tuple", 3), by_rows: ("is_grads_batched", 1)}
+def by_directions(m, x):
+    y = m.f(x)
+    return sum(torch.autograd.grad(y, x, row.expand_as(y), create_graph=True)[0] for row in torch.eye(8))
 
 
-@pytest.mark.parametrize("function", FOUND)
+def by_outputs(m, x):
+    rows = [derivative(one, x) for one in m.f(x).unbind(-1)]
+    return torch.stack(rows).sum(0)
+
+
+def by_samples(m, x):
+    y = m.f(x.repeat(2, 1)).sum(-1)
+    return torch.stack([torch.autograd.grad(y[i], x, create_graph=True)[0].sum(0) for i in range(8)])
+
+
+def by_jacobian(m, x):
+    return x + torch.autograd.functional.jacobian(lambda one: m.f(one).sum(0), x).sum(0)
+
+
+def second_by_dimensions(m, x):
+    first = derivative(m.f(x), x)
+    return sum(derivative(first[:, i], x)[:, i] for i in range(8))
+
+
+def column_by_column(m, x):
+    u = m.f(x)
+    return torch.stack([torch.autograd.grad(u.sum(), x, create_graph=True)[0][:, axis] for axis in range(3)])
+
+
+def column_by_column_of_ones(m, x):
+    u = m.f(x)
+    return derivative(u, x)[:, 0] + derivative(u, x)[:, 1]
+
+
+FOUND = {
+    by_each: ("as a tuple", 3),
+    by_rows: ("is_grads_batched", 1),
+    by_directions: ("is_grads_batched", 1),
+    by_outputs: ("is_grads_batched", 2),
+    by_samples: ("of the sum", 1),
+    by_jacobian: ("jacrev", 1),
+    second_by_dimensions: ("is_grads_batched", 2),
+    column_by_column: ("call torch.autograd.grad once", 1),
+    column_by_column_of_ones: ("call torch.autograd.grad once", 2),
+}
+
+
+@pytest.mark.parametrize("function", FOUND, ids=lambda one: one.__name__)
 def test_derivatives_one_by_one_are_found(function):
     found = faults(find(*evidence(lambda: (Of(function), torch.randn(4, 8)), sizes=False)))
     (one,) = [one for one in found if "one by one" in one.title]
     change, lines = FOUND[function]
     assert change in one.change and len(one.lines) == lines
-    assert one.line.function in (function.__name__, "<genexpr>")
+    assert one.line.function in (function.__name__, "<genexpr>", "<listcomp>")
 
 
 def together(m, x):
@@ -70,7 +114,15 @@ def of_three_rows(m, x):
     return sum(torch.autograd.grad(y[:, i].sum(), x, create_graph=True)[0] for i in range(3))
 
 
-@pytest.mark.parametrize("function", [together, second, of_two_results, of_three_rows])
+def of_two_directions(m, x):
+    y = m.f(x)
+    return sum(torch.autograd.grad(y, x, along, create_graph=True)[0] for along in (x.sin(), x.cos()))
+
+
+LEFT_ALONE = [together, second, of_two_results, of_three_rows, of_two_directions]
+
+
+@pytest.mark.parametrize("function", LEFT_ALONE, ids=lambda one: one.__name__)
 def test_other_derivatives_are_left_alone(function):
     found = faults(find(*evidence(lambda: (Of(function), torch.randn(4, 8)), sizes=False)))
     assert not [one for one in found if "one by one" in one.title]

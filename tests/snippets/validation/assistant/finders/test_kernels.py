@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from snippets.validation.assistant.found import find
@@ -41,8 +42,44 @@ def test_an_optimizer_that_is_not_fused_is_found():
         assert [one.kind for one in found if one.kind in ("optimizer", "small-kernels")] == kinds
 
 
+def odd_sizes_of(net, x):
+    return [one.kind for one in faults(find(*evidence(lambda: (net, x), sizes=False))) if one.kind == "odd-size"]
+
+
 def test_an_odd_size_in_little_of_the_work_is_left_alone():
     for hidden, kinds in ((8, ["odd-size"]), (2048, [])):
-        net = nn.Sequential(nn.Linear(32, hidden), nn.Linear(hidden, 32), nn.Linear(32, 129))
-        found = faults(find(*evidence(lambda net=net: (net, torch.randn(4, 32)), sizes=False)))
-        assert [one.kind for one in found] == kinds
+        net = nn.Sequential(nn.Linear(32, hidden), nn.Linear(hidden, 32), nn.Linear(32, 129)).bfloat16()
+        assert odd_sizes_of(net, torch.randn(4, 32).bfloat16()) == kinds
+
+
+class Autocast(nn.Linear):
+    def forward(self, x):
+        with torch.autocast(x.device.type, torch.bfloat16):
+            return super().forward(x)
+
+
+class Attends(nn.Module):
+    def forward(self, x):
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+@pytest.mark.parametrize(
+    ("net", "dtype", "precision", "kinds"),
+    [
+        (nn.Linear(32, 129), torch.bfloat16, "highest", ["odd-size"]),
+        (Autocast(32, 129), torch.float32, "highest", ["odd-size"]),
+        (nn.Linear(32, 129), torch.float32, "high", ["odd-size"]),
+        (nn.Linear(32, 129), torch.float32, "highest", []),
+        (nn.Linear(32, 129), torch.float64, "high", []),
+        (Attends(), torch.float32, "highest", ["odd-size"]),  # no fused kernel takes such a head
+        (nn.Linear(32, 132), torch.float32, "high", []),
+    ],
+)
+def test_a_size_is_odd_only_for_what_tensor_cores_or_a_fused_kernel_would_read(net, dtype, precision, kinds):
+    x = torch.randn(1, 2, 64, 33 if isinstance(net, Attends) else 32, dtype=dtype)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        assert odd_sizes_of(net.to(dtype), x) == kinds
+    finally:
+        torch.set_float32_matmul_precision(before)

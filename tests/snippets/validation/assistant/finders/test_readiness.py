@@ -1,12 +1,17 @@
 """What keeps compilation and CUDA graphs away: what to do about a tensor that is made on the host."""
 
+import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
 
 from snippets.validation.assistant.finders.readiness import device_named
 from snippets.validation.assistant.found import find
-from tests.snippets.validation.planted.seen import hits, with_fault
+from tests.snippets.validation.planted.seen import evidence, faults, hits, with_fault
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -39,3 +44,141 @@ def test_what_is_made_on_the_host_can_be_made_on_the_device_that_its_line_names(
 )
 def test_the_device_is_the_one_that_the_authors_line_names(line, expected):
     assert device_named([SimpleNamespace(text=line)]) == expected
+
+
+class Of(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.f, self.count, self.rate = function, nn.Linear(8, 8), 0, 1.0
+
+    def forward(self, *inputs):
+        return self.function(self, *inputs)
+
+
+def by_tolist(m, x):
+    kept = torch.tensor([[one > 0 for one in row] for row in x.tolist()], device=x.device)
+    return m.f(x) * kept
+
+
+def by_numpy(m, x):
+    grid = np.mgrid[0:8, 0:8][0]
+    return m.f(x) + torch.from_numpy(grid).to(x.device).float()[0]
+
+
+def quantized(m, x):
+    return torch.fake_quantize_per_tensor_affine(m.f(x), 0.1, 0, 0, 255)
+
+
+BREAKS = {by_tolist: "on the device", by_numpy: "in torch", quantized: "dynamic=False"}
+
+
+@pytest.mark.parametrize("function", BREAKS, ids=lambda one: one.__name__)
+def test_what_ends_a_break_fits_what_the_line_does(function):
+    torch._dynamo.reset()  # forgets sizes that another test has seen vary
+    found = faults(find(*evidence(lambda: (Of(function), torch.randn(4, 8)))))
+    (change,) = [one.change for one in found if one.kind == "graph-break"]
+    assert BREAKS[function] in change and "shape" not in change
+    assert "recompilation" not in {one.kind for one in found}
+
+
+ORDER = [3, 1, 2, 0, 5, 4, 7, 6]
+
+
+def picked(m, x, places):
+    return m.f(x)[ORDER]
+
+
+def picked_columns(m, x, places):
+    return m.f(x)[:, [4, 2, 0]]
+
+
+def selected(m, x, places):
+    return m.f(x).index_select(0, torch.tensor(ORDER, device=x.device))
+
+
+def picked_in_layers(m, x, places):
+    for _ in range(4):
+        x = m.f(x)[torch.tensor(ORDER)]
+    return x
+
+
+def summed_in_a_loop(m, x, places):
+    y, made = m.f(x), torch.zeros_like(x)
+    for i, j in enumerate(ORDER):
+        made.index_add_(0, torch.tensor([j], device=x.device), y[i : i + 1])
+    return made
+
+
+def picked_by_numbers(m, x, places):
+    chosen = x[:, 0].argsort().tolist()
+    return m.f(x)[chosen]
+
+
+def picked_as_told(m, x, places):
+    return m.f(x)[places]
+
+
+def selected_as_told(m, x, places):
+    return m.f(x).index_select(0, torch.tensor(places, device=x.device))
+
+
+LISTS = dict.fromkeys((picked, picked_columns, selected, picked_in_layers), BUFFER)
+LISTS |= {
+    summed_in_a_loop: "one index_add, with all places in one index tensor, a buffer",
+    picked_by_numbers: "compute it on the device",
+    picked_as_told: "give forward the tensor",
+    selected_as_told: "give forward the tensor",
+}
+
+
+@pytest.mark.parametrize("function", LISTS, ids=lambda one: one.__name__)
+def test_a_list_of_places_has_one_finding_that_says_where_to_make_its_tensor(function):
+    found = faults(find(*evidence(lambda: (Of(function), torch.randn(8, 8), [6, 2, 1]), sizes=False)))
+    (one,) = [one for one in found if one.kind not in ("sync", "graph-break")]
+    assert LISTS[function] in one.change and one.line.function == function.__name__
+
+
+def by_logarithm(m, x):
+    return torch.logsumexp(m.f(x), 0) - math.log(x.shape[0])
+
+
+def by_loop(m, x):
+    return torch.stack([m.f(x[i]).tanh() for i in range(x.shape[0])])
+
+
+def by_comparison(m, x):
+    return m.f(x) if x.shape[0] > 3 else x
+
+
+def by_counts(m, x):
+    m.count += 1
+    m.rate = m.rate * 0.5
+    return m.f(x) * m.count * m.rate
+
+
+def by_capacity(m, x):
+    room = math.ceil(1.5 * x.shape[0] / 2)
+    return m.f(x) + F.one_hot(x[:, 0].argsort().clamp(max=room - 1), room).sum()
+
+
+AGAIN = {
+    by_logarithm: ("dimension 0 of inputs: 8, then 7", "torch.full((), size"),
+    by_loop: ("dimension 0 of inputs: 8, then 7", "compile the step alone"),
+    by_counts: ("self.count == ", "in a tensor"),
+    by_capacity: ("size()[0]", "torch.arange"),
+}
+
+
+@pytest.mark.parametrize("function", AGAIN, ids=lambda one: one.__name__)
+def test_a_recompilation_names_what_changed_and_what_ends_it_once(function):
+    found = faults(find(*evidence(lambda: (Of(function), torch.randn(8, 8)))))
+    (one,) = [one for one in found if one.kind == "recompilation"]
+    changed, change = AGAIN[function]
+    assert changed in one.evidence and change in one.change
+
+
+def test_a_size_that_may_be_compared_is_no_recompilation():
+    found = find(*evidence(lambda: (Of(by_comparison), torch.randn(8, 8))))
+    assert "recompilation" not in {one.kind for one in found}

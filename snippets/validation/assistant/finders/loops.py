@@ -1,0 +1,232 @@
+"""Loops that launch many small kernels, and what to do with them, by how their turns depend on each other."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+from ..calls import Call
+from ..findings import Finding, in_order, size
+from ..graphs import Captured
+from ..names import POINTWISE, PRODUCTS
+from ..rewrites import Rewrite
+from ..trace import Trace
+from .constants import from_sizes
+from .recurrence import change_of, recurrence, scanned
+
+SMALL = 2**22  # bytes: fewer take a large GPU less time than the host takes to launch
+
+
+def small_kernels(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """Loops that launch many kernels, each too small to keep the host ahead."""
+    for groups in loops(trace):
+        calls = sorted((call for group in groups for call in group), key=lambda call: call.index)
+        turns, kernels = max(len(again(group)) for group in groups), sum(call.kernels for call in calls)
+        lines = in_order(calls, max(groups, key=lambda group: sum(call.kernels for call in group))[0])
+        small = kernels >= 8 and sum(call.moved for call in calls) / kernels <= SMALL
+        if any(call.inside - {"library"} for call in calls) or not small:
+            continue
+        if why := loop_of(trace, groups, turns):
+            change, weight, rewrites = loop_change(trace, groups, calls)
+            yield Finding(
+                "small-kernels",
+                "A loop of kernels too small to keep the host ahead",
+                lines[:8],
+                f"{turns} turns, {kernels} kernels, {size(sum(call.moved for call in calls) / kernels)} each; {why}",
+                change,
+                "compiler/what-compile-does.md#what-is-slow",
+                kernels=kernels - kernels // turns,
+                weight=weight,
+                rewrites=rewrites,
+            )
+
+
+FUSED = "torch.optim's with fused=True, which updates all parameters in one kernel"
+
+
+def loops(trace: Trace) -> list[list[list[Call]]]:
+    """The calls of each loop, by place: lines whose calls alternate are one loop, and it holds the loops inside."""
+    joined: dict[int, list[list[list[Call]]]] = defaultdict(list)
+    places = ((activation, group) for (_, activation), groups in trace.loops.items() for group in groups)
+    for activation, group in sorted(places, key=lambda one: one[1][0].index):
+        ends = [one[-1].index for one in joined[activation][-1]] if joined[activation] else []
+        if len(group) >= 4 and ends and group[0].index <= max(ends):
+            joined[activation][-1].append(group)
+        elif len(group) >= 4:
+            joined[activation].append([group])
+    found, taken = [], set()
+    for groups in sorted((one for each in joined.values() for one in each), key=lambda one: -sum(map(len, one))):
+        indices = {call.index for group in groups for call in group}
+        if not indices & taken:
+            found.append(groups)
+        taken |= indices
+    return found
+
+
+def needs(trace: Trace, later: Call, earlier: Call) -> bool:
+    """Whether a call reads what another gave, through whatever lies between."""
+    todo, seen = [later], set()
+    while todo:
+        for value in todo.pop().inputs:
+            maker = trace.makers.get(value.id)
+            if maker is earlier:
+                return True
+            if maker is not None and maker.index > earlier.index and maker.index not in seen:
+                seen.add(maker.index)
+                todo.append(maker)
+    return False
+
+
+def dependent(trace: Trace, groups: list[list[Call]]) -> bool:
+    """Whether most turns' work reads what the turn before gave; a sum of all turns alone is no such work."""
+    run = [group for group in groups if group[0].kernels]
+    products = [group for group in run if group[0].name in PRODUCTS or group[0].name.endswith("_cell")]
+    return any(carries(trace, group) for group in products or run)
+
+
+def carries(trace: Trace, group: list[Call]) -> bool:
+    """Whether most of the same calls read what the one before gave; to write into one tensor is not to read it."""
+    if group[0].name == "setitem":
+        return False
+    links = [needs(trace, later, earlier) for earlier, later in pairwise(again(group))]
+    return 2 * sum(links) > len(links)  # between the layers around a loop there are a few, too
+
+
+def again(group: list[Call]) -> list[Call]:
+    """Of the layers that a turn may have, the first: where weights return, the calls that use the same.
+
+    Where no weight returns but an input does, as in an ensemble, the last.
+    """
+    weights = [frozenset(one.id for one in call.inputs if one.origin == "parameter") for call in group]
+    same = [call for call, own in zip(group, weights, strict=True) if own == weights[0]]
+    starts = [at for at, call in enumerate(group) if read_of(call) == read_of(group[0])]
+    if len(same) > 1:
+        return same
+    ensemble = all(weights) and 8 <= len(starts) < len(group) <= 3 * len(starts)
+    return [*(group[at - 1] for at in starts[1:]), group[-1]] if ensemble else group
+
+
+def read_of(call: Call) -> tuple[int, ...]:
+    """What a call reads, besides weights."""
+    return tuple(one.id for one in call.inputs if one.origin != "parameter")
+
+
+def loop_change(trace: Trace, groups: list[list[Call]], calls: list[Call]) -> tuple[str, str, tuple[Rewrite, ...]]:
+    """What to do with a loop, the weight, and the change as a copy can have it."""
+    cells = [again(group) for group in groups if group[0].name in CELLS]
+    if any(updates(call) for call in calls):
+        products = any(call.name in PRODUCTS for call in calls if call.kernels)
+        also = ", and one batched product for all of a shape" if products else ""
+        return f"for an optimizer, {FUSED}; for other updates, torch._foreach_ functions{also}", "finding", ()
+    if from_sizes(trace, calls):
+        return "the result depends on sizes only: make it once, as a buffer of the module", "finding", ()
+    if cells and not any(feeds_back(trace, cell) for cell in cells):
+        kind = cells[0][0].name.split("_")[0].upper()
+        return f"nn.{kind} runs all turns as one cuDNN call, if nothing else reads the state in between", "finding", ()
+    on = [again(group) for group in groups if group[0].kernels and carries(trace, group)]
+    found = recurrence(trace, on)
+    if found is not None and (change := change_of(trace, found, len(on[0]))):
+        return change, "finding", scanned(trace, found)
+    return *change_of_turns(trace, groups, calls, summed=found is not None), ()
+
+
+def change_of_turns(trace: Trace, groups: list[list[Call]], calls: list[Call], summed: bool) -> tuple[str, str]:
+    """What to do with turns that read each other, or do not, and the weight: a recurrence alone is a note.
+
+    Args:
+        summed: whether nothing but a sum of all turns goes on from one to the next.
+    """
+    run = [group for group in groups if group[0].kernels]
+    products = [group for group in run if group[0].name in PRODUCTS]
+    if not summed and dependent(trace, groups):
+        work = sum(call.flops for group in products if free(trace, again(group)) for call in group)
+        early = work > 0.1 * sum(call.flops for call in calls)
+        first = "compute what does not read the state before the loop, for all turns at once, and " if early else ""
+        return f"each turn reads the one before: {first}compile the step that is left", "finding" if early else "note"
+    if any(len({call.inputs[0].shape for call in again(group) if call.inputs}) > 1 for group in products or run):
+        if prefix := next((CUMULATIVE[group[0].name] for group in run if prefixes(trace, group)), ""):
+            change = f"each turn reads the start, or the end, of one tensor: {prefix} once, and a turn picks from it"
+            return change, "finding"
+        change = (
+            "torch._foreach_ functions for the list of tensors"
+            if {call.name for call in calls if call.kernels} <= POINTWISE
+            else "pad them to one size and mask the rest, or scatter_reduce for the rows of all turns"
+        )
+        return f"no turn reads another, but their sizes differ: {change}", "finding"
+    return "no turn reads another: stack what the turns read, and do all of them in one batched call", "finding"
+
+
+CUMULATIVE = {  # by what reduces each part: what reduces all parts that start, or end, alike
+    "sum": "torch.cumsum",
+    "mean": "torch.cumsum, divided by the counts,",
+    "prod": "torch.cumprod",
+    "amax": "torch.cummax",
+    "amin": "torch.cummin",
+    "logsumexp": "torch.logcumsumexp",
+}
+
+
+def prefixes(trace: Trace, group: list[Call]) -> bool:
+    """Whether a reduction reads more and more of one tensor, or less and less; parts of a split do not overlap."""
+    if group[0].name not in CUMULATIVE or len({trace.root(call.inputs[0]).id for call in group}) > 1:
+        return False
+    sizes = [call.inputs[0].numel for call in group]
+    ordered = all(one < other for one, other in pairwise(sizes)) or all(one > other for one, other in pairwise(sizes))
+    return ordered and sum(sizes) > trace.root(group[0].inputs[0]).numel
+
+
+CELLS = ("gru_cell", "lstm_cell", "rnn_tanh_cell", "rnn_relu_cell")
+
+
+def updates(call: Call) -> bool:
+    """Whether a call writes to a parameter."""
+    return call.writes and bool(call.inputs) and call.inputs[0].origin == "parameter"
+
+
+def feeds_back(trace: Trace, cells: list[Call]) -> bool:
+    """Whether a cell's input comes from the turn before, as a decoder's does: then no call runs all turns."""
+    return any(needs(trace, replace(later, inputs=later.inputs[:1]), earlier) for earlier, later in pairwise(cells))
+
+
+def free(trace: Trace, group: list[Call]) -> bool:
+    """Whether no turn's product reads what an earlier turn gave."""
+    first = group[0].index
+    todo, seen = [(call, before.index) for before, call in pairwise(group)], set()
+    while todo:
+        call, before = todo.pop()
+        for value in call.inputs:
+            maker = trace.makers.get(value.id)
+            if maker is None or maker.index < first or maker.index in seen:
+                continue
+            if maker.index <= before:
+                return False
+            seen.add(maker.index)
+            todo.append((maker, before))
+    return True
+
+
+def loop_of(trace: Trace, groups: list[list[Call]], turns: int) -> str:
+    """What kind of loop runs these calls; nothing for the layers of a model, each of which has weights of its own."""
+    if any(updates(call) for group in groups if len(group) >= 4 for call in group):
+        return "each turn updates a parameter"
+    weighted = [
+        [frozenset(one.id for one in call.inputs if one.origin == "parameter") for call in group]
+        for group in groups
+        if len(group) >= 4
+    ]
+    weighted = [weights for weights in weighted if any(weights)]
+    if any(8 * len(set(weights)) <= len(weights) for weights in weighted):
+        return "each turn uses the same weights"
+    if not weighted and turns >= 8:
+        return "no turn has weights of its own"
+    shared = [
+        group
+        for group in groups
+        if len(group) >= 4 and any(call.inputs and call.inputs[0].origin != "parameter" for call in group)
+    ]
+    for group in shared:
+        alone = [any(one.origin == "parameter" for one in call.inputs) for call in group]
+        often = Counter(map(read_of, group)).most_common(1)[0][1]
+        if all(alone) and not dependent(trace, groups) and often >= 4 and 3 * often >= len(group):
+            return "all turns read the same input"
+    return ""
