@@ -11,10 +11,8 @@ from ..names import PASSED
 from ..trace import Trace
 
 ROWS = 4  # derivatives of parts of one result that are worth a batched call
-BATCHED = (
-    "one torch.autograd.grad with is_grads_batched=True, or torch.func.vmap or jacrev; "
-    "of the sum, where a row depends on its own input alone"
-)
+BATCHED = "one torch.autograd.grad with is_grads_batched=True, or torch.func.vmap or jacrev"
+OF_ROWS = f"{BATCHED}; or of the sum, where each row depends on a row of the input alone"
 
 
 def one_by_one(trace: Trace, captured: Captured) -> Iterator[Finding]:
@@ -35,7 +33,7 @@ def one_by_one(trace: Trace, captured: Captured) -> Iterator[Finding]:
             f"{len(group)} calls of autograd.grad walk the graph of one result",
             "all calls give the same: call torch.autograd.grad once, and pick from what it gives"
             if alike
-            else BATCHED
+            else (OF_ROWS if all(is_row(trace, one.results[0]) for one in group) else BATCHED)
             if same
             else "give torch.autograd.grad all inputs at once, as a tuple",
             "compiler/what-compile-does.md#what-is-slow",
@@ -46,6 +44,14 @@ def one_by_one(trace: Trace, captured: Captured) -> Iterator[Finding]:
 def kind_of(trace: Trace, one: Derivative) -> tuple:
     """What is alike for derivatives of the same part of a result in the same direction."""
     return tuple(part_of(trace, value) for value in (*one.results, *one.along))
+
+
+def is_row(trace: Trace, value: Value) -> bool:
+    """Whether a value is one entry along the first dimension, or a sum of it."""
+    maker = trace.makers.get(value.id)
+    while maker is not None and maker.name in ("sum", "mean"):
+        maker = trace.makers.get(maker.inputs[0].id)
+    return maker is not None and maker.name == "getitem" and type(maker.arguments[1]) is int
 
 
 def part_of(trace: Trace, value: Value) -> tuple:

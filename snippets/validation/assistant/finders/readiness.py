@@ -66,10 +66,15 @@ def mended(trace: Trace, one: Break) -> tuple[str, str]:
     if re.search(r"\b(np|numpy)\.", one.line.text):
         return "numpy", "write it in torch, or where it reads no tensor, make it once, as a buffer"
     values = re.search(r"data.dependent operator|tolist", one.reason, re.IGNORECASE)
-    if values and any(call.line == one.line and call.name in NUMBERS for call in trace.calls):
+    reads = [call.index for call in trace.calls if call.line == one.line and call.name in NUMBERS]
+    cuts = any(call.name in CUTS and call.index > reads[0] for call in trace.calls) if reads else False
+    if values and reads and not cuts:
         return "item", "do on the device what Python does with the numbers: torch.isin, torch.where, an index"
     found = (found for pattern, found in CAUSES.items() if re.search(pattern, one.reason, re.IGNORECASE))
     return next(found, ("library", "write the line in operations that Dynamo captures, or move it out of the module"))
+
+
+CUTS = words("split tensor_split split_with_sizes narrow repeat_interleave")  # by numbers that the host knows
 
 
 def recompilations(trace: Trace, captured: Captured) -> Iterator[Finding]:

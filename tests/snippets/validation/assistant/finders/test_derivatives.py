@@ -89,6 +89,7 @@ def test_derivatives_one_by_one_are_found(function):
     found = faults(find(*evidence(lambda: (Of(function), torch.randn(4, 8)), sizes=False)))
     (one,) = [one for one in found if "one by one" in one.title]
     change, lines = FOUND[function]
+    assert ("of the sum" in one.change) == (function in (by_samples, by_jacobian))
     assert change in one.change and len(one.lines) == lines
     assert one.line.function in (function.__name__, "<genexpr>", "<listcomp>")
 

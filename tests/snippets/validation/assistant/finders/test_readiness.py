@@ -62,6 +62,11 @@ def by_tolist(m, x):
     return m.f(x) * kept
 
 
+def by_lengths(m, x):
+    lengths = (x[:, 0] * 0 + 1).long().tolist()
+    return torch.stack([one.sum(0) for one in m.f(x).split(lengths)])
+
+
 def by_numpy(m, x):
     grid = np.mgrid[0:8, 0:8][0]
     return m.f(x) + torch.from_numpy(grid).to(x.device).float()[0]
@@ -131,6 +136,11 @@ LISTS |= {
     picked_as_told: "give forward the tensor",
     selected_as_told: "give forward the tensor",
 }
+
+
+def test_numbers_that_cut_a_tensor_are_answered_by_a_mask():
+    found = faults(find(*evidence(lambda: (Of(by_lengths), torch.randn(8, 8)), sizes=False)))
+    assert ["mask" in one.change for one in found if one.kind == "graph-break"] == [True]
 
 
 @pytest.mark.parametrize("function", LISTS, ids=lambda one: one.__name__)
