@@ -74,6 +74,7 @@ def work() -> None:
         for name, seen in found.items():
             off = distance(seen["gradients"], right)
             print(f"{name:28} {seen['gathered']:14} {seen['all-reduces']:11} {off:16.0e}")
+    dist.barrier()  # no rank leaves while another still talks to it
     dist.destroy_process_group()
 
 

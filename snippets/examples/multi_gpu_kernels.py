@@ -92,6 +92,7 @@ def work() -> None:
         split = name.startswith("tensor")
         mine = tokens if split else tokens[2 * rank : 2 * rank + 2]
         say_outcome(name, partial(compared, make, mine, split, right))
+    dist.barrier()  # no rank leaves while another still talks to it
     dist.destroy_process_group()
 
 

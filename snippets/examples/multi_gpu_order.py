@@ -199,6 +199,7 @@ def work() -> None:
     say("==== mistakes")
     for name, make in MISTAKES.items():
         say_outcome(name, partial(make, mine))
+    dist.barrier()  # no rank leaves while another still talks to it
     dist.destroy_process_group()
 
 
