@@ -7,11 +7,13 @@ It needs transformers (5.17); torchao (0.17 with torch 2.11, 0.18 with 2.13) add
 import gc
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
+from typing import TypeVar
 
 import torch
 import torch._functorch.config
@@ -20,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from snippets.compiler.training import PRODUCTS
-from snippets.examples.hf_llama import LLAMA_1B, LLAMA_8B
+from snippets.examples.hf_llama import LLAMA_1B, LLAMA_8B, chunked_loss
 from snippets.examples.llama import TINY, Loss, make_model, sharing, shifted
 from snippets.validation.memory import peak_of, record
 from snippets.validation.timing import seconds_per_call
@@ -28,11 +30,13 @@ from snippets.validation.timing import seconds_per_call
 LLAMA_3B = LLAMA_1B | {"hidden_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 24}
 SMALL = TINY | {"tie_word_embeddings": True}
 GIB = 2**30
+BEGAN, PATIENCE = time.perf_counter(), 180.0  # seconds, after which a GPU begins no further step
 STATES = {"fp32": 8.0, "bf16": 4.0, "8 bit": 2 * (1 + 4 / 256), "CPU": 0.0}  # bytes a parameter; 8 bit: a scale for 256
 NO_TORCHAO = "8-bit states: torchao is missing, bf16 states take their place. Install it: pip install torchao"
 
 Sizes = Mapping[str, float]
 Layer = Callable[..., Tensor]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class Change:
     repeat: str = ""  # what backward computes again: "blocks", or "cheap": all but matmuls and attention
     budget: float | None = None  # blocks compiled, with this activation_memory_budget
     rows: int = 0  # of logits that exist at once; 0: all
+    fused: bool = False  # the loss computes its gradients with itself, from bf16 logits of a quarter of the rows
     states: str = "fp32"
     release: bool = False  # each gradient is used up as soon as it is there
     cache: bool = True  # autocast's: until the forward ends, it holds the bf16 copy of each weight
@@ -54,6 +59,8 @@ class Change:
             raise ValueError(f"repeat: expected '', 'blocks' or 'cheap', got {self.repeat!r}")
         if self.rows < 0:
             raise ValueError(f"rows: expected 0 or more, got {self.rows}")
+        if self.fused and self.rows:
+            raise ValueError(f"fused: expected no rows beside it, since this loss chooses its own, got {self.rows}")
         if self.budget is not None and (self.repeat or self.offload):
             raise ValueError("budget: expected no repeat and no offload beside it, since the compiler decides")
 
@@ -122,7 +129,6 @@ def kept_by_token(s: Shape, change: Change) -> int:
 # --8<-- [start:moments]
 def moments(s: Shape, tokens: int, change: Change) -> dict[str, dict[str, float]]:
     """Bytes by part, in each moment of a step that can be its peak. A byte is counted in one part only."""
-    rows = min(change.rows or tokens, tokens)
     every = 2.0 * (s.layers * s.block + s.embedding)  # bf16 copies of the matmuls' weights, by autocast
     copies = every if not (change.repeat or change.offload or change.budget not in (None, 1)) else 2.0 * s.embedding
     one = float(tokens * kept_by_token(s, change))
@@ -136,28 +142,46 @@ def moments(s: Shape, tokens: int, change: Change) -> dict[str, dict[str, float]
     staging = 6 * 4.0 * min(PIECE, s.embedding) if change.states == "CPU" else 0.0
     always = {"parameters": 4.0 * s.parameters, "state": STATES[change.states] * s.parameters + staging}
     head, rest = 4.0 * s.embedding, 4.0 * (s.parameters - s.embedding * (1 if s.tied else 2))
-    sums = 10.0 * s.embedding if change.rows else 0.0  # lm_head's gradient: the sum in fp32, a part in bf16 and fp32
     first = {"activations": blocks / s.layers, "copies": copies / s.layers, "temporary": busy}
+    to_come = (
+        0.0 if change.release else 4.0 * (s.block - s.width * s.inner)
+    )  # in the first block, down_proj has its own
     if change.release:
         early = late = head if s.tied else 0.0
     else:
         early, late = head, head + rest
     end = late + (head if s.tied or change.release else 0.0) + (0.0 if s.tied or change.release else head)
+    forward, backward, kept = loss_parts(s, tokens, change)
     return {
         "loss, forward": always
         | {
             "activations": blocks + tail,
             "copies": every if change.cache and change.budget is None else copies,
-            "loss": 10.0 * rows * s.words,
+            "loss": forward,
         },
-        "loss, backward": always
-        | {"activations": blocks + tail, "copies": copies, "loss": 12.0 * rows * s.words, "gradients": sums},
+        "loss, backward": always | {"activations": blocks + tail, "copies": copies - kept} | backward,
         "last block, backward": always
         | {"activations": blocks, "copies": copies, "temporary": busy, "gradients": early},
-        "first block, backward": always | first | {"gradients": late},
+        "first block, backward": always | first | {"gradients": late - to_come},
         "embedding, backward": always | {"gradients": end, "temporary": 4.0 * tokens * s.width},
         "optimizer": always | {"gradients": 0.0 if change.release else late + (0.0 if s.tied else head)},
     }
+
+
+def loss_parts(s: Shape, tokens: int, change: Change) -> tuple[float, dict[str, float], float]:
+    """Bytes of the loss in forward, by part in backward, and of lm_head's copy where backward does not keep it."""
+    e, dx = float(s.embedding), 2.0 * tokens * s.width
+    if change.fused:  # logits and their gradient in bf16; lm_head's gradient in fp32, in backward once more in bf16
+        rows = min(max(1024, -(-tokens // 4)), tokens)
+        return 4.0 * rows * s.words + 4 * e + dx, {"loss": 2 * dx, "gradients": 6 * e}, 2 * e
+    rows = min(change.rows or tokens, tokens)
+    logits = 12.0 * rows * s.words
+    if not change.rows:
+        return 10.0 * rows * s.words, {"loss": logits}, 0.0
+    # of the last chunk: the logits beside lm_head's copy and its gradient's sum; or that sum and a part of it.
+    # Autocast's cache makes one copy for all chunks, so that the sum is bf16; without it, the sum is fp32
+    sums = max(logits + 4 * e, 6 * e) if change.cache else max(logits + 6 * e, 10 * e)
+    return 10.0 * rows * s.words, {"loss": min(logits, sums), "gradients": sums - min(logits, sums) + 2 * dx}, 2 * e
 
 
 def predicted(s: Shape, tokens: int, change: Change) -> tuple[str, float]:
@@ -222,9 +246,11 @@ def changed(model: nn.Module, change: Change) -> Loss:
     def loss(tokens: Tensor, labels: Tensor | None = None, **options: object) -> Tensor:
         labels = tokens if labels is None else labels
         with torch.autocast(tokens.device.type, torch.bfloat16, cache_enabled=change.cache):
-            if not change.rows:
+            if not (change.rows or change.fused):
                 return model(input_ids=tokens, labels=labels, **options).loss
             x = model.model(input_ids=tokens, **options).last_hidden_state
+            if change.fused:
+                return chunked_loss(x, model.lm_head.weight, labels)
             return loss_in_chunks(x.flatten(0, 1), model.lm_head.weight, shifted(labels), change.rows)
 
     return loss
@@ -405,20 +431,25 @@ def seconds(call: Callable[[], object]) -> float:
 
 def tried(model: nn.Module, tokens: Tensor, change: Change) -> Ran | str:
     """What it took, or in one line why it did not run."""
-    found: Ran | str
-    try:
-        found = measured(model, tokens, change)
-    except torch.OutOfMemoryError:
-        found = "out of memory"
-    except (
-        RuntimeError,
-        TypeError,
-        ImportError,
-    ) as error:  # the others shall run all the same
-        found = f"failed: {type(error).__name__}: {str(error).splitlines()[0][:60]}"
-    emptied()
+    found = ran_or_why(lambda: measured(model, tokens, change))
     if change.budget is not None:
         torch.compiler.reset()  # the next budget is read in a first call
+    return found
+
+
+def ran_or_why(call: Callable[[], Result]) -> Result | str:
+    """What the call gives, or in one line why it gave nothing: the others shall run all the same."""
+    if torch.cuda.is_available() and time.perf_counter() - BEGAN > PATIENCE:
+        return f"not run: {PATIENCE:.0f} s are over (PATIENCE)"
+    found: Result | str
+    try:
+        found = call()
+    except torch.OutOfMemoryError:
+        found = "out of memory"
+    except Exception as error:  # noqa: BLE001
+        traceback.print_exc()
+        found = f"failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:60]}"
+    emptied()
     return found
 
 
@@ -463,6 +494,8 @@ def seconds_paid(
         paid += s.layers * moved_by_block(s, tokens, change) * (1 / rate["to the CPU"] + 1 / rate["from the CPU"])
     if change.rows:
         paid += 2 * tokens * s.embedding / rate["matmul"]  # logits again
+    if change.fused:
+        paid -= (36 - 6) * tokens * s.words / rate["memory"]  # bytes of a logit, read and written from matmul to matmul
     return paid
 
 
@@ -511,6 +544,7 @@ EACH: dict[str, Change] = {
     "blocks compiled": Change(budget=1.0),
     "compiled, budget 0.9": Change(budget=0.9),
     "loss in chunks": Change(rows=1024),
+    "loss fused": Change(fused=True),
     "bf16 states": Change(states="bf16"),
     "8-bit states": Change(states="8 bit"),
     "states on the CPU": Change(states="CPU"),
@@ -524,9 +558,27 @@ EACH: dict[str, Change] = {
 }
 
 
+BATCHES = {  # rows of tokens, and what is done: a 3B that nearly fits, and an 8B whose state alone is too large
+    "3B": [
+        (3, "as it comes"),
+        (4, "as it comes"),
+        (4, "blocks compiled"),
+        (4, "bf16 states"),
+        (4, "selective checkpoints"),
+        (4, "blocks checkpointed"),
+        (4, "and gradients released"),
+    ],
+    "8B": [(4, "and 8-bit states")],
+}
+
+
 def section(name: str) -> None:
     print(f"==== {name}", flush=True)
-    print(f"{time.strftime('%H:%M:%S')} {name}", file=sys.stderr, flush=True)
+    progress(name)
+
+
+def progress(name: str) -> None:
+    print(f"{time.perf_counter() - BEGAN:6.1f} s  {name}", file=sys.stderr, flush=True)
 
 
 def size(nbytes: float) -> str:
@@ -538,11 +590,11 @@ def error(by_hand: float, real: float) -> str:
 
 
 def line(name: str, *cells: str) -> None:
-    print(f"{name:26}" + "".join(f" {cell:>10}" for cell in cells), flush=True)
+    print(f"{name:34}" + "".join(f" {cell:>10}" for cell in cells), flush=True)
 
 
 def on_gpu_only(change: Change) -> bool:
-    return change.budget is not None or change.offload or change.states in ("8 bit", "CPU")
+    return change.budget is not None or change.offload or change.fused or change.states in ("8 bit", "CPU")
 
 
 def can_8_bit() -> bool:
@@ -595,11 +647,11 @@ def each(model: nn.Module, s: Shape, tokens: Tensor, rate: Mapping[str, float], 
     order = []
     for name in names:
         change = available(EACH[name])
-        print(f"{time.strftime('%H:%M:%S')} {name}", file=sys.stderr, flush=True)
+        progress(name)
         ran = plain if name == "as it comes" else tried(model, tokens, change)
         peak = predicted(s, count, change)[1]
         if isinstance(ran, str):
-            print(f"{name:26}{ran}", flush=True)
+            print(f"{name:34} {ran}", flush=True)
             continue
         saved, paid = plain.peak - ran.peak, ran.seconds - plain.seconds
         guess = f"{seconds_paid(s, count, tokens.shape[1], change, rate, forward) * 1e3:+.0f} ms"
@@ -628,7 +680,7 @@ def largest(s: Shape, room: float, change: Change, length: int) -> int:
 
 
 def large(
-    device: torch.device, models: Mapping[str, Sizes], length: int, batches: Mapping[str, Sequence[tuple]]
+    device: torch.device, models: Mapping[str, Sizes], length: int, batches: Mapping[str, Sequence[tuple[int, str]]]
 ) -> None:
     """What fits: by hand the most rows, then the steps themselves."""
     gpu = device.type == "cuda"
@@ -641,12 +693,12 @@ def large(
     for name, runs in batches.items():
         s = shape_of(models[name])
         model = make_model(models[name], device, torch.float32)
-        for rows, whole in runs:
-            change = together if whole else Change()
+        for rows, way in runs:
+            change = available(EACH[way])
             tokens = torch.randint(s.words, (rows, length), device=device)
-            print(f"{time.strftime('%H:%M:%S')} {name}, {rows} rows", file=sys.stderr, flush=True)
+            title = f"{name}, {rows} rows: {way}"
+            progress(title)
             peak, ran = predicted(s, tokens.numel(), change)[1], tried(model, tokens, change)
-            title = f"{name}, {rows} rows, {'together' if whole else 'plain'}"
             if isinstance(ran, str):
                 line(title, size(peak), ran)
                 continue
@@ -687,6 +739,13 @@ def packed(documents: Sequence[Tensor], length: int) -> dict[str, Tensor]:
 # --8<-- [end:packing]
 
 
+def or_why(call: Callable[[], None]) -> None:
+    """A section by itself: where it fails, it says why."""
+    why = ran_or_why(call)
+    if why is not None:
+        print(why)
+
+
 def packing(model: nn.Module, words: int, length: int, count: int, device: torch.device) -> None:
     """Real tokens a second of the same documents, forward and backward, four rows in a step."""
     lengths = (torch.rand(count, generator=torch.Generator().manual_seed(0)) ** 2 * (length - 8) + 8).int().tolist()
@@ -716,7 +775,7 @@ def packing(model: nn.Module, words: int, length: int, count: int, device: torch
 
 
 def main() -> None:
-    """On a GPU of 80 GB about two minutes; on a CPU what needs no compiler, of a tiny model, in seconds."""
+    """On a GPU of 80 GB about three minutes; on a CPU what needs no compiler, of a tiny model, in seconds."""
     torch.manual_seed(0)
     gpu = torch.cuda.is_available()
     device = torch.device("cuda" if gpu else "cpu")
@@ -732,25 +791,19 @@ def main() -> None:
     tokens = torch.randint(s.words, (4, length), device=device)
     model = make_model(models[first], device, torch.float32)
     section(f"parts {first}")
-    parts(model, s, tokens)
+    or_why(partial(parts, model, s, tokens))
     section("each")
-    here = [name for name, change in EACH.items() if gpu or not on_gpu_only(change)]
-    each(model, s, tokens, rate, here)
+    each(model, s, tokens, rate, [name for name, change in EACH.items() if gpu or not on_gpu_only(change)])
     section("packing")
-    packing(model, s.words, length, 64 if gpu else 8, device)
+    or_why(partial(packing, model, s.words, length, 32 if gpu else 8, device))
     del model
     emptied()
     if gpu:
         section("parts 3B")
-        model = make_model(LLAMA_3B, device, torch.float32)
-        parts(model, shape_of(LLAMA_3B), tokens[:2])
-        del model
-        emptied()
+        or_why(lambda: parts(make_model(LLAMA_3B, device, torch.float32), shape_of(LLAMA_3B), tokens[:2]))
     section("large")
-    batches = (
-        {"3B": [(3, False), (4, False), (4, True)], "8B": [(4, True)]} if gpu else {"tiny": [(2, False), (2, True)]}
-    )
-    large(device, models, length, batches)
+    large(device, models, length, BATCHES if gpu else {"tiny": [(2, "as it comes"), (2, "and 8-bit states")]})
+    progress("done")
 
 
 if __name__ == "__main__":
