@@ -514,7 +514,8 @@ def moved_by_block(s: Shape, tokens: int, change: Change) -> float:
 def counted(model: nn.Module, forward: Callable[[], Tensor]) -> dict[str, int]:
     """Bytes that autograd keeps for backward, each storage once: copies of weights, the loss, and activations."""
     own = {p.untyped_storage()._cdata for p in [*model.parameters(), *model.buffers()]}
-    weights = {size for p in model.parameters() for size in (tuple(p.shape), tuple(p.shape)[::-1]) if p.dim() == 2}
+    # a matmul keeps a weight transposed: by that, too, for 8192 rows of activations can have a weight's shape
+    weights = {(p.t().shape, p.t().stride()) for p in model.parameters() if p.dim() == 2}
     seen: dict[int, torch.UntypedStorage] = {}
     found = dict.fromkeys(("copies", "loss", "activations"), 0)
 
@@ -522,7 +523,7 @@ def counted(model: nn.Module, forward: Callable[[], Tensor]) -> dict[str, int]:
         storage = t.untyped_storage()
         if storage._cdata not in own and storage._cdata not in seen:
             seen[storage._cdata] = storage  # held, so that no address is used twice
-            copy = t.dtype == torch.bfloat16 and tuple(t.shape) in weights
+            copy = t.dtype == torch.bfloat16 and (t.shape, t.stride()) in weights
             part = "copies" if copy else "loss" if t.shape[-1:] == (model.config.vocab_size,) else "activations"
             found[part] += storage.nbytes()
         return t

@@ -14,6 +14,7 @@ pytest.importorskip("transformers", reason="a development dependency: constraint
 from snippets.examples import large_models
 from snippets.examples.large_models import EACH, LLAMA_1B, LLAMA_3B, LLAMA_8B, SMALL, Change
 from snippets.examples.llama import make_model
+from snippets.validation.memory import allocated, peak_of
 
 SHAPE = large_models.shape_of(SMALL)
 TOKENS = torch.randint(SHAPE.words, (4, 48), generator=torch.Generator().manual_seed(0))
@@ -48,9 +49,12 @@ def test_the_shapes_are_those_of_llama(sizes: dict, billions: float) -> None:
     assert large_models.shape_of(sizes).parameters / 1e9 == pytest.approx(billions, abs=1e-3)
 
 
-def test_each_part_is_predicted_to_the_byte_or_nearly() -> None:
-    plain, count = Change(), TOKENS.numel()
-    found = large_models.counted(model(), lambda: large_models.changed(model(), plain)(TOKENS))
+@pytest.mark.parametrize("rows", [4, 2], ids=["any shape", "a weight's shape"])
+def test_each_part_is_predicted_to_the_byte_or_nearly(rows: int) -> None:
+    tokens = TOKENS.repeat(1, 2)[:rows, : 48 if rows == 4 else 64]
+    plain, count = Change(), tokens.numel()
+    assert (count == SMALL["intermediate_size"]) == (rows == 2)
+    found = large_models.counted(model(), lambda: large_models.changed(model(), plain)(tokens))
     by_hand = large_models.moments(SHAPE, count, plain)
     kept = by_hand["loss, backward"]
     assert SHAPE.parameters == sum(p.numel() for p in model().parameters())
@@ -69,8 +73,8 @@ def test_what_compiled_blocks_keep_is_predicted(budget: float) -> None:
         found = large_models.counted(model(), lambda: loss_of(TOKENS))
     torch.compiler.reset()
     kept = large_models.moments(SHAPE, TOKENS.numel(), Change(budget=budget))["loss, backward"]
-    assert found["copies"] == kept["copies"]
-    assert found["activations"] == pytest.approx(kept["activations"], rel=0.02)
+    both = ("copies", "activations")  # this compiler keeps a copy as it is, and not transposed
+    assert sum(found[part] for part in both) == pytest.approx(sum(kept[part] for part in both), rel=0.02)
 
 
 @pytest.mark.parametrize("name", ["as it comes", "bf16 states", "gradients released", "loss in chunks", "loss fused"])
@@ -78,6 +82,21 @@ def test_peaks_by_hand_are_those_counted(name: str) -> None:
     """A tiny model's temporaries weigh more than a large one's: within a tenth."""
     peak = large_models.measured(model(), TOKENS, EACH[name]).peak
     assert large_models.predicted(SHAPE, TOKENS.numel(), EACH[name])[1] == pytest.approx(peak, rel=0.1)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("name", ["as it comes", "loss in chunks", "checkpoints, chunks", "and no autocast cache"])
+def test_peaks_by_hand_are_those_of_the_allocator(name: str, tied: bool) -> None:
+    """Many words, as in a Llama: the sums of lm_head's gradient weigh most. A count of tensors has one sum too many."""
+    sizes = SMALL | {"vocab_size": 16384, "hidden_size": 128, "tie_word_embeddings": tied}
+    s, change = large_models.shape_of(sizes), EACH[name]
+    change = replace(change, rows=min(change.rows, 64))
+    many = make_model(sizes, torch.device("cpu"), torch.float32)
+    tokens = torch.randint(s.words, (4, 96))
+    with large_models.trained(many, change) as (step, _):
+        step(tokens)
+        found = peak_of(allocated(lambda: step(tokens))).nbytes + 12 * s.parameters  # weights and states are there
+    assert large_models.predicted(s, tokens.numel(), change)[1] == pytest.approx(found, rel=0.01)
 
 
 def test_states_have_the_bytes_that_are_said() -> None:
@@ -99,8 +118,9 @@ def test_each_change_has_the_plain_gradients(change: Change) -> None:
     torch.testing.assert_close(loss, expected_loss, rtol=1e-5, atol=0)
     assert found.keys() == expected.keys()
     for name, gradient in found.items():
-        bound = 2**-7 * expected[name].abs().max()  # chunks add in another order, and bf16 rounds each part
-        assert (gradient - expected[name]).abs().max() <= (bound if change.rows or change.fused else 0), name
+        unit = expected[name].abs().max() / 2**7  # of bf16, which rounds what the chunks add in another order
+        bound = 2 * unit if change.fused else unit if change.rows else 0  # the fused loss rounds its logits, too
+        assert (gradient - expected[name]).abs().max() <= bound, name
 
 
 def test_small_chunks_add_up_to_the_whole_loss() -> None:
