@@ -63,6 +63,19 @@ def test_each_part_is_predicted_to_the_byte_or_nearly(rows: int) -> None:
     assert by_hand["optimizer"]["gradients"] == sum(p.nbytes for p in model().parameters())
 
 
+def test_what_was_counted_is_freed() -> None:
+    """Also the result of an operation that keeps it for its own backward."""
+    results = []
+
+    def forward() -> torch.Tensor:
+        result = model().lm_head.weight.exp()
+        results.append(result.untyped_storage()._weak_ref())
+        return result
+
+    assert sum(large_models.counted(model(), forward).values())
+    assert torch.UntypedStorage._expired(results[0])
+
+
 @pytest.mark.parametrize("budget", [1.0, 0.9])
 def test_what_compiled_blocks_keep_is_predicted(budget: float) -> None:
     """By the compiler's cut alone: code is not generated."""
