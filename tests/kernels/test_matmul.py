@@ -248,6 +248,19 @@ def test_no_rows_no_columns_or_nothing_to_add_up(shape, device):
         torch.testing.assert_close(found[name], t)
 
 
+@pytest.mark.parametrize("activation", (None, "gelu"))
+def test_linear_and_activation_keep_one_sum_for_the_backward(activation, device):
+    """As PyTorch's two operations: what the activation got. Without an activation nothing beside the inputs is kept."""
+    x, weight, bias = Linear().make((3, 100), torch.float32, device)
+    leaves, kept = [t.requires_grad_() for t in (x, weight, bias)], []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        kernel.matmul(x, weight.t(), bias, activation=activation)
+    new = [t for t in kept if t.numel() and t.data_ptr() not in [leaf.data_ptr() for leaf in leaves]]
+    assert len(new) == (activation is not None)
+    for t in new:
+        torch.testing.assert_close(t, F.linear(x, weight, bias))
+
+
 @pytest.mark.parametrize("turned", (False, True))
 def test_the_gradient_of_a_weight_has_its_layout(turned, device):
     """Else the optimizer's first step would copy it."""
