@@ -133,7 +133,7 @@ TYPICAL = shaped(LARGE["typical"])
 step_flops = bound("FLOP", "3 * 2 * tokens * hidden * vocabulary", TYPICAL)
 # The logits of all tokens in bf16.
 logits_bytes = bound("B", "tokens * vocabulary * 2", TYPICAL)
-# The logits of a chunk of 256 tokens in bf16, or of a block of 8192 classes for the first tokens: the larger of the two.
+# The larger of two in bf16: the logits of a chunk of 256 tokens, those of 8192 classes for the first tokens.
 workspace_bytes = bound("B", "2 * max(256 * vocabulary, 8192 * hidden)", TYPICAL)
 # Both gradients in bf16.
 gradient_bytes = bound("B", "(tokens + vocabulary) * hidden * 2", TYPICAL)
