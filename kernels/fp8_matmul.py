@@ -452,8 +452,8 @@ _forward_op = getattr(torch.ops, _namespace).fp8_matmul_forward.default
 _eager_forward = getattr(torch.ops, _namespace).fp8_matmul_forward_eager.default._op  # __call__ costs 0.3 us
 _backward_op = getattr(torch.ops, _namespace).fp8_matmul_backward.default
 _recorded_backward = getattr(torch.ops, _namespace).fp8_matmul_backward_recorded.default
-_quantise_op = getattr(torch.ops, _namespace).fp8_matmul_quantise.default
-_multiply_op = getattr(torch.ops, _namespace).fp8_matmul_multiply.default
+_quantise_op = getattr(torch.ops, _library.ns).fp8_matmul_quantise.default
+_multiply_op = getattr(torch.ops, _library.ns).fp8_matmul_multiply.default
 # --8<-- [end:op]
 
 

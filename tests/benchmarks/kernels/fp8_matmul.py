@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels import fp8_matmul as kernel
-from snippets.kernels.fp8_matmul import emulated
+from snippets.kernels.fp8_matmul_error import emulated
 from tests.benchmarks import sides, wrong
 from tests.benchmarks.case import Case, Point, Variant, Workload
 

@@ -81,9 +81,8 @@ def prepare(point: Point, device: torch.device) -> Workload:
         "eager": lambda: eager(activation),
         "ours": lambda: ours(activation),
         "quack": lambda: quack(activation),
+        "cublaslt": lambda: cublaslt(activation),
     }
-    if activation:
-        functions["cublaslt"] = lambda: cublaslt(activation)
     passes = {"forward": 1, "backward": 2, "both": 3}[point.direction]  # each of as many products
     read = (x.nbytes + weight.nbytes) * passes
     written = {"forward": rows * columns * dtype.itemsize, "both": read // 3 + rows * columns * dtype.itemsize}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from snippets.kernels import fp8_matmul as page
+from snippets.kernels import fp8_matmul_error as page
 from tests.kernels import test_fp8_matmul as kernel
 
 

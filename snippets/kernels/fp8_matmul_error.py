@@ -1,6 +1,7 @@
 """What fp8 loses of a matmul, by the number of its terms, by how they are scaled and by how they are added up.
 
-Run `python -m snippets.kernels.fp8_matmul`. On a GPU without fp8, and on a CPU, PyTorch emulates fp8 with sums in fp32.
+Run `python -m snippets.kernels.fp8_matmul_error`. On a GPU without fp8, and on a CPU, PyTorch emulates fp8, with sums
+in fp32.
 """
 
 import torch
