@@ -5,21 +5,17 @@ on two CPU processes and a tiny model. Predictions for n GPUs come from a step o
 both measured in the same run.
 """
 
-import argparse
 import gc
 import json
 import math
 import os
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
-from itertools import chain, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -42,12 +38,15 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
 from snippets.examples.llama import LLAMA, TINY, make_model, say_causal
+from snippets.reference.communication import OPERATIONS, Rates, device, joined, seconds, sent, torchrun, worlds
+from snippets.reference.communication import measure as measured_rates
 
 GPU = torch.cuda.device_count() > 1
 SIZES = (LLAMA if GPU else TINY | {"num_key_value_heads": 4}) | {"tie_word_embeddings": True}
 BATCH, LENGTH = (4, 2048) if GPU else (2, 32)  # for each process
-SWEEP = [2**k for k in (range(20, 31, 2) if GPU else range(12, 21, 4))]  # bytes
-WARM, STEPS = (3, 8) if GPU else (1, 1)
+SWEEP = [2**k for k in (range(13, 32, 2) if GPU else range(6, 22, 5))]  # bytes: all messages are between them
+WARM, STEPS, TRACED = (3, 8, 3) if GPU else (1, 1, 1)
+LARGE = SIZES | ({"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 24} if GPU else {})
 MIB, GIB = 2**20, 2**30
 
 
@@ -80,29 +79,23 @@ def ddp(model: nn.Module, **options: object) -> nn.Module:
     return DistributedDataParallel(model, gradient_as_bucket_view=True, **options)
 
 
-def ddp_then_compile(model: nn.Module) -> nn.Module:
-    return torch.compile(ddp(model), dynamic=False)
-
-
-def compile_then_ddp(model: nn.Module) -> nn.Module:
-    return ddp(torch.compile(model, dynamic=False))
-
-
-def one_graph(model: nn.Module) -> nn.Module:
-    """Without DDPOptimizer the backward is one graph, which hands over all gradients at its end."""
-    torch._dynamo.config.optimize_ddp = False
-    return ddp_then_compile(model)
+def blocks_then_ddp(model: nn.Module) -> nn.Module:
+    return ddp(blocks_compiled(model))
 
 
 def kept(model: nn.Module) -> nn.Module:
     return sharded(model, reshard=False)
 
 
+# --8<-- [end:strategies]
+
+
+# --8<-- [start:whole]
 def shard_then_compile(model: nn.Module) -> nn.Module:
     return torch.compile(sharded(model), dynamic=False)
 
 
-# --8<-- [end:strategies]
+# --8<-- [end:whole]
 
 
 # --8<-- [start:tensor-parallel]
@@ -156,13 +149,19 @@ def events_of(trace: str | Path) -> list[dict]:
     return json.loads(Path(trace).read_text())["traceEvents"]
 
 
-def exposed(events: Iterable[dict]) -> float:
-    """Milliseconds in which a GPU ran kernels of NCCL and no other."""
+MATMULS = ("gemm", "nvjet", "cutlass", "flash")  # in names of kernels; attention is among them
+
+
+def parts(events: Iterable[dict]) -> dict[str, float]:
+    """Milliseconds in which a GPU ran matmuls, other kernels, only NCCL ("exposed"), and nothing ("idle")."""
     kernels = [e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
-    spans = [(e["ts"], e["ts"] + e["dur"], e["name"].startswith("nccl")) for e in kernels]
-    everything = total((start, end) for start, end, _ in spans)
-    compute = total((start, end) for start, end, nccl in spans if not nccl)
-    return (everything - compute) / 1e3
+    spans = [(e["ts"], e["ts"] + e["dur"], e["name"]) for e in kernels]
+    compute = [span for span in spans if not span[2].startswith("nccl")]
+    busy, computing = total(span[:2] for span in spans), total(span[:2] for span in compute)
+    matmuls = total(span[:2] for span in compute if any(word in span[2].lower() for word in MATMULS))
+    found = {"matmuls": matmuls, "other": computing - matmuls, "exposed": busy - computing}
+    idle = max(span[1] for span in spans) - min(span[0] for span in spans) - busy if spans else 0.0
+    return {name: took / 1e3 for name, took in (found | {"idle": idle}).items()}
 
 
 # --8<-- [end:exposed]
@@ -171,12 +170,12 @@ def exposed(events: Iterable[dict]) -> float:
 # --8<-- [start:moved]
 WIDTHS = {"float": 4, "c10::BFloat16": 2, "double": 8}
 COLLECTIVES = {  # operation, and the argument whose shape counts
-    "c10d::allreduce_": ("all_reduce", 0),
-    "c10d::_allgather_base_": ("all_gather", 0),
-    "c10d::_reduce_scatter_base_": ("reduce_scatter", 1),
-    "_c10d_functional::all_reduce": ("all_reduce", 0),
-    "_c10d_functional::all_gather_into_tensor": ("all_gather", 0),
-    "_c10d_functional::reduce_scatter_tensor": ("reduce_scatter", 0),
+    "c10d::allreduce_": ("all-reduce", 0),
+    "c10d::_allgather_base_": ("all-gather", 0),
+    "c10d::_reduce_scatter_base_": ("reduce-scatter", 1),
+    "_c10d_functional::all_reduce": ("all-reduce", 0),
+    "_c10d_functional::all_gather_into_tensor": ("all-gather", 0),
+    "_c10d_functional::reduce_scatter_tensor": ("reduce-scatter", 0),
 }
 
 
@@ -199,59 +198,7 @@ def nested(shape: list) -> list[list[int]]:
     return shape if shape and isinstance(shape[0], list) else [shape]
 
 
-def sent(operation: str, nbytes: float, n: int) -> float:
-    """Bytes that each of n GPUs sends around a ring. An all-reduce goes around twice."""
-    return (2 if operation == "all_reduce" else 1) * (n - 1) / n * nbytes
-
-
 # --8<-- [end:moved]
-
-
-# --8<-- [start:rates]
-Rates = dict[str, list[tuple[float, float]]]  # of each operation: message size in bytes, seconds
-
-
-def measured_rates(device: torch.device) -> Rates:
-    return {
-        name: [(size, once(name, size, device)) for size in SWEEP]
-        for name in ("all_reduce", "all_gather", "reduce_scatter")
-    }
-
-
-def once(operation: str, nbytes: int, device: torch.device, times: int = 10) -> float:
-    """Seconds of one of several collectives in a row."""
-    n = dist.get_world_size()
-    whole = torch.zeros(nbytes // 4 // n * n, device=device)
-    part = whole.chunk(n)[0].clone()
-    call = {
-        "all_reduce": lambda: dist.all_reduce(whole),
-        "all_gather": lambda: dist.all_gather_into_tensor(whole, part),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole),
-    }[operation]
-    for _ in range(3):
-        call()
-    synchronize()
-    dist.barrier()
-    start = time.perf_counter()
-    for _ in range(times):
-        call()
-    synchronize()
-    return (time.perf_counter() - start) / times
-
-
-def seconds(operation: str, nbytes: float, rates: Rates) -> float:
-    """Between measured sizes: interpolated on logarithmic scales. Beyond the largest: at its bandwidth."""
-    points = rates[operation]
-    if nbytes <= points[0][0]:
-        return points[0][1]
-    for (low, fast), (high, slow) in pairwise(points):
-        if nbytes <= high:
-            return fast * (slow / fast) ** (math.log(nbytes / low) / math.log(high / low))
-    high, slow = points[-1]
-    return slow * nbytes / high
-
-
-# --8<-- [end:rates]
 
 
 # --8<-- [start:predict]
@@ -265,6 +212,15 @@ class Work:
     compute: float  # seconds
     gather: Messages = field(default_factory=list)
     reduce: Messages = field(default_factory=list)
+
+
+def copied(operation: str, nbytes: float, n: int) -> float:
+    """Bytes that a GPU reads and writes to fill a message, and to empty it.
+
+    A gather casts this GPU's fp32 part to bf16, and splits what arrived into parameters. A reduction in fp32 is
+    filled from bf16 gradients; DDP divides each gradient on its way into the bucket.
+    """
+    return nbytes * {"all-reduce": 2, "all-gather": 2 + 3 / n, "reduce-scatter": 1.5}[operation]
 
 
 def timeline(works: Sequence[Work], rates: Rates, overlap: bool = True) -> float:
@@ -293,11 +249,11 @@ def buckets(parts: Sequence[Sequence[int]], cap: float = 25 * MIB) -> list[Messa
         for size in part:
             filled += size
             if filled >= cap:
-                messages.append(("all_reduce", filled))
+                messages.append(("all-reduce", filled))
                 filled = 0
         sent_after.append(messages)
     if filled:
-        sent_after[-1].append(("all_reduce", filled))
+        sent_after[-1].append(("all-reduce", filled))
     return sent_after
 
 
@@ -336,26 +292,21 @@ def gradients(shape: Shape) -> list[list[int]]:
     return [*([4 * size for size in reversed(layer)] for layer in reversed(shape.layers)), [4 * shape.root]]
 
 
-def late_works(shape: Shape, forward: Sequence[float], backward: Sequence[float]) -> list[Work]:
-    """A backward that is one graph hands over all gradients at its end."""
-    return [Work(sum(forward)), Work(sum(backward), reduce=list(chain(*buckets(gradients(shape)))))]
-
-
 def sharded_works(
     shape: Shape, forward: Sequence[float], backward: Sequence[float], reshard: bool = True
 ) -> list[Work]:
     """Parameters are gathered in bf16, once or twice; gradients are reduced in fp32, each GPU keeps its part."""
     sizes = [sum(layer) for layer in shape.layers]
-    gathers: list[Messages] = [[("all_gather", 2 * size)] for size in sizes]
+    gathers: list[Messages] = [[("all-gather", 2 * size)] for size in sizes]
     again = gathers if reshard else [[] for _ in sizes]
-    reduces: list[Messages] = [[("reduce_scatter", 4 * size)] for size in sizes]
+    reduces: list[Messages] = [[("reduce-scatter", 4 * size)] for size in sizes]
     return [
-        Work(0, gather=[("all_gather", 2 * shape.root)]),
+        Work(0, gather=[("all-gather", 2 * shape.root)]),
         *(Work(took, gather=gather) for took, gather in zip(forward[:-1], gathers, strict=True)),
         Work(forward[-1]),
         Work(backward[0]),
         *map(Work, backward[1:], reversed(again), reversed(reduces)),
-        Work(0, reduce=[("reduce_scatter", 4 * shape.root)]),
+        Work(0, reduce=[("reduce-scatter", 4 * shape.root)]),
     ]
 
 
@@ -366,17 +317,17 @@ def kept_works(shape: Shape, forward: Sequence[float], backward: Sequence[float]
 def tensor_works(shape: Shape, forward: Sequence[float], backward: Sequence[float]) -> list[Work]:
     """Under autocast, norms give fp32 and matmuls bf16. Each part of a layer gathers before and reduces after."""
     norm, matmul, token = 4 * shape.tokens * shape.width, 2 * shape.tokens * shape.width, 4 * shape.tokens
-    gains = ("all_reduce", 4 * shape.width)  # a norm's weight is whole on each GPU, its gradient a sum over them
-    ahead: Messages = [("all_gather", norm), ("reduce_scatter", matmul)]
-    back: Messages = [("all_gather", matmul), ("reduce_scatter", norm), gains]
-    head: Messages = [("all_gather", norm), *[("all_reduce", token)] * 3]  # the loss: largest, sum, target's logit
+    gains = ("all-reduce", 4 * shape.width)  # a norm's weight is whole on each GPU, its gradient a sum over them
+    ahead: Messages = [("all-gather", norm), ("reduce-scatter", matmul)]
+    back: Messages = [("all-gather", matmul), ("reduce-scatter", norm), gains]
+    head: Messages = [("all-gather", norm), *[("all-reduce", token)] * 3]  # the loss: largest, sum, target's logit
     return [
-        Work(0, reduce=[("reduce_scatter", norm)]),
+        Work(0, reduce=[("reduce-scatter", norm)]),
         *(Work(took, ahead, ahead) for took in forward[:-1]),
         Work(forward[-1], head),
-        Work(backward[0], reduce=[("reduce_scatter", norm), gains]),
+        Work(backward[0], reduce=[("reduce-scatter", norm), gains]),
         *(Work(took, back, back) for took in backward[1:]),
-        Work(0, gather=[("all_gather", norm)]),
+        Work(0, gather=[("all-gather", norm)]),
     ]
 
 
@@ -389,6 +340,8 @@ class Strategy:
     base: str = ""  # the run on one GPU that predicts this one
     works: Callable[[Shape, Sequence[float], Sequence[float]], list[Work]] | None = None
     autocast: bool = True  # else FSDP casts the parameters, or they are bf16 (one GPU)
+    sizes: Mapping[str, float] = field(default_factory=lambda: SIZES)
+    batch: int = BATCH
 
 
 def alone(model: nn.Module) -> nn.Module:
@@ -405,29 +358,24 @@ def in_bf16(model: nn.Module) -> nn.Module:
     return model
 
 
-GROUPS = {  # the strategies of one start of processes
-    "eager": {
-        "one GPU": Strategy(alone),
-        "one GPU, bf16": Strategy(in_bf16, autocast=False),
-        "DDP": Strategy(ddp, "one GPU", ddp_works),
-        "FSDP2": Strategy(sharded, "one GPU, bf16", sharded_works, autocast=False),
-        "FSDP2, no reshard": Strategy(kept, "one GPU, bf16", kept_works, autocast=False),
-        "tensor + sequence": Strategy(tensor_parallel, "one GPU", tensor_works),
-    },
-    "compiled": {
-        "one GPU, compiled": Strategy(compiled),
-        "compile, DDP": Strategy(compile_then_ddp, "one GPU, compiled", ddp_works),
-        "DDP, compile": Strategy(ddp_then_compile, "one GPU, compiled", ddp_works),
-        "DDP, one graph": Strategy(one_graph, "one GPU, compiled", late_works),  # the last: it changes a setting
-    },
-    "sharded": {
-        "one GPU, bf16, blocks": Strategy(lambda model: blocks_compiled(in_bf16(model)), autocast=False),
-        "blocks, FSDP2": Strategy(blocks_then_shard, "one GPU, bf16, blocks", sharded_works, autocast=False),
-        "one GPU, bf16, whole": Strategy(lambda model: compiled(in_bf16(model)), autocast=False),
-        "FSDP2, compile": Strategy(shard_then_compile, "one GPU, bf16, whole", sharded_works, autocast=False),
-    },
+EAGER = {
+    "one GPU": Strategy(alone),
+    "one GPU, bf16": Strategy(in_bf16, autocast=False),
+    "DDP": Strategy(ddp, "one GPU", ddp_works),
+    "FSDP2": Strategy(sharded, "one GPU, bf16", sharded_works, autocast=False),
+    "FSDP2, no reshard": Strategy(kept, "one GPU, bf16", kept_works, autocast=False),
+    "tensor + sequence": Strategy(tensor_parallel, "one GPU", tensor_works),
 }
-STRATEGIES = {name: strategy for group in GROUPS.values() for name, strategy in group.items()}
+STRATEGIES = EAGER | {
+    "one GPU, blocks": Strategy(blocks_compiled),
+    "blocks, DDP": Strategy(blocks_then_ddp, "one GPU, blocks", ddp_works),
+    "one GPU, bf16, blocks": Strategy(lambda model: blocks_compiled(in_bf16(model)), autocast=False),
+    "blocks, FSDP2": Strategy(blocks_then_shard, "one GPU, bf16, blocks", sharded_works, autocast=False),
+    "one GPU, bf16, whole": Strategy(lambda model: compiled(in_bf16(model)), autocast=False),
+    "FSDP2, whole": Strategy(shard_then_compile, "one GPU, bf16, whole", sharded_works, autocast=False),
+    "one GPU, large": Strategy(alone, sizes=LARGE, batch=1),
+    "FSDP2, large": Strategy(sharded, autocast=False, sizes=LARGE, batch=1),
+}
 
 
 def synchronize() -> None:
@@ -464,8 +412,8 @@ def measure(name: str, rank: int, device: torch.device, folder: str) -> dict:
     strategy, n = STRATEGIES[name], dist.get_world_size()
     torch.manual_seed(0)
     before, began = allocated(), time.perf_counter()
-    model = say_causal(make_model(SIZES, device, torch.float32))
-    batch = BATCH * (n if strategy.make is tensor_parallel else 1)  # all its GPUs work on the same tokens
+    model = say_causal(make_model(strategy.sizes, device, torch.float32))
+    batch = strategy.batch * (n if strategy.make is tensor_parallel else 1)  # all its GPUs work on the same tokens
     result: dict[str, Any] = {"shape": vars(shape_of(model, batch * LENGTH))}
     wrapped = strategy.make(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
@@ -507,23 +455,28 @@ def measure(name: str, rank: int, device: torch.device, folder: str) -> dict:
 
 
 def traced(step: Callable[[], object], path: Path) -> dict:
-    """One more step under the profiler. The first process reads its trace, and no other is asked."""
-    synchronize()
-    dist.barrier()
-    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * GPU
-    with profile(activities=activities, record_shapes=True) as profiler:
-        step()
+    """Messages of one step; on a GPU, the parts of three more. The first process alone reads its traces."""
+
+    def trace(activity: ProfilerActivity, steps: int) -> list[dict]:
         synchronize()
-    if dist.get_rank():
-        return {}
-    profiler.export_chrome_trace(str(path))
-    events = events_of(path)
-    kernels = [e for e in events if e.get("cat") == "kernel" and e["name"].startswith("nccl")]
-    return {
-        "messages": collectives(events),
-        "exposed": exposed(events) / 1e3,
-        "communication": total((e["ts"], e["ts"] + e["dur"]) for e in kernels) / 1e6,
-    }
+        dist.barrier()
+        with profile(activities=[activity], record_shapes=activity == ProfilerActivity.CPU) as profiler:
+            for _ in range(steps):
+                step()
+            synchronize()
+        if dist.get_rank():
+            return []
+        profiler.export_chrome_trace(str(path))
+        return events_of(path)
+
+    found: dict = {"messages": collectives(trace(ProfilerActivity.CPU, 1))}
+    if GPU:  # without CPU events, which slow the host down
+        events = trace(ProfilerActivity.CUDA, TRACED)
+        nccl = [e for e in events if e.get("cat") == "kernel" and e["name"].startswith("nccl")]
+        found["communication"] = total((e["ts"], e["ts"] + e["dur"]) for e in nccl) / TRACED / 1e6
+        found["exposed"] = parts(events)["exposed"] / TRACED / 1e3
+        found["parts"] = {name: took / TRACED / 1e3 for name, took in parts(events).items()}
+    return found
 
 
 def predict(name: str, runs: dict[str, dict], rates: Rates, n: int) -> dict:
@@ -536,7 +489,8 @@ def predict(name: str, runs: dict[str, dict], rates: Rates, n: int) -> dict:
     works = strategy.works(shape, forward, backward)
     messages = [message for work in works for message in (*work.gather, *work.reduce)]
     exposes = timeline(works, rates, overlap=strategy.works is not tensor_works)
-    whole = strategy.works in (ddp_works, late_works)
+    copies = sum(seconds("copy", copied(*message, n), rates) for message in messages)
+    whole = strategy.works is ddp_works
     own, rest = 4 * shape.elements / (1 if whole else n), base["peak"] - base["parameters"] - base["state"]
     if strategy.works is tensor_works:  # norms are not split; matmuls keep gathered inputs and split weights in bf16
         parts = 2 * len(shape.layers) + 1
@@ -551,7 +505,8 @@ def predict(name: str, runs: dict[str, dict], rates: Rates, n: int) -> dict:
         "messages": messages,
         "communication": sum(seconds(*message, rates) for message in messages),
         "exposed": exposes,
-        "step": base["forward"] + base["backward"] + exposes + update * (1 if whole else 1 / n),
+        "copies": copies,
+        "step": base["forward"] + base["backward"] + exposes + copies + update * (1 if whole else 1 / n),
         "parameters": own,
         "gradients": own,
         "state": 2 * own,
@@ -588,15 +543,22 @@ def say_bytes(names: Sequence[str], runs: dict, predictions: dict, n: int) -> No
         print(f"{name:20} {sizes} {error(*both):>5}   {counts[0]:8} {counts[1]:8}")
 
 
-def say_times(runs: dict, predictions: dict) -> None:
+def say_times(names: Sequence[str], runs: dict, predictions: dict) -> None:
     print("==== time\nms of a step, predicted, measured and error\n")
-    print(f"{'':20} {'communication':^22} {'exposed':^22} {'step':^22} {'first':>6}")
+    print(f"{'':20} {'NCCL':^22} {'exposed':^22} {'copies':>7} {'step':^22}")
+    for name in names:
+        guess, run = predictions[name], runs[name]
+        links = pair(guess["communication"], run["communication"], 1e-3), pair(guess["exposed"], run["exposed"], 1e-3)
+        step = pair(guess["step"], run["step"], 1e-3)
+        print(f"{name:20} {' '.join(links)} {guess['copies'] * 1e3:7.1f} {step}")
+
+
+def say_parts(runs: dict) -> None:
+    print("==== parts\nms of a traced step, by what the GPU runs; the step without a trace\n")
+    print(f"{'':22} {'matmuls':>8} {'other':>8} {'exposed':>8} {'idle':>8} {'sum':>8} {'step':>8}")
     for name, run in runs.items():
-        if name in predictions:
-            parts = [pair(predictions[name][part], run[part], 1e-3) for part in ("communication", "exposed", "step")]
-            print(f"{name:20} {' '.join(parts)} {run['first']:5.0f}s")
-        else:
-            print(f"{name:20} {'':45} {run['step'] * 1e3:14.1f} {'':6} {run['first']:6.0f}s")
+        cells = (*run["parts"].values(), sum(run["parts"].values()), run["step"])
+        print(f"{name:22} {' '.join(f'{cell * 1e3:8.1f}' for cell in cells)}")
 
 
 def say_memory(names: Sequence[str], runs: dict, predictions: dict) -> None:
@@ -612,6 +574,7 @@ def say_memory(names: Sequence[str], runs: dict, predictions: dict) -> None:
         print(f"{name:20} {' '.join(parts)} {pair(guess['peak'], run['peak'], unit) if GPU else ''}".rstrip())
 
 
+# --8<-- [start:scale]
 NVLINK = 450e9  # bytes/s in each direction: NVIDIA H100 datasheet, 900 GB/s both ways
 NETWORK = 8 * 400e9 / 8  # DGX H100 user guide: eight 400 Gb/s adapters for eight GPUs
 
@@ -619,21 +582,22 @@ NETWORK = 8 * 400e9 / 8  # DGX H100 user guide: eight 400 Gb/s adapters for eigh
 def scaled(name: str, runs: dict, rates: Rates, gpus: int, n: int) -> tuple[float, float]:
     """Bytes that each GPU sends, and the seconds of a step, if links are used as well as here."""
     link = NVLINK if gpus <= 8 else min(NVLINK, NETWORK)
-    slower = {
-        operation: [
-            (size, took * sent(operation, 1, gpus) / sent(operation, 1, n) * NVLINK / link) for size, took in points
-        ]
-        for operation, points in rates.items()
-    }
+    slower = dict(rates)
+    for operation in OPERATIONS[:3]:
+        times = sent(operation, 1, gpus) / sent(operation, 1, n) * NVLINK / link
+        slower[operation] = {size: took * times for size, took in rates[operation].items()}
     guess = predict(name, runs, slower, gpus)
     return sum(sent(*message, gpus) for message in guess["messages"]), guess["step"]
 
 
+# --8<-- [end:scale]
+
+
 def say_scale(runs: dict, rates: Rates, n: int) -> None:
-    print("==== scale\ncomputed, not measured: GB that each GPU sends, ms of a step, share of n times one GPU\n")
-    for name in [name for name in ("DDP", "DDP, compile", "FSDP2", "blocks, FSDP2") if name in runs]:
+    print("==== scale\ncomputed: GB that each GPU sends, ms of a step, share of n times one GPU\n")
+    for name in [name for name in ("DDP", "blocks, DDP", "FSDP2", "blocks, FSDP2") if name in runs]:
         base = runs[STRATEGIES[name].base]
-        alone = base["forward"] + base["backward"] + runs["one GPU"]["update"]
+        alone = base["forward"] + base["backward"] + runs["one GPU"]["update"]  # of fp32 parameters
         cells = []
         for gpus in (2, 8, 64):
             size, took = scaled(name, runs, rates, gpus, n)
@@ -641,40 +605,51 @@ def say_scale(runs: dict, rates: Rates, n: int) -> None:
         print(f"{name:20} {'   '.join(cells)}")
 
 
-def say(runs: dict[str, dict], rates: Rates, n: int) -> None:
+def say_more(found: dict[int, dict]) -> None:
+    """More GPUs than two, where there are: predicted from one of them, and measured."""
+    print("==== more\nGB that each GPU sends, counted; ms of a step, predicted, measured and error; GiB at its peak\n")
+    for n, each in found.items():
+        for name in [name for name in each["runs"] if name in EAGER and STRATEGIES[name].base]:
+            run, guess = each["runs"][name], predict(name, each["runs"], each["rates"], n)
+            size = sum(sent(*message, n) for message in run["messages"]) / 1e9
+            step = pair(guess["step"], run["step"], 1e-3)
+            print(f"{n} GPUs, {name:20} {size:6.2f} {step} {run['peak'] / GIB:6.1f}")
+
+
+def say(found: dict[int, dict]) -> None:
+    n, (runs, rates) = 2, (found[2]["runs"], found[2]["rates"])
     names = [name for name in runs if STRATEGIES[name].base]
     predictions = {name: predict(name, runs, rates, n) for name in names}
+    say_bytes(names, runs, predictions, n)
+    say_memory(names, runs, predictions)
+    if not GPU:  # two processes of one CPU take a time that says nothing about two GPUs
+        return
     print(f"==== rates\nGB/s that each of {n} GPUs sends, by message size\n")
     print(f"{'MiB':>16} {' '.join(f'{size / MIB:8.4g}' for size in SWEEP)}")
-    for operation, points in rates.items():
-        print(f"{operation:16} {' '.join(f'{sent(operation, size, n) / took / 1e9:8.1f}' for size, took in points)}")
+    for operation in OPERATIONS[:3]:
+        cells = (f"{sent(operation, size, n) / rates[operation][size] / 1e9:8.1f}" for size in SWEEP)
+        print(f"{operation:16} {' '.join(cells)}")
     say_runs(runs, n)
-    say_bytes(names, runs, predictions, n)
-    say_times(runs, predictions)
-    say_memory(names, runs, predictions)
+    say_times(names, runs, predictions)
+    say_parts(runs)
     say_scale(runs, rates, n)
+    if len(found) > 1:
+        say_more(found)
+    bases = {run: {part: value for part, value in runs[run].items() if part != "messages"} for run in runs}
+    print(f"==== record\n{json.dumps({'rates': rates, 'runs': bases})}")
 
 
-def joined() -> tuple[int, torch.device]:
-    """This process of torchrun in its group: its number and its device."""
-    rank = int(os.environ["LOCAL_RANK"])
-    device = torch.device("cuda", rank) if GPU else torch.device("cpu")
-    if GPU:
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if GPU else "gloo", timeout=timedelta(minutes=3), device_id=device if GPU else None)
-    return rank, device
-
-
-def measured(groups: Sequence[str], rank: int, device: torch.device) -> dict:
-    """Of the groups' strategies what succeeds, and the links' bandwidth."""
-    found: dict = {"rates": measured_rates(device), "runs": {}, "failed": {}}
+def measured(names: Sequence[str], rank: int, device: torch.device) -> dict:
+    """Of the strategies what succeeds; seconds of a collective, and of a copy, by bytes."""
+    found: dict = {"rates": measured_rates(OPERATIONS[:3], SWEEP, torch.float32) | copy_rate(device)}
+    found |= {"runs": {}, "failed": {}}
     with TemporaryDirectory() as folder:
-        for name in [name for group in groups for name in GROUPS[group]]:
+        for name in names:
             began = time.perf_counter()
             try:
                 found["runs"][name] = measure(name, rank, device, folder)
             except RuntimeError as error:  # the others still run
-                found["failed"][name] = str(error).splitlines()[0]
+                found["failed"][name] = ". ".join(str(error).splitlines()[0].split(". ")[:2])
             torch._dynamo.reset()
             if GPU:
                 gc.collect()
@@ -684,44 +659,46 @@ def measured(groups: Sequence[str], rank: int, device: torch.device) -> dict:
     return found
 
 
-def work(measuring: Callable[[int, torch.device], dict], out: str) -> None:
-    """What each process of torchrun does; the first writes down what it found."""
-    rank, device = joined()
-    found = measuring(rank, device)
-    if not rank:
-        Path(out).write_text(json.dumps(found))
+def copy_rate(device: torch.device, times: int = 10) -> dict[str, dict[int, float]]:
+    """Seconds in proportion to the bytes that a copy reads and writes."""
+    source = torch.zeros(GIB // 4 if GPU else MIB, device=device)
+    target = torch.zeros_like(source)
+    target.copy_(source)
+    synchronize()
+    start = time.perf_counter()
+    for _ in range(times):
+        target.copy_(source)
+    synchronize()
+    took = (time.perf_counter() - start) / times / (source.nbytes + target.nbytes)
+    return {"copy": {0: 0.0, 2**40: took * 2**40}}
+
+
+def by_size(rates: Mapping[str, Mapping[str, float]]) -> Rates:
+    """Rates that were written as JSON, whose keys are strings."""
+    return {operation: {int(size): took for size, took in row.items()} for operation, row in rates.items()}
+
+
+def work(measuring: Callable[[int, torch.device], dict]) -> None:
+    """What each process of torchrun does; the first prints what it found, as JSON."""
+    joined()
+    found = measuring(dist.get_rank(), device())
+    if not dist.get_rank():
+        print(json.dumps(found))
     dist.destroy_process_group()
 
 
-def start(
-    processes: int, *arguments: str, module: str = "snippets.examples.multi_gpu", stdout: Any = sys.stderr
-) -> None:
-    """`torchrun --nproc-per-node PROCESSES -m MODULE ARGUMENTS`, on a free port."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    subprocess.run([*command, "-m", module, *arguments], check=True, stdout=stdout)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("groups", nargs="*", default=list(GROUPS) if GPU else ["eager"])
-    parser.add_argument("--out")
-    parser.add_argument("--processes", type=int, default=torch.cuda.device_count() if GPU else 2)
-    options = parser.parse_args(arguments)
-    if options.out:
-        work(partial(measured, options.groups), options.out)
+def main() -> None:
+    """Two GPUs run all strategies, more of them those that need no compiler; CPU processes, too."""
+    if "RANK" in os.environ:
+        work(partial(measured, list(STRATEGIES if GPU and os.environ["WORLD_SIZE"] == "2" else EAGER)))
         return
-    rates: Rates = {}
-    runs: dict[str, dict] = {}
-    failed: dict[str, str] = {}
-    with TemporaryDirectory() as folder:
-        for group in options.groups:
-            out = Path(folder) / f"{group}.json"
-            start(options.processes, group, "--out", str(out))
-            found = json.loads(out.read_text())
-            rates, runs, failed = rates or found["rates"], runs | found["runs"], failed | found["failed"]
-    say(runs, rates, options.processes)
+    found = {n: json.loads(torchrun(["-m", "snippets.examples.multi_gpu"], n).splitlines()[-1]) for n in worlds()}
+    for each in found.values():
+        each["rates"] = by_size(each["rates"])
+    say(found)
+    failed = {f"{name}, {n} GPUs": why for n, each in found.items() for name, why in each["failed"].items()}
     if failed:
-        print("==== failed", *(f"{name}: {error}" for name, error in failed.items()), sep="\n")
+        print("==== failed", *(f"{name}: {why}" for name, why in failed.items()), sep="\n")
 
 
 if __name__ == "__main__":

@@ -119,6 +119,8 @@ def dies(folder: Path) -> None:
             raise RuntimeError("a bad sample")
         dist.all_reduce(torch.ones(4, device=device))
         if rank == 0:
+            if device.type == "cuda":
+                torch.cuda.synchronize()  # a step counts once it is done, not once it is enqueued
             saved.write_text(str(step + 1))
     dist.destroy_process_group()
 

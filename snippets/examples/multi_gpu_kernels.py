@@ -4,7 +4,6 @@ It needs transformers (5.17). `python -m snippets.examples.multi_gpu_kernels` st
 with gloo on two CPU processes, where Triton interprets the kernels.
 """
 
-import argparse
 import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -21,13 +20,12 @@ from snippets.examples.multi_gpu import (
     GPU,
     HALF,
     MixedPrecisionPolicy,
-    joined,
     loss_parallel,
     sharded,
-    start,
     tensor_parallel,
 )
 from snippets.examples.multi_gpu_order import distance, gradients, say_outcome
+from snippets.reference.communication import device, joined, torchrun, worlds
 
 SIZES = TINY | {"tie_word_embeddings": True, "num_key_value_heads": 4}
 
@@ -83,9 +81,10 @@ def compared(make: Callable[[nn.Module], nn.Module], tokens: Tensor, split: bool
 
 
 def work() -> None:
-    rank, device = joined()
+    joined()
+    rank = dist.get_rank()
     torch.manual_seed(1)
-    tokens = torch.randint(SIZES["vocab_size"], (2 * dist.get_world_size(), 32)).to(device)
+    tokens = torch.randint(SIZES["vocab_size"], (2 * dist.get_world_size(), 32)).to(device())
     right = gradients_of(library, tokens, split=False)
     if not rank:
         print("==== kernels", flush=True)
@@ -96,17 +95,13 @@ def work() -> None:
     dist.destroy_process_group()
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--work", action="store_true")
-    parser.add_argument("--processes", type=int, default=torch.cuda.device_count() if GPU else 2)
-    options = parser.parse_args(arguments)
-    if options.work:
+def main() -> None:
+    if "RANK" in os.environ:
         work()
         return
     if not GPU:
         os.environ["TRITON_INTERPRET"] = "1"  # for the processes, which read it before Triton does
-    start(options.processes, "--work", module="snippets.examples.multi_gpu_kernels", stdout=None)
+    print(torchrun(["-m", "snippets.examples.multi_gpu_kernels"], worlds()[0]), end="")
 
 
 if __name__ == "__main__":

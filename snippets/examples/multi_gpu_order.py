@@ -3,11 +3,9 @@
 It needs transformers (5.17). `python -m snippets.examples.multi_gpu_order` starts torchrun itself.
 """
 
-import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from datetime import timedelta
 from functools import partial
 from tempfile import TemporaryDirectory
 from textwrap import wrap
@@ -22,7 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
 from snippets.examples.llama import TINY, make_model, say_causal
-from snippets.examples.multi_gpu import collectives, events_of, start, tensor_parallel
+from snippets.examples.multi_gpu import collectives, events_of, tensor_parallel
+from snippets.reference.communication import joined, torchrun
 
 WIDE = {"hidden_size": 128, "intermediate_size": 1024}  # several buckets of 1 MiB, the smallest that DDP compiles with
 SIZES = TINY | WIDE | {"tie_word_embeddings": True, "num_key_value_heads": 4, "initializer_range": 0.02}
@@ -183,8 +182,8 @@ def say_outcome(name: str, call: Callable[[], str]) -> None:
 
 
 def work() -> None:
-    rank = int(os.environ["LOCAL_RANK"])
-    dist.init_process_group("gloo", timeout=timedelta(minutes=3))
+    joined("gloo")
+    rank = dist.get_rank()
     torch.manual_seed(1)
     tokens = torch.randint(SIZES["vocab_size"], (2 * dist.get_world_size(), 32))
     whole = tiny()
@@ -203,15 +202,11 @@ def work() -> None:
     dist.destroy_process_group()
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--work", action="store_true")
-    parser.add_argument("--processes", type=int, default=2)
-    options = parser.parse_args(arguments)
-    if options.work:
+def main() -> None:
+    if "RANK" in os.environ:
         work()
     else:
-        start(options.processes, "--work", module="snippets.examples.multi_gpu_order", stdout=None)
+        print(torchrun(["-m", "snippets.examples.multi_gpu_order"], 2), end="")
 
 
 if __name__ == "__main__":

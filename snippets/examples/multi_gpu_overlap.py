@@ -4,9 +4,9 @@ It needs transformers (5.17). `python -m snippets.examples.multi_gpu_overlap` st
 with gloo on two CPU processes and a tiny model.
 """
 
-import argparse
 import gc
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -34,13 +34,12 @@ from snippets.examples.multi_gpu import (
     ddp,
     kept,
     nbytes,
-    sent,
     sharded,
-    start,
     synchronize,
     traced,
     work,
 )
+from snippets.reference.communication import sent, torchrun, worlds
 
 MICRO = 4
 Loss = Callable[[Tensor], Tensor]
@@ -64,12 +63,13 @@ def prefetching(model: nn.Module, ahead: int = 2) -> nn.Module:
 # --8<-- [start:accumulate]
 def accumulate(model: nn.Module, loss_of: Loss, batches: Sequence[Tensor], sync_last_only: bool = True) -> None:
     """Gradients of several batches. Only the last backward reduces them over the GPUs."""
+    wrapped = getattr(model, "_orig_mod", model)  # torch.compile returns a module around the wrapped one
     for i, tokens in enumerate(batches):
         sync = not sync_last_only or i == len(batches) - 1
-        if isinstance(model, FSDPModule):
-            model.set_requires_gradient_sync(sync)
+        if isinstance(wrapped, FSDPModule):
+            wrapped.set_requires_gradient_sync(sync)
         # the forward belongs inside: there DDP decides whether its backward will reduce
-        with model.no_sync() if isinstance(model, DistributedDataParallel) and not sync else nullcontext():
+        with wrapped.no_sync() if isinstance(wrapped, DistributedDataParallel) and not sync else nullcontext():
             (loss_of(tokens) / len(batches)).backward()
 
 
@@ -132,10 +132,11 @@ def measure(case: Case, rank: int, device: torch.device, path: Path) -> tuple[di
         torch.cuda.reset_peak_memory_stats()
     dist.barrier()
     began = time.perf_counter()
-    for _ in range(STEPS):
+    steps = max(2, STEPS // micro) if GPU else 1
+    for _ in range(steps):
         step()
     synchronize()
-    result = {"step": (time.perf_counter() - began) / STEPS}
+    result = {"step": (time.perf_counter() - began) / steps}
     result["peak"] = torch.cuda.max_memory_allocated() - before - nbytes(gradients) if GPU else 0
     return result | traced(step, path), gradients
 
@@ -190,18 +191,12 @@ def say(found: dict[str, dict], n: int) -> None:
             print(line + (f" {run['distance']:9.1e}" if section == "precision" else ""))
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out")
-    parser.add_argument("--processes", type=int, default=torch.cuda.device_count() if GPU else 2)
-    options = parser.parse_args(arguments)
-    if options.out:
-        work(partial(measured, CASES), options.out)
+def main() -> None:
+    if "RANK" in os.environ:
+        work(partial(measured, CASES))
         return
-    with TemporaryDirectory() as folder:
-        out = Path(folder) / "found.json"
-        start(options.processes, "--out", str(out), module="snippets.examples.multi_gpu_overlap")
-        say(json.loads(out.read_text()), options.processes)
+    printed = torchrun(["-m", "snippets.examples.multi_gpu_overlap"], worlds()[0])
+    say(json.loads(printed.splitlines()[-1]), worlds()[0])
 
 
 if __name__ == "__main__":

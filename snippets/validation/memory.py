@@ -262,7 +262,7 @@ def saved(model: nn.Module, forward: Callable[[], object]) -> list[Saved]:
             module, dtype = running[-1] if running else "", str(tensor.dtype).removeprefix("torch.")
             known = not isinstance(tensor, FakeTensor) or storage.nbytes() > 0
             kept.append(Saved(module, dtype, tuple(tensor.shape), storage.nbytes(), known))
-        return tensor
+        return tensor.detach()  # an operation that keeps its own result would be held by it, and never freed
 
     with modules_named(model, running), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         result = forward()

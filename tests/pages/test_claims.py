@@ -11,6 +11,8 @@ from tests.benchmarks.reviewed import VERSION
 from tests.pages import tiny
 from tests.pages.tiny import took
 
+READ = "docs/pages", "snippets/**/*.py", "tests/benchmarks"  # through docs.publish
+
 CASE = "kernels/add"
 
 

@@ -1,23 +1,11 @@
 """What rows of before functions were hashed have measured is what their commits hold."""
 
-import subprocess
-
-import pytest
-
 from docs.publish.records import earlier
 from docs.publish.records.store import Store
 from tests.benchmarks.functions import Code
 from tests.benchmarks.reviewed import UNREVIEWED, VERSION
 
 READ = "docs/pages", "snippets/**/*.py", "tests/benchmarks"  # through docs.publish
-
-
-def test_the_committed_mapping_is_what_the_history_says():
-    try:
-        found = earlier.computed()
-    except subprocess.CalledProcessError:
-        pytest.skip("needs the history of the repository")
-    assert earlier.KNOWN.read_text() == earlier.text(found), "run python -m docs.publish.records.earlier"
 
 
 def test_a_hash_that_nobody_knows_is_of_an_unreviewed_method():

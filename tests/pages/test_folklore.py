@@ -16,7 +16,7 @@ from tests.pages import tiny
 from tests.pages.prose import literals
 from tests.pages.tiny import took
 
-READ = "docs/pages"  # through docs.publish
+READ = "docs/pages", "snippets/**/*.py", "tests/benchmarks"  # through docs.publish
 
 ENTRY = """  - id: {id}
     belief: Ours is {relation} than eager.

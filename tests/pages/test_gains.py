@@ -14,6 +14,8 @@ from docs.publish.place import kernel_files
 from tests.benchmarks.source import ROOT
 from tests.pages import tiny
 
+READ = "docs/pages", "snippets/**/*.py", "tests/benchmarks"  # through docs.publish
+
 SHAPE, WIDE = {"rows": 8, "columns": 4}, {"rows": 8, "columns": 8}
 BLOCK = {"batch": 4, "tokens": 2, "width": 2}
 SIDES = {"eager": 3.0, "compile": 1.5, "liger": 1.2, "quack": 1.1}  # ms, where ours takes 1 ms

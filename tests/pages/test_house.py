@@ -1,6 +1,7 @@
 """A thing has one name everywhere, and what is there is used."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -204,6 +205,7 @@ LARGE = {
 }
 
 
+@functools.cache
 def large() -> dict[str, int]:
     """The lines of functions and classes above the limit; device code, which splitting would change, is left out."""
     every = [ROOT / "noxfile.py", *(path for folder in OURS for path in (ROOT / folder).rglob("*.py"))]

@@ -22,7 +22,7 @@ from tests.benchmarks import captures as printing
 from tests.benchmarks.source import ROOT
 from tests.pages import tiny
 
-READ = "snippets/compiler/inductor_code.py", "snippets/compiler/what_compile_does.py"  # through docs.publish
+READ = "docs/pages", "snippets/**/*.py", "tests/benchmarks"  # through docs.publish
 
 NAME = "triton_per_fused_add_div_linalg_vector_norm_pow_relu_0"  # as the page on torch.compile shows it
 SCRIPT = "def main():\n    return 1\n"

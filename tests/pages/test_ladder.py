@@ -11,6 +11,8 @@ from tests.benchmarks.source import ROOT
 from tests.pages import tiny
 from tests.pages.test_gains import lines
 
+READ = "docs/pages", "snippets/**/*.py", "tests/benchmarks"  # through docs.publish
+
 TOOL = 'COMPONENTS = {"doubled": "sums"}\n'
 SNIPPET = '''"""Sums."""
 

@@ -20,6 +20,8 @@ from docs.publish.records.measured import Coordinates
 from docs.publish.records.store import Store
 from tests.pages import tiny
 
+READ = "docs/pages", "snippets/**/*.py", "tests/benchmarks"  # through docs.publish
+
 PLACE = Place("results/machines/nvidia-h100-80gb-hbm3.md", "results/machines/nvidia-h100-80gb-hbm3/")
 ROWS = Place("results/rows/nvidia-h100-80gb-hbm3/kernels-add.html", "results/rows/nvidia-h100-80gb-hbm3/")
 PASSED = [{"id": f"tests/kernels/test_add.py::{name}", "outcome": "passed", "seconds": 0.1} for name in ("one", "two")]

@@ -22,6 +22,8 @@ from docs.publish.records.store import Store
 from tests.pages import tiny
 from tests.pages.tiny import LAPTOP, record, row, took
 
+READ = "docs/pages", "snippets/**/*.py", "tests/benchmarks"  # through docs.publish
+
 LINE = {"case": "validation/roofline", "variant": "product", "along": "rows"}
 PAGE = "---\ntitle: Sum\ntypical: 8x4\n---\n\n# Sum\n"
 PLACE = Place("validation/roofline.md", "validation/roofline/")

@@ -24,6 +24,7 @@ from docs.publish.macros import kernel_files
 from docs.publish.markdown import elsewhere, markers, pages, scripts
 from docs.publish.markdown.fences import blocks_of
 from docs.publish.place import Place
+from tests import remembered
 from tests.benchmarks.imports import imported, of_statement
 from tests.benchmarks.source import ROOT
 
@@ -448,17 +449,28 @@ def test_each_script_is_a_notebook_with_the_same_code():
     assert not different
 
 
-def test_a_notebook_of_a_script_and_one_of_a_program_run(tmp_path: Path):
-    """In Jupyter's own kernel, in an empty folder."""
+def test_a_notebook_of_a_script_and_one_of_a_program_run(tmp_path: Path, once: Forked):
+    """In Jupyter's own kernel, in an empty folder. What a notebook printed is remembered by its cells."""
     for path, argument, expected in (
         ("snippets/patterns/attention.py", "", "sdpa-mask"),
         ("snippets/validation/gate.py", " --help", "usage: gate.py"),
     ):
         notebook = nbformat.reads(scripts.notebook(path, scripts.script(path)), as_version=4)
         notebook.cells[-1].source += argument
-        nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": tmp_path}}).execute()
-        outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-        assert expected in "".join(output.get("text", "") for output in outputs)
+        known = remembered.digest(ROOT, [Path(__file__)], *(cell.source for cell in notebook.cells))
+        key = ROOT / remembered.FOLDER / f"notebook {Path(path).stem}-{known}"
+        assert expected in once(key, lambda notebook=notebook: executed(notebook, tmp_path)).stdout
+
+
+def executed(notebook: nbformat.NotebookNode, folder: Path) -> subprocess.CompletedProcess[str]:
+    """What a notebook printed in Jupyter's own kernel.
+
+    Raises:
+        nbclient.exceptions.CellExecutionError: a cell fails.
+    """
+    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": folder}}).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    return subprocess.CompletedProcess([], 0, "".join(output.get("text", "") for output in outputs), "")
 
 
 @pytest.mark.parametrize(("name", "language"), [("layer_norm_gelu_cuda", "text"), ("softmax", "python")])

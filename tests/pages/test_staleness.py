@@ -12,7 +12,7 @@ from docs.publish.records.measured import Coordinates
 from tests.benchmarks.reviewed import VERSION
 from tests.pages import tiny
 
-READ = "docs/pages"  # through docs.publish
+READ = "docs/pages", "snippets/**/*.py", "tests/benchmarks"  # through docs.publish
 
 PAGE = '---\ncase: kernels/add\n---\n\n# Add\n\nOurs takes {{ gpu("ours", "small") }}.\n'
 CHANGES = {

@@ -11,6 +11,7 @@ has changed.
 import functools
 import gzip
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -58,6 +59,7 @@ DESKTOP: ViewportSize = {"width": 1280, "height": 900}
 PATIENCE = 120_000  # ms: the machine may be busy with other tests
 PACKED = {"text/html", "text/css", "text/javascript", "application/javascript", "application/json", "image/svg+xml"}
 ALL = "*"  # in place of a path
+HAVING = "? "  # before the texts that pages have, in place of a path: which pages these are is what is served
 ROWS = "results/rows/"
 ASKED: set[str] = set()
 SHARED: set[str] = set()
@@ -71,7 +73,7 @@ class Site:
     """The built site: its folder, the address it is served at, files that tests add, and looks with enough contrast.
 
     Attributes:
-        asked: the paths that a test asks for; ALL where it looks at every page.
+        asked: the paths that a test asks for; ALL where it looks at every page, HAVING where at which pages there are.
         shared: those that the fixtures which a file's tests share asked for.
     """
 
@@ -112,11 +114,17 @@ class Site:
         canonical = re.search(r'<link rel="canonical" href="([^"]+)"', (self.built / "index.html").read_text("utf-8"))
         return urlsplit(canonical[1]).path if canonical else "/"
 
-    def having(self, *texts: str) -> str:
-        """The address of the first page whose HTML holds all of these."""
-        found = [url for url, html in self.pages.items() if all(text in html for text in texts)]
+    def having(self, *texts: str) -> list[str]:
+        """The addresses of the pages whose HTML holds all of these."""
+        question = HAVING + json.dumps(texts)
+        self.asked.add(question)
+        found: list[str] = json.loads(self.unasked(question) or b"")
         assert found, f"expected a page with {' and '.join(texts)}, got none"
-        return found[0]
+        return found
+
+    def html(self, url: str) -> str:
+        """Of one page, or of one file of rows, by its address below the site's."""
+        return (self.content(f"{self.prefix}{url}") or b"").decode()
 
     def has(self, path: str) -> bool:
         """Whether something is served at a path: thousands of links lead to the same few."""
@@ -131,15 +139,22 @@ class Site:
         return self.unasked(path)
 
     def unasked(self, path: str) -> bytes | None:
-        """The same, for who asks on nobody's behalf; and of ALL, and of LASTING, a digest."""
+        """The same, for who asks on nobody's behalf; of ALL, and of LASTING, a digest; of HAVING the addresses."""
         if path in (ALL, *LASTING):
             return self._digest(path).encode()
+        if path.startswith(HAVING):
+            return self._having(*json.loads(path.removeprefix(HAVING))).encode()
         below = path.removeprefix(self.prefix).removeprefix("/")
         if below in self.added:
             return self.added[below].encode()
         file = self.built / below
         file = file / "index.html" if file.is_dir() else file
         return file.read_bytes() if file.is_file() else None
+
+    @functools.cache  # noqa: B019 (there is one site)
+    def _having(self, *texts: str) -> str:
+        pages = {url: html for url, html in self._files.items() if not url.startswith(ROWS)}
+        return json.dumps([url for url, html in pages.items() if all(text in html for text in texts)])
 
     @functools.cache  # noqa: B019 (there is one site)
     def _digest(self, kind: str) -> str:

@@ -108,7 +108,7 @@ def deep(site: Site) -> list[str]:
 @pytest.mark.parametrize("parts", [1, 2, 3, 4, 5, 6])
 def test_a_deep_link_leads_to_what_the_viewer_has(site: Site, deep: list[str], parts: int) -> None:
     page = "kernels/softmax/"
-    known = {page: Links(site.pages[page]), "": Links(site.pages[""])}
+    known = {page: Links(site.html(page)), "": Links(site.html(""))}
     fragment = "/".join(deep[:parts])
     assert leads(site, known, page, f"#compiled/{fragment}")
     assert leads(site, known, "", f"{page}#compiled/{fragment}")

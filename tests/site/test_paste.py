@@ -87,7 +87,7 @@ def test_what_each_button_copies_is_what_a_test_runs(site: Site) -> None:
 
 def test_a_part_of_a_script_is_known_only_by_the_script_that_its_button_copies(site: Site) -> None:
     tested, url = Pasted(canonical(site)), "compiler/modes/"
-    code, script = next(each for each in copied_on(site.pages[url]) if each[1])
+    code, script = next(each for each in copied_on(site.html(url)) if each[1])
     assert tested.knows(code, script, url)
     assert not tested.knows(code, "", url) and not tested.knows(code, "../modus.py", url)
 
@@ -116,7 +116,7 @@ def test_a_script_is_copied_from_the_byline_and_by_the_button_of_a_part(site: Si
 
 
 def canonical(site: Site) -> str:
-    return re.search(r'<link rel="canonical" href="([^"]+)"', site.pages[""])[1]
+    return re.search(r'<link rel="canonical" href="([^"]+)"', site.html(""))[1]
 
 
 def test_every_script_has_its_address_and_its_page_leads_there(site: Site) -> None:
@@ -180,7 +180,7 @@ def test_what_stands_on_a_page_ends_at_one_of_two_edges(site: Site, page: Page, 
 
 def test_a_run_fills_its_rows_on_a_phone(site: Site, page: Page) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
-    page.goto(site.address + next(url for url in site.pages if re.fullmatch(r"results/machines/[^/]+/", url)))
+    page.goto(site.address + next(url for url in site.having() if re.fullmatch(r"results/machines/[^/]+/", url)))
     row = page.locator("#runs ~ .rp-scroll table.rp-stacked tbody tr").first
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     cells = row.locator("td").all()

@@ -25,7 +25,7 @@ def sample(site: Site) -> str:
     evidence = Evidence(Place("sample.md", "sample/"))
     spec = {"kind": "bars", "case": "sample", "metric": "time", "title": "Ours takes {ours}, eager {eager}"}
     drawn = "".join(charts.render(each, store, evidence) for each in (spec, spec))
-    stock = site.pages["404.html"]
+    stock = site.html("404.html")
     article = f'<article class="md-content__inner md-typeset"><h1>Sample</h1>{drawn}{evidence.script()}</article>'
     site.added["sample/"] = re.sub(r"<article.*</article>", lambda _: article, stock, flags=re.S)
     return site.address + "sample/"
@@ -59,7 +59,7 @@ def record(slug: str, name: str, factor: float) -> Record:
 
 @pytest.mark.parametrize("how", ["click", "Enter"])
 def test_a_number_opens_its_evidence_and_gets_the_focus_back(site: Site, page: Page, how: str) -> None:
-    page.goto(site.address + site.having('class="rp-number"', '"command":'))
+    page.goto(site.address + site.having('class="rp-number"', '"command":')[0])
     number = page.locator("a.rp-number:visible").first
     entry = json.loads(page.locator("#rp-evidence").text_content() or "")[number.get_attribute("data-evidence")]
     number.focus()
@@ -107,7 +107,7 @@ def test_whole_bars_are_equally_long_in_all_columns(site: Site, page: Page) -> N
 
 
 def test_charts_of_the_site_are_drawn(site: Site, page: Page) -> None:
-    page.goto(site.address + site.having("rp-chart__plot"))
+    page.goto(site.address + site.having("rp-chart__plot")[0])
     for chart in page.locator(".rp-chart:has(.rp-chart__plot)").all():
         plot = chart.locator(".rp-chart__plot:visible")
         expect(plot).to_have_count(1)
@@ -166,7 +166,7 @@ def test_the_machine_is_chosen_for_all_charts_and_remembered(sample: str, page: 
 def test_without_scripts_numbers_charts_and_code_are_there(site: Site, browser: Browser) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
-    page.goto(site.address + site.having("rp-chart__plot", "rp-number", '<div class="language-python'))
+    page.goto(site.address + site.having("rp-chart__plot", "rp-number", '<div class="language-python')[0])
     expect(page.locator(".rp-chart__plot--wide svg").first).to_be_visible()
     expect(page.locator(".highlight code").first).to_be_visible()
     page.locator("a.rp-number:visible").first.click()

@@ -18,7 +18,7 @@ def test_a_case_opens_below_the_table_of_cases(site: Site, page: Page) -> None:
     assert page.locator(".rp-grid").count() == 0 and page.locator(".md-sidebar--primary").is_visible()
     page.get_by_role("link", name="kernels/softmax", exact=True).click()
     expect(page.locator(".rp-rows h3")).to_have_text("kernels/softmax")
-    rows = site.rows[f"{ROWS}nvidia-h100-80gb-hbm3/kernels-softmax.html"]
+    rows = site.html(f"{ROWS}nvidia-h100-80gb-hbm3/kernels-softmax.html")
     expect(page.locator("#cases ~ .rp-scroll + .rp-rows .rp-grid tbody tr")).to_have_count(rows.count("<tr id="))
     expect(page.locator(".rp-rows h3")).to_be_in_viewport()
     assert page.url == site.address + CASE
@@ -56,7 +56,7 @@ def test_without_scripts_the_table_leads_to_the_files(site: Site, page: Page) ->
 @pytest.mark.parametrize("width", [1440, 390])
 def test_a_link_to_a_line_lands_below_the_head_which_stays(site: Site, page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 844})
-    rows = site.rows[f"{ROWS}nvidia-h100-80gb-hbm3/kernels-softmax.html"]
+    rows = site.html(f"{ROWS}nvidia-h100-80gb-hbm3/kernels-softmax.html")
     anchors = re.findall(r'<tr id="(kernels-softmax-[^"]+)"', rows)
     page.goto(f"{site.address}{CASE}#{anchors[len(anchors) // 2]}")
     expect(page.locator("tr:target")).to_be_in_viewport()

@@ -83,6 +83,7 @@ ASKS: dict[str, Callable[[Site], object]] = {
     "/rp/a/": lambda site: site.content("/rp/a/"),
     "/rp/b/": lambda site: site.has("/rp/b/") and site.has("/rp/b/"),
     "every page": lambda site: site.pages,
+    "pages with an a": lambda site: site.having("a"),
     "the folder": lambda site: site.folder,
     "nothing": lambda site: site.unasked("/rp/a/"),
     "a fixture before": lambda site: None,
@@ -94,6 +95,7 @@ ASKS: dict[str, Callable[[Site], object]] = {
     [
         ("/rp/a/", "a/index.html", True), ("/rp/a/", "b/index.html", False), ("/rp/a/", "a.css", True),
         ("/rp/b/", "b/index.html", True), ("every page", "b/index.html", True), ("the folder", "new.json", True),
+        ("pages with an a", "b/index.html", True), ("pages with an a", "a/index.html", False),
         ("nothing", "a/index.html", False), ("nothing", "tests/test_it.py", True),
         ("a fixture before", "b/index.html", True), ("a fixture before", "a/index.html", False),
     ],

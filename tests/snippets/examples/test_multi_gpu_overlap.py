@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,12 +11,36 @@ import torch.distributed as dist
 pytest.importorskip("transformers", reason="a development dependency: constraints.txt names its version")
 
 from snippets.examples import multi_gpu_overlap
-from snippets.examples.multi_gpu_overlap import MICRO
+from snippets.examples.llama import make_model, say_causal
+from snippets.examples.multi_gpu import SIZES, ddp
+from snippets.examples.multi_gpu_order import counted
+from snippets.examples.multi_gpu_overlap import MICRO, root_only
 from tests.snippets.reference.ranks import on_ranks
 
 VARIES = {"precision": r"\d\.\de-0\d"}  # rounding that a processor decides: see tests/benchmarks/captures.py
 ASKED = {2: ["overlap", "accumulation", "precision"], 4: ["accumulation"]}
 Messages = Callable[[str, str, int], list[int]]
+
+
+def compiled_as_a_whole() -> dict[str, int]:
+    """Messages of several micro-steps, of which one reduces, with a module that torch.compile returned."""
+    found = {}
+    tokens = torch.ones(1, 8, dtype=torch.long)
+    for name, wrap in (("DDP", ddp), ("FSDP2", root_only)):
+        torch.manual_seed(0)
+        wrapped = torch.compile(
+            wrap(say_causal(make_model(SIZES, torch.device("cpu"), torch.float32))), backend="eager"
+        )
+        loss_of = functools.partial(loss_of_ids, wrapped)
+        multi_gpu_overlap.accumulate(wrapped, loss_of, [tokens])
+        with counted() as messages:
+            multi_gpu_overlap.accumulate(wrapped, loss_of, [tokens] * MICRO)
+        found[name] = sum(operation != "all-gather" for operation, _ in messages)
+    return found
+
+
+def loss_of_ids(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    return model(input_ids=tokens, labels=tokens).loss
 
 
 def cases() -> dict:
@@ -37,23 +62,27 @@ def messages(found: Callable[[int], dict]) -> Messages:
 
 @pytest.mark.parametrize("processes", [2, 4])
 def test_only_the_last_micro_step_reduces(processes: int, messages: Messages) -> None:
-    for wrapped, saved, operation in (("DDP", "no_sync", "all_reduce"), ("FSDP2", "last only", "reduce_scatter")):
+    for wrapped, saved, operation in (("DDP", "no_sync", "all-reduce"), ("FSDP2", "last only", "reduce-scatter")):
         each = messages(f"{wrapped}, each", operation, processes)
         assert each and len(each) == MICRO * len(messages(f"{wrapped}, {saved}", operation, processes))
 
 
+def test_a_module_that_was_compiled_reduces_once_too(tmp_path: Path) -> None:
+    assert on_ranks(compiled_as_a_whole, 2, tmp_path)[0] == {"DDP": 1, "FSDP2": 1}
+
+
 def test_fsdp2_still_gathers_in_each_micro_step(messages: Messages) -> None:
-    assert messages("FSDP2, each", "all_gather", 2) == messages("FSDP2, last only", "all_gather", 2)
+    assert messages("FSDP2, each", "all-gather", 2) == messages("FSDP2, last only", "all-gather", 2)
 
 
 def test_the_root_alone_is_one_message_each_way(found: Callable[[int], dict]) -> None:
-    assert [op for op, _ in found(2)["FSDP2, root only"]["messages"]] == ["all_gather", "reduce_scatter"]
+    assert [op for op, _ in found(2)["FSDP2, root only"]["messages"]] == ["all-gather", "reduce-scatter"]
 
 
 def test_a_reduction_in_bf16_halves_its_bytes_and_moves_the_gradients(
     found: Callable[[int], dict], messages: Messages
 ) -> None:
-    whole, half = (sum(messages(f"FSDP2, {kind}", "reduce_scatter", 2)) for kind in ("fp32", "bf16"))
+    whole, half = (sum(messages(f"FSDP2, {kind}", "reduce-scatter", 2)) for kind in ("fp32", "bf16"))
     assert whole == 2 * half
     assert found(2)["FSDP2, fp32"]["distance"] == 0
     assert 1e-4 < found(2)["FSDP2, bf16"]["distance"] < 1e-2  # bf16 has 8 bits

@@ -132,6 +132,19 @@ def test_saved_tensors_stand_with_their_layer_and_count_once(model):
     assert sum(tensor.nbytes for tensor in kept) == 4 * 32 * (8 + 16)
 
 
+def test_what_was_counted_is_freed():
+    """An operation that keeps its own result holds what the hook returns for it."""
+    results = []
+
+    def forward():
+        result = torch.ones(8, requires_grad=True).exp()
+        results.append(result.untyped_storage()._weak_ref())
+        return result
+
+    assert memory.saved(nn.Identity(), forward)
+    assert torch.UntypedStorage._expired(results[0])
+
+
 def test_layers_of_one_kind_stand_in_one_line():
     model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3)))
     text = table(saved(model, lambda: model(torch.randn(4, 8)).sum()))
