@@ -16,14 +16,7 @@ from torch import Tensor, nn
 
 from kernels.rms_norm import rms_norm
 from snippets.examples.llama import TINY, attention, gated, make_model, mean_loss, say_causal, shifted
-from snippets.examples.multi_gpu import (
-    GPU,
-    HALF,
-    MixedPrecisionPolicy,
-    loss_parallel,
-    sharded,
-    tensor_parallel,
-)
+from snippets.examples.multi_gpu import GPU, HALF, MixedPrecisionPolicy, loss_parallel, sharded, tensor_parallel
 from snippets.examples.multi_gpu_order import distance, gradients, say_outcome
 from snippets.reference.communication import device, joined, torchrun, worlds
 

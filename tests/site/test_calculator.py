@@ -44,12 +44,17 @@ def asked_of(step: Measured) -> dict[str, str]:
     return {"model": model, "dtype": step.row.part or "bf16", "gpu": MAIN} | sizes
 
 
-@pytest.fixture
-def form(site: Site, page: Page) -> Locator:
-    page.goto(f"{site.address}{PAGE}#calculator")
+def opened(site: Site, page: Page, url: str) -> Locator:
+    """The calculator of a page."""
+    page.goto(f"{site.address}{url}#calculator")
     found = page.get_by_role("form", name="Calculator")
     expect(found).to_be_visible()
     return found
+
+
+@pytest.fixture
+def form(site: Site, page: Page) -> Locator:
+    return opened(site, page, PAGE)
 
 
 def ask(form: Locator, **fields: str) -> None:

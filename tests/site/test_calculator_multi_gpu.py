@@ -14,7 +14,7 @@ from docs.publish.records.captures import Captures
 from snippets.examples.multi_gpu import STRATEGIES, Work, by_size, predict, timeline
 from snippets.reference.communication import rates_of
 from tests.site.conftest import Site
-from tests.site.test_calculator import ask, called, data, row
+from tests.site.test_calculator import ask, called, data, opened, row
 
 PAGE = "examples/multi-gpu/"
 LARGE = {"layers": 24, "width": 4096, "inner": 14336, "shared": 1024, "vocabulary": 128256}  # the record has its shape
@@ -39,10 +39,7 @@ def rates(record: dict[str, Any]) -> dict[int, dict]:
 
 @pytest.fixture
 def form(site: Site, page: Page) -> Locator:
-    page.goto(f"{site.address}{PAGE}#calculator")
-    found = page.get_by_role("form", name="Calculator")
-    expect(found).to_be_visible()
-    return found
+    return opened(site, page, PAGE)
 
 
 def offered(known: dict[str, Any], record: dict[str, Any]) -> list[tuple[str, dict]]:
