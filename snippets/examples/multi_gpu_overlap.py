@@ -50,6 +50,7 @@ def root_only(model: nn.Module) -> nn.Module:
     return fully_shard(model, mp_policy=HALF)
 
 
+# --8<-- [start:prefetch]
 def prefetching(model: nn.Module, ahead: int = 2) -> nn.Module:
     """Ask for layers earlier than FSDP2 does by itself."""
     sharded(model)
@@ -58,6 +59,9 @@ def prefetching(model: nn.Module, ahead: int = 2) -> nn.Module:
         layer.set_modules_to_forward_prefetch(layers[i + 1 : i + 1 + ahead])
         layer.set_modules_to_backward_prefetch(layers[max(i - ahead, 0) : i][::-1])
     return model
+
+
+# --8<-- [end:prefetch]
 
 
 # --8<-- [start:accumulate]

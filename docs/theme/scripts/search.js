@@ -18,7 +18,7 @@ const FILLERS = new Set(// beside lunr's: how, do, my, is, ...; some are what is
    "very", "vs", "want", "whether"])
 const APOSTROPHE = /(\p{L})['’]\p{L}{1,2}(?!\p{L})/gu // "don't" is no name of two parts, and "PyTorch's" is PyTorch
 const CALLED = new Map([ // what people type for what pages call otherwise
-  ["apple", "macos"], ["c++", "cplusplus"], ["ddp", "several gpus"], ["huggingface", "hugging face"], ["macbook", "macos"],
+  ["apple", "macos"], ["c++", "cplusplus"], ["huggingface", "hugging face"], ["macbook", "macos"],
 ])
 const PARTS = /[^\p{L}\p{N}]+/u
 const QUERY = 2 // Material's messages: a query, and what was found

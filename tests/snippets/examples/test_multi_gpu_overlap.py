@@ -17,7 +17,6 @@ from snippets.examples.multi_gpu_order import counted
 from snippets.examples.multi_gpu_overlap import MICRO, root_only
 from tests.snippets.reference.ranks import on_ranks
 
-VARIES = {"precision": r"\d\.\de-0\d"}  # rounding that a processor decides: see tests/benchmarks/captures.py
 ASKED = {2: ["overlap", "accumulation", "precision"], 4: ["accumulation"]}
 Messages = Callable[[str, str, int], list[int]]
 
