@@ -1,6 +1,8 @@
 """By hand as counted, on a CPU: each part, each moment's sum at sizes of a GPU; and each change trains as before."""
 
 import functools
+import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from unittest import mock
@@ -15,6 +17,7 @@ from snippets.examples import large_models
 from snippets.examples.large_models import EACH, LLAMA_1B, LLAMA_3B, LLAMA_8B, SMALL, Change
 from snippets.examples.llama import make_model
 from snippets.validation.memory import allocated, peak_of
+from tests.benchmarks.source import ROOT
 
 SHAPE = large_models.shape_of(SMALL)
 TOKENS = torch.randint(SHAPE.words, (4, 48), generator=torch.Generator().manual_seed(0))
@@ -264,3 +267,14 @@ def test_a_step_that_does_not_fit_is_said_and_leaves_nothing(monkeypatch: pytest
 def test_what_costs_no_time_is_listed_first(capsys: pytest.CaptureFixture[str]) -> None:
     large_models.ranked([("slow", 4e9, 0.4), ("free", 2e9, -0.1), ("quick", 3e9, 0.1), ("nothing", 0.0, 0.0)])
     assert [each.split()[0] for each in capsys.readouterr().out.splitlines()[1:]] == ["free", "quick", "slow"]
+
+
+def test_the_errors_that_the_page_names_are_the_largest() -> None:
+    """Of every peak on the record; the page shows these two."""
+    record = json.loads((ROOT / "docs/measurements/captures/examples/large_models.cuda.json").read_text("utf-8"))
+    printed = {each["section"]: each["content"] for each in record["sections"]}
+    lines = "\n".join(printed[name] for name in ("parts 1B", "each", "parts 3B", "large")).splitlines()
+    errors = {line[:34].strip(): float(found[1]) for line in lines if (found := re.search(r" ([-+]\d+\.\d) %", line))}
+    assert len(errors) > len(EACH)
+    assert min(errors.values()) == errors["compiled, budget 0.9"]
+    assert max(errors.values()) == errors["checkpoints, chunks"]
