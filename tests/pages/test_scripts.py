@@ -297,12 +297,15 @@ ENTANGLED = {  # what it would lose, changes of the op, changes of the timer, an
     "a loop": ([], [("ROUNDS = 3", "for ROUNDS in (1, 3): print(ROUNDS)")], "more than to define"),
     # a registration, such as `op.register_autograd(...)` or `@op.register_fake`, defines nothing that is used
     "a call": ([], [("def unused", "print(best.__name__)\n\n\ndef unused")], "acts on what is used"),
+    "a call in a loop": (
+        [], [("def unused", "for again in range(2):\n    print(best.__name__)\n\n\ndef unused")], "acts on what is used",
+    ),
     "a decorator": (
         [], [("def unused", "@partial(print, best.__name__)\ndef noted(): pass\n\n\ndef unused"),
              ("import time\n", f"import time\n{PARTIAL}\n")], "acts on what is used",
     ),
 }  # fmt: skip
-PRINTED = {"a loop": "1\n3\n", "a call": "best\n", "a decorator": "best"}
+PRINTED = {"a loop": "1\n3\n", "a call": "best\n", "a call in a loop": "best\nbest\n", "a decorator": "best"}
 
 
 @pytest.mark.parametrize("what", ENTANGLED)

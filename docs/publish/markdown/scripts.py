@@ -268,7 +268,10 @@ def _part(module: Module) -> str:
 
 def _acts_on(node: ast.stmt, module: Module) -> bool:
     """Whether a statement does something to what is used, as `library.define(...)` or a decorator that registers."""
-    acting: list[ast.AST] = [node] if isinstance(node, ast.Expr) else list(getattr(node, "decorator_list", ()))
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        acting: list[ast.AST] = [*node.decorator_list]
+    else:
+        acting = [each for each in ast.walk(node) if isinstance(each, ast.Expr)]
     names = set().union(*(seen(each).names for each in acting)) & module.used
     return any(not isinstance(module.binds[name], ast.Import | ast.ImportFrom) for name in names)
 
