@@ -7,7 +7,8 @@
 
 For a mean or a sum the forward computes the gradients too: a chunk of tokens has its logits in memory once, a kernel
 replaces them by their gradient, and matmuls add that to the gradients of hidden and weight. The backward scales them.
-The memory of the weight's gradient, which is empty at first, holds the logits of the first chunk: a large one.
+The memory of the weight's gradient, which is empty at first, holds the logits of the first chunk: a large one. Where
+rows are wide, the tokens after it have their logits computed twice, in blocks of classes: small chunks would cost more.
 
 A loss for each token needs a factor for each token, which the backward alone knows: it computes the logits again. So
 does a loss in fp16, whose gradients have too small a range to be scaled later.
@@ -229,11 +230,12 @@ def _backward_launch(width: int, bits: int, device: torch.device) -> dict[str, i
     return _options(device, 128 if width <= 1024 else 256, BLOCK=1024 if width <= 1024 else 2048 * 16 // bits)
 
 
-def _plan(T: int, H: int, V: int) -> tuple[int, int, int]:
-    """Tokens whose logits the weight's gradient holds, tokens of each further chunk, classes of a block."""
-    rows = 256 if H > 2048 else 1024
-    first = min(T, H) // 128 * 128 if 2 * rows < T else 0
-    return first, rows, 8192
+def _plan(T: int, H: int, V: int) -> tuple[int, int, int, int]:
+    """Tokens whose logits the weight's gradient holds, tokens of a further chunk, classes of a block; last, tokens of
+    a piece whose logits are computed twice, in blocks, or 0: where memory has room for small chunks only."""
+    chunk = 256 if H > 2048 else 1024
+    first = min(T, H) // 128 * 128 if 2 * chunk < T else 0
+    return first, chunk, 8192, 2048 if H > 2048 else 0
 
 
 # --8<-- [end:launch]
@@ -388,30 +390,41 @@ def _loss(state: Tensor, target: Tensor, count: Tensor | None, V: int, options: 
 def _sweep(rows: _Rows, w: Tensor, grads: _Parts) -> None:
     """State and gradients of all tokens."""
     (T, H), V = rows.x.shape, w.shape[0]
-    first, chunk, block = _plan(T, H, V)
+    first, chunk, block, piece = _plan(T, H, V)
     first = 0 if grads[1] is None else min(first, T, H)
     chunk, block = min(chunk, T), min(block, V)
+    piece = piece if 0 < first < T else 0
     padded = -(-V // _UNIT) * _UNIT
-    size = max(chunk * padded if first < T else 0, first * (-(-block // _UNIT) * _UNIT), first * H)
+    size = max(chunk * padded if first < T and not piece else 0, first * (-(-block // _UNIT) * _UNIT), first * H)
     memory = torch.empty(size, dtype=w.dtype, device=w.device)
     if first:
         _lent(rows.part(0, first), w, block, memory, grads)
-    _in_chunks(rows, w, first, chunk, memory, grads, write=grads != (None, None))
+    if piece:
+        del memory
+        _again(rows, w, grads, first, piece, block, known=False)
+    else:
+        _in_chunks(rows, w, first, chunk, memory, grads, write=grads != (None, None))
 
 
-def _again(rows: _Rows, w: Tensor, grads: _Parts) -> None:
-    """Gradients from logits that are computed again, for 8192 tokens at a time, since the state is known."""
+def _again(
+    rows: _Rows, w: Tensor, grads: _Parts, start: int = 0, tokens: int = 8192, block: int = 4096, known: bool = True
+) -> None:
+    """Gradients from logits that are computed again, some tokens at a time; once before, if their state is unknown."""
     (T, H), V = rows.x.shape, w.shape[0]
     dx, dw = grads
-    tokens, block = min(T, 8192), min(4096, -(-V // _UNIT) * _UNIT)
-    memory = torch.empty(tokens * block, dtype=w.dtype, device=w.device)
+    tokens, block = min(T, tokens), min(block, -(-V // _UNIT) * _UNIT)
+    memory = torch.empty(tokens * (-(-block // _UNIT) * _UNIT), dtype=w.dtype, device=w.device)
     total = None if dx is None else torch.empty(tokens, H, dtype=torch.float32, device=w.device)
-    for start in range(0, T, tokens):
-        part = rows.part(start, start + tokens)
+    for begin in range(start, T, tokens):
+        part = rows.part(begin, begin + tokens)
         count = part.x.shape[0]
-        _in_blocks(part, w, block, memory, (None if total is None else total[:count], dw), start == 0)
+        for first, last in () if known else _blocks(V, block):
+            logits = _matrix(memory, count, last - first)
+            logits.addmm_(part.x, w[first:last].t(), beta=0)
+            part.run(logits, first, look=True)
+        _in_blocks(part, w, block, memory, (None if total is None else total[:count], dw), begin == 0)
         if dx is not None and total is not None:
-            dx[start : start + count].copy_(total[:count])
+            dx[begin : begin + count].copy_(total[:count])
 
 
 def _flat(hidden: Tensor, weight: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -16,7 +16,8 @@ INF, NAN = float("inf"), float("nan")
 REDUCTIONS = ("mean", "sum", "none")
 X, W, T = torch.ones(2, 8), torch.ones(5, 8), torch.zeros(2, dtype=torch.int64)
 # tokens whose logits the weight's gradient holds, tokens of a chunk, classes of a block
-WHOLE, CHUNKS, LENT, LENT_ALL = (0, 1024, 64), (0, 5, 64), (7, 4, 16), (64, 1024, 24)
+WHOLE, CHUNKS, LENT, LENT_ALL = (0, 1024, 64, 0), (0, 5, 64, 0), (7, 4, 16, 0), (64, 1024, 24, 0)
+TWICE = (7, 4, 16, 5)
 MACHINE_CODE = MachineCode(
     known=(
         ("_rows_kernel", "return tl.exp2(x * 1.4426950408889634)", *POWER),
@@ -165,7 +166,7 @@ class TestLinearCrossEntropy(Promises):
 
     # ---- what is computed in parts ----------------------------------------------------------------------------------
 
-    @pytest.mark.parametrize("plan", (CHUNKS, LENT, LENT_ALL), ids=("chunks", "lent", "lent all"))
+    @pytest.mark.parametrize("plan", (CHUNKS, LENT, LENT_ALL, TWICE), ids=("chunks", "lent", "lent all", "twice"))
     @pytest.mark.parametrize("classes", (50, 56))
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     def test_parts_compute_what_the_whole_does(self, plan, classes, dtype, device, monkeypatch):
@@ -176,7 +177,7 @@ class TestLinearCrossEntropy(Promises):
             target[2] = -100
             self.check((hidden, weight, target))
 
-    @pytest.mark.parametrize("plan", (CHUNKS, LENT), ids=("chunks", "lent"))
+    @pytest.mark.parametrize("plan", (CHUNKS, LENT, TWICE), ids=("chunks", "lent", "twice"))
     @pytest.mark.parametrize("frozen", ("hidden", "weight"))
     def test_parts_with_one_gradient(self, plan, frozen, device, monkeypatch):
         self.planning(monkeypatch, plan)
@@ -194,7 +195,7 @@ class TestLinearCrossEntropy(Promises):
          {"label_smoothing": 0.2, "z_loss": 0.01, "softcap": 5.0, "ignore_index": 2}),
         ids=str,
     )  # fmt: skip
-    @pytest.mark.parametrize("plan", (WHOLE, LENT), ids=("whole", "lent"))
+    @pytest.mark.parametrize("plan", (WHOLE, LENT, TWICE), ids=("whole", "lent", "twice"))
     def test_options(self, reduction, options, plan, device, monkeypatch):
         self.planning(monkeypatch, plan)
         hidden, weight, target = self.make((19, 16), torch.float32, device)
@@ -226,7 +227,7 @@ class TestLinearCrossEntropy(Promises):
         assert torch.equal(ours["output"].nan_to_num(7), expected["output"].nan_to_num(7))
         assert not ours["hidden.grad"].any() and not ours["weight.grad"].any()
 
-    @pytest.mark.parametrize("plan", (WHOLE, LENT), ids=("whole", "lent"))
+    @pytest.mark.parametrize("plan", (WHOLE, LENT, TWICE), ids=("whole", "lent", "twice"))
     def test_a_class_that_does_not_exist_is_nan_and_reads_nothing(self, plan, device, monkeypatch):
         self.planning(monkeypatch, plan)
         hidden, weight, _ = self.make((9, 16), torch.float32, device)
@@ -276,9 +277,10 @@ class TestLinearCrossEntropy(Promises):
         mine, t = ours["weight.grad"][others], exact["weight.grad"][others]
         assert (mine - t).norm() <= 2e-3 * t.norm()
 
-    def test_memory_is_a_chunk_beside_the_gradients(self, device, monkeypatch):
+    @pytest.mark.parametrize("plan", ((16, 8, 16, 0), (16, 8, 16, 8)), ids=("chunks", "twice"))
+    def test_memory_is_a_chunk_beside_the_gradients(self, plan, device, monkeypatch):
         """Whatever a call allocates beside them, no part of it is larger than the logits of a chunk."""
-        self.planning(monkeypatch, (16, 8, 16))
+        self.planning(monkeypatch, plan)
         hidden, weight, target = self.make((48, 16), torch.bfloat16, device, classes=400)
         sizes = []
         for name in ("empty", "empty_like"):
