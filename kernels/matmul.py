@@ -264,23 +264,22 @@ def _sum_shares_kernel(share_ptr, dweight_ptr, P, N, ROWS: tl.constexpr, BLOCK: 
 # Tiles for 16-bit operands, from sweeps on an H100; nothing is tuned at a user's first call. PER: programs of a
 # multiprocessor at a time. Threads, not warps, since an AMD warp has 64.
 _TILES = (
-    # BM, BN, BK, threads, stages, parts of the epilogue, PER
-    (128, 256, 64, 256, 4, 4, 1),
-    (128, 128, 64, 128, 3, 2, 2),
-    (64, 128, 64, 128, 4, 2, 2),
-    (128, 64, 64, 128, 4, 1, 2),
-    (64, 64, 128, 128, 3, 1, 2),
-    (32, 64, 128, 128, 4, 1, 2),
-    (16, 64, 128, 128, 5, 1, 2),
+    # BM, BN, BK, threads, stages, parts of the epilogue, PER, RATE
+    (128, 256, 64, 256, 4, 4, 1, 1940),
+    (128, 128, 64, 128, 5, 2, 1, 1900),
+    (64, 64, 128, 128, 5, 1, 1, 1050),
+    (64, 32, 256, 128, 4, 1, 1, 1070),
+    (16, 64, 256, 128, 4, 1, 1, 505),
 )
 _TILES_OF_FP32 = (
-    (128, 128, 32, 256, 3, 1, 1),
-    (64, 64, 32, 128, 3, 1, 2),
+    (128, 128, 32, 256, 3, 2, 1, 400),
+    (64, 64, 32, 128, 3, 1, 2, 400),
 )
-_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
-# What a multiprocessor does in a clock, by a model of the sweep: multiplications and additions, bytes that it loads;
-# and the clocks that a tile takes beside, that a second kernel takes, and that all of them take to move a byte.
-_RATE, _LOADED, _TILE, _SECOND, _MOVED = 1700, 40, 1500, 3500, 1 / 1500
+_SPLITS = (1, 2, 3, 4, 8, 16)
+# What a multiprocessor does in a clock, by a model that was fitted to the sweep: its RATE of multiplications and
+# additions with a tile, and bytes that it loads; and the clocks that a tile takes beside, that a second kernel takes,
+# and that all of them take to move a byte.
+_LOADED, _TILE, _SECOND, _MOVED = 71, 1120, 360, 1 / 760
 
 
 @functools.cache
@@ -320,11 +319,11 @@ def _bytes(tile: tuple[int, ...], bits: int) -> int:
 
 def _clocks(tile: tuple[int, ...], splits: int, M: int, N: int, K: int, multiprocessors: int) -> float:
     """About what a matmul takes with these tiles: whole waves of them, of which each is computed or loaded."""
-    BM, BN, BK, _, _, _, per = tile
+    BM, BN, BK, _, _, _, per, rate = tile
     blocks = -(-K // (BK * splits))
     work = -(-M // BM) * -(-N // BN) * splits
     waves = -(-work // (multiprocessors * per))
-    block = max(BM * BN * BK / _RATE, (BM + BN) * BK * 2 / _LOADED)
+    block = max(BM * BN * BK / rate, (BM + BN) * BK * 2 / _LOADED)
     beside = 0 if splits == 1 else _SECOND + 8 * splits * M * N * _MOVED
     return waves * per * (blocks * block + _TILE) + beside
 
@@ -334,16 +333,17 @@ def _forward_launch(K: int, bits: int, device: torch.device, M: int = 4096, N: i
     """The tile, and into how many pieces K is split: what takes the fewest clocks by the model above."""
     multiprocessors, amd = _device(device)[0], _capability(device) == 0
     room = (_shared_memory(device) - 2048) * (1 + amd)  # AMD's second stage is in registers
+    rows = 16 if M <= 16 else 64 if M <= 64 else 128  # of a tile: those beyond a's are for nothing
     candidates = [
         (tile, splits)
         for tile in (_TILES if bits == 16 else _TILES_OF_FP32)
-        if (tile[0] <= 64 or M > 64)  # rows of a tile beyond those of a are for nothing
-        and 2 * _bytes(tile, bits) * tile[-1] <= room
+        if (bits == 32 or tile[0] == rows)
+        and 2 * _bytes(tile, bits) * tile[6] <= room
         for splits in _SPLITS
         if splits == 1 or 2 * splits * tile[2] <= K
     ]
     tile, splits = min(candidates, key=lambda c: _clocks(*c, M, N, K, multiprocessors))
-    BM, BN, BK, threads, stages, parts, per = tile
+    BM, BN, BK, threads, stages, parts, per, _ = tile
     if _capability(device) < 9:
         stages = 2 if amd else min(stages, room // (_bytes(tile, bits) * per))
     return _options(

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from tests.kernels.compiled import LOAD, POWER, STORE, MachineCode
 from tests.kernels.conftest import load
-from tests.kernels.promises import DTYPES, GPU, Promises, placed, randn
+from tests.kernels.promises import DTYPES, GPU, Promises, needs_gpu, placed, randn
 
 INF, NAN = float("inf"), float("nan")
 REDUCTIONS = ("mean", "sum", "none")
@@ -95,12 +95,18 @@ class TestLinearCrossEntropy(Promises):
         return randn(shape, dtype, device, seed), weight.to(device, other or dtype), target.to(device)
 
     def summands(self, arguments, grads, reference):
-        """Of a logit's gradient p - 1, in units of the token's factor, times the other matrix's numbers."""
+        """Of a logit's gradient p - 1, in units of the token's factor, times the other matrix's numbers.
+
+        A logit is rounded too, by which p is off: by as many eps as the logit is large, times p (1 - p). Many tokens
+        make a sum that is larger than each summand, and the sum is rounded.
+        """
         hidden, weight, target = arguments
         if not grads:
             return {}
         factor = max(g.abs().max().item() for g in grads) / max(target.numel(), 1)
-        return {"hidden.grad": factor * weight.abs().max().item(), "weight.grad": factor * hidden.abs().max().item()}
+        of_hidden = factor * weight.abs().max().item() * max(1.0, F.linear(hidden, weight).abs().max().item() / 4)
+        largest = reference["weight.grad"].abs().max().item()
+        return {"hidden.grad": of_hidden, "weight.grad": max(factor * hidden.abs().max().item(), largest)}
 
     def planning(self, monkeypatch, plan):
         monkeypatch.setattr(self.kernel, "_plan", lambda tokens, width, classes: plan)
@@ -146,6 +152,23 @@ class TestLinearCrossEntropy(Promises):
         hidden, weight, target = self.make((4, 40), torch.float32, device)
         self.check((hidden.t().contiguous().t(), weight.t().contiguous().t(), target))
         self.check((hidden, weight, target.repeat_interleave(3)[::3]))
+
+    @needs_gpu
+    @pytest.mark.parametrize("wide", (1000, 131072))
+    def test_more_than_2_to_the_31_elements(self, wide, device):
+        """As few tokens get it, but for the order of sums, which cuBLAS chooses by their number."""
+        rows = 2**31 // wide + 3
+        hidden, weight, target = self.make((7, wide), torch.bfloat16, device)
+        many = hidden.repeat(rows // 7 + 1, 1)[:rows], weight, target.repeat(rows // 7 + 1)[:rows]
+        each = partial(self.function, reduction="none")
+        few, ours = (
+            self.run(each, a, (torch.ones(a[2].shape, dtype=torch.bfloat16, device=device),))
+            for a in ((hidden, weight, target), many)
+        )
+        for name in ("output", "hidden.grad"):
+            size = few[name].abs().max().item()
+            for got, want in ((ours[name][:7], few[name]), (ours[name][rows - 7 :], few[name].roll(-((rows - 7) % 7), 0))):
+                torch.testing.assert_close(got, want, rtol=2**-7, atol=2**-6 * size)
 
     @pytest.mark.parametrize("shape", ((0, 8), (3, 0), (0, 0)), ids=str)
     def test_empty_input(self, shape, device):
