@@ -661,6 +661,8 @@ def _check_tensors(hidden: object, weight: object, target: object) -> None:
     for name, t in (("hidden", hidden), ("weight", weight)):
         if not isinstance(t, Tensor) or t.dtype not in _DTYPES:
             raise _wrong_type(name, t)
+    if hidden.is_cpu and not _INTERPRETED:
+        raise ValueError("hidden: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
     if not isinstance(target, Tensor) or target.dtype != torch.int64:
         got = target.dtype if isinstance(target, Tensor) else type(target)
         raise TypeError(f"target: expected an int64 tensor of classes (not of probabilities), got {got}")
@@ -669,8 +671,6 @@ def _check_tensors(hidden: object, weight: object, target: object) -> None:
         if t.is_nested:
             raise TypeError(f"{name}: expected a plain tensor, got a nested one; the rows of a jagged one are in its "
                             "values()")  # fmt: skip
-    if hidden.is_cpu and not _INTERPRETED:
-        raise ValueError("hidden: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
     if hidden.dim() == 0:
         raise ValueError("hidden: expected at least one dimension, got none")
     if weight.dim() != 2 or weight.shape[1] != hidden.shape[-1] or not weight.shape[0]:

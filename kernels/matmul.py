@@ -337,8 +337,7 @@ def _forward_launch(K: int, bits: int, device: torch.device, M: int = 4096, N: i
     candidates = [
         (tile, splits)
         for tile in (_TILES if bits == 16 else _TILES_OF_FP32)
-        if (bits == 32 or tile[0] == rows)
-        and 2 * _bytes(tile, bits) * tile[6] <= room
+        if (bits == 32 or tile[0] == rows) and 2 * _bytes(tile, bits) * tile[6] <= room
         for splits in _SPLITS
         if splits == 1 or 2 * splits * tile[2] <= K
     ]
