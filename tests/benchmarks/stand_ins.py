@@ -11,6 +11,7 @@ The protocol: a file in kernels/ has these module-level names, and looks each of
 and these where it needs them:
 
     _shared_memory(device)                     bytes of a multiprocessor, where the launch table depends on them
+    _capability(device)                        the generation of an NVIDIA GPU, 9 for Hopper; 0 of another maker's
     _PTX                                       whether the kernels are compiled for NVIDIA's GPUs, where they have PTX
 
 Functions of a device may keep their answers in a `functools.cache`: the answers are forgotten before and after
@@ -60,6 +61,7 @@ def on(kernel: ModuleType, target: str) -> contextlib.AbstractContextManager[Non
         "_device": lambda device: size,
         "_PTX": TARGETS[target].backend == "cuda",
         "_shared_memory": lambda device: SHARED_MEMORY[target],
+        "_capability": lambda device: TARGETS[target].arch // 10 if TARGETS[target].backend == "cuda" else 0,
     }
     return replaced(kernel, **{name: value for name, value in found.items() if name in ("_device", *vars(kernel))})
 

@@ -9,13 +9,14 @@ import torch
 
 from tests.benchmarks.case import Point
 from tests.benchmarks.source import ROOT
+from tests.benchmarks.sweeps import BY_A_MODEL, chosen
 from tests.benchmarks.sweeps import __main__ as command_line
-from tests.benchmarks.sweeps import chosen
 from tests.benchmarks.sweeps.__main__ import OUT
 
 READ = "tests/benchmarks", "snippets/**/*.py"  # by what finds the cases
 
-KERNELS = sorted(path.stem for path in (ROOT / "kernels").glob("[a-z]*.py") if path.stem[-5:] != "_cuda")
+FILES = sorted(path.stem for path in (ROOT / "kernels").glob("[a-z]*.py") if path.stem[-5:] != "_cuda")
+KERNELS = [name for name in FILES if name not in BY_A_MODEL]
 SLOWER = 1.05  # a table with few entries gives up this much at most
 
 

@@ -47,7 +47,7 @@ class MachineCode:
         known: three or more of (kernel, a piece of a source line, what such a line becomes on NVIDIA's GPUs, on AMD's).
         spills: by kernel and target, the bytes a thread that it may spill, and why; nothing else may.
         narrow: accesses of less than 128 bits that a kernel has at most, unrolled: a row's own numbers, as its mean.
-        small: kernels that move next to nothing, in accesses of any width.
+        small: kernels that move next to nothing, in accesses of any width, or all by descriptors.
         share: of a kernel's instructions, at least, come from a line of the source.
     """
 

@@ -29,7 +29,7 @@ def install() -> None:
     parts = (
         "ReduceOps.generic_reduce", "_patch_lang", "_patch_attr", "_convert_float", "np_erf_fp32",
         "interpreter_builder.options", "interpreter_semantic.builder", "InterpreterOptions.sanitize_overflow",
-        "TensorHandle.__post_init__", "_interpreter.load", "_interpreter.store",
+        "InterpreterBuilder.create_dot", "TensorHandle.__post_init__", "_interpreter.load", "_interpreter.store",
     )  # fmt: skip
     for part in parts:
         try:
@@ -39,6 +39,8 @@ def install() -> None:
     interpreter.ReduceOps.generic_reduce = reduced_by_halves
     interpreter._patch_lang = once_a_launch(interpreter._patch_lang)
     interpreter._convert_float = converted_at_once(interpreter._convert_float)
+    builder = interpreter.InterpreterBuilder
+    builder.create_dot = dotted(builder.create_dot)
     interpreter.np_erf_fp32 = erf
     memory = interpreter._interpreter
     memory.load, memory.store = loaded(memory.load), stored(memory.store)
@@ -99,6 +101,7 @@ def loaded(load: Callable) -> Callable:
     """Numbers that lie side by side at once: the interpreter goes number by number."""
 
     def found(at: np.ndarray, inside: np.ndarray, other: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        at, inside, other = map(np.asarray, (at, inside, other))  # of a descriptor some are views of memory
         pieces = side_by_side(at, inside, dtype.itemsize) if other.dtype == dtype else None
         if pieces is None:
             return load(at, inside, other, dtype)
@@ -112,6 +115,7 @@ def loaded(load: Callable) -> Callable:
 
 def stored(store: Callable) -> Callable:
     def done(at: np.ndarray, values: np.ndarray, inside: np.ndarray) -> None:
+        at, values, inside = map(np.asarray, (at, values, inside))
         pieces = side_by_side(at, inside, values.itemsize)
         if pieces is None:
             return store(at, values, inside)
@@ -239,17 +243,42 @@ def programs_in(order: Callable[[int], list[int]]) -> Iterator[None]:
         del builder.set_grid_idx
 
 
+ROUNDED = {  # to what torch rounds fp32, and with which bits it gives that
+    tl.bfloat16: (torch.bfloat16, torch.uint16), tl.float16: (torch.float16, torch.uint16),
+    tl.float8e4nv: (torch.float8_e4m3fn, torch.uint8), tl.float8e5: (torch.float8_e5m2, torch.uint8),
+}  # fmt: skip
+FP8 = (tl.float8e4nv, tl.float8e5)
+
+
 def converted_at_once(convert: Callable) -> Callable:
-    """bf16 and fp32 into each other, by torch: rounded to nearest even, where the interpreter cuts off."""
+    """bf16 and fp32 into each other, and fp32 to fp16 and fp8, by torch: rounded to nearest even, where the interpreter
+    cuts off or loses a carry into the exponent. As on a GPU, fp8 ends at its largest number."""
 
     def converted(data: np.ndarray, source: tl.dtype, target: tl.dtype, rounding: object) -> np.ndarray:
         if (source, target) == (tl.bfloat16, tl.float32):
             return data.astype(np.uint32) << 16
-        if (source, target) == (tl.float32, tl.bfloat16) and rounding is None:
-            return torch.from_numpy(np.array(data)).to(torch.bfloat16).view(torch.uint16).numpy()
+        if source == tl.float32 and target in ROUNDED and rounding != interpreter._ir.ROUNDING_MODE.RTZ:
+            dtype, bits = ROUNDED[target]
+            fp32 = torch.from_numpy(np.array(data))
+            if target in FP8:
+                fp32 = fp32.clamp(-torch.finfo(dtype).max, torch.finfo(dtype).max)
+            return fp32.to(dtype).view(bits).numpy()
+        if source in FP8 and target == tl.float16:  # for a dot, as the interpreter does it: fp16 holds all of fp8
+            return torch.from_numpy(np.array(data)).view(ROUNDED[source][0]).half().view(torch.uint16).numpy()
         return convert(data, source, target, rounding)
 
     return converted
+
+
+def dotted(dot: Callable) -> Callable:
+    """bf16 as fp32: the interpreter would multiply its bits, as if they were whole numbers."""
+
+    def wide(operand: interpreter.TensorHandle) -> interpreter.TensorHandle:
+        if operand.dtype.scalar != tl.bfloat16:
+            return operand
+        return interpreter.TensorHandle((operand.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+    return lambda self, a, b, d, *options: dot(self, wide(a), wide(b), d, *options)
 
 
 def erf(data: np.ndarray) -> np.ndarray:

@@ -46,6 +46,23 @@ def test_bf16_is_what_torch_has():
         assert torch.equal(torch.from_numpy(down.view(np.int16)), expected.view(torch.int16))
 
 
+@pytest.mark.parametrize(
+    "name, dtype", (("float16", torch.float16), ("float8e4nv", torch.float8_e4m3fn), ("float8e5", torch.float8_e5m2))
+)
+def test_fp16_and_fp8_are_rounded_as_on_a_gpu(name, dtype):
+    """Every bf16, and fp32 on either side of ties. A GPU's fp8 ends at its largest number, where torch's overflows."""
+    wide = (torch.arange(2**16, dtype=torch.int32) << 16).numpy().view(np.uint32)
+    for further in (0, 1, 0x7FFF, 0x8000, 0xFFFF):
+        numbers = torch.from_numpy((wide + np.uint32(further)).view(np.float32))
+        down = triton_interpreter._convert_float(numbers.numpy(), tl.float32, getattr(tl, name), None)
+        most = torch.inf if dtype == torch.float16 else torch.finfo(dtype).max
+        expected = numbers.clamp(-most, most).to(dtype)
+        assert np.array_equal(down, expected.view(torch.uint8 if expected.itemsize == 1 else torch.uint16).numpy())
+        if dtype != torch.float16:
+            up = triton_interpreter._convert_float(down, getattr(tl, name), tl.float16, None).view(np.float16)
+            assert np.array_equal(up, expected.half().numpy(), equal_nan=True)
+
+
 def test_erf_is_that_of_the_standard_library():
     x = np.linspace(-6, 6, 10001, dtype=np.float32)
     assert np.array_equal(interpreter.erf(x), np.array([math.erf(number) for number in x], dtype=np.float32))

@@ -170,6 +170,6 @@ def test_a_kernels_page_answers_first():
         order = ['<div class="rp-verdict"', *gains, f'{{{{ kernel_file("{name}")', f"from {name} import ", "\n## "]
         if not all(part in text for part in order) or sorted(order, key=text.index) != order:
             wrong.append(f"{page.name}: expected {order} in this order")
-        if not page.with_name(f"{page.stem}-internals.md").is_file():
-            wrong.append(f"{page.stem}-internals.md is missing")
+        if not any(page.with_name(f"{page.stem}-{what}.md").is_file() for what in ("internals", "steps")):
+            wrong.append(f"{page.stem}-internals.md is missing, and so is {page.stem}-steps.md")
     assert not wrong, "\n".join(wrong)

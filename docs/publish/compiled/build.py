@@ -5,6 +5,7 @@ A compilation is kept by source, configuration and compiler version: what has no
 
 import functools
 import gc
+import importlib
 import json
 import multiprocessing
 import os
@@ -87,11 +88,20 @@ def plan_of(name: str) -> Plan:
     widest = max(point.shape.get("columns", 0) for point in points)
     some = [point for point in points if is_listed(name, point) or point.shape.get("columns") == widest]
     plan = []
-    for target in TARGETS:
+    for target in targets_of(name):
         for point, launches in launched(name, points if target == TIMED else some, target):
             shown = is_listed(name, point)
             plan.append((point, target, [of_launch(name, launch, target, shown) for launch in launches]))
     return sorted(plan, key=lambda planned: points.index(planned[0]))  # as the case has them
+
+
+def targets_of(name: str) -> list[str]:
+    """The targets that kernels/<name>.py is for: some numbers, as those of fp8, not every GPU has."""
+    least = getattr(importlib.import_module(f"kernels.{name}"), "_LEAST", None)
+    if least is None:
+        return list(TARGETS)
+    number = 10 * least[0] + least[1]
+    return [name for name, target in TARGETS.items() if target.backend == "cuda" and int(target.arch) >= number]
 
 
 def is_listed(name: str, point: Point) -> bool:

@@ -93,7 +93,7 @@ def _ours(store: Store, name: str, point: Point, listings: dict[str, str]) -> li
     every = [("", *launched) for launched in build.results(name)[point].items()]
     every += [(cuda.MAKER, *launched) for launched in in_cuda.items()]
     for maker, target, launched in every:
-        for compiled in launched:
+        for compiled in {each.function: each for each in launched}.values():  # of a function's launches the last
             file = cuda.source(name).name if maker else f"{name}.py"
             first, last = cuda.lines_of(name, compiled.function) if maker else places[compiled.function]
             source = {

@@ -3,6 +3,7 @@
 import ast
 import math
 import operator
+import statistics
 from collections.abc import Callable, Mapping
 
 from docs.publish import units
@@ -23,7 +24,10 @@ OPERATORS: dict[type[ast.AST], Callable] = {
 COMPARED: dict[type[ast.AST], Callable] = {
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq,
 }  # fmt: skip
-FUNCTIONS: dict[str, Callable] = {"min": min, "max": max, "ceil": math.ceil, "log2": math.log2, "sqrt": math.sqrt}
+FUNCTIONS: dict[str, Callable] = {
+    "min": min, "max": max, "ceil": math.ceil, "log2": math.log2, "sqrt": math.sqrt,
+    "median": lambda *numbers: statistics.median(numbers),
+}  # fmt: skip
 Input = int | Quantity
 
 

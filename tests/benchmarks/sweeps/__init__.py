@@ -9,6 +9,8 @@ import kernels  # noqa: F401  so that its modules are found later, when MkDocs h
 from tests.benchmarks import stand_ins
 from tests.benchmarks.case import Point
 
+# A model of all sizes chooses their launches, and no row of a table: their cases hold what it chooses against cuBLAS.
+BY_A_MODEL = {"matmul"}
 SWEPT = "sm_90"  # an H200
 MULTIPROCESSORS = stand_ins.MULTIPROCESSORS[SWEPT]
 
