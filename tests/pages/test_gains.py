@@ -144,6 +144,10 @@ def test_a_verdict_names_a_faster_peer_and_counts_every_knob_of_the_compiler(roo
     ]
 
 
+def test_a_side_that_was_not_timed_gives_no_verdict(root: Path):
+    assert verdicts(root, point(root, SHAPE, {"eager": 3.0}))[2] == "Not timed."
+
+
 def test_a_kernel_without_records_waits_and_one_without_a_typical_shape_stops_the_build(root: Path):
     (root / "kernels/more.py").write_text(FILE)
     rows = point(root, SHAPE, SIDES)

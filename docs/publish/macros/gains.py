@@ -132,6 +132,9 @@ def verdict(usual: Point, known: Iterable[Point]) -> tuple[str, str, str]:
 
 def _alone(points: list[Point], other: str, *sides: str) -> str:
     """At which sizes a kernel is faster than some sides: one sentence where all directions agree."""
+    points = [point for point in points if point.others.keys() & {*sides}]
+    if not points:
+        return "Not timed."
     said = {}
     for direction in dict.fromkeys(_direction(point) for point in points):
         said[direction] = _reach([point for point in points if _direction(point) == direction], sides)

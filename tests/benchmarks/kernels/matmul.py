@@ -148,10 +148,13 @@ def wrong_functions(activation: str | None) -> Mapping[str, sides.Function]:
 
 
 GAINS = {f"g{index}": gain("ours", over="eager", at=name) for index, name in enumerate(MODELS)}
-# The middle one of all speedups over cuBLAS.
-median_gain = bound("", f"median({', '.join(GAINS)})", GAINS)
-# The smallest of them.
+ROWS = dict(zip(GAINS, (rows for rows, _, _ in MODELS.values()), strict=True))
+# The smallest of all speedups over cuBLAS.
 worst_gain = bound("", f"min({', '.join(GAINS)})", GAINS)
+# The middle one of few tokens.
+few_gain = bound("", f"median({', '.join(name for name, rows in ROWS.items() if rows in FEW)})", GAINS)
+# The middle one of more rows.
+many_gain = bound("", f"median({', '.join(name for name, rows in ROWS.items() if rows not in FEW)})", GAINS)
 
 LABELS = {"cublaslt": {"label": "cuBLASLt", "role": "peer-1"}}
 CASE = Case(
