@@ -11,6 +11,7 @@ import pytest
 from docs.publish.errors import PublishError
 from docs.publish.records import schema
 from docs.publish.records.admit import admit, main
+from docs.publish.records.datasheets import QUANTISES
 from docs.publish.records.measured import Coordinates, matrix_ceiling
 from docs.publish.records.store import Store
 from snippets.validation.timing import Timing
@@ -28,6 +29,12 @@ OURS = Coordinates("kernels/add", "ours")
 
 def faster(content: dict, row: int, **changed: object) -> None:
     content["rows"][row] |= changed
+
+
+def quantising(content: dict, **changed: object) -> None:
+    """The first row becomes one of a kernel that multiplies its bf16 inputs in fp8."""
+    sources = content["rows"][0]["sources"]
+    faster(content, 0, sources=sources | {"files": [QUANTISES, *sources["files"]]}, **changed)
 
 
 BUSY = "an eager launch took 1.6 times as long"
@@ -60,6 +67,10 @@ FAULTS: dict[str, tuple[Change, str]] = {
         lambda record: faster(record, 1, flops=2 * 10**12),
         "eager forward 8×4 bfloat16 device: expected at most 989.5 TFLOP/s (NVIDIA H200 SXM datasheet), got 1,000",
     ),
+    "rate of a kernel that quantises above the datasheet": (
+        lambda record: quantising(record, flops=2 * 10**12),
+        "ours forward 8×4 bfloat16 device: expected at most 1979 TFLOP/s (NVIDIA H200 SXM datasheet), got 2,000",
+    ),
     "ceiling above the datasheet": (
         lambda record: record["ceilings"]["bandwidth"].update(copy=tiny.CEILING | {"rate": 5e12}),
         "copy ceiling: expected at most 4.8 TB/s (NVIDIA H200 SXM datasheet), got 5.00 TB/s",
@@ -81,6 +92,13 @@ def test_a_faulty_record_is_refused_in_one_line_and_left_alone(fault: str, root:
     assert expected in message
     assert "\n" not in message
     assert path.read_bytes() == before
+
+
+def test_a_kernel_that_quantises_may_pass_the_peak_of_its_inputs(root: Path):
+    content = json.loads(json.dumps(tiny.record(root, machine=H200)))
+    quantising(content, flops=12 * 10**11)  # 1,200 TFLOP/s: more than bf16's 989.5
+    tiny.write(root, content)
+    assert tiny.store(root).find(OURS).metric("rate") == pytest.approx(1.2e15)
 
 
 def test_what_was_written_last_may_still_be_in_the_cache_when_a_call_ends(root: Path):

@@ -133,8 +133,9 @@ TYPICAL = shaped(LARGE["typical"])
 step_flops = bound("FLOP", "3 * 2 * tokens * hidden * vocabulary", TYPICAL)
 # The logits of all tokens in bf16.
 logits_bytes = bound("B", "tokens * vocabulary * 2", TYPICAL)
-# The larger of two in bf16: the logits of a chunk of 256 tokens, those of 8192 classes for the first tokens.
-workspace_bytes = bound("B", "2 * max(256 * vocabulary, 8192 * hidden)", TYPICAL)
+# The larger of two: logits in bf16 of 8192 classes for the first tokens, as many as hidden; such logits for 2048 tokens
+# with their gradients of hidden in fp32.
+workspace_bytes = bound("B", "max(2 * 8192 * hidden, 2048 * (2 * 8192 + 4 * hidden))", TYPICAL)
 # Both gradients in bf16.
 gradient_bytes = bound("B", "(tokens + vocabulary) * hidden * 2", TYPICAL)
 
