@@ -46,7 +46,7 @@ import sys, time
 print('noise', flush=True)
 print('{"a": 1}', flush=True)
 if sys.argv[-1] == "waits":
-    time.sleep(1000)
+    time.sleep(10)
 sys.exit(3 if sys.argv[-1] == "fails" else 0)
 """
 
