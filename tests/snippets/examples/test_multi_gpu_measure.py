@@ -1,6 +1,7 @@
 """Nothing of a case stays in the next one's memory, ranks leave together, and a trace is read as by hand."""
 
 import functools
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -78,10 +79,10 @@ def test_ranks_that_fail_are_an_error_after_what_they_told(started: list[subproc
 
 def test_a_line_is_there_at_once_and_who_stops_reading_ends_the_ranks(started: list[subprocess.Popen]) -> None:
     reading = lines(["-m", "waits"], 2)
-    assert next(reading) == "noise\n"
+    assert [next(reading), next(reading)] == ["noise\n", '{"a": 1}\n']
     assert started[0].poll() is None
     reading.close()
-    assert started[0].returncode
+    assert started[0].returncode == -signal.SIGTERM
 
 
 def test_ranks_leave_after_a_barrier(monkeypatch: pytest.MonkeyPatch) -> None:
