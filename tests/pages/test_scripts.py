@@ -298,7 +298,7 @@ ENTANGLED = {  # what it would lose, changes of the op, changes of the timer, an
     # a registration, such as `op.register_autograd(...)` or `@op.register_fake`, defines nothing that is used
     "a call": ([], [("def unused", "print(best.__name__)\n\n\ndef unused")], "acts on what is used"),
     "a call in a loop": (
-        [], [("def unused", "for again in range(2):\n    print(best.__name__)\n\n\ndef unused")], "acts on what is used",
+        [], [("def unused", "for i in range(2):\n    print(best.__name__)\n\n\ndef unused")], "acts on what is used",
     ),
     "a decorator": (
         [], [("def unused", "@partial(print, best.__name__)\ndef noted(): pass\n\n\ndef unused"),
