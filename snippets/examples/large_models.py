@@ -31,6 +31,7 @@ LLAMA_3B = LLAMA_1B | {"hidden_size": 3072, "num_hidden_layers": 28, "num_attent
 SMALL = TINY | {"tie_word_embeddings": True}
 GIB = 2**30
 BEGAN, PATIENCE = time.perf_counter(), 180.0  # seconds, after which a GPU begins no further step
+# --8<-- [start:change]
 STATES = {"fp32": 8.0, "bf16": 4.0, "8 bit": 2 * (1 + 4 / 256), "CPU": 0.0}  # bytes a parameter; 8 bit: a scale for 256
 NO_TORCHAO = "8-bit states: torchao is missing, bf16 states take their place. Install it: pip install torchao"
 
@@ -65,9 +66,13 @@ class Change:
             raise ValueError("budget: expected no repeat and no offload beside it, since the compiler decides")
 
 
+# --8<-- [end:change]
+
+
 # ---- by hand -------------------------------------------------------------------------------------------------------
 
 
+# --8<-- [start:shape]
 @dataclass(frozen=True)
 class Shape:
     """The numbers of a Llama that its memory follows from."""
@@ -106,6 +111,9 @@ def shape_of(sizes: Sizes) -> Shape:
         layers=int(sizes["num_hidden_layers"]),
         tied=bool(sizes.get("tie_word_embeddings", False)),
     )
+
+
+# --8<-- [end:shape]
 
 
 # --8<-- [start:kept]
@@ -322,9 +330,8 @@ class LeanAdamW:
             p.grad = None
 
 
-# --8<-- [end:states]
-
 LR = 1e-4
+# --8<-- [end:states]
 
 
 def optimizer_of(parameters: Iterable[nn.Parameter], states: str) -> torch.optim.Optimizer | LeanAdamW:

@@ -393,9 +393,11 @@ def test_a_section_says_where_its_names_are_from(notes: list[str]):
     assert 'href="../op.py" download' in notes[0] and all('data-script="../op.py"' in note for note in notes)
 
 
-def test_what_is_said_once_is_not_said_again(notes: list[str]):
-    """Nor is an argument taken for the name of another file, nor are Python's own names and a module's."""
-    assert [re.sub(r"<[^>]*>", "", note).strip() for note in notes[1:]] == ["Part of op.py."]
+def test_each_block_can_be_pasted_alone_and_names_all_that_it_imports(notes: list[str]):
+    """No argument is taken for the name of another file, nor are Python's own names and a module's said."""
+    assert [re.sub(r"<[^>]*>", "", note).strip() for note in notes[1:]] == [
+        "Part of op.py. Also there: SIZE. Imported: partial from functools."
+    ]
 
 
 def test_a_name_that_is_imported_as_another_is_found_under_its_own(tmp_path: Path):

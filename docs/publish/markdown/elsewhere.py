@@ -36,7 +36,9 @@ class Name:
 
 
 def noted(text: str, place: Place, texts: Mapping[str, str], root: Path = ROOT) -> str:
-    """A page's Markdown with a line below each embedded block: its script, and names that are not yet accounted for.
+    """A page's Markdown with a line below each embedded block: its script, and where the block's names are from.
+
+    A block may be pasted alone, so its line has all that it imports, whatever lines above it say.
 
     Args:
         texts: the Markdown of all pages, by their paths: where names of other files are shown.
@@ -44,8 +46,7 @@ def noted(text: str, place: Place, texts: Mapping[str, str], root: Path = ROOT) 
     lines = text.splitlines()
     blocks = [block for block in blocks_of(text, place.path) if _sections(block)]
     shown = {section for block in blocks for section in _sections(block)}
-    said: set[tuple[str, str]] = set()
-    notes = [(block, list(_notes(block, shown, said, place, texts, root))) for block in blocks]
+    notes = [(block, list(_notes(block, shown, place, texts, root))) for block in blocks]
     for block, sentences in reversed(notes):
         indent = lines[block.line - 1].partition(block.fence)[0]
         script = place.to(served(_sections(block)[0][0]))
@@ -61,7 +62,6 @@ def _sections(block: Block) -> list[tuple[str, str | None]]:
 def _notes(
     block: Block,
     shown: set[tuple[str, str | None]],
-    said: set[tuple[str, str]],
     place: Place,
     texts: Mapping[str, str],
     root: Path,
@@ -73,13 +73,12 @@ def _notes(
         new = {
             name: origin
             for name, origin in where(path, root).items()
-            if name in names and (path, name) not in said and not any(origin.line in lines for lines in visible)
+            if name in names and not any(origin.line in lines for lines in visible)
         }
         here = sorted(name for name, origin in new.items() if origin.line)
         imported = list(_imported(new, place, texts, root))
         whole = any(at == path and section is None for at, section in _sections(block))
         file = f'<a href="{place.to(served(path))}" download><code>{Path(path).name}</code></a>'
-        said |= {(path, name) for name in new}
         yield f"{'All' if whole else 'Part'} of {file}."
         if here:
             yield f"Also there: {_codes(here)}."
