@@ -383,6 +383,14 @@ def test_a_binary_that_was_timed_is_compared(published):
     assert timed(published, "softmax", ("forward", "1x1", "bfloat16"), one.function) is None
 
 
+def test_a_kernel_that_is_launched_for_each_block_is_listed_once(published):
+    """Of this kernel's matmul in blocks, 80 launches have the same few binaries."""
+    place = Place("kernels/linear-cross-entropy.md", "kernels/linear-cross-entropy/")
+    shown = panel(published, Captures.load(), Evidence(place), "linear_cross_entropy")
+    rows = re.findall(r"<tr>.*?</tr>", shown, re.DOTALL)
+    assert len(rows) > 2 and len(rows) == len(set(rows))
+
+
 def test_the_page_says_where_binaries_differ(published, monkeypatch):
     shown = lambda: panel(  # noqa: E731
         published, Captures.load(), Evidence(Place("kernels/softmax.md", "kernels/softmax/")), "softmax"
