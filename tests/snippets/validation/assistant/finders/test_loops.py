@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from snippets.validation.assistant.found import find
-from tests.snippets.validation.planted.seen import evidence
+from tests.snippets.validation.planted.seen import evidence, faults
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -69,3 +69,53 @@ def test_turns_that_are_independent_are_done_at_once_as_they_read_their_tensor(f
     found = find(*evidence(lambda: (Of(function), torch.randn(64, 16)), sizes=False))
     (loop,) = [one for one in found if one.kind == "small-kernels"]
     assert CHANGES[function] in loop.change and loop.weight == "finding"
+
+
+class Decoder(nn.Module):
+    """Each turn's word is read on the host, which makes the next turn's input of it."""
+
+    def __init__(self, following):
+        super().__init__()
+        self.following, self.words, self.head = following, nn.Embedding(64, 16), nn.Linear(16, 64)
+
+    def forward(self, word):
+        words = []
+        for t in range(12):
+            word = self.following(self.head(self.words(word).tanh() + t).argmax(-1), word)
+            words.append(word)
+        return torch.stack(words)
+
+
+FOLLOWING = {
+    "a list": lambda best, before: torch.tensor(best.tolist()),
+    "an array": lambda best, before: torch.from_numpy(best.numpy() + 1) % 64,
+    "a number": lambda best, before: torch.full((2,), best[0].item()),
+}
+
+
+@pytest.mark.parametrize("following", FOLLOWING.values(), ids=FOLLOWING)
+def test_turns_that_read_each_other_through_the_host_are_not_independent(following):
+    found = find(*evidence(lambda: (Decoder(following).eval(), torch.tensor([1, 2])), sizes=False))
+    assert not [one for one in faults(found) if one.kind == "small-kernels"]
+
+
+def measured_alone(x):
+    sizes = []
+    for t in range(12):
+        sizes.append(torch.tensor([x[t].sin().sum().item()]))
+    return x * torch.stack(sizes)[:1]
+
+
+def summed_inside(x):
+    return torch.stack([torch.cat([one.sin().mean(0, keepdim=True) for one in part]).norm() for part in x.view(16, 4, 16)])
+
+
+def test_a_number_that_no_turn_reads_ties_no_turns():
+    found = find(*evidence(lambda: (Of(measured_alone), torch.randn(64, 16)), sizes=False))
+    assert "no turn reads another" in next(one.change for one in found if one.kind == "small-kernels")
+
+
+def test_the_turns_of_an_inner_loop_are_not_counted_as_those_of_the_outer_and_a_line_is_said_once():
+    found = find(*evidence(lambda: (Of(summed_inside), torch.randn(64, 16)), sizes=False))
+    (loop,) = [one for one in found if one.kind == "small-kernels"]
+    assert loop.evidence.startswith("16 turns, ") and len(loop.lines) == 1
