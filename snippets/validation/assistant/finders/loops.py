@@ -199,6 +199,9 @@ def change_of_turns(trace: Trace, groups: list[list[Call]], calls: list[Call], s
         early = work > 0.1 * sum(call.flops for call in calls)
         first = "compute what does not read the state before the loop, for all turns at once, and " if early else ""
         return f"each turn reads the one before: {first}compile the step that is left", "finding" if early else "note"
+    if batch_statistics(calls):
+        change = "each turn normalizes with the statistics of its own batch, which one batched call would change"
+        return f"{change}: compile the step", "note"
     if any(len({call.inputs[0].shape for call in again(group) if call.inputs}) > 1 for group in products or run):
         if prefix := next((CUMULATIVE[group[0].name] for group in run if prefixes(trace, group)), ""):
             change = f"each turn reads the start, or the end, of one tensor: {prefix} once, and a turn picks from it"
@@ -220,6 +223,16 @@ CUMULATIVE = {  # by what reduces each part: what reduces all parts that start, 
     "amin": "torch.cummin",
     "logsumexp": "torch.logcumsumexp",
 }
+
+
+def batch_statistics(calls: list[Call]) -> bool:
+    """Whether turns share a batch norm in training mode: each has statistics of its own, and changes those it keeps."""
+    often = Counter(
+        (call.line, tuple(one.id for one in call.inputs if one.origin in ("parameter", "buffer")))
+        for call in calls
+        if call.name == "batch_norm" and (call.named.get("training") or True in call.arguments[5:6])
+    )
+    return max(often.values(), default=0) > 1
 
 
 def prefixes(trace: Trace, group: list[Call]) -> bool:
@@ -273,6 +286,8 @@ def loop_of(trace: Trace, groups: list[list[Call]], turns: int) -> str:
     weighted = [weights for weights in weighted if any(weights)]
     if any(8 * len(set(weights)) <= len(weights) for weights in weighted):
         return "each turn uses the same weights"
+    if few_alike(trace, groups):
+        return "each turn uses the same weights"
     if not weighted and turns >= 8:
         return "no turn has weights of its own"
     shared = [
@@ -286,3 +301,53 @@ def loop_of(trace: Trace, groups: list[list[Call]], turns: int) -> str:
         if all(alone) and not dependent(trace, groups) and often >= 4 and 3 * often >= len(group):
             return "all turns read the same input"
     return ""
+
+
+FEW = 4  # turns that are worth a batched call, where each runs layers of the same weights
+
+
+def few_alike(trace: Trace, groups: list[list[Call]]) -> bool:
+    """Whether a few turns, all of one size, run the same layers, and none reads another."""
+    run = [group for group in groups if group[0].kernels]
+    layers = [group for group in run if group[0].name in PRODUCTS and len(again(group)) >= FEW]
+    calls = sorted((call for group in groups for call in group), key=lambda call: call.index)
+    same = [group for group in layers if len({frozenset(weights_of(call)) for call in group}) == 1]
+    if not same or len(same) < len(layers) or not all(weights_of(group[0]) for group in same):
+        return False
+    sizes = all(len({call.inputs[0].shape for call in group if call.inputs}) == 1 for group in run)
+    small = all(call.moved <= SMALL for group in run for call in group)
+    tied = any(carries(trace, group) for group in run) or by_numbers(trace, calls) or batch_statistics(calls)
+    return sizes and small and not tied
+
+
+def weights_of(call: Call) -> list[int]:
+    return [one.id for one in call.inputs if one.origin == "parameter"]
+
+
+def tables(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """A look-up in each of many tables of one width, where one table with offsets needs one."""
+    for groups in trace.loops.values():
+        for group in (one for one in groups if one[0].name == "embedding" and len(one) >= MANY):
+            weights = [next((one for one in call.inputs if one.origin == "parameter"), None) for call in group]
+            apart = None not in weights and len({one.id for one in weights if one is not None}) == len(group)
+            sizes = {
+                (call.inputs[0].shape, call.out.shape, call.out.dtype) for call in group if call.inputs and call.out
+            }
+            limited = any(call.named.get("max_norm") is not None for call in group)
+            library = any(call.inside - {"library"} for call in group)
+            small = 2 * max(call.out.bytes for call in group if call.out) <= SMALL
+            tied = any(needs(trace, later, earlier) for earlier, later in pairwise(group))
+            if apart and len(sizes) == 1 and small and not (limited or library or tied):
+                yield Finding(
+                    "small-kernels",
+                    "A look-up in each of many tables",
+                    (group[0].line,),
+                    f"{len(group)} tables of one width, a kernel each",
+                    "keep all rows in one table, and add to each column of indices the place where its rows begin, a "
+                    "buffer: one look-up gives all",
+                    "compiler/what-compile-does.md#what-is-slow",
+                    kernels=len(group) - 2,
+                )
+
+
+MANY = 8  # tables that are worth it
