@@ -113,7 +113,7 @@ def holds(call: Call, read: set[float], varies: bool) -> bool:
     if varies and any(one.origin == "found" for one in call.inputs):  # by NumPy, or another library
         return True
     if call.name == "setitem":
-        return len(call.inputs) == 1 and len(call.arguments) > 2 and call.arguments[2] in read
+        return len(call.inputs) == 1 and any(one in read for one in call.arguments[2:] if isinstance(one, (int, float)))
     return call.name in ("full", "new_full", "full_like", "fill") and bool(numbers & read)
 
 

@@ -86,9 +86,16 @@ class Decoder(nn.Module):
         return torch.stack(words)
 
 
+def written(x, number):
+    x = x.clone() * 0
+    x[:] = number
+    return x
+
+
 FOLLOWING = {
     "a list": lambda best, before: torch.tensor(best.tolist()),
     "an array": lambda best, before: torch.from_numpy(best.numpy() + 1) % 64,
+    "a number that is written": lambda best, before: written(before, best[0].item()),
     "a number": lambda best, before: torch.full((2,), best[0].item()),
 }
 
