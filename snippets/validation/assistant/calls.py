@@ -22,9 +22,10 @@ from torch.utils.flop_counter import flop_registry
 from torch.utils.weak import WeakIdKeyDictionary
 
 from .lines import Line, is_library, is_ours
-from .names import ASKED, FREE, IN_PLACE, PASSED, name_of
+from .names import ASKED, FREE, IN_PLACE, NUMBERS, PASSED, name_of
 
 LAYERS = os.path.join("torch", "nn", "modules")
+FEW = 64  # numbers: of so many that the host reads at once, a copy is kept
 PAUSED = 8  # generators whose frames are held while something else runs
 
 
@@ -225,6 +226,8 @@ class Calls(TorchFunctionMode):
         made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         if name == "setitem" and tensors:
             made = tensors[:1]
+        if name in NUMBERS and not made and tensors and tensors[0].numel() <= FEW:
+            call.facts["numbers"] = frozenset(one for one in tree_leaves(result) if isinstance(one, (int, float)))
         spelt = getattr(function, "__name__", "")
         call.writes = name == "setitem" or spelt in IN_PLACE or (spelt.endswith("_") and not spelt.endswith("__"))
         origin = call.inputs[0].origin if call.inputs and (name in PASSED or call.writes) else "made"

@@ -104,9 +104,12 @@ def both_or_none(some: tuple[Rewrite, ...], others: tuple[Rewrite, ...]) -> tupl
 
 
 def in_order(calls: Iterable[Call], first: Call | None = None) -> tuple[Line, ...]:
-    """The lines of some calls, each once, as they ran."""
+    """The lines of some calls, each once, as they ran; what a comprehension calls is on its function's line."""
     lines = [call.line for call in sorted(calls, key=lambda call: call.index)]
-    return tuple(dict.fromkeys([*([first.line] if first else []), *lines]))
+    once: dict[tuple[str, int], Line] = {}
+    for line in [*([first.line] if first else []), *lines]:
+        once.setdefault((line.file, line.number), line)
+    return tuple(once.values())
 
 
 def size(count: float) -> str:

@@ -17,7 +17,7 @@ from .finders.kernels import (
     synchronisations,
     upcast_products,
 )
-from .finders.loops import small_kernels
+from .finders.loops import small_kernels, tables
 from .finders.memory import (
     cached,
     growing,
@@ -50,7 +50,7 @@ from .trace import Trace
 FINDERS = (
     graph_breaks, recompilations, made_on_host, written_inputs,
     layout_copies, repeats, outsized, one_hot_products, growing, cached, kept_graphs, saved_activations,
-    synchronisations, upcast_products, fp32_products, odd_sizes, small_kernels, experts, optimizers, constants,
+    synchronisations, upcast_products, fp32_products, odd_sizes, small_kernels, tables, experts, optimizers, constants,
     complex_numbers, repeated, promoted, similarities,
     picked_late, sorted_to_pick, gathered_first, copied_weights, cut_off, dropped_in_eval,
     multiplied_out, weights_alone, same_rows, one_by_one, cycles,

@@ -9,6 +9,7 @@ def words(text: str) -> frozenset[str]:
 
 
 READS = words("__bool__ __int__ __float__ __index__ __repr__ __format__ __contains__")  # .bool() is a cast
+NUMBERS = words("item tolist __int__ __float__ __bool__ numpy")  # what gives the host numbers
 IN_PLACE = {f"__i{name}__" for name in words("add sub mul truediv floordiv mod pow and or xor lshift rshift")}
 SAME = {
     "truediv": "div", "rtruediv": "div", "rmul": "mul", "radd": "add", "multiply": "mul", "divide": "div",

@@ -21,7 +21,7 @@ from .settings import nothing_changed, quiet, seeded
 from .stages import Stages
 from .subject import Refused, Subject, copied, forgetting, fresh_inputs, one_line, outputs, with_size
 from .trace import Trace
-from .verdict import NOISE, Ratio, peak, step, unknown_to
+from .verdict import Ratio, peak, step, unknown_to
 
 
 # --8<-- [start:trial]
@@ -136,7 +136,7 @@ def tried(subject: Subject, candidate: Candidate, checked_on: Subject, reference
         if subject.device.type == "cuda":  # compiled code and its graphs lie in cycles
             gc.collect()
             torch.cuda.empty_cache()
-    refused = "" if ratio.word == "faster" else f"no faster: {ratio}"
+    refused = "" if ratio.word == "faster" else f"{no_gain(ratio)}: {ratio}"
     return outcome(
         ratio=ratio,
         cold=seconds[0],
@@ -247,8 +247,11 @@ def rewritten(subject: Subject, finding: Finding, checked_on: Subject, reference
         return replace(finding, tried=f"raises {type(error).__name__}: {one_line(error)}", helps=False)
     if ratio.word == "faster":
         return replace(finding, tried=f"a step is {ratio} faster", helps=True)
-    gains = ratio.middle > 1 + NOISE  # but other samples say otherwise
-    return replace(finding, tried=f"{'not decided' if gains else 'no faster'}: {ratio}", helps=None if gains else False)
+    return replace(finding, tried=f"{no_gain(ratio)}: {ratio}", helps=False if ratio.decides else None)
+
+
+def no_gain(ratio: Ratio) -> str:
+    return "no faster" if ratio.decides else "not decided"
 
 
 def beside(subject: Subject, pair: list[nn.Module]) -> Ratio:

@@ -29,6 +29,7 @@ from .subject import (
 )
 
 Progress = Callable[[str], None]
+WIDE = 1.5  # times between the ends of a ratio's interval, from which on its middle says nothing
 NOISE = 0.02  # between the percentiles of two equal modules
 
 
@@ -52,6 +53,12 @@ class Ratio:
     def word(self) -> str:
         """Faster or slower only where the percentiles do not overlap, by more than two equal modules may differ."""
         return "faster" if self.low > 1 + NOISE else "slower" if self.high < 1 - NOISE else "as fast"
+
+    @property
+    def decides(self) -> bool:
+        """Whether no gain was seen, or the percentiles of both say which is faster: a wide overlap says neither."""
+        wide = self.low < 1 < self.high and self.high > WIDE * self.low
+        return self.word != "as fast" or not (wide or self.middle > 1 + NOISE)
 
     def __str__(self) -> str:
         return f"{self.middle:.2f}x ({self.low:.2f} to {self.high:.2f})"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ..calls import Call
 from ..findings import Finding, in_order, size
 from ..graphs import Captured
-from ..names import PASSED, words
+from ..names import NUMBERS, PASSED, words
 from ..rewrites import rewrite
 from ..trace import Trace
 from .again import connected, repeatable
@@ -144,7 +144,6 @@ def same_rows(trace: Trace, captured: Captured) -> Iterator[Finding]:
 
 
 LOOK_UPS = words("arange embedding index index_select")
-NUMBERS = words("item tolist __int__ __float__ __bool__ numpy")
 EXPANDS, ROWS = words("expand broadcast_to repeat tile repeat_interleave"), 4
 
 

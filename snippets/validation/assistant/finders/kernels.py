@@ -66,6 +66,8 @@ def synchronisations(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 f"can hold the line",
                 FACTORED
                 if "distributions" in call.inside and call.name == "linalg_cholesky"
+                else RANKED
+                if ranked(trace, call)
                 else next(
                     (INSTEAD[each] for each in (*call.inside, call.name) if each in INSTEAD),
                     "keep it a tensor on the device, of a size that does not depend on values",
@@ -73,6 +75,15 @@ def synchronisations(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 "compiler/graph-breaks.md#item",
                 kernels=max(2, trace.kernels // 4),
             )
+
+
+RANKED = "if the host ranks what it reads, torch.topk over all scores, flattened, ranks them on the device"
+
+
+def ranked(trace: Trace, call: Call) -> bool:
+    """Whether a number is one of the best few, as of the candidates of a beam search."""
+    best = trace.made_by(call.inputs[0]) if call.name in ("item", "tolist", "__float__") and call.inputs else None
+    return best is not None and best.name == "topk" and best.out is not None and best.out.shape[-1:] > (1,)
 
 
 def upcast_products(trace: Trace, captured: Captured) -> Iterator[Finding]:

@@ -1,17 +1,22 @@
 """Loops that launch many small kernels, and what to do with them, by how their turns depend on each other."""
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
+from torch.utils._pytree import tree_leaves
+
 from ..calls import Call
 from ..findings import Finding, in_order, size
 from ..graphs import Captured
-from ..names import POINTWISE, PRODUCTS
+from ..lines import Line
+from ..names import NUMBERS, POINTWISE, PRODUCTS
 from ..rewrites import Rewrite
 from ..trace import Trace
 from .constants import from_sizes
+from .readiness import MADE_ON_HOST
 from .recurrence import change_of, recurrence, scanned
 
 SMALL = 2**22  # bytes: fewer take a large GPU less time than the host takes to launch
@@ -21,7 +26,7 @@ def small_kernels(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """Loops that launch many kernels, each too small to keep the host ahead."""
     for groups in loops(trace):
         calls = sorted((call for group in groups for call in group), key=lambda call: call.index)
-        turns, kernels = max(len(again(group)) for group in groups), sum(call.kernels for call in calls)
+        turns, kernels = turns_of(groups), sum(call.kernels for call in calls)
         lines = in_order(calls, max(groups, key=lambda group: sum(call.kernels for call in group))[0])
         small = kernels >= 8 and sum(call.moved for call in calls) / kernels <= SMALL
         if any(call.inside - {"library"} for call in calls) or not small:
@@ -61,6 +66,55 @@ def loops(trace: Trace) -> list[list[list[Call]]]:
             found.append(groups)
         taken |= indices
     return found
+
+
+def turns_of(groups: list[list[Call]]) -> int:
+    """How often a loop turns: what an inner loop calls runs several times between the same two calls of the outer."""
+    kinds = [again(group) for group in groups]
+    outer = [kind for kind in kinds if not any(inside(kind, other) for other in kinds)]
+    return max(map(len, outer or kinds))
+
+
+def inside(group: list[Call], outer: list[Call]) -> bool:
+    """Whether most turns of a group make several calls of another; a branch that few turns take is no outer loop."""
+    if len(outer) < 4 or len(group) < 2 * len(outer):
+        return False
+    places = [call.index for call in group]
+    starts = [bisect_left(places, call.index) for call in outer]
+    often = [end - start for start, end in pairwise(starts)]
+    return 4 * sum(one >= 2 for one in often) >= 3 * len(often)
+
+
+def by_numbers(trace: Trace, calls: list[Call]) -> bool:
+    """Whether turns read each other through the host: of numbers that it read, it makes what a later number needs."""
+    given: dict[Line, set[str]] = defaultdict(set)  # what the same line makes tensors of
+    for call in calls:
+        if call.name in MADE_ON_HOST and not call.inputs:
+            given[call.line].add(repr((call.arguments[:1], call.named.get("data"))))
+        given[call.line] |= {str(one.id) for one in call.inputs if one.origin == "found"}
+    read: set[float] = set()
+    begun, own, made = False, {call.index for call in calls}, set()
+    for call in trace.calls[trace.calls.index(calls[0]) : trace.calls.index(calls[-1]) + 1]:
+        needs_one = any(value.id in made for value in call.inputs)
+        if call.name in NUMBERS - {"__bool__"}:
+            if needs_one:
+                return True
+            begun, read = True, read | call.facts.get("numbers", set())
+        elif needs_one or (begun and call.index in own and holds(call, read, len(given[call.line]) > 1)):
+            made |= {value.id for value in call.outputs}
+    return False
+
+
+def holds(call: Call, read: set[float], varies: bool) -> bool:
+    """Whether a call makes a tensor of numbers that the host has read, or computed of them."""
+    numbers = {one for one in tree_leaves((call.arguments[:2], call.named)) if isinstance(one, (int, float))}
+    if call.name in MADE_ON_HOST and not call.inputs:
+        return varies or bool(numbers & read)
+    if varies and any(one.origin == "found" for one in call.inputs):  # by NumPy, or another library
+        return True
+    if call.name == "setitem":
+        return len(call.inputs) == 1 and any(one in read for one in call.arguments[2:] if isinstance(one, (int, float)))
+    return call.name in ("full", "new_full", "full_like", "fill") and bool(numbers & read)
 
 
 def needs(trace: Trace, later: Call, earlier: Call) -> bool:
@@ -118,6 +172,8 @@ def loop_change(trace: Trace, groups: list[list[Call]], calls: list[Call]) -> tu
         products = any(call.name in PRODUCTS for call in calls if call.kernels)
         also = ", and one batched product for all of a shape" if products else ""
         return f"for an optimizer, {FUSED}; for other updates, torch._foreach_ functions{also}", "finding", ()
+    if by_numbers(trace, calls):
+        return "each turn reads the one before, through numbers on the host: keep them on the device", "note", ()
     if from_sizes(trace, calls):
         return "the result depends on sizes only: make it once, as a buffer of the module", "finding", ()
     if cells and not any(feeds_back(trace, cell) for cell in cells):
@@ -143,6 +199,9 @@ def change_of_turns(trace: Trace, groups: list[list[Call]], calls: list[Call], s
         early = work > 0.1 * sum(call.flops for call in calls)
         first = "compute what does not read the state before the loop, for all turns at once, and " if early else ""
         return f"each turn reads the one before: {first}compile the step that is left", "finding" if early else "note"
+    if batch_statistics(calls):
+        change = "each turn normalizes with the statistics of its own batch, which one batched call would change"
+        return f"{change}: compile the step", "note"
     if any(len({call.inputs[0].shape for call in again(group) if call.inputs}) > 1 for group in products or run):
         if prefix := next((CUMULATIVE[group[0].name] for group in run if prefixes(trace, group)), ""):
             change = f"each turn reads the start, or the end, of one tensor: {prefix} once, and a turn picks from it"
@@ -164,6 +223,16 @@ CUMULATIVE = {  # by what reduces each part: what reduces all parts that start, 
     "amin": "torch.cummin",
     "logsumexp": "torch.logcumsumexp",
 }
+
+
+def batch_statistics(calls: list[Call]) -> bool:
+    """Whether turns share a batch norm in training mode: each has statistics of its own, and changes those it keeps."""
+    often = Counter(
+        (call.line, tuple(one.id for one in call.inputs if one.origin in ("parameter", "buffer")))
+        for call in calls
+        if call.name == "batch_norm" and (call.named.get("training") or True in call.arguments[5:6])
+    )
+    return max(often.values(), default=0) > 1
 
 
 def prefixes(trace: Trace, group: list[Call]) -> bool:
@@ -217,6 +286,8 @@ def loop_of(trace: Trace, groups: list[list[Call]], turns: int) -> str:
     weighted = [weights for weights in weighted if any(weights)]
     if any(8 * len(set(weights)) <= len(weights) for weights in weighted):
         return "each turn uses the same weights"
+    if few_alike(trace, groups):
+        return "each turn uses the same weights"
     if not weighted and turns >= 8:
         return "no turn has weights of its own"
     shared = [
@@ -230,3 +301,53 @@ def loop_of(trace: Trace, groups: list[list[Call]], turns: int) -> str:
         if all(alone) and not dependent(trace, groups) and often >= 4 and 3 * often >= len(group):
             return "all turns read the same input"
     return ""
+
+
+FEW = 4  # turns that are worth a batched call, where each runs layers of the same weights
+
+
+def few_alike(trace: Trace, groups: list[list[Call]]) -> bool:
+    """Whether a few turns, all of one size, run the same layers, and none reads another."""
+    run = [group for group in groups if group[0].kernels]
+    layers = [group for group in run if group[0].name in PRODUCTS and len(again(group)) >= FEW]
+    calls = sorted((call for group in groups for call in group), key=lambda call: call.index)
+    same = [group for group in layers if len({frozenset(weights_of(call)) for call in group}) == 1]
+    if not same or len(same) < len(layers) or not all(weights_of(group[0]) for group in same):
+        return False
+    sizes = all(len({call.inputs[0].shape for call in group if call.inputs}) == 1 for group in run)
+    small = all(call.moved <= SMALL for group in run for call in group)
+    tied = any(carries(trace, group) for group in run) or by_numbers(trace, calls) or batch_statistics(calls)
+    return sizes and small and not tied
+
+
+def weights_of(call: Call) -> list[int]:
+    return [one.id for one in call.inputs if one.origin == "parameter"]
+
+
+def tables(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """A look-up in each of many tables of one width, where one table with offsets needs one."""
+    for groups in trace.loops.values():
+        for group in (one for one in groups if one[0].name == "embedding" and len(one) >= MANY):
+            weights = [next((one for one in call.inputs if one.origin == "parameter"), None) for call in group]
+            apart = None not in weights and len({one.id for one in weights if one is not None}) == len(group)
+            sizes = {
+                (call.inputs[0].shape, call.out.shape, call.out.dtype) for call in group if call.inputs and call.out
+            }
+            limited = any(call.named.get("max_norm") is not None for call in group)
+            library = any(call.inside - {"library"} for call in group)
+            small = 2 * max(call.out.bytes for call in group if call.out) <= SMALL
+            tied = any(needs(trace, later, earlier) for earlier, later in pairwise(group))
+            if apart and len(sizes) == 1 and small and not (limited or library or tied):
+                yield Finding(
+                    "small-kernels",
+                    "A look-up in each of many tables",
+                    (group[0].line,),
+                    f"{len(group)} tables of one width, a kernel each",
+                    "keep all rows in one table, and add to each column of indices the place where its rows begin, a "
+                    "buffer: one look-up gives all",
+                    "compiler/what-compile-does.md#what-is-slow",
+                    kernels=len(group) - 2,
+                )
+
+
+MANY = 8  # tables that are worth it

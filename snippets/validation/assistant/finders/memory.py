@@ -8,7 +8,7 @@ from ..calls import Call, Value
 from ..findings import Finding, in_order, size
 from ..graphs import Captured
 from ..lines import Line
-from ..names import CASTS, PASSED, POINTWISE, PRODUCTS, REDUCTIONS, VIEWS
+from ..names import CASTS, PASSED, POINTWISE, PRODUCTS, REDUCTIONS, VIEWS, words
 from ..rewrites import Rewrite, as_it_is, broadcast, distances, rewrite
 from ..trace import Trace
 from .attention import of_activations
@@ -200,11 +200,14 @@ def growing(trace: Trace, captured: Captured) -> Iterator[Finding]:
         for calls in groups:
             if calls[0].name != "cat" or calls[0].line in reported:
                 continue
-            made, links = set(), 0
+            made, links, ordered = set(), 0, False
             for call in calls:  # those of several layers alternate
-                links += any(trace.root(value).id in made for value in call.inputs)
+                sources = [unordered(trace, value) for value in call.inputs]
+                links += any(source.id in made for source, _ in sources)
+                ordered = ordered or any(source.id in made and moved for source, moved in sources)
                 made |= {value.id for value in call.outputs}
-            if links >= 3:
+            longer = not ordered or calls[-1].outputs[0].numel > 2 * calls[0].outputs[0].numel
+            if links >= 3 and longer:
                 reported.add(calls[0].line)
                 anew = any(user.name == "embedding" for user in trace.past(calls[0].outputs[0], PASSED))
                 yield Finding(
@@ -215,12 +218,27 @@ def growing(trace: Trace, captured: Captured) -> Iterator[Finding]:
                     "each turn runs the model over all of it: keep keys and values in a static cache, and run the new "
                     "token alone"
                     if anew
+                    else "write into a tensor of the final size, as a static cache does, and bring its rows into order "
+                    "with index_select"
+                    if ordered
                     else "write into a tensor of the final size, as a static cache does; if only the last is read, "
                     "collect the parts in a list and concatenate once",
                     "compiler/fusion.md#layout",
                     saves=sum(call.moved for call in calls[:-1]),
                     kernels=len(calls) - 1,
                 )
+
+
+ORDERS = words("index index_select gather take_along_dim repeat_interleave")
+
+
+def unordered(trace: Trace, value: Value) -> tuple[Value, bool]:
+    """What a value is a view, a cast or a choice of rows of, and whether rows were chosen."""
+    chosen = False
+    value = trace.root(value)
+    while (maker := trace.makers.get(value.id)) is not None and maker.name in ORDERS and maker.inputs:
+        value, chosen = trace.root(maker.inputs[0]), True
+    return value, chosen
 
 
 def cached(trace: Trace, captured: Captured) -> Iterator[Finding]:

@@ -102,8 +102,8 @@ ONE_INDEX = "all places in one index tensor, a buffer"
 SCANS = {
     "powers": "one matmul with the lower-triangular matrix of powers of the weight, a buffer, gives all turns",
     "few": "one matmul with the lower-triangular matrix of the weights' products between two turns gives all turns",
-    "many": "torch._higher_order_ops.associative_scan gives all turns (of positive numbers, torch.logcumsumexp of "
-    "their logarithms)",
+    "many": "torch._higher_order_ops.associative_scan gives all turns, inside torch.compile on a GPU, elsewhere with "
+    'combine_mode="generic" (of positive numbers, torch.logcumsumexp of their logarithms)',
 }
 
 

@@ -179,18 +179,36 @@ def multiplied_out(trace: Trace, captured: Captured) -> Iterator[Finding]:
         made = trace.made_by(call.inputs[1]) if call.name in ("linear", "matmul") and len(call.inputs) > 1 else None
         parts = [trace.root(one) for one in made.inputs] if made is not None and made.name == "add" else []
         low = [found for one in parts if (found := low_rank(trace, one)) is not None]
-        if made is not None and low:
-            yield Finding(
-                "wasted",
-                "A low-rank update is multiplied out",
-                in_order([call, low[0], made], low[0]),
-                f"{low[0].name} makes {size(made.outputs[0].bytes)} of rank {low[0].inputs[1].shape[-2]}, and backward "
-                "the gradient of all of it",
-                "multiply the data by one thin matrix, then by the other, and add the results",
-                PAGE,
-                saves=2 * made.moved,
-                kernels=0,
-            )
+        if made is None or not low or call.out is None or made.out is None:
+            continue
+        rank, frozen = low[0].inputs[1].shape[-2], not trace.backward or not made.out.grad
+        if not frozen and not thin_is_less(trace, call, made, rank):
+            continue
+        yield Finding(
+            "wasted",
+            f"A low-rank update is {'merged at each call' if frozen else 'multiplied out'}",
+            in_order([call, low[0], made], low[0]),
+            f"{low[0].name} makes {size(made.out.bytes)} of rank {rank}, "
+            f"{'of weights that no gradient changes' if frozen else 'and backward the gradient of all of it'}",
+            "merge it into the weight once, outside of forward, and keep the sum"
+            if frozen
+            else "multiply the data by one thin matrix, then by the other, and add the results",
+            PAGE,
+            saves=2 * made.moved,
+            kernels=len(trace.between(low[0], made)) + 2 if frozen else 0,
+        )
+
+
+def thin_is_less(trace: Trace, call: Call, made: Call, rank: int) -> bool:
+    """Whether two thin products, forward and backward, are at most half the work of the full update's.
+
+    A full update needs the gradient of all of the weight, which there is anyway where the rest of it is trained.
+    """
+    ins, outs = call.inputs[0].shape[-1], call.out.shape[-1]
+    rows = call.inputs[0].numel // ins
+    trained = any(one.grad and low_rank(trace, one) is None for one in made.inputs)
+    thin, full = 3 * rows * (ins + outs) * rank, 3 * outs * ins * rank + (0 if trained else rows * ins * outs)
+    return 2 * thin <= full
 
 
 def low_rank(trace: Trace, value: Value) -> Call | None:

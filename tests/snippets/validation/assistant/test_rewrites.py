@@ -101,7 +101,11 @@ def test_what_is_right_and_faster_is_told_so(function, monkeypatch):
 
 @pytest.mark.parametrize(
     ("ratio", "helps", "word"),
-    [(Ratio(0.9, 1.0, 1.1), False, "no faster"), (Ratio(0.9, 1.4, 2.0), None, "not decided")],
+    [
+        (Ratio(0.9, 1.0, 1.1), False, "no faster"),
+        (Ratio(0.9, 1.4, 2.0), None, "not decided"),
+        (Ratio(0.6, 0.99, 1.7), None, "not decided"),
+    ],
 )
 def test_what_is_no_faster_is_no_advice(ratio, helps, word, monkeypatch):
     report = report_of(rms_norm, monkeypatch, ratio)

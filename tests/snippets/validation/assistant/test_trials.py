@@ -58,6 +58,19 @@ def test_a_change_that_gains_nothing_is_refused():
     assert trial(Slower).refused.startswith("no faster: 0.")
 
 
+@pytest.mark.parametrize(
+    ("ratio", "word"),
+    [
+        (Ratio(0.5, 0.98, 1.6), "not decided: "),
+        (Ratio(0.95, 1.0, 1.05), "no faster: "),
+        (Ratio(0.4, 0.5, 0.7), "no faster: "),
+    ],
+)
+def test_a_ratio_that_may_be_any_decides_nothing(ratio, word, monkeypatch):
+    monkeypatch.setattr(trials, "timed_trial", lambda *_: (ratio, 1.0))
+    assert trial(lambda module: module).refused.startswith(word)
+
+
 def test_what_is_compiled_anew_at_each_call_is_not_compiled():
     subject = Subject(readiness.CountsSteps(), (readiness.rows(),), {})
     found = trials.try_all(subject, [], capture(subject), Stages(300.0, print))

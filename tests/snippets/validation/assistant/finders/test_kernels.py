@@ -83,3 +83,20 @@ def test_a_size_is_odd_only_for_what_tensor_cores_or_a_fused_kernel_would_read(n
         assert odd_sizes_of(net.to(dtype), x) == kinds
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+class Ranked(nn.Module):
+    """The host reads some of the best, or the best one."""
+
+    def __init__(self, best):
+        super().__init__()
+        self.best = best
+
+    def forward(self, x):
+        return [number.item() for number in x.topk(self.best).values] + [x.sum()]
+
+
+@pytest.mark.parametrize(("best", "advised"), [(4, True), (1, False)])
+def test_numbers_that_the_host_ranks_are_ranked_on_the_device(best, advised):
+    found = find(*evidence(lambda: (Ranked(best), torch.randn(64)), sizes=False))
+    assert [("torch.topk" in one.change) for one in found if one.kind == "sync"] == [advised]

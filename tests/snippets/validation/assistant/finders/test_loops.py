@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from snippets.validation.assistant.found import find
-from tests.snippets.validation.planted.seen import evidence
+from tests.snippets.validation.planted.seen import evidence, faults
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -69,3 +69,181 @@ def test_turns_that_are_independent_are_done_at_once_as_they_read_their_tensor(f
     found = find(*evidence(lambda: (Of(function), torch.randn(64, 16)), sizes=False))
     (loop,) = [one for one in found if one.kind == "small-kernels"]
     assert CHANGES[function] in loop.change and loop.weight == "finding"
+
+
+class Decoder(nn.Module):
+    """Each turn's word is read on the host, which makes the next turn's input of it."""
+
+    def __init__(self, following):
+        super().__init__()
+        self.following, self.words, self.head = following, nn.Embedding(64, 16), nn.Linear(16, 64)
+
+    def forward(self, word):
+        words = []
+        for t in range(12):
+            word = self.following(self.head(self.words(word).tanh() + t).argmax(-1), word)
+            words.append(word)
+        return torch.stack(words)
+
+
+def written(x, number):
+    x = x.clone() * 0
+    x[:] = number
+    return x
+
+
+FOLLOWING = {
+    "a list": lambda best, before: torch.tensor(best.tolist()),
+    "an array": lambda best, before: torch.from_numpy(best.numpy() + 1) % 64,
+    "a number that is written": lambda best, before: written(before, best[0].item()),
+    "a number": lambda best, before: torch.full((2,), best[0].item()),
+}
+
+
+@pytest.mark.parametrize("following", FOLLOWING.values(), ids=FOLLOWING)
+def test_turns_that_read_each_other_through_the_host_are_not_independent(following):
+    found = find(*evidence(lambda: (Decoder(following).eval(), torch.tensor([1, 2])), sizes=False))
+    assert not [one for one in faults(found) if one.kind == "small-kernels"]
+
+
+def measured_alone(x):
+    sizes = []
+    for t in range(12):
+        sizes.append(torch.tensor([x[t].sin().sum().item()]))
+    return x * torch.stack(sizes)[:1]
+
+
+def summed_inside(x):
+    parts = x.view(16, 4, 16)
+    return torch.stack([torch.cat([one.sin().mean(0, keepdim=True) for one in part]).norm() for part in parts])
+
+
+def test_a_number_that_no_turn_reads_ties_no_turns():
+    found = find(*evidence(lambda: (Of(measured_alone), torch.randn(64, 16)), sizes=False))
+    assert "no turn reads another" in next(one.change for one in found if one.kind == "small-kernels")
+
+
+def test_the_turns_of_an_inner_loop_are_not_counted_as_those_of_the_outer_and_a_line_is_said_once():
+    found = find(*evidence(lambda: (Of(summed_inside), torch.randn(64, 16)), sizes=False))
+    (loop,) = [one for one in found if one.kind == "small-kernels"]
+    assert loop.evidence.startswith("16 turns, ") and len(loop.lines) == 1
+
+
+class Frames(nn.Module):
+    """One network for each frame of a clip."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.net = nn.Sequential(nn.Conv2d(3, 8, 3, 2), norm, nn.ReLU())
+
+    def forward(self, frames):
+        return torch.stack([self.net(frames[:, t]).mean((2, 3)) for t in range(frames.shape[1])], 1)
+
+
+def of_frames(norm, turns, training=False):
+    frames = torch.randn(4, turns, 3, 16, 16)
+    found = find(*evidence(lambda: (Frames(norm).train(training), frames), sizes=False))
+    return [one for one in found if one.kind == "small-kernels"]
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d(8), nn.BatchNorm2d(8, affine=False, track_running_stats=False)])
+def test_a_batched_call_would_change_the_statistics_of_batch_norm_in_training_alone(norm):
+    (trained,) = of_frames(norm, 16, training=True)
+    assert trained.weight == "note" and "statistics" in trained.change and "no turn reads" not in trained.change
+    if norm.track_running_stats:
+        (evaluated,) = of_frames(norm, 16)
+        assert evaluated.weight == "finding" and "one batched call" in evaluated.change
+
+
+@pytest.mark.parametrize(("turns", "times"), [(3, 0), (4, 1), (6, 1)])
+def test_four_turns_of_the_same_modules_are_worth_one_call(turns, times):
+    assert len(faults(of_frames(nn.BatchNorm2d(8), turns))) == times
+
+
+class Layers(nn.Module):
+    """Layers that are no loop of independent turns, though there are four to seven."""
+
+    def __init__(self, forward):
+        super().__init__()
+        self.of, self.head = forward, nn.Conv2d(8, 8, 3, padding=1)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()) for _ in range(6))
+
+    def forward(self, x):
+        return self.of(self, x)
+
+
+def chained(m, x):
+    for block in m.blocks:
+        x = x + block(x)
+    return x
+
+
+def shared_chained(m, x):
+    for _ in range(6):
+        x = (x + m.head(x).relu()) / 2
+    return x
+
+
+def own_projections(m, x):
+    return torch.stack([block(part) for block, part in zip(m.blocks, x.expand(12, 8, 16, 16).chunk(6), strict=True)])
+
+
+def pyramid(m, x):
+    return [m.head(x[..., :side, :side]).relu().mul(2) for side in (16, 12, 8, 6, 4)]
+
+
+def after_each(m, x):
+    found = []
+    for block in m.blocks:
+        x = block(x)
+        found.append(m.head(x).relu())
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("forward", [chained, shared_chained, own_projections, pyramid, after_each])
+def test_few_turns_that_are_layers_or_differ_are_left_alone(forward):
+    found = find(*evidence(lambda: (Layers(forward).eval(), torch.randn(1, 8, 16, 16)), sizes=False))
+    assert not [one for one in faults(found) if one.kind == "small-kernels"]
+
+
+class Tables(nn.Module):
+    """A row of a table of its own for each column of the input."""
+
+    def __init__(self, widths, residual=False):
+        super().__init__()
+        self.tables, self.residual = nn.ModuleList(nn.Embedding(40, width) for width in widths), residual
+
+    def forward(self, ids):
+        if self.residual:  # the next table is read where the last row says
+            at, rows = ids[:, 0], []
+            for table in self.tables:
+                rows.append(table(at))
+                at = rows[-1].argmax(-1)
+            return torch.cat(rows, 1)
+        return torch.cat([table(ids[:, at]) for at, table in enumerate(self.tables)], 1)
+
+
+class OneTable(nn.Module):
+    def __init__(self, tables):
+        super().__init__()
+        sizes = torch.tensor([0, *(len(one.weight) for one in tables[:-1])])
+        self.table = nn.Embedding.from_pretrained(torch.cat([one.weight for one in tables]))
+        self.register_buffer("first", sizes.cumsum(0))
+
+    def forward(self, ids):
+        return self.table(ids + self.first).flatten(1)
+
+
+def test_tables_of_one_width_are_one_table_with_offsets_and_the_result_is_equal():
+    module, ids = Tables([8] * 12), torch.randint(0, 40, (16, 12))
+    (found,) = faults(find(*evidence(lambda: (module, ids), sizes=False)))
+    assert found.kind == "small-kernels" and "one table" in found.change and found.evidence.startswith("12 ")
+    one = OneTable(module.tables)
+    torch.testing.assert_close(one(ids.to(one.first.device)).cpu(), module.cpu()(ids.cpu()), rtol=0, atol=0)
+    assert not faults(find(*evidence(lambda: (one, ids), sizes=False)))
+
+
+@pytest.mark.parametrize("tables", [Tables([8] * 4), Tables([*range(8, 20)]), Tables([8] * 12, residual=True)])
+def test_tables_that_cannot_be_one_are_left_alone(tables):
+    found = find(*evidence(lambda: (tables, torch.randint(0, 8, (16, 12))), sizes=False))
+    assert not [one for one in faults(found) if "one table" in one.change]

@@ -62,3 +62,41 @@ def test_a_static_cache_and_a_learned_prefix_are_no_caches_that_grow():
     cache = [torch.randn(1, 4, 16, 8) for _ in range(2)]
     assert not faults(find(*evidence(lambda: (Decoder(prefix=True), torch.randn(1, 1, 32), *cache))))
     assert not faults(find(*evidence(lambda: (Static(), torch.randn(1, 1, 32), *cache, torch.tensor([3])))))
+
+
+class Beams(nn.Module):
+    """Beams with a memory of all that came before, whose rows are put into order after each step."""
+
+    def __init__(self, order, kept=None):
+        super().__init__()
+        self.order = order
+        self.register_buffer("kept", kept)
+        self.register_buffer("rows", torch.tensor([0, 0, 1, 2]))
+
+    def forward(self, x):
+        past = x[:, None]
+        for _ in range(12):
+            past = self.order(torch.cat([past, x[:, None]], 1), self.rows)
+            if self.kept is not None:
+                past = past.index_select(1, self.kept)
+            x = x + past.softmax(1).mean(1)
+        return x
+
+
+ORDERS = {
+    "an index": lambda past, rows: past[rows],
+    "index_select": lambda past, rows: past.index_select(0, rows),
+    "gather": lambda past, rows: past.gather(0, rows[:, None, None].expand_as(past)),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+def test_a_tensor_that_grows_and_is_put_into_order_is_found(order):
+    found = find(*evidence(lambda: (Beams(order), torch.randn(4, 32)), sizes=False))
+    (grows,) = [one for one in faults(found) if one.kind == "growing"]
+    assert "index_select" in grows.change
+
+
+def test_what_keeps_its_size_does_not_grow():
+    made = lambda: (Beams(ORDERS["an index"], torch.tensor([1])), torch.randn(4, 32))  # noqa: E731
+    assert not [one for one in find(*evidence(made, sizes=False)) if one.kind == "growing"]

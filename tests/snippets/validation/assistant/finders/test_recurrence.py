@@ -96,7 +96,7 @@ def spread(m, x):
     return made
 
 
-POWERS, MATRIX, SCAN = "matrix of powers", "products between two turns", "associative_scan"
+POWERS, MATRIX, SCAN = "matrix of powers", "products between two turns", 'with combine_mode="generic"'
 CHANGES = {
     one_weight: POWERS,
     per_channel: SCAN,

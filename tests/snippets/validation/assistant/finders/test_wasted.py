@@ -57,16 +57,27 @@ def drops(m, x):
 
 
 def lora(m, x):
-    return F.linear(x, m.f.weight + 2 * (m.up @ m.down), m.f.bias)
+    return F.linear(x, m.f.weight.detach() + 2 * (m.up @ m.down), m.f.bias)
 
 
 def lora_by_matmul(m, x):
-    return x @ (m.up @ m.down + m.f.weight)
+    return x @ (m.up @ m.down + m.f.weight.detach())
+
+
+def lora_of_few_rows(m, x):
+    return F.linear(x[0, :4], m.f.weight + m.up @ m.down)
+
+
+@torch.no_grad()
+def lora_without_gradients(m, x):
+    return lora(m, x)
 
 
 FOUND = {
     lora: "one thin matrix",
     lora_by_matmul: "one thin matrix",
+    lora_of_few_rows: "one thin matrix",
+    lora_without_gradients: "merge it into the weight once",
     last_row: "pick the rows first",
     few_columns: "rows of the weight first",
     best: "torch.topk",
@@ -90,6 +101,10 @@ def test_what_is_wasted_is_found(function):
 
 def thin(m, x):
     return m.f(x) + 2 * (x @ m.down.T) @ m.up.T
+
+
+def lora_and_weight_trained(m, x):  # whose gradient is needed in full
+    return F.linear(x, m.f.weight + m.up @ m.down)
 
 
 def full_rank(m, x):
@@ -149,7 +164,21 @@ def by_function(m, x):
     return Doubled.apply(m.f(x))
 
 
-NEEDED = [thin, full_rank, of_data, gate, both_halves, most, returned, residual, median, of_nodes, student, by_function]
+NEEDED = [
+    thin,
+    lora_and_weight_trained,
+    full_rank,
+    of_data,
+    gate,
+    both_halves,
+    most,
+    returned,
+    residual,
+    median,
+    of_nodes,
+    student,
+    by_function,
+]
 
 
 @pytest.mark.parametrize("function", [*NEEDED, drops])
