@@ -23,7 +23,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 # --8<-- [start:activation]
 @triton.jit
 def _tanh(x):
-    """One instruction, off by 2^-11 at most: less than what bf16 rounds away."""
+    """One instruction, off by 2^-11 at most: little beside 1, but not beside a small f(x)."""
     return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
 
 

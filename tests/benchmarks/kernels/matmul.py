@@ -4,6 +4,7 @@ The case times linear layers: x of (rows, inner) times the transpose of a weight
 Layers of Llama 3, GPT-2 and ViT, in training and for few tokens, are `MODELS`. "gelu" has an epilogue, and "fp32" none.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 
 import torch
@@ -149,10 +150,15 @@ def wrong_functions(activation: str | None) -> Mapping[str, sides.Function]:
 
 GAINS = {f"g{index}": gain("ours", over="eager", at=name) for index, name in enumerate(MODELS)}
 ROWS = dict(zip(GAINS, (rows for rows, _, _ in MODELS.values()), strict=True))
+LARGE = [name for name, (_, *weight) in zip(GAINS, MODELS.values(), strict=True) if 2 * math.prod(weight) > 50 * 2**20]
 # The smallest of all speedups over cuBLAS.
 worst_gain = bound("", f"min({', '.join(GAINS)})", GAINS)
-# The middle one of few tokens.
-few_gain = bound("", f"median({', '.join(name for name, rows in ROWS.items() if rows in FEW)})", GAINS)
+# The middle one of 1 and 16 tokens.
+few_gain = bound("", f"median({', '.join(name for name, rows in ROWS.items() if rows in FEW[:2])})", GAINS)
+# The same where the weight is larger than the L2.
+large_gain = bound("", f"median({', '.join(name for name in LARGE if ROWS[name] in FEW[:2])})", GAINS)
+# The middle one of 64 tokens.
+tie_gain = bound("", f"median({', '.join(name for name, rows in ROWS.items() if rows == FEW[2])})", GAINS)
 # The middle one of more rows.
 many_gain = bound("", f"median({', '.join(name for name, rows in ROWS.items() if rows not in FEW)})", GAINS)
 

@@ -64,6 +64,8 @@ def prepare(point: Point, device: torch.device) -> Workload:
 
 # What tiles of 16 x 16 load of a and b at 8192 x 8192 x 8192, each tile its own rows and columns.
 small_tiles = bound("GB", "size**3 * width * (1 / 16 + 1 / 16)", size=8192, width=2)
+# What 132 tiles of 128 x 256 need of a and b at 4096 x 4096 x 4096, row by row: 9 rows of tiles and all columns.
+wave_at_4096 = bound("MB", "(9 * 128 + size) * size * width", size=4096, width=2)
 
 LABELS = {
     "cublas": {"label": "cuBLAS (torch.mm)", "short": "cuBLAS", "role": "eager"},
@@ -75,7 +77,7 @@ LABELS = {
     "descriptors": {"label": "6 TMA descriptors", "short": "6 TMA", "role": "rewrite"},
     "persistent": {"label": "7 persistent", "role": "rewrite"},
     "in-parts": {"label": "8 epilogue in parts", "short": "8 in parts", "role": "ours"},
-    "specialised": {"label": "9 warp specialisation", "short": "9 specialised", "role": "rewrite-2"},
+    "specialised": {"label": "9 warp specialization", "short": "9 specialized", "role": "rewrite-2"},
     "cuda-naive": {"label": "CUDA C++, naive", "role": "other-2"},
     "cuda-shared": {"label": "CUDA C++, shared memory", "short": "CUDA shared", "role": "other-2"},
     "cuda-wgmma": {"label": "CUDA C++, tensor cores", "short": "CUDA wgmma", "role": "other-2"},
