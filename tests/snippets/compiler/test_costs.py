@@ -9,7 +9,8 @@ import torch
 from snippets.compiler import costs
 from snippets.compiler.costs import BREAKS, GUARDED, Configured, add_one, broken, difference, shown, whole
 
-VARIES = {"costs": r"\(-?[\d.]+ to -?[\d.]+\)|-?\d[\d.,]* (ns|µs|ms|s)\b"}  # a difference below the noise may be below 0
+# Of each time its range; and a difference below the noise may be below 0. See tests/benchmarks/captures.py.
+VARIES = {"costs": r"\(-?[\d.]+ to -?[\d.]+\)|-?\d[\d.,]* (ns|µs|ms|s)\b"}
 
 
 def graphs_of(function, *inputs: torch.Tensor) -> int:
