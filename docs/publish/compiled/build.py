@@ -133,7 +133,7 @@ def is_fresh(name: str) -> bool:
 
 
 def results(name: str) -> dict[tuple[str, str, str], dict[str, list[Compiled]]]:
-    """By (direction, size, dtype) of a published point and by target, in the order of launches.
+    """By (direction, size, dtype) of a published point and by target, in the order of launches, each binary once.
 
     Compiles first what is not kept, in a process of its own: Triton compiles nothing where it interprets.
 
@@ -152,6 +152,8 @@ def _results(name: str, digest: str) -> dict[tuple[str, str, str], dict[str, lis
         kernels = found.setdefault(place, {})[point["target"]] = []
         for launch, key, key64 in zip(point["launches"], point["keys"], point["keys64"], strict=True):
             entry = _read(_entry(key)) | ({} if point["listed"] else {"listings": {}})
+            if entry["hash"] in {other.hash for other in kernels}:
+                continue
             as_fp64 = _read(_entry(key64)) if key64 else None
             fp64 = as_fp64 and as_fp64["facts"] | {"troubles": as_fp64["troubles"]}
             kernels.append(Compiled(**launch, **entry, fp64=fp64))

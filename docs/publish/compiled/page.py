@@ -76,9 +76,7 @@ def _tables(store: Store, name: str, target: str, index: Mapping[str, Any], plac
                 forms = _links(listed[key], target, name, place) if key in listed else ""
                 measured = timed(store, name, point, kernel.function) if target == TIMED else None
                 facts = values(kernel) | ({"timed": str(measured.binary.registers)} if measured else {})
-                line = _line(point[0], point[1], kernel.function), forms, facts
-                if line not in lines:  # a kernel is launched for each block of a matrix, say
-                    lines.append(line)
+                lines.append((_line(point[0], point[1], kernel.function), forms, facts))
     for (configuration, function), entry in listed.items():
         if (configuration, function) not in seen:
             direction, _, size = configuration.partition("-")

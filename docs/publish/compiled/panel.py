@@ -49,12 +49,11 @@ def _headline(name: str) -> str:
     """The facts of the first listed point's kernels as a small table."""
     timed_gpu = ((point, by_target[TIMED]) for point, by_target in build.results(name).items())
     point, kernels = next((point, kernels) for point, kernels in timed_gpu if any(k.listings for k in kernels))
-    cells = dict.fromkeys(  # a kernel that is launched again and again is one row
-        (code(kernel.function), *(markup.unbroken(values(kernel)[key]) for key in HEADLINE))
+    rows = [
+        ("", [code(kernel.function), *(markup.unbroken(values(kernel)[key]) for key in HEADLINE)])
         for kernel in kernels
         if kernel.listings
-    )
-    rows = [("", list(row)) for row in cells]
+    ]
     gpus = TARGETS[TIMED].replace(", ", " and ")
     shape = markup.unbroken(units.size(point[1]))
     what = f"<p>{DIRECTIONS[point[0]].capitalize()} of {shape}, {point[2]}, for {gpus}:</p>"

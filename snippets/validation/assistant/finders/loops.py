@@ -94,7 +94,8 @@ def by_numbers(trace: Trace, calls: list[Call]) -> bool:
         given[call.line] |= {str(one.id) for one in call.inputs if one.origin == "found"}
     read: set[float] = set()
     begun, own, made = False, {call.index for call in calls}, set()
-    for call in trace.calls[trace.calls.index(calls[0]) : trace.calls.index(calls[-1]) + 1]:
+    first, last = calls[0].index, calls[-1].index
+    for call in (one for one in trace.calls if first <= one.index <= last):
         needs_one = any(value.id in made for value in call.inputs)
         if call.name in NUMBERS - {"__bool__"}:
             if needs_one:
