@@ -346,7 +346,7 @@ def turned_pairs(trace: Trace, minus: Call) -> list[Call]:
     if not first:
         return []
     factors = {trace.root(one).id for product in first for one in product.inputs}
-    for plus in trace.calls[minus.index + 1 : minus.index + 40]:
+    for plus in (one for one in trace.calls if minus.index < one.index < minus.index + 40):
         second = products_in(trace, plus) if plus.name == "add" else []
         if (
             second

@@ -173,7 +173,7 @@ BUFFER = "make it once, as a buffer of the module"
 
 def reads_before(trace: Trace, call: Call) -> bool:
     """Whether the function that makes a tensor has read numbers before: they may be in it."""
-    read = [one for one in trace.calls[: call.index] if one.name in NUMBERS]
+    read = [one for one in trace.calls if one.index < call.index and one.name in NUMBERS]
     return any(activation == call.where[-1][0] for one in read for activation, _ in one.where)
 
 
