@@ -5,14 +5,12 @@ on two CPU processes and a tiny model. Predictions for n GPUs come from a step o
 both measured in the same run.
 """
 
-import gc
 import json
-import math
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,10 +20,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -35,19 +33,31 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.nn.parallel import DistributedDataParallel
-from torch.profiler import ProfilerActivity, profile
 
 from snippets.examples.llama import LLAMA, TINY, make_model, say_causal
-from snippets.reference.communication import OPERATIONS, Rates, device, joined, seconds, sent, torchrun, worlds
+from snippets.examples.multi_gpu_measure import (
+    GIB,
+    GPU,
+    MIB,
+    allocated,
+    among_ranks,
+    between,
+    moment,
+    nbytes,
+    nothing_left,
+    synchronize,
+    tell,
+    told,
+    traced,
+)
+from snippets.reference.communication import OPERATIONS, Rates, seconds, sent, worlds
 from snippets.reference.communication import measure as measured_rates
 
-GPU = torch.cuda.device_count() > 1
 SIZES = (LLAMA if GPU else TINY | {"num_key_value_heads": 4}) | {"tie_word_embeddings": True}
 BATCH, LENGTH = (4, 2048) if GPU else (2, 32)  # for each process
 SWEEP = [2**k for k in (range(13, 32, 2) if GPU else range(6, 22, 5))]  # bytes: all messages are between them
-WARM, STEPS, TRACED = (3, 8, 3) if GPU else (1, 1, 1)
+WARM, STEPS = (3, 8) if GPU else (1, 1)
 LARGE = SIZES | ({"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 24} if GPU else {})
-MIB, GIB = 2**20, 2**30
 
 
 # --8<-- [start:fsdp2]
@@ -127,78 +137,6 @@ def tensor_parallel(model: nn.Module) -> nn.Module:
 
 
 # --8<-- [end:tensor-parallel]
-
-
-# --8<-- [start:exposed]
-def union(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    merged: list[tuple[float, float]] = []
-    for start, end in sorted(intervals):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(end, merged[-1][1])
-        else:
-            merged.append((start, end))
-    return merged
-
-
-def total(intervals: Iterable[tuple[float, float]]) -> float:
-    return sum(end - start for start, end in union(intervals))
-
-
-def events_of(trace: str | Path) -> list[dict]:
-    """Of a file that torch.profiler exported."""
-    return json.loads(Path(trace).read_text())["traceEvents"]
-
-
-MATMULS = ("gemm", "nvjet", "cutlass", "flash")  # in names of kernels; attention is among them
-
-
-def parts(events: Iterable[dict]) -> dict[str, float]:
-    """Milliseconds in which a GPU ran matmuls, other kernels, only NCCL ("exposed"), and nothing ("idle")."""
-    kernels = [e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
-    spans = [(e["ts"], e["ts"] + e["dur"], e["name"]) for e in kernels]
-    compute = [span for span in spans if not span[2].startswith("nccl")]
-    busy, computing = total(span[:2] for span in spans), total(span[:2] for span in compute)
-    matmuls = total(span[:2] for span in compute if any(word in span[2].lower() for word in MATMULS))
-    found = {"matmuls": matmuls, "other": computing - matmuls, "exposed": busy - computing}
-    idle = max(span[1] for span in spans) - min(span[0] for span in spans) - busy if spans else 0.0
-    return {name: took / 1e3 for name, took in (found | {"idle": idle}).items()}
-
-
-# --8<-- [end:exposed]
-
-
-# --8<-- [start:moved]
-WIDTHS = {"float": 4, "c10::BFloat16": 2, "double": 8}
-COLLECTIVES = {  # operation, and the argument whose shape counts
-    "c10d::allreduce_": ("all-reduce", 0),
-    "c10d::_allgather_base_": ("all-gather", 0),
-    "c10d::_reduce_scatter_base_": ("reduce-scatter", 1),
-    "_c10d_functional::all_reduce": ("all-reduce", 0),
-    "_c10d_functional::all_gather_into_tensor": ("all-gather", 0),
-    "_c10d_functional::reduce_scatter_tensor": ("reduce-scatter", 0),
-}
-
-
-def collectives(events: Iterable[dict]) -> list[tuple[str, int]]:
-    """Operation and bytes of the whole message for each collective, from a trace made with record_shapes."""
-    calls, functional = [], -1.0
-    for event in sorted((e for e in events if e.get("name") in COLLECTIVES), key=lambda e: e["ts"]):
-        if event["name"] == "c10d::allreduce_" and event["ts"] < functional:
-            continue  # the functional one, which is counted, has called it
-        operation, at = COLLECTIVES[event["name"]]
-        (shape, *_), kind = nested(event["args"]["Input Dims"][at]), event["args"]["Input type"][at]
-        parts = int(event["args"]["Concrete Inputs"][1]) if event["name"].endswith("all_gather_into_tensor") else 1
-        if event["name"] == "_c10d_functional::all_reduce":
-            functional = event["ts"] + event["dur"]
-        calls.append((operation, math.prod(shape) * parts * WIDTHS.get(kind, 4)))  # a list's dtype is not in the trace
-    return calls
-
-
-def nested(shape: list) -> list[list[int]]:
-    return shape if shape and isinstance(shape[0], list) else [shape]
-
-
-# --8<-- [end:moved]
 
 
 # --8<-- [start:predict]
@@ -366,46 +304,16 @@ EAGER = {
     "FSDP2, no reshard": Strategy(kept, "one GPU, bf16", kept_works, autocast=False),
     "tensor + sequence": Strategy(tensor_parallel, "one GPU", tensor_works),
 }
-STRATEGIES = EAGER | {
+STRATEGIES = EAGER | {  # in the order of measuring: what is compiled takes longest
+    "one GPU, large": Strategy(alone, sizes=LARGE, batch=1),
+    "FSDP2, large": Strategy(sharded, autocast=False, sizes=LARGE, batch=1),
     "one GPU, blocks": Strategy(blocks_compiled),
     "blocks, DDP": Strategy(blocks_then_ddp, "one GPU, blocks", ddp_works),
     "one GPU, bf16, blocks": Strategy(lambda model: blocks_compiled(in_bf16(model)), autocast=False),
     "blocks, FSDP2": Strategy(blocks_then_shard, "one GPU, bf16, blocks", sharded_works, autocast=False),
     "one GPU, bf16, whole": Strategy(lambda model: compiled(in_bf16(model)), autocast=False),
     "FSDP2, whole": Strategy(shard_then_compile, "one GPU, bf16, whole", sharded_works, autocast=False),
-    "one GPU, large": Strategy(alone, sizes=LARGE, batch=1),
-    "FSDP2, large": Strategy(sharded, autocast=False, sizes=LARGE, batch=1),
 }
-
-
-def synchronize() -> None:
-    if GPU:
-        torch.cuda.synchronize()
-
-
-def allocated() -> int:
-    return torch.cuda.memory_allocated() if GPU else 0
-
-
-def nbytes(tensors: Iterable[Tensor | None]) -> int:
-    """Of what this process has of them."""
-    local = [t.to_local() if isinstance(t, DTensor) else t for t in tensors if t is not None]
-    return sum(t.numel() * t.element_size() for t in local)
-
-
-def moment() -> Callable[[], Any]:
-    """Now, by the GPU's clock and without waiting for it."""
-    if not GPU:
-        now = time.perf_counter()
-        return lambda: now
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return lambda: event
-
-
-def between(start: Callable[[], Any], end: Callable[[], Any]) -> float:
-    """Seconds, once both have happened."""
-    return start().elapsed_time(end()) / 1e3 if GPU else end() - start()
 
 
 def measure(name: str, rank: int, device: torch.device, folder: str) -> dict:
@@ -452,31 +360,6 @@ def measure(name: str, rank: int, device: torch.device, folder: str) -> dict:
     result["state"] = nbytes(t for s in optimizer.state.values() for t in s.values() if t.dim())
     result |= traced(step, Path(folder) / f"{rank}.json")
     return result
-
-
-def traced(step: Callable[[], object], path: Path) -> dict:
-    """Messages of one step; on a GPU, the parts of three more. The first process alone reads its traces."""
-
-    def trace(activity: ProfilerActivity, steps: int) -> list[dict]:
-        synchronize()
-        dist.barrier()
-        with profile(activities=[activity], record_shapes=activity == ProfilerActivity.CPU) as profiler:
-            for _ in range(steps):
-                step()
-            synchronize()
-        if dist.get_rank():
-            return []
-        profiler.export_chrome_trace(str(path))
-        return events_of(path)
-
-    found: dict = {"messages": collectives(trace(ProfilerActivity.CPU, 1))}
-    if GPU:  # without CPU events, which slow the host down
-        events = trace(ProfilerActivity.CUDA, TRACED)
-        nccl = [e for e in events if e.get("cat") == "kernel" and e["name"].startswith("nccl")]
-        found["communication"] = total((e["ts"], e["ts"] + e["dur"]) for e in nccl) / TRACED / 1e6
-        found["exposed"] = parts(events)["exposed"] / TRACED / 1e3
-        found["parts"] = {name: took / TRACED / 1e3 for name, took in parts(events).items()}
-    return found
 
 
 def predict(name: str, runs: dict[str, dict], rates: Rates, n: int) -> dict:
@@ -595,7 +478,7 @@ def scaled(name: str, runs: dict, rates: Rates, gpus: int, n: int) -> tuple[floa
 
 def say_scale(runs: dict, rates: Rates, n: int) -> None:
     print("==== scale\ncomputed: GB that each GPU sends, ms of a step, share of n times one GPU\n")
-    for name in [name for name in ("DDP", "blocks, DDP", "FSDP2", "blocks, FSDP2") if name in runs]:
+    for name in [name for name in ("DDP", "blocks, DDP", "FSDP2", "blocks, FSDP2") if name in predictable(runs)]:
         base = runs[STRATEGIES[name].base]
         alone = base["forward"] + base["backward"] + runs["one GPU"]["update"]  # of fp32 parameters
         cells = []
@@ -609,54 +492,69 @@ def say_more(found: dict[int, dict]) -> None:
     """More GPUs than two, where there are: predicted from one of them, and measured."""
     print("==== more\nGB that each GPU sends, counted; ms of a step, predicted, measured and error; GiB at its peak\n")
     for n, each in found.items():
-        for name in [name for name in each["runs"] if name in EAGER and STRATEGIES[name].base]:
+        for name in [name for name in predictable(each["runs"]) if name in EAGER]:
             run, guess = each["runs"][name], predict(name, each["runs"], each["rates"], n)
             size = sum(sent(*message, n) for message in run["messages"]) / 1e9
             step = pair(guess["step"], run["step"], 1e-3)
             print(f"{n} GPUs, {name:20} {size:6.2f} {step} {run['peak'] / GIB:6.1f}")
 
 
-def say(found: dict[int, dict]) -> None:
-    n, (runs, rates) = 2, (found[2]["runs"], found[2]["rates"])
-    names = [name for name in runs if STRATEGIES[name].base]
-    predictions = {name: predict(name, runs, rates, n) for name in names}
-    say_bytes(names, runs, predictions, n)
-    say_memory(names, runs, predictions)
-    if not GPU:  # two processes of one CPU take a time that says nothing about two GPUs
-        return
+def say_rates(rates: Rates, n: int) -> None:
     print(f"==== rates\nGB/s that each of {n} GPUs sends, by message size\n")
     print(f"{'MiB':>16} {' '.join(f'{size / MIB:8.4g}' for size in SWEEP)}")
     for operation in OPERATIONS[:3]:
         cells = (f"{sent(operation, size, n) / rates[operation][size] / 1e9:8.1f}" for size in SWEEP)
         print(f"{operation:16} {' '.join(cells)}")
-    say_runs(runs, n)
-    say_times(names, runs, predictions)
-    say_parts(runs)
-    say_scale(runs, rates, n)
-    if len(found) > 1:
+
+
+def predictable(runs: Mapping[str, dict]) -> list[str]:
+    """What is measured beside the runs on one GPU that predict it."""
+    return [name for name in runs if "one GPU" in runs and STRATEGIES[name].base in runs]
+
+
+def say_early(found: dict[int, dict]) -> None:
+    """Of GPUs: what is complete as soon as two of them have so many runs; they come last."""
+    done = len(found[2]["runs"]) + len(found[2]["failed"])
+    if not done:
+        say_rates(found[2]["rates"], 2)
+    elif done == len(EAGER) and len(found) > 1:
         say_more(found)
-    bases = {run: {part: value for part, value in runs[run].items() if part != "messages"} for run in runs}
-    print(f"==== record\n{json.dumps({'rates': rates, 'runs': bases})}")
 
 
-def measured(names: Sequence[str], rank: int, device: torch.device) -> dict:
-    """Of the strategies what succeeds; seconds of a collective, and of a copy, by bytes."""
-    found: dict = {"rates": measured_rates(OPERATIONS[:3], SWEEP, torch.float32) | copy_rate(device)}
-    found |= {"runs": {}, "failed": {}}
+def say(found: dict[int, dict]) -> None:
+    """All that compares runs, of those that there are."""
+    n, (runs, rates) = 2, (found[2]["runs"], found[2]["rates"])
+    names = predictable(runs)
+    predictions = {name: predict(name, runs, rates, n) for name in names}
+    say_bytes(names, runs, predictions, n)
+    say_memory(names, runs, predictions)
+    if GPU:  # two processes of one CPU take a time that says nothing about two GPUs
+        say_runs(runs, n)
+        say_times(names, runs, predictions)
+        say_parts(runs)
+        say_scale(runs, rates, n)
+        bases = {run: {part: value for part, value in runs[run].items() if part != "messages"} for run in runs}
+        print(f"==== record\n{json.dumps({'rates': rates, 'runs': bases})}")
+    failed = {f"{name}, {n} GPUs": why for n, each in found.items() for name, why in each["failed"].items()}
+    if failed:
+        print("==== failed", *(f"{name}: {why}" for name, why in failed.items()), sep="\n")
+
+
+def measured(names: Sequence[str], rank: int, device: torch.device) -> Iterator[dict]:
+    """Seconds of a collective, and of a copy, by bytes; then each strategy that succeeds, or why it did not."""
+    yield {"rates": measured_rates(OPERATIONS[:3], SWEEP, torch.float32) | copy_rate(device)}
     with TemporaryDirectory() as folder:
         for name in names:
             began = time.perf_counter()
             try:
-                found["runs"][name] = measure(name, rank, device, folder)
+                nothing_left()
+                part = {"runs": {name: measure(name, rank, device, folder)}}
             except RuntimeError as error:  # the others still run
-                found["failed"][name] = ". ".join(str(error).splitlines()[0].split(". ")[:2])
+                part = {"failed": {name: ". ".join(str(error).splitlines()[0].split(". ")[:2])}}
             torch._dynamo.reset()
-            if GPU:
-                gc.collect()
-                torch.cuda.empty_cache()
             if not rank:
                 print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
-    return found
+            yield part
 
 
 def copy_rate(device: torch.device, times: int = 10) -> dict[str, dict[int, float]]:
@@ -678,27 +576,35 @@ def by_size(rates: Mapping[str, Mapping[str, float]]) -> Rates:
     return {operation: {int(size): took for size, took in row.items()} for operation, row in rates.items()}
 
 
-def work(measuring: Callable[[int, torch.device], dict]) -> None:
-    """What each process of torchrun does; the first prints what it found, as JSON."""
-    joined()
-    found = measuring(dist.get_rank(), device())
-    if not dist.get_rank():
-        print(json.dumps(found))
-    dist.destroy_process_group()
+def unknown() -> dict[str, dict]:
+    return {"rates": {}, "runs": {}, "failed": {}}
+
+
+def add(found: dict[str, dict], part: Mapping[str, dict]) -> None:
+    """What `measured` has given to what it gave before."""
+    for kind, each in part.items():
+        found[kind] |= by_size(each) if kind == "rates" else each
 
 
 def main() -> None:
-    """Two GPUs run all strategies, more of them those that need no compiler; CPU processes, too."""
+    """Two GPUs run all strategies, more of them those that need no compiler; CPU processes, too.
+
+    A section is printed when all that it shows is measured. A run that SIGINT cuts off prints what it has.
+    """
     if "RANK" in os.environ:
-        work(partial(measured, list(STRATEGIES if GPU and os.environ["WORLD_SIZE"] == "2" else EAGER)))
+        names = list(STRATEGIES if GPU and os.environ["WORLD_SIZE"] == "2" else EAGER)
+        among_ranks(partial(tell, partial(measured, names)))
         return
-    found = {n: json.loads(torchrun(["-m", "snippets.examples.multi_gpu"], n).splitlines()[-1]) for n in worlds()}
-    for each in found.values():
-        each["rates"] = by_size(each["rates"])
-    say(found)
-    failed = {f"{name}, {n} GPUs": why for n, each in found.items() for name, why in each["failed"].items()}
-    if failed:
-        print("==== failed", *(f"{name}: {why}" for name, why in failed.items()), sep="\n")
+    found = {n: unknown() for n in worlds()}
+    try:
+        for n in sorted(found, reverse=True):  # two last: they alone run what is compiled
+            for part in told("snippets.examples.multi_gpu", n):
+                add(found[n], part)
+                if GPU and n == 2:
+                    say_early(found)
+                    sys.stdout.flush()
+    finally:
+        say(found)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ It needs transformers (5.17) and torchao (0.17 with torch 2.11, 0.18 with 2.13).
 snippets.examples.multi_gpu_fp8` starts torchrun itself. The CPU computes fp8 products in fp32 (`emulate`).
 """
 
-import os
 from collections.abc import Callable
 from functools import partial
 
@@ -14,12 +13,11 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from snippets.examples.llama import TINY, make_model, say_causal
-from snippets.examples.multi_gpu import WIDTHS, sharded
+from snippets.examples.multi_gpu import sharded
+from snippets.examples.multi_gpu_measure import start
 from snippets.examples.multi_gpu_order import counted, distance, gradients
-from snippets.reference.communication import joined, torchrun
 
 SIZES = TINY | {"num_key_value_heads": 4, "tie_word_embeddings": True}
-WIDTHS["unsigned char"] = 1  # as which fp8 travels
 
 
 # --8<-- [start:fp8]
@@ -63,7 +61,6 @@ def observe(make: Callable[[nn.Module], nn.Module], at_once: bool, tokens: Tenso
 
 
 def work() -> None:
-    joined("gloo")
     rank = dist.get_rank()
     torch.manual_seed(1 + rank)
     tokens = torch.randint(SIZES["vocab_size"], (2, 32))
@@ -74,15 +71,10 @@ def work() -> None:
         for name, seen in found.items():
             off = distance(seen["gradients"], right)
             print(f"{name:28} {seen['gathered']:14} {seen['all-reduces']:11} {off:16.0e}")
-    dist.barrier()  # no rank leaves while another still talks to it
-    dist.destroy_process_group()
 
 
 def main() -> None:
-    if "RANK" in os.environ:
-        work()
-    else:
-        print(torchrun(["-m", "snippets.examples.multi_gpu_fp8"], 2), end="")
+    start("snippets.examples.multi_gpu_fp8", work, 2, "gloo")
 
 
 if __name__ == "__main__":

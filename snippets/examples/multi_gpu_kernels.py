@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from kernels.rms_norm import rms_norm
 from snippets.examples.llama import TINY, attention, gated, make_model, mean_loss, say_causal, shifted
-from snippets.examples.multi_gpu import GPU, HALF, MixedPrecisionPolicy, loss_parallel, sharded, tensor_parallel
+from snippets.examples.multi_gpu import HALF, MixedPrecisionPolicy, loss_parallel, sharded, tensor_parallel
+from snippets.examples.multi_gpu_measure import GPU, start
 from snippets.examples.multi_gpu_order import distance, gradients, say_outcome
-from snippets.reference.communication import device, joined, torchrun, worlds
+from snippets.reference.communication import device, worlds
 
 SIZES = TINY | {"tie_word_embeddings": True, "num_key_value_heads": 4}
 
@@ -74,7 +75,6 @@ def compared(make: Callable[[nn.Module], nn.Module], tokens: Tensor, split: bool
 
 
 def work() -> None:
-    joined()
     rank = dist.get_rank()
     torch.manual_seed(1)
     tokens = torch.randint(SIZES["vocab_size"], (2 * dist.get_world_size(), 32)).to(device())
@@ -85,17 +85,12 @@ def work() -> None:
         split = name.startswith("tensor")
         mine = tokens if split else tokens[2 * rank : 2 * rank + 2]
         say_outcome(name, partial(compared, make, mine, split, right))
-    dist.barrier()  # no rank leaves while another still talks to it
-    dist.destroy_process_group()
 
 
 def main() -> None:
-    if "RANK" in os.environ:
-        work()
-        return
     if not GPU:
         os.environ["TRITON_INTERPRET"] = "1"  # for the processes, which read it before Triton does
-    print(torchrun(["-m", "snippets.examples.multi_gpu_kernels"], worlds()[0]), end="")
+    start("snippets.examples.multi_gpu_kernels", work, worlds()[0])
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 It needs transformers (5.17). `python -m snippets.examples.multi_gpu_order` starts torchrun itself.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -20,8 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
 from snippets.examples.llama import TINY, make_model, say_causal
-from snippets.examples.multi_gpu import collectives, events_of, tensor_parallel
-from snippets.reference.communication import joined, torchrun
+from snippets.examples.multi_gpu import tensor_parallel
+from snippets.examples.multi_gpu_measure import collectives, events_of, start
 
 WIDE = {"hidden_size": 128, "intermediate_size": 1024}  # several buckets of 1 MiB, the smallest that DDP compiles with
 SIZES = TINY | WIDE | {"tie_word_embeddings": True, "num_key_value_heads": 4, "initializer_range": 0.02}
@@ -182,7 +181,6 @@ def say_outcome(name: str, call: Callable[[], str]) -> None:
 
 
 def work() -> None:
-    joined("gloo")
     rank = dist.get_rank()
     torch.manual_seed(1)
     tokens = torch.randint(SIZES["vocab_size"], (2 * dist.get_world_size(), 32))
@@ -199,15 +197,10 @@ def work() -> None:
     say("==== mistakes")
     for name, make in MISTAKES.items():
         say_outcome(name, partial(make, mine))
-    dist.barrier()  # no rank leaves while another still talks to it
-    dist.destroy_process_group()
 
 
 def main() -> None:
-    if "RANK" in os.environ:
-        work()
-    else:
-        print(torchrun(["-m", "snippets.examples.multi_gpu_order"], 2), end="")
+    start("snippets.examples.multi_gpu_order", work, 2, "gloo")
 
 
 if __name__ == "__main__":

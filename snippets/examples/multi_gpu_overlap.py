@@ -4,12 +4,10 @@ It needs transformers (5.17). `python -m snippets.examples.multi_gpu_overlap` st
 with gloo on two CPU processes and a tiny model.
 """
 
-import gc
-import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -22,24 +20,19 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from snippets.examples.llama import make_model, say_causal
-from snippets.examples.multi_gpu import (
-    BATCH,
+from snippets.examples.multi_gpu import BATCH, HALF, LENGTH, SIZES, STEPS, WARM, ddp, kept, sharded
+from snippets.examples.multi_gpu_measure import (
     GIB,
     GPU,
-    HALF,
-    LENGTH,
-    SIZES,
-    STEPS,
-    WARM,
-    ddp,
-    kept,
-    nbytes,
-    sharded,
+    allocated,
+    among_ranks,
+    nothing_left,
     synchronize,
+    tell,
+    told,
     traced,
-    work,
 )
-from snippets.reference.communication import sent, torchrun, worlds
+from snippets.reference.communication import device, sent, worlds
 
 MICRO = 4
 Loss = Callable[[Tensor], Tensor]
@@ -108,10 +101,11 @@ CASES: dict[str, dict[str, Case]] = {
 
 
 def measure(case: Case, rank: int, device: torch.device, path: Path) -> tuple[dict, list[Tensor]]:
-    """Times, bytes and peak of a step, and the gradients of this process from the initial weights."""
+    """Times, bytes and peak of a step, and a copy in the CPU's memory of this process's first gradients."""
     make, micro, last_only = case
+    nothing_left()
     torch.manual_seed(0)
-    before = torch.cuda.memory_allocated() if GPU else 0
+    before = allocated()
     model = make(say_causal(make_model(SIZES, device, torch.float32)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     torch.manual_seed(1 + rank)
@@ -127,7 +121,9 @@ def measure(case: Case, rank: int, device: torch.device, path: Path) -> tuple[di
         optimizer.zero_grad()
 
     accumulate(model, loss_of, batches, last_only)
-    gradients = [p.grad.to_local().clone() for p in model.parameters()] if isinstance(model, FSDPModule) else []
+    local = [p.grad.to_local() for p in model.parameters()] if isinstance(model, FSDPModule) else []
+    gradients = [gradient.to("cpu", copy=True) for gradient in local]
+    del local
     optimizer.zero_grad()
     for _ in range(WARM):
         step()
@@ -141,7 +137,7 @@ def measure(case: Case, rank: int, device: torch.device, path: Path) -> tuple[di
         step()
     synchronize()
     result = {"step": (time.perf_counter() - began) / steps}
-    result["peak"] = torch.cuda.max_memory_allocated() - before - nbytes(gradients) if GPU else 0
+    result["peak"] = torch.cuda.max_memory_allocated() - before if GPU else 0
     return result | traced(step, path), gradients
 
 
@@ -152,55 +148,53 @@ def distance(these: Sequence[Tensor], those: Sequence[Tensor]) -> float:
             torch.stack([(a - b).double().square().sum() for a, b in zip(these, those, strict=True)]).sum(),
             torch.stack([b.double().square().sum() for b in those]).sum(),
         ]
-    )
+    ).to(device())
     dist.all_reduce(sums)
     return (sums[0] / sums[1]).sqrt().item()
 
 
-def measured(sections: Iterable[str], rank: int, device: torch.device) -> dict[str, dict]:
-    """All cases of the sections."""
-    found: dict[str, dict] = {}
+def measured(sections: Iterable[str], rank: int, device: torch.device) -> Iterator[dict[str, dict]]:
+    """All cases of the sections, one by one."""
     reference: list[Tensor] = []
     with TemporaryDirectory() as folder:
         for section in sections:
             for name, case in CASES[section].items():
                 began = time.perf_counter()
-                found[name], gradients = measure(case, rank, device, Path(folder) / f"{rank}.json")
+                result, gradients = measure(case, rank, device, Path(folder) / f"{rank}.json")
                 if section == "precision":
                     reference = reference or gradients
-                    found[name]["distance"] = distance(gradients, reference)
-                del gradients
-                if GPU:
-                    gc.collect()
-                    torch.cuda.empty_cache()
+                    result["distance"] = distance(gradients, reference)
                 if not rank:
                     print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
-    return found
+                yield {name: result}
 
 
-def say(found: dict[str, dict], n: int) -> None:
+def say(section: str, found: dict[str, dict], n: int) -> None:
     """Times and memory are a GPU's: what two processes of one CPU take says nothing about one."""
     unit, digits, label = (1e6, 2, "MB sent") if GPU else (1, 0, "bytes sent")
     times = f" {'step ms':>9} {'NCCL ms':>9} {'exposed ms':>11} {'peak GiB':>9}" if GPU else ""
-    for section, cases in CASES.items():
-        last = f" {'distance':>9}" if section == "precision" else ""
-        print(f"==== {section}\n{'':20} {label:>10} {'messages':>9}{times}{last}")
-        for name in cases:
-            run = found[name]
-            size = sum(sent(*message, n) for message in run["messages"]) / unit
-            line = f"{name:20} {format(size, f'10.{digits}f')} {len(run['messages']):9}"
-            if GPU:
-                line += f" {run['step'] * 1e3:9.1f} {run['communication'] * 1e3:9.1f} {run['exposed'] * 1e3:11.1f}"
-                line += f" {run['peak'] / GIB:9.1f}"
-            print(line + (f" {run['distance']:9.1e}" if section == "precision" else ""))
+    last = f" {'distance':>9}" if section == "precision" else ""
+    print(f"==== {section}\n{'':20} {label:>10} {'messages':>9}{times}{last}")
+    for name in CASES[section]:
+        run = found[name]
+        size = sum(sent(*message, n) for message in run["messages"]) / unit
+        line = f"{name:20} {format(size, f'10.{digits}f')} {len(run['messages']):9}"
+        if GPU:
+            line += f" {run['step'] * 1e3:9.1f} {run['communication'] * 1e3:9.1f} {run['exposed'] * 1e3:11.1f}"
+            line += f" {run['peak'] / GIB:9.1f}"
+        print(line + (f" {run['distance']:9.1e}" if section == "precision" else ""), flush=True)
 
 
 def main() -> None:
     if "RANK" in os.environ:
-        work(partial(measured, CASES))
+        among_ranks(partial(tell, partial(measured, CASES)))
         return
-    printed = torchrun(["-m", "snippets.examples.multi_gpu_overlap"], worlds()[0])
-    say(json.loads(printed.splitlines()[-1]), worlds()[0])
+    found: dict[str, dict] = {}
+    ends = {list(cases)[-1]: section for section, cases in CASES.items()}
+    for part in told("snippets.examples.multi_gpu_overlap", worlds()[0]):
+        found |= part
+        for name in part.keys() & ends.keys():
+            say(ends[name], found, worlds()[0])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What each strategy sends is what is predicted, to the byte, on two and four processes; exposed time by hand."""
+"""What each strategy sends is what is predicted, to the byte, on two and four processes."""
 
 import functools
 from collections.abc import Callable
@@ -20,7 +20,10 @@ Found = Callable[[int], dict]
 
 def eager() -> dict:
     torch.set_num_threads(1)
-    return multi_gpu.measured(list(multi_gpu.EAGER), dist.get_rank(), torch.device("cpu"))
+    found = multi_gpu.unknown()
+    for part in multi_gpu.measured(list(multi_gpu.EAGER), dist.get_rank(), torch.device("cpu")):
+        multi_gpu.add(found, part)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -45,15 +48,6 @@ def test_bytes_and_memory_are_as_predicted(name: str, processes: int, found: Fou
 
 def test_one_gpu_sends_nothing(found: Found) -> None:
     assert found(2)["runs"]["one GPU"]["messages"] == []
-
-
-def test_exposed_time_is_what_no_other_kernel_covers() -> None:
-    kernels = [("nccl a", 0, 10), ("gemm", 4, 2), ("nccl b", 8, 6), ("copy", 12, 5), ("gemm", 13, 1), ("nccl", 20, 1)]
-    events = [{"cat": "kernel", "name": name, "ts": ts, "dur": dur} for name, ts, dur in kernels]
-    events.append({"cat": "cpu_op", "name": "nccl", "ts": 0, "dur": 1000})
-    # NCCL from 0 to 14 and from 20 to 21; other kernels from 4 to 6 and 12 to 17; microseconds
-    found = multi_gpu.parts(events)
-    assert found == pytest.approx({"matmuls": 0.003, "other": 0.004, "exposed": 0.011, "idle": 0.003})
 
 
 def test_a_reduction_hides_behind_later_work_only() -> None:
@@ -81,3 +75,22 @@ def test_scaled_links_are_slower_only_between_nodes(found: Found) -> None:
     whole = 2 * seen["runs"]["DDP"]["gradients"]
     assert size == pytest.approx({2: whole / 2, 8: whole * 7 / 8, 64: whole * 63 / 64})
     assert multi_gpu.NETWORK < multi_gpu.NVLINK
+
+
+def test_a_run_that_was_cut_off_says_what_it_has(found: Found, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = found(2)
+    runs = {name: run for name, run in seen["runs"].items() if name in ("one GPU", "DDP", "FSDP2")}
+    cut = multi_gpu.unknown()
+    multi_gpu.add(cut, seen | {"runs": runs, "failed": {"FSDP2, large": "too large"}})
+    multi_gpu.say({2: cut})
+    printed = capsys.readouterr().out
+    assert "\nDDP " in printed and "FSDP2, large, 2 GPUs: too large" in printed
+    assert "\nFSDP2 " not in printed, "its step on one GPU is missing"
+    multi_gpu.say({2: multi_gpu.unknown()})
+
+
+def test_what_is_compiled_is_measured_last() -> None:
+    names = list(multi_gpu.STRATEGIES)
+    compiled = [name for name in names if "blocks" in name or "whole" in name]
+    assert compiled and names[-len(compiled) :] == compiled
+    assert names[: len(multi_gpu.EAGER)] == list(multi_gpu.EAGER)
