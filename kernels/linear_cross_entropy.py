@@ -219,8 +219,10 @@ def _forward_launch(width: int, bits: int, device: torch.device) -> dict[str, in
     """By the length of a row. Wide rows: one a multiprocessor, so that the second pass finds them in L2."""
     if width <= 1024:
         return _options(device, 128, BLOCK=1024)
-    if width <= 32768:
+    if width <= 8192:
         return _options(device, 256, BLOCK=2048 * 16 // bits)
+    if width <= 32768 and bits == 16:
+        return _options(device, 512, BLOCK=8192)
     return _options(device, 1024, 64, BLOCK=16384 * 16 // bits)
 
 

@@ -23,9 +23,6 @@ SLOWER = 1.05  # a table with few entries gives up this much at most
 # An H100's sweep has an alternative that is 11% faster; on an H200 the entry is 4 or 8% ahead of that.
 FOR_THE_H200 = {("cross_entropy", "forward"): (32000, 16), ("softmax_dropout", "forward"): (32768, 16)}
 
-# An alternative is 6 or 7% faster, by 50 us of a step of 10 ms: to be taken when the step is measured again.
-WAITING = {("linear_cross_entropy", "forward", 32000, 16), ("linear_cross_entropy", "forward", 32000, 32)}
-
 
 def unbacked(options: dict, tried: list[dict]) -> str | None:
     """What is wrong with an entry of a launch table, going by all that was tried at its point; None if nothing is."""
@@ -54,8 +51,6 @@ def test_the_launch_tables_are_backed_by_the_newest_sweeps():
             for point in points_of(name, gpu):
                 asked = point["asked"]["row_length"], point["asked"]["bits"]
                 if (FOR_THE_H200.get((name, point["direction"])) == asked) is (gpu == "h100"):
-                    continue
-                if (name, point["direction"], *asked) in WAITING:
                     continue
                 options = chosen(name, point["direction"], *asked)
                 if wrong := unbacked(options, point["tried"]):
