@@ -235,9 +235,10 @@ def _backward_launch(width: int, bits: int, device: torch.device) -> dict[str, i
 def _plan(T: int, H: int, V: int) -> tuple[int, int, int, int]:
     """Tokens whose logits the weight's gradient holds, tokens of a further chunk, classes of a block; last, tokens of
     a piece whose logits are computed twice, in blocks, or 0: where memory has room for small chunks only."""
-    chunk = 256 if H > 2048 else 1024
+    small = H > 2048 and V > 32768 and T > 1024
+    chunk = 256 if small else 1024
     first = min(T, H) // 128 * 128 if 2 * chunk < T else 0
-    return first, chunk, 8192, 2048 if H > 2048 else 0
+    return first, chunk, 8192, 2048 if small else 0
 
 
 # --8<-- [end:launch]
