@@ -4,12 +4,14 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from types import ModuleType
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend
 
+from kernels.linear_cross_entropy import linear_cross_entropy
 from snippets.examples import llama
 from snippets.examples.llama import LLAMA, RUNGS, TINY, Loss, make_model, make_optimizer, preferring, sharing
 from snippets.validation.timing import captured
@@ -23,13 +25,13 @@ WHOLE = {"batch": 4, "tokens": 4096, "layers": 16, "width": 2048, "vocabulary": 
 FEW = {"batch": 2, "tokens": 4096, "layers": 2, "width": 2048, "vocabulary": 8192}
 HEADS = {"batch": 4, "tokens": 4096, "heads": 32, "kv_heads": 8, "head_dim": 64}
 UNTRACED = (
-    "eager", "rewritten", "rewritten-cudnn", "rewritten-wide", "rewritten-lt", "rewritten-update", "rewritten-graph",
-    "rewritten-ahead", "rewritten-compiled", "kernels", "layers", "liger",
+    "eager", "rewritten", "rewritten-cudnn", "rewritten-wide", "rewritten-loss", "rewritten-lt", "rewritten-update",
+    "rewritten-graph", "rewritten-ahead", "rewritten-compiled", "kernels", "layers", "liger",
 )  # fmt: skip
 TRACED = ("eager", "compile", "compile-causal")
 CHECKED = (
-    "eager", "rewritten", "rewritten-cudnn", "rewritten-graph", "rewritten-ahead", "rewritten-compiled", "kernels",
-    "layers", "liger", "compile-causal",
+    "eager", "rewritten", "rewritten-cudnn", "rewritten-loss", "rewritten-graph", "rewritten-ahead",
+    "rewritten-compiled", "kernels", "layers", "liger", "compile-causal",
 )  # fmt: skip
 # A logit in bf16 is off by up to a 256th of itself; over thousands of tokens their mean is off by far less.
 LOSS_IS_OFF_BY = 1e-3
@@ -156,6 +158,7 @@ def steps(point: Point, device: torch.device) -> Workload:
         builds
         | {
             "rewritten-wide": partial(step.of, wide),
+            "rewritten-loss": partial(step.of, with_kernel_of_the_loss),
             "rewritten-lt": by_cublaslt,
             "rewritten-update": update_compiled,
             "rewritten-graph": in_a_graph,
@@ -202,6 +205,24 @@ def in_float64(model: nn.Module, tokens: Tensor, watched: list[str]) -> Results:
     if tokens.is_cuda:
         torch.cuda.empty_cache()  # blocks of these sizes fit nothing that is to come
     return reference
+
+
+class KernelOfTheLoss:
+    """In place of the example's own: the weight's gradient is added up in the dtype of the weight, not in fp32."""
+
+    @staticmethod
+    def apply(x: Tensor, weight: Tensor, target: Tensor, rows: int) -> Tensor:
+        return linear_cross_entropy(x, weight, target)
+
+
+def with_kernel_of_the_loss(model: nn.Module) -> Loss:
+    rewritten = RUNGS["rewritten-cudnn"](model)
+
+    def loss(tokens: Tensor) -> Tensor:
+        with patch.object(llama, "LinearCrossEntropy", KernelOfTheLoss):
+            return rewritten(tokens)
+
+    return loss
 
 
 def liger(model: nn.Module) -> Loss:
@@ -412,6 +433,7 @@ LABELS = {
     "rewritten-update": {"label": "rewritten, AdamW compiled", "short": "AdamW compiled", "role": "ours"},
     "rewritten-graph": {"label": "rewritten, AdamW compiled, CUDA graph", "short": "CUDA graph", "role": "graph"},
     "rewritten-ahead": {"label": "rewritten, fused AdamW beside, CUDA graph", "short": "AdamW beside", "role": "graph"},
+    "rewritten-loss": {"label": "rewritten, linear_cross_entropy", "short": "with kernel", "role": "ours"},
     "rewritten-wide": {"label": "rewritten, logits of 8192 rows", "short": "8192 rows", "role": "ours"},
     "rewritten-lt": {"label": "rewritten, products by cuBLASLt", "short": "cuBLASLt", "role": "ours"},
     "masked": {"label": "with a mask", "role": "other"},
