@@ -212,7 +212,8 @@ class KernelOfTheLoss:
 
     @staticmethod
     def apply(x: Tensor, weight: Tensor, target: Tensor, rows: int) -> Tensor:
-        return linear_cross_entropy(x, weight, target)
+        with torch.autocast(x.device.type, x.dtype):  # for a loss in fp32, as the other variants have it
+            return linear_cross_entropy(x, weight, target)
 
 
 def with_kernel_of_the_loss(model: nn.Module) -> Loss:
