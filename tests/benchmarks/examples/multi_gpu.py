@@ -1,8 +1,10 @@
-"""What one reduction per update saves of each micro-step: in ms, as the script of its runs prints them."""
+"""What one reduction per update saves of each micro-step, and the share of n times one GPU that steps reached."""
 
 from functools import partial
 
-from tests.benchmarks.bounds import Input, bound, captured
+from tests.benchmarks.bounds import Bound, Input, Macro, bound, captured
+
+# ---- micro-steps, in ms ----
 
 step = partial(captured, "accumulation", which=3, of="examples/multi_gpu_overlap")
 MICRO: dict[str, Input] = {"micro": 4}  # micro-steps of an update
@@ -12,3 +14,20 @@ saved_ddp = bound("", "(each - last) / micro", MICRO, each=step("DDP, each"), la
 
 # Of FSDP2.
 saved_fsdp = bound("", "(each - last) / micro", MICRO, each=step("FSDP2, each"), last=step("FSDP2, last only"))
+
+# ---- shares of n times one GPU, on two GPUs ----
+
+
+def predicted(strategy: str, which: int) -> Macro:
+    return captured("scale", f"{strategy}  ", which=which, of="examples/multi_gpu")
+
+
+def reached(strategy: str) -> Bound:
+    """The share that was predicted, times how much longer the step took."""
+    took = captured("time", f"{strategy}  ", which=9, of="examples/multi_gpu")
+    given = {"share": predicted(strategy, 4), "step": predicted(strategy, 3)}
+    return bound("%", "share * step / took", given, took=took)
+
+
+share_predicted = bound("%", "share", share=predicted("blocks, FSDP2", 4))
+share_ddp, share_blocks = reached("DDP"), reached("blocks, FSDP2")
