@@ -1,12 +1,17 @@
 """Every order gives the right gradients; which of them splits, breaks or recomputes; which mistakes are silent."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 
 pytest.importorskip("transformers", reason="a development dependency: constraints.txt names its version")
 
+from snippets.examples import multi_gpu_order
 from snippets.examples.multi_gpu_order import ORDERS
+from tests.snippets.reference.ranks import on_ranks
 
 Printed = tuple[dict[str, list[float]], str]
 VARIES = {"orders": r"\d+e-0\d"}  # rounding that a processor decides: see tests/benchmarks/captures.py
@@ -26,6 +31,29 @@ def test_all_orders_give_the_gradients_of_the_whole_model(printed: Printed) -> N
     rows, _ = printed
     assert rows.keys() == ORDERS.keys()
     assert all(off < 1e-5 for *_, off in rows.values())
+
+
+ON_FOUR = "DDP, compile", "compile blocks, FSDP2"
+
+
+def counts_and_distances() -> list[tuple[int, float]]:
+    """Graphs of each order, and how far its gradients are from those of the whole model."""
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    tokens = torch.randint(multi_gpu_order.SIZES["vocab_size"], (dist.get_world_size(), 32))
+    whole = multi_gpu_order.tiny()
+    multi_gpu_order.loss(whole, tokens).backward()
+    right, mine = multi_gpu_order.gradients(whole), tokens[dist.get_rank() :][:1]
+    found = [multi_gpu_order.observe(ORDERS[name], mine) for name in ON_FOUR]
+    return [(seen["graphs"], multi_gpu_order.distance(seen["gradients"], right)) for seen in found]
+
+
+def test_two_orders_on_four_ranks(printed: Printed, tmp_path: Path) -> None:
+    """As many graphs as on two."""
+    graphs = [printed[0][name][0] for name in ON_FOUR]
+    for found in on_ranks(counts_and_distances, 4, tmp_path):
+        assert [count for count, _ in found] == graphs
+        assert all(off < 1e-5 for _, off in found)
 
 
 def test_ddp_splits_in_both_orders(printed: Printed) -> None:
