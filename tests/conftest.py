@@ -1,8 +1,10 @@
 """Settings that must stand before a test imports Triton or compiles anything, and scripts that run once."""
 
+import atexit
 import functools
 import gc
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -18,6 +20,10 @@ FRESH = {"snippets.compiler.reading_the_output"}  # scripts that print how deep 
 HERE = "cuda" if torch.cuda.is_available() else "cpu"
 
 gc.disable()  # while tests are collected: it took a quarter of that
+atexit.register(gc.freeze)  # nor is all of torch gone through at the end, here or in what is started
+STARTED = str(ROOT / "tests" / "started")
+if STARTED not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (STARTED, os.environ.get("PYTHONPATH"))))
 if HERE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"
 for compiler in ("TORCHINDUCTOR", "TRITON"):  # a first torch.compile is slow; and the home folder plays no part
@@ -35,6 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """From here on memory is freed as in any program: interpreted kernels make large arrays."""
+    gc.set_threshold(*getattr(sys.modules.get("sitecustomize"), "USUAL", gc.get_threshold()))
     gc.enable()
 
 
