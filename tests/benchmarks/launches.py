@@ -48,6 +48,17 @@ class Unwritten(TorchDispatchMode):
         return tree_map_only(Tensor, _memory_for, shapes)
 
 
+def _as_fp32(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.float32 else torch.empty_like(tensor, dtype=torch.float32)
+
+
+UNCOMPUTED = {  # in an operator of ours, where the mode is off
+    "addmm_": lambda total, *_, **__: total,
+    "copy_": lambda target, *_, **__: target,
+    "float": _as_fp32,
+}
+
+
 def _shape_of(tensor: Tensor) -> Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
@@ -68,9 +79,9 @@ def _case(name: str) -> Case:
 def launched(name: str, points: Iterable[Point], target: str) -> Iterator[tuple[Point, list[Launch]]]:
     """What the timed call of kernels/<name>.py launches at each point."""
     kernel, case = importlib.import_module(f"kernels.{name}"), _case(name)
-    matmul = mock.patch.object(Tensor, "addmm_", lambda total, *_, **__: total)  # in an operator of ours, too
+    computing = mock.patch.multiple(Tensor, **UNCOMPUTED)
     for point in points:
-        with Unwritten(), matmul:
+        with Unwritten(), computing:
             ours = case.prepare(point, torch.device("cpu")).variants["ours"]
             with recording(kernel, target) as launches:
                 call = ours.build()  # a backward's runs the forward
