@@ -12,6 +12,7 @@ from ..names import PASSED, POINTWISE, PRODUCTS
 from ..settings import products_in_tf32
 from ..trace import Trace
 from .readiness import MADE_ON_HOST
+from .sizes import instead, selecting, unpacks
 
 READS = {
     "item": "reads a number", "tolist": "reads all numbers", "__bool__": "asks whether a tensor is true",
@@ -47,6 +48,8 @@ def synchronisations(trace: Trace, captured: Captured) -> Iterator[Finding]:
             what = "selects by a mask, and has to count it"
         if call.name == "where" and len(call.inputs) == 1:
             what = "counts what is true"
+        if unpacks(call):
+            what = f"takes a number on the device as a {'place' if call.name == 'index' else 'size'}, and the host has to read it"
         if call.name == "repeat_interleave" and len(call.inputs) == 2 and "output_size" not in call.named:
             what = "sums up the repeats"
         if call.name == "to" and "cpu" in [
@@ -64,17 +67,22 @@ def synchronisations(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 (call.line,),
                 f"{call.name.strip('_')} {what}: on a GPU the queue runs empty at each call, and no CUDA graph "
                 f"can hold the line",
-                FACTORED
-                if "distributions" in call.inside and call.name == "linalg_cholesky"
-                else RANKED
-                if ranked(trace, call)
-                else next(
-                    (INSTEAD[each] for each in (*call.inside, call.name) if each in INSTEAD),
-                    "keep it a tensor on the device, of a size that does not depend on values",
-                ),
+                not_waiting(trace, call),
                 "compiler/graph-breaks.md#item",
                 kernels=max(2, trace.kernels // 4),
             )
+
+
+def not_waiting(trace: Trace, call: Call) -> str:
+    """What to do instead of a call that waits."""
+    if "distributions" in call.inside and call.name == "linalg_cholesky":
+        return FACTORED
+    if ranked(trace, call):
+        return RANKED
+    if call.name in ("index", "setitem") and not unpacks(call):
+        return selecting(trace, call)
+    known = next((INSTEAD[each] for each in (*call.inside, call.name) if each in INSTEAD), "")
+    return known or instead(trace, call) or "keep it a tensor on the device, of a size that does not depend on values"
 
 
 RANKED = "if the host ranks what it reads, torch.topk over all scores, flattened, ranks them on the device"

@@ -18,6 +18,7 @@ from ..trace import Trace
 from .constants import from_sizes
 from .readiness import MADE_ON_HOST
 from .recurrence import change_of, recurrence, scanned
+from .sizes import MASK, makes_masks
 
 SMALL = 2**22  # bytes: fewer take a large GPU less time than the host takes to launch
 
@@ -122,7 +123,7 @@ def needs(trace: Trace, later: Call, earlier: Call) -> bool:
     """Whether a call reads what another gave, through whatever lies between."""
     todo, seen = [later], set()
     while todo:
-        for value in todo.pop().inputs:
+        for value in todo.pop().read:
             maker = trace.makers.get(value.id)
             if maker is earlier:
                 return True
@@ -200,6 +201,8 @@ def change_of_turns(trace: Trace, groups: list[list[Call]], calls: list[Call], s
         early = work > 0.1 * sum(call.flops for call in calls)
         first = "compute what does not read the state before the loop, for all turns at once, and " if early else ""
         return f"each turn reads the one before: {first}compile the step that is left", "finding" if early else "note"
+    if makes_masks(trace, calls):
+        return MASK, "finding"
     if batch_statistics(calls):
         change = "each turn normalizes with the statistics of its own batch, which one batched call would change"
         return f"{change}: compile the step", "note"

@@ -13,10 +13,12 @@ from ..graphs import Break, Captured, Recompiled
 from ..lines import Line
 from ..names import words
 from ..trace import Trace
+from .sizes import instead
 
 BREAKS = "compiler/graph-breaks.md"
 COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>")  # functions of their own before Python 3.12
 CAUSES = {
+    r"one_hot": ("item", "give one_hot the number of classes"),
     r"trace_autograd_ops": ("autograd", "torch._dynamo.config.trace_autograd_ops = True"),
     r"Data-dependent branching|generic_jump": (
         "branch",
@@ -59,12 +61,18 @@ def graph_breaks(trace: Trace, captured: Captured) -> Iterator[Finding]:
         )
 
 
+BY_VALUE = re.compile(r"data.dependent|tolist|Tensor\.item|scalar_outputs|_local_scalar|dynamic shape", re.IGNORECASE)
+
+
 def mended(trace: Trace, one: Break) -> tuple[str, str]:
     """The part of the page on a break's cause, and what ends the break."""
     if one.by_size:
         return "library", "it breaks once sizes change: torch.compile(dynamic=False), a graph for each size, does not"
     if re.search(r"\b(np|numpy)\.", one.line.text):
         return "numpy", "write it in torch, or where it reads no tensor, make it once, as a buffer"
+    told = (instead(trace, call) for call in trace.calls if call.line == one.line)
+    if BY_VALUE.search(one.reason) and (size := next(filter(None, told), "")):
+        return "item", size
     values = re.search(r"data.dependent operator|tolist", one.reason, re.IGNORECASE)
     reads = [call.index for call in trace.calls if call.line == one.line and call.name in NUMBERS]
     cuts = any(call.name in CUTS and call.index > reads[0] for call in trace.calls) if reads else False
@@ -177,7 +185,7 @@ def reads_before(trace: Trace, call: Call) -> bool:
     return any(activation == call.where[-1][0] for one in read for activation, _ in one.where)
 
 
-NUMBERS = words("item tolist __int__ __float__")
+NUMBERS = words("item tolist __int__ __float__ __index__")
 
 
 def host_finding(calls: list[Call], what: str, otherwise: str = "", change: str = BUFFER) -> Finding:
