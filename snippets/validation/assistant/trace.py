@@ -169,7 +169,9 @@ class Trace:
         What is made after it may depend on values.
         """
         often = Counter(call.line for call in self.calls if call.name == "__bool__")
-        reads = (call for call in self.calls if call.name in NUMBERS and (call.name != "__bool__" or often[call.line] > 1))
+        reads = (
+            call for call in self.calls if call.name in NUMBERS and (call.name != "__bool__" or often[call.line] > 1)
+        )
         return next((call.index for call in reads if self.read_of_data(call)), None)
 
     def read_of_data(self, call: Call) -> bool:

@@ -49,7 +49,8 @@ def synchronisations(trace: Trace, captured: Captured) -> Iterator[Finding]:
         if call.name == "where" and len(call.inputs) == 1:
             what = "counts what is true"
         if unpacks(call):
-            what = f"takes a number on the device as a {'place' if call.name == 'index' else 'size'}, and the host has to read it"
+            use = "place" if call.name == "index" else "size"
+            what = f"takes a number on the device as a {use}, and the host has to read it"
         if call.name == "repeat_interleave" and len(call.inputs) == 2 and "output_size" not in call.named:
             what = "sums up the repeats"
         if call.name == "to" and "cpu" in [

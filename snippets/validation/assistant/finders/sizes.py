@@ -1,4 +1,4 @@
-"""Numbers that the host reads of a tensor to make a size, a bound or a place of them: what they are for, and instead."""
+"""Numbers that the host reads of a tensor to make a size, a bound or a place of them, and what to do instead."""
 
 import functools
 import re
@@ -133,7 +133,9 @@ NAMED = re.compile(r"^(?:for\s+)?([\w\s,()*]+?)\s*(?:=(?!=)|\bin\b)|\bfor\s+([\w
 @functools.cache
 def given_by(line: Line) -> frozenset[str]:
     """The names that a line gives, such as `n` in `n = int(x)` or `for n in x.tolist()`."""
-    return frozenset(word for match in NAMED.finditer(line.text) for part in match.groups("") for word in words_in(part))
+    return frozenset(
+        word for match in NAMED.finditer(line.text) for part in match.groups("") for word in words_in(part)
+    )
 
 
 @functools.cache
