@@ -127,10 +127,14 @@ NARROW = "make it float32 where it is made (NumPy makes float64), unless it need
 
 def promoted(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """What a tensor of fp64, such as a buffer from NumPy, turns to fp64 although it was not."""
+    given = (one for call in trace.eager for one in call.inputs if one.origin in ("parameter", "input"))
+    wanted = any(one.dtype in WIDE for one in given)  # by who gives fp64
     for call in trace.eager:
-        wide = [one for one in call.inputs if one.dtype in (torch.float64, torch.complex128) and one.shape]
-        rest = [one for one in call.inputs if one.dtype in (torch.float32, torch.float16, torch.bfloat16)]
-        if call.name in POINTWISE and wide and rest and call.out is not None and call.out.dtype == wide[0].dtype:
+        wide = [one for one in call.inputs if one.dtype in WIDE and one.shape]
+        narrow = (torch.float32, torch.float16, torch.bfloat16, torch.complex64)
+        rest = [one for one in call.inputs if one.dtype in narrow]
+        rest = rest or [one for one in call.inputs if whole_numbers(one) and one.origin == "input" and not wanted]
+        if call.name in POINTWISE and wide and rest and call.out is not None and call.out.dtype in WIDE:
             after = [call, *downstream(trace, call)]
             yield Finding(
                 "precision",
@@ -143,13 +147,20 @@ def promoted(trace: Trace, captured: Captured) -> Iterator[Finding]:
             )
 
 
+WIDE = (torch.float64, torch.complex128)
+
+
+def whole_numbers(value: Value) -> bool:
+    return not (value.dtype.is_floating_point or value.dtype.is_complex or value.dtype == torch.bool)
+
+
 def downstream(trace: Trace, call: Call) -> list[Call]:
     """The calls that read a result in fp64, and those that read theirs, as long as it is fp64."""
     found: dict[int, Call] = {}
     todo = [*call.outputs]
     while todo:
         value = todo.pop()
-        if value.dtype in (torch.float64, torch.complex128):
+        if value.dtype in WIDE:
             users = [user for user in trace.users[value.id] if user.index not in found]
             found |= {user.index: user for user in users if user.kernels}
             todo += [one for user in users for one in user.outputs]
