@@ -262,10 +262,13 @@ def traced(subject: Subject) -> Trace:
         except Refused as error:
             if modes == RECORDS[-1] or "out of memory" in str(error):
                 raise
-            skipped.append(f"no record of {' and '.join(modes - RECORDS[RECORDS.index(modes) + 1])}: {error}")
+            left_out = " and ".join(modes - RECORDS[RECORDS.index(modes) + 1])
+            skipped.append(f"{NO_RECORD} {left_out}: {error}")
     raise AssertionError
 
 
+NO_RECORD = "no record of"
+UNWEIGHED = f"{NO_RECORD} memory"
 RECORDS = ({"memory", "calls"}, {"calls"}, set())  # what a run records; where it cannot, the next tries with less
 
 
