@@ -38,7 +38,7 @@ def small_kernels(trace: Trace, captured: Captured) -> Iterator[Finding]:
         if why := of_members(own, kernels) or loop_of(trace, groups, turns):
             change, weight, rewrites = loop_change(trace, groups, calls, turns)
             if 2 * kernels >= trace.kernels and kernels >= MOST and weight == "note":
-                change, weight = f"{change}{AS_A_GRAPH if COMPILED.search(change) else ''}", "finding"
+                change, weight = f"{change}{as_a_graph(groups) if COMPILED.search(change) else ''}", "finding"
             yield Finding(
                 "small-kernels",
                 "A loop of kernels too small to keep the host ahead",
@@ -54,8 +54,15 @@ def small_kernels(trace: Trace, captured: Captured) -> Iterator[Finding]:
 
 MOST = 256  # kernels of which a loop is worth a finding whatever its turns do, where it has half of all
 COMPILED = re.compile("compile the step( that is left)?$")
-AS_A_GRAPH = ", with mode='reduce-overhead': a CUDA graph launches the kernels of a step at once"
 WORTH = 8  # kernels that one call for all turns saves, where each turn has weights of its own
+
+
+def as_a_graph(groups: list[list[Call]]) -> str:
+    """How to compile a step for a CUDA graph, which takes one size only."""
+    run = [again(group) for group in groups if group[0].kernels]
+    steady = all(len({tuple(one.shape for one in call.inputs) for call in group}) == 1 for group in run)
+    once = "" if steady else "once all turns have the same sizes, "
+    return f", {once}with mode='reduce-overhead': a CUDA graph launches the kernels of a step at once"
 
 
 def of_members(own: list[list[Call]], kernels: int) -> str:

@@ -42,7 +42,7 @@ CAUSES = {
 }  # fmt: skip
 
 
-SYMBOLIC = "a comparison of sizes is a symbol in a graph that serves several sizes"
+SYMBOLIC = "a comparison of sizes is no bool in a graph that serves several sizes"
 
 
 def graph_breaks(trace: Trace, captured: Captured) -> Iterator[Finding]:
@@ -94,7 +94,7 @@ BY_VALUE = re.compile(r"data.dependent|tolist|Tensor\.item|scalar_outputs|_local
 def mended(trace: Trace, one: Break) -> tuple[str, str]:
     """The part of the page on a break's cause, and what ends the break."""
     if symbolic := re.search(r"argument '(\w+)' must be bool, not SymBool", one.reason):
-        return "library", f"{SYMBOLIC}: give {symbolic[1]} a bool of Python that the caller passes, made outside of it"
+        return "library", f"{SYMBOLIC}: give {symbolic[1]} a bool that the caller computes outside of it"
     if one.by_size:
         return "library", "it breaks once sizes change: torch.compile(dynamic=False), a graph for each size, does not"
     if re.search(r"\b(np|numpy)\.", one.line.text):

@@ -224,7 +224,7 @@ def test_a_symbolic_flag_is_told_as_one():
     found = faults(find(*evidence(lambda: (Of(causal_where_long), torch.randn(4, 16, 8)))))
     (one,) = [one for one in found if one.kind == "graph-break"]
     assert one.evidence == "Dynamo: argument 'is_causal' must be bool, not SymBool"
-    assert "is_causal a bool of Python that the caller passes" in one.change and "dynamic=False" not in one.change
+    assert "is_causal a bool that the caller computes outside" in one.change and "dynamic=False" not in one.change
 
 
 def looped(x):

@@ -249,6 +249,16 @@ def long(m, x):
     return state
 
 
-def test_a_loop_of_most_launches_is_a_finding_whatever_its_turns_read():
-    (loop,) = loops_in(long)
+def growing(m, x):
+    state, seen = x[:, 0], x[:, :2]
+    for _ in range(90):
+        seen = torch.cat([seen, state[:, None]], 1)
+        state = m.f(state + seen.softmax(1).sum(1)).tanh()
+    return state
+
+
+@pytest.mark.parametrize(("function", "steady"), [(long, True), (growing, False)])
+def test_a_loop_of_most_launches_is_a_finding_whatever_its_turns_read(function, steady):
+    (loop,) = loops_in(function)
     assert loop.weight == "finding" and "mode='reduce-overhead'" in loop.change
+    assert ("once all turns have the same sizes" in loop.change) is not steady
