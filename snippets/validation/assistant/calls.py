@@ -22,7 +22,7 @@ from torch.utils.flop_counter import flop_registry
 from torch.utils.weak import WeakIdKeyDictionary
 
 from .lines import Line, is_library, is_ours
-from .names import ASKED, FREE, IN_PLACE, NUMBERS, PASSED, name_of
+from .names import ASKED, FORMS, FREE, IN_PLACE, NUMBERS, PASSED, name_of
 
 LAYERS = os.path.join("torch", "nn", "modules")
 FEW = 64  # numbers: of so many that the host reads at once, a copy is kept
@@ -91,6 +91,11 @@ class Call:
     @property
     def out(self) -> Value | None:
         return self.outputs[0] if self.outputs else None
+
+    @property
+    def read(self) -> tuple[Value, ...]:
+        """The inputs whose numbers matter."""
+        return self.inputs[1:] if self.name in FORMS else self.inputs
 
     @property
     def kernels(self) -> int:
@@ -205,7 +210,7 @@ class Calls(TorchFunctionMode):
         if name in ASKED or name.startswith(("len", "lift_fresh")) or self.current is not None:
             return function(*args, **kwargs)
         recorder = self.recorder
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        tensors = [*tensors_of((args, kwargs)), *bounds_of(args)]
         call = Call(
             len(self.calls),
             name,
@@ -252,6 +257,8 @@ def plain(argument: Any) -> Any:
     """An argument without the tensors in it, so that none is kept alive."""
     if isinstance(argument, (list, tuple)):
         return tuple(plain(one) for one in argument)
+    if isinstance(argument, slice):
+        return slice(*map(plain, (argument.start, argument.stop, argument.step)))
     return "a tensor" if isinstance(argument, Tensor) else argument
 
 
@@ -322,7 +329,7 @@ class Ops(TorchDispatchMode):
 def op_of(function: Any, args: tuple, kwargs: dict, result: Any) -> Op:
     """What an operation reads, writes and computes. What is read through an expanded view is counted once."""
     name = function.overloadpacket.__name__
-    read = sum(map(bytes_of, tensors_of((args, kwargs))))
+    read = sum(map(bytes_of, tensors_of((args[name in FORMS :], kwargs))))
     count = flop_registry.get(function.overloadpacket)
     flops = 0
     if count is not None:
@@ -335,6 +342,12 @@ def op_of(function: Any, args: tuple, kwargs: dict, result: Any) -> Op:
 
 def tensors_of(tree: Any) -> Iterator[Tensor]:
     return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
+
+
+def bounds_of(tree: Any) -> list[Tensor]:
+    """The tensors that bound a slice: `x[:n]`."""
+    slices = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, slice)]
+    return [one for each in slices for one in tensors_of((each.start, each.stop, each.step))]
 
 
 def bytes_of(tensor: Tensor) -> int:

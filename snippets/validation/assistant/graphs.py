@@ -101,7 +101,8 @@ def capture(subject: Subject, sizes: Sequence[tuple[Subject, Subject]] = ()) -> 
         captured.breaks = [replace(one, by_size=one.line not in always) for one in breaks_of(breaks)]
         tried = [subject, *capturing.taken]
         captured.recompiled = [
-            caused(specialised(one, tried, captured.breaks), subject.module) for one in captured.recompiled[:4]
+            caused(of_widths(specialised(one, tried, captured.breaks), subject.module), subject.module)
+            for one in captured.recompiled[:4]
         ]
     return captured
 
@@ -240,6 +241,8 @@ def author_line(traceback: str) -> Line | None:
 
 def cause(text: str) -> str:
     """The line that names the cause: the one to search for."""
+    if symbolic := re.search(r"argument '\w+' must be \w+, not Sym\w+", text):
+        return symbolic[0]
     lines = [line.strip() for line in text.splitlines()]
     return next((line for line in lines if line and not line.startswith(AROUND)), "")
 
@@ -286,6 +289,19 @@ def specialised(recompiled: Recompiled, turns: list[Subject], breaks: list[Break
             if str(error) == NOT_RUN and name in tensors and not breaks:
                 return replace(recompiled, reason=reason, marked=True)
     return replace(recompiled, line=line_with_size(name, recompiled.line) or recompiled.line)
+
+
+def of_widths(recompiled: Recompiled, module: nn.Module) -> Recompiled:
+    """What no size of an input explains, since layers of several widths share a function, in these words."""
+    match = re.search(r"size mismatch at index \d+\. expected (\d+), actual (\d+)", recompiled.reason)
+    sizes = {int(one) for one in match.groups()} if match else set()
+    widths = {length for one in original(module).parameters() for length in one.shape}
+    if not match or not sizes <= widths or max(sizes) - min(sizes) <= NEAR:
+        return recompiled
+    return replace(recompiled, reason=f"layers of sizes {match[1]} and {match[2]} share the function")
+
+
+NEAR = 2  # that the sizes of inputs are changed by
 
 
 def tensors_by_name(turn: Subject) -> Iterator[tuple[str, Tensor]]:

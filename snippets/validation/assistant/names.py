@@ -9,7 +9,7 @@ def words(text: str) -> frozenset[str]:
 
 
 READS = words("__bool__ __int__ __float__ __index__ __repr__ __format__ __contains__")  # .bool() is a cast
-NUMBERS = words("item tolist __int__ __float__ __bool__ numpy")  # what gives the host numbers
+NUMBERS = words("item tolist __int__ __float__ __bool__ __index__ numpy")  # what gives the host numbers
 IN_PLACE = {f"__i{name}__" for name in words("add sub mul truediv floordiv mod pow and or xor lshift rshift")}
 SAME = {
     "truediv": "div", "rtruediv": "div", "rmul": "mul", "radd": "add", "multiply": "mul", "divide": "div",
@@ -55,6 +55,10 @@ POINTWISE = words(
     "logical_not logical_or eq ne lt le gt ge copysign fmod remainder fill alpha_dropout xlogy logit heaviside"
 )
 REDUCTIONS = words("sum mean amax amin max min norm var std prod logsumexp var_mean std_mean all any argmax argmin")
+FILLS = words("zeros ones empty full new_zeros new_ones new_full zeros_like ones_like full_like")
+FORMS = words(  # what asks its first tensor for its size, its dtype and its device alone
+    "new_zeros new_ones new_full new_empty zeros_like ones_like full_like empty_like rand_like randn_like randint_like"
+)
 NORMS = words("layer_norm rms_norm batch_norm group_norm instance_norm normalize")
 FREE = words("empty empty_like empty_strided new_empty lift_fresh detach _unsafe_view alias unsafe_split unsafe_chunk")
 ASKED = words(

@@ -16,7 +16,7 @@ from .graphs import Captured
 from .lines import Line
 from .profiling import Profile, in_words
 from .subject import Subject
-from .trace import Trace
+from .trace import UNWEIGHED, Trace
 from .trials import Trial
 from .verdict import Verdict
 
@@ -36,8 +36,8 @@ class Facts:
     moved: int  # bytes
     flops: int
     parameters: int  # bytes
-    saved: int  # bytes kept for backward
-    peak: int  # bytes beyond parameters and inputs
+    saved: int | None  # bytes kept for backward; None where memory could not be recorded
+    peak: int | None  # bytes beyond parameters and inputs
     graphs: int
     breaks: int
     recompilations: int
@@ -89,6 +89,7 @@ class Report:
 
 def describe(subject: Subject, trace: Trace, captured: Captured, runs: int) -> Facts:
     """The numbers of a module."""
+    weighed = not any(limit.startswith(UNWEIGHED) for limit in trace.skipped)
     return Facts(
         name=subject.name,
         device=torch.cuda.get_device_name(subject.device) if subject.device.type == "cuda" else "CPU",
@@ -98,8 +99,8 @@ def describe(subject: Subject, trace: Trace, captured: Captured, runs: int) -> F
         moved=sum(call.moved for call in trace.calls),
         flops=sum(call.flops for call in trace.calls),
         parameters=trace.parameters,
-        saved=sum(kept.bytes for kept in trace.saved),
-        peak=trace.peak,
+        saved=sum(kept.bytes for kept in trace.saved) if weighed else None,
+        peak=trace.peak if weighed else None,
         graphs=len(captured.graphs),
         breaks=len(captured.breaks),
         recompilations=len(captured.recompiled),
@@ -146,11 +147,13 @@ def text_of_limits(limits: Sequence[str]) -> list[str]:
 def summary(facts: Facts) -> list[str]:
     graphs = f"{facts.graphs} graph{'s' * (facts.graphs != 1)}, {facts.breaks} break{'s' * (facts.breaks != 1)}"
     again = f"{facts.recompilations} recompilations over {facts.sizes} sizes"
+    rest = "the rest could not be recorded"
+    if facts.saved is not None and facts.peak is not None:
+        rest = f"{size(facts.saved)} kept for backward, a peak of {size(facts.peak)} beside them"
     return [
         f"{facts.name} on {facts.device}, torch {facts.torch}",
         f"  forward: {facts.kernels} kernels move {size(facts.moved)} and compute {facts.flops / 1e9:.2f} GFLOP",
-        f"  memory:  {size(facts.parameters)} of parameters, {size(facts.saved)} kept for backward, a peak of "
-        f"{size(facts.peak)} beside them",
+        f"  memory:  {size(facts.parameters)} of parameters, {rest}",
         f"  capture: {f'torch.compile raises {facts.error}' if facts.error else f'{graphs}; {again}'}; "
         f"the forward ran {facts.runs} times",
         f"  pages:   {SITE}",
@@ -160,9 +163,10 @@ def summary(facts: Facts) -> list[str]:
 def where_to_start(report: Report, numbers: dict[int, int]) -> list[str]:
     """The findings with the most bytes, work and launches to save, where there are enough to choose from."""
     first = [str(numbers[id(one)]) for one in report.findings if id(one) in numbers][:3]
-    if len(numbers) <= 3:
+    if len(numbers) < 2:
         return []
-    return [f"  start with findings {', '.join(first)}: most to save, by bytes, work and launches counted"]
+    several = f"findings {', '.join(first)}" if len(numbers) > 3 else f"finding {first[0]}"
+    return [f"  start with {several}: most to save, by bytes, work and launches counted"]
 
 
 def text_of_finding(finding: Finding, number: int) -> list[str]:

@@ -8,9 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
-from .calls import Call, Value
+from .calls import Call, Value, bounds_of, tensors_of
 from .names import ASKED, name_of
 from .trace import Trace
 
@@ -101,7 +100,7 @@ class Replacing(TorchFunctionMode):
             return function(*args, **kwargs)
         index, self.count = self.count, self.count + 1
         if index in self.readers:
-            tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            tensors = [*tensors_of((args, kwargs)), *bounds_of(args)]
             self.read |= {(index, place): one for place, one in enumerate(tensors) if (index, place) in self.wanted}
         if index in self.left_out:
             call, made = self.left_out[index]

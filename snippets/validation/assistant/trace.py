@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import weakref
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from .allocator import Allocated
 from .calls import Call, Calls, Derivative, Ops, Recorder, Value, bytes_of, leaves_of, run_recorded, stored, tensors_of
 from .lines import Line, lines_that_store
-from .names import PASSED
+from .names import NUMBERS, PASSED
 from .settings import nothing_changed, quiet
 from .subject import Refused, Subject, detached, differentiate, loss_of, refusing
 
@@ -142,6 +142,7 @@ class Trace:
     derivatives: tuple[Derivative, ...] = ()
     numbers: frozenset[int] = frozenset()  # the whole numbers among the inputs, such as those of a list
     cycles: tuple[Line, ...] = ()  # where a torch.autograd.Function stores its own result
+    known: dict[str, Any] = field(default_factory=dict)  # what finders have computed of it
 
     @functools.cached_property
     def makers(self) -> dict[int, Call]:
@@ -160,6 +161,23 @@ class Trace:
     @functools.cached_property
     def kernels(self) -> int:
         return sum(call.kernels for call in self.calls)
+
+    @functools.cached_property
+    def first_read(self) -> int | None:
+        """The first call by which the host reads numbers, or, several times at one line, what is true.
+
+        What is made after it may depend on values.
+        """
+        often = Counter(call.line for call in self.calls if call.name == "__bool__")
+        reads = (
+            call for call in self.calls if call.name in NUMBERS and (call.name != "__bool__" or often[call.line] > 1)
+        )
+        return next((call.index for call in reads if self.read_of_data(call)), None)
+
+    def read_of_data(self, call: Call) -> bool:
+        """Whether a call reads anything that was not made of sizes in one step."""
+        makers = [self.made_by(one) for one in call.inputs]
+        return any(maker is None or maker.inputs for maker in makers)
 
     @functools.cached_property
     def loops(self) -> dict[tuple[Line, int], list[list[Call]]]:
@@ -244,10 +262,13 @@ def traced(subject: Subject) -> Trace:
         except Refused as error:
             if modes == RECORDS[-1] or "out of memory" in str(error):
                 raise
-            skipped.append(f"no record of {' and '.join(modes - RECORDS[RECORDS.index(modes) + 1])}: {error}")
+            left_out = " and ".join(modes - RECORDS[RECORDS.index(modes) + 1])
+            skipped.append(f"{NO_RECORD} {left_out}: {error}")
     raise AssertionError
 
 
+NO_RECORD = "no record of"
+UNWEIGHED = f"{NO_RECORD} memory"
 RECORDS = ({"memory", "calls"}, {"calls"}, set())  # what a run records; where it cannot, the next tries with less
 
 

@@ -24,15 +24,18 @@ def repeated(trace: Trace, captured: Captured) -> Iterator[Finding]:
     for line, calls in by_place.items():
         kernels, moved, flops = (sum(getattr(call, what) for call in calls) for what in ("kernels", "moved", "flops"))
         part = max(moved / whole_moved, flops / whole_flops)
-        if part >= PART or (kernels >= FEW and kernels >= PART * trace.kernels):
+        waits = sum(bool(call.facts.get("by mask")) for call in calls)
+        if waits or part >= PART or (kernels >= FEW and kernels >= PART * trace.kernels):
             callers = [common_line(call, first[call.index][1]) for call in calls]
+            callers += [first[call.index][1].line for call in calls if call.facts.get("by mask")]
             below = [one for call in calls for one in call.stack[call.stack.index(line) + 1 :]]
+            also = f", for which the host waits {waits} times" if waits else ""
             yield Finding(
                 "again",
                 "The same results are computed again",
                 tuple(dict.fromkeys([line, *callers, *below]))[:8],
-                f"{kernels} kernels, {size(moved)} and {flops / 1e6:.1f} MFLOP, of tensors that have not changed since "
-                "the last time",
+                f"{kernels} kernels, {size(moved)} and {flops / 1e6:.1f} MFLOP{also}, of tensors that have not changed "
+                "since the last time",
                 "compute it once, before the loop or the layers, and pass the result on",
                 "compiler/what-compile-does.md#what-is-slow",
                 saves=moved,

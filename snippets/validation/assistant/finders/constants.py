@@ -5,14 +5,13 @@ from collections.abc import Iterator
 from ..calls import Call
 from ..findings import Finding, in_order, size
 from ..graphs import Captured
-from ..names import NUMBERS, PASSED, words
+from ..names import FILLS, NUMBERS, PASSED, words
 from ..rewrites import rewrite
 from ..trace import Trace
 from .again import connected, repeatable
 
 FEW, LARGE = 4, 2**14  # kernels that are worth a buffer, and bytes for which two are
 PART = 0.05  # of the forward's kernels or bytes
-FILLS = words("zeros ones empty full new_zeros new_ones new_full zeros_like ones_like full_like")
 RANDOM = words("rand randn randint randperm rand_like randn_like randint_like bernoulli multinomial normal uniform")
 
 
@@ -26,9 +25,10 @@ def makers_from_sizes(trace: Trace, calls: list[Call]) -> list[Call] | None:
     todo, seen = list(calls), {call.index: call for call in calls}
     while todo:
         call = todo.pop()
-        if call.name in RANDOM or not call.outputs or call.facts.get("by list"):
+        late = trace.first_read is not None and call.index > trace.first_read
+        if late or call.name in RANDOM or not call.outputs or call.facts.get("by list"):
             return None
-        for value in call.inputs:
+        for value in call.read:
             maker = trace.makers.get(value.id)
             if value.origin != "made" or maker is None:
                 return None
@@ -149,4 +149,4 @@ EXPANDS, ROWS = words("expand broadcast_to repeat tile repeat_interleave"), 4
 
 def made_of_constants(trace: Trace, call: Call, constant: dict[int, list[Call]]) -> bool:
     """Whether all that a call reads was found constant before."""
-    return all((maker := trace.makers.get(one.id)) is not None and maker.index in constant for one in call.inputs)
+    return all((maker := trace.makers.get(one.id)) is not None and maker.index in constant for one in call.read)

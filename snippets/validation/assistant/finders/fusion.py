@@ -307,7 +307,7 @@ def rotary(trace: Trace, captured: Captured) -> Iterator[Finding]:
             )
             path = [call, turned[0], back[0]] if back else []
         if path:
-            whole = call.outputs[0].bytes
+            whole = call.outputs[0].bytes * (2 if call.name == "sub" else 1)  # a difference is of one half
             yield Finding(
                 "rotary",
                 "Rotary embedding written out",

@@ -12,6 +12,7 @@ from ..names import PASSED, POINTWISE, PRODUCTS
 from ..settings import products_in_tf32
 from ..trace import Trace
 from .readiness import MADE_ON_HOST
+from .sizes import instead, selecting, unpacks
 
 READS = {
     "item": "reads a number", "tolist": "reads all numbers", "__bool__": "asks whether a tensor is true",
@@ -47,6 +48,9 @@ def synchronisations(trace: Trace, captured: Captured) -> Iterator[Finding]:
             what = "selects by a mask, and has to count it"
         if call.name == "where" and len(call.inputs) == 1:
             what = "counts what is true"
+        if unpacks(call):
+            use = "place" if call.name == "index" else "size"
+            what = f"takes a number on the device as a {use}, and the host has to read it"
         if call.name == "repeat_interleave" and len(call.inputs) == 2 and "output_size" not in call.named:
             what = "sums up the repeats"
         if call.name == "to" and "cpu" in [
@@ -64,17 +68,22 @@ def synchronisations(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 (call.line,),
                 f"{call.name.strip('_')} {what}: on a GPU the queue runs empty at each call, and no CUDA graph "
                 f"can hold the line",
-                FACTORED
-                if "distributions" in call.inside and call.name == "linalg_cholesky"
-                else RANKED
-                if ranked(trace, call)
-                else next(
-                    (INSTEAD[each] for each in (*call.inside, call.name) if each in INSTEAD),
-                    "keep it a tensor on the device, of a size that does not depend on values",
-                ),
+                not_waiting(trace, call),
                 "compiler/graph-breaks.md#item",
                 kernels=max(2, trace.kernels // 4),
             )
+
+
+def not_waiting(trace: Trace, call: Call) -> str:
+    """What to do instead of a call that waits."""
+    if "distributions" in call.inside and call.name == "linalg_cholesky":
+        return FACTORED
+    if ranked(trace, call):
+        return RANKED
+    if call.name in ("index", "setitem") and not unpacks(call):
+        return selecting(trace, call)
+    known = next((INSTEAD[each] for each in (*call.inside, call.name) if each in INSTEAD), "")
+    return known or instead(trace, call) or "keep it a tensor on the device, of a size that does not depend on values"
 
 
 RANKED = "if the host ranks what it reads, torch.topk over all scores, flattened, ranks them on the device"
@@ -118,10 +127,14 @@ NARROW = "make it float32 where it is made (NumPy makes float64), unless it need
 
 def promoted(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """What a tensor of fp64, such as a buffer from NumPy, turns to fp64 although it was not."""
+    given = (one for call in trace.eager for one in call.inputs if one.origin in ("parameter", "input"))
+    wanted = any(one.dtype in WIDE for one in given)  # by who gives fp64
     for call in trace.eager:
-        wide = [one for one in call.inputs if one.dtype in (torch.float64, torch.complex128) and one.shape]
-        rest = [one for one in call.inputs if one.dtype in (torch.float32, torch.float16, torch.bfloat16)]
-        if call.name in POINTWISE and wide and rest and call.out is not None and call.out.dtype == wide[0].dtype:
+        wide = [one for one in call.inputs if one.dtype in WIDE and one.shape]
+        narrow = (torch.float32, torch.float16, torch.bfloat16, torch.complex64)
+        rest = [one for one in call.inputs if one.dtype in narrow]
+        rest = rest or [one for one in call.inputs if whole_numbers(one) and one.origin == "input" and not wanted]
+        if call.name in POINTWISE and wide and rest and call.out is not None and call.out.dtype in WIDE:
             after = [call, *downstream(trace, call)]
             yield Finding(
                 "precision",
@@ -134,13 +147,20 @@ def promoted(trace: Trace, captured: Captured) -> Iterator[Finding]:
             )
 
 
+WIDE = (torch.float64, torch.complex128)
+
+
+def whole_numbers(value: Value) -> bool:
+    return not (value.dtype.is_floating_point or value.dtype.is_complex or value.dtype == torch.bool)
+
+
 def downstream(trace: Trace, call: Call) -> list[Call]:
     """The calls that read a result in fp64, and those that read theirs, as long as it is fp64."""
     found: dict[int, Call] = {}
     todo = [*call.outputs]
     while todo:
         value = todo.pop()
-        if value.dtype in (torch.float64, torch.complex128):
+        if value.dtype in WIDE:
             users = [user for user in trace.users[value.id] if user.index not in found]
             found |= {user.index: user for user in users if user.kernels}
             todo += [one for user in users for one in user.outputs]

@@ -1,5 +1,6 @@
 """Loops that launch many small kernels, and what to do with them, by how their turns depend on each other."""
 
+import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -12,12 +13,14 @@ from ..calls import Call
 from ..findings import Finding, in_order, size
 from ..graphs import Captured
 from ..lines import Line
-from ..names import NUMBERS, POINTWISE, PRODUCTS
+from ..names import NUMBERS, POINTWISE, PRODUCTS, words
 from ..rewrites import Rewrite
 from ..trace import Trace
 from .constants import from_sizes
 from .readiness import MADE_ON_HOST
 from .recurrence import change_of, recurrence, scanned
+from .sizes import MASK, SUPPRESSED, makes_masks, selecting
+from .turns import as_a_function, ends_here, lines_in, members, runs_joined, with_loop
 
 SMALL = 2**22  # bytes: fewer take a large GPU less time than the host takes to launch
 
@@ -26,17 +29,20 @@ def small_kernels(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """Loops that launch many kernels, each too small to keep the host ahead."""
     for groups in loops(trace):
         calls = sorted((call for group in groups for call in group), key=lambda call: call.index)
-        turns, kernels = turns_of(groups), sum(call.kernels for call in calls)
-        lines = in_order(calls, max(groups, key=lambda group: sum(call.kernels for call in group))[0])
+        own = members(trace, groups)
+        turns, kernels = len(own) or turns_of(groups), sum(call.kernels for call in calls)
+        largest = max(groups, key=lambda group: sum(call.kernels for call in group))
         small = kernels >= 8 and sum(call.moved for call in calls) / kernels <= SMALL
         if any(call.inside - {"library"} for call in calls) or not small:
             continue
-        if why := loop_of(trace, groups, turns):
-            change, weight, rewrites = loop_change(trace, groups, calls)
+        if why := of_members(own, kernels) or loop_of(trace, groups, turns):
+            change, weight, rewrites = loop_change(trace, groups, calls, turns)
+            if 2 * kernels >= trace.kernels and kernels >= MOST and weight == "note":
+                change, weight = f"{change}{as_a_graph(groups) if COMPILED.search(change) else ''}", "finding"
             yield Finding(
                 "small-kernels",
                 "A loop of kernels too small to keep the host ahead",
-                lines[:8],
+                with_loop(in_order(calls, largest[0]), largest, turns),
                 f"{turns} turns, {kernels} kernels, {size(sum(call.moved for call in calls) / kernels)} each; {why}",
                 change,
                 "compiler/what-compile-does.md#what-is-slow",
@@ -44,6 +50,26 @@ def small_kernels(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 weight=weight,
                 rewrites=rewrites,
             )
+
+
+MOST = 256  # kernels of which a loop is worth a finding whatever its turns do, where it has half of all
+COMPILED = re.compile("compile the step( that is left)?$")
+WORTH = 8  # kernels that one call for all turns saves, where each turn has weights of its own
+
+
+def as_a_graph(groups: list[list[Call]]) -> str:
+    """How to compile a step for a CUDA graph, which takes one size only."""
+    run = [again(group) for group in groups if group[0].kernels]
+    steady = all(len({tuple(one.shape for one in call.inputs) for call in group}) == 1 for group in run)
+    once = "" if steady else "once all turns have the same sizes, "
+    return f", {once}with mode='reduce-overhead': a CUDA graph launches the kernels of a step at once"
+
+
+def of_members(own: list[list[Call]], kernels: int) -> str:
+    """That turns have weights of their own, where one call for all is worth it."""
+    small = all(call.moved <= SMALL for part in own for call in part)
+    worth = own and small and kernels - kernels // len(own) >= WORTH
+    return "each turn has weights of its own, of the same shapes" if worth else ""
 
 
 FUSED = "torch.optim's with fused=True, which updates all parameters in one kernel"
@@ -70,7 +96,7 @@ def loops(trace: Trace) -> list[list[list[Call]]]:
 
 def turns_of(groups: list[list[Call]]) -> int:
     """How often a loop turns: what an inner loop calls runs several times between the same two calls of the outer."""
-    kinds = [again(group) for group in groups]
+    kinds = [again(group) for group in runs_joined(groups)]
     outer = [kind for kind in kinds if not any(inside(kind, other) for other in kinds)]
     return max(map(len, outer or kinds))
 
@@ -122,7 +148,7 @@ def needs(trace: Trace, later: Call, earlier: Call) -> bool:
     """Whether a call reads what another gave, through whatever lies between."""
     todo, seen = [later], set()
     while todo:
-        for value in todo.pop().inputs:
+        for value in todo.pop().read:
             maker = trace.makers.get(value.id)
             if maker is earlier:
                 return True
@@ -166,7 +192,9 @@ def read_of(call: Call) -> tuple[int, ...]:
     return tuple(one.id for one in call.inputs if one.origin != "parameter")
 
 
-def loop_change(trace: Trace, groups: list[list[Call]], calls: list[Call]) -> tuple[str, str, tuple[Rewrite, ...]]:
+def loop_change(
+    trace: Trace, groups: list[list[Call]], calls: list[Call], turns: int
+) -> tuple[str, str, tuple[Rewrite, ...]]:
     """What to do with a loop, the weight, and the change as a copy can have it."""
     cells = [again(group) for group in groups if group[0].name in CELLS]
     if any(updates(call) for call in calls):
@@ -177,29 +205,67 @@ def loop_change(trace: Trace, groups: list[list[Call]], calls: list[Call]) -> tu
         return "each turn reads the one before, through numbers on the host: keep them on the device", "note", ()
     if from_sizes(trace, calls):
         return "the result depends on sizes only: make it once, as a buffer of the module", "finding", ()
+    if own := members(trace, groups):
+        return STACKED if any(len(part) > 1 for part in own) else ONE_STACK, "finding", ()
     if cells and not any(feeds_back(trace, cell) for cell in cells):
         kind = cells[0][0].name.split("_")[0].upper()
         return f"nn.{kind} runs all turns as one cuDNN call, if nothing else reads the state in between", "finding", ()
     on = [again(group) for group in groups if group[0].kernels and carries(trace, group)]
     found = recurrence(trace, on)
     if found is not None and (change := change_of(trace, found, len(on[0]))):
-        return change, "finding", scanned(trace, found)
-    return *change_of_turns(trace, groups, calls, summed=found is not None), ()
+        early = [group for group in groups_before(trace, groups, calls) if found.weighted]
+        first = f"; before the loop, for all turns at once, what reads no state ({lines_in(early)})" if early else ""
+        return f"{change}{first}", "finding", scanned(trace, found)
+    return *change_of_turns(trace, groups, calls, turns, summed=found is not None), ()
 
 
-def change_of_turns(trace: Trace, groups: list[list[Call]], calls: list[Call], summed: bool) -> tuple[str, str]:
+ONE_STACK = (
+    "no turn reads another: stack the weights, and do all turns in one batched call, torch.bmm or torch.baddbmm with "
+    "the biases"
+)
+STACKED = (
+    "no turn reads another: stack the weights, and do each layer of all turns in one batched call, torch.baddbmm; or "
+    "torch.func.stack_module_state and torch.vmap"
+)
+
+
+def products_of(groups: list[list[Call]]) -> list[list[Call]]:
+    return [group for group in groups if group[0].kernels and group[0].name in PRODUCTS]
+
+
+def groups_before(trace: Trace, groups: list[list[Call]], calls: list[Call]) -> list[list[Call]]:
+    """The products that read no state, if they are a good part of the work."""
+    early = [group for group in products_of(groups) if free(trace, again(group))]
+    return early if is_worth(early, calls) else []
+
+
+def groups_after(trace: Trace, groups: list[list[Call]], calls: list[Call]) -> list[list[Call]]:
+    """The products that read a state and that no later turn reads, if they are a good part of the work."""
+    first = min(groups, key=lambda group: group[0].index)
+    starts, own = [call.index for call in again(first)], {call.index for call in calls}
+    late = [group for group in products_of(groups) if not free(trace, again(group))]
+    late = [group for group in late if ends_here(trace, group, starts, own)]
+    return late if is_worth(late, calls) else []
+
+
+def is_worth(groups: list[list[Call]], calls: list[Call]) -> bool:
+    work = sum(call.flops for group in groups for call in group)
+    return work > 0.1 * sum(call.flops for call in calls)
+
+
+def change_of_turns(
+    trace: Trace, groups: list[list[Call]], calls: list[Call], turns: int, summed: bool
+) -> tuple[str, str]:
     """What to do with turns that read each other, or do not, and the weight: a recurrence alone is a note.
 
     Args:
         summed: whether nothing but a sum of all turns goes on from one to the next.
     """
-    run = [group for group in groups if group[0].kernels]
-    products = [group for group in run if group[0].name in PRODUCTS]
+    run, products = [group for group in groups if group[0].kernels], products_of(groups)
     if not summed and dependent(trace, groups):
-        work = sum(call.flops for group in products if free(trace, again(group)) for call in group)
-        early = work > 0.1 * sum(call.flops for call in calls)
-        first = "compute what does not read the state before the loop, for all turns at once, and " if early else ""
-        return f"each turn reads the one before: {first}compile the step that is left", "finding" if early else "note"
+        return split_of(trace, groups, calls)
+    if makes_masks(trace, calls):
+        return MASK, "finding"
     if batch_statistics(calls):
         change = "each turn normalizes with the statistics of its own batch, which one batched call would change"
         return f"{change}: compile the step", "note"
@@ -213,7 +279,26 @@ def change_of_turns(trace: Trace, groups: list[list[Call]], calls: list[Call], s
             else "pad them to one size and mask the rest, or scatter_reduce for the rows of all turns"
         )
         return f"no turn reads another, but their sizes differ: {change}", "finding"
-    return "no turn reads another: stack what the turns read, and do all of them in one batched call", "finding"
+    if by_parts(groups):
+        how = "pick the weights of all turns by one index tensor, and do all turns in one batched call, torch.bmm"
+        return f"no turn reads another: {how}", "finding"
+    name = as_a_function(trace, groups, calls, turns)
+    how = f", such as torch.vmap of {name}" if name else ""
+    return f"no turn reads another: stack what the turns read, and do all of them in one batched call{how}", "finding"
+
+
+def split_of(trace: Trace, groups: list[list[Call]], calls: list[Call]) -> tuple[str, str]:
+    """What turns that read each other can leave to one call before and after them, and the weight."""
+    chosen = [selecting(trace, call) for call in calls if call.name == "index" and call.facts.get("by mask")]
+    if chosen:
+        how = SUPPRESSED if SUPPRESSED in chosen else chosen[0]
+        return f"each turn reads the one before, and selects by a mask: {how}", "note"
+    early, late = groups_before(trace, groups, calls), groups_after(trace, groups, calls)
+    before = f"what does not read the state ({lines_in(early)}) before the loop" if early else ""
+    after = f"what no later turn reads ({lines_in(late)}) after the loop" if late else ""
+    both = " and ".join(filter(None, (before, after)))
+    rest = f"compute {both}, for all turns at once, and compile the step that is left" if both else "compile the step"
+    return f"each turn reads the one before: {rest}", "finding" if both else "note"
 
 
 CUMULATIVE = {  # by what reduces each part: what reduces all parts that start, or end, alike
@@ -285,8 +370,9 @@ def loop_of(trace: Trace, groups: list[list[Call]], turns: int) -> str:
         if len(group) >= 4
     ]
     weighted = [weights for weights in weighted if any(weights)]
-    if any(8 * len(set(weights)) <= len(weights) for weights in weighted):
-        return "each turn uses the same weights"
+    often = [weights for weights in weighted if 8 * len(set(weights)) <= len(weights)]
+    if often:
+        return f"each turn uses {'a part of ' if by_parts(groups) else ''}the same weights"
     if few_alike(trace, groups):
         return "each turn uses the same weights"
     if not weighted and turns >= 8:
@@ -302,6 +388,16 @@ def loop_of(trace: Trace, groups: list[list[Call]], turns: int) -> str:
         if all(alone) and not dependent(trace, groups) and often >= 4 and 3 * often >= len(group):
             return "all turns read the same input"
     return ""
+
+
+PICKS = words("getitem index select narrow index_select")
+
+
+def by_parts(groups: list[list[Call]]) -> bool:
+    """Whether turns read weights in parts alone, each the one that a number picks."""
+    read = [group for group in groups if len(group) >= 4 and weights_of(group[0])]
+    same = [group for group in read if 8 * len({frozenset(weights_of(call)) for call in group}) <= len(group)]
+    return bool(same) and all(group[0].name in PICKS for group in same)
 
 
 FEW = 4  # turns that are worth a batched call, where each runs layers of the same weights
@@ -327,8 +423,11 @@ def weights_of(call: Call) -> list[int]:
 
 def tables(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """A look-up in each of many tables of one width, where one table with offsets needs one."""
+    told: set[int] = set()
     for groups in trace.loops.values():
         for group in (one for one in groups if one[0].name == "embedding" and len(one) >= MANY):
+            if group[0].index in told:
+                continue
             weights = [next((one for one in call.inputs if one.origin == "parameter"), None) for call in group]
             apart = None not in weights and len({one.id for one in weights if one is not None}) == len(group)
             sizes = {
@@ -339,6 +438,7 @@ def tables(trace: Trace, captured: Captured) -> Iterator[Finding]:
             small = 2 * max(call.out.bytes for call in group if call.out) <= SMALL
             tied = any(needs(trace, later, earlier) for earlier, later in pairwise(group))
             if apart and len(sizes) == 1 and small and not (limited or library or tied):
+                told |= {call.index for call in group}
                 yield Finding(
                     "small-kernels",
                     "A look-up in each of many tables",

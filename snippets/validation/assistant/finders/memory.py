@@ -89,29 +89,48 @@ def narrow(trace: Trace, call: Call) -> Value | None:
 def outsized(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """Temporaries that are far larger than what they are made of and what comes of them."""
     for call in trace.calls:
-        if call.name not in POINTWISE or call.out is None or len(call.inputs) < 2 or "compile" in call.inside:
+        if call.name not in POINTWISE | PAIRED or call.out is None or len(call.inputs) < 2 or "compile" in call.inside:
             continue
-        largest = max(trace.root(one).numel for one in call.inputs)
-        if call.out.numel < 8 * largest or call.out.bytes < 2**16:
+        made = max((call.out, *call.inputs), key=lambda one: one.numel)
+        copies = [maker for one in call.inputs for maker in copied(trace, one)]
+        sources = [trace.root(copied(trace, one)[-1].inputs[0] if copied(trace, one) else one) for one in call.inputs]
+        if made.numel < 8 * max(one.numel for one in sources) or made.bytes < 2**16:
             continue
-        reduced = [user for user in trace.past(call.out, POINTWISE | CASTS) if user.name in REDUCTIONS]
-        if reduced and (call.name == "sub" or (call.name == "mul" and sums_products(trace, call, reduced[0]))):
-            path = [call, *trace.between(call, reduced[0]), reduced[0]]
+        users = trace.past(call.out, POINTWISE | CASTS)
+        reduced = [call] if call.name == REDUCES else [user for user in users if user.name in REDUCTIONS]
+        wide = call.name == REDUCES or call.out.numel == made.numel
+        paired = call.name in PAIRED or (call.name == "mul" and reduced and sums_products(trace, call, reduced[0]))
+        if reduced and wide and paired:
+            path = [*copies, call, *trace.between(call, reduced[0]), reduced[0]]
             yield Finding(
                 "temporary",
                 "A temporary far larger than its inputs, made to be reduced",
                 in_order(path, call),
-                f"{call.name} makes {size(call.out.bytes)} of "
-                f"{size(sum(trace.root(one).bytes for one in call.inputs))}, and {reduced[0].name} sums it up",
+                f"{(copies or [call])[0].name} makes {size(made.bytes)} of "
+                f"{size(sum(one.bytes for one in sources))}, and {reduced[0].name} sums it up",
                 "write it as a matrix product"
                 if call.name == "mul"
-                else "for distances, torch.cdist(..., compute_mode='donot_use_mm_for_euclid_dist'): without the mode, "
-                "small distances are wrong",
+                else f"for distances of all pairs, torch.cdist(...{', p=1' if call.name == 'l1_loss' else ''}, "
+                "compute_mode='donot_use_mm_for_euclid_dist'): without the mode, small distances are wrong",
                 "compiler/fusion.md#rows",
-                saves=2 * call.out.bytes,
-                kernels=1,
-                rewrites=as_distances(trace, call, reduced[0]),
+                saves=2 * made.bytes + sum(copy.moved for copy in copies),
+                kernels=1 + len(copies),
+                rewrites=as_distances(trace, call, reduced[0]) if not copies else (),
             )
+
+
+REDUCES = "pairwise_distance"
+PAIRED = words("sub mse_loss l1_loss pairwise_distance")
+COPIES = words("repeat tile repeat_interleave")
+
+
+def copied(trace: Trace, value: Value) -> list[Call]:
+    """The calls that made of a few numbers the many of a value, by copies; the last comes first."""
+    found = []
+    while (maker := trace.made_by(value)) is not None and maker.name in COPIES:
+        found.append(maker)
+        value = maker.inputs[0]
+    return found
 
 
 def similarities(trace: Trace, captured: Captured) -> Iterator[Finding]:
@@ -120,7 +139,9 @@ def similarities(trace: Trace, captured: Captured) -> Iterator[Finding]:
         if call.name != "cosine_similarity" or call.out is None or len(call.inputs) < 2:
             continue
         width = max(one.shape[-1] for one in call.inputs)
-        if call.out.numel * width >= 8 * max(one.numel for one in call.inputs):
+        before = [copied(trace, one) for one in call.inputs]
+        sources = [made[-1].inputs[0] if made else one for one, made in zip(call.inputs, before, strict=True)]
+        if call.out.numel * width >= 8 * max(one.numel for one in sources):
             yield Finding(
                 "temporary",
                 "A temporary far larger than its inputs, made to be reduced",

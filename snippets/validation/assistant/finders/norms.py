@@ -1,5 +1,6 @@
 """Norms that are written out, and norms whose result goes into an activation."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from ..calls import Call, Value
@@ -11,6 +12,7 @@ from ..trace import Trace
 
 VARIANCES = words("var std var_mean std_mean")
 SMALL = 2**12  # bytes: for fewer, two kernels are not worth a word
+PART = 0.05  # of the bytes that the forward moves, for a norm and its activation that are a finding
 SMALL_STEPS = words("add mul div clamp clamp_min maximum sqrt rsqrt pow reciprocal sub")
 
 
@@ -165,20 +167,27 @@ def affine(trace: Trace, call: Call) -> list[Call]:
 
 def norm_and_activation(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """A norm whose result goes into an activation and nowhere else."""
+    pairs = []
     for call in trace.eager:
         if call.name not in ("layer_norm", "rms_norm", "group_norm") or call.out is None:
             continue
         users = trace.past(call.out, PASSED)
         if len(users) == 1 and users[0].name in ("gelu", "silu", "relu") and call.out.bytes >= SMALL:
-            known = call.name == "layer_norm" and users[0].name == "gelu"
-            yield Finding(
-                "norm-activation",
-                f"{call.name} and {users[0].name} in two kernels",
-                in_order([call, users[0]]),
-                f"{size(call.out.bytes)} are written and read between them",
-                "kernels/layer_norm_gelu.py" if known else "torch.compile makes one kernel of them",
-                "kernels/layer-norm-gelu.md",
-                saves=2 * call.out.bytes,
-                kernels=1,
-                weight="note" if call.name == "group_norm" else "finding",
-            )
+            pairs.append((call, users))
+    moved, saved = sum(call.moved for call in trace.eager), Counter()
+    for call, _ in pairs:
+        saved[call.line] += 2 * call.out.bytes
+    for call, users in pairs:
+        little = PART * moved > saved[call.line]
+        known = call.name == "layer_norm" and users[0].name == "gelu"
+        yield Finding(
+            "norm-activation",
+            f"{call.name} and {users[0].name} in two kernels",
+            in_order([call, users[0]]),
+            f"{size(call.out.bytes)} are written and read between them",
+            "kernels/layer_norm_gelu.py" if known else "torch.compile makes one kernel of them",
+            "kernels/layer-norm-gelu.md",
+            saves=2 * call.out.bytes,
+            kernels=1,
+            weight="note" if call.name == "group_norm" or little else "finding",
+        )

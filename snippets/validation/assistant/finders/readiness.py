@@ -1,5 +1,8 @@
 """What keeps torch.compile and CUDA graphs from a module."""
 
+import ast
+import functools
+import linecache
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -13,10 +16,12 @@ from ..graphs import Break, Captured, Recompiled
 from ..lines import Line
 from ..names import words
 from ..trace import Trace
+from .sizes import instead
 
 BREAKS = "compiler/graph-breaks.md"
 COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>")  # functions of their own before Python 3.12
 CAUSES = {
+    r"one_hot": ("item", "give one_hot the number of classes"),
     r"trace_autograd_ops": ("autograd", "torch._dynamo.config.trace_autograd_ops = True"),
     r"Data-dependent branching|generic_jump": (
         "branch",
@@ -37,6 +42,9 @@ CAUSES = {
 }  # fmt: skip
 
 
+SYMBOLIC = "a comparison of sizes is no bool in a graph that serves several sizes"
+
+
 def graph_breaks(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """Every line at which Dynamo ends a graph, or gives a function up."""
     for one in captured.breaks:
@@ -45,7 +53,8 @@ def graph_breaks(trace: Trace, captured: Captured) -> Iterator[Finding]:
         anchor, change = mended(trace, one)
         what = "ends the graph"
         if one.skipped:
-            what = "makes the whole function run uncompiled, since it stands in a loop, a with or a try"
+            inside = ", since it stands in a loop, a with or a try" if stands_inside(one.line) else ""
+            what = f"makes the whole function run uncompiled{inside}"
         rnn = "RNN" in one.reason or "allow_rnn" in one.reason
         yield Finding(
             "graph-break",
@@ -59,12 +68,40 @@ def graph_breaks(trace: Trace, captured: Captured) -> Iterator[Finding]:
         )
 
 
+@functools.cache
+def stands_inside(line: Line) -> bool:
+    """Whether a line stands in a loop, a with or a try of its function, as far as its file can be read."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(line.file)))
+    except SyntaxError:
+        return False
+    held = [node for node in ast.walk(tree) if isinstance(node, HOLDING + FUNCTIONS) and holds_line(node, line)]
+    innermost = max(held, key=lambda node: (node.lineno, node.col_offset), default=None)
+    return isinstance(innermost, HOLDING)
+
+
+HOLDING = (ast.For, ast.While, ast.With, ast.Try, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+def holds_line(node: ast.stmt | ast.expr, line: Line) -> bool:
+    return node.lineno <= line.number <= (node.end_lineno or node.lineno)
+
+
+BY_VALUE = re.compile(r"data.dependent|tolist|Tensor\.item|scalar_outputs|_local_scalar|dynamic shape", re.IGNORECASE)
+
+
 def mended(trace: Trace, one: Break) -> tuple[str, str]:
     """The part of the page on a break's cause, and what ends the break."""
+    if symbolic := re.search(r"argument '(\w+)' must be bool, not SymBool", one.reason):
+        return "library", f"{SYMBOLIC}: give {symbolic[1]} a bool that the caller computes outside of it"
     if one.by_size:
         return "library", "it breaks once sizes change: torch.compile(dynamic=False), a graph for each size, does not"
     if re.search(r"\b(np|numpy)\.", one.line.text):
         return "numpy", "write it in torch, or where it reads no tensor, make it once, as a buffer"
+    told = (instead(trace, call) for call in trace.calls if call.line == one.line)
+    if BY_VALUE.search(one.reason) and (size := next(filter(None, told), "")):
+        return "item", size
     values = re.search(r"data.dependent operator|tolist", one.reason, re.IGNORECASE)
     reads = [call.index for call in trace.calls if call.line == one.line and call.name in NUMBERS]
     cuts = any(call.name in CUTS and call.index > reads[0] for call in trace.calls) if reads else False
@@ -129,6 +166,8 @@ def settled(one: Recompiled) -> str:
 
 
 SHAPED = words(
+    "meshgrid stack cat flatten ravel permute transpose sum cumprod sin cos cartesian_prod combinations roll flip sqrt "
+    "rsub abs repeat_interleave tile squeeze chunk split unbind getitem index "
     "tril triu view reshape unsqueeze expand repeat bool float long int mul add sub div neg pow exp eq ge gt lt "
     "le bitwise_not outer setitem fill copy masked_fill cumsum log where zero"
 )
@@ -149,23 +188,30 @@ def made_on_host(trace: Trace, captured: Captured) -> Iterator[Finding]:
         listed = constant or call.facts.get("by list")
         if listed:
             what = f"{call.name} makes it" if constant else "the list of places is made a tensor"
-            change = from_where(trace, call)
+            change = from_where(trace, call, in_float32([call, *moved]))
             yield host_finding([call, *moved], f"{what} on the host", change=change)
         elif brought and moves(call) and call.name in ("to", "cuda", "type_as"):
-            yield host_finding([call], f"{call.name} copies a tensor that is no buffer, so it stays on the host")
+            what = f"{call.name} copies a tensor that is no buffer, so it stays on the host"
+            yield host_finding([call], what, change=f"{BUFFER}{in_float32([call])}")
         elif made and moved:
             made_there = f", or make it where it is used, with {device_named(in_order(moved))}"
             yield host_finding([call, *moved], f"{call.name} makes it on the host", made_there)
 
 
-def from_where(trace: Trace, call: Call) -> str:
+def in_float32(calls: list[Call]) -> str:
+    """That a buffer is better kept narrow, where what becomes of it is in fp64."""
+    wide = calls[-1].out is not None and calls[-1].out.dtype in (torch.float64, torch.complex128)
+    return ", in float32 unless it needs more than seven digits" if wide else ""
+
+
+def from_where(trace: Trace, call: Call, narrow: str) -> str:
     """What to do instead of a tensor of Python's numbers, by where the numbers are from."""
     if reads_before(trace, call):
         return "compute it on the device, from the tensors whose numbers the host reads"
     numbers = {one for one in tree_leaves((call.arguments, call.named)) if type(one) is int}
     if numbers and numbers <= trace.numbers:
         return "make it a tensor on the device where the list is made, and give forward the tensor"
-    return BUFFER
+    return f"{BUFFER}{narrow}"
 
 
 BUFFER = "make it once, as a buffer of the module"
@@ -177,7 +223,7 @@ def reads_before(trace: Trace, call: Call) -> bool:
     return any(activation == call.where[-1][0] for one in read for activation, _ in one.where)
 
 
-NUMBERS = words("item tolist __int__ __float__")
+NUMBERS = words("item tolist __int__ __float__ __index__")
 
 
 def host_finding(calls: list[Call], what: str, otherwise: str = "", change: str = BUFFER) -> Finding:

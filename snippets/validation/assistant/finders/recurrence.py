@@ -103,7 +103,8 @@ SCANS = {
     "powers": "one matmul with the lower-triangular matrix of powers of the weight, a buffer, gives all turns",
     "few": "one matmul with the lower-triangular matrix of the weights' products between two turns gives all turns",
     "many": "torch._higher_order_ops.associative_scan gives all turns, inside torch.compile on a GPU, elsewhere with "
-    'combine_mode="generic" (of positive numbers, torch.logcumsumexp of their logarithms)',
+    'combine_mode="generic"; for positive weights and terms, exp(a + torch.logcumsumexp(terms.log() - a, 0)) does so, '
+    "with a = weights.log().cumsum(0)",
 }
 
 

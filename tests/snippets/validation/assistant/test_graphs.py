@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from snippets.validation.assistant import analyze
-from snippets.validation.assistant.graphs import Capturing, Recompiled, capture, unexpected
+from snippets.validation.assistant.graphs import Capturing, Recompiled, capture, of_widths, unexpected
 from snippets.validation.assistant.lines import Line
 from snippets.validation.assistant.subject import other_sizes
 from tests.snippets.validation.planted import kernels, readiness
@@ -193,3 +193,13 @@ def test_a_clean_module_is_captured_twice_however_many_sizes_and_layers_it_has(m
     kept.clear()
     report = analyze(nn.Sequential(nn.Flatten(0), nn.Linear(32, 8)), torch.randn(4, 8))
     assert len(kept) == 1 and report.facts.sizes == 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [("expected 512, actual 128", True), ("expected 16, actual 15", False), ("expected 128, actual 127", False)],
+)
+def test_layers_of_several_widths_are_told_from_sizes_of_inputs(sizes, told):
+    reason = f"tensor 'y' size mismatch at index 2. {sizes}"
+    found = of_widths(Recompiled(Line("f.py", 1), reason), nn.Sequential(nn.Linear(128, 512), nn.Linear(512, 127)))
+    assert found.reason == ("layers of sizes 512 and 128 share the function" if told else reason)

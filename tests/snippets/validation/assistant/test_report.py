@@ -55,3 +55,34 @@ def test_html_escapes_what_it_shows(untimed):
     verdict = validate(module, nn.Linear(32, 8), torch.randn(4, 32), rounds=5)
     verdict.names = ("<script>", "&")
     assert "<script>" not in as_html(verdict) and json.loads(as_json(verdict))["right"] is False
+
+
+class Derived(nn.Module):
+    """torch.func.jacrev takes no hooks on what is saved, so memory is not recorded."""
+
+    def __init__(self):
+        super().__init__()
+        self.f = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return torch.func.jacrev(self.f)(x).sum() + self.f(x).sum()
+
+
+def test_memory_that_was_not_recorded_is_not_zero():
+    report = analyze(Derived(), torch.randn(4))
+    assert report.facts.peak is None and "the rest could not be recorded" in as_text(report)
+    assert json.loads(as_json(report))["facts"]["saved"] is None
+
+
+class Slow(nn.Module):
+    """Two faults, of which the loop costs the most launches."""
+
+    def forward(self, x):
+        rows = torch.stack([row.softmax(-1).sum(0) for row in x])
+        return rows + ((x[:, :, None] - x[:, None]).pow(2).sum(-1).mean(-1, keepdim=True) * 0).sum(1)
+
+
+def test_where_to_start_is_said_of_two_findings():
+    text = as_text(analyze(Slow(), torch.randn(16, 64, 64)))
+    start = re.search(r"start with finding (\d)", text)[1]
+    assert re.search(rf" {start}\. A loop of kernels", text)

@@ -84,3 +84,19 @@ def test_random_numbers_are_not_the_same_again():
     made = lambda: (Of(drawn), (torch.randn(4, 32), torch.randn(4, 32)))  # noqa: E731
     found = [one for one in find(*evidence(made, sizes=False)) if one.kind == "again"]
     assert all("1 kernels" in one.evidence or "2 kernels" in one.evidence for one in found)  # the product alone
+
+
+class Chosen(nn.Module):
+    def forward(self, x, rows):
+        kept = rows > 4
+        first = x[kept].sum()
+        for _ in range(64):
+            first = first.sin()
+        return first + x[kept].mean()
+
+
+def test_a_selection_by_a_mask_that_is_made_twice_waits_twice():
+    found = find(*evidence(lambda: (Chosen(), torch.randn(16, 8), torch.arange(16)), sizes=False))
+    (again,) = [one for one in faults(found) if one.kind == "again"]
+    assert "the host waits 1 times" in again.evidence
+    assert {line.text[:5] for line in again.lines} == {"first", "retur"}

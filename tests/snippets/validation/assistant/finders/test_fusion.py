@@ -63,3 +63,19 @@ def test_sums_with_products_between_them_are_no_chain():
 def test_other_spellings(module, kind, title):
     (found,) = faults(find(*evidence(lambda: (module, fusion.sequence()))))
     assert (found.kind, found.title) == (kind, title)
+
+
+class Turned(nn.Module):
+    """A rotary embedding of two halves."""
+
+    def forward(self, x, cos, sin):
+        a, b = x.chunk(2, -1)
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+def test_one_kernel_for_a_rotary_embedding_reads_and_writes_all_of_it():
+    halves = torch.randn(64, 32), torch.randn(64, 32)
+    (found,) = [
+        one for one in find(*evidence(lambda: (Turned(), torch.randn(64, 64), *halves))) if one.kind == "rotary"
+    ]
+    assert found.evidence.endswith(f"one would move {2 * 4 * 64 * 64 / 1e3:.1f} KB")

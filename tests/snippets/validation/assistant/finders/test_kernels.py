@@ -100,3 +100,49 @@ class Ranked(nn.Module):
 def test_numbers_that_the_host_ranks_are_ranked_on_the_device(best, advised):
     found = find(*evidence(lambda: (Ranked(best), torch.randn(64)), sizes=False))
     assert [("torch.topk" in one.change) for one in found if one.kind == "sync"] == [advised]
+
+
+class Wide(nn.Module):
+    """A function of what is narrow, of whole numbers, and of a buffer in fp64."""
+
+    def __init__(self, function, dtype=torch.float32):
+        super().__init__()
+        self.function, self.f = function, nn.Linear(64, 64, dtype=dtype)
+        self.register_buffer("rates", torch.rand(33, dtype=torch.float64))
+
+    def forward(self, x, steps):
+        return self.function(self, self.f(x), steps)
+
+
+def filtered(m, x, steps):
+    return torch.fft.irfft(torch.fft.rfft(x) * m.rates).float()
+
+
+def embedded(m, x, steps):
+    return x + (steps[:, None] * m.rates).sin().sum(-1, keepdim=True).to(x.dtype)
+
+
+def masked(m, x, steps):
+    return x * (x > 0)
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype", "times"),
+    [
+        (filtered, torch.float32, 1),
+        (embedded, torch.float32, 1),
+        (masked, torch.float32, 0),
+        (masked, torch.float64, 0),
+    ],
+)
+def test_fp64_that_meets_complex_or_whole_numbers_is_found(function, dtype, times):
+    made = lambda: (Wide(function, dtype), torch.randn(16, 64, dtype=dtype), torch.arange(16))  # noqa: E731
+    found = [one for one in faults(find(*evidence(made, sizes=False))) if one.title.startswith("A tensor in fp64")]
+    assert len(found) == times and all("float32 where it is made" in one.change for one in found)
+
+
+def test_a_module_of_fp64_is_not_told_to_be_narrow():
+    inputs = torch.randn(16, 64, dtype=torch.float64), torch.arange(16)
+    scaled = lambda m, x, steps: x * steps[:, None]  # noqa: E731
+    found = find(*evidence(lambda: (Wide(scaled, torch.float64), *inputs), sizes=False))
+    assert not [one for one in found if one.title.startswith("A tensor in fp64")]

@@ -100,3 +100,68 @@ def test_a_tensor_that_grows_and_is_put_into_order_is_found(order):
 def test_what_keeps_its_size_does_not_grow():
     made = lambda: (Beams(ORDERS["an index"], torch.tensor([1])), torch.randn(4, 32))  # noqa: E731
     assert not [one for one in find(*evidence(made, sizes=False)) if one.kind == "growing"]
+
+
+class Pairs(nn.Module):
+    """A function of two sets of rows."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.f = function, nn.Linear(16, 32)
+
+    def forward(self, a, b):
+        return self.function(self.f(a), self.f(b))
+
+
+def copied_both(a, b):
+    return a.repeat_interleave(len(b), 0), b.repeat(len(a), 1)
+
+
+def by_loss(a, b):
+    return F.mse_loss(*copied_both(a, b), reduction="none").sum(1).view(len(a), len(b))
+
+
+def by_distance(a, b):
+    return F.pairwise_distance(*copied_both(a, b)).view(len(a), len(b))
+
+
+def by_difference(a, b):
+    one, other = copied_both(a, b)
+    return (one - other).square().sum(1)
+
+
+def by_expansion(a, b):
+    one, other = a[:, None].expand(-1, len(b), -1), b[None].expand(len(a), -1, -1)
+    return F.l1_loss(one, other, reduction="none").sum(-1)
+
+
+def by_similarity(a, b):
+    return F.cosine_similarity(*copied_both(a, b))
+
+
+@pytest.mark.parametrize("function", [by_loss, by_distance, by_difference, by_expansion, by_similarity])
+def test_all_pairs_made_by_copies_are_found_with_what_copies(function):
+    (found,) = faults(find(*evidence(lambda: (Pairs(function), torch.randn(64, 16), torch.randn(48, 16)), sizes=False)))
+    assert found.kind == "temporary" and ("p=1" in found.change) is (function is by_expansion)
+    assert ("cdist" if function is not by_similarity else "F.normalize") in found.change
+    if function is by_difference:
+        assert any("one, other" in line.text or "return a.repeat" in line.text for line in found.lines)
+
+
+def of_rows(a, b):
+    return F.mse_loss(a, b, reduction="none").sum(1)
+
+
+def of_copies_and_data(a, b):
+    return (a.repeat(2, 1) - torch.cat([b, a])).square().sum(1)
+
+
+def to_one_number(a, b):
+    return F.mse_loss(a, b.repeat(4, 1))
+
+
+@pytest.mark.parametrize("function", [of_rows, of_copies_and_data, to_one_number])
+def test_rows_that_are_compared_one_by_one_are_left_alone(function):
+    inputs = torch.randn(64, 16), torch.randn(16 if function is to_one_number else 64, 16)
+    found = faults(find(*evidence(lambda: (Pairs(function), *inputs), sizes=False)))
+    assert not [one for one in found if one.kind == "temporary"]

@@ -1,5 +1,6 @@
 """What keeps compilation and CUDA graphs away: what to do about a tensor that is made on the host."""
 
+import inspect
 import math
 from types import SimpleNamespace
 
@@ -9,8 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from snippets.validation.assistant.finders.readiness import device_named
+from snippets.validation.assistant.finders.readiness import device_named, graph_breaks
 from snippets.validation.assistant.found import find
+from snippets.validation.assistant.graphs import Break, Captured
+from snippets.validation.assistant.lines import Line
 from tests.snippets.validation.planted.seen import evidence, faults, hits, with_fault
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -192,3 +195,56 @@ def test_a_recompilation_names_what_changed_and_what_ends_it_once(function):
 def test_a_size_that_may_be_compared_is_no_recompilation():
     found = find(*evidence(lambda: (Of(by_comparison), torch.randn(8, 8))))
     assert "recompilation" not in {one.kind for one in found}
+
+
+def by_grid(m, x):
+    rows, columns = torch.meshgrid(torch.arange(8), torch.arange(8), indexing="ij")
+    return m.f(x) + torch.stack([rows, columns], -1).sum(-1).to(x.device)
+
+
+def by_angles(m, x):
+    rates = torch.as_tensor(np.geomspace(1, 1e-4, 8)).to(x.device)
+    return m.f(x) + rates.float()
+
+
+@pytest.mark.parametrize(("function", "narrow"), [(by_grid, False), (by_angles, True)])
+def test_a_constant_of_several_steps_on_the_host_is_found_and_made_narrow_where_it_is_wide(function, narrow):
+    found = faults(find(*evidence(lambda: (Of(function), torch.randn(8, 8)), sizes=False)))
+    changes = [one.change for one in found if one.kind == "cuda-graph"]
+    assert changes and all(BUFFER in change and ("float32" in change) is narrow for change in changes)
+
+
+def causal_where_long(m, x):
+    y = m.f(x)[:, None]
+    return F.scaled_dot_product_attention(y, y, y, is_causal=x.shape[1] > 1)
+
+
+def test_a_symbolic_flag_is_told_as_one():
+    torch._dynamo.reset()
+    found = faults(find(*evidence(lambda: (Of(causal_where_long), torch.randn(4, 16, 8)))))
+    (one,) = [one for one in found if one.kind == "graph-break"]
+    assert one.evidence == "Dynamo: argument 'is_causal' must be bool, not SymBool"
+    assert "is_causal a bool that the caller computes outside" in one.change and "dynamic=False" not in one.change
+
+
+def looped(x):
+    for number in x.tolist():
+        x = x + number
+    return x
+
+
+def listed(x):
+    return [one + 1 for one in x.tolist()]
+
+
+def straight(x):
+    return x.tolist()
+
+
+@pytest.mark.parametrize(("function", "inside"), [(looped, True), (listed, True), (straight, False)])
+def test_a_function_that_runs_uncompiled_is_explained_by_a_loop_where_there_is_one(function, inside):
+    lines, first = inspect.getsourcelines(function)
+    at = next(number for number, text in enumerate(lines, first) if "tolist" in text)
+    known = Captured(breaks=[Break(Line(__file__, at, function.__name__), "Data dependent operator", skipped=True)])
+    (found,) = graph_breaks(evidence(lambda: (nn.Linear(8, 8), torch.randn(4, 8)), sizes=False)[0], known)
+    assert "uncompiled" in found.title and ("stands in a loop" in found.title) is inside
