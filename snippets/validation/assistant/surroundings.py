@@ -25,6 +25,8 @@ from .subject import Subject, original
 LARGEST = 2**28  # bytes of tensors, or of a file, that are kept
 OBJECTS = 20_000  # that are looked at
 UNDONE = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "subprocess.Popen", "socket.connect", "shutil.rmtree")
+COMPILERS = (os.path.join("torch", "_"), os.path.join("torch", "utils", "_"), "triton")  # parts of paths
+LAYERS = os.path.join("torch", "nn")
 METHODS = (staticmethod, classmethod)
 PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, range)
 
@@ -277,13 +279,17 @@ def foreign(file: str) -> bool:
 
 
 def by_author() -> bool:
-    """Whether the code that asks for a file is somebody's own, and neither PyTorch's nor a compiler's."""
-    frame = sys._getframe(1)
+    """Whether the code that asks for a file is somebody's own: neither a compiler's nor of what that calls."""
+    frame, installed = sys._getframe(1), False
     while frame is not None:
         file = frame.f_code.co_filename
-        if os.path.join("torch", "_") in file or "triton" in file:
+        if any(part in file for part in COMPILERS):
             return False
         if not is_library(file):
+            if not foreign(file):
+                return True
+            installed = True  # a package, for whoever called it
+        elif installed and LAYERS in file:
             return True
         frame = frame.f_back  # type: ignore[assignment]
-    return False
+    return installed

@@ -121,6 +121,26 @@ def test_files_are_as_they_were_and_what_cannot_be_undone_is_said(tmp_path):
     assert WATCHED.current is None
 
 
+@pytest.mark.parametrize("caller", ["torch/_inductor/cache.py", "torch/utils/_filelock.py"])
+def test_what_a_compiler_has_a_package_do_is_not_the_authors(caller, tmp_path):
+    """Such as filelock, which tries what the file system can do."""
+    package = {}
+    probe = compile("def probe(folder): folder.mkdir()", str(tmp_path / "site-packages" / "filelock" / "a.py"), "exec")
+    exec(probe, package)
+
+    def by(file):
+        names = dict(package)
+        exec(compile("def called(folder): probe(folder)", str(tmp_path / "site-packages" / file), "exec"), names)
+        return names["called"]
+
+    def report(call, folder):
+        return analyze(Net(lambda m, x: call(folder) or m.fc(x) if not folder.exists() else m.fc(x), line()), x).limits
+
+    x = torch.randn(8, 16)
+    assert not any("os.mkdir" in limit for limit in report(by(caller), tmp_path / "a"))
+    assert any("os.mkdir" in limit for limit in report(by("somebody/b.py"), tmp_path / "b"))
+
+
 def test_a_forward_runs_at_most_four_times_and_the_report_says_how_often(monkeypatch):
     """Counted at each layer's kernel, which Dynamo cannot skip."""
     wrong = {}
