@@ -30,4 +30,4 @@ def reached(strategy: str) -> Bound:
 
 
 share_predicted = bound("%", "share", share=predicted("blocks, FSDP2", 4))
-share_ddp, share_blocks = reached("DDP"), reached("blocks, FSDP2")
+share_ddp, share_blocks = reached("blocks, DDP"), reached("blocks, FSDP2")
