@@ -4,13 +4,14 @@ import atexit
 import functools
 import gc
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 import torch
+
+from tests.forked import RARELY
 
 pytest_plugins = ["tests.gpu", "tests.remembered", "tests.seconds", "tests.site.visited"]
 
@@ -40,8 +41,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """From here on memory is freed as in any program: interpreted kernels make large arrays."""
-    gc.set_threshold(*getattr(sys.modules.get("sitecustomize"), "USUAL", gc.get_threshold()))
+    """From here on garbage is collected, but rarely: Dynamo and Inductor make many objects, and few in cycles."""
+    gc.set_threshold(*RARELY)
     gc.enable()
 
 

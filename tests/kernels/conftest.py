@@ -1,5 +1,6 @@
 """Where the kernels under test come from, and on which device they run."""
 
+import gc
 import importlib
 import importlib.util
 import os
@@ -20,6 +21,8 @@ if worker and "CUDA_VISIBLE_DEVICES" not in os.environ and (gpus := torch.cuda.d
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
 
+
+OFTEN = 700, 10, 10  # objects between two collections, as Python has it: interpreted kernels make large arrays
 
 pytest.register_assert_rewrite("tests.kernels.promises")
 
@@ -56,6 +59,14 @@ def overflow(request: pytest.FixtureRequest) -> Iterator[None]:
     interpreter.watch_overflow("2_to_the_31" in request.node.name and not getattr(request.cls, "WRAPS", False))
     yield
     interpreter.watch_overflow(False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def collected_often() -> Iterator[None]:
+    usual = gc.get_threshold()
+    gc.set_threshold(*OFTEN)
+    yield
+    gc.set_threshold(*usual)
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import sys
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 
-USUAL = gc.get_threshold()
 gc.set_threshold(50_000, 20, 50)  # as tests/forked.py has it
 atexit.register(gc.freeze)  # registered first, it runs last
 
