@@ -163,6 +163,22 @@ class Said:
         return [*bound, *([(module, wanted)] if name in self.imports else [])]
 
 
+@functools.cache  # most scripts carry the same files
+def as_in_the_repository(name: str, text: str) -> bool:
+    return markers.without((ROOT / name).read_text()) == markers.without(text)
+
+
+@functools.cache
+def imports_of_ours(name: str, text: str) -> list[tuple[str, set[str]]]:
+    """What a file imports of ours, each with the files one of which it needs."""
+    found = []
+    for each in imported(ast.parse(text), scripts.package_of(name)):
+        bases = [module.replace(".", "/") for module in (each.module, each.path)]
+        if each.module.startswith(scripts.OURS):
+            found.append((each.path, {f"{base}{end}" for base in bases for end in (".py", "/__init__.py")}))
+    return found
+
+
 def test_a_script_carries_whatever_its_files_import(tmp_path: Path):
     """It runs the files as they are: what could be wrong with it is that one is missing."""
     assert CARRIED
@@ -171,13 +187,11 @@ def test_a_script_carries_whatever_its_files_import(tmp_path: Path):
         (tmp_path / "script.py").write_text(scripts.script(path))
         files = runpy.run_path(str(tmp_path / "script.py"))["FILES"]
         for name, text in files.items():
-            if markers.without((ROOT / name).read_text()) != markers.without(text):
+            if not as_in_the_repository(name, text):
                 wrong.append(f"{path}: {name} is not as it is in the repository")
-            for each in imported(ast.parse(text), scripts.package_of(name)):
-                bases = [module.replace(".", "/") for module in (each.module, each.path)]
-                needed = {f"{base}{end}" for base in bases for end in (".py", "/__init__.py")}
-                if each.module.startswith(scripts.OURS) and not needed & files.keys():
-                    wrong.append(f"{path}: {name} imports {each.path}, which is not there")
+            for module, needed in imports_of_ours(name, text):
+                if not needed & files.keys():
+                    wrong.append(f"{path}: {name} imports {module}, which is not there")
     assert not wrong, "\n".join(wrong)
 
 
