@@ -52,7 +52,7 @@ def _as_fp32(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.float32 else torch.empty_like(tensor, dtype=torch.float32)
 
 
-UNCOMPUTED = {  # in an operator of ours, where the mode is off
+UNCOMPUTED: dict[str, Any] = {  # in an operator of ours, where the mode is off
     "addmm_": lambda total, *_, **__: total,
     "copy_": lambda target, *_, **__: target,
     "float": _as_fp32,
