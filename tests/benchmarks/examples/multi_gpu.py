@@ -29,5 +29,4 @@ def reached(strategy: str) -> Bound:
     return bound("%", "share * step / took", given, took=took)
 
 
-share_predicted = bound("%", "share", share=predicted("blocks, FSDP2", 4))
 share_ddp, share_blocks = reached("blocks, DDP"), reached("blocks, FSDP2")
