@@ -136,6 +136,7 @@ MISTAKES = {
 def observe(make: Callable[[nn.Module], nn.Module], tokens: Tensor) -> dict:
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
+    torch._dynamo.utils.clear_compilation_metrics()
     GRAPHS.clear()
     model = tiny()
     wrapped = make(model)
@@ -155,7 +156,12 @@ def observe(make: Callable[[nn.Module], nn.Module], tokens: Tensor) -> dict:
             result.backward()
     breaks = sum(torch._dynamo.utils.counters["graph_break"].values())
     counts = {"graphs": len(GRAPHS), "breaks": breaks, "saved": sum(saved.values())}
-    return counts | {"messages": messages, "gradients": gradients(model)}
+    return counts | {"messages": messages, "recompiled": recompiled(), "gradients": gradients(model)}
+
+
+def recompiled() -> int:
+    """Compilations since the metrics were cleared that only a failed guard of an earlier one asked for."""
+    return sum(one.recompile_reason is not None for one in torch._dynamo.utils.get_compilation_metrics())
 
 
 @contextmanager
@@ -189,10 +195,12 @@ def work() -> None:
     right = gradients(whole)
     mine = tokens[2 * rank : 2 * rank + 2]
     say = print if not rank else lambda *_, **__: None
-    say(f"==== orders\n{'':28} {'graphs':>6} {'breaks':>6} {'saved KiB':>9} {'messages':>8} {'gradients off by':>16}")
+    heads = f"{'graphs':>6} {'breaks':>6} {'saved KiB':>9} {'messages':>8} {'recompiled':>10}"
+    say(f"==== orders\n{'':28} {heads} {'gradients off by':>16}")
     for name, make in ORDERS.items():
         seen = observe(make, mine)
         counts = f"{seen['graphs']:6} {seen['breaks']:6} {seen['saved'] / 1024:9.0f} {len(seen['messages']):8}"
+        counts += f" {seen['recompiled']:10}"
         say(f"{name:28} {counts} {distance(seen['gradients'], right):16.0e}", flush=True)
     say("==== mistakes")
     for name, make in MISTAKES.items():

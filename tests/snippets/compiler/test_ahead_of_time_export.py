@@ -1,5 +1,6 @@
 """What export refuses, that what is written instead computes the same, and what it makes constant without a word."""
 
+import random
 import re
 
 import pytest
@@ -121,6 +122,7 @@ def test_non_strict_records_what_python_said_once():
     assert three_calls(Counter()) == "1.000 2.000 3.000   1.000 1.000 1.000"
     assert three_calls(Buffer()) == "1.000 2.000 3.000   1.000 2.000 3.000"
     assert page.left_behind() == "FakeTensor"
+    random.seed(0)  # or of two draws three decimals may be the same
     drawn = three_calls(page.Drawn()).split()
     assert len(set(drawn[:3])) == 3 and len(set(drawn[3:])) == 1
 

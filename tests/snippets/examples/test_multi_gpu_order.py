@@ -67,6 +67,19 @@ def test_blocks_share_one_graph_and_a_whole_model_breaks_at_fsdp(printed: Printe
     assert rows["FSDP2, compile whole"][1] > 1
 
 
+def test_no_order_compiles_again_for_a_second_step(printed: Printed) -> None:
+    rows, _ = printed
+    assert {name: row[4] for name, row in rows.items()} == dict.fromkeys(ORDERS, 0)
+
+
+def test_what_compiles_again_is_counted() -> None:
+    torch._dynamo.utils.clear_compilation_metrics()
+    doubled = multi_gpu_order.compiled(lambda x: x * 2)
+    for rows in (2, 2, 3, 4):
+        doubled(torch.ones(rows))
+    assert multi_gpu_order.recompiled() == 2
+
+
 def test_a_checkpoint_saves_memory_on_either_side_of_compile(printed: Printed) -> None:
     rows, _ = printed
     for order in ("checkpoint, compile, FSDP2", "compile, checkpoint, FSDP2"):
