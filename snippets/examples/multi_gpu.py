@@ -1,8 +1,8 @@
 """Two GPUs and more: what each strategy moves, how long the step waits for it, and the memory, predicted and measured.
 
 It needs transformers (5.17). `python -m snippets.examples.multi_gpu` starts torchrun itself, on all GPUs, or with gloo
-on two CPU processes and a tiny model. Predictions for n GPUs come from a step on one GPU and from the links' bandwidth,
-both measured in the same run.
+on two CPU processes and a tiny model. Predictions for n GPUs come from the same program on one GPU and from the
+links' bandwidth, both measured in the same run.
 """
 
 import json
@@ -93,6 +93,13 @@ def blocks_then_ddp(model: nn.Module) -> nn.Module:
     return ddp(blocks_compiled(model))
 
 
+def uncut_blocks_then_ddp(model: nn.Module) -> nn.Module:
+    """DDPOptimizer would cut each block where a bucket is full, and keep what crosses a cut."""
+    wrapped = blocks_then_ddp(model)
+    wrapped.forward = torch._dynamo.config.patch(optimize_ddp=False)(wrapped.forward)
+    return wrapped
+
+
 def kept(model: nn.Module) -> nn.Module:
     return sharded(model, reshard=False)
 
@@ -150,15 +157,6 @@ class Work:
     compute: float  # seconds
     gather: Messages = field(default_factory=list)
     reduce: Messages = field(default_factory=list)
-
-
-def copied(operation: str, nbytes: float, n: int) -> float:
-    """Bytes that a GPU reads and writes to fill a message, and to empty it.
-
-    A gather casts this GPU's fp32 part to bf16, and splits what arrived into parameters. A reduction in fp32 is
-    filled from bf16 gradients; DDP divides each gradient on its way into the bucket.
-    """
-    return nbytes * {"all-reduce": 2, "all-gather": 2 + 3 / n, "reduce-scatter": 1.5}[operation]
 
 
 def timeline(works: Sequence[Work], rates: Rates, overlap: bool = True) -> float:
@@ -275,8 +273,7 @@ def tensor_works(shape: Shape, forward: Sequence[float], backward: Sequence[floa
 @dataclass(frozen=True)
 class Strategy:
     make: Callable[[nn.Module], nn.Module]
-    base: str = ""  # the run on one GPU that predicts this one
-    works: Callable[[Shape, Sequence[float], Sequence[float]], list[Work]] | None = None
+    works: Callable[[Shape, Sequence[float], Sequence[float]], list[Work]] | None = None  # what n GPUs do, if predicted
     autocast: bool = True  # else FSDP casts the parameters, or they are bf16 (one GPU)
     sizes: Mapping[str, float] = field(default_factory=lambda: SIZES)
     batch: int = BATCH
@@ -298,22 +295,28 @@ def in_bf16(model: nn.Module) -> nn.Module:
 
 EAGER = {
     "one GPU": Strategy(alone),
-    "one GPU, bf16": Strategy(in_bf16, autocast=False),
-    "DDP": Strategy(ddp, "one GPU", ddp_works),
-    "FSDP2": Strategy(sharded, "one GPU, bf16", sharded_works, autocast=False),
-    "FSDP2, no reshard": Strategy(kept, "one GPU, bf16", kept_works, autocast=False),
-    "tensor + sequence": Strategy(tensor_parallel, "one GPU", tensor_works),
+    "DDP": Strategy(ddp, ddp_works),
+    "FSDP2": Strategy(sharded, sharded_works, autocast=False),
+    "FSDP2, no reshard": Strategy(kept, kept_works, autocast=False),
+    "tensor + sequence": Strategy(tensor_parallel, tensor_works),
 }
 STRATEGIES = EAGER | {  # in the order of measuring: what is compiled takes longest
     "one GPU, large": Strategy(alone, sizes=LARGE, batch=1),
     "FSDP2, large": Strategy(sharded, autocast=False, sizes=LARGE, batch=1),
     "one GPU, blocks": Strategy(blocks_compiled),
-    "blocks, DDP": Strategy(blocks_then_ddp, "one GPU, blocks", ddp_works),
-    "one GPU, bf16, blocks": Strategy(lambda model: blocks_compiled(in_bf16(model)), autocast=False),
-    "blocks, FSDP2": Strategy(blocks_then_shard, "one GPU, bf16, blocks", sharded_works, autocast=False),
+    "blocks, DDP": Strategy(blocks_then_ddp, ddp_works),
+    "uncut blocks, DDP": Strategy(uncut_blocks_then_ddp, ddp_works),
+    "blocks, FSDP2": Strategy(blocks_then_shard, sharded_works, autocast=False),
     "one GPU, bf16, whole": Strategy(lambda model: compiled(in_bf16(model)), autocast=False),
-    "FSDP2, whole": Strategy(shard_then_compile, "one GPU, bf16, whole", sharded_works, autocast=False),
+    "FSDP2, whole": Strategy(shard_then_compile, sharded_works, autocast=False),
 }
+
+
+def names_for(gpus: int) -> list[str]:
+    """What one GPU or more run. What is compiled runs on one and on two; on a CPU, nothing is."""
+    every = STRATEGIES if GPU and gpus <= 2 else EAGER
+    one = {name for name in every if name.startswith("one GPU")}
+    return [name for name in every if name not in ({"FSDP2, large"} if gpus == 1 else one)]
 
 
 def measure(name: str, rank: int, device: torch.device, folder: str) -> dict:
@@ -362,40 +365,40 @@ def measure(name: str, rank: int, device: torch.device, folder: str) -> dict:
     return result
 
 
-def predict(name: str, runs: dict[str, dict], rates: Rates, n: int) -> dict:
-    """All that a run on n GPUs will take, from the run on one."""
-    strategy, shape = STRATEGIES[name], Shape(**runs[name]["shape"])
-    base, update = runs[strategy.base], runs["one GPU"]["update"]  # of fp32 parameters
+# --8<-- [start:base]
+def predict(name: str, base: Mapping[str, Any], rates: Rates, n: int) -> dict:
+    """All that a run on n GPUs will take, from the same program on one GPU."""
+    strategy, shape = STRATEGIES[name], Shape(**base["shape"])
+    tensor, whole = strategy.works is tensor_works, strategy.works is ddp_works
+    share = 1 if whole else 1 / n  # of parameters, gradients, state and update that each GPU has
+    shape.tokens *= n if tensor else 1  # all GPUs work on the same tokens
     costs = [*map(sum, shape.layers), shape.root]  # matmuls take a time in proportion to their weights
     forward = [base["forward"] * cost / sum(costs) for cost in costs]
     backward = [base["backward"] * cost / sum(costs) for cost in reversed(costs)]
+    assert strategy.works
     works = strategy.works(shape, forward, backward)
     messages = [message for work in works for message in (*work.gather, *work.reduce)]
-    exposes = timeline(works, rates, overlap=strategy.works is not tensor_works)
-    copies = sum(seconds("copy", copied(*message, n), rates) for message in messages)
-    whole = strategy.works is ddp_works
-    own, rest = 4 * shape.elements / (1 if whole else n), base["peak"] - base["parameters"] - base["state"]
-    if strategy.works is tensor_works:  # norms are not split; matmuls keep gathered inputs and split weights in bf16
-        parts = 2 * len(shape.layers) + 1
-        own += 4 * shape.width * parts * (1 - 1 / n)
-        rest += 2 * (shape.tokens * shape.width * parts - shape.elements) * (1 - 1 / n)
-    elif strategy.works is sharded_works:  # beside the root, one layer is used and one arrives
-        rest += 2 * (shape.root + 2 * sum(shape.layers[0]))
-    elif strategy.works is kept_works:
-        rest += 2 * shape.elements
+    exposes = timeline(works, rates, overlap=not tensor)
+    own, split = base["parameters"] * share, 1 - 1 / n
     held = own if whole else 0  # DDP's buckets stay; other gradients are gone when activations are largest
+    rest = base["peak"] - base["parameters"] - base["state"] - held
+    if tensor:  # norms are not split; five matmuls of a layer keep gathered inputs, and all keep split weights, in bf16
+        own += 4 * shape.width * (2 * len(shape.layers) + 1) * split
+        rest += 2 * (shape.tokens * shape.width * (5 * len(shape.layers) + 1) - shape.elements) * split
     return {
         "messages": messages,
         "communication": sum(seconds(*message, rates) for message in messages),
         "exposed": exposes,
-        "copies": copies,
-        "step": base["forward"] + base["backward"] + exposes + copies + update * (1 if whole else 1 / n),
+        "step": base["forward"] + base["backward"] + base["update"] * share + exposes,
         "parameters": own,
         "gradients": own,
         "state": 2 * own,
         "rest": rest,
         "peak": 3 * own + held + rest,
     }
+
+
+# --8<-- [end:base]
 
 
 def error(predicted: float, measured: float) -> str:
@@ -412,7 +415,7 @@ def say_runs(runs: dict, n: int) -> None:
     for name, run in runs.items():
         size = sum(sent(*message, n) for message in run["messages"]) / 1e9
         shown = f"{run['step'] * 1e3:6.1f} ms {run['peak'] / GIB:5.1f} GiB {size:5.2f} GB {run['first']:4.0f} s"
-        print(f"{name + ':':22} {shown}")
+        print(f"{name + ':':27} {shown}")
 
 
 def say_bytes(names: Sequence[str], runs: dict, predictions: dict, n: int) -> None:
@@ -426,22 +429,21 @@ def say_bytes(names: Sequence[str], runs: dict, predictions: dict, n: int) -> No
         print(f"{name:20} {sizes} {error(*both):>5}   {counts[0]:8} {counts[1]:8}")
 
 
-def say_times(names: Sequence[str], runs: dict, predictions: dict) -> None:
-    print("==== time\nms of a step, predicted, measured and error\n")
-    print(f"{'':20} {'NCCL':^22} {'exposed':^22} {'copies':>7} {'step':^22}")
+def say_times(names: Sequence[str], bases: dict, runs: dict, predictions: dict) -> None:
+    print("==== time\nms of a step on one GPU; on two, predicted, measured and error\n")
+    print(f"{'':20} {'one GPU':>7} {'NCCL':^21} {'exposed':^21} {'step':^21}")
     for name in names:
         guess, run = predictions[name], runs[name]
-        links = pair(guess["communication"], run["communication"], 1e-3), pair(guess["exposed"], run["exposed"], 1e-3)
-        step = pair(guess["step"], run["step"], 1e-3)
-        print(f"{name:20} {' '.join(links)} {guess['copies'] * 1e3:7.1f} {step}")
+        cells = (pair(guess[part], run[part], 1e-3) for part in ("communication", "exposed", "step"))
+        print(f"{name:20} {bases[name]['step'] * 1e3:7.1f} {' '.join(cells)}")
 
 
 def say_parts(runs: dict) -> None:
     print("==== parts\nms of a traced step, by what the GPU runs; the step without a trace\n")
-    print(f"{'':22} {'matmuls':>8} {'other':>8} {'exposed':>8} {'idle':>8} {'sum':>8} {'step':>8}")
+    print(f"{'':26} {'matmuls':>8} {'other':>8} {'exposed':>8} {'idle':>8} {'sum':>8} {'step':>8}")
     for name, run in runs.items():
         cells = (*run["parts"].values(), sum(run["parts"].values()), run["step"])
-        print(f"{name:22} {' '.join(f'{cell * 1e3:8.1f}' for cell in cells)}")
+        print(f"{name:26} {' '.join(f'{cell * 1e3:8.1f}' for cell in cells)}")
 
 
 def say_memory(names: Sequence[str], runs: dict, predictions: dict) -> None:
@@ -462,29 +464,27 @@ NVLINK = 450e9  # bytes/s in each direction: NVIDIA H100 datasheet, 900 GB/s bot
 NETWORK = 8 * 400e9 / 8  # DGX H100 user guide: eight 400 Gb/s adapters for eight GPUs
 
 
-def scaled(name: str, runs: dict, rates: Rates, gpus: int, n: int) -> tuple[float, float]:
+def scaled(name: str, base: dict, rates: Rates, gpus: int, n: int) -> tuple[float, float]:
     """Bytes that each GPU sends, and the seconds of a step, if links are used as well as here."""
     link = NVLINK if gpus <= 8 else min(NVLINK, NETWORK)
     slower = dict(rates)
     for operation in OPERATIONS[:3]:
         times = sent(operation, 1, gpus) / sent(operation, 1, n) * NVLINK / link
         slower[operation] = {size: took * times for size, took in rates[operation].items()}
-    guess = predict(name, runs, slower, gpus)
+    guess = predict(name, base, slower, gpus)
     return sum(sent(*message, gpus) for message in guess["messages"]), guess["step"]
 
 
 # --8<-- [end:scale]
 
 
-def say_scale(runs: dict, rates: Rates, n: int) -> None:
+def say_scale(bases: dict, rates: Rates, n: int) -> None:
     print("==== scale\ncomputed: GB that each GPU sends, ms of a step, share of n times one GPU\n")
-    for name in [name for name in ("DDP", "blocks, DDP", "FSDP2", "blocks, FSDP2") if name in predictable(runs)]:
-        base = runs[STRATEGIES[name].base]
-        alone = base["forward"] + base["backward"] + runs["one GPU"]["update"]  # of fp32 parameters
+    for name in [name for name in ("DDP", "blocks, DDP", "FSDP2", "blocks, FSDP2") if name in bases]:
         cells = []
         for gpus in (2, 8, 64):
-            size, took = scaled(name, runs, rates, gpus, n)
-            cells.append(f"{gpus:3} GPUs {size / 1e9:6.2f} {took * 1e3:7.1f} {alone / took:5.0%}")
+            size, took = scaled(name, bases[name], rates, gpus, n)
+            cells.append(f"{gpus:3} GPUs {size / 1e9:6.2f} {took * 1e3:7.1f} {bases[name]['step'] / took:5.0%}")
         print(f"{name:20} {'   '.join(cells)}")
 
 
@@ -492,8 +492,8 @@ def say_more(found: dict[int, dict]) -> None:
     """More GPUs than two, where there are: predicted from one of them, and measured."""
     print("==== more\nGB that each GPU sends, counted; ms of a step, predicted, measured and error; GiB at its peak\n")
     for n, each in found.items():
-        for name in [name for name in predictable(each["runs"]) if name in EAGER]:
-            run, guess = each["runs"][name], predict(name, each["runs"], each["rates"], n)
+        for name in [name for name in predictable(found, n) if name in EAGER]:
+            run, guess = each["runs"][name], predict(name, found[1]["runs"][name], each["rates"], n)
             size = sum(sent(*message, n) for message in run["messages"]) / 1e9
             step = pair(guess["step"], run["step"], 1e-3)
             print(f"{n} GPUs, {name:20} {size:6.2f} {step} {run['peak'] / GIB:6.1f}")
@@ -507,9 +507,9 @@ def say_rates(rates: Rates, n: int) -> None:
         print(f"{operation:16} {' '.join(cells)}")
 
 
-def predictable(runs: Mapping[str, dict]) -> list[str]:
-    """What is measured beside the runs on one GPU that predict it."""
-    return [name for name in runs if "one GPU" in runs and STRATEGIES[name].base in runs]
+def predictable(found: dict[int, dict], n: int) -> list[str]:
+    """What was measured on n GPUs and, to predict it, on one."""
+    return [name for name in found[n]["runs"] if STRATEGIES[name].works and name in found[1]["runs"] and n > 1]
 
 
 def say_early(found: dict[int, dict]) -> None:
@@ -517,32 +517,38 @@ def say_early(found: dict[int, dict]) -> None:
     done = len(found[2]["runs"]) + len(found[2]["failed"])
     if not done:
         say_rates(found[2]["rates"], 2)
-    elif done == len(EAGER) and len(found) > 1:
+    elif done == len(EAGER) - 1 and len(found) > 2:
         say_more(found)
 
 
 def say(found: dict[int, dict]) -> None:
     """All that compares runs, of those that there are."""
-    n, (runs, rates) = 2, (found[2]["runs"], found[2]["rates"])
-    names = predictable(runs)
-    predictions = {name: predict(name, runs, rates, n) for name in names}
+    n, bases, (runs, rates) = 2, found[1]["runs"], (found[2]["runs"], found[2]["rates"])
+    names = predictable(found, n)
+    predictions = {name: predict(name, bases[name], rates, n) for name in names}
     say_bytes(names, runs, predictions, n)
     say_memory(names, runs, predictions)
     if GPU:  # two processes of one CPU take a time that says nothing about two GPUs
-        say_runs(runs, n)
-        say_times(names, runs, predictions)
-        say_parts(runs)
-        say_scale(runs, rates, n)
-        bases = {run: {part: value for part, value in runs[run].items() if part != "messages"} for run in runs}
-        print(f"==== record\n{json.dumps({'rates': rates, 'runs': bases})}")
+        every = {name if name.startswith("one GPU") else f"{name}, on one": run for name, run in bases.items()} | runs
+        say_runs(every, n)
+        say_times(names, bases, runs, predictions)
+        say_parts(every)
+        say_scale(bases, rates, n)
+        print(f"==== record\n{json.dumps({'rates': rates, 'bases': unsent(bases), 'runs': unsent(runs)})}")
     failed = {f"{name}, {n} GPUs": why for n, each in found.items() for name, why in each["failed"].items()}
     if failed:
         print("==== failed", *(f"{name}: {why}" for name, why in failed.items()), sep="\n")
 
 
+def unsent(runs: Mapping[str, dict]) -> dict[str, dict]:
+    """All that is known of runs but their messages."""
+    return {name: {part: value for part, value in run.items() if part != "messages"} for name, run in runs.items()}
+
+
 def measured(names: Sequence[str], rank: int, device: torch.device) -> Iterator[dict]:
-    """Seconds of a collective, and of a copy, by bytes; then each strategy that succeeds, or why it did not."""
-    yield {"rates": measured_rates(OPERATIONS[:3], SWEEP, torch.float32) | copy_rate(device)}
+    """Seconds of a collective by bytes; then each strategy that succeeds, or why it did not."""
+    if dist.get_world_size() > 1:
+        yield {"rates": measured_rates(OPERATIONS[:3], SWEEP, torch.float32)}
     with TemporaryDirectory() as folder:
         for name in names:
             began = time.perf_counter()
@@ -555,20 +561,6 @@ def measured(names: Sequence[str], rank: int, device: torch.device) -> Iterator[
             if not rank:
                 print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
             yield part
-
-
-def copy_rate(device: torch.device, times: int = 10) -> dict[str, dict[int, float]]:
-    """Seconds in proportion to the bytes that a copy reads and writes."""
-    source = torch.zeros(GIB // 4 if GPU else MIB, device=device)
-    target = torch.zeros_like(source)
-    target.copy_(source)
-    synchronize()
-    start = time.perf_counter()
-    for _ in range(times):
-        target.copy_(source)
-    synchronize()
-    took = (time.perf_counter() - start) / times / (source.nbytes + target.nbytes)
-    return {"copy": {0: 0.0, 2**40: took * 2**40}}
 
 
 def by_size(rates: Mapping[str, Mapping[str, float]]) -> Rates:
@@ -587,17 +579,16 @@ def add(found: dict[str, dict], part: Mapping[str, dict]) -> None:
 
 
 def main() -> None:
-    """Two GPUs run all strategies, more of them those that need no compiler; CPU processes, too.
+    """One GPU and two run all strategies, more of them those that need no compiler; CPU processes, too.
 
     A section is printed when all that it shows is measured. A run that SIGINT cuts off prints what it has.
     """
     if "RANK" in os.environ:
-        names = list(STRATEGIES if GPU and os.environ["WORLD_SIZE"] == "2" else EAGER)
-        among_ranks(partial(tell, partial(measured, names)))
+        among_ranks(partial(tell, partial(measured, names_for(int(os.environ["WORLD_SIZE"])))))
         return
-    found = {n: unknown() for n in worlds()}
+    found = {n: unknown() for n in (1, *worlds())}
     try:
-        for n in sorted(found, reverse=True):  # two last: they alone run what is compiled
+        for n in sorted(found, key=lambda n: (n != 1, -n)):  # one predicts the others; two run what is compiled
             for part in told("snippets.examples.multi_gpu", n):
                 add(found[n], part)
                 if GPU and n == 2:
