@@ -21,7 +21,7 @@ Found = Callable[[int], dict]
 def eager() -> dict:
     torch.set_num_threads(1)
     found = multi_gpu.unknown()
-    for part in multi_gpu.measured(list(multi_gpu.EAGER), dist.get_rank(), torch.device("cpu")):
+    for part in multi_gpu.measured(multi_gpu.names_for(dist.get_world_size()), dist.get_rank(), torch.device("cpu")):
         multi_gpu.add(found, part)
     return found
 
@@ -32,7 +32,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     return functools.cache(lambda ranks: on_ranks(eager, ranks, tmp_path_factory.mktemp("ranks"))[0])
 
 
-PREDICTED = [name for name, strategy in multi_gpu.EAGER.items() if strategy.base]
+PREDICTED = [name for name, strategy in multi_gpu.EAGER.items() if strategy.works]
 
 
 @pytest.mark.parametrize("processes", [2, 4])
@@ -40,14 +40,17 @@ PREDICTED = [name for name, strategy in multi_gpu.EAGER.items() if strategy.base
 def test_bytes_and_memory_are_as_predicted(name: str, processes: int, found: Found) -> None:
     seen = found(processes)
     assert not seen["failed"]
-    run, guess = seen["runs"][name], multi_gpu.predict(name, seen["runs"], multi_gpu.by_size(seen["rates"]), processes)
+    run, base = seen["runs"][name], found(1)["runs"][name]
+    guess = multi_gpu.predict(name, base, multi_gpu.by_size(seen["rates"]), processes)
     assert sorted((op, int(size)) for op, size in guess["messages"]) == sorted(map(tuple, run["messages"]))
     for part in ("parameters", "gradients", "state"):
         assert guess[part] == run[part], part
 
 
 def test_one_gpu_sends_nothing(found: Found) -> None:
-    assert found(2)["runs"]["one GPU"]["messages"] == []
+    alone = found(1)["runs"]
+    assert alone["one GPU"]["messages"] == [] and not found(1)["rates"]
+    assert sum(multi_gpu.sent(*message, 1) for run in alone.values() for message in run["messages"]) == 0
 
 
 def test_a_reduction_hides_behind_later_work_only() -> None:
@@ -70,23 +73,31 @@ def test_a_bucket_closes_when_it_is_full() -> None:
 
 
 def test_scaled_links_are_slower_only_between_nodes(found: Found) -> None:
-    seen = found(2)
-    size = {n: multi_gpu.scaled("DDP", seen["runs"], multi_gpu.by_size(seen["rates"]), n, 2)[0] for n in (2, 8, 64)}
-    whole = 2 * seen["runs"]["DDP"]["gradients"]
+    rates, base = multi_gpu.by_size(found(2)["rates"]), found(1)["runs"]["DDP"]
+    size = {n: multi_gpu.scaled("DDP", base, rates, n, 2)[0] for n in (2, 8, 64)}
+    whole = 2 * base["gradients"]
     assert size == pytest.approx({2: whole / 2, 8: whole * 7 / 8, 64: whole * 63 / 64})
     assert multi_gpu.NETWORK < multi_gpu.NVLINK
 
 
 def test_a_run_that_was_cut_off_says_what_it_has(found: Found, capsys: pytest.CaptureFixture[str]) -> None:
-    seen = found(2)
-    runs = {name: run for name, run in seen["runs"].items() if name in ("one GPU", "DDP", "FSDP2")}
-    cut = multi_gpu.unknown()
-    multi_gpu.add(cut, seen | {"runs": runs, "failed": {"FSDP2, large": "too large"}})
-    multi_gpu.say({2: cut})
+    runs = {name: found(2)["runs"][name] for name in ("DDP", "FSDP2")}
+    alone = {name: found(1)["runs"][name] for name in ("one GPU", "DDP")}
+    cut = {1: multi_gpu.unknown(), 2: multi_gpu.unknown()}
+    multi_gpu.add(cut[1], {"runs": alone})
+    multi_gpu.add(cut[2], {"rates": found(2)["rates"], "runs": runs, "failed": {"FSDP2, large": "too large"}})
+    multi_gpu.say(cut)
     printed = capsys.readouterr().out
     assert "\nDDP " in printed and "FSDP2, large, 2 GPUs: too large" in printed
     assert "\nFSDP2 " not in printed, "its step on one GPU is missing"
-    multi_gpu.say({2: multi_gpu.unknown()})
+    multi_gpu.say({1: multi_gpu.unknown(), 2: multi_gpu.unknown()})
+
+
+def test_one_gpu_runs_all_that_predicts_and_two_what_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multi_gpu, "GPU", True)
+    one, two, four = (multi_gpu.names_for(n) for n in (1, 2, 4))
+    assert {name for name in two if multi_gpu.STRATEGIES[name].works} <= set(one)
+    assert set(two) - set(one) == {"FSDP2, large"} and set(four) == set(two) & set(multi_gpu.EAGER)
 
 
 def test_what_is_compiled_is_measured_last() -> None:

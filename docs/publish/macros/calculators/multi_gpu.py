@@ -13,7 +13,12 @@ from snippets.examples.multi_gpu import GIB, STRATEGIES, by_size, predict
 from snippets.reference.communication import Rates, rates_of
 
 MODEL = "Llama 1B"
-NAMES = {"DDP": "DDP", "FSDP2": "FSDP2", "FSDP2, no reshard": "FSDP2, not resharded"}
+NAMES = {
+    "DDP": "DDP",
+    "FSDP2": "FSDP2",
+    "FSDP2, no reshard": "FSDP2, not resharded",
+    "tensor + sequence": "tensor and sequence parallel",
+}
 BLOCKS = {"eager": "", "compiled": "blocks"}  # as the form names them, and as the record does
 SENT_AS = {"all-reduce": "float32", "all-gather": "bfloat16", "reduce-scatter": "float32"}
 SIZES = {
@@ -34,7 +39,6 @@ ROWS = {
     "bytes": "Each GPU sends",
     "communication": "Communication",
     "exposed": "Exposed",
-    "copies": "Copies",
     "step": "Step",
     "memory": "Peak memory",
 }
@@ -49,17 +53,17 @@ def panel(captures: Captures, page: Evidence) -> str:
     record, more = (captures.find("examples/multi_gpu", section, "gpu") for section in ("record", "more"))
     links = captures.find("reference/communication", "rates", "gpu")
     known = json.loads(record.content)
-    runs = known["runs"]
+    runs, bases = known["runs"], known["bases"]
     rates = _rates(by_size(known["rates"]), links.content)
     measured = {RECORDED: runs} | {n: _more(more.content, n) for n in rates if n != RECORDED}
-    sizes, tokens = _sizes(runs["one GPU"]["shape"]), runs["one GPU"]["shape"]["tokens"]
+    sizes, tokens = _sizes(bases["one GPU"]["shape"]), bases["one GPU"]["shape"]["tokens"]
     data = {
         "memory": record.run.machine["memory_bytes"],
         "sizes": sizes,
         "tokens": tokens,
         "rates": {n: {name: sorted(row.items()) for name, row in each.items()} for n, each in rates.items()},
         "strategies": {
-            name: {how: _strategy(name, blocks, runs, rates, measured) for how, blocks in BLOCKS.items()}
+            name: {how: _strategy(name, blocks, bases, rates, measured) for how, blocks in BLOCKS.items()}
             for name in NAMES
         },
     }
@@ -98,7 +102,7 @@ def _rates(recorded: Rates, links: str) -> dict[int, Rates]:
     rates = {RECORDED: recorded}
     for n in sorted({json.loads(line)["ranks"] for line in links.splitlines()} - {RECORDED}):
         rows = {operation: rates_of(links, n, dtype)[operation] for operation, dtype in SENT_AS.items()}
-        rates[n] = rows | {"copy": recorded["copy"]}
+        rates[n] = rows
     return rates
 
 
@@ -109,17 +113,23 @@ def _more(printed: str, gpus: int) -> dict[str, dict[str, float]]:
 
 
 def _strategy(
-    name: str, blocks: str, runs: Runs, rates: Mapping[int, Rates], measured: Mapping[int, Runs]
+    name: str, blocks: str, bases: Runs, rates: Mapping[int, Rates], measured: Mapping[int, Runs]
 ) -> dict[str, Any]:
-    """The step on one GPU that predicts a strategy, and by how much of the prediction the measurement is above it."""
-    works = STRATEGIES[name].works
-    base, run = (", ".join(filter(None, parts)) for parts in ((STRATEGIES[name].base, blocks), (blocks, name)))
+    """The step on one GPU that predicts a strategy, and by how much of the prediction the measurement is above it.
+
+    Where that step was not measured, neither is there.
+    """
+    run = ", ".join(filter(None, (blocks, name)))
+    works, base = STRATEGIES[name].works, bases.get(run)
     assert works
     return {
         "works": works.__name__,
-        "autocast": STRATEGIES[base].autocast,
-        "alone": {part: runs["one GPU" if part == "update" else base][part] for part in STEP},  # an update in fp32
-        "off": {n: _off(predict(run, runs, rates[n], n), found[run]) for n, found in measured.items() if run in found},
+        "alone": {part: base[part] for part in STEP} if base else {},
+        "off": {
+            n: _off(predict(run, base, rates[n], n), found[run])
+            for n, found in measured.items()
+            if base and run in found
+        },
     }
 
 

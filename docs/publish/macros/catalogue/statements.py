@@ -34,6 +34,8 @@ class Statements(Shared):
         """
         page, case = self._page, case or self._page.case
         ones, relation, others = claims.parsed(statement)
+        if unnamed := sides.keys() - {*ones, *others}:
+            raise PublishError(f"holds: expected sides that {statement!r} names, got {', '.join(sorted(unnamed))}")
         numbers = {name: plain(side) for name, side in sides.items()}
         rest = [numbers.get(other, other) for other in others]
         named = [points.at(self._root, case, name.strip(), clock) for name in at.split(",") if at]

@@ -12,10 +12,10 @@ const sum = (values) => values.reduce((all, each) => all + each, 0)
 const work = (compute, gather = [], reduce = []) => ({ compute, gather, reduce })
 
 // Elements of each parameter, layer by layer, and of all that is in no layer.
-export function shapeOf({ layers, width, inner, shared, vocabulary, tied }) {
+export function shapeOf({ layers, width, inner, shared, vocabulary, tied, tokens }) {
   const [square, kv, mlp] = [width, shared, inner].map((columns) => columns * width)
   const layer = [square, kv, kv, square, mlp, mlp, mlp, width, width]
-  return { layers: Array(layers).fill(layer), root: (tied ? 1 : 2) * vocabulary * width + width }
+  return { layers: Array(layers).fill(layer), root: (tied ? 1 : 2) * vocabulary * width + width, width, tokens }
 }
 
 const elements = ({ layers, root }) => sum(layers.map(sum)) + root
@@ -55,7 +55,22 @@ function sharded({ layers, root }, forward, backward, reshard = true) {
   ]
 }
 
-const WORKS = { ddp_works: ddp, sharded_works: sharded, kept_works: (...given) => sharded(...given, false) }
+function tensor({ tokens, width }, forward, backward) {
+  const [norm, matmul, gains] = [4 * tokens * width, 2 * tokens * width, ["all-reduce", 4 * width]]
+  const ahead = [["all-gather", norm], ["reduce-scatter", matmul]]
+  const back = [["all-gather", matmul], ["reduce-scatter", norm], gains]
+  const head = [["all-gather", norm], ...Array(3).fill(["all-reduce", 4 * tokens])]
+  return [
+    work(0, [], [["reduce-scatter", norm]]),
+    ...forward.slice(0, -1).map((took) => work(took, ahead, ahead)),
+    work(forward.at(-1), head),
+    work(backward[0], [], [["reduce-scatter", norm], gains]),
+    ...backward.slice(1).map((took) => work(took, back, back)),
+    work(0, [["all-gather", norm]]),
+  ]
+}
+
+const WORKS = { ddp_works: ddp, sharded_works: sharded, kept_works: (...given) => sharded(...given, false), tensor_works: tensor }
 
 function worksOf(shape, { works }, { forward, backward }) {
   const costs = [...shape.layers.map(sum), shape.root] // matmuls take a time in proportion to their weights
@@ -68,7 +83,6 @@ const messagesOf = (works) => works.flatMap(({ gather, reduce }) => [...gather, 
 // ---- time and memory ----
 
 export const sent = ([operation, bytes], n) => (bytes * PASSES[operation] * (n - 1)) / n
-const copied = ([operation, bytes], n) => bytes * { "all-reduce": 2, "all-gather": 2 + 3 / n, "reduce-scatter": 1.5 }[operation]
 
 function seconds([operation, bytes], rates) {
   const known = rates[operation]
@@ -78,8 +92,9 @@ function seconds([operation, bytes], rates) {
 }
 
 // Seconds of a step beyond its compute, where took(message) gives a message's.
-export function timeline(works, took) {
+export function timeline(works, took, overlap = true) {
   const parts = works.map(({ compute, gather, reduce }) => ({ compute, gather: sum(gather.map(took)), reduce: sum(reduce.map(took)) }))
+  if (!overlap) return sum(parts.map(({ gather, reduce }) => gather + reduce))
   let now = 0
   let link = parts[0].gather
   let arrived = link
@@ -93,26 +108,27 @@ export function timeline(works, took) {
   return Math.max(now, link) - sum(works.map(({ compute }) => compute))
 }
 
-// Parameters and AdamW's two moments on one GPU, in fp32 or in bf16.
-const heldAlone = (shape, { autocast }) => 3 * (autocast ? 4 : 2) * elements(shape)
+// Parameters and AdamW's two moments on one GPU, in fp32, and DDP's buckets.
+const heldAlone = (shape, { works }) => (works === "ddp_works" ? 16 : 12) * elements(shape)
 
-// All that a step on n GPUs takes, from one on one GPU: seconds, and bytes of its peak.
+// All that a step on n GPUs takes, from the same program on one GPU: seconds, and bytes of its peak.
 export function predict(shape, strategy, alone, rates, n) {
-  const works = worksOf(shape, strategy, alone)
+  const [whole, split] = [strategy.works === "ddp_works", strategy.works === "tensor_works"]
+  const share = whole ? 1 : 1 / n
+  const tokens = shape.tokens * (split ? n : 1)
+  const works = worksOf({ ...shape, tokens }, strategy, alone)
   const messages = messagesOf(works)
-  const whole = strategy.works === "ddp_works"
-  const exposed = timeline(works, (message) => seconds(message, rates))
-  const copies = sum(messages.map((message) => seconds(["copy", copied(message, n)], rates)))
-  const parameters = (4 * elements(shape)) / (whole ? 1 : n)
-  const gathered = { ddp_works: 0, sharded_works: shape.root + 2 * sum(shape.layers[0]), kept_works: elements(shape) }[strategy.works]
-  const rest = alone.peak - heldAlone(shape, strategy) + 2 * gathered
+  const exposed = timeline(works, (message) => seconds(message, rates), !split)
+  const count = shape.layers.length
+  const parameters = 4 * elements(shape) * share + (split ? 4 * shape.width * (2 * count + 1) * (1 - 1 / n) : 0)
+  const inputs = split ? 2 * (tokens * shape.width * (5 * count + 1) - elements(shape)) * (1 - 1 / n) : 0
+  const rest = alone.peak - heldAlone(shape, strategy) + inputs
   const held = whole ? parameters : 0
   return {
     messages,
     communication: sum(messages.map((message) => seconds(message, rates))),
     exposed,
-    copies,
-    step: alone.forward + alone.backward + exposed + copies + alone.update / (whole ? 1 : n),
+    step: alone.forward + alone.backward + alone.update * share + exposed,
     parameters,
     held,
     state: 2 * parameters,
@@ -131,10 +147,7 @@ function off(part) {
   return `${percent(Math.abs(part), 2)} ${part > 0 ? "more" : "less"}`
 }
 
-function alike({ autocast }, blocks, ours) {
-  const how = autocast ? "with fp32 parameters under bf16 autocast" : "with parameters and AdamW in bf16"
-  return `${ours ? "Ours" : "Measure yours"}: forward, backward and peak ${how}, blocks ${blocks}; the update in fp32`
-}
+const alike = (ours) => `${ours ? "Ours" : "Measure yours"}: this strategy, started with torchrun --nproc-per-node 1`
 
 function outside(messages, rates) {
   for (const [operation, bytes] of messages) {
@@ -152,10 +165,10 @@ function memoryOf({ peak, parameters, held, state, rest }, found) {
 // ---- the form ----
 
 function sizesOf(form, { sizes }) {
-  const { model, embeddings } = form.elements
-  if (model.value !== "own") return { ...sizes, tied: true }
+  const { model, embeddings, tokens } = form.elements
+  if (model.value !== "own") return { ...sizes, tokens: tokens.valueAsNumber, tied: true }
   const own = Object.keys(sizes).map((name) => [name, form.elements[name].valueAsNumber])
-  return { ...Object.fromEntries(own), tied: embeddings.value === "tied" }
+  return { ...Object.fromEntries(own), tokens: tokens.valueAsNumber, tied: embeddings.value === "tied" }
 }
 
 const chosen = ({ elements: { strategy, blocks } }, data) => data.strategies[strategy.value][blocks.value]
@@ -167,16 +180,17 @@ function wrong(form, { tied }) {
 }
 
 function rows(form, data) {
-  const { model, tokens, gpus, blocks } = form.elements
+  const { model, tokens, gpus } = form.elements
   const sizes = sizesOf(form, data)
   const problem = wrong(form, sizes)
   if (problem) return { step: problem }
   const [n, strategy, shape] = [gpus.valueAsNumber, chosen(form, data), shapeOf(sizes)]
-  const messages = messagesOf(worksOf(shape, strategy, {}))
+  const split = strategy.works === "tensor_works"
+  const messages = messagesOf(worksOf({ ...shape, tokens: shape.tokens * (split ? n : 1) }, strategy, {}))
   const rates = data.rates[n]
   const ours = Object.entries(oursOf(form, data))
   const shown = {
-    alone: alike(strategy, blocks.value, ours.length && ours.every(([name, text]) => form.elements[name].value === text)),
+    alone: alike(ours.length && ours.every(([name, text]) => form.elements[name].value === text)),
     bytes: `${bytesOf(sum(messages.map((message) => sent(message, n))))} in ${messages.length} messages`,
   }
   if (!rates) return { ...shown, step: `We measured ${Object.keys(data.rates).join(" and ")} GPUs only.` }
@@ -186,7 +200,7 @@ function rows(form, data) {
   const guess = predict(shape, strategy, alone, rates, n)
   const found = strategy.off[n] ?? {}
   const against = (part) => (part in found ? `. For ${model.options[0].text}, we measured ${off(found[part])}.` : "")
-  Object.assign(shown, { communication: time(guess.communication) + against("communication"), copies: time(guess.copies) })
+  shown.communication = time(guess.communication) + against("communication")
   if (Object.values(alone).some(Number.isNaN)) return { ...shown, step: "Fill in your step on one GPU: forward, backward, update and peak." }
   if (alone.peak <= heldAlone(shape, strategy)) return { ...shown, step: `Peak memory: expected more than the ${gib(heldAlone(shape, strategy))} GiB of parameters and state, got ${gib(alone.peak)} GiB.` }
   const fits = guess.peak <= data.memory
@@ -201,8 +215,8 @@ function rows(form, data) {
 // Our step on one GPU as the fields have it; nothing where the form asks for another.
 function oursOf(form, data) {
   const { model, tokens } = form.elements
-  if (model.value === "own" || tokens.valueAsNumber !== data.tokens) return {}
   const { alone } = chosen(form, data)
+  if (model.value === "own" || tokens.valueAsNumber !== data.tokens || !("peak" in alone)) return {}
   return Object.fromEntries(Object.entries(STEP).map(([name, unit]) => [name, `${Number((alone[name] / unit).toPrecision(4))}`]))
 }
 
@@ -210,8 +224,8 @@ const steps = {}
 
 // A step on one GPU is of a model and of how it ran. What the reader filled in for one comes back with it.
 function begin(form, data) {
-  const { model, tokens, blocks } = form.elements
-  const of = [model.value, model.value === "own" || tokens.value, chosen(form, data).autocast, blocks.value].join()
+  const { model, tokens, strategy, blocks } = form.elements
+  const of = [model.value, model.value === "own" || tokens.value, strategy.value, blocks.value].join()
   if (form.dataset.of !== of) {
     form.dataset.of = of
     const ours = oursOf(form, data)
