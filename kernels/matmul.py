@@ -11,14 +11,12 @@ strides of a tensor do not suit it, by pointers. All sums are in fp32 and in a f
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from torch.autograd import forward_ad
-from triton import knobs
 from triton.compiler import CompiledKernel
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -370,6 +368,7 @@ def _sum_launch(N: int, device: torch.device) -> dict[str, int]:
 # --8<-- [end:launch]
 
 
+_runtime, _compilation = triton.knobs.runtime, triton.knobs.compilation  # debugging and instrumenting compile anew
 _MOST = 2**30  # of M, N and K: indices of 32 bits have room for the largest tile beyond
 
 
@@ -385,32 +384,26 @@ def _by(strides: Sequence[int], size: int, device: torch.device, aligned: bool) 
 _Described = tuple[list[int], list[int], list[int]]  # shape, strides and block of a descriptor
 
 
-class _Operand(NamedTuple):
-    """How a kernel gets a matrix: with a width, by a copy whose rows are as wide."""
-
-    by: str
-    width: int
-    described: _Described | None
-    strides: Sequence[int]  # where the kernel needs them
-
-
 def _operand(
     shape: Sequence[int], strides: Sequence[int], size: int, device: torch.device, aligned: bool, reads: int,
-    block: tuple[int, int],
-) -> _Operand:  # fmt: skip
-    """A copy is for what is read that often, where no descriptor suits it."""
+    *block: int,
+) -> tuple[int, _Described | None, Sequence[int], str]:  # fmt: skip
+    """How a kernel gets a matrix: the width of a copy, 0 for none, its descriptor, its strides, and by what.
+
+    A copy is for what is read that often, where no descriptor suits it.
+    """
     by, width = _by(strides, size, device, aligned), 0
     if by == "pointers" and reads > 256 and _capability(device) >= 9:
-        by, width = "rows", -(-shape[1] * size // 16) * 16 // size
+        by, width = "rows", -(-shape[1] // (16 // size)) * (16 // size)
         strides = width, 1
     if by == "pointers":
-        return _Operand(by, width, None, strides)
+        return width, None, strides, by
     order = slice(None, None, 1 if by == "rows" else -1)
-    return _Operand(by, width, (list(shape[order]), list(strides[order]), list(block[order])), (1, 1))
+    return width, (list(shape[order]), list(strides[order]), list(block[order])), (1, 1), by
 
 
 def _padded(t: Tensor, width: int) -> Tensor:
-    return t.new_empty(t.shape[0], width)[:, : t.shape[1]].copy_(t)
+    return t.new_empty(t.shape[0], width)[:, : t.shape[1]].copy_(t) if width else t
 
 
 def _precision(dtype: torch.dtype, tf32: bool) -> str:
@@ -420,24 +413,25 @@ def _precision(dtype: torch.dtype, tf32: bool) -> str:
     return "tf32" if tf32 else _FP32
 
 
-class _Launch:
-    """A kernel, and all that it gets but tensors.
+def _descriptor(t: Tensor, shape: list[int], strides: list[int], block: list[int]) -> TensorDescriptor:
+    """Without the checks of its `__init__`, which take the host longer than the rest: `_by` has made them."""
+    descriptor = object.__new__(TensorDescriptor)
+    descriptor.base, descriptor.shape, descriptor.strides, descriptor.block_shape = t, shape, strides, block
+    return descriptor
 
-    From the second time on, it goes to what Triton compiled. By then nothing that Triton looks this up by can be
-    another: `_plan` has a launch for each.
-    """
+
+class _Launch:
+    """A kernel, and all that it gets but tensors. Only in the first launch Triton looks for what it has compiled."""
 
     def __init__(
-        self, kernel: triton.runtime.KernelInterface, grid: tuple[int, int, int], described: Sequence[_Described | None],
-        *constants: object, **options: int,
+        self, kernel: triton.runtime.KernelInterface, grid: tuple[int, int, int],
+        described: Sequence[_Described | None], *constants: object, **options: int,
     ) -> None:  # fmt: skip
         self.kernel, self.grid, self.described, self.constants = kernel, grid, described, constants
         self.options, self.compiled = options, None
 
     def __call__(self, *tensors: Tensor | None) -> None:
-        arguments = [
-            t if how is None else _descriptor(t, *how) for t, how in zip(tensors, self.described, strict=True)
-        ]
+        arguments = [t if how is None else _descriptor(t, *how) for t, how in zip(tensors, self.described, strict=True)]
         if self.compiled is not None:
             self.compiled(*arguments, *self.constants)
             return
@@ -446,60 +440,45 @@ class _Launch:
             self.compiled = compiled[self.grid]
 
 
-def _descriptor(t: Tensor, shape: list[int], strides: list[int], block: list[int]) -> TensorDescriptor:
-    """Without its checks, which take the host longer than all else here: `_by` has made them."""
-    descriptor = object.__new__(TensorDescriptor)
-    descriptor.base, descriptor.shape, descriptor.strides, descriptor.block_shape = t, shape, strides, block
-    return descriptor
-
-
-class _Plan(NamedTuple):
-    a_width: int  # of copies, 0 for none
-    b_width: int
-    pieces: tuple[int, int, int] | None  # the shape of split sums
-    first: _Launch
-    second: _Launch | None
-
-
 @functools.lru_cache(maxsize=512)  # shapes are many
-def _plan(
-    table: Callable[..., dict[str, int]], compiling: tuple, dtype: torch.dtype, device: torch.device, a_shape: Sequence[int],
-    a_strides: Sequence[int], b_shape: Sequence[int], b_strides: Sequence[int], residual_row: int,
-    activation: str | None, tf32: bool, a: bool, b: bool, y: bool, z: bool | None, bias: bool | None,
-    residual: bool | None,
-) -> _Plan:  # fmt: skip
-    """The launches of a product. Of its tensors: whether their addresses are multiples of 16, None without one.
+def _planned(
+    table: Callable[..., dict[str, int]], compiling: tuple[object, ...], dtype: torch.dtype, device: torch.device,
+    a_shape: Sequence[int], a_strides: Sequence[int], b_shape: Sequence[int], b_strides: Sequence[int],
+    residual_row: int, activation: str | None, tf32: bool, a_aligned: bool, b_aligned: bool, y_aligned: bool,
+    z_aligned: bool | None, *_: bool | None,
+) -> tuple[int, int, tuple[int, int, int], tuple[_Launch, ...]]:  # fmt: skip
+    """The widths of copies of a and b, 0 for none, the shape of the split sums, and the launches.
 
-    All that Triton compiles for hangs on these arguments, and so does all that its launches get but the addresses.
+    What Triton compiles hangs on these arguments alone, and so does all that a launch gets but addresses.
     """
     (M, K), N, size = a_shape, b_shape[1], dtype.itemsize
     options = table(K, 8 * size, device, M, N)
     splits, per, group, parts = (options[name] for name in ("SPLITS", "PER", "GROUP", "PARTS"))
-    BM, BN, BK = blocks = tuple(options[name] for name in ("BM", "BN", "BK"))
+    BM, BN, BK = tile = [options[name] for name in ("BM", "BN", "BK")]
     launch = {name: options[name] for name in ("num_warps", "num_stages")}
     new, precision = _PTX and _capability(device) >= 9, _precision(dtype, tf32)
     finish = activation, _PTX and dtype == torch.bfloat16
     tiles, multiprocessors = -(-M // BM) * -(-N // BN), _device(device)[0]
-    of_a = _operand(a_shape, a_strides, size, device, a, N, (BM, BK))
-    of_b = _operand(b_shape, b_strides, size, device, b, M, (BK, BN))
-    read, strides = (of_a.described, of_b.described), (*of_a.strides, *of_b.strides)
+    a_width, of_a, a_strides, a_by = _operand(a_shape, a_strides, size, device, a_aligned, N, BM, BK)
+    b_width, of_b, b_strides, b_by = _operand(b_shape, b_strides, size, device, b_aligned, M, BK, BN)
     if splits == 1:
-        y_by = "rows" if _by((N, 1), size, device, y and z is not False) == "rows" else "pointers"
-        written = ([M, N], [N, 1], [BM, BN // parts]) if y_by == "rows" else None
-        described = *read, written, None if z is None else written, None, None
-        return _Plan(of_a.width, of_b.width, None, _Launch(
-            _matmul_kernel, (min(tiles, per * multiprocessors), 1, 1), described, *strides, residual_row, M, N, K,
-            of_a.by, of_b.by, y_by, *finish, precision, *blocks, group, parts, **launch,
-        ), None)  # fmt: skip
-    first = _Launch(
-        _split_kernel, (tiles * splits, 1, 1), (*read, None), *strides, M, N, K, splits,
-        of_a.by, of_b.by, precision, *blocks, new, **launch,
-    )  # fmt: skip
-    second = _Launch(
-        _join_kernel, (M, -(-N // 512), 1), (None,) * 5, residual_row, M, N, *finish, splits, 512, new,
-        **_options(device, 128), **({"launch_pdl": True} if new else {}),
-    )  # fmt: skip
-    return _Plan(of_a.width, of_b.width, (splits, M, N), first, second)
+        y_by = "rows" if _by((N, 1), size, device, y_aligned and z_aligned is not False) == "rows" else "pointers"
+        of_y = ([M, N], [N, 1], [BM, BN // parts]) if y_by == "rows" else None
+        of_z = None if z_aligned is None else of_y
+        launches = (_Launch(
+            _matmul_kernel, (min(tiles, per * multiprocessors), 1, 1), (of_a, of_b, of_y, of_z, None, None),
+            *a_strides, *b_strides, residual_row, M, N, K, a_by, b_by, y_by, *finish, precision, *tile, group, parts,
+            **launch,
+        ),)  # fmt: skip
+    else:
+        launches = _Launch(
+            _split_kernel, (tiles * splits, 1, 1), (of_a, of_b, None),
+            *a_strides, *b_strides, M, N, K, splits, a_by, b_by, precision, *tile, new, **launch,
+        ), _Launch(
+            _join_kernel, (M, -(-N // 512), 1), (None,) * 5, residual_row, M, N, *finish, splits, 512, new,
+            **_options(device, 128), **({"launch_pdl": True} if new else {}),
+        )  # fmt: skip
+    return a_width, b_width, (splits, M, N), launches
 
 
 def _product(
@@ -509,35 +488,19 @@ def _product(
     """Writes y, and z if there is one: contiguous matrices of M x N, not empty."""
     if a.shape[1] == 0:  # a sum of nothing
         a, b = a.new_zeros(a.shape[0], 8), b.new_zeros(8, b.shape[1])
-    aligned = [None if t is None else t.data_ptr() % 16 == 0 for t in (a, b, y, z, bias, residual)]
-    plan = _plan(
-        _forward_launch, (knobs.runtime.debug, knobs.compilation.instrumentation_mode), a.dtype, a.device, a.shape, a.stride(), b.shape, b.stride(),
-        1 if residual is None else residual.stride(0), activation, tf32, *aligned,
+    a_width, b_width, pieces_shape, launches = _planned(
+        _forward_launch, (_runtime.debug, _runtime.add_stages_inspection_hook, _compilation.instrumentation_mode),
+        a.dtype, a.device, a.shape, a.stride(), b.shape, b.stride(), 1 if residual is None else residual.stride(0),
+        activation, tf32, *[None if t is None else t.data_ptr() % 16 == 0 for t in (a, b, y, z, bias, residual)],
     )  # fmt: skip
-    a = _padded(a, plan.a_width) if plan.a_width else a
-    b = _padded(b, plan.b_width) if plan.b_width else b
+    a, b = _padded(a, a_width), _padded(b, b_width)
     with torch.cuda.device_of(y):  # triton launches on the current device
-        if plan.second is None:
-            plan.first(a, b, y, z, bias, residual)
+        if len(launches) == 1:
+            launches[0](a, b, y, z, bias, residual)
         else:
-            pieces = y.new_empty(plan.pieces, dtype=torch.float32)
-            plan.first(a, b, pieces)
-            plan.second(pieces, y, z, bias, residual)
-
-
-def _inference_fake(
-    a: Tensor, b: Tensor, bias: Tensor | None, residual: Tensor | None, activation: str | None, tf32: bool
-) -> Tensor:
-    return a.new_empty((*a.shape[:-1], b.shape[1]))
-
-
-def _inference(
-    a: Tensor, b: Tensor, bias: Tensor | None, residual: Tensor | None, activation: str | None, tf32: bool
-) -> Tensor:
-    """y alone, where no backward is to come."""
-    y = a.new_empty((*a.shape[:-1], b.shape[1]))
-    _write(y, None, a, b, bias, residual, activation, tf32)
-    return y
+            pieces = y.new_empty(pieces_shape, dtype=torch.float32)
+            launches[0](a, b, pieces)
+            launches[1](pieces, y, z, bias, residual)
 
 
 def _forward_fake(
@@ -552,22 +515,31 @@ def _forward(
 ) -> tuple[Tensor, Tensor]:
     """y, and where a backward is to come, what the activation got: reading it costs less than computing it again."""
     y, z = _forward_fake(a, b, bias, residual, activation, tf32, save)
-    _write(y, z if z.numel() else None, a, b, bias, residual, activation, tf32)
+    _forward_into(y, z if z.numel() else None, a, b, bias, residual, activation, tf32)
     return y, z
 
 
-def _write(
+def _inference(
+    a: Tensor, b: Tensor, bias: Tensor | None, residual: Tensor | None, activation: str | None, tf32: bool
+) -> Tensor:
+    """y, where no backward is to come."""
+    y = a.new_empty((*a.shape[:-1], b.shape[1]))
+    _forward_into(y, None, a, b, bias, residual, activation, tf32)
+    return y
+
+
+def _forward_into(
     y: Tensor, z: Tensor | None, a: Tensor, b: Tensor, bias: Tensor | None, residual: Tensor | None,
     activation: str | None, tf32: bool,
 ) -> None:  # fmt: skip
     if y.numel() == 0:
         return
     if a.dim() != 2:
-        a, y, z = _matrix(a), _matrix(y), z if z is None else _matrix(z)
+        a, y, z = _matrix(a), _matrix(y), None if z is None else _matrix(z)
     if residual is not None:
         residual = _matrix(residual)
         residual = residual if residual.stride(1) == 1 else residual.contiguous()
-    bias = bias if bias is None else bias.contiguous()
+    bias = None if bias is None else bias.contiguous()
     _product(a, b, y, tf32, z, bias, residual, activation)
 
 
@@ -644,7 +616,7 @@ _BACKWARD = (
 for _name, _schema, _function, _meta in (
     ("matmul_forward", _FORWARD, _forward, _forward_fake),
     ("matmul_forward_eager", _FORWARD, _forward, _forward_fake),  # without a derivative: a Function has it
-    ("matmul_inference", _INFERENCE, _inference, _inference_fake),
+    ("matmul_inference", _INFERENCE, _inference, lambda *inputs: _forward_fake(*inputs, False)[0]),
     ("matmul_backward", _BACKWARD, _backward, _backward_fake),
     ("matmul_backward_recorded", _BACKWARD, _backward, _backward_fake),  # refuses to be differentiated
 ):
