@@ -449,7 +449,8 @@ def _planned(
 ) -> tuple[int, int, tuple[int, int, int], tuple[_Launch, ...]]:  # fmt: skip
     """The widths of copies of a and b, 0 for none, the shape of the split sums, and the launches.
 
-    What Triton compiles hangs on these arguments alone, and so does all that a launch gets but addresses.
+    What Triton compiles hangs on these arguments alone, and so does all that a launch gets but addresses. Of those it
+    asks whether 16 divides them: of bias and residual, the last two here, too.
     """
     (M, K), N, size = a_shape, b_shape[1], dtype.itemsize
     options = table(K, 8 * size, device, M, N)
@@ -767,10 +768,12 @@ def _checked(a: Tensor, b: Tensor, bias: Tensor | None, residual: Tensor | None)
 
 def _fit(a: Tensor, b: Tensor) -> bool:
     """Most pairs that fit together, found sooner than `_checked` does: it looks at all others."""
-    if type(a) is not Tensor or type(b) is not Tensor or a.is_nested or b.is_nested or b.dim() != 2 or a.dim() == 0:
-        return False
     return (
-        a.dtype in _DTYPES
+        type(a) is type(b) is Tensor
+        and not (a.is_nested or b.is_nested)
+        and a.dim() > 0
+        and b.dim() == 2
+        and a.dtype in _DTYPES
         and a.dtype == b.dtype
         and (a.is_cuda or _INTERPRETED)
         and a.device == b.device
