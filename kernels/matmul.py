@@ -10,12 +10,14 @@ strides of a tensor do not suit it, by pointers. All sums are in fp32 and in a f
 """
 
 import functools
+from collections.abc import Callable, Sequence
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from torch.autograd import forward_ad
+from triton.compiler import CompiledKernel
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -366,35 +368,42 @@ def _sum_launch(N: int, device: torch.device) -> dict[str, int]:
 # --8<-- [end:launch]
 
 
+_runtime, _compilation = triton.knobs.runtime, triton.knobs.compilation  # debugging and instrumenting compile anew
 _MOST = 2**30  # of M, N and K: indices of 32 bits have room for the largest tile beyond
 
 
-def _by(t: Tensor) -> str:
+def _by(strides: Sequence[int], size: int, device: torch.device, aligned: bool) -> str:
     """How tiles of a matrix are read: by a descriptor where its strides allow that, which are of 16 bytes."""
-    rows, columns = t.stride()
-    if _capability(t.device) >= 9 and t.data_ptr() % 16 == 0:
-        for by, one, other in (("rows", columns, rows), ("columns", rows, columns)):
-            if one == 1 and other > 0 and other * t.element_size() % 16 == 0:
+    if aligned and _capability(device) >= 9:
+        for by, (other, one) in (("rows", strides), ("columns", strides[::-1])):
+            if one == 1 and other > 0 and other * size % 16 == 0:
                 return by
     return "pointers"
 
 
-def _suited(t: Tensor, reads: int) -> tuple[Tensor, str]:
-    """A matrix, and how its tiles are read: a copy is for it if it is read that often, and no descriptor suits it."""
-    by = _by(t)
-    if by == "pointers" and reads > 256 and _capability(t.device) >= 9:
-        unit = 16 // t.element_size()
-        return t.new_empty(t.shape[0], -(-t.shape[1] // unit) * unit)[:, : t.shape[1]].copy_(t), "rows"
-    return t, by
+_Described = tuple[list[int], list[int], list[int]]  # shape, strides and block of a descriptor
 
 
-def _described(t: Tensor, by: str, rows: int, columns: int) -> tuple[Tensor | TensorDescriptor, int, int]:
-    """A matrix as a kernel takes it, and its strides where the kernel needs them."""
-    if by == "rows":
-        return TensorDescriptor(t, list(t.shape), list(t.stride()), [rows, columns]), 1, 1
-    if by == "columns":
-        return TensorDescriptor(t, list(t.shape[::-1]), list(t.stride()[::-1]), [columns, rows]), 1, 1
-    return t, *t.stride()
+def _operand(
+    shape: Sequence[int], strides: Sequence[int], size: int, device: torch.device, aligned: bool, reads: int,
+    *block: int,
+) -> tuple[int, _Described | None, Sequence[int], str]:  # fmt: skip
+    """How a kernel gets a matrix: the width of a copy, 0 for none, its descriptor, its strides, and by what.
+
+    A copy is for what is read that often, where no descriptor suits it.
+    """
+    by, width = _by(strides, size, device, aligned), 0
+    if by == "pointers" and reads > 256 and _capability(device) >= 9:
+        by, width = "rows", -(-shape[1] // (16 // size)) * (16 // size)
+        strides = width, 1
+    if by == "pointers":
+        return width, None, strides, by
+    order = slice(None, None, 1 if by == "rows" else -1)
+    return width, (list(shape[order]), list(strides[order]), list(block[order])), (1, 1), by
+
+
+def _padded(t: Tensor, width: int) -> Tensor:
+    return t.new_empty(t.shape[0], width)[:, : t.shape[1]].copy_(t) if width else t
 
 
 def _precision(dtype: torch.dtype, tf32: bool) -> str:
@@ -404,42 +413,95 @@ def _precision(dtype: torch.dtype, tf32: bool) -> str:
     return "tf32" if tf32 else _FP32
 
 
+def _descriptor(t: Tensor, shape: list[int], strides: list[int], block: list[int]) -> TensorDescriptor:
+    """Without the checks of its `__init__`, which take the host longer than the rest: `_by` has made them."""
+    descriptor = object.__new__(TensorDescriptor)
+    descriptor.base, descriptor.shape, descriptor.strides, descriptor.block_shape = t, shape, strides, block
+    return descriptor
+
+
+class _Launch:
+    """A kernel, and all that it gets but tensors. Only in the first launch Triton looks for what it has compiled."""
+
+    def __init__(
+        self, kernel: triton.runtime.KernelInterface, grid: tuple[int, int, int],
+        described: Sequence[_Described | None], *constants: object, **options: int,
+    ) -> None:  # fmt: skip
+        self.kernel, self.grid, self.described, self.constants = kernel, grid, described, constants
+        self.options, self.compiled = options, None
+
+    def __call__(self, *tensors: Tensor | None) -> None:
+        arguments = [t if how is None else _descriptor(t, *how) for t, how in zip(tensors, self.described, strict=True)]
+        if self.compiled is not None:
+            self.compiled(*arguments, *self.constants)
+            return
+        compiled = self.kernel[self.grid](*arguments, *self.constants, **self.options)
+        if _PTX and isinstance(compiled, CompiledKernel):  # AMD's depend on the size of a tensor's memory, too
+            self.compiled = compiled[self.grid]
+
+
+@functools.lru_cache(maxsize=512)  # shapes are many
+def _planned(
+    table: Callable[..., dict[str, int]], compiling: tuple[object, ...], dtype: torch.dtype, device: torch.device,
+    a_shape: Sequence[int], a_strides: Sequence[int], b_shape: Sequence[int], b_strides: Sequence[int],
+    residual_row: int, activation: str | None, tf32: bool, a_aligned: bool, b_aligned: bool, y_aligned: bool,
+    z_aligned: bool | None, *_: bool | None,
+) -> tuple[int, int, tuple[int, int, int], tuple[_Launch, ...]]:  # fmt: skip
+    """The widths of copies of a and b, 0 for none, the shape of the split sums, and the launches.
+
+    What Triton compiles hangs on these arguments alone, and so does all that a launch gets but addresses. Of those it
+    asks whether 16 divides them: of bias and residual, the last two here, too.
+    """
+    (M, K), N, size = a_shape, b_shape[1], dtype.itemsize
+    options = table(K, 8 * size, device, M, N)
+    splits, per, group, parts = (options[name] for name in ("SPLITS", "PER", "GROUP", "PARTS"))
+    BM, BN, BK = tile = [options[name] for name in ("BM", "BN", "BK")]
+    launch = {name: options[name] for name in ("num_warps", "num_stages")}
+    new, precision = _PTX and _capability(device) >= 9, _precision(dtype, tf32)
+    finish = activation, _PTX and dtype == torch.bfloat16
+    tiles, multiprocessors = -(-M // BM) * -(-N // BN), _device(device)[0]
+    a_width, of_a, a_strides, a_by = _operand(a_shape, a_strides, size, device, a_aligned, N, BM, BK)
+    b_width, of_b, b_strides, b_by = _operand(b_shape, b_strides, size, device, b_aligned, M, BK, BN)
+    if splits == 1:
+        y_by = "rows" if _by((N, 1), size, device, y_aligned and z_aligned is not False) == "rows" else "pointers"
+        of_y = ([M, N], [N, 1], [BM, BN // parts]) if y_by == "rows" else None
+        of_z = None if z_aligned is None else of_y
+        launches = (_Launch(
+            _matmul_kernel, (min(tiles, per * multiprocessors), 1, 1), (of_a, of_b, of_y, of_z, None, None),
+            *a_strides, *b_strides, residual_row, M, N, K, a_by, b_by, y_by, *finish, precision, *tile, group, parts,
+            **launch,
+        ),)  # fmt: skip
+    else:
+        launches = _Launch(
+            _split_kernel, (tiles * splits, 1, 1), (of_a, of_b, None),
+            *a_strides, *b_strides, M, N, K, splits, a_by, b_by, precision, *tile, new, **launch,
+        ), _Launch(
+            _join_kernel, (M, -(-N // 512), 1), (None,) * 5, residual_row, M, N, *finish, splits, 512, new,
+            **_options(device, 128), **({"launch_pdl": True} if new else {}),
+        )  # fmt: skip
+    return a_width, b_width, (splits, M, N), launches
+
+
 def _product(
     a: Tensor, b: Tensor, y: Tensor, tf32: bool, z: Tensor | None = None, bias: Tensor | None = None,
     residual: Tensor | None = None, activation: str | None = None,
 ) -> None:  # fmt: skip
     """Writes y, and z if there is one: contiguous matrices of M x N, not empty."""
-    (M, K), N = a.shape, b.shape[1]
-    if K == 0:  # a sum of nothing
-        K = 8
-        a, b = a.new_zeros(M, K), b.new_zeros(K, N)
-    (a, a_by), (b, b_by) = _suited(a, N), _suited(b, M)
-    options = _forward_launch(K, 8 * a.element_size(), a.device, M, N)
-    splits, per, group, parts = (options[name] for name in ("SPLITS", "PER", "GROUP", "PARTS"))
-    BM, BN, BK = (options[name] for name in ("BM", "BN", "BK"))
-    launch = {name: options[name] for name in ("BM", "BN", "BK", "num_warps", "num_stages")}
-    new, precision = _PTX and _capability(a.device) >= 9, _precision(a.dtype, tf32)
-    finish = activation, _PTX and a.dtype == torch.bfloat16
-    tiles, multiprocessors = -(-M // BM) * -(-N // BN), _device(a.device)[0]
-    (a, *a_strides), (b, *b_strides) = _described(a, a_by, BM, BK), _described(b, b_by, BK, BN)
-    after, residual_row = (bias, residual), 1 if residual is None else residual.stride(0)
+    if a.shape[1] == 0:  # a sum of nothing
+        a, b = a.new_zeros(a.shape[0], 8), b.new_zeros(8, b.shape[1])
+    a_width, b_width, pieces_shape, launches = _planned(
+        _forward_launch, (_runtime.debug, _runtime.add_stages_inspection_hook, _compilation.instrumentation_mode),
+        a.dtype, a.device, a.shape, a.stride(), b.shape, b.stride(), 1 if residual is None else residual.stride(0),
+        activation, tf32, *[None if t is None else t.data_ptr() % 16 == 0 for t in (a, b, y, z, bias, residual)],
+    )  # fmt: skip
+    a, b = _padded(a, a_width), _padded(b, b_width)
     with torch.cuda.device_of(y):  # triton launches on the current device
-        if splits == 1:
-            y_by = "rows" if _by(y) == "rows" else "pointers"
-            y, z = (t if t is None else _described(t, y_by, BM, BN // parts)[0] for t in (y, z))
-            _matmul_kernel[(min(tiles, per * multiprocessors),)](
-                a, b, y, z, *after, *a_strides, *b_strides, residual_row, M, N, K,
-                a_by, b_by, y_by, *finish, precision, GROUP=group, PARTS=parts, **launch,
-            )  # fmt: skip
-            return
-        pieces = y.new_empty((splits, M, N), dtype=torch.float32)
-        _split_kernel[(tiles * splits,)](
-            a, b, pieces, *a_strides, *b_strides, M, N, K, splits, a_by, b_by, precision, EARLY=new, **launch
-        )
-        _join_kernel[(M, -(-N // 512))](
-            pieces, y, z, *after, residual_row, M, N, *finish, splits,
-            BLOCK=512, EARLY=new, **_options(y.device, 128), **({"launch_pdl": True} if new else {}),
-        )  # fmt: skip
+        if len(launches) == 1:
+            launches[0](a, b, y, z, bias, residual)
+        else:
+            pieces = y.new_empty(pieces_shape, dtype=torch.float32)
+            launches[0](a, b, pieces)
+            launches[1](pieces, y, z, bias, residual)
 
 
 def _forward_fake(
@@ -454,15 +516,32 @@ def _forward(
 ) -> tuple[Tensor, Tensor]:
     """y, and where a backward is to come, what the activation got: reading it costs less than computing it again."""
     y, z = _forward_fake(a, b, bias, residual, activation, tf32, save)
-    if y.numel():
-        N = b.shape[1]
-        if residual is not None:
-            residual = residual.reshape(-1, N)
-            residual = residual if residual.stride(1) == 1 else residual.contiguous()
-        bias = bias if bias is None else bias.contiguous()
-        kept = z.view(-1, N) if z.numel() else None
-        _product(_matrix(a), b, y.view(-1, N), tf32, kept, bias, residual, activation)
+    _forward_into(y, z if z.numel() else None, a, b, bias, residual, activation, tf32)
     return y, z
+
+
+def _inference(
+    a: Tensor, b: Tensor, bias: Tensor | None, residual: Tensor | None, activation: str | None, tf32: bool
+) -> Tensor:
+    """y, where no backward is to come."""
+    y = a.new_empty((*a.shape[:-1], b.shape[1]))
+    _forward_into(y, None, a, b, bias, residual, activation, tf32)
+    return y
+
+
+def _forward_into(
+    y: Tensor, z: Tensor | None, a: Tensor, b: Tensor, bias: Tensor | None, residual: Tensor | None,
+    activation: str | None, tf32: bool,
+) -> None:  # fmt: skip
+    if y.numel() == 0:
+        return
+    if a.dim() != 2:
+        a, y, z = _matrix(a), _matrix(y), None if z is None else _matrix(z)
+    if residual is not None:
+        residual = _matrix(residual)
+        residual = residual if residual.stride(1) == 1 else residual.contiguous()
+    bias = None if bias is None else bias.contiguous()
+    _product(a, b, y, tf32, z, bias, residual, activation)
 
 
 def _matrix(t: Tensor) -> Tensor:
@@ -531,12 +610,14 @@ _library = torch.library.Library(_namespace, "FRAGMENT")
 _FORWARD = (
     "(Tensor a, Tensor b, Tensor? bias, Tensor? residual, str? activation, bool tf32, bool save) -> (Tensor, Tensor)"
 )
+_INFERENCE = "(Tensor a, Tensor b, Tensor? bias, Tensor? residual, str? activation, bool tf32) -> Tensor"
 _BACKWARD = (
     "(Tensor dy, Tensor a, Tensor b, Tensor z, str? activation, bool tf32, bool[3] of) -> (Tensor, Tensor, Tensor)"
 )
 for _name, _schema, _function, _meta in (
     ("matmul_forward", _FORWARD, _forward, _forward_fake),
     ("matmul_forward_eager", _FORWARD, _forward, _forward_fake),  # without a derivative: a Function has it
+    ("matmul_inference", _INFERENCE, _inference, lambda *inputs: _forward_fake(*inputs, False)[0]),
     ("matmul_backward", _BACKWARD, _backward, _backward_fake),
     ("matmul_backward_recorded", _BACKWARD, _backward, _backward_fake),  # refuses to be differentiated
 ):
@@ -546,6 +627,7 @@ for _name, _schema, _function, _meta in (
     torch.library.register_fake(f"{_namespace}::{_name}", _meta, lib=_library)
 _forward_op = getattr(torch.ops, _namespace).matmul_forward.default
 _eager_forward = getattr(torch.ops, _namespace).matmul_forward_eager.default._op  # __call__ costs 0.3 us
+_inference_op = getattr(torch.ops, _namespace).matmul_inference.default._op
 _backward_op = getattr(torch.ops, _namespace).matmul_backward.default
 _recorded_backward = getattr(torch.ops, _namespace).matmul_backward_recorded.default
 
@@ -637,7 +719,8 @@ class _Once(torch.autograd.Function):
 _library.impl("matmul_forward", _differentiable, "Autograd")
 _library.impl("matmul_backward_recorded", _Once.apply, "Autograd")
 # torch's default, for an operator that has no derivative, costs the host 0.3 us
-_library.impl("matmul_forward_eager", torch.library.fallthrough_kernel, "Autograd")
+for _name in ("matmul_forward_eager", "matmul_inference"):
+    _library.impl(_name, torch.library.fallthrough_kernel, "Autograd")
 
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)  # what is most used is found first
@@ -683,6 +766,23 @@ def _checked(a: Tensor, b: Tensor, bias: Tensor | None, residual: Tensor | None)
         raise ValueError("a: expected a GPU tensor, got one on the CPU (which needs TRITON_INTERPRET=1)")
 
 
+def _fit(a: Tensor, b: Tensor) -> bool:
+    """Most pairs that fit together, found sooner than `_checked` does: it looks at all others."""
+    return (
+        type(a) is type(b) is Tensor
+        and not (a.is_nested or b.is_nested)
+        and a.dim() > 0
+        and b.dim() == 2
+        and a.dtype in _DTYPES
+        and a.dtype == b.dtype
+        and (a.is_cuda or _INTERPRETED)
+        and a.device == b.device
+        and a.shape[-1] == b.shape[0]
+        and 0 < a.numel() <= _MOST
+        and 0 < b.numel() <= _MOST
+    )
+
+
 def matmul(
     a: Tensor,
     b: Tensor,
@@ -725,13 +825,21 @@ def matmul(
     inputs = a, b, bias, residual
     if isinstance(a, Tensor) and _autocast(a.device.type):
         dtype = torch.get_autocast_dtype(a.device.type)
-        inputs = tuple(t.to(dtype) if isinstance(t, Tensor) and t.dtype in _DTYPES else t for t in inputs)
-    _checked(*inputs)
+        inputs = a, b, bias, residual = tuple(
+            t.to(dtype) if isinstance(t, Tensor) and t.dtype in _DTYPES else t for t in inputs
+        )
+    recorded = _compiling() or _modes() or _tracing() or _included(_PRE_DISPATCH)
+    if recorded or bias is not None or residual is not None or not _fit(a, b):
+        _checked(*inputs)
     if forward_ad._current_level >= 0 or (_transforms() is not None and isinstance(_transforms(), _Transform)):
         _refuse_transforms(*inputs)
-    needed = _grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
-    if _compiling() or _modes() or _tracing() or _included(_PRE_DISPATCH):
+    if recorded:
         return _forward_op(*inputs, activation, tf32, False)[0]
-    if needed:
+    if _grad_enabled() and (
+        a.requires_grad
+        or b.requires_grad
+        or (bias is not None and bias.requires_grad)
+        or (residual is not None and residual.requires_grad)
+    ):
         return _apply(*inputs, activation, tf32)
-    return _eager_forward(*inputs, activation, tf32, False)[0]
+    return _inference_op(*inputs, activation, tf32)

@@ -1,11 +1,15 @@
 """kernels/matmul.py: the same function as f(a @ b + bias) + residual, of any shape and strides."""
 
+import dataclasses
 import itertools
 import tracemalloc
 
 import pytest
 import torch
 import torch.nn.functional as F
+import triton
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tests.benchmarks import stand_ins
 from tests.kernels import compiled
@@ -92,10 +96,18 @@ class Linear(Promises):
         for rows, columns, inner in ((2**30 + 1, 1, 1), (1, 2**30 + 1, 1), (1, 1, 2**30 + 1)):
             yield one.expand(rows, inner), one.expand(columns, inner), one[0].expand(columns)
 
+    def test_more_rows_or_columns_than_are_counted_are_refused(self, device):
+        super().test_more_rows_or_columns_than_are_counted_are_refused(device)
+        for x, weight, _ in self.beyond_count(device):
+            with pytest.raises(ValueError, match=r"expected at most .*, got .*1073741825"):
+                kernel.matmul(x, weight.t())
+
     def opchecks(self, device):
         x, weight, bias = self.make((3, 100), torch.bfloat16, device)
         residual, dy = (randn((3, self.N), torch.bfloat16, device, seed) for seed in (1, 2))
         forward, backward = self.kernel._forward_op, self.kernel._backward_op
+        inference = getattr(torch.ops, self.kernel._namespace).matmul_inference.default
+        yield inference, (x, weight.t(), bias, residual, "gelu", False)
         for activation in ("gelu", None):
             z = dy if activation else dy.new_empty(0)
             yield forward, (x, weight.t(), bias, residual, activation, False, True)
@@ -177,6 +189,7 @@ class TestMatmul(Linear):
             ([1.0], torch.ones(1, 8), None, None, TypeError, "a: expected .*tensor, got <class 'list'>"),
             (torch.ones(2, 8).int(), torch.ones(8, 4), None, None, TypeError, "a: expected .* got torch.int32"),
             (torch.ones(2, 8), torch.ones(8, 4).double(), None, None, TypeError, "b: expected .* got torch.float64"),
+            (torch.ones(2, 8), torch.ones(8, 4).half(), None, None, TypeError, "b: expected torch.float32, as a has"),
             (torch.ones(2, 8), None, None, None, TypeError, "b: expected .*tensor, got <class 'NoneType'>"),
             (torch.ones(2, 8), torch.ones(8, 4), 1, None, TypeError, "bias: expected .*tensor, got <class 'int'>"),
             (torch.ones(()), torch.ones(8, 4), None, None, ValueError, "a: expected at least one dimension, got none"),
@@ -248,13 +261,126 @@ def test_every_layout_by_descriptors_and_by_pointers(shape, layout, capability, 
 
 def test_an_operand_that_is_often_read_is_copied_where_no_descriptor_suits_it(device):
     """And only there."""
-    few, many = randn((70, 41), torch.float16, device), randn((300, 41), torch.float16, device)
-    assert kernel._suited(few, 256) == (few, "pointers") or kernel._suited(few, 256)[0] is few
-    copied, by = kernel._suited(many, 300)
-    assert by == "rows" and torch.equal(copied, many) and copied.stride() == (48, 1)
+    t = randn((300, 41), torch.float16, device)
+
+    def operand(reads):
+        return kernel._operand(t.shape, t.stride(), 2, device, True, reads, 128, 64)
+
+    assert operand(256) == (0, None, (41, 1), "pointers")
+    assert operand(300) == (48, ([300, 41], [48, 1], [128, 64]), (1, 1), "rows")
+    copied = kernel._padded(t, 48)
+    assert torch.equal(copied, t) and copied.stride() == (48, 1) and kernel._padded(t, 0) is t
     with stand_ins.replaced(kernel, _capability=lambda device: 8):
-        assert kernel._suited(many, 300)[0] is many
+        assert operand(300) == operand(256)
     Matmul("gelu").check_at(300, 301, 41, torch.float16, device, "plain")
+
+
+def placed_at(shape, dtype, start):
+    """Ones, so many elements behind an address that 64 divides."""
+    count = torch.Size(shape).numel()
+    return torch.ones(count + start, dtype=dtype)[start:].view(shape)
+
+
+def calls():
+    """Pairs of calls, of which the second has other tensors of the same kind."""
+    off = ((0, 0, 0, 0), (1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1))
+    of = (torch.bfloat16, torch.float32), ((64, 64, 64), (1, 64, 64), (16, 40, 4096), (300, 301, 41)), off
+    for dtype, (M, N, K), starts in itertools.product(*of):
+        for turned, further, again in itertools.product((False, True), (None, 0, 7), (64, 128)):
+            shapes = (M, K), (N, K) if turned else (K, N), (N,), (M, N + (further or 0))
+            a, b, bias, residual = (placed_at(s, dtype, again + start) for s, start in zip(shapes, starts, strict=True))
+            yield a, b.t() if turned else b, *(() if further is None else (bias, residual[:, :N]))
+
+
+def strides_in(launch):
+    """Of the operands and the residual, as their tensors have them, and as the kernel gets them."""
+    given = dict(zip(launch.kernel.arg_names, launch.arguments, strict=False))
+    for name in {"a", "b"} & given.keys():
+        t = given[name]
+        if isinstance(t, TensorDescriptor):
+            turned = slice(None, None, -1 if given[f"{name.upper()}_BY"] == "columns" else 1)
+            yield (*t.base.shape, *t.base.stride()), (*t.shape[turned], *t.strides[turned])
+        else:
+            yield t.stride(), (given[f"{name}_row"], given[f"{name}_col"])
+    if given.get("residual_ptr") is not None:
+        yield given["residual_ptr"].stride(0), given["residual_row"]
+
+
+def test_a_launch_is_used_again_only_where_triton_would_find_the_same(monkeypatch):
+    """Triton looks a kernel up by its arguments: whether 16 divides an address or a size, whether one is 1."""
+    asked: dict[object, list] = {}
+
+    def noted(launch, *tensors):
+        real(launch, *tensors)
+        given = launches[-1]
+        assert all(own == as_given for own, as_given in strides_in(given))
+        described = [t for t in given.arguments if isinstance(t, TensorDescriptor)]
+        others = [t for t in given.arguments if not isinstance(t, Tensor | TensorDescriptor)]
+        assert [dataclasses.replace(t) for t in described] == described, "with the checks of __init__"
+        layouts = [(t.shape, t.strides, t.block_shape) for t in described]
+        asked.setdefault(launch, []).append((compiled.variant(given, "sm_90"), layouts, others, given.keywords))
+
+    real = kernel._Launch.__call__
+    monkeypatch.setattr(kernel._Launch, "__call__", noted)
+    with compiled.recording(kernel, "sm_90") as launches:
+        for inputs in calls():
+            kernel.matmul(*inputs)
+    assert all(len(each) > 1 and each.count(each[0]) == len(each) for each in asked.values())
+    assert len(launches) == sum(map(len, asked.values())) > 2 * len({str(each[0]) for each in asked.values()}) > 100
+
+
+@pytest.mark.parametrize("target, found", (("sm_90", "JIT compiled JIT compiled"), ("gfx942", "JIT JIT JIT JIT")))
+def test_the_second_launch_goes_to_what_was_compiled(target, found):
+    """With the second call's tensors, and all else as before. AMD's specialisation asks for more than a plan knows."""
+    launched = []
+
+    class Compiled:
+        def __getitem__(self, grid):
+            return lambda *arguments: launched.append(("compiled", grid, arguments))
+
+    class Jitted:
+        def __getitem__(self, grid):
+            return lambda *arguments, **options: launched.append(("JIT", grid, arguments)) or Compiled()
+
+    of = [[placed_at((64, 64), torch.bfloat16, at) for at in (start, 0)] for start in (0, 8, 1, 9)]
+    with stand_ins.on(kernel, target):
+        given = {"CompiledKernel": Compiled, "_matmul_kernel": Jitted(), "_INTERPRETED": True}
+        with stand_ins.replaced(kernel, _forward_launch=unsplit(kernel._forward_launch), **given):
+            for a, b in of:
+                kernel.matmul(a, b)
+    assert " ".join(how for how, *_ in launched) == found
+    for (a, b), (_, grid, arguments) in zip(of, launched, strict=True):
+        assert [getattr(t, "base", t).data_ptr() for t in arguments[:2]] == [a.data_ptr(), b.data_ptr()]
+        assert grid == launched[0][1]
+    assert launched[0][2][3:] == launched[1][2][3:] and launched[2][2][3:] == launched[3][2][3:]
+
+
+def unsplit(table):
+    return lambda *asked: table(*asked) | {"SPLITS": 1}
+
+
+def test_what_stands_in_for_the_launch_table_reaches_a_launch_that_was_planned_before():
+    a, b = torch.ones(64, 64), torch.ones(64, 64)
+    with compiled.recording(kernel, "sm_90") as launches:
+        kernel.matmul(a, b)
+        options = kernel._forward_launch(64, 32, a.device, 64, 64)
+        with stand_ins.launching(kernel, "forward", options | {"num_warps": 16}):
+            kernel.matmul(a, b)
+        kernel.matmul(a, b)
+    warps = options["num_warps"]
+    assert [launch.keywords["num_warps"] for launch in launches] == [warps, 16, warps]
+
+
+def test_a_knob_of_triton_that_compiles_anew_does_so_here(monkeypatch):
+    a, b = torch.ones(64, 64), torch.ones(64, 64)
+    with compiled.recording(kernel, "sm_90"):
+        for knob, value in (("runtime", "debug"), ("compilation", "instrumentation_mode")):
+            before = kernel._planned.cache_info().misses
+            kernel.matmul(a, b)
+            monkeypatch.setattr(getattr(triton.knobs, knob), value, "another")
+            kernel.matmul(a, b)
+            kernel.matmul(a, b)
+            assert kernel._planned.cache_info().misses == before + 1 + (knob == "runtime")
 
 
 @pytest.mark.parametrize("shape", ((3, 0, 5), (0, 4, 5), (3, 4, 0)), ids=str)
@@ -312,6 +438,8 @@ def test_memory_stays_flat_over_a_thousand_shapes(device):
     def at(first):
         for i in range(first, first + 700):
             kernel._forward_launch(64 + i, 16, device, 1 + i % 300, 8 * (i % 77 + 1))
+            of = (1 + i % 300, 64 + i), (64 + i, 1), (64 + i, 8), (8, 1)
+            kernel._planned(kernel._forward_launch, (), torch.float16, device, *of, 1, None, False, *[True] * 6)
 
     at(0)
     tracemalloc.start()
