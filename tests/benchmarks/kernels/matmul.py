@@ -35,6 +35,7 @@ MODELS = {
     for layer, (columns, inner) in layers.items()
     for rows in (tokens, *FEW)
 } | OTHERS
+LOADED = "square 4096", "square 8192", "8B half up"  # timed under sustained load, too
 SHORT = 0.13e12  # FLOP below which the host takes as long as the GPU: these are timed in a CUDA graph
 ACTIVATED = {"gelu": "gelu", "gelu_tanh": "gelu-tanh", "silu": "silu"}
 HALF_UP = ("rows", "columns", "inner"), (8192, 14336, 4096)
@@ -49,6 +50,8 @@ def points(device: torch.device) -> Iterator[Point]:
     for name, (rows, columns, inner) in MODELS.items():
         shape = {"rows": rows, "columns": columns, "inner": inner}
         modes: tuple[str, ...] = ("graph",) if 2 * rows * columns * inner < SHORT else ("burst",)
+        if name in LOADED:
+            modes += ("sustained",)
         if name == "8B half up":
             modes += ("device",)
         yield Point(shape, "bfloat16", "forward", modes, ("eager", "ours"), name=name)
@@ -58,7 +61,8 @@ def points(device: torch.device) -> Iterator[Point]:
             half_up, "bfloat16", "forward", ("burst",), ("eager", "compile", "cublaslt", "quack", "ours"), part, part
         )
     for part in ("", "gelu"):
-        yield Point(half_up, "bfloat16", "both", ("burst",), ("eager", "compile", "ours"), part, f"{part} step".strip())
+        modes = ("burst", "sustained")
+        yield Point(half_up, "bfloat16", "both", modes, ("eager", "compile", "ours"), part, f"{part} step".strip())
     yield Point(
         half_up, "bfloat16", "forward", ("burst",), ("eager", "ours", "quack", "compile-max"), "searched", "searched"
     )
