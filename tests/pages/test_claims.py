@@ -107,6 +107,16 @@ def test_the_build_names_every_statement_of_every_page_that_fails(root: Path, ca
     assert "more.md: holds 'a more than b', at '': Time: kernels/add ours" in caplog.text
 
 
+def test_a_side_that_no_statement_names_is_refused(root: Path, caplog: pytest.LogCaptureFixture):
+    """As a margin would be that is not called `by`."""
+    said = PAGES["index.md"].replace("ours slower than compile", "ours faster than compile")
+    assert said != PAGES["index.md"]
+    (root / "docs/pages/index.md").write_text(said.replace('at="small"', 'at="small", margin=0.5'))
+    with pytest.raises(Abort):
+        tiny.build(root)
+    assert "expected sides that 'ours faster than compile' names, got margin" in caplog.text
+
+
 def test_a_statement_that_holds_shows_nothing_but_what_warns_of_its_numbers(root: Path, monkeypatch):
     (root / "docs/pages/index.md").write_text(PAGES["index.md"].replace("slower", "faster"))
     assert "<p>Ours is behind.</p>" in tiny.build(root)["index.html"]
