@@ -149,8 +149,8 @@ WIDE = {"width": "4096", "inner": "14336", "shared": "1024"}
             OWN | TINY | {"strategy": "FSDP2"},
             "We measured all-gather messages of 8.00 KiB to 2.00 GiB. ",
         ),
-        (OWN | {"peak": "79"}, "It does not fit: the GPU has 79.2 GiB."),
-        (OWN | {"peak": "13"}, "Peak memory: expected more than the 13.8 GiB of parameters and state, got 13.0 GiB."),
+        (OWN | {"peak": "300"}, "It does not fit: the GPU has "),
+        (OWN | {"peak": "13"}, "Peak memory: expected more than the 18.4 GiB of parameters and state, got 13.0 GiB."),
         ({"model": "own"}, "Fill in your step on one GPU: forward, backward, update and peak."),
         ({"tokens": "4096"}, "Fill in your step on one GPU: forward, backward, update and peak."),
         (OWN | {"embeddings": "untied"}, "DDP: tied embeddings only."),
@@ -193,7 +193,7 @@ def test_keys_alone_reach_it_and_what_changes_is_read_out(page: Page, form: Loca
     expect(form.get_by_role("spinbutton", name="1 GPU: forward, ms")).to_be_focused()
     live = form.locator("[aria-live=polite]")
     expect(live).to_contain_text("4.68 GB in 50 messages")
-    assert live.locator("[data-row]").count() == 7
+    assert live.locator("[data-row]").count() == 6
 
 
 def test_without_scripts_the_page_names_the_command(site: Site) -> None:
