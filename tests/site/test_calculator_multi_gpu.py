@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from docs.publish.records.captures import Captures
-from snippets.examples.multi_gpu import STRATEGIES, Work, by_size, predict, timeline
+from snippets.examples.multi_gpu import Work, by_size, predict, timeline
 from snippets.reference.communication import rates_of
 from tests.site.conftest import Site
 from tests.site.test_calculator import ask, called, data, opened, row
