@@ -6,6 +6,7 @@ from .finders.again import repeated
 from .finders.attention import causal_masks, explicit_attention, separate_projections
 from .finders.complex import complex_numbers
 from .finders.constants import constants, same_rows, weights_alone
+from .finders.dense import unrouted
 from .finders.derivatives import cycles, one_by_one
 from .finders.experts import experts
 from .finders.fusion import chains, dropout_after_softmax, gated, large_vocabulary, rotary, written_out
@@ -50,8 +51,8 @@ from .trace import Trace
 FINDERS = (
     graph_breaks, recompilations, made_on_host, written_inputs,
     layout_copies, repeats, outsized, one_hot_products, growing, cached, kept_graphs, saved_activations,
-    synchronisations, upcast_products, fp32_products, odd_sizes, small_kernels, tables, experts, optimizers, constants,
-    complex_numbers, repeated, promoted, similarities,
+    synchronisations, upcast_products, fp32_products, odd_sizes, small_kernels, tables, experts, unrouted, optimizers,
+    constants, complex_numbers, repeated, promoted, similarities,
     picked_late, sorted_to_pick, gathered_first, copied_weights, cut_off, dropped_in_eval,
     multiplied_out, weights_alone, same_rows, one_by_one, cycles,
     explicit_attention, causal_masks, separate_projections,

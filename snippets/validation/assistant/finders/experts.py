@@ -3,14 +3,13 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 
-import torch
-
 from ..calls import Call
 from ..findings import Finding, in_order, size
 from ..graphs import Captured
 from ..names import PASSED, POINTWISE, REDUCTIONS, words
 from ..trace import Trace
 from .attention import data_of, weight_of
+from .dense import GROUPED, mixtures
 
 PICKS = words("index index_select masked_select gather take_along_dim")
 CHOICES = words("eq ne where nonzero one_hot topk argmax argsort sort scatter bincount")
@@ -19,7 +18,9 @@ CHOICES = words("eq ne where nonzero one_hot topk argmax argsort sort scatter bi
 def experts(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """Products of weights of their own, of the rows that a comparison with the expert's number chose."""
     by_place: dict[tuple, dict[int, Call]] = {}
-    products = [(call, weight) for call in trace.eager if (weight := weight_of(call)) is not None]
+    dense = {call.index for one in mixtures(trace) for call in one.products}
+    eager = [call for call in trace.eager if call.index not in dense]
+    products = [(call, weight) for call in eager if (weight := weight_of(call)) is not None]
     turns_at = Counter((call.line, call.where[-1]) for call, _ in products)
     for call, weight in products:
         if turns_at[call.line, call.where[-1]] >= 3 and (chosen := chosen_by(trace, call)) is not None:
@@ -45,13 +46,6 @@ def experts(trace: Trace, captured: Captured) -> Iterator[Finding]:
             "compiler/what-compile-does.md#what-is-slow",
             kernels=max(1, kernels - kernels // len(calls)),
         )
-
-
-GROUPED = (
-    "F.grouped_mm, with the weights stacked and the offsets from bincount and cumsum"
-    if hasattr(torch.nn.functional, "grouped_mm")
-    else "torch.bmm, with the weights stacked and the tokens of each expert padded to one length"
-)
 
 
 def chosen_by(trace: Trace, product: Call) -> Call | None:
