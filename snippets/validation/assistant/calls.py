@@ -271,6 +271,10 @@ def note_facts(call: Call, args: tuple, kwargs: dict) -> None:
     elif call.name == "multi_head_attention_forward":
         mask = kwargs.get("attn_mask")
         call.facts = {"mask": None if mask is None else kind_of_mask(mask), "causal": bool(kwargs.get("is_causal"))}
+    elif call.name in HIDES and len(args) > 1:
+        scores, mask = args[:2] if call.name != "where" else args[1::-1]
+        if isinstance(scores, Tensor) and isinstance(mask, Tensor) and may_hide(mask, scores):
+            call.facts["mask"] = kind_of_mask(~mask if call.name == "masked_fill" else mask)
     elif call.name in ("getitem", "setitem") and len(args) > 1:
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         call.facts["by mask"] = any(isinstance(one, Tensor) and one.dtype in (torch.bool, torch.uint8) for one in index)
@@ -279,6 +283,18 @@ def note_facts(call: Call, args: tuple, kwargs: dict) -> None:
         call.facts["by tensor"] = call.name == "getitem" and picks  # a copy of what was picked, and no view
         value = args[2] if len(args) > 2 else None
         call.facts["one value"] = call.name == "setitem" and (not isinstance(value, Tensor) or value.numel() == 1)
+
+
+HIDES, LONGEST = ("masked_fill", "where", "add"), 4096  # rows of a mask whose numbers are looked at
+
+
+def may_hide(mask: Tensor, scores: Tensor) -> bool:
+    """Whether a tensor may be the mask of a square of scores: of one batch, and of truths or constants."""
+    rows, columns = mask.shape[-2:] if mask.dim() >= 2 else (0, 1)
+    square = rows == columns and 1 < rows <= LONGEST and mask.shape[-2:] == scores.shape[-2:] and scores.dim() >= 3
+    constant = mask.dtype == torch.bool or not (mask.requires_grad or mask.numel() > rows * columns)
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(mask)
+    return square and constant and not wrapped and mask.numel() <= scores.numel()
 
 
 def kind_of_mask(mask: Tensor) -> str:

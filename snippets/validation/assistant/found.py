@@ -6,6 +6,7 @@ from .finders.again import repeated
 from .finders.attention import causal_masks, explicit_attention, separate_projections
 from .finders.complex import complex_numbers
 from .finders.constants import constants, same_rows, weights_alone
+from .finders.decoding import without_cache
 from .finders.dense import unrouted
 from .finders.derivatives import cycles, one_by_one
 from .finders.experts import experts
@@ -50,7 +51,7 @@ from .trace import Trace
 
 FINDERS = (
     graph_breaks, recompilations, made_on_host, written_inputs,
-    layout_copies, repeats, outsized, one_hot_products, growing, cached, kept_graphs, saved_activations,
+    layout_copies, repeats, outsized, one_hot_products, without_cache, growing, cached, kept_graphs, saved_activations,
     synchronisations, upcast_products, fp32_products, odd_sizes, small_kernels, tables, experts, unrouted, optimizers,
     constants, complex_numbers, repeated, promoted, similarities,
     picked_late, sorted_to_pick, gathered_first, copied_weights, cut_off, dropped_in_eval,
@@ -75,6 +76,7 @@ def find(trace: Trace, captured: Captured) -> list[Finding]:
 
 COVERED = {  # by kinds of findings that say all that is to be done at their lines: the kinds that would say less
     "experts": "sync small-kernels graph-break recompilation copy temporary chain growing",
+    "decoding": "growing small-kernels recompilation chain",
     "optimizer": "small-kernels chain sync",
     "mask cuda-graph small-kernels growing wasted": "constant",
     "rotary": "complex",
