@@ -21,6 +21,7 @@ from .finders.kernels import (
 )
 from .finders.loops import small_kernels, tables
 from .finders.memory import (
+    LEAK,
     cached,
     growing,
     kept_graphs,
@@ -100,6 +101,7 @@ def without_explained(findings: list[Finding]) -> list[Finding]:
     gated_lines = {line for one in findings if one.kind == "gated-mlp" for line in one.lines}
     attention_lines = {line for one in findings if one.kind == "attention" for line in one.lines}
     placed = {line for one in findings if ONE_INDEX in one.change for line in one.lines}
+    leaking = {line for one in findings if one.title == LEAK for line in one.lines}
     rewritten_lines = {line for one in findings if one.kind == "written-out" for line in one.lines}
 
     def explained(one: Finding) -> bool:
@@ -108,6 +110,8 @@ def without_explained(findings: list[Finding]) -> list[Finding]:
         if one.kind == "cuda-graph" and one.line in placed:  # what the loop makes of a list, turn by turn
             return True
         if one.weight == "note" and one.kind == "complex" and one.line in lines_of(findings, "complex"):
+            return True
+        if one.kind == "recompilation" and set(one.lines) <= leaking:  # the list is longer at each call
             return True
         if one.kind == "chain" and set(one.lines) <= rewritten_lines:
             return True

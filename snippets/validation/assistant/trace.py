@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from .allocator import Allocated
 from .calls import Call, Calls, Derivative, Ops, Recorder, Value, bytes_of, leaves_of, run_recorded, stored, tensors_of
+from .leaks import Containers, Leak, leaks
 from .lines import Line, lines_that_store
 from .names import NUMBERS, PASSED
 from .settings import nothing_changed, quiet
@@ -141,6 +142,7 @@ class Trace:
     twins: dict[int, int] = field(default_factory=dict)  # by a buffer's value: the first buffer with its numbers
     derivatives: tuple[Derivative, ...] = ()
     numbers: frozenset[int] = frozenset()  # the whole numbers among the inputs, such as those of a list
+    leaks: tuple[Leak, ...] = ()
     cycles: tuple[Line, ...] = ()  # where a torch.autograd.Function stores its own result
     known: dict[str, Any] = field(default_factory=dict)  # what finders have computed of it
 
@@ -289,7 +291,7 @@ def equal_buffers(recorder: Recorder, module: nn.Module) -> dict[int, int]:
 def record(twin: Subject, modes: Collection[str]) -> Trace:
     """Run a module forward and, where its loss has a gradient, backward, once."""
     calls = Calls(recorder := Recorder(twin.module, tuple(tensors_of((twin.inputs, twin.named)))))
-    twins = equal_buffers(recorder, twin.module)
+    twins, before = equal_buffers(recorder, twin.module), Containers(twin.module).counts()
     numbers = frozenset(one for one in tree_leaves((twin.inputs, twin.named)) if type(one) is int)
     ops, memory, allocated = Ops(calls), Memory(twin, calls), Allocated(twin.device)
     with contextlib.ExitStack() as during, contextlib.ExitStack() as forward:
@@ -312,12 +314,13 @@ def record(twin: Subject, modes: Collection[str]) -> Trace:
         backward = differentiate(twin, loss)
         del loss
     memory.end()
+    held, leaked = stored_graphs(twin.module), leaks(twin.module, before, lambda: called_again(twin))
     return Trace(
         [call for call in calls.calls if call.stack],
         sorted(memory.saved.values(), key=lambda kept: -kept.bytes),
         memory.peak if allocated.peak is None else allocated.peak,
         sum(map(bytes_of, twin.module.parameters())),
-        stored_graphs(twin.module),
+        held,
         outputs,
         tuple(memory.limits(allocated.peak is not None)) if "memory" in modes else (),
         backward=backward,
@@ -326,5 +329,13 @@ def record(twin: Subject, modes: Collection[str]) -> Trace:
         twins=twins,
         derivatives=tuple(calls.derivatives),
         numbers=numbers,
+        leaks=tuple(leaked),
         cycles=tuple(memory.cycles),
     )
+
+
+def called_again(twin: Subject) -> None:
+    """One call more, which may raise: then nothing more is left behind."""
+    twin.runs.more += 1
+    with contextlib.suppress(Exception):
+        twin()

@@ -302,9 +302,29 @@ def weighed(trace: Trace, value: Value) -> bool:
     return False
 
 
+LEAK = "What is kept grows with each call"
+
+
 def kept_graphs(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """Results that the module stores with their graph: every activation behind them stays in memory."""
-    for line in trace.held:
+    for leak in trace.leaks:
+        graphs = ", and their graph, so that all activations behind them stay, too" if leak.graph else ""
+        yield Finding(
+            "kept-graph",
+            LEAK,
+            leak.lines,
+            f"the {leak.kind} {leak.name} has {leak.count} more tensor{'s' * (leak.count > 1)} after each call: "
+            f"{size(leak.bytes)}{graphs}",
+            "see that what empties it runs after each step"
+            if leak.emptied
+            else "empty it in each step, or keep the last one alone, detached; take a hook off that nobody needs: "
+            "handle.remove()",
+            "validation/memory.md#alive",
+            saves=leak.bytes + leak.graph * sum(kept.bytes for kept in trace.saved),
+            weight="note" if leak.emptied else "finding",
+        )
+    told = {line for leak in trace.leaks for line in leak.lines}
+    for line in (one for one in trace.held if one not in told):
         yield Finding(
             "kept-graph",
             "The module stores a result with its graph",
