@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from .calls import tensors_of
-from .lines import Line, is_library
+from .lines import Line, is_library, matching
 from .surroundings import file_of
 
 OBJECTS, FIRST = 20_000, 1_000  # that are looked at, in all and of one container
@@ -162,16 +162,6 @@ def codes_of(owner: Any) -> list[types.CodeType]:
     methods = [getattr(one, "__func__", one) for kind in kinds for one in vars(kind).values()]
     codes = [getattr(inspect.unwrap(one), "__code__", None) for one in methods if callable(one)]
     return [code for code in codes if code is not None and not is_library(code.co_filename)]
-
-
-def matching(code: types.CodeType, pattern: str) -> Iterator[Line]:
-    try:
-        source, first = inspect.getsourcelines(code)
-    except OSError:  # a function made at run time has no file
-        return
-    for number, text in enumerate(source, first):
-        if re.search(pattern, text):
-            yield Line(code.co_filename, number, code.co_name)
 
 
 def elements(container: Any) -> list[Any]:

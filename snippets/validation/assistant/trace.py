@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import sys
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
@@ -17,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from .allocator import Allocated
 from .calls import Call, Calls, Derivative, Ops, Recorder, Value, bytes_of, leaves_of, run_recorded, stored, tensors_of
 from .leaks import Containers, Leak, leaks
-from .lines import Line, lines_that_store
+from .lines import Line, is_library, lines_that_store
 from .names import NUMBERS, PASSED
 from .settings import nothing_changed, quiet
 from .subject import Refused, Subject, detached, differentiate, loss_of, refusing
@@ -52,6 +53,7 @@ class Memory(TorchDispatchMode):
         self.copied: dict[str, int] = {}  # by operation of backward: the most bytes alive after it
         self.saved: dict[int, Kept] = {}
         self.cycles: dict[Line, None] = {}
+        self.contexts: list[tuple[type, tuple[Tensor, ...]]] = []  # by a function with a backward of its own
         self.watched: list[weakref.finalize] = []
 
     def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -95,6 +97,10 @@ class Memory(TorchDispatchMode):
             if node not in seen:
                 seen.add(node)
                 waiting += [further for further, _ in node.next_functions]
+                own = [*tensors_of([getattr(node, "saved_tensors", ()), *getattr(node, "__dict__", {}).values()])]
+                kind = getattr(node, "_forward_cls", None)
+                if kind is not None and own and not is_library(getattr(sys.modules.get(kind.__module__), "__file__", "") or "<none>"):
+                    self.contexts.append((kind, tuple(own)))
                 for name, value in getattr(node, "__dict__", {}).items():
                     for tensor in tensors_of(value):
                         self.keep(tensor)
@@ -112,6 +118,25 @@ class Memory(TorchDispatchMode):
     def end(self) -> None:
         for watched in self.watched:
             watched.detach()
+
+
+def saved_by_functions(memory: Memory, recorder: Recorder) -> list[tuple[type, tuple[Value, ...]]]:
+    """What the calls of each torch.autograd.Function save. An input comes back as another tensor of the same memory."""
+    places: dict[tuple, Value] = {}
+    for tensor, value in recorder.values.items() if memory.contexts else ():
+        if tensor.layout == torch.strided:
+            places.setdefault(place_of(tensor), value)
+    found = []
+    for kind, own in memory.contexts:
+        values = (recorder.values[one] if one in recorder.values else places.get(place_of(one)) for one in own)
+        found.append((kind, tuple(one for one in values if one is not None)))
+    return found
+
+
+def place_of(tensor: Tensor) -> tuple:
+    if tensor.layout != torch.strided:
+        return ()
+    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def stored_graphs(module: nn.Module) -> list[Line]:
@@ -143,6 +168,7 @@ class Trace:
     derivatives: tuple[Derivative, ...] = ()
     numbers: frozenset[int] = frozenset()  # the whole numbers among the inputs, such as those of a list
     leaks: tuple[Leak, ...] = ()
+    contexts: tuple[tuple[type, tuple[Value, ...]], ...] = ()  # by a torch.autograd.Function: what one call of it saves
     cycles: tuple[Line, ...] = ()  # where a torch.autograd.Function stores its own result
     known: dict[str, Any] = field(default_factory=dict)  # what finders have computed of it
 
@@ -311,6 +337,8 @@ def record(twin: Subject, modes: Collection[str]) -> Trace:
             outputs = [one.clone() for one in detached(output)]
         del output
         memory.keep_of_contexts(loss)
+        contexts = saved_by_functions(memory, recorder)
+        memory.contexts = []
         backward = differentiate(twin, loss)
         del loss
     memory.end()
@@ -330,6 +358,7 @@ def record(twin: Subject, modes: Collection[str]) -> Trace:
         derivatives=tuple(calls.derivatives),
         numbers=numbers,
         leaks=tuple(leaked),
+        contexts=tuple(contexts),
         cycles=tuple(memory.cycles),
     )
 
