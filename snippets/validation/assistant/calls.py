@@ -148,12 +148,23 @@ class Recorder:
         value = Value(
             self.count, tuple(tensor.shape), tensor.dtype, size, tensor.device.type, origin, tensor.requires_grad
         )
-        self.values[tensor] = value
+        for one in (tensor, *wrapped_in(tensor)):
+            self.values[one] = value
         return value
 
     def value(self, tensor: Tensor) -> Value:
-        """The number of a tensor; one without comes from where the record does not look, such as NumPy."""
-        return self.values[tensor] if tensor in self.values else self.new(tensor, "found")
+        """The number of a tensor; one without comes from where the record does not look, such as NumPy.
+
+        What torch.func maps or differentiates has the number of what it wraps.
+        """
+        if tensor in self.values:
+            return self.values[tensor]
+        known = next((self.values[one] for one in wrapped_in(tensor) if one in self.values), None)
+        if known is None:
+            return self.new(tensor, "found")
+        size = tensor.numel() * tensor.element_size()
+        self.values[tensor] = dataclasses.replace(known, shape=tuple(tensor.shape), bytes=size)
+        return self.values[tensor]
 
     def stack(self) -> tuple[tuple[Line, ...], tuple[tuple[int, int], ...], frozenset[str]]:
         """The author's lines, outermost first, where in each function they are, and what of torch they run under."""
@@ -243,6 +254,13 @@ class Calls(TorchFunctionMode):
 
 
 # --8<-- [end:calls]
+
+
+def wrapped_in(tensor: Tensor) -> Iterator[Tensor]:
+    """The tensors inside one that torch.func maps or differentiates, outermost first."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+        yield tensor
 
 
 def same_memory(one: Tensor, other: Tensor) -> bool:

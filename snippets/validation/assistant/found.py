@@ -69,10 +69,34 @@ def find(trace: Trace, captured: Captured) -> list[Finding]:
     if captured.error:  # torch.compile is no way out yet
         once = "once torch.compile can capture the module, it makes"
         found = [replace(one, change=one.change.replace("torch.compile makes", once)) for one in found]
-    return merged(without_explained(found))
+    return worth_a_word(trace, merged(as_one(without_explained(found))))
 
 
 # --8<-- [end:find]
+
+
+LITTLE = 1e-3, 1e-2  # of the bytes that the forward moves, and of its kernels
+COUNTED = words(  # kinds of findings that say how many bytes or kernels they save; others have another reason
+    "attention projections norm norm-activation gated-mlp rotary softmax-dropout written-out chain copy temporary "
+    "growing constant again small-kernels odd-size"
+)
+
+
+def worth_a_word(trace: Trace, findings: list[Finding]) -> list[Finding]:
+    """Without those that would save next to nothing of what the forward moves, and of its kernels."""
+    least = LITTLE[0] * sum(call.moved for call in trace.eager), LITTLE[1] * trace.kernels
+    return [one for one in findings if one.kind not in COUNTED or one.saves >= least[0] or one.kernels >= least[1]]
+
+
+def as_one(findings: list[Finding]) -> list[Finding]:
+    """What is said of a module's complex numbers, once."""
+    every = [one for one in findings if one.kind == "complex" and one.weight == "note"]
+    if len({one.line for one in every}) < 2:
+        return findings
+    lines = tuple(dict.fromkeys(line for one in every for line in one.lines))
+    evidence = f"{len({(one.file, one.number) for one in lines})} lines compute {every[0].evidence.partition('computes ')[2]}"
+    joined = replace(every[0], lines=lines, evidence=evidence)
+    return [*(one for one in findings if one not in every), joined]
 
 
 COVERED = {  # by kinds of findings that say all that is to be done at their lines: the kinds that would say less

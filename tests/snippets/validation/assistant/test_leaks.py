@@ -48,7 +48,7 @@ class Net(nn.Module):
         super().__init__()
         self.remember = remember
         self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
-        self.kept, self.by_name, self.last = [], {}, collections.deque(maxlen=2)
+        self.kept, self.by_name, self.last = [], {}, collections.deque(maxlen=100)
         self.queue, self.seen = collections.deque(), None
 
     def forward(self, x):

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from snippets.validation.assistant.finders import wasted
+from snippets.validation.assistant.finders.wasted import at_an_end
 from snippets.validation.assistant.found import find
 from tests.snippets.validation.planted.seen import evidence, faults
 
@@ -237,6 +237,6 @@ def test_short_rows_and_samples_are_left_alone(observe):
 @pytest.mark.parametrize("share", [0.001, 0.01, 0.99, 0.999])
 def test_a_quantile_near_an_end_lies_between_the_last_two_of_topk(share):
     x = torch.randn(4097, generator=torch.Generator().manual_seed(0))
-    most = int(wasted.at_an_end(share, len(x)).split()[3])
+    most = int(at_an_end(share, len(x)).split()[3])
     ends = x.topk(most, largest=share > 0.5).values[-2:]
     assert ends.min() <= x.quantile(share) <= ends.max()
