@@ -94,7 +94,9 @@ def as_one(findings: list[Finding]) -> list[Finding]:
     if len({one.line for one in every}) < 2:
         return findings
     lines = tuple(dict.fromkeys(line for one in every for line in one.lines))
-    evidence = f"{len({(one.file, one.number) for one in lines})} lines compute {every[0].evidence.partition('computes ')[2]}"
+    evidence = (
+        f"{len({(one.file, one.number) for one in lines})} lines compute {every[0].evidence.partition('computes ')[2]}"
+    )
     joined = replace(every[0], lines=lines, evidence=evidence)
     return [*(one for one in findings if one not in every), joined]
 

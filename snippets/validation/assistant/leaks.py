@@ -1,4 +1,4 @@
-"""Lists, dicts and sets that a module's calls fill with tensors, more of them each time: memory that no call gives back.
+"""Lists, dicts and sets that a module's calls fill with tensors, more of them each time: no call gives that back.
 
 They may be the module's, or those of what its hooks are bound to or refer to.
 """
@@ -7,10 +7,10 @@ import collections
 import dataclasses
 import functools
 import inspect
-import re
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor, nn
@@ -77,14 +77,18 @@ class Containers:
             self.walk((value.__func__, value.__self__), owner, name, depth + 1)
         elif isinstance(value, types.FunctionType):
             self.of_function(value, depth)
-        elif not isinstance(value, (type, types.ModuleType)) and (own := getattr(value, "__dict__", None)):
-            if isinstance(value, nn.Module) or not is_library(file_of(type(value))):
-                self.seen[id(value)] = value
-                for key, one in [*own.items()]:
-                    if not (isinstance(one, (list, dict, set)) and not one):  # most of a module's are empty
-                        self.walk(one, value, key, depth + 1)
-                if not isinstance(value, nn.Module):
-                    self.of_class(type(value))
+        elif not isinstance(value, (type, types.ModuleType)) and getattr(value, "__dict__", None):
+            self.of_object(value, depth)
+
+    def of_object(self, value: Any, depth: int) -> None:
+        """The attributes of a module, or of an object of the author's."""
+        if not isinstance(value, nn.Module) and is_library(file_of(type(value))):
+            return
+        self.seen[id(value)] = value
+        for key, one in [*vars(value).items()]:
+            if not (isinstance(one, (list, dict, set)) and not one):  # most of a module's are empty
+                self.walk(one, value, key, depth + 1)
+        self.of_class(type(value))
 
     def of_function(self, function: types.FunctionType, depth: int = 0) -> None:
         """The variables of outer functions that a function names, and the containers among its globals."""
@@ -120,7 +124,7 @@ class Containers:
 
 
 def leaks(module: nn.Module, before: Counts, call: Callable[[], Any]) -> list[Leak]:
-    """What grew since the counts before a first call, and grows with two calls more. Most modules need none of these."""
+    """What grew since the counts before a first call, and grows with two calls more; most modules need none of them."""
     counts = [before, Containers(module).counts()]
     for _ in range(2):
         if not growing(counts):
@@ -135,7 +139,7 @@ def growing(counts: list[Counts]) -> list[Key]:
     """The containers that each call found with fewer tensors."""
     none = 0, 0, 0
     numbers = {key: [one.get(key, none)[0] for one in counts] for key in counts[-1]}
-    return [key for key, one in numbers.items() if all(a < b for a, b in zip(one, one[1:], strict=False))]
+    return [key for key, one in numbers.items() if all(a < b for a, b in pairwise(one))]
 
 
 def leak_of(last: Containers, key: Key, counts: list[Counts]) -> Leak:
@@ -143,8 +147,8 @@ def leak_of(last: Containers, key: Key, counts: list[Counts]) -> Leak:
     count, size, graphs = (new - old for new, old in zip(counts[-1][key], counts[-2][key], strict=True))
     kind = "deque" if isinstance(container, collections.deque) else type(container).__name__
     name = key[1]
-    adds = rf"\b{name}(\[.*\])?\.(append|appendleft|add|extend|insert|update|setdefault)\(|\b{name}(\[.*\])+\s*\+?=(?!=)"
-    adds += rf"|\b{name}\s*\+="
+    adds = rf"\b{name}(\[.*\])?\.(append|appendleft|add|extend|insert|update|setdefault)\("
+    adds += rf"|\b{name}(\[.*\])+\s*\+?=(?!=)|\b{name}\s*\+="
     empties = rf"\b{name}\.(clear|pop|popleft|popitem|remove)\(|\bdel .*\b{name}\b|\b{name}\s*=(?!=)"
     functions = [*codes_of(owner), *last.functions]
     lines = [line for code in functions for line in matching(code, adds)]
@@ -181,4 +185,3 @@ def contents(cell: types.CellType) -> Any:
         return cell.cell_contents
     except ValueError:  # nothing is in it yet
         return None
-

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import sys
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
@@ -22,6 +21,7 @@ from .lines import Line, is_library, lines_that_store
 from .names import NUMBERS, PASSED
 from .settings import nothing_changed, quiet
 from .subject import Refused, Subject, detached, differentiate, loss_of, refusing
+from .surroundings import file_of
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,8 @@ class Memory(TorchDispatchMode):
                 seen.add(node)
                 waiting += [further for further, _ in node.next_functions]
                 own = [*tensors_of([getattr(node, "saved_tensors", ()), *getattr(node, "__dict__", {}).values()])]
-                kind = getattr(node, "_forward_cls", None)
-                if kind is not None and own and not is_library(getattr(sys.modules.get(kind.__module__), "__file__", "") or "<none>"):
-                    self.contexts.append((kind, tuple(own)))
+                if own and hasattr(node, "_forward_cls"):
+                    self.contexts.append((node._forward_cls, tuple(own)))
                 for name, value in getattr(node, "__dict__", {}).items():
                     for tensor in tensors_of(value):
                         self.keep(tensor)
@@ -127,7 +126,7 @@ def saved_by_functions(memory: Memory, recorder: Recorder) -> list[tuple[type, t
         if tensor.layout == torch.strided:
             places.setdefault(place_of(tensor), value)
     found = []
-    for kind, own in memory.contexts:
+    for kind, own in ((kind, own) for kind, own in memory.contexts if not is_library(file_of(kind))):
         values = (recorder.values[one] if one in recorder.values else places.get(place_of(one)) for one in own)
         found.append((kind, tuple(one for one in values if one is not None)))
     return found

@@ -200,7 +200,9 @@ def matrix_of(trace: Trace, call: Call) -> Value | None:
     """The parameter that a product multiplies by, whole."""
     if call.name not in PRODUCTS or call.out is None:
         return None
-    return next((root for one in call.inputs if (root := trace.root(one)).origin == "parameter" and root.shape[1:]), None)
+    return next(
+        (root for one in call.inputs if (root := trace.root(one)).origin == "parameter" and root.shape[1:]), None
+    )
 
 
 def rows_of(product: Call) -> int:

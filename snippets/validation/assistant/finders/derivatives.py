@@ -60,7 +60,8 @@ def part_of(trace: Trace, value: Value) -> tuple:
     maker = trace.makers.get(value.id)
     while maker is not None and maker.inputs and maker.name in PASSED | {"sum", "mean"}:
         steps.append(
-            f"{maker.name} {maker.arguments} {[one.id for one in maker.inputs[1:]]} {[one.id for one in maker.outputs].index(value.id)}"
+            f"{maker.name} {maker.arguments} {[one.id for one in maker.inputs[1:]]} "
+            f"{[one.id for one in maker.outputs].index(value.id)}"
         )
         value = maker.inputs[0]
         maker = trace.makers.get(value.id)

@@ -44,7 +44,9 @@ def gated(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 f"{sum(each.kernels for each in path)} kernels; the activation and the gate move "
                 f"{size(sum(each.moved for each in [*lines, call]))}",
                 rest,
-                "kernels/swiglu.md" if known or glu else "compiler/fusion.md#a-kernel-ends-where-a-value-is-not-there-yet",
+                "kernels/swiglu.md"
+                if known or glu
+                else "compiler/fusion.md#a-kernel-ends-where-a-value-is-not-there-yet",
                 saves=2 * acted.bytes + (0 if together else one.inputs[0].bytes),
                 kernels=len(path) - 2,
                 weight="note" if together and len(lines) == 1 and not glu else "finding",

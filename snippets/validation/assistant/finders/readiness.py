@@ -102,7 +102,9 @@ def mended(trace: Trace, one: Break) -> tuple[str, str]:
     told = (instead(trace, call) for call in trace.calls if call.line == one.line)
     if BY_VALUE.search(one.reason) and (size := next(filter(None, told), "")):
         return "item", size
-    if re.search(r"dynamic shape operator", one.reason, re.IGNORECASE) and not any(map(chooses, calls_at(trace, one.line))):
+    if re.search(r"dynamic shape operator", one.reason, re.IGNORECASE) and not any(
+        map(chooses, calls_at(trace, one.line))
+    ):
         return "library", OUTSIDE
     values = re.search(r"data.dependent operator|tolist", one.reason, re.IGNORECASE)
     reads = [call.index for call in trace.calls if call.line == one.line and call.name in NUMBERS]
@@ -117,7 +119,9 @@ OUTSIDE = (
     "the size of what the operator gives depends on values, and nothing captures it: call it outside of what is "
     "compiled, as a loss after it, or wrapped in torch.compiler.disable"
 )
-COUNTED = words("nonzero argwhere masked_select unique unique_consecutive bincount repeat_interleave one_hot item tolist")
+COUNTED = words(
+    "nonzero argwhere masked_select unique unique_consecutive bincount repeat_interleave one_hot item tolist"
+)
 
 
 def calls_at(trace: Trace, line: Line) -> list[Call]:

@@ -94,7 +94,13 @@ def sorted_to_pick(trace: Trace, captured: Captured) -> Iterator[Finding]:
             )
 
 
-SELECTS = {"quantile": 2, "nanquantile": 2, "median": 1, "nanmedian": 1, "kthvalue": 2}  # and the place of the dimension
+SELECTS = {
+    "quantile": 2,
+    "nanquantile": 2,
+    "median": 1,
+    "nanmedian": 1,
+    "kthvalue": 2,
+}  # and the place of the dimension
 LONG, ROWS = 2**12, 64  # numbers of a row that are many; rows among which several parts of a GPU select at once
 SAMPLED = "where an estimate will do, of a sample of some thousand numbers, or of every n-th call"
 

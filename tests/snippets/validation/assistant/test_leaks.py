@@ -2,6 +2,7 @@
 
 import collections
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 import torch
@@ -99,7 +100,7 @@ def by_closure():
 
 def by_class():
     class Counting(Net):
-        results: list = []
+        results: ClassVar[list] = []
 
         def forward(self, x):
             self.results.append(x @ x.T)
