@@ -231,6 +231,8 @@ class Calls(TorchFunctionMode):
             named={key: None if isinstance(arg, Tensor) else plain(arg) for key, arg in kwargs.items()},
         )
         note_facts(call, args, kwargs)
+        if any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors)):
+            call.facts["by torch.func"] = True
         call.name = name = "index" if call.facts.get("by tensor") else name
         self.begins.append(torch._C._autograd._get_sequence_nr())
         self.calls.append(call)

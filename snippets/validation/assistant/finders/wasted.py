@@ -81,7 +81,7 @@ def sorted_to_pick(trace: Trace, captured: Captured) -> Iterator[Finding]:
         users = [user for value in call.outputs for user in trace.users[value.id]]
         kept = [user.outputs[0].numel for user in users if user.name in PICKS and user.outputs]
         escapes = any(value.id in trace.returned for value in call.outputs)
-        if kept and len(kept) == len(users) and not escapes and 4 * max(kept) <= call.inputs[0].numel:
+        if kept and len(kept) == len(users) and not escapes and 0 < 4 * max(kept) <= call.inputs[0].numel:
             yield Finding(
                 "wasted",
                 "All is sorted to take a few",

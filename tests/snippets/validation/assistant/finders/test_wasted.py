@@ -240,3 +240,16 @@ def test_a_quantile_near_an_end_lies_between_the_last_two_of_topk(share):
     most = int(at_an_end(share, len(x)).split()[3])
     ends = x.topk(most, largest=share > 0.5).values[-2:]
     assert ends.min() <= x.quantile(share) <= ends.max()
+
+
+class Suppressed(nn.Module):
+    """Sorts what a threshold leaves, which may be nothing."""
+
+    def forward(self, x):
+        left = x[x > 9]
+        return x.sum() + left[left.argsort()[left > 9.5]].sum()
+
+
+def test_a_sort_of_nothing_is_left_alone():
+    found = find(*evidence(lambda: (Suppressed(), torch.rand(64)), sizes=False))
+    assert not [one for one in found if one.title == "All is sorted to take a few"]
