@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._dynamo.exc import Unsupported
 
 from snippets.validation.assistant.finders.readiness import device_named, graph_breaks
 from snippets.validation.assistant.found import find
@@ -278,6 +279,8 @@ def test_an_operator_whose_sizes_depend_on_values_stays_outside(function, inputs
     (one,) = [each for each in found if each.kind == "graph-break"]
     assert one.weight == "finding" and "torch.compiler.disable" in one.change and "keep all rows" not in one.change
     module = Of(function)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True), pytest.raises(Unsupported, match="meta"):
+        torch.compile(module, backend="eager", fullgraph=True)(*inputs)
 
     def disabled(m, *given):
         return torch.compiler.disable(function)(m, *given)
