@@ -1,6 +1,6 @@
 """Decoding that runs the whole sequence again for each new position, of which it reads the last."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -84,7 +84,8 @@ def decoding_of(trace: Trace, calls: list[Call]) -> Decoding | None:
         if dim is None:
             continue
         length, way = earlier.outputs[0].shape[dim], trace.between(earlier, later)
-        mixing = [call for call in way if mixes_all(trace, call, length)]
+        made = {value.id for call in (earlier, *way) for value in call.outputs}
+        mixing = [call for call in way if mixes_all(trace, call, length) and reads_keys_of(trace, call, made)]
         picks = [call for call in way if mixing and picks_last(trace, call, length)]
         if not picks or not all(looks_back(trace, call) for call in mixing):
             return None
@@ -118,6 +119,13 @@ def mixes_all(trace: Trace, call: Call, length: int) -> bool:
         return shape[-2] >= length and call.inputs[1].shape[-2] >= length
     square = call.name == "softmax" and len(shape) >= 2 and shape[-1] == shape[-2] >= length
     return square and scores_of(trace, call) is not None
+
+
+def reads_keys_of(trace: Trace, call: Call, made: Collection[int]) -> bool:
+    """Whether keys come of the sequence too; attention to something else changes nothing of what was there before."""
+    scores = scores_of(trace, call) if call.name == "softmax" else call
+    keys = scores.inputs[1:2] if scores is not None and call.name not in RNNS else call.inputs[:1]
+    return any(one.id in made for one in keys)
 
 
 def looks_back(trace: Trace, call: Call) -> bool:

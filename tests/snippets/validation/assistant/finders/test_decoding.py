@@ -102,6 +102,36 @@ class Words(Numbers):
         return tokens
 
 
+class Translates(Numbers):
+    """Attends to another sequence, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.memory = nn.Parameter(torch.randn(2, 24, WIDTH))
+
+    def run(self, x):
+        h = self.embed(x)
+        for layer in self.layers:
+            h = layer(h)
+            q, _, _ = split(layer, h)
+            _, k, v = split(layer, self.memory)
+            h = h + back(layer, F.scaled_dot_product_attention(q, k, v))
+        return h
+
+
+class Encoded(Numbers):
+    """PyTorch's stack of layers, with the mask that it makes."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 64, batch_first=True, norm_first=True)
+        self.stack = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def run(self, x):
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        return self.stack(self.embed(x), mask=mask, is_causal=True)
+
+
 class Recurrent(nn.Module):
     def __init__(self):
         super().__init__()
@@ -130,6 +160,9 @@ WITHOUT_CACHE = {
     "a bias": lambda: (Numbers(by_a_bias), sequence()),
     "PyTorch's layer": lambda: (Numbers(of_pytorch), sequence()),
     "tokens": lambda: (Words(), tokens()),
+    "attention to another sequence": lambda: (Translates(), sequence()),
+    "PyTorch's stack": lambda: (Encoded(), sequence()),
+    "PyTorch's stack, evaluated": lambda: (Encoded().eval(), sequence()),
     "a recurrent layer": lambda: (Recurrent(), sequence()),
 }
 
