@@ -12,6 +12,7 @@ from ..graphs import Captured
 from ..lines import Line
 from ..names import NORMS, PASSED, POINTWISE, PRODUCTS, REDUCTIONS, words
 from ..trace import Trace
+from .attention import data_of
 
 CHOOSES = words("topk argmax argsort sort max")
 MARKS = words("scatter scatter_add index_put index_fill setitem one_hot")  # a number for each expert, most of them zero
@@ -100,6 +101,9 @@ def mixture_of(trace: Trace, choice: Call) -> Mixture | None:
         chosen = [call for part in parts for call, weight in part if experts_in(weight) == among]
         experts, least = among if chosen else 1, BATCHED
     if experts < 3 or experts not in choice.inputs[0].shape or among < least * kept:
+        return None
+    firsts = [min((call for call, _ in part), key=lambda call: call.index) for part in parts if kind_of(part) == kind]
+    if len({source_of(trace, call) for call in firsts}) > 1 or judges(trace, choice, chosen):
         return None
     ordered = sorted(chosen, key=lambda call: call.index)
     after = [user for user, _ in met if user.index > ordered[0].index]
@@ -203,6 +207,30 @@ def matrix_of(trace: Trace, call: Call) -> Value | None:
     return next(
         (root for one in call.inputs if (root := trace.root(one)).origin == "parameter" and root.shape[1:]), None
     )
+
+
+def source_of(trace: Trace, product: Call) -> int:
+    """What an expert reads, past a norm of its own."""
+    value = trace.root(data_of(product))
+    while (maker := trace.makers.get(value.id)) is not None and maker.name in NORMS:
+        value = trace.root(maker.inputs[0])
+    return value.id
+
+
+def judges(trace: Trace, choice: Call, products: list[Call]) -> bool:
+    """Whether a choice is made by what the experts give, so that it needs all of them."""
+    first, wanted = min(call.index for call in products), {call.index for call in products}
+    todo, seen = [choice], set()
+    while todo:
+        for value in todo.pop().inputs:
+            maker = trace.makers.get(value.id)
+            if maker is None or maker.index < first or maker.index in seen:
+                continue
+            if maker.index in wanted:
+                return True
+            seen.add(maker.index)
+            todo.append(maker)
+    return False
 
 
 def rows_of(product: Call) -> int:

@@ -90,6 +90,12 @@ def by_gather(m, x, probs):
     return (every(m, x).gather(1, chosen[..., None].expand(-1, -1, WIDTH)) * weights[..., None]).sum(1)
 
 
+def with_norms(m, x, probs):
+    gate = torch.zeros_like(probs).scatter(1, probs.argmax(-1, keepdim=True), 1.0)
+    results = [expert(F.layer_norm(x, (WIDTH,))) for expert in m.experts]
+    return (torch.stack(results) * gate.T[..., None]).sum(0)
+
+
 def by_one_product(m, x, probs):
     weights, chosen = probs.topk(m.kept)
     gate = torch.zeros_like(probs).scatter(1, chosen, weights)
@@ -99,7 +105,7 @@ def by_one_product(m, x, probs):
 
 DENSE = [
     by_scatter, by_columns, by_one_hot, by_threshold, by_numbers, by_minus_infinity, by_an_index, by_gather,
-    by_one_product,
+    by_one_product, with_norms,
 ]  # fmt: skip
 
 
@@ -107,7 +113,7 @@ DENSE = [
 def test_experts_that_compute_what_is_thrown_away_are_one_finding(spelling):
     found = faults(find(*evidence(lambda: (Mixture(spelling), torch.randn(64, WIDTH)), sizes=False)))
     (one,) = [each for each in found if each.kind in ("experts", "small-kernels")]
-    kept = 1 if spelling in (by_numbers, by_an_index) else 2
+    kept = 1 if spelling in (by_numbers, by_an_index, with_norms) else 2
     assert one.title == "Every expert computes every token" and "grouped_mm" in one.change and "index_add" in one.change
     assert f"8 experts compute all rows, and the choice keeps {kept} of 8: {8 // kept} times" in one.evidence
 
@@ -154,7 +160,26 @@ def results_in_order(m, x, probs):
     return every(m, x).sum(1).topk(4).values
 
 
-OTHERS = [soft, most, routed, with_a_capacity, of_features, results_in_order]
+def the_best(m, x, probs):
+    results = every(m, x)
+    best = results.square().mean(-1).argmax(-1)
+    return results[torch.arange(len(x)), best]
+
+
+def of_levels(m, x, probs):
+    levels = [expert(x.roll(i, 0)) for i, expert in enumerate(m.experts)]
+    return torch.stack(levels, 1)[torch.arange(len(x)), probs.argmax(-1)]
+
+
+def in_slots(m, x, probs):
+    chosen = probs.argmax(-1)
+    place = chosen * 16 + torch.arange(len(x)) % 16
+    send = torch.zeros(len(x), EXPERTS * 16).scatter(1, place[:, None], 1.0).unflatten(1, (EXPERTS, 16))
+    hidden = F.gelu(torch.einsum("ecd,edh->ech", torch.einsum("tec,td->ecd", send, x), m.first))
+    return torch.einsum("tec,ech,ehd->td", send, hidden, m.second)
+
+
+OTHERS = [the_best, of_levels, in_slots, soft, most, routed, with_a_capacity, of_features, results_in_order]
 
 
 @pytest.mark.parametrize("spelling", OTHERS, ids=lambda one: one.__name__)
