@@ -1,6 +1,6 @@
 """A mixture of experts as a loop: each turn picks, or hides, the tokens of one expert."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 
 from ..calls import Call
@@ -21,25 +21,29 @@ def experts(trace: Trace, captured: Captured) -> Iterator[Finding]:
     dense = {call.index for one in mixtures(trace) for call in one.products}
     eager = [call for call in trace.eager if call.index not in dense]
     products = [(call, weight) for call in eager if (weight := weight_of(call)) is not None]
-    turns_at = Counter((call.line, call.where[-1]) for call, _ in products)
+    weights_at: dict[tuple, set[int]] = defaultdict(set)
     for call, weight in products:
-        if turns_at[call.line, call.where[-1]] >= 3 and (chosen := chosen_by(trace, call)) is not None:
+        for place in zip(call.stack, call.where, strict=True):
+            weights_at[place].add(trace.root(weight).id)
+    for call, weight in products:
+        places = [one for one in zip(call.stack, call.where, strict=True) if len(weights_at[one]) >= 3]
+        if places and (chosen := chosen_by(trace, call)) is not None:
             source = trace.root(chosen.inputs[0]).id
-            by_place.setdefault((call.line, call.where[-1], source), {}).setdefault(trace.root(weight).id, call)
+            by_place.setdefault((*places[-1], source), {}).setdefault(trace.root(weight).id, call)
     told: set = set()
-    for (line, *_), by_weight in by_place.items():
+    for (line, (activation, _), _), by_weight in by_place.items():
         calls = [*by_weight.values()]
         if len(calls) < 3 or line in told:
             continue
         told.add(line)
         first, last = calls[0].index, calls[-1].index
         turns = [call for call in trace.eager if first <= call.index <= last and call.stack[-1].file == line.file]
-        around = [call for call in turns if call.where[-1][0] == calls[0].where[-1][0]]
+        around = [call for call in turns if call.where[-1][0] == activation]
         kernels = sum(call.kernels for call in turns)
         yield Finding(
             "experts",
             "A mixture of experts as a loop over experts",
-            in_order([*calls, *around], calls[0]),
+            tuple(dict.fromkeys([line, *in_order([*calls, *around], calls[0])])),
             f"{len(calls)} experts take the rows of one tensor of {size(calls[0].inputs[0].bytes)} in turn, in "
             f"{kernels} kernels",
             f"sort the tokens by expert and multiply all at once: {GROUPED}",
