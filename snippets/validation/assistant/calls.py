@@ -148,12 +148,23 @@ class Recorder:
         value = Value(
             self.count, tuple(tensor.shape), tensor.dtype, size, tensor.device.type, origin, tensor.requires_grad
         )
-        self.values[tensor] = value
+        for one in (tensor, *wrapped_in(tensor)):
+            self.values[one] = value
         return value
 
     def value(self, tensor: Tensor) -> Value:
-        """The number of a tensor; one without comes from where the record does not look, such as NumPy."""
-        return self.values[tensor] if tensor in self.values else self.new(tensor, "found")
+        """The number of a tensor; one without comes from where the record does not look, such as NumPy.
+
+        What torch.func maps or differentiates has the number of what it wraps.
+        """
+        if tensor in self.values:
+            return self.values[tensor]
+        known = next((self.values[one] for one in wrapped_in(tensor) if one in self.values), None)
+        if known is None:
+            return self.new(tensor, "found")
+        size = tensor.numel() * tensor.element_size()
+        self.values[tensor] = dataclasses.replace(known, shape=tuple(tensor.shape), bytes=size)
+        return self.values[tensor]
 
     def stack(self) -> tuple[tuple[Line, ...], tuple[tuple[int, int], ...], frozenset[str]]:
         """The author's lines, outermost first, where in each function they are, and what of torch they run under."""
@@ -220,6 +231,8 @@ class Calls(TorchFunctionMode):
             named={key: None if isinstance(arg, Tensor) else plain(arg) for key, arg in kwargs.items()},
         )
         note_facts(call, args, kwargs)
+        if any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors)):
+            call.facts["by torch.func"] = True
         call.name = name = "index" if call.facts.get("by tensor") else name
         self.begins.append(torch._C._autograd._get_sequence_nr())
         self.calls.append(call)
@@ -243,6 +256,13 @@ class Calls(TorchFunctionMode):
 
 
 # --8<-- [end:calls]
+
+
+def wrapped_in(tensor: Tensor) -> Iterator[Tensor]:
+    """The tensors inside one that torch.func maps or differentiates, outermost first."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+        yield tensor
 
 
 def same_memory(one: Tensor, other: Tensor) -> bool:
@@ -271,6 +291,10 @@ def note_facts(call: Call, args: tuple, kwargs: dict) -> None:
     elif call.name == "multi_head_attention_forward":
         mask = kwargs.get("attn_mask")
         call.facts = {"mask": None if mask is None else kind_of_mask(mask), "causal": bool(kwargs.get("is_causal"))}
+    elif call.name in HIDES and len(args) > 1:
+        scores, mask = args[:2] if call.name != "where" else args[1::-1]
+        if isinstance(scores, Tensor) and isinstance(mask, Tensor) and may_hide(mask, scores):
+            call.facts["mask"] = kind_of_mask(~mask if call.name == "masked_fill" else mask)
     elif call.name in ("getitem", "setitem") and len(args) > 1:
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         call.facts["by mask"] = any(isinstance(one, Tensor) and one.dtype in (torch.bool, torch.uint8) for one in index)
@@ -279,6 +303,18 @@ def note_facts(call: Call, args: tuple, kwargs: dict) -> None:
         call.facts["by tensor"] = call.name == "getitem" and picks  # a copy of what was picked, and no view
         value = args[2] if len(args) > 2 else None
         call.facts["one value"] = call.name == "setitem" and (not isinstance(value, Tensor) or value.numel() == 1)
+
+
+HIDES, LONGEST = ("masked_fill", "where", "add"), 4096  # rows of a mask whose numbers are looked at
+
+
+def may_hide(mask: Tensor, scores: Tensor) -> bool:
+    """Whether a tensor may be the mask of a square of scores: of one batch, and of truths or constants."""
+    rows, columns = mask.shape[-2:] if mask.dim() >= 2 else (0, 1)
+    square = rows == columns and 1 < rows <= LONGEST and mask.shape[-2:] == scores.shape[-2:] and scores.dim() >= 3
+    constant = mask.dtype == torch.bool or not (mask.requires_grad or mask.numel() > rows * columns)
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(mask)
+    return square and constant and not wrapped and mask.numel() <= scores.numel()
 
 
 def kind_of_mask(mask: Tensor) -> str:

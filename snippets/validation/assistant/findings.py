@@ -21,8 +21,8 @@ GROUPS = {  # by name: the title, and the kinds of findings that are in the grou
     "kernels": (
         "Kernel efficiency",
         words(
-            "mask sync precision odd-size small-kernels experts optimizer constant complex again wasted host-bound "
-            "far-from-ceiling"
+            "mask sync precision odd-size small-kernels decoding experts optimizer constant complex again wasted "
+            "host-bound far-from-ceiling"
         ),
     ),
 }

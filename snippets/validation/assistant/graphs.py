@@ -70,7 +70,7 @@ class Captured:
     outputs: list[Tensor] = field(default_factory=list)  # of the first call
 
 
-MOST_RUNS = 4  # of somebody's forward, before the report
+MOST_RUNS = 4  # of somebody's forward, before the report, but for those that show what leaks
 
 
 # --8<-- [start:capture]
@@ -144,7 +144,7 @@ class Capturing:
 
     def takes(self, turn: Subject, recompiled: list[str], captured: Captured, changed: bool = True) -> bool:
         """Whether the module takes a call; what that captured once more is noted."""
-        if self.subject.runs.count >= MOST_RUNS:
+        if self.subject.runs.count - self.subject.runs.more >= MOST_RUNS:
             return False
         if turn is not self.subject and self.remembers_sizes:
             self.twin = self.subject.fresh().module

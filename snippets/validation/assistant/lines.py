@@ -6,6 +6,8 @@ import linecache
 import os
 import re
 import sysconfig
+import types
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -85,3 +87,14 @@ def lines_that_store(part: nn.Module | type, name: str) -> list[Line]:
         at = [number for number, text in enumerate(source, first) if stores.search(text)]
         lines += [Line(code.co_filename, number, code.co_name) for number in at]
     return lines
+
+
+def matching(code: types.CodeType, pattern: str) -> Iterator[Line]:
+    """The lines of a function's source that have a pattern."""
+    try:
+        source, first = inspect.getsourcelines(code)
+    except OSError:  # a function made at run time has no file
+        return
+    for number, text in enumerate(source, first):
+        if re.search(pattern, text):
+            yield Line(code.co_filename, number, code.co_name)

@@ -24,9 +24,10 @@ class Refused(ValueError):
 
 @dataclass
 class Runs:
-    """How often somebody's forward ran."""
+    """How often somebody's forward ran, and how often of that only since its calls leave more and more behind."""
 
     count: int = 0
+    more: int = 0
 
 
 @dataclass(frozen=True, eq=False)  # tensors do not compare to one truth

@@ -16,10 +16,12 @@ from torch.utils._pytree import tree_leaves
 
 from .allocator import Allocated
 from .calls import Call, Calls, Derivative, Ops, Recorder, Value, bytes_of, leaves_of, run_recorded, stored, tensors_of
-from .lines import Line, lines_that_store
+from .leaks import Containers, Leak, leaks
+from .lines import Line, is_library, lines_that_store
 from .names import NUMBERS, PASSED
 from .settings import nothing_changed, quiet
 from .subject import Refused, Subject, detached, differentiate, loss_of, refusing
+from .surroundings import file_of
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class Memory(TorchDispatchMode):
         self.copied: dict[str, int] = {}  # by operation of backward: the most bytes alive after it
         self.saved: dict[int, Kept] = {}
         self.cycles: dict[Line, None] = {}
+        self.contexts: list[tuple[type, tuple[Tensor, ...]]] = []  # by a function with a backward of its own
         self.watched: list[weakref.finalize] = []
 
     def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -94,6 +97,9 @@ class Memory(TorchDispatchMode):
             if node not in seen:
                 seen.add(node)
                 waiting += [further for further, _ in node.next_functions]
+                own = [*tensors_of([getattr(node, "saved_tensors", ()), *getattr(node, "__dict__", {}).values()])]
+                if own and hasattr(node, "_forward_cls"):
+                    self.contexts.append((node._forward_cls, tuple(own)))
                 for name, value in getattr(node, "__dict__", {}).items():
                     for tensor in tensors_of(value):
                         self.keep(tensor)
@@ -111,6 +117,25 @@ class Memory(TorchDispatchMode):
     def end(self) -> None:
         for watched in self.watched:
             watched.detach()
+
+
+def saved_by_functions(memory: Memory, recorder: Recorder) -> list[tuple[type, tuple[Value, ...]]]:
+    """What the calls of each torch.autograd.Function save. An input comes back as another tensor of the same memory."""
+    places: dict[tuple, Value] = {}
+    for tensor, value in recorder.values.items() if memory.contexts else ():
+        if tensor.layout == torch.strided:
+            places.setdefault(place_of(tensor), value)
+    found = []
+    for kind, own in ((kind, own) for kind, own in memory.contexts if not is_library(file_of(kind))):
+        values = (recorder.values[one] if one in recorder.values else places.get(place_of(one)) for one in own)
+        found.append((kind, tuple(one for one in values if one is not None)))
+    return found
+
+
+def place_of(tensor: Tensor) -> tuple:
+    if tensor.layout != torch.strided:
+        return ()
+    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def stored_graphs(module: nn.Module) -> list[Line]:
@@ -141,6 +166,8 @@ class Trace:
     twins: dict[int, int] = field(default_factory=dict)  # by a buffer's value: the first buffer with its numbers
     derivatives: tuple[Derivative, ...] = ()
     numbers: frozenset[int] = frozenset()  # the whole numbers among the inputs, such as those of a list
+    leaks: tuple[Leak, ...] = ()
+    contexts: tuple[tuple[type, tuple[Value, ...]], ...] = ()  # by a torch.autograd.Function: what one call of it saves
     cycles: tuple[Line, ...] = ()  # where a torch.autograd.Function stores its own result
     known: dict[str, Any] = field(default_factory=dict)  # what finders have computed of it
 
@@ -289,7 +316,7 @@ def equal_buffers(recorder: Recorder, module: nn.Module) -> dict[int, int]:
 def record(twin: Subject, modes: Collection[str]) -> Trace:
     """Run a module forward and, where its loss has a gradient, backward, once."""
     calls = Calls(recorder := Recorder(twin.module, tuple(tensors_of((twin.inputs, twin.named)))))
-    twins = equal_buffers(recorder, twin.module)
+    twins, before = equal_buffers(recorder, twin.module), Containers(twin.module).counts()
     numbers = frozenset(one for one in tree_leaves((twin.inputs, twin.named)) if type(one) is int)
     ops, memory, allocated = Ops(calls), Memory(twin, calls), Allocated(twin.device)
     with contextlib.ExitStack() as during, contextlib.ExitStack() as forward:
@@ -309,15 +336,18 @@ def record(twin: Subject, modes: Collection[str]) -> Trace:
             outputs = [one.clone() for one in detached(output)]
         del output
         memory.keep_of_contexts(loss)
+        contexts = saved_by_functions(memory, recorder)
+        memory.contexts = []
         backward = differentiate(twin, loss)
         del loss
     memory.end()
+    held, leaked = stored_graphs(twin.module), leaks(twin.module, before, lambda: called_again(twin))
     return Trace(
         [call for call in calls.calls if call.stack],
         sorted(memory.saved.values(), key=lambda kept: -kept.bytes),
         memory.peak if allocated.peak is None else allocated.peak,
         sum(map(bytes_of, twin.module.parameters())),
-        stored_graphs(twin.module),
+        held,
         outputs,
         tuple(memory.limits(allocated.peak is not None)) if "memory" in modes else (),
         backward=backward,
@@ -326,5 +356,14 @@ def record(twin: Subject, modes: Collection[str]) -> Trace:
         twins=twins,
         derivatives=tuple(calls.derivatives),
         numbers=numbers,
+        leaks=tuple(leaked),
+        contexts=tuple(contexts),
         cycles=tuple(memory.cycles),
     )
+
+
+def called_again(twin: Subject) -> None:
+    """One call more, which may raise: then nothing more is left behind."""
+    twin.runs.more += 1
+    with contextlib.suppress(Exception):
+        twin()

@@ -1,6 +1,7 @@
 """Each change is tried on a copy, checked, timed beside the original, or refused."""
 
 import gc
+import re
 import time
 from dataclasses import dataclass, replace
 from functools import partial
@@ -271,7 +272,7 @@ def with_trials(finding: Finding, trials: list[Trial], doubt: str) -> Finding:
     """
     if finding.helps is not None or finding.weight != "finding":
         return finding
-    by_compiler = "torch.compile" in finding.change
+    by_compiler = re.search(r"torch\.compile\b", finding.change)  # and not torch.compiler.disable
     about = [one for one in trials if finding.kind in one.answers and answers(finding, one)]
     about = [one for one in about if not one.refused.startswith(("not tried", "interrupted"))]
     if not about:

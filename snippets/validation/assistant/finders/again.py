@@ -71,9 +71,11 @@ def same_again(trace: Trace) -> dict[int, tuple[Call, Call]]:
 
 
 def repeatable(call: Call) -> bool:
-    """Whether a call gives the same for the same inputs."""
+    """Whether a call gives the same for the same inputs; what torch.func differentiates is asked for anew."""
     drawn = any(RANDOM.search(op.name) for op in call.forward) or call.name.startswith(("empty", "new_empty"))
-    copied = call.facts.get("by list") or call.inside & {"checkpoint", "distributions"}
+    copied = (
+        call.facts.get("by list") or call.facts.get("by torch.func") or call.inside & {"checkpoint", "distributions"}
+    )
     return bool(call.outputs) and not (call.writes or drawn or copied)
 
 

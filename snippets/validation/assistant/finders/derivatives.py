@@ -1,13 +1,13 @@
 """Derivatives that a forward takes for itself, and functions with a backward of their own."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from ..calls import Derivative, Value
-from ..findings import Finding
+from ..findings import Finding, size
 from ..graphs import Captured
-from ..lines import Line
-from ..names import PASSED
+from ..lines import Line, matching
+from ..names import PASSED, POINTWISE
 from ..trace import Trace
 
 ROWS = 4  # derivatives of parts of one result that are worth a batched call
@@ -60,7 +60,8 @@ def part_of(trace: Trace, value: Value) -> tuple:
     maker = trace.makers.get(value.id)
     while maker is not None and maker.inputs and maker.name in PASSED | {"sum", "mean"}:
         steps.append(
-            f"{maker.name} {maker.arguments} {[one.id for one in maker.inputs[1:]]} {maker.outputs.index(value)}"
+            f"{maker.name} {maker.arguments} {[one.id for one in maker.inputs[1:]]} "
+            f"{[one.id for one in maker.outputs].index(value.id)}"
         )
         value = maker.inputs[0]
         maker = trace.makers.get(value.id)
@@ -94,3 +95,72 @@ def cycles(trace: Trace, captured: Captured) -> Iterator[Finding]:
             "validation/memory.md#alive",
             saves=sum(kept.bytes for kept in trace.saved),
         )
+
+
+def saved_again(trace: Trace, captured: Captured) -> Iterator[Finding]:
+    """Tensors that a torch.autograd.Function saves beside those that they are pointwise functions of."""
+    total = sum(kept.bytes for kept in trace.saved)
+    by_kind: dict[type, list[tuple[list[Value], list[Value]]]] = defaultdict(list)
+    for kind, values in trace.contexts:
+        every = [*{one.id: one for one in values}.values()]
+        if spare := computable(trace, every):
+            by_kind[kind].append((every, spare))
+    for kind, pairs in by_kind.items():
+        saved, spared = (sum(one.bytes for pair in pairs for one in pair[place]) for place in (0, 1))
+        if spared < max(OF_FUNCTION * saved, OF_ALL * total):
+            continue
+        every, spare = max(pairs, key=lambda pair: sum(one.bytes for one in pair[1]))
+        numel = max(one.numel for one in spare)
+        yield Finding(
+            "saved",
+            "A function saves what it can compute again",
+            where_saved(trace, kind, spare),
+            f"{kind.__name__} saves {len(every)} tensors, and {len(spare)} of them are pointwise functions of the "
+            f"other{'s' * (len(every) - len(spare) > 1)}: {size(spared)} of the {size(total)} kept for backward",
+            f"save {'that one' if len(every) - len(spare) == 1 else 'those'} alone, and compute the rest in backward; "
+            f"if backward asks only where, save a bool mask alone, {size(numel)} for the largest",
+            "validation/memory.md#alive",
+            saves=2 * spared,
+            kernels=0,
+        )
+
+
+OF_FUNCTION, OF_ALL = 0.25, 0.05  # of the bytes that a function saves, and of all that is kept
+DRAWN = frozenset({"dropout", "alpha_dropout"})
+SMALLER = 8  # times: what is so much smaller is saved as well, for next to nothing
+
+
+def computable(trace: Trace, values: list[Value]) -> list[Value]:
+    """Of what a function saves, what it can compute of the rest."""
+    kept, spare = {one.id: one for one in values}, []
+    for one in sorted(values, key=lambda value: -value.id):
+        others = kept.keys() - {one.id}
+        if not one.grad and one.numel > 1 and others and follows(trace, one, others):
+            spare.append(kept.pop(one.id))
+    return spare
+
+
+def follows(trace: Trace, value: Value, others: Collection[int]) -> bool:
+    """Whether a value is computed point by point of others, and of what is far smaller."""
+    todo, seen, found = [value], set(), False
+    while todo:
+        one = todo.pop()
+        maker = trace.makers.get(one.id)
+        if one is not value and (one.id in others or SMALLER * one.numel <= value.numel):
+            found |= one.id in others
+            continue
+        if maker is None or maker.writes or maker.name not in (POINTWISE - DRAWN) | PASSED or len(seen) > 50:
+            return False
+        if maker.index not in seen:
+            seen.add(maker.index)
+            todo += maker.inputs
+    return found
+
+
+def where_saved(trace: Trace, kind: type, spare: list[Value]) -> tuple[Line, ...]:
+    """The lines that save, and those that compute what is saved in vain."""
+    methods = [vars(kind).get(name) for name in ("forward", "setup_context")]
+    codes = [one.__func__.__code__ for one in methods if hasattr(getattr(one, "__func__", None), "__code__")]
+    lines = [line for code in codes for line in matching(code, r"\bsave_for_backward\(|\b(ctx|context)\.\w+\s*=[^=]")]
+    made = [trace.makers[one.id].line for one in sorted(spare, key=lambda value: value.id)]
+    return tuple(dict.fromkeys([*lines[:1], *made]))

@@ -1,9 +1,7 @@
 """A mixture of experts as a loop: each turn picks, or hides, the tokens of one expert."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
-
-import torch
 
 from ..calls import Call
 from ..findings import Finding, in_order, size
@@ -11,6 +9,7 @@ from ..graphs import Captured
 from ..names import PASSED, POINTWISE, REDUCTIONS, words
 from ..trace import Trace
 from .attention import data_of, weight_of
+from .dense import GROUPED, mixtures
 
 PICKS = words("index index_select masked_select gather take_along_dim")
 CHOICES = words("eq ne where nonzero one_hot topk argmax argsort sort scatter bincount")
@@ -19,39 +18,38 @@ CHOICES = words("eq ne where nonzero one_hot topk argmax argsort sort scatter bi
 def experts(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """Products of weights of their own, of the rows that a comparison with the expert's number chose."""
     by_place: dict[tuple, dict[int, Call]] = {}
-    products = [(call, weight) for call in trace.eager if (weight := weight_of(call)) is not None]
-    turns_at = Counter((call.line, call.where[-1]) for call, _ in products)
+    dense = {call.index for one in mixtures(trace) for call in one.products}
+    eager = [call for call in trace.eager if call.index not in dense]
+    products = [(call, weight) for call in eager if (weight := weight_of(call)) is not None]
+    weights_at: dict[tuple, set[int]] = defaultdict(set)
     for call, weight in products:
-        if turns_at[call.line, call.where[-1]] >= 3 and (chosen := chosen_by(trace, call)) is not None:
+        for place in zip(call.stack, call.where, strict=True):
+            weights_at[place].add(trace.root(weight).id)
+    for call, weight in products:
+        places = [one for one in zip(call.stack, call.where, strict=True) if len(weights_at[one]) >= 3]
+        if places and (chosen := chosen_by(trace, call)) is not None:
             source = trace.root(chosen.inputs[0]).id
-            by_place.setdefault((call.line, call.where[-1], source), {}).setdefault(trace.root(weight).id, call)
+            by_place.setdefault((*places[-1], source), {}).setdefault(trace.root(weight).id, call)
     told: set = set()
-    for (line, *_), by_weight in by_place.items():
+    for (line, (activation, _), _), by_weight in by_place.items():
         calls = [*by_weight.values()]
         if len(calls) < 3 or line in told:
             continue
         told.add(line)
         first, last = calls[0].index, calls[-1].index
         turns = [call for call in trace.eager if first <= call.index <= last and call.stack[-1].file == line.file]
-        around = [call for call in turns if call.where[-1][0] == calls[0].where[-1][0]]
+        around = [call for call in turns if call.where[-1][0] == activation]
         kernels = sum(call.kernels for call in turns)
         yield Finding(
             "experts",
             "A mixture of experts as a loop over experts",
-            in_order([*calls, *around], calls[0]),
+            tuple(dict.fromkeys([line, *in_order([*calls, *around], calls[0])])),
             f"{len(calls)} experts take the rows of one tensor of {size(calls[0].inputs[0].bytes)} in turn, in "
             f"{kernels} kernels",
             f"sort the tokens by expert and multiply all at once: {GROUPED}",
             "compiler/what-compile-does.md#what-is-slow",
             kernels=max(1, kernels - kernels // len(calls)),
         )
-
-
-GROUPED = (
-    "F.grouped_mm, with the weights stacked and the offsets from bincount and cumsum"
-    if hasattr(torch.nn.functional, "grouped_mm")
-    else "torch.bmm, with the weights stacked and the tokens of each expert padded to one length"
-)
 
 
 def chosen_by(trace: Trace, product: Call) -> Call | None:

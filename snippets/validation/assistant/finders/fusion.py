@@ -28,24 +28,33 @@ def gated(trace: Trace, captured: Captured) -> Iterator[Finding]:
             one, other = (trace.made_by(acted) if acted else None), trace.made_by(up)
             if acted is None or one is None or other is None or weight_of(one) is None or weight_of(other) is None:
                 continue
-            if trace.root(data_of(one)).id != trace.root(data_of(other)).id:
+            if trace.root(data_of(one)).id != trace.root(data_of(other)).id or acted.id == up.id:
                 continue
             together = one is other
             path = [*lines, call] if together else [one, other, *lines, call]
-            glu, rest = together and [each.name for each in lines] == ["sigmoid"], "kernels/swiglu.py"
+            known = lines[-1].name in ("silu", "gelu") or [each.name for each in lines] == ["sigmoid", "mul"]
+            glu = [each.name for each in lines] == ["sigmoid"] and acted.shape == up.shape
+            rest = "kernels/swiglu.py" if known else "F.glu" if glu else "torch.compile makes one kernel of the rest"
+            if not together:
+                rest = f"{STACK}; {rest}" if rest[:5] == "torch" else f"{STACK}, and take {rest} for the rest"
             yield Finding(
                 "gated-mlp",
                 "A gated MLP in parts",
                 in_order(path),
                 f"{sum(each.kernels for each in path)} kernels; the activation and the gate move "
                 f"{size(sum(each.moved for each in [*lines, call]))}",
-                "F.glu" if glu else rest if together else f"stack the two weights, and take {rest} for the rest",
-                "kernels/swiglu.md",
+                rest,
+                "kernels/swiglu.md"
+                if known or glu
+                else "compiler/fusion.md#a-kernel-ends-where-a-value-is-not-there-yet",
                 saves=2 * acted.bytes + (0 if together else one.inputs[0].bytes),
                 kernels=len(path) - 2,
                 weight="note" if together and len(lines) == 1 and not glu else "finding",
             )
             break
+
+
+STACK = "stack the two weights"
 
 
 def activation(trace: Trace, value: Value) -> tuple[Value | None, list[Call]]:

@@ -20,7 +20,7 @@ from .constants import from_sizes
 from .readiness import MADE_ON_HOST
 from .recurrence import change_of, recurrence, scanned
 from .sizes import MASK, SUPPRESSED, makes_masks, selecting
-from .turns import as_a_function, ends_here, lines_in, members, runs_joined, with_loop
+from .turns import FOLDED, as_a_function, ends_here, foldable, lines_in, members, runs_joined, with_loop
 
 SMALL = 2**22  # bytes: fewer take a large GPU less time than the host takes to launch
 
@@ -282,6 +282,8 @@ def change_of_turns(
     if by_parts(groups):
         how = "pick the weights of all turns by one index tensor, and do all turns in one batched call, torch.bmm"
         return f"no turn reads another: {how}", "finding"
+    if foldable(trace, groups, calls, turns):
+        return FOLDED, "finding"
     name = as_a_function(trace, groups, calls, turns)
     how = f", such as torch.vmap of {name}" if name else ""
     return f"no turn reads another: stack what the turns read, and do all of them in one batched call{how}", "finding"

@@ -12,6 +12,7 @@ from ..names import CASTS, PASSED, POINTWISE, PRODUCTS, REDUCTIONS, VIEWS, words
 from ..rewrites import Rewrite, as_it_is, broadcast, distances, rewrite
 from ..trace import Trace
 from .attention import of_activations
+from .decoding import decodings
 
 
 def layout_copies(trace: Trace, captured: Captured) -> Iterator[Finding]:
@@ -216,7 +217,7 @@ def as_look_up(trace: Trace, call: Call, products: list[Call]) -> tuple[Rewrite,
 
 def growing(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """A tensor that grows by concatenation in a loop: each turn copies all that is there."""
-    reported: set[Line] = set()
+    reported: set[Line] = {one.grows[0].line for one in decodings(trace)}
     for groups in trace.loops.values():
         for calls in groups:
             if calls[0].name != "cat" or calls[0].line in reported:
@@ -236,8 +237,8 @@ def growing(trace: Trace, captured: Captured) -> Iterator[Finding]:
                     "A tensor grows by concatenation in a loop",
                     (calls[0].line,),
                     f"{len(calls)} copies of all that came before, {size(sum(call.moved for call in calls))} in all",
-                    "each turn runs the model over all of it: keep keys and values in a static cache, and run the new "
-                    "token alone"
+                    "each turn runs the model over all of it: where attention is causal, keep keys and values in a "
+                    "static cache, and run the new token alone"
                     if anew
                     else "write into a tensor of the final size, as a static cache does, and bring its rows into order "
                     "with index_select"
@@ -301,9 +302,29 @@ def weighed(trace: Trace, value: Value) -> bool:
     return False
 
 
+LEAK = "What is kept grows with each call"
+
+
 def kept_graphs(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """Results that the module stores with their graph: every activation behind them stays in memory."""
-    for line in trace.held:
+    for leak in trace.leaks:
+        graphs = ", and their graph, so that all activations behind them stay, too" if leak.graph else ""
+        yield Finding(
+            "kept-graph",
+            LEAK,
+            leak.lines,
+            f"the {leak.kind} {leak.name} has {leak.count} more tensor{'s' * (leak.count > 1)} after each call: "
+            f"{size(leak.bytes)}{graphs}",
+            "see that what empties it runs after each step"
+            if leak.emptied
+            else "empty it in each step, or keep the last one alone, detached; take a hook off that nobody needs: "
+            "handle.remove()",
+            "validation/memory.md#alive",
+            saves=leak.bytes + leak.graph * sum(kept.bytes for kept in trace.saved),
+            weight="note" if leak.emptied else "finding",
+        )
+    told = {line for leak in trace.leaks for line in leak.lines}
+    for line in (one for one in trace.held if one not in told):
         yield Finding(
             "kept-graph",
             "The module stores a result with its graph",

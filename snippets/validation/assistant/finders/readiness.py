@@ -102,6 +102,10 @@ def mended(trace: Trace, one: Break) -> tuple[str, str]:
     told = (instead(trace, call) for call in trace.calls if call.line == one.line)
     if BY_VALUE.search(one.reason) and (size := next(filter(None, told), "")):
         return "item", size
+    if re.search(r"dynamic shape operator", one.reason, re.IGNORECASE) and not any(
+        map(chooses, calls_at(trace, one.line))
+    ):
+        return "library", OUTSIDE
     values = re.search(r"data.dependent operator|tolist", one.reason, re.IGNORECASE)
     reads = [call.index for call in trace.calls if call.line == one.line and call.name in NUMBERS]
     cuts = any(call.name in CUTS and call.index > reads[0] for call in trace.calls) if reads else False
@@ -109,6 +113,25 @@ def mended(trace: Trace, one: Break) -> tuple[str, str]:
         return "item", "do on the device what Python does with the numbers: torch.isin, torch.where, an index"
     found = (found for pattern, found in CAUSES.items() if re.search(pattern, one.reason, re.IGNORECASE))
     return next(found, ("library", "write the line in operations that Dynamo captures, or move it out of the module"))
+
+
+OUTSIDE = (
+    "the size of what the operator gives depends on values, and nothing captures it: call it outside of what is "
+    "compiled, as a loss after it, or wrapped in torch.compiler.disable"
+)
+COUNTED = words(
+    "nonzero argwhere masked_select unique unique_consecutive bincount repeat_interleave one_hot item tolist"
+)
+
+
+def calls_at(trace: Trace, line: Line) -> list[Call]:
+    return [call for call in trace.calls if call.line == line]
+
+
+def chooses(call: Call) -> bool:
+    """Whether a call gives as many rows as values say, of which the author can keep all and mask some."""
+    by_mask = call.name in ("index", "getitem", "setitem") and call.facts.get("by mask")
+    return call.name in COUNTED or bool(by_mask) or (call.name == "where" and len(call.inputs) == 1)
 
 
 CUTS = words("split tensor_split split_with_sizes narrow repeat_interleave")  # by numbers that the host knows

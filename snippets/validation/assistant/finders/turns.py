@@ -1,13 +1,13 @@
 """The turns of a loop: how many, at which line, of which function, and which have weights of their own."""
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection
 from itertools import pairwise
 
 from ..calls import Call, Value
 from ..lines import Line
-from ..names import PRODUCTS, words
+from ..names import PRODUCTS, REDUCTIONS, words
 from ..trace import Trace
 from .constants import RANDOM
 from .kernels import READS
@@ -50,13 +50,61 @@ def as_a_function(trace: Trace, groups: list[list[Call]], calls: list[Call], tur
     """The function that each turn is a call of, if torch.vmap can take it: it may not wait, draw, write or derive."""
     group = max(groups, key=lambda one: sum(call.kernels for call in one))
     inner = group[0].stack[frame_of(group, turns) + 1 :]
-    waits = any(call.name in READS or call.facts.get("by mask") or unpacks(call) for call in calls)
     drawn = any(call.name in RANDOM | {"dropout", "batch_norm"} for call in calls)
-    derives = any("grad(" in one.stack[-1].text for one in trace.derivatives if one.stack)  # jacrev alone can be mapped
-    if not inner or inner[0].function in (*COMPREHENSIONS, "<lambda>") or waits or drawn or derives:
+    unnamed = not inner or inner[0].function in (*COMPREHENSIONS, "<lambda>")
+    if unnamed or waits(calls) or drawn or derives(trace):
         return ""
     name = "the module" if inner[0].function == "forward" else inner[0].function
     return "" if writes_outside(trace, calls) else name
+
+
+def waits(calls: list[Call]) -> bool:
+    return any(call.name in READS or call.facts.get("by mask") or unpacks(call) for call in calls)
+
+
+def derives(trace: Trace) -> bool:
+    """Whether autograd.grad is called, which cannot be mapped; jacrev alone can."""
+    return any("grad(" in one.stack[-1].text for one in trace.derivatives if one.stack)
+
+
+FOLDED = (
+    "no turn reads another, and all use the same weights: one batched call does them all: fold the dimension of the "
+    "loop into the batch (x.flatten(0, 1), or torch.cat for a list), and unflatten the result"
+)
+ROWS = words("index index_select gather scatter scatter_add index_add index_put take_along_dim flip roll cdist")
+ALONG = REDUCTIONS | words("softmax log_softmax cumsum cumprod sort argsort topk cat stack")
+UNBATCHED = {"linear": 1, "conv1d": 2, "conv2d": 3, "conv3d": 4}  # by layers: the dimensions of one row of data
+
+
+def foldable(trace: Trace, groups: list[list[Call]], calls: list[Call], turns: int) -> bool:
+    """Whether the rows of all turns can be one batch: the same weights in each turn, and no row reads another."""
+    weighted = [(group, [weights_in(call) for call in group]) for group in groups if group[0].kernels]
+    weighted = [(group, used) for group, used in weighted if any(used)]
+    same = all(min(Counter(used).values()) >= max(2, turns // 2) for _, used in weighted)
+    layers = [group[0] for group, _ in weighted if group[0].name in UNBATCHED or group[0].name in BATCHED]
+    if not layers or not same or derives(trace) or waits(calls) or writes_outside(trace, calls):
+        return False
+    rows = all(len(call.inputs[0].shape) > UNBATCHED.get(call.name, 1) for call in layers)
+    return rows and not any(mixes_rows(call) for call in calls if call.kernels)
+
+
+def weights_in(call: Call) -> frozenset[int]:
+    return frozenset(one.id for one in call.inputs if is_weight(one))
+
+
+def mixes_rows(call: Call) -> bool:
+    """Whether what a call gives for one row along the first dimension may depend on other rows."""
+    data = [one for one in call.inputs if one.origin not in ("parameter", "buffer")]
+    if not data or call.out is None:
+        return False
+    if call.name in ROWS or (call.out.numel == 1 and data[0].numel > 1):
+        return True
+    if call.name in PRODUCTS and len(data) >= 2:
+        return call.name == "einsum" or max(len(one.shape) for one in data) <= 2
+    first = call.name in ("cat", "stack")
+    given = [call.named.get("dim", 0 if first else None), *call.arguments[1:]]
+    dims = {each for one in given for each in (one if isinstance(one, tuple) else (one,)) if type(each) is int}
+    return call.name in ALONG and bool(dims & {0, -len(data[0].shape)})
 
 
 def members(trace: Trace, groups: list[list[Call]]) -> list[list[Call]]:

@@ -1,5 +1,6 @@
 """Work on more rows than anything reads: what is picked, sorted or gathered in the wrong order."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 
@@ -71,24 +72,80 @@ def passes_on(call: Call, value: Value) -> bool:
 
 
 def sorted_to_pick(trace: Trace, captured: Captured) -> Iterator[Finding]:
-    """All numbers are sorted, and a slice keeps the first or the last of them."""
+    """All numbers are sorted, and a slice keeps the first or the last of them; or a function gives one of them."""
     for call in trace.eager:
+        if call.name in SELECTS and call.inputs and call.out is not None:
+            yield from selected(call)
         if call.name not in ("sort", "argsort", "msort") or not call.inputs:
             continue
         users = [user for value in call.outputs for user in trace.users[value.id]]
-        kept = [user.outputs[0].numel for user in users if user.name in ("getitem", "narrow") and user.outputs]
+        kept = [user.outputs[0].numel for user in users if user.name in PICKS and user.outputs]
         escapes = any(value.id in trace.returned for value in call.outputs)
-        if kept and len(kept) == len(users) and not escapes and 4 * max(kept) <= call.inputs[0].numel:
+        if kept and len(kept) == len(users) and not escapes and 0 < 4 * max(kept) <= call.inputs[0].numel:
             yield Finding(
                 "wasted",
                 "All is sorted to take a few",
                 in_order([call, *users[:1]], call),
                 f"{call.name} orders {call.inputs[0].numel} numbers, and {max(kept)} are read",
-                "torch.topk (largest=False for the least)",
+                f"torch.kthvalue; {SAMPLED}" if inside(users) else "torch.topk (largest=False for the least)",
                 PAGE,
                 saves=8 * call.moved,
                 kernels=1,
             )
+
+
+SELECTS = {
+    "quantile": 2,
+    "nanquantile": 2,
+    "median": 1,
+    "nanmedian": 1,
+    "kthvalue": 2,
+}  # and the place of the dimension
+LONG, ROWS = 2**12, 64  # numbers of a row that are many; rows among which several parts of a GPU select at once
+SAMPLED = "where an estimate will do, of a sample of some thousand numbers, or of every n-th call"
+
+
+def selected(call: Call) -> Iterator[Finding]:
+    """One or few numbers of long rows, by their rank."""
+    source, place = call.inputs[0], SELECTS[call.name]
+    whole = None if call.name != "kthvalue" else -1
+    given = [one for one in call.arguments[place : place + 1] if type(one) is int]
+    dim = call.named.get("dim", given[0] if given else whole)
+    length = source.numel if dim is None or not source.shape else source.shape[dim]
+    sorts = "quantile" in call.name
+    few = 4 * call.outputs[0].numel <= source.numel
+    if length >= LONG and few and (sorts or source.numel <= ROWS * length):
+        share = next((one for one in (*call.arguments[1:2], call.named.get("q")) if type(one) is float), None)
+        exact = at_an_end(share, length) if sorts and share is not None else ""
+        yield Finding(
+            "wasted",
+            "All is sorted to take a few",
+            (call.line,),
+            f"{call.name} {'sorts' if sorts else 'searches'} {source.numel} numbers to give {call.outputs[0].numel}",
+            "; ".join(filter(None, [exact, SAMPLED])),
+            PAGE,
+            saves=8 * call.moved,
+            kernels=1,
+        )
+
+
+def at_an_end(share: float, length: int) -> str:
+    """How `topk` gives a quantile that lies near an end, where it is between two of its numbers."""
+    place = share * (length - 1)
+    most = length - math.floor(place) if share >= 0.5 else math.ceil(place) + 1
+    which = "largest" if share >= 0.5 else "least (largest=False)"
+    return f"torch.topk of the {most} {which} ends with the two that it lies between" if 4 * most <= length else ""
+
+
+def inside(picks: list[Call]) -> bool:
+    """Whether a pick of one number is neither near the first nor near the last."""
+    for call in picks:
+        given = call.arguments[1:2] if call.name == "getitem" else ()
+        places = [one for one in (given[0] if given and isinstance(given[0], tuple) else given) if type(one) is int]
+        length = call.inputs[0].shape[-1] if call.inputs[0].shape else 0
+        if places and min(places[-1] % max(1, length), -places[-1] % max(1, length)) > length // 4:
+            return True
+    return False
 
 
 def gathered_first(trace: Trace, captured: Captured) -> Iterator[Finding]:

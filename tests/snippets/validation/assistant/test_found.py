@@ -16,7 +16,7 @@ from snippets.validation.assistant.report import address
 from snippets.validation.assistant.trace import traced
 from tests.benchmarks.captures import sections
 from tests.benchmarks.source import ROOT
-from tests.snippets.validation.planted import held_out
+from tests.snippets.validation.planted import held_out, seen
 from tests.snippets.validation.planted.seen import AREAS, CASES, made
 
 # Scripts run in the one, and the other is read as text; nothing imports them: named here, they count for remembered.py.
@@ -108,6 +108,7 @@ def test_every_function_that_finds_has_a_case():
     with_tests_of_their_own |= {"repeated", "promoted", "similarities", "picked_late", "sorted_to_pick"}
     with_tests_of_their_own |= {"gathered_first", "copied_weights", "cut_off", "dropped_in_eval", "multiplied_out"}
     with_tests_of_their_own |= {"weights_alone", "same_rows", "one_by_one", "cycles", "tables"}
+    with_tests_of_their_own |= {"unrouted", "without_cache", "saved_again"}
     told = {"saved_activations", "fp32_products", "dropout_after_softmax"}
     assert every - set(FOUND_BY.values()) == told | with_tests_of_their_own
 
@@ -173,3 +174,22 @@ def anchors_of(text: str) -> set[str]:
         plain = re.sub(r"[^\w\s-]", "", heading.lower())
         anchors.add(own.group(1) if own else re.sub(r"[\s-]+", "-", plain.strip()))
     return anchors
+
+
+class Small(nn.Module):
+    """A norm by hand of a few numbers before large products, or of all that they give."""
+
+    def __init__(self, large):
+        super().__init__()
+        self.large, self.f = large, nn.Sequential(*(nn.Linear(64, 64) for _ in range(400)))
+
+    def forward(self, x):
+        rows = x if self.large else x[:2, :8]
+        normed = rows * (rows.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+        return self.f(x + normed if self.large else x) + normed.sum()
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_what_saves_next_to_nothing_is_no_finding(large):
+    named = [one.kind for one in found.find(*seen.evidence(lambda: (Small(large), torch.randn(4096, 64)), sizes=False))]
+    assert ("norm" in named) is large

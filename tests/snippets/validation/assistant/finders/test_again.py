@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.func import jacrev
 
 from snippets.validation.assistant.found import find
 from tests.snippets.validation.planted.seen import evidence, faults
@@ -100,3 +101,22 @@ def test_a_selection_by_a_mask_that_is_made_twice_waits_twice():
     (again,) = [one for one in faults(found) if one.kind == "again"]
     assert "the host waits 1 times" in again.evidence
     assert {line.text[:5] for line in again.lines} == {"first", "retur"}
+
+
+class Derivatives(nn.Module):
+    """A value and its derivative, which has to run the layers for itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.f, self.g = nn.Linear(8, 8), nn.Linear(8, 1)
+
+    def value(self, point):
+        return self.g(self.f(point).tanh().sin().cos().exp())[0]
+
+    def forward(self, x):
+        return sum(self.value(row) + jacrev(self.value)(row).sum() for row in x)
+
+
+def test_what_is_differentiated_is_not_told_to_be_kept():
+    found = find(*evidence(lambda: (Derivatives(), torch.randn(6, 8)), sizes=False))
+    assert not [one for one in found if one.kind == "again"]

@@ -46,5 +46,17 @@ def test_complex_numbers_alone_are_a_note():
         assert {one.weight for one in found} == {"note"} and "no code" in found[0].evidence
 
 
+class Twice(Filter):
+    def forward(self, x):
+        y = torch.fft.rfft2(x)
+        y = y * self.w
+        return torch.fft.irfft2(y)
+
+
+def test_all_lines_of_a_module_are_one_note():
+    (found,) = complex_found(Twice(True), torch.randn(2, 8, 8))
+    assert len(found.lines) == 2 and found.evidence.startswith("2 lines compute complex numbers, for which")
+
+
 def test_views_compute_nothing():
     assert not complex_found(Real(), torch.randn(4, 2))

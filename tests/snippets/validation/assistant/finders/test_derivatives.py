@@ -162,3 +162,96 @@ def test_a_result_that_its_function_stores_refers_to_itself(function):
     found = faults(find(*evidence(lambda: (Of(apply), torch.randn(4, 8)), sizes=False)))
     lines = [one.line.text for one in found if one.kind == "kept-graph"]
     assert lines == (["ctx.y, ctx.twice = y, 2 * x"] if function is StoresResult else [])
+
+
+class Saving(torch.autograd.Function):
+    """x, doubled and made positive, in steps of which some are saved."""
+
+    @classmethod
+    def forward(cls, ctx, x, scale):
+        scaled = x / scale
+        rounded = scaled.round()
+        clipped = rounded.clamp(-4, 4)
+        cls.save(ctx, x, scaled, rounded, clipped)
+        return clipped * scale
+
+    @classmethod
+    def backward(cls, ctx, grad):
+        return grad, None
+
+
+class All(Saving):
+    @staticmethod
+    def save(ctx, *steps):
+        ctx.save_for_backward(*steps)
+
+
+class Named(Saving):
+    @staticmethod
+    def save(ctx, x, scaled, rounded, clipped):
+        ctx.rounded, ctx.clipped = rounded, clipped
+        ctx.save_for_backward(x)
+
+
+class Ends(Saving):
+    @staticmethod
+    def save(ctx, x, scaled, rounded, clipped):
+        ctx.save_for_backward(x, clipped)
+
+
+class Input(Saving):
+    @staticmethod
+    def save(ctx, x, scaled, rounded, clipped):
+        ctx.save_for_backward(x)
+
+
+class Mask(Saving):
+    @staticmethod
+    def save(ctx, x, scaled, rounded, clipped):
+        ctx.save_for_backward(rounded == clipped)
+
+
+class InputAndMask(Saving):
+    @staticmethod
+    def save(ctx, x, scaled, rounded, clipped):
+        ctx.save_for_backward(x, rounded == clipped)
+
+
+class Drawn(Saving):
+    @staticmethod
+    def save(ctx, x, scaled, rounded, clipped):
+        ctx.save_for_backward(x, nn.functional.dropout(clipped, 0.5))
+
+
+class Product(Saving):
+    @staticmethod
+    def save(ctx, x, scaled, rounded, clipped):
+        ctx.save_for_backward(x, x @ x.T @ clipped)
+
+
+class Through(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.f = function, nn.Linear(64, 64)
+        self.register_buffer("scale", torch.full((), 0.1))
+
+    def forward(self, x):
+        return self.function.apply(self.f(x), self.scale)
+
+
+def saves_in_vain(function):
+    found = faults(find(*evidence(lambda: (Through(function), torch.randn(64, 64)), sizes=False)))
+    return [one for one in found if one.title == "A function saves what it can compute again"]
+
+
+@pytest.mark.parametrize(("function", "saved", "spare"), [(All, 4, 3), (Named, 3, 2), (Ends, 2, 1)])
+def test_what_a_function_saves_and_can_compute_is_found(function, saved, spare):
+    (one,) = saves_in_vain(function)
+    assert f"{function.__name__} saves {saved} tensors, and {spare} of them are" in one.evidence
+    assert f"{spare * 16.384:.1f} KB of the" in one.evidence and "4.1 KB for the largest" in one.change
+    assert "rounded.clamp" in "".join(line.text for line in one.lines)
+
+
+@pytest.mark.parametrize("function", [Input, Mask, InputAndMask, Drawn, Product], ids=lambda one: one.__name__)
+def test_what_a_function_has_to_save_is_left_alone(function):
+    assert not saves_in_vain(function)

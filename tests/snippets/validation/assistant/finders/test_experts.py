@@ -75,6 +75,31 @@ def test_a_loop_over_experts_is_one_finding(spelling):
     assert "expert(x" in found[0].line.text
 
 
+class Expert(nn.Module):
+    """An expert whose layers stand in a forward of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 64), nn.Linear(32, 16)
+
+    def forward(self, x):
+        gate, up = self.up(x).chunk(2, -1)
+        return self.down(F.silu(gate) * up)
+
+
+class OfModules(Mixture):
+    def __init__(self, spelling):
+        super().__init__(spelling)
+        self.experts = nn.ModuleList(Expert() for _ in range(4))
+
+
+@pytest.mark.parametrize("spelling", [by_mask, by_where, by_one_hot, by_nonzero, dense], ids=lambda one: one.__name__)
+def test_experts_may_be_modules_of_their_own(spelling):
+    found = faults(find(*evidence(lambda: (OfModules(spelling), torch.randn(64, 16)), sizes=False)))
+    assert [one.kind for one in found] == ["experts"]
+    assert "4 experts" in found[0].evidence and "expert(x" in found[0].line.text
+
+
 def batched(m, x, weights, chosen):
     first, second = (torch.stack([one[at].weight for one in m.experts]) for at in (0, 2))
     every = F.gelu(x @ first.mT) @ second.mT
@@ -117,3 +142,10 @@ OTHERS = [batched, heads, layers, subset, soft, by_another_choice, two]
 def test_no_other_loop_is_one_over_experts(spelling):
     found = faults(find(*evidence(lambda: (Mixture(spelling), torch.randn(64, 16)), sizes=False)))
     assert not {one.kind for one in found} & {"experts", "small-kernels", "sync"}
+
+
+@pytest.mark.parametrize("spelling", OTHERS, ids=lambda one: one.__name__)
+def test_no_other_loop_over_modules_is_one_over_experts(spelling):
+    if spelling is not batched:  # it reads the layers of the experts
+        found = faults(find(*evidence(lambda: (OfModules(spelling), torch.randn(64, 16)), sizes=False)))
+        assert not {one.kind for one in found} & {"experts", "sync"}

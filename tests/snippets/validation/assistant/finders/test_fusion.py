@@ -79,3 +79,38 @@ def test_one_kernel_for_a_rotary_embedding_reads_and_writes_all_of_it():
         one for one in find(*evidence(lambda: (Turned(), torch.randn(64, 64), *halves))) if one.kind == "rotary"
     ]
     assert found.evidence.endswith(f"one would move {2 * 4 * 64 * 64 / 1e3:.1f} KB")
+
+
+class Gated(nn.Module):
+    """A gate and what it lets through, of two products or of one."""
+
+    def __init__(self, gate, together=False, wide=32):
+        super().__init__()
+        self.gate, self.together = gate, together
+        self.a, self.b, self.both = nn.Linear(64, wide), nn.Linear(64, 32), nn.Linear(64, 64)
+        self.out = nn.Linear(32, 64)
+
+    def forward(self, x):
+        gate, up = self.both(x).chunk(2, -1) if self.together else (self.a(x), self.b(x))
+        return self.out(self.gate(gate)[..., :32] * up)
+
+
+GATES = {
+    "silu": (F.silu, {}, "kernels/swiglu.py"),
+    "gelu": (F.gelu, {}, "kernels/swiglu.py"),
+    "silu by hand": (lambda x: x * x.sigmoid(), {}, "kernels/swiglu.py"),
+    "sigmoid": (torch.sigmoid, {}, "F.glu"),
+    "a wider sigmoid": (torch.sigmoid, {"wide": 48}, "torch.compile"),
+    "tanh": (torch.tanh, {}, "torch.compile"),
+    "relu": (F.relu, {}, "torch.compile"),
+    "mish": (lambda x: x * F.softplus(x).tanh(), {"together": True}, "torch.compile"),
+    "sigmoid of one product": (torch.sigmoid, {"together": True}, "F.glu"),
+}
+
+
+@pytest.mark.parametrize(("gate", "options", "change"), GATES.values(), ids=GATES)
+def test_a_gate_is_told_to_take_what_has_its_activation(gate, options, change):
+    found = find(*evidence(lambda: (Gated(gate, **options), fusion.sequence()), sizes=False))
+    (one,) = [each for each in found if each.kind == "gated-mlp"]
+    assert change in one.change and ("swiglu" in one.change) is (change == "kernels/swiglu.py")
+    assert ("stack the two weights" in one.change) is not options.get("together", False)

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._dynamo.exc import Unsupported
 
 from snippets.validation.assistant.finders.readiness import device_named, graph_breaks
 from snippets.validation.assistant.found import find
@@ -248,3 +249,48 @@ def test_a_function_that_runs_uncompiled_is_explained_by_a_loop_where_there_is_o
     known = Captured(breaks=[Break(Line(__file__, at, function.__name__), "Data dependent operator", skipped=True)])
     (found,) = graph_breaks(evidence(lambda: (nn.Linear(8, 8), torch.randn(4, 8)), sizes=False)[0], known)
     assert "uncompiled" in found.title and ("stands in a loop" in found.title) is inside
+
+
+def aligned(m, x, targets):
+    logits = m.f(x).log_softmax(-1)
+    lengths = torch.full((x.shape[1],), x.shape[0])
+    return F.ctc_loss(logits, targets, lengths, torch.full_like(lengths, 3))
+
+
+def solved(m, x):
+    return torch.linalg.lstsq(x, m.f(x)).solution
+
+
+def positive(m, x):
+    return m.f(x)[x[:, 0] > 0].sum()
+
+
+def places(m, x):
+    return m.f(x).index_select(0, x[:, 0].nonzero()[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [(aligned, (torch.randn(12, 2, 8), torch.randint(1, 8, (2, 3)))), (solved, (torch.randn(16, 8),))],
+    ids=["ctc", "lstsq"],
+)
+def test_an_operator_whose_sizes_depend_on_values_stays_outside(function, inputs):
+    found = find(*evidence(lambda: (Of(function), *inputs), sizes=False))
+    (one,) = [each for each in found if each.kind == "graph-break"]
+    assert one.weight == "finding" and "torch.compiler.disable" in one.change and "keep all rows" not in one.change
+    module = Of(function)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True), pytest.raises(Unsupported, match="meta"):
+        torch.compile(module, backend="eager", fullgraph=True)(*inputs)
+
+    def disabled(m, *given):
+        return torch.compiler.disable(function)(m, *given)
+
+    outside = torch.compile(Of(disabled).eval(), backend="eager")
+    outside.load_state_dict({f"_orig_mod.{name}": one for name, one in module.state_dict().items()})
+    torch.testing.assert_close(outside(*inputs), module(*inputs))
+
+
+@pytest.mark.parametrize("function", [positive, places], ids=lambda one: one.__name__)
+def test_rows_that_the_author_selects_can_be_masked(function):
+    for one in find(*evidence(lambda: (Of(function), torch.randn(16, 8)), sizes=False)):
+        assert "torch.compiler.disable" not in one.change

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.func import hessian, jacrev
+from torch.func import functional_call, hessian, jacrev, stack_module_state, vmap
 
 from snippets.validation.assistant.found import find
 from tests.snippets.validation.planted.seen import evidence, faults
@@ -262,3 +262,124 @@ def test_a_loop_of_most_launches_is_a_finding_whatever_its_turns_read(function, 
     (loop,) = loops_in(function)
     assert loop.weight == "finding" and "mode='reduce-overhead'" in loop.change
     assert ("once all turns have the same sizes" in loop.change) is not steady
+
+
+class Dynamics(nn.Module):
+    """A mean that the next turn needs, and a spread that none does, of one product."""
+
+    def __init__(self):
+        super().__init__()
+        self.f, self.g, self.out = nn.Linear(16, 16), nn.Linear(16, 32), nn.Linear(16, 32)
+
+    def forward(self, state):
+        mean, spread = self.g(self.f(state).tanh()).chunk(2, -1)
+        return mean, spread.exp()
+
+
+class Rollout(nn.Module):
+    """Turns of one model, or of several at once by vmap; a result of each turn may be read out of the state."""
+
+    def __init__(self, mapped, reads=False, turns=12):
+        super().__init__()
+        self.reads, self.turns, self.model = reads, turns, Dynamics()
+        self.mapped = {name: one.detach().clone() for name, one in stack_module_state([Dynamics()] * 3)[0].items()}
+        self.weights = nn.ParameterList(self.mapped.values()) if mapped else None
+
+    def step(self, state):
+        if self.weights is None:
+            return self.model(state)
+        weights = dict(zip(self.mapped, self.weights, strict=True))
+        return vmap(lambda own, row: functional_call(self.model, own, (row,)))(weights, state)
+
+    def forward(self, state):
+        spreads = []
+        for _ in range(self.turns):
+            mean, spread = self.step(state)
+            state = state + 0.1 * mean
+            spreads.append(self.model.out(state) if self.reads else spread)
+        return torch.stack(spreads)
+
+
+def rollout(*options):
+    found = find(*evidence(lambda: (Rollout(*options), torch.randn(3, 32, 16)), sizes=False))
+    return [one for one in found if one.kind == "small-kernels"]
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_a_product_of_which_the_next_turn_reads_a_part_stays_in_the_loop(mapped):
+    for one in rollout(mapped):
+        assert one.weight == "note" and "loop" not in one.change.partition("each turn reads")[2]
+
+
+def test_a_product_that_no_later_turn_reads_may_leave_the_loop():
+    (one,) = rollout(False, True)
+    assert one.weight == "finding" and "after the loop" in one.change
+
+
+def test_what_vmap_gives_is_followed_into_no_chain():
+    found = find(*evidence(lambda: (Rollout(True), torch.randn(3, 32, 16)), sizes=False))
+    assert all(int(one.evidence.split()[0]) < 12 for one in found if one.kind == "chain")
+
+
+class Frames(nn.Module):
+    """What a function does with each of twelve frames, with the same weights, or with weights of its own."""
+
+    def __init__(self, turn, own=False, batched=True):
+        super().__init__()
+        self.turn, self.own, self.batched = turn, own, batched
+        self.conv, self.norm = nn.Conv2d(3, 8, 3, bias=False), nn.GroupNorm(2, 8)
+        self.f = nn.Linear(8, 8)
+        self.convs = nn.ModuleList(nn.Conv2d(3, 8, 3) for _ in range(12))
+
+    def forward(self, x):
+        frames = x.unbind(1) if self.batched else x[0].unbind(0)
+        layers = self.convs if self.own else [self.conv] * 12
+        return torch.stack([self.turn(self, conv, one) for conv, one in zip(layers, frames, strict=True)], 1)
+
+
+def encode(m, conv, frame):
+    return m.f(F.silu(m.norm(conv(frame))).mean((-2, -1)))
+
+
+def plain(m, conv, frame):
+    return m.f(conv(frame).relu().mean((-2, -1)))
+
+
+def with_dropout(m, conv, frame):
+    return F.dropout(encode(m, conv, frame), 0.1)
+
+
+def less_the_mean(m, conv, frame):
+    y = encode(m, conv, frame)
+    return y - y.mean(0)
+
+
+def contrast(m, conv, frame):
+    y = encode(m, conv, frame)
+    return (y @ y.T).softmax(0)
+
+
+def to_one(m, conv, frame):
+    return encode(m, conv, frame).square().mean()[None]
+
+
+def frames(turn, **options):
+    made = lambda: (Frames(turn, **options), torch.randn(4, 12, 3, 8, 8))  # noqa: E731
+    (one,) = [each for each in find(*evidence(made, sizes=False)) if each.kind == "small-kernels"]
+    return one.change
+
+
+@pytest.mark.parametrize("turn", [encode, with_dropout], ids=lambda one: one.__name__)
+def test_turns_of_the_same_weights_are_folded_into_the_batch(turn):
+    change = frames(turn)
+    assert "x.flatten(0, 1)" in change and "unflatten" in change and "vmap" not in change
+
+
+@pytest.mark.parametrize("turn", [less_the_mean, contrast, to_one], ids=lambda one: one.__name__)
+def test_turns_whose_rows_read_each_other_are_not_folded(turn):
+    change = frames(turn)
+    assert "flatten" not in change and "batched call" in change
+
+
+def test_turns_of_weights_of_their_own_or_without_a_batch_are_not_folded():
+    assert "flatten" not in frames(encode, own=True) and "flatten" not in frames(plain, batched=False)

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from snippets.validation.assistant.finders.wasted import at_an_end
 from snippets.validation.assistant.found import find
 from tests.snippets.validation.planted.seen import evidence, faults
 
@@ -184,3 +185,71 @@ NEEDED = [
 @pytest.mark.parametrize("function", [*NEEDED, drops])
 def test_what_is_needed_is_left_alone(function):
     assert not wasted(function)
+
+
+class Observed(nn.Module):
+    """A scale by what a function observes of the activations."""
+
+    def __init__(self, observe):
+        super().__init__()
+        self.observe, self.f = observe, nn.Linear(64, 64)
+
+    def forward(self, x):
+        y = self.f(x)
+        return y / self.observe(y.detach())
+
+
+SELECTED = {
+    "a quantile": (lambda y: torch.quantile(y.flatten(), 0.99), "topk of the 83 largest"),
+    "a low quantile": (lambda y: y.quantile(0.01), "topk of the 83 least"),
+    "the middle": (lambda y: torch.quantile(y, 0.5), "estimate"),
+    "several quantiles": (lambda y: torch.quantile(y, torch.tensor([0.1, 0.9]))[1], "estimate"),
+    "median": (lambda y: y.abs().median(), "estimate"),
+    "kthvalue": (lambda y: y.flatten().kthvalue(8000).values, "estimate"),
+    "a sort, and an end": (lambda y: y.flatten().sort().values[-80], "topk"),
+    "a sort, and the middle": (lambda y: y.flatten().sort().values[4096], "kthvalue"),
+}
+
+
+@pytest.mark.parametrize(("observe", "change"), SELECTED.values(), ids=SELECTED)
+def test_one_number_of_all_by_its_rank_is_found(observe, change):
+    found = faults(find(*evidence(lambda: (Observed(observe), torch.randn(128, 64)), sizes=False)))
+    (one,) = [each for each in found if each.title == "All is sorted to take a few"]
+    assert "8192 numbers" in one.evidence and change in one.change
+
+
+@pytest.mark.parametrize(
+    "observe",
+    [
+        lambda y: y.median(-1, keepdim=True).values,
+        lambda y: y.quantile(0.9, dim=-1, keepdim=True),
+        lambda y: y[::16, ::8].quantile(0.9),
+        lambda y: y.kthvalue(3, dim=0).values,
+        lambda y: y.abs().amax(),
+    ],
+    ids=["median of rows", "quantile of rows", "a sample", "kthvalue of columns", "the largest"],
+)
+def test_short_rows_and_samples_are_left_alone(observe):
+    found = find(*evidence(lambda: (Observed(observe), torch.randn(128, 64)), sizes=False))
+    assert not [one for one in found if one.title == "All is sorted to take a few"]
+
+
+@pytest.mark.parametrize("share", [0.001, 0.01, 0.99, 0.999])
+def test_a_quantile_near_an_end_lies_between_the_last_two_of_topk(share):
+    x = torch.randn(4097, generator=torch.Generator().manual_seed(0))
+    most = int(at_an_end(share, len(x)).split()[3])
+    ends = x.topk(most, largest=share > 0.5).values[-2:]
+    assert ends.min() <= x.quantile(share) <= ends.max()
+
+
+class Suppressed(nn.Module):
+    """Sorts what a threshold leaves, which may be nothing."""
+
+    def forward(self, x):
+        left = x[x > 9]
+        return x.sum() + left[left.argsort()[left > 9.5]].sum()
+
+
+def test_a_sort_of_nothing_is_left_alone():
+    found = find(*evidence(lambda: (Suppressed(), torch.rand(64)), sizes=False))
+    assert not [one for one in found if one.title == "All is sorted to take a few"]
