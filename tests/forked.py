@@ -2,7 +2,8 @@
 
 `Server` starts the process, in an environment of its own, and `serve` is what it does. A script sees
 what `python -m MODULE` or `python FILE` would show it. What is decided before torch is imported stays as the server's
-environment has it: a script that is about that needs a fresh process.
+environment has it: a script that is about that needs a fresh process. Where a script starts torchrun, this and its
+ranks are forked as well.
 """
 
 import atexit
@@ -23,6 +24,7 @@ import traceback
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 PRELOADED = ("numpy", "torch", "torch._dynamo", "torch._inductor.compile_fx", "triton", "triton.language")
 ON_THE_WAY = (  # what a first compilation imports; other versions of torch may have other names
@@ -31,6 +33,7 @@ ON_THE_WAY = (  # what a first compilation imports; other versions of torch may 
 )  # fmt: skip
 RARELY = 50_000, 20, 50  # objects between two collections: Dynamo and Inductor make many, and few in cycles
 EMPTY = '#include <torch/csrc/inductor/cpp_prefix.h>\nextern "C" void kernel(long) {}'
+TORCHRUN = ["-m", "torch.distributed.run"]
 SERVES = "from tests import forked; forked.serve()"
 
 
@@ -101,6 +104,7 @@ def serve() -> None:
     end_with_parent()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     orders = os.fdopen(os.dup(0), "r")
+    subprocess.Popen = Popen  # type: ignore[misc]  # before torch is imported, which keeps it by name
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)  # an import that prints must not answer
@@ -169,6 +173,48 @@ def become(command: list[str], folder: str, paths: list[str], seconds: float) ->
     for number, path in enumerate(paths, 1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND), number)
     os.chdir(folder)
+    run_and_leave(command)
+
+
+class Popen(subprocess.Popen):
+    """What a script starts. torchrun and its ranks go on in what `subprocess` forks, where others become a program."""
+
+    def __init__(self, args: Sequence[str], *more: object, **options: Any):
+        environment = options.get("env")
+        if is_torchrun(args, environment):
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()  # or the child would write it, too
+            options["preexec_fn"] = lambda: become_rank(list(args[1:]), environment)
+        super().__init__(args, *more, **options)
+
+
+def is_torchrun(args: object, environment: Mapping[str, str] | None) -> bool:
+    """Whether this starts torchrun under no other variables, or a rank of one that was forked."""
+    if not isinstance(args, (list, tuple)) or args[0] != sys.executable or environment is None:
+        return False
+    if sys.orig_argv[1:3] == TORCHRUN:
+        return "RANK" in environment
+    return list(args[1:3]) == TORCHRUN and environment == os.environ
+
+
+def become_rank(command: list[str], environment: Mapping[str, str]) -> None:
+    """Be the process that `python COMMAND` starts, with the streams and the folder that it has; does not return."""
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the one among them by which the parent waits for the program
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):  # torchrun's
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    atexit._clear()  # what the parent does at its end, as removing its folders
+    gc.enable()
+    os.environ.clear()
+    os.environ.update(environment)
+    if command[0] == "-u":
+        sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
+        command = command[1:]
+    run_and_leave(command)
+
+
+def run_and_leave(command: list[str]) -> None:
+    """Run a script and end as it does."""
     random.seed()
     sys.modules["numpy"].random.seed()
     status = 1

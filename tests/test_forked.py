@@ -125,6 +125,49 @@ def test_a_script_without_end_is_ended_with_what_it_started(tmp_path: Path, monk
     server.close()
 
 
+STARTS_RANKS = """
+import atexit, os, pathlib, signal, subprocess, sys, time
+done = pathlib.Path("done")
+if "RANK" in os.environ:
+    signals = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    seen = os.environ["RANK"], __name__, sys.argv[1:], signals, os.listdir("/proc/self/fd")
+    sys.stdout.write(f"{seen}\\n")  # at once: the other writes, too
+    sys.stderr.write("forked\\n" if "torch" in sys.modules else "started\\n")
+    if os.environ["RANK"] == "1":
+        while not done.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+    done.touch()
+else:
+    done.unlink(missing_ok=True)
+    atexit.register(print, "the parent's end")
+    command = f"-m torch.distributed.run --standalone --nproc-per-node 2 {__file__} --two".split()
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    ended = subprocess.run([sys.executable, *command], env=dict(os.environ), **pipes)
+    print(ended.returncode, sorted(ended.stdout.splitlines()), "Signal 9 (SIGKILL)" in ended.stderr)
+    print([line for line in ended.stderr.splitlines() if line.startswith(("forked", "started"))])
+"""
+
+
+def test_ranks_of_torchrun_are_forked_and_see_and_end_as_others_do(tmp_path: Path, forked: Run) -> None:
+    (tmp_path / "starts.py").write_text(STARTS_RANKS)
+    alone, child = both(tmp_path, ["starts.py"], forked)
+    assert alone[1].endswith("True\n['started', 'started']\nthe parent's end\n"), alone
+    assert child == (alone[0], alone[1].replace("started", "forked"), alone[2])
+
+
+def test_torchrun_with_other_variables_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "x.py"]
+    usual, rank = dict(os.environ), dict(os.environ) | {"RANK": "0"}
+    assert tool.is_torchrun(command, usual)
+    assert not tool.is_torchrun(command, usual | {"TORCH_LOGS": "graph"})
+    assert not tool.is_torchrun([sys.executable, "-m", "torch.utils.collect_env"], usual)
+    assert not tool.is_torchrun([sys.executable, "-u", "x.py"], rank)
+    monkeypatch.setattr(sys, "orig_argv", command)
+    assert tool.is_torchrun([sys.executable, "-u", "x.py"], rank)
+    assert not tool.is_torchrun([sys.executable, "-u", "x.py"], usual)
+
+
 def test_a_server_that_ended_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool, "SERVES", "import sys; sys.stdin.readline(); sys.exit(9)")
     with pytest.raises(RuntimeError, match=r"ended with status 9 before -m snippets\.a did"):
