@@ -73,19 +73,23 @@ def collect() -> list:
 BLOCKS = collect()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def copies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The files that panels offer, as a reader has them beside their code: copied, and imported by their own names."""
+@pytest.fixture(scope="session")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that panels offer, once for all blocks of a process: imported again, a kernel would register twice."""
     folder = tmp_path_factory.mktemp("copies")
     for kernel in (*kernel_files().values(), *(path for both in cuda_files().values() for path in both)):
         shutil.copy(kernel, folder)
     for path in re.findall(r"snippet_file\(\s*[\"']([^\"']+)", "".join(pages.texts().values())):
         (folder / Path(path).name).write_text(scripts.script(path))
+    return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def copies(copied: Path) -> Iterator[Path]:
+    """These files as a reader has them beside their code, imported by their own names."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder)
-        for copy in folder.glob("*.py"):  # this worker may have run blocks before, with copies elsewhere
-            patch.delitem(sys.modules, copy.stem, raising=False)
-        yield folder
+        patch.syspath_prepend(copied)
+        yield copied
 
 
 def run_python(code: str, folder: Path) -> str:
