@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from docs.publish.macros.calculators.multi_gpu import COMPILED
 from docs.publish.records.captures import Captures
 from snippets.examples.multi_gpu import Work, by_size, predict, timeline
 from snippets.reference.communication import rates_of
@@ -45,7 +46,7 @@ def form(site: Site, page: Page) -> Locator:
 def offered(known: dict[str, Any], record: dict[str, Any]) -> list[tuple[str, dict]]:
     """The measured strategies, as the record names them, with what the form has of each."""
     both = [(name, how) for name in known["strategies"] for how in known["strategies"][name]]
-    named = {("blocks, " if how == "compiled" else "") + name: known["strategies"][name][how] for name, how in both}
+    named = {COMPILED[how].format(name): known["strategies"][name][how] for name, how in both}
     return [(name, strategy) for name, strategy in named.items() if name in record["runs"]]
 
 
@@ -65,7 +66,7 @@ def test_the_script_predicts_each_measured_strategy_as_the_snippet_does(
 ) -> None:
     known, bases = data(page), record["bases"]
     strategies = offered(known, record)
-    assert len(strategies) == 6
+    assert len(strategies) == 7
     sizes = known["sizes"] | {"tied": True, "tokens": known["tokens"]}
     compare(
         site,
@@ -109,8 +110,9 @@ def test_each_measured_strategy_says_how_far_its_prediction_is_off(
     page: Page, form: Locator, record: dict, rates: dict
 ) -> None:
     for name, _ in offered(data(page), record):
-        how = "compiled" if name.startswith("blocks, ") else "eager"
-        ask(form, strategy=name.removeprefix("blocks, "), blocks=how)
+        strategy = name.removeprefix("blocks, ").removesuffix(", whole")
+        (how,) = (how for how, run in COMPILED.items() if run.format(strategy) == name)
+        ask(form, strategy=strategy, compiled=how)
         run, guess = record["runs"][name], predict(name, record["bases"][name], rates[2], 2)
         assert float(row(form, "step").split(" ms")[0]) == pytest.approx(1e3 * guess["step"], rel=3e-3)
         said = re.search(r"For Llama 1B, we measured (?:([\d.]+)% (more|less)|the same)", row(form, "step"))
@@ -127,7 +129,7 @@ def test_four_gpus_are_compared_where_they_were_measured(form: Locator, record: 
     part = 100 * (float(measured) / 1e3 / predict("DDP", record["bases"]["DDP"], rates[4], 4)["step"] - 1)
     said = re.search(r"we measured ([\d.]+)% more", row(form, "step"))
     assert said and float(said[1]) == pytest.approx(part, rel=0.05)
-    ask(form, blocks="compiled")
+    ask(form, compiled="each block")
     assert row(form, "step").endswith("We did not measure this strategy on 4 GPUs.")
 
 
@@ -188,7 +190,7 @@ def test_keys_alone_reach_it_and_what_changes_is_read_out(page: Page, form: Loca
     form.get_by_role("combobox", name="Strategy").focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Tab")
-    expect(form.get_by_role("combobox", name="Blocks")).to_be_focused()
+    expect(form.get_by_role("combobox", name="Compiled")).to_be_focused()
     page.keyboard.press("Tab")
     expect(form.get_by_role("spinbutton", name="1 GPU: forward, ms")).to_be_focused()
     live = form.locator("[aria-live=polite]")

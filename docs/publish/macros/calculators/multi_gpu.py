@@ -19,7 +19,7 @@ NAMES = {
     "FSDP2, no reshard": "FSDP2, not resharded",
     "tensor + sequence": "tensor and sequence parallel",
 }
-BLOCKS = {"eager": "", "compiled": "blocks"}  # as the form names them, and as the record does
+COMPILED = {"nothing": "{}", "each block": "blocks, {}", "the whole model": "{}, whole"}  # and as the record names it
 SENT_AS = {"all-reduce": "float32", "all-gather": "bfloat16", "reduce-scatter": "float32"}
 SIZES = {
     "layers": "Layers",
@@ -63,7 +63,7 @@ def panel(captures: Captures, page: Evidence) -> str:
         "tokens": tokens,
         "rates": {n: {name: sorted(row.items()) for name, row in each.items()} for n, each in rates.items()},
         "strategies": {
-            name: {how: _strategy(name, blocks, bases, rates, measured) for how, blocks in BLOCKS.items()}
+            name: {how: _strategy(name, run.format(name), bases, rates, measured) for how, run in COMPILED.items()}
             for name in NAMES
         },
     }
@@ -77,7 +77,7 @@ def _fields(sizes: Mapping[str, int], tokens: int) -> list[Field]:
         Field("tokens", "Tokens per GPU", value=tokens),
         Field("gpus", "GPUs", value=RECORDED, least=2),
         Field("strategy", "Strategy", NAMES),
-        Field("blocks", "Blocks", {how: how for how in BLOCKS}),
+        Field("compiled", "Compiled", {how: how for how in COMPILED}),
         *(Field(size, label, value=sizes[size], when=("model", "own")) for size, label in SIZES.items()),
         Field("embeddings", "Embeddings", {"tied": "tied", "untied": "untied"}, when=("model", "own")),
         *(Field(part, label, least=0, step="any", required=False) for part, label in STEP.items()),
@@ -113,13 +113,12 @@ def _more(printed: str, gpus: int) -> dict[str, dict[str, float]]:
 
 
 def _strategy(
-    name: str, blocks: str, bases: Runs, rates: Mapping[int, Rates], measured: Mapping[int, Runs]
+    name: str, run: str, bases: Runs, rates: Mapping[int, Rates], measured: Mapping[int, Runs]
 ) -> dict[str, Any]:
     """The step on one GPU that predicts a strategy, and by how much of the prediction the measurement is above it.
 
     Where that step was not measured, neither is there.
     """
-    run = ", ".join(filter(None, (blocks, name)))
     works, base = STRATEGIES[name].works, bases.get(run)
     assert works
     return {

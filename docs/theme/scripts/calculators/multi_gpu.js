@@ -171,7 +171,7 @@ function sizesOf(form, { sizes }) {
   return { ...Object.fromEntries(own), tokens: tokens.valueAsNumber, tied: embeddings.value === "tied" }
 }
 
-const chosen = ({ elements: { strategy, blocks } }, data) => data.strategies[strategy.value][blocks.value]
+const chosen = ({ elements: { strategy, compiled } }, data) => data.strategies[strategy.value][compiled.value]
 const filled = (form) => Object.entries(STEP).map(([name, unit]) => [name, form.elements[name].valueAsNumber * unit])
 
 function wrong(form, { tied }) {
@@ -224,8 +224,8 @@ const steps = {}
 
 // A step on one GPU is of a model and of how it ran. What the reader filled in for one comes back with it.
 function begin(form, data) {
-  const { model, tokens, strategy, blocks } = form.elements
-  const of = [model.value, model.value === "own" || tokens.value, strategy.value, blocks.value].join()
+  const { model, tokens, strategy, compiled } = form.elements
+  const of = [model.value, model.value === "own" || tokens.value, strategy.value, compiled.value].join()
   if (form.dataset.of !== of) {
     form.dataset.of = of
     const ours = oursOf(form, data)
