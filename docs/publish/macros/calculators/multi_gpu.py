@@ -101,8 +101,7 @@ def _rates(recorded: Rates, links: str) -> dict[int, Rates]:
     """Seconds by bytes, for each number of GPUs; gathers are in bf16, and reductions in fp32, as strategies send."""
     rates = {RECORDED: recorded}
     for n in sorted({json.loads(line)["ranks"] for line in links.splitlines()} - {RECORDED}):
-        rows = {operation: rates_of(links, n, dtype)[operation] for operation, dtype in SENT_AS.items()}
-        rates[n] = rows
+        rates[n] = {operation: rates_of(links, n, dtype)[operation] for operation, dtype in SENT_AS.items()}
     return rates
 
 

@@ -72,10 +72,13 @@ function tensor({ tokens, width }, forward, backward) {
 
 const WORKS = { ddp_works: ddp, sharded_works: sharded, kept_works: (...given) => sharded(...given, false), tensor_works: tensor }
 
-function worksOf(shape, { works }, { forward, backward }) {
+// All GPUs of tensor parallel work on the same tokens.
+const tokensOf = ({ tokens }, { works }, n) => tokens * (works === "tensor_works" ? n : 1)
+
+function worksOf(shape, strategy, { forward, backward }, n) {
   const costs = [...shape.layers.map(sum), shape.root] // matmuls take a time in proportion to their weights
   const part = (took) => (cost) => (took * cost) / sum(costs)
-  return WORKS[works](shape, costs.map(part(forward)), costs.toReversed().map(part(backward)))
+  return WORKS[strategy.works]({ ...shape, tokens: tokensOf(shape, strategy, n) }, costs.map(part(forward)), costs.toReversed().map(part(backward)))
 }
 
 const messagesOf = (works) => works.flatMap(({ gather, reduce }) => [...gather, ...reduce])
@@ -115,13 +118,12 @@ const heldAlone = (shape, { works }) => (works === "ddp_works" ? 16 : 12) * elem
 export function predict(shape, strategy, alone, rates, n) {
   const [whole, split] = [strategy.works === "ddp_works", strategy.works === "tensor_works"]
   const share = whole ? 1 : 1 / n
-  const tokens = shape.tokens * (split ? n : 1)
-  const works = worksOf({ ...shape, tokens }, strategy, alone)
+  const works = worksOf(shape, strategy, alone, n)
   const messages = messagesOf(works)
   const exposed = timeline(works, (message) => seconds(message, rates), !split)
   const count = shape.layers.length
   const parameters = 4 * elements(shape) * share + (split ? 4 * shape.width * (2 * count + 1) * (1 - 1 / n) : 0)
-  const inputs = split ? 2 * (tokens * shape.width * (5 * count + 1) - elements(shape)) * (1 - 1 / n) : 0
+  const inputs = split ? 2 * (tokensOf(shape, strategy, n) * shape.width * (5 * count + 1) - elements(shape)) * (1 - 1 / n) : 0
   const rest = alone.peak - heldAlone(shape, strategy) + inputs
   const held = whole ? parameters : 0
   return {
@@ -185,8 +187,7 @@ function rows(form, data) {
   const problem = wrong(form, sizes)
   if (problem) return { step: problem }
   const [n, strategy, shape] = [gpus.valueAsNumber, chosen(form, data), shapeOf(sizes)]
-  const split = strategy.works === "tensor_works"
-  const messages = messagesOf(worksOf({ ...shape, tokens: shape.tokens * (split ? n : 1) }, strategy, {}))
+  const messages = messagesOf(worksOf(shape, strategy, {}, n))
   const rates = data.rates[n]
   const ours = Object.entries(oursOf(form, data))
   const shown = {
