@@ -8,7 +8,7 @@ It needs an H100 or H200, and nothing interprets it. tests/snippets/kernels comp
 # --8<-- [start:imports]
 import torch
 from torch import Tensor
-from triton.experimental import gluon as lower
+from triton.experimental.gluon import jit
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
@@ -20,7 +20,7 @@ from snippets.kernels.matmul_steps import checked, multiprocessors, place
 
 
 # --8<-- [start:producer]
-@lower.jit
+@jit
 def producer(
     a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K,
     BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr,
@@ -37,7 +37,7 @@ def producer(
             stage, phase = following(stage, phase, STAGES)
 
 
-@lower.jit
+@jit
 def following(stage, phase, STAGES: gl.constexpr):
     """The next stage. Each time around the ring, its barriers are in their other phase."""
     wraps = stage + 1 == STAGES
@@ -48,7 +48,7 @@ def following(stage, phase, STAGES: gl.constexpr):
 
 
 # --8<-- [start:consumer]
-@lower.jit
+@jit
 def consumer(
     c_desc, a_ring, b_ring, c_ring, full, empty, M, N, K,
     BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr,
@@ -81,7 +81,7 @@ def consumer(
     tma.store_wait(0)
 
 
-@lower.jit
+@jit
 def in_strips(c, COUNT: gl.constexpr):
     if COUNT == 1:
         return (c,)
@@ -94,7 +94,7 @@ def in_strips(c, COUNT: gl.constexpr):
 
 
 # --8<-- [start:kernel]
-@lower.jit
+@jit
 def gluon_kernel(
     a_desc, b_desc, c_desc, M, N, K,
     BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr,
