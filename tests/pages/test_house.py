@@ -32,6 +32,7 @@ OURS = "docs", "kernels", "snippets", "tests"
 MEASUREMENTS = ROOT / "docs" / "measurements"
 EMBEDDABLE = "snippets", "kernels"  # the folders whose files pages embed
 CHECK = "snippets/environment.py"  # whether a snippet can run here; no page shows it
+ELSEWHERE = {"first-speedup": "examples/one-block", "kernels/matmul-steps-gluon": "kernels/matmul-steps"}
 TORCH = {"torch", "functorch", "triton"}  # functorch comes in torch's wheel
 
 
@@ -42,8 +43,8 @@ def sources(*folders: str) -> list[str]:
 
 
 def page_of(name: str) -> Path:
-    """The page of a case or a source: docs/pages/kernels/rms-norm.md for "kernels/rms-norm"; of one, another name."""
-    return PAGES / ("examples/one-block.md" if name == "first-speedup" else f"{name}.md")
+    """The page of a case or a source: docs/pages/kernels/rms-norm.md for "kernels/rms-norm"; of two, another name."""
+    return PAGES / f"{ELSEWHERE.get(name, name)}.md"
 
 
 def name_of(source: str) -> str:

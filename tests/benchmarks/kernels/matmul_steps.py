@@ -62,8 +62,6 @@ def prepare(point: Point, device: torch.device) -> Workload:
     )
 
 
-# What tiles of 16 x 16 load of a and b at 8192 x 8192 x 8192, each tile its own rows and columns.
-small_tiles = bound("GB", "size**3 * width * (1 / 16 + 1 / 16)", size=8192, width=2)
 # What 132 tiles of 128 x 256 need of a and b at 4096 x 4096 x 4096, row by row: 9 rows of tiles and all columns.
 wave_at_4096 = bound("MB", "(9 * 128 + size) * size * width", size=4096, width=2)
 
