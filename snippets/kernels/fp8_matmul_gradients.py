@@ -3,6 +3,7 @@
 Run `python -m snippets.kernels.fp8_matmul_gradients` on a GPU with fp8.
 """
 
+# --8<-- [start:layers]
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,6 +17,7 @@ LAYERS = {
     "rows, e5m2": lambda x, weight: fp8_linear(x, weight, gradients=torch.float8_e5m2),
     "blocks": lambda x, weight: fp8_linear(x, weight, "blocks"),
 }
+# --8<-- [end:layers]
 FP8 = torch.cuda.is_available() and torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 9)
 
 
