@@ -112,13 +112,18 @@ class Call:
 
 @dataclass(frozen=True)
 class Derivative:
-    """One call of torch.autograd.grad: of what, by what, in which direction, and as in a `Call` what led to it."""
+    """One call of torch.autograd.grad: of what, by what, in which direction, and as in a `Call` what led to it.
+
+    Attributes:
+        given: the derivatives.
+    """
 
     results: tuple[Value, ...]
     by: tuple[Value, ...]
     along: tuple[Value, ...]
     stack: tuple[Line, ...]
     where: tuple[tuple[int, int], ...]
+    given: tuple[Value, ...] = ()
 
     @classmethod
     def of(cls, recorder: "Recorder", outputs: Any, inputs: Any, grad_outputs: Any = None, **_: Any) -> "Derivative":
@@ -217,7 +222,11 @@ class Calls(TorchFunctionMode):
         kwargs = kwargs or {}
         name = name_of(function)
         if function is torch.autograd.grad and self.current is None:
-            self.derivatives.append(Derivative.of(self.recorder, *args[:3], **kwargs))
+            asked = Derivative.of(self.recorder, *args[:3], **kwargs)
+            result = function(*args, **kwargs)
+            given = tuple(map(self.recorder.value, tensors_of(result)))
+            self.derivatives.append(dataclasses.replace(asked, given=given))
+            return result
         if name in ASKED or name.startswith(("len", "lift_fresh")) or self.current is not None:
             return function(*args, **kwargs)
         recorder = self.recorder
