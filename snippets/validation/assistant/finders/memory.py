@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import torch
 import torch.nn.functional as F
 
 from ..calls import Call, Value
@@ -61,14 +62,22 @@ def repeats(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 "The same numbers are copied several times",
                 (call.line,),
                 f"{call.name} makes {size(call.out.bytes)} of {size(source.bytes)}",
-                "give scaled_dot_product_attention enable_gqa=True"
+                grouped(call.out)
                 if heads
                 else "let broadcasting do it: expand copies nothing",
-                "patterns/attention.md#one-kernel" if heads else "compiler/fusion.md#layout",
+                "patterns/attention-choose.md#grouped" if heads else "compiler/fusion.md#layout",
                 saves=call.moved,
                 kernels=1,
                 rewrites=() if heads else rewrite(trace, call, [source], broadcast(call.out.shape)),
             )
+
+
+def grouped(keys: Value) -> str:
+    """How attention reads keys that several heads share, and in which dtypes fused kernels do."""
+    flag = "give scaled_dot_product_attention enable_gqa=True"
+    if keys.dtype in (torch.bfloat16, torch.float16):
+        return flag
+    return f"in bf16 or fp16, {flag}; in fp32 on CUDA keep the copies: with the flag, torch 2.11 has no fused kernel"
 
 
 def expands(source: Value, result: Value) -> bool:

@@ -149,7 +149,7 @@ CUTS = words("split tensor_split split_with_sizes narrow repeat_interleave")  # 
 def recompilations(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """What makes another graph at the same sizes, or at each new one: a size by its line, all values together."""
     by_place: dict[Line | None, list[Recompiled]] = defaultdict(list)
-    for one in captured.recompiled:
+    for one in (each for each in captured.recompiled if not of_pieces(trace, each)):
         by_place[None if VALUE.search(one.reason) else one.line].append(one)
     for group in by_place.values():
         first, reasons = group[0], list(dict.fromkeys(one.reason for one in group))
@@ -170,6 +170,13 @@ def recompilations(trace: Trace, captured: Captured) -> Iterator[Finding]:
             kernels=trace.kernels // 2,
             weight="finding" if named else "note",
         )
+
+
+def of_pieces(trace: Trace, one: Recompiled) -> bool:
+    """Whether a size is how many pieces a list that no call changes cuts something else into."""
+    found = re.match(r"dimension [1-9] of .*: (\d+), then ", one.reason)
+    cuts = (call.arguments[1] for call in trace.calls if call.name in CUTS and len(call.arguments) > 1)
+    return found is not None and int(found[1]) in {len(one) for one in cuts if isinstance(one, tuple)}
 
 
 VALUE = re.compile(r"^[^%]*== -?[\d.]+$")

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from snippets.validation.assistant.found import find
-from tests.snippets.validation.planted import fusion
+from tests.snippets.validation.planted import fusion, memory
 from tests.snippets.validation.planted.seen import evidence, faults
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -165,3 +165,10 @@ def test_rows_that_are_compared_one_by_one_are_left_alone(function):
     inputs = torch.randn(64, 16), torch.randn(16 if function is to_one_number else 64, 16)
     found = faults(find(*evidence(lambda: (Pairs(function), *inputs), sizes=False)))
     assert not [one for one in found if one.kind == "temporary"]
+
+
+@pytest.mark.parametrize(("dtype", "said"), [(torch.float32, True), (torch.bfloat16, False)])
+def test_shared_heads_by_a_flag_are_advised_with_the_dtype_that_kernels_take(dtype, said):
+    found = find(*evidence(lambda: (memory.GroupedQueries().to(dtype), memory.sequence().to(dtype)), sizes=False))
+    changes = [one.change for one in faults(found) if "enable_gqa" in one.change]
+    assert changes and all(("bf16 or fp16" in change) is said for change in changes)
