@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from .finders.again import repeated
 from .finders.attention import causal_masks, explicit_attention, separate_projections
+from .finders.bins import compared
 from .finders.complex import complex_numbers
 from .finders.constants import constants, same_rows, weights_alone
 from .finders.decoding import without_cache
@@ -57,7 +58,7 @@ FINDERS = (
     synchronisations, upcast_products, fp32_products, odd_sizes, small_kernels, tables, experts, unrouted, optimizers,
     constants, complex_numbers, repeated, promoted, similarities,
     picked_late, sorted_to_pick, gathered_first, copied_weights, cut_off, dropped_in_eval,
-    summed, windows,
+    summed, windows, compared,
     multiplied_out, weights_alone, same_rows, one_by_one, cycles, saved_again,
     explicit_attention, causal_masks, separate_projections,
     gated, written_out_norms, norm_and_activation, dropout_after_softmax, large_vocabulary, rotary, written_out, chains,

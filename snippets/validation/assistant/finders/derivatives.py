@@ -14,7 +14,7 @@ ROWS = 4  # derivatives of parts of one result that are worth a batched call
 BATCHED = "one torch.autograd.grad with is_grads_batched=True, or torch.func.vmap or jacrev"
 OF_SUM = "one torch.autograd.grad of the sum, torch.autograd.grad(u.sum(), x)"
 OF_ROWS = f"where each row depends on a row of the input alone, {OF_SUM}; else {BATCHED[4:]}"
-OWN = f"each turn reads its own row of the derivative alone: {OF_SUM}, gives all rows at once where none mixes in others"
+OWN = f"each turn reads its own row of the derivative alone: {OF_SUM}, gives all rows, where no row depends on others"
 AGAIN = "; then, of that, of the sum of the column that is differentiated again"
 
 

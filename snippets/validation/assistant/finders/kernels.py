@@ -57,7 +57,8 @@ def synchronisations(trace: Trace, captured: Captured) -> Iterator[Finding]:
             one for one in (*call.arguments[1:], *call.named.values()) if isinstance(one, str)
         ]:
             what = "copies to the host"
-        if what and not (call.inputs and all(on_host(trace, one) for one in call.inputs)) and "compile" not in call.inside:
+        host = bool(call.inputs) and all(on_host(trace, one) for one in call.inputs)
+        if what and not host and "compile" not in call.inside:
             yield Finding(
                 "sync",
                 "The host waits for the GPU",

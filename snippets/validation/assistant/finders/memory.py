@@ -62,9 +62,7 @@ def repeats(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 "The same numbers are copied several times",
                 (call.line,),
                 f"{call.name} makes {size(call.out.bytes)} of {size(source.bytes)}",
-                grouped(call.out)
-                if heads
-                else "let broadcasting do it: expand copies nothing",
+                grouped(call.out) if heads else "let broadcasting do it: expand copies nothing",
                 "patterns/attention-choose.md#grouped" if heads else "compiler/fusion.md#layout",
                 saves=call.moved,
                 kernels=1,

@@ -107,14 +107,14 @@ def windows(trace: Trace, captured: Captured) -> Iterator[Finding]:
         views = "".join(f".unfold({at}, {each[0]}, {each[1]})" for at, each in dims.items())
         views += f"[..., ::{step}]" if shifts and step > 1 else ""
         kernel = str(len(slices)) if shifts else " × ".join(str(each[0]) for each in dims.values())
+        kernel += f" and dilation={step}" if shifts and step > 1 else ""
         yield Finding(
             "copy",
             "Slices that overlap are copied one by one",
             in_order([call]),
             f"{len(slices)} slices, {call.name}: {size(call.out.bytes)} of {size(source.bytes)}",
             f"x{views} gives them as a view, its last dimension{'s' * bool(more)} the window; where a product with "
-            f"weights follows, a convolution with a kernel of {kernel}{f' and dilation={step}' if shifts and step > 1 else ''} "
-            "reads x itself",
+            f"weights follows, a convolution with a kernel of {kernel} reads x itself",
             "compiler/fusion.md#layout",
             saves=call.moved,
             kernels=1,
@@ -165,7 +165,8 @@ def window_of(slices: Slices) -> tuple[Value | None, dict[int, tuple[int, int]]]
         (step,), (length,) = steps, lengths
         found[dim] = length, step
     ordered = all(one[1] != other[1] for one, other in pairwise(known))
-    return (source, found) if found and ordered and any(step < length for length, step in found.values()) else (None, {})
+    overlap = any(step < length for length, step in found.values())
+    return (source, found) if ordered and overlap else (None, {})
 
 
 def unfolded(trace: Trace, call: Call, source: Value, dim: int, length: int, step: int) -> tuple[Rewrite, ...]:
