@@ -37,6 +37,7 @@ from .finders.norms import norm_and_activation, written_out_norms
 from .finders.pieces import summed, windows
 from .finders.readiness import graph_breaks, made_on_host, recompilations, written_inputs
 from .finders.recurrence import ONE_INDEX
+from .finders.shifts import shifted
 from .finders.wasted import (
     copied_weights,
     cut_off,
@@ -58,7 +59,7 @@ FINDERS = (
     synchronisations, upcast_products, fp32_products, odd_sizes, small_kernels, tables, experts, unrouted, optimizers,
     constants, complex_numbers, repeated, promoted, similarities,
     picked_late, sorted_to_pick, gathered_first, copied_weights, cut_off, dropped_in_eval,
-    summed, windows, compared,
+    summed, windows, compared, shifted,
     multiplied_out, weights_alone, same_rows, one_by_one, cycles, saved_again,
     explicit_attention, causal_masks, separate_projections,
     gated, written_out_norms, norm_and_activation, dropout_after_softmax, large_vocabulary, rotary, written_out, chains,
