@@ -39,7 +39,7 @@ def of_list(trace: Trace, calls: list[Call]) -> str:
         several |= len({one.id for one in given}) > 1
     if len(set(first)) < MANY or len(run) > len(set(first)) * MANY:
         return ""
-    return change_of(run, several or len(set(first)) >= 2 * len(run) // 3 and reads_pairs(run))
+    return change_of(run, several or (len(set(first)) >= 2 * len(run) // 3 and reads_pairs(run)))
 
 
 def reads_pairs(run: list[Call]) -> bool:
