@@ -18,6 +18,7 @@ from ..rewrites import Rewrite
 from ..trace import Trace
 from .constants import from_sizes
 from .lists import of_list
+from .pairs import of_pairs
 from .readiness import MADE_ON_HOST
 from .recurrence import change_of, recurrence, scanned
 from .sizes import MASK, SUPPRESSED, makes_masks, selecting
@@ -36,10 +37,12 @@ def small_kernels(trace: Trace, captured: Captured) -> Iterator[Finding]:
         small = kernels >= 8 and sum(call.moved for call in calls) / kernels <= SMALL
         if any(call.inside - {"library"} for call in calls) or not small:
             continue
-        listed = of_list(trace, calls)
-        why = OF_LIST if listed else of_members(own, kernels) or loop_of(trace, groups, turns)
+        known, (paired, rewrites) = of_list(trace, calls), of_pairs(trace, calls)
+        why = OF_LIST if known else OF_PAIRS if paired else of_members(own, kernels) or loop_of(trace, groups, turns)
         if why:
-            change, weight, rewrites = (listed, "finding", ()) if listed else loop_change(trace, groups, calls, turns)
+            change, weight = known or paired, "finding"
+            if not change:
+                change, weight, rewrites = loop_change(trace, groups, calls, turns)
             if 2 * kernels >= trace.kernels and kernels >= MOST and weight == "note":
                 change, weight = f"{change}{as_a_graph(groups) if COMPILED.search(change) else ''}", "finding"
             yield Finding(
@@ -56,6 +59,7 @@ def small_kernels(trace: Trace, captured: Captured) -> Iterator[Finding]:
 
 
 OF_LIST = "each turn takes the tensors of one place in a list"
+OF_PAIRS = "each turn multiplies two of the same features"
 MOST = 256  # kernels of which a loop is worth a finding whatever its turns do, where it has half of all
 COMPILED = re.compile("compile the step( that is left)?$")
 WORTH = 8  # kernels that one call for all turns saves, where each turn has weights of its own
