@@ -30,7 +30,9 @@ def of_pairs(trace: Trace, calls: list[Call]) -> tuple[str, tuple[Rewrite, ...]]
         return "", ()
     if any(one.origin == "parameter" for call in products for one in call.inputs):
         return "", ()
-    summed = len(sums) == len(products) and all(dimension(one, one.inputs[0]) == len(one.inputs[0].shape) - 1 for one in sums)
+    summed = len(sums) == len(products) and all(
+        dimension(one, one.inputs[0]) == len(one.inputs[0].shape) - 1 for one in sums
+    )
     picks = "the pairs by two index tensors, such as of torch.tril_indices, buffers"
     if products[0].name == "mul" and not summed:
         return ("", ()) if sums else (f"all pairs at once: f[:, i] * f[:, j] of the stacked features f, {picks}", ())
