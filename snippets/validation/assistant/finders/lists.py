@@ -39,7 +39,7 @@ def of_list(trace: Trace, calls: list[Call]) -> str:
         several |= len({one.id for one in given}) > 1
     if len(set(first)) < MANY or len(run) > len(set(first)) * MANY:
         return ""
-    return change_of(run, several or (len(set(first)) >= 2 * len(run) // 3 and reads_pairs(run)))
+    return change_of(run, several or reads_pairs(run))
 
 
 def reads_pairs(run: list[Call]) -> bool:
@@ -55,6 +55,7 @@ def change_of(run: list[Call], pairs: bool) -> str:
     if names <= MEASURES | {"add", "mul", "stack", "sqrt", "div"} and names & MEASURES:
         return f"{FOREACH}: torch._foreach_norm(tensors), and one norm of what it gives, stacked"
     if names <= AVERAGES | {"copy", "set", "clone"} and names & AVERAGES and pairs:
-        return f"{FOREACH}: torch._foreach_lerp_(targets, sources, 1 - m) for a moving average, in place"
+        step = "torch._foreach_add(tensors, others, alpha=a) for a step"
+        return f"{FOREACH}: torch._foreach_lerp_(targets, sources, 1 - m) for a moving average, in place; {step}"
     known = [BY_NAME[name] for name in BY_NAME if name in names]
     return f"{FOREACH}: {known[0]}" if len(names) == 1 and known else FOREACH
