@@ -37,9 +37,10 @@ def written_out_norms(trace: Trace, captured: Captured) -> Iterator[Finding]:
             taken |= {each.index for each in path}
             whole = call.outputs[0].bytes
             means = reduced.name in VARIANCES or any(less_mean(trace, each) for each in path)
-            if read_again(trace, path) or (by_one_less(reduced) and not affine(trace, call)):
-                continue  # F.layer_norm keeps the mean and the deviation to itself, and divides by n
             which, change, page = norm_named(means, reduced)
+            other = which == "LayerNorm" and by_one_less(reduced) and not affine(trace, call)
+            if other or read_again(trace, path):
+                continue  # F.layer_norm divides by n, and keeps the mean and the deviation to itself
             yield Finding(
                 "norm",
                 f"{which} written out",
