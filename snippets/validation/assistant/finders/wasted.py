@@ -224,8 +224,10 @@ def more_of(trace: Trace, call: Call) -> More | None:
         kept = source.shape[1:2] if pick.name in RESIZES else source.shape[place : place + 1 or None]
         if often * source.numel > data.numel or made.numel > data.numel or kept != (channels,):
             return None
-        if pick.name in EXPANDS and source.origin != "made" and source.origin != "input":
-            return None  # the same for each row of a batch, of weights alone
+        weight = of_each(call)
+        own = call.name == "einsum" or (call.name not in CONVOLUTIONS and weight is not None and len(weight.shape) > 2)
+        if pick.name in EXPANDS and (own or source.origin not in ("made", "input")):
+            return None  # a matrix for each copy; or of weights alone, the same for each row of a batch
         if pick.name in RESIZES and not alone(trace, call, pick):
             return None
         return More(data, source, pick)

@@ -105,6 +105,21 @@ def scaled(m, x):
     return x.sum()
 
 
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient
+
+
+def of_results(m, x):
+    results = [Doubled.apply(x[:, i:]) for i in range(12)]
+    return sum(one.sin().sum() for one in results)
+
+
 def at_once(m, x):
     torch._foreach_lerp_([*m.mean.parameters()], [*m.net.parameters()], 0.1)
     return 0
@@ -114,6 +129,8 @@ def of_three(m, x):
     return sum(one.pow(2).sum() for one in [*m.net.parameters()][:3])
 
 
-@pytest.mark.parametrize("function", [scaled, torch.no_grad()(at_once), of_three], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "function", [scaled, of_results, torch.no_grad()(at_once), of_three], ids=lambda one: one.__name__
+)
 def test_other_loops_are_no_lists(function):
     assert not [one for one in found_in(function) if "_foreach_" in one.change]

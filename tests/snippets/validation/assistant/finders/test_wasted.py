@@ -196,6 +196,7 @@ class Pixels(nn.Module):
         self.function = function
         self.one, self.other, self.nine = nn.Conv2d(64, 32, 1), nn.Conv2d(64, 16, 1), nn.Conv2d(64, 32, 3, padding=1)
         self.f, self.wide = nn.Linear(64, 32), nn.Conv2d(64, 512, 1)
+        self.heads = nn.Parameter(torch.randn(8, 64, 32))
 
     def forward(self, x):
         return self.function(self, x)
@@ -278,13 +279,17 @@ def many_channels(m, x):
     return m.wide(larger(x))
 
 
+def a_matrix_for_each(m, x):
+    return x.flatten(2).mT[0].expand(8, -1, -1) @ m.heads
+
+
 def in_order(m, x):
     return larger(m.one(x))
 
 
 @pytest.mark.parametrize(
     "function",
-    [of_neighbours, normalized, read_as_it_is, smaller, many_channels, in_order],
+    [of_neighbours, a_matrix_for_each, normalized, read_as_it_is, smaller, many_channels, in_order],
     ids=lambda one: one.__name__,
 )
 def test_pixels_that_are_not_multiplied_by_themselves_are_left_alone(function):
