@@ -1,9 +1,8 @@
 """Loops over a list of parameters, buffers or gradients, which torch._foreach_ functions take at once."""
 
 import re
-from collections.abc import Callable
 
-from ..calls import Call, Value
+from ..calls import Call
 from ..names import POINTWISE, REDUCTIONS, words
 from ..trace import Trace
 
@@ -28,26 +27,19 @@ def of_list(trace: Trace, calls: list[Call]) -> str:
     run = [call for call in calls if call.kernels]
     if not run or any(call.name not in STEPS for call in run) or TORCHS.search(run[0].line.text):
         return ""
-    own, kept = {call.index for call in calls}, gradients_of(trace)
+    own = {call.index for call in calls}
     first, several = [], False
     for call in run:
         large = [one for one in call.inputs if one.numel > 1 or one.origin == "parameter"]
         roots = [trace.root(one) for one in large]
         given = [one for one in roots if getattr(trace.makers.get(one.id), "index", -1) not in own]
-        if not all(one.origin in ("parameter", "buffer") or (one.origin == "found" and kept(one)) for one in given):
+        if any(one.origin not in ("parameter", "buffer", "found") for one in given):
             return ""  # an activation
         first += [one.id for one in given[:1]]
         several |= len({one.id for one in given}) > 1
     if len(set(first)) < MANY or len(run) > len(set(first)) * MANY:
         return ""
     return change_of(run, several or reads_pairs(run))
-
-
-def gradients_of(trace: Trace) -> Callable[[Value], bool]:
-    """Whether a tensor that no call made may be a gradient: one that was asked for, or in the shape of a parameter."""
-    asked = {value.id for one in trace.derivatives for value in one.given}
-    shapes = {one.shape for call in trace.eager for one in call.inputs if one.origin == "parameter"}
-    return lambda value: value.id in asked or value.shape in shapes
 
 
 def reads_pairs(run: list[Call]) -> bool:
