@@ -82,7 +82,8 @@ def on_host(trace: Trace, value: Value) -> bool:
     maker = trace.makers.get(value.id)
     if maker is not None and maker.name in MADE_ON_HOST:
         return True
-    packed, todo, seen = lengths_of_packed(trace), [value], set()
+    packed, todo = lengths_of_packed(trace), [value]
+    seen: set[int] = set()
     while todo and len(seen) < 100:
         one = todo.pop()
         if one.id in packed or (value.device == "cpu" and runs_on_gpu(trace)):

@@ -59,16 +59,17 @@ def piece_of(trace: Trace, value: Value) -> tuple:
 
 def in_one(trace: Trace, products: list[Call], sums: list[Call]) -> tuple[Rewrite, ...]:
     """The product, to be tried: of features that a number picks along the second of three dimensions."""
-    places = [[place_of(trace, one) for one in call.inputs] for call in products]
-    sources = {source.id: source for pair in places for source, _ in filter(None, pair)}
+    found = [place_of(trace, one) for call in products for one in call.inputs]
+    places = [one for one in found if one is not None]
+    sources = {source.id: source for source, _ in places}
     users = {user.index: user for call in sums for user in trace.users[call.outputs[0].id]}
-    if None in [one for pair in places for one in pair] or len(sources) != 1 or len(users) != 1:
+    if len(places) < len(found) or len(sources) != 1 or len(users) != 1:
         return ()
     (source,), (last,) = sources.values(), users.values()
     whole = [one.id for one in last.inputs] == [call.outputs[0].id for call in sums]
     if last.name != "stack" or not whole or last.outputs[0].shape != (source.shape[0], len(sums)):
         return ()
-    i, j = ([pair[side][1] for pair in places if pair[side] is not None] for side in (0, 1))
+    i, j = ([place for _, place in places[side::2]] for side in (0, 1))
 
     def compute(f: Tensor) -> Tensor:
         return torch.bmm(f, f.transpose(1, 2))[:, i, j]
