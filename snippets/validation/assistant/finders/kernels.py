@@ -80,13 +80,13 @@ def on_host(trace: Trace, value: Value) -> bool:
     Where all runs on a CPU, that is what was just made of Python's numbers, and what comes of packed rows' lengths.
     """
     maker = trace.makers.get(value.id)
-    if maker is not None and maker.name in MADE_ON_HOST:
+    if (maker is not None and maker.name in MADE_ON_HOST) or (value.device == "cpu" and runs_on_gpu(trace)):
         return True
     packed, todo = lengths_of_packed(trace), [value]
     seen: set[int] = set()
     while todo and len(seen) < 100:
         one = todo.pop()
-        if one.id in packed or (value.device == "cpu" and runs_on_gpu(trace)):
+        if one.id in packed:
             continue
         maker = trace.makers.get(one.id)
         if maker is None or not maker.inputs or moved(maker):

@@ -6,7 +6,7 @@ from torch import nn
 
 from snippets.validation.assistant.found import find
 from snippets.validation.assistant.rewrites import Rewritten
-from tests.snippets.validation.planted.seen import evidence, faults
+from tests.snippets.validation.planted.seen import DEVICE, evidence, faults
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -27,7 +27,7 @@ class Of(nn.Module):
 
 def found_in(function):
     torch.manual_seed(0)
-    module, x = Of(function), torch.randn(1024, 8).round(decimals=1)
+    module, x = Of(function), torch.randn(1024, 8, device=DEVICE).round(decimals=1)
     found = faults(find(*evidence(lambda: (module, x), sizes=False)))
     found = [one for one in found if one.title.startswith("Numbers are compared")]
     for one in found:

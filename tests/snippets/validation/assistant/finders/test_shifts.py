@@ -7,7 +7,7 @@ from torch import nn
 
 from snippets.validation.assistant.found import find
 from snippets.validation.assistant.rewrites import Rewritten
-from tests.snippets.validation.planted.seen import evidence, faults
+from tests.snippets.validation.planted.seen import DEVICE, evidence, faults
 
 pytestmark = pytest.mark.usefixtures("one_core")
 VOCABULARY = 2000
@@ -26,7 +26,8 @@ class Of(nn.Module):
 
 def found_in(function):
     torch.manual_seed(0)
-    module, inputs = Of(function), (torch.randn(2, 128, 32), torch.randint(0, VOCABULARY, (2, 128)))
+    labels = torch.randint(0, VOCABULARY, (2, 128), device=DEVICE)
+    module, inputs = Of(function), (torch.randn(2, 128, 32, device=DEVICE), labels)
     found = faults(find(*evidence(lambda: (module, *inputs), sizes=False)))
     found = [one for one in found if one.title.startswith("A slice of the logits")]
     for one in found:

@@ -8,7 +8,7 @@ from torch import nn
 from snippets.validation.assistant.finders.wasted import at_an_end
 from snippets.validation.assistant.found import find
 from snippets.validation.assistant.rewrites import Rewritten
-from tests.snippets.validation.planted.seen import evidence, faults
+from tests.snippets.validation.planted.seen import DEVICE, evidence, faults
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -244,7 +244,7 @@ PIXELS = {
 
 def of_pixels(function):
     torch.manual_seed(0)
-    module, x = Pixels(function), torch.randn(2, 64, 8, 8)
+    module, x = Pixels(function), torch.randn(2, 64, 8, 8, device=DEVICE)
     found = [one for one in faults(find(*evidence(lambda: (module, x), sizes=False))) if one.kind == "wasted"]
     for one in found:
         torch.testing.assert_close(Rewritten(module, one.rewrites)(x), module(x))
@@ -300,7 +300,7 @@ def test_rows_that_an_index_repeats_are_picked_after_the_product_to_be_tried():
     index = torch.arange(16).repeat(64)
     module = Of(lambda m, x: m.f(x[index]).relu())
     (one,) = [each for each in find(*evidence(lambda: (module, torch.randn(16, 64)), sizes=False)) if each.rewrites]
-    x = torch.randn(16, 64)
+    x = torch.randn(16, 64, device=DEVICE)
     torch.testing.assert_close(Rewritten(module, one.rewrites)(x), module(x))
 
 
