@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import nn
 
-from .findings import merged
+from .findings import merged, ranked
 from .found import find
 from .graphs import Captured, capture
 from .profiling import profile, slow_kernels
@@ -73,7 +73,7 @@ def analyze(
             findings = try_rewrites(subject, findings, stages)
             step = stages.run("time of a step", "timing a step", lambda: time_of_step(subject), None)
             trials = try_all(subject, findings, captured, stages)
-        findings = [with_trials(one, trials, doubt) for one in findings]
+        findings = ranked(with_trials(one, trials, doubt) for one in findings)
     limits = (*trace.skipped, *stages.skipped, *problems)
     return Report(describe(subject, trace, captured, runs), findings, trials, profiled, stages.seconds, limits, step)
 

@@ -112,13 +112,18 @@ class Call:
 
 @dataclass(frozen=True)
 class Derivative:
-    """One call of torch.autograd.grad: of what, by what, in which direction, and as in a `Call` what led to it."""
+    """One call of torch.autograd.grad: of what, by what, in which direction, and as in a `Call` what led to it.
+
+    Attributes:
+        given: the derivatives.
+    """
 
     results: tuple[Value, ...]
     by: tuple[Value, ...]
     along: tuple[Value, ...]
     stack: tuple[Line, ...]
     where: tuple[tuple[int, int], ...]
+    given: tuple[Value, ...] = ()
 
     @classmethod
     def of(cls, recorder: "Recorder", outputs: Any, inputs: Any, grad_outputs: Any = None, **_: Any) -> "Derivative":
@@ -217,7 +222,11 @@ class Calls(TorchFunctionMode):
         kwargs = kwargs or {}
         name = name_of(function)
         if function is torch.autograd.grad and self.current is None:
-            self.derivatives.append(Derivative.of(self.recorder, *args[:3], **kwargs))
+            asked = Derivative.of(self.recorder, *args[:3], **kwargs)
+            result = function(*args, **kwargs)
+            given = tuple(map(self.recorder.value, tensors_of(result)))
+            self.derivatives.append(dataclasses.replace(asked, given=given))
+            return result
         if name in ASKED or name.startswith(("len", "lift_fresh")) or self.current is not None:
             return function(*args, **kwargs)
         recorder = self.recorder
@@ -295,6 +304,8 @@ def note_facts(call: Call, args: tuple, kwargs: dict) -> None:
         scores, mask = args[:2] if call.name != "where" else args[1::-1]
         if isinstance(scores, Tensor) and isinstance(mask, Tensor) and may_hide(mask, scores):
             call.facts["mask"] = kind_of_mask(~mask if call.name == "masked_fill" else mask)
+    elif call.name in COMPARES:
+        call.facts["ordered"] = tuple(isinstance(one, Tensor) and is_ordered(one) for one in args[:2])
     elif call.name in ("getitem", "setitem") and len(args) > 1:
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         call.facts["by mask"] = any(isinstance(one, Tensor) and one.dtype in (torch.bool, torch.uint8) for one in index)
@@ -306,6 +317,23 @@ def note_facts(call: Call, args: tuple, kwargs: dict) -> None:
 
 
 HIDES, LONGEST = ("masked_fill", "where", "add"), 4096  # rows of a mask whose numbers are looked at
+
+
+COMPARES, EDGES = ("gt", "ge", "lt", "le", "eq"), 2**16  # numbers that may be the edges of bins
+
+
+def is_ordered(edges: Tensor) -> bool:
+    """Whether each row of some numbers is in order; they may be the edges of bins."""
+    if not 1 < edges.numel() <= EDGES or edges.dtype in (torch.bool, *COMPLEX) or edges.layout != torch.strided:
+        return False
+    if torch._C._functorch.is_functorch_wrapped_tensor(edges):
+        return False
+    with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes():
+        longest = max(range(edges.dim()), key=lambda dim: edges.shape[dim])
+        return bool((edges.diff(dim=longest) >= 0).all())
+
+
+COMPLEX = (torch.complex64, torch.complex128)
 
 
 def may_hide(mask: Tensor, scores: Tensor) -> bool:

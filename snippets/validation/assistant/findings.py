@@ -92,10 +92,25 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
             )
         else:
             found[key] = one
-    return sorted(found.values(), key=lambda one: (one.weight != "finding", -one.gain))
+    return ranked(found.values())
 
 
 # --8<-- [end:finding]
+
+
+def ranked(findings: Iterable[Finding]) -> list[Finding]:
+    """Findings before notes, the largest gain first; faster products come after what leaves products out, or helps."""
+    found = list(findings)
+    before = [one.gain for one in found if one.weight == "finding" and (one.kind in DELETES or one.helps)]
+
+    def place(one: Finding) -> tuple:
+        behind = one.kind == "precision" and bool(before) and one.helps is None
+        return one.weight != "finding", -min(one.gain, *before) if behind else -one.gain, behind
+
+    return sorted(found, key=place)
+
+
+DELETES = words("wasted again experts")
 
 
 def both_or_none(some: tuple[Rewrite, ...], others: tuple[Rewrite, ...]) -> tuple[Rewrite, ...]:

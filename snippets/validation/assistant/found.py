@@ -4,11 +4,13 @@ from dataclasses import replace
 
 from .finders.again import repeated
 from .finders.attention import causal_masks, explicit_attention, separate_projections
+from .finders.bins import compared
 from .finders.complex import complex_numbers
 from .finders.constants import constants, same_rows, weights_alone
 from .finders.decoding import without_cache
 from .finders.dense import unrouted
 from .finders.derivatives import cycles, one_by_one, saved_again
+from .finders.distributions import distributions
 from .finders.experts import experts
 from .finders.fusion import chains, dropout_after_softmax, gated, large_vocabulary, rotary, written_out
 from .finders.kernels import (
@@ -33,8 +35,10 @@ from .finders.memory import (
     similarities,
 )
 from .finders.norms import norm_and_activation, written_out_norms
+from .finders.pieces import summed, windows
 from .finders.readiness import graph_breaks, made_on_host, recompilations, written_inputs
 from .finders.recurrence import ONE_INDEX
+from .finders.shifts import shifted
 from .finders.wasted import (
     copied_weights,
     cut_off,
@@ -56,6 +60,7 @@ FINDERS = (
     synchronisations, upcast_products, fp32_products, odd_sizes, small_kernels, tables, experts, unrouted, optimizers,
     constants, complex_numbers, repeated, promoted, similarities,
     picked_late, sorted_to_pick, gathered_first, copied_weights, cut_off, dropped_in_eval,
+    summed, windows, compared, shifted, distributions,
     multiplied_out, weights_alone, same_rows, one_by_one, cycles, saved_again,
     explicit_attention, causal_masks, separate_projections,
     gated, written_out_norms, norm_and_activation, dropout_after_softmax, large_vocabulary, rotary, written_out, chains,

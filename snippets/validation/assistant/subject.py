@@ -293,7 +293,8 @@ def other_sizes(subject: Subject) -> list[tuple[Subject, Subject]]:
     Whether the module takes them shows when it runs.
     """
     tensors = [tensor for tensor in tensors_of((subject.inputs, subject.named)) if tensor.dim()]
-    ways = ways_of_graph(tensors) or ways_of_batch(tensors)
+    built = lengths_of(subject.module)
+    ways = ways_of_graph(tensors) or [way for way in ways_of_batch(tensors) if way[0] != (1,) or way[1] not in built]
 
     def changed(which: list[Way], turn: int) -> Subject:
         found = subject
@@ -304,6 +305,17 @@ def other_sizes(subject: Subject) -> list[tuple[Subject, Subject]]:
 
     together = [ways] if len(ways) > 1 else []
     return [(changed(which, 0), changed(which, 1)) for which in [*together, *([way] for way in ways)]]
+
+
+def lengths_of(module: nn.Module) -> set[int]:
+    """How many there are of what a module holds as a list, such as its heads: no call has more or fewer of them."""
+    parts = [*original(module).modules()]
+    lists = (one for part in parts for name, one in vars(part).items() if not name.startswith("_"))
+    held = (one for part in parts for one in part.children() if isinstance(one, HOLDERS))
+    return {len(one) for one in (*(one for one in lists if isinstance(one, (list, tuple))), *held)}
+
+
+HOLDERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
 
 def ways_of_batch(tensors: list[Tensor]) -> list[Way]:

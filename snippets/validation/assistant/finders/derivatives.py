@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 
-from ..calls import Derivative, Value
+from ..calls import Call, Derivative, Value
 from ..findings import Finding, size
 from ..graphs import Captured
 from ..lines import Line, matching
@@ -12,33 +12,92 @@ from ..trace import Trace
 
 ROWS = 4  # derivatives of parts of one result that are worth a batched call
 BATCHED = "one torch.autograd.grad with is_grads_batched=True, or torch.func.vmap or jacrev"
-OF_ROWS = f"{BATCHED}; or of the sum, where each row depends on a row of the input alone"
+OF_SUM = "one torch.autograd.grad of the sum, torch.autograd.grad(u.sum(), x)"
+OF_ROWS = f"where each row depends on a row of the input alone, {OF_SUM}; else {BATCHED[4:]}"
+OWN = f"each turn reads its own row of the derivative alone: {OF_SUM}, gives all rows, where no row depends on others"
+AGAIN = "; then, of that, of the sum of the column that is differentiated again"
 
 
 def one_by_one(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """Several derivatives of one result: each walks the same graph from its end to its start."""
-    of_result: dict[int, list[Derivative]] = defaultdict(list)
-    for one in trace.derivatives:
-        for number in {part_of(trace, result)[0] for result in one.results}:
-            of_result[number].append(one)
-    for group in of_result.values():
+    told: set[int] = set()
+    groups = by_result(trace)
+    for key, group in groups.items():
         same = len({one.by for one in group}) == 1
         alike = same and len({kind_of(trace, one) for one in group}) == 1
-        if len(group) < (ROWS if same and not alike else 2):
+        if len(group) < (ROWS if same and not alike else 2) or told & {*map(id, group)}:
             continue
+        own = not alike and all(own_row(trace, one) is not None for one in group)
+        later = [more for other, more in groups.items() if own and follows_on(other, key)]
+        every = [group, *(more for more in later if all(own_row(trace, one) is not None for one in more))]
+        told |= {id(one) for more in every for one in more}
+        calls = sum(map(len, every))
         yield Finding(
             "wasted",
             "Derivatives of one result are taken one by one",
-            where_apart(group),
-            f"{len(group)} calls of autograd.grad walk the graph of one result",
+            tuple(dict.fromkeys(line for more in every for line in where_apart(more))),
+            f"{calls} calls of autograd.grad walk the graph of one result",
             "all calls give the same: call torch.autograd.grad once, and pick from what it gives"
             if alike
-            else (OF_ROWS if all(is_row(trace, one.results[0]) for one in group) else BATCHED)
+            else OWN + AGAIN * (len(every) > 1)
+            if own
+            else (OF_ROWS if all(is_row(trace, one) for one in group) else BATCHED)
             if same
             else "give torch.autograd.grad all inputs at once, as a tuple",
             "compiler/what-compile-does.md#what-is-slow",
-            kernels=len(group) - 1,
+            kernels=calls - len(every),
         )
+
+
+def by_result(trace: Trace) -> dict[tuple, list[Derivative]]:
+    """The derivatives of each result; one of a derivative has its result and how often it was differentiated."""
+    came_of: dict[int, tuple] = {}
+    found: dict[tuple, list[Derivative]] = defaultdict(list)
+    for one in trace.derivatives:
+        keys = dict.fromkeys(part_of(trace, result)[0] for result in one.results)
+        keys = dict.fromkeys(came_of.get(key, (key,)) for key in keys)
+        for key in keys:
+            found[key].append(one)
+        if len(keys) == 1 and own_row(trace, one) is not None:
+            (key,) = keys
+            came_of |= {value.id: (*key, one.where) for value in one.given}
+    return found
+
+
+def follows_on(key: tuple, first: tuple) -> bool:
+    """Whether a result is a derivative of another."""
+    return len(key) > len(first) and key[: len(first)] == first
+
+
+def own_row(trace: Trace, one: Derivative) -> int | None:
+    """The row that a derivative is taken of, if it is of that alone, and no other row of the derivative is read."""
+    if len(one.results) != 1 or len(one.by) != 1 or len(one.given) != 1:
+        return None
+    row = row_of(trace, one.results[0])
+    read = trace.users[one.given[0].id]
+    rows = {first_index(user) for user in read if user.name == "getitem" and user.inputs[0].id == one.given[0].id}
+    return row if row is not None and rows == {row} and all(user.name == "getitem" for user in read) else None
+
+
+def row_of(trace: Trace, value: Value) -> int | None:
+    """The one entry along the first dimension of the outermost tensor that a value, or a sum of it, is a part of."""
+    row, maker = None, trace.makers.get(value.id)
+    while maker is not None and maker.inputs and maker.name in PASSED | {"sum", "mean"}:
+        row = first_index(maker) if maker.name == "getitem" else row
+        if maker.name == "unbind" and len(maker.outputs) == maker.inputs[0].shape[0]:
+            row = [one.id for one in maker.outputs].index(value.id)
+        value = maker.inputs[0]
+        maker = trace.makers.get(value.id)
+    return row
+
+
+def first_index(call: Call) -> int | None:
+    """The place that an index picks along the first dimension, as a number or as a slice of one."""
+    index = call.arguments[1] if len(call.arguments) > 1 else None
+    index = index[0] if isinstance(index, tuple) and index else index
+    if isinstance(index, slice) and type(index.start) is int and index.stop == index.start + 1:
+        return index.start
+    return index if type(index) is int else None
 
 
 def kind_of(trace: Trace, one: Derivative) -> tuple:
@@ -46,9 +105,9 @@ def kind_of(trace: Trace, one: Derivative) -> tuple:
     return tuple(part_of(trace, value) for value in (*one.results, *one.along))
 
 
-def is_row(trace: Trace, value: Value) -> bool:
-    """Whether a value is one entry along the first dimension, or a sum of it."""
-    maker = trace.makers.get(value.id)
+def is_row(trace: Trace, one: Derivative) -> bool:
+    """Whether the result is one entry along the first dimension, or a sum of it."""
+    maker = trace.makers.get(one.results[0].id)
     while maker is not None and maker.name in ("sum", "mean"):
         maker = trace.makers.get(maker.inputs[0].id)
     return maker is not None and maker.name == "getitem" and type(maker.arguments[1]) is int

@@ -34,9 +34,10 @@ def gated(trace: Trace, captured: Captured) -> Iterator[Finding]:
             path = [*lines, call] if together else [one, other, *lines, call]
             known = lines[-1].name in ("silu", "gelu") or [each.name for each in lines] == ["sigmoid", "mul"]
             glu = [each.name for each in lines] == ["sigmoid"] and acted.shape == up.shape
-            rest = "kernels/swiglu.py" if known else "F.glu" if glu else "torch.compile makes one kernel of the rest"
+            kernel = "kernels/swiglu.py" if known else "F.glu" if glu else ""
+            rest = kernel or COMPILED
             if not together:
-                rest = f"{STACK}; {rest}" if rest[:5] == "torch" else f"{STACK}, and take {rest} for the rest"
+                rest = f"{STACK}, and take {kernel} for the rest" if kernel else f"{STACK}; {COMPILED}"
             yield Finding(
                 "gated-mlp",
                 "A gated MLP in parts",
@@ -55,6 +56,7 @@ def gated(trace: Trace, captured: Captured) -> Iterator[Finding]:
 
 
 STACK = "stack the two weights"
+COMPILED = "torch.compile makes one kernel of the rest"
 
 
 def activation(trace: Trace, value: Value) -> tuple[Value | None, list[Call]]:

@@ -8,10 +8,10 @@ import torch
 from ..calls import Call, Value
 from ..findings import MEMORY, Finding, in_order
 from ..graphs import Captured
-from ..names import PASSED, POINTWISE, PRODUCTS
+from ..names import PASSED, POINTWISE, PRODUCTS, words
 from ..settings import products_in_tf32
 from ..trace import Trace
-from .readiness import MADE_ON_HOST
+from .readiness import MADE_ON_HOST, moves
 from .sizes import instead, selecting, unpacks
 
 READS = {
@@ -57,10 +57,7 @@ def synchronisations(trace: Trace, captured: Captured) -> Iterator[Finding]:
             one for one in (*call.arguments[1:], *call.named.values()) if isinstance(one, str)
         ]:
             what = "copies to the host"
-        host = bool(call.inputs) and all(
-            maker is not None and maker.name in MADE_ON_HOST
-            for maker in (trace.makers.get(one.id) for one in call.inputs)
-        )
+        host = bool(call.inputs) and all(on_host(trace, one) for one in call.inputs)
         if what and not host and "compile" not in call.inside:
             yield Finding(
                 "sync",
@@ -72,6 +69,55 @@ def synchronisations(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 "compiler/graph-breaks.md#item",
                 kernels=max(2, trace.kernels // 4),
             )
+
+
+PACKS = words("pack_padded_sequence pad_packed_sequence")
+
+
+def on_host(trace: Trace, value: Value) -> bool:
+    """Whether a tensor lies in the host's memory, so that the host waits for none of its numbers.
+
+    Where all runs on a CPU, that is what was just made of Python's numbers, and what comes of packed rows' lengths.
+    """
+    maker = trace.makers.get(value.id)
+    if (maker is not None and maker.name in MADE_ON_HOST) or (value.device == "cpu" and runs_on_gpu(trace)):
+        return True
+    packed, todo = lengths_of_packed(trace), [value]
+    seen: set[int] = set()
+    while todo and len(seen) < 100:
+        one = todo.pop()
+        if one.id in packed:
+            continue
+        maker = trace.makers.get(one.id)
+        if maker is None or not maker.inputs or moved(maker):
+            return False
+        seen.add(maker.index)
+        todo += maker.inputs
+    return not todo
+
+
+def moved(call: Call) -> bool:
+    """Whether a call may bring a tensor to another device."""
+    return call.name in ("to", "cuda", "type_as", "cpu") and (call.name == "cpu" or moves(call))
+
+
+def runs_on_gpu(trace: Trace) -> bool:
+    """Whether any tensor is on a device: then what is on the CPU is there on purpose."""
+    if "on gpu" not in trace.known:
+        trace.known["on gpu"] = any(one.device != "cpu" for call in trace.calls for one in call.inputs)
+    return trace.known["on gpu"]
+
+
+def lengths_of_packed(trace: Trace) -> set[int]:
+    """The lengths that rows are packed by, and the sizes of the batches they become: PyTorch wants both on the host."""
+    if "packed" not in trace.known:
+        packing = [call for call in trace.calls if call.name in PACKS]
+        found = {one.id for call in packing for one in (*call.inputs[1:2], *call.outputs[1:2])}
+        for call in reversed(trace.calls):  # what a view or a cast of it was made of, too
+            if call.name in PASSED and call.inputs and not moved(call) and any(one.id in found for one in call.outputs):
+                found.add(call.inputs[0].id)
+        trace.known["packed"] = found
+    return trace.known["packed"]
 
 
 def not_waiting(trace: Trace, call: Call) -> str:

@@ -17,6 +17,8 @@ from ..names import NUMBERS, POINTWISE, PRODUCTS, words
 from ..rewrites import Rewrite
 from ..trace import Trace
 from .constants import from_sizes
+from .lists import of_list
+from .pairs import of_pairs
 from .readiness import MADE_ON_HOST
 from .recurrence import change_of, recurrence, scanned
 from .sizes import MASK, SUPPRESSED, makes_masks, selecting
@@ -35,8 +37,12 @@ def small_kernels(trace: Trace, captured: Captured) -> Iterator[Finding]:
         small = kernels >= 8 and sum(call.moved for call in calls) / kernels <= SMALL
         if any(call.inside - {"library"} for call in calls) or not small:
             continue
-        if why := of_members(own, kernels) or loop_of(trace, groups, turns):
-            change, weight, rewrites = loop_change(trace, groups, calls, turns)
+        known, (paired, rewrites) = of_list(trace, calls), of_pairs(trace, calls)
+        why = OF_LIST if known else OF_PAIRS if paired else of_members(own, kernels) or loop_of(trace, groups, turns)
+        if why:
+            change, weight = known or paired, "finding"
+            if not change:
+                change, weight, rewrites = loop_change(trace, groups, calls, turns)
             if 2 * kernels >= trace.kernels and kernels >= MOST and weight == "note":
                 change, weight = f"{change}{as_a_graph(groups) if COMPILED.search(change) else ''}", "finding"
             yield Finding(
@@ -52,6 +58,8 @@ def small_kernels(trace: Trace, captured: Captured) -> Iterator[Finding]:
             )
 
 
+OF_LIST = "each turn takes the tensors of one place in a list"
+OF_PAIRS = "each turn multiplies two of the same features"
 MOST = 256  # kernels of which a loop is worth a finding whatever its turns do, where it has half of all
 COMPILED = re.compile("compile the step( that is left)?$")
 WORTH = 8  # kernels that one call for all turns saves, where each turn has weights of its own
@@ -336,8 +344,8 @@ CELLS = ("gru_cell", "lstm_cell", "rnn_tanh_cell", "rnn_relu_cell")
 
 
 def updates(call: Call) -> bool:
-    """Whether a call writes to a parameter."""
-    return call.writes and bool(call.inputs) and call.inputs[0].origin == "parameter"
+    """Whether a call writes to a parameter, or puts another tensor into its place."""
+    return (call.writes or call.name == "set") and bool(call.inputs) and call.inputs[0].origin == "parameter"
 
 
 def feeds_back(trace: Trace, cells: list[Call]) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import torch
 import torch.nn.functional as F
 
 from ..calls import Call, Value
@@ -12,6 +13,7 @@ from ..names import CASTS, PASSED, POINTWISE, PRODUCTS, REDUCTIONS, VIEWS, words
 from ..rewrites import Rewrite, as_it_is, broadcast, distances, rewrite
 from ..trace import Trace
 from .attention import of_activations
+from .constants import from_sizes
 from .decoding import decodings
 
 
@@ -54,6 +56,7 @@ def repeats(trace: Trace, captured: Captured) -> Iterator[Finding]:
         if attention and heads and call.name in ("repeat", "tile"):
             continue  # they order the heads in another way than enable_gqa does
         if not heads and call.name in ("repeat", "tile", "repeat_interleave") and not expands(source, call.out):
+            yield from of_masks(trace, call, source, users)
             continue  # one dimension holds the numbers several times
         if users and all(user.name in PRODUCTS | POINTWISE | {"scaled_dot_product_attention"} for user in users):
             yield Finding(
@@ -61,14 +64,49 @@ def repeats(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 "The same numbers are copied several times",
                 (call.line,),
                 f"{call.name} makes {size(call.out.bytes)} of {size(source.bytes)}",
-                "give scaled_dot_product_attention enable_gqa=True"
-                if heads
-                else "let broadcasting do it: expand copies nothing",
-                "patterns/attention.md#one-kernel" if heads else "compiler/fusion.md#layout",
+                grouped(call.out) if heads else "let broadcasting do it: expand copies nothing",
+                "patterns/attention-choose.md#grouped" if heads else "compiler/fusion.md#layout",
                 saves=call.moved,
                 kernels=1,
                 rewrites=() if heads else rewrite(trace, call, [source], broadcast(call.out.shape)),
             )
+
+
+LARGE = 2**20  # bytes of a repeated mask that are worth a finding
+
+
+def of_masks(trace: Trace, call: Call, source: Value, users: list[Call]) -> Iterator[Finding]:
+    """A mask, or a bias, that does not depend on data, and is copied for each example along one dimension."""
+    maker, copied = trace.made_by(source), trace.root(call.outputs[0]).id
+    fixed = source.origin == "buffer" or (maker is not None and from_sizes(trace, [maker]))
+    attends = [user for user in users if user.name == "scaled_dot_product_attention"]
+    masks = [user for user in attends if copied in {trace.root(one).id for one in user.inputs[3:]}]
+    hides = [user for user in users if user.name in HIDES and user.out is not None and user.out.numel > source.numel]
+    if fixed and call.outputs[0].bytes >= LARGE and users and len(masks) + len(hides) == len(users):
+        yield Finding(
+            "copy",
+            "A mask is copied for each example",
+            (call.line,),
+            f"{call.name} makes {size(call.outputs[0].bytes)} of {size(source.bytes)}, the same at each call",
+            "keep the copies in a buffer, for each size of the batch"
+            if masks
+            else "view the other side with a dimension of its own for the copies, (copies, ...), and let the mask "
+            "broadcast over it",
+            "compiler/fusion.md#layout",
+            saves=call.moved,
+            kernels=1,
+        )
+
+
+HIDES = words("masked_fill where add mul")
+
+
+def grouped(keys: Value) -> str:
+    """How attention reads keys that several heads share, and in which dtypes fused kernels do."""
+    flag = "give scaled_dot_product_attention enable_gqa=True"
+    if keys.dtype in (torch.bfloat16, torch.float16):
+        return flag
+    return f"in bf16 or fp16, {flag}; in fp32 on CUDA keep the copies: with the flag, torch 2.11 has no fused kernel"
 
 
 def expands(source: Value, result: Value) -> bool:

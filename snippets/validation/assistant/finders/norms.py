@@ -12,6 +12,7 @@ from ..trace import Trace
 
 VARIANCES = words("var std var_mean std_mean")
 SMALL = 2**12  # bytes: for fewer, two kernels are not worth a word
+LEAST = 2**22  # bytes that a norm and its activation move, or more, for a finding
 PART = 0.05  # of the bytes that the forward moves, for a norm and its activation that are a finding
 SMALL_STEPS = words("add mul div clamp clamp_min maximum sqrt rsqrt pow reciprocal sub")
 
@@ -37,6 +38,9 @@ def written_out_norms(trace: Trace, captured: Captured) -> Iterator[Finding]:
             whole = call.outputs[0].bytes
             means = reduced.name in VARIANCES or any(less_mean(trace, each) for each in path)
             which, change, page = norm_named(means, reduced)
+            other = which == "LayerNorm" and by_one_less(reduced) and not affine(trace, call)
+            if other or read_again(trace, path):
+                continue  # F.layer_norm divides by n, and keeps the mean and the deviation to itself
             yield Finding(
                 "norm",
                 f"{which} written out",
@@ -50,6 +54,20 @@ def written_out_norms(trace: Trace, captured: Captured) -> Iterator[Finding]:
                 rewrites=as_norm(trace, x, means, reduced, steps, path),
             )
             break
+
+
+def read_again(trace: Trace, path: list[Call]) -> bool:
+    """Whether a mean or a deviation is read by anything but the norm, such as what undoes it at the end."""
+    own = {call.index for call in path}
+    whole = max(value.numel for call in path for value in call.outputs)
+    todo = [value for call in path for value in call.outputs if value.numel < whole]
+    means = [trace.makers.get(one.id) for call in path if call.name == "sub" for one in call.inputs[1:]]
+    todo += [value for maker in means if maker is not None for value in maker.outputs if value.numel < whole]
+    users = [user for value in todo for user in trace.past(value, PASSED)]
+    users = [user for user in users if user.index not in own]
+    return any(user.name != "sub" or user.index > path[-1].index for user in users) or any(
+        value.id in trace.returned for value in todo
+    )
 
 
 def divides_by_count(reduced: Call, call: Call) -> bool:
@@ -178,7 +196,7 @@ def norm_and_activation(trace: Trace, captured: Captured) -> Iterator[Finding]:
     for call, _ in pairs:
         saved[call.line] += 2 * call.out.bytes
     for call, users in pairs:
-        little = PART * moved > saved[call.line]
+        little = max(PART * moved, LEAST) > saved[call.line]
         known = call.name == "layer_norm" and users[0].name == "gelu"
         yield Finding(
             "norm-activation",

@@ -22,7 +22,10 @@ BREAKS = "compiler/graph-breaks.md"
 COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>")  # functions of their own before Python 3.12
 CAUSES = {
     r"one_hot": ("item", "give one_hot the number of classes"),
-    r"trace_autograd_ops": ("autograd", "torch._dynamo.config.trace_autograd_ops = True"),
+    r"trace_autograd_ops": (
+        "autograd",
+        "torch._dynamo.config.trace_autograd_ops = True, and requires_grad_() outside of what is compiled",
+    ),
     r"Data-dependent branching|generic_jump": (
         "branch",
         "torch.where, or torch.cond where one side is expensive; for a loop's end, a fixed number of turns",
@@ -55,7 +58,7 @@ def graph_breaks(trace: Trace, captured: Captured) -> Iterator[Finding]:
         if one.skipped:
             inside = ", since it stands in a loop, a with or a try" if stands_inside(one.line) else ""
             what = f"makes the whole function run uncompiled{inside}"
-        rnn = "RNN" in one.reason or "allow_rnn" in one.reason
+        rnn = "RNN" in one.reason or "allow_rnn" in one.reason or change == PACKED
         yield Finding(
             "graph-break",
             f"A graph break: the line {what}",
@@ -93,6 +96,8 @@ BY_VALUE = re.compile(r"data.dependent|tolist|Tensor\.item|scalar_outputs|_local
 
 def mended(trace: Trace, one: Break) -> tuple[str, str]:
     """The part of the page on a break's cause, and what ends the break."""
+    if any("pack" in call.name and call.name.endswith("_sequence") for call in calls_at(trace, one.line)):
+        return "library", PACKED
     if symbolic := re.search(r"argument '(\w+)' must be bool, not SymBool", one.reason):
         return "library", f"{SYMBOLIC}: give {symbolic[1]} a bool that the caller computes outside of it"
     if one.by_size:
@@ -115,6 +120,10 @@ def mended(trace: Trace, one: Break) -> tuple[str, str]:
     return next(found, ("library", "write the line in operations that Dynamo captures, or move it out of the module"))
 
 
+PACKED = (
+    "packed rows go around the graph: compile what comes before and what comes after, and leave the packing and the "
+    "recurrent layer as they are"
+)
 OUTSIDE = (
     "the size of what the operator gives depends on values, and nothing captures it: call it outside of what is "
     "compiled, as a loss after it, or wrapped in torch.compiler.disable"
@@ -140,7 +149,7 @@ CUTS = words("split tensor_split split_with_sizes narrow repeat_interleave")  # 
 def recompilations(trace: Trace, captured: Captured) -> Iterator[Finding]:
     """What makes another graph at the same sizes, or at each new one: a size by its line, all values together."""
     by_place: dict[Line | None, list[Recompiled]] = defaultdict(list)
-    for one in captured.recompiled:
+    for one in (each for each in captured.recompiled if not of_pieces(trace, each)):
         by_place[None if VALUE.search(one.reason) else one.line].append(one)
     for group in by_place.values():
         first, reasons = group[0], list(dict.fromkeys(one.reason for one in group))
@@ -161,6 +170,13 @@ def recompilations(trace: Trace, captured: Captured) -> Iterator[Finding]:
             kernels=trace.kernels // 2,
             weight="finding" if named else "note",
         )
+
+
+def of_pieces(trace: Trace, one: Recompiled) -> bool:
+    """Whether a size is how many pieces a list that no call changes cuts something else into."""
+    found = re.match(r"dimension [1-9] of .*: (\d+), then ", one.reason)
+    cuts = (call.arguments[1] for call in trace.calls if call.name in CUTS and len(call.arguments) > 1)
+    return found is not None and int(found[1]) in {len(one) for one in cuts if isinstance(one, tuple)}
 
 
 VALUE = re.compile(r"^[^%]*== -?[\d.]+$")

@@ -2,12 +2,16 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch.nn.functional as F
 
 from ..calls import Call, Value
 from ..findings import Finding, in_order, size
 from ..graphs import Captured
 from ..names import CASTS, PASSED, POINTWISE, PRODUCTS, VIEWS, words
+from ..rewrites import Rewrite, rewrite
 from ..trace import Trace
 from .again import connected, shared_line
 from .attention import data_of, weight_of
@@ -39,12 +43,12 @@ def picked_late(trace: Trace, captured: Captured) -> Iterator[Finding]:
         )
 
 
-def large_products(trace: Trace) -> Iterator[Call]:
+def large_products(trace: Trace, weight: Callable[[Call], Value | None] = weight_of) -> Iterator[Call]:
     """The products of lines that do a good part of the work, in all turns of a loop together."""
     of_line: Counter = Counter()
     for call in trace.eager:
         of_line[call.line] += call.flops
-    calls = (call for call in trace.eager if weight_of(call) is not None and call.outputs)
+    calls = (call for call in trace.eager if weight(call) is not None and call.outputs)
     return (call for call in calls if of_line[call.line] >= PART * of_line.total() and call.outputs[0].bytes >= 2**14)
 
 
@@ -149,24 +153,122 @@ def inside(picks: list[Call]) -> bool:
 
 
 def gathered_first(trace: Trace, captured: Captured) -> Iterator[Finding]:
-    """A product of rows that an index or a copy repeats, such as of a graph's edges."""
-    for call in large_products(trace):
-        data = trace.root(data_of(call))
-        pick = trace.makers.get(data.id)
-        if pick is None or pick.name not in REPEATS or weight_of(pick) is not None:
+    """A product of rows or pixels that an index, a copy or an interpolation makes more of, such as a graph's edges."""
+    for call in large_products(trace, of_each):
+        more = more_of(trace, call)
+        if more is None:
             continue
-        source, often = pick.inputs[0], 2 if "index" in pick.name else 4  # a batch twice is one batch for two purposes
-        if source.shape[-1:] == data.shape[-1:] and often * source.numel <= data.numel:
-            yield Finding(
-                "wasted",
-                f"A product of rows that {'an index' if 'index' in pick.name else pick.name} repeats",
-                in_order([call, pick], call),
-                f"{pick.name} makes {size(data.bytes)} of {size(source.bytes)}, and {call.name} multiplies each copy",
-                f"multiply first, then {'pick' if 'index' in pick.name else 'repeat'} the rows of the result",
-                PAGE,
-                saves=call.moved * (data.numel - source.numel) // data.numel,
-                kernels=0,
-            )
+        pick, source = more.pick, more.source
+        by = "an index" if "index" in pick.name else pick.name
+        then = "pick" if "index" in pick.name else pick.name if more.pixels else "repeat"
+        of = "pixels" if more.pixels else "rows"
+        yield Finding(
+            "wasted",
+            f"A product of {of} that {by} {'makes more of' if more.pixels else 'repeats'}",
+            in_order([call, pick], call),
+            f"{pick.name} makes {size(more.data.bytes)} of {size(source.bytes)}, and {call.name} multiplies each copy"
+            if not more.pixels
+            else f"{pick.name} makes {size(more.data.bytes)} of {size(source.bytes)}, and {call.name} multiplies each "
+            "pixel by itself: both are linear, and the order is free",
+            f"multiply first, then {then} the {of} of the result",
+            PAGE,
+            saves=call.moved * (more.data.numel - source.numel) // more.data.numel,
+            kernels=0,
+            rewrites=exchanged(trace, call, more),
+        )
+
+
+@dataclass(frozen=True)
+class More:
+    """What a product reads, what it was made of, and by which call."""
+
+    data: Value
+    source: Value
+    pick: Call
+
+    @property
+    def pixels(self) -> bool:
+        return self.pick.name in RESIZES
+
+
+RESIZES = words("interpolate upsample upsample_bilinear upsample_nearest")
+EXPANDS = words("expand broadcast_to")
+
+
+def of_each(call: Call) -> Value | None:
+    """The matrix by which a projection, or a convolution of one pixel, multiplies each row or pixel by itself."""
+    if call.name not in CONVOLUTIONS or len(call.inputs) < 2:
+        return weight_of(call)
+    weight, plain = call.inputs[1], call.arguments[3:]
+    alone = set(weight.shape[2:]) == {1} and {one for each in plain[:1] for one in leaves(each)} <= {1}
+    padded = {one for each in plain[1:2] for one in leaves(each)} - {0, "valid"}
+    return weight if alone and not padded and not call.named and weight.origin == "parameter" else None
+
+
+CONVOLUTIONS = words("conv1d conv2d conv3d")
+
+
+def leaves(given: object) -> tuple:
+    return given if isinstance(given, tuple) else (given,)
+
+
+def more_of(trace: Trace, call: Call) -> More | None:
+    """The call that makes many rows or pixels of few, before a product that multiplies each by itself."""
+    data, place = data_of(call), 1 if call.name in CONVOLUTIONS else -1
+    for pick in back(trace, data):
+        if pick.name not in REPEATS | RESIZES | EXPANDS or weight_of(pick) is not None:
+            continue
+        source, made = pick.inputs[0], pick.outputs[0]
+        often = 2 if "index" in pick.name or pick.name in RESIZES else 4  # a batch twice: one batch for two purposes
+        channels = data.shape[place] if len(data.shape) > 1 else 0
+        kept = source.shape[1:2] if pick.name in RESIZES else source.shape[place : place + 1 or None]
+        if often * source.numel > data.numel or made.numel > data.numel or kept != (channels,):
+            return None
+        weight = of_each(call)
+        own = call.name == "einsum" or (call.name not in CONVOLUTIONS and weight is not None and len(weight.shape) > 2)
+        if pick.name in EXPANDS and (own or source.origin not in ("made", "input")):
+            return None  # a matrix for each copy; or of weights alone, the same for each row of a batch
+        if pick.name in RESIZES and not alone(trace, call, pick):
+            return None
+        return More(data, source, pick)
+    return None
+
+
+def alone(trace: Trace, call: Call, pick: Call) -> bool:
+    """Whether an interpolation is read by products of each pixel alone, which make no more channels than twice."""
+    users = trace.past(pick.outputs[0], PASSED)
+    few = call.outputs[0].numel <= 2 * pick.outputs[0].numel and pick.outputs[0].id not in trace.returned
+    return few and all(of_each(user) is not None for user in users)
+
+
+def back(trace: Trace, value: Value) -> Iterator[Call]:
+    """The views and casts that a value came through, and the call before them."""
+    maker = trace.makers.get(value.id)
+    while maker is not None and maker.inputs:
+        yield maker
+        if maker.name not in PASSED:
+            return
+        maker = trace.makers.get(maker.inputs[0].id)
+
+
+def exchanged(trace: Trace, call: Call, more: More) -> tuple[Rewrite, ...]:
+    """The product first, to be tried: of rows that one tensor picks, or of pixels."""
+    pick, multiply = more.pick, getattr(F, call.name, None)
+    if call.inputs[0] is not more.data or more.data.id != pick.outputs[0].id or multiply is None:
+        return ()
+    weights, options = call.inputs[1:], call.arguments[1 + len(call.inputs[1:]) :]
+    if pick.name == "interpolate" and len(pick.inputs) == 1 and call.name in CONVOLUTIONS:
+        given, named = pick.arguments[1:], pick.named
+        return rewrite(
+            trace,
+            call,
+            [more.source, *weights],
+            lambda x, *w: F.interpolate(multiply(x, *w, *options), *given, **named),
+        )
+    rows = pick.name == "index" and len(pick.inputs) == 2 and pick.arguments[1:] == (None,)
+    if rows and call.name == "linear" and len(more.source.shape) > 1:
+        return rewrite(trace, call, [more.source, pick.inputs[1], *weights], lambda x, i, *w: F.linear(x, *w)[i])
+    return ()
 
 
 def copied_weights(trace: Trace, captured: Captured) -> Iterator[Finding]:

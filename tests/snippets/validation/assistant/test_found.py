@@ -109,6 +109,7 @@ def test_every_function_that_finds_has_a_case():
     with_tests_of_their_own |= {"gathered_first", "copied_weights", "cut_off", "dropped_in_eval", "multiplied_out"}
     with_tests_of_their_own |= {"weights_alone", "same_rows", "one_by_one", "cycles", "tables"}
     with_tests_of_their_own |= {"unrouted", "without_cache", "saved_again"}
+    with_tests_of_their_own |= {"summed", "windows", "compared", "shifted", "distributions"}
     told = {"saved_activations", "fp32_products", "dropout_after_softmax"}
     assert every - set(FOUND_BY.values()) == told | with_tests_of_their_own
 

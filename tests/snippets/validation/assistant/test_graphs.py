@@ -5,11 +5,12 @@ import torch
 from torch import nn
 
 from snippets.validation.assistant import analyze
+from snippets.validation.assistant.found import find
 from snippets.validation.assistant.graphs import Capturing, Recompiled, capture, of_widths, unexpected
 from snippets.validation.assistant.lines import Line
 from snippets.validation.assistant.subject import other_sizes
 from tests.snippets.validation.planted import kernels, readiness
-from tests.snippets.validation.planted.seen import made
+from tests.snippets.validation.planted.seen import evidence, made
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -66,6 +67,31 @@ def test_numbers_of_edges_and_nodes_are_sizes_of_a_graph(of):
     found = [one.reason for one in captured.recompiled]
     said = {"edges": "dimension 1 of edges", "nodes": "51"}
     assert len(found) == bool(of) and all(said[of] in one for one in found)
+
+
+class Heads(nn.Module):
+    """Scores of each of several choices, whose number is the module's own; or of as many as there are steps."""
+
+    def __init__(self, held):
+        super().__init__()
+        self.held, self.score = list(range(8)) if held else 8, nn.Linear(8, 24)
+
+    def forward(self, x, ids):
+        scores = self.score(x)
+        parts = scores.split(3, -1) if isinstance(self.held, list) else [scores] * ids.shape[1]
+        return sum(part.gather(-1, one[:, None]) for part, one in zip(parts, ids.unbind(-1), strict=False))
+
+
+class Cut(Heads):
+    def forward(self, x, ids):
+        parts = self.score(x).split([3] * 8, -1)
+        return sum(part.gather(-1, one[:, None]) for part, one in zip(parts, ids.unbind(-1), strict=False))
+
+
+@pytest.mark.parametrize(("module", "times"), [(Heads(True), 0), (Cut(False), 0), (Heads(False), 1)])
+def test_a_number_that_is_the_modules_own_is_no_size(module, times):
+    found = find(*evidence(lambda: (module, torch.randn(16, 8), torch.randint(0, 3, (16, 8)))))
+    assert len([one for one in found if one.kind == "recompilation" and one.weight == "finding"]) == times
 
 
 def sizes(*inputs):

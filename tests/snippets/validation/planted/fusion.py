@@ -268,7 +268,10 @@ CASES = {
     "three projections": (lambda: (ThreeProjections(), sequence()), lambda: (Attention(), sequence())),
     "rms norm": (lambda: (RootMeanSquare(), sequence()), lambda: (RootMeanSquareClean(), sequence())),
     "layer norm": (lambda: (LayerNormWritten(), sequence()), lambda: (LayerNormWrittenClean(), sequence())),
-    "norm and gelu": (lambda: (ConvNeXtHead(), sequence()), lambda: (ConvNeXtHeadClean(), sequence())),
+    "norm and gelu": (
+        lambda: (ConvNeXtHead(), torch.randn(32, 256, 64)),
+        lambda: (ConvNeXtHeadClean(), torch.randn(32, 256, 64)),
+    ),
     "gated mlp": (lambda: (GatedMLP(), sequence()), lambda: (GatedMLPClean(), sequence())),
     "cross-entropy": (lambda: (LanguageHead(), *language()), lambda: (LanguageHeadClean(), *language())),
     "loss by hand": (lambda: (HandLoss(), *language()), lambda: (LanguageHeadClean(), *language())),

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from snippets.validation.assistant.found import find
 from tests.snippets.validation.planted.seen import evidence, faults
@@ -146,3 +147,33 @@ def test_a_module_of_fp64_is_not_told_to_be_narrow():
     scaled = lambda m, x, steps: x * steps[:, None]  # noqa: E731
     found = find(*evidence(lambda: (Wide(scaled, torch.float64), *inputs), sizes=False))
     assert not [one for one in found if one.title.startswith("A tensor in fp64")]
+
+
+class Packs(nn.Module):
+    """A recurrent layer of rows without their padding, whose lengths are on the host, as PyTorch wants them."""
+
+    def __init__(self, reads=None):
+        super().__init__()
+        self.reads, self.f = reads, nn.GRU(8, 8, batch_first=True)
+        self.lengths = torch.tensor([12, 9, 5, 4])  # no buffer: it stays
+
+    def forward(self, x):
+        packed = pack_padded_sequence(x, self.lengths, batch_first=True)
+        y, _ = pad_packed_sequence(self.f(packed)[0], batch_first=True)
+        return y[:, : self.reads(x, self.lengths)] if self.reads else y
+
+
+READ = {
+    None: 0,
+    (lambda x, lengths: int(lengths.max())): 0,
+    (lambda x, lengths: lengths.float().mean().mul(2).int().item()): 0,
+    (lambda x, lengths: int((x.detach().abs().sum((0, 2)) > 0).sum())): 1,
+}
+
+
+@pytest.mark.parametrize("reads", READ)
+def test_lengths_of_packed_rows_are_no_wait_and_their_break_is_no_finding(reads):
+    found = find(*evidence(lambda: (Packs(reads), torch.randn(4, 12, 8)), sizes=False))
+    assert len([one for one in faults(found) if one.kind == "sync"]) == READ[reads]
+    breaks = [one for one in found if one.kind == "graph-break" and "_sequence" in one.line.text]
+    assert breaks and all(one.weight == "note" and "custom_op" not in one.change for one in breaks)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from snippets.validation.assistant.found import find
-from tests.snippets.validation.planted import fusion
+from tests.snippets.validation.planted import fusion, memory
 from tests.snippets.validation.planted.seen import evidence, faults
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -165,3 +165,55 @@ def test_rows_that_are_compared_one_by_one_are_left_alone(function):
     inputs = torch.randn(64, 16), torch.randn(16 if function is to_one_number else 64, 16)
     found = faults(find(*evidence(lambda: (Pairs(function), *inputs), sizes=False)))
     assert not [one for one in found if one.kind == "temporary"]
+
+
+@pytest.mark.parametrize(("dtype", "said"), [(torch.float32, True), (torch.bfloat16, False)])
+def test_shared_heads_by_a_flag_are_advised_with_the_dtype_that_kernels_take(dtype, said):
+    found = find(*evidence(lambda: (memory.GroupedQueries().to(dtype), memory.sequence().to(dtype)), sizes=False))
+    changes = [one.change for one in faults(found) if "enable_gqa" in one.change]
+    assert changes and all(("bf16 or fp16" in change) is said for change in changes)
+
+
+class Windows(nn.Module):
+    """Attention in windows of several pictures, with a mask for each window of a picture."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+        self.register_buffer("mask", torch.zeros(16, 32, 32).index_fill(2, torch.arange(9), -100.0))
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+def attended(m, x):
+    return F.scaled_dot_product_attention(x, x, x, attn_mask=m.mask.repeat(16, 1, 1)[:, None])
+
+
+def made_and_added(m, x):
+    mask = torch.ones(16, 32, 32, device=x.device).triu(1) * -100.0
+    return (x @ x.mT + mask.tile(16, 1, 1)[:, None]).softmax(-1) @ x
+
+
+def viewed(m, x):
+    scores = (x @ x.mT).view(16, 16, 1, 32, 32) + m.mask[:, None]
+    return scores.flatten(0, 1).softmax(-1) @ x
+
+
+def of_data(m, x):
+    mask = x[:16, 0, :, :1] + m.mask
+    return (x @ x.mT + mask.repeat(16, 1, 1)[:, None]).softmax(-1) @ x
+
+
+def small(m, x):
+    return F.scaled_dot_product_attention(x[:32], x[:32], x[:32], attn_mask=m.mask.repeat(2, 1, 1)[:, None])
+
+
+MASKS = {attended: "in a buffer", made_and_added: "(copies, ...)", viewed: "", of_data: "", small: ""}
+
+
+@pytest.mark.parametrize("function", MASKS, ids=lambda one: one.__name__)
+def test_a_mask_that_is_copied_for_each_example_is_found(function):
+    found = faults(find(*evidence(lambda: (Windows(function), torch.randn(256, 1, 32, 8)), sizes=False)))
+    changes = [one.change for one in found if one.title == "A mask is copied for each example"]
+    assert len(changes) == bool(MASKS[function]) and all(MASKS[function] in change for change in changes)

@@ -32,6 +32,27 @@ def test_other_spellings(module, title):
     assert (found.kind, found.title) == ("norm", title)
 
 
+class Undone(nn.Module):
+    """A forecast of a series in units of its own deviation, which are undone at the end; or only normalized."""
+
+    def __init__(self, undoes, unbiased):
+        super().__init__()
+        self.undoes, self.unbiased, self.out = undoes, unbiased, nn.Linear(64, 64)
+
+    def forward(self, x):
+        mean, std = x.mean(-1, keepdim=True), x.std(-1, keepdim=True, unbiased=self.unbiased) + 1e-5
+        y = self.out((x - mean) / std)
+        return y * std + mean if self.undoes else y
+
+
+@pytest.mark.parametrize(
+    ("undoes", "unbiased", "times"), [(True, True, 0), (True, False, 0), (False, True, 0), (False, False, 1)]
+)
+def test_a_norm_that_no_function_does_is_left_alone(undoes, unbiased, times):
+    found = find(*evidence(lambda: (Undone(undoes, unbiased), fusion.sequence()), sizes=False))
+    assert len([one for one in found if one.kind == "norm"]) == times
+
+
 class Activated(nn.Module):
     """A norm and its activation, beside more or less of other work."""
 
@@ -43,7 +64,9 @@ class Activated(nn.Module):
         return self.out(F.gelu(self.norm(x)))
 
 
-@pytest.mark.parametrize(("wide", "weight"), [(64, "finding"), (8192, "note")])
-def test_a_norm_and_its_activation_are_a_finding_where_they_move_a_part_of_all(wide, weight):
-    found = find(*evidence(lambda: (Activated(wide), torch.randn(64, 64)), sizes=False))
+@pytest.mark.parametrize(
+    ("wide", "rows", "weight"), [(64, 2**13, "finding"), (4096, 2**13, "note"), (64, 2**12, "note")]
+)
+def test_a_norm_and_its_activation_are_a_finding_where_they_move_much_and_a_part_of_all(wide, rows, weight):
+    found = find(*evidence(lambda: (Activated(wide), torch.randn(rows, 64)), sizes=False))
     assert [one.weight for one in found if one.kind == "norm-activation"] == [weight]

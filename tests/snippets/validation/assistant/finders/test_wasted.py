@@ -7,7 +7,8 @@ from torch import nn
 
 from snippets.validation.assistant.finders.wasted import at_an_end
 from snippets.validation.assistant.found import find
-from tests.snippets.validation.planted.seen import evidence, faults
+from snippets.validation.assistant.rewrites import Rewritten
+from tests.snippets.validation.planted.seen import DEVICE, evidence, faults
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -185,6 +186,122 @@ NEEDED = [
 @pytest.mark.parametrize("function", [*NEEDED, drops])
 def test_what_is_needed_is_left_alone(function):
     assert not wasted(function)
+
+
+class Pixels(nn.Module):
+    """A function of a picture of few pixels, with convolutions of one pixel and of nine."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+        self.one, self.other, self.nine = nn.Conv2d(64, 32, 1), nn.Conv2d(64, 16, 1), nn.Conv2d(64, 32, 3, padding=1)
+        self.f, self.wide = nn.Linear(64, 32), nn.Conv2d(64, 512, 1)
+        self.heads = nn.Parameter(torch.randn(8, 64, 32))
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+def larger(x, **how):
+    return F.interpolate(x, scale_factor=4, mode="bilinear", **how)
+
+
+def enlarged(m, x):
+    return m.one(larger(x)).relu()
+
+
+def enlarged_without_bias(m, x):
+    return F.conv2d(F.interpolate(x, (32, 32)), m.one.weight)
+
+
+def enlarged_for_two(m, x):
+    y = larger(x, align_corners=True)
+    return m.one(y).mean() + m.other(y).mean()
+
+
+def enlarged_for_linear(m, x):
+    return m.f(larger(x).permute(0, 2, 3, 1)).relu()
+
+
+def one_for_all_pixels(m, x):
+    return m.one(x.mean((2, 3), keepdim=True).expand(-1, -1, 16, 16)) * m.one(x).mean()
+
+
+def one_for_all_rows(m, x):
+    y = x.flatten(2).mT
+    return m.f(y.mean(1, keepdim=True).expand(-1, 64, -1)) * y.mean()
+
+
+PIXELS = {
+    enlarged: ("then interpolate", True),
+    enlarged_without_bias: ("then interpolate", True),
+    enlarged_for_two: ("then interpolate", False),
+    enlarged_for_linear: ("then interpolate", False),
+    one_for_all_pixels: ("then repeat", False),
+    one_for_all_rows: ("then repeat", False),
+}
+
+
+def of_pixels(function):
+    torch.manual_seed(0)
+    module, x = Pixels(function), torch.randn(2, 64, 8, 8, device=DEVICE)
+    found = [one for one in faults(find(*evidence(lambda: (module, x), sizes=False))) if one.kind == "wasted"]
+    for one in found:
+        torch.testing.assert_close(Rewritten(module, one.rewrites)(x), module(x))
+    return found
+
+
+@pytest.mark.parametrize("function", PIXELS, ids=lambda one: one.__name__)
+def test_each_pixel_by_itself_is_multiplied_before_there_are_more(function):
+    change, tried = PIXELS[function]
+    one, *_ = of_pixels(function)
+    assert change in one.change and bool(one.rewrites) == tried
+
+
+def of_neighbours(m, x):
+    return m.nine(larger(x))
+
+
+def normalized(m, x):
+    return m.one(larger(x).relu())
+
+
+def read_as_it_is(m, x):
+    y = larger(x)
+    return m.one(y).mean() * y
+
+
+def smaller(m, x):
+    return m.one(F.interpolate(x, scale_factor=0.5))
+
+
+def many_channels(m, x):
+    return m.wide(larger(x))
+
+
+def a_matrix_for_each(m, x):
+    return x.flatten(2).mT[0].expand(8, -1, -1) @ m.heads
+
+
+def in_order(m, x):
+    return larger(m.one(x))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [of_neighbours, a_matrix_for_each, normalized, read_as_it_is, smaller, many_channels, in_order],
+    ids=lambda one: one.__name__,
+)
+def test_pixels_that_are_not_multiplied_by_themselves_are_left_alone(function):
+    assert not of_pixels(function)
+
+
+def test_rows_that_an_index_repeats_are_picked_after_the_product_to_be_tried():
+    index = torch.arange(16).repeat(64)
+    module = Of(lambda m, x: m.f(x[index]).relu())
+    (one,) = [each for each in find(*evidence(lambda: (module, torch.randn(16, 64)), sizes=False)) if each.rewrites]
+    x = torch.randn(16, 64, device=DEVICE)
+    torch.testing.assert_close(Rewritten(module, one.rewrites)(x), module(x))
 
 
 class Observed(nn.Module):

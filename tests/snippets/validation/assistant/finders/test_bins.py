@@ -1,0 +1,130 @@
+"""Numbers that are compared with all of a table, and comparisons that are needed."""
+
+import pytest
+import torch
+from torch import nn
+
+from snippets.validation.assistant.found import find
+from snippets.validation.assistant.rewrites import Rewritten
+from tests.snippets.validation.planted.seen import DEVICE, evidence, faults
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+
+class Of(nn.Module):
+    """A function of numbers, with edges in order and without."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+        self.register_buffer("row", torch.randn(255).sort().values)
+        self.register_buffer("mixed", torch.randn(255))
+        self.register_buffer("rows", torch.randn(8, 255).sort(-1).values)
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+def found_in(function):
+    torch.manual_seed(0)
+    module, x = Of(function), torch.randn(1024, 8, device=DEVICE).round(decimals=1)
+    found = faults(find(*evidence(lambda: (module, x), sizes=False)))
+    found = [one for one in found if one.title.startswith("Numbers are compared")]
+    for one in found:
+        assert torch.equal(Rewritten(module, one.rewrites)(x), module(x))
+    return found
+
+
+def by_rows(m, x):
+    return (x.unsqueeze(-1) > m.rows).sum(dim=-1)
+
+
+def by_row(m, x):
+    return (m.row <= x[..., None]).long().sum(-1)
+
+
+def left_over(m, x):
+    return (x[..., None] < m.row).sum(-1)
+
+
+def of_mixed(m, x):
+    return torch.ge(x[..., None], m.mixed).sum(-1)
+
+
+def along_the_first(m, x):
+    return torch.count_nonzero(m.row[:, None, None] < x, dim=0)
+
+
+def first(m, x):
+    return (x[..., None] <= m.row).int().argmax(-1)
+
+
+def member(m, x):
+    return (x[..., None] == m.mixed).any(-1)
+
+
+def beyond(m, x):
+    return (x[..., None] > m.mixed).all(-1)
+
+
+def rank(m, x):
+    y = x[:, 0]
+    return (y[:, None] > y).sum(-1)
+
+
+FOUND = {
+    by_rows: ("torch.searchsorted(edges, x, right=False)", True),
+    by_row: ("torch.bucketize(x, edges, right=True)", True),
+    left_over: ("their number less torch.bucketize(x, edges, right=True)", True),
+    of_mixed: ("sort the edges", True),
+    along_the_first: ("torch.bucketize(x, edges, right=False)", False),
+    first: ("torch.bucketize(x, edges, right=False)", False),
+    member: ("torch.isin", False),
+    beyond: ("table.amax()", False),
+    rank: ("sort the edges", True),
+}
+
+
+@pytest.mark.parametrize("function", FOUND, ids=lambda one: one.__name__)
+def test_a_place_in_a_table_is_a_search(function):
+    (one,) = found_in(function)
+    change, tried = FOUND[function]
+    assert change in one.change and bool(one.rewrites) == tried
+    assert one.line.function == function.__name__
+
+
+def first_of_mixed(m, x):
+    return (x[..., None] <= m.mixed).int().argmax(-1)
+
+
+def weighed(m, x):
+    return ((x[..., None] > m.row) * m.mixed).sum(-1)
+
+
+def kept(m, x):
+    above = x[..., None] > m.row
+    return above, above.sum(-1)
+
+
+def near(m, x):
+    return ((x[:, None] - x[None, :, :1]).square().sum(-1) < 4).sum(-1)
+
+
+def below(m, x):
+    return (x.repeat(1, 128) > 0.5).sum(-1)
+
+
+def few_edges(m, x):
+    return (x[..., None] > m.row[:4]).sum(-1)
+
+
+def searched(m, x):
+    return torch.bucketize(x, m.row)
+
+
+NEEDED = [first_of_mixed, weighed, kept, near, below, few_edges, searched]
+
+
+@pytest.mark.parametrize("function", NEEDED, ids=lambda one: one.__name__)
+def test_other_comparisons_are_left_alone(function):
+    assert not found_in(function)

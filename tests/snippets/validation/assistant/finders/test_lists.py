@@ -1,0 +1,136 @@
+"""Loops over parameters, buffers and gradients."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from snippets.validation.assistant.found import find
+from tests.snippets.validation.planted.seen import evidence, faults
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+
+class Of(nn.Module):
+    """A net and its average, which a function changes or measures."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+        self.net = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(6)))
+        self.mean = copy.deepcopy(self.net).requires_grad_(False)
+        self.scales = nn.ParameterList(torch.rand(16) for _ in range(12))
+
+    def forward(self, x):
+        return self.net(x).sum() + self.function(self, x)
+
+
+@torch.no_grad()
+def averaged(m, x):
+    for one, other in zip(m.mean.parameters(), m.net.parameters(), strict=True):
+        one.mul_(0.9).add_(other, alpha=0.1)
+    return m.mean(x).sum()
+
+
+@torch.no_grad()
+def averaged_anew(m, x):
+    for one, other in zip(m.mean.parameters(), m.net.parameters(), strict=True):
+        one.data = 0.9 * one.data + 0.1 * other.data
+    return m.mean(x).sum()
+
+
+def penalty(m, x):
+    return sum(one.pow(2).sum() for one in m.net.parameters())
+
+
+def distance(m, x):
+    return sum((one - other).norm() for one, other in zip(m.net.parameters(), m.mean.parameters(), strict=True))
+
+
+def clipped(m, x):
+    gradients = torch.autograd.grad(m.mean(m.net(x)).sum(), [*m.net.parameters()])
+    total = torch.stack([one.norm() for one in gradients]).norm()
+    return sum(one.mul(1 / total).sum() for one in gradients)
+
+
+@torch.no_grad()
+def decayed(m, x):
+    for one in m.net.parameters():
+        one.mul_(0.99)
+    return 0
+
+
+@torch.no_grad()
+def emptied(m, x):
+    for one in m.mean.parameters():
+        one.zero_()
+    return 0
+
+
+def stepped(m, x):
+    weights = [*m.net.parameters()]
+    gradients = torch.autograd.grad(m.net(x).sum(), weights, create_graph=True)
+    fast = [one - 0.1 * each for one, each in zip(weights, gradients, strict=True)]
+    return torch.func.functional_call(m.net, dict(zip(dict(m.net.named_parameters()), fast, strict=True)), x).sum()
+
+
+FOUND = {
+    averaged: "_foreach_lerp_",
+    averaged_anew: "_foreach_lerp_",
+    penalty: "_foreach_norm",
+    distance: "_foreach_",
+    clipped: "_foreach_norm",
+    decayed: "_foreach_mul_",
+    emptied: "_foreach_zero_",
+    stepped: "_foreach_",
+}
+
+
+def found_in(function):
+    found = faults(find(*evidence(lambda: (Of(function), torch.randn(4, 16)), sizes=False)))
+    return [one for one in found if one.kind == "small-kernels"]
+
+
+@pytest.mark.parametrize("function", FOUND, ids=lambda one: one.__name__)
+def test_a_loop_over_a_list_of_tensors_is_found(function):
+    one, *_ = [one for one in found_in(function) if FOUND[function] in one.change]
+    assert "list" in one.evidence
+    assert one.line.function in (function.__name__, "<genexpr>", "<listcomp>")
+
+
+def scaled(m, x):
+    for one in m.scales:
+        x = (x * one).sin()
+    return x.sum()
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient
+
+
+def of_results(m, x):
+    results = [Doubled.apply(x.roll(i)) for i in range(12)]
+    return sum(one.sin().sum() for one in results)
+
+
+def at_once(m, x):
+    torch._foreach_lerp_([*m.mean.parameters()], [*m.net.parameters()], 0.1)
+    return 0
+
+
+def of_three(m, x):
+    return sum(one.pow(2).sum() for one in [*m.net.parameters()][:3])
+
+
+@pytest.mark.parametrize(
+    "function", [scaled, of_results, torch.no_grad()(at_once), of_three], ids=lambda one: one.__name__
+)
+def test_other_loops_are_no_lists(function):
+    assert not [one for one in found_in(function) if "_foreach_" in one.change]

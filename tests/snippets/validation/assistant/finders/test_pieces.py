@@ -1,0 +1,157 @@
+"""Pieces that are copied into one tensor, and what would need no copy."""
+
+import pytest
+import torch
+from torch import nn
+
+from snippets.validation.assistant.found import find
+from snippets.validation.assistant.rewrites import Rewritten
+from tests.snippets.validation.planted.seen import DEVICE, evidence, faults
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+
+class Of(nn.Module):
+    """A function as a module, with weights to use."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.f = function, nn.ModuleList(nn.Linear(64, 64) for _ in range(6))
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+def found_in(function, *shape, title):
+    """The findings of a title, after a look at whether what they would try gives the same."""
+    torch.manual_seed(0)
+    module, x = Of(function), torch.randn(*shape, device=DEVICE)
+    found = [one for one in faults(find(*evidence(lambda: (module, x), sizes=False))) if one.title.startswith(title)]
+    for one in found:
+        torch.testing.assert_close(Rewritten(module, one.rewrites)(x), module(x))
+    return found
+
+
+def stacked(m, x):
+    return torch.stack([f(x) for f in m.f]).sum(0)
+
+
+def stacked_at_the_end(m, x):
+    return torch.stack([f(x).tanh() for f in m.f], dim=-1).mean(-1, keepdim=True)
+
+
+def largest_of_joined(m, x):
+    return torch.cat([f(x).unsqueeze(1) for f in m.f], dim=1).amax(dim=1)
+
+
+RUNNING = {stacked: "total + piece", stacked_at_the_end: "divided at the end", largest_of_joined: "torch.maximum"}
+
+
+@pytest.mark.parametrize("function", RUNNING, ids=lambda one: one.__name__)
+def test_pieces_that_are_joined_to_be_reduced_are_found(function):
+    (one,) = found_in(function, 2**12, 64, title="Pieces")
+    assert RUNNING[function] in one.change and one.rewrites and one.saves == 6 * 2**20
+    assert one.line.function in (function.__name__, "<listcomp>")
+
+
+def over_rows(m, x):
+    return torch.stack([f(x) for f in m.f]).sum(1)
+
+
+def weighed(m, x):
+    made = torch.stack([f(x) for f in m.f])
+    return (made.softmax(0) * made).sum(0)
+
+
+def read_twice(m, x):
+    made = torch.stack([f(x) for f in m.f])
+    return made.mean(0) / made.std(0)
+
+
+def returned(m, x):
+    made = torch.stack([f(x) for f in m.f])
+    return made, made.sum(0)
+
+
+def rows_joined(m, x):
+    return torch.cat([f(x) for f in m.f]).sum(0)
+
+
+def added(m, x):
+    return sum(f(x) for f in m.f)
+
+
+NEEDED = [over_rows, weighed, read_twice, returned, rows_joined, added]
+
+
+@pytest.mark.parametrize("function", NEEDED, ids=lambda one: one.__name__)
+def test_pieces_that_are_needed_beside_each_other_are_left_alone(function):
+    assert not found_in(function, 2**12, 64, title="Pieces")
+
+
+def test_few_bytes_of_pieces_are_left_alone():
+    assert not found_in(stacked, 2**9, 64, title="Pieces")
+
+
+def by_steps(m, x):
+    return m.f[0](torch.stack([x[:, i : i + 64] for i in range(x.shape[1] - 63)], dim=1))
+
+
+def by_twos(m, x):
+    return m.f[0](torch.stack([x.narrow(1, i, 64) for i in range(0, x.shape[1] - 63, 2)]))
+
+
+def of_rows(m, x):
+    frames = [x[i : i + 16] for i in range(0, 480, 8)]
+    return torch.stack(frames).mean(1)
+
+
+def shifted(m, x):
+    return torch.cat([x[:-2], x[1:-1], x[2:]], -1).tanh()
+
+
+def dilated(m, x):
+    return torch.stack([x[:, 0:4096], x[:, 2:4098], x[:, 4:4100]], -1) @ x[:3, :1]
+
+
+def patches(m, x):
+    y = x.view(32, 32, 16, 32)
+    return torch.stack([y[..., i : i + 4, j : j + 4] for i in range(13) for j in range(29)], 2).sum(-1)
+
+
+WINDOWS = {
+    by_steps: ((32, 512), "x.unfold(1, 64, 1)"),
+    by_twos: ((32, 512), "x.unfold(1, 64, 2)"),
+    of_rows: ((512, 64), "x.unfold(0, 16, 8)"),
+    shifted: ((2**14, 64), "x.unfold(0, 3, 1)"),
+    dilated: ((64, 4100), "x.unfold(1, 5, 1)[..., ::2]"),
+    patches: ((32, 2**14), "x.unfold(2, 4, 1).unfold(3, 4, 1)"),
+}
+
+
+@pytest.mark.parametrize("function", WINDOWS, ids=lambda one: one.__name__)
+def test_windows_that_overlap_are_a_view(function):
+    shape, change = WINDOWS[function]
+    (one,) = found_in(function, *shape, title="Slices")
+    assert change in one.change and bool(one.rewrites) == (function in (by_steps, by_twos, of_rows))
+
+
+def apart(m, x):
+    return m.f[0](torch.stack([x[:, i : i + 64] for i in range(0, x.shape[1], 64)], dim=1))
+
+
+def chosen(m, x):
+    return m.f[0](torch.stack([x[:, i : i + 64] for i in (0, 3, 4, 9, 11, 100)] * 3, dim=1))
+
+
+def of_several(m, x):
+    return m.f[0](torch.stack([(x * i)[:, i : i + 64] for i in range(64)], dim=1))
+
+
+def viewed(m, x):
+    return m.f[0](x.unfold(1, 64, 1))
+
+
+@pytest.mark.parametrize("function", [apart, chosen, of_several, viewed], ids=lambda one: one.__name__)
+def test_other_slices_are_left_alone(function):
+    assert not found_in(function, 32, 512, title="Slices")

@@ -1,0 +1,89 @@
+"""Copies of most logits before a loss."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from snippets.validation.assistant.found import find
+from snippets.validation.assistant.rewrites import Rewritten
+from tests.snippets.validation.planted.seen import DEVICE, evidence, faults
+
+pytestmark = pytest.mark.usefixtures("one_core")
+VOCABULARY = 2000
+
+
+class Of(nn.Module):
+    """A function of hidden states and labels, with a projection to logits."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.head = function, nn.Linear(32, VOCABULARY)
+
+    def forward(self, x, labels):
+        return self.function(self, x, labels)
+
+
+def found_in(function):
+    torch.manual_seed(0)
+    labels = torch.randint(0, VOCABULARY, (2, 128), device=DEVICE)
+    module, inputs = Of(function), (torch.randn(2, 128, 32, device=DEVICE), labels)
+    found = faults(find(*evidence(lambda: (module, *inputs), sizes=False)))
+    found = [one for one in found if one.title.startswith("A slice of the logits")]
+    for one in found:
+        torch.testing.assert_close(Rewritten(module, one.rewrites)(*inputs), module(*inputs))
+    return found
+
+
+def contiguous(m, x, labels):
+    kept = m.head(x)[:, :-1, :].contiguous()
+    return F.cross_entropy(kept.view(-1, VOCABULARY), labels[:, 1:].reshape(-1))
+
+
+def reshaped(m, x, labels):
+    kept = m.head(x)[:, :-1]
+    return F.cross_entropy(kept.reshape(-1, VOCABULARY), labels[:, 1:].flatten())
+
+
+def in_fp32(m, x, labels):
+    logits = m.head(x).double()
+    kept = logits[..., :-1, :].clone()
+    return F.nll_loss(kept.log_softmax(-1).flatten(0, 1), labels[:, 1:].flatten())
+
+
+def returned(m, x, labels):
+    logits = m.head(x)
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()), logits
+
+
+FOUND = {contiguous: True, reshaped: True, in_fp32: False, returned: False}
+
+
+@pytest.mark.parametrize("function", FOUND, ids=lambda one: one.__name__)
+def test_a_slice_of_logits_is_taken_before_the_projection(function):
+    (one,) = found_in(function)
+    assert bool(one.rewrites) == FOUND[function]
+    assert one.change.startswith("shift the labels" if function is returned else "slice what linear reads")
+
+
+def before(m, x, labels):
+    return F.cross_entropy(m.head(x[:, :-1]).flatten(0, 1), labels[:, 1:].reshape(-1))
+
+
+def padded(m, x, labels):
+    moved = F.pad(labels[:, 1:], (0, 1), value=-100)
+    return F.cross_entropy(m.head(x).flatten(0, 1), moved.flatten())
+
+
+def of_classes(m, x, labels):
+    kept = m.head(x)[..., :-1].contiguous()
+    return F.cross_entropy(kept.view(-1, VOCABULARY - 1), labels.clamp(max=VOCABULARY - 2).flatten())
+
+
+def transposed(m, x, labels):
+    return F.cross_entropy(m.head(x)[:, :-1].mT, labels[:, 1:])
+
+
+@pytest.mark.parametrize("function", [before, padded, of_classes, transposed], ids=lambda one: one.__name__)
+def test_other_logits_are_left_alone(function):
+    assert not found_in(function)
