@@ -31,7 +31,7 @@ def producer(
         row, col = place(tile, M, N, BM, BN, GROUP)
         for k in range(0, K, BK):
             mbarrier.wait(empty.index(stage), phase)
-            mbarrier.expect(full.index(stage), (BM + BN) * BK * 2)  # bytes that make it full
+            mbarrier.expect(full.index(stage), (BM + BN) * BK * 2)  # bytes of 16-bit numbers that make it full
             tma.async_copy_global_to_shared(a_desc, [row, k], full.index(stage), a_ring.index(stage))
             tma.async_copy_global_to_shared(b_desc, [k, col], full.index(stage), b_ring.index(stage))
             stage, phase = following(stage, phase, STAGES)
@@ -66,7 +66,7 @@ def consumer(
             mbarrier.wait(full.index(stage), phase)
             c = hopper.warpgroup_mma(a_ring.index(stage), b_ring.index(stage), c, use_acc=k > 0, is_async=True)
             c = hopper.warpgroup_mma_wait(1, deps=(c,))  # until only this one computes
-            mbarrier.arrive(empty.index(last), count=1, pred=k > 0)
+            mbarrier.arrive(empty.index(last), count=1, pred=k > 0)  # one thread, after all eight warps
             last = stage
             stage, phase = following(stage, phase, STAGES)
         c = hopper.warpgroup_mma_wait(0, deps=(c,))
@@ -74,7 +74,7 @@ def consumer(
         strips = in_strips(c, BN // BC)
         for n in gl.static_range(BN // BC):
             values = gl.convert_layout(strips[n].to(c_desc.dtype), strip)
-            tma.store_wait(1)  # until the store before the last one has read its half
+            tma.store_wait(1)  # until the store before the last one has read its half; strips are even in number
             c_ring.index(n % 2).store(values)
             hopper.fence_async_shared()
             tma.async_copy_shared_to_global(c_desc, [row, col + n * BC], c_ring.index(n % 2))
@@ -119,6 +119,7 @@ def gluon_kernel(
 
 
 def gluon(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b in bf16 or fp16, with M, N and K that are multiples of 128, 256 and 64."""
     c = checked(a, b, 128, 256, 64)
     if capability(a.device) != 9:
         raise ValueError(f"a: expected a tensor on an H100 or H200, got one on {a.device}")

@@ -181,6 +181,12 @@ def test_a_wgmma_computes_while_the_loop_goes_on(code):
     assert sass.count("HGMMA") == 4 and re.findall(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x(\d)", sass) == ["1", "0"]
 
 
+def test_a_stage_is_freed_after_all_eight_warps(code):
+    """One thread frees it for two groups of four warps, each of which waits for its own wgmma."""
+    between = re.findall(r"wgmma\.wait_group(.*?)mbarrier\.arrive\.shared", code["ptx"], re.DOTALL)
+    assert len(between) == 2 and all(re.search(r"bar\.sync\s+0, 256;", text) for text in between)
+
+
 def test_the_consumer_takes_registers_of_the_producer_and_spills_none(code):
     """At first 168 for each thread of three groups of four warps; the last group is the producer's."""
     changes = [(how, int(to)) for how, to in re.findall(r"setmaxnreg\.(\w+)\S*\s+(\d+)", code["ptx"])]
