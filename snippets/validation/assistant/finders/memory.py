@@ -78,10 +78,14 @@ LARGE = 2**20  # bytes of a repeated mask that are worth a finding
 def of_masks(trace: Trace, call: Call, source: Value, users: list[Call]) -> Iterator[Finding]:
     """A mask, or a bias, that does not depend on data, and is copied for each example along one dimension."""
     maker, copied = trace.made_by(source), trace.root(call.outputs[0]).id
+    root = trace.root(source).id
     fixed = source.origin == "buffer" or (maker is not None and from_sizes(trace, [maker]))
+    fixed &= not (maker is not None and maker.writes)
+    fixed &= not any(other.writes and other.inputs and trace.root(other.inputs[0]).id == root for other in trace.calls)
     attends = [user for user in users if user.name == "scaled_dot_product_attention"]
     masks = [user for user in attends if copied in {trace.root(one).id for one in user.inputs[3:]}]
     hides = [user for user in users if user.name in HIDES and user.out is not None and user.out.numel > source.numel]
+    behind = "behind that of the rows" if call.name == "repeat_interleave" else "before that of the rows"
     if fixed and call.outputs[0].bytes >= LARGE and users and len(masks) + len(hides) == len(users):
         yield Finding(
             "copy",
@@ -90,7 +94,7 @@ def of_masks(trace: Trace, call: Call, source: Value, users: list[Call]) -> Iter
             f"{call.name} makes {size(call.outputs[0].bytes)} of {size(source.bytes)}, the same at each call",
             "keep the copies in a buffer, for each size of the batch"
             if masks
-            else "view the other side with a dimension of its own for the copies, (copies, ...), and let the mask "
+            else f"view the other side with a dimension of its own for the copies, {behind}, and let the mask "
             "broadcast over it",
             "compiler/fusion.md#layout",
             saves=call.moved,

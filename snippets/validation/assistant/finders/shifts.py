@@ -16,7 +16,8 @@ from .pieces import LARGE
 
 COPIES = words("contiguous clone reshape flatten cat")
 PICKS = words("getitem narrow")
-LOSSES = words("cross_entropy log_softmax nll_loss logsumexp softmax kl_div")
+LOSSES = words("cross_entropy log_softmax nll_loss logsumexp kl_div")
+LABELLED = words("cross_entropy nll_loss")  # which leave rows out by their label
 PART = 0.05  # of the bytes that the forward moves
 
 
@@ -32,19 +33,32 @@ def shifted(trace: Trace, captured: Captured) -> Iterator[Finding]:
         if not path or not any(user.name in LOSSES for user in users):
             continue
         pick, product = path[0]
-        kept = product.outputs[0].id in trace.returned or pick.inputs[0].id in trace.returned
-        labels = "shift the labels instead: all logits, and a label of ignore_index (-100) for the rows without one"
+        kept, changes = read_whole(trace, pick, product), []
+        if not kept:
+            changes.append(f"slice what {product.name} reads, before it")
+        if any(user.name in LABELLED for user in users):
+            changes.append("shift the labels: all logits, and ignore_index (-100) for the rows without a label")
+        if not changes:
+            continue
         yield Finding(
             "copy",
             "A slice of the logits is copied before the loss",
             in_order([call, pick, product], call),
             f"{call.name} copies {size(call.outputs[0].bytes)}, and backward copies as much",
-            labels if kept else f"slice what {product.name} reads, before it; or {labels}",
+            "; or ".join(changes),
             "compiler/fusion.md#layout",
             saves=2 * call.moved,
             kernels=1,
             rewrites=() if kept else sliced_before(trace, call, pick, product),
         )
+
+
+def read_whole(trace: Trace, pick: Call, product: Call) -> bool:
+    """Whether all rows of a product, or what they were cast to, are returned or read by more than the slice."""
+    made = product.outputs[0]
+    casts = [user.outputs[0] for user in trace.users[made.id] if user.name in CASTS]
+    returned = any(one.id in trace.returned for one in (made, pick.inputs[0], *casts))
+    return returned or len(trace.past(made, CASTS)) > 1
 
 
 def sliced(trace: Trace, value: Value) -> tuple[Call, Call] | None:

@@ -193,6 +193,7 @@ class More:
 
 RESIZES = words("interpolate upsample upsample_bilinear upsample_nearest")
 EXPANDS = words("expand broadcast_to")
+TURNS = words("permute transpose movedim moveaxis swapaxes mT")
 
 
 def of_each(call: Call) -> Value | None:
@@ -214,8 +215,13 @@ def leaves(given: object) -> tuple:
 
 def more_of(trace: Trace, call: Call) -> More | None:
     """The call that makes many rows or pixels of few, before a product that multiplies each by itself."""
-    data, place = data_of(call), 1 if call.name in CONVOLUTIONS else -1
+    data, weight = data_of(call), of_each(call)
+    place = 1 if call.name in CONVOLUTIONS else -1
+    if weight is not None and place == -1 and len(weight.shape) > 2:
+        return None  # a matrix for each copy
+    turned = False
     for pick in back(trace, data):
+        turned |= pick.name in TURNS
         if pick.name not in REPEATS | RESIZES | EXPANDS or weight_of(pick) is not None:
             continue
         source, made = pick.inputs[0], pick.outputs[0]
@@ -224,12 +230,10 @@ def more_of(trace: Trace, call: Call) -> More | None:
         kept = source.shape[1:2] if pick.name in RESIZES else source.shape[place : place + 1 or None]
         if often * source.numel > data.numel or made.numel > data.numel or kept != (channels,):
             return None
-        weight = of_each(call)
-        own = call.name == "einsum" or (call.name not in CONVOLUTIONS and weight is not None and len(weight.shape) > 2)
-        if pick.name in EXPANDS and (own or source.origin not in ("made", "input")):
+        if pick.name in EXPANDS and (call.name == "einsum" or source.origin not in ("made", "input")):
             return None  # a matrix for each copy; or of weights alone, the same for each row of a batch
-        if pick.name in RESIZES and not alone(trace, call, pick):
-            return None
+        if pick.name in RESIZES and not ((turned or place == 1) and alone(trace, call, pick)):
+            return None  # a linear layer of an image as it is mixes pixels of a row
         return More(data, source, pick)
     return None
 

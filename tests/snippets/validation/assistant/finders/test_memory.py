@@ -195,6 +195,15 @@ def made_and_added(m, x):
     return (x @ x.mT + mask.tile(16, 1, 1)[:, None]).softmax(-1) @ x
 
 
+def of_neighbours(m, x):
+    return (x @ x.mT + m.mask.repeat_interleave(16, 0)[:, None]).softmax(-1) @ x
+
+
+def written(m, x):
+    m.mask.add_(1)
+    return (x @ x.mT + m.mask.repeat(16, 1, 1)[:, None]).softmax(-1) @ x
+
+
 def viewed(m, x):
     scores = (x @ x.mT).view(16, 16, 1, 32, 32) + m.mask[:, None]
     return scores.flatten(0, 1).softmax(-1) @ x
@@ -209,7 +218,10 @@ def small(m, x):
     return F.scaled_dot_product_attention(x[:32], x[:32], x[:32], attn_mask=m.mask.repeat(2, 1, 1)[:, None])
 
 
-MASKS = {attended: "in a buffer", made_and_added: "(copies, ...)", viewed: "", of_data: "", small: ""}
+MASKS = {
+    attended: "in a buffer", made_and_added: "before that of the rows", of_neighbours: "behind that of the rows",
+    written: "", viewed: "", of_data: "", small: "",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("function", MASKS, ids=lambda one: one.__name__)

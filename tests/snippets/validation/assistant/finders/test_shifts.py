@@ -56,14 +56,21 @@ def returned(m, x, labels):
     return F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()), logits
 
 
-FOUND = {contiguous: True, reshaped: True, in_fp32: False, returned: False}
+def with_a_loss_of_all(m, x, labels):
+    logits = m.head(x)
+    z = logits.logsumexp(-1).square().mean()
+    return z + F.cross_entropy(logits[:, :-1].reshape(-1, VOCABULARY), labels[:, 1:].flatten())
+
+
+FOUND = {contiguous: True, reshaped: True, in_fp32: False, returned: False, with_a_loss_of_all: False}
 
 
 @pytest.mark.parametrize("function", FOUND, ids=lambda one: one.__name__)
 def test_a_slice_of_logits_is_taken_before_the_projection(function):
     (one,) = found_in(function)
     assert bool(one.rewrites) == FOUND[function]
-    assert one.change.startswith("shift the labels" if function is returned else "slice what linear reads")
+    read = function in (returned, with_a_loss_of_all)
+    assert one.change.startswith("shift the labels" if read else "slice what linear reads")
 
 
 def before(m, x, labels):
@@ -84,6 +91,18 @@ def transposed(m, x, labels):
     return F.cross_entropy(m.head(x)[:, :-1].mT, labels[:, 1:])
 
 
-@pytest.mark.parametrize("function", [before, padded, of_classes, transposed], ids=lambda one: one.__name__)
+def of_chosen_words(m, x, labels):
+    logits = m.head(x)
+    return logits[:, :-1].contiguous().log_softmax(-1).gather(2, labels[:, 1:, None]), logits
+
+
+def routed(m, x, labels):
+    return m.head(x)[:, 1:].reshape(-1, VOCABULARY).softmax(-1)
+
+
+LEFT_ALONE = before, padded, of_classes, transposed, of_chosen_words, routed
+
+
+@pytest.mark.parametrize("function", LEFT_ALONE, ids=lambda one: one.__name__)
 def test_other_logits_are_left_alone(function):
     assert not found_in(function)

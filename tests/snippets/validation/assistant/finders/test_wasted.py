@@ -283,13 +283,37 @@ def a_matrix_for_each(m, x):
     return x.flatten(2).mT[0].expand(8, -1, -1) @ m.heads
 
 
+def a_matrix_for_each_copy(m, x):
+    return x.flatten(2).mT[0].unsqueeze(0).repeat(8, 1, 1) @ m.heads
+
+
+def a_matrix_for_each_index(m, x):
+    index = torch.arange(64, device=x.device).repeat(8, 1)
+    return torch.einsum("epd,edk->epk", x.flatten(2).mT[0][index], m.heads)
+
+
+def mixed_along_the_width(m, x):
+    return m.f(F.interpolate(x[..., 0], size=64))  # by chance as wide as there are channels
+
+
 def in_order(m, x):
     return larger(m.one(x))
 
 
 @pytest.mark.parametrize(
     "function",
-    [of_neighbours, a_matrix_for_each, normalized, read_as_it_is, smaller, many_channels, in_order],
+    [
+        of_neighbours,
+        a_matrix_for_each,
+        a_matrix_for_each_copy,
+        a_matrix_for_each_index,
+        mixed_along_the_width,
+        normalized,
+        read_as_it_is,
+        smaller,
+        many_channels,
+        in_order,
+    ],
     ids=lambda one: one.__name__,
 )
 def test_pixels_that_are_not_multiplied_by_themselves_are_left_alone(function):
