@@ -15,6 +15,10 @@ BATCHED = "one torch.autograd.grad with is_grads_batched=True, or torch.func.vma
 OF_SUM = "one torch.autograd.grad of the sum, torch.autograd.grad(u.sum(), x)"
 OF_ROWS = f"where each row depends on a row of the input alone, {OF_SUM}; else {BATCHED[4:]}"
 OWN = f"each turn reads its own row of the derivative alone: {OF_SUM}, gives all rows, where no row depends on others"
+COLUMNS = (
+    "each turn reads its own row of the derivative alone: one torch.autograd.grad for each column, of that column's "
+    "sum, gives all rows, where no row depends on others"
+)
 AGAIN = "; then, of that, of the sum of the column that is differentiated again"
 
 
@@ -27,7 +31,7 @@ def one_by_one(trace: Trace, captured: Captured) -> Iterator[Finding]:
         alike = same and len({kind_of(trace, one) for one in group}) == 1
         if len(group) < (ROWS if same and not alike else 2) or told & {*map(id, group)}:
             continue
-        own = not alike and all(own_row(trace, one) is not None for one in group)
+        own, left = ("", 1) if alike else of_own_rows(trace, group)
         later = [more for other, more in groups.items() if own and follows_on(other, key)]
         every = [group, *(more for more in later if all(own_row(trace, one) is not None for one in more))]
         told |= {id(one) for more in every for one in more}
@@ -39,13 +43,13 @@ def one_by_one(trace: Trace, captured: Captured) -> Iterator[Finding]:
             f"{calls} calls of autograd.grad walk the graph of one result",
             "all calls give the same: call torch.autograd.grad once, and pick from what it gives"
             if alike
-            else OWN + AGAIN * (len(every) > 1)
+            else own + AGAIN * (len(every) > 1)
             if own
             else (OF_ROWS if all(is_row(trace, one) for one in group) else BATCHED)
             if same
             else "give torch.autograd.grad all inputs at once, as a tuple",
             "compiler/what-compile-does.md#what-is-slow",
-            kernels=calls - len(every),
+            kernels=calls - left * len(every),
         )
 
 
@@ -69,9 +73,37 @@ def follows_on(key: tuple, first: tuple) -> bool:
     return len(key) > len(first) and key[: len(first)] == first
 
 
+def of_own_rows(trace: Trace, group: list[Derivative]) -> tuple[str, int]:
+    """What gives all rows, in how many calls, where each derivative is of a row or a number in it, and read there."""
+    rows = {own_row(trace, one) for one in group}
+    if None in rows or len(rows) == 1:
+        return "", 1
+    shares = {share_of_row(trace, one) for one in group}
+    if shares == {1} and len(rows) == len(group):
+        return OWN, 1
+    return (COLUMNS, -(-len(group) // len(rows))) if shares == {0} else ("", 1)
+
+
+def share_of_row(trace: Trace, one: Derivative) -> int | None:
+    """1 for a derivative of a row, or of its sum, 0 for one of a single number of several in it."""
+    value = one.results[0]
+    summed = trace.makers[value.id].name == "sum"
+    while trace.makers[value.id].name == "sum":
+        value = trace.makers[value.id].inputs[0]
+    root = trace.root(value)
+    if root.shape and value.numel * root.shape[0] == root.numel:
+        return 1
+    return 0 if root.shape and value.numel == 1 and not summed else None
+
+
+def of_ones(trace: Trace, one: Derivative) -> bool:
+    """Whether a derivative is taken of the sum of its result."""
+    return all(part_of(trace, value)[0] in ("ones_like", "ones", "new_ones") for value in one.along)
+
+
 def own_row(trace: Trace, one: Derivative) -> int | None:
     """The row that a derivative is taken of, if it is of that alone, and no other row of the derivative is read."""
-    if len(one.results) != 1 or len(one.by) != 1 or len(one.given) != 1:
+    if len(one.results) != 1 or len(one.by) != 1 or len(one.given) != 1 or not of_ones(trace, one):
         return None
     row = row_of(trace, one.results[0])
     read = trace.users[one.given[0].id]
@@ -81,8 +113,11 @@ def own_row(trace: Trace, one: Derivative) -> int | None:
 
 def row_of(trace: Trace, value: Value) -> int | None:
     """The one entry along the first dimension of the outermost tensor that a value, or a sum of it, is a part of."""
-    row, maker = None, trace.makers.get(value.id)
+    row, averaged, maker = None, False, trace.makers.get(value.id)
     while maker is not None and maker.inputs and maker.name in PASSED | {"sum", "mean"}:
+        if averaged and maker.name in ("getitem", "unbind"):
+            return None
+        averaged |= maker.name == "mean"
         row = first_index(maker) if maker.name == "getitem" else row
         if maker.name == "unbind" and len(maker.outputs) == maker.inputs[0].shape[0]:
             row = [one.id for one in maker.outputs].index(value.id)
@@ -108,9 +143,10 @@ def kind_of(trace: Trace, one: Derivative) -> tuple:
 def is_row(trace: Trace, one: Derivative) -> bool:
     """Whether the result is one entry along the first dimension, or a sum of it."""
     maker = trace.makers.get(one.results[0].id)
-    while maker is not None and maker.name in ("sum", "mean"):
+    while maker is not None and maker.name == "sum":
         maker = trace.makers.get(maker.inputs[0].id)
-    return maker is not None and maker.name == "getitem" and type(maker.arguments[1]) is int
+    row = maker is not None and maker.name == "getitem" and type(maker.arguments[1]) is int
+    return row and of_ones(trace, one)
 
 
 def part_of(trace: Trace, value: Value) -> tuple:

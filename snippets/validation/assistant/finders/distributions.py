@@ -34,14 +34,14 @@ def distributions(trace: Trace, captured: Captured) -> Iterator[Finding]:
             continue
         first = next(call for call in calls if "distributions" in call.inside)
         starts = [call for call in calls if same_place(call, first) and call.inputs]
-        alike = len({tuple(one.shape for one in call.inputs) for call in starts}) == 1
+        shapes = {tuple(one.shape for one in call.inputs) for call in starts}
         weights = any(call.name in PRODUCTS for call in calls)
         yield Finding(
             "small-kernels",
             "Distributions are made and asked one by one",
             in_order(calls, first),
             f"{turns} turns, {kernels} kernels, {size(sum(call.moved for call in calls) / kernels)} each",
-            batched(first, alike) + "; the products of all turns in one, too" * weights,
+            batched(first, shapes) + "; the products of all turns in one, too" * weights,
             "compiler/what-compile-does.md#what-is-slow",
             kernels=kernels - kernels // turns,
         )
@@ -64,15 +64,16 @@ def same_place(call: Call, other: Call) -> bool:
     return call.line == other.line and call.name == other.name and call.where[-1][1] == other.where[-1][1]
 
 
-def batched(first: Call, alike: bool) -> str:
-    """What one distribution is made of."""
+def batched(first: Call, shapes: set[tuple]) -> str:
+    """What one distribution is made of, by the shapes of the parameters of all turns."""
     named = FAMILY.search(first.line.text)
     family = named[1] if named else "distribution"
-    if alike:
+    if len(shapes) == 1:
         return f"one {family} of a batch: stack the parameters of all turns, and call log_prob and entropy once"
-    if family == "Categorical":
-        return (
-            "one Categorical of a batch: pad the logits of all turns to one width with -inf, stack them, and call "
-            "log_prob and entropy once"
+    logits = [of_turn[0] for of_turn in shapes]
+    if family == "Categorical" and len({one[-1:] for one in logits}) > 1:
+        rows = len({one[:-1] for one in logits}) > 1
+        return "one Categorical of a batch: pad the logits of all turns to one width with -inf, " + (
+            "concatenate them, and split what it gives" if rows else "stack them, and call log_prob and entropy once"
         )
     return f"one {family} of a batch: concatenate the parameters of all turns, and split what it gives"

@@ -18,7 +18,8 @@ def of_pairs(trace: Trace, calls: list[Call]) -> tuple[str, tuple[Rewrite, ...]]
     """What does all turns of a loop at once, where each multiplies two of the same few features; empty otherwise."""
     run = [call for call in calls if call.kernels and call.name not in COLLECTS]
     products = [call for call in run if call.name in SCORES | {"mul"} and len(call.inputs) == 2]
-    sums = [call for call in run if call.name == "sum" and trace.made_by(call.inputs[0]) in products]
+    known = {call.index for call in products}
+    sums = [call for call in run if call.name == "sum" and getattr(trace.made_by(call.inputs[0]), "index", -1) in known]
     if len(products) < MANY or len(products) + len(sums) != len(run):
         return "", ()
     pairs = [tuple(piece_of(trace, one) for one in call.inputs) for call in products]
@@ -28,6 +29,8 @@ def of_pairs(trace: Trace, calls: list[Call]) -> tuple[str, tuple[Rewrite, ...]]
     shapes = {one.shape for call in products for one in call.inputs}
     if not apart or len(shapes) > 1 or not len(features) < len(set(pairs)) <= len(features) ** 2:
         return "", ()
+    if not all(call.name == "mul" or is_dot(call) for call in products):
+        return "", ()
     if any(one.origin == "parameter" for call in products for one in call.inputs):
         return "", ()
     summed = len(sums) == len(products) and all(
@@ -36,8 +39,20 @@ def of_pairs(trace: Trace, calls: list[Call]) -> tuple[str, tuple[Rewrite, ...]]
     picks = "the pairs by two index tensors, such as of torch.tril_indices, buffers"
     if products[0].name == "mul" and not summed:
         return ("", ()) if sums else (f"all pairs at once: f[:, i] * f[:, j] of the stacked features f, {picks}", ())
-    change = f"all pairs are one product: torch.bmm(f, f.transpose(1, 2)) of the stacked features f, then {picks}"
+    flat = len(products[0].inputs[0].shape) == 2
+    product = "torch.bmm(f, f.transpose(1, 2)) of the stacked features f"
+    product = product if flat else "f @ f.mT of the features f, stacked at dim=-2"
+    change = f"all pairs are one product: {product}, then {picks}"
     return change, in_one(trace, products, sums) if summed else ()
+
+
+def is_dot(call: Call) -> bool:
+    """Whether a product multiplies numbers one by one, and sums along the last dimension alone."""
+    if call.name == "einsum":
+        sides, _, kept = str(call.arguments[0]).replace(" ", "").partition("->")
+        one, _, other = sides.partition(",")
+        return one == other and kept == one[:-1] and one[-1:] not in kept
+    return call.outputs[0].shape == call.inputs[0].shape[:-1]
 
 
 def made(trace: Trace, call: Call) -> list[Value]:

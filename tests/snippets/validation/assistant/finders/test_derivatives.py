@@ -114,6 +114,65 @@ def test_derivatives_one_by_one_are_found(function):
     assert one.line.function in (function.__name__, "<genexpr>", "<listcomp>")
 
 
+def rows(take, of=lambda u: u):
+    """The derivative of what is taken of each row, at that row."""
+
+    def each(m, x):
+        u = of(m.f(x))
+        given = [torch.autograd.grad(*take(u, x, i), create_graph=True)[0][i] for i in range(len(x))]
+        return torch.stack(given)
+
+    return each
+
+
+def entries(m, x):
+    u = m.f(x)
+    given = [[torch.autograd.grad(u[i, j], x, create_graph=True)[0][i] for j in range(3)] for i in range(len(x))]
+    return torch.stack([torch.stack(row) for row in given])
+
+
+def of_one_row(m, x):
+    u = m.f(x)
+    return torch.stack([torch.autograd.grad(u[0, j], x, create_graph=True)[0][0] for j in range(8)])
+
+
+def averaged_rows(m, x):
+    u = m.f(x)
+    return torch.stack([torch.autograd.grad(u[i].mean(), x, create_graph=True)[0].sum(0) for i in range(len(x))])
+
+
+BATCHED, COLUMNS = "one torch.autograd.grad with is_grads_batched=True", "for each column, of that column's sum"
+OF_SUM = "one torch.autograd.grad of the sum"
+ROWS = [
+    (entries, COLUMNS),
+    (rows(lambda u, x, i: (u[i, 0], x)), COLUMNS),
+    (of_one_row, BATCHED),
+    (rows(lambda u, x, i: (u[i], x, x.detach()[i].sin())), BATCHED),
+    (rows(lambda u, x, i: (u[i].mean(), x)), BATCHED),
+    (averaged_rows, BATCHED),
+    (rows(lambda u, x, i: (u[i].sum().view(1), x)), BATCHED),
+    (rows(lambda u, x, i: (u[i], x), lambda u: u.mean(-1)), OF_SUM),
+    (rows(lambda u, x, i: (u[i].sum(), x)), OF_SUM),
+    (rows(lambda u, x, i: (u[i], x, torch.ones_like(u[i]))), OF_SUM),
+]
+
+
+@pytest.mark.parametrize(("function", "change"), ROWS)
+def test_one_derivative_gives_all_rows_where_it_gives_the_same(function, change):
+    found = faults(find(*evidence(lambda: (Of(function), torch.randn(4, 8)), sizes=False)))
+    (one,) = [one for one in found if "one by one" in one.title]
+    assert [text for text in (BATCHED, COLUMNS, OF_SUM) if text in one.change] == [change]
+
+
+def test_one_derivative_for_each_column_gives_all_rows():
+    x, w = torch.randn(6, 4, requires_grad=True), torch.randn(4, 3)
+    u = (x @ w).tanh()
+    columns = torch.stack([torch.autograd.grad(u[:, j].sum(), x, retain_graph=True)[0] for j in range(3)], 1)
+    for i in range(6):
+        for j in range(3):
+            torch.testing.assert_close(columns[i, j], torch.autograd.grad(u[i, j], x, retain_graph=True)[0][i])
+
+
 def together(m, x):
     a, b = x, x.detach().cos().requires_grad_()
     u = m.f(a + b).sum()

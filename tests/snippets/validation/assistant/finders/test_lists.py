@@ -99,6 +99,75 @@ def test_a_loop_over_a_list_of_tensors_is_found(function):
     assert one.line.function in (function.__name__, "<genexpr>", "<listcomp>")
 
 
+def of(measure):
+    return lambda m, x: sum(measure(one) for one in m.scales)
+
+
+def clamped(m, x):
+    made = [each.clamp(min=0) for each in m.scales]
+    return torch.cat(made).sum()
+
+
+def halved(m, x):
+    made = [each * 0.5 for each in m.scales]
+    return torch.cat(made).sum()
+
+
+def mixed_anew(m, x):
+    pairs = zip(m.mean.parameters(), m.net.parameters(), strict=True)
+    return sum(one.mean() for one in [0.9 * one + 0.1 * other for one, other in pairs])
+
+
+@torch.no_grad()
+def filled(m, x):
+    for one in m.mean.parameters():
+        one.fill_(1.0)
+    return 0
+
+
+NORM = "torch._foreach_norm(tensors), and one norm of what it gives, stacked"
+ABSOLUTE = "torch._foreach_norm(tensors, 1), then .sum() of what it gives, stacked"
+LERP = "torch._foreach_lerp(targets, sources, 1 - m) for a moving average"
+CHANGES = [
+    (of(lambda one: one.abs().sum()), ABSOLUTE),
+    (of(lambda one: one.norm(1)), ABSOLUTE),
+    (of(lambda one: torch.linalg.vector_norm(one, ord=1)), ABSOLUTE),
+    (of(lambda one: one.mean()), ""),
+    (of(lambda one: one.abs().amax()), ""),
+    (of(lambda one: one.norm(3)), ""),
+    (of(lambda one: one.pow(3).sum()), ""),
+    (of(lambda one: one.sum().pow(2)), ""),
+    (of(lambda one: one.norm()), ABSOLUTE.replace(", 1", "")),
+    (of(lambda one: one.norm() ** 2), f"{NORM}, squared"),
+    (of(lambda one: one.pow(2).sum()), f"{NORM}, squared"),
+    (of(lambda one: (one * one).sum()), f"{NORM}, squared"),
+    (lambda m, x: torch.stack([one.norm() for one in m.scales]).norm(), NORM),
+    (clamped, "torch._foreach_clamp_min and _foreach_clamp_max"),
+    (halved, "torch._foreach_mul(tensors, factor)"),
+    (mixed_anew, f"{LERP}; torch._foreach_add(tensors, others, alpha=a) for a step"),
+    (filled, "torch._foreach_zero_(tensors), then torch._foreach_add_(tensors, value)"),
+]
+
+
+@pytest.mark.parametrize(("function", "change"), CHANGES)
+def test_the_functions_that_are_named_give_the_same(function, change):
+    start = "torch._foreach_ functions for the list of tensors"
+    assert (f"{start}: {change}" if change else start) in [one.change for one in found_in(function)]
+
+
+def test_foreach_functions_give_what_loops_give():
+    tensors = [torch.randn(3, 4) for _ in range(3)]
+    torch.testing.assert_close(
+        torch.stack(torch._foreach_norm(tensors, 1)).sum(), sum(one.abs().sum() for one in tensors)
+    )
+    torch.testing.assert_close(
+        torch.stack(torch._foreach_norm(tensors)).norm() ** 2, sum(one.pow(2).sum() for one in tensors)
+    )
+    torch._foreach_zero_(tensors)
+    torch._foreach_add_(tensors, 1.5)
+    assert all((one == 1.5).all() for one in tensors)
+
+
 def scaled(m, x):
     for one in m.scales:
         x = (x * one).sin()
@@ -120,6 +189,10 @@ def of_results(m, x):
     return sum(one.sin().sum() for one in results)
 
 
+def weighted(m, x):
+    return (x @ sum(x.detach()[0, i] * one for i, one in enumerate(m.scales))).sum()
+
+
 def at_once(m, x):
     torch._foreach_lerp_([*m.mean.parameters()], [*m.net.parameters()], 0.1)
     return 0
@@ -130,7 +203,7 @@ def of_three(m, x):
 
 
 @pytest.mark.parametrize(
-    "function", [scaled, of_results, torch.no_grad()(at_once), of_three], ids=lambda one: one.__name__
+    "function", [scaled, of_results, weighted, torch.no_grad()(at_once), of_three], ids=lambda one: one.__name__
 )
 def test_other_loops_are_no_lists(function):
     assert not [one for one in found_in(function) if "_foreach_" in one.change]

@@ -51,10 +51,22 @@ def vectors(f):
     return torch.stack([f[:, i] * f[:, j] for i in range(7) for j in range(i)], dim=1)
 
 
+def of_planes(f):
+    f = f.unflatten(-1, (4, 4))
+    return torch.stack([torch.einsum("bcd,bcd->bc", f[:, i], f[:, j]) for i in range(7) for j in range(i)], dim=1)
+
+
+def of_vectors(f):
+    f = f[0]
+    return torch.stack([torch.dot(f[i], f[j]) for i in range(7) for j in range(i)])
+
+
 FOUND = {
     numbers: ("torch.bmm(f, f.transpose(1, 2))", True),
     by_unbind: ("torch.bmm(f, f.transpose(1, 2))", False),
     by_einsum: ("torch.bmm(f, f.transpose(1, 2))", False),
+    of_planes: ("one product: f @ f.mT of the features f, stacked at dim=-2", False),
+    of_vectors: ("one product: f @ f.mT of the features f, stacked at dim=-2", False),
     vectors: ("f[:, i] * f[:, j]", False),
 }
 
@@ -76,6 +88,24 @@ def of_both_dimensions(f):
     return torch.stack([(f[:, i] * f[:, j]).sum(0) for i in range(7) for j in range(i)])
 
 
+def outer(f):
+    return torch.stack([torch.einsum("bd,be->bde", f[:, i], f[:, j]) for i in range(7) for j in range(i)], 1)
+
+
+def of_sums(f):
+    return torch.stack([torch.einsum("bd,be->b", f[:, i], f[:, j]) for i in range(7) for j in range(i)], 1)
+
+
+def of_rows(f):
+    f = f.unflatten(-1, (4, 4))
+    return torch.stack([torch.einsum("bcd,bcd->bd", f[:, i], f[:, j]) for i in range(7) for j in range(i)], 1)
+
+
+def matrices(f):
+    f = f.unflatten(-1, (4, 4))
+    return torch.stack([torch.matmul(f[:, i], f[:, j]) for i in range(7) for j in range(i)], 1)
+
+
 def chained(f):
     for i in range(6):
         for j in range(2):
@@ -83,9 +113,18 @@ def chained(f):
     return f
 
 
-@pytest.mark.parametrize("function", [neighbours, of_both_dimensions, chained], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "function",
+    [neighbours, of_both_dimensions, outer, of_sums, of_rows, matrices, chained],
+    ids=lambda one: one.__name__,
+)
 def test_other_products_are_no_pairs(function):
     assert not [one for one in found_in(function) if "pairs" in one.change]
+
+
+def test_products_of_stacked_features_are_the_pairs():
+    f = torch.randn(3, 5, 7, 4)
+    torch.testing.assert_close((f @ f.mT)[..., 2, 6], torch.einsum("bcd,bcd->bc", f[..., 2, :], f[..., 6, :]))
 
 
 def test_one_product_of_all_is_left_alone():
