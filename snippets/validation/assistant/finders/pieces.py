@@ -22,6 +22,7 @@ RUNNING: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "amin": torch.minimum,
 }
 SUMS = {"sum": "total = total + piece", "mean": "total = total + piece, divided at the end"}
+SUMMED = {torch.float32, torch.float64, torch.complex64, torch.complex128}  # others overflow, or lose digits
 
 
 def summed(trace: Trace, captured: Captured) -> Iterator[Finding]:
@@ -34,6 +35,9 @@ def summed(trace: Trace, captured: Captured) -> Iterator[Finding]:
             continue
         reduced, few = users[0], call.out.bytes < LARGE or call.moved < PART * whole
         if few or reduced.name not in RUNNING or dimension(reduced, call.out) != dim or reduced.out is None:
+            continue
+        dtypes = {one.dtype for one in (*call.inputs, call.out, reduced.out)}
+        if reduced.name in SUMS and (len(dtypes) > 1 or not dtypes <= SUMMED):
             continue
         how = SUMS.get(reduced.name, f"torch.{RUNNING[reduced.name].__name__} of it and the piece")
         yield Finding(

@@ -89,6 +89,39 @@ def test_pieces_that_are_needed_beside_each_other_are_left_alone(function):
     assert not found_in(function, 2**12, 64, title="Pieces")
 
 
+def votes(m, x):
+    return torch.stack([x > i for i in range(8)]).sum(0)
+
+
+def bytes_summed(m, x):
+    return torch.stack([(x * i).to(torch.uint8) for i in range(8)]).sum(0, dtype=torch.uint8)
+
+
+def halves(m, x):
+    return torch.stack([f(x).bfloat16() for f in m.f]).sum(0)
+
+
+def halves_to_floats(m, x):
+    return torch.stack([f(x).bfloat16() for f in m.f]).mean(0, dtype=torch.float32)
+
+
+def floats_to_doubles(m, x):
+    return torch.stack([f(x) for f in m.f]).sum(0, dtype=torch.float64)
+
+
+OF_OTHER_TYPES = [votes, bytes_summed, halves, halves_to_floats, floats_to_doubles]
+
+
+@pytest.mark.parametrize("function", OF_OTHER_TYPES, ids=lambda one: one.__name__)
+def test_a_sum_that_the_type_of_the_pieces_does_not_hold_is_left_alone(function):
+    assert not found_in(function, 2**13, 64, title="Pieces")
+
+
+def test_the_largest_of_pieces_needs_no_other_type():
+    (one,) = found_in(lambda m, x: torch.stack([f(x).bfloat16() for f in m.f]).amax(0), 2**13, 64, title="Pieces")
+    assert "torch.maximum" in one.change and one.rewrites
+
+
 def test_few_bytes_of_pieces_are_left_alone():
     assert not found_in(stacked, 2**9, 64, title="Pieces")
 
