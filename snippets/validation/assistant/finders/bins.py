@@ -25,6 +25,8 @@ def compared(trace: Trace, captured: Captured) -> Iterator[Finding]:
     for call in trace.eager:
         if call.name not in TURNED or len(call.inputs) != 2 or call.out is None or call.out.bytes < LARGE:
             continue
+        if not call.named.keys() <= {"other"}:  # where `input=` is named, the order is another
+            continue
         users = trace.past(call.out, CASTS | WHOLE)
         reduced = users[0] if len(users) == 1 else None
         few = call.out.numel < TIMES * max(trace.root(one).numel for one in call.inputs)

@@ -145,6 +145,8 @@ def slice_of(trace: Trace, value: Value) -> tuple[Value, dict[int, tuple[int, in
         index = (*index[:at], *[slice(None)] * (len(source.shape) - len(index) + 1), *index[at + 1 :])
     if not all(isinstance(one, slice) and one.step in (None, 1) for one in index) or len(index) > len(source.shape):
         return None
+    if not all(type(end) in (int, type(None)) for one in index for end in (one.start, one.stop)):  # a tensor
+        return None
     bounds = (one.indices(source.shape[dim])[:2] for dim, one in enumerate(index))
     return source, {dim: each for dim, each in enumerate(bounds) if each != (0, source.shape[dim])}
 

@@ -72,6 +72,10 @@ def rank(m, x):
     return (y[:, None] > y).sum(-1)
 
 
+def named(m, x):
+    return torch.gt(x[..., None], other=m.row).sum(-1)
+
+
 FOUND = {
     by_rows: ("torch.searchsorted(edges, x, right=False)", True),
     by_row: ("torch.bucketize(x, edges, right=True)", True),
@@ -82,6 +86,7 @@ FOUND = {
     member: ("torch.isin", False),
     beyond: ("table.amax()", False),
     rank: ("sort the edges", True),
+    named: ("torch.bucketize(x, edges, right=False)", True),
 }
 
 
@@ -122,7 +127,11 @@ def searched(m, x):
     return torch.bucketize(x, m.row)
 
 
-NEEDED = [first_of_mixed, weighed, kept, near, below, few_edges, searched]
+def turned(m, x):
+    return torch.gt(other=m.row, input=x[..., None]).sum(-1)
+
+
+NEEDED = [turned, first_of_mixed, weighed, kept, near, below, few_edges, searched]
 
 
 @pytest.mark.parametrize("function", NEEDED, ids=lambda one: one.__name__)

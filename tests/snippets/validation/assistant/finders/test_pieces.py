@@ -185,6 +185,14 @@ def viewed(m, x):
     return m.f[0](x.unfold(1, 64, 1))
 
 
-@pytest.mark.parametrize("function", [apart, chosen, of_several, viewed], ids=lambda one: one.__name__)
+def to_a_tensor(m, x):
+    n = torch.tensor(400)
+    return torch.cat([x[:, :n], x[:, :n], x[:, :n]])
+
+
+OTHERS = [apart, chosen, of_several, viewed, to_a_tensor]
+
+
+@pytest.mark.parametrize("function", OTHERS, ids=lambda one: one.__name__)
 def test_other_slices_are_left_alone(function):
     assert not found_in(function, 32, 512, title="Slices")
