@@ -305,7 +305,8 @@ def note_facts(call: Call, args: tuple, kwargs: dict) -> None:
         if isinstance(scores, Tensor) and isinstance(mask, Tensor) and may_hide(mask, scores):
             call.facts["mask"] = kind_of_mask(~mask if call.name == "masked_fill" else mask)
     elif call.name in COMPARES:
-        call.facts["ordered"] = tuple(isinstance(one, Tensor) and is_ordered(one) for one in args[:2])
+        sides = (*args, *kwargs.values())[:2]
+        call.facts["ordered"] = tuple(isinstance(one, Tensor) and is_ordered(one) for one in sides)
     elif call.name in ("getitem", "setitem") and len(args) > 1:
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         call.facts["by mask"] = any(isinstance(one, Tensor) and one.dtype in (torch.bool, torch.uint8) for one in index)
@@ -330,7 +331,10 @@ def is_ordered(edges: Tensor) -> bool:
         return False
     with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes():
         longest = max(range(edges.dim()), key=lambda dim: edges.shape[dim])
-        return bool((edges.diff(dim=longest) >= 0).all())
+        count = edges.shape[longest] - 1
+        with contextlib.suppress(RuntimeError):  # a dtype that PyTorch does not compare, such as float8
+            return bool((edges.narrow(longest, 1, count) >= edges.narrow(longest, 0, count)).all())
+        return False
 
 
 COMPLEX = (torch.complex64, torch.complex128)

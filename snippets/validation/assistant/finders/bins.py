@@ -9,7 +9,7 @@ from ..calls import Call, Value
 from ..findings import Finding, in_order, size
 from ..graphs import Captured
 from ..names import CASTS, words
-from ..rewrites import Rewrite, rewrite
+from ..rewrites import Rewrite, Unfit, rewrite
 from ..trace import Trace
 from .pieces import PART, dimension
 
@@ -25,17 +25,19 @@ def compared(trace: Trace, captured: Captured) -> Iterator[Finding]:
     for call in trace.eager:
         if call.name not in TURNED or len(call.inputs) != 2 or call.out is None or call.out.bytes < LARGE:
             continue
+        if not call.named.keys() <= {"other"}:  # where `input=` is named, the order is another
+            continue
         users = trace.past(call.out, CASTS | WHOLE)
         reduced = users[0] if len(users) == 1 else None
         few = call.out.numel < TIMES * max(trace.root(one).numel for one in call.inputs)
-        few |= call.out.id in trace.returned
+        few |= returned(trace, call.out)
         if reduced is None or few or call.moved + reduced.moved < PART * whole or reduced.out is None:
             continue
         dim = dimension(reduced, call.out)
         sides = None if dim is None else sides_of(call, dim)
         if sides is None or dim is None:
             continue
-        how, change = change_of(call, reduced, *sides)
+        how, change = change_of(trace, call, reduced, sides, dim - len(call.out.shape))
         if change:
             yield Finding(
                 "temporary",
@@ -58,11 +60,20 @@ def sides_of(call: Call, dim: int) -> tuple[int, int] | None:
     return (along.index(1), 1 - along.index(1)) if along.count(1) == 1 else None
 
 
-def change_of(call: Call, reduced: Call, x: int, table: int) -> tuple[str, str]:
-    """What a reduction does with the comparisons, and what does the same by a search."""
-    kind = call.name if x == 0 else TURNED[call.name]  # as x compares with the table
-    ordered = call.facts.get("ordered", (False, False))[table]
-    lone = len([one for one in call.inputs[table].shape if one > 1]) == 1
+def returned(trace: Trace, value: Value) -> bool:
+    """Whether a value is returned, as it is or cast."""
+    casts = (user for user in trace.users[value.id] if user.name in CASTS | WHOLE)
+    return value.id in trace.returned or any(returned(trace, one) for user in casts for one in user.outputs)
+
+
+def change_of(trace: Trace, call: Call, reduced: Call, sides: tuple[int, int], dim: int) -> tuple[str, str]:
+    """What a reduction over a dimension, from the last, does with the comparisons, and what does it by a search."""
+    x, edges = (call.inputs[side] for side in sides)
+    kind = call.name if sides[0] == 0 else TURNED[call.name]  # as x compares with the table
+    lone = len([one for one in edges.shape if one > 1]) == 1
+    maker = trace.made_by(edges)
+    fixed = edges.origin == "buffer" if maker is None else not maker.inputs  # as arange: no step changes it
+    ordered = lone and fixed and call.facts["ordered"][sides[1]]
     if kind == "eq":
         return ("asks whether any is true", "torch.isin(x, table)") if reduced.name == "any" and lone else ("", "")
     right = kind in ("ge", "lt")
@@ -71,12 +82,14 @@ def change_of(call: Call, reduced: Call, x: int, table: int) -> tuple[str, str]:
     first = "" if ordered else "sort the edges, once if they are a buffer, and "
     if reduced.name in COUNTS:
         less = "" if kind in ("gt", "ge") else "their number less "
-        return "counts them", f"{first}{less}{search}{rows}: a search of log2 as many steps"
-    if reduced.name in ("argmax", "max") and ordered and kind in ("lt", "le"):
+        above = "" if less or not x.dtype.is_floating_point else "; NaN in x would count as above all"
+        return "counts them", f"{first}{less}{search}{rows}: a search of log2 as many steps{above}"
+    read = bool(trace.users[reduced.outputs[0].id]) or reduced.outputs[0].id in trace.returned
+    if (reduced.name == "argmax" or (reduced.name == "max" and not read)) and ordered and kind in ("lt", "le"):
         return "takes the first that is true", f"{search}{rows}; where none is true, it gives their number"
     if reduced.name in ("any", "all") and kind in ORDERS:
         end = "amin" if (kind in ("gt", "ge")) == (reduced.name == "any") else "amax"
-        return "joins them", f"compare with one end of the table alone, table.{end}()"
+        return "joins them", f"compare with one end of the table alone, table.{end}({'' if lone else dim})"
     return "", ""
 
 
@@ -103,6 +116,8 @@ def searching(x: Value, table: Value, kind: str) -> Callable[[Tensor, Tensor], T
         rows = edges.shape[:-1]
         if edges.numel() == edges.shape[-1]:
             found = torch.bucketize(values, edges.flatten(), right=right)
+        elif values.shape[-len(rows) :] != rows:
+            raise Unfit(f"edges of shape {tuple(edges.shape)} for x of shape {tuple(x.shape)}")
         else:  # a row of edges for each of the last dimensions of x
             flat = values.reshape(-1, *rows).movedim(0, -1).contiguous()
             found = torch.searchsorted(edges.contiguous(), flat, right=right).movedim(-1, 0).reshape(values.shape)

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import pairwise, product, zip_longest
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ RUNNING: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "amin": torch.minimum,
 }
 SUMS = {"sum": "total = total + piece", "mean": "total = total + piece, divided at the end"}
+SUMMED = {torch.float32, torch.float64, torch.complex64, torch.complex128}  # others overflow, or lose digits
 
 
 def summed(trace: Trace, captured: Captured) -> Iterator[Finding]:
@@ -34,6 +35,9 @@ def summed(trace: Trace, captured: Captured) -> Iterator[Finding]:
             continue
         reduced, few = users[0], call.out.bytes < LARGE or call.moved < PART * whole
         if few or reduced.name not in RUNNING or dimension(reduced, call.out) != dim or reduced.out is None:
+            continue
+        dtypes = {one.dtype for one in (*call.inputs, call.out, reduced.out)}
+        if reduced.name in SUMS and (len(dtypes) > 1 or not dtypes <= SUMMED):
             continue
         how = SUMS.get(reduced.name, f"torch.{RUNNING[reduced.name].__name__} of it and the piece")
         yield Finding(
@@ -100,14 +104,8 @@ def windows(trace: Trace, captured: Captured) -> Iterator[Finding]:
         little = len(slices) < MANY and (call.moved < PART * whole or call.out.bytes < LARGE)
         if source is None or 2 * call.out.numel < 3 * source.numel or little:
             continue
-        (dim, (length, step)), *more = dims.items()
-        shifts = not more and len(slices) < length  # a window is then the same place in all slices
-        if shifts:
-            dims = {dim: (step * (len(slices) - 1) + 1, 1)}
-        views = "".join(f".unfold({at}, {each[0]}, {each[1]})" for at, each in dims.items())
-        views += f"[..., ::{step}]" if shifts and step > 1 else ""
-        kernel = str(len(slices)) if shifts else " × ".join(str(each[0]) for each in dims.values())
-        kernel += f" and dilation={step}" if shifts and step > 1 else ""
+        views, kernel = spelt(dims)
+        (dim, (length, step, _)), *more = dims.items()
         yield Finding(
             "copy",
             "Slices that overlap are copied one by one",
@@ -118,8 +116,28 @@ def windows(trace: Trace, captured: Captured) -> Iterator[Finding]:
             "compiler/fusion.md#layout",
             saves=call.moved,
             kernels=1,
-            rewrites=() if more or shifts else unfolded(trace, call, source, dim, length, step),
+            rewrites=() if more or shifts(*dims[dim]) else unfolded(trace, call, source, dim, length, step),
         )
+
+
+def shifts(length: int, step: int, count: int) -> bool:
+    """Whether all slices overlap: a window is then the same place in all of them."""
+    return step * (count - 1) < length
+
+
+def spelt(dims: dict[int, tuple[int, int, int]]) -> tuple[str, str]:
+    """Windows as a view, and as the kernel of a convolution."""
+    views, kernel, strides, dilations = "", [], [], []
+    for dim, (length, step, count) in dims.items():
+        same = shifts(length, step, count)
+        views += f".unfold({dim}, {step * (count - 1) + 1}, 1)" if same else f".unfold({dim}, {length}, {step})"
+        views += f"[..., ::{step}]" if same and step > 1 else ""
+        kernel.append(str(count if same else length))
+        strides.append(1 if same else step)
+        dilations.append(step if same else 1)
+    named = {"stride": strides, "dilation": dilations}.items()
+    further = (f" and {key}={each[0] if len(each) == 1 else tuple(each)}" for key, each in named if max(each) > 1)
+    return views, " × ".join(kernel) + "".join(further)
 
 
 def slice_of(trace: Trace, value: Value) -> tuple[Value, dict[int, tuple[int, int]]] | None:
@@ -141,6 +159,8 @@ def slice_of(trace: Trace, value: Value) -> tuple[Value, dict[int, tuple[int, in
         index = (*index[:at], *[slice(None)] * (len(source.shape) - len(index) + 1), *index[at + 1 :])
     if not all(isinstance(one, slice) and one.step in (None, 1) for one in index) or len(index) > len(source.shape):
         return None
+    if not all(type(end) in (int, type(None)) for one in index for end in (one.start, one.stop)):  # a tensor
+        return None
     bounds = (one.indices(source.shape[dim])[:2] for dim, one in enumerate(index))
     return source, {dim: each for dim, each in enumerate(bounds) if each != (0, source.shape[dim])}
 
@@ -148,12 +168,12 @@ def slice_of(trace: Trace, value: Value) -> tuple[Value, dict[int, tuple[int, in
 Slices = list[tuple[Value, dict[int, tuple[int, int]]] | None]
 
 
-def window_of(slices: Slices) -> tuple[Value | None, dict[int, tuple[int, int]]]:
-    """What windows are slices of, and by dimension how long they are and how far apart; or nothing."""
+def window_of(slices: Slices) -> tuple[Value | None, dict[int, tuple[int, int, int]]]:
+    """What windows are slices of, and by dimension their length, how far apart and how many they are; or nothing."""
     known = [one for one in slices if one is not None]
     if len(known) < max(FEWEST, len(slices)) or len({source.id for source, _ in known}) > 1:
         return None, {}
-    source, found = known[0][0], {}
+    source, found, begins = known[0][0], {}, []
     for dim in sorted({dim for _, bounds in known for dim in bounds}):
         bounds = [each.get(dim, (0, source.shape[dim])) for _, each in known]
         starts, lengths = sorted({start for start, _ in bounds}), {end - start for start, end in bounds}
@@ -163,9 +183,11 @@ def window_of(slices: Slices) -> tuple[Value | None, dict[int, tuple[int, int]]]
         if len(steps) > 1 or len(lengths) > 1:
             return None, {}
         (step,), (length,) = steps, lengths
-        found[dim] = length, step
-    ordered = all(one[1] != other[1] for one, other in pairwise(known))
-    overlap = any(step < length for length, step in found.values())
+        found[dim] = length, step, len(starts)
+        begins.append([start for start, _ in bounds])
+    grid = product(*(sorted(set(each)) for each in begins))
+    ordered = all(one == other for one, other in zip_longest(zip(*begins, strict=True), grid))
+    overlap = any(step < length for length, step, _ in found.values())
     return (source, found) if ordered and overlap else (None, {})
 
 

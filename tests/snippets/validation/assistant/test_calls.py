@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from snippets.validation.assistant.calls import kind_of_mask
+from snippets.validation.assistant.calls import is_ordered, kind_of_mask
 from snippets.validation.assistant.trace import traced
 from tests.snippets.validation.planted.seen import made
 
@@ -48,3 +48,28 @@ def test_a_line_has_its_kernels_bytes_and_work():
 )
 def test_what_a_mask_says(mask, kind):
     assert kind_of_mask(mask) == kind
+
+
+@pytest.mark.parametrize(
+    ("edges", "ordered"),
+    [
+        (torch.tensor([1.0, 2.0, 2.0]), True),
+        (torch.tensor([1.0, 3.0, 2.0]), False),
+        (torch.tensor([3, 2, 1], dtype=torch.uint8), False),
+        (torch.tensor([1.0, 2.0]).to(torch.float8_e4m3fn), False),
+    ],
+    ids=("ordered", "mixed", "bytes", "float8"),
+)
+def test_whether_edges_are_in_order(edges, ordered):
+    assert is_ordered(edges) == ordered
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.float8_e4m3fn], ids=str)
+def test_what_pytorch_does_not_subtract_is_recorded(dtype):
+    class Same(nn.Module):
+        def forward(self, x):
+            y = x.to(dtype)
+            return y == y
+
+    trace = traced(made(lambda: (Same(), torch.ones(16))))
+    assert [call.name for call in trace.calls] == ["to", "eq"] and not trace.skipped

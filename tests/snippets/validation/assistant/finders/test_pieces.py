@@ -89,6 +89,39 @@ def test_pieces_that_are_needed_beside_each_other_are_left_alone(function):
     assert not found_in(function, 2**12, 64, title="Pieces")
 
 
+def votes(m, x):
+    return torch.stack([x > i for i in range(8)]).sum(0)
+
+
+def bytes_summed(m, x):
+    return torch.stack([(x * i).to(torch.uint8) for i in range(8)]).sum(0, dtype=torch.uint8)
+
+
+def halves(m, x):
+    return torch.stack([f(x).bfloat16() for f in m.f]).sum(0)
+
+
+def halves_to_floats(m, x):
+    return torch.stack([f(x).bfloat16() for f in m.f]).mean(0, dtype=torch.float32)
+
+
+def floats_to_doubles(m, x):
+    return torch.stack([f(x) for f in m.f]).sum(0, dtype=torch.float64)
+
+
+OF_OTHER_TYPES = [votes, bytes_summed, halves, halves_to_floats, floats_to_doubles]
+
+
+@pytest.mark.parametrize("function", OF_OTHER_TYPES, ids=lambda one: one.__name__)
+def test_a_sum_that_the_type_of_the_pieces_does_not_hold_is_left_alone(function):
+    assert not found_in(function, 2**13, 64, title="Pieces")
+
+
+def test_the_largest_of_pieces_needs_no_other_type():
+    (one,) = found_in(lambda m, x: torch.stack([f(x).bfloat16() for f in m.f]).amax(0), 2**13, 64, title="Pieces")
+    assert "torch.maximum" in one.change and one.rewrites
+
+
 def test_few_bytes_of_pieces_are_left_alone():
     assert not found_in(stacked, 2**9, 64, title="Pieces")
 
@@ -119,6 +152,20 @@ def patches(m, x):
     return torch.stack([y[..., i : i + 4, j : j + 4] for i in range(13) for j in range(29)], 2).sum(-1)
 
 
+def neighbours(m, x):
+    y = x.view(32, 4, 64, 64)
+    return torch.stack([y[..., i : i + 62, j : j + 62] for i in range(3) for j in range(3)], 2).tanh()
+
+
+def neighbours_apart(m, x):
+    y = x.view(32, 4, 64, 64)
+    return torch.stack([y[..., i : i + 62, j : j + 60] for i in range(3) for j in (0, 2, 4)], 2).tanh()
+
+
+def frames(m, x):
+    return torch.stack([x[:, i : i + 64] for i in range(0, 449, 8)], 1)
+
+
 WINDOWS = {
     by_steps: ((32, 512), "x.unfold(1, 64, 1)"),
     by_twos: ((32, 512), "x.unfold(1, 64, 2)"),
@@ -126,6 +173,9 @@ WINDOWS = {
     shifted: ((2**14, 64), "x.unfold(0, 3, 1)"),
     dilated: ((64, 4100), "x.unfold(1, 5, 1)[..., ::2]"),
     patches: ((32, 2**14), "x.unfold(2, 4, 1).unfold(3, 4, 1)"),
+    neighbours: ((32, 2**14), "x.unfold(2, 3, 1).unfold(3, 3, 1)"),
+    neighbours_apart: ((32, 2**14), "x.unfold(2, 3, 1).unfold(3, 5, 1)[..., ::2]"),
+    frames: ((32, 512), "x.unfold(1, 64, 8)"),
 }
 
 
@@ -133,7 +183,23 @@ WINDOWS = {
 def test_windows_that_overlap_are_a_view(function):
     shape, change = WINDOWS[function]
     (one,) = found_in(function, *shape, title="Slices")
-    assert change in one.change and bool(one.rewrites) == (function in (by_steps, by_twos, of_rows))
+    assert change in one.change and bool(one.rewrites) == (function in (by_steps, by_twos, of_rows, frames))
+
+
+KERNELS = {
+    by_steps: "64 reads",
+    frames: "64 and stride=8 reads",
+    dilated: "3 and dilation=2 reads",
+    patches: "4 × 4 reads",
+    neighbours: "3 × 3 reads",
+    neighbours_apart: "3 × 3 and dilation=(1, 2) reads",
+}
+
+
+@pytest.mark.parametrize("function", KERNELS, ids=lambda one: one.__name__)
+def test_windows_that_overlap_are_a_convolution(function):
+    (one,) = found_in(function, *WINDOWS[function][0], title="Slices")
+    assert f"a kernel of {KERNELS[function]}" in one.change
 
 
 def apart(m, x):
@@ -152,6 +218,28 @@ def viewed(m, x):
     return m.f[0](x.unfold(1, 64, 1))
 
 
-@pytest.mark.parametrize("function", [apart, chosen, of_several, viewed], ids=lambda one: one.__name__)
+def to_a_tensor(m, x):
+    n = torch.tensor(400)
+    return torch.cat([x[:, :n], x[:, :n], x[:, :n]])
+
+
+def newest(m, x):
+    return torch.stack([x[:, 63 - i : 511 - i] for i in range(64)], -1)
+
+
+def columns_first(m, x):
+    y = x.view(32, 16, 32)
+    return torch.stack([y[:, i : i + 14, j : j + 27] for j in range(6) for i in range(3)], 2)
+
+
+def without_the_centre(m, x):
+    y = x.view(4, 64, 64)
+    return torch.stack([y[:, i : i + 60, j : j + 60] for i in range(5) for j in range(5) if (i, j) != (2, 2)], 2)
+
+
+OTHERS = [newest, columns_first, without_the_centre, apart, chosen, of_several, viewed, to_a_tensor]
+
+
+@pytest.mark.parametrize("function", OTHERS, ids=lambda one: one.__name__)
 def test_other_slices_are_left_alone(function):
     assert not found_in(function, 32, 512, title="Slices")
