@@ -255,6 +255,12 @@ class Trace:
                     found.append(user)
         return sorted(found, key=lambda call: call.index)
 
+    def gives_back(self, value: Value, through: Iterable[str]) -> bool:
+        """Whether the module returns a value, as it is or past some kinds of calls."""
+        through = frozenset(through)
+        later = (one for user in self.users[value.id] if user.name in through for one in user.outputs)
+        return value.id in self.returned or any(self.gives_back(one, through) for one in later)
+
     def between(self, first: Call, last: Call) -> list[Call]:
         """The calls on a way from one call to another."""
         after: dict[int, Call] = {}

@@ -30,7 +30,7 @@ def compared(trace: Trace, captured: Captured) -> Iterator[Finding]:
         users = trace.past(call.out, CASTS | WHOLE)
         reduced = users[0] if len(users) == 1 else None
         few = call.out.numel < TIMES * max(trace.root(one).numel for one in call.inputs)
-        few |= returned(trace, call.out)
+        few |= trace.gives_back(call.out, CASTS | WHOLE)
         if reduced is None or few or call.moved + reduced.moved < PART * whole or reduced.out is None:
             continue
         dim = dimension(reduced, call.out)
@@ -58,12 +58,6 @@ def sides_of(call: Call, dim: int) -> tuple[int, int] | None:
     back = dim - len(call.outputs[0].shape)
     along = [one.shape[back] if len(one.shape) >= -back else 1 for one in call.inputs]
     return (along.index(1), 1 - along.index(1)) if along.count(1) == 1 else None
-
-
-def returned(trace: Trace, value: Value) -> bool:
-    """Whether a value is returned, as it is or cast."""
-    casts = (user for user in trace.users[value.id] if user.name in CASTS | WHOLE)
-    return value.id in trace.returned or any(returned(trace, one) for user in casts for one in user.outputs)
 
 
 def change_of(trace: Trace, call: Call, reduced: Call, sides: tuple[int, int], dim: int) -> tuple[str, str]:

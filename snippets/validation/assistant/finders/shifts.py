@@ -56,8 +56,7 @@ def shifted(trace: Trace, captured: Captured) -> Iterator[Finding]:
 def read_whole(trace: Trace, pick: Call, product: Call) -> bool:
     """Whether all rows of a product, or what they were cast to, are returned or read by more than the slice."""
     made = product.outputs[0]
-    casts = [user.outputs[0] for user in trace.users[made.id] if user.name in CASTS]
-    returned = any(one.id in trace.returned for one in (made, pick.inputs[0], *casts))
+    returned = trace.gives_back(made, CASTS) or pick.inputs[0].id in trace.returned
     return returned or len(trace.past(made, CASTS)) > 1
 
 
