@@ -105,6 +105,7 @@ def windows(trace: Trace, captured: Captured) -> Iterator[Finding]:
         if source is None or 2 * call.out.numel < 3 * source.numel or little:
             continue
         views, kernel = spelt(dims)
+        views = covered(source, slices, dims) + views
         (dim, (length, step, _)), *more = dims.items()
         yield Finding(
             "copy",
@@ -123,6 +124,17 @@ def windows(trace: Trace, captured: Captured) -> Iterator[Finding]:
 def shifts(length: int, step: int, count: int) -> bool:
     """Whether all slices overlap: a window is then the same place in all of them."""
     return step * (count - 1) < length
+
+
+def covered(source: Value, slices: "Slices", dims: dict[int, tuple[int, int, int]]) -> str:
+    """The cut after which a view has no more windows than there are slices; nothing where it has none anyway."""
+    cuts = ""
+    for dim, (length, step, count) in dims.items():
+        first = min(each[1].get(dim, (0, 0))[0] for each in slices if each is not None)
+        span, behind = step * (count - 1) + length, 0 if shifts(length, step, count) else step - 1
+        if first or source.shape[dim] - span > behind:
+            cuts += f".narrow({dim}, {first}, {span})"
+    return cuts
 
 
 def spelt(dims: dict[int, tuple[int, int, int]]) -> tuple[str, str]:

@@ -166,10 +166,18 @@ def frames(m, x):
     return torch.stack([x[:, i : i + 64] for i in range(0, 449, 8)], 1)
 
 
+def later_frames(m, x):
+    return torch.stack([x[:, i : i + 64] for i in range(3, 449, 8)], 1)
+
+
+def fewer_steps(m, x):
+    return torch.stack([x[:, i : i + 64] for i in range(50)], -1)
+
+
 WINDOWS = {
     by_steps: ((32, 512), "x.unfold(1, 64, 1)"),
     by_twos: ((32, 512), "x.unfold(1, 64, 2)"),
-    of_rows: ((512, 64), "x.unfold(0, 16, 8)"),
+    of_rows: ((512, 64), "x.narrow(0, 0, 488).unfold(0, 16, 8)"),
     shifted: ((2**14, 64), "x.unfold(0, 3, 1)"),
     dilated: ((64, 4100), "x.unfold(1, 5, 1)[..., ::2]"),
     patches: ((32, 2**14), "x.unfold(2, 4, 1).unfold(3, 4, 1)"),
@@ -184,6 +192,13 @@ def test_windows_that_overlap_are_a_view(function):
     shape, change = WINDOWS[function]
     (one,) = found_in(function, *shape, title="Slices")
     assert change in one.change and bool(one.rewrites) == (function in (by_steps, by_twos, of_rows, frames))
+
+
+@pytest.mark.parametrize("function", [frames, later_frames, fewer_steps], ids=lambda one: one.__name__)
+def test_a_view_has_as_many_windows_as_there_are_slices(function):
+    (one,) = found_in(function, 32, 512, title="Slices")
+    x = torch.randn(32, 512)
+    assert torch.equal(eval(one.change.partition(" gives")[0], {"x": x}), function(None, x))
 
 
 KERNELS = {
